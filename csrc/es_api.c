@@ -1,0 +1,370 @@
+/* The roof: entry checks, and the ring, the copies and the owners put together. */
+#include "es_api.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "es_copy.h"
+#include "es_ring.h"
+
+/* --- segments -------------------------------------------------------------- */
+
+void es_describe(const void *base, es_geometry *geo, uint8_t *uuid, int64_t *pid, int64_t *created_ns, void *schema)
+{
+    const es_header *hdr = base;
+    *geo = hdr->geometry;
+    memcpy(uuid, hdr->uuid, sizeof hdr->uuid);
+    *pid = hdr->creator_pid;
+    *created_ns = hdr->created_ns;
+    if (schema != NULL)
+        memcpy(schema, (const uint8_t *)base + hdr->offsets.schema, geo->schema_size);
+}
+
+uint32_t es_num_owners(const es_geometry *geo)
+{
+    return ES_MAX_LEARNERS + geo->max_producers;
+}
+
+/* --- attaching ------------------------------------------------------------- */
+
+es_ring *es_open(void *base, uint64_t size, es_locks *locks, int poison, int *error)
+{
+    es_ring *r = calloc(1, sizeof *r);
+    *error = r == NULL ? -ENOMEM : es_map_init(&r->map, base, size);
+    if (*error != ES_OK) {
+        free(r);
+        return NULL;
+    }
+    r->scan = calloc(r->map.num_batches, sizeof *r->scan);
+    r->held = calloc(r->map.num_batches, sizeof *r->held);
+    pthread_mutex_init(&r->look_lock, NULL);
+    if (r->scan == NULL || r->held == NULL) {
+        *error = -ENOMEM;
+        es_free(r);
+        return NULL;
+    }
+    r->locks = locks;
+    r->poison = poison != 0;
+    r->fork_generation = es_fork_generation();
+    r->detached = 1; /* until es_attach() */
+    r->seen_reopen = UINT64_MAX;   /* no 32-bit sequence: the first claim searches for holes */
+    r->seen_returned = UINT64_MAX; /* and the first look is everywhere */
+    return r;
+}
+
+void es_free(es_ring *r)
+{
+    if (r == NULL)
+        return;
+    pthread_mutex_destroy(&r->look_lock);
+    es_map_free(&r->map);
+    free(r->scan);
+    free(r->held);
+    free(r);
+}
+
+int64_t es_attach(es_ring *r, const es_identity *id)
+{
+    if (r->locks == NULL)
+        return ES_EREADONLY;
+    int64_t index = es_owner_register(&r->map, r->locks, id);
+    if (index >= 0) {
+        r->me = (uint32_t)index;
+        r->role = id->role;
+        atomic_store_explicit(&r->last_sweep_ns, es_now_ns(), memory_order_relaxed);
+        atomic_store_explicit(&r->detached, 0, memory_order_release);
+    }
+    return index;
+}
+
+static void release_all(es_ring *r)
+{
+    for (uint64_t j = 0; j < r->map.num_batches; j++)
+        if (r->held[j] != 0)
+            es_release(r, j, r->held[j] - 1);
+}
+
+int es_detach(es_ring *r)
+{
+    uint32_t no = 0;
+    if (r->fork_generation != es_fork_generation())
+        return ES_EFORK;
+    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached, or is counted. */
+    if (!atomic_compare_exchange_strong(&r->detached, &no, 1))
+        return ES_EDETACHED;
+    /* A thread that sleeps in here looks at detached when woken. */
+    while (atomic_load(&r->busy) != 0) {
+        es_wake_everybody(r);
+        sched_yield();
+    }
+    release_all(r);
+    es_sweep_claims(r, r->me);
+    es_owner_free(&r->map, r->locks, r->me);
+    return ES_OK;
+}
+
+uint64_t es_leaf_offset(const es_ring *r, uint32_t leaf)
+{
+    return (uint64_t)(r->map.leaf_data[leaf] - r->map.base);
+}
+
+/* Every call that touches the ring is bracketed by these two. */
+static int enter(es_ring *r)
+{
+    if (r->fork_generation != es_fork_generation())
+        return ES_EFORK;
+    /* SYNC busy: seq_cst; pairs with es_detach(). */
+    atomic_fetch_add(&r->busy, 1);
+    if (atomic_load(&r->detached) == 0)
+        return ES_OK;
+    atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
+    return ES_EDETACHED;
+}
+
+static void leave(es_ring *r)
+{
+    atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
+}
+
+/* --- producing ------------------------------------------------------------- */
+
+static void record_copy(es_ring *r, uint64_t start)
+{
+    if (start != 0)
+        es_hist_record(&r->map, ES_HIST_COPY, es_now_ns() - start);
+}
+
+int es_send_wait(es_ring *r, void **leaves, uint64_t timeout_ns)
+{
+    uint64_t pos;
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    int64_t n = es_claim_wait(r, 1, timeout_ns, &pos);
+    if (n > 0) {
+        uint64_t start = es_detailed(&r->map) ? es_now_ns() : 0;
+        es_copy_sample(&r->map, pos, leaves);
+        record_copy(r, start);
+        rc = es_commit(r, pos, 1);
+    } else {
+        rc = (int)n;
+    }
+    leave(r);
+    return rc;
+}
+
+int es_send(es_ring *r, void **leaves)
+{
+    return es_send_wait(r, leaves, 0);
+}
+
+int64_t es_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint64_t timeout_ns)
+{
+    uint64_t sent = 0;
+    int64_t rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    while (first + sent < n) {
+        uint64_t pos, start;
+        int64_t run = es_claim_wait(r, n - first - sent, sent == 0 ? timeout_ns : 0, &pos);
+        if (run < 0) {
+            rc = run;
+            break;
+        }
+        start = es_detailed(&r->map) ? es_now_ns() : 0;
+        es_copy_run(&r->map, pos, (uint64_t)run, leaves, first + sent);
+        record_copy(r, start);
+        rc = es_commit(r, pos, (uint64_t)run);
+        if (rc != ES_OK)
+            break;
+        sent += (uint64_t)run;
+    }
+    leave(r);
+    return sent > 0 ? (int64_t)sent : rc;
+}
+
+int64_t es_reserve(es_ring *r, uint64_t timeout_ns)
+{
+    uint64_t pos;
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    int64_t n = es_claim_wait(r, 1, timeout_ns, &pos);
+    leave(r);
+    return n > 0 ? (int64_t)pos : n;
+}
+
+int es_reserve_commit(es_ring *r, uint64_t pos)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    rc = es_commit(r, pos, 1);
+    leave(r);
+    return rc;
+}
+
+int es_reserve_abort(es_ring *r, uint64_t pos)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    es_abort(r, pos);
+    leave(r);
+    return ES_OK;
+}
+
+int es_learner_alive(es_ring *r)
+{
+    return es_owner_learner_alive(&r->map, r->locks);
+}
+
+/* --- learning -------------------------------------------------------------- */
+
+int64_t es_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot *snap)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    int64_t batch = es_take_wait(r, flags, timeout_ns);
+    if (batch >= 0) {
+        es_snapshot_fill(&r->map, snap);
+        snap->round = r->held[batch] - 1;
+        snap->length = r->map.batch_size - r->scan[batch].gaps;
+        snap->learner_wait_ns = atomic_exchange_explicit(&r->wait_ns, 0, memory_order_relaxed);
+    }
+    uint64_t last = atomic_load_explicit(&r->last_sweep_ns, memory_order_relaxed);
+    snap->sweep_due = es_now_ns() - last >= r->map.reap_interval_ns;
+    leave(r);
+    return batch;
+}
+
+int es_release_batch(es_ring *r, uint64_t batch, uint64_t round)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    rc = es_release(r, batch, round);
+    leave(r);
+    return rc;
+}
+
+int64_t es_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask)
+{
+    int64_t rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    rc = es_committed(r, batch, round, mask);
+    leave(r);
+    return rc;
+}
+
+int es_flush_stream(es_ring *r)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    es_flush(r);
+    leave(r);
+    return ES_OK;
+}
+
+int es_close_stream(es_ring *r)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    es_close_ring(r);
+    leave(r);
+    return ES_OK;
+}
+
+int es_reset_histograms(es_ring *r)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    es_hist_reset(&r->map);
+    leave(r);
+    return ES_OK;
+}
+
+/* --- the dead, and looking on ---------------------------------------------- */
+
+int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    if (from == 0)
+        atomic_store_explicit(&r->last_sweep_ns, es_now_ns(), memory_order_relaxed);
+    int64_t index = es_owner_next_dead(&r->map, r->locks, from);
+    if (index >= 0) {
+        es_owner_identity(&r->map.owners[index], id);
+        id->index = (uint32_t)index;
+    }
+    leave(r);
+    return index;
+}
+
+int64_t es_bury(es_ring *r, uint32_t index)
+{
+    return r->fork_generation != es_fork_generation() ? ES_EFORK : es_reap(r, index);
+}
+
+int es_spare(es_ring *r, uint32_t index)
+{
+    if (r->fork_generation != es_fork_generation())
+        return ES_EFORK;
+    es_locks_drop(r->locks, index);
+    return ES_OK;
+}
+
+static uint32_t held_by(es_ring *r, uint32_t index)
+{
+    uint32_t n = 0;
+    for (uint64_t q = 0; q < r->map.capacity; q++) {
+        uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
+        n += es_state(w) == ES_CLAIMED && es_word_owner(w) == index;
+    }
+    for (uint64_t j = 0; j < r->map.num_batches; j++) {
+        uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed);
+        n += es_state(w) == ES_LEASED && es_word_owner(w) == index;
+    }
+    return n;
+}
+
+int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info)
+{
+    uint32_t high = es_owners_high(&r->map);
+    for (uint32_t i = from; i < high; i++) {
+        es_owner *o = &r->map.owners[i];
+        if (atomic_load_explicit(&o->state, memory_order_acquire) != ES_OWNER_LIVE)
+            continue;
+        es_owner_identity(o, &info->id);
+        info->id.index = i;
+        info->samples = es_get(&o->samples);
+        info->blocked = es_get(&o->blocked);
+        info->blocked_ns = es_get(&o->blocked_ns);
+        info->waiting = atomic_load_explicit(&o->waiting, memory_order_relaxed);
+        info->held = held_by(r, i);
+        return i;
+    }
+    return ES_EMPTY;
+}
+
+void es_observe(es_ring *r, es_snapshot *snap)
+{
+    es_snapshot_fill(&r->map, snap);
+    uint32_t high = es_owners_high(&r->map);
+    for (uint32_t i = 0; i < high; i++)
+        snap->producers_waiting +=
+            atomic_load_explicit(&r->map.owners[i].state, memory_order_relaxed) == ES_OWNER_LIVE &&
+            atomic_load_explicit(&r->map.owners[i].waiting, memory_order_relaxed) != 0;
+}
+
+void es_set_stalled(es_ring *r, uint64_t n)
+{
+    atomic_store_explicit(&r->map.hdr->totals.stalled_producers, n, memory_order_relaxed);
+}

@@ -1,0 +1,92 @@
+/* The C core as Python sees it. Times are nanoseconds, indices are physical. */
+#ifndef ES_API_H
+#define ES_API_H
+
+#include <stdint.h>
+
+#include "es_types.h"
+
+/* es_ring: one process's attachment to a segment. es_locks: see es_owner.h. */
+typedef struct es_ring es_ring;
+typedef struct es_locks es_locks;
+
+const char *es_wait_kind(void);
+uint64_t es_now_ns(void);
+uint32_t es_fork_generation(void);
+
+/* --- segments -------------------------------------------------------------- */
+
+/* Bytes, or 0 when the geometry is out of range. */
+uint64_t es_segment_size(const es_geometry *geo, const uint64_t *leaf_sizes);
+int es_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes, const void *schema,
+              const uint8_t *uuid, int64_t pid, int64_t created_ns);
+int es_check(const void *base, uint64_t size);
+/* What a segment that passed es_check() says of itself. schema: room for geometry.schema_size bytes, or NULL. */
+void es_describe(const void *base, es_geometry *geo, uint8_t *uuid, int64_t *pid, int64_t *created_ns, void *schema);
+uint32_t es_num_owners(const es_geometry *geo);
+
+es_locks *es_locks_new(int fd, uint32_t count);
+void es_locks_free(es_locks *locks);
+int es_locks_try(es_locks *locks, uint32_t index);
+void es_locks_drop(es_locks *locks, uint32_t index);
+int es_locks_held(es_locks *locks, uint32_t index);
+
+/* --- attaching ------------------------------------------------------------- */
+
+/* Maps an attachment over a segment, not registered yet. locks NULL: to observe
+ * only. poison: overwrite batches on release. NULL and *error otherwise. */
+es_ring *es_open(void *base, uint64_t size, es_locks *locks, int poison, int *error);
+/* Frees an attachment that no thread uses. Does not detach. */
+void es_free(es_ring *r);
+/* Takes an owner entry: its index, or ES_ENOOWNER. */
+int64_t es_attach(es_ring *r, const es_identity *id);
+/* Leaves: what was claimed is offered again, what was leased is released, the
+ * entry is freed. Waits for this process's threads that are inside a send.
+ * Every later call returns ES_EDETACHED. */
+int es_detach(es_ring *r);
+/* Where leaf l's data starts, from the segment's start. */
+uint64_t es_leaf_offset(const es_ring *r, uint32_t leaf);
+
+/* --- producing ------------------------------------------------------------- */
+
+/* One sample; leaves[l] points at leaf l. ES_OK, ES_FULL, or an error. */
+int es_send(es_ring *r, void **leaves);
+/* The same, sleeping at most timeout_ns: also ES_TIMEOUT and -EINTR. */
+int es_send_wait(es_ring *r, void **leaves, uint64_t timeout_ns);
+/* Samples first .. n-1, stacked along each leaf: how many were committed, or an
+ * error when none was. Sleeps at most timeout_ns, and only before the first. */
+int64_t es_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint64_t timeout_ns);
+/* Claims one slot: its position, or an error. */
+int64_t es_reserve(es_ring *r, uint64_t timeout_ns);
+int es_reserve_commit(es_ring *r, uint64_t pos);
+int es_reserve_abort(es_ring *r, uint64_t pos);
+/* Whether any learner is attached and alive: 1 or 0. */
+int es_learner_alive(es_ring *r);
+
+/* --- learning -------------------------------------------------------------- */
+
+/* Leases a batch: its physical index and *snap, or ES_EMPTY, ES_TIMEOUT,
+ * ES_ENDED, -EINTR, or an error. flags: es_take_flag. */
+int64_t es_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot *snap);
+int es_release_batch(es_ring *r, uint64_t batch, uint64_t round);
+int64_t es_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask);
+int es_flush_stream(es_ring *r);
+int es_close_stream(es_ring *r);
+int es_reset_histograms(es_ring *r);
+
+/* --- the dead, and looking on ---------------------------------------------- */
+
+/* The next owner at or above from that is dead by its lock byte, which is now
+ * held: finish with es_bury() or es_spare(). ES_EMPTY ends the sweep. */
+int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id);
+int64_t es_bury(es_ring *r, uint32_t index);
+int es_spare(es_ring *r, uint32_t index);
+/* Live owners from index from on, one a call: the index, or ES_EMPTY. */
+int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info);
+/* Owners that hold a claim or lease, or sleep, are counted in held and waiting. */
+void es_observe(es_ring *r, es_snapshot *snap);
+void es_set_stalled(es_ring *r, uint64_t n);
+/* NULL, or the invariant that does not hold. */
+const char *es_valid(es_ring *r);
+
+#endif

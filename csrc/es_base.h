@@ -1,0 +1,27 @@
+/* Ground floor: what every other C file may rely on. */
+#ifndef ES_BASE_H
+#define ES_BASE_H
+
+#include <errno.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "es_types.h"
+
+#define ES_CACHE_LINE 64
+#define ES_PAGE 4096
+
+/* The words live in memory that unrelated processes map: a lock hidden inside
+ * an atomic would be private to each of them. */
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "64-bit atomics must be lock-free");
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "32-bit atomics must be lock-free");
+_Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint32_t) == 4,
+               "atomics must be laid out as plain integers");
+
+/* Monotonic nanoseconds, comparable between processes of one machine. */
+uint64_t es_now_ns(void);
+
+#endif

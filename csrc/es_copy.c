@@ -1,0 +1,35 @@
+#include "es_copy.h"
+
+#include <string.h>
+
+void es_copy_sample(const es_map *map, uint64_t pos, void *const *leaves)
+{
+    uint64_t index = pos % map->capacity;
+    for (uint32_t l = 0; l < map->num_leaves; l++) {
+        uint64_t size = map->leaf_size[l];
+        uint8_t *to = map->leaf_data[l] + index * size;
+        /* A constant size lets the compiler use one load and one store. */
+        switch (size) {
+        case 1:
+            memcpy(to, leaves[l], 1);
+            break;
+        case 4:
+            memcpy(to, leaves[l], 4);
+            break;
+        case 8:
+            memcpy(to, leaves[l], 8);
+            break;
+        default:
+            memcpy(to, leaves[l], size);
+        }
+    }
+}
+
+void es_copy_run(const es_map *map, uint64_t pos, uint64_t n, void *const *leaves, uint64_t first)
+{
+    uint64_t index = pos % map->capacity;
+    for (uint32_t l = 0; l < map->num_leaves; l++) {
+        uint64_t size = map->leaf_size[l];
+        memcpy(map->leaf_data[l] + index * size, (const uint8_t *)leaves[l] + first * size, n * size);
+    }
+}

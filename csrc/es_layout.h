@@ -1,0 +1,136 @@
+/* The segment's map.
+ *
+ *   header | leaf table | schema | owner entries | slot words | batch words | histograms | leaf 0 | leaf 1 | ...
+ *
+ * Everything is a function of es_geometry and the leaves' sizes: es_map_of()
+ * computes it, es_format() writes it down, es_check() computes it again from
+ * what a foreign segment claims and compares. After that nobody reads an
+ * offset from the segment: each process keeps its own es_map.
+ */
+#ifndef ES_LAYOUT_H
+#define ES_LAYOUT_H
+
+#include "es_base.h"
+
+#define ES_MAGIC UINT64_C(0x314d48534f484345) /* "ECHOSHM1" in memory, little-endian */
+#define ES_VERSION 1u
+
+#define ES_MAX_LEARNERS 64u
+#define ES_MAX_PRODUCERS 60000u
+#define ES_MAX_LEAVES 65536u
+#define ES_MAX_SCHEMA (UINT32_C(1) << 26)
+#define ES_MAX_BATCH_SIZE (UINT64_C(1) << 30)
+#define ES_MAX_SLOTS (UINT64_C(1) << 32)
+
+#define ES_HIST_BUCKETS 496u /* 62 powers of two, 8 buckets each */
+
+/* Log-linear histogram of nanoseconds. Any process adds, relaxed: readers want
+ * a picture, not an instant. A learner zeroes it on request. */
+typedef struct es_hist {
+    _Atomic uint64_t sum, min_complement, max;
+    _Atomic uint64_t bucket[ES_HIST_BUCKETS];
+} es_hist;
+
+/* Counters that any process may add to, relaxed. They inform people and decide
+ * nothing, so a crash between an event and its count costs a wrong figure only. */
+typedef struct es_totals {
+    _Atomic uint64_t batches_taken, batches_released, occupancy_max;
+    _Atomic uint64_t push_blocked, notify_count;
+    _Atomic uint64_t active_producers, dead_producers, stalled_producers, reopened_slots;
+} es_totals;
+
+/* FREE -> LIVE by the registrant, LIVE -> FREE by the owner's own close or by a
+ * reaper after its sweep. Both hold the entry's lock byte, so the steps in
+ * between are nobody else's. Died holding the byte: the kernel drops it, and
+ * the entry is either still FREE (never registered) or still LIVE (to be reaped). */
+enum es_owner_state { ES_OWNER_FREE = 0, ES_OWNER_LIVE = 1 };
+
+typedef struct es_owner {
+    alignas(ES_CACHE_LINE) _Atomic uint32_t state;
+    _Atomic uint32_t role;
+    _Atomic int64_t pid;
+    _Atomic uint64_t pid_namespace;
+    _Atomic uint64_t start_time_bits;
+    /* written by the owner alone (its threads share it, hence atomic adds) */
+    alignas(ES_CACHE_LINE) _Atomic uint64_t samples;
+    _Atomic uint64_t blocked, blocked_ns;
+    _Atomic uint64_t cas_success, cas_failure, reservation_retries;
+    _Atomic uint32_t waiting;
+} es_owner;
+_Static_assert(sizeof(es_owner) == 2 * ES_CACHE_LINE, "one line of identity, one of counters");
+
+/* word: see es_words.h. count and ready_ns are hints. The word is read by every
+ * claim and the count written by every commit: two lines. */
+typedef struct es_batch {
+    alignas(ES_CACHE_LINE) _Atomic uint64_t word;
+    alignas(ES_CACHE_LINE) _Atomic uint32_t count;
+    _Atomic uint64_t ready_ns;
+} es_batch;
+
+typedef struct es_offsets {
+    uint64_t leaves, schema, owners, slots, batches, hists, data, total;
+} es_offsets;
+
+typedef struct es_header {
+    /* Written once by es_format(); magic last. */
+    _Atomic uint64_t magic;
+    uint32_t version;
+    uint32_t header_size;
+    uint64_t format_hash;
+    es_geometry geometry;
+    es_offsets offsets;
+    uint8_t uuid[16];
+    int64_t creator_pid;
+    int64_t created_ns; /* since the epoch */
+
+    /* Hint: next position to claim. Any producer, CAS +1. */
+    alignas(ES_CACHE_LINE) _Atomic uint64_t tail;
+    /* Hint: oldest batch that was not seen leased. Any learner, CAS +1. */
+    alignas(ES_CACHE_LINE) _Atomic uint64_t head;
+    /* Rarely written, read by every claim and every look. */
+    alignas(ES_CACHE_LINE) _Atomic uint32_t reopen_seq;
+    _Atomic uint32_t returned_seq;
+    _Atomic uint32_t closed; /* 0 -> 1, by the creator, for ever */
+    _Atomic uint32_t owners_high;
+    _Atomic uint64_t closed_ns;
+    /* Futex pairs: the sequence is parked on, the flag says that somebody may be. */
+    alignas(ES_CACHE_LINE) _Atomic uint32_t ready_seq;
+    _Atomic uint32_t learner_sleeps;
+    alignas(ES_CACHE_LINE) _Atomic uint32_t space_seq;
+    _Atomic uint32_t producers_sleep;
+    alignas(ES_CACHE_LINE) es_totals totals;
+} es_header;
+
+enum { ES_HIST_LOOK, ES_HIST_COPY, ES_HIST_DWELL, ES_HISTS };
+
+/* One process's private picture of the segment. */
+typedef struct es_map {
+    uint8_t *base;
+    es_header *hdr;
+    es_owner *owners;
+    _Atomic uint64_t *slots;
+    es_batch *batches;
+    es_hist *hists;
+    uint64_t batch_size, num_batches, capacity; /* B, K, C = B * K */
+    uint32_t num_owners, num_leaves, flags;
+    uint64_t reap_interval_ns;
+    uint64_t *leaf_size; /* bytes of one sample, private copy */
+    uint8_t **leaf_data; /* leaf_data[l] + index * leaf_size[l] */
+} es_map;
+
+/* Bytes that a segment of this geometry takes, or 0 when it is out of range. */
+uint64_t es_segment_size(const es_geometry *geo, const uint64_t *leaf_sizes);
+
+/* Lays an empty ring out in zero-filled memory of at least es_segment_size() bytes. */
+int es_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes,
+              const void *schema, const uint8_t *uuid, int64_t pid, int64_t created_ns);
+
+/* ES_OK, or what is wrong with a foreign segment of size bytes. Reads within
+ * [base, base + size) whatever it finds there, and writes nothing. */
+int es_check(const void *base, uint64_t size);
+
+/* Fills *map from a segment that passed es_check(); es_map_free() frees what it allocates. */
+int es_map_init(es_map *map, void *base, uint64_t size);
+void es_map_free(es_map *map);
+
+#endif

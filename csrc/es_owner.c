@@ -1,0 +1,230 @@
+#define _GNU_SOURCE
+#include "es_owner.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct es_locks {
+    int fd;
+    uint32_t count;
+    atomic_uchar *held; /* bytes that this process holds */
+};
+
+static _Atomic uint32_t fork_generation;
+
+static void in_child(void)
+{
+    atomic_fetch_add_explicit(&fork_generation, 1, memory_order_relaxed);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+uint32_t es_fork_generation(void)
+{
+    /* relaxed: written only in a child, before it runs anything else. */
+    return atomic_load_explicit(&fork_generation, memory_order_relaxed);
+}
+
+es_locks *es_locks_new(int fd, uint32_t count)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    es_locks *locks = malloc(sizeof *locks);
+    if (locks == NULL)
+        return NULL;
+    *locks = (es_locks){.fd = fd, .count = count, .held = calloc(count, sizeof *locks->held)};
+    if (locks->held == NULL) {
+        free(locks);
+        return NULL;
+    }
+    return locks;
+}
+
+void es_locks_free(es_locks *locks)
+{
+    if (locks == NULL)
+        return;
+    if (locks->fd >= 0)
+        close(locks->fd);
+    free(locks->held);
+    free(locks);
+}
+
+static int byte_lock(const es_locks *locks, int command, short type, uint32_t index, short *found)
+{
+    struct flock fl = {.l_type = type, .l_whence = SEEK_SET, .l_start = index, .l_len = 1};
+    while (fcntl(locks->fd, command, &fl) != 0)
+        if (errno != EINTR)
+            return errno == EACCES ? -EAGAIN : -errno;
+    if (found != NULL)
+        *found = fl.l_type;
+    return ES_OK;
+}
+
+int es_locks_try(es_locks *locks, uint32_t index)
+{
+    unsigned char no = 0;
+    if (index >= locks->count)
+        return -EINVAL;
+    /* Threads of this process exclude each other here, processes by the kernel.
+     * SYNC held: acq_rel; pairs with the release store in es_locks_drop(). */
+    if (!atomic_compare_exchange_strong_explicit(&locks->held[index], &no, 1, memory_order_acq_rel,
+                                                 memory_order_relaxed))
+        return -EAGAIN;
+    int rc = locks->fd < 0 ? ES_OK : byte_lock(locks, F_SETLK, F_WRLCK, index, NULL);
+    if (rc != ES_OK)
+        atomic_store_explicit(&locks->held[index], 0, memory_order_release);
+    return rc;
+}
+
+void es_locks_drop(es_locks *locks, uint32_t index)
+{
+    if (locks->fd >= 0)
+        byte_lock(locks, F_SETLK, F_UNLCK, index, NULL);
+    /* SYNC held: release; after the kernel's lock, never before: a thread that
+     * took the byte in between would lose it to our unlock. */
+    atomic_store_explicit(&locks->held[index], 0, memory_order_release);
+}
+
+int es_locks_held(es_locks *locks, uint32_t index)
+{
+    short type = F_UNLCK;
+    if (index >= locks->count)
+        return -EINVAL;
+    if (atomic_load_explicit(&locks->held[index], memory_order_acquire))
+        return 1;
+    if (locks->fd < 0)
+        return 0;
+    int rc = byte_lock(locks, F_GETLK, F_WRLCK, index, &type);
+    return rc != ES_OK ? rc : type != F_UNLCK;
+}
+
+static uint64_t double_bits(double d)
+{
+    uint64_t bits;
+    memcpy(&bits, &d, sizeof bits);
+    return bits;
+}
+
+static void raise_high(es_map *map, uint32_t index)
+{
+    uint32_t high = atomic_load_explicit(&map->hdr->owners_high, memory_order_relaxed);
+    while (high <= index && !atomic_compare_exchange_weak_explicit(&map->hdr->owners_high, &high, index + 1,
+                                                                   memory_order_acq_rel, memory_order_relaxed))
+        ;
+}
+
+/* A gauge for people. Counted anew rather than kept by +1 and -1, which a crash
+ * in between would leave wrong for ever. */
+static void count_producers(es_map *map)
+{
+    uint64_t n = 0;
+    uint32_t high = es_owners_high(map);
+    for (uint32_t i = ES_MAX_LEARNERS; i < high; i++)
+        n += atomic_load_explicit(&map->owners[i].state, memory_order_relaxed) == ES_OWNER_LIVE;
+    atomic_store_explicit(&map->hdr->totals.active_producers, n, memory_order_relaxed);
+}
+
+static void fill(es_owner *owner, const es_identity *id)
+{
+    atomic_store_explicit(&owner->role, id->role, memory_order_relaxed);
+    atomic_store_explicit(&owner->pid, id->pid, memory_order_relaxed);
+    atomic_store_explicit(&owner->pid_namespace, id->pid_namespace, memory_order_relaxed);
+    atomic_store_explicit(&owner->start_time_bits, double_bits(id->start_time), memory_order_relaxed);
+    atomic_store_explicit(&owner->samples, 0, memory_order_relaxed);
+    atomic_store_explicit(&owner->blocked, 0, memory_order_relaxed);
+    atomic_store_explicit(&owner->blocked_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&owner->cas_success, 0, memory_order_relaxed);
+    atomic_store_explicit(&owner->cas_failure, 0, memory_order_relaxed);
+    atomic_store_explicit(&owner->reservation_retries, 0, memory_order_relaxed);
+    atomic_store_explicit(&owner->waiting, 0, memory_order_relaxed);
+}
+
+int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id)
+{
+    bool learner = id->role == ES_ROLE_LEARNER;
+    uint32_t first = learner ? 0 : ES_MAX_LEARNERS;
+    uint32_t end = learner ? ES_MAX_LEARNERS : map->num_owners;
+    for (uint32_t i = first; i < end; i++) {
+        es_owner *owner = &map->owners[i];
+        if (atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_FREE)
+            continue;
+        int rc = es_locks_try(locks, i);
+        if (rc == -EAGAIN)
+            continue;
+        if (rc != ES_OK)
+            return rc;
+        /* Again under the lock: it may have been taken, and left by a death, meanwhile. */
+        if (atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_FREE) {
+            es_locks_drop(locks, i);
+            continue;
+        }
+        fill(owner, id);
+        /* Before LIVE: a sweep that stops below a live entry would never reap it. */
+        raise_high(map, i);
+        /* SYNC owner-live: release; publishes the identity to es_owner_next_dead(). */
+        atomic_store_explicit(&owner->state, ES_OWNER_LIVE, memory_order_release);
+        count_producers(map);
+        return i;
+    }
+    return ES_ENOOWNER;
+}
+
+void es_owner_free(es_map *map, es_locks *locks, uint32_t index)
+{
+    /* SYNC owner-free: release; the sweep is visible to the next registrant. */
+    atomic_store_explicit(&map->owners[index].state, ES_OWNER_FREE, memory_order_release);
+    es_locks_drop(locks, index);
+    count_producers(map);
+}
+
+uint32_t es_owners_high(const es_map *map)
+{
+    uint32_t high = atomic_load_explicit(&map->hdr->owners_high, memory_order_acquire);
+    return high < map->num_owners ? high : map->num_owners;
+}
+
+int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from)
+{
+    uint32_t high = es_owners_high(map);
+    for (uint32_t i = from; i < high; i++) {
+        es_owner *owner = &map->owners[i];
+        /* SYNC owner-live: acquire. */
+        if (atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_LIVE)
+            continue;
+        int rc = es_locks_try(locks, i);
+        if (rc == -EAGAIN)
+            continue;
+        if (rc != ES_OK)
+            return rc;
+        if (atomic_load_explicit(&owner->state, memory_order_acquire) == ES_OWNER_LIVE)
+            return i;
+        es_locks_drop(locks, i); /* it left, or was reaped, just now */
+    }
+    return ES_EMPTY;
+}
+
+int es_owner_learner_alive(es_map *map, es_locks *locks)
+{
+    for (uint32_t i = 0; i < ES_MAX_LEARNERS; i++)
+        if (atomic_load_explicit(&map->owners[i].state, memory_order_acquire) == ES_OWNER_LIVE &&
+            es_locks_held(locks, i) != 0)
+            return 1;
+    return 0;
+}
+
+void es_owner_identity(const es_owner *owner, es_identity *out)
+{
+    es_owner *o = (es_owner *)(uintptr_t)owner;
+    uint64_t bits = atomic_load_explicit(&o->start_time_bits, memory_order_relaxed);
+    out->role = atomic_load_explicit(&o->role, memory_order_relaxed);
+    out->pid = atomic_load_explicit(&o->pid, memory_order_relaxed);
+    out->pid_namespace = atomic_load_explicit(&o->pid_namespace, memory_order_relaxed);
+    memcpy(&out->start_time, &bits, sizeof out->start_time);
+}

@@ -1,0 +1,48 @@
+/* Who is attached, and who of them is dead.
+ *
+ * Each owner entry has a byte in a small file next to the segment. An owner
+ * holds a POSIX record lock on its byte for as long as it lives; the kernel
+ * drops the lock when the process dies, after the last store of its last
+ * thread. Nothing else, no age and no silence, says that an owner is dead.
+ *
+ * Record locks belong to a process: a second lock on the same byte by the same
+ * process succeeds, and closing any descriptor of the file drops them all. So a
+ * process has exactly one es_locks for a file, and that keeps the set of bytes
+ * held here.
+ */
+#ifndef ES_OWNER_H
+#define ES_OWNER_H
+
+#include "es_layout.h"
+
+typedef struct es_locks es_locks;
+
+/* Takes over fd, open for reading and writing; bytes [0, count) can be locked.
+ * fd -1 makes locks that live in this process alone, for tests. */
+es_locks *es_locks_new(int fd, uint32_t count);
+/* Closes fd, and so drops every lock. Only when no attachment uses it any more. */
+void es_locks_free(es_locks *locks);
+/* ES_OK, or -EAGAIN when somebody (this process included) holds the byte. */
+int es_locks_try(es_locks *locks, uint32_t index);
+void es_locks_drop(es_locks *locks, uint32_t index);
+/* 1 held by somebody (this process included), 0 free, or -errno. Takes nothing. */
+int es_locks_held(es_locks *locks, uint32_t index);
+
+/* Changes in the child of every fork: what was inherited belongs to the parent. */
+uint32_t es_fork_generation(void);
+
+/* Takes a FREE entry of the identity's role: its index, or ES_ENOOWNER. */
+int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id);
+/* LIVE -> FREE, then drops the byte. The entry's words were swept before. */
+void es_owner_free(es_map *map, es_locks *locks, uint32_t index);
+/* The next LIVE entry at or above from whose lock byte could be taken, and is now
+ * held by the caller; ES_EMPTY when there is none. */
+int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from);
+/* 1 when some learner's lock byte is held, 0 when all learners are gone. */
+int es_owner_learner_alive(es_map *map, es_locks *locks);
+
+void es_owner_identity(const es_owner *owner, es_identity *out);
+/* One past the highest entry ever used. */
+uint32_t es_owners_high(const es_map *map);
+
+#endif

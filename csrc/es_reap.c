@@ -1,0 +1,112 @@
+/* What a dead owner leaves behind, and the statements that must always hold.
+ *
+ * The reaper holds the dead owner's lock byte, so there is one reaper at a time,
+ * and if it dies half-way the entry is still LIVE and the byte free: the next
+ * one does all of it again, to the same effect. The entry is freed last. A
+ * successor in the entry before the sweep is over would have its own claims
+ * re-opened; freed before the wake-ups, a reaper's death in between would leave
+ * a complete batch with a sleeping learner and nobody to tell it.
+ */
+#include "es_ring.h"
+
+static void give_back_leases(es_ring *r, uint32_t index)
+{
+    es_map *m = &r->map;
+    for (uint64_t j = 0; j < m->num_batches; j++) {
+        uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
+        /* A CAS, although nobody else may write a dead learner's lease: a segment
+         * that is scribbled on must not gain a second delivery here. */
+        if (es_state(w) == ES_LEASED && es_word_owner(w) == index &&
+            atomic_compare_exchange_strong_explicit(&m->batches[j].word, &w, es_word(es_round(w), 0, ES_FILL),
+                                                    memory_order_acq_rel, memory_order_relaxed))
+            es_sub(&m->hdr->totals.batches_taken, 1);
+    }
+    /* SYNC returned-seq: release; after the words, and unconditionally: our
+     * predecessor may have died between its words and this. */
+    atomic_fetch_add_explicit(&m->hdr->returned_seq, 1, memory_order_release);
+}
+
+static int64_t reopen_claims(es_ring *r, uint32_t index)
+{
+    es_map *m = &r->map;
+    int64_t n = 0;
+    for (uint64_t q = 0; q < m->capacity; q++) {
+        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
+        /* SYNC slot-reopen: release; acquires the dead owner's last word, and pairs with claim_hole(). */
+        if (es_state(w) == ES_CLAIMED && es_word_owner(w) == index && es_lap(w) != 0)
+            n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_lap(w), 0, ES_REOPEN),
+                                                         memory_order_acq_rel, memory_order_relaxed);
+    }
+    /* SYNC reopen-seq: release; after the words. */
+    atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);
+    /* It may have died between a commit and its count: from here on every commit
+     * of these laps wakes the learners. */
+    for (uint64_t j = 0; j < m->num_batches; j++)
+        atomic_fetch_or_explicit(&m->batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
+    es_add(&m->hdr->totals.reopened_slots, (uint64_t)n);
+    return n;
+}
+
+int64_t es_sweep_claims(es_ring *r, uint32_t index)
+{
+    give_back_leases(r, index);
+    int64_t n = reopen_claims(r, index);
+    es_wake_everybody(r); /* unconditionally: the dead may have cleared a sleep flag and not woken */
+    return n;
+}
+
+int64_t es_reap(es_ring *r, uint32_t index)
+{
+    es_map *m = &r->map;
+    int64_t n = es_sweep_claims(r, index);
+    if (atomic_load_explicit(&m->owners[index].role, memory_order_relaxed) == ES_ROLE_PRODUCER)
+        es_add(&m->hdr->totals.dead_producers, 1);
+    es_owner_free(m, r->locks, index);
+    return n;
+}
+
+static bool live(es_map *m, uint32_t index)
+{
+    return index < m->num_owners &&
+           atomic_load_explicit(&m->owners[index].state, memory_order_acquire) == ES_OWNER_LIVE;
+}
+
+static const char *valid_slot(es_map *m, uint64_t q, uint64_t tail)
+{
+    uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
+    uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
+    uint64_t round = es_round(b), lap = es_lap(w);
+    if (es_state(w) > ES_SEALED || (es_state(w) == ES_FREE) != (lap == 0))
+        return "a slot word has a state, and lap 0 is FREE";
+    if (lap != round && lap != round + 1)
+        return "a slot is in its batch's lap or the one before";
+    if (lap == round && lap != 0 && es_state(w) != ES_COMMITTED && es_state(w) != ES_SEALED)
+        return "a slot of a released lap is COMMITTED or SEALED";
+    if (es_state(b) != ES_FILL && (lap != round + 1 || (es_state(w) != ES_COMMITTED && es_state(w) != ES_SEALED)))
+        return "every slot of a leased or retired batch is COMMITTED or SEALED";
+    if (es_state(w) == ES_CLAIMED && !live(m, es_word_owner(w)))
+        return "no CLAIMED word has a reaped owner";
+    uint64_t claimed_laps = tail / m->capacity + (q < tail % m->capacity);
+    if (lap < claimed_laps)
+        return "p < tail implies S[p mod C].lap >= LAP(p)";
+    return NULL;
+}
+
+const char *es_valid(es_ring *r)
+{
+    es_map *m = &r->map;
+    uint64_t tail = atomic_load_explicit(&m->hdr->tail, memory_order_acquire);
+    for (uint64_t j = 0; j < m->num_batches; j++) {
+        uint64_t b = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
+        if (es_state(b) > ES_RETIRED)
+            return "a batch word has a state";
+        if (es_state(b) == ES_LEASED && !live(m, es_word_owner(b)))
+            return "no LEASED word has a reaped owner";
+    }
+    for (uint64_t q = 0; q < m->capacity; q++) {
+        const char *wrong = valid_slot(m, q, tail);
+        if (wrong != NULL)
+            return wrong;
+    }
+    return NULL;
+}

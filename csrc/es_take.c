@@ -1,0 +1,355 @@
+/* Learners: look for a complete batch, lease it, release it; end a stream.
+ *
+ * Who writes: batch words. FILL -> LEASED by any learner's CAS; from then on its
+ * learner alone, or after its death the reaper. head: any learner, +1, a hint.
+ *
+ * Who dies, and what then:
+ *   before the take's CAS       nothing happened
+ *   holding a lease             the reaper turns it back into FILL: delivered again
+ *   in release, before the store  the same
+ *   after the store, before the wake  the space is free; a parked producer notices at
+ *                               its next try, at most one reap interval away, or
+ *                               when somebody reaps us
+ */
+#include <string.h>
+
+#include "es_ring.h"
+#include "es_wait.h"
+
+#define ES_AGAIN (-1) /* look once more: what was seen is out of date */
+
+/* A claim that is still open this long after the close is taken away. */
+#define ES_EVICT_AFTER_NS UINT64_C(1000000000)
+
+enum completeness { INCOMPLETE, COMPLETE, SHORT };
+
+/* Loads a batch's slot words from where the last scan of this lap stopped: a
+ * COMMITTED or SEALED word stays so until its batch is released, so B loads are
+ * enough for a batch however often one looks. */
+static enum completeness scan(es_ring *r, uint64_t j, uint64_t lap)
+{
+    uint64_t size = r->map.batch_size;
+    es_scan *s = &r->scan[j];
+    if (s->lap != lap)
+        *s = (es_scan){.lap = lap};
+    for (; s->next < size; s->next++) {
+        /* SYNC slot-commit: acquire; the slot's bytes are visible. */
+        uint64_t w = atomic_load_explicit(&r->map.slots[j * size + s->next], memory_order_acquire);
+        if (es_lap(w) != lap || (es_state(w) != ES_COMMITTED && es_state(w) != ES_SEALED))
+            return INCOMPLETE;
+        s->gaps += es_state(w) == ES_SEALED;
+    }
+    return s->gaps == 0 ? COMPLETE : SHORT;
+}
+
+static bool takeable(es_ring *r, uint64_t j, uint64_t lap, uint32_t flags)
+{
+    enum completeness c = scan(r, j, lap);
+    /* A batch of nothing but sealed slots is never handed out. */
+    return c == COMPLETE || (c == SHORT && (flags & ES_TAKE_SHORT) && r->scan[j].gaps < r->map.batch_size);
+}
+
+static int64_t lease(es_ring *r, uint64_t j, uint64_t seen)
+{
+    uint64_t round = es_round(seen);
+    /* SYNC batch-take: acq_rel; one learner wins. */
+    if (!atomic_compare_exchange_strong_explicit(&r->map.batches[j].word, &seen, es_word(round, r->me, ES_LEASED),
+                                                 memory_order_acq_rel, memory_order_relaxed))
+        return ES_AGAIN;
+    r->held[j] = round + 1;
+    return (int64_t)j;
+}
+
+static bool any_order(const es_ring *r, uint32_t flags)
+{
+    return (flags & ES_TAKE_ANY_ORDER) || (r->map.flags & ES_FLAG_READY_ORDER);
+}
+
+/* Batches at head and above. A batch given back by a dead learner may lie below:
+ * look_everywhere() finds that. */
+static int64_t look_from_head(es_ring *r, uint32_t flags)
+{
+    es_map *m = &r->map;
+    uint64_t h = atomic_load_explicit(&m->hdr->head, memory_order_acquire);
+    for (uint64_t t = 0; t < m->num_batches; t++) {
+        uint64_t j = (h + t) % m->num_batches, round = (h + t) / m->num_batches;
+        /* SYNC batch-release, batch-take: acquire. */
+        uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
+        if (es_round(w) > round || (es_round(w) == round && es_state(w) != ES_FILL)) {
+            if (t != 0)
+                continue;
+            /* Only past a batch seen leased or later, only by one, and nobody
+             * lowers it: so it never passes an incomplete batch. */
+            atomic_compare_exchange_strong_explicit(&m->hdr->head, &h, h + 1, memory_order_acq_rel,
+                                                    memory_order_relaxed);
+            return ES_AGAIN;
+        }
+        if (es_round(w) < round)
+            continue;
+        if (takeable(r, j, round + 1, flags))
+            return lease(r, j, w);
+        if (!any_order(r, flags))
+            break;
+    }
+    return ES_EMPTY;
+}
+
+/* Every unleased batch, smallest number first, its number taken from its word. */
+static int64_t look_everywhere(es_ring *r, uint32_t flags)
+{
+    es_map *m = &r->map;
+    for (uint64_t from = 0;;) {
+        uint64_t best = UINT64_MAX, best_word = 0;
+        for (uint64_t j = 0; j < m->num_batches; j++) {
+            uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
+            uint64_t k = es_round(w) * m->num_batches + j;
+            if (es_state(w) == ES_FILL && k >= from && k < best) {
+                best = k;
+                best_word = w;
+            }
+        }
+        if (best == UINT64_MAX)
+            return ES_EMPTY;
+        if (takeable(r, best % m->num_batches, es_round(best_word) + 1, flags))
+            return lease(r, best % m->num_batches, best_word);
+        if (!any_order(r, flags))
+            return ES_EMPTY;
+        from = best + 1;
+    }
+}
+
+static int64_t look_locked(es_ring *r, uint32_t flags)
+{
+    for (;;) {
+        /* SYNC returned-seq: acquire; pairs with es_reap(): the FILL words are visible. */
+        uint32_t seq = atomic_load_explicit(&r->map.hdr->returned_seq, memory_order_acquire);
+        bool everywhere = seq != r->seen_returned;
+        int64_t rc = everywhere ? look_everywhere(r, flags) : look_from_head(r, flags);
+        if (rc == ES_AGAIN)
+            continue;
+        if (rc == ES_EMPTY && everywhere)
+            r->seen_returned = seq;
+        return rc;
+    }
+}
+
+static void account_take(es_ring *r, uint64_t j)
+{
+    es_map *m = &r->map;
+    es_totals *totals = &m->hdr->totals;
+    es_add(&totals->batches_taken, 1);
+    uint64_t claimed = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed);
+    uint64_t released = es_get(&totals->batches_released) * m->batch_size;
+    if (claimed > released)
+        es_raise_to(&totals->occupancy_max, claimed - released);
+    if (es_detailed(m)) {
+        uint64_t ready = atomic_load_explicit(&m->batches[j].ready_ns, memory_order_relaxed), now = es_now_ns();
+        if (ready != 0 && ready < now)
+            es_hist_record(m, ES_HIST_DWELL, now - ready);
+    }
+}
+
+int64_t es_look(es_ring *r, uint32_t flags)
+{
+    uint64_t start = es_detailed(&r->map) ? es_now_ns() : 0;
+    pthread_mutex_lock(&r->look_lock);
+    int64_t rc = look_locked(r, flags);
+    pthread_mutex_unlock(&r->look_lock);
+    if (rc >= 0) {
+        if (start != 0)
+            es_hist_record(&r->map, ES_HIST_LOOK, es_now_ns() - start);
+        account_take(r, (uint64_t)rc);
+    }
+    return rc;
+}
+
+/* Whether this thread is the one to end the lease. */
+static bool end_lease(es_ring *r, uint64_t j, uint64_t round)
+{
+    pthread_mutex_lock(&r->look_lock);
+    bool mine = j < r->map.num_batches && r->held[j] == round + 1;
+    if (mine)
+        r->held[j] = 0;
+    pthread_mutex_unlock(&r->look_lock);
+    return mine;
+}
+
+static void poison(es_ring *r, uint64_t j)
+{
+    /* All ones: NaN as a float, -1 as a signed integer. */
+    for (uint32_t l = 0; l < r->map.num_leaves; l++) {
+        uint64_t bytes = r->map.batch_size * r->map.leaf_size[l];
+        memset(r->map.leaf_data[l] + j * bytes, 0xff, bytes);
+    }
+}
+
+int es_release(es_ring *r, uint64_t j, uint64_t round)
+{
+    if (!end_lease(r, j, round))
+        return ES_ESTALE;
+    es_batch *b = &r->map.batches[j];
+    if (r->poison)
+        poison(r, j);
+    /* Before the word: afterwards it would erase the next lap's commits. */
+    atomic_store_explicit(&b->count, 0, memory_order_relaxed);
+    es_add(&r->map.hdr->totals.batches_released, 1);
+    bool closed = atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
+    /* SYNC batch-release: release; our reads of the slots, and the count above, come
+     * before any claim of the next lap. A closed ring opens no new space: the
+     * writer of an evicted claim may still be at it. */
+    atomic_store_explicit(&b->word, closed ? es_word(round, 0, ES_RETIRED) : es_word(round + 1, 0, ES_FILL),
+                          memory_order_release);
+    es_wake_producers(r);
+    return ES_OK;
+}
+
+int64_t es_committed(es_ring *r, uint64_t j, uint64_t round, uint8_t *mask)
+{
+    es_map *m = &r->map;
+    int64_t n = 0;
+    pthread_mutex_lock(&r->look_lock);
+    bool mine = j < m->num_batches && r->held[j] == round + 1;
+    pthread_mutex_unlock(&r->look_lock);
+    if (!mine)
+        return ES_ESTALE;
+    for (uint64_t i = 0; i < m->batch_size; i++) {
+        /* SYNC slot-commit: acquire. */
+        uint64_t w = atomic_load_explicit(&m->slots[j * m->batch_size + i], memory_order_acquire);
+        mask[i] = es_lap(w) == round + 1 && es_state(w) == ES_COMMITTED;
+        n += mask[i];
+    }
+    return n;
+}
+
+/* --- the end of a stream --------------------------------------------------- */
+
+/* Turns every slot word of one state, in a lap being filled, into SEALED: how many. */
+static uint64_t seal_words(es_ring *r, uint32_t state)
+{
+    es_map *m = &r->map;
+    uint64_t n = 0;
+    for (uint64_t q = 0; q < m->capacity; q++) {
+        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
+        if (es_state(w) == state && es_lap(w) != 0)
+            /* SYNC slot-claim: acq_rel; a producer's claim of the hole, or its commit, wins or loses here. */
+            n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_lap(w), 0, ES_SEALED),
+                                                         memory_order_acq_rel, memory_order_relaxed);
+    }
+    return n;
+}
+
+/* Seals free positions as a claim would take them, up to limit or until the ring is full. */
+static void seal_positions(es_ring *r, uint64_t limit)
+{
+    es_map *m = &r->map;
+    for (;;) {
+        uint64_t p = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed), seen = p;
+        if (p >= limit)
+            return;
+        uint64_t q = p % m->capacity, round = p / m->capacity;
+        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_relaxed);
+        if (es_lap(w) <= round) {
+            /* SYNC batch-release: acquire; the same three cases as in a claim. */
+            uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
+            if (es_round(b) < round)
+                return;
+            if (es_round(b) > round || es_state(b) != ES_FILL || es_lap(w) != round ||
+                !atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(round + 1, 0, ES_SEALED),
+                                                         memory_order_acq_rel, memory_order_relaxed))
+                continue;
+        }
+        atomic_compare_exchange_strong_explicit(&m->hdr->tail, &seen, p + 1, memory_order_relaxed,
+                                                memory_order_relaxed);
+    }
+}
+
+static void alarm_counts(es_ring *r)
+{
+    for (uint64_t j = 0; j < r->map.num_batches; j++)
+        atomic_fetch_or_explicit(&r->map.batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
+}
+
+void es_flush(es_ring *r)
+{
+    uint64_t tail = atomic_load_explicit(&r->map.hdr->tail, memory_order_relaxed);
+    uint64_t into = tail % r->map.batch_size;
+    seal_words(r, ES_REOPEN);
+    seal_positions(r, into == 0 ? tail : tail - into + r->map.batch_size);
+    alarm_counts(r); /* sealed slots are never counted; the commits still to come must wake */
+}
+
+void es_close_ring(es_ring *r)
+{
+    es_header *hdr = r->map.hdr;
+    atomic_store_explicit(&hdr->closed_ns, es_now_ns(), memory_order_relaxed);
+    /* SYNC closed: release. */
+    atomic_store_explicit(&hdr->closed, 1, memory_order_release);
+    alarm_counts(r);
+    es_wake_everybody(r);
+}
+
+static bool claims_open(es_ring *r)
+{
+    for (uint64_t q = 0; q < r->map.capacity; q++)
+        if (es_state(atomic_load_explicit(&r->map.slots[q], memory_order_acquire)) == ES_CLAIMED)
+            return true;
+    return false;
+}
+
+/* A closed ring with no full batch in sight: seals what producers could still
+ * claim, waits for claims under way, then hands out the short batches. */
+static int64_t finish(es_ring *r, uint32_t flags)
+{
+    seal_words(r, ES_REOPEN);
+    seal_positions(r, UINT64_MAX);
+    alarm_counts(r); /* again: a release that crossed the close has zeroed one */
+    bool open = claims_open(r);
+    uint64_t closed_ns = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed);
+    if (open && es_now_ns() - closed_ns >= ES_EVICT_AFTER_NS)
+        open = seal_words(r, ES_CLAIMED) == 0 && claims_open(r);
+    /* The claims that were open have been committed or sealed: perhaps a full batch now. */
+    int64_t rc = es_look(r, flags);
+    if (rc != ES_EMPTY || open)
+        return rc;
+    rc = es_look(r, flags | ES_TAKE_SHORT);
+    return rc == ES_EMPTY ? ES_ENDED : rc;
+}
+
+static int64_t look_or_finish(es_ring *r, uint32_t flags)
+{
+    /* SYNC closed: acquire. Read before the look: a batch committed before the close is then seen by it. */
+    bool closed = atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
+    int64_t rc = es_look(r, closed ? flags | ES_TAKE_ANY_ORDER : flags);
+    return rc == ES_EMPTY && closed ? finish(r, flags | ES_TAKE_ANY_ORDER) : rc;
+}
+
+int64_t es_take_wait(es_ring *r, uint32_t flags, uint64_t timeout_ns)
+{
+    es_header *hdr = r->map.hdr;
+    int64_t rc = look_or_finish(r, flags);
+    if (rc != ES_EMPTY || timeout_ns == 0)
+        return rc;
+    uint64_t start = es_now_ns(), now = start;
+    do {
+        /* SYNC ready-seq: acquire; read before the last look. */
+        uint32_t seen = atomic_load_explicit(&hdr->ready_seq, memory_order_acquire);
+        atomic_store_explicit(&hdr->learner_sleeps, 1, memory_order_relaxed);
+        /* FENCE ready: pairs with es_wake_learners(). */
+        atomic_thread_fence(memory_order_seq_cst);
+        rc = look_or_finish(r, flags);
+        if (rc != ES_EMPTY)
+            break;
+        if (atomic_load_explicit(&r->detached, memory_order_acquire)) {
+            rc = ES_EDETACHED;
+            break;
+        }
+        int w = es_wait(&hdr->ready_seq, seen, timeout_ns - (now - start));
+        if (w == -EINTR) {
+            rc = -EINTR;
+            break;
+        }
+        now = es_now_ns();
+    } while (now - start < timeout_ns);
+    es_add(&r->wait_ns, es_now_ns() - start);
+    return rc == ES_EMPTY ? ES_TIMEOUT : rc;
+}
