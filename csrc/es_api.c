@@ -21,9 +21,9 @@ void es_describe(const void *base, es_geometry *geo, uint8_t *uuid, int64_t *pid
         memcpy(schema, (const uint8_t *)base + hdr->offsets.schema, geo->schema_size);
 }
 
-uint32_t es_num_owners(const es_geometry *geo)
+uint32_t es_creator_byte(void)
 {
-    return ES_MAX_LEARNERS + geo->max_producers;
+    return ES_MAX_LEARNERS + ES_MAX_PRODUCERS;
 }
 
 /* --- attaching ------------------------------------------------------------- */
@@ -99,7 +99,7 @@ int es_detach(es_ring *r)
         sched_yield();
     }
     release_all(r);
-    es_sweep_claims(r, r->me);
+    es_leave_claims(r);
     es_owner_free(&r->map, r->locks, r->me);
     return ES_OK;
 }
@@ -107,6 +107,11 @@ int es_detach(es_ring *r)
 uint64_t es_leaf_offset(const es_ring *r, uint32_t leaf)
 {
     return (uint64_t)(r->map.leaf_data[leaf] - r->map.base);
+}
+
+uint64_t es_leaf_size(const es_ring *r, uint32_t leaf)
+{
+    return r->map.leaf_size[leaf];
 }
 
 /* Every call that touches the ring is bracketed by these two. */
@@ -272,11 +277,12 @@ int es_flush_stream(es_ring *r)
 
 int es_close_stream(es_ring *r)
 {
-    int rc = enter(r);
-    if (rc != ES_OK)
-        return rc;
+    /* Without enter(): a creator that is being torn down may have detached already. */
+    if (r->fork_generation != es_fork_generation())
+        return ES_EFORK;
+    if (r->locks == NULL)
+        return ES_EREADONLY;
     es_close_ring(r);
-    leave(r);
     return ES_OK;
 }
 
@@ -321,18 +327,40 @@ int es_spare(es_ring *r, uint32_t index)
     return ES_OK;
 }
 
-static uint32_t held_by(es_ring *r, uint32_t index)
+int64_t es_next_claim(es_ring *r, uint64_t from, uint64_t *word)
 {
-    uint32_t n = 0;
+    for (uint64_t q = from; q < r->map.capacity; q++) {
+        uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
+        if (es_state(w) == ES_CLAIMED) {
+            *word = w;
+            return (int64_t)q;
+        }
+    }
+    return ES_EMPTY;
+}
+
+uint32_t es_claim_owner(uint64_t word)
+{
+    return es_word_owner(word);
+}
+
+uint32_t es_owner_count(const es_ring *r)
+{
+    return r->map.num_owners;
+}
+
+void es_count_held(es_ring *r, uint32_t *held, uint32_t count)
+{
     for (uint64_t q = 0; q < r->map.capacity; q++) {
         uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
-        n += es_state(w) == ES_CLAIMED && es_word_owner(w) == index;
+        if (es_state(w) == ES_CLAIMED && es_word_owner(w) < count)
+            held[es_word_owner(w)]++;
     }
     for (uint64_t j = 0; j < r->map.num_batches; j++) {
         uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed);
-        n += es_state(w) == ES_LEASED && es_word_owner(w) == index;
+        if (es_state(w) == ES_LEASED && es_word_owner(w) < count)
+            held[es_word_owner(w)]++;
     }
-    return n;
 }
 
 int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info)
@@ -348,7 +376,6 @@ int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info)
         info->blocked = es_get(&o->blocked);
         info->blocked_ns = es_get(&o->blocked_ns);
         info->waiting = atomic_load_explicit(&o->waiting, memory_order_relaxed);
-        info->held = held_by(r, i);
         return i;
     }
     return ES_EMPTY;

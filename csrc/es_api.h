@@ -23,13 +23,15 @@ int es_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t 
 int es_check(const void *base, uint64_t size);
 /* What a segment that passed es_check() says of itself. schema: room for geometry.schema_size bytes, or NULL. */
 void es_describe(const void *base, es_geometry *geo, uint8_t *uuid, int64_t *pid, int64_t *created_ns, void *schema);
-uint32_t es_num_owners(const es_geometry *geo);
+/* The byte of the lock file that a segment's creator holds; owners' bytes lie below it. */
+uint32_t es_creator_byte(void);
 
 es_locks *es_locks_new(int fd, uint32_t count);
 void es_locks_free(es_locks *locks);
 int es_locks_try(es_locks *locks, uint32_t index);
 void es_locks_drop(es_locks *locks, uint32_t index);
 int es_locks_held(es_locks *locks, uint32_t index);
+int es_locks_any(es_locks *locks);
 
 /* --- attaching ------------------------------------------------------------- */
 
@@ -46,6 +48,8 @@ int64_t es_attach(es_ring *r, const es_identity *id);
 int es_detach(es_ring *r);
 /* Where leaf l's data starts, from the segment's start. */
 uint64_t es_leaf_offset(const es_ring *r, uint32_t leaf);
+/* Bytes of one sample of leaf l. */
+uint64_t es_leaf_size(const es_ring *r, uint32_t leaf);
 
 /* --- producing ------------------------------------------------------------- */
 
@@ -83,7 +87,13 @@ int64_t es_bury(es_ring *r, uint32_t index);
 int es_spare(es_ring *r, uint32_t index);
 /* Live owners from index from on, one a call: the index, or ES_EMPTY. */
 int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info);
-/* Owners that hold a claim or lease, or sleep, are counted in held and waiting. */
+/* The next claimed slot at or above from: its index and word, or ES_EMPTY. The
+ * word names the owner, and changes with every claim. */
+int64_t es_next_claim(es_ring *r, uint64_t from, uint64_t *word);
+uint32_t es_claim_owner(uint64_t word);
+/* Adds what each owner has claimed or leased to held[0 .. count). */
+void es_count_held(es_ring *r, uint32_t *held, uint32_t count);
+uint32_t es_owner_count(const es_ring *r);
 void es_observe(es_ring *r, es_snapshot *snap);
 void es_set_stalled(es_ring *r, uint64_t n);
 /* NULL, or the invariant that does not hold. */

@@ -11,18 +11,37 @@ struct es_locks {
     int fd;
     uint32_t count;
     atomic_uchar *held; /* bytes that this process holds */
+    es_locks *next;
 };
 
 static _Atomic uint32_t fork_generation;
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static es_locks *all;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&all_lock);
+}
+
+static void in_parent(void)
+{
+    pthread_mutex_unlock(&all_lock);
+}
 
 static void in_child(void)
 {
     atomic_fetch_add_explicit(&fork_generation, 1, memory_order_relaxed);
+    for (es_locks *l = all; l != NULL; l = l->next) {
+        if (l->fd >= 0)
+            close(l->fd);
+        l->fd = -1;
+    }
+    pthread_mutex_unlock(&all_lock);
 }
 
 static void watch_forks(void)
 {
-    pthread_atfork(NULL, NULL, in_child);
+    pthread_atfork(before_fork, in_parent, in_child);
 }
 
 uint32_t es_fork_generation(void)
@@ -43,6 +62,10 @@ es_locks *es_locks_new(int fd, uint32_t count)
         free(locks);
         return NULL;
     }
+    pthread_mutex_lock(&all_lock);
+    locks->next = all;
+    all = locks;
+    pthread_mutex_unlock(&all_lock);
     return locks;
 }
 
@@ -50,15 +73,23 @@ void es_locks_free(es_locks *locks)
 {
     if (locks == NULL)
         return;
+    pthread_mutex_lock(&all_lock);
+    for (es_locks **at = &all; *at != NULL; at = &(*at)->next)
+        if (*at == locks) {
+            *at = locks->next;
+            break;
+        }
+    pthread_mutex_unlock(&all_lock);
     if (locks->fd >= 0)
         close(locks->fd);
     free(locks->held);
     free(locks);
 }
 
-static int byte_lock(const es_locks *locks, int command, short type, uint32_t index, short *found)
+/* length 0: to the end of the file, wherever that is. */
+static int byte_lock(const es_locks *locks, int command, short type, uint32_t index, uint32_t length, short *found)
 {
-    struct flock fl = {.l_type = type, .l_whence = SEEK_SET, .l_start = index, .l_len = 1};
+    struct flock fl = {.l_type = type, .l_whence = SEEK_SET, .l_start = index, .l_len = length};
     while (fcntl(locks->fd, command, &fl) != 0)
         if (errno != EINTR)
             return errno == EACCES ? -EAGAIN : -errno;
@@ -77,7 +108,7 @@ int es_locks_try(es_locks *locks, uint32_t index)
     if (!atomic_compare_exchange_strong_explicit(&locks->held[index], &no, 1, memory_order_acq_rel,
                                                  memory_order_relaxed))
         return -EAGAIN;
-    int rc = locks->fd < 0 ? ES_OK : byte_lock(locks, F_SETLK, F_WRLCK, index, NULL);
+    int rc = locks->fd < 0 ? ES_OK : byte_lock(locks, F_SETLK, F_WRLCK, index, 1, NULL);
     if (rc != ES_OK)
         atomic_store_explicit(&locks->held[index], 0, memory_order_release);
     return rc;
@@ -86,7 +117,7 @@ int es_locks_try(es_locks *locks, uint32_t index)
 void es_locks_drop(es_locks *locks, uint32_t index)
 {
     if (locks->fd >= 0)
-        byte_lock(locks, F_SETLK, F_UNLCK, index, NULL);
+        byte_lock(locks, F_SETLK, F_UNLCK, index, 1, NULL);
     /* SYNC held: release; after the kernel's lock, never before: a thread that
      * took the byte in between would lose it to our unlock. */
     atomic_store_explicit(&locks->held[index], 0, memory_order_release);
@@ -101,7 +132,19 @@ int es_locks_held(es_locks *locks, uint32_t index)
         return 1;
     if (locks->fd < 0)
         return 0;
-    int rc = byte_lock(locks, F_GETLK, F_WRLCK, index, &type);
+    int rc = byte_lock(locks, F_GETLK, F_WRLCK, index, 1, &type);
+    return rc != ES_OK ? rc : type != F_UNLCK;
+}
+
+int es_locks_any(es_locks *locks)
+{
+    short type = F_UNLCK;
+    for (uint32_t i = 0; i < locks->count; i++)
+        if (atomic_load_explicit(&locks->held[i], memory_order_acquire))
+            return 1;
+    if (locks->fd < 0)
+        return 0;
+    int rc = byte_lock(locks, F_GETLK, F_WRLCK, 0, 0, &type);
     return rc != ES_OK ? rc : type != F_UNLCK;
 }
 

@@ -17,7 +17,10 @@
 
 typedef struct es_locks es_locks;
 
-/* Takes over fd, open for reading and writing; bytes [0, count) can be locked.
+/* A forked child's inherited locks are closed at the fork: closing them later
+ * would drop locks that the child had taken itself meanwhile.
+ *
+ * Takes over fd, open for reading and writing; bytes [0, count) can be locked.
  * fd -1 makes locks that live in this process alone, for tests. */
 es_locks *es_locks_new(int fd, uint32_t count);
 /* Closes fd, and so drops every lock. Only when no attachment uses it any more. */
@@ -27,6 +30,8 @@ int es_locks_try(es_locks *locks, uint32_t index);
 void es_locks_drop(es_locks *locks, uint32_t index);
 /* 1 held by somebody (this process included), 0 free, or -errno. Takes nothing. */
 int es_locks_held(es_locks *locks, uint32_t index);
+/* The same for any byte of the file. */
+int es_locks_any(es_locks *locks);
 
 /* Changes in the child of every fork: what was inherited belongs to the parent. */
 uint32_t es_fork_generation(void);

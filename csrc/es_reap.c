@@ -39,26 +39,27 @@ static int64_t reopen_claims(es_ring *r, uint32_t index)
     }
     /* SYNC reopen-seq: release; after the words. */
     atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);
-    /* It may have died between a commit and its count: from here on every commit
-     * of these laps wakes the learners. */
-    for (uint64_t j = 0; j < m->num_batches; j++)
-        atomic_fetch_or_explicit(&m->batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
     es_add(&m->hdr->totals.reopened_slots, (uint64_t)n);
     return n;
 }
 
-int64_t es_sweep_claims(es_ring *r, uint32_t index)
+int64_t es_leave_claims(es_ring *r)
 {
-    give_back_leases(r, index);
-    int64_t n = reopen_claims(r, index);
-    es_wake_everybody(r); /* unconditionally: the dead may have cleared a sleep flag and not woken */
+    int64_t n = reopen_claims(r, r->me);
+    es_wake_everybody(r);
     return n;
 }
 
 int64_t es_reap(es_ring *r, uint32_t index)
 {
     es_map *m = &r->map;
-    int64_t n = es_sweep_claims(r, index);
+    give_back_leases(r, index);
+    int64_t n = reopen_claims(r, index);
+    /* It may have died between a commit and its count: from here on every commit
+     * of these laps wakes the learners. */
+    for (uint64_t j = 0; j < m->num_batches; j++)
+        atomic_fetch_or_explicit(&m->batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
+    es_wake_everybody(r); /* unconditionally: the dead may have cleared a sleep flag and not woken */
     if (atomic_load_explicit(&m->owners[index].role, memory_order_relaxed) == ES_ROLE_PRODUCER)
         es_add(&m->hdr->totals.dead_producers, 1);
     es_owner_free(m, r->locks, index);

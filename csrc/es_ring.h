@@ -86,8 +86,8 @@ int64_t es_committed(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask);
  * everybody, frees its entry and drops its lock byte, which the caller holds.
  * May be repeated after its own caller died in it. Returns the slots re-opened. */
 int64_t es_reap(es_ring *r, uint32_t index);
-/* The sweep of es_reap() without freeing the entry: for an owner that leaves. */
-int64_t es_sweep_claims(es_ring *r, uint32_t index);
+/* Offers again what this attachment has claimed, as it leaves: how many slots. */
+int64_t es_leave_claims(es_ring *r);
 
 /* What must hold at any instant of a ring nobody scribbles on. Returns NULL, or
  * the statement that does not hold. Racy unless the ring is at rest: a caller

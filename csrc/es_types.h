@@ -63,7 +63,6 @@ typedef struct es_owner_info {
     uint64_t blocked;    /* times it slept because the ring was full */
     uint64_t blocked_ns; /* time it slept so */
     uint32_t waiting;    /* 1 while it sleeps */
-    uint32_t held;       /* slots claimed, or batches leased, at the moment */
 } es_owner_info;
 
 /* Nanoseconds; the percentiles are upper edges of buckets 1/8 of a power of two wide. */

@@ -1,0 +1,47 @@
+"""A shared-memory experience buffer for reinforcement learning.
+
+Worker processes write samples (pytrees of numpy arrays) straight into a ring in
+shared memory; the learner takes fixed-size batches as views of it. Start with
+:class:`Server` on the learner's side and :meth:`Server.spawn` or
+:class:`ShmClient` on the workers'.
+"""
+
+from importlib.metadata import version
+
+from echo_shm.client import BoundSample, Handle, Reservation, ShmClient
+from echo_shm.errors import (
+    ConnectionClosedError,
+    EchoShmError,
+    ForkedError,
+    SegmentError,
+    SpecMismatchError,
+    WorkerError,
+)
+from echo_shm.metrics import HistSnapshot, SampleInfo
+from echo_shm.server import Lease, Sample, Server, Transport
+from echo_shm.spawn import WorkerGroup
+from echo_shm.trajectory_accumulator import TrajectoryAccumulator
+
+__version__ = version("echo-shm")
+
+__all__ = [
+    "BoundSample",
+    "ConnectionClosedError",
+    "EchoShmError",
+    "ForkedError",
+    "Handle",
+    "HistSnapshot",
+    "Lease",
+    "Reservation",
+    "Sample",
+    "SampleInfo",
+    "SegmentError",
+    "Server",
+    "ShmClient",
+    "SpecMismatchError",
+    "TrajectoryAccumulator",
+    "Transport",
+    "WorkerError",
+    "WorkerGroup",
+    "__version__",
+]

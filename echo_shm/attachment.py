@@ -1,0 +1,206 @@
+"""One process's place in a ring: registering as an owner, leaving, and sweeping up after the dead."""
+
+import contextlib
+import functools
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+import psutil
+
+from echo_shm._core import ffi, lib
+from echo_shm.errors import SegmentError, error_from
+from echo_shm.segment import Segment
+
+_log = logging.getLogger("echo_shm")
+
+#: Two readings of one process's start time differ by clock corrections, never by this much (seconds).
+_START_TIME_SLACK = 2.0
+
+#: A claim that is this old (seconds) makes its producer stalled.
+_STALLED_AFTER = 1.0
+
+#: Producers asked for their process state in one sweep; the others' turn comes in the next ones.
+_STATES_PER_SWEEP = 8
+
+#: Python looks for signals at least this often while it waits (seconds).
+_LONGEST_SLICE = 0.1
+
+
+@functools.cache
+def pid_namespace() -> int:
+    """The inode of this process's PID namespace, or 0 where there is none."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _start_time(pid: int) -> float:
+    return psutil.Process(pid).create_time()
+
+
+def _contradicts_death(pid: int, start_time: float) -> bool:
+    """Whether an owner whose lock is free still runs, as far as its PID tells.
+
+    The kernel drops the lock in the middle of a process's exit, after its
+    memory is gone: no memory means that it cannot write any more.
+    """
+    try:
+        process = psutil.Process(pid)
+        if abs(process.create_time() - start_time) > _START_TIME_SLACK:
+            return False
+        return process.status() != psutil.STATUS_ZOMBIE and process.memory_info().vms > 0
+    except psutil.Error:
+        return False
+
+
+class Attachment:
+    """A registered owner of a ring.
+
+    Attributes:
+        ring: The ``es_ring``; usable (every call then says that it is detached) even after :meth:`detach`.
+        index: Our owner index.
+
+    """
+
+    def __init__(self, segment: Segment, role: int) -> None:
+        assert segment.sidecar is not None
+        self.segment = segment
+        self.what = f"ring {segment.name!r}"
+        error = ffi.new("int *")
+        poison = os.environ.get("ECHO_SHM_POISON", "") not in ("", "0")
+        ring = lib.es_open(segment.base, segment.size, segment.sidecar.locks, poison, error)
+        if ring == ffi.NULL:
+            raise error_from(error[0], f"segment {segment.name!r}")
+        self.ring = ffi.gc(ring, lib.es_free)
+        sizes = [lib.es_leaf_size(self.ring, i) for i in range(len(segment.spec.leaves))]
+        if sizes != [leaf.nbytes for leaf in segment.spec.leaves]:
+            raise SegmentError(f"segment {segment.name!r} cannot be used: its schema does not fit its layout")
+        self.wait_slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
+        self.slice_ns = max(1, int(self.wait_slice * 1e9))
+        self.index = self._register(role)
+        # At interpreter exit, too, while the segment is still mapped.
+        self._leave = weakref.finalize(self, _leave, self.ring, segment)
+        self._claims: dict[int, tuple[int, float]] = {}
+        self._next_state = 0
+        self._last_stopped: set[int] = set()
+        self._sweeping = threading.Lock()
+        if not segment.is_linked():
+            self.detach()
+            raise SegmentError(f"segment {segment.name!r} was closed just now")
+
+    def _register(self, role: int) -> int:
+        identity = ffi.new(
+            "es_identity *",
+            {
+                "role": role,
+                "pid": os.getpid(),
+                "pid_namespace": pid_namespace(),
+                "start_time": _start_time(os.getpid()),
+            },
+        )
+        index = lib.es_attach(self.ring, identity)
+        if index == lib.ES_ENOOWNER and _bury_the_dead(self.ring, self.what) > 0:
+            index = lib.es_attach(self.ring, identity)
+        if index == lib.ES_ENOOWNER:
+            limit, name = self.segment.geometry.max_producers, self.segment.name
+            raise SegmentError(
+                f"segment {name!r} has no place left for a "
+                + (f"producer: max_producers={limit} are attached; create it with a larger max_producers"
+                   if role == lib.ES_ROLE_PRODUCER else "learner: 64 are attached")
+            )  # fmt: skip
+        if index < 0:
+            raise error_from(index, self.what)
+        return int(index)
+
+    @property
+    def attached(self) -> bool:
+        """Whether :meth:`detach` was not called yet."""
+        return self._leave.alive
+
+    def detach(self) -> None:
+        """Leaves the ring: what is claimed is offered again, what is leased is released. Idempotent."""
+        self._leave()
+
+    def ring_closed(self) -> bool:
+        """Whether the ring was closed to producers."""
+        snap = ffi.new("es_snapshot *")
+        lib.es_observe(self.ring, snap)
+        return bool(snap.closed)
+
+    def check(self, code: int) -> None:
+        """Raises the exception for a negative result."""
+        if code < 0:
+            raise error_from(code, self.what)
+
+    def sweep(self) -> None:
+        """Reaps dead owners and counts stalled producers. Cheap enough for every reap interval."""
+        if not self._sweeping.acquire(blocking=False):
+            return
+        try:
+            _bury_the_dead(self.ring, self.what)
+            lib.es_set_stalled(self.ring, len(self._overdue() | self._stopped()))
+        finally:
+            self._sweeping.release()
+
+    def _overdue(self) -> set[int]:
+        """Owners of claims that have not changed for a while."""
+        now, word, claims = time.monotonic(), ffi.new("uint64_t *"), {}
+        slot = lib.es_next_claim(self.ring, 0, word)
+        while slot >= 0:
+            known = self._claims.get(slot)
+            claims[slot] = known if known is not None and known[0] == word[0] else (word[0], now)
+            slot = lib.es_next_claim(self.ring, slot + 1, word)
+        self._claims = claims
+        return {lib.es_claim_owner(w) for w, since in claims.values() if now - since >= _STALLED_AFTER}
+
+    def _stopped(self) -> set[int]:
+        """Producers of this PID namespace that were seen stopped: a few asked anew each time, the others remembered."""
+        info = ffi.new("es_owner_info *")
+        producers = {}
+        index = lib.es_next_owner(self.ring, 0, info)
+        while index >= 0:
+            if info.id.role == lib.ES_ROLE_PRODUCER and info.id.pid_namespace == pid_namespace():
+                producers[index] = info.id.pid
+            index = lib.es_next_owner(self.ring, index + 1, info)
+        turn = sorted(producers, key=lambda i: (i < self._next_state, i))[:_STATES_PER_SWEEP]
+        self._next_state = turn[-1] + 1 if turn else 0
+        stopped = {i for i in self._last_stopped if i in producers and i not in turn}
+        for index in turn:
+            with contextlib.suppress(psutil.Error):
+                if psutil.Process(producers[index]).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                    stopped.add(index)
+        self._last_stopped = stopped
+        return stopped
+
+
+def _leave(ring: Any, segment: Segment) -> None:
+    """Detaches; ``segment`` is here to keep the mapping until then."""
+    lib.es_detach(ring)
+
+
+def _bury_the_dead(ring: Any, what: str) -> int:
+    """Reaps every owner whose lock is free: how many."""
+    identity = ffi.new("es_identity *")
+    buried = 0
+    index = lib.es_next_dead(ring, 0, identity)
+    while index >= 0:
+        ours = identity.pid_namespace == pid_namespace() and identity.pid_namespace != 0
+        if ours and _contradicts_death(identity.pid, identity.start_time):
+            lib.es_spare(ring, index)
+            _log.warning(
+                "%s: owner %d (pid %d) holds no lock but runs; its lock file was probably closed by other code. "
+                "It is not reaped",
+                what, index, identity.pid,
+            )  # fmt: skip
+        else:
+            reopened = lib.es_bury(ring, index)
+            buried += 1
+            role = "learner" if identity.role == lib.ES_ROLE_LEARNER else "producer"
+            _log.info("%s: %s %d (pid %d) died; %d slots re-opened", what, role, index, identity.pid, reopened)
+        index = lib.es_next_dead(ring, index + 1, identity)
+    return buried

@@ -1,0 +1,387 @@
+"""Producers: from a pytree to a committed slot."""
+
+import errno
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import optree
+
+from echo_shm._core import ffi, lib
+from echo_shm.attachment import Attachment
+from echo_shm.errors import ConnectionClosedError, SpecMismatchError
+from echo_shm.segment import Segment
+from echo_shm.spec import Array, Leaf, Spec
+
+_NOT_NOW = (lib.ES_FULL, lib.ES_TIMEOUT, -errno.EINTR)
+
+
+@dataclass(frozen=True)
+class Handle:
+    """Names a segment for another process of the same user: pickle it to wherever the worker runs.
+
+    Attributes:
+        name: The segment's name.
+        uuid: Which segment of that name.
+        treespec: The samples' structure, so that trees with node types beyond
+            dict, list, tuple and None need no example.
+
+    """
+
+    name: str
+    uuid: bytes
+    treespec: Any
+
+    def attach(self) -> Segment:
+        """Maps the segment."""
+        segment = Segment.attach(self.name, self.uuid)
+        segment.spec.treespec = self.treespec
+        return segment
+
+
+def attach_segment(handle_or_name: Handle | str, example: Any, *, caller: str) -> Segment:
+    """Maps a segment and settles its treespec, from the handle, the example or the schema.
+
+    Raises:
+        SegmentError: See :meth:`Segment.attach`.
+        SpecMismatchError: The example is not what the segment holds, or one is needed.
+
+    """
+    if isinstance(handle_or_name, Handle):
+        segment = handle_or_name.attach()
+    elif isinstance(handle_or_name, str):
+        segment = Segment.attach(handle_or_name)
+    else:
+        raise TypeError(
+            f"{caller} takes a segment's name or server.handle, not {type(handle_or_name).__name__} {handle_or_name!r}"
+        )
+    if example is not None:
+        mine = Spec.from_example(example)
+        mine.check_same(segment.spec, f"segment {segment.name!r}")
+        segment.spec = mine
+    if segment.spec.treespec is None:
+        raise SpecMismatchError(
+            f"segment {segment.name!r} holds samples with node types beyond dict, list, tuple and None: pass an "
+            f"example, {caller}({segment.name!r}, example), or the server's handle in place of its name"
+        )
+    return segment
+
+
+class SampleWriter:
+    """Writes pytrees into a ring through an attachment. Threads may share it."""
+
+    def __init__(self, attachment: Attachment, learner_grace: float | None) -> None:
+        self._attachment = attachment
+        self._learner_grace = learner_grace
+        self._ring = attachment.ring
+        self._spec = attachment.segment.spec
+        self._flatten = self._spec.treespec.flatten_up_to
+        self._fast = [(leaf.dtype, leaf.shape, _has_buffer(leaf)) for leaf in self._spec.leaves]
+        self._slots: list[Array] = []
+
+    def send(self, tree: Any, timeout: float | None = None) -> None:
+        """Copies one sample into the ring. When this returns the sample is committed: no death loses it.
+
+        Args:
+            tree: A pytree of the segment's structure. Each leaf an array of exactly
+                the leaf's dtype and shape, contiguous or not; a Python or numpy
+                scalar will do for shape (). Nothing is cast.
+            timeout: Seconds to wait while the ring is full; None for ever.
+
+        Raises:
+            SpecMismatchError: Structure, dtype or shape differ; nothing was sent.
+            TimeoutError: The ring stayed full; nothing was sent.
+            ConnectionClosedError: The ring or this client was closed, or every
+                learner is dead (see ``learner_grace``); nothing was sent.
+            ForkedError: Called in a child of the process that attached.
+
+        """
+        try:
+            leaves = self._flatten(tree)
+        except (ValueError, TypeError) as error:
+            raise self._wrong_structure(tree, error) from None
+        pointers = []
+        for (dtype, shape, buffer), leaf in zip(self._fast, leaves):  # noqa: B905 (hot, and the lengths agree)
+            if type(leaf) is np.ndarray and leaf.dtype == dtype and leaf.shape == shape and buffer:
+                try:
+                    pointers.append(ffi.from_buffer(leaf))
+                    continue
+                except ValueError:  # not contiguous
+                    pass
+            index = len(pointers)
+            pointers.append(self._pointer(index, self._spec.exact(index, leaf)))
+        code = lib.es_send(self._ring, pointers)
+        if code:
+            self._finish_send(code, pointers, timeout)
+
+    def _finish_send(self, code: int, pointers: Any, timeout: float | None) -> None:
+        """What a send that could not be done at once comes to."""
+        if code in _NOT_NOW:
+            self._wait(lambda ns: lib.es_send_wait(self._ring, pointers, ns), timeout)
+        else:
+            self._attachment.check(code)
+
+    def bind(self, tree: Any) -> "BoundSample":
+        """Fixes a set of arrays whose contents of the moment each ``.send()`` copies, with one C call.
+
+        Args:
+            tree: As for :meth:`send`, but C-contiguous numpy arrays only. They are
+                kept, not copied: write into them between sends.
+
+        Raises:
+            SpecMismatchError: Structure, dtype or shape differ.
+            TypeError: A leaf is not an array.
+            ValueError: An array is not C-contiguous.
+
+        """
+        arrays: list[Array] = []
+        for leaf, array in zip(self._spec.leaves, self._leaves(tree), strict=True):
+            if not isinstance(array, np.ndarray):
+                raise TypeError(
+                    f"leaf {leaf.path or '()'}: got {type(array).__name__}; bind() keeps the arrays it is given, so "
+                    "every leaf must be a numpy array (of shape () for a scalar)"
+                )
+            if array.dtype == leaf.dtype and array.shape == leaf.shape and not array.flags.c_contiguous:
+                raise ValueError(
+                    f"leaf {leaf.path or '()'}: the array is not C-contiguous, so bind() cannot send it in place; "
+                    "bind np.ascontiguousarray(...) and write into that"
+                )
+            self._spec.exact(len(arrays), array)
+            arrays.append(array)
+        return BoundSample(self, tuple(arrays), [self._pointer(i, a) for i, a in enumerate(arrays)])
+
+    def send_many(self, tree: Any, timeout: float | None = None) -> None:
+        """Copies n samples into the ring, in order; other producers' samples may lie between them.
+
+        Args:
+            tree: As for :meth:`send`, every leaf an array with a leading n: ``(n, *leaf.shape)``.
+            timeout: Seconds to wait each time that the ring is full; None for ever.
+
+        Raises:
+            TimeoutError: The ring stayed full. The message and its attribute
+                ``sent`` say how many samples were sent.
+            SpecMismatchError, ConnectionClosedError, ForkedError: As :meth:`send`.
+
+        """
+        arrays, count = [], -1
+        for index, array in enumerate(self._leaves(tree)):
+            leaf = self._spec.leaves[index]
+            if not isinstance(array, np.ndarray) or array.ndim == 0:
+                raise SpecMismatchError(
+                    f"leaf {leaf.path or '()'}: got {type(array).__name__} without a leading dimension, "
+                    f"expected an array of {leaf.dtype}[n{''.join(f', {n}' for n in leaf.shape)}]"
+                )
+            count = array.shape[0] if index == 0 else count
+            arrays.append(self._spec.exact(index, array, (count, *leaf.shape)))
+        pointers, sent = [self._pointer(i, array) for i, array in enumerate(arrays)], 0
+        while sent < count:
+            code = lib.es_send_many(self._ring, pointers, sent, count, 0)
+            if code in _NOT_NOW:
+                attempt = functools.partial(lib.es_send_many, self._ring, pointers, sent, count)
+                try:
+                    code = self._wait(attempt, timeout)
+                except TimeoutError as error:
+                    late = TimeoutError(f"{error}; {sent} of {count} samples were sent")
+                    late.sent = sent  # type: ignore[attr-defined]
+                    raise late from None
+            self._attachment.check(code)
+            sent += code
+
+    def reserve(self, timeout: float | None = None) -> "Reservation":
+        """Claims a slot to write in place::
+
+            with client.reserve() as slot:
+                slot["obs"][:] = obs
+
+        The value is a pytree of writable arrays, of each leaf's dtype and shape, that
+        are the slot itself. They hold whatever the slot held before; write all of
+        them. A clean exit commits the sample; an exception aborts it. After the exit
+        the arrays must not be written to: by then the slot may be another sample's.
+
+        Args:
+            timeout: Seconds to wait while the ring is full; None for ever.
+
+        Raises:
+            TimeoutError, ConnectionClosedError, ForkedError: On entry, as :meth:`send`.
+            ConnectionClosedError: On exit, when the ring was closed more than a second
+                before; the sample was not sent.
+
+        """
+        return Reservation(self, timeout)
+
+    def _claim(self, timeout: float | None) -> int:
+        """Claims a slot: its position."""
+        code = int(lib.es_reserve(self._ring, 0))
+        if code in _NOT_NOW:
+            code = self._wait(lambda ns: lib.es_reserve(self._ring, ns), timeout)
+        self._attachment.check(code)
+        return code
+
+    def _slot(self, position: int) -> Any:
+        """A pytree of writable views of a slot."""
+        segment = self._attachment.segment
+        capacity = segment.geometry.batch_size * segment.geometry.num_batches
+        if not self._slots:
+            self._slots = [
+                segment.array(lib.es_leaf_offset(self._ring, i), (capacity, *leaf.shape), leaf.dtype, writable=True)
+                for i, leaf in enumerate(self._spec.leaves)
+            ]
+        index = position % capacity
+        return optree.tree_unflatten(self._spec.treespec, [slots[index, ...] for slots in self._slots])
+
+    def _leaves(self, tree: Any) -> list[Any]:
+        try:
+            return list(self._flatten(tree))
+        except (ValueError, TypeError) as error:
+            raise self._wrong_structure(tree, error) from None
+
+    def _wrong_structure(self, tree: Any, error: Exception) -> SpecMismatchError:
+        return SpecMismatchError(
+            f"the sample's structure is not that of {self._attachment.what}: expected {self._spec.treespec}, "
+            f"got {optree.tree_structure(tree)}: {error}"
+        )
+
+    def _pointer(self, index: int, array: Array) -> Any:
+        """Where a contiguous array's bytes are; the result keeps the array alive."""
+        if not array.size:
+            return ffi.NULL
+        return ffi.from_buffer(array if self._fast[index][2] else array.reshape(-1).view(np.uint8))
+
+    def _wait(self, attempt: Callable[[int], int], timeout: float | None) -> int:
+        """Repeats a C call that sleeps for a slice of time, so that signals get through and dead learners are seen."""
+        started = time.monotonic()
+        alone_since: float | None = None
+        while True:
+            left = None if timeout is None else timeout - (time.monotonic() - started)
+            if left is not None and left <= 0:
+                raise TimeoutError(f"{self._attachment.what} stayed full for {timeout} s: no learner released a batch")
+            nanoseconds = self._attachment.slice_ns
+            code = attempt(nanoseconds if left is None else min(nanoseconds, max(1, int(left * 1e9))))
+            if code not in _NOT_NOW:
+                return code
+            if lib.es_learner_alive(self._ring):
+                alone_since = None
+                continue
+            alone_since = time.monotonic() if alone_since is None else alone_since
+            if self._learner_grace is not None and time.monotonic() - alone_since >= self._learner_grace:
+                raise ConnectionClosedError(
+                    f"{self._attachment.what} is full and has had no living learner for {self._learner_grace} s "
+                    "(learner_grace); nothing was sent"
+                )
+
+
+def _has_buffer(leaf: Leaf) -> bool:
+    """Whether arrays of the leaf's dtype offer Python's buffer protocol; datetime64 and extension dtypes do not."""
+    try:
+        ffi.from_buffer(np.empty(1, leaf.dtype))
+    except (ValueError, TypeError, BufferError):
+        return False
+    return leaf.nbytes > 0
+
+
+class BoundSample:
+    """A fixed set of arrays that :meth:`send` copies into the ring as they are at that moment, with one C call.
+
+    Made by :meth:`SampleWriter.bind`. Keeps the arrays alive; write into them
+    (``array[...] = value``) between sends.
+    """
+
+    __slots__ = ("_arrays", "_pointers", "_ring", "_send", "_writer")
+
+    def __init__(self, writer: SampleWriter, arrays: tuple[Array, ...], pointers: list[Any]) -> None:
+        self._writer = writer
+        self._arrays = arrays
+        self._pointers = ffi.new("void *[]", pointers), pointers
+        self._ring = writer._attachment.ring
+        self._send = lib.es_send
+
+    def send(self, timeout: float | None = None) -> None:
+        """Copies the bound arrays into the next slot. Waits and raises as :meth:`SampleWriter.send` does."""
+        code = self._send(self._ring, self._pointers[0])
+        if code:
+            self._writer._finish_send(code, self._pointers[0], timeout)
+
+
+class Reservation:
+    """A slot being written in place: a context manager whose value is a pytree of writable views of the slot.
+
+    A clean exit commits the sample; an exception aborts it, and the slot goes to the next producer.
+    """
+
+    def __init__(self, writer: SampleWriter, timeout: float | None) -> None:
+        self._writer = writer
+        self._timeout = timeout
+        self._position = -1
+
+    def __enter__(self) -> Any:
+        if self._position >= 0:
+            raise RuntimeError("this reservation is entered already; call reserve() for each sample")
+        self._position = self._writer._claim(self._timeout)
+        try:
+            return self._writer._slot(self._position)
+        except BaseException:
+            self.__exit__(MemoryError, None, None)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        position, self._position = self._position, -1
+        attachment = self._writer._attachment
+        if kind is None:
+            attachment.check(lib.es_reserve_commit(attachment.ring, position))
+        else:
+            # Not checked: the exception under way says more than that the ring is closed.
+            lib.es_reserve_abort(attachment.ring, position)
+
+
+class ShmClient(SampleWriter):
+    """A producer: attaches to a segment on this machine and writes samples into its ring.
+
+    Threads may share a client. A forked child may not use its parent's: attach anew there.
+
+    Args:
+        handle_or_name: ``server.handle``, or the segment's name.
+        example: Example pytree; must agree with the segment's in structure, dtypes
+            and shapes. Needed only when attaching by name to a segment whose
+            trees have node types beyond dict, list, tuple and None.
+        learner_grace: When the ring is full and no learner is alive, how many
+            seconds to wait for a new one before ConnectionClosedError; None for ever.
+
+    Raises:
+        SegmentError: No such segment, or one that cannot be trusted or joined.
+        SpecMismatchError: The example is not what the segment holds; names the first leaf that differs.
+        ConnectionClosedError: The ring is closed already.
+
+    """
+
+    def __init__(
+        self, handle_or_name: Handle | str, example: Any = None, *, learner_grace: float | None = 30.0
+    ) -> None:
+        segment = attach_segment(handle_or_name, example, caller="ShmClient")
+        super().__init__(Attachment(segment, lib.ES_ROLE_PRODUCER), learner_grace)
+        if self._attachment.ring_closed():
+            self._attachment.detach()
+            raise ConnectionClosedError(f"{self._attachment.what} was closed by the learner that created it")
+
+    @property
+    def name(self) -> str:
+        """The segment's name."""
+        return self._attachment.segment.name
+
+    def wait(self) -> None:
+        """Returns at once: a sample is committed when its :meth:`send` returns. Here for code written for id-echo."""
+
+    def close(self) -> None:
+        """Leaves the ring. Idempotent; samples sent stay sent, open reservations are aborted."""
+        self._attachment.detach()
+
+    def __enter__(self) -> "ShmClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

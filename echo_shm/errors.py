@@ -1,0 +1,75 @@
+"""Every exception that echo_shm raises of its own, and the one place that makes them from result codes.
+
+::
+
+    EchoShmError
+    ├── SpecMismatchError       (also ValueError)       a pytree, dtype or shape is not the segment's
+    ├── SegmentError            (also OSError)          a segment cannot be made, found, trusted or joined
+    ├── ConnectionClosedError   (also ConnectionError)  the other side, or this attachment, is closed
+    ├── ForkedError             (also RuntimeError)     an attachment inherited through a fork was used
+    └── WorkerError             (also RuntimeError)     a spawned worker failed without an exception to re-raise
+
+A wait that runs out of time raises the built-in :class:`TimeoutError`.
+"""
+
+import os
+
+from echo_shm._core import lib
+
+
+class EchoShmError(Exception):
+    """Root of the exceptions that echo_shm raises of its own."""
+
+
+class SpecMismatchError(EchoShmError, ValueError):
+    """A pytree's structure, a leaf's dtype or a leaf's shape is not the one that the segment holds."""
+
+
+class SegmentError(EchoShmError, OSError):
+    """A segment cannot be created, found, trusted or joined."""
+
+
+class ConnectionClosedError(EchoShmError, ConnectionError):
+    """The ring was closed, every learner is gone, or this attachment was closed."""
+
+
+class ForkedError(EchoShmError, RuntimeError):
+    """An attachment inherited through a fork was used: it belongs to the parent process."""
+
+
+class WorkerError(EchoShmError, RuntimeError):
+    """A spawned worker failed and there is no exception of its own to re-raise."""
+
+
+#: What is wrong with a segment, by the code that ``es_check`` returns.
+_SEGMENT_FAULTS: dict[int, str] = {
+    lib.ES_EMAGIC: "it is not an echo_shm segment (wrong magic number)",
+    lib.ES_EINIT: "its creator has not finished initialising it, or died doing so; try again, or run `echo-shm gc`",
+    lib.ES_EVERSION: "it was made by an incompatible version of echo_shm; both sides must run the same version",
+    lib.ES_ESIZE: "its size is not the one that its header states: it is truncated or damaged",
+    lib.ES_EGEOMETRY: "a count in its header is out of range: it is damaged",
+    lib.ES_EOFFSET: "an offset in its header is wrong: it is damaged",
+    lib.ES_EHASH: "its format hash does not fit its contents: it is damaged",
+}
+
+
+def error_from(code: int, what: str) -> Exception:
+    """The exception for a negative result of the C core; ``what`` names the object, such as ``"ring 'x'"``."""
+    if code in _SEGMENT_FAULTS:
+        return SegmentError(f"{what} cannot be used: {_SEGMENT_FAULTS[code]}")
+    if code == lib.ES_ECLOSED:
+        return ConnectionClosedError(f"{what} was closed by the learner that created it; nothing was sent")
+    if code == lib.ES_EEVICTED:
+        return ConnectionClosedError(f"{what} was closed while the sample was being written; it was not sent")
+    if code == lib.ES_EDETACHED:
+        return ConnectionClosedError(f"this attachment to {what} is closed")
+    if code == lib.ES_EFORK:
+        return ForkedError(
+            f"this attachment to {what} was inherited through a fork and belongs to the parent process; "
+            "attach anew in the child: ShmClient(handle)"
+        )
+    if code == lib.ES_EREADONLY:
+        return EchoShmError(f"this attachment to {what} only observes")
+    if code < -10000:
+        return EchoShmError(f"{what}: unexpected result {code} from the C core")
+    return SegmentError(-code, f"{what}: {os.strerror(-code)}")

@@ -1,0 +1,445 @@
+"""Segments: create, find, attach, map, unlink, and collect what killed creators left.
+
+A segment named ``run`` is two files. ``echo_shm.run`` is the POSIX
+shared-memory object with the ring. ``echo_shm_locks.run``, the sidecar, is
+empty: only record locks on its bytes matter. Byte ``i`` is held by owner ``i``
+for as long as it lives, and a byte past all owners by the segment's creator,
+from before the segment exists until it is unlinked. When nobody holds any
+byte, nobody is attached, and the segment is garbage.
+"""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import re
+import secrets
+import stat
+import tempfile
+import threading
+import time
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+import posix_ipc
+
+from echo_shm._core import ffi, lib
+from echo_shm.errors import SegmentError, error_from
+from echo_shm.spec import Array, Spec
+
+_SEGMENT_PREFIX = "echo_shm."
+_SIDECAR_PREFIX = "echo_shm_locks."
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+#: Where POSIX shared memory shows as files, on Linux; elsewhere sidecars go to the temporary directory.
+_SHM_DIR = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+#: Space is allocated in steps: a signal interrupts posix_fallocate, which then starts its step again.
+_ALLOCATION_STEP = 64 << 20
+
+#: The sidecar's byte that a segment's creator holds; the owners' bytes lie below.
+_CREATOR_BYTE: int = lib.es_creator_byte()
+
+
+def check_name(name: str) -> str:
+    """Returns ``name``, or raises ValueError when no segment can be called so."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"bad segment name {name!r}: use 1 to 200 letters, digits, '.', '_' and '-', not starting with '.'"
+        )
+    return name
+
+
+def _sidecar_path(name: str) -> str:
+    return os.path.join(_SHM_DIR or tempfile.gettempdir(), _SIDECAR_PREFIX + name)
+
+
+def _ipc_name(name: str) -> str:
+    return "/" + _SEGMENT_PREFIX + name
+
+
+class Geometry(NamedTuple):
+    """What determines a segment's layout, beside its Spec. Times are in seconds."""
+
+    batch_size: int
+    num_batches: int
+    max_producers: int
+    order: str
+    detailed_metrics: bool
+    reap_interval: float
+
+    def to_c(self, spec: Spec) -> Any:
+        """An ``es_geometry``."""
+        flags = lib.ES_FLAG_READY_ORDER if self.order == "ready" else 0
+        flags |= lib.ES_FLAG_DETAILED if self.detailed_metrics else 0
+        return ffi.new(
+            "es_geometry *",
+            {
+                "batch_size": self.batch_size,
+                "num_batches": self.num_batches,
+                "reap_interval_ns": int(self.reap_interval * 1e9),
+                "max_producers": self.max_producers,
+                "num_leaves": len(spec.leaves),
+                "schema_size": len(spec.schema),
+                "flags": flags,
+            },
+        )
+
+    @classmethod
+    def from_c(cls, geo: Any) -> "Geometry":
+        """Reads an ``es_geometry``."""
+        return cls(
+            batch_size=geo.batch_size,
+            num_batches=geo.num_batches,
+            max_producers=geo.max_producers,
+            order="ready" if geo.flags & lib.ES_FLAG_READY_ORDER else "fifo",
+            detailed_metrics=bool(geo.flags & lib.ES_FLAG_DETAILED),
+            reap_interval=geo.reap_interval_ns / 1e9,
+        )
+
+
+# --- sidecars -----------------------------------------------------------------
+
+
+class Sidecar:
+    """This process's locks on one sidecar file. There is never more than one of them for a file."""
+
+    def __init__(self, fd: int) -> None:
+        self.locks = ffi.gc(lib.es_locks_new(fd, _CREATOR_BYTE + 1), lib.es_locks_free)
+
+    def try_lock(self, byte: int) -> bool:
+        """Takes a byte; False when somebody, this process included, holds it."""
+        code = lib.es_locks_try(self.locks, byte)
+        if code not in (0, -errno.EAGAIN):
+            raise error_from(code, "the segment's lock file")
+        return bool(code == 0)
+
+
+_sidecars: "weakref.WeakValueDictionary[tuple[int, int, int], Sidecar]" = weakref.WeakValueDictionary()
+_sidecars_lock = threading.RLock()
+
+
+def _open_sidecar(name: str, *, create: bool) -> Sidecar:
+    """Opens a sidecar through the process-wide registry.
+
+    Closing any descriptor of the file would drop every lock that this process
+    has on it, so a file that is open here already is never opened again.
+    """
+    path = _sidecar_path(name)
+    with _sidecars_lock:
+        if not create:
+            known = os.stat(path, follow_symlinks=False)
+            found = _sidecars.get((lib.es_fork_generation(), known.st_dev, known.st_ino))
+            if found is not None:
+                return found
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
+        fd = os.open(path, flags, 0o600)
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise SegmentError(f"{path} does not belong to this user (uid {status.st_uid}); it is not trusted")
+        sidecar = Sidecar(fd)
+        _sidecars[lib.es_fork_generation(), status.st_dev, status.st_ino] = sidecar
+        return sidecar
+
+
+def _is_open_here(status: os.stat_result) -> bool:
+    with _sidecars_lock:
+        return (lib.es_fork_generation(), status.st_dev, status.st_ino) in _sidecars
+
+
+def _is_linked(name: str) -> bool:
+    """Whether the sidecar that is open here still goes by its name."""
+    try:
+        return _is_open_here(os.stat(_sidecar_path(name), follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+# --- segments -----------------------------------------------------------------
+
+
+class Segment:
+    """A mapped segment.
+
+    The mapping lives as long as anything refers to it: this object, or an array
+    that :meth:`array` gave out. Closing and unlinking never take it away.
+
+    Attributes:
+        name: As passed to :meth:`attach`.
+        uuid: 16 random bytes, which tell this segment from an earlier one of the same name.
+        spec, geometry: What it holds.
+        sidecar: The lock file, or None for a read-only mapping.
+
+    """
+
+    def __init__(self, name: str, mapping: mmap.mmap, sidecar: Sidecar | None) -> None:
+        self.name = name
+        self.sidecar = sidecar
+        self._view = memoryview(mapping)
+        self.size = len(self._view)
+        self.base = ffi.from_buffer("uint8_t[]", mapping)
+        geo, uuid = ffi.new("es_geometry *"), ffi.new("uint8_t[16]")
+        pid, created = ffi.new("int64_t *"), ffi.new("int64_t *")
+        code = lib.es_check(self.base, self.size)
+        if code != lib.ES_OK:
+            raise error_from(code, f"segment {name!r}")
+        lib.es_describe(self.base, geo, uuid, pid, created, ffi.NULL)
+        schema = ffi.new("uint8_t[]", max(1, geo.schema_size))
+        lib.es_describe(self.base, geo, uuid, pid, created, schema)
+        self.uuid = bytes(uuid)
+        self.creator_pid: int = pid[0]
+        self.created: float = created[0] / 1e9
+        self.geometry = Geometry.from_c(geo)
+        self.spec = Spec.from_schema(bytes(schema)[: geo.schema_size], f"segment {name!r}")
+
+    @classmethod
+    def create(cls, name: str | None, spec: Spec, geometry: Geometry) -> "Segment":
+        """Makes a new segment and takes its creator's lock. Leaves nothing behind when it fails.
+
+        Raises:
+            SegmentError: The name is taken, or shared memory is too small.
+            ValueError: A bad name, or a geometry that no segment can have.
+
+        """
+        name = f"{os.getpid()}-{secrets.token_hex(4)}" if name is None else check_name(name)
+        geo = geometry.to_c(spec)
+        sizes = ffi.new("uint64_t[]", [leaf.nbytes for leaf in spec.leaves])
+        size: int = lib.es_segment_size(geo, sizes)
+        if size == 0:
+            raise ValueError(
+                f"batch_size={geometry.batch_size}, num_buffers={geometry.num_batches}, "
+                f"max_producers={geometry.max_producers}, reap_interval={geometry.reap_interval} with "
+                f"{sum(leaf.nbytes for leaf in spec.leaves)} bytes a sample is out of range: "
+                "counts must be at least 1, batch_size at most 2**30, batch_size * num_buffers at most 2**32, "
+                "max_producers at most 60000"
+            )
+        with contextlib.ExitStack() as undo:
+            sidecar = _create_sidecar(name)
+            undo.callback(_unlink_sidecar, name)
+            # gc may have locked and removed the file between its making and our lock
+            if not sidecar.try_lock(_CREATOR_BYTE) or not _is_linked(name):
+                raise SegmentError(f"segment {name!r} was taken for garbage by `echo-shm gc` just now; try again")
+            undo.callback(lib.es_locks_drop, sidecar.locks, _CREATOR_BYTE)
+            mapping = _create_mapping(name, size, undo)
+            uuid = ffi.new("uint8_t[16]", secrets.token_bytes(16))
+            base = ffi.from_buffer("uint8_t[]", mapping)
+            code = lib.es_format(
+                base, size, geo, sizes, ffi.from_buffer(spec.schema), uuid, os.getpid(), time.time_ns()
+            )
+            if code != lib.ES_OK:
+                raise error_from(code, f"segment {name!r}")
+            segment = cls(name, mapping, sidecar)
+            segment.spec = spec
+            undo.pop_all()
+        return segment
+
+    @classmethod
+    def attach(cls, name: str, uuid: bytes | None = None, *, read_only: bool = False) -> "Segment":
+        """Maps an existing segment, after checking all of its header.
+
+        Args:
+            name: The segment's name.
+            uuid: Insist on this very segment, not a later one of the same name.
+            read_only: Map without write access; the result can only be looked at.
+
+        Raises:
+            SegmentError: No such segment, somebody else's, or one that is damaged or not finished.
+
+        """
+        check_name(name)
+        try:
+            shm = posix_ipc.SharedMemory(_ipc_name(name), read_only=read_only)
+        except posix_ipc.ExistentialError:
+            raise SegmentError(f"no segment is named {name!r}: `echo-shm ls` lists those that exist") from None
+        except posix_ipc.PermissionsError:
+            raise SegmentError(f"segment {name!r} belongs to another user") from None
+        try:
+            status = os.fstat(shm.fd)
+            if status.st_uid != os.geteuid():
+                raise SegmentError(
+                    f"segment {name!r} belongs to uid {status.st_uid}, not to {os.geteuid()}; it is not trusted"
+                )
+            if status.st_size == 0:
+                raise error_from(lib.ES_EINIT, f"segment {name!r}")
+            access = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
+            mapping = mmap.mmap(shm.fd, status.st_size, flags=mmap.MAP_SHARED, prot=access)
+        finally:
+            shm.close_fd()
+        segment = cls(name, mapping, None)
+        if uuid is not None and segment.uuid != uuid:
+            raise SegmentError(f"segment {name!r} is another one than the handle's: that one was closed since")
+        if not read_only:
+            try:
+                segment.sidecar = _open_sidecar(name, create=False)
+            except FileNotFoundError:
+                raise SegmentError(f"segment {name!r} was closed just now, or its lock file was deleted") from None
+        return segment
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool) -> Array:
+        """An array over the segment's memory, which keeps the mapping alive."""
+        view = self._view if writable else self._view.toreadonly()
+        array: Array = np.ndarray(shape, dtype, buffer=view, offset=offset)
+        return array
+
+    def is_linked(self) -> bool:
+        """Whether others can still find this segment by its name."""
+        return _is_linked(self.name)
+
+    def unlink(self) -> None:
+        """Removes the name, and drops the creator's lock. Those attached keep their mapping."""
+        with contextlib.suppress(posix_ipc.ExistentialError):
+            posix_ipc.unlink_shared_memory(_ipc_name(self.name))
+        _unlink_sidecar(self.name)
+        if self.sidecar is not None:
+            lib.es_locks_drop(self.sidecar.locks, _CREATOR_BYTE)
+
+
+def _create_sidecar(name: str) -> Sidecar:
+    try:
+        return _open_sidecar(name, create=True)
+    except FileExistsError:
+        raise SegmentError(
+            f"a segment named {name!r} exists already. Is it in use (`echo-shm ls`)? Then choose another name, or "
+            f"join it as a further learner with Server.attach({name!r}). Was its creator killed? Then `echo-shm gc` "
+            "removes it"
+        ) from None
+
+
+def _unlink_sidecar(name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_sidecar_path(name))
+
+
+def _create_mapping(name: str, size: int, undo: contextlib.ExitStack) -> mmap.mmap:
+    try:
+        shm = posix_ipc.SharedMemory(_ipc_name(name), posix_ipc.O_CREX, mode=0o600)
+    except posix_ipc.ExistentialError:
+        raise SegmentError(f"a segment named {name!r} exists already, without a lock file; remove it by hand") from None
+    undo.callback(posix_ipc.unlink_shared_memory, _ipc_name(name))
+    try:
+        _allocate(shm.fd, name, size)
+        return mmap.mmap(shm.fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        shm.close_fd()
+
+
+def _allocate(fd: int, name: str, size: int) -> None:
+    """Makes the kernel set the pages aside now: a sparse segment would kill whoever touches the first missing page."""
+    free = _free_bytes(fd)
+    try:
+        if free is not None and free < size:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if not hasattr(os, "posix_fallocate"):
+            os.ftruncate(fd, size)
+            return
+        for offset in range(0, size, _ALLOCATION_STEP):
+            os.posix_fallocate(fd, offset, min(_ALLOCATION_STEP, size - offset))
+    except OSError as error:
+        available = "unknown" if free is None else f"{free:,} bytes"
+        raise SegmentError(
+            error.errno,
+            f"segment {name!r} needs {size:,} bytes of shared memory, and {available} are free in /dev/shm "
+            f"({os.strerror(error.errno or 0)}). Use a smaller batch_size or num_buffers, or enlarge /dev/shm: "
+            f"docker run --shm-size={_round_up_gib(size)}g, or mount -o remount,size=... /dev/shm",
+        ) from None
+
+
+def _free_bytes(fd: int) -> int | None:
+    try:
+        status = os.fstatvfs(fd)
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize if status.f_blocks else None
+
+
+def _round_up_gib(size: int) -> int:
+    return -(-size // (1 << 30)) + 1
+
+
+# --- what is there ------------------------------------------------------------
+
+
+class Listing(NamedTuple):
+    """One segment as seen from outside.
+
+    Attributes:
+        locked: Whether anybody holds one of its locks; when nobody does it is garbage.
+        creator_alive: Whether its creator is among them.
+        segment: A read-only mapping, or None when its header cannot be used.
+        fault: What is wrong with it, or ``""``.
+
+    """
+
+    name: str
+    locked: bool
+    creator_alive: bool
+    segment: Segment | None
+    fault: str
+
+
+def names() -> list[str]:
+    """The names of this machine's segments, in order; also of sidecars whose segment is not made yet."""
+    if _SHM_DIR is None:
+        found = {entry for entry in os.listdir(tempfile.gettempdir()) if entry.startswith(_SIDECAR_PREFIX)}
+    else:
+        found = {e for e in os.listdir(_SHM_DIR) if e.startswith((_SEGMENT_PREFIX, _SIDECAR_PREFIX))}
+    stripped = {e.removeprefix(_SIDECAR_PREFIX).removeprefix(_SEGMENT_PREFIX) for e in found}
+    return sorted(name for name in stripped if _NAME.fullmatch(name))
+
+
+def listing(name: str) -> Listing:
+    """Looks at a segment without joining it.
+
+    Raises:
+        SegmentError: It has no lock file, or somebody else's.
+
+    """
+    try:
+        sidecar = _open_sidecar(name, create=False)
+    except FileNotFoundError:
+        raise SegmentError(f"segment {name!r} has no lock file: who uses it cannot be told") from None
+    except PermissionError:
+        raise SegmentError(f"segment {name!r} belongs to another user") from None
+    segment, fault = None, ""
+    try:
+        segment = Segment.attach(name, read_only=True)
+    except SegmentError as error:
+        fault = str(error)
+    return Listing(
+        name=name,
+        locked=lib.es_locks_any(sidecar.locks) != 0,
+        creator_alive=lib.es_locks_held(sidecar.locks, _CREATOR_BYTE) != 0,
+        segment=segment,
+        fault=fault,
+    )
+
+
+def collect(name: str) -> bool:
+    """Removes a segment that nobody holds a lock of; False when somebody does.
+
+    The whole sidecar is locked meanwhile, so nobody can join what is being removed.
+    """
+    path = _sidecar_path(name)
+    with _sidecars_lock:
+        try:
+            status = os.stat(path, follow_symlinks=False)
+            if status.st_uid != os.geteuid() or _is_open_here(status):
+                return False
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_ino != os.stat(path, follow_symlinks=False).st_ino:
+                return False
+            with contextlib.suppress(posix_ipc.ExistentialError):
+                posix_ipc.unlink_shared_memory(_ipc_name(name))
+            _unlink_sidecar(name)
+        except (BlockingIOError, PermissionError, FileNotFoundError):
+            return False
+        finally:
+            os.close(fd)
+    return True

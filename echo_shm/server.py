@@ -1,0 +1,507 @@
+"""Learners: batches as zero-copy pytrees."""
+
+import errno
+import numbers
+import time
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import optree
+
+from echo_shm._core import ffi, lib
+from echo_shm.attachment import Attachment
+from echo_shm.client import Handle, SampleWriter, attach_segment
+from echo_shm.metrics import SampleInfo
+from echo_shm.segment import Geometry, Segment
+from echo_shm.spawn import WorkerGroup
+from echo_shm.spec import Array, Spec
+
+_NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
+
+
+class Transport(Protocol):
+    """What brings remote samples into a ring: started with the segment's handle, shut down when the server closes."""
+
+    def start(self, handle: Handle) -> None:
+        """Starts accepting samples; attaches to the segment as a producer."""
+
+    def shutdown(self) -> None:
+        """Stops, and leaves the ring."""
+
+
+class Finishing(Protocol):
+    """What ``dataset_iter(until=…)`` waits for; :class:`WorkerGroup` is one."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether no more samples will come from it."""
+
+    def check(self) -> None:
+        """Raises if it failed."""
+
+
+class _SampleFields(NamedTuple):
+    batch: Any
+    info: SampleInfo
+
+
+class Sample(_SampleFields):
+    """A batch and the ring's state at the time: ``batch, info = sample`` works.
+
+    Attributes:
+        batch: The example's pytree; each leaf an array of shape
+            ``(batch_size, *leaf.shape)``, a view of the ring. It holds this batch until
+            the sample is released: by :meth:`release`, by the next ``server.sample()``,
+            at the end of its lease, or when its server is closed. After that it stays
+            safe to touch, but holds whatever comes next.
+        info: :class:`SampleInfo`.
+
+    """
+
+    #: (es_ring, physical batch, round) while it is held
+    _lease: tuple[Any, int, int] | None = None
+    _also: Sequence[tuple[Any, int, int]] = ()
+
+    def release(self) -> None:
+        """Gives the batch's slots back to the producers. Idempotent."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lib.es_release_batch(*lease)
+        leases, self._also = self._also, ()
+        for lease in leases:
+            lib.es_release_batch(*lease)
+
+
+class Lease:
+    """One batch for the length of a ``with`` block; made by :meth:`Server.lease`."""
+
+    def __init__(self, server: "Server", timeout: float | None) -> None:
+        self._server = server
+        self._timeout = timeout
+        self._sample: Sample | None = None
+
+    def __enter__(self) -> Sample | None:
+        if self._sample is not None:
+            raise RuntimeError("this lease is entered already; call lease() for each batch")
+        self._sample = self._server._take(self._timeout, None, drop_last=True)
+        return self._sample
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sample, self._sample = self._sample, None
+        if sample is not None:
+            sample.release()
+
+
+class Server:
+    """Creates a segment and takes fixed-size batches out of its ring.
+
+    Args:
+        example: Pytree of numpy arrays: structure, dtypes and shapes of one sample.
+        batch_size: Samples in a batch.
+        transport: Brings in samples of remote hosts; None for this machine only.
+        num_buffers: Batches that the ring holds. One is being read while the others fill.
+        name: The segment's name; None makes one up.
+        max_producers: Producers that may be attached at a time.
+        order: ``"fifo"``: batches come in the order of their positions, so one producer
+            that stalls inside a send or reserve holds up what is behind it, once its batch is
+            next. ``"ready"``: such a batch is passed over until it is complete.
+        detailed_metrics: Fill the histograms and claim counters of :class:`SampleInfo`; costs clock readings.
+        writable: Batch arrays can be written to. Otherwise they are read-only.
+        reap_interval: Seconds after which a waiting learner looks for dead producers, and at
+            most which a producer's death holds up the batch that it was writing to.
+        num_drainers, producer_queue_size: Accepted for code written for id-echo, and ignored: nothing is queued or drained here.
+        pin_host_memory: Must be false.
+
+    Raises:
+        TypeError: A leaf of the example is not an array, or has no fixed size.
+        ValueError: A count or name out of range.
+        SegmentError: The name is taken, or shared memory is too small.
+
+    A Server is a context manager: leaving it closes it. One is attached as a learner for as long as it
+    is open; if its process is killed, what it had taken is delivered to another learner.
+    """  # noqa: E501
+
+    def __init__(
+        self,
+        example: Any,
+        batch_size: int,
+        transport: Transport | None = None,
+        num_buffers: int = 4,
+        *,
+        name: str | None = None,
+        max_producers: int = 1024,
+        order: str = "fifo",
+        detailed_metrics: bool = False,
+        writable: bool = False,
+        reap_interval: float = 0.1,
+        num_drainers: int | None = None,
+        producer_queue_size: int | None = None,
+        pin_host_memory: bool = False,
+    ) -> None:
+        if order not in ("fifo", "ready"):
+            raise ValueError(f"order={order!r}: use 'fifo' or 'ready'")
+        if pin_host_memory:
+            raise RuntimeError("pin_host_memory is not supported: copy batches with pinned staging buffers instead")
+        for label, count in (
+            ("batch_size", batch_size),
+            ("num_buffers", num_buffers),
+            ("max_producers", max_producers),
+        ):
+            if not isinstance(count, numbers.Integral) or isinstance(count, bool) or not 1 <= count < 2**32:
+                raise ValueError(f"{label}={count!r}: use an integer of at least 1")
+        if not (isinstance(reap_interval, numbers.Real) and 1e-4 <= reap_interval <= 3600):
+            raise ValueError(f"reap_interval={reap_interval!r}: use seconds from 0.0001 to 3600")
+        spec = Spec.from_example(example)
+        geometry = Geometry(
+            int(batch_size), int(num_buffers), int(max_producers), order, bool(detailed_metrics), float(reap_interval)
+        )
+        segment = Segment.create(name, spec, geometry)
+        try:
+            self._join(segment, transport, writable)
+        except BaseException:
+            segment.unlink()
+            raise
+        # The segment ends when its creator closes it, forgets it, or exits.
+        self._end = weakref.finalize(self, _end, self._ring, segment)
+
+    @classmethod
+    def attach(cls, name_or_handle: str | Handle, example: Any = None, *, writable: bool = False) -> "Server":
+        """Joins an existing ring as a further learner: each batch goes to exactly one.
+
+        What a learner held that was killed is delivered again, to whoever asks next.
+
+        Args:
+            name_or_handle: As for :class:`ShmClient`.
+            example: As for :class:`ShmClient`.
+            writable: As for :class:`Server`.
+
+        Raises:
+            SegmentError, SpecMismatchError: As for :class:`ShmClient`.
+
+        """
+        segment = attach_segment(name_or_handle, example, caller="Server.attach")
+        self = cls.__new__(cls)
+        self._join(segment, None, writable)
+        return self
+
+    #: Closes the ring and unlinks the segment; None for a further learner.
+    _end: "weakref.finalize[Any, Any] | None" = None
+
+    def _join(self, segment: Segment, transport: Transport | None, writable: bool) -> None:
+        self._segment = segment
+        self._transport = transport
+        self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER)
+        self._ring = self._attachment.ring
+        self._attachment.sweep()
+        self._spec = segment.spec
+        self._writer = SampleWriter(self._attachment, None)
+        geometry = segment.geometry
+        self._batches = [
+            segment.array(
+                lib.es_leaf_offset(self._ring, i),
+                (geometry.num_batches, geometry.batch_size, *leaf.shape),
+                leaf.dtype,
+                writable=writable,
+            )
+            for i, leaf in enumerate(self._spec.leaves)
+        ]
+        self._unflatten = self._spec.treespec.unflatten
+        self._batch_size = geometry.batch_size
+        self._current: Sample | None = None
+        self._rest = _Rest(self._ring, self._batches, self._batch_size, self._unflatten)
+
+    # -- what it is
+
+    @property
+    def name(self) -> str:
+        """The segment's name, for ``ShmClient(name)`` and the command line."""
+        return self._segment.name
+
+    @property
+    def handle(self) -> Handle:
+        """What another process of this user needs to attach; pickles."""
+        return Handle(self._segment.name, self._segment.uuid, self._spec.treespec)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch."""
+        return self._segment.geometry.batch_size
+
+    @property
+    def capacity(self) -> int:
+        """Samples that the ring holds: ``batch_size * num_buffers``."""
+        return self._segment.geometry.batch_size * self._segment.geometry.num_batches
+
+    @property
+    def port(self) -> int:
+        """The port that the transport listens on, after :meth:`start`."""
+        if self._transport is None:
+            raise RuntimeError("no transport configured; pass one to Server(transport=...)")
+        return int(self._transport.port)  # type: ignore[attr-defined]
+
+    # -- taking batches
+
+    def sample(self, timeout: float | None = None) -> Sample | None:
+        """Waits for a batch and returns it. Releases the batch of the previous call first.
+
+        Other threads run meanwhile, and Ctrl-C gets through.
+
+        Args:
+            timeout: Seconds; None for ever, 0 not at all.
+
+        Returns:
+            A :class:`Sample`, or None once the ring is closed and fewer than
+            ``batch_size`` samples are left in it.
+
+        Raises:
+            TimeoutError: No batch was complete in time.
+            ForkedError: Called in a child of the process that attached.
+
+        """
+        self._release_current()
+        self._current = self._take(timeout, None, drop_last=True)
+        return self._current
+
+    def lease(self, timeout: float | None = None) -> Lease:
+        """A context manager over one batch, for holding several at a time::
+
+            with server.lease() as a, server.lease() as b: ...
+
+        Its value is as :meth:`sample` returns it. The batch keeps its slots until the
+        block ends. A lease that never ends stops the ring after ``num_buffers - 1`` more batches.
+
+        Args:
+            timeout: As for :meth:`sample`.
+
+        """
+        return Lease(self, timeout)
+
+    def dataset_iter(
+        self, copy: bool = False, drop_last: bool = True, until: Finishing | None = None
+    ) -> Generator[Sample, None, None]:
+        """Yields batches as they become complete; each is released when the next is asked for.
+
+        Ends once the ring is closed and drained. With ``until`` it ends, too, once that
+        has finished and no full batch is left.
+
+        Args:
+            copy: Yield copies, which stay as they are, and free the slots at once.
+            drop_last: At the end, leave out what does not fill a batch (fewer than
+                ``batch_size`` samples). Otherwise it comes as one shorter batch, a copy.
+            until: A :class:`WorkerGroup`, or anything with ``finished`` and ``check()``.
+                If it failed, its exception is raised.
+
+        """
+        while True:
+            self._release_current()
+            if until is not None:
+                until.check()
+            sample = self._take(None, until, drop_last)
+            if sample is None:
+                return
+            if copy:
+                kept = Sample(optree.tree_map(np.copy, sample.batch), sample.info)
+                sample.release()
+                yield kept
+            else:
+                self._current = sample
+                yield sample
+
+    def _release_current(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.release()
+
+    def _take(self, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
+        snap = ffi.new("es_snapshot *")
+        index = lib.es_take(self._ring, 0, 0, snap)
+        if snap.sweep_due:
+            self._attachment.sweep()
+        if index >= 0 and snap.length == self._batch_size:
+            return self._full(index, snap)
+        return self._take_slowly(index, snap, timeout, until, drop_last)
+
+    def _full(self, index: int, snap: Any) -> Sample:
+        sample = Sample(self._unflatten([batches[index] for batches in self._batches]), SampleInfo(snap))
+        sample._lease = (self._ring, index, snap.round)
+        return sample
+
+    def _take_slowly(
+        self, index: int, snap: Any, timeout: float | None, until: Finishing | None, drop_last: bool
+    ) -> Sample | None:
+        """Waits in slices, so that signals get through, the dead are looked for and ``until`` is asked."""
+        started = time.monotonic()
+        while True:
+            nanoseconds = 0
+            if index >= 0:
+                # The snapshot goes into the Sample: the next take needs one of its own.
+                taken, snap = snap, ffi.new("es_snapshot *")
+                if taken.length == self._batch_size:
+                    return self._full(index, taken)
+                self._rest.add(index, taken)
+            elif index == lib.ES_ENDED:
+                return self._rest.next(snap, drop_last)
+            elif index == lib.ES_EDETACHED:
+                return None
+            elif index not in _NOTHING_YET:
+                self._attachment.check(index)
+            elif until is not None and until.finished:
+                until.check()
+                return self._drain(drop_last)
+            else:
+                nanoseconds = self._next_slice(started, timeout)
+            if until is not None:
+                until.check()
+            index = lib.es_take(self._ring, 0, nanoseconds, snap)
+            if snap.sweep_due:
+                self._attachment.sweep()
+
+    def _next_slice(self, started: float, timeout: float | None) -> int:
+        """Nanoseconds to sleep before looking up; raises TimeoutError when the time is over."""
+        slice_ns = self._attachment.slice_ns
+        if timeout is None:
+            return slice_ns
+        left = timeout - (time.monotonic() - started)
+        if left <= 0:
+            snap = ffi.new("es_snapshot *")
+            lib.es_observe(self._ring, snap)
+            raise TimeoutError(
+                f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s; "
+                f"{snap.store_size} samples wait in it, and {snap.active_producers} producers are attached"
+            )
+        return max(1, min(slice_ns, int(left * 1e9)))
+
+    def _drain(self, drop_last: bool) -> Sample | None:
+        """What is left after ``until`` finished, on a ring that stays open."""
+        self._attachment.sweep()  # those that were killed, too, have left their slots
+        flags = lib.ES_TAKE_ANY_ORDER
+        while True:
+            snap = ffi.new("es_snapshot *")
+            index = lib.es_take(self._ring, flags, 0, snap)
+            if index >= 0 and snap.length == self._batch_size:
+                return self._full(index, snap)
+            if index >= 0:
+                self._rest.add(index, snap)
+            elif drop_last or flags & lib.ES_TAKE_SHORT:
+                return self._rest.next(snap, drop_last)
+            else:
+                self._attachment.check(lib.es_flush_stream(self._ring))
+                flags |= lib.ES_TAKE_SHORT
+
+    # -- putting samples in
+
+    def submit(self, data: Any, timeout: float | None = None) -> None:
+        """Puts one sample into the ring from this process. As :meth:`ShmClient.send`.
+
+        Beware of a full ring: a thread that is the only learner waits for itself here, for ever without ``timeout``.
+        """
+        self._writer.send(data, timeout)
+
+    def spawn(
+        self,
+        fn: Callable[..., Any],
+        n: int,
+        *per_worker_args: Sequence[Any],
+        context: str = "spawn",
+        restart: bool = False,
+    ) -> WorkerGroup:
+        """Starts n worker processes; worker i runs ``fn(client, args0[i], args1[i], ...)``, attached already.
+
+        Workers never outlive this process, however it ends.
+
+        Args:
+            fn: A function that pickles: defined at the top level of a module.
+            n: How many.
+            per_worker_args: Sequences of n entries, one a worker.
+            context: multiprocessing's start method: "spawn", "forkserver" or "fork".
+            restart: Start a worker again, from the top of ``fn``, when a signal kills it.
+
+        Returns:
+            A :class:`WorkerGroup`; leaving its ``with`` block terminates what still runs.
+
+        """
+        return WorkerGroup(self.handle, fn, n, per_worker_args, context, restart)
+
+    # -- beginning and end
+
+    def start(self) -> None:
+        """Starts the transport. Without one there is nothing to start: the ring exists already."""
+        if self._transport is not None:
+            self._transport.start(self.handle)
+
+    def reset_histograms(self) -> None:
+        """Empties the histograms of later :class:`SampleInfo` snapshots. Counters and gauges stay."""
+        lib.es_reset_histograms(self._ring)
+
+    def close(self) -> None:
+        """Ends the stream. Idempotent.
+
+        By the segment's creator: unlinks the segment; producers get
+        ConnectionClosedError; what is committed can still be taken, until :meth:`sample`
+        returns None. A claim that a producer holds on to is taken away after a second.
+
+        By a further learner: releases what it holds and leaves; the ring goes on.
+        """
+        if self._end is None:
+            self._attachment.detach()
+            return
+        if self._transport is not None and self._end.alive:
+            self._transport.shutdown()
+        self._end()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _end(ring: Any, segment: Segment) -> None:
+    # A forked child inherits the object, but the segment is its parent's.
+    if lib.es_close_stream(ring) != lib.ES_EFORK:
+        segment.unlink()
+
+
+class _Rest:
+    """Samples of short batches at the end of a stream, copied out in the order of their positions."""
+
+    def __init__(self, ring: Any, batches: list[Array], batch_size: int, unflatten: Callable[..., Any]) -> None:
+        self._ring = ring
+        self._batches = batches
+        self._batch_size = batch_size
+        self._unflatten = unflatten
+        self._parts: list[tuple[int, list[Array]]] = []
+        self._leases: list[tuple[int, int]] = []
+
+    def add(self, index: int, snap: Any) -> None:
+        """Copies the committed samples out of a leased batch. Its slots stay leased until they were all released."""
+        mask = np.zeros(self._batch_size, np.uint8)
+        lib.es_committed_mask(self._ring, index, snap.round, ffi.from_buffer("uint8_t[]", mask))
+        number = snap.round * self._batches[0].shape[0] + index
+        self._parts.append((number, [batches[index][mask.astype(bool)] for batches in self._batches]))
+        self._parts.sort(key=lambda part: part[0])
+        self._leases.append((index, snap.round))
+
+    def next(self, snap: Any, drop_last: bool) -> Sample | None:
+        """The next batch: full ones first, then, unless dropped, the shorter last one."""
+        total = sum(len(part[0]) for _, part in self._parts)
+        if total == 0 or (total < self._batch_size and drop_last):
+            return None
+        joined = [np.concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]
+        batch = [leaf[: self._batch_size] for leaf in joined]
+        self._parts = [(0, [leaf[self._batch_size :] for leaf in joined])]
+        for leaf in batch:
+            leaf.flags.writeable = self._batches[0].flags.writeable
+        lib.es_observe(self._ring, snap)
+        sample = Sample(self._unflatten(batch), SampleInfo(snap))
+        if total <= self._batch_size:
+            leases, self._leases = self._leases, []
+            sample._also = [(self._ring, index, round_) for index, round_ in leases]
+        return sample

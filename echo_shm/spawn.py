@@ -1,0 +1,306 @@
+"""Worker processes that a learner starts, watches, restarts and takes down with it."""
+
+import atexit
+import contextlib
+import ctypes
+import logging
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.process
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+from echo_shm.client import Handle, ShmClient
+from echo_shm.errors import WorkerError
+
+_log = logging.getLogger("echo_shm")
+
+_PR_SET_PDEATHSIG = 1
+
+
+class RemoteTraceback(Exception):
+    """The cause of an exception re-raised from a worker; its text is the worker's traceback."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n\n" + self.text
+
+
+# --- in the worker ------------------------------------------------------------
+
+
+def _die_with_parent(by_signal: bool) -> None:
+    """Makes this process end when its parent ends, however that ends.
+
+    A thread waits for the parent's end of a pipe to close. Where the parent's
+    main thread started us, the kernel is asked for a SIGKILL besides, which
+    also reaches a worker that is stopped or keeps the GIL; it goes by the
+    starting thread's death, so not for workers started by other threads.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if by_signal and sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent.pid:  # it died before the call above
+            os.kill(os.getpid(), signal.SIGKILL)
+    threading.Thread(target=watch, name="echo_shm-parent-watch", daemon=True).start()
+
+
+def _run_worker(
+    report: Connection, by_signal: bool, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    """A worker process's whole life."""
+    _die_with_parent(by_signal)
+    try:
+        with ShmClient(handle) as client:
+            fn(client, *args)
+    except KeyboardInterrupt:
+        # The terminal sends Ctrl-C to the parent too, which says what there is to say.
+        sys.exit(128 + signal.SIGINT)
+    except Exception as error:
+        pickled = None
+        with contextlib.suppress(Exception):  # it may hold what does not pickle
+            pickled = pickle.dumps(error)
+        report.send(("".join(traceback.format_exception(error)), pickled))
+        sys.exit(1)
+    finally:
+        report.close()
+
+
+# --- in the parent ------------------------------------------------------------
+
+
+class _Worker:
+    """One worker's process and what is known of it. Only the monitor thread asks the process how it ended."""
+
+    def __init__(self, number: int, args: tuple[Any, ...]) -> None:
+        self.number = number
+        self.args = args
+        self.process: Any = None
+        self.report: Connection | None = None
+        self.restarts = 0
+        self.failure: tuple[str, bytes | None] | None = None
+        self.exitcode: int | None = None
+
+    def start(self, context: Any, handle: Handle, fn: Callable[..., Any]) -> None:
+        in_main = threading.current_thread() is threading.main_thread()
+        by_signal = in_main and context.get_start_method() != "forkserver"
+        self.report, theirs = context.Pipe(duplex=False)
+        # Not a daemon in multiprocessing's sense: those may not start processes, and environments do.
+        self.process = context.Process(
+            target=_run_worker,
+            args=(theirs, by_signal, handle, fn, self.args),
+            name=f"echo_shm-worker-{self.number}",
+            daemon=False,
+        )
+        try:
+            self.process.start()
+        finally:
+            theirs.close()
+
+    def read_report(self) -> None:
+        """Takes in why the worker failed, if it says so, and closes the pipe."""
+        if self.report is not None:
+            with contextlib.suppress(EOFError, OSError):
+                if self.report.poll():
+                    self.failure = self.report.recv()
+            self.report.close()
+            self.report = None
+
+    def collect(self) -> int:
+        """Waits for the process, which is ending, and returns its exit status."""
+        self.process.join()
+        while self.process.exitcode is None:  # another thread of multiprocessing's is collecting it just now
+            time.sleep(0.001)
+        self.read_report()
+        return int(self.process.exitcode)
+
+
+class WorkerGroup:
+    """Worker processes started by :meth:`Server.spawn`. A context manager; leaving it terminates what still runs.
+
+    A worker that raises, or exits with a status above 0, has failed: the first
+    failure is raised by :meth:`join`, and by ``dataset_iter(until=group)``. One
+    that a signal killed is restarted with ``restart=True``; otherwise it is logged and
+    counts as finished: see :attr:`exitcodes`.
+    """
+
+    def __init__(
+        self, handle: Handle, fn: Callable[..., Any], n: int, args: Sequence[Sequence[Any]], context: str, restart: bool
+    ) -> None:
+        if n < 1:
+            raise ValueError(f"n={n}: a group has at least 1 worker")
+        for position, values in enumerate(args):
+            if len(values) != n:
+                raise ValueError(
+                    f"per-worker argument {position} has {len(values)} entries for {n} workers; "
+                    "each argument is a sequence with one entry a worker"
+                )
+        self._handle, self._fn, self._restart = handle, fn, restart
+        self._context = multiprocessing.get_context(context)
+        self._workers = [_Worker(i, tuple(values[i] for values in args)) for i in range(n)]
+        self._changed = threading.Condition()
+        self._terminating = False
+        try:
+            for worker in self._workers:
+                worker.start(self._context, handle, fn)
+        except BaseException:
+            for worker in self._workers:
+                if worker.process is not None and worker.process.pid is not None:
+                    worker.process.kill()
+                    worker.process.join()
+            raise
+        # Before multiprocessing's own exit handler, which would wait for them for ever.
+        atexit.register(self.terminate)
+        # A daemon: it must not keep a parent alive that has nothing else to do.
+        self._monitor = threading.Thread(target=self._watch, name="echo_shm-workers", daemon=True)
+        self._monitor.start()
+
+    # -- the monitor thread
+
+    def _watch(self) -> None:
+        running = list(self._workers)
+        while running:
+            by_event: dict[Any, _Worker] = {w.process.sentinel: w for w in running}
+            # Reports are read as they come: a long one would not fit the pipe, and its worker not end.
+            by_event.update((w.report, w) for w in running if w.report is not None)
+            for event in multiprocessing.connection.wait(list(by_event)):
+                worker = by_event[event]
+                if event is worker.report:
+                    worker.read_report()
+                elif event == worker.process.sentinel and not self._settle(worker):
+                    running.remove(worker)
+
+    def _settle(self, worker: _Worker) -> bool:
+        """Deals with a worker that has ended; True when it was started again."""
+        code = worker.collect()
+        with self._changed:
+            if code < 0 and not self._terminating:
+                if self._restart:
+                    _log.warning("worker %d was killed by signal %d; restarting it", worker.number, -code)
+                    worker.restarts += 1
+                    worker.start(self._context, self._handle, self._fn)
+                    return True
+                _log.warning("worker %d was killed by signal %d", worker.number, -code)
+            worker.exitcode = code
+            self._changed.notify_all()
+            return False
+
+    # -- for the learner
+
+    @property
+    def exitcodes(self) -> list[int | None]:
+        """Each worker's exit status: None while it runs, 0 when ``fn`` returned, -n when signal n killed it."""
+        with self._changed:
+            return [w.exitcode for w in self._workers]
+
+    @property
+    def pids(self) -> list[int]:
+        """Each worker's process id, of its current incarnation."""
+        with self._changed:
+            return [w.process.pid for w in self._workers]
+
+    @property
+    def restarts(self) -> int:
+        """How many times a killed worker was started again, all workers together."""
+        with self._changed:
+            return sum(w.restarts for w in self._workers)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every worker has ended."""
+        with self._changed:
+            return all(w.exitcode is not None for w in self._workers)
+
+    def check(self) -> None:
+        """Raises a failed worker's exception, with the worker's traceback as its cause.
+
+        Raises:
+            WorkerError: A worker exited with a status above 0 and no exception that could be sent over.
+
+        """
+        with self._changed:
+            failed = next((w for w in self._workers if self._has_failed(w)), None)
+        if failed is None:
+            return
+        text, pickled = failed.failure or ("", None)
+        error = None
+        if pickled is not None:
+            with contextlib.suppress(Exception):  # its class may not be importable here, or not take its own args
+                error = pickle.loads(pickled)  # from our own child
+        if isinstance(error, BaseException):
+            raise error from RemoteTraceback(text)
+        detail = f"\n\n{text}" if text else "; if it printed a traceback, that is on stderr"
+        raise WorkerError(f"worker {failed.number} exited with status {failed.exitcode}{detail}")
+
+    def _has_failed(self, worker: _Worker) -> bool:
+        code = worker.exitcode
+        return code is not None and (worker.failure is not None or (code > 0 and not self._terminating))
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until every worker has ended.
+
+        Args:
+            timeout: Seconds; None for ever.
+
+        Raises:
+            TimeoutError: Some still run.
+            BaseException: The first failed worker's exception; see :meth:`check`.
+
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not self.finished:
+                self.check()
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    running = [w.number for w in self._workers if w.exitcode is None]
+                    raise TimeoutError(f"workers {running} still run after {timeout} s")
+                self._changed.wait(left)
+        self.check()
+
+    def terminate(self) -> None:
+        """SIGTERMs every worker that still runs, SIGKILLs those that stay for 2 s, and waits for all. Idempotent."""
+        with self._changed:
+            self._terminating = True
+            # A stopped process takes no SIGTERM until it is continued.
+            self._signal(signal.SIGTERM, signal.SIGCONT)
+            self._changed.wait_for(lambda: self.finished, timeout=2.0)
+            self._signal(signal.SIGKILL)
+            self._changed.wait_for(lambda: self.finished)
+        self._monitor.join()
+        atexit.unregister(self.terminate)
+
+    def _signal(self, *numbers: int) -> None:
+        for worker in self._workers:
+            if worker.exitcode is None:
+                for number in numbers:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker.process.pid, number)
+
+    def __enter__(self) -> "WorkerGroup":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.terminate()

@@ -1,0 +1,276 @@
+"""What a sample looks like: the pytree's structure and each leaf's dtype and shape.
+
+A :class:`Spec` is made from an example pytree, or from a schema: JSON that
+travels in the segment, so that a process can attach by name alone. Only dict
+(with str or int keys), list, tuple and None can be rebuilt from a schema;
+other node types are named in it, and whoever attaches must bring an example
+(or a handle, which carries the structure).
+"""
+
+import json
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+
+from echo_shm.errors import SegmentError, SpecMismatchError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: Extension dtypes that a schema may name: module → the names it may bring.
+_EXTENSION_MODULE = "ml_dtypes"
+
+
+class Leaf(NamedTuple):
+    """One array of a sample. ``path`` is how one would write it: ``['obs'][0]``."""
+
+    path: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample of this leaf."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the leaf'}: {self.dtype}{list(self.shape)}"
+
+
+class Spec:
+    """Structure, dtypes and shapes of one sample.
+
+    Attributes:
+        treespec: The optree structure, or None when the schema has node types that need an example.
+        leaves: One :class:`Leaf` per array, in optree's flattening order.
+        schema: Canonical JSON of all that, as bytes.
+
+    """
+
+    def __init__(self, treespec: Any, leaves: tuple[Leaf, ...], schema: bytes) -> None:
+        self.treespec = treespec
+        self.leaves = leaves
+        self.schema = schema
+
+    @classmethod
+    def from_example(cls, example: Any) -> "Spec":
+        """Reads structure, dtypes and shapes off an example pytree; its values do not matter.
+
+        Raises:
+            TypeError: A leaf is not a numpy array (or numpy scalar), or its dtype has no fixed size.
+            ValueError: The example has no leaves.
+
+        """
+        arrays, treespec = optree.tree_flatten(example)
+        if not arrays:
+            raise ValueError(f"the example has no array leaves: got {example!r}")
+        paths = [accessor.codify("") for accessor in treespec.accessors()]
+        leaves = []
+        for path, array in zip(paths, arrays, strict=True):
+            if not isinstance(array, np.ndarray | np.generic):
+                raise TypeError(
+                    f"All leaves must be numpy arrays: example{path} is {type(array).__name__}; "
+                    "wrap it, for instance np.asarray(value, np.float32)"
+                )
+            if array.dtype.hasobject or array.dtype.kind == "T":
+                raise TypeError(
+                    f"example{path} has dtype {array.dtype}, whose items have no fixed size; "
+                    "use a numeric, bool, datetime64, bytes or structured dtype"
+                )
+            leaves.append(Leaf(path, array.dtype, array.shape))
+        return cls(treespec, tuple(leaves), _to_schema(treespec, leaves))
+
+    @classmethod
+    def from_schema(cls, schema: bytes, what: str) -> "Spec":
+        """Rebuilds a Spec from a segment's schema, which is data that anybody may have written.
+
+        Raises:
+            SegmentError: The schema is not one.
+
+        """
+        try:
+            data = json.loads(schema)
+            leaves = tuple(
+                Leaf(str(leaf["path"]), _dtype_from_json(leaf["dtype"]), tuple(int(n) for n in leaf["shape"]))
+                for leaf in data["leaves"]
+            )
+            if any(n < 0 for leaf in leaves for n in leaf.shape):
+                raise ValueError("negative dimension")
+            example = _example_from_json(data["tree"])
+            treespec = None if example is _NEEDS_EXAMPLE else optree.tree_structure(example)
+            if treespec is not None and treespec.num_leaves != len(leaves):
+                raise ValueError("the tree and the leaves disagree")
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError) as error:
+            raise SegmentError(f"{what} cannot be used: its schema is damaged ({error!r})") from None
+        return cls(treespec, leaves, schema)
+
+    def check_same(self, theirs: "Spec", what: str) -> None:
+        """Raises SpecMismatchError, naming the first leaf that differs, unless both describe the same samples."""
+        if self.schema == theirs.schema:
+            return
+        for mine, other in zip(self.leaves, theirs.leaves, strict=False):
+            if mine != other:
+                raise SpecMismatchError(f"the example does not fit {what}: got {mine}, expected {other}")
+        if len(self.leaves) != len(theirs.leaves):
+            longer = max(self.leaves, theirs.leaves, key=len)
+            extra = longer[min(len(self.leaves), len(theirs.leaves))]
+            side = "the example" if longer is self.leaves else "the segment"
+            raise SpecMismatchError(
+                f"the example does not fit {what}: got {len(self.leaves)} leaves, expected {len(theirs.leaves)}; "
+                f"only {side} has {extra}"
+            )
+        raise SpecMismatchError(
+            f"the example does not fit {what}: the leaves agree, but the containers differ: "
+            f"got {_tree_json(self.schema)}, expected {_tree_json(theirs.schema)}"
+        )
+
+    def exact(self, index: int, value: Any, shape: tuple[int, ...] | None = None) -> Array:
+        """``value`` as a C-contiguous array of leaf ``index``'s dtype and shape; nothing is cast.
+
+        ``shape`` replaces the leaf's shape (stacked samples). A Python or numpy
+        scalar will do where the shape is ``()``.
+
+        Raises:
+            SpecMismatchError: Another dtype, shape or type.
+
+        """
+        leaf = self.leaves[index]
+        want = leaf.shape if shape is None else shape
+        if isinstance(value, np.ndarray):
+            if value.dtype != leaf.dtype or value.shape != want:
+                raise SpecMismatchError(
+                    f"leaf {leaf.path or '()'}: got an array of {value.dtype}{list(value.shape)}, "
+                    f"expected {leaf.dtype}{list(want)}; nothing is cast or broadcast"
+                )
+            # a subclass (a matrix, a masked array) must not bring its own idea of a copy
+            return np.ascontiguousarray(value.view(np.ndarray)).reshape(want)
+        if want == ():
+            return self._from_scalar(leaf, value)
+        raise SpecMismatchError(
+            f"leaf {leaf.path or '()'}: got {type(value).__name__}, expected a numpy array of {leaf.dtype}{list(want)}"
+        )
+
+    @staticmethod
+    def _from_scalar(leaf: Leaf, value: Any) -> Array:
+        if isinstance(value, np.generic):
+            if value.dtype == leaf.dtype:
+                return np.asarray(value)
+        elif _python_scalar_fits(value, leaf.dtype):
+            try:
+                return np.asarray(value, leaf.dtype)
+            except (OverflowError, ValueError) as error:
+                raise SpecMismatchError(f"leaf {leaf.path or '()'}: {value!r} is no {leaf.dtype}: {error}") from None
+        got = f"a numpy {value.dtype}" if isinstance(value, np.generic) else f"{type(value).__name__} {value!r:.40}"
+        raise SpecMismatchError(
+            f"leaf {leaf.path or '()'}: got {got}, expected a scalar of {leaf.dtype}; nothing is cast: "
+            f"pass np.asarray(value, {str(leaf.dtype)!r})"
+        )
+
+
+def _python_scalar_fits(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Python scalars have no width, so a float is a float of any width, but no int and no bool."""
+    kind = dtype.kind if dtype.names is None else ""
+    if kind == "V" and dtype.type is not np.void:  # ml_dtypes' floats
+        kind = "f"
+    accepted: dict[str, tuple[type, ...]] = {"f": (int, float), "c": (int, float, complex), "i": (int,), "u": (int,)}
+    if isinstance(value, bool):
+        return kind == "b"
+    if kind == "S":
+        return isinstance(value, bytes) and len(value) <= dtype.itemsize
+    return isinstance(value, accepted.get(kind, ()))
+
+
+# --- schema: JSON out ---------------------------------------------------------
+
+
+def _to_schema(treespec: Any, leaves: list[Leaf]) -> bytes:
+    data = {
+        "tree": _treespec_to_json(treespec),
+        "leaves": [{"path": x.path, "dtype": _dtype_to_json(x.dtype), "shape": list(x.shape)} for x in leaves],
+    }
+    return json.dumps(data, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _tree_json(schema: bytes) -> str:
+    return json.dumps(json.loads(schema)["tree"])
+
+
+def _treespec_to_json(treespec: Any) -> Any:
+    if treespec.is_leaf():
+        return "leaf"
+    kind = treespec.type
+    children = [_treespec_to_json(child) for child in treespec.children()]
+    if kind is type(None):
+        return None
+    if kind in (list, tuple):
+        return {kind.__name__: children}
+    if kind is dict and all(type(key) in (str, int) for key in treespec.entries()):
+        return {"dict": [[key, child] for key, child in zip(treespec.entries(), children, strict=True)]}
+    return {"node": f"{kind.__module__}.{kind.__qualname__}", "children": children}
+
+
+def _dtype_to_json(dtype: np.dtype[Any]) -> Any:
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return {"base": _dtype_to_json(base), "shape": list(shape)}
+    if dtype.names is not None and dtype.fields is not None:
+        return {
+            "names": list(dtype.names),
+            "formats": [_dtype_to_json(dtype.fields[name][0]) for name in dtype.names],
+            "offsets": [dtype.fields[name][1] for name in dtype.names],
+            "itemsize": dtype.itemsize,
+        }
+    if dtype.type.__module__ == _EXTENSION_MODULE:
+        return {"extension": dtype.type.__name__}
+    return dtype.str
+
+
+# --- schema: JSON in ----------------------------------------------------------
+
+_NEEDS_EXAMPLE = object()
+
+
+def _example_from_json(node: Any) -> Any:
+    """A tree of the described structure with 0 at its leaves."""
+    if node is None:
+        return None
+    if node == "leaf":
+        return 0
+    ((kind, children),) = ((k, v) for k, v in node.items() if k != "children")
+    if kind == "node":
+        return _NEEDS_EXAMPLE
+    keys = [key for key, _ in children] if kind == "dict" else []
+    parts = [_example_from_json(child) for child in ([c for _, c in children] if kind == "dict" else children)]
+    if any(part is _NEEDS_EXAMPLE for part in parts):
+        return _NEEDS_EXAMPLE
+    if kind == "dict":
+        return dict(zip(keys, parts, strict=True))
+    return {"list": list, "tuple": tuple}[kind](parts)
+
+
+def _dtype_from_json(data: Any) -> np.dtype[Any]:
+    if isinstance(data, str):
+        dtype = np.dtype(data)
+        if dtype.str != data or dtype.hasobject:
+            raise ValueError(f"{data!r} is not a dtype of fixed size")
+        return dtype
+    if "base" in data:
+        return np.dtype((_dtype_from_json(data["base"]), tuple(data["shape"])))
+    if "extension" in data:
+        return _extension_dtype(data["extension"])
+    fields: Any = {key: data[key] for key in ("names", "offsets", "itemsize")}
+    fields["formats"] = [_dtype_from_json(f) for f in data["formats"]]
+    structured: np.dtype[Any] = np.dtype(fields)
+    return structured
+
+
+def _extension_dtype(name: str) -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ValueError(f"dtype {name} needs the package ml_dtypes: pip install ml_dtypes") from None
+    kind = getattr(ml_dtypes, name)
+    if not (isinstance(kind, type) and issubclass(kind, np.generic)):
+        raise ValueError(f"ml_dtypes.{name} is not a dtype")
+    return np.dtype(kind)

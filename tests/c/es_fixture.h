@@ -1,0 +1,79 @@
+/* Rings in private memory whose words a test can write by hand.
+ *
+ * All attachments of a fixture share one es_locks: that is how one process
+ * stands in for many. fix_die() drops an owner's lock byte and nothing else,
+ * which is what the kernel does when a process is killed.
+ */
+#ifndef ES_FIXTURE_H
+#define ES_FIXTURE_H
+
+#include "es_api.h"
+#include "es_ring.h"
+
+#define FIX_MAX_RINGS 32
+#define FIX_PRODUCERS 8
+
+typedef struct es_fix {
+    uint8_t *base;
+    uint64_t size;
+    es_geometry geo;
+    es_locks *locks;
+    es_ring *rings[FIX_MAX_RINGS];
+    int num_rings;
+} es_fix;
+
+/* B, K, es_flag; the leaves hold what fix_sample() writes. */
+es_fix *fix_new(uint64_t batch_size, uint64_t num_batches, uint32_t flags);
+es_fix *fix_new_leaves(const es_geometry *geo, const uint64_t *leaf_sizes);
+void fix_free(es_fix *f);
+
+es_geometry fix_geometry(uint64_t batch_size, uint64_t num_batches, uint32_t flags);
+/* Formats memory of fix_segment_size() zero bytes for fix_sample(). */
+uint64_t fix_segment_size(const es_geometry *geo);
+int fix_format(void *base, uint64_t size, const es_geometry *geo);
+
+/* Attachments; freed with the fixture. */
+es_ring *fix_open(es_fix *f, int poison);
+es_ring *fix_attach(es_fix *f, uint32_t role);
+es_ring *fix_producer(es_fix *f);
+es_ring *fix_learner(es_fix *f);
+
+/* Dies as far as anybody else can tell; r must not be used again. */
+void fix_die(es_fix *f, es_ring *r);
+/* Reaps all the dead: how many. */
+int fix_sweep(es_ring *by);
+
+/* Words, written as a crash or an interleaving would have left them. */
+void fix_slot(es_ring *r, uint64_t index, uint64_t lap, uint32_t owner, uint32_t state);
+void fix_batch(es_ring *r, uint64_t j, uint64_t round, uint32_t owner, uint32_t state);
+uint64_t fix_slot_word(es_ring *r, uint64_t index);
+uint64_t fix_batch_word(es_ring *r, uint64_t j);
+uint32_t fix_count(es_ring *r, uint64_t j);
+uint64_t fix_tail(es_ring *r);
+uint64_t fix_head(es_ring *r);
+
+/* A sample is its id in leaf 0, and 40 bytes that follow from it in leaf 1. */
+#define FIX_LEAVES 2
+#define FIX_PATTERN 40
+typedef struct fix_sample_t {
+    uint64_t id;
+    uint8_t pattern[FIX_PATTERN];
+} fix_sample_t;
+void fix_sample(uint64_t id, fix_sample_t *out);
+int fix_send(es_ring *r, uint64_t id);
+int fix_send_wait(es_ring *r, uint64_t id, uint64_t timeout_ns);
+/* first_id .. first_id + n - 1 by es_send_many(). */
+int64_t fix_send_many(es_ring *r, uint64_t first_id, uint64_t n, uint64_t timeout_ns);
+/* Writes a reserved slot in place. */
+void fix_write(es_ring *r, uint64_t pos, uint64_t id);
+/* The id at an index; false when its two leaves disagree. */
+bool fix_read(es_ring *r, uint64_t index, uint64_t *id);
+
+/* Takes without waiting: the physical batch and its round, or a negative result. */
+int64_t fix_take(es_ring *r, uint32_t flags, uint64_t *round);
+/* Takes and releases: the batch's number k, or a negative result. */
+int64_t fix_take_k(es_ring *r, uint32_t flags);
+/* Sends and takes whole batches until every slot has been through n laps. */
+void fix_spin_laps(es_ring *producer, es_ring *learner, uint64_t laps);
+
+#endif

@@ -1,0 +1,167 @@
+#define _GNU_SOURCE
+#include "es_test.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_TESTS 512
+#define WATCHDOG_S 30
+#define MAX_REPORTS 8
+
+#if defined(__SANITIZE_THREAD__)
+#define SCALE 12
+#elif defined(__SANITIZE_ADDRESS__)
+#define SCALE 30
+#elif defined(ES_WAIT_POLL)
+#define SCALE 35
+#else
+#define SCALE 100
+#endif
+
+static struct test {
+    const char *file, *name;
+    es_test_function *run;
+    bool wanted;
+} tests[MAX_TESTS];
+static int num_tests;
+
+static const struct test *volatile current;
+static atomic_uint failures;
+static uint64_t seed;
+
+void es_test_add(const char *file, const char *name, es_test_function *run, bool wanted)
+{
+    if (num_tests == MAX_TESTS)
+        abort();
+    const char *base = strrchr(file, '/');
+    tests[num_tests++] = (struct test){base ? base + 1 : file, name, run, wanted};
+}
+
+unsigned es_test_failures(void)
+{
+    return atomic_load(&failures);
+}
+
+static bool report_this_one(const char *file, int line)
+{
+    if (atomic_fetch_add(&failures, 1) >= MAX_REPORTS)
+        return false;
+    const char *base = strrchr(file, '/');
+    fprintf(stderr, "  %s:%d: %s: ", base ? base + 1 : file, line, current ? current->name : "?");
+    return true;
+}
+
+bool es_test_check(const char *file, int line, const char *what, bool ok)
+{
+    if (!ok && report_this_one(file, line))
+        fprintf(stderr, "%s\n", what);
+    return ok;
+}
+
+bool es_test_check_eq(const char *file, int line, const char *what, long long got, long long want)
+{
+    if (got != want && report_this_one(file, line))
+        fprintf(stderr, "%s: got %lld (0x%llx), want %lld (0x%llx)\n", what, got, (unsigned long long)got, want,
+                (unsigned long long)want);
+    return got == want;
+}
+
+bool es_test_check_str(const char *file, int line, const char *what, const char *got, const char *want)
+{
+    bool same = got == want || (got != NULL && want != NULL && strcmp(got, want) == 0);
+    if (!same && report_this_one(file, line))
+        fprintf(stderr, "%s: got \"%s\", want \"%s\"\n", what, got ? got : "(null)", want ? want : "(null)");
+    return same;
+}
+
+es_random es_random_new(uint64_t salt)
+{
+    /* splitmix64 of seed and salt: never the all-zero state of the xorshift below */
+    uint64_t z = seed + (salt + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (es_random){(z ^ z >> 31) | 1};
+}
+
+uint32_t es_random_below(es_random *random, uint32_t n)
+{
+    uint64_t x = random->state;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    random->state = x;
+    return (uint32_t)((x >> 32) * n >> 32);
+}
+
+uint64_t es_test_scaled(uint64_t n)
+{
+    uint64_t scaled = n * SCALE / 100;
+    return scaled > 0 ? scaled : 1;
+}
+
+static void on_alarm(int signal_number)
+{
+    static const char text[] = "\nwatchdog: hangs: ";
+    (void)signal_number;
+    const char *name = current != NULL ? current->name : "?";
+    ssize_t ignored = write(2, text, sizeof text - 1);
+    ignored += write(2, name, strlen(name));
+    ignored += write(2, "\n", 1);
+    (void)ignored;
+    abort();
+}
+
+static bool chosen(const struct test *test, int argc, char **argv)
+{
+    bool any = false;
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-')
+            continue;
+        any = true;
+        if (strstr(test->name, argv[i]) != NULL || strstr(test->file, argv[i]) != NULL)
+            return true;
+    }
+    return !any;
+}
+
+/* Whether the test did what it was expected to do. */
+static bool run_one(const struct test *test)
+{
+    current = test;
+    atomic_store(&failures, 0);
+    alarm(WATCHDOG_S);
+    test->run();
+    alarm(0);
+    bool held = es_test_failures() == 0;
+    if (test->wanted)
+        printf(held ? "WANTED AND HELD %s %s: make it a TEST\n" : "wanted %s %s\n", test->file, test->name);
+    else if (!held)
+        printf("FAIL %s %s\n", test->file, test->name);
+    fflush(stdout);
+    return held != test->wanted;
+}
+
+int main(int argc, char **argv)
+{
+    const char *given = getenv("ES_TEST_SEED");
+    seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 1000003u + (uint64_t)getpid();
+    signal(SIGALRM, on_alarm);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 1 && strcmp(argv[1], "-l") == 0) {
+        for (int i = 0; i < num_tests; i++)
+            printf("%s %s\n", tests[i].file, tests[i].name);
+        return 0;
+    }
+    printf("seed %llu\n", (unsigned long long)seed);
+    int passed = 0, failed = 0;
+    for (int i = 0; i < num_tests; i++)
+        if (chosen(&tests[i], argc, argv))
+            run_one(&tests[i]) ? passed++ : failed++;
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0 || passed == 0;
+}

@@ -1,0 +1,244 @@
+/* Looks and takes: which batch, and in what order. */
+#include "es_fixture.h"
+#include "es_test.h"
+
+static void commit_all(es_ring *r, uint64_t j, uint64_t lap)
+{
+    for (uint64_t i = 0; i < r->map.batch_size; i++)
+        fix_slot(r, j * r->map.batch_size + i, lap, ES_MAX_LEARNERS, ES_COMMITTED);
+}
+
+/* Committed words make a batch, though every committer died before counting. */
+TEST(takes_by_words_when_count_says_none)
+{
+    es_fix *f = fix_new(3, 2, 0);
+    es_ring *l = fix_learner(f);
+    uint64_t round;
+    commit_all(l, 0, 1);
+    atomic_store(&l->map.hdr->tail, 3);
+    CHECK_EQ(fix_count(l, 0), 0);
+    CHECK_EQ(fix_take(l, 0, &round), 0);
+    CHECK_EQ(fix_batch_word(l, 0), es_word(0, l->me, ES_LEASED));
+    fix_free(f);
+}
+
+/* A full count does not make a batch while a word is still claimed. */
+TEST(leaves_a_batch_whose_count_is_full_and_a_word_is_not)
+{
+    es_fix *f = fix_new(3, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t round;
+    const uint64_t words[] = {es_word(1, p->me, ES_CLAIMED), es_word(1, 0, ES_REOPEN), es_word(0, 0, ES_FREE)};
+    for (int i = 0; i < 3; i++)
+        for (uint64_t q = 0; q < 3; q++) {
+            commit_all(l, 0, 1);
+            atomic_store(&l->map.slots[q], words[i]);
+            atomic_store(&l->map.batches[0].count, 3);
+            l->scan[0] = (es_scan){0}; /* the words go backwards here, as they never do */
+            CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
+        }
+    commit_all(l, 0, 1);
+    CHECK_EQ(fix_take(l, 0, &round), 0);
+    fix_free(f);
+}
+
+/* Words committed in the lap before are not this lap's batch. */
+TEST(leaves_the_last_laps_words)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    fix_spin_laps(p, l, 1);
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
+    CHECK_EQ(fix_send(p, 0), ES_OK);
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
+    CHECK_EQ(fix_send(p, 1), ES_OK);
+    CHECK_EQ(fix_take_k(l, 0), 2);
+    fix_free(f);
+}
+
+/* Looks again and again resume a scan without ever missing the last word. */
+TEST(resumes_a_scan_at_each_missing_word)
+{
+    es_fix *f = fix_new(4, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t pos[4];
+    for (uint64_t lap = 0; lap < 3; lap++) {
+        for (int i = 0; i < 4; i++)
+            REQUIRE_EQ(es_claim(p, &pos[i]), ES_OK);
+        const int order[4] = {2, 0, 3, 1};
+        for (int i = 0; i < 4; i++) {
+            CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
+            CHECK_EQ(es_commit(p, pos[order[i]], 1), ES_OK);
+        }
+        CHECK_EQ(fix_take_k(l, 0), (int64_t)lap);
+    }
+    fix_free(f);
+}
+
+static void second_batch_ready_first(es_fix *f, es_ring **l, es_ring **p, uint64_t *pos)
+{
+    *l = fix_learner(f);
+    *p = fix_producer(f);
+    CHECK_EQ(es_claim(*p, pos), ES_OK);
+    for (uint64_t i = 0; i < 3; i++)
+        CHECK_EQ(fix_send(*p, i), ES_OK);
+}
+
+/* fifo: nothing is taken past an incomplete batch, in either kind of look. */
+TEST(fifo_stops_at_the_first_incomplete_batch)
+{
+    es_fix *f = fix_new(2, 3, 0);
+    es_ring *l, *p;
+    uint64_t pos;
+    second_batch_ready_first(f, &l, &p, &pos);
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* everywhere */
+    CHECK_EQ(l->seen_returned, 0);
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* from head */
+    CHECK_EQ(es_commit(p, pos, 1), ES_OK);
+    CHECK_EQ(fix_take_k(l, 0), 0);
+    CHECK_EQ(fix_take_k(l, 0), 1);
+    fix_free(f);
+}
+
+/* ready: a complete batch is taken past an incomplete one, in either kind of look. */
+TEST(ready_passes_over_an_incomplete_batch)
+{
+    for (int warm = 0; warm < 2; warm++) {
+        es_fix *f = fix_new(2, 3, ES_FLAG_READY_ORDER);
+        es_ring *l, *p;
+        uint64_t pos;
+        if (warm) {
+            l = fix_learner(f);
+            CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* from here on it looks from head */
+            p = fix_producer(f);
+            CHECK_EQ(es_claim(p, &pos), ES_OK);
+            for (uint64_t i = 0; i < 3; i++)
+                CHECK_EQ(fix_send(p, i), ES_OK);
+        } else {
+            second_batch_ready_first(f, &l, &p, &pos);
+        }
+        CHECK_EQ(fix_take_k(l, 0), 1);
+        CHECK_EQ(fix_head(l), 0); /* not past the incomplete one */
+        CHECK_EQ(es_commit(p, pos, 1), ES_OK);
+        CHECK_EQ(fix_take_k(l, 0), 0);
+        fix_free(f);
+    }
+}
+
+/* A fifo ring may be asked for any order by one take. */
+TEST(any_order_flag_passes_over_an_incomplete_batch)
+{
+    es_fix *f = fix_new(2, 3, 0);
+    es_ring *l, *p;
+    uint64_t pos;
+    second_batch_ready_first(f, &l, &p, &pos);
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
+    CHECK_EQ(fix_take_k(l, ES_TAKE_ANY_ORDER), 1);
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
+    fix_free(f);
+}
+
+/* head moves by one, and only past a batch that is leased or of a later round. */
+TEST(head_moves_only_past_leased_batches)
+{
+    es_fix *f = fix_new(1, 3, ES_FLAG_READY_ORDER);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t pos, round;
+    CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
+    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    CHECK_EQ(fix_send(p, 1), ES_OK);
+    CHECK_EQ(fix_send(p, 2), ES_OK);
+    CHECK_EQ(fix_take(l, 0, &round), 1);
+    CHECK_EQ(fix_take(l, 0, &round), 2);
+    CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
+    CHECK_EQ(fix_head(l), 0);
+    CHECK_EQ(es_commit(p, pos, 1), ES_OK);
+    CHECK_EQ(fix_take(l, 0, &round), 0);
+    CHECK_EQ(fix_head(l), 0); /* a take does not move it, the next look does */
+    CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
+    CHECK_EQ(fix_head(l), 3);
+    fix_free(f);
+}
+
+/* A batch given back is delivered although head has passed it, smallest number first. */
+TEST(delivers_batches_given_back_below_head_smallest_first)
+{
+    for (uint32_t flags = 0; flags <= ES_FLAG_READY_ORDER; flags += ES_FLAG_READY_ORDER) {
+        es_fix *f = fix_new(1, 4, flags);
+        es_ring *p = fix_producer(f), *dead = fix_learner(f), *l = fix_learner(f);
+        uint64_t round;
+        CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
+        for (uint64_t i = 0; i < 4; i++)
+            CHECK_EQ(fix_send(p, i), ES_OK);
+        for (int64_t k = 0; k < 3; k++)
+            CHECK_EQ(fix_take(dead, 0, &round), k);
+        CHECK_EQ(fix_take(l, 0, &round), 3);
+        CHECK_EQ(es_release_batch(l, 3, round), ES_OK);
+        CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
+        CHECK(fix_head(l) >= 3);
+        fix_die(f, dead);
+        CHECK_EQ(fix_sweep(l), 1);
+        for (int64_t k = 0; k < 3; k++)
+            CHECK_EQ(fix_take_k(l, 0), k);
+        CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
+        fix_free(f);
+    }
+}
+
+/* Smallest number first holds across the end of the ring, where index order is another. */
+TEST(given_back_across_the_wrap_in_number_order)
+{
+    es_fix *f = fix_new(1, 3, 0);
+    es_ring *p = fix_producer(f), *dead = fix_learner(f), *l = fix_learner(f);
+    uint64_t round;
+    for (uint64_t i = 0; i < 2; i++)
+        fix_send(p, i);
+    CHECK_EQ(fix_take_k(l, 0), 0);
+    CHECK_EQ(fix_take_k(l, 0), 1);
+    for (uint64_t i = 2; i < 5; i++)
+        CHECK_EQ(fix_send(p, i), ES_OK);
+    CHECK_EQ(fix_take(dead, 0, &round), 2);
+    CHECK_EQ(fix_take(dead, 0, &round), 0);
+    fix_die(f, dead);
+    CHECK_EQ(fix_sweep(l), 1);
+    for (int64_t k = 2; k < 5; k++)
+        CHECK_EQ(fix_take_k(l, 0), k);
+    fix_free(f);
+}
+
+/* The first look of a new learner is everywhere: what was given back before it came is found. */
+TEST(new_learner_finds_what_was_given_back_before)
+{
+    es_fix *f = fix_new(1, 2, 0);
+    es_ring *p = fix_producer(f), *dead = fix_learner(f), *other = fix_learner(f);
+    uint64_t round;
+    fix_send(p, 1);
+    fix_send(p, 2);
+    CHECK_EQ(fix_take(dead, 0, &round), 0);
+    CHECK_EQ(fix_take_k(other, 0), 1);
+    CHECK_EQ(fix_take_k(other, 0), ES_EMPTY);
+    CHECK_EQ(fix_take_k(other, 0), ES_EMPTY);
+    fix_die(f, dead);
+    CHECK_EQ(fix_sweep(other), 1);
+    CHECK_EQ(es_detach(other), ES_OK);
+    es_ring *l = fix_learner(f);
+    CHECK_EQ(fix_take_k(l, 0), 0);
+    fix_free(f);
+}
+
+/* A batch has one learner: the second finds it leased. */
+TEST(two_learners_never_hold_one_batch)
+{
+    es_fix *f = fix_new(1, 3, 0);
+    es_ring *p = fix_producer(f), *a = fix_learner(f), *b = fix_learner(f);
+    uint64_t round;
+    fix_send(p, 1);
+    fix_send(p, 2);
+    CHECK_EQ(fix_take(a, 0, &round), 0);
+    CHECK_EQ(fix_take(b, 0, &round), 1);
+    CHECK_EQ(fix_take(a, 0, &round), ES_EMPTY);
+    CHECK_EQ(fix_take(b, 0, &round), ES_EMPTY);
+    CHECK_EQ(es_release_batch(b, 0, 0), ES_ESTALE);
+    CHECK_EQ(es_release_batch(a, 0, 0), ES_OK);
+    fix_free(f);
+}
