@@ -14,6 +14,7 @@ import optree
 from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
+from echo_shm.fast_path import compile_fast_path
 from echo_shm.segment import Segment
 from echo_shm.spec import Array, Leaf, Spec
 
@@ -80,7 +81,8 @@ class SampleWriter:
         self._ring = attachment.ring
         self._spec = attachment.segment.spec
         self._flatten = self._spec.treespec.flatten_up_to
-        self._fast = [(leaf.dtype, leaf.shape, _has_buffer(leaf)) for leaf in self._spec.leaves]
+        self._buffers = [_has_buffer(leaf) for leaf in self._spec.leaves]
+        self._send_at_once = compile_fast_path(self._spec, self._ring)
         self._slots: list[Array] = []
 
     def send(self, tree: Any, timeout: float | None = None) -> None:
@@ -100,20 +102,9 @@ class SampleWriter:
             ForkedError: Called in a child of the process that attached.
 
         """
-        try:
-            leaves = self._flatten(tree)
-        except (ValueError, TypeError) as error:
-            raise self._wrong_structure(tree, error) from None
-        pointers = []
-        for (dtype, shape, buffer), leaf in zip(self._fast, leaves):  # noqa: B905 (hot, and the lengths agree)
-            if type(leaf) is np.ndarray and leaf.dtype == dtype and leaf.shape == shape and buffer:
-                try:
-                    pointers.append(ffi.from_buffer(leaf))
-                    continue
-                except ValueError:  # not contiguous
-                    pass
-            index = len(pointers)
-            pointers.append(self._pointer(index, self._spec.exact(index, leaf)))
+        if self._send_at_once(tree):
+            return
+        pointers = [self._pointer(i, self._spec.exact(i, leaf)) for i, leaf in enumerate(self._leaves(tree))]
         code = lib.es_send(self._ring, pointers)
         if code:
             self._finish_send(code, pointers, timeout)
@@ -249,7 +240,7 @@ class SampleWriter:
         """Where a contiguous array's bytes are; the result keeps the array alive."""
         if not array.size:
             return ffi.NULL
-        return ffi.from_buffer(array if self._fast[index][2] else array.reshape(-1).view(np.uint8))
+        return ffi.from_buffer(array if self._buffers[index] else array.reshape(-1).view(np.uint8))
 
     def _wait(self, attempt: Callable[[int], int], timeout: float | None) -> int:
         """Repeats a C call that sleeps for a slice of time, so that signals get through and dead learners are seen."""

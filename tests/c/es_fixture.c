@@ -48,7 +48,7 @@ static es_fix *fixture(const es_geometry *geo, const uint64_t *leaf_sizes)
     f->base = must(f->size != 0 ? aligned_alloc(ES_PAGE, f->size) : NULL, "segment");
     memset(f->base, 0, f->size);
     /* locks that live in this process alone */
-    f->locks = must(es_locks_new(-1, es_num_owners(geo)), "locks");
+    f->locks = must(es_locks_new(-1, ES_MAX_LEARNERS + geo->max_producers), "locks");
     return f;
 }
 

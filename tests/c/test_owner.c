@@ -1,0 +1,281 @@
+/* Who is attached, and who of them is dead. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "es_fixture.h"
+#include "es_test.h"
+
+static int64_t register_producer(es_fix *f, es_ring *by)
+{
+    es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 42, .pid_namespace = 7, .start_time = 2.25};
+    return es_owner_register(&by->map, f->locks, &id);
+}
+
+/* Roles have ranges of their own, and a full range says so. */
+TEST(each_role_has_its_own_entries)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *l = fix_learner(f);
+    CHECK_EQ(l->me, 0);
+    for (uint32_t i = 0; i < FIX_PRODUCERS; i++)
+        CHECK_EQ(register_producer(f, l), ES_MAX_LEARNERS + i);
+    CHECK_EQ(register_producer(f, l), ES_ENOOWNER);
+    CHECK_EQ(fix_learner(f)->me, 1);
+    CHECK_EQ(es_owners_high(&l->map), ES_MAX_LEARNERS + FIX_PRODUCERS);
+    fix_free(f);
+}
+
+/* A LIVE entry is not taken although its byte is free: it is to be reaped first. */
+TEST(registration_skips_live_entries_whose_byte_is_free)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *l = fix_learner(f), *p = fix_producer(f);
+    fix_die(f, p);
+    CHECK_EQ(register_producer(f, l), p->me + 1);
+    CHECK_EQ(es_locks_held(f->locks, p->me), 0); /* and the byte was let go again */
+    fix_free(f);
+}
+
+/* A FREE entry whose byte is held is being left or taken by somebody: skipped. */
+TEST(registration_skips_free_entries_whose_byte_is_held)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *l = fix_learner(f);
+    CHECK_EQ(es_locks_try(f->locks, ES_MAX_LEARNERS), ES_OK);
+    CHECK_EQ(register_producer(f, l), ES_MAX_LEARNERS + 1);
+    CHECK_EQ(l->map.owners[ES_MAX_LEARNERS].state, ES_OWNER_FREE);
+    es_locks_drop(f->locks, ES_MAX_LEARNERS);
+    CHECK_EQ(register_producer(f, l), ES_MAX_LEARNERS);
+    fix_free(f);
+}
+
+/* An index is given out again after its sweep and not before, with fresh counters. */
+TEST(index_is_reused_only_after_its_sweep)
+{
+    es_fix *f = fix_new(2, 1, 0);
+    es_ring *l = fix_learner(f), *p = fix_producer(f);
+    uint64_t pos;
+    fix_send(p, 1);
+    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    uint32_t index = p->me;
+    fix_die(f, p);
+    es_identity id;
+    REQUIRE_EQ(es_next_dead(l, 0, &id), index);
+    CHECK_EQ(id.pid, getpid());
+    CHECK_EQ(id.index, index);
+    CHECK_EQ(id.role, ES_ROLE_PRODUCER);
+    CHECK_EQ(register_producer(f, l), index + 1);
+    CHECK_EQ(es_bury(l, index), 1);
+    CHECK_EQ(register_producer(f, l), index);
+    CHECK_EQ(l->map.owners[index].samples, 0);
+    CHECK_EQ(fix_slot_word(l, 1), es_word(1, 0, ES_REOPEN));
+    fix_free(f);
+}
+
+/* Whoever holds its byte is alive, this process included; a spared one may be looked at again. */
+TEST(only_a_free_byte_is_death)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *l = fix_learner(f), *p = fix_producer(f);
+    es_identity id;
+    CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY);
+    fix_die(f, p);
+    REQUIRE_EQ(es_next_dead(l, 0, &id), p->me);
+    CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY); /* being looked at: a second reaper is kept out */
+    CHECK_EQ(es_spare(l, p->me), ES_OK);
+    REQUIRE_EQ(es_next_dead(l, p->me, &id), p->me);
+    CHECK_EQ(es_next_dead(l, p->me + 1, &id), ES_EMPTY);
+    CHECK_EQ(es_bury(l, p->me), 0);
+    CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY);
+    fix_free(f);
+}
+
+/* Died while registering: the entry is still FREE and its byte free, so it is simply taken. */
+TEST(entry_half_filled_by_a_dead_registrant_is_taken)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *l = fix_learner(f);
+    l->map.owners[ES_MAX_LEARNERS].pid = 999;
+    l->map.hdr->owners_high = ES_MAX_LEARNERS + 1;
+    es_identity id;
+    CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY);
+    CHECK_EQ(register_producer(f, l), ES_MAX_LEARNERS);
+    CHECK_EQ(l->map.owners[ES_MAX_LEARNERS].pid, 42);
+    fix_free(f);
+}
+
+/* A scribbled high-water mark reads no entry beyond the table. */
+TEST(high_water_mark_is_bounded)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *l = fix_learner(f);
+    es_owner_info info;
+    l->map.hdr->owners_high = UINT32_MAX;
+    CHECK_EQ(es_owners_high(&l->map), ES_MAX_LEARNERS + FIX_PRODUCERS);
+    CHECK_EQ(es_next_owner(l, 1, &info), ES_EMPTY);
+    fix_free(f);
+}
+
+/* Bytes exclude within the process, and out-of-range ones are errors. */
+TEST(lock_bytes_exclude)
+{
+    es_locks *locks = es_locks_new(-1, 2);
+    CHECK_EQ(es_locks_held(locks, 1), 0);
+    CHECK_EQ(es_locks_try(locks, 1), ES_OK);
+    CHECK_EQ(es_locks_try(locks, 1), -EAGAIN);
+    CHECK_EQ(es_locks_held(locks, 1), 1);
+    CHECK_EQ(es_locks_held(locks, 0), 0);
+    es_locks_drop(locks, 1);
+    CHECK_EQ(es_locks_try(locks, 1), ES_OK);
+    CHECK_EQ(es_locks_try(locks, 2), -EINVAL);
+    CHECK_EQ(es_locks_held(locks, 2), -EINVAL);
+    es_locks_free(locks);
+}
+
+/* Leaving re-opens what was claimed and releases what was leased; then nothing works any more. */
+TEST(detach_leaves_nothing_behind)
+{
+    es_fix *f = fix_new(1, 3, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *other = fix_learner(f);
+    es_snapshot snap;
+    uint64_t round;
+    fix_send(p, 1);
+    CHECK_EQ(es_reserve(p, 0), 1);
+    CHECK_EQ(fix_take(l, 0, &round), 0);
+    CHECK_EQ(es_detach(l), ES_OK);
+    CHECK_EQ(es_detach(p), ES_OK);
+    CHECK_EQ(fix_batch_word(other, 0), es_word(1, 0, ES_FILL));
+    CHECK_EQ(fix_slot_word(other, 1), es_word(1, 0, ES_REOPEN));
+    CHECK_EQ(es_locks_held(f->locks, p->me), 0);
+    CHECK_EQ(other->map.owners[p->me].state, ES_OWNER_FREE);
+    CHECK_EQ(es_detach(p), ES_EDETACHED);
+    CHECK_EQ(fix_send(p, 1), ES_EDETACHED);
+    CHECK_EQ(fix_send_many(p, 1, 2, 0), ES_EDETACHED);
+    CHECK_EQ(es_reserve(p, 0), ES_EDETACHED);
+    CHECK_EQ(es_reserve_commit(p, 1), ES_EDETACHED);
+    CHECK_EQ(es_reserve_abort(p, 1), ES_EDETACHED);
+    CHECK_EQ(es_take(l, 0, 0, &snap), ES_EDETACHED);
+    CHECK_EQ(es_release_batch(l, 0, 0), ES_EDETACHED);
+    CHECK_EQ(es_flush_stream(l), ES_EDETACHED);
+    CHECK_EQ(es_close_stream(l), ES_OK); /* the one call that a leaver may still make */
+    CHECK_STR(es_valid(other), NULL);
+    fix_free(f);
+}
+
+/* A mapping that never attached cannot send, and one without locks cannot attach. */
+TEST(observer_only_observes)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    int error;
+    es_ring *r = es_open(f->base, f->size, NULL, 0, &error);
+    REQUIRE(r != NULL);
+    es_identity id = {.role = ES_ROLE_PRODUCER};
+    es_snapshot snap;
+    CHECK_EQ(es_attach(r, &id), ES_EREADONLY);
+    CHECK_EQ(fix_send(r, 1), ES_EDETACHED);
+    CHECK_EQ(es_close_stream(r), ES_EREADONLY);
+    es_observe(r, &snap);
+    CHECK_EQ(snap.active_producers, 0);
+    es_free(r);
+    fix_free(f);
+}
+
+/* Learners are alive while one of them holds its byte. */
+TEST(learner_is_alive_while_its_byte_is_held)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *p = fix_producer(f);
+    CHECK_EQ(es_learner_alive(p), 0);
+    es_ring *l = fix_learner(f);
+    CHECK_EQ(es_learner_alive(p), 1);
+    fix_die(f, l);
+    CHECK_EQ(es_learner_alive(p), 0);
+    fix_free(f);
+}
+
+static int in_child(int (*what)(es_fix *, es_ring *), es_fix *f, es_ring *r)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(what(f, r) == 0 ? 0 : 1);
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return status;
+}
+
+static int every_call_refuses(es_fix *f, es_ring *r)
+{
+    es_snapshot snap;
+    es_identity id;
+    (void)f;
+    int bad = 0;
+    bad += fix_send(r, 1) != ES_EFORK;
+    bad += fix_send_many(r, 1, 2, 0) != ES_EFORK;
+    bad += es_reserve(r, 0) != ES_EFORK;
+    bad += es_reserve_commit(r, 0) != ES_EFORK;
+    bad += es_reserve_abort(r, 0) != ES_EFORK;
+    bad += es_take(r, 0, 0, &snap) != ES_EFORK;
+    bad += es_release_batch(r, 0, 0) != ES_EFORK;
+    bad += es_close_stream(r) != ES_EFORK;
+    bad += es_flush_stream(r) != ES_EFORK;
+    bad += es_next_dead(r, 0, &id) != ES_EFORK;
+    bad += es_bury(r, 0) != ES_EFORK;
+    bad += es_spare(r, 0) != ES_EFORK;
+    bad += es_detach(r) != ES_EFORK;
+    return bad;
+}
+
+/* A forked child owns nothing: every call on what it inherited is refused, and the parent is unharmed. */
+TEST(inherited_attachment_refuses_every_call)
+{
+    es_fix *f = fix_new(1, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    CHECK_EQ(in_child(every_call_refuses, f, p), 0);
+    CHECK_EQ(fix_send(p, 1), ES_OK);
+    CHECK_EQ(fix_take_k(l, 0), 0);
+    fix_free(f);
+}
+
+static int attach_refuses(es_fix *f, es_ring *r)
+{
+    es_identity id = {.role = ES_ROLE_PRODUCER};
+    (void)f;
+    return es_attach(r, &id) != ES_EFORK;
+}
+
+/* An attachment opened before the fork and not attached is no better than an attached one. */
+TEST_WANTED(inherited_attachment_refuses_to_attach)
+{
+    es_fix *f = fix_new(1, 2, 0);
+    CHECK_EQ(in_child(attach_refuses, f, fix_open(f, 0)), 0);
+    fix_free(f);
+}
+
+static int asks_for_learners(es_fix *f, es_ring *r)
+{
+    int error;
+    (void)r;
+    es_ring *observer = es_open(f->base, f->size, NULL, 0, &error);
+    return es_learner_alive(observer) == ES_EREADONLY ? 0 : 1;
+}
+
+/* Without locks nobody can be told dead or alive: an error, no crash. */
+TEST_WANTED(observer_cannot_ask_for_learners)
+{
+    es_fix *f = fix_new(1, 2, 0);
+    CHECK_EQ(in_child(asks_for_learners, f, fix_learner(f)), 0);
+    fix_free(f);
+}
+
+/* One attachment is one owner: a second attach would leave the first entry for ever alive. */
+TEST_WANTED(attached_attachment_does_not_attach_again)
+{
+    es_fix *f = fix_new(1, 2, 0);
+    es_ring *p = fix_producer(f);
+    es_identity id = {.role = ES_ROLE_PRODUCER};
+    CHECK(es_attach(p, &id) < 0);
+    fix_free(f);
+}
