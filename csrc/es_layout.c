@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool add(uint64_t *sum, uint64_t n)
 {
@@ -160,6 +161,15 @@ int es_check(const void *base, uint64_t size)
     return ES_OK;
 }
 
+static uint64_t last_level_cache(void)
+{
+    long size = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    size = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    return size > 0 ? (uint64_t)size : UINT64_C(32) << 20;
+}
+
 int es_map_init(es_map *map, void *base, uint64_t size)
 {
     int rc = es_check(base, size);
@@ -197,6 +207,7 @@ int es_map_init(es_map *map, void *base, uint64_t size)
     map->num_leaves = geo.num_leaves;
     map->flags = geo.flags;
     map->reap_interval_ns = geo.reap_interval_ns;
+    map->streams = size > last_level_cache();
     uint64_t end = o.data, at = 0;
     for (uint32_t l = 0; l < geo.num_leaves; l++) {
         (void)place_leaf(&end, &geo, map->leaf_size[l], &at);

@@ -114,6 +114,7 @@ typedef struct es_map {
     uint64_t batch_size, num_batches, capacity; /* B, K, C = B * K */
     uint32_t num_owners, num_leaves, flags;
     uint64_t reap_interval_ns;
+    bool streams; /* larger than the caches: see es_copy.c */
     uint64_t *leaf_size; /* bytes of one sample, private copy */
     uint8_t **leaf_data; /* leaf_data[l] + index * leaf_size[l] */
 } es_map;

@@ -1,15 +1,15 @@
 """The common case of a send, compiled for one structure of samples.
 
-A send of a few small arrays is mostly interpreter time. Taking the tree apart
-with code written for its structure, and testing each leaf without a loop,
-halves that. Anything out of the ordinary is left to the general path.
+A send of a few small arrays is mostly interpreter time: taking the tree apart,
+testing each leaf, finding its address. Code written for the samples' structure
+does the first, the extension module ``_send`` the others, in a quarter of the
+time. Anything out of the ordinary is left to the general path.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
+from echo_shm import _send
 from echo_shm._core import ffi, lib
 from echo_shm.spec import Spec
 
@@ -17,9 +17,9 @@ _TEMPLATE = """
 def send_at_once(tree):
     try:
 {unpacking}
-        return {checks} and es_send(ring, [{pointers}]) == 0
-    except (ValueError, TypeError, KeyError, IndexError):
+    except (ValueError, TypeError, KeyError):
         return False
+    return send(plan, {leaves})
 """
 
 
@@ -36,20 +36,21 @@ def compile_fast_path(spec: Spec, ring: Any) -> Callable[[Any], bool]:
         unpacking = ["".join(f"a{i}, " for i in range(count)) + "= flatten(tree)"]
     source = _TEMPLATE.format(
         unpacking="\n".join(" " * 8 + line for line in unpacking),
-        checks=" and ".join(
-            f"type(a{i}) is ndarray and a{i}.dtype == d{i} and a{i}.shape == s{i}" for i in range(count)
-        ),
-        pointers=", ".join(f"from_buffer(a{i})" for i in range(count)),
+        leaves=", ".join(f"a{i}" for i in range(count)),
     )
+    plan = _send.make_plan(
+        int(ffi.cast("uintptr_t", ffi.addressof(lib, "es_send"))),
+        int(ffi.cast("uintptr_t", ring)),
+        sum(leaf.nbytes for leaf in spec.leaves),
+        tuple((leaf.dtype, leaf.shape) for leaf in spec.leaves),
+    )
+    # The plan holds the ring's bare address: "ring" keeps what is there.
     scope: dict[str, Any] = {
-        "ring": ring,
         "flatten": spec.treespec.flatten_up_to,
-        "ndarray": np.ndarray,
-        "from_buffer": ffi.from_buffer,
-        "es_send": lib.es_send,
+        "send": _send.send,
+        "plan": plan,
+        "ring": ring,
     }
-    for i, leaf in enumerate(spec.leaves):
-        scope[f"d{i}"], scope[f"s{i}"] = leaf.dtype, leaf.shape
     exec(source, scope)
     send_at_once: Callable[[Any], bool] = scope["send_at_once"]
     return send_at_once

@@ -61,13 +61,13 @@ void es_step_each(const es_step_case *c)
     unsigned before = es_test_failures();
     while (run_to(c, n) && CHECK(n < MAX_STEPS)) {
         if (es_test_failures() != before) {
-            fprintf(stderr, "  in \"%s\", interrupted before step %ld\n", c->name, n);
+            printf("  \"%s\" interrupted before its step %ld\n", c->name, n);
             return;
         }
         n++;
     }
     if (es_test_failures() != before)
-        fprintf(stderr, "  in \"%s\", run one after the other\n", c->name);
+        printf("  \"%s\" run one after the other\n", c->name);
 }
 
 long es_step_count(const es_step_case *c)

@@ -33,6 +33,7 @@ static int num_tests;
 static const struct test *volatile current;
 static atomic_uint failures;
 static uint64_t seed;
+static bool verbose; /* says why a wanted test does not hold */
 
 void es_test_add(const char *file, const char *name, es_test_function *run, bool wanted)
 {
@@ -49,7 +50,7 @@ unsigned es_test_failures(void)
 
 static bool report_this_one(const char *file, int line)
 {
-    if (atomic_fetch_add(&failures, 1) >= MAX_REPORTS)
+    if (atomic_fetch_add(&failures, 1) >= MAX_REPORTS || (current != NULL && current->wanted && !verbose))
         return false;
     const char *base = strrchr(file, '/');
     fprintf(stderr, "  %s:%d: %s: ", base ? base + 1 : file, line, current ? current->name : "?");
@@ -150,6 +151,7 @@ int main(int argc, char **argv)
 {
     const char *given = getenv("ES_TEST_SEED");
     seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 1000003u + (uint64_t)getpid();
+    verbose = getenv("ES_TEST_VERBOSE") != NULL;
     signal(SIGALRM, on_alarm);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1 && strcmp(argv[1], "-l") == 0) {

@@ -1,6 +1,9 @@
 /* The harness: TEST registers, CHECK reports and goes on, REQUIRE reports and leaves.
  *
- *   program [-l] [name-part ...]     ES_TEST_SEED=n repeats a run's random choices
+ *   program [-l] [name-part ...]
+ *
+ * ES_TEST_SEED=n repeats a run's random choices; ES_TEST_VERBOSE=1 says why the
+ * wanted tests do not hold.
  *
  * Each test has a watchdog: a hang aborts the program under the test's name.
  */

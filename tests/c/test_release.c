@@ -68,8 +68,22 @@ TEST(release_out_of_range_is_stale)
     CHECK_EQ(es_release_batch(l, 0, 0), ES_ESTALE);
     CHECK_EQ(es_release_batch(l, 2, 0), ES_ESTALE);
     CHECK_EQ(es_release_batch(l, UINT64_MAX, 0), ES_ESTALE);
-    CHECK_EQ(es_release_batch(l, 0, UINT64_MAX), ES_ESTALE);
     CHECK_EQ(fix_batch_word(l, 0), 0);
+    fix_free(f);
+}
+
+/* The round before the first is no round: nothing is held in it. */
+TEST_WANTED(release_of_round_minus_one_is_stale)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *p = fix_producer(f), *a = fix_learner(f), *b = fix_learner(f);
+    uint64_t round;
+    uint8_t mask[1];
+    fix_send(p, 1);
+    REQUIRE_EQ(fix_take(a, 0, &round), 0);
+    CHECK_EQ(es_committed_mask(b, 0, UINT64_MAX, mask), ES_ESTALE);
+    CHECK_EQ(es_release_batch(b, 0, UINT64_MAX), ES_ESTALE);
+    CHECK_EQ(fix_batch_word(a, 0), es_word(0, a->me, ES_LEASED));
     fix_free(f);
 }
 

@@ -1,0 +1,166 @@
+/* echo_shm._send: the common case of a send, for which cffi's conversions would
+ * cost more than the copy.
+ *
+ * A plan holds what one attachment's samples look like. send(plan, leaf0, leaf1,
+ * ...) tests that each leaf is an array of exactly that dtype and shape,
+ * contiguous, and calls es_send(). Everything else (scalars, strided arrays,
+ * other types, a full ring, errors) makes it return False with nothing sent,
+ * and is Python's to deal with.
+ */
+#define Py_LIMITED_API 0x030A0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#define NPY_NO_DEPRECATED_API NPY_1_23_API_VERSION
+#include <numpy/arrayobject.h>
+#include <stdint.h>
+
+#define PLAN "echo_shm.plan"
+#define MAX_DIMS 64 /* numpy 2's own limit */
+
+/* Copies of samples this large are worth handing the GIL over for (bytes). */
+#define RELEASE_GIL_FROM (64 * 1024)
+
+typedef int (*send_function)(void *ring, void **leaves);
+
+typedef struct {
+    PyObject *dtype;
+    int ndim;
+    npy_intp shape[MAX_DIMS];
+} leaf_plan;
+
+typedef struct {
+    send_function send;
+    void *ring;
+    int release_gil;
+    Py_ssize_t n;
+    leaf_plan leaves[];
+} plan;
+
+static void free_plan(PyObject *capsule)
+{
+    plan *p = PyCapsule_GetPointer(capsule, PLAN);
+    for (Py_ssize_t i = 0; i < p->n; i++)
+        Py_XDECREF(p->leaves[i].dtype);
+    PyMem_Free(p);
+}
+
+static int read_leaf(leaf_plan *leaf, PyObject *dtype, PyObject *shape)
+{
+    Py_ssize_t ndim = PyTuple_Size(shape);
+    if (ndim < 0)
+        return -1;
+    if (ndim > MAX_DIMS || !PyArray_DescrCheck(dtype)) {
+        PyErr_SetString(PyExc_TypeError, "a leaf is (dtype, shape) with at most 64 dimensions");
+        return -1;
+    }
+    leaf->ndim = (int)ndim;
+    for (Py_ssize_t d = 0; d < ndim; d++) {
+        leaf->shape[d] = (npy_intp)PyLong_AsSsize_t(PyTuple_GetItem(shape, d));
+        if (leaf->shape[d] < 0)
+            return -1;
+    }
+    Py_INCREF(dtype);
+    leaf->dtype = dtype;
+    return 0;
+}
+
+/* make_plan(address of es_send, address of the es_ring, bytes a sample, ((dtype, shape), ...)) */
+static PyObject *make_plan(PyObject *module, PyObject *args)
+{
+    unsigned long long function, ring;
+    Py_ssize_t nbytes;
+    PyObject *leaves;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KKnO!", &function, &ring, &nbytes, &PyTuple_Type, &leaves))
+        return NULL;
+    Py_ssize_t n = PyTuple_Size(leaves);
+    plan *p = PyMem_Calloc(1, sizeof *p + (size_t)n * sizeof *p->leaves);
+    if (p == NULL)
+        return PyErr_NoMemory();
+    p->send = (send_function)(uintptr_t)function;
+    p->ring = (void *)(uintptr_t)ring;
+    p->release_gil = nbytes >= RELEASE_GIL_FROM;
+    p->n = n;
+    PyObject *capsule = PyCapsule_New(p, PLAN, free_plan);
+    if (capsule == NULL) {
+        PyMem_Free(p);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *dtype, *shape;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(leaves, i), "OO!", &dtype, &PyTuple_Type, &shape) ||
+            read_leaf(&p->leaves[i], dtype, shape) != 0) {
+            Py_DECREF(capsule);
+            return NULL;
+        }
+    }
+    return capsule;
+}
+
+/* 1 as planned, 0 not, -1 error. */
+static int fits(const leaf_plan *leaf, PyObject *value)
+{
+    if (!PyArray_CheckExact(value))
+        return 0;
+    PyArrayObject *array = (PyArrayObject *)value;
+    if (PyArray_NDIM(array) != leaf->ndim || !PyArray_IS_C_CONTIGUOUS(array))
+        return 0;
+    for (int d = 0; d < leaf->ndim; d++)
+        if (PyArray_DIM(array, d) != leaf->shape[d])
+            return 0;
+    PyObject *dtype = (PyObject *)PyArray_DESCR(array);
+    return dtype == leaf->dtype ? 1 : PyObject_RichCompareBool(dtype, leaf->dtype, Py_EQ);
+}
+
+static PyObject *send_leaves(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    void *few[16], **pointers = few;
+    int code = -1, ok = 1;
+    (void)module;
+    const plan *p = nargs > 0 ? PyCapsule_GetPointer(args[0], PLAN) : NULL;
+    if (p == NULL || nargs != p->n + 1) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "send(plan, leaf0, leaf1, ...): one argument a leaf");
+        return NULL;
+    }
+    if (p->n > (Py_ssize_t)(sizeof few / sizeof *few)) {
+        pointers = PyMem_Malloc((size_t)p->n * sizeof *pointers);
+        if (pointers == NULL)
+            return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < p->n && ok == 1; i++) {
+        ok = fits(&p->leaves[i], args[i + 1]);
+        if (ok == 1)
+            pointers[i] = PyArray_DATA((PyArrayObject *)args[i + 1]);
+    }
+    /* es_send() never sleeps, so a short copy may keep the GIL: giving it up and
+     * getting it back costs as much. The caller's references keep the arrays. */
+    if (ok == 1 && p->release_gil) {
+        Py_BEGIN_ALLOW_THREADS
+        code = p->send(p->ring, pointers);
+        Py_END_ALLOW_THREADS
+    } else if (ok == 1) {
+        code = p->send(p->ring, pointers);
+    }
+    if (pointers != few)
+        PyMem_Free(pointers);
+    return ok < 0 ? NULL : PyBool_FromLong(code == 0);
+}
+
+static PyMethodDef methods[] = {
+    {"make_plan", make_plan, METH_VARARGS, "make_plan(es_send, es_ring, nbytes, leaves) -> plan"},
+    {"send", (PyCFunction)(void (*)(void))send_leaves, METH_FASTCALL, "send(plan, *leaves) -> whether it was sent"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_send", "The common case of a send.", -1, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__send(void)
+{
+    if (PyArray_ImportNumPyAPI() < 0)
+        return NULL;
+    return PyModule_Create(&module);
+}

@@ -1,0 +1,295 @@
+/* Killed at every step: nothing committed is lost or doubled, and the ring goes on. */
+#include "es_scene.h"
+#include "es_test.h"
+
+static uint64_t claim;
+
+static void some_samples(void)
+{
+    scene_open(2, 2, 0);
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+    scene_send(scene.q, 0);
+}
+
+static void send_1(void)
+{
+    scene_send(scene.p, 1);
+}
+
+static void send_three(void)
+{
+    for (uint64_t id = 1; id < 4; id++)
+        scene.sent[id] = 2;
+    int64_t n = fix_send_many(scene.p, 1, 3, 0);
+    for (int64_t i = 0; i < n; i++)
+        scene.sent[1 + i] = 1;
+}
+
+static void reserve_and_abort(void)
+{
+    int64_t pos = es_reserve(scene.p, 0);
+    fix_write(scene.p, (uint64_t)pos, 60);
+    es_reserve_abort(scene.p, (uint64_t)pos);
+}
+
+/* The others go on for laps, with the dead reaped first or not before they have to. */
+static void the_ring_goes_on(void)
+{
+    fix_die(scene.f, scene.p);
+    scene_drain(scene.l, 0);
+    fix_sweep(scene.l);
+    for (uint64_t id = 10; id < 30; id++) {
+        if (!CHECK_EQ(scene_send(scene.q, id), ES_OK))
+            break;
+        scene_drain(scene.l, 0);
+    }
+    scene_settle(scene.l);
+    scene_close();
+}
+
+static void q_sends(void)
+{
+    scene_send(scene.q, 40);
+    scene_drain(scene.l, 0);
+    scene_send(scene.q, 41);
+}
+
+/* Invariants 2, 3, 4, 7 for each kind of producer, alone and with another in between. */
+TEST(producer_killed_at_any_step)
+{
+    void (*const acts[])(void) = {send_1, send_three, reserve_and_abort};
+    for (int i = 0; i < 3; i++)
+        for (int other = 0; other < 2; other++) {
+            es_step_case c = {"producer", some_samples, acts[i], other ? q_sends : NULL, the_ring_goes_on, true};
+            es_step_each(&c);
+            c.kill = false;
+            c.after = the_ring_goes_on;
+            es_step_each(&c);
+        }
+}
+
+static bool released;
+
+static void two_batches(void)
+{
+    released = false;
+    scene_open(2, 2, 0);
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+    for (uint64_t id = 0; id < 4; id++)
+        scene_send(scene.q, id);
+}
+
+static void take_and_release(void)
+{
+    uint64_t round;
+    int64_t j = fix_take(scene.m, 0, &round);
+    if (j < 0)
+        return;
+    es_release_batch(scene.m, (uint64_t)j, round);
+    released = true;
+    for (int i = 0; i < 2; i++) /* counted as delivered only if it was released */
+        scene.got[2 * j + i]++;
+}
+
+static void lease_comes_back_unless_released(void)
+{
+    bool given = fix_batch_word(scene.l, 0) == es_word(1, 0, ES_FILL);
+    if (given && !released) /* died right after the word: delivered, in its own eyes */
+        for (int i = 0; i < 2; i++)
+            scene.got[i]++;
+    fix_die(scene.f, scene.m);
+    fix_sweep(scene.l);
+    for (uint64_t id = 10; id < 30; id++) {
+        scene_drain(scene.l, 0);
+        if (!CHECK_EQ(scene_send(scene.q, id), ES_OK))
+            break;
+    }
+    scene_settle(scene.l);
+    scene_close();
+}
+
+/* A lease comes back if its learner died before giving the space back, and never after. */
+TEST(learner_killed_at_any_step)
+{
+    es_step_case c = {"take, release", two_batches, take_and_release, NULL, lease_comes_back_unless_released, true};
+    es_step_each(&c);
+}
+
+static es_ring *reaper;
+
+static void two_dead(void)
+{
+    uint64_t round;
+    scene_open(2, 3, 0);
+    for (uint64_t id = 0; id < 3; id++)
+        scene_send(scene.q, id);
+    CHECK_EQ(es_claim(scene.p, &claim), ES_OK);
+    scene_send(scene.q, 3);
+    CHECK_EQ(fix_take(scene.m, 0, &round), 0);
+    CHECK_EQ(fix_take(scene.l, 0, &round), ES_EMPTY);
+    reaper = fix_learner(scene.f);
+    fix_die(scene.f, scene.p);
+    fix_die(scene.f, scene.m);
+}
+
+static void reaper_sweeps(void)
+{
+    fix_sweep(reaper);
+}
+
+/* The kernel would drop every byte of the dead reaper. */
+static void bytes_of_the_dead_fall_free(void)
+{
+    uint32_t high = es_owners_high(&scene.l->map);
+    for (uint32_t i = 0; i < high; i++)
+        if (i != scene.l->me && i != scene.q->me)
+            es_locks_drop(scene.f->locks, i);
+}
+
+static void sweep_is_done_again(void)
+{
+    bytes_of_the_dead_fall_free();
+    fix_sweep(scene.l);
+    CHECK_EQ(fix_batch_word(scene.l, 0), es_word(0, 0, ES_FILL));
+    CHECK_EQ(fix_slot_word(scene.l, 3), es_word(1, 0, ES_REOPEN));
+    CHECK_EQ(scene_send(scene.q, 4), ES_OK); /* q had looked for holes before */
+    CHECK_EQ(fix_slot_word(scene.l, 3), es_word(1, scene.q->me, ES_COMMITTED));
+    es_owner_info info;
+    for (uint32_t i = 0; i < es_owners_high(&scene.l->map); i++)
+        if (es_next_owner(scene.l, i, &info) == i)
+            CHECK(i == scene.l->me || i == scene.q->me);
+    scene_drain(scene.l, 0); /* l had looked everywhere before, and finds the batch given back */
+    for (int id = 0; id < 5; id++)
+        CHECK_EQ(scene.got[id], id != 3); /* 3 is alone in the last batch */
+    scene_settle(scene.l);
+    scene_close();
+}
+
+static void everybody_looked_before(void)
+{
+    two_dead();
+    scene.got[0] = scene.got[1] = 0;
+    uint64_t round;
+    CHECK_EQ(fix_take(scene.l, 0, &round), ES_EMPTY);
+}
+
+/* Invariant 9: a reaper killed at any step is followed by one that finishes the work. */
+TEST(reaper_killed_at_any_step)
+{
+    es_step_case c = {"reap", everybody_looked_before, reaper_sweeps, NULL, sweep_is_done_again, true};
+    es_step_each(&c);
+}
+
+static void q_and_l_work(void)
+{
+    scene_send(scene.q, 5);
+    scene_drain(scene.l, 0);
+}
+
+static void nothing_is_lost(void)
+{
+    bytes_of_the_dead_fall_free();
+    fix_sweep(scene.l);
+    scene_drain(scene.l, 0);
+    for (uint64_t id = 10; id < 20; id++) {
+        CHECK_EQ(scene_send(scene.q, id), ES_OK);
+        scene_drain(scene.l, 0);
+    }
+    scene_settle(scene.l);
+    scene_close();
+}
+
+/* A reap with others at work in the middle of it, finished or not. */
+TEST(reap_among_others_at_any_step)
+{
+    for (int kill = 0; kill < 2; kill++) {
+        es_step_case c = {"reap, others", two_dead, reaper_sweeps, q_and_l_work, nothing_is_lost, kill};
+        es_step_each(&c);
+    }
+}
+
+static void p_holds_a_claim(void)
+{
+    scene_open(2, 2, 0);
+    scene_send(scene.q, 0);
+    CHECK_EQ(es_claim(scene.p, &claim), ES_OK);
+    scene_send(scene.q, 2);
+}
+
+static void p_detaches(void)
+{
+    es_detach(scene.p);
+}
+
+static void m_detaches(void)
+{
+    uint64_t round;
+    fix_take(scene.m, 0, &round);
+    es_detach(scene.m);
+}
+
+static void leaver_is_gone(void)
+{
+    bytes_of_the_dead_fall_free();
+    fix_sweep(scene.l);
+    CHECK_EQ(es_owner_learner_alive(&scene.l->map, scene.f->locks), 1);
+    es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 1};
+    CHECK_EQ(es_owner_register(&scene.l->map, scene.f->locks, &id), scene.p->me); /* its index is free */
+    nothing_is_lost();
+}
+
+static void leased_batch_is_out(void)
+{
+    for (int id = 0; id < 4; id++)
+        scene.sent[id] = 2; /* released by leaving, or given back by dying */
+    bytes_of_the_dead_fall_free();
+    nothing_is_lost();
+}
+
+/* Leaving, killed in the middle, is a death like any other. */
+TEST(leaver_killed_at_any_step)
+{
+    for (int other = 0; other < 2; other++) {
+        es_step_case c = {"detach", p_holds_a_claim, p_detaches, other ? q_and_l_work : NULL, leaver_is_gone, true};
+        es_step_each(&c);
+        es_step_case d = {"detach with a lease", two_batches, m_detaches, NULL, leased_batch_is_out, true};
+        es_step_each(&d);
+    }
+}
+
+static void attach_one(void)
+{
+    es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 1};
+    scene.rc = es_owner_register(&scene.f->rings[0]->map, scene.f->locks, &id);
+}
+
+static void attach_another(void)
+{
+    es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 2};
+    int64_t other = es_owner_register(&scene.q->map, scene.f->locks, &id);
+    CHECK(other >= 0);
+    CHECK_EQ(scene.q->map.owners[other].pid, 2);
+    scene.got[0] = (int)other;
+}
+
+static void nobody_shares_an_index(void)
+{
+    CHECK(scene.rc != scene.got[0] || scene.rc == 0);
+    if (scene.rc != 0)
+        CHECK_EQ(scene.q->map.owners[scene.rc].pid, 1);
+    bytes_of_the_dead_fall_free();
+    fix_sweep(scene.l);
+    es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 3};
+    for (int i = 0; i < FIX_PRODUCERS - 1; i++) /* all but q's */
+        CHECK(es_owner_register(&scene.q->map, scene.f->locks, &id) >= 0);
+    scene_close();
+}
+
+/* Registration killed at any step leaks no entry; run to its end it shares none. */
+TEST(registrant_killed_at_any_step)
+{
+    for (int kill = 0; kill < 2; kill++) {
+        es_step_case c = {"register", some_samples, attach_one, attach_another, nobody_shares_an_index, kill};
+        es_step_each(&c);
+    }
+}

@@ -1,0 +1,226 @@
+/* The end of a stream against everything that may cross it. */
+#include "es_scene.h"
+#include "es_test.h"
+
+static uint64_t claim;
+static bool with_wait;
+
+static void one_sent_one_claimed(void)
+{
+    scene_open(2, 2, 0);
+    scene_send(scene.q, 0);
+    CHECK_EQ(es_claim(scene.p, &claim), ES_OK);
+}
+
+static void closed_with_a_claim(void)
+{
+    one_sent_one_claimed();
+    es_close_stream(scene.q);
+}
+
+static void drain(void)
+{
+    scene.ended = scene_drain(scene.l, 0) == ES_ENDED;
+}
+
+static void close_and_drain(void)
+{
+    es_close_stream(scene.m);
+    drain();
+}
+
+/* Nothing is delivered to a learner that was told the end, so nothing may be left then. */
+static void ended_means_all_delivered(void)
+{
+    if (!scene.ended)
+        scene_drain(scene.l, 0);
+    for (int id = 0; id < SCENE_IDS; id++)
+        CHECK_EQ(scene.got[id], scene.sent[id]);
+    scene_settle(scene.l);
+    scene_close();
+}
+
+static void abort_claim(void)
+{
+    es_reserve_abort(scene.p, claim);
+}
+
+static void commit_claim(void)
+{
+    fix_write(scene.p, claim, 1);
+    scene.sent[1] = es_reserve_commit(scene.p, claim) == ES_OK;
+}
+
+static void p_detaches(void)
+{
+    es_detach(scene.p);
+}
+
+static void m_reaps_p(void)
+{
+    fix_die(scene.f, scene.p);
+    fix_sweep(scene.m);
+}
+
+static void send_3(void)
+{
+    scene_send(scene.p, 3);
+}
+
+static void some_sent(void)
+{
+    scene_open(2, 2, 0);
+    for (uint64_t id = 0; id < 3; id++)
+        scene_send(scene.q, id);
+}
+
+static void both_ways(es_step_case c)
+{
+    es_step_each(&c);
+    void (*act)(void) = c.act;
+    c.act = c.meanwhile;
+    c.meanwhile = act;
+    es_step_each(&c);
+}
+
+/* A commit under way at the end is delivered, or refused. */
+TEST(end_against_a_commit)
+{
+    both_ways((es_step_case){"drain, commit", closed_with_a_claim, drain, commit_claim, ended_means_all_delivered,
+                             false});
+}
+
+/* A send that crosses the close is delivered, or refused. */
+TEST(end_against_a_send)
+{
+    both_ways((es_step_case){"send, close and drain", some_sent, send_3, close_and_drain, ended_means_all_delivered,
+                             false});
+}
+
+/* A claim re-opened between the learner's seal and its search for claims does not end the stream early. */
+TEST_WANTED(end_against_an_abort)
+{
+    both_ways((es_step_case){"drain, abort", closed_with_a_claim, drain, abort_claim, ended_means_all_delivered,
+                             false});
+}
+
+/* The same when the claimant leaves. */
+TEST_WANTED(end_against_a_leaver)
+{
+    both_ways((es_step_case){"drain, detach", closed_with_a_claim, drain, p_detaches, ended_means_all_delivered,
+                             false});
+}
+
+/* The same when another process reaps it. */
+TEST_WANTED(end_against_a_reaper)
+{
+    both_ways((es_step_case){"drain, reap", closed_with_a_claim, drain, m_reaps_p, ended_means_all_delivered,
+                             false});
+}
+
+static void wait_for_the_end(void)
+{
+    es_snapshot snap;
+    with_wait = true;
+    scene.rc = es_take(scene.l, 0, 1000, &snap);
+}
+
+static void waiter_missed_nothing(void)
+{
+    if (scene.rc < 0 && scene.rc != ES_ENDED && es_step_parked(&scene.l->map.hdr->ready_seq))
+        CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+    scene_close();
+}
+
+static void empty_ring(void)
+{
+    scene_open(2, 2, 0);
+}
+
+static void close_by_m(void)
+{
+    es_close_stream(scene.m);
+}
+
+/* A learner that waits for the end is told: by the close, by the last commit, by the last abort. */
+TEST(waiter_for_the_end_is_woken)
+{
+    both_ways((es_step_case){"close, take", empty_ring, close_by_m, wait_for_the_end, waiter_missed_nothing, false});
+    both_ways((es_step_case){"commit, take", closed_with_a_claim, commit_claim, wait_for_the_end,
+                             waiter_missed_nothing, false});
+    both_ways((es_step_case){"abort, take", closed_with_a_claim, abort_claim, wait_for_the_end,
+                             waiter_missed_nothing, false});
+}
+
+static void flush_by_m(void)
+{
+    es_flush_stream(scene.m);
+}
+
+static void all_come_after_another_flush(void)
+{
+    es_flush_stream(scene.l);
+    scene_drain(scene.l, ES_TAKE_SHORT);
+    for (uint64_t id = 10; id < 20; id++) {
+        CHECK_EQ(scene_send(scene.q, id), ES_OK);
+        es_flush_stream(scene.l);
+        scene_drain(scene.l, ES_TAKE_SHORT);
+    }
+    for (int id = 0; id < SCENE_IDS; id++)
+        CHECK_EQ(scene.got[id], scene.sent[id]);
+    scene_settle(scene.l);
+    scene_close();
+}
+
+/* A flush crossed by a send loses nothing, and the ring goes on. */
+TEST(flush_against_a_send)
+{
+    both_ways((es_step_case){"flush, send", some_sent, flush_by_m, send_3, all_come_after_another_flush, false});
+}
+
+static void closer_died(void)
+{
+    scene_settle(scene.l); /* closes again */
+    scene_close();
+}
+
+/* A creator killed while it closes: whoever closes again finishes it. */
+TEST(closer_killed_at_any_step)
+{
+    es_step_case c = {"close", some_sent, close_by_m, NULL, closer_died, true};
+    es_step_each(&c);
+}
+
+static uint64_t round_of_m;
+
+static void m_holds_a_lease(void)
+{
+    scene_open(1, 2, 0);
+    scene_send(scene.q, 0);
+    CHECK_EQ(fix_take(scene.m, 0, &round_of_m), 0);
+    scene.got[0] = 1;
+}
+
+static void m_releases(void)
+{
+    es_release_batch(scene.m, 0, round_of_m);
+}
+
+static void close_drain_send(void)
+{
+    scene_send(scene.p, 1);
+    close_and_drain();
+}
+
+static void both_learners_see_the_end(void)
+{
+    scene_drain(scene.m, 0); /* whoever releases across the close looks again */
+    ended_means_all_delivered();
+}
+
+/* A release that crosses the close leaves nothing behind that its own next take does not find. */
+TEST(end_against_a_release)
+{
+    both_ways((es_step_case){"release, close", m_holds_a_lease, m_releases, close_drain_send,
+                             both_learners_see_the_end, false});
+}

@@ -1,0 +1,253 @@
+/* No wake-up is lost: a waiter and a waker interrupt each other at every step. */
+#include "es_scene.h"
+#include "es_test.h"
+
+#define SLICE 1000
+
+static int64_t batch_of_l;
+static uint64_t claim;
+
+static void take_wait(void)
+{
+    es_snapshot snap;
+    scene.rc = es_take(scene.l, 0, SLICE, &snap);
+}
+
+static void send_wait(void)
+{
+    scene.rc = fix_send_wait(scene.q, 9, SLICE);
+}
+
+static void send_1(void)
+{
+    fix_send(scene.p, 1);
+}
+
+static void half_a_batch(void)
+{
+    scene_open(2, 2, 0);
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+    fix_send(scene.q, 0);
+}
+
+/* A learner still parked, or one that timed out, has nothing to take. */
+static void learner_missed_nothing(void)
+{
+    if (scene.rc < 0 && es_step_parked(&scene.l->map.hdr->ready_seq))
+        CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+    scene_close();
+}
+
+/* A producer still parked finds the ring full. */
+static void producer_missed_nothing(void)
+{
+    if (scene.rc < 0 && es_step_parked(&scene.l->map.hdr->space_seq))
+        CHECK_EQ(fix_send(scene.q, 9), ES_FULL);
+    scene_close();
+}
+
+static void full_ring_with_a_lease(void)
+{
+    uint64_t round;
+    scene_open(1, 2, 0);
+    fix_send(scene.p, 0);
+    fix_send(scene.p, 1);
+    batch_of_l = fix_take(scene.l, 0, &round);
+}
+
+static void release(void)
+{
+    es_release_batch(scene.l, (uint64_t)batch_of_l, 0);
+}
+
+static void full_ring_with_a_claim(void)
+{
+    scene_open(2, 1, 0);
+    CHECK_EQ(es_claim(scene.p, &claim), ES_OK);
+    fix_send(scene.q, 0);
+    CHECK_EQ(fix_send(scene.q, 0), ES_FULL); /* has looked for holes */
+}
+
+static void abort_claim(void)
+{
+    es_reserve_abort(scene.p, claim);
+}
+
+static void detach_p(void)
+{
+    es_detach(scene.p);
+}
+
+static void dead_claim(void)
+{
+    full_ring_with_a_claim();
+    fix_die(scene.f, scene.p);
+}
+
+static void dead_lease(void)
+{
+    uint64_t round;
+    scene_open(1, 2, 0);
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+    fix_send(scene.p, 1);
+    CHECK_EQ(fix_take(scene.m, 0, &round), 0);
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+    fix_die(scene.f, scene.m);
+}
+
+static void sweep_by_q(void)
+{
+    fix_sweep(scene.q);
+}
+
+static void sweep_by_l(void)
+{
+    fix_sweep(scene.l);
+}
+
+static void both_ways(es_step_case c)
+{
+    es_step_each(&c);
+    void (*act)(void) = c.act;
+    c.act = c.meanwhile;
+    c.meanwhile = act;
+    es_step_each(&c);
+}
+
+/* The explorer itself: an operation has steps, and each is visited. */
+TEST(every_step_is_visited)
+{
+    es_step_case c = {"send", half_a_batch, send_1, NULL, scene_close, false};
+    CHECK(es_step_count(&c) >= 8);
+}
+
+/* Invariant 8, learners: a commit that completes a batch. */
+TEST(commit_against_a_parking_learner)
+{
+    both_ways((es_step_case){"send, take", half_a_batch, send_1, take_wait, learner_missed_nothing, false});
+}
+
+/* Invariant 8, producers: a release. */
+TEST(release_against_a_parking_producer)
+{
+    both_ways((es_step_case){"release, send", full_ring_with_a_lease, release, send_wait, producer_missed_nothing,
+                             false});
+}
+
+/* Invariant 8, producers: a hole made by an abort, by leaving, by the reaper. */
+TEST(hole_against_a_parking_producer)
+{
+    both_ways((es_step_case){"abort, send", full_ring_with_a_claim, abort_claim, send_wait, producer_missed_nothing,
+                             false});
+    both_ways((es_step_case){"detach, send", full_ring_with_a_claim, detach_p, send_wait, producer_missed_nothing,
+                             false});
+    both_ways((es_step_case){"reap, send", dead_claim, sweep_by_l, send_wait, producer_missed_nothing, false});
+}
+
+/* Invariant 8, learners: a batch given back. */
+TEST(batch_given_back_against_a_parking_learner)
+{
+    both_ways((es_step_case){"reap, take", dead_lease, sweep_by_q, take_wait, learner_missed_nothing, false});
+}
+
+static void register_again(void)
+{
+    es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 1};
+    if (es_owner_register(&scene.q->map, scene.f->locks, &id) != scene.p->me)
+        return;
+    /* The index is somebody else's now: its sweep and its wake-ups must be over. */
+    CHECK_EQ(fix_slot_word(scene.q, 0), es_word(1, 0, ES_REOPEN));
+    CHECK(scene.q->map.hdr->reopen_seq != 0);
+    CHECK(scene.q->map.hdr->returned_seq != 0);
+    CHECK(scene.q->map.hdr->ready_seq != 0);
+    CHECK(scene.q->map.hdr->space_seq != 0);
+}
+
+/* Invariant 10: the entry is free only when nothing of the reap is left to do. */
+TEST(index_is_free_only_when_the_reap_is_over)
+{
+    es_step_case c = {"reap, register", dead_claim, sweep_by_l, register_again, scene_close, false};
+    es_step_each(&c);
+    c.before = full_ring_with_a_claim;
+    c.act = detach_p;
+    c.meanwhile = NULL; /* leaving gives no lease back, so returned_seq does not move */
+    es_step_each(&c);
+}
+
+static void take_release_and_send_again(void)
+{
+    fix_take_k(scene.l, 0);
+    for (uint64_t i = 2; i < 5; i++)
+        fix_send(scene.q, i);
+}
+
+static void whoever_waits_is_woken_by_the_last_commit(void)
+{
+    es_snapshot snap;
+    while (fix_take_k(scene.l, 0) >= 0)
+        ;
+    uint64_t into = fix_tail(scene.l) % scene.l->map.batch_size;
+    scene.rc = es_take(scene.l, 0, SLICE, &snap);
+    for (uint64_t i = into; i < scene.l->map.batch_size; i++)
+        fix_send(scene.q, 7);
+    CHECK(!es_step_parked(&scene.l->map.hdr->ready_seq));
+    scene_close();
+}
+
+static void release_of_three(void)
+{
+    uint64_t round;
+    scene_open(3, 1, 0);
+    for (uint64_t i = 0; i < 3; i++)
+        fix_send(scene.p, i);
+    batch_of_l = fix_take(scene.l, 0, &round);
+}
+
+static void send_two_by_q(void)
+{
+    fix_send(scene.q, 3);
+    fix_send(scene.q, 4);
+}
+
+/* A count that arrives a lap late, or is zeroed around a commit, leaves the next batch able to wake. */
+TEST(late_or_early_counts_still_wake)
+{
+    both_ways((es_step_case){"send, take and release", half_a_batch, send_1, take_release_and_send_again,
+                             whoever_waits_is_woken_by_the_last_commit, false});
+    both_ways((es_step_case){"release, send", release_of_three, release, send_two_by_q,
+                             whoever_waits_is_woken_by_the_last_commit, false});
+}
+
+static void laps_go_by(void)
+{
+    for (int i = 0; i < 3; i++) {
+        fix_take_k(scene.l, 0);
+        fix_send(scene.q, 20 + (uint64_t)i);
+        fix_take_k(scene.l, 0);
+    }
+    fix_take_k(scene.l, 0);
+}
+
+static void send_1_noting(void)
+{
+    scene.rc = fix_send(scene.p, 1);
+}
+
+static void ring_had_room(void)
+{
+    CHECK_EQ(scene.rc, ES_OK);
+    scene_close();
+}
+
+static void one_slot_taken(void)
+{
+    scene_open(1, 2, 0);
+    fix_send(scene.q, 0);
+}
+
+/* Invariant 7: a claim whose position has gone stale looks again, the ring is not full. */
+TEST(stale_position_is_not_full)
+{
+    es_step_case c = {"send, laps", one_slot_taken, send_1_noting, laps_go_by, ring_had_room, false};
+    es_step_each(&c);
+}
