@@ -5,10 +5,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct es_locks {
     int fd;
+    dev_t device;
+    ino_t inode;
     uint32_t count;
     atomic_uchar *held; /* bytes that this process holds */
     es_locks *next;
@@ -57,7 +60,11 @@ es_locks *es_locks_new(int fd, uint32_t count)
     es_locks *locks = malloc(sizeof *locks);
     if (locks == NULL)
         return NULL;
-    *locks = (es_locks){.fd = fd, .count = count, .held = calloc(count, sizeof *locks->held)};
+    struct stat status = {0};
+    if (fd >= 0)
+        fstat(fd, &status);
+    *locks = (es_locks){.fd = fd, .device = status.st_dev, .inode = status.st_ino, .count = count};
+    locks->held = calloc(count, sizeof *locks->held);
     if (locks->held == NULL) {
         free(locks);
         return NULL;
@@ -79,9 +86,14 @@ void es_locks_free(es_locks *locks)
             *at = locks->next;
             break;
         }
-    pthread_mutex_unlock(&all_lock);
-    if (locks->fd >= 0)
+    /* Another thread may have opened the file anew meanwhile and taken locks, which
+     * closing our descriptor would drop. Then it stays open; that is rare. */
+    bool shared = false;
+    for (const es_locks *l = all; l != NULL; l = l->next)
+        shared = shared || (l->fd >= 0 && l->device == locks->device && l->inode == locks->inode);
+    if (locks->fd >= 0 && !shared)
         close(locks->fd);
+    pthread_mutex_unlock(&all_lock);
     free(locks->held);
     free(locks);
 }

@@ -18,7 +18,8 @@ from echo_shm.errors import (
     WorkerError,
 )
 from echo_shm.metrics import HistSnapshot, SampleInfo
-from echo_shm.server import Lease, Sample, Server, Transport
+from echo_shm.sample import Sample
+from echo_shm.server import Lease, Server, Transport
 from echo_shm.spawn import WorkerGroup
 from echo_shm.trajectory_accumulator import TrajectoryAccumulator
 

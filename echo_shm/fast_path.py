@@ -9,8 +9,8 @@ time. Anything out of the ordinary is left to the general path.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from echo_shm import _send
 from echo_shm._core import ffi, lib
+from echo_shm._send import make_plan, send
 from echo_shm.spec import Spec
 
 _TEMPLATE = """
@@ -38,7 +38,7 @@ def compile_fast_path(spec: Spec, ring: Any) -> Callable[[Any], bool]:
         unpacking="\n".join(" " * 8 + line for line in unpacking),
         leaves=", ".join(f"a{i}" for i in range(count)),
     )
-    plan = _send.make_plan(
+    plan = make_plan(
         int(ffi.cast("uintptr_t", ffi.addressof(lib, "es_send"))),
         int(ffi.cast("uintptr_t", ring)),
         sum(leaf.nbytes for leaf in spec.leaves),
@@ -47,7 +47,7 @@ def compile_fast_path(spec: Spec, ring: Any) -> Callable[[Any], bool]:
     # The plan holds the ring's bare address: "ring" keeps what is there.
     scope: dict[str, Any] = {
         "flatten": spec.treespec.flatten_up_to,
-        "send": _send.send,
+        "send": send,
         "plan": plan,
         "ring": ring,
     }

@@ -1,25 +1,12 @@
-"""Segments: create, find, attach, map, unlink, and collect what killed creators left.
-
-A segment named ``run`` is two files. ``echo_shm.run`` is the POSIX
-shared-memory object with the ring. ``echo_shm_locks.run``, the sidecar, is
-empty: only record locks on its bytes matter. Byte ``i`` is held by owner ``i``
-for as long as it lives, and a byte past all owners by the segment's creator,
-from before the segment exists until it is unlinked. When nobody holds any
-byte, nobody is attached, and the segment is garbage.
-"""
+"""Segments: create, attach, map, unlink, and collect what killed creators left."""
 
 import contextlib
 import errno
 import fcntl
 import mmap
 import os
-import re
 import secrets
-import stat
-import tempfile
-import threading
 import time
-import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,37 +14,23 @@ import posix_ipc
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
+from echo_shm.sidecar import (
+    CREATOR_BYTE,
+    Sidecar,
+    check_name,
+    collection_lock,
+    ipc_name,
+    is_linked,
+    is_open_here,
+    open_sidecar,
+    sidecar_path,
+    unlink_sidecar,
+)
+from echo_shm.sidecar import names as names
 from echo_shm.spec import Array, Spec
-
-_SEGMENT_PREFIX = "echo_shm."
-_SIDECAR_PREFIX = "echo_shm_locks."
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
-
-#: Where POSIX shared memory shows as files, on Linux; elsewhere sidecars go to the temporary directory.
-_SHM_DIR = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 #: Space is allocated in steps: a signal interrupts posix_fallocate, which then starts its step again.
 _ALLOCATION_STEP = 64 << 20
-
-#: The sidecar's byte that a segment's creator holds; the owners' bytes lie below.
-_CREATOR_BYTE: int = lib.es_creator_byte()
-
-
-def check_name(name: str) -> str:
-    """Returns ``name``, or raises ValueError when no segment can be called so."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(
-            f"bad segment name {name!r}: use 1 to 200 letters, digits, '.', '_' and '-', not starting with '.'"
-        )
-    return name
-
-
-def _sidecar_path(name: str) -> str:
-    return os.path.join(_SHM_DIR or tempfile.gettempdir(), _SIDECAR_PREFIX + name)
-
-
-def _ipc_name(name: str) -> str:
-    return "/" + _SEGMENT_PREFIX + name
 
 
 class Geometry(NamedTuple):
@@ -98,64 +71,6 @@ class Geometry(NamedTuple):
             detailed_metrics=bool(geo.flags & lib.ES_FLAG_DETAILED),
             reap_interval=geo.reap_interval_ns / 1e9,
         )
-
-
-# --- sidecars -----------------------------------------------------------------
-
-
-class Sidecar:
-    """This process's locks on one sidecar file. There is never more than one of them for a file."""
-
-    def __init__(self, fd: int) -> None:
-        self.locks = ffi.gc(lib.es_locks_new(fd, _CREATOR_BYTE + 1), lib.es_locks_free)
-
-    def try_lock(self, byte: int) -> bool:
-        """Takes a byte; False when somebody, this process included, holds it."""
-        code = lib.es_locks_try(self.locks, byte)
-        if code not in (0, -errno.EAGAIN):
-            raise error_from(code, "the segment's lock file")
-        return bool(code == 0)
-
-
-_sidecars: "weakref.WeakValueDictionary[tuple[int, int, int], Sidecar]" = weakref.WeakValueDictionary()
-_sidecars_lock = threading.RLock()
-
-
-def _open_sidecar(name: str, *, create: bool) -> Sidecar:
-    """Opens a sidecar through the process-wide registry.
-
-    Closing any descriptor of the file would drop every lock that this process
-    has on it, so a file that is open here already is never opened again.
-    """
-    path = _sidecar_path(name)
-    with _sidecars_lock:
-        if not create:
-            known = os.stat(path, follow_symlinks=False)
-            found = _sidecars.get((lib.es_fork_generation(), known.st_dev, known.st_ino))
-            if found is not None:
-                return found
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
-        fd = os.open(path, flags, 0o600)
-        status = os.fstat(fd)
-        if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
-            os.close(fd)
-            raise SegmentError(f"{path} does not belong to this user (uid {status.st_uid}); it is not trusted")
-        sidecar = Sidecar(fd)
-        _sidecars[lib.es_fork_generation(), status.st_dev, status.st_ino] = sidecar
-        return sidecar
-
-
-def _is_open_here(status: os.stat_result) -> bool:
-    with _sidecars_lock:
-        return (lib.es_fork_generation(), status.st_dev, status.st_ino) in _sidecars
-
-
-def _is_linked(name: str) -> bool:
-    """Whether the sidecar that is open here still goes by its name."""
-    try:
-        return _is_open_here(os.stat(_sidecar_path(name), follow_symlinks=False))
-    except FileNotFoundError:
-        return False
 
 
 # --- segments -----------------------------------------------------------------
@@ -218,11 +133,11 @@ class Segment:
             )
         with contextlib.ExitStack() as undo:
             sidecar = _create_sidecar(name)
-            undo.callback(_unlink_sidecar, name)
+            undo.callback(unlink_sidecar, name)
             # gc may have locked and removed the file between its making and our lock
-            if not sidecar.try_lock(_CREATOR_BYTE) or not _is_linked(name):
+            if not sidecar.try_lock(CREATOR_BYTE) or not is_linked(name):
                 raise SegmentError(f"segment {name!r} was taken for garbage by `echo-shm gc` just now; try again")
-            undo.callback(lib.es_locks_drop, sidecar.locks, _CREATOR_BYTE)
+            undo.callback(lib.es_locks_drop, sidecar.locks, CREATOR_BYTE)
             mapping = _create_mapping(name, size, undo)
             uuid = ffi.new("uint8_t[16]", secrets.token_bytes(16))
             base = ffi.from_buffer("uint8_t[]", mapping)
@@ -251,7 +166,7 @@ class Segment:
         """
         check_name(name)
         try:
-            shm = posix_ipc.SharedMemory(_ipc_name(name), read_only=read_only)
+            shm = posix_ipc.SharedMemory(ipc_name(name), read_only=read_only)
         except posix_ipc.ExistentialError:
             raise SegmentError(f"no segment is named {name!r}: `echo-shm ls` lists those that exist") from None
         except posix_ipc.PermissionsError:
@@ -273,7 +188,7 @@ class Segment:
             raise SegmentError(f"segment {name!r} is another one than the handle's: that one was closed since")
         if not read_only:
             try:
-                segment.sidecar = _open_sidecar(name, create=False)
+                segment.sidecar = open_sidecar(name, create=False)
             except FileNotFoundError:
                 raise SegmentError(f"segment {name!r} was closed just now, or its lock file was deleted") from None
         return segment
@@ -286,20 +201,20 @@ class Segment:
 
     def is_linked(self) -> bool:
         """Whether others can still find this segment by its name."""
-        return _is_linked(self.name)
+        return is_linked(self.name)
 
     def unlink(self) -> None:
         """Removes the name, and drops the creator's lock. Those attached keep their mapping."""
         with contextlib.suppress(posix_ipc.ExistentialError):
-            posix_ipc.unlink_shared_memory(_ipc_name(self.name))
-        _unlink_sidecar(self.name)
+            posix_ipc.unlink_shared_memory(ipc_name(self.name))
+        unlink_sidecar(self.name)
         if self.sidecar is not None:
-            lib.es_locks_drop(self.sidecar.locks, _CREATOR_BYTE)
+            lib.es_locks_drop(self.sidecar.locks, CREATOR_BYTE)
 
 
 def _create_sidecar(name: str) -> Sidecar:
     try:
-        return _open_sidecar(name, create=True)
+        return open_sidecar(name, create=True)
     except FileExistsError:
         raise SegmentError(
             f"a segment named {name!r} exists already. Is it in use (`echo-shm ls`)? Then choose another name, or "
@@ -308,17 +223,12 @@ def _create_sidecar(name: str) -> Sidecar:
         ) from None
 
 
-def _unlink_sidecar(name: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(_sidecar_path(name))
-
-
 def _create_mapping(name: str, size: int, undo: contextlib.ExitStack) -> mmap.mmap:
     try:
-        shm = posix_ipc.SharedMemory(_ipc_name(name), posix_ipc.O_CREX, mode=0o600)
+        shm = posix_ipc.SharedMemory(ipc_name(name), posix_ipc.O_CREX, mode=0o600)
     except posix_ipc.ExistentialError:
         raise SegmentError(f"a segment named {name!r} exists already, without a lock file; remove it by hand") from None
-    undo.callback(posix_ipc.unlink_shared_memory, _ipc_name(name))
+    undo.callback(posix_ipc.unlink_shared_memory, ipc_name(name))
     try:
         _allocate(shm.fd, name, size)
         return mmap.mmap(shm.fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
@@ -380,16 +290,6 @@ class Listing(NamedTuple):
     fault: str
 
 
-def names() -> list[str]:
-    """The names of this machine's segments, in order; also of sidecars whose segment is not made yet."""
-    if _SHM_DIR is None:
-        found = {entry for entry in os.listdir(tempfile.gettempdir()) if entry.startswith(_SIDECAR_PREFIX)}
-    else:
-        found = {e for e in os.listdir(_SHM_DIR) if e.startswith((_SEGMENT_PREFIX, _SIDECAR_PREFIX))}
-    stripped = {e.removeprefix(_SIDECAR_PREFIX).removeprefix(_SEGMENT_PREFIX) for e in found}
-    return sorted(name for name in stripped if _NAME.fullmatch(name))
-
-
 def listing(name: str) -> Listing:
     """Looks at a segment without joining it.
 
@@ -398,7 +298,7 @@ def listing(name: str) -> Listing:
 
     """
     try:
-        sidecar = _open_sidecar(name, create=False)
+        sidecar = open_sidecar(name, create=False)
     except FileNotFoundError:
         raise SegmentError(f"segment {name!r} has no lock file: who uses it cannot be told") from None
     except PermissionError:
@@ -411,7 +311,7 @@ def listing(name: str) -> Listing:
     return Listing(
         name=name,
         locked=lib.es_locks_any(sidecar.locks) != 0,
-        creator_alive=lib.es_locks_held(sidecar.locks, _CREATOR_BYTE) != 0,
+        creator_alive=lib.es_locks_held(sidecar.locks, CREATOR_BYTE) != 0,
         segment=segment,
         fault=fault,
     )
@@ -422,11 +322,11 @@ def collect(name: str) -> bool:
 
     The whole sidecar is locked meanwhile, so nobody can join what is being removed.
     """
-    path = _sidecar_path(name)
-    with _sidecars_lock:
+    path = sidecar_path(name)
+    with collection_lock:
         try:
             status = os.stat(path, follow_symlinks=False)
-            if status.st_uid != os.geteuid() or _is_open_here(status):
+            if status.st_uid != os.geteuid() or is_open_here(status):
                 return False
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
@@ -436,8 +336,8 @@ def collect(name: str) -> bool:
             if os.fstat(fd).st_ino != os.stat(path, follow_symlinks=False).st_ino:
                 return False
             with contextlib.suppress(posix_ipc.ExistentialError):
-                posix_ipc.unlink_shared_memory(_ipc_name(name))
-            _unlink_sidecar(name)
+                posix_ipc.unlink_shared_memory(ipc_name(name))
+            unlink_sidecar(name)
         except (BlockingIOError, PermissionError, FileNotFoundError):
             return False
         finally:

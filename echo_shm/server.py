@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import optree
@@ -15,9 +15,10 @@ from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
 from echo_shm.client import Handle, SampleWriter, attach_segment
 from echo_shm.metrics import SampleInfo
+from echo_shm.sample import Rest, Sample
 from echo_shm.segment import Geometry, Segment
 from echo_shm.spawn import WorkerGroup
-from echo_shm.spec import Array, Spec
+from echo_shm.spec import Spec
 
 _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
 
@@ -41,38 +42,6 @@ class Finishing(Protocol):
 
     def check(self) -> None:
         """Raises if it failed."""
-
-
-class _SampleFields(NamedTuple):
-    batch: Any
-    info: SampleInfo
-
-
-class Sample(_SampleFields):
-    """A batch and the ring's state at the time: ``batch, info = sample`` works.
-
-    Attributes:
-        batch: The example's pytree; each leaf an array of shape
-            ``(batch_size, *leaf.shape)``, a view of the ring. It holds this batch until
-            the sample is released: by :meth:`release`, by the next ``server.sample()``,
-            at the end of its lease, or when its server is closed. After that it stays
-            safe to touch, but holds whatever comes next.
-        info: :class:`SampleInfo`.
-
-    """
-
-    #: (es_ring, physical batch, round) while it is held
-    _lease: tuple[Any, int, int] | None = None
-    _also: Sequence[tuple[Any, int, int]] = ()
-
-    def release(self) -> None:
-        """Gives the batch's slots back to the producers. Idempotent."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lib.es_release_batch(*lease)
-        leases, self._also = self._also, ()
-        for lease in leases:
-            lib.es_release_batch(*lease)
 
 
 class Lease:
@@ -213,7 +182,7 @@ class Server:
         self._unflatten = self._spec.treespec.unflatten
         self._batch_size = geometry.batch_size
         self._current: Sample | None = None
-        self._rest = _Rest(self._ring, self._batches, self._batch_size, self._unflatten)
+        self._rest = Rest(self._ring, self._batches, self._batch_size, self._unflatten)
 
     # -- what it is
 
@@ -467,41 +436,3 @@ def _end(ring: Any, segment: Segment) -> None:
     # A forked child inherits the object, but the segment is its parent's.
     if lib.es_close_stream(ring) != lib.ES_EFORK:
         segment.unlink()
-
-
-class _Rest:
-    """Samples of short batches at the end of a stream, copied out in the order of their positions."""
-
-    def __init__(self, ring: Any, batches: list[Array], batch_size: int, unflatten: Callable[..., Any]) -> None:
-        self._ring = ring
-        self._batches = batches
-        self._batch_size = batch_size
-        self._unflatten = unflatten
-        self._parts: list[tuple[int, list[Array]]] = []
-        self._leases: list[tuple[int, int]] = []
-
-    def add(self, index: int, snap: Any) -> None:
-        """Copies the committed samples out of a leased batch. Its slots stay leased until they were all released."""
-        mask = np.zeros(self._batch_size, np.uint8)
-        lib.es_committed_mask(self._ring, index, snap.round, ffi.from_buffer("uint8_t[]", mask))
-        number = snap.round * self._batches[0].shape[0] + index
-        self._parts.append((number, [batches[index][mask.astype(bool)] for batches in self._batches]))
-        self._parts.sort(key=lambda part: part[0])
-        self._leases.append((index, snap.round))
-
-    def next(self, snap: Any, drop_last: bool) -> Sample | None:
-        """The next batch: full ones first, then, unless dropped, the shorter last one."""
-        total = sum(len(part[0]) for _, part in self._parts)
-        if total == 0 or (total < self._batch_size and drop_last):
-            return None
-        joined = [np.concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]
-        batch = [leaf[: self._batch_size] for leaf in joined]
-        self._parts = [(0, [leaf[self._batch_size :] for leaf in joined])]
-        for leaf in batch:
-            leaf.flags.writeable = self._batches[0].flags.writeable
-        lib.es_observe(self._ring, snap)
-        sample = Sample(self._unflatten(batch), SampleInfo(snap))
-        if total <= self._batch_size:
-            leases, self._leases = self._leases, []
-            sample._also = [(self._ring, index, round_) for index, round_ in leases]
-        return sample

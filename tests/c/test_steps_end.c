@@ -224,3 +224,45 @@ TEST(end_against_a_release)
     both_ways((es_step_case){"release, close", m_holds_a_lease, m_releases, close_drain_send,
                              both_learners_see_the_end, false});
 }
+
+static void drain_by_m(void)
+{
+    scene_drain(scene.m, 0);
+}
+
+static void drain_by_l(void)
+{
+    scene_drain(scene.l, 0);
+}
+
+static void everything_came_once(void)
+{
+    es_close_stream(scene.m);
+    scene_drain(scene.m, 0);
+    ended_means_all_delivered();
+}
+
+static void some_sent_and_closed(void)
+{
+    some_sent();
+    es_close_stream(scene.p);
+}
+
+/* Invariant 2: two learners on one ring, open or closed, never both deliver a batch. */
+TEST(two_learners_take_each_batch_once)
+{
+    both_ways((es_step_case){"take, take", some_sent, drain_by_l, drain_by_m, everything_came_once, false});
+    both_ways((es_step_case){"drain, drain", some_sent_and_closed, drain_by_l, drain_by_m, everything_came_once,
+                             false});
+    both_ways((es_step_case){"close, close", some_sent, close_by_m, close_and_drain, ended_means_all_delivered,
+                             false});
+}
+
+/* A flush crossed by whatever ends a claim loses nothing that was sent. */
+TEST(flush_against_the_end_of_a_claim)
+{
+    void (*const ends[])(void) = {abort_claim, commit_claim, p_detaches, m_reaps_p};
+    for (int i = 0; i < 4; i++)
+        both_ways((es_step_case){"flush, end of a claim", one_sent_one_claimed, flush_by_m, ends[i],
+                                 all_come_after_another_flush, false});
+}

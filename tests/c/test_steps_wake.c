@@ -150,6 +150,36 @@ TEST(batch_given_back_against_a_parking_learner)
     both_ways((es_step_case){"reap, take", dead_lease, sweep_by_q, take_wait, learner_missed_nothing, false});
 }
 
+static void hole_is_found(void)
+{
+    if (scene.rc != ES_OK)
+        CHECK_EQ(fix_send(scene.q, 9), ES_OK);
+    CHECK_EQ(fix_slot_word(scene.q, 0), es_word(1, scene.q->me, ES_COMMITTED));
+    scene_close();
+}
+
+/* A search that ran while a hole was being made is repeated after it. */
+TEST(hole_made_during_a_search_is_found_by_the_next)
+{
+    both_ways((es_step_case){"abort, send", full_ring_with_a_claim, abort_claim, send_wait, hole_is_found, false});
+    both_ways((es_step_case){"detach, send", full_ring_with_a_claim, detach_p, send_wait, hole_is_found, false});
+    both_ways((es_step_case){"reap, send", dead_claim, sweep_by_l, send_wait, hole_is_found, false});
+}
+
+static void batch_is_found(void)
+{
+    if (scene.rc < 0)
+        CHECK_EQ(fix_take_k(scene.l, 0), 0);
+    CHECK_EQ(fix_batch_word(scene.l, 0) == es_word(0, 0, ES_FILL), false);
+    scene_close();
+}
+
+/* A look that ran while a batch was being given back is repeated after it. */
+TEST(batch_given_back_during_a_look_is_found_by_the_next)
+{
+    both_ways((es_step_case){"reap, take", dead_lease, sweep_by_q, take_wait, batch_is_found, false});
+}
+
 static void register_again(void)
 {
     es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 1};

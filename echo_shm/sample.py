@@ -1,0 +1,80 @@
+"""What a learner is handed: a batch, and what is left over at the end of a stream."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from echo_shm._core import ffi, lib
+from echo_shm.metrics import SampleInfo
+from echo_shm.spec import Array
+
+
+class _SampleFields(NamedTuple):
+    batch: Any
+    info: SampleInfo
+
+
+class Sample(_SampleFields):
+    """A batch and the ring's state at the time: ``batch, info = sample`` works.
+
+    Attributes:
+        batch: The example's pytree; each leaf an array of shape
+            ``(batch_size, *leaf.shape)``, a view of the ring. It holds this batch until
+            the sample is released: by :meth:`release`, by the next ``server.sample()``,
+            at the end of its lease, or when its server is closed. After that it stays
+            safe to touch, but holds whatever comes next.
+        info: :class:`SampleInfo`.
+
+    """
+
+    #: (es_ring, physical batch, round) while it is held
+    _lease: tuple[Any, int, int] | None = None
+    _also: Sequence[tuple[Any, int, int]] = ()
+
+    def release(self) -> None:
+        """Gives the batch's slots back to the producers. Idempotent."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lib.es_release_batch(*lease)
+        leases, self._also = self._also, ()
+        for lease in leases:
+            lib.es_release_batch(*lease)
+
+
+class Rest:
+    """Samples of short batches at the end of a stream, copied out in the order of their positions."""
+
+    def __init__(self, ring: Any, batches: list[Array], batch_size: int, unflatten: Callable[..., Any]) -> None:
+        self._ring = ring
+        self._batches = batches
+        self._batch_size = batch_size
+        self._unflatten = unflatten
+        self._parts: list[tuple[int, list[Array]]] = []
+        self._leases: list[tuple[int, int]] = []
+
+    def add(self, index: int, snap: Any) -> None:
+        """Copies the committed samples out of a leased batch. Its slots stay leased until they were all released."""
+        mask = np.zeros(self._batch_size, np.uint8)
+        lib.es_committed_mask(self._ring, index, snap.round, ffi.from_buffer("uint8_t[]", mask))
+        number = snap.round * self._batches[0].shape[0] + index
+        self._parts.append((number, [batches[index][mask.astype(bool)] for batches in self._batches]))
+        self._parts.sort(key=lambda part: part[0])
+        self._leases.append((index, snap.round))
+
+    def next(self, snap: Any, drop_last: bool) -> Sample | None:
+        """The next batch: full ones first, then, unless dropped, the shorter last one."""
+        total = sum(len(part[0]) for _, part in self._parts)
+        if total == 0 or (total < self._batch_size and drop_last):
+            return None
+        joined = [np.concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]
+        batch = [leaf[: self._batch_size] for leaf in joined]
+        self._parts = [(0, [leaf[self._batch_size :] for leaf in joined])]
+        for leaf in batch:
+            leaf.flags.writeable = self._batches[0].flags.writeable
+        lib.es_observe(self._ring, snap)
+        sample = Sample(self._unflatten(batch), SampleInfo(snap))
+        if total <= self._batch_size:
+            leases, self._leases = self._leases, []
+            sample._also = [(self._ring, index, round_) for index, round_ in leases]
+        return sample

@@ -1,0 +1,123 @@
+"""Sidecars: the lock files by which the kernel tells who is alive, and how segments are named.
+
+A segment named ``run`` is two files. ``echo_shm.run`` is the POSIX
+shared-memory object with the ring. ``echo_shm_locks.run``, the sidecar, is
+empty: only record locks on its bytes matter. Byte ``i`` is held by owner ``i``
+for as long as it lives, and a byte past all owners by the segment's creator,
+from before the segment exists until it is unlinked. When nobody holds any
+byte, nobody is attached, and the segment is garbage.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import stat
+import tempfile
+import threading
+import weakref
+
+from echo_shm._core import ffi, lib
+from echo_shm.errors import SegmentError, error_from
+
+_SEGMENT_PREFIX = "echo_shm."
+_SIDECAR_PREFIX = "echo_shm_locks."
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+#: Where POSIX shared memory shows as files, on Linux; elsewhere sidecars go to the temporary directory.
+_SHM_DIR = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+#: The sidecar's byte that a segment's creator holds; the owners' bytes lie below.
+CREATOR_BYTE: int = lib.es_creator_byte()
+
+
+def check_name(name: str) -> str:
+    """Returns ``name``, or raises ValueError when no segment can be called so."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"bad segment name {name!r}: use 1 to 200 letters, digits, '.', '_' and '-', not starting with '.'"
+        )
+    return name
+
+
+class Sidecar:
+    """This process's locks on one sidecar file. There is never more than one of them for a file."""
+
+    def __init__(self, fd: int) -> None:
+        self.locks = ffi.gc(lib.es_locks_new(fd, CREATOR_BYTE + 1), lib.es_locks_free)
+
+    def try_lock(self, byte: int) -> bool:
+        """Takes a byte; False when somebody, this process included, holds it."""
+        code = lib.es_locks_try(self.locks, byte)
+        if code not in (0, -errno.EAGAIN):
+            raise error_from(code, "the segment's lock file")
+        return bool(code == 0)
+
+
+_open: "weakref.WeakValueDictionary[tuple[int, int, int], Sidecar]" = weakref.WeakValueDictionary()
+#: Held while a sidecar is opened, or locked as a whole: the two must not meet in one process.
+collection_lock = threading.RLock()
+
+
+def sidecar_path(name: str) -> str:
+    """Where a segment's sidecar is."""
+    return os.path.join(_SHM_DIR or tempfile.gettempdir(), _SIDECAR_PREFIX + name)
+
+
+def ipc_name(name: str) -> str:
+    """What the segment's shared-memory object is called."""
+    return "/" + _SEGMENT_PREFIX + name
+
+
+def open_sidecar(name: str, *, create: bool) -> Sidecar:
+    """Opens a sidecar through the process-wide registry.
+
+    Closing any descriptor of the file would drop every lock that this process
+    has on it, so a file that is open here already is never opened again.
+    """
+    path = sidecar_path(name)
+    with collection_lock:
+        if not create:
+            known = os.stat(path, follow_symlinks=False)
+            found = _open.get((lib.es_fork_generation(), known.st_dev, known.st_ino))
+            if found is not None:
+                return found
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
+        fd = os.open(path, flags, 0o600)
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise SegmentError(f"{path} does not belong to this user (uid {status.st_uid}); it is not trusted")
+        sidecar = Sidecar(fd)
+        _open[lib.es_fork_generation(), status.st_dev, status.st_ino] = sidecar
+        return sidecar
+
+
+def is_open_here(status: os.stat_result) -> bool:
+    """Whether this process has that file open as a sidecar."""
+    with collection_lock:
+        return (lib.es_fork_generation(), status.st_dev, status.st_ino) in _open
+
+
+def is_linked(name: str) -> bool:
+    """Whether the sidecar that is open here still goes by its name."""
+    try:
+        return is_open_here(os.stat(sidecar_path(name), follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def unlink_sidecar(name: str) -> None:
+    """Removes a sidecar's name, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(sidecar_path(name))
+
+
+def names() -> list[str]:
+    """The names of this machine's segments, in order; also of sidecars whose segment is not made yet."""
+    if _SHM_DIR is None:
+        found = {entry for entry in os.listdir(tempfile.gettempdir()) if entry.startswith(_SIDECAR_PREFIX)}
+    else:
+        found = {e for e in os.listdir(_SHM_DIR) if e.startswith((_SEGMENT_PREFIX, _SIDECAR_PREFIX))}
+    stripped = {e.removeprefix(_SIDECAR_PREFIX).removeprefix(_SEGMENT_PREFIX) for e in found}
+    return sorted(name for name in stripped if _NAME.fullmatch(name))
