@@ -300,9 +300,11 @@ int es_reset_histograms(es_ring *r)
 
 int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id)
 {
-    int rc = enter(r);
-    if (rc != ES_OK)
-        return rc;
+    /* Without enter(): a full table is swept by one who has no entry yet. */
+    if (r->fork_generation != es_fork_generation())
+        return ES_EFORK;
+    if (r->locks == NULL)
+        return ES_EREADONLY;
     if (from == 0)
         atomic_store_explicit(&r->last_sweep_ns, es_now_ns(), memory_order_relaxed);
     int64_t index = es_owner_next_dead(&r->map, r->locks, from);
@@ -310,7 +312,6 @@ int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id)
         es_owner_identity(&r->map.owners[index], id);
         id->index = (uint32_t)index;
     }
-    leave(r);
     return index;
 }
 

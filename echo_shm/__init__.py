@@ -18,8 +18,9 @@ from echo_shm.errors import (
     WorkerError,
 )
 from echo_shm.metrics import HistSnapshot, SampleInfo
-from echo_shm.sample import Sample
-from echo_shm.server import Lease, Server, Transport
+from echo_shm.protocols import Finishing, Transport
+from echo_shm.sample import Lease, Sample
+from echo_shm.server import Server
 from echo_shm.spawn import WorkerGroup
 from echo_shm.trajectory_accumulator import TrajectoryAccumulator
 
@@ -29,6 +30,7 @@ __all__ = [
     "BoundSample",
     "ConnectionClosedError",
     "EchoShmError",
+    "Finishing",
     "ForkedError",
     "Handle",
     "HistSnapshot",

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import weakref
+from collections import Counter
 from typing import Any
 
 import psutil
@@ -82,6 +83,7 @@ class Attachment:
             raise SegmentError(f"segment {segment.name!r} cannot be used: its schema does not fit its layout")
         self.wait_slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
         self.slice_ns = max(1, int(self.wait_slice * 1e9))
+        self._spared: Counter[tuple[int, int]] = Counter()
         self.index = self._register(role)
         # At interpreter exit, too, while the segment is still mapped.
         self._leave = weakref.finalize(self, _leave, self.ring, segment)
@@ -104,7 +106,7 @@ class Attachment:
             },
         )
         index = lib.es_attach(self.ring, identity)
-        if index == lib.ES_ENOOWNER and _bury_the_dead(self.ring, self.what) > 0:
+        if index == lib.ES_ENOOWNER and self._bury_the_dead() > 0:
             index = lib.es_attach(self.ring, identity)
         if index == lib.ES_ENOOWNER:
             limit, name = self.segment.geometry.max_producers, self.segment.name
@@ -142,10 +144,39 @@ class Attachment:
         if not self._sweeping.acquire(blocking=False):
             return
         try:
-            _bury_the_dead(self.ring, self.what)
+            self._bury_the_dead()
             lib.es_set_stalled(self.ring, len(self._overdue() | self._stopped()))
         finally:
             self._sweeping.release()
+
+    def _bury_the_dead(self) -> int:
+        """Reaps every owner whose lock is free: how many."""
+        ring, identity, buried = self.ring, ffi.new("es_identity *"), 0
+        index = lib.es_next_dead(ring, 0, identity)
+        while index >= 0:
+            ours = identity.pid_namespace == pid_namespace() and identity.pid_namespace != 0
+            if ours and _contradicts_death(identity.pid, identity.start_time):
+                lib.es_spare(ring, index)
+                self._warn_of(index, identity.pid)
+            else:
+                reopened = lib.es_bury(ring, index)
+                buried += 1
+                role = "learner" if identity.role == lib.ES_ROLE_LEARNER else "producer"
+                _log.info("%s: %s %d (pid %d) died; %d slots re-opened", self.what, role, index, identity.pid, reopened)
+            index = lib.es_next_dead(ring, index + 1, identity)
+        return buried
+
+    def _warn_of(self, index: int, pid: int) -> None:
+        """Says, the second time (the first it may just be exiting), that an owner lives and holds no lock."""
+        self._spared[index, pid] += 1
+        if self._spared[index, pid] == 2:
+            _log.warning(
+                "%s: owner %d (pid %d) runs but holds no lock: other code in it has closed the segment's lock file. "
+                "It is not reaped",
+                self.what,
+                index,
+                pid,
+            )
 
     def _overdue(self) -> set[int]:
         """Owners of claims that have not changed for a while."""
@@ -181,26 +212,3 @@ class Attachment:
 def _leave(ring: Any, segment: Segment) -> None:
     """Detaches; ``segment`` is here to keep the mapping until then."""
     lib.es_detach(ring)
-
-
-def _bury_the_dead(ring: Any, what: str) -> int:
-    """Reaps every owner whose lock is free: how many."""
-    identity = ffi.new("es_identity *")
-    buried = 0
-    index = lib.es_next_dead(ring, 0, identity)
-    while index >= 0:
-        ours = identity.pid_namespace == pid_namespace() and identity.pid_namespace != 0
-        if ours and _contradicts_death(identity.pid, identity.start_time):
-            lib.es_spare(ring, index)
-            _log.warning(
-                "%s: owner %d (pid %d) holds no lock but runs; its lock file was probably closed by other code. "
-                "It is not reaped",
-                what, index, identity.pid,
-            )  # fmt: skip
-        else:
-            reopened = lib.es_bury(ring, index)
-            buried += 1
-            role = "learner" if identity.role == lib.ES_ROLE_LEARNER else "producer"
-            _log.info("%s: %s %d (pid %d) died; %d slots re-opened", what, role, index, identity.pid, reopened)
-        index = lib.es_next_dead(ring, index + 1, identity)
-    return buried

@@ -1,6 +1,7 @@
 """What a learner is handed: a batch, and what is left over at the end of a stream."""
 
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,27 @@ class Sample(_SampleFields):
         leases, self._also = self._also, ()
         for lease in leases:
             lib.es_release_batch(*lease)
+
+
+class Lease:
+    """One batch for the length of a ``with`` block; made by :meth:`Server.lease`."""
+
+    def __init__(self, take: Callable[[], Sample | None]) -> None:
+        self._take = take
+        self._sample: Sample | None = None
+
+    def __enter__(self) -> Sample | None:
+        if self._sample is not None:
+            raise RuntimeError("this lease is entered already; call lease() for each batch")
+        self._sample = self._take()
+        return self._sample
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sample, self._sample = self._sample, None
+        if sample is not None:
+            sample.release()
 
 
 class Rest:

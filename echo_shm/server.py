@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import optree
@@ -15,55 +15,13 @@ from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
 from echo_shm.client import Handle, SampleWriter, attach_segment
 from echo_shm.metrics import SampleInfo
-from echo_shm.sample import Rest, Sample
+from echo_shm.protocols import Finishing, Transport
+from echo_shm.sample import Lease, Rest, Sample
 from echo_shm.segment import Geometry, Segment
 from echo_shm.spawn import WorkerGroup
 from echo_shm.spec import Spec
 
 _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
-
-
-class Transport(Protocol):
-    """What brings remote samples into a ring: started with the segment's handle, shut down when the server closes."""
-
-    def start(self, handle: Handle) -> None:
-        """Starts accepting samples; attaches to the segment as a producer."""
-
-    def shutdown(self) -> None:
-        """Stops, and leaves the ring."""
-
-
-class Finishing(Protocol):
-    """What ``dataset_iter(until=…)`` waits for; :class:`WorkerGroup` is one."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether no more samples will come from it."""
-
-    def check(self) -> None:
-        """Raises if it failed."""
-
-
-class Lease:
-    """One batch for the length of a ``with`` block; made by :meth:`Server.lease`."""
-
-    def __init__(self, server: "Server", timeout: float | None) -> None:
-        self._server = server
-        self._timeout = timeout
-        self._sample: Sample | None = None
-
-    def __enter__(self) -> Sample | None:
-        if self._sample is not None:
-            raise RuntimeError("this lease is entered already; call lease() for each batch")
-        self._sample = self._server._take(self._timeout, None, drop_last=True)
-        return self._sample
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        sample, self._sample = self._sample, None
-        if sample is not None:
-            sample.release()
 
 
 class Server:
@@ -248,7 +206,7 @@ class Server:
             timeout: As for :meth:`sample`.
 
         """
-        return Lease(self, timeout)
+        return Lease(lambda: self._take(timeout, None, drop_last=True))
 
     def dataset_iter(
         self, copy: bool = False, drop_last: bool = True, until: Finishing | None = None

@@ -3,7 +3,6 @@
 #include "es_test.h"
 
 static uint64_t claim;
-static bool with_wait;
 
 static void one_sent_one_claimed(void)
 {
@@ -121,7 +120,6 @@ TEST_WANTED(end_against_a_reaper)
 static void wait_for_the_end(void)
 {
     es_snapshot snap;
-    with_wait = true;
     scene.rc = es_take(scene.l, 0, 1000, &snap);
 }
 
@@ -265,4 +263,49 @@ TEST(flush_against_the_end_of_a_claim)
     for (int i = 0; i < 4; i++)
         both_ways((es_step_case){"flush, end of a claim", one_sent_one_claimed, flush_by_m, ends[i],
                                  all_come_after_another_flush, false});
+}
+
+static void close_drain_and_evict(void)
+{
+    close_and_drain();
+    es_step_advance(UINT64_C(2000000000));
+    drain();
+}
+
+static void send_three(void)
+{
+    int64_t n = fix_send_many(scene.p, 3, 3, 0);
+    for (int64_t i = 0; i < n; i++)
+        scene.sent[3 + i] = 1;
+}
+
+static void empty_ring_of_four(void)
+{
+    scene_open(4, 2, 0);
+}
+
+/* A send whose claim is taken away after the close says so, and is not delivered. */
+TEST(eviction_against_a_send)
+{
+    es_step_case c = {"send, evict", some_sent, send_3, close_drain_and_evict, ended_means_all_delivered, false};
+    es_step_each(&c);
+}
+
+static void as_many_as_it_said(void)
+{
+    int sent = 0, got = 0;
+    for (int id = 0; id < SCENE_IDS; id++) {
+        sent += scene.sent[id];
+        got += scene.got[id];
+    }
+    CHECK_EQ(got, sent);
+    scene_close();
+}
+
+/* A run of which part was taken away counts the part that will be delivered. */
+TEST_WANTED(eviction_against_a_run)
+{
+    es_step_case c = {"send many, evict", empty_ring_of_four, send_three, close_drain_and_evict,
+                      as_many_as_it_said, false};
+    es_step_each(&c);
 }

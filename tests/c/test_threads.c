@@ -115,7 +115,7 @@ static void *learn(void *arg)
 /* producers and learners; shared: each kind through one attachment. */
 static void run(uint64_t B, uint64_t K, uint32_t flags, int producers, int learners, bool aborts, bool shared)
 {
-    arena a = {.f = fix_new(B, K, flags), .each = es_test_scaled(2000), .aborts = aborts};
+    arena a = {.f = fix_new(B, K, flags), .each = es_test_scaled(6000), .aborts = aborts};
     a.ordered = learners == 1 && !aborts && !shared && (flags & ES_FLAG_READY_ORDER) == 0;
     a.seen = calloc(MAX_THREADS * a.each, sizeof *a.seen);
     a.sending = producers;
