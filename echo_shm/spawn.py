@@ -99,6 +99,7 @@ class _Worker:
         self.report: Connection | None = None
         self.restarts = 0
         self.failure: tuple[str, bytes | None] | None = None
+        self.raised = False
         self.exitcode: int | None = None
 
     def start(self, context: Any, handle: Handle, fn: Callable[..., Any]) -> None:
@@ -240,8 +241,9 @@ class WorkerGroup:
         """
         with self._changed:
             failed = next((w for w in self._workers if self._has_failed(w)), None)
-        if failed is None:
-            return
+            if failed is None:
+                return
+            failed.raised = True
         text, pickled = failed.failure or ("", None)
         error = None
         if pickled is not None:
@@ -304,3 +306,7 @@ class WorkerGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.terminate()
+        # Somebody who asked neither join() nor dataset_iter(until=...) should still hear of it.
+        for worker in self._workers:
+            if worker.failure is not None and not worker.raised:
+                _log.error("worker %d failed:\n%s", worker.number, worker.failure[0])
