@@ -73,10 +73,10 @@ TEST(closed_fifo_gives_full_batches_before_short_ones)
     fix_free(f);
 }
 
-/* A claim under way keeps a short batch back, and its commit completes it. */
+/* A claim under way keeps a short batch back, and its commit wakes though the batch stays short. */
 TEST(closed_ring_waits_for_claims_under_way)
 {
-    es_fix *f = fix_new(2, 2, 0);
+    es_fix *f = fix_new(3, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4];
     CHECK_EQ(es_reserve(p, 0), 0);

@@ -113,6 +113,12 @@ TEST(refuses_geometry_out_of_range)
     WITH(num_batches, UINT64_MAX, ES_EGEOMETRY);
     WITH(num_batches, UINT64_C(1) << 63, ES_EGEOMETRY); /* times batch_size wraps to 0 */
     WITH(num_batches, ES_MAX_SLOTS, ES_EGEOMETRY);
+    es_geometry wraps = f->geo; /* 2^70 slots, while every table but theirs has a size */
+    wraps.batch_size = ES_MAX_BATCH_SIZE;
+    wraps.num_batches = UINT64_C(1) << 40;
+    expect_geometry(f, wraps, ES_EGEOMETRY);
+    const uint64_t nothing[FIX_LEAVES] = {0, 0};
+    CHECK_EQ(es_segment_size(&wraps, nothing), 0);
     WITH(reap_interval_ns, 0, ES_EGEOMETRY);
     WITH(max_producers, 0, ES_EGEOMETRY);
     WITH(max_producers, ES_MAX_PRODUCERS + 1, ES_EGEOMETRY);

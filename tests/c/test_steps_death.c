@@ -140,8 +140,7 @@ static void reaper_sweeps(void)
 /* The kernel would drop every byte of the dead reaper. */
 static void bytes_of_the_dead_fall_free(void)
 {
-    uint32_t high = es_owners_high(&scene.l->map);
-    for (uint32_t i = 0; i < high; i++)
+    for (uint32_t i = 0; i < scene.l->map.num_owners; i++)
         if (i != scene.l->me && i != scene.q->me)
             es_locks_drop(scene.f->locks, i);
 }
@@ -272,6 +271,12 @@ static void attach_another(void)
     scene.got[0] = (int)other;
 }
 
+static void attach_another_that_dies(void)
+{
+    attach_another();
+    es_locks_drop(scene.f->locks, (uint32_t)scene.got[0]);
+}
+
 static void nobody_shares_an_index(void)
 {
     CHECK(scene.rc != scene.got[0] || scene.rc == 0);
@@ -288,8 +293,9 @@ static void nobody_shares_an_index(void)
 /* Registration killed at any step leaks no entry; run to its end it shares none. */
 TEST(registrant_killed_at_any_step)
 {
-    for (int kill = 0; kill < 2; kill++) {
-        es_step_case c = {"register", some_samples, attach_one, attach_another, nobody_shares_an_index, kill};
+    void (*const others[])(void) = {NULL, attach_another, attach_another_that_dies};
+    for (int i = 0; i < 6; i++) {
+        es_step_case c = {"register", some_samples, attach_one, others[i % 3], nobody_shares_an_index, i < 3};
         es_step_each(&c);
     }
 }

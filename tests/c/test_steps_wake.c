@@ -150,6 +150,12 @@ TEST(batch_given_back_against_a_parking_learner)
     both_ways((es_step_case){"reap, take", dead_lease, sweep_by_q, take_wait, learner_missed_nothing, false});
 }
 
+static void full_ring_to_be_searched(void)
+{
+    full_ring_with_a_claim();
+    atomic_fetch_add(&scene.q->map.hdr->reopen_seq, 1); /* for a hole that somebody has filled */
+}
+
 static void hole_is_found(void)
 {
     if (scene.rc != ES_OK)
@@ -163,6 +169,8 @@ TEST(hole_made_during_a_search_is_found_by_the_next)
 {
     both_ways((es_step_case){"abort, send", full_ring_with_a_claim, abort_claim, send_wait, hole_is_found, false});
     both_ways((es_step_case){"detach, send", full_ring_with_a_claim, detach_p, send_wait, hole_is_found, false});
+    both_ways((es_step_case){"abort, search", full_ring_to_be_searched, abort_claim, send_wait, hole_is_found,
+                             false});
     both_ways((es_step_case){"reap, send", dead_claim, sweep_by_l, send_wait, hole_is_found, false});
 }
 
