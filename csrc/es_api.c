@@ -66,8 +66,12 @@ void es_free(es_ring *r)
 
 int64_t es_attach(es_ring *r, const es_identity *id)
 {
+    if (r->fork_generation != es_fork_generation())
+        return ES_EFORK;
     if (r->locks == NULL)
         return ES_EREADONLY;
+    if (atomic_load_explicit(&r->detached, memory_order_acquire) == 0)
+        return -EALREADY;
     int64_t index = es_owner_register(&r->map, r->locks, id);
     if (index >= 0) {
         r->me = (uint32_t)index;
@@ -180,10 +184,12 @@ int64_t es_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint
         start = es_detailed(&r->map) ? es_now_ns() : 0;
         es_copy_run(&r->map, pos, (uint64_t)run, leaves, first + sent);
         record_copy(r, start);
-        rc = es_commit(r, pos, (uint64_t)run);
-        if (rc != ES_OK)
+        uint64_t done = es_commit_run(r, pos, (uint64_t)run);
+        sent += done;
+        if (done < (uint64_t)run) {
+            rc = ES_EEVICTED;
             break;
-        sent += (uint64_t)run;
+        }
     }
     leave(r);
     return sent > 0 ? (int64_t)sent : rc;
@@ -222,7 +228,9 @@ int es_reserve_abort(es_ring *r, uint64_t pos)
 
 int es_learner_alive(es_ring *r)
 {
-    return es_owner_learner_alive(&r->map, r->locks);
+    if (r->fork_generation != es_fork_generation())
+        return ES_EFORK;
+    return r->locks == NULL ? ES_EREADONLY : es_owner_learner_alive(&r->map, r->locks);
 }
 
 /* --- learning -------------------------------------------------------------- */
@@ -263,16 +271,6 @@ int64_t es_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *m
     rc = es_committed(r, batch, round, mask);
     leave(r);
     return rc;
-}
-
-int es_flush_stream(es_ring *r)
-{
-    int rc = enter(r);
-    if (rc != ES_OK)
-        return rc;
-    es_flush(r);
-    leave(r);
-    return ES_OK;
 }
 
 int es_close_stream(es_ring *r)

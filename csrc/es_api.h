@@ -70,11 +70,11 @@ int es_learner_alive(es_ring *r);
 /* --- learning -------------------------------------------------------------- */
 
 /* Leases a batch: its physical index and *snap, or ES_EMPTY, ES_TIMEOUT,
- * ES_ENDED, -EINTR, or an error. flags: es_take_flag. */
+ * ES_ENDED, -EINTR, or an error. flags: es_take_flag. snap->length is less than the
+ * batch size for a short batch, whose samples es_committed_mask() tells. */
 int64_t es_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot *snap);
 int es_release_batch(es_ring *r, uint64_t batch, uint64_t round);
 int64_t es_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask);
-int es_flush_stream(es_ring *r);
 int es_close_stream(es_ring *r);
 int es_reset_histograms(es_ring *r);
 

@@ -37,6 +37,8 @@ static void stream(uint8_t *to, const uint8_t *from, uint64_t n)
 
 static void copy(const es_map *map, uint8_t *to, const uint8_t *from, uint64_t n)
 {
+    if (n == 0) /* a leaf without bytes may come with a null pointer */
+        return;
     if (n >= ES_STREAM_FROM && map->streams)
         stream(to, from, n);
     else

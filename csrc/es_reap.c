@@ -26,6 +26,19 @@ static void give_back_leases(es_ring *r, uint32_t index)
     atomic_fetch_add_explicit(&m->hdr->returned_seq, 1, memory_order_release);
 }
 
+/* What the owner claimed as a producer, or held as a learner. A held word of a past
+ * lap is a leftover and no claim; of this lap, in a batch that is being filled, it
+ * stays what it is until we change it, since nobody else may. */
+static bool is_claim_of(es_map *m, uint64_t q, uint64_t w, uint32_t index)
+{
+    if (es_word_owner(w) != index || es_lap(w) == 0)
+        return false;
+    if (es_state(w) == ES_CLAIMED)
+        return true;
+    uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
+    return es_state(w) == ES_HELD && es_state(b) == ES_FILL && es_lap(w) == es_round(b) + 1;
+}
+
 static int64_t reopen_claims(es_ring *r, uint32_t index)
 {
     es_map *m = &r->map;
@@ -33,7 +46,7 @@ static int64_t reopen_claims(es_ring *r, uint32_t index)
     for (uint64_t q = 0; q < m->capacity; q++) {
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
         /* SYNC slot-reopen: release; acquires the dead owner's last word, and pairs with claim_hole(). */
-        if (es_state(w) == ES_CLAIMED && es_word_owner(w) == index && es_lap(w) != 0)
+        if (is_claim_of(m, q, w, index))
             n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_lap(w), 0, ES_REOPEN),
                                                          memory_order_acq_rel, memory_order_relaxed);
     }
@@ -77,14 +90,17 @@ static const char *valid_slot(es_map *m, uint64_t q, uint64_t tail)
     uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
     uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
     uint64_t round = es_round(b), lap = es_lap(w);
-    if (es_state(w) > ES_SEALED || (es_state(w) == ES_FREE) != (lap == 0))
+    bool done = es_state(w) == ES_COMMITTED || es_state(w) == ES_SEALED || es_state(w) == ES_HELD;
+    if (es_state(w) > ES_HELD || (es_state(w) == ES_FREE) != (lap == 0))
         return "a slot word has a state, and lap 0 is FREE";
     if (lap != round && lap != round + 1)
         return "a slot is in its batch's lap or the one before";
-    if (lap == round && lap != 0 && es_state(w) != ES_COMMITTED && es_state(w) != ES_SEALED)
-        return "a slot of a released lap is COMMITTED or SEALED";
-    if (es_state(b) != ES_FILL && (lap != round + 1 || (es_state(w) != ES_COMMITTED && es_state(w) != ES_SEALED)))
-        return "every slot of a leased or retired batch is COMMITTED or SEALED";
+    if (lap == round && lap != 0 && !done)
+        return "a slot of a released lap is COMMITTED, SEALED or HELD";
+    if (es_state(b) != ES_FILL && (lap != round + 1 || !done))
+        return "every slot of a leased or retired batch is COMMITTED, SEALED or HELD";
+    if (es_state(w) == ES_HELD && es_state(b) == ES_FILL && lap == round + 1 && !live(m, es_word_owner(w)))
+        return "no HELD word of this lap has a reaped owner";
     if (es_state(w) == ES_CLAIMED && !live(m, es_word_owner(w)))
         return "no CLAIMED word has a reaped owner";
     uint64_t claimed_laps = tail / m->capacity + (q < tail % m->capacity);

@@ -41,12 +41,20 @@ static bool claim_word(es_ring *r, uint64_t index, uint64_t seen, uint64_t lap)
 static bool claim_hole(es_ring *r, uint32_t seq, uint64_t *pos)
 {
     es_map *m = &r->map;
-    uint64_t start = atomic_load_explicit(&m->hdr->head, memory_order_relaxed) % m->num_batches * m->batch_size;
-    for (uint64_t i = 0, q = start; i < m->capacity; i++, q = q + 1 == m->capacity ? 0 : q + 1) {
-        /* SYNC slot-reopen: acquire. */
-        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
-        if (es_state(w) == ES_REOPEN && es_lap(w) != 0 && claim_word(r, q, w, es_lap(w))) {
-            *pos = (es_lap(w) - 1) * m->capacity + q;
+    for (;;) {
+        uint64_t best = UINT64_MAX, best_word = 0;
+        for (uint64_t q = 0; q < m->capacity; q++) {
+            /* SYNC slot-reopen: acquire. */
+            uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
+            if (es_state(w) == ES_REOPEN && es_lap(w) != 0 && (es_lap(w) - 1) * m->capacity + q < best) {
+                best = (es_lap(w) - 1) * m->capacity + q;
+                best_word = w;
+            }
+        }
+        if (best == UINT64_MAX)
+            break;
+        if (claim_word(r, best % m->capacity, best_word, es_lap(best_word))) {
+            *pos = best;
             return true;
         }
     }
@@ -165,7 +173,7 @@ void es_wake_everybody(es_ring *r)
     es_wake_all(&hdr->space_seq);
 }
 
-int es_commit(es_ring *r, uint64_t pos, uint64_t n)
+uint64_t es_commit_run(es_ring *r, uint64_t pos, uint64_t n)
 {
     es_map *m = &r->map;
     uint64_t q = pos % m->capacity, lap = pos / m->capacity + 1, done = 0;
@@ -187,7 +195,12 @@ int es_commit(es_ring *r, uint64_t pos, uint64_t n)
             atomic_store_explicit(&b->ready_ns, es_now_ns(), memory_order_relaxed);
         es_wake_learners(r);
     }
-    return done == n ? ES_OK : ES_EEVICTED;
+    return done;
+}
+
+int es_commit(es_ring *r, uint64_t pos, uint64_t n)
+{
+    return es_commit_run(r, pos, n) == n ? ES_OK : ES_EEVICTED;
 }
 
 void es_abort(es_ring *r, uint64_t pos)

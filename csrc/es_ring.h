@@ -5,7 +5,8 @@
  * and no hint may be able to lose a sample or to stop anybody for good.
  *
  * Files: es_ring.c  claim, commit, abort (producers), and waking
- *        es_take.c  look, take, release, the end of a stream (learners)
+ *        es_take.c  look, take, release (learners)
+ *        es_end.c   the end of a stream (learners)
  *        es_reap.c  what a dead owner leaves, and valid()
  */
 #ifndef ES_RING_H
@@ -52,6 +53,8 @@ int es_claim(es_ring *r, uint64_t *pos);
 int64_t es_claim_run(es_ring *r, uint64_t want, uint64_t *pos);
 /* ES_OK, or ES_EEVICTED when a learner sealed one of the slots after the ring closed. */
 int es_commit(es_ring *r, uint64_t pos, uint64_t n);
+/* How many of them were committed. */
+uint64_t es_commit_run(es_ring *r, uint64_t pos, uint64_t n);
 void es_abort(es_ring *r, uint64_t pos);
 /* es_claim_run() that sleeps while the ring is full, at most timeout_ns: also ES_TIMEOUT. */
 int64_t es_claim_wait(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64_t *pos);
@@ -67,18 +70,32 @@ void es_wake_producers(es_ring *r);
 /* Leases a complete batch: its physical index, or ES_EMPTY. flags: es_take_flag. */
 int64_t es_look(es_ring *r, uint32_t flags);
 /* es_look() that sleeps at most timeout_ns: also ES_TIMEOUT, and ES_ENDED on a
- * closed ring with nothing left. After the close it takes in any order, and
- * short batches (some slots hold no sample) once no full one can come. */
+ * closed ring with nothing left. There it takes in any order, and short batches
+ * (some slots hold no sample) once no full one can come. With ES_TAKE_SHORT it
+ * takes a short batch of an open ring, too, rather than sleep: es_take_partial(). */
 int64_t es_take_wait(es_ring *r, uint32_t flags, uint64_t timeout_ns);
 /* Gives the space of a leased batch back to producers. ES_ESTALE when it is not
  * leased here in that round. */
 int es_release(es_ring *r, uint64_t batch, uint64_t round);
-/* Ends the stream for now: the rest of the batch that is being filled, and
- * every re-opened slot, is marked as holding no sample. */
-void es_flush(es_ring *r);
-void es_close_ring(es_ring *r);
 /* The committed slots of a leased batch as 0/1 bytes: how many, or ES_ESTALE. */
 int64_t es_committed(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask);
+
+/* For es_end.c and es_take.c. es_lease() is called under look_lock: the batch, or
+ * ES_AGAIN when the word is not what was seen any more. */
+#define ES_AGAIN (-1)
+int64_t es_lease(es_ring *r, uint64_t batch, uint64_t seen);
+void es_account_take(es_ring *r, uint64_t batch);
+
+/* --- the end of a stream ---------------------------------------------------- */
+
+/* Closes the ring to producers, for ever. */
+void es_close_ring(es_ring *r);
+/* On a closed ring with no full batch in sight: a batch, ES_EMPTY while claims are
+ * under way or others hold leases, or ES_ENDED. */
+int64_t es_finish(es_ring *r, uint32_t flags);
+/* On an open ring: leases a batch that holds some samples and waits for nobody
+ * but future claims, by keeping its other slots from producers. Or ES_EMPTY. */
+int64_t es_take_partial(es_ring *r);
 
 /* --- deaths --------------------------------------------------------------- */
 

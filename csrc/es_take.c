@@ -1,4 +1,4 @@
-/* Learners: look for a complete batch, lease it, release it; end a stream.
+/* Learners: look for a complete batch, lease it, release it. es_end.c ends a stream.
  *
  * Who writes: batch words. FILL -> LEASED by any learner's CAS; from then on its
  * learner alone, or after its death the reaper. head: any learner, +1, a hint.
@@ -15,11 +15,6 @@
 
 #include "es_ring.h"
 #include "es_wait.h"
-
-#define ES_AGAIN (-1) /* look once more: what was seen is out of date */
-
-/* A claim that is still open this long after the close is taken away. */
-#define ES_EVICT_AFTER_NS UINT64_C(1000000000)
 
 enum completeness { INCOMPLETE, COMPLETE, SHORT };
 
@@ -49,7 +44,7 @@ static bool takeable(es_ring *r, uint64_t j, uint64_t lap, uint32_t flags)
     return c == COMPLETE || (c == SHORT && (flags & ES_TAKE_SHORT) && r->scan[j].gaps < r->map.batch_size);
 }
 
-static int64_t lease(es_ring *r, uint64_t j, uint64_t seen)
+int64_t es_lease(es_ring *r, uint64_t j, uint64_t seen)
 {
     uint64_t round = es_round(seen);
     /* SYNC batch-take: acq_rel; one learner wins. */
@@ -87,7 +82,7 @@ static int64_t look_from_head(es_ring *r, uint32_t flags)
         if (es_round(w) < round)
             continue;
         if (takeable(r, j, round + 1, flags))
-            return lease(r, j, w);
+            return es_lease(r, j, w);
         if (!any_order(r, flags))
             break;
     }
@@ -111,7 +106,7 @@ static int64_t look_everywhere(es_ring *r, uint32_t flags)
         if (best == UINT64_MAX)
             return ES_EMPTY;
         if (takeable(r, best % m->num_batches, es_round(best_word) + 1, flags))
-            return lease(r, best % m->num_batches, best_word);
+            return es_lease(r, best % m->num_batches, best_word);
         if (!any_order(r, flags))
             return ES_EMPTY;
         from = best + 1;
@@ -133,7 +128,7 @@ static int64_t look_locked(es_ring *r, uint32_t flags)
     }
 }
 
-static void account_take(es_ring *r, uint64_t j)
+void es_account_take(es_ring *r, uint64_t j)
 {
     es_map *m = &r->map;
     es_totals *totals = &m->hdr->totals;
@@ -158,7 +153,7 @@ int64_t es_look(es_ring *r, uint32_t flags)
     if (rc >= 0) {
         if (start != 0)
             es_hist_record(&r->map, ES_HIST_LOOK, es_now_ns() - start);
-        account_take(r, (uint64_t)rc);
+        es_account_take(r, (uint64_t)rc);
     }
     return rc;
 }
@@ -167,7 +162,7 @@ int64_t es_look(es_ring *r, uint32_t flags)
 static bool end_lease(es_ring *r, uint64_t j, uint64_t round)
 {
     pthread_mutex_lock(&r->look_lock);
-    bool mine = j < r->map.num_batches && r->held[j] == round + 1;
+    bool mine = j < r->map.num_batches && r->held[j] != 0 && r->held[j] == round + 1;
     if (mine)
         r->held[j] = 0;
     pthread_mutex_unlock(&r->look_lock);
@@ -200,6 +195,8 @@ int es_release(es_ring *r, uint64_t j, uint64_t round)
     atomic_store_explicit(&b->word, closed ? es_word(round, 0, ES_RETIRED) : es_word(round + 1, 0, ES_FILL),
                           memory_order_release);
     es_wake_producers(r);
+    if (closed)
+        es_wake_learners(r); /* one that waits for this, the last lease */
     return ES_OK;
 }
 
@@ -208,7 +205,7 @@ int64_t es_committed(es_ring *r, uint64_t j, uint64_t round, uint8_t *mask)
     es_map *m = &r->map;
     int64_t n = 0;
     pthread_mutex_lock(&r->look_lock);
-    bool mine = j < m->num_batches && r->held[j] == round + 1;
+    bool mine = j < m->num_batches && r->held[j] != 0 && r->held[j] == round + 1;
     pthread_mutex_unlock(&r->look_lock);
     if (!mine)
         return ES_ESTALE;
@@ -221,106 +218,16 @@ int64_t es_committed(es_ring *r, uint64_t j, uint64_t round, uint8_t *mask)
     return n;
 }
 
-/* --- the end of a stream --------------------------------------------------- */
-
-/* Turns every slot word of one state, in a lap being filled, into SEALED: how many. */
-static uint64_t seal_words(es_ring *r, uint32_t state)
-{
-    es_map *m = &r->map;
-    uint64_t n = 0;
-    for (uint64_t q = 0; q < m->capacity; q++) {
-        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
-        if (es_state(w) == state && es_lap(w) != 0)
-            /* SYNC slot-claim: acq_rel; a producer's claim of the hole, or its commit, wins or loses here. */
-            n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_lap(w), 0, ES_SEALED),
-                                                         memory_order_acq_rel, memory_order_relaxed);
-    }
-    return n;
-}
-
-/* Seals free positions as a claim would take them, up to limit or until the ring is full. */
-static void seal_positions(es_ring *r, uint64_t limit)
-{
-    es_map *m = &r->map;
-    for (;;) {
-        uint64_t p = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed), seen = p;
-        if (p >= limit)
-            return;
-        uint64_t q = p % m->capacity, round = p / m->capacity;
-        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_relaxed);
-        if (es_lap(w) <= round) {
-            /* SYNC batch-release: acquire; the same three cases as in a claim. */
-            uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
-            if (es_round(b) < round)
-                return;
-            if (es_round(b) > round || es_state(b) != ES_FILL || es_lap(w) != round ||
-                !atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(round + 1, 0, ES_SEALED),
-                                                         memory_order_acq_rel, memory_order_relaxed))
-                continue;
-        }
-        atomic_compare_exchange_strong_explicit(&m->hdr->tail, &seen, p + 1, memory_order_relaxed,
-                                                memory_order_relaxed);
-    }
-}
-
-static void alarm_counts(es_ring *r)
-{
-    for (uint64_t j = 0; j < r->map.num_batches; j++)
-        atomic_fetch_or_explicit(&r->map.batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
-}
-
-void es_flush(es_ring *r)
-{
-    uint64_t tail = atomic_load_explicit(&r->map.hdr->tail, memory_order_relaxed);
-    uint64_t into = tail % r->map.batch_size;
-    seal_words(r, ES_REOPEN);
-    seal_positions(r, into == 0 ? tail : tail - into + r->map.batch_size);
-    alarm_counts(r); /* sealed slots are never counted; the commits still to come must wake */
-}
-
-void es_close_ring(es_ring *r)
-{
-    es_header *hdr = r->map.hdr;
-    atomic_store_explicit(&hdr->closed_ns, es_now_ns(), memory_order_relaxed);
-    /* SYNC closed: release. */
-    atomic_store_explicit(&hdr->closed, 1, memory_order_release);
-    alarm_counts(r);
-    es_wake_everybody(r);
-}
-
-static bool claims_open(es_ring *r)
-{
-    for (uint64_t q = 0; q < r->map.capacity; q++)
-        if (es_state(atomic_load_explicit(&r->map.slots[q], memory_order_acquire)) == ES_CLAIMED)
-            return true;
-    return false;
-}
-
-/* A closed ring with no full batch in sight: seals what producers could still
- * claim, waits for claims under way, then hands out the short batches. */
-static int64_t finish(es_ring *r, uint32_t flags)
-{
-    seal_words(r, ES_REOPEN);
-    seal_positions(r, UINT64_MAX);
-    alarm_counts(r); /* again: a release that crossed the close has zeroed one */
-    bool open = claims_open(r);
-    uint64_t closed_ns = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed);
-    if (open && es_now_ns() - closed_ns >= ES_EVICT_AFTER_NS)
-        open = seal_words(r, ES_CLAIMED) == 0 && claims_open(r);
-    /* The claims that were open have been committed or sealed: perhaps a full batch now. */
-    int64_t rc = es_look(r, flags);
-    if (rc != ES_EMPTY || open)
-        return rc;
-    rc = es_look(r, flags | ES_TAKE_SHORT);
-    return rc == ES_EMPTY ? ES_ENDED : rc;
-}
-
 static int64_t look_or_finish(es_ring *r, uint32_t flags)
 {
     /* SYNC closed: acquire. Read before the look: a batch committed before the close is then seen by it. */
     bool closed = atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
     int64_t rc = es_look(r, closed ? flags | ES_TAKE_ANY_ORDER : flags);
-    return rc == ES_EMPTY && closed ? finish(r, flags | ES_TAKE_ANY_ORDER) : rc;
+    if (rc != ES_EMPTY)
+        return rc;
+    if (closed)
+        return es_finish(r, flags | ES_TAKE_ANY_ORDER);
+    return flags & ES_TAKE_SHORT ? es_take_partial(r) : ES_EMPTY;
 }
 
 int64_t es_take_wait(es_ring *r, uint32_t flags, uint64_t timeout_ns)

@@ -34,7 +34,8 @@ enum es_role { ES_ROLE_LEARNER = 1, ES_ROLE_PRODUCER = 2 };
 /* Segment flags, fixed at creation. */
 enum es_flag { ES_FLAG_READY_ORDER = 1, ES_FLAG_DETAILED = 2 };
 
-/* What es_take() may hand out beyond the ring's own order. */
+/* What es_take() may hand out beyond the ring's own order: any complete batch, and
+ * with ES_TAKE_SHORT the samples of one that is still being filled. */
 enum es_take_flag { ES_TAKE_ANY_ORDER = 1, ES_TAKE_SHORT = 2 };
 
 /* Everything that determines a segment's layout, beside the leaves' sizes. */

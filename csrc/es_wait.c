@@ -51,7 +51,7 @@ const char *es_wait_kind(void)
  * word is enough: sleeps double from 20 us to 1 ms. */
 int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
 {
-    uint64_t deadline = es_now_ns() + timeout_ns;
+    uint64_t start = es_now_ns(), deadline = start + timeout_ns < start ? UINT64_MAX : start + timeout_ns;
     uint64_t nap = 20000;
     for (;;) {
         /* acquire: what the waker did before its change is visible here, as it

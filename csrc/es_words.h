@@ -7,9 +7,12 @@
  *   CLAIMED   --abort (its owner), reap (holder of the dead owner's lock byte)--> REOPEN
  *   CLAIMED   --evict (a learner, closed ring only)--> SEALED
  *   REOPEN    --claim (any producer)----------->    CLAIMED, same lap
- *   REOPEN, FREE  --seal (a learner at the end of a stream)--> SEALED: holds no sample
- *   COMMITTED, SEALED  are left as they are by take and release: the batch word
- *   says whether the next lap may begin.
+ *   REOPEN, FREE  --seal (a learner, closed ring only)--> SEALED: holds no sample
+ *   REOPEN, FREE  --hold (a learner that takes a partial batch)--> HELD(learner)
+ *   HELD  --let go (its learner), reap------------> REOPEN
+ *   COMMITTED, SEALED, and HELD in a leased batch, are left as they are by take and
+ *   release: the batch word says whether the next lap may begin. So a HELD word may be
+ *   of a past lap; then it means nothing.
  *
  * Batch word  BW[j]  [round:44 | owner:16 | state:4], batch number k = round * K + j
  *
@@ -24,7 +27,7 @@
 
 #include "es_base.h"
 
-enum es_slot_state { ES_FREE = 0, ES_CLAIMED = 1, ES_COMMITTED = 2, ES_REOPEN = 3, ES_SEALED = 4 };
+enum es_slot_state { ES_FREE = 0, ES_CLAIMED = 1, ES_COMMITTED = 2, ES_REOPEN = 3, ES_SEALED = 4, ES_HELD = 5 };
 enum es_batch_state { ES_FILL = 0, ES_LEASED = 1, ES_RETIRED = 2 };
 
 static inline uint64_t es_word(uint64_t lap_or_round, uint32_t owner, uint32_t state)

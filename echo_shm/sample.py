@@ -88,6 +88,10 @@ class Rest:
         """The next batch: full ones first, then, unless dropped, the shorter last one."""
         total = sum(len(part[0]) for _, part in self._parts)
         if total == 0 or (total < self._batch_size and drop_last):
+            # Dropped, or nothing left: other learners need not wait for it.
+            for lease in self._leases:
+                lib.es_release_batch(self._ring, *lease)
+            self._leases = []
             return None
         joined = [np.concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]
         batch = [leaf[: self._batch_size] for leaf in joined]

@@ -306,19 +306,15 @@ class Server:
     def _drain(self, drop_last: bool) -> Sample | None:
         """What is left after ``until`` finished, on a ring that stays open."""
         self._attachment.sweep()  # those that were killed, too, have left their slots
-        flags = lib.ES_TAKE_ANY_ORDER
+        flags = lib.ES_TAKE_ANY_ORDER | (0 if drop_last else lib.ES_TAKE_SHORT)
         while True:
             snap = ffi.new("es_snapshot *")
             index = lib.es_take(self._ring, flags, 0, snap)
-            if index >= 0 and snap.length == self._batch_size:
-                return self._full(index, snap)
-            if index >= 0:
-                self._rest.add(index, snap)
-            elif drop_last or flags & lib.ES_TAKE_SHORT:
+            if index < 0:
                 return self._rest.next(snap, drop_last)
-            else:
-                self._attachment.check(lib.es_flush_stream(self._ring))
-                flags |= lib.ES_TAKE_SHORT
+            if snap.length == self._batch_size:
+                return self._full(index, snap)
+            self._rest.add(index, snap)
 
     # -- putting samples in
 
@@ -380,6 +376,7 @@ class Server:
         if self._transport is not None and self._end.alive:
             self._transport.shutdown()
         self._end()
+        self._release_current()  # nothing is written to a closed ring: what it holds stays as it is
 
     def __enter__(self) -> "Server":
         return self

@@ -192,11 +192,11 @@ TEST(valid_names_what_is_broken)
     fix_slot(l, 0, 1, p->me, ES_CLAIMED);
     CHECK_STR(es_valid(l), NULL);
     fix_batch(l, 0, 0, l->me, ES_LEASED);
-    CHECK_STR(es_valid(l), "every slot of a leased or retired batch is COMMITTED or SEALED");
+    CHECK_STR(es_valid(l), "every slot of a leased or retired batch is COMMITTED, SEALED or HELD");
     fix_batch(l, 0, 0, 0, ES_RETIRED);
-    CHECK_STR(es_valid(l), "every slot of a leased or retired batch is COMMITTED or SEALED");
+    CHECK_STR(es_valid(l), "every slot of a leased or retired batch is COMMITTED, SEALED or HELD");
     fix_batch(l, 0, 1, 0, ES_FILL);
-    CHECK_STR(es_valid(l), "a slot of a released lap is COMMITTED or SEALED");
+    CHECK_STR(es_valid(l), "a slot of a released lap is COMMITTED, SEALED or HELD");
     fix_batch(l, 0, 0, nobody, ES_LEASED);
     CHECK_STR(es_valid(l), "no LEASED word has a reaped owner");
     fix_batch(l, 0, 0, 0, 9);

@@ -1,4 +1,4 @@
-/* Flush and close: the only places where a batch may be short. */
+/* Partial takes and the close: the only places where a batch may be short. */
 #include "es_fixture.h"
 #include "es_test.h"
 
@@ -153,7 +153,7 @@ TEST(stalled_claim_is_evicted_after_the_close)
 }
 
 /* A second close is the first one: it does not put the eviction off. */
-TEST_WANTED(second_close_does_not_put_eviction_off)
+TEST(second_close_does_not_put_eviction_off)
 {
     es_fix *f = fix_new(1, 1, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
@@ -198,8 +198,8 @@ TEST(seal_helps_the_tail_over_claims)
     fix_free(f);
 }
 
-/* A flush makes the batch being filled short; the ring goes on, the next lap too. */
-TEST(flush_makes_one_short_batch_and_the_ring_goes_on)
+/* A partial take hands out what is there of the batch being filled; the ring goes on, the next lap too. */
+TEST(partial_take_ends_the_batch_and_the_ring_goes_on)
 {
     es_fix *f = fix_new(3, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
@@ -207,12 +207,11 @@ TEST(flush_makes_one_short_batch_and_the_ring_goes_on)
     for (int lap = 0; lap < 5; lap++) {
         fix_send(p, n);
         fix_send(p, n + 1);
-        CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
-        CHECK_EQ(es_flush_stream(l), ES_OK);
-        CHECK_EQ(take_short(l, 0, ids), ES_EMPTY); /* only to who asks for short ones */
+        CHECK_EQ(take_short(l, 0, ids), ES_EMPTY); /* only to who asks for it */
         CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), 2);
         CHECK_EQ(ids[0], n);
         CHECK_EQ(ids[1], n + 1);
+        CHECK_STR(es_valid(l), NULL);
         n += 2;
         CHECK_EQ(fix_send_many(p, n, 3, 0), 3);
         CHECK_EQ(take_short(l, 0, ids), 3);
@@ -223,41 +222,81 @@ TEST(flush_makes_one_short_batch_and_the_ring_goes_on)
     fix_free(f);
 }
 
-/* Flushing between batches changes nothing. */
-TEST(flush_at_a_batch_boundary_seals_nothing)
+/* Between batches there is nothing to hold, and nothing changes. */
+TEST(partial_take_at_a_batch_boundary_changes_nothing)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
-    es_flush_stream(l);
-    fix_send_many(p, 0, 2, 0);
-    es_flush_stream(l);
-    CHECK_EQ(fix_tail(l), 2);
-    CHECK_EQ(fix_take_k(l, 0), 0);
     CHECK_EQ(fix_take_k(l, ES_TAKE_SHORT), ES_EMPTY);
+    CHECK_EQ(fix_tail(l), 0);
+    fix_send_many(p, 0, 2, 0);
+    CHECK_EQ(fix_take_k(l, ES_TAKE_SHORT), 0);
+    CHECK_EQ(fix_take_k(l, ES_TAKE_SHORT), ES_EMPTY);
+    CHECK_EQ(fix_tail(l), 2);
     fix_free(f);
 }
 
-/* A flush waits for nobody: the claim under way completes the short batch later, and wakes. */
-TEST(flush_leaves_claims_to_their_owners)
+/* A claim under way is not waited for, and its batch is left as it was: others may go on filling it. */
+TEST(partial_take_lets_go_of_a_batch_with_a_claim_under_way)
 {
     es_fix *f = fix_new(3, 2, 0);
+    es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
+    uint64_t ids[4];
+    CHECK_EQ(es_reserve(p, 0), 0);
+    CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
+    CHECK_EQ(es_state(fix_slot_word(l, 1)), ES_REOPEN);
+    CHECK_EQ(es_state(fix_slot_word(l, 2)), ES_REOPEN);
+    CHECK_EQ(fix_send(q, 5), ES_OK);
+    CHECK_EQ(fix_send(q, 6), ES_OK);
+    fix_write(p, 0, 4);
+    CHECK_EQ(es_reserve_commit(p, 0), ES_OK);
+    CHECK_EQ(take_short(l, 0, ids), 3);
+    CHECK_EQ(ids[0] + 10 * ids[1] + 100 * ids[2], 654);
+    fix_free(f);
+}
+
+/* Letting go of a held slot wakes a producer that waits for one. */
+TEST(partial_take_wakes_producers_for_what_it_lets_go)
+{
+    es_fix *f = fix_new(2, 1, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4];
     CHECK_EQ(es_reserve(p, 0), 0);
-    es_flush_stream(l);
+    l->map.hdr->producers_sleep = 1;
+    uint32_t space = l->map.hdr->space_seq, reopen = l->map.hdr->reopen_seq;
     CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
-    l->map.hdr->learner_sleeps = 1;
-    uint32_t ready = l->map.hdr->ready_seq;
-    fix_write(p, 0, 4);
-    CHECK_EQ(es_reserve_commit(p, 0), ES_OK);
-    CHECK(l->map.hdr->ready_seq != ready);
+    CHECK(l->map.hdr->space_seq != space);
+    CHECK(l->map.hdr->reopen_seq != reopen);
+    fix_free(f);
+}
+
+/* Holes of dead producers do not keep what lies around them, in whatever batch, from coming out. */
+TEST(partial_take_passes_over_holes_in_several_batches)
+{
+    es_fix *f = fix_new(2, 3, 0);
+    es_ring *p = fix_producer(f), *dead = fix_producer(f), *l = fix_learner(f);
+    const uint64_t want[] = {1, 2, 4};
+    uint64_t ids[4];
+    CHECK_EQ(es_reserve(dead, 0), 0);
+    fix_send(p, 1);
+    fix_send(p, 2);
+    CHECK_EQ(es_reserve(dead, 0), 3);
+    fix_send(p, 4);
+    fix_die(f, dead);
+    CHECK_EQ(fix_sweep(l), 1);
     CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), 1);
-    CHECK_EQ(ids[0], 4);
+    CHECK_EQ(ids[0], want[0]);
+    CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), 1);
+    CHECK_EQ(ids[0], want[1]);
+    CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), 1);
+    CHECK_EQ(ids[0], want[2]);
+    CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
+    CHECK_STR(es_valid(l), NULL);
     fix_free(f);
 }
 
 /* A position claimed beyond a lagging tail belongs to the batch being filled. */
-TEST_WANTED(flush_looks_beyond_a_stale_tail)
+TEST(partial_take_looks_beyond_a_stale_tail)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
@@ -266,23 +305,22 @@ TEST_WANTED(flush_looks_beyond_a_stale_tail)
     fix_die(f, p);
     CHECK_EQ(fix_sweep(l), 1);
     CHECK_EQ(fix_send(q, 3), ES_OK); /* fills the hole: the tail is 0 still */
-    es_flush_stream(l);
     CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), 1);
     fix_free(f);
 }
 
-/* A batch of nothing but sealed slots holds no sample and must not hold up an open ring either. */
-TEST_WANTED(batch_flushed_to_nothing_does_not_stop_the_ring)
+/* A batch in which no sample is left holds nothing up: its slots go back to the producers. */
+TEST(partial_take_gives_back_a_batch_without_samples)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4], got = 0;
     CHECK_EQ(es_reserve(p, 0), 0);
-    es_flush_stream(l); /* seals slot 1 */
+    CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
     es_reserve_abort(p, 0);
-    es_flush_stream(l); /* and slot 0 */
+    CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
     for (uint64_t i = 0; i < 12; i++) {
-        fix_send(p, i);
+        CHECK_EQ(fix_send(p, i), ES_OK);
         int64_t n = take_short(l, ES_TAKE_SHORT, ids);
         got += n > 0 ? (uint64_t)n : 0;
     }
@@ -290,22 +328,29 @@ TEST_WANTED(batch_flushed_to_nothing_does_not_stop_the_ring)
     fix_free(f);
 }
 
-/* The flush itself wakes a learner that asked for short batches. */
-TEST_WANTED(flush_wakes_a_parked_learner)
+/* Killed with a partial batch leased, a learner leaves an ordinary unfinished batch; held words of past laps mean nothing. */
+TEST(partial_lease_of_the_dead_is_undone)
 {
     es_fix *f = fix_new(2, 2, 0);
-    es_ring *p = fix_producer(f), *l = fix_learner(f), *other = fix_learner(f);
-    es_snapshot snap;
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *dead = fix_learner(f);
+    uint64_t ids[4], round;
+    fix_send(p, 0);
+    CHECK_EQ(take_short(dead, ES_TAKE_SHORT, ids), 1); /* slot 1 stays HELD(dead), lap 1 */
     fix_send(p, 1);
-    CHECK_EQ(es_take(l, ES_TAKE_SHORT, 1, &snap), ES_TIMEOUT);
-    uint32_t ready = l->map.hdr->ready_seq;
-    es_flush_stream(other);
-    CHECK(l->map.hdr->ready_seq != ready);
+    REQUIRE_EQ(fix_take(dead, ES_TAKE_SHORT, &round), 1);
+    fix_die(f, dead);
+    CHECK_EQ(fix_sweep(l), 1);
+    CHECK_EQ(fix_slot_word(l, 1), es_word(1, dead->me, ES_HELD));
+    CHECK_EQ(fix_slot_word(l, 3), es_word(1, 0, ES_REOPEN));
+    CHECK_STR(es_valid(l), NULL);
+    fix_send(p, 2);
+    CHECK_EQ(take_short(l, 0, ids), 2);
+    CHECK_EQ(ids[0] + 10 * ids[1], 21);
     fix_free(f);
 }
 
 /* The stream has not ended while a lease may still come back from a learner that dies. */
-TEST_WANTED(stream_does_not_end_under_a_lease_of_another)
+TEST(stream_does_not_end_under_a_lease_of_another)
 {
     es_fix *f = fix_new(1, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f), *dead = fix_learner(f);
@@ -317,6 +362,28 @@ TEST_WANTED(stream_does_not_end_under_a_lease_of_another)
     fix_die(f, dead);
     CHECK_EQ(fix_sweep(l), 1);
     CHECK_EQ(take_short(l, 0, ids), 1);
+    CHECK_EQ(take_short(l, 0, ids), ES_ENDED);
+    fix_free(f);
+}
+
+/* A learner that holds a lease of its own does not wait for others': two of them would wait for ever. */
+TEST(two_learners_with_leases_both_see_the_end)
+{
+    es_fix *f = fix_new(1, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *m = fix_learner(f);
+    uint64_t round, ids[4];
+    fix_send_many(p, 1, 2, 0);
+    REQUIRE_EQ(fix_take(l, 0, &round), 0);
+    REQUIRE_EQ(fix_take(m, 0, &round), 1);
+    es_close_stream(l);
+    CHECK_EQ(take_short(l, 0, ids), ES_ENDED);
+    CHECK_EQ(take_short(m, 0, ids), ES_ENDED);
+    CHECK_EQ(es_release_batch(l, 0, 0), ES_OK);
+    CHECK_EQ(take_short(l, 0, ids), ES_EMPTY); /* m's lease may come back */
+    l->map.hdr->learner_sleeps = 1;
+    uint32_t ready = l->map.hdr->ready_seq;
+    CHECK_EQ(es_release_batch(m, 1, 0), ES_OK);
+    CHECK(l->map.hdr->ready_seq != ready);
     CHECK_EQ(take_short(l, 0, ids), ES_ENDED);
     fix_free(f);
 }

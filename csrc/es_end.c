@@ -1,0 +1,205 @@
+/* Learners: the end of a stream, of a closed ring for good or of an open one for now.
+ *
+ * Closed: producers claim no more. What they could still claim is SEALED, claims
+ * under way are waited for, then batches with gaps are handed out. SEALED is for
+ * ever: on a closed ring release opens no new lap.
+ *
+ * Open: a learner wants what is there, and the ring must go on. It HOLDs the free
+ * slots of the unfinished batch, as a producer would claim them, which keeps every
+ * other learner from it; leases it; and lets go of what it could not take.
+ *
+ * Who dies, and what then:
+ *   holding slots               the reaper re-opens them: the batch fills as if nothing had been
+ *   with a partial batch leased the same, after the lease was given back
+ *   in between seals            sealed slots stay so, the next learner goes on
+ */
+#include "es_ring.h"
+
+/* A claim that is still open this long after the close is taken away. */
+#define ES_EVICT_AFTER_NS UINT64_C(1000000000)
+
+/* Whether w is the word of a slot in a batch that is being filled, of this lap. */
+static bool filling(es_ring *r, uint64_t q, uint64_t w)
+{
+    /* SYNC batch-release: acquire. */
+    uint64_t b = atomic_load_explicit(&r->map.batches[q / r->map.batch_size].word, memory_order_acquire);
+    return es_state(b) == ES_FILL && es_lap(w) == es_round(b) + 1;
+}
+
+/* Turns slot words of one state (ES_HELD: ours) in batches being filled into another: how many. */
+static uint64_t turn_words(es_ring *r, uint32_t from, uint32_t owner, uint32_t to)
+{
+    es_map *m = &r->map;
+    uint64_t n = 0;
+    for (uint64_t q = 0; q < m->capacity; q++) {
+        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
+        if (es_state(w) == from && (from != ES_HELD || es_word_owner(w) == r->me) && filling(r, q, w))
+            /* SYNC slot-claim: acq_rel; a producer's claim of the hole, or its commit, wins or loses here. */
+            n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_lap(w), owner, to),
+                                                         memory_order_acq_rel, memory_order_relaxed);
+    }
+    return n;
+}
+
+/* Turns free positions into {owner, state} as a claim would take them, up to limit or until the ring is full. */
+static void turn_positions(es_ring *r, uint64_t limit, uint32_t owner, uint32_t state)
+{
+    es_map *m = &r->map;
+    for (;;) {
+        uint64_t p = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed), seen = p;
+        if (p >= limit)
+            return;
+        uint64_t q = p % m->capacity, round = p / m->capacity;
+        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_relaxed);
+        if (es_lap(w) <= round) {
+            /* SYNC batch-release: acquire; the same three cases as in a claim. */
+            uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
+            if (es_round(b) < round)
+                return;
+            if (es_round(b) > round || es_state(b) != ES_FILL || es_lap(w) != round ||
+                !atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(round + 1, owner, state),
+                                                         memory_order_acq_rel, memory_order_relaxed))
+                continue;
+        }
+        atomic_compare_exchange_strong_explicit(&m->hdr->tail, &seen, p + 1, memory_order_relaxed,
+                                                memory_order_relaxed);
+    }
+}
+
+/* --- closed ---------------------------------------------------------------- */
+
+static void alarm_counts(es_ring *r)
+{
+    for (uint64_t j = 0; j < r->map.num_batches; j++)
+        atomic_fetch_or_explicit(&r->map.batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
+}
+
+void es_close_ring(es_ring *r)
+{
+    es_header *hdr = r->map.hdr;
+    if (atomic_load_explicit(&hdr->closed, memory_order_acquire) == 0)
+        atomic_store_explicit(&hdr->closed_ns, es_now_ns(), memory_order_relaxed);
+    /* SYNC closed: release. */
+    atomic_store_explicit(&hdr->closed, 1, memory_order_release);
+    alarm_counts(r);
+    es_wake_everybody(r);
+}
+
+/* Claims under way, and holes and held slots that came about since the seal:
+ * they hold a short batch up just as well. */
+static bool claims_open(es_ring *r)
+{
+    for (uint64_t q = 0; q < r->map.capacity; q++) {
+        uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_acquire);
+        uint32_t state = es_state(w);
+        if (state == ES_CLAIMED || state == ES_REOPEN || (state == ES_HELD && filling(r, q, w)))
+            return true;
+    }
+    return false;
+}
+
+/* Whether another learner holds a batch, which comes back if it dies, while this
+ * one holds none. Two learners that each kept a lease and waited for the other's
+ * would wait for ever. */
+static bool must_await_others(es_ring *r)
+{
+    bool others = false;
+    for (uint64_t j = 0; j < r->map.num_batches; j++) {
+        uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_acquire);
+        if (es_state(w) != ES_LEASED)
+            continue;
+        if (es_word_owner(w) == r->me)
+            return false;
+        others = true;
+    }
+    return others;
+}
+
+int64_t es_finish(es_ring *r, uint32_t flags)
+{
+    turn_words(r, ES_REOPEN, 0, ES_SEALED);
+    turn_positions(r, UINT64_MAX, 0, ES_SEALED);
+    alarm_counts(r); /* again: a release that crossed the close has zeroed one */
+    bool open = claims_open(r);
+    uint64_t closed_ns = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed);
+    if (open && es_now_ns() - closed_ns >= ES_EVICT_AFTER_NS) {
+        turn_words(r, ES_CLAIMED, 0, ES_SEALED);
+        open = claims_open(r);
+    }
+    /* The claims that were open have been committed or sealed: perhaps a full batch now. */
+    int64_t rc = es_look(r, flags);
+    if (rc != ES_EMPTY || open)
+        return rc;
+    rc = es_look(r, flags | ES_TAKE_SHORT);
+    if (rc != ES_EMPTY || must_await_others(r))
+        return rc;
+    return ES_ENDED;
+}
+
+/* --- open ------------------------------------------------------------------ */
+
+/* The first position that nobody has claimed: where the tail would be without delays and deaths. */
+static uint64_t help_tail_to_the_end(es_ring *r)
+{
+    es_map *m = &r->map;
+    for (;;) {
+        uint64_t p = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed), seen = p;
+        if (es_lap(atomic_load_explicit(&m->slots[p % m->capacity], memory_order_relaxed)) <= p / m->capacity)
+            return p;
+        atomic_compare_exchange_strong_explicit(&m->hdr->tail, &seen, p + 1, memory_order_relaxed,
+                                                memory_order_relaxed);
+    }
+}
+
+/* Leases batch j if all its slots are committed or held by us, and some are committed. */
+static int64_t lease_partial(es_ring *r, uint64_t j)
+{
+    es_map *m = &r->map;
+    uint64_t b = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
+    uint64_t lap = es_round(b) + 1, held = 0;
+    if (es_state(b) != ES_FILL)
+        return ES_EMPTY;
+    for (uint64_t i = 0; i < m->batch_size; i++) {
+        /* SYNC slot-commit: acquire. */
+        uint64_t w = atomic_load_explicit(&m->slots[j * m->batch_size + i], memory_order_acquire);
+        bool mine = es_state(w) == ES_HELD && es_word_owner(w) == r->me;
+        if (es_lap(w) != lap || (es_state(w) != ES_COMMITTED && !mine))
+            return ES_EMPTY;
+        held += mine;
+    }
+    if (held == m->batch_size || es_lease(r, j, b) < 0)
+        return ES_EMPTY;
+    r->scan[j] = (es_scan){.lap = lap, .next = m->batch_size, .gaps = held};
+    return (int64_t)j;
+}
+
+/* The smallest such batch. Two learners that do this at once may each hold slots of
+ * the same batch and both come away with nothing; what is in it stays in it. */
+static int64_t lease_some_partial(es_ring *r)
+{
+    es_map *m = &r->map;
+    int64_t rc = ES_EMPTY;
+    pthread_mutex_lock(&r->look_lock);
+    uint64_t head = atomic_load_explicit(&m->hdr->head, memory_order_relaxed);
+    for (uint64_t t = 0; t < m->num_batches && rc < 0; t++)
+        rc = lease_partial(r, (head + t) % m->num_batches);
+    pthread_mutex_unlock(&r->look_lock);
+    return rc;
+}
+
+int64_t es_take_partial(es_ring *r)
+{
+    es_map *m = &r->map;
+    uint64_t tail = help_tail_to_the_end(r), into = tail % m->batch_size;
+    turn_words(r, ES_REOPEN, r->me, ES_HELD);
+    turn_positions(r, into == 0 ? tail : tail - into + m->batch_size, r->me, ES_HELD);
+    int64_t rc = lease_some_partial(r);
+    if (turn_words(r, ES_HELD, 0, ES_REOPEN) > 0) {
+        /* SYNC reopen-seq: release; after the words. */
+        atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);
+        es_wake_producers(r);
+    }
+    if (rc >= 0)
+        es_account_take(r, (uint64_t)rc);
+    return rc;
+}

@@ -1,0 +1,8 @@
+"""``python -m echo_shm``: the command line, as ``echo-shm``."""
+
+import sys
+
+from echo_shm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

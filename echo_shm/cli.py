@@ -1,0 +1,210 @@
+"""``echo-shm``: the demo, and a look at the segments of this machine.
+
+Looking (``ls``, ``top``) maps segments read-only and takes no lock, so it
+changes nothing for those who use them, nor for ``gc``.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from echo_shm import demo, screen, segment, top
+from echo_shm.errors import EchoShmError, SegmentError
+from echo_shm.metrics import RingView
+
+#: How each state of a segment looks; see :func:`describe`.
+_STYLES = {"in use": "green", "orphaned": "yellow", "garbage": "red", "unreadable": "red"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        argv: Its words, without the program's name; None for the process's own.
+
+    Returns:
+        The exit status: 0, 1 when it failed, 2 when it was asked for wrongly or a package is missing, 130 after Ctrl-C.
+
+    """
+    options = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still shows the rest
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except screen.UsageError as error:
+        return _fail(2, error)
+    except EchoShmError as error:
+        return _fail(1, error)
+    except KeyboardInterrupt:
+        print("echo-shm: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader of our output has enough; Python must not flush into the pipe again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _fail(status: int, error: Exception) -> int:
+    print(f"echo-shm: {error}", file=sys.stderr)
+    return status
+
+
+# --- words --------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="echo-shm", description="A shared-memory experience ring: demo and tools.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    sub = commands.add_parser("demo", help="environments in worker processes feed a learner")
+    sub.add_argument("--env", default="CartPole-v1", help="a Gymnasium environment (default: %(default)s)")
+    sub.add_argument("--workers", type=_count, default=2, metavar="N", help="worker processes (default: %(default)s)")
+    sub.add_argument(
+        "--batch-size", type=_count, default=256, metavar="N", help="samples in a batch (default: %(default)s)"
+    )
+    sub.add_argument("--seconds", type=_seconds, default=10.0, help="how long to play (default: %(default)g)")
+    sub.set_defaults(command=lambda o: demo.run(o.env, o.workers, o.batch_size, o.seconds))
+
+    sub = commands.add_parser("ls", help="list this machine's segments")
+    sub.add_argument("--json", action="store_true", help="for scripts: a list of objects")
+    sub.set_defaults(command=_ls)
+
+    sub = commands.add_parser("top", help="watch a ring: rates, occupancy, and each producer")
+    sub.add_argument("name", metavar="NAME", help="a segment that `echo-shm ls` lists")
+    sub.add_argument("--interval", type=_seconds, default=1.0, help="seconds between readings (default: %(default)g)")
+    sub.add_argument("--once", action="store_true", help="print one reading and exit")
+    sub.set_defaults(command=lambda o: top.run(o.name, o.interval, once=o.once))
+
+    sub = commands.add_parser("gc", help="remove segments that nobody uses any more")
+    sub.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    sub.set_defaults(command=_gc)
+    return parser
+
+
+def _count(text: str) -> int:
+    with contextlib.suppress(ValueError):
+        if int(text) >= 1:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+
+
+# --- ls -----------------------------------------------------------------------
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What ``echo-shm ls --json`` says of a segment.
+
+    Its ``state`` is ``in use``; ``orphaned``: its creator is dead, but others are
+    attached; ``garbage``: nobody is; ``unreadable``: somebody is or may be, and
+    ``fault`` says why nothing can be told. What is not known is None.
+    """
+    found: dict[str, Any] = dict.fromkeys(
+        ("name", "state", "creator_pid", "creator_alive", "bytes", "batch_size", "num_buffers",
+         "producers", "learners", "occupancy", "capacity", "age_seconds", "fault")
+    )  # fmt: skip
+    found["name"] = name
+    try:
+        seen = segment.listing(name)
+    except SegmentError as error:
+        return found | {"state": "unreadable", "fault": str(error)}
+    found["creator_alive"] = seen.creator_alive
+    if seen.segment is None:
+        return found | {"state": "unreadable" if seen.locked else "garbage", "fault": seen.fault}
+    view = RingView(seen.segment)
+    owners = [owner for owner, state in top.states(view) if state != "dead"]
+    geometry = seen.segment.geometry
+    return found | {
+        "state": "garbage" if not seen.locked else "in use" if seen.creator_alive else "orphaned",
+        "creator_pid": seen.segment.creator_pid,
+        "bytes": seen.segment.size,
+        "batch_size": geometry.batch_size,
+        "num_buffers": geometry.num_batches,
+        "producers": sum(owner.role == "producer" for owner in owners),
+        "learners": sum(owner.role == "learner" for owner in owners),
+        "occupancy": int(view.snapshot().occupancy),
+        "capacity": geometry.batch_size * geometry.num_batches,
+        "age_seconds": max(0.0, time.time() - seen.segment.created),
+    }
+
+
+def _ls(options: argparse.Namespace) -> int:
+    found = [describe(name) for name in segment.names()]
+    gone = {one["name"] for one in found if one["fault"]}.difference(segment.names())
+    found = [one for one in found if one["name"] not in gone]
+    if options.json:
+        print(json.dumps(found, indent=2))
+    elif not found:
+        print("no segments")
+    else:
+        _print_table(found)
+    return 0
+
+
+def _print_table(found: list[dict[str, Any]]) -> None:
+    table = screen.need("rich.table", "cli").Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("name", overflow="fold")
+    for label in ("creator", "size", "ring", "prod", "learn", "full", "age"):
+        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for one in found:
+        style = _STYLES[one["state"]]
+        table.add_row(one["name"], *_cells(one), f"[{style}]{one['state']}[/]")
+    console = screen.console()
+    console.print(table)
+    for one in found:
+        if one["fault"]:
+            console.print(f"{one['name']}: {one['fault']}", markup=False, soft_wrap=True, style="dim")
+
+
+def _cells(one: dict[str, Any]) -> list[str]:
+    if one["bytes"] is None:
+        return ["-" if one["creator_alive"] is not False else "dead"] + ["-"] * 6
+    return [
+        f"{one['creator_pid']}" if one["creator_alive"] else f"{one['creator_pid']} dead",
+        screen.size(one["bytes"]),
+        f"{one['batch_size']:,}x{one['num_buffers']:,}",
+        f"{one['producers']}",
+        f"{one['learners']}",
+        screen.share(one["occupancy"], one["capacity"]),
+        screen.duration(one["age_seconds"]),
+    ]
+
+
+# --- gc -----------------------------------------------------------------------
+
+
+def _gc(options: argparse.Namespace) -> int:
+    names = segment.names()
+    for name in names:
+        try:
+            seen = segment.listing(name)
+        except SegmentError as error:
+            if name in segment.names():  # else it was closed just now
+                print(f"kept     {name}: {error}")
+            continue
+        size = f" ({screen.size(seen.segment.size)})" if seen.segment is not None else ""
+        if not seen.locked and options.dry_run:
+            print(f"garbage  {name}{size}: would be removed")
+        elif not seen.locked and segment.collect(name):
+            print(f"removed  {name}{size}")
+        else:
+            print(f"in use   {name}{size}")
+    if not names:
+        print("no segments")
+    return 0

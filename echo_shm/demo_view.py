@@ -1,0 +1,216 @@
+"""What ``echo-shm demo`` shows: a live display on a terminal, a line a second elsewhere, and a summary."""
+
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from echo_shm import screen
+from echo_shm.demo_check import SequenceCheck
+from echo_shm.metrics import RingView
+from echo_shm.segment import Segment
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+#: Seconds between two looks at the ring.
+_LIVE_INTERVAL = 0.25
+_LINE_INTERVAL = 1.0
+
+
+class Tally:
+    """What the learner has received. Written by the learner, read by the display's thread.
+
+    Args:
+        sample_bytes: Bytes of one sample.
+
+    """
+
+    def __init__(self, sample_bytes: int) -> None:
+        self.sample_bytes = sample_bytes
+        self.samples = 0
+        self.batches = 0
+        self.waited = 0.0
+        self._first = self._last = 0.0
+        self._before = 0
+
+    def add(self, samples: int, waited: float) -> None:
+        """Counts a batch; ``waited``: the seconds that the learner slept for it."""
+        self._last = time.monotonic()
+        if self.batches == 0:
+            self._first, self._before = self._last, samples  # the workers' start is not the ring's time
+        else:
+            self.waited += waited
+        self.samples += samples
+        self.batches += 1
+
+    @property
+    def span(self) -> float:
+        """Seconds from the first batch to the last."""
+        return self._last - self._first
+
+    @property
+    def rate(self) -> float:
+        """Samples a second in that time; 0 when there were no two batches."""
+        return (self.samples - self._before) / self.span if self.span > 0 else 0.0
+
+
+class DemoView:
+    """The demo's screen. Between entering and leaving it, a thread keeps it up to date.
+
+    Args:
+        name: The segment's name.
+        what: Who plays what, in a few words.
+        seconds: How long the workers play.
+        tally: What the learner counts.
+
+    Attributes:
+        ring: A read-only view of the ring.
+
+    """
+
+    def __init__(self, name: str, what: str, seconds: float, tally: Tally) -> None:
+        segment = Segment.attach(name, read_only=True)
+        self.ring = RingView(segment)
+        self._name, self._what, self._seconds, self._tally = name, what, seconds, tally
+        self._geometry = segment.geometry
+        self._capacity = segment.geometry.batch_size * segment.geometry.num_batches
+        self._size = segment.size
+        self._console = screen.console()
+        self._started = time.monotonic()
+        self._rates = screen.Rates()
+        self._live: Live | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._keep_up, name="echo_shm-demo-view", daemon=True)
+
+    def __enter__(self) -> "DemoView":
+        if self._console.is_terminal:
+            live: type[Live] = screen.need("rich.live", "demo").Live
+            self._live = live(self._screen(), console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+        else:
+            self._print(f"{self._what}; ring {self._name}, {screen.size(self._size)}")
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._thread.join()
+        if self._live is not None:
+            self._live.update(self._screen())
+            self._live.stop()
+
+    def _keep_up(self) -> None:
+        while not self._ending.wait(_LIVE_INTERVAL if self._live is not None else _LINE_INTERVAL):
+            if self._live is not None:
+                self._live.update(self._screen(), refresh=True)
+            else:
+                self._print(self._line())
+
+    def _print(self, text: str) -> None:
+        # Not through rich: a line for a file or a pipe is neither wrapped nor coloured.
+        print(text, flush=True)
+
+    # -- while it runs
+
+    def _speeds(self) -> tuple[float, ...]:
+        return self._rates(self._tally.samples, self._tally.batches)
+
+    def _line(self) -> str:
+        snap, (samples, batches) = self.ring.snapshot(), self._speeds()
+        full = screen.share(snap.occupancy, self._capacity)
+        trouble = [("stalled", snap.stalled_producers), ("dead", snap.dead_producers)]
+        return (
+            f"{time.monotonic() - self._started:6.1f} s  {samples:,.0f} samples/s  {batches:,.1f} batches/s  "
+            f"{samples * self._tally.sample_bytes / 1e6:.1f} MB/s  ring {full}  "
+            f"blocked {snap.producers_waiting}" + "".join(f"  {name} {count}" for name, count in trouble if count)
+        )
+
+    def _screen(self) -> "RenderableType":
+        table = screen.need("rich.table", "demo").Table
+        snap, (samples, batches) = self.ring.snapshot(), self._speeds()
+        elapsed = time.monotonic() - self._started
+        bars = table.grid(padding=(0, 2))
+        bars.add_column(style="bold", width=9)
+        bars.add_row("time", screen.bar(elapsed, self._seconds, 34), f"{elapsed:.1f} of {self._seconds:g} s")
+        bars.add_row(
+            "ring", screen.bar(snap.occupancy, self._capacity, 34), f"{snap.occupancy:,} of {self._capacity:,} slots"
+        )
+        figures = table.grid(padding=(0, 2))
+        for _ in range(3):
+            figures.add_column(style="bold", width=9)
+            figures.add_column(justify="right", width=10)
+        figures.add_row(
+            "samples/s", f"{samples:,.0f}",
+            "batches/s", f"{batches:,.1f}",
+            "MB/s", f"{samples * self._tally.sample_bytes / 1e6:,.1f}",
+        )  # fmt: skip
+        figures.add_row(
+            "blocked", _alert(snap.producers_waiting, "yellow"),
+            "stalled", _alert(snap.stalled_producers, "yellow"),
+            "dead", _alert(snap.dead_producers, "red"),
+        )  # fmt: skip
+        return self._panel(bars, "", figures)
+
+    def _panel(self, *parts: Any) -> "RenderableType":
+        group = screen.need("rich.console", "demo").Group
+        panel = screen.need("rich.panel", "demo").Panel
+        geometry = self._geometry
+        footer = f"[dim]batches of {geometry.batch_size:,} x {geometry.num_batches}, {screen.size(self._size)}[/]"
+        framed: RenderableType = panel(
+            group(*parts, "", f"[dim]in another terminal:[/] echo-shm top {self._name}"),
+            title=f"[bold]echo-shm demo[/]  {self._what}",
+            title_align="left",
+            subtitle=footer,
+            subtitle_align="right",
+            padding=(1, 2),
+        )
+        return framed
+
+    # -- at the end
+
+    def summarise(self, check: SequenceCheck, restarts: int) -> None:
+        """Prints what came of it."""
+        tally, snap = self._tally, self.ring.snapshot()
+        counts = ((snap.reopened_slots, "slot"), (snap.dead_producers, "dead producer"), (restarts, "restart"))
+        self._rows(
+            ("played", f"{self._what}, {screen.plural(check.episodes, 'episode')}"),
+            ("received", f"{tally.samples:,} samples in {tally.batches:,} batches, {self._average()}"),
+            ("learner", f"waited {screen.share(tally.waited, tally.span)} of the time"),
+            ("sequences", self._verdict(check)),
+            ("re-opened", ", ".join(screen.plural(count, noun) for count, noun in counts)),
+        )
+        for text in check.faults:
+            self._rows(("", text))
+
+    def _average(self) -> str:
+        tally = self._tally
+        return f"{tally.rate:,.0f} samples/s, {tally.rate * tally.sample_bytes / 1e6:.1f} MB/s"
+
+    def _verdict(self, check: SequenceCheck) -> str:
+        processes = f"{check.workers} worker process" + ("" if check.workers == 1 else "es")
+        if check.fault_count:
+            return f"BROKEN: {screen.plural(check.fault_count, 'fault')} in the steps of {processes}"
+        if check.workers == 0:
+            return "none: no sample came"
+        early = f"; {check.early} came early, in re-opened slots" if check.early else ""
+        return f"unbroken, from {processes}{early}"
+
+    def say_what_is_left(self, left: list[str]) -> None:
+        """Prints whether the segment is gone."""
+        self._rows(("left over", ", ".join(left) or "nothing in shared memory"))
+
+    def _rows(self, *rows: tuple[str, str]) -> None:
+        for label, text in rows:
+            if self._console.is_terminal:
+                self._console.print(f"[bold]{label:<10}[/] ", end="", soft_wrap=True)
+                self._console.print(text, markup=False, soft_wrap=True)
+            else:
+                self._print(f"{label:<10} {text}")
+
+
+def _alert(count: int, style: str) -> str:
+    return f"[{style}]{count}[/]" if count else "0"

@@ -1,0 +1,104 @@
+"""What the command line's screens share: figures in few characters, bars, and packages that may be missing."""
+
+import importlib
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress_bar import ProgressBar
+
+_SIZES = ("B", "KB", "MB", "GB", "TB")
+_DURATIONS = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (float("inf"), 86400, "d"))
+
+#: Columns of a screen, where the terminal has them.
+WIDTH = 80
+
+#: Seconds that a rate on a live screen looks back.
+_RATE_WINDOW = 1.5
+
+
+class UsageError(Exception):
+    """A command cannot be carried out as it was asked for; the text is one line and says what to do."""
+
+
+def need(module: str, extra: str) -> Any:
+    """Imports an optional package.
+
+    Raises:
+        UsageError: It is not installed; names the extra of echo-shm that brings it.
+
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise UsageError(f"this needs the package {module}: pip install 'echo-shm[{extra}]'") from None
+
+
+def console() -> "Console":
+    """Standard output: at most 80 columns of a terminal, all that a line needs elsewhere."""
+    rich_console = need("rich.console", "cli").Console
+    found: Console = rich_console(highlight=False)
+    if found.is_terminal:
+        found.width = min(found.width, WIDTH) - 2  # room for the ^C that a terminal shows: it must not wrap
+    else:
+        found.width = 160
+    return found
+
+
+def bar(part: float, whole: float, width: int = 30) -> "ProgressBar":
+    """How much of ``whole`` is ``part``, as a bar."""
+    progress: type[ProgressBar] = need("rich.progress_bar", "cli").ProgressBar
+    return progress(total=max(whole, 1e-9), completed=min(part, whole), width=width, finished_style="bar.complete")
+
+
+def plural(count: int, noun: str) -> str:
+    """A count of things: ``"2 workers"``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def share(part: float, whole: float) -> str:
+    """A part of a whole in percent."""
+    return f"{100 * part / whole:.0f} %" if whole > 0 else "-"
+
+
+def size(octets: float) -> str:
+    """Bytes, in powers of a thousand: ``"1.2 MB"``."""
+    unit = 0
+    while octets >= 999.5 and unit < len(_SIZES) - 1:
+        octets, unit = octets / 1000, unit + 1
+    return f"{octets:.0f} {_SIZES[unit]}" if unit == 0 or octets >= 99.5 else f"{octets:.1f} {_SIZES[unit]}"
+
+
+def duration(seconds: float) -> str:
+    """A time span in its largest unit: ``"12 s"``, ``"3 min"``."""
+    for below, unit, name in _DURATIONS:
+        if seconds < below:
+            return f"{max(0, int(seconds / unit))} {name}"
+    raise AssertionError(seconds)
+
+
+class Reading(NamedTuple):
+    """Counters at a moment of ``time.monotonic()``."""
+
+    time: float
+    counts: tuple[float, ...]
+
+
+class Rates:
+    """How fast counters grow a second, over the last second or so."""
+
+    def __init__(self) -> None:
+        self._readings: list[Reading] = []
+
+    def __call__(self, *counts: float) -> tuple[float, ...]:
+        """Takes in the counters' values of now; 0 for each until there are two readings."""
+        now = Reading(time.monotonic(), counts)
+        self._readings.append(now)
+        while len(self._readings) > 2 and now.time - self._readings[1].time >= _RATE_WINDOW:
+            del self._readings[0]
+        first = self._readings[0]
+        span = now.time - first.time
+        return tuple((b - a) / span if span > 0 else 0.0 for a, b in zip(first.counts, counts, strict=True))

@@ -1,0 +1,273 @@
+"""``echo-shm top``: a ring and everybody attached to it, live, through a read-only mapping."""
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psutil
+
+from echo_shm import screen, segment
+from echo_shm._core import lib
+from echo_shm.attachment import pid_namespace
+from echo_shm.errors import SegmentError
+from echo_shm.metrics import Owner, RingView
+from echo_shm.sidecar import open_sidecar
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+#: Two readings of one process's start time differ by less than this (seconds).
+_START_TIME_SLACK = 2.0
+
+#: Lines of a screen that are not a producer's.
+_OTHER_LINES = 14
+
+_STYLES = {"running": "green", "waiting": "yellow", "stopped": "yellow", "dead": "red"}
+
+
+# --- who is alive -------------------------------------------------------------
+
+
+def states(view: RingView) -> list[tuple[Owner, str]]:
+    """Everybody registered in a ring, and what each is doing.
+
+    ``waiting``: a producer sleeps because the ring is full. ``stopped``: by a
+    SIGSTOP or a debugger. ``dead``: nobody has reaped it yet. ``running``: none of these.
+    """
+    try:
+        # Through the registry of this process: opening the lock file here a second time would drop its locks.
+        locks = open_sidecar(view.segment.name, create=False).locks
+    except FileNotFoundError:
+        return [(owner, _state(owner, locked=True)) for owner in view.owners()]
+    return [(owner, _state(owner, locked=lib.es_locks_held(locks, owner.index) != 0)) for owner in view.owners()]
+
+
+def _state(owner: Owner, *, locked: bool) -> str:
+    """The lock decides who is alive; the process table, where it is the same one, must not speak against a death."""
+    status = _process_status(owner)
+    if status in ("", psutil.STATUS_ZOMBIE) and not locked:
+        return "dead"
+    if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+        return "stopped"
+    return "waiting" if owner.waiting else "running"
+
+
+def _process_status(owner: Owner) -> str:
+    """What psutil calls the state of the owner's process; ``""`` when there is no such process to be seen."""
+    if owner.pid_namespace != pid_namespace():
+        return ""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(owner.pid)
+        if abs(process.create_time() - owner.start_time) <= _START_TIME_SLACK:
+            return str(process.status())
+    return ""
+
+
+# --- readings -----------------------------------------------------------------
+
+
+class _Reading(NamedTuple):
+    """A ring at one moment."""
+
+    time: float
+    snap: Any
+    owners: list[tuple[Owner, str]]
+    creator_alive: bool
+    locked: bool
+
+
+class _Rates(NamedTuple):
+    """What one producer did between two readings."""
+
+    samples: float
+    blocked: float
+
+
+class Watch:
+    """One segment under observation.
+
+    Args:
+        name: The segment's.
+
+    Raises:
+        SegmentError: There is none of that name, or it cannot be read.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        self.segment = segment.Segment.attach(name, read_only=True)
+        self._view = RingView(self.segment)
+        self._earlier = self._read(segment.listing(name))
+        self._latest = self._earlier
+
+    def look(self) -> bool:
+        """Takes another reading; False once the segment was closed and its name is gone, or another's."""
+        try:
+            seen = segment.listing(self.segment.name)
+        except SegmentError:
+            return False
+        if seen.segment is None or seen.segment.uuid != self.segment.uuid:
+            return False
+        self._earlier, self._latest = self._latest, self._read(seen)
+        return True
+
+    def _read(self, seen: segment.Listing) -> _Reading:
+        return _Reading(time.monotonic(), self._view.snapshot(), states(self._view), seen.creator_alive, seen.locked)
+
+    # -- as a screen
+
+    def screen(self, most_producers: int) -> "RenderableType":
+        """The last two readings.
+
+        Args:
+            most_producers: Producers that get a line of their own.
+
+        """
+        group: type[Any] = screen.need("rich.console", "cli").Group
+        parts = [self._head(), "", self._figures(), "", self._producers(most_producers)]
+        learners = self._learners()
+        framed: RenderableType = group(*parts, *(["", learners] if learners.row_count else []))
+        return framed
+
+    def _rate(self, counter: str) -> float:
+        span = self._latest.time - self._earlier.time
+        before, after = (int(getattr(r.snap, counter)) for r in (self._earlier, self._latest))
+        return (after - before) / span if span > 0 else 0.0
+
+    def _head(self) -> str:
+        mapped, now = self.segment, self._latest
+        creator = f"creator {mapped.creator_pid}" + ("" if now.creator_alive else " [red]dead[/]")
+        if not now.locked:
+            creator += ", [red]nobody is attached: `echo-shm gc` removes it[/]"
+        geometry = mapped.geometry
+        return (
+            f"[bold]{mapped.name}[/]  batches of {geometry.batch_size:,} x {geometry.num_batches:,}, "
+            f"{screen.size(mapped.size)}, {screen.duration(time.time() - mapped.created)} old\n"
+            f"[dim]{creator}[/]"
+        )
+
+    def _figures(self) -> Any:
+        snap, geometry = self._latest.snap, self.segment.geometry
+        capacity = geometry.batch_size * geometry.num_batches
+        leaf_bytes = sum(leaf.nbytes for leaf in self.segment.spec.leaves)
+        samples = self._rate("samples_inserted")
+        dead = sum(state == "dead" for _, state in self._latest.owners)
+        ring = _grid(2)
+        ring.add_row("ring", screen.bar(snap.occupancy, capacity, 34), f"{snap.occupancy:,} of {capacity:,} slots")
+        figures = _grid(4)
+        figures.add_row(
+            "samples/s", f"{samples:,.0f}", "blocked", f"{snap.producers_waiting}",
+            "reaped", f"{snap.dead_producers}", "store", f"{snap.store_size:,}",
+        )  # fmt: skip
+        figures.add_row(
+            "batches/s", f"{self._rate('batches_taken'):,.1f}", "stalled", f"{snap.stalled_producers}",
+            "dead", f"[red]{dead}[/]" if dead else "0", "re-opened", f"{snap.reopened_slots}",
+        )  # fmt: skip
+        figures.add_row("MB/s", f"{samples * leaf_bytes / 1e6:,.1f}")
+        group: type[Any] = screen.need("rich.console", "cli").Group
+        return group(ring, "", figures)
+
+    def _producers(self, most: int) -> Any:
+        table = _table("producer", "pid", "samples/s", "samples", "blocked", "held")
+        earlier = {owner.index: owner for owner, _ in self._earlier.owners}
+        found = [(owner, state) for owner, state in self._latest.owners if owner.role == "producer"]
+        for owner, state in found[:most]:
+            rates = self._since(earlier.get(owner.index), owner)
+            table.add_row(
+                f"{owner.index}", f"{owner.pid}", f"{rates.samples:,.0f}", f"{owner.samples:,}",
+                screen.share(rates.blocked, 1), f"{owner.held}", _styled(state),
+            )  # fmt: skip
+        if len(found) > most:
+            table.add_row("", f"and {len(found) - most} more")
+        if not found:
+            table.add_row("none")
+        return table
+
+    def _since(self, before: Owner | None, now: Owner) -> _Rates:
+        """What a producer did in the span; an entry that changed hands starts from nothing."""
+        span = self._latest.time - self._earlier.time
+        if before is None or span <= 0 or (before.pid, before.start_time) != (now.pid, now.start_time):
+            return _Rates(0.0, 0.0)
+        blocked = (now.blocked_time - before.blocked_time) / span
+        return _Rates((now.samples - before.samples) / span, min(1.0, max(0.0, blocked)))
+
+    def _learners(self) -> Any:
+        table = _table("learner", "pid", "held")
+        for owner, state in self._latest.owners:
+            if owner.role == "learner":
+                table.add_row(f"{owner.index}", f"{owner.pid}", f"{owner.held}", _styled(state))
+        return table
+
+
+def _styled(state: str) -> str:
+    return f"[{_STYLES[state]}]{state}[/]"
+
+
+def _grid(pairs: int) -> Any:
+    """Labels and figures side by side."""
+    grid = screen.need("rich.table", "cli").Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(pairs):
+        grid.add_column(style="bold")
+        grid.add_column(justify="right")
+    return grid
+
+
+def _table(*columns: str) -> Any:
+    table = screen.need("rich.table", "cli").Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for label in columns:
+        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    return table
+
+
+# --- the command --------------------------------------------------------------
+
+
+def run(name: str, interval: float, *, once: bool) -> int:
+    """Watches a segment until it is closed, or until Ctrl-C: the exit status.
+
+    Args:
+        name: The segment's.
+        interval: Seconds between two readings.
+        once: Print one reading, with the rates of one interval, and return.
+
+    Raises:
+        SegmentError: There is no such segment, or it cannot be read.
+        UsageError: No segment can be called so, or rich is not installed.
+
+    """
+    console = screen.console()
+    try:
+        watch = Watch(name)
+    except ValueError as error:
+        raise screen.UsageError(str(error)) from None
+    try:
+        going = _watch_once(watch, console, interval) if once else _watch_live(watch, console, interval)
+    except KeyboardInterrupt:
+        return 0
+    if not going:
+        console.print(f"segment {name!r} was closed", markup=False, soft_wrap=True)
+    return 0
+
+
+def _watch_once(watch: Watch, console: "Console", interval: float) -> bool:
+    time.sleep(interval)
+    going = watch.look()
+    if going:
+        console.print(watch.screen(most_producers=10**6))
+    return going
+
+
+def _watch_live(watch: Watch, console: "Console", interval: float) -> bool:
+    if not console.is_terminal:
+        while _watch_once(watch, console, interval):
+            print(flush=True)
+        return False
+    live = screen.need("rich.live", "cli").Live(console=console, auto_refresh=False)
+    with live:
+        while True:
+            most = max(3, console.height - _OTHER_LINES)
+            live.update(watch.screen(most), refresh=True)
+            time.sleep(interval)
+            if not watch.look():
+                return False
