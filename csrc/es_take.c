@@ -89,10 +89,12 @@ static int64_t look_from_head(es_ring *r, uint32_t flags)
     return ES_EMPTY;
 }
 
-/* Every unleased batch, smallest number first, its number taken from its word. */
-static int64_t look_everywhere(es_ring *r, uint32_t flags)
+/* Every unleased batch, smallest number first, its number taken from its word.
+ * *lowest is the smallest number that was seen. */
+static int64_t look_everywhere(es_ring *r, uint32_t flags, uint64_t *lowest)
 {
     es_map *m = &r->map;
+    *lowest = UINT64_MAX;
     for (uint64_t from = 0;;) {
         uint64_t best = UINT64_MAX, best_word = 0;
         for (uint64_t j = 0; j < m->num_batches; j++) {
@@ -103,6 +105,8 @@ static int64_t look_everywhere(es_ring *r, uint32_t flags)
                 best_word = w;
             }
         }
+        if (best < *lowest)
+            *lowest = best;
         if (best == UINT64_MAX)
             return ES_EMPTY;
         if (takeable(r, best % m->num_batches, es_round(best_word) + 1, flags))
@@ -119,10 +123,14 @@ static int64_t look_locked(es_ring *r, uint32_t flags)
         /* SYNC returned-seq: acquire; pairs with es_reap(): the FILL words are visible. */
         uint32_t seq = atomic_load_explicit(&r->map.hdr->returned_seq, memory_order_acquire);
         bool everywhere = seq != r->seen_returned;
-        int64_t rc = everywhere ? look_everywhere(r, flags) : look_from_head(r, flags);
+        uint64_t lowest = 0;
+        int64_t rc = everywhere ? look_everywhere(r, flags, &lowest) : look_from_head(r, flags);
         if (rc == ES_AGAIN)
             continue;
-        if (rc == ES_EMPTY && everywhere)
+        /* A batch that came back below head may be incomplete: a partial lease of the
+         * dead. As long as there is one, looks from head would not see it. */
+        if (rc == ES_EMPTY && everywhere &&
+            lowest >= atomic_load_explicit(&r->map.hdr->head, memory_order_acquire))
             r->seen_returned = seq;
         return rc;
     }

@@ -216,6 +216,24 @@ TEST(partial_taker_killed_at_any_step)
     es_step_each(&c);
 }
 
+static void m_died_and_nothing_is_lost(void)
+{
+    fix_die(scene.f, scene.m);
+    fix_sweep(scene.l);
+    if (!scene.ended)
+        CHECK_EQ(scene_drain(scene.l, 0), ES_ENDED);
+    for (int id = 0; id < SCENE_IDS; id++)
+        CHECK(scene.sent[id] == 0 || scene.got[id] >= 1); /* twice, if m died before its release */
+    scene_close();
+}
+
+/* The stream has not ended while a learner in mid-take may die and leave what it held. */
+TEST(end_against_a_partial_taker_that_dies)
+{
+    es_step_case c = {"partial, close", some_sent, partial_by_m, close_and_drain, m_died_and_nothing_is_lost, true};
+    es_step_each(&c);
+}
+
 static void closer_died(void)
 {
     scene_settle(scene.l); /* closes again */
