@@ -40,7 +40,7 @@ typedef struct es_ring {
     _Atomic uint64_t last_sweep_ns;
 
     pthread_mutex_t look_lock; /* guards the rest; never held while sleeping */
-    uint64_t seen_returned;    /* returned_seq as of the last full scan that took nothing */
+    uint64_t seen_returned;    /* returned_seq as of the last full scan that saw nothing below head */
     es_scan *scan;             /* one per physical batch */
     uint64_t *held;            /* lap of the lease held on each physical batch, or 0 */
 } es_ring;

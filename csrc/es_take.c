@@ -127,10 +127,9 @@ static int64_t look_locked(es_ring *r, uint32_t flags)
         int64_t rc = everywhere ? look_everywhere(r, flags, &lowest) : look_from_head(r, flags);
         if (rc == ES_AGAIN)
             continue;
-        /* A batch that came back below head may be incomplete: a partial lease of the
-         * dead. As long as there is one, looks from head would not see it. */
-        if (rc == ES_EMPTY && everywhere &&
-            lowest >= atomic_load_explicit(&r->map.hdr->head, memory_order_acquire))
+        /* Looks from head will do again once nothing lies below it. What came back may
+         * stay there for a while: a partial lease of the dead is incomplete. */
+        if (everywhere && lowest >= atomic_load_explicit(&r->map.hdr->head, memory_order_acquire))
             r->seen_returned = seq;
         return rc;
     }

@@ -135,8 +135,8 @@ TEST(fills_the_oldest_hole_first_under_a_stale_head)
     for (uint64_t i = 0; i < 4; i++)
         fix_send(p, i);
     CHECK_EQ(fix_take_k(l, 0), 0);
-    CHECK_EQ(fix_take_k(l, 0), 1); /* looks everywhere, so head stays 0 */
-    CHECK_EQ(fix_head(l), 0);
+    CHECK_EQ(fix_take_k(l, 0), 1);
+    atomic_store(&l->map.hdr->head, 0);
     for (int i = 0; i < 4; i++)
         REQUIRE_EQ(es_claim(p, &pos[i]), ES_OK); /* positions 4 5 6 7 */
     es_abort(p, pos[2]);
