@@ -157,7 +157,7 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _print_table(found: list[dict[str, Any]]) -> None:
-    table = screen.need("rich.table", "cli").Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = screen.need("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("name", overflow="fold")
     for label in ("creator", "size", "ring", "prod", "learn", "full", "age"):
         table.add_column(label, justify="right", no_wrap=True)
@@ -169,7 +169,9 @@ def _print_table(found: list[dict[str, Any]]) -> None:
     console.print(table)
     for one in found:
         if one["fault"]:
-            console.print(f"{one['name']}: {one['fault']}", markup=False, soft_wrap=True, style="dim")
+            console.print(
+                f"{one['name']}: {one['fault']}", markup=False, soft_wrap=not console.is_terminal, style="dim"
+            )
 
 
 def _cells(one: dict[str, Any]) -> list[str]:

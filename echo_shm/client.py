@@ -355,7 +355,7 @@ class ShmClient(SampleWriter):
     ) -> None:
         segment = attach_segment(handle_or_name, example, caller="ShmClient")
         super().__init__(Attachment(segment, lib.ES_ROLE_PRODUCER), learner_grace)
-        if self._attachment.ring_closed():
+        if self.ring_closed:
             self._attachment.detach()
             raise ConnectionClosedError(f"{self._attachment.what} was closed by the learner that created it")
 
@@ -363,6 +363,11 @@ class ShmClient(SampleWriter):
     def name(self) -> str:
         """The segment's name."""
         return self._attachment.segment.name
+
+    @property
+    def ring_closed(self) -> bool:
+        """Whether the segment's creator has closed it: no sample can be sent any more."""
+        return self._attachment.ring_closed()
 
     def wait(self) -> None:
         """Returns at once: a sample is committed when its :meth:`send` returns. Here for code written for id-echo."""

@@ -85,6 +85,19 @@ class DemoView:
         self._thread = threading.Thread(target=self._keep_up, name="echo_shm-demo-view", daemon=True)
 
     def __enter__(self) -> "DemoView":
+        try:
+            self._start()
+        except BaseException:  # a Ctrl-C while it starts must not leave the terminal without a cursor
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def _start(self) -> None:
         if self._console.is_terminal:
             live: type[Live] = screen.need("rich.live", "demo").Live
             self._live = live(self._screen(), console=self._console, auto_refresh=False)
@@ -92,13 +105,11 @@ class DemoView:
         else:
             self._print(f"{self._what}; ring {self._name}, {screen.size(self._size)}")
         self._thread.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _stop(self) -> None:
         self._ending.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         if self._live is not None:
             self._live.update(self._screen())
             self._live.stop()
@@ -135,9 +146,9 @@ class DemoView:
         elapsed = time.monotonic() - self._started
         bars = table.grid(padding=(0, 2))
         bars.add_column(style="bold", width=9)
-        bars.add_row("time", screen.bar(elapsed, self._seconds, 34), f"{elapsed:.1f} of {self._seconds:g} s")
+        bars.add_row("time", screen.bar(elapsed, self._seconds), f"{elapsed:.1f} of {self._seconds:g} s")
         bars.add_row(
-            "ring", screen.bar(snap.occupancy, self._capacity, 34), f"{snap.occupancy:,} of {self._capacity:,} slots"
+            "ring", screen.bar(snap.occupancy, self._capacity), f"{snap.occupancy:,} of {self._capacity:,} slots"
         )
         figures = table.grid(padding=(0, 2))
         for _ in range(3):

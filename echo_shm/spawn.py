@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from echo_shm.client import Handle, ShmClient
-from echo_shm.errors import WorkerError
+from echo_shm.errors import ConnectionClosedError, WorkerError
 
 _log = logging.getLogger("echo_shm")
 
@@ -72,7 +72,12 @@ def _run_worker(
     _die_with_parent(by_signal)
     try:
         with ShmClient(handle) as client:
-            fn(client, *args)
+            try:
+                fn(client, *args)
+            except ConnectionClosedError:
+                if not client.ring_closed:
+                    raise
+                # The learner wants no more samples: the worker has finished.
     except KeyboardInterrupt:
         # The terminal sends Ctrl-C to the parent too, which says what there is to say.
         sys.exit(128 + signal.SIGINT)
@@ -142,7 +147,8 @@ class WorkerGroup:
     A worker that raises, or exits with a status above 0, has failed: the first
     failure is raised by :meth:`join`, and by ``dataset_iter(until=group)``. One
     that a signal killed is restarted with ``restart=True``; otherwise it is logged and
-    counts as finished: see :attr:`exitcodes`.
+    counts as finished: see :attr:`exitcodes`. One that leaves ``fn`` with ConnectionClosedError after the
+    server was closed has finished, too.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ class Watch:
         samples = self._rate("samples_inserted")
         dead = sum(state == "dead" for _, state in self._latest.owners)
         ring = _grid(2)
-        ring.add_row("ring", screen.bar(snap.occupancy, capacity, 34), f"{snap.occupancy:,} of {capacity:,} slots")
+        ring.add_row("ring", screen.bar(snap.occupancy, capacity), f"{snap.occupancy:,} of {capacity:,} slots")
         figures = _grid(4)
         figures.add_row(
             "samples/s", f"{samples:,.0f}", "blocked", f"{snap.producers_waiting}",
@@ -264,10 +264,13 @@ def _watch_live(watch: Watch, console: "Console", interval: float) -> bool:
             print(flush=True)
         return False
     live = screen.need("rich.live", "cli").Live(console=console, auto_refresh=False)
-    with live:
+    try:  # not `with live`: a Ctrl-C while it starts would leave the terminal without a cursor
+        live.start()
         while True:
             most = max(3, console.height - _OTHER_LINES)
             live.update(watch.screen(most), refresh=True)
             time.sleep(interval)
             if not watch.look():
                 return False
+    finally:
+        live.stop()
