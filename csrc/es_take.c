@@ -243,8 +243,8 @@ int64_t es_take_wait(es_ring *r, uint32_t flags, uint64_t timeout_ns)
     int64_t rc = look_or_finish(r, flags);
     if (rc != ES_EMPTY || timeout_ns == 0)
         return rc;
-    uint64_t start = es_now_ns(), now = start;
-    do {
+    uint64_t start = es_now_ns(), slept = 0;
+    while (slept < timeout_ns) {
         /* SYNC ready-seq: acquire; read before the last look. */
         uint32_t seen = atomic_load_explicit(&hdr->ready_seq, memory_order_acquire);
         atomic_store_explicit(&hdr->learner_sleeps, 1, memory_order_relaxed);
@@ -257,13 +257,18 @@ int64_t es_take_wait(es_ring *r, uint32_t flags, uint64_t timeout_ns)
             rc = ES_EDETACHED;
             break;
         }
-        int w = es_wait(&hdr->ready_seq, seen, timeout_ns - (now - start));
+        int w = es_wait(&hdr->ready_seq, seen, timeout_ns - slept);
         if (w == -EINTR) {
             rc = -EINTR;
             break;
         }
-        now = es_now_ns();
-    } while (now - start < timeout_ns);
+        /* Once without the flag: the batch that we were woken for is there, and a
+         * flag left behind would cost the next committer a wake-up of nobody. */
+        rc = look_or_finish(r, flags);
+        if (rc != ES_EMPTY)
+            break;
+        slept = es_now_ns() - start;
+    }
     es_add(&r->wait_ns, es_now_ns() - start);
     return rc == ES_EMPTY ? ES_TIMEOUT : rc;
 }

@@ -81,8 +81,7 @@ class Attachment:
         sizes = [lib.es_leaf_size(self.ring, i) for i in range(len(segment.spec.leaves))]
         if sizes != [leaf.nbytes for leaf in segment.spec.leaves]:
             raise SegmentError(f"segment {segment.name!r} cannot be used: its schema does not fit its layout")
-        self.wait_slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
-        self.slice_ns = max(1, int(self.wait_slice * 1e9))
+        self._slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
         self._spared: Counter[tuple[int, int]] = Counter()
         self.index = self._register(role)
         # At interpreter exit, too, while the segment is still mapped.
@@ -127,6 +126,10 @@ class Attachment:
     def detach(self) -> None:
         """Leaves the ring: what is claimed is offered again, what is leased is released. Idempotent."""
         self._leave()
+
+    def slice_ns_within(self, left: float | None) -> int:
+        """Nanoseconds that one C call may sleep, with ``left`` seconds (None: any number) to wait in all."""
+        return max(1, int((self._slice if left is None else min(self._slice, left)) * 1e9))
 
     def ring_closed(self) -> bool:
         """Whether the ring was closed to producers."""

@@ -14,7 +14,7 @@ import optree
 from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
-from echo_shm.fast_path import compile_fast_path
+from echo_shm.fast_path import compile_fast_path, compile_tree
 from echo_shm.segment import Segment
 from echo_shm.spec import Array, Leaf, Spec
 
@@ -83,7 +83,7 @@ class SampleWriter:
         self._flatten = self._spec.treespec.flatten_up_to
         self._buffers = [_has_buffer(leaf) for leaf in self._spec.leaves]
         self._send_at_once = compile_fast_path(self._spec, self._ring)
-        self._slots: list[Array] = []
+        self._slots: Callable[[Any], Any] | None = None
 
     def send(self, tree: Any, timeout: float | None = None) -> None:
         """Copies one sample into the ring. When this returns the sample is committed: no death loses it.
@@ -153,9 +153,9 @@ class SampleWriter:
             timeout: Seconds to wait each time that the ring is full; None for ever.
 
         Raises:
-            TimeoutError: The ring stayed full. The message and its attribute
-                ``sent`` say how many samples were sent.
-            SpecMismatchError, ConnectionClosedError, ForkedError: As :meth:`send`.
+            TimeoutError, ConnectionClosedError: As :meth:`send`, but part may have been
+                sent: the message and the attribute ``sent`` say how many samples.
+            SpecMismatchError, ForkedError: As :meth:`send`; nothing was sent.
 
         """
         arrays, count = [], -1
@@ -170,16 +170,16 @@ class SampleWriter:
             arrays.append(self._spec.exact(index, array, (count, *leaf.shape)))
         pointers, sent = [self._pointer(i, array) for i, array in enumerate(arrays)], 0
         while sent < count:
-            code = lib.es_send_many(self._ring, pointers, sent, count, 0)
-            if code in _NOT_NOW:
-                attempt = functools.partial(lib.es_send_many, self._ring, pointers, sent, count)
-                try:
+            attempt = functools.partial(lib.es_send_many, self._ring, pointers, sent, count)
+            try:
+                code = attempt(0)
+                if code in _NOT_NOW:
                     code = self._wait(attempt, timeout)
-                except TimeoutError as error:
-                    late = TimeoutError(f"{error}; {sent} of {count} samples were sent")
-                    late.sent = sent  # type: ignore[attr-defined]
-                    raise late from None
-            self._attachment.check(code)
+                self._attachment.check(code)
+            except (TimeoutError, ConnectionClosedError) as error:
+                late = type(error)(f"{error}; {sent} of {count} samples were sent")
+                late.sent = sent  # type: ignore[union-attr]
+                raise late from None
             sent += code
 
     def reserve(self, timeout: float | None = None) -> "Reservation":
@@ -216,13 +216,13 @@ class SampleWriter:
         """A pytree of writable views of a slot."""
         segment = self._attachment.segment
         capacity = segment.geometry.batch_size * segment.geometry.num_batches
-        if not self._slots:
-            self._slots = [
+        if self._slots is None:
+            arrays = [
                 segment.array(lib.es_leaf_offset(self._ring, i), (capacity, *leaf.shape), leaf.dtype, writable=True)
                 for i, leaf in enumerate(self._spec.leaves)
             ]
-        index = position % capacity
-        return optree.tree_unflatten(self._spec.treespec, [slots[index, ...] for slots in self._slots])
+            self._slots = compile_tree(self._spec, arrays)
+        return self._slots((position % capacity, ...))
 
     def _leaves(self, tree: Any) -> list[Any]:
         try:
@@ -250,8 +250,7 @@ class SampleWriter:
             left = None if timeout is None else timeout - (time.monotonic() - started)
             if left is not None and left <= 0:
                 raise TimeoutError(f"{self._attachment.what} stayed full for {timeout} s: no learner released a batch")
-            nanoseconds = self._attachment.slice_ns
-            code = attempt(nanoseconds if left is None else min(nanoseconds, max(1, int(left * 1e9))))
+            code = attempt(self._attachment.slice_ns_within(left))
             if code not in _NOT_NOW:
                 return code
             if lib.es_learner_alive(self._ring):
@@ -261,7 +260,7 @@ class SampleWriter:
             if self._learner_grace is not None and time.monotonic() - alone_since >= self._learner_grace:
                 raise ConnectionClosedError(
                     f"{self._attachment.what} is full and has had no living learner for {self._learner_grace} s "
-                    "(learner_grace); nothing was sent"
+                    "(learner_grace)"
                 )
 
 

@@ -58,7 +58,7 @@ def error_from(code: int, what: str) -> Exception:
     if code in _SEGMENT_FAULTS:
         return SegmentError(f"{what} cannot be used: {_SEGMENT_FAULTS[code]}")
     if code == lib.ES_ECLOSED:
-        return ConnectionClosedError(f"{what} was closed by the learner that created it; nothing was sent")
+        return ConnectionClosedError(f"{what} was closed by the learner that created it")
     if code == lib.ES_EEVICTED:
         return ConnectionClosedError(f"{what} was closed while the sample was being written; it was not sent")
     if code == lib.ES_EDETACHED:

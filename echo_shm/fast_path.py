@@ -1,4 +1,4 @@
-"""The common case of a send, compiled for one structure of samples.
+"""The common case of a send, and of a tree of views, compiled for one structure of samples.
 
 A send of a few small arrays is mostly interpreter time: taking the tree apart,
 testing each leaf, finding its address. Code written for the samples' structure
@@ -11,7 +11,7 @@ from typing import Any
 
 from echo_shm._core import ffi, lib
 from echo_shm._send import make_plan, send
-from echo_shm.spec import Spec
+from echo_shm.spec import Array, Spec
 
 _TEMPLATE = """
 def send_at_once(tree):
@@ -77,3 +77,33 @@ def _unpack(treespec: Any, value: str, leaves: Iterator[int], nodes: Iterator[in
     yield f"if type({node}) is not {kind.__name__} or len({node}) != {len(entries)}: return False"
     for key, child in zip(entries, treespec.children(), strict=True):
         yield from _unpack(child, f"{node}[{key!r}]", leaves, nodes)
+
+
+def compile_tree(spec: Spec, arrays: list[Array]) -> Callable[[Any], Any]:
+    """A function of an index that gives the samples' tree, with ``arrays[i][index]`` for leaf i."""
+    unflatten = spec.treespec.unflatten
+    try:
+        tree = _tree_source(unflatten(range(len(arrays))))
+    except _NoPlainContainerError:
+        return lambda index: unflatten([array[index] for array in arrays])
+    # As defaults, the arrays are local variables, which are the fastest.
+    scope: dict[str, Any] = {f"b{i}": array for i, array in enumerate(arrays)}
+    defaults = ", ".join(f"{name}={name}" for name in scope)
+    function: Callable[[Any], Any] = eval(f"lambda index, {defaults}: {tree}", scope)
+    return function
+
+
+def _tree_source(tree: Any) -> str:
+    """An expression that builds the tree, whose leaves are the arrays' numbers."""
+    if type(tree) is int:
+        return f"b{tree}[index]"
+    if tree is None:
+        return "None"
+    # As above: of the keys, only plain literals go into code.
+    if type(tree) is dict and all(type(key) in (str, int) for key in tree):
+        return "{" + ", ".join(f"{key!r}: {_tree_source(child)}" for key, child in tree.items()) + "}"
+    if type(tree) is list:
+        return "[" + ", ".join(map(_tree_source, tree)) + "]"
+    if type(tree) is tuple:
+        return "(" + "".join(f"{_tree_source(child)}, " for child in tree) + ")"
+    raise _NoPlainContainerError

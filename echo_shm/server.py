@@ -14,6 +14,7 @@ import optree
 from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
 from echo_shm.client import Handle, SampleWriter, attach_segment
+from echo_shm.fast_path import compile_tree
 from echo_shm.metrics import SampleInfo
 from echo_shm.protocols import Finishing, Transport
 from echo_shm.sample import Lease, Rest, Sample
@@ -138,6 +139,7 @@ class Server:
             for i, leaf in enumerate(self._spec.leaves)
         ]
         self._unflatten = self._spec.treespec.unflatten
+        self._tree = compile_tree(self._spec, self._batches)
         self._batch_size = geometry.batch_size
         self._current: Sample | None = None
         self._rest = Rest(self._ring, self._batches, self._batch_size, self._unflatten)
@@ -254,7 +256,8 @@ class Server:
         return self._take_slowly(index, snap, timeout, until, drop_last)
 
     def _full(self, index: int, snap: Any) -> Sample:
-        sample = Sample(self._unflatten([batches[index] for batches in self._batches]), SampleInfo(snap))
+        # What a named tuple's own __new__ does, without the call.
+        sample = tuple.__new__(Sample, (self._tree(index), SampleInfo(snap)))
         sample._lease = (self._ring, index, snap.round)
         return sample
 
@@ -266,11 +269,7 @@ class Server:
         while True:
             nanoseconds = 0
             if index >= 0:
-                # The snapshot goes into the Sample: the next take needs one of its own.
-                taken, snap = snap, ffi.new("es_snapshot *")
-                if taken.length == self._batch_size:
-                    return self._full(index, taken)
-                self._rest.add(index, taken)
+                self._rest.add(index, snap)
             elif index == lib.ES_ENDED:
                 return self._rest.next(snap, drop_last)
             elif index == lib.ES_EDETACHED:
@@ -285,23 +284,23 @@ class Server:
             if until is not None:
                 until.check()
             index = lib.es_take(self._ring, 0, nanoseconds, snap)
+            # First of all, for a batch waits here. A sweep that is due stays due at the next take.
+            if index >= 0 and snap.length == self._batch_size:
+                return self._full(index, snap)
             if snap.sweep_due:
                 self._attachment.sweep()
 
     def _next_slice(self, started: float, timeout: float | None) -> int:
         """Nanoseconds to sleep before looking up; raises TimeoutError when the time is over."""
-        slice_ns = self._attachment.slice_ns
-        if timeout is None:
-            return slice_ns
-        left = timeout - (time.monotonic() - started)
-        if left <= 0:
+        left = None if timeout is None else timeout - (time.monotonic() - started)
+        if left is not None and left <= 0:
             snap = ffi.new("es_snapshot *")
             lib.es_observe(self._ring, snap)
             raise TimeoutError(
                 f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s; "
                 f"{snap.store_size} samples wait in it, and {snap.active_producers} producers are attached"
             )
-        return max(1, min(slice_ns, int(left * 1e9)))
+        return self._attachment.slice_ns_within(left)
 
     def _drain(self, drop_last: bool) -> Sample | None:
         """What is left after ``until`` finished, on a ring that stays open."""

@@ -116,7 +116,7 @@ class Watch:
 
     # -- as a screen
 
-    def screen(self, most_producers: int) -> "RenderableType":
+    def render(self, most_producers: int) -> "RenderableType":
         """The last two readings.
 
         Args:
@@ -254,7 +254,7 @@ def _watch_once(watch: Watch, console: "Console", interval: float) -> bool:
     time.sleep(interval)
     going = watch.look()
     if going:
-        console.print(watch.screen(most_producers=10**6))
+        console.print(watch.render(most_producers=10**6))
     return going
 
 
@@ -268,7 +268,7 @@ def _watch_live(watch: Watch, console: "Console", interval: float) -> bool:
         live.start()
         while True:
             most = max(3, console.height - _OTHER_LINES)
-            live.update(watch.screen(most), refresh=True)
+            live.update(watch.render(most), refresh=True)
             time.sleep(interval)
             if not watch.look():
                 return False

@@ -1,0 +1,31 @@
+"""How much is measured."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes of a run.
+
+    Attributes:
+        repetitions: How often each contender is measured; contenders take turns.
+        seconds: Length of one throughput measurement, after its warm-up.
+        batch_size: Samples a batch; 2048 is that of id-echo's own distributed benchmark.
+        num_buffers: Batches a ring holds. With 8 of 2048, Atari's ring is 462 MB: larger than any cache.
+        latency_rounds: Rings full of batches that the calls of ``sample()`` are timed on, each repetition.
+        wakes: Sleeping learners woken each repetition.
+        workers: Producer counts of the scaling rows.
+
+    """
+
+    repetitions: int = 5
+    seconds: float = 1.0
+    batch_size: int = 2048
+    num_buffers: int = 8
+    latency_rounds: int = 20
+    wakes: int = 400
+    workers: tuple[int, ...] = (1, 2, 4, 8)
+
+
+FULL = Scale()
+QUICK = Scale(repetitions=2, seconds=0.1, batch_size=64, latency_rounds=2, wakes=20, workers=(1, 2))
