@@ -76,6 +76,10 @@ class Geometry(NamedTuple):
 # --- segments -----------------------------------------------------------------
 
 
+class _NoSegmentError(SegmentError):
+    """Nothing goes by the name."""
+
+
 class Segment:
     """A mapped segment.
 
@@ -168,7 +172,7 @@ class Segment:
         try:
             shm = posix_ipc.SharedMemory(ipc_name(name), read_only=read_only)
         except posix_ipc.ExistentialError:
-            raise SegmentError(f"no segment is named {name!r}: `echo-shm ls` lists those that exist") from None
+            raise _NoSegmentError(f"no segment is named {name!r}: `echo-shm ls` lists those that exist") from None
         except posix_ipc.PermissionsError:
             raise SegmentError(f"segment {name!r} belongs to another user") from None
         try:
@@ -306,6 +310,8 @@ def listing(name: str) -> Listing:
     segment, fault = None, ""
     try:
         segment = Segment.attach(name, read_only=True)
+    except _NoSegmentError:
+        fault = "only its lock file is there: it is being made, or its creator died doing so"
     except SegmentError as error:
         fault = str(error)
     return Listing(

@@ -115,9 +115,7 @@ def unlink_sidecar(name: str) -> None:
 
 def names() -> list[str]:
     """The names of this machine's segments, in order; also of sidecars whose segment is not made yet."""
-    if _SHM_DIR is None:
-        found = {entry for entry in os.listdir(tempfile.gettempdir()) if entry.startswith(_SIDECAR_PREFIX)}
-    else:
-        found = {e for e in os.listdir(_SHM_DIR) if e.startswith((_SEGMENT_PREFIX, _SIDECAR_PREFIX))}
-    stripped = {e.removeprefix(_SIDECAR_PREFIX).removeprefix(_SEGMENT_PREFIX) for e in found}
-    return sorted(name for name in stripped if _NAME.fullmatch(name))
+    # Only Linux shows shared memory as files; the sidecars do elsewhere.
+    entries = os.listdir(_SHM_DIR or tempfile.gettempdir())
+    found = {e[len(prefix) :] for e in entries for prefix in (_SEGMENT_PREFIX, _SIDECAR_PREFIX) if e.startswith(prefix)}
+    return sorted(name for name in found if _NAME.fullmatch(name))

@@ -1,0 +1,353 @@
+"""``echo-shm ls``, ``top`` and ``gc``: what they say of segments, and that looking changes nothing."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from echo_shm import Server, ShmClient, cli, screen, segment, top
+from echo_shm.metrics import RingView
+
+SHM = Path("/dev/shm")
+EXAMPLE = {"obs": np.zeros(4, np.float32), "step": np.zeros((), np.int64)}
+
+#: Creates a segment called argv[1], with a producer that sent 3 samples; says so, and waits.
+CREATOR = """
+import sys
+import numpy as np
+from echo_shm import Server, ShmClient
+server = Server({"obs": np.zeros(4, np.float32), "step": np.zeros((), np.int64)}, 8, num_buffers=4, name=sys.argv[1])
+client = ShmClient(server.handle)
+for step in range(3):
+    client.send({"obs": np.zeros(4, np.float32), "step": step})
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A segment's name of this test's own; its files are removed afterwards."""
+    name = f"cli-{os.getpid()}-{abs(hash(request.node.name)) % 10**8}"
+    yield name
+    for prefix in ("echo_shm.", "echo_shm_locks."):
+        (SHM / (prefix + name)).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Restricts the commands to some names: other test runs of this machine have segments, too."""
+    everything = segment.names
+
+    def restrict(*names: str) -> None:
+        monkeypatch.setattr(segment, "names", lambda: [name for name in everything() if name in names])
+
+    return restrict
+
+
+@pytest.fixture
+def creator() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts processes that create a segment and stay; kills them afterwards."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(name: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CREATOR, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+def _killed(process: "subprocess.Popen[str]") -> None:
+    process.kill()
+    process.wait(30)
+
+
+def _listed(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert cli.main(["ls", "--json"]) == 0
+    (found,) = [one for one in json.loads(capsys.readouterr().out) if one["name"] == name]
+    assert isinstance(found, dict)
+    return found
+
+
+# --- ls -----------------------------------------------------------------------
+
+
+def test_ls_says_that_there_is_nothing(only: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """Without segments the table is a line, and the list for scripts is empty."""
+    only()
+    assert cli.main(["ls"]) == 0
+    assert capsys.readouterr().out == "no segments\n"
+    assert cli.main(["ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_ls_shows_a_segment_in_use(name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """Every figure of a live segment is there, in the table and for scripts."""
+    with Server(EXAMPLE, 8, num_buffers=4, name=name) as server, ShmClient(server.handle) as client:
+        for step in range(3):
+            client.send({"obs": np.zeros(4, np.float32), "step": step})
+        only(name)
+        found = _listed(name, capsys)
+        assert found.pop("age_seconds") >= 0
+        assert found == {
+            "name": name, "state": "in use", "creator_pid": os.getpid(), "creator_alive": True,
+            "bytes": (SHM / f"echo_shm.{name}").stat().st_size, "batch_size": 8, "num_buffers": 4,
+            "producers": 1, "learners": 1, "occupancy": 3, "capacity": 32, "fault": None,
+        }  # fmt: skip
+        assert cli.main(["ls"]) == 0
+        header, row = capsys.readouterr().out.splitlines()
+        assert header.split() == ["name", "creator", "size", "ring", "prod", "learn", "full", "age", "state"]
+        assert row.startswith(name)
+        assert "8x4" in row
+        assert "9 %" in row
+        assert row.rstrip().endswith("in use")
+
+
+def test_ls_tells_garbage_from_an_orphan(
+    name: str,
+    only: Callable[..., None],
+    creator: Callable[[str], "subprocess.Popen[str]"],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A killed creator's segment is an orphan while somebody is attached, and garbage after."""
+    only(name)
+    process = creator(name)
+    assert _listed(name, capsys)["state"] == "in use"
+    learner = Server.attach(name)
+    _killed(process)
+    found = _listed(name, capsys)
+    assert (found["state"], found["creator_alive"], found["creator_pid"]) == ("orphaned", False, process.pid)
+    assert (found["producers"], found["learners"]) == (0, 1)
+    learner.close()
+    del learner
+    assert _listed(name, capsys)["state"] == "garbage"
+
+
+def test_the_tools_for_scripts_need_no_extra(
+    name: str, only: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``ls --json`` and ``gc`` work without rich."""
+    for module in ("rich", "rich.console", "rich.table"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with Server(EXAMPLE, 8, name=name):
+        only(name)
+        assert _listed(name, capsys)["state"] == "in use"
+        assert cli.main(["gc"]) == 0
+
+
+@pytest.mark.parametrize("files", [["echo_shm."], ["echo_shm_locks."], ["echo_shm.", "echo_shm_locks."]], ids="+".join)
+@pytest.mark.parametrize("content", [b"", b"x" * 5000], ids=["empty", "foreign"])
+def test_ls_survives_what_is_no_segment(
+    files: list[str], content: bytes, name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half-made and foreign files are listed with their fault."""
+    for prefix in files:
+        (SHM / (prefix + name)).write_bytes(content if prefix == "echo_shm." else b"")
+    only(name)
+    found = _listed(name, capsys)
+    assert found["state"] == ("garbage" if "echo_shm_locks." in files else "unreadable")
+    assert name in found["fault"]
+    assert cli.main(["ls"]) == 0
+    assert f"\n{name}: " in capsys.readouterr().out
+
+
+# --- gc -----------------------------------------------------------------------
+
+
+def test_gc_removes_a_killed_creators_segment(
+    name: str,
+    only: Callable[..., None],
+    creator: Callable[[str], "subprocess.Popen[str]"],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A live segment is kept; once its creator is killed a dry run names it, and gc removes both its files."""
+    only(name)
+    process = creator(name)
+    assert cli.main(["gc"]) == 0
+    assert capsys.readouterr().out.startswith(f"in use   {name}")
+    assert (SHM / f"echo_shm.{name}").exists()
+    _killed(process)
+    assert cli.main(["gc", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith(f"garbage  {name} (")
+    assert (SHM / f"echo_shm.{name}").exists()
+    assert cli.main(["gc"]) == 0
+    assert capsys.readouterr().out.startswith(f"removed  {name} (")
+    assert not list(SHM.glob(f"echo_shm*{name}"))
+    assert cli.main(["gc"]) == 0
+    assert capsys.readouterr().out == "no segments\n"
+
+
+def test_gc_keeps_our_own(name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """A segment of the very process that collects is in use, and stays usable."""
+    with Server(EXAMPLE, 1, name=name) as server:
+        only(name)
+        assert cli.main(["gc"]) == 0
+        assert capsys.readouterr().out.startswith(f"in use   {name}")
+        server.submit(EXAMPLE)
+        assert server.sample(timeout=10) is not None
+
+
+@pytest.mark.parametrize("files", [["echo_shm_locks."], ["echo_shm.", "echo_shm_locks."]], ids="+".join)
+def test_gc_removes_the_half_made(
+    files: list[str], name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a creator left that was killed while it made its segment is garbage."""
+    for prefix in files:
+        (SHM / (prefix + name)).touch()
+    only(name)
+    assert cli.main(["gc"]) == 0
+    assert capsys.readouterr().out == f"removed  {name}\n"
+    assert not list(SHM.glob(f"echo_shm*{name}"))
+
+
+def test_gc_keeps_what_nobody_can_vouch_for(
+    name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without its lock file nobody can tell who uses a segment: it is kept, and the reason given."""
+    (SHM / f"echo_shm.{name}").touch()
+    only(name)
+    assert cli.main(["gc"]) == 0
+    assert "kept" in (out := capsys.readouterr().out)
+    assert "no lock file" in out
+    assert (SHM / f"echo_shm.{name}").exists()
+
+
+# --- top ----------------------------------------------------------------------
+
+
+def test_top_once_shows_rates_and_owners(name: str) -> None:
+    """One reading: the ring, and a line for each producer and learner with what it did meanwhile."""
+    with Server(EXAMPLE, 8, num_buffers=4, name=name) as server, ShmClient(server.handle) as client:
+        watch = top.Watch(name)
+        for step in range(12):
+            client.send({"obs": np.zeros(4, np.float32), "step": step})
+        with server.lease(timeout=10):
+            assert watch.look()
+            console = screen.console()
+            with console.capture() as captured:
+                console.print(watch.render(10))
+    lines = captured.get().splitlines()
+    assert name in lines[0]
+    assert any("12 of 32 slots" in line for line in lines)
+    (producer,) = [line.split() for line in lines if line.rstrip().endswith("running") and "12" in line.split()]
+    assert producer[1] == str(os.getpid())
+    assert float(producer[2].replace(",", "")) > 0
+    (learner,) = [line.split() for line in lines[-2:] if "running" in line]
+    assert learner[1:] == [str(os.getpid()), "1", "running"]
+
+
+def test_top_command_prints_one_reading_and_exits(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``top NAME --once`` is a snapshot with status 0."""
+    with Server(EXAMPLE, 8, name=name):
+        assert cli.main(["top", name, "--once", "--interval", "0.01"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(name)
+    assert "samples/s" in out
+
+
+def test_top_keeps_to_the_screen(name: str) -> None:
+    """More producers than the screen has lines for are counted instead."""
+    with Server(EXAMPLE, 8, name=name) as server, contextlib.ExitStack() as clients:
+        for _ in range(5):
+            clients.enter_context(ShmClient(server.handle))
+        watch = top.Watch(name)
+        console = screen.console()
+        with console.capture() as captured:
+            console.print(watch.render(3))
+    assert captured.get().count("running") == 3 + 1
+    assert "and 2 more" in captured.get()
+
+
+@pytest.mark.parametrize(("name", "status"), [("no-such-segment", 1), ("not/a/name", 2)])
+def test_top_without_such_a_segment(name: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown name is an error in one line, an impossible one a usage error."""
+    assert cli.main(["top", name]) == status
+    error = capsys.readouterr().err
+    assert name in error
+    assert error.count("\n") == 1
+
+
+def test_top_ends_with_the_segment(name: str) -> None:
+    """A watch notices that the segment was closed, also when another one has its name by then."""
+    with Server(EXAMPLE, 8, name=name):
+        watch = top.Watch(name)
+        assert watch.look()
+    assert not watch.look()
+    with Server(EXAMPLE, 8, name=name):
+        assert not watch.look()
+
+
+def test_top_tells_the_stopped_and_the_dead(
+    name: str, creator: Callable[[str], "subprocess.Popen[str]"], eventually: Callable[..., Any]
+) -> None:
+    """A producer that is stopped is so called, and one that was killed and not reaped is dead."""
+    process = creator(name)
+    view = RingView(segment.Segment.attach(name, read_only=True))
+
+    def states() -> set[str]:
+        return {state for _, state in top.states(view)}
+
+    assert states() == {"running"}
+    os.kill(process.pid, signal.SIGSTOP)
+    eventually(lambda: states() == {"stopped"})
+    process.kill()
+    eventually(lambda: states() == {"dead"})  # while its parent has not waited for it: a zombie
+    process.wait(30)
+    assert states() == {"dead"}
+
+
+def test_top_calls_a_blocked_producer_waiting(
+    name: str, background: Callable[..., Any], eventually: Callable[..., Any]
+) -> None:
+    """A producer that sleeps because the ring is full is waiting."""
+    with Server(EXAMPLE, 1, num_buffers=1, name=name) as server, ShmClient(server.handle) as client:
+        client.send(EXAMPLE)
+        blocked = background(client.send, EXAMPLE)
+        view = RingView(segment.Segment.attach(name, read_only=True))
+        eventually(lambda: "waiting" in {state for _, state in top.states(view)})
+        assert server.sample(timeout=10) is not None
+        assert server.sample(timeout=10) is not None
+        blocked.result()
+
+
+def test_looking_changes_nothing(
+    name: str, only: Callable[..., None], creator: Callable[[str], "subprocess.Popen[str]"]
+) -> None:
+    """Neither ls nor top writes to a segment, and neither holds a lock that would make its garbage look used."""
+    only(name)
+    process = creator(name)
+    os.kill(process.pid, signal.SIGSTOP)
+    before = (SHM / f"echo_shm.{name}").read_bytes()
+    watch = top.Watch(name)
+    assert cli.main(["ls"]) == 0
+    assert watch.look()
+    assert (SHM / f"echo_shm.{name}").read_bytes() == before
+    _killed(process)
+    assert watch.look()
+    assert segment.collect(name)
+    assert not watch.look()
+
+
+def test_looking_keeps_the_locks_of_this_process(name: str, run_python: Callable[..., Any]) -> None:
+    """A process that looks at a segment of its own keeps its locks: gc elsewhere still finds it in use."""
+    with Server(EXAMPLE, 8, name=name):
+        top.Watch(name).look()
+        cli.describe(name)
+        script = "import sys; from echo_shm import segment; print(segment.collect(sys.argv[1]))"
+        assert run_python(script, name).stdout == "False\n"
