@@ -311,7 +311,7 @@ def listing(name: str) -> Listing:
     try:
         segment = Segment.attach(name, read_only=True)
     except _NoSegmentError:
-        fault = "only its lock file is there: it is being made, or its creator died doing so"
+        fault = f"segment {name!r} is only a lock file: it is being made, or its creator died doing so"
     except SegmentError as error:
         fault = str(error)
     return Listing(
