@@ -15,8 +15,9 @@
  */
 #include "es_ring.h"
 
-/* A claim that is still open this long after the close is taken away. */
-#define ES_EVICT_AFTER_NS UINT64_C(1000000000)
+/* This long after the close a claim that is still open is taken away, and nobody
+ * waits for other learners' leases any more. */
+#define ES_PATIENCE_NS UINT64_C(1000000000)
 
 /* Whether w is the word of a slot in a batch that is being filled, of this lap. */
 static bool filling(es_ring *r, uint64_t q, uint64_t w)
@@ -98,9 +99,9 @@ static bool claims_open(es_ring *r)
     return false;
 }
 
-/* Whether another learner holds a batch, which comes back if it dies, while this
- * one holds none. Two learners that each kept a lease and waited for the other's
- * would wait for ever. */
+/* Whether another learner holds a batch, which comes back if it is dead and not
+ * reaped yet, while this one holds none: two that each keep a lease do not wait
+ * for one another. */
 static bool must_await_others(es_ring *r)
 {
     bool others = false;
@@ -122,7 +123,8 @@ int64_t es_finish(es_ring *r, uint32_t flags)
     alarm_counts(r); /* again: a release that crossed the close has zeroed one */
     bool open = claims_open(r);
     uint64_t closed_ns = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed);
-    if (open && es_now_ns() - closed_ns >= ES_EVICT_AFTER_NS) {
+    bool patient = es_now_ns() - closed_ns < ES_PATIENCE_NS;
+    if (open && !patient) {
         turn_words(r, ES_CLAIMED, 0, ES_SEALED);
         open = claims_open(r);
     }
@@ -131,7 +133,7 @@ int64_t es_finish(es_ring *r, uint32_t flags)
     if (rc != ES_EMPTY || open)
         return rc;
     rc = es_look(r, flags | ES_TAKE_SHORT);
-    if (rc != ES_EMPTY || must_await_others(r))
+    if (rc != ES_EMPTY || (patient && must_await_others(r)))
         return rc;
     return ES_ENDED;
 }

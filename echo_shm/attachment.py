@@ -142,13 +142,17 @@ class Attachment:
         if code < 0:
             raise error_from(code, self.what)
 
-    def sweep(self) -> None:
-        """Reaps dead owners and counts stalled producers. Cheap enough for every reap interval."""
+    def sweep(self) -> int:
+        """Reaps dead owners and counts stalled producers; returns how many were reaped.
+
+        Cheap enough for every reap interval. Does nothing while another thread is at it.
+        """
         if not self._sweeping.acquire(blocking=False):
-            return
+            return 0
         try:
-            self._bury_the_dead()
+            buried = self._bury_the_dead()
             lib.es_set_stalled(self.ring, len(self._overdue() | self._stopped()))
+            return buried
         finally:
             self._sweeping.release()
 

@@ -112,9 +112,8 @@ class SampleWriter:
     def _finish_send(self, code: int, pointers: Any, timeout: float | None) -> None:
         """What a send that could not be done at once comes to."""
         if code in _NOT_NOW:
-            self._wait(lambda ns: lib.es_send_wait(self._ring, pointers, ns), timeout)
-        else:
-            self._attachment.check(code)
+            code = self._wait(lambda ns: lib.es_send_wait(self._ring, pointers, ns), timeout)
+        self._attachment.check(code)
 
     def bind(self, tree: Any) -> "BoundSample":
         """Fixes a set of arrays whose contents of the moment each ``.send()`` copies, with one C call.

@@ -1,5 +1,6 @@
 """What a learner is handed: a batch, and what is left over at the end of a stream."""
 
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -72,6 +73,7 @@ class Rest:
         self._batches = batches
         self._batch_size = batch_size
         self._unflatten = unflatten
+        self._lock = threading.Lock()  # threads that share a server drain it together
         self._parts: list[tuple[int, list[Array]]] = []
         self._leases: list[tuple[int, int]] = []
 
@@ -80,12 +82,18 @@ class Rest:
         mask = np.zeros(self._batch_size, np.uint8)
         lib.es_committed_mask(self._ring, index, snap.round, ffi.from_buffer("uint8_t[]", mask))
         number = snap.round * self._batches[0].shape[0] + index
-        self._parts.append((number, [batches[index][mask.astype(bool)] for batches in self._batches]))
-        self._parts.sort(key=lambda part: part[0])
-        self._leases.append((index, snap.round))
+        part = number, [batches[index][mask.astype(bool)] for batches in self._batches]
+        with self._lock:
+            self._parts.append(part)
+            self._parts.sort(key=lambda part: part[0])
+            self._leases.append((index, snap.round))
 
     def next(self, snap: Any, drop_last: bool) -> Sample | None:
         """The next batch: full ones first, then, unless dropped, the shorter last one."""
+        with self._lock:
+            return self._next(snap, drop_last)
+
+    def _next(self, snap: Any, drop_last: bool) -> Sample | None:
         total = sum(len(part[0]) for _, part in self._parts)
         if total == 0 or (total < self._batch_size and drop_last):
             # Dropped, or nothing left: other learners need not wait for it.
@@ -93,7 +101,7 @@ class Rest:
                 lib.es_release_batch(self._ring, *lease)
             self._leases = []
             return None
-        joined = [np.concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]
+        joined = [_concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]
         batch = [leaf[: self._batch_size] for leaf in joined]
         self._parts = [(0, [leaf[self._batch_size :] for leaf in joined])]
         for leaf in batch:
@@ -104,3 +112,13 @@ class Rest:
             leases, self._leases = self._leases, []
             sample._also = [(self._ring, index, round_) for index, round_ in leases]
         return sample
+
+
+def _concatenate(parts: Sequence[Array]) -> Array:
+    """As np.concatenate, which turns big-endian and padded dtypes into others."""
+    joined: Array = np.empty((sum(len(part) for part in parts), *parts[0].shape[1:]), parts[0].dtype)
+    at = 0
+    for part in parts:
+        joined[at : at + len(part)] = part
+        at += len(part)
+    return joined

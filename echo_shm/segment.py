@@ -20,7 +20,6 @@ from echo_shm.sidecar import (
     check_name,
     collection_lock,
     ipc_name,
-    is_linked,
     is_open_here,
     open_sidecar,
     sidecar_path,
@@ -98,6 +97,8 @@ class Segment:
         self.name = name
         self.sidecar = sidecar
         self._view = memoryview(mapping)
+        # numpy looks through a memoryview to the mapping, which is writable; through an array it does not.
+        self._read_only = np.asarray(self._view.toreadonly())
         self.size = len(self._view)
         self.base = ffi.from_buffer("uint8_t[]", mapping)
         geo, uuid = ffi.new("es_geometry *"), ffi.new("uint8_t[16]")
@@ -139,7 +140,7 @@ class Segment:
             sidecar = _create_sidecar(name)
             undo.callback(unlink_sidecar, name)
             # gc may have locked and removed the file between its making and our lock
-            if not sidecar.try_lock(CREATOR_BYTE) or not is_linked(name):
+            if not sidecar.try_lock(CREATOR_BYTE) or not sidecar.is_linked(name):
                 raise SegmentError(f"segment {name!r} was taken for garbage by `echo-shm gc` just now; try again")
             undo.callback(lib.es_locks_drop, sidecar.locks, CREATOR_BYTE)
             mapping = _create_mapping(name, size, undo)
@@ -175,6 +176,8 @@ class Segment:
             raise _NoSegmentError(f"no segment is named {name!r}: `echo-shm ls` lists those that exist") from None
         except posix_ipc.PermissionsError:
             raise SegmentError(f"segment {name!r} belongs to another user") from None
+        except (OSError, ValueError, posix_ipc.Error) as error:
+            raise SegmentError(f"segment {name!r} cannot be opened: {error}") from None
         try:
             status = os.fstat(shm.fd)
             if status.st_uid != os.geteuid():
@@ -195,23 +198,28 @@ class Segment:
                 segment.sidecar = open_sidecar(name, create=False)
             except FileNotFoundError:
                 raise SegmentError(f"segment {name!r} was closed just now, or its lock file was deleted") from None
+            except SegmentError:
+                raise
+            except OSError as error:
+                raise SegmentError(error.errno, f"segment {name!r}: its lock file cannot be opened: {error}") from None
         return segment
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool) -> Array:
         """An array over the segment's memory, which keeps the mapping alive."""
-        view = self._view if writable else self._view.toreadonly()
+        view = self._view if writable else self._read_only
         array: Array = np.ndarray(shape, dtype, buffer=view, offset=offset)
         return array
 
     def is_linked(self) -> bool:
         """Whether others can still find this segment by its name."""
-        return is_linked(self.name)
+        return self.sidecar is not None and self.sidecar.is_linked(self.name)
 
     def unlink(self) -> None:
         """Removes the name, and drops the creator's lock. Those attached keep their mapping."""
-        with contextlib.suppress(posix_ipc.ExistentialError):
-            posix_ipc.unlink_shared_memory(ipc_name(self.name))
-        unlink_sidecar(self.name)
+        if self.is_linked():  # else somebody removed it, and the name may be another segment's by now
+            with contextlib.suppress(posix_ipc.ExistentialError):
+                posix_ipc.unlink_shared_memory(ipc_name(self.name))
+            unlink_sidecar(self.name)
         if self.sidecar is not None:
             lib.es_locks_drop(self.sidecar.locks, CREATOR_BYTE)
 

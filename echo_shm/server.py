@@ -271,7 +271,9 @@ class Server:
             if index >= 0:
                 self._rest.add(index, snap)
             elif index == lib.ES_ENDED:
-                return self._rest.next(snap, drop_last)
+                # Unless somebody is dead whom nobody has reaped: what it held comes back.
+                if self._attachment.sweep() == 0:
+                    return self._rest.next(snap, drop_last)
             elif index == lib.ES_EDETACHED:
                 return None
             elif index not in _NOTHING_YET:
@@ -358,14 +360,15 @@ class Server:
 
     def reset_histograms(self) -> None:
         """Empties the histograms of later :class:`SampleInfo` snapshots. Counters and gauges stay."""
-        lib.es_reset_histograms(self._ring)
+        self._attachment.check(lib.es_reset_histograms(self._ring))
 
     def close(self) -> None:
         """Ends the stream. Idempotent.
 
         By the segment's creator: unlinks the segment; producers get
         ConnectionClosedError; what is committed can still be taken, until :meth:`sample`
-        returns None. A claim that a producer holds on to is taken away after a second.
+        returns None. A claim that a producer, or a batch that another
+        learner, holds on to is waited for no longer than a second.
 
         By a further learner: releases what it holds and leaves; the ring goes on.
         """

@@ -44,7 +44,17 @@ class Sidecar:
     """This process's locks on one sidecar file. There is never more than one of them for a file."""
 
     def __init__(self, fd: int) -> None:
+        status = os.fstat(fd)
+        self._file = status.st_dev, status.st_ino
         self.locks = ffi.gc(lib.es_locks_new(fd, CREATOR_BYTE + 1), lib.es_locks_free)
+
+    def is_linked(self, name: str) -> bool:
+        """Whether this very file still goes by its name."""
+        try:
+            status = os.stat(sidecar_path(name), follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return self._file == (status.st_dev, status.st_ino)
 
     def try_lock(self, byte: int) -> bool:
         """Takes a byte; False when somebody, this process included, holds it."""
@@ -97,14 +107,6 @@ def is_open_here(status: os.stat_result) -> bool:
     """Whether this process has that file open as a sidecar."""
     with collection_lock:
         return (lib.es_fork_generation(), status.st_dev, status.st_ino) in _open
-
-
-def is_linked(name: str) -> bool:
-    """Whether the sidecar that is open here still goes by its name."""
-    try:
-        return is_open_here(os.stat(sidecar_path(name), follow_symlinks=False))
-    except FileNotFoundError:
-        return False
 
 
 def unlink_sidecar(name: str) -> None:

@@ -18,6 +18,8 @@ from echo_shm.errors import SegmentError, SpecMismatchError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_MAX_DIMENSION = 2**62
+
 #: Extension dtypes that a schema may name: module → the names it may bring.
 _EXTENSION_MODULE = "ml_dtypes"
 
@@ -95,8 +97,8 @@ class Spec:
                 Leaf(str(leaf["path"]), _dtype_from_json(leaf["dtype"]), tuple(int(n) for n in leaf["shape"]))
                 for leaf in data["leaves"]
             )
-            if any(n < 0 for leaf in leaves for n in leaf.shape):
-                raise ValueError("negative dimension")
+            if any(n < 0 or n > _MAX_DIMENSION or len(leaf.shape) > 60 for leaf in leaves for n in leaf.shape):
+                raise ValueError("a dimension out of range")
             example = _example_from_json(data["tree"])
             treespec = None if example is _NEEDS_EXAMPLE else optree.tree_structure(example)
             if treespec is not None and treespec.num_leaves != len(leaves):
@@ -158,7 +160,11 @@ class Spec:
                 return np.asarray(value)
         elif _python_scalar_fits(value, leaf.dtype):
             try:
-                return np.asarray(value, leaf.dtype)
+                with np.errstate(over="ignore"):
+                    array = np.asarray(value, leaf.dtype)
+                if _is_bent(value, array):
+                    raise OverflowError("out of range")
+                return array
             except (OverflowError, ValueError) as error:
                 raise SpecMismatchError(f"leaf {leaf.path or '()'}: {value!r} is no {leaf.dtype}: {error}") from None
         got = f"a numpy {value.dtype}" if isinstance(value, np.generic) else f"{type(value).__name__} {value!r:.40}"
@@ -166,6 +172,15 @@ class Spec:
             f"leaf {leaf.path or '()'}: got {got}, expected a scalar of {leaf.dtype}; nothing is cast: "
             f"pass np.asarray(value, {str(leaf.dtype)!r})"
         )
+
+
+def _is_bent(value: Any, array: Array) -> bool:
+    """Whether a number became infinite, wrapped, or lost its fraction to an integer."""
+    if isinstance(value, bytes | str):
+        return False
+    if "int" in array.dtype.name:
+        return bool(int(array) != value)
+    return bool(np.isfinite(complex(value)) and not np.isfinite(array.astype(complex)))
 
 
 def _python_scalar_fits(value: Any, dtype: np.dtype[Any]) -> bool:
@@ -178,6 +193,8 @@ def _python_scalar_fits(value: Any, dtype: np.dtype[Any]) -> bool:
         return kind == "b"
     if kind == "S":
         return isinstance(value, bytes) and len(value) <= dtype.itemsize
+    if kind == "U":
+        return isinstance(value, str) and 4 * len(value) <= dtype.itemsize
     return isinstance(value, accepted.get(kind, ()))
 
 
@@ -220,6 +237,7 @@ def _dtype_to_json(dtype: np.dtype[Any]) -> Any:
             "formats": [_dtype_to_json(dtype.fields[name][0]) for name in dtype.names],
             "offsets": [dtype.fields[name][1] for name in dtype.names],
             "itemsize": dtype.itemsize,
+            "titles": [(*dtype.fields[name], None)[2] for name in dtype.names],
         }
     if dtype.type.__module__ == _EXTENSION_MODULE:
         return {"extension": dtype.type.__name__}
@@ -260,6 +278,8 @@ def _dtype_from_json(data: Any) -> np.dtype[Any]:
     if "extension" in data:
         return _extension_dtype(data["extension"])
     fields: Any = {key: data[key] for key in ("names", "offsets", "itemsize")}
+    if any(title is not None for title in data["titles"]):
+        fields["titles"] = [None if title is None else str(title) for title in data["titles"]]
     fields["formats"] = [_dtype_from_json(f) for f in data["formats"]]
     structured: np.dtype[Any] = np.dtype(fields)
     return structured

@@ -281,6 +281,19 @@ TEST(end_against_a_release)
                              both_learners_see_the_end, false});
 }
 
+/* A lease of another learner is waited for, but not for ever. */
+TEST(stream_ends_under_a_lease_that_is_kept)
+{
+    m_holds_a_lease();
+    close_and_drain();
+    CHECK(!scene.ended);
+    es_step_advance(UINT64_C(2000000000));
+    drain();
+    CHECK(scene.ended);
+    CHECK_EQ(es_release_batch(scene.m, 0, round_of_m), ES_OK);
+    scene_close();
+}
+
 static void drain_by_m(void)
 {
     scene_drain(scene.m, 0);

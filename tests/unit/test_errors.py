@@ -1,0 +1,102 @@
+"""The exceptions' family tree, and what the package exports."""
+
+import errno
+import importlib.metadata
+import inspect
+import pickle
+
+import pytest
+from echo_shm._core import lib
+
+import echo_shm
+from echo_shm.errors import error_from
+
+EXPORTS = {
+    "BoundSample", "ConnectionClosedError", "EchoShmError", "Finishing", "ForkedError", "Handle", "HistSnapshot",
+    "Lease", "Reservation", "Sample", "SampleInfo", "SegmentError", "Server", "ShmClient", "SpecMismatchError",
+    "TrajectoryAccumulator", "Transport", "WorkerError", "WorkerGroup", "__version__",
+}  # fmt: skip
+
+
+def test_exports():
+    """The package exports exactly this, and all of it is documented where it is defined."""
+    assert set(echo_shm.__all__) == EXPORTS
+    assert echo_shm.__all__ == sorted(echo_shm.__all__)
+    for name in echo_shm.__all__:
+        value = getattr(echo_shm, name)
+        assert name == "__version__" or inspect.getdoc(value), name
+
+
+def test_every_public_method_is_documented():
+    """Public methods and properties of what is exported have docstrings."""
+    for name in EXPORTS - {"__version__"}:
+        for attribute, value in vars(getattr(echo_shm, name)).items():
+            if not attribute.startswith("_") and (callable(value) or isinstance(value, property)):
+                assert inspect.getdoc(getattr(getattr(echo_shm, name), attribute)), f"{name}.{attribute}"
+
+
+def test_version():
+    """The version is the installed distribution's."""
+    assert echo_shm.__version__ == importlib.metadata.version("echo-shm")
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("EchoShmError", Exception),
+        ("SpecMismatchError", ValueError),
+        ("SegmentError", OSError),
+        ("ConnectionClosedError", ConnectionError),
+        ("ForkedError", RuntimeError),
+        ("WorkerError", RuntimeError),
+    ],
+)
+def test_family_tree(name, base):
+    """Every exception of ours is an EchoShmError and the built-in that it resembles; it pickles with its message."""
+    kind = getattr(echo_shm, name)
+    assert issubclass(kind, echo_shm.EchoShmError)
+    assert issubclass(kind, base)
+    again = pickle.loads(pickle.dumps(kind("what happened")))
+    assert type(again) is kind
+    assert str(again) == "what happened"
+
+
+def test_timeouts_are_not_ours():
+    """TimeoutError is the built-in, and none of our exceptions is one."""
+    for name in EXPORTS:
+        value = getattr(echo_shm, name)
+        assert not (isinstance(value, type) and issubclass(value, TimeoutError))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("ES_EMAGIC", echo_shm.SegmentError, "not an echo_shm segment"),
+        ("ES_EINIT", echo_shm.SegmentError, "not finished initialising.*echo-shm gc"),
+        ("ES_EVERSION", echo_shm.SegmentError, "same version"),
+        ("ES_ESIZE", echo_shm.SegmentError, "truncated"),
+        ("ES_EGEOMETRY", echo_shm.SegmentError, "damaged"),
+        ("ES_EOFFSET", echo_shm.SegmentError, "damaged"),
+        ("ES_EHASH", echo_shm.SegmentError, "damaged"),
+        ("ES_ECLOSED", echo_shm.ConnectionClosedError, "closed by the learner"),
+        ("ES_EEVICTED", echo_shm.ConnectionClosedError, "not sent"),
+        ("ES_EDETACHED", echo_shm.ConnectionClosedError, "closed"),
+        ("ES_EFORK", echo_shm.ForkedError, "attach anew in the child"),
+        ("ES_EREADONLY", echo_shm.EchoShmError, "only observes"),
+        ("ES_ESTALE", echo_shm.EchoShmError, "unexpected result"),
+    ],
+)
+def test_results_become_exceptions(code, kind, message):
+    """Each error code of the core has its exception, whose message names the object."""
+    with pytest.raises(kind, match=message) as caught:
+        raise error_from(getattr(lib, code), "ring 'x'")
+    assert type(caught.value) is kind
+    assert "ring 'x'" in str(caught.value)
+
+
+def test_errno_results():
+    """A negative errno is a SegmentError of that errno."""
+    error = error_from(-errno.EACCES, "ring 'x'")
+    assert type(error) is echo_shm.SegmentError
+    assert error.errno == errno.EACCES
+    assert "Permission denied" in str(error)

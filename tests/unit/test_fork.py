@@ -1,0 +1,215 @@
+"""fork: a child may not use what it inherited, harms nothing by it, and can attach anew."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from echo_shm import ForkedError, Server, ShmClient
+
+EXAMPLE = np.zeros((), np.int64)
+
+
+def in_child(function):
+    """Runs a function in a forked child, which must return True; a child that hangs is killed."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(20)
+            status = 0 if function() else 2
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def raises_forked(use):
+    """Whether calling it raises ForkedError that says what to do."""
+    try:
+        use()
+    except ForkedError as error:
+        return "attach anew in the child" in str(error)
+    return False
+
+
+@pytest.fixture
+def server():
+    """A ring of four numbers."""
+    with Server(EXAMPLE, 1, num_buffers=4, detailed_metrics=True) as server:
+        yield server
+
+
+USES = {
+    "send": lambda server, client, bound: client.send(EXAMPLE),
+    "send without waiting": lambda server, client, bound: client.send(EXAMPLE, timeout=0),
+    "send a scalar": lambda server, client, bound: client.send(np.int64(3)),
+    "send_many": lambda server, client, bound: client.send_many(np.zeros(2, np.int64)),
+    "bind": lambda server, client, bound: bound.send(),
+    "reserve": lambda server, client, bound: client.reserve().__enter__(),
+    "sample": lambda server, client, bound: server.sample(),
+    "sample without waiting": lambda server, client, bound: server.sample(0),
+    "lease": lambda server, client, bound: server.lease().__enter__(),
+    "dataset_iter": lambda server, client, bound: next(server.dataset_iter()),
+    "submit": lambda server, client, bound: server.submit(EXAMPLE),
+    "reset_histograms": lambda server, client, bound: server.reset_histograms(),
+}
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("use", USES)
+def test_inherited_objects_are_refused(server, use, full):
+    """Every use of an inherited client, bound sample or server raises ForkedError, the ring full or not."""
+    with ShmClient(server.handle) as client:
+        bound = client.bind(EXAMPLE.copy())
+        if full:
+            client.send_many(np.arange(4))
+        in_child(lambda: raises_forked(lambda: USES[use](server, client, bound)))
+        if not full:
+            client.send_many(np.arange(4))
+        assert [int(server.sample(1).batch[0]) for _ in range(4)] == [0, 1, 2, 3]
+
+
+def test_an_inherited_reservation(server):
+    """The child can neither commit nor abort its parent's reservation; the parent commits it."""
+    with ShmClient(server.handle) as client:
+        with client.reserve() as slot:
+
+            def leave():
+                # The child's copy of the reservation: entered by the parent.
+                from echo_shm._core import lib
+
+                return lib.es_reserve_commit(client._attachment.ring, 0) == lib.ES_EFORK
+
+            in_child(leave)
+            slot[...] = 7
+        assert server.sample(1).batch.tolist() == [7]
+
+
+def test_the_child_can_attach_anew(server):
+    """A child attaches as its own producer and learner, by name and by handle."""
+    with ShmClient(server.handle):
+
+        def use():
+            with ShmClient(server.handle) as mine, ShmClient(server.name) as other:
+                mine.send(np.int64(1))
+                other.send(np.int64(2))
+            with Server.attach(server.name) as learner:
+                first = learner.sample(1).batch.tolist() == [1]
+            server.close()
+            return first
+
+        in_child(use)
+        server.submit(np.int64(3))
+        assert [server.sample(1).batch.tolist() for _ in range(2)] == [[2], [3]]
+
+
+def test_closing_in_the_child_closes_nothing(server):
+    """close() and collection of inherited objects in the child leave the parent's as they are."""
+    client = ShmClient(server.handle)
+    objects = [client, server]
+
+    def close():
+        import gc
+
+        objects[0].close()
+        objects[1].close()
+        objects.clear()
+        gc.collect()
+        return raises_forked(lambda: client.send(EXAMPLE))
+
+    in_child(close)
+    client.send(np.int64(5))
+    assert server.sample(1).batch.tolist() == [5]
+    assert server.sample.__self__ is server
+    ShmClient(server.name).close()
+    client.close()
+
+
+def test_what_the_child_inherits_does_not_keep_locks(eventually):
+    """A child that lives on does not make its dead parent's client look alive."""
+    with Server(EXAMPLE, 1, reap_interval=0.01) as server:
+        script = (
+            "import os, sys, time, signal; from echo_shm import ShmClient\n"
+            "c = ShmClient(sys.argv[1]); r = c.reserve(); r.__enter__()\n"
+            "pid = os.fork()\n"
+            "if pid == 0:\n    os.close(1); os.close(2); time.sleep(60); os._exit(0)\n"
+            "print(pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script, server.name], capture_output=True, text=True, timeout=30)
+        child = int(done.stdout)
+        try:
+            server.submit(np.int64(2))
+
+            def reaped():
+                server._attachment.sweep()
+                server.submit(np.int64(1), timeout=0)
+                return server.sample(1).info.dead_producers == 1
+
+            eventually(reaped)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_that_exits_normally(run_python):
+    """A forked child that ends with sys.exit(), exit handlers and all, neither unlinks nor detaches its parent's."""
+    run_python("""
+import os, sys, numpy as np
+from echo_shm import Server, ShmClient
+s = Server(np.zeros((), np.int64), 1)
+c = ShmClient(s.name)
+s.submit(np.int64(1)); held = s.sample()
+pid = os.fork()
+if pid == 0:
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+c.send(np.int64(2)); ShmClient(s.name).close()
+assert held.batch[0] == 1
+assert s.sample(1).batch[0] == 2 and s.sample.__self__._attachment.attached
+assert s.handle.attach().is_linked()
+# The kernel still holds our locks: another process sees us alive, and reaps nobody.
+import subprocess
+out = subprocess.run([sys.executable, "-c", "import sys; from echo_shm import Server; l = Server.attach(sys.argv[1]);"
+    " l.submit(3); i = l.sample(5).info; print(i.dead_producers, i.active_connections)", s.name],
+    capture_output=True, text=True, check=True).stdout
+assert out == "0 1\\n", out
+""")
+
+
+def test_multiprocessing_fork(run_python):
+    """A multiprocessing child started by fork may use the handle, and its parent goes on."""
+    run_python("""
+import multiprocessing, numpy as np
+from echo_shm import Server, ShmClient, ForkedError
+def work(handle, client):
+    try:
+        client.send(np.int64(0))
+    except ForkedError:
+        with ShmClient(handle) as mine:
+            mine.send(np.int64(7))
+with Server(np.zeros((), np.int64), 1) as s, ShmClient(s.handle) as c:
+    p = multiprocessing.get_context("fork").Process(target=work, args=(s.handle, c))
+    p.start(); assert s.sample(20).batch[0] == 7; p.join(); assert p.exitcode == 0
+    c.send(np.int64(8)); assert s.sample(1).batch[0] == 8
+""")
+
+
+def test_a_grandchild_is_a_stranger_too(server):
+    """What a child attached is refused in the grandchild."""
+
+    def child():
+        mine = ShmClient(server.handle)
+        in_child(lambda: raises_forked(lambda: mine.send(EXAMPLE)))
+        mine.send(np.int64(3))
+        return True
+
+    in_child(child)
+    assert server.sample(1).batch.tolist() == [3]
+    assert Path(f"/dev/shm/echo_shm.{server.name}").exists()

@@ -1,0 +1,270 @@
+"""Server: what it is made of, taking batches, submitting, ending."""
+
+import inspect
+import os
+import time
+
+import numpy as np
+import pytest
+from echo_shm._core import ffi, lib
+
+from echo_shm import ConnectionClosedError, Sample, Server, ShmClient
+
+EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
+
+
+def row(i):
+    """Sample number i."""
+    return {"obs": np.full(3, i, np.float32), "act": np.asarray(i, np.int64)}
+
+
+def acts(sample):
+    """The numbers of a batch's samples."""
+    return sample.batch["act"].tolist()
+
+
+def test_signature():
+    """The constructor takes its arguments by the promised names, order and defaults."""
+    parameters = inspect.signature(Server).parameters
+    assert list(parameters)[:4] == ["example", "batch_size", "transport", "num_buffers"]
+    assert (parameters["transport"].default, parameters["num_buffers"].default) == (None, 4)
+    keyword_only = {n: p.default for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    promised = {"name": None, "max_producers": 1024, "order": "fifo", "detailed_metrics": False, "writable": False}
+    assert promised.items() <= keyword_only.items()
+
+
+def test_what_it_says_of_itself():
+    """A server has its name, a handle of that name, its batch size and its capacity."""
+    with Server(EXAMPLE, 3, num_buffers=5, name=f"test-itself-{os.getpid()}") as server:
+        assert server.name == server.handle.name == f"test-itself-{os.getpid()}"
+        assert (server.batch_size, server.capacity) == (3, 15)
+
+
+def test_made_up_names_differ():
+    """Without a name each server makes up one of its own."""
+    with Server(EXAMPLE, 1) as a, Server(EXAMPLE, 1) as b:
+        assert a.name
+        assert a.name != b.name
+
+
+def test_start_without_a_transport_does_nothing():
+    """start() is harmless, any number of times, and port says why there is none."""
+    with Server(EXAMPLE, 1) as server:
+        server.start()
+        server.start()
+        server.submit(row(1))
+        assert acts(server.sample(1)) == [1]
+        with pytest.raises(RuntimeError, match="no transport"):
+            _ = server.port
+
+
+def test_transport_is_started_with_the_handle_and_shut_down_once():
+    """start() hands the transport the handle; close() shuts it down, once."""
+    calls = []
+
+    class Fake:
+        port = 4711
+
+        def start(self, handle):
+            calls.append(handle)
+
+        def shutdown(self):
+            calls.append("shutdown")
+
+    with Server(EXAMPLE, 1, Fake()) as server:
+        assert calls == []
+        server.start()
+        assert calls == [server.handle]
+        assert server.port == 4711
+        server.close()
+    assert calls[1:] == ["shutdown"]
+
+
+def test_a_batch_has_a_leading_batch_dimension():
+    """Leaves are (batch_size, *shape) of the leaf's dtype, rows in the order sent, as batch and info."""
+    with Server(EXAMPLE, 4) as server:
+        for i in range(4):
+            server.submit(row(i))
+        sample = server.sample(1)
+        batch, info = sample
+        assert isinstance(sample, Sample)
+        assert batch is sample.batch
+        assert info.samples_inserted_total == 4
+        assert (batch["obs"].shape, batch["obs"].dtype) == ((4, 3), np.float32)
+        assert (batch["act"].shape, batch["act"].dtype) == ((4,), np.int64)
+        np.testing.assert_array_equal(batch["obs"], np.repeat(np.arange(4.0), 3).reshape(4, 3))
+
+
+def test_batches_are_views():
+    """A batch's arrays own no memory, and two takes of one physical batch lie at one address."""
+    with Server(EXAMPLE, 1, num_buffers=2) as server:
+        addresses = []
+        for i in range(4):
+            server.submit(row(i), timeout=5)
+            obs = server.sample(1).batch["obs"]
+            assert not obs.flags.owndata
+            addresses.append(obs.ctypes.data)
+        assert addresses[:2] == addresses[2:]
+        assert addresses[0] != addresses[1]
+
+
+@pytest.mark.parametrize("num_buffers", [1, 2, 3, 7])
+def test_buffers_are_cycled(num_buffers):
+    """Many times more batches than buffers come through whole and in order."""
+    with Server(EXAMPLE, 3, num_buffers=num_buffers) as server:
+        for k in range(5 * num_buffers + 1):
+            if num_buffers == 1:
+                server._release_current()
+            for i in range(3 * k, 3 * k + 3):
+                server.submit(row(i), timeout=5)
+            assert acts(server.sample(5)) == [3 * k, 3 * k + 1, 3 * k + 2]
+            assert lib.es_valid(server._ring) == ffi.NULL
+
+
+@pytest.mark.parametrize("timeout", [0, 0.02, -1])
+def test_sample_times_out(timeout):
+    """Without a full batch sample() raises TimeoutError, not before its time, and says what is there."""
+    with Server(EXAMPLE, 2) as server:
+        server.submit(row(0))
+        started = time.monotonic()
+        with pytest.raises(TimeoutError, match=r"no batch of 2 samples .*1 samples wait.* 0 producers"):
+            server.sample(timeout)
+        assert time.monotonic() - started >= timeout
+        server.submit(row(1))
+        assert acts(server.sample(0)) == [0, 1]
+
+
+def test_an_infinite_timeout_is_no_timeout(background):
+    """timeout=inf waits, like None."""
+    with Server(EXAMPLE, 1, num_buffers=1) as server:
+        waiting = background(server.sample, float("inf"))
+        server.submit(row(1))
+        assert acts(waiting.result()) == [1]
+        sender = background(server.submit, row(2), float("inf"))
+        server._release_current()
+        sender.result()
+
+
+def test_the_previous_batch_is_released_on_entry():
+    """sample() gives the last batch back before it waits, even if it then times out."""
+    with Server(EXAMPLE, 1, num_buffers=1) as server:
+        server.submit(row(0))
+        server.sample(1)
+        with pytest.raises(TimeoutError, match="stayed full"):
+            server.submit(row(1), timeout=0)
+        with pytest.raises(TimeoutError, match="no batch"):
+            server.sample(0)
+        server.submit(row(1), timeout=0)
+        assert acts(server.sample(1)) == [1]
+
+
+def test_none_once_closed_and_drained():
+    """After close() full batches still come, then None for ever; a partial batch is no batch."""
+    with Server(EXAMPLE, 2) as server:
+        for i in range(5):
+            server.submit(row(i))
+        server.close()
+        assert [acts(server.sample(1)) for _ in range(2)] == [[0, 1], [2, 3]]
+        assert server.sample(1) is None
+        assert server.sample() is None
+        assert server.sample(0) is None
+
+
+def test_close_is_idempotent_and_ends_submit():
+    """A second close() is harmless; submit() after it says that the ring is closed."""
+    server = Server(EXAMPLE, 2)
+    server.close()
+    server.close()
+    with pytest.raises(ConnectionClosedError, match="closed by the learner"):
+        server.submit(row(0))
+
+
+def test_leaving_the_block_closes():
+    """A server is a context manager: at the end its segment is gone and producers are told."""
+    with Server(EXAMPLE, 1) as server:
+        client = ShmClient(server.handle)
+        assert server.__enter__() is server
+    with pytest.raises(ConnectionClosedError):
+        client.send(row(0))
+    client.close()
+
+
+def test_an_exception_in_the_block_closes_and_passes():
+    """The block's own exception comes out, and the server is closed."""
+    with pytest.raises(KeyError, match="mine"), Server(EXAMPLE, 1) as server:
+        raise KeyError("mine")
+    assert server.sample() is None
+
+
+@pytest.mark.parametrize("keyword", ["batch_size", "num_buffers", "max_producers"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, "3", None, True, 2**32, 2**70])
+def test_counts_are_checked(keyword, value):
+    """A count that is no integer from 1 up is refused by name, before anything is made."""
+    with pytest.raises(ValueError, match=f"{keyword}="):
+        Server(EXAMPLE, **{"batch_size": 2, keyword: value})
+
+
+def test_numpy_counts_will_do():
+    """numpy integers count as integers."""
+    with Server(EXAMPLE, np.int32(2), None, np.uint8(3), max_producers=np.int64(5)) as server:
+        assert server.capacity == 6
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"order": "lifo"}, "order='lifo'"),
+        ({"reap_interval": 0}, "reap_interval"),
+        ({"reap_interval": float("nan")}, "reap_interval"),
+        ({"reap_interval": "1"}, "reap_interval"),
+        ({"max_producers": 60001}, "at most 60000"),
+        ({"batch_size": 2**31}, r"batch_size at most 2\*\*30"),
+        ({"batch_size": 2**20, "num_buffers": 2**20}, r"at most 2\*\*32"),
+    ],
+)
+def test_other_settings_are_checked(keywords, message):
+    """What the ring cannot do is refused with what it can."""
+    with pytest.raises(ValueError, match=message):
+        Server(EXAMPLE, **{"batch_size": 2, **keywords})
+
+
+def test_settings_of_id_echo():
+    """num_drainers and producer_queue_size are accepted; pin_host_memory is refused, not ignored."""
+    with Server(EXAMPLE, 1, num_drainers=8, producer_queue_size=8, pin_host_memory=False) as server:
+        server.submit(row(0))
+        assert acts(server.sample(1)) == [0]
+    with pytest.raises(RuntimeError, match="pin_host_memory"):
+        Server(EXAMPLE, 1, pin_host_memory=True)
+
+
+@pytest.mark.parametrize("order", ["fifo", "ready"])
+def test_order(order):
+    """An open reservation holds up the batches behind it in "fifo" order, and is passed over in "ready" order."""
+    with Server(EXAMPLE, 2, order=order) as server, ShmClient(server.handle) as client:
+        with client.reserve() as slot:
+            slot["obs"][:], slot["act"][...] = 0, 0
+            for i in range(1, 4):
+                client.send(row(i))
+            if order == "ready":
+                assert acts(server.sample(5)) == [2, 3]
+            else:
+                with pytest.raises(TimeoutError):
+                    server.sample(0)
+        assert acts(server.sample(5)) == [0, 1]
+        if order == "fifo":
+            assert acts(server.sample(5)) == [2, 3]
+
+
+def test_submit_wants_the_example_exactly():
+    """submit() casts nothing and puts nothing in when it raises."""
+    with Server(EXAMPLE, 1) as server:
+        for wrong in (
+            {"obs": np.zeros(3), "act": np.int64(0)},
+            {"obs": np.zeros(2, np.float32), "act": np.int64(0)},
+            {"obs": np.zeros(3, np.float32)},
+            [np.zeros(3, np.float32), np.int64(0)],
+        ):
+            with pytest.raises(ValueError, match="expected"):
+                server.submit(wrong)
+        with pytest.raises(TimeoutError):
+            server.sample(0)

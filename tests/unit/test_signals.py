@@ -1,0 +1,146 @@
+"""Waits let other threads run and signals through."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from echo_shm import Server, ShmClient
+
+EXAMPLE = np.zeros((), np.int64)
+
+
+class Rang(Exception):
+    """The alarm."""
+
+
+@pytest.fixture
+def alarm():
+    """Raises Rang in the main thread after a while; returns what tells how long ago that was."""
+    rang = []
+
+    def ring(*_):
+        rang.append(time.monotonic())
+        raise Rang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield lambda: time.monotonic() - rang[0]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("reap_interval", [0.01, 3600])
+@pytest.mark.parametrize("what", ["sample", "lease", "iterate", "send", "send_many", "reserve", "submit", "bind"])
+def test_a_signal_handler_runs_while_waiting(alarm, what, reap_interval):
+    """A Python signal handler runs during any wait, and its exception ends the wait; the ring is as before."""
+    with (
+        Server(EXAMPLE, 1, num_buffers=1, reap_interval=reap_interval) as server,
+        ShmClient(server.handle) as client,
+    ):
+        waits_for_room = what not in ("sample", "lease", "iterate")
+        if waits_for_room:
+            client.send(EXAMPLE)
+        use = {
+            "sample": server.sample,
+            "lease": server.lease().__enter__,
+            "iterate": lambda: next(server.dataset_iter()),
+            "send": lambda: client.send(EXAMPLE),
+            "send_many": lambda: client.send_many(np.zeros(3, np.int64)),
+            "reserve": client.reserve().__enter__,
+            "submit": lambda: server.submit(EXAMPLE),
+            "bind": client.bind(EXAMPLE.copy()).send,
+        }[what]
+        # Again and again: a signal that comes just before the sleep may have to wait for its slice.
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+        with pytest.raises(Rang):
+            use()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert alarm() < 5
+        if not waits_for_room:
+            client.send(EXAMPLE)
+        assert server.sample(5).batch.tolist() == [0]
+
+
+WAIT = """
+import signal, sys, time, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
+from echo_shm import Server, ShmClient
+s = Server(np.zeros(3), 1, num_buffers=1, reap_interval=3600)
+c = ShmClient(s.handle)
+if sys.argv[1] == "send":
+    c.send(np.zeros(3))
+try:
+    print("waiting", flush=True)
+    (s.sample if sys.argv[1] == "sample" else lambda: c.send(np.zeros(3)))()
+except KeyboardInterrupt:
+    print(time.monotonic(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["sample", "send"])
+def test_ctrl_c_gets_through(what):
+    """SIGINT to a process that waits raises KeyboardInterrupt within 0.2 s (allowed here: ten times that)."""
+    with subprocess.Popen([sys.executable, "-c", WAIT, what], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "waiting\n"
+        before = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        after = float(child.stdout.readline())
+        assert child.wait(30) == 0
+    assert after - before < 2.0
+
+
+def test_ctrl_c_while_other_threads_wait():
+    """A SIGINT that the kernel hands to another waiting thread reaches the main thread's wait (2 s, for 0.2)."""
+    with Server(EXAMPLE, 1) as server, Server.attach(server.name) as other:
+        thread = threading.Thread(target=other.sample, daemon=True)
+        thread.start()
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
+        sent = []
+
+        def interrupt():
+            sent.append(time.monotonic())
+            signal.pthread_kill(thread.ident, signal.SIGINT)
+
+        timer = threading.Timer(0.1, interrupt)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            server.sample()
+        signal.signal(signal.SIGINT, before)
+        assert time.monotonic() - sent[0] < 2.0
+        timer.join()
+        other.close()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("what", ["sample", "send"])
+def test_other_threads_run_during_a_wait(background, eventually, what):
+    """While one thread sleeps in the core, another runs Python code: the lock is free."""
+    with Server(EXAMPLE, 1, num_buffers=1) as server, ShmClient(server.handle) as client:
+        if what == "send":
+            client.send(EXAMPLE)
+            waiting = background(client.send, EXAMPLE)
+        else:
+            waiting = background(server.sample)
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(30)  # nobody is made to give the lock up: who gets it got it freely
+        try:
+            ticks = 0
+            started = time.monotonic()
+            while time.monotonic() - started < 0.2:
+                time.sleep(0.001)  # gives the lock up, and has to get it back
+                ticks += 1
+            assert ticks > 10
+        finally:
+            sys.setswitchinterval(before)
+        if what == "send":
+            assert server.sample(30) is not None
+            server._release_current()
+        else:
+            client.send(EXAMPLE)
+        waiting.result()
+        server.close()
