@@ -195,33 +195,35 @@ int64_t es_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint
     return sent > 0 ? (int64_t)sent : rc;
 }
 
-int64_t es_reserve(es_ring *r, uint64_t timeout_ns)
+int es_reserve(es_ring *r, uint64_t timeout_ns, int64_t *position)
 {
     uint64_t pos;
     int rc = enter(r);
     if (rc != ES_OK)
         return rc;
     int64_t n = es_claim_wait(r, 1, timeout_ns, &pos);
+    if (n > 0)
+        *position = (int64_t)pos;
     leave(r);
-    return n > 0 ? (int64_t)pos : n;
+    return n > 0 ? ES_OK : (int)n;
 }
 
-int es_reserve_commit(es_ring *r, uint64_t pos)
+int es_reserve_commit(es_ring *r, int64_t position)
 {
     int rc = enter(r);
     if (rc != ES_OK)
         return rc;
-    rc = es_commit(r, pos, 1);
+    rc = es_commit(r, (uint64_t)position, 1);
     leave(r);
     return rc;
 }
 
-int es_reserve_abort(es_ring *r, uint64_t pos)
+int es_reserve_abort(es_ring *r, int64_t position)
 {
     int rc = enter(r);
     if (rc != ES_OK)
         return rc;
-    es_abort(r, pos);
+    es_abort(r, (uint64_t)position);
     leave(r);
     return ES_OK;
 }
@@ -237,12 +239,15 @@ int es_learner_alive(es_ring *r)
 
 int64_t es_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot *snap)
 {
+    snap->length = 0;
+    snap->sweep_due = 0;
     int rc = enter(r);
     if (rc != ES_OK)
         return rc;
     int64_t batch = es_take_wait(r, flags, timeout_ns);
     if (batch >= 0) {
         es_snapshot_fill(&r->map, snap);
+        snap->batch = (uint64_t)batch;
         snap->round = r->held[batch] - 1;
         snap->length = r->map.batch_size - r->scan[batch].gaps;
         snap->learner_wait_ns = atomic_exchange_explicit(&r->wait_ns, 0, memory_order_relaxed);
@@ -259,6 +264,16 @@ int es_release_batch(es_ring *r, uint64_t batch, uint64_t round)
     if (rc != ES_OK)
         return rc;
     rc = es_release(r, batch, round);
+    leave(r);
+    return rc;
+}
+
+int es_return_batch(es_ring *r, uint64_t batch, uint64_t round)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    rc = es_give_back(r, batch, round);
     leave(r);
     return rc;
 }
@@ -292,105 +307,4 @@ int es_reset_histograms(es_ring *r)
     es_hist_reset(&r->map);
     leave(r);
     return ES_OK;
-}
-
-/* --- the dead, and looking on ---------------------------------------------- */
-
-int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id)
-{
-    /* Without enter(): a full table is swept by one who has no entry yet. */
-    if (r->fork_generation != es_fork_generation())
-        return ES_EFORK;
-    if (r->locks == NULL)
-        return ES_EREADONLY;
-    if (from == 0)
-        atomic_store_explicit(&r->last_sweep_ns, es_now_ns(), memory_order_relaxed);
-    int64_t index = es_owner_next_dead(&r->map, r->locks, from);
-    if (index >= 0) {
-        es_owner_identity(&r->map.owners[index], id);
-        id->index = (uint32_t)index;
-    }
-    return index;
-}
-
-int64_t es_bury(es_ring *r, uint32_t index)
-{
-    return r->fork_generation != es_fork_generation() ? ES_EFORK : es_reap(r, index);
-}
-
-int es_spare(es_ring *r, uint32_t index)
-{
-    if (r->fork_generation != es_fork_generation())
-        return ES_EFORK;
-    es_locks_drop(r->locks, index);
-    return ES_OK;
-}
-
-int64_t es_next_claim(es_ring *r, uint64_t from, uint64_t *word)
-{
-    for (uint64_t q = from; q < r->map.capacity; q++) {
-        uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
-        if (es_state(w) == ES_CLAIMED) {
-            *word = w;
-            return (int64_t)q;
-        }
-    }
-    return ES_EMPTY;
-}
-
-uint32_t es_claim_owner(uint64_t word)
-{
-    return es_word_owner(word);
-}
-
-uint32_t es_owner_count(const es_ring *r)
-{
-    return r->map.num_owners;
-}
-
-void es_count_held(es_ring *r, uint32_t *held, uint32_t count)
-{
-    for (uint64_t q = 0; q < r->map.capacity; q++) {
-        uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
-        if (es_state(w) == ES_CLAIMED && es_word_owner(w) < count)
-            held[es_word_owner(w)]++;
-    }
-    for (uint64_t j = 0; j < r->map.num_batches; j++) {
-        uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed);
-        if (es_state(w) == ES_LEASED && es_word_owner(w) < count)
-            held[es_word_owner(w)]++;
-    }
-}
-
-int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info)
-{
-    uint32_t high = es_owners_high(&r->map);
-    for (uint32_t i = from; i < high; i++) {
-        es_owner *o = &r->map.owners[i];
-        if (atomic_load_explicit(&o->state, memory_order_acquire) != ES_OWNER_LIVE)
-            continue;
-        es_owner_identity(o, &info->id);
-        info->id.index = i;
-        info->samples = es_get(&o->samples);
-        info->blocked = es_get(&o->blocked);
-        info->blocked_ns = es_get(&o->blocked_ns);
-        info->waiting = atomic_load_explicit(&o->waiting, memory_order_relaxed);
-        return i;
-    }
-    return ES_EMPTY;
-}
-
-void es_observe(es_ring *r, es_snapshot *snap)
-{
-    es_snapshot_fill(&r->map, snap);
-    uint32_t high = es_owners_high(&r->map);
-    for (uint32_t i = 0; i < high; i++)
-        snap->producers_waiting +=
-            atomic_load_explicit(&r->map.owners[i].state, memory_order_relaxed) == ES_OWNER_LIVE &&
-            atomic_load_explicit(&r->map.owners[i].waiting, memory_order_relaxed) != 0;
-}
-
-void es_set_stalled(es_ring *r, uint64_t n)
-{
-    atomic_store_explicit(&r->map.hdr->totals.stalled_producers, n, memory_order_relaxed);
 }

@@ -60,10 +60,12 @@ int es_send_wait(es_ring *r, void **leaves, uint64_t timeout_ns);
 /* Samples first .. n-1, stacked along each leaf: how many were committed, or an
  * error when none was. Sleeps at most timeout_ns, and only before the first. */
 int64_t es_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint64_t timeout_ns);
-/* Claims one slot: its position, or an error. */
-int64_t es_reserve(es_ring *r, uint64_t timeout_ns);
-int es_reserve_commit(es_ring *r, uint64_t pos);
-int es_reserve_abort(es_ring *r, uint64_t pos);
+/* Claims one slot and stores its position before it returns, so that an exception
+ * which cuts in right after the call finds what to undo. */
+int es_reserve(es_ring *r, uint64_t timeout_ns, int64_t *position);
+int es_reserve_commit(es_ring *r, int64_t position);
+/* Does nothing when the claim was committed, aborted or taken away already. */
+int es_reserve_abort(es_ring *r, int64_t position);
 /* Whether any learner is attached and alive: 1 or 0. */
 int es_learner_alive(es_ring *r);
 
@@ -74,6 +76,8 @@ int es_learner_alive(es_ring *r);
  * batch size for a short batch, whose samples es_committed_mask() tells. */
 int64_t es_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot *snap);
 int es_release_batch(es_ring *r, uint64_t batch, uint64_t round);
+/* Undoes the take: the batch is delivered again, here or to another learner. */
+int es_return_batch(es_ring *r, uint64_t batch, uint64_t round);
 int64_t es_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask);
 int es_close_stream(es_ring *r);
 int es_reset_histograms(es_ring *r);

@@ -189,6 +189,33 @@ static int64_t lease_some_partial(es_ring *r)
     return rc;
 }
 
+/* Of every slot that we hold and have not leased. */
+static void let_go(es_ring *r)
+{
+    if (turn_words(r, ES_HELD, 0, ES_REOPEN) == 0)
+        return;
+    /* SYNC reopen-seq: release; after the words. */
+    atomic_fetch_add_explicit(&r->map.hdr->reopen_seq, 1, memory_order_release);
+    es_wake_producers(r);
+}
+
+int es_give_back(es_ring *r, uint64_t j, uint64_t round)
+{
+    if (!es_end_lease(r, j, round))
+        return ES_ESTALE;
+    pthread_mutex_lock(&r->look_lock);
+    r->scan[j].lap = 0; /* of a partial batch, the held slots that it counts are let go of */
+    pthread_mutex_unlock(&r->look_lock);
+    es_sub(&r->map.hdr->totals.batches_taken, 1);
+    /* SYNC batch-take: release; whoever takes it next sees what we saw. */
+    atomic_store_explicit(&r->map.batches[j].word, es_word(round, 0, ES_FILL), memory_order_release);
+    /* SYNC returned-seq: release; after the word: it may lie below head. */
+    atomic_fetch_add_explicit(&r->map.hdr->returned_seq, 1, memory_order_release);
+    let_go(r);
+    es_wake_learners(r);
+    return ES_OK;
+}
+
 int64_t es_take_partial(es_ring *r)
 {
     es_map *m = &r->map;
@@ -196,11 +223,7 @@ int64_t es_take_partial(es_ring *r)
     turn_words(r, ES_REOPEN, r->me, ES_HELD);
     turn_positions(r, into == 0 ? tail : tail - into + m->batch_size, r->me, ES_HELD);
     int64_t rc = lease_some_partial(r);
-    if (turn_words(r, ES_HELD, 0, ES_REOPEN) > 0) {
-        /* SYNC reopen-seq: release; after the words. */
-        atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);
-        es_wake_producers(r);
-    }
+    let_go(r);
     if (rc >= 0)
         es_account_take(r, (uint64_t)rc);
     return rc;

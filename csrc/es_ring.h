@@ -85,6 +85,8 @@ int64_t es_committed(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask);
 #define ES_AGAIN (-1)
 int64_t es_lease(es_ring *r, uint64_t batch, uint64_t seen);
 void es_account_take(es_ring *r, uint64_t batch);
+/* Whether this thread is the one to end the lease. */
+bool es_end_lease(es_ring *r, uint64_t batch, uint64_t round);
 
 /* --- the end of a stream ---------------------------------------------------- */
 
@@ -93,6 +95,8 @@ void es_close_ring(es_ring *r);
 /* On a closed ring with no full batch in sight: a batch, ES_EMPTY while claims are
  * under way or others hold leases, or ES_ENDED. */
 int64_t es_finish(es_ring *r, uint32_t flags);
+/* Undoes a take: ES_OK, or ES_ESTALE as es_release(). */
+int es_give_back(es_ring *r, uint64_t batch, uint64_t round);
 /* On an open ring: leases a batch that holds some samples and waits for nobody
  * but future claims, by keeping its other slots from producers. Or ES_EMPTY. */
 int64_t es_take_partial(es_ring *r);

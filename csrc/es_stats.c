@@ -86,6 +86,8 @@ static void fill_detailed(es_map *map, es_snapshot *out)
 {
     uint32_t high = es_owners_high(map);
     for (uint32_t i = 0; i < high; i++) {
+        if (atomic_load_explicit(&map->owners[i].state, memory_order_relaxed) != ES_OWNER_LIVE)
+            continue;
         out->cas_success += es_get(&map->owners[i].cas_success);
         out->cas_failure += es_get(&map->owners[i].cas_failure);
         out->reservation_retries += es_get(&map->owners[i].reservation_retries);

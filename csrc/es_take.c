@@ -165,8 +165,7 @@ int64_t es_look(es_ring *r, uint32_t flags)
     return rc;
 }
 
-/* Whether this thread is the one to end the lease. */
-static bool end_lease(es_ring *r, uint64_t j, uint64_t round)
+bool es_end_lease(es_ring *r, uint64_t j, uint64_t round)
 {
     pthread_mutex_lock(&r->look_lock);
     bool mine = j < r->map.num_batches && r->held[j] != 0 && r->held[j] == round + 1;
@@ -187,7 +186,7 @@ static void poison(es_ring *r, uint64_t j)
 
 int es_release(es_ring *r, uint64_t j, uint64_t round)
 {
-    if (!end_lease(r, j, round))
+    if (!es_end_lease(r, j, round))
         return ES_ESTALE;
     es_batch *b = &r->map.batches[j];
     if (r->poison)

@@ -73,8 +73,8 @@ typedef struct es_hist_summary {
 
 /* The ring as seen at one moment. Counters are cumulative, gauges are not. */
 typedef struct es_snapshot {
-    uint64_t round;              /* lap of the batch taken */
-    uint64_t length;             /* committed samples in the batch taken */
+    uint64_t batch, round;       /* the batch taken: its physical index, and its lap */
+    uint64_t length;             /* committed samples in it; 0: no batch was taken */
     uint64_t store_size;         /* gauge: samples claimed and not yet taken */
     uint64_t occupancy;          /* gauge: samples claimed and not yet released */
     uint64_t occupancy_max;      /* largest occupancy that a take has seen */

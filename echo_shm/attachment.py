@@ -30,6 +30,9 @@ _STATES_PER_SWEEP = 8
 #: Python looks for signals at least this often while it waits (seconds).
 _LONGEST_SLICE = 0.1
 
+#: How long a newcomer to a full table looks for a place that somebody is leaving (seconds).
+_PLACE_WAIT = 0.5
+
 
 @functools.cache
 def pid_namespace() -> int:
@@ -41,7 +44,10 @@ def pid_namespace() -> int:
 
 
 def _start_time(pid: int) -> float:
-    return psutil.Process(pid).create_time()
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:  # /proc shows another PID namespace
+        return 0.0
 
 
 def _contradicts_death(pid: int, start_time: float) -> bool:
@@ -105,7 +111,11 @@ class Attachment:
             },
         )
         index = lib.es_attach(self.ring, identity)
-        if index == lib.ES_ENOOWNER and self._bury_the_dead() > 0:
+        # The dead leave places: by our sweep, by somebody else's a moment ago, or by one that is under way.
+        deadline = time.monotonic() + _PLACE_WAIT
+        while index == lib.ES_ENOOWNER and time.monotonic() < deadline:
+            if self._bury_the_dead() == 0:
+                time.sleep(0.001)
             index = lib.es_attach(self.ring, identity)
         if index == lib.ES_ENOOWNER:
             limit, name = self.segment.geometry.max_producers, self.segment.name

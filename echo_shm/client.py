@@ -203,13 +203,12 @@ class SampleWriter:
         """
         return Reservation(self, timeout)
 
-    def _claim(self, timeout: float | None) -> int:
-        """Claims a slot: its position."""
-        code = int(lib.es_reserve(self._ring, 0))
+    def _claim(self, position: Any, timeout: float | None) -> None:
+        """Claims a slot and stores its position in ``*position``."""
+        code = lib.es_reserve(self._ring, 0, position)
         if code in _NOT_NOW:
-            code = self._wait(lambda ns: lib.es_reserve(self._ring, ns), timeout)
+            code = self._wait(lambda ns: lib.es_reserve(self._ring, ns, position), timeout)
         self._attachment.check(code)
-        return code
 
     def _slot(self, position: int) -> Any:
         """A pytree of writable views of a slot."""
@@ -304,28 +303,39 @@ class Reservation:
     def __init__(self, writer: SampleWriter, timeout: float | None) -> None:
         self._writer = writer
         self._timeout = timeout
-        self._position = -1
+        self._attachment = writer._attachment
+        # Written by the C call that claims the slot: no exception can come between the claim and this.
+        self._position = ffi.new("int64_t *", -1)
 
     def __enter__(self) -> Any:
-        if self._position >= 0:
+        if self._position[0] >= 0:
             raise RuntimeError("this reservation is entered already; call reserve() for each sample")
-        self._position = self._writer._claim(self._timeout)
         try:
-            return self._writer._slot(self._position)
+            self._writer._claim(self._position, self._timeout)
+            return self._writer._slot(self._position[0])
         except BaseException:
-            self.__exit__(MemoryError, None, None)
+            self._abort()
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        position, self._position = self._position, -1
-        attachment = self._writer._attachment
-        if kind is None:
-            attachment.check(lib.es_reserve_commit(attachment.ring, position))
-        else:
-            # Not checked: the exception under way says more than that the ring is closed.
-            lib.es_reserve_abort(attachment.ring, position)
+        if kind is not None or self._position[0] < 0:
+            self._abort()
+            return
+        code = lib.es_reserve_commit(self._attachment.ring, self._position[0])
+        self._position[0] = -1
+        self._attachment.check(code)
+
+    def __del__(self) -> None:
+        # Entered and never left: an exception came before the block's first line.
+        self._abort()
+
+    def _abort(self) -> None:
+        # Not checked: the exception under way says more than that the ring is closed.
+        if self._position[0] >= 0:
+            lib.es_reserve_abort(self._attachment.ring, self._position[0])
+            self._position[0] = -1
 
 
 class ShmClient(SampleWriter):

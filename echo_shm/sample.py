@@ -47,15 +47,27 @@ class Sample(_SampleFields):
 class Lease:
     """One batch for the length of a ``with`` block; made by :meth:`Server.lease`."""
 
-    def __init__(self, take: Callable[[], Sample | None]) -> None:
+    _sample: Sample | None = None
+
+    def __init__(self, take: Callable[[Any], Sample | None], give_back: Callable[[Any], None]) -> None:
         self._take = take
-        self._sample: Sample | None = None
+        self._give_back = give_back
+        self._snap = ffi.new("es_snapshot *")
 
     def __enter__(self) -> Sample | None:
         if self._sample is not None:
             raise RuntimeError("this lease is entered already; call lease() for each batch")
-        self._sample = self._take()
-        return self._sample
+        try:
+            self._sample = self._take(self._snap)
+            return self._sample
+        except BaseException:
+            self._give_back(self._snap)
+            raise
+
+    def __del__(self) -> None:
+        # Entered and never left: an exception came before the block's first line.
+        if self._sample is not None and self._sample._lease is not None:
+            self._give_back(self._snap)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -87,6 +99,11 @@ class Rest:
             self._parts.append(part)
             self._parts.sort(key=lambda part: part[0])
             self._leases.append((index, snap.round))
+
+    def holds(self, index: int, round_: int) -> bool:
+        """Whether that batch is among those copied out."""
+        with self._lock:
+            return (index, round_) in self._leases
 
     def next(self, snap: Any, drop_last: bool) -> Sample | None:
         """The next batch: full ones first, then, unless dropped, the shorter last one."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import secrets
@@ -18,13 +17,13 @@ from echo_shm.sidecar import (
     CREATOR_BYTE,
     Sidecar,
     check_name,
-    collection_lock,
     ipc_name,
-    is_open_here,
     open_sidecar,
-    sidecar_path,
+    refuse_special_file,
+    shm_file,
     unlink_sidecar,
 )
+from echo_shm.sidecar import collect as collect
 from echo_shm.sidecar import names as names
 from echo_shm.spec import Array, Spec
 
@@ -96,6 +95,7 @@ class Segment:
     def __init__(self, name: str, mapping: mmap.mmap, sidecar: Sidecar | None) -> None:
         self.name = name
         self.sidecar = sidecar
+        self._file: tuple[int, int] | None = None
         self._view = memoryview(mapping)
         # numpy looks through a memoryview to the mapping, which is writable; through an array it does not.
         self._read_only = np.asarray(self._view.toreadonly())
@@ -170,6 +170,7 @@ class Segment:
 
         """
         check_name(name)
+        refuse_special_file(name)
         try:
             shm = posix_ipc.SharedMemory(ipc_name(name), read_only=read_only)
         except posix_ipc.ExistentialError:
@@ -191,6 +192,7 @@ class Segment:
         finally:
             shm.close_fd()
         segment = cls(name, mapping, None)
+        segment._file = status.st_dev, status.st_ino
         if uuid is not None and segment.uuid != uuid:
             raise SegmentError(f"segment {name!r} is another one than the handle's: that one was closed since")
         if not read_only:
@@ -211,7 +213,9 @@ class Segment:
         return array
 
     def is_linked(self) -> bool:
-        """Whether others can still find this segment by its name."""
+        """Whether others can still find this very segment, and its lock file, by its name."""
+        if self._file is not None and shm_file(self.name) not in (None, self._file):
+            return False
         return self.sidecar is not None and self.sidecar.is_linked(self.name)
 
     def unlink(self) -> None:
@@ -329,31 +333,3 @@ def listing(name: str) -> Listing:
         segment=segment,
         fault=fault,
     )
-
-
-def collect(name: str) -> bool:
-    """Removes a segment that nobody holds a lock of; False when somebody does.
-
-    The whole sidecar is locked meanwhile, so nobody can join what is being removed.
-    """
-    path = sidecar_path(name)
-    with collection_lock:
-        try:
-            status = os.stat(path, follow_symlinks=False)
-            if status.st_uid != os.geteuid() or is_open_here(status):
-                return False
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return False
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(fd).st_ino != os.stat(path, follow_symlinks=False).st_ino:
-                return False
-            with contextlib.suppress(posix_ipc.ExistentialError):
-                posix_ipc.unlink_shared_memory(ipc_name(name))
-            unlink_sidecar(name)
-        except (BlockingIOError, PermissionError, FileNotFoundError):
-            return False
-        finally:
-            os.close(fd)
-    return True

@@ -193,8 +193,7 @@ class Server:
 
         """
         self._release_current()
-        self._current = self._take(timeout, None, drop_last=True)
-        return self._current
+        return self._hand_out(timeout, None, drop_last=True)
 
     def lease(self, timeout: float | None = None) -> Lease:
         """A context manager over one batch, for holding several at a time::
@@ -208,7 +207,7 @@ class Server:
             timeout: As for :meth:`sample`.
 
         """
-        return Lease(lambda: self._take(timeout, None, drop_last=True))
+        return Lease(lambda snap: self._take(snap, timeout, None, drop_last=True), self._give_back)
 
     def dataset_iter(
         self, copy: bool = False, drop_last: bool = True, until: Finishing | None = None
@@ -230,24 +229,35 @@ class Server:
             self._release_current()
             if until is not None:
                 until.check()
-            sample = self._take(None, until, drop_last)
+            sample = self._hand_out(None, until, drop_last)
             if sample is None:
                 return
             if copy:
-                kept = Sample(optree.tree_map(np.copy, sample.batch), sample.info)
-                sample.release()
-                yield kept
-            else:
-                self._current = sample
-                yield sample
+                sample = Sample(optree.tree_map(np.copy, sample.batch), sample.info)
+                self._release_current()
+            yield sample
 
     def _release_current(self) -> None:
         current, self._current = self._current, None
         if current is not None:
             current.release()
 
-    def _take(self, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
+    def _hand_out(self, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
+        """Takes a batch as the current one."""
         snap = ffi.new("es_snapshot *")
+        try:
+            self._current = self._take(snap, timeout, until, drop_last)
+            return self._current
+        except BaseException:  # Ctrl-C, say, between the lease and the line that would have kept it
+            self._give_back(snap)
+            raise
+
+    def _give_back(self, snap: Any) -> None:
+        """Undoes the take that ``snap`` tells of, if it tells of one that nobody has made his own."""
+        if snap.length and not self._rest.holds(snap.batch, snap.round):
+            lib.es_return_batch(self._ring, snap.batch, snap.round)
+
+    def _take(self, snap: Any, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
         index = lib.es_take(self._ring, 0, 0, snap)
         if snap.sweep_due:
             self._attachment.sweep()
@@ -280,7 +290,7 @@ class Server:
                 self._attachment.check(index)
             elif until is not None and until.finished:
                 until.check()
-                return self._drain(drop_last)
+                return self._drain(snap, drop_last)
             else:
                 nanoseconds = self._next_slice(started, timeout)
             if until is not None:
@@ -304,12 +314,11 @@ class Server:
             )
         return self._attachment.slice_ns_within(left)
 
-    def _drain(self, drop_last: bool) -> Sample | None:
+    def _drain(self, snap: Any, drop_last: bool) -> Sample | None:
         """What is left after ``until`` finished, on a ring that stays open."""
         self._attachment.sweep()  # those that were killed, too, have left their slots
         flags = lib.ES_TAKE_ANY_ORDER | (0 if drop_last else lib.ES_TAKE_SHORT)
         while True:
-            snap = ffi.new("es_snapshot *")
             index = lib.es_take(self._ring, flags, 0, snap)
             if index < 0:
                 return self._rest.next(snap, drop_last)

@@ -10,12 +10,15 @@ byte, nobody is attached, and the segment is garbage.
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import stat
 import tempfile
 import threading
 import weakref
+
+import posix_ipc
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
@@ -66,7 +69,16 @@ class Sidecar:
 
 _open: "weakref.WeakValueDictionary[tuple[int, int, int], Sidecar]" = weakref.WeakValueDictionary()
 #: Held while a sidecar is opened, or locked as a whole: the two must not meet in one process.
-collection_lock = threading.RLock()
+_opening = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In a forked child: a thread that held the lock at the fork does not exist there."""
+    global _opening
+    _opening = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def sidecar_path(name: str) -> str:
@@ -79,6 +91,24 @@ def ipc_name(name: str) -> str:
     return "/" + _SEGMENT_PREFIX + name
 
 
+def refuse_special_file(name: str) -> None:
+    """Raises SegmentError when what goes by the name is no regular file: to open a FIFO could take for ever."""
+    with contextlib.suppress(FileNotFoundError):
+        if _SHM_DIR is not None and not stat.S_ISREG(os.lstat(os.path.join(_SHM_DIR, _SEGMENT_PREFIX + name)).st_mode):
+            raise SegmentError(f"segment {name!r} cannot be used: it is not shared memory")
+
+
+def shm_file(name: str) -> tuple[int, int] | None:
+    """Device and inode of what goes by the segment's name, or None where that cannot be seen."""
+    if _SHM_DIR is None:
+        return None
+    try:
+        status = os.lstat(os.path.join(_SHM_DIR, _SEGMENT_PREFIX + name))
+    except FileNotFoundError:
+        return (0, 0)
+    return status.st_dev, status.st_ino
+
+
 def open_sidecar(name: str, *, create: bool) -> Sidecar:
     """Opens a sidecar through the process-wide registry.
 
@@ -86,9 +116,11 @@ def open_sidecar(name: str, *, create: bool) -> Sidecar:
     has on it, so a file that is open here already is never opened again.
     """
     path = sidecar_path(name)
-    with collection_lock:
+    with _opening:
         if not create:
-            known = os.stat(path, follow_symlinks=False)
+            known = os.lstat(path)
+            if not stat.S_ISREG(known.st_mode):
+                raise SegmentError(f"{path} is not a regular file; it is not trusted")
             found = _open.get((lib.es_fork_generation(), known.st_dev, known.st_ino))
             if found is not None:
                 return found
@@ -103,9 +135,9 @@ def open_sidecar(name: str, *, create: bool) -> Sidecar:
         return sidecar
 
 
-def is_open_here(status: os.stat_result) -> bool:
+def _is_open_here(status: os.stat_result) -> bool:
     """Whether this process has that file open as a sidecar."""
-    with collection_lock:
+    with _opening:
         return (lib.es_fork_generation(), status.st_dev, status.st_ino) in _open
 
 
@@ -121,3 +153,31 @@ def names() -> list[str]:
     entries = os.listdir(_SHM_DIR or tempfile.gettempdir())
     found = {e[len(prefix) :] for e in entries for prefix in (_SEGMENT_PREFIX, _SIDECAR_PREFIX) if e.startswith(prefix)}
     return sorted(name for name in found if _NAME.fullmatch(name))
+
+
+def collect(name: str) -> bool:
+    """Removes a segment that nobody holds a lock of; False when somebody does.
+
+    The whole sidecar is locked meanwhile, so nobody can join what is being removed.
+    """
+    path = sidecar_path(name)
+    with _opening:
+        try:
+            status = os.stat(path, follow_symlinks=False)
+            if status.st_uid != os.geteuid() or _is_open_here(status):
+                return False
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_ino != os.stat(path, follow_symlinks=False).st_ino:
+                return False
+            with contextlib.suppress(posix_ipc.ExistentialError):
+                posix_ipc.unlink_shared_memory(ipc_name(name))
+            unlink_sidecar(name)
+        except (BlockingIOError, PermissionError, FileNotFoundError):
+            return False
+        finally:
+            os.close(fd)
+    return True

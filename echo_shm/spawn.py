@@ -167,6 +167,7 @@ class WorkerGroup:
         self._workers = [_Worker(i, tuple(values[i] for values in args)) for i in range(n)]
         self._changed = threading.Condition()
         self._terminating = False
+        self._pid = os.getpid()
         try:
             for worker in self._workers:
                 worker.start(self._context, handle, fn)
@@ -288,6 +289,8 @@ class WorkerGroup:
 
     def terminate(self) -> None:
         """SIGTERMs every worker that still runs, SIGKILLs those that stay for 2 s, and waits for all. Idempotent."""
+        if os.getpid() != self._pid:
+            return  # a forked child inherits the object, but the workers are its parent's
         with self._changed:
             self._terminating = True
             # A stopped process takes no SIGTERM until it is continued.

@@ -156,8 +156,12 @@ class Spec:
     @staticmethod
     def _from_scalar(leaf: Leaf, value: Any) -> Array:
         if isinstance(value, np.generic):
-            if value.dtype == leaf.dtype:
-                return np.asarray(value)
+            # numpy scalars are always in native byte order, and strings as short as they can be
+            same_kind = value.dtype.kind == leaf.dtype.kind and value.dtype.kind in "SU"
+            if value.dtype in (leaf.dtype, leaf.dtype.newbyteorder("=")) or (
+                same_kind and value.itemsize <= leaf.dtype.itemsize
+            ):
+                return np.asarray(value, leaf.dtype)
         elif _python_scalar_fits(value, leaf.dtype):
             try:
                 with np.errstate(over="ignore"):

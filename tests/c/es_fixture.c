@@ -191,6 +191,13 @@ int64_t fix_send_many(es_ring *r, uint64_t first_id, uint64_t n, uint64_t timeou
     return es_send_many(r, leaves, 0, n < 16 ? n : 16, timeout_ns);
 }
 
+int64_t fix_reserve(es_ring *r, uint64_t timeout_ns)
+{
+    int64_t pos;
+    int rc = es_reserve(r, timeout_ns, &pos);
+    return rc == ES_OK ? pos : rc;
+}
+
 void fix_write(es_ring *r, uint64_t pos, uint64_t id)
 {
     fix_sample_t s;

@@ -64,6 +64,8 @@ int fix_send(es_ring *r, uint64_t id);
 int fix_send_wait(es_ring *r, uint64_t id, uint64_t timeout_ns);
 /* first_id .. first_id + n - 1 by es_send_many(). */
 int64_t fix_send_many(es_ring *r, uint64_t first_id, uint64_t n, uint64_t timeout_ns);
+/* es_reserve(): the position, or a negative result. */
+int64_t fix_reserve(es_ring *r, uint64_t timeout_ns);
 /* Writes a reserved slot in place. */
 void fix_write(es_ring *r, uint64_t pos, uint64_t id);
 /* The id at an index; false when its two leaves disagree. */

@@ -7,7 +7,7 @@ TEST(abort_reopens_its_claim_and_announces_it)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f);
-    int64_t pos = es_reserve(p, 0);
+    int64_t pos = fix_reserve(p, 0);
     REQUIRE_EQ(pos, 0);
     uint32_t seq = p->map.hdr->reopen_seq;
     CHECK_EQ(es_reserve_abort(q, (uint64_t)pos), ES_OK);

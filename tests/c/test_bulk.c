@@ -122,11 +122,11 @@ TEST(reserve_commit_and_abort)
     es_fix *f = fix_new(2, 1, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t id, round;
-    int64_t a = es_reserve(p, 0), b = es_reserve(p, 0);
+    int64_t a = fix_reserve(p, 0), b = fix_reserve(p, 0);
     CHECK_EQ(a, 0);
     CHECK_EQ(b, 1);
-    CHECK_EQ(es_reserve(p, 0), ES_FULL);
-    CHECK_EQ(es_reserve(p, 1), ES_TIMEOUT);
+    CHECK_EQ(fix_reserve(p, 0), ES_FULL);
+    CHECK_EQ(fix_reserve(p, 1), ES_TIMEOUT);
     fix_write(p, (uint64_t)b, 11);
     CHECK_EQ(es_reserve_commit(p, (uint64_t)b), ES_OK);
     CHECK_EQ(es_reserve_abort(p, (uint64_t)a), ES_OK);
@@ -142,7 +142,7 @@ TEST(second_commit_is_refused)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
-    uint64_t pos = (uint64_t)es_reserve(p, 0);
+    uint64_t pos = (uint64_t)fix_reserve(p, 0);
     fix_write(p, pos, 1);
     CHECK_EQ(es_reserve_commit(p, pos), ES_OK);
     CHECK_EQ(es_reserve_commit(p, pos), ES_EEVICTED);

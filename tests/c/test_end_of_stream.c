@@ -29,7 +29,7 @@ TEST(close_refuses_claims_and_drains)
     CHECK_EQ(es_close_stream(l), ES_OK);
     CHECK_EQ(fix_send(p, 9), ES_ECLOSED);
     CHECK_EQ(fix_send_many(p, 9, 2, 0), ES_ECLOSED);
-    CHECK_EQ(es_reserve(p, 1000), ES_ECLOSED);
+    CHECK_EQ(fix_reserve(p, 1000), ES_ECLOSED);
     CHECK_EQ(es_claim(p, &pos), ES_ECLOSED);
     CHECK_EQ(take_short(l, 0, ids), 2);
     CHECK_EQ(ids[0] + 10 * ids[1], 10);
@@ -58,7 +58,7 @@ TEST(closed_fifo_gives_full_batches_before_short_ones)
     es_fix *f = fix_new(2, 3, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4];
-    CHECK_EQ(es_reserve(p, 0), 0);
+    CHECK_EQ(fix_reserve(p, 0), 0);
     for (uint64_t i = 1; i < 4; i++)
         fix_send(p, i);
     es_reserve_abort(p, 0);
@@ -79,7 +79,7 @@ TEST(closed_ring_waits_for_claims_under_way)
     es_fix *f = fix_new(3, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4];
-    CHECK_EQ(es_reserve(p, 0), 0);
+    CHECK_EQ(fix_reserve(p, 0), 0);
     fix_send(p, 1);
     es_close_stream(l);
     CHECK_EQ(take_short(l, 0, ids), ES_EMPTY);
@@ -100,7 +100,7 @@ TEST(abort_on_a_closed_ring_wakes_the_learner)
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4];
-    CHECK_EQ(es_reserve(p, 0), 0);
+    CHECK_EQ(fix_reserve(p, 0), 0);
     fix_send(p, 1);
     es_close_stream(l);
     l->map.hdr->learner_sleeps = 1;
@@ -118,7 +118,7 @@ TEST(reap_after_the_close_ends_the_stream)
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4];
-    CHECK_EQ(es_reserve(p, 0), 0);
+    CHECK_EQ(fix_reserve(p, 0), 0);
     fix_send(q, 1);
     es_close_stream(l);
     fix_die(f, p);
@@ -157,7 +157,7 @@ TEST(second_close_does_not_put_eviction_off)
 {
     es_fix *f = fix_new(1, 1, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
-    CHECK_EQ(es_reserve(p, 0), 0);
+    CHECK_EQ(fix_reserve(p, 0), 0);
     es_close_stream(l);
     l->map.hdr->closed_ns -= UINT64_C(1000000000);
     es_close_stream(l);
@@ -242,7 +242,7 @@ TEST(partial_take_lets_go_of_a_batch_with_a_claim_under_way)
     es_fix *f = fix_new(3, 2, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4];
-    CHECK_EQ(es_reserve(p, 0), 0);
+    CHECK_EQ(fix_reserve(p, 0), 0);
     CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
     CHECK_EQ(es_state(fix_slot_word(l, 1)), ES_REOPEN);
     CHECK_EQ(es_state(fix_slot_word(l, 2)), ES_REOPEN);
@@ -261,7 +261,7 @@ TEST(partial_take_wakes_producers_for_what_it_lets_go)
     es_fix *f = fix_new(2, 1, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4];
-    CHECK_EQ(es_reserve(p, 0), 0);
+    CHECK_EQ(fix_reserve(p, 0), 0);
     l->map.hdr->producers_sleep = 1;
     uint32_t space = l->map.hdr->space_seq, reopen = l->map.hdr->reopen_seq;
     CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
@@ -277,10 +277,10 @@ TEST(partial_take_passes_over_holes_in_several_batches)
     es_ring *p = fix_producer(f), *dead = fix_producer(f), *l = fix_learner(f);
     const uint64_t want[] = {1, 2, 4};
     uint64_t ids[4];
-    CHECK_EQ(es_reserve(dead, 0), 0);
+    CHECK_EQ(fix_reserve(dead, 0), 0);
     fix_send(p, 1);
     fix_send(p, 2);
-    CHECK_EQ(es_reserve(dead, 0), 3);
+    CHECK_EQ(fix_reserve(dead, 0), 3);
     fix_send(p, 4);
     fix_die(f, dead);
     CHECK_EQ(fix_sweep(l), 1);
@@ -315,7 +315,7 @@ TEST(partial_take_gives_back_a_batch_without_samples)
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4], got = 0;
-    CHECK_EQ(es_reserve(p, 0), 0);
+    CHECK_EQ(fix_reserve(p, 0), 0);
     CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
     es_reserve_abort(p, 0);
     CHECK_EQ(take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);

@@ -142,7 +142,7 @@ TEST(detach_leaves_nothing_behind)
     es_snapshot snap;
     uint64_t round;
     fix_send(p, 1);
-    CHECK_EQ(es_reserve(p, 0), 1);
+    CHECK_EQ(fix_reserve(p, 0), 1);
     CHECK_EQ(fix_take(l, 0, &round), 0);
     CHECK_EQ(es_detach(l), ES_OK);
     CHECK_EQ(es_detach(p), ES_OK);
@@ -153,7 +153,7 @@ TEST(detach_leaves_nothing_behind)
     CHECK_EQ(es_detach(p), ES_EDETACHED);
     CHECK_EQ(fix_send(p, 1), ES_EDETACHED);
     CHECK_EQ(fix_send_many(p, 1, 2, 0), ES_EDETACHED);
-    CHECK_EQ(es_reserve(p, 0), ES_EDETACHED);
+    CHECK_EQ(fix_reserve(p, 0), ES_EDETACHED);
     CHECK_EQ(es_reserve_commit(p, 1), ES_EDETACHED);
     CHECK_EQ(es_reserve_abort(p, 1), ES_EDETACHED);
     CHECK_EQ(es_take(l, 0, 0, &snap), ES_EDETACHED);
@@ -213,7 +213,7 @@ static int every_call_refuses(es_fix *f, es_ring *r)
     int bad = 0;
     bad += fix_send(r, 1) != ES_EFORK;
     bad += fix_send_many(r, 1, 2, 0) != ES_EFORK;
-    bad += es_reserve(r, 0) != ES_EFORK;
+    bad += fix_reserve(r, 0) != ES_EFORK;
     bad += es_reserve_commit(r, 0) != ES_EFORK;
     bad += es_reserve_abort(r, 0) != ES_EFORK;
     bad += es_take(r, 0, 0, &snap) != ES_EFORK;

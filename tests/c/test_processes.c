@@ -109,7 +109,7 @@ static void producing(world *w, es_ring *r, uint32_t life)
         if (way == 0) {
             n = fix_send_many(r, id, 1 + es_random_below(&rnd, MAX_RUN), slice);
         } else if (way == 1) {
-            n = es_reserve(r, slice);
+            n = fix_reserve(r, slice);
             if (n >= 0) {
                 fix_write(r, (uint64_t)n, UINT64_MAX);
                 es_reserve_abort(r, (uint64_t)n);
@@ -335,7 +335,7 @@ TEST(lease_of_a_killed_process_comes_back)
 static void reserve_and_stop(world *w, es_ring *r, uint32_t life)
 {
     (void)life;
-    int64_t pos = es_reserve(r, 0);
+    int64_t pos = fix_reserve(r, 0);
     raise(SIGSTOP);
     fix_write(r, (uint64_t)pos, 7);
     es_reserve_commit(r, (uint64_t)pos);

@@ -100,8 +100,8 @@ TEST(owner_info_counts_what_is_held)
     es_owner_info info;
     uint64_t round;
     fix_send(p, 1);
-    es_reserve(p, 0);
-    es_reserve(p, 0);
+    fix_reserve(p, 0);
+    fix_reserve(p, 0);
     fix_take(l, 0, &round);
     REQUIRE_EQ(es_next_owner(l, 0, &info), l->me);
     CHECK_EQ(info.id.role, ES_ROLE_LEARNER);
@@ -130,7 +130,7 @@ TEST(counts_dead_producers_and_not_learners_or_leavers)
     es_fix *f = fix_new(1, 4, 0);
     es_ring *a = fix_producer(f), *b = fix_producer(f), *x = fix_learner(f), *l = fix_learner(f);
     es_snapshot s;
-    es_reserve(a, 0);
+    fix_reserve(a, 0);
     fix_die(f, a);
     fix_die(f, x);
     es_detach(b);

@@ -27,7 +27,7 @@ static void send_three(void)
 
 static void reserve_and_abort(void)
 {
-    int64_t pos = es_reserve(scene.p, 0);
+    int64_t pos = fix_reserve(scene.p, 0);
     fix_write(scene.p, (uint64_t)pos, 60);
     es_reserve_abort(scene.p, (uint64_t)pos);
 }

@@ -41,7 +41,7 @@ static int64_t produce_some(worker *w, es_random *rnd, uint64_t seq)
         return sent == ES_TIMEOUT ? 0 : sent;
     }
     if (way <= 2) {
-        int64_t pos = es_reserve(w->r, SLICE);
+        int64_t pos = fix_reserve(w->r, SLICE);
         if (pos == ES_TIMEOUT)
             return 0;
         if (pos < 0)

@@ -57,6 +57,10 @@ FITS = [
     ("U4", np.str_("abcd")),
     ("f4", np.asarray(2.5, "f4")),
     (">f8", np.asarray(2.5, ">f8")),
+    (">f8", np.float64(2.5)),
+    (">i4", np.int32(7)),
+    ("S4", np.bytes_(b"a")),
+    ("U4", np.str_("a")),
 ]
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from echo_shm._core import lib
 
-from echo_shm import SegmentError, Server, ShmClient, segment
+from echo_shm import SegmentError, Server, ShmClient, segment, sidecar
+from echo_shm.attachment import Attachment
 
 SHM = Path("/dev/shm")
 EXAMPLE = np.zeros(1000)
@@ -211,6 +213,18 @@ def test_closing_does_not_remove_a_successor():
         ShmClient(second.handle).close()
 
 
+def test_memory_and_lock_file_must_belong_together():
+    """Who maps one segment and finds the lock file of its successor is told that it was closed."""
+    first = Server(EXAMPLE, 2, name=name("pair"))
+    mapped = segment.Segment.attach(name("pair"))
+    first.close()
+    with Server(EXAMPLE, 2, name=name("pair")):
+        mapped.sidecar = sidecar.open_sidecar(name("pair"), create=False)
+        assert not mapped.is_linked()
+        with pytest.raises(SegmentError, match="closed"):
+            Attachment(mapped, lib.ES_ROLE_LEARNER)
+
+
 def test_the_resource_tracker_is_not_involved(run_python):
     """No tracker process is started, and multiprocessing.shared_memory is not even imported."""
     run_python("""
@@ -272,10 +286,12 @@ def test_files_that_are_no_files(which, kind, tmp_path, run_python):
         else:
             os.mkfifo(path)
         run_python(
-            "import sys; from echo_shm import ShmClient, SegmentError\n"
+            "import sys; from echo_shm import ShmClient, SegmentError, segment\n"
             "try: ShmClient(sys.argv[1])\n"
             "except SegmentError: pass\n"
-            "else: raise SystemExit('attached')\n",
+            "else: raise SystemExit('attached')\n"
+            "try: print(segment.listing(sys.argv[1]))\n"
+            "except SegmentError: pass\n",
             own,
         )
     finally:

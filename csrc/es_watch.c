@@ -1,0 +1,102 @@
+/* The roof, too: calls by which learners sweep up after the dead, and onlookers look. */
+#include "es_api.h"
+#include "es_ring.h"
+
+int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id)
+{
+    /* Without enter(): a full table is swept by one who has no entry yet. */
+    if (r->fork_generation != es_fork_generation())
+        return ES_EFORK;
+    if (r->locks == NULL)
+        return ES_EREADONLY;
+    if (from == 0)
+        atomic_store_explicit(&r->last_sweep_ns, es_now_ns(), memory_order_relaxed);
+    int64_t index = es_owner_next_dead(&r->map, r->locks, from);
+    if (index >= 0) {
+        es_owner_identity(&r->map.owners[index], id);
+        id->index = (uint32_t)index;
+    }
+    return index;
+}
+
+int64_t es_bury(es_ring *r, uint32_t index)
+{
+    return r->fork_generation != es_fork_generation() ? ES_EFORK : es_reap(r, index);
+}
+
+int es_spare(es_ring *r, uint32_t index)
+{
+    if (r->fork_generation != es_fork_generation())
+        return ES_EFORK;
+    es_locks_drop(r->locks, index);
+    return ES_OK;
+}
+
+int64_t es_next_claim(es_ring *r, uint64_t from, uint64_t *word)
+{
+    for (uint64_t q = from; q < r->map.capacity; q++) {
+        uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
+        if (es_state(w) == ES_CLAIMED) {
+            *word = w;
+            return (int64_t)q;
+        }
+    }
+    return ES_EMPTY;
+}
+
+uint32_t es_claim_owner(uint64_t word)
+{
+    return es_word_owner(word);
+}
+
+uint32_t es_owner_count(const es_ring *r)
+{
+    return r->map.num_owners;
+}
+
+void es_count_held(es_ring *r, uint32_t *held, uint32_t count)
+{
+    for (uint64_t q = 0; q < r->map.capacity; q++) {
+        uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
+        if (es_state(w) == ES_CLAIMED && es_word_owner(w) < count)
+            held[es_word_owner(w)]++;
+    }
+    for (uint64_t j = 0; j < r->map.num_batches; j++) {
+        uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed);
+        if (es_state(w) == ES_LEASED && es_word_owner(w) < count)
+            held[es_word_owner(w)]++;
+    }
+}
+
+int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info)
+{
+    uint32_t high = es_owners_high(&r->map);
+    for (uint32_t i = from; i < high; i++) {
+        es_owner *o = &r->map.owners[i];
+        if (atomic_load_explicit(&o->state, memory_order_acquire) != ES_OWNER_LIVE)
+            continue;
+        es_owner_identity(o, &info->id);
+        info->id.index = i;
+        info->samples = es_get(&o->samples);
+        info->blocked = es_get(&o->blocked);
+        info->blocked_ns = es_get(&o->blocked_ns);
+        info->waiting = atomic_load_explicit(&o->waiting, memory_order_relaxed);
+        return i;
+    }
+    return ES_EMPTY;
+}
+
+void es_observe(es_ring *r, es_snapshot *snap)
+{
+    es_snapshot_fill(&r->map, snap);
+    uint32_t high = es_owners_high(&r->map);
+    for (uint32_t i = 0; i < high; i++)
+        snap->producers_waiting +=
+            atomic_load_explicit(&r->map.owners[i].state, memory_order_relaxed) == ES_OWNER_LIVE &&
+            atomic_load_explicit(&r->map.owners[i].waiting, memory_order_relaxed) != 0;
+}
+
+void es_set_stalled(es_ring *r, uint64_t n)
+{
+    atomic_store_explicit(&r->map.hdr->totals.stalled_producers, n, memory_order_relaxed);
+}

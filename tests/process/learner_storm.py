@@ -1,0 +1,116 @@
+"""Learners that are killed at random moments and replaced at once, and the account of who got what.
+
+Each learner writes down, one line at a time in one file for all, what it took
+and, after the release has returned, what it released. A line is written with
+one system call to a file opened for appending, so the file's order is the order of
+what happened: a batch is given to another learner only after its holder's death.
+"""
+
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import stamped
+from actors import die_with_parent
+
+from echo_shm import ConnectionClosedError, Handle, Server, ShmClient
+
+_TAKEN, _RELEASED = 1, 2
+
+#: Every so many batches, a learner keeps one for so many seconds, so that many are killed holding one.
+LINGER_EVERY = 4
+LINGER = 0.004
+
+
+def feed(conn: Any, handle: Handle, incarnation: int) -> None:
+    """Sends until it hears something; says how many samples were sent."""
+    with ShmClient(handle) as client:
+        sample, sent = stamped.example(), 0
+        while not conn.poll(0):
+            client.send(stamped.stamp(sample, incarnation, sent))
+            sent += 1
+        conn.send(sent)
+
+
+def _line(kind: int, learner: int, batch: dict[str, Any]) -> bytes:
+    head = np.array([kind, learner], np.int64)
+    return head.tobytes() + batch["incarnation"].tobytes() + batch["sequence"].tobytes()
+
+
+def _learn(handle: Handle, learner: int, path: Path) -> None:
+    with Server.attach(handle) as server:
+        taken = 0
+        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        while True:
+            sample = server.sample()
+            if sample is None:
+                raise ConnectionClosedError
+            assert not stamped.torn(sample.batch).size
+            os.write(log, _line(_TAKEN, learner, sample.batch))
+            taken += 1
+            if taken % LINGER_EVERY == 0:
+                time.sleep(LINGER)
+            released = _line(_RELEASED, learner, sample.batch)
+            sample.release()
+            os.write(log, released)
+
+
+def _fork_learner(handle: Handle, learner: int, path: Path) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            die_with_parent()
+            _learn(handle, learner, path)
+        except BaseException as error:
+            os.write(2, f"learner {learner}: {error!r}\n".encode())
+        os._exit(1)
+    return pid
+
+
+def master(conn: Any, handle: Handle, path: Path, seed: int, kills: int, at_a_time: int, pause: float) -> None:
+    """Runs and kills learners, then kills those that are left; says how many there were."""
+    rng = random.Random(seed)
+    alive = [_fork_learner(handle, i, path) for i in range(at_a_time)]
+    learners = at_a_time
+    while alive:
+        time.sleep(rng.uniform(0, 2 * pause))  # the kill's moment
+        at = rng.randrange(len(alive))
+        os.kill(alive[at], signal.SIGKILL)
+        status = os.waitpid(alive[at], 0)[1]
+        assert os.WIFSIGNALED(status), f"a learner ended by itself, with status {status:#x}"
+        if learners < kills:
+            alive[at] = _fork_learner(handle, learners, path)
+            learners += 1
+        else:
+            del alive[at]
+    conn.send(learners)
+
+
+def settle(path: Path, batch_size: int, rest: list[tuple[int, int]], sent: dict[int, int]) -> dict[str, int]:
+    """Checks the log and what was taken at the end against what was sent: figures."""
+    log = np.fromfile(path, np.int64).reshape(-1, 2 + 2 * batch_size)
+    takers: dict[tuple[int, int], list[int]] = defaultdict(list)
+    released: dict[tuple[int, int], int] = {}
+    for line in log.tolist():
+        kind, learner = line[:2]
+        for stamp in zip(line[2 : 2 + batch_size], line[2 + batch_size :], strict=True):
+            assert stamp not in released, f"{stamp} came to {learner} after {released.get(stamp)} had released it"
+            if kind == _TAKEN:
+                takers[stamp].append(learner)
+            else:
+                assert takers[stamp][-1] == learner, f"{stamp} released by {learner}, last taken by {takers[stamp]}"
+                released[stamp] = learner
+    assert all(len(set(all_)) == len(all_) for all_ in takers.values())
+    for stamp in rest:
+        assert stamp not in released, f"{stamp} came at the end and was released by {released.get(stamp)}"
+    assert len(set(rest)) == len(rest)
+    wanted = {(incarnation, i) for incarnation, n in sent.items() for i in range(n)}
+    came = set(takers) | set(rest)
+    assert came == wanted, f"lost {sorted(wanted - came)[:5]}, from nowhere {sorted(came - wanted)[:5]}"
+    again = sum(len(all_) - 1 for all_ in takers.values()) + sum(stamp in takers for stamp in rest)
+    return {"samples": len(wanted), "released": len(released), "delivered again": again}

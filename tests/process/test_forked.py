@@ -1,0 +1,258 @@
+"""What a fork inherits, and what it does not."""
+
+import gc
+import os
+import threading
+
+import pytest
+import stamped
+from actors import until
+from echo_shm._core import lib
+
+from echo_shm import Server, ShmClient, segment
+
+
+def _in_child(function):
+    """Runs a function in a forked child; what it raised, as text, or "" """
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        text = ""
+        try:
+            function()
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        text = pipe.read().decode()
+    os.waitpid(pid, 0)
+    return text
+
+
+def _every_use(conn, handle):
+    """Uses everything inherited, in a child; then everything again in the parent."""
+    client, server = ShmClient(handle), Server.attach(handle)
+    bound, reservation = client.bind(stamped.example()), client.reserve()
+    slot = reservation.__enter__()
+    uses = {
+        "send": lambda: client.send(stamped.example()),
+        "send_many": lambda: client.send_many(stamped.examples(3)),
+        "bind": bound.send,
+        "reserve": lambda: client.reserve().__enter__(),
+        "commit": lambda: reservation.__exit__(None, None, None),
+        "sample": lambda: server.sample(timeout=1),
+        "lease": lambda: server.lease(timeout=1).__enter__(),
+        "submit": lambda: server.submit(stamped.example()),
+        "iter": lambda: next(server.dataset_iter()),
+    }
+    conn.send({name: _in_child(use) for name, use in uses.items()})
+    conn.send([_in_child(leave) for leave in (client.close, server.close)])
+    stamped.stamp(slot, 1, 0)
+    reservation.__exit__(None, None, None)
+    client.send(stamped.stamp(stamped.example(), 1, 1))
+    conn.send(stamped.stamps(server.sample(timeout=20).batch))
+    conn.recv()
+
+
+def test_whatever_was_inherited_raises(serve, act):
+    """Every use of an inherited client or learner is a ForkedError, leaving does no harm, and the parent goes on."""
+    server = serve(2, 2)
+    actor = act(_every_use, server.handle)
+    raised = actor.hear()
+    assert all(text.startswith("ForkedError") for text in raised.values()), raised
+    assert actor.hear() == ["", ""]
+    assert actor.hear() == [(1, 0), (1, 1)]
+
+
+def _forks(conn, handle, name):
+    """Holds a reservation, and does one thing after the other that could drop this process's locks."""
+    client = ShmClient(handle)
+    with client.reserve() as slot:
+        conn.send("inside")
+        while (what := conn.recv()) != "commit":
+            if what == "child exits":
+                conn.send(_in_child(lambda: None))
+            elif what == "child attaches":
+                conn.send(_in_child(lambda: ShmClient(handle).close()))
+            elif what == "child attaches, and lets go":
+                conn.send(_in_child(lambda: ShmClient(handle)))
+            elif what == "listing":
+                segment.listing(name)
+                conn.send("")
+            elif what == "collect":
+                conn.send("" if not segment.collect(name) else "collected")
+            elif what == "second client":
+                ShmClient(handle).close()
+                ShmClient(name).close()
+                conn.send("")
+            elif what == "second learner":
+                Server.attach(name).close()
+                conn.send("")
+        stamped.stamp(slot, 1, 0)
+    conn.send("sent")
+    conn.recv()
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "child exits",
+        "child attaches",
+        "child attaches, and lets go",
+        "listing",
+        "collect",
+        "second client",
+        "second learner",
+    ],
+)
+def test_locks_outlast(serve, act, owners, what):
+    """An owner is seen as alive by others after its process closed, in whatever way, something else."""
+    server = serve(2, 2)
+    actor = act(_forks, server.handle, server.name)
+    assert actor.hear() == "inside"
+    actor.say(what)
+    assert actor.hear() == ""
+    (owner,) = [owner for owner in owners(server.name) if owner.role == "producer"]
+    assert (owner.pid, owner.held) == (actor.pid, 1)
+    # The kernel's word, not the pid's: another process sees the byte locked.
+    assert lib.es_locks_held(server._segment.sidecar.locks, owner.index) == 1
+    server._attachment.sweep()
+    actor.say("commit")
+    assert actor.hear() == "sent"
+    with ShmClient(server.handle) as client:
+        client.send(stamped.stamp(stamped.example(), 2, 0))
+        sample = server.sample(timeout=20)
+        assert stamped.stamps(sample.batch) == [(1, 0), (2, 0)]
+        assert sample.info.dead_producers == 0
+
+
+def _child_owner(conn, handle):
+    """Holds a reservation in a child, beside its own client; says both pids."""
+    parent = ShmClient(handle)
+    parent.send(stamped.stamp(stamped.example(), 1, 0))
+    pid = os.fork()
+    if pid == 0:
+        with ShmClient(handle) as client, client.reserve():
+            # What was inherited goes; the child's own locks are on the same file.
+            del parent
+            gc.collect()
+            conn.send((os.getppid(), os.getpid()))
+            conn.recv()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    conn.send("collected")
+    conn.recv()
+    parent.send(stamped.stamp(stamped.example(), 1, 1))
+    conn.recv()
+
+
+def test_a_child_that_attaches_is_an_owner_of_its_own(serve, act, owners):
+    """Its death is noticed though its parent lives, and is not taken for its parent's."""
+    server = serve(2, 2)
+    actor = act(_child_owner, server.handle)
+    parent, child = actor.hear()
+    assert sorted(o.pid for o in owners(server.name) if o.role == "producer") == sorted([parent, child])
+    server._attachment.sweep()
+    locked = [lib.es_locks_held(server._segment.sidecar.locks, o.index) for o in owners(server.name)]
+    assert locked == [1, 1, 1]
+    os.kill(child, 9)
+    assert actor.hear() == "collected"
+
+    def reaped():
+        server._attachment.sweep()
+        return [o.pid for o in owners(server.name) if o.role == "producer"] == [parent]
+
+    until(reaped, "the child is reaped")
+    actor.say()
+    assert stamped.stamps(server.sample(timeout=20).batch) == [(1, 0), (1, 1)]
+
+
+def _fork_under_load(conn, handle):
+    """Forks a hundred times while four threads send through one client."""
+    client, over = ShmClient(handle), threading.Event()
+    sent = [0] * 4
+
+    def send(i):
+        sample = stamped.example()
+        while not over.is_set():
+            client.send(stamped.stamp(sample, i, sent[i]))
+            sent[i] += 1
+
+    threads = [threading.Thread(target=send, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    raised = [_in_child(lambda: client.send(stamped.example())) for _ in range(50)]
+
+    def anew(i):
+        with ShmClient(handle) as own:
+            own.send(stamped.stamp(stamped.example(), 100 + i, 0))
+
+    raised += [_in_child(lambda i=i: anew(i)) for i in range(50)]
+    over.set()
+    for thread in threads:
+        thread.join()
+    conn.send((raised, sent))
+
+
+def test_forks_while_threads_send(serve, act):
+    """Children neither hang nor send through what they inherited; those that attach anew do; nothing is lost."""
+    server = serve(8, 4)
+    actor = act(_fork_under_load, server.handle)
+
+    class Ended:
+        result = None
+
+        @property
+        def finished(self):
+            if self.result is None and not actor.is_silent():
+                self.result = actor.hear()
+            return self.result is not None
+
+        def check(self):
+            pass
+
+    ended = Ended()
+    came = [s for b in server.dataset_iter(until=ended, drop_last=False) for s in stamped.stamps(b.batch)]
+    raised, sent = ended.result
+    assert all(text.startswith("ForkedError") for text in raised[:50]), raised[:50]
+    assert raised[50:] == [""] * 50
+    expected = [(i, s) for i in range(4) for s in range(sent[i])] + [(100 + i, 0) for i in range(50)]
+    assert sorted(came) == expected
+
+
+def _fork_while_attaching(conn, handle, name):
+    """Forks children that attach, while a thread looks segments up and attaches."""
+    over = threading.Event()
+
+    def look():
+        while not over.is_set():
+            segment.listing(name)
+            ShmClient(handle).close()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for i in range(150):
+        pid = os.fork()
+        if pid == 0:
+            ShmClient(handle).close()
+            os._exit(0)
+        conn.send(pid)
+        assert os.waitpid(pid, 0)[1] == 0, i
+    over.set()
+    thread.join()
+    conn.send("done")
+
+
+def test_forks_while_threads_attach(serve, act):
+    """A child may attach whatever its parent's other threads were at when it was forked."""
+    server = serve(2, 2)
+    actor = act(_fork_while_attaching, server.handle, server.name)
+    pid = None
+    while actor.conn.poll(10) and (said := actor.hear()) != "done":
+        pid, said = said, None
+    hung = said != "done"
+    if hung:
+        os.kill(pid, 9)
+    assert not hung, "a forked child hung as it attached"

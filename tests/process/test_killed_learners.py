@@ -1,0 +1,168 @@
+"""Learners that are killed, and several learners on one ring."""
+
+import random
+
+import learner_storm
+import pytest
+import stamped
+from actors import until
+from echo_shm._core import ffi, lib
+
+from echo_shm import Server, ShmClient
+
+
+def _send(client, incarnation, sequences):
+    for sequence in sequences:
+        client.send(stamped.stamp(stamped.example(), incarnation, sequence))
+
+
+def _hold(conn, handle):
+    """Takes a batch, says what is in it, and keeps it until told to release it."""
+    with Server.attach(handle) as server:
+        sample = server.sample()
+        conn.send(stamped.stamps(sample.batch))
+        conn.recv()
+        sample.release()
+        conn.send("released")
+        conn.recv()
+
+
+def _take_one(conn, handle):
+    with Server.attach(handle) as server:
+        conn.send("attached")
+        conn.send(stamped.stamps(server.sample().batch))
+        conn.recv()
+
+
+@pytest.mark.parametrize("order", ["fifo", "ready"])
+def test_a_dead_learners_batch_goes_to_another(serve, act, order):
+    """A batch held by a killed learner is delivered again, and before what comes after it."""
+    server = serve(2, 3, order=order)
+    with ShmClient(server.handle) as client:
+        _send(client, 1, range(4))
+        holder = act(_hold, server.handle)
+        assert holder.hear() == [(1, 0), (1, 1)]
+        holder.kill()
+        came = [stamped.stamps(server.sample(timeout=20).batch) for _ in range(2)]
+        assert sorted(came) == [[(1, 0), (1, 1)], [(1, 2), (1, 3)]]
+        _send(client, 1, range(4, 6))
+        assert stamped.stamps(server.sample(timeout=20).batch) == [(1, 4), (1, 5)]
+
+
+def test_a_dead_learners_batch_goes_to_one_that_waits(serve, act):
+    """A learner that was asleep all the while gets the batch of one that is killed."""
+    server = serve(2, 2)
+    with ShmClient(server.handle) as client:
+        _send(client, 1, range(2))
+        holder = act(_hold, server.handle)
+        batch = holder.hear()
+        waiter = act(_take_one, server.handle)
+        assert waiter.hear() == "attached"
+        assert waiter.is_silent()
+        holder.kill()
+        assert waiter.hear() == batch
+
+
+def test_a_dead_learners_batch_goes_to_one_attached_later(serve, act):
+    """A learner that attaches after the death finds the batch."""
+    server = serve(2, 2)
+    with ShmClient(server.handle) as client:
+        _send(client, 1, range(2))
+        holder = act(_hold, server.handle)
+        batch = holder.hear()
+        holder.kill()
+        late = act(_take_one, server.handle)
+        assert [late.hear(), late.hear()] == ["attached", batch]
+
+
+def test_a_released_batch_never_comes_again(serve, act):
+    """A learner killed after its release leaves nothing to deliver again."""
+    server = serve(2, 2)
+    with ShmClient(server.handle) as client:
+        _send(client, 1, range(2))
+        holder = act(_hold, server.handle)
+        holder.hear()
+        holder.say()
+        assert holder.hear() == "released"
+        holder.kill()
+        with pytest.raises(TimeoutError):
+            server.sample(timeout=0.3)
+        _send(client, 1, range(2, 4))
+        assert stamped.stamps(server.sample(timeout=20).batch) == [(1, 2), (1, 3)]
+
+
+def test_a_stopped_learner_keeps_its_batch(serve, act, owners):
+    """A learner that is stopped is alive: nobody else gets its batch."""
+    server = serve(2, 3)
+    with ShmClient(server.handle) as client:
+        _send(client, 1, range(4))
+        holder = act(_hold, server.handle)
+        holder.hear()
+        holder.kill(19)
+        assert stamped.stamps(server.sample(timeout=20).batch) == [(1, 2), (1, 3)]
+        with pytest.raises(TimeoutError):
+            server.sample(timeout=0.5)
+        assert holder.pid in [owner.pid for owner in owners(server.name)]
+        holder.kill(18)
+        holder.say()
+        assert holder.hear() == "released"
+
+
+def _run(serve, act, tmp_path, kills, at_a_time, pause, batch_size, **options):
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    server, log = serve(batch_size, 6, **options), tmp_path / "log"
+    feeders = [act(learner_storm.feed, server.handle, i) for i in range(2)]
+    master = act(learner_storm.master, server.handle, log, seed, kills, at_a_time, pause)
+    learners = master.hear(60)
+    for feeder in feeders:
+        feeder.say("enough")
+    rest = []
+
+    class Feeders:
+        sent: dict[int, int] = {}  # noqa: RUF012
+
+        @property
+        def finished(self):
+            for i, feeder in enumerate(feeders):
+                if i not in self.sent and not feeder.is_silent():
+                    self.sent[i] = feeder.hear()
+            return len(self.sent) == len(feeders)
+
+        def check(self):
+            pass
+
+    fed = Feeders()
+    for sample in server.dataset_iter(until=fed, drop_last=False):
+        rest += stamped.stamps(sample.batch)
+    figures = learner_storm.settle(log, batch_size, rest, fed.sent)
+    print(f"{learners} learners killed: {figures}")
+    assert learners >= kills
+    assert lib.es_valid(server._ring) == ffi.NULL
+
+
+@pytest.mark.parametrize("order", ["fifo", "ready"])
+def test_a_hundred_killed_learners_lose_nothing(serve, act, tmp_path, order):
+    """Every sample comes to somebody; to whoever releases it, once; and to nobody after that."""
+    _run(serve, act, tmp_path, kills=100, at_a_time=3, pause=0.015, batch_size=8, order=order)
+
+
+def test_each_batch_to_exactly_one_learner(serve, act, tmp_path):
+    """Three learners side by side share the batches."""
+    _run(serve, act, tmp_path, kills=3, at_a_time=3, pause=0.5, batch_size=4)
+
+
+def test_learners_leave_no_owner_behind(serve, act, owners):
+    """A killed learner's entry is free again after a sweep."""
+    server = serve(2, 2)
+    holder = act(_take_one, server.handle)
+    holder.hear()
+    assert len(owners(server.name)) == 2
+    holder.kill()
+
+    def swept():
+        with pytest.raises(TimeoutError):
+            server.sample(timeout=0.11)
+        return len(owners(server.name)) == 1
+
+    until(swept, "the dead learner is reaped")

@@ -1,0 +1,83 @@
+"""Producers that are killed at any moment."""
+
+import os
+import random
+
+import pytest
+import storm
+from echo_shm._core import ffi, lib
+
+#: Longest time without a batch while producers send (seconds). A death holds a batch up for one reap
+#: interval, 0.1 s; the rest is for a machine with more to do than processors.
+LONGEST_GAP = 2.0
+
+#: Memory that the learner may gain in a storm (bytes).
+MEMORY = 8 << 20
+
+
+def _files(name):
+    return [entry for entry in os.listdir("/dev/shm") if name in entry]
+
+
+def _weather(server, actor, plan, owners):
+    """Runs a storm to its end and checks everything that must hold; returns the ledger."""
+    weather, ledger = storm.Storm(actor), storm.Ledger()
+    for batch, info in server.dataset_iter(until=weather, drop_last=False):
+        ledger.enter(batch, info)
+    notes = storm.open_notes(plan.notes, plan.kills + plan.producers)
+    ledger.settle(notes, weather.incarnations)
+    print(
+        f"{weather.incarnations} kills in {weather.seconds:.1f} s, {ledger.samples} samples, "
+        f"{ledger.info.reopened_slots} slots re-opened, longest gap {ledger.longest_gap:.3f} s, "
+        f"{ledger.descents} out of order, memory {[m >> 10 for m in ledger.memory[:: max(1, len(ledger.memory) // 5)]]}"
+    )
+    assert weather.incarnations >= plan.kills
+    assert ledger.longest_gap < LONGEST_GAP
+    # A sample that went to a re-opened slot may come before its elders, and at the end full batches come before
+    # what is left of others; nothing else disturbs order="fifo".
+    ready = server._segment.geometry.order == "ready"
+    assert ready or ledger.descents <= ledger.info.reopened_slots + server.capacity
+    assert lib.es_valid(server._ring) == ffi.NULL
+    assert [owner.role for owner in owners(server.name)] == ["learner"]
+    assert len(_files(server.name)) == 2
+    if len(ledger.memory) > 4:
+        assert ledger.memory[-1] - ledger.memory[1] < MEMORY
+    return ledger
+
+
+def _plan(tmp_path, **options):
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    return storm.Plan(seed=seed, notes=tmp_path / "notes", **options)
+
+
+@pytest.mark.watchdog(100)
+def test_two_thousand_kills_lose_nothing(serve, act, owners, tmp_path):
+    """2,000 producers killed anywhere, each replaced at once: nothing lost, doubled or torn, and no long wait."""
+    server = serve(64, 4)
+    plan = _plan(tmp_path, kills=2000, producers=6)
+    _weather(server, act(storm.master, server.handle, plan), plan, owners)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "num_buffers", "options"),
+    [
+        (1, 1, {}),
+        (2, 2, {}),
+        (3, 1, {"order": "ready"}),
+        (4, 3, {"order": "ready", "detailed_metrics": True}),
+        (8, 2, {"reap_interval": 0.001}),
+    ],
+)
+def test_other_shapes_lose_nothing(serve, act, owners, tmp_path, batch_size, num_buffers, options):
+    """The same, in small rings, out of order, and with impatient reaping."""
+    server = serve(batch_size, num_buffers, **options)
+    plan = _plan(tmp_path, kills=150)
+    _weather(server, act(storm.master, server.handle, plan), plan, owners)
+
+
+def test_the_dead_take_no_places(serve, act, owners, tmp_path):
+    """Where max_producers are alive or just replaced, a newcomer always finds the place of a dead one."""
+    server = serve(8, 4, max_producers=5, reap_interval=0.005)
+    plan = _plan(tmp_path, kills=300, producers=5)
+    _weather(server, act(storm.master, server.handle, plan), plan, owners)

@@ -1,0 +1,168 @@
+"""Who sleeps is woken by what it waits for, and not by the end of its sleep.
+
+Python's waits last a reap interval at most and would hide a lost wake-up; these
+sleep in the core for longer than the test may take.
+"""
+
+import stamped
+from actors import until, until_asleep
+from echo_shm._core import ffi, lib
+
+from echo_shm import Server, ShmClient
+
+_ENDLESS = 10**12  # nanoseconds
+_PROMPT = 20.0  # seconds: far below that, far above a wake-up
+
+
+def _take(conn, handle):
+    """Sleeps for a batch in one call."""
+    with Server.attach(handle) as server:
+        snap = ffi.new("es_snapshot *")
+        conn.send("attached")
+        conn.send(lib.es_take(server._ring, 0, _ENDLESS, snap) >= 0)
+        conn.recv()
+
+
+def _reserve(conn, handle):
+    """Sleeps for a slot in one call, and commits it."""
+    with ShmClient(handle) as client:
+        conn.send("attached")
+        position = ffi.new("int64_t *")
+        code = lib.es_reserve(client._ring, _ENDLESS, position)
+        conn.send(lib.es_reserve_commit(client._ring, position[0]) == 0 if code == 0 else code)
+        conn.recv()
+
+
+def _hold_batch(conn, handle):
+    with Server.attach(handle) as server, server.lease() as sample:
+        conn.send(len(sample.batch["sequence"]))
+        conn.recv()
+
+
+def _hold_slot(conn, handle):
+    with ShmClient(handle) as client, client.reserve():
+        conn.send("inside")
+        conn.recv()
+
+
+def _fill(client, n):
+    for sequence in range(n):
+        client.send(stamped.stamp(stamped.example(), 1, sequence), timeout=0)
+
+
+def _parked(act, fn, handle, n=1):
+    actors = [act(fn, handle) for _ in range(n)]
+    for actor in actors:
+        assert actor.hear() == "attached"
+        until_asleep(actor.pid)
+        assert actor.is_silent()
+    return actors
+
+
+def test_a_commit_wakes_learners(serve, act):
+    """The commit that completes a batch wakes whoever waits for one."""
+    server = serve(2, 2)
+    with ShmClient(server.handle) as client:
+        (learner,) = _parked(act, _take, server.handle)
+        _fill(client, 1)
+        until_asleep(learner.pid)
+        assert learner.is_silent()
+        _fill(client, 1)
+        assert learner.hear(_PROMPT) is True
+
+
+def test_two_batches_wake_two_learners(serve, act):
+    """Two learners asleep at once both get their batch."""
+    server = serve(2, 2)
+    with ShmClient(server.handle) as client:
+        learners = _parked(act, _take, server.handle, 2)
+        _fill(client, 4)
+        assert [learner.hear(_PROMPT) for learner in learners] == [True, True]
+
+
+def test_a_release_wakes_all_producers(serve, act):
+    """Everybody who waits for space is woken by the space of one batch."""
+    server = serve(4, 1)
+    with ShmClient(server.handle) as client:
+        _fill(client, 4)
+        producers = _parked(act, _reserve, server.handle, 4)
+        with server.lease(timeout=20):
+            assert all(producer.is_silent() for producer in producers)
+        assert [producer.hear(_PROMPT) for producer in producers] == [True] * 4
+
+
+def test_a_reaped_learner_wakes_learners(serve, act):
+    """A batch given back by a dead learner's reaper wakes another learner that sleeps."""
+    server = serve(2, 2)
+    with ShmClient(server.handle) as client:
+        _fill(client, 2)
+        holder = act(_hold_batch, server.handle)
+        holder.hear()
+        (waiter,) = _parked(act, _take, server.handle)
+        holder.kill()
+        server._attachment.sweep()
+        assert waiter.hear(_PROMPT) is True
+
+
+def test_a_reaped_producer_wakes_producers(serve, act):
+    """A slot re-opened by a dead producer's reaper wakes a producer that sleeps on a full ring."""
+    server = serve(2, 1)
+    holder = act(_hold_slot, server.handle)
+    holder.hear()
+    with ShmClient(server.handle) as client:
+        _fill(client, 1)
+        (waiter,) = _parked(act, _reserve, server.handle)
+        holder.kill()
+        server._attachment.sweep()
+        assert waiter.hear(_PROMPT) is True
+
+
+def test_an_abort_wakes_producers(serve, act):
+    """A slot given up wakes a producer that sleeps on a full ring."""
+    server = serve(2, 1)
+    with ShmClient(server.handle) as client:
+        reservation = client.reserve()
+        reservation.__enter__()
+        _fill(client, 1)
+        (waiter,) = _parked(act, _reserve, server.handle)
+        reservation.__exit__(ZeroDivisionError, None, None)
+        assert waiter.hear(_PROMPT) is True
+
+
+def test_a_producer_that_leaves_wakes_producers(serve, act):
+    """Closing a client with an open reservation offers its slot, and says so."""
+    server = serve(2, 1)
+    client, other = ShmClient(server.handle), ShmClient(server.handle)
+    client.reserve().__enter__()
+    _fill(other, 1)
+    (waiter,) = _parked(act, _reserve, server.handle)
+    client.close()
+    assert waiter.hear(_PROMPT) is True
+    other.close()
+
+
+def test_close_wakes_producers_and_learners(serve, act):
+    """Nobody sleeps on when the ring is closed."""
+    server = serve(2, 1)
+    (learner,) = _parked(act, _take, server.handle)
+    server.close()
+    assert learner.hear(_PROMPT) is False
+    server = serve(2, 1)
+    with ShmClient(server.handle) as client:
+        _fill(client, 2)
+        producers = _parked(act, _reserve, server.handle, 2)
+        server.close()
+        assert [producer.hear(_PROMPT) for producer in producers] == [lib.ES_ECLOSED] * 2
+
+
+def test_a_learner_that_leaves_gives_its_batch_up(serve, act):
+    """A further learner's close releases what it holds: producers that sleep go on."""
+    server = serve(2, 1)
+    heir = Server.attach(server.handle)
+    with ShmClient(server.handle) as client:
+        _fill(client, 2)
+        assert heir.sample(timeout=20) is not None
+        (producer,) = _parked(act, _reserve, server.handle)
+        heir.close()
+        assert producer.hear(_PROMPT) is True
+    until(lambda: server._attachment.attached, "the ring goes on")

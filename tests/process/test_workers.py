@@ -1,0 +1,258 @@
+"""Server.spawn: workers that start, work, fail, are restarted and are taken down."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import stamped
+import workers
+from actors import is_gone, stop, until
+
+from echo_shm import WorkerError
+
+CONTEXTS = pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])
+
+
+def _take_all(server, group, drop_last=False):
+    return [s for sample in server.dataset_iter(until=group, drop_last=drop_last) for s in stamped.stamps(sample.batch)]
+
+
+def _paths(tmp_path, n):
+    return [str(tmp_path / f"pid{i}") for i in range(n)]
+
+
+def _running(paths):
+    """The pids that workers wrote down, once all have."""
+    until(lambda: all(os.path.exists(path) for path in paths), "every worker runs")
+    return [int(Path(path).read_text()) for path in paths]
+
+
+@CONTEXTS
+def test_workers_get_their_arguments_and_everything_comes(serve, context):
+    """Worker i gets entry i of each argument; the iterator ends when they have and the ring is empty."""
+    server = serve(4, 2)
+    with server.spawn(workers.send_some, 3, [10, 11, 12], [5, 6, 0], context=context) as group:
+        came = _take_all(server, group)
+        assert sorted(came) == [(10, i) for i in range(5)] + [(11, i) for i in range(6)]
+        assert group.finished
+        assert group.exitcodes == [0, 0, 0]
+        group.join(timeout=0)
+
+
+def test_drop_last_leaves_out_what_fills_no_batch(serve):
+    """Only full batches come with drop_last."""
+    server = serve(4, 4)
+    with server.spawn(workers.send_some, 1, [1], [10], context="fork") as group:
+        assert _take_all(server, group, drop_last=True) == [(1, i) for i in range(8)]
+
+
+def test_arguments_are_checked_before_anything_starts(serve):
+    """Sequences of another length, no workers, and a context that does not exist."""
+    server = serve()
+    with pytest.raises(ValueError, match="argument 1 has 1 entries for 2 workers"):
+        server.spawn(workers.send_some, 2, [1, 2], [1])
+    with pytest.raises(ValueError, match="at least 1"):
+        server.spawn(workers.send_some, 0, [], [])
+    with pytest.raises(ValueError, match="nowhere"):
+        server.spawn(workers.send_some, 1, [1], [1], context="nowhere")
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_a_function_that_does_not_pickle(serve, context):
+    """Is an error at once, and leaves no worker behind."""
+    server = serve()
+    with pytest.raises(Exception, match=r"[Pp]ickle"):
+        server.spawn(lambda client: None, 2, context=context)
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_an_argument_that_does_not_pickle(serve, tmp_path, context):
+    """The workers that were started before it was found are taken down again."""
+    server, path = serve(), tmp_path / "pid"
+    with pytest.raises(Exception, match=r"[Pp]ickle"):
+        server.spawn(workers.say_and_wait, 2, [str(path), lambda: None], context=context)
+
+
+@CONTEXTS
+def test_an_exception_is_raised_again(serve, context):
+    """Type and message as in the worker, whose traceback is the cause; by join() and by the iterator."""
+    server = serve()
+    with server.spawn(workers.fail, 1, ["plain"], context=context) as group:
+        with pytest.raises(KeyError, match="plain failure") as caught:
+            group.join(timeout=60)
+        assert "in fail" in str(caught.value.__cause__)
+        assert 'raise KeyError("plain failure")' in str(caught.value.__cause__)
+        with pytest.raises(KeyError, match="plain failure"):
+            next(server.dataset_iter(until=group))
+        assert group.exitcodes == [1]
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("odd", "OddError: twoarguments"),
+        ("unpicklable", "ValueError: with a lambda"),
+        ("local", "LocalError: a class of nowhere"),
+        ("module", "TheirError: their own"),
+        ("exit", "exited with status 3"),
+        ("_exit", "exited with status 4"),
+        ("group", "exited with status 1"),
+    ],
+)
+def test_failures_that_cannot_be_sent_over(serve, how, text):
+    """Are a WorkerError that holds what is known: the worker's traceback, or its status."""
+    server = serve()
+    with server.spawn(workers.fail, 1, [how], context="forkserver") as group:
+        with pytest.raises(WorkerError) as caught:
+            group.join(timeout=60)
+        assert text in str(caught.value)
+
+
+@CONTEXTS
+def test_a_very_long_traceback(serve, context):
+    """One that fills no pipe holds nobody up and comes whole."""
+    server = serve()
+    with server.spawn(workers.fail, 3, ["long"] * 3, context=context) as group:
+        with pytest.raises(ValueError, match="xxx") as caught:
+            group.join(timeout=60)
+        assert len(str(caught.value)) == 1 << 20
+        until(lambda: group.finished, "all have failed")
+
+
+def test_a_failure_is_raised_while_others_go_on(serve, tmp_path):
+    """The iterator does not wait for the other workers' end, nor for want of samples."""
+    server, path = serve(), tmp_path / "flowing"
+    with server.spawn(workers.fail_second, 2, [0, 1], [str(path)] * 2, context="fork") as group:
+
+        def work():
+            for _ in server.dataset_iter(until=group):
+                path.touch()
+
+        with pytest.raises(LookupError, match="the second worker"):
+            work()
+        assert group.exitcodes[0] is None
+
+
+def test_a_killed_worker_counts_as_finished(serve):
+    """Without restart it is in the exit codes, and nothing is raised."""
+    server = serve()
+    with server.spawn(workers.fail, 1, ["kill"], context="fork") as group:
+        group.join(timeout=60)
+        assert group.exitcodes == [-signal.SIGKILL]
+        assert _take_all(server, group) == []
+
+
+def test_join_times_out(serve, tmp_path):
+    """And says who still runs."""
+    server, paths = serve(), _paths(tmp_path, 2)
+    with server.spawn(workers.say_and_wait, 2, paths, context="fork") as group:
+        _running(paths)
+        with pytest.raises(TimeoutError, match=r"\[0, 1\] still run after 0.05 s"):
+            group.join(timeout=0.05)
+        assert group.exitcodes == [None, None]
+        assert not group.finished
+
+
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+def test_a_killed_worker_is_restarted(serve, tmp_path, context):
+    """From the top of its function, as often as it takes; what it left open goes to the next."""
+    server, path = serve(2, 2), tmp_path / "once"
+    with server.spawn(workers.die_once, 1, [7], [str(path)], context=context, restart=True) as group:
+        assert _take_all(server, group) == [(7, 0), (7, 1)]
+        assert group.restarts == 1
+        assert group.exitcodes == [0]
+
+
+def test_killed_from_outside_again_and_again(serve):
+    """A group with restart=True keeps n workers at work through thirty kills."""
+    server = serve(4, 2)
+    with server.spawn(workers.send_without_end, 2, [1, 2], context="fork", restart=True) as group:
+        for kill in range(30):
+            before = group.pids
+            os.kill(before[kill % 2], signal.SIGKILL)
+            until(lambda: group.restarts == kill + 1, "it is restarted")  # noqa: B023
+            assert group.pids[kill % 2] != before[kill % 2]
+            for _ in range(3):
+                stamped.stamps(server.sample(timeout=30).batch)
+        assert group.exitcodes == [None, None]
+
+
+@pytest.mark.parametrize("how", ["raise", "return"])
+def test_only_the_killed_are_restarted(serve, tmp_path, how):
+    """One that raised or returned has had its say."""
+    server, path = serve(), tmp_path / "starts"
+    with server.spawn(workers.count_starts, 1, [str(path)], [how], context="fork", restart=True) as group:
+        until(lambda: group.finished, "it ended")
+        assert group.restarts == 0
+    assert path.read_text() == "x"
+
+
+@CONTEXTS
+def test_leaving_the_block_takes_everybody_down(serve, tmp_path, context):
+    """Workers that wait, that are stopped, and that ignore SIGTERM."""
+    server, paths = serve(), _paths(tmp_path, 2)
+    with server.spawn(workers.say_and_wait, 2, paths, context=context) as group:
+        pids = _running(paths)
+        assert pids == group.pids
+        stop(pids[1])
+    assert all(is_gone(pid) for pid in pids)
+    assert group.exitcodes == [-signal.SIGTERM] * 2
+    group.terminate()
+    group.join(timeout=0)
+
+
+def test_a_worker_deaf_to_sigterm(serve, tmp_path):
+    """Is killed, after its two seconds, stopped or not."""
+    server, paths = serve(), _paths(tmp_path, 2)
+    with server.spawn(workers.ignore_sigterm, 2, paths, context="fork", restart=True) as group:
+        pids = _running(paths)
+        stop(pids[0])
+        started = time.monotonic()
+    assert time.monotonic() - started >= 1.9
+    assert all(is_gone(pid) for pid in pids)
+    assert group.exitcodes == [-signal.SIGKILL] * 2
+
+
+def test_an_exception_in_the_block(serve, tmp_path):
+    """Goes through, and takes the workers down all the same."""
+    server, paths = serve(), _paths(tmp_path, 1)
+
+    def work():
+        with server.spawn(workers.say_and_wait, 1, paths, context="fork"):
+            _running(paths)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert is_gone(_running(paths)[0])
+
+
+@pytest.mark.parametrize("fn", [workers.start_child, workers.multiply])
+def test_workers_may_start_processes(serve, tmp_path, fn):
+    """By fork, by exec and by multiprocessing; the worker's own client stays sound."""
+    server, path = serve(2, 2), tmp_path / "done"
+    with server.spawn(fn, 1, [str(path)], context="forkserver") as group:
+        came = _take_all(server, group)
+        assert came[0] == (0, 0)
+        assert group.exitcodes == [0]
+
+
+def test_two_groups_side_by_side(serve):
+    """Each has its own workers and its own end."""
+    server = serve(2, 2)
+    with (
+        server.spawn(workers.send_some, 1, [1], [3], context="fork") as one,
+        server.spawn(workers.send_some, 1, [2], [3], context="fork") as two,
+    ):
+
+        class Both:
+            finished = property(lambda self: one.finished and two.finished)
+
+            def check(self):
+                one.check()
+                two.check()
+
+        came = _take_all(server, Both())
+    assert sorted(came) == [(i, j) for i in (1, 2) for j in range(3)]
