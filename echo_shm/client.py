@@ -327,10 +327,6 @@ class Reservation:
         self._position[0] = -1
         self._attachment.check(code)
 
-    def __del__(self) -> None:
-        # Entered and never left: an exception came before the block's first line.
-        self._abort()
-
     def _abort(self) -> None:
         # Not checked: the exception under way says more than that the ring is closed.
         if self._position[0] >= 0:

@@ -36,12 +36,12 @@ class Sample(_SampleFields):
 
     def release(self) -> None:
         """Gives the batch's slots back to the producers. Idempotent."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
+        # Forgotten only afterwards: an exception may cut in, and a second release does nothing.
+        if self._lease is not None:
+            lib.es_release_batch(*self._lease)
+        for lease in self._also:
             lib.es_release_batch(*lease)
-        leases, self._also = self._also, ()
-        for lease in leases:
-            lib.es_release_batch(*lease)
+        self._lease, self._also = None, ()
 
 
 class Lease:
@@ -64,17 +64,12 @@ class Lease:
             self._give_back(self._snap)
             raise
 
-    def __del__(self) -> None:
-        # Entered and never left: an exception came before the block's first line.
-        if self._sample is not None and self._sample._lease is not None:
-            self._give_back(self._snap)
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        sample, self._sample = self._sample, None
-        if sample is not None:
-            sample.release()
+        if self._sample is not None:
+            self._sample.release()
+            self._sample = None
 
 
 class Rest:

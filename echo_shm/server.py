@@ -2,6 +2,7 @@
 
 import errno
 import numbers
+import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -142,6 +143,7 @@ class Server:
         self._tree = compile_tree(self._spec, self._batches)
         self._batch_size = geometry.batch_size
         self._current: Sample | None = None
+        self._swapping = threading.Lock()
         self._rest = Rest(self._ring, self._batches, self._batch_size, self._unflatten)
 
     # -- what it is
@@ -178,7 +180,8 @@ class Server:
     def sample(self, timeout: float | None = None) -> Sample | None:
         """Waits for a batch and returns it. Releases the batch of the previous call first.
 
-        Other threads run meanwhile, and Ctrl-C gets through.
+        Other threads run meanwhile, and Ctrl-C gets through. Threads that share a server
+        share its previous batch, too: use :meth:`lease` there.
 
         Args:
             timeout: Seconds; None for ever, 0 not at all.
@@ -238,7 +241,7 @@ class Server:
             yield sample
 
     def _release_current(self) -> None:
-        current, self._current = self._current, None
+        current = self._current
         if current is not None:
             current.release()
 
@@ -246,11 +249,15 @@ class Server:
         """Takes a batch as the current one."""
         snap = ffi.new("es_snapshot *")
         try:
-            self._current = self._take(snap, timeout, until, drop_last)
-            return self._current
+            sample = self._take(snap, timeout, until, drop_last)
+            with self._swapping:
+                before, self._current = self._current, sample
         except BaseException:  # Ctrl-C, say, between the lease and the line that would have kept it
             self._give_back(snap)
             raise
+        if before is not None:
+            before.release()  # does nothing, unless another thread took it after we had released ours
+        return sample
 
     def _give_back(self, snap: Any) -> None:
         """Undoes the take that ``snap`` tells of, if it tells of one that nobody has made his own."""

@@ -7,9 +7,9 @@ import threading
 import pytest
 import stamped
 from actors import until
-from echo_shm._core import lib
 
 from echo_shm import Server, ShmClient, segment
+from echo_shm._core import lib
 
 
 def _in_child(function):

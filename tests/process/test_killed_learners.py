@@ -6,9 +6,9 @@ import learner_storm
 import pytest
 import stamped
 from actors import until
-from echo_shm._core import ffi, lib
 
 from echo_shm import Server, ShmClient
+from echo_shm._core import ffi, lib
 
 
 def _send(client, incarnation, sequences):

@@ -5,6 +5,7 @@ import random
 
 import pytest
 import storm
+
 from echo_shm._core import ffi, lib
 
 #: Longest time without a batch while producers send (seconds). A death holds a batch up for one reap

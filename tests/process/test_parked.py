@@ -6,9 +6,9 @@ sleep in the core for longer than the test may take.
 
 import stamped
 from actors import until, until_asleep
-from echo_shm._core import ffi, lib
 
 from echo_shm import Server, ShmClient
+from echo_shm._core import ffi, lib
 
 _ENDLESS = 10**12  # nanoseconds
 _PROMPT = 20.0  # seconds: far below that, far above a wake-up

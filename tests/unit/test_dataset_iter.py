@@ -5,9 +5,9 @@ import types
 import numpy as np
 import optree
 import pytest
-from echo_shm._core import ffi, lib
 
 from echo_shm import Server, ShmClient
+from echo_shm._core import ffi, lib
 
 
 def make(batch_size=4, num_buffers=4, **keywords):

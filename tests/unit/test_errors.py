@@ -6,9 +6,9 @@ import inspect
 import pickle
 
 import pytest
-from echo_shm._core import lib
 
 import echo_shm
+from echo_shm._core import lib
 from echo_shm.errors import error_from
 
 EXPORTS = {

@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from echo_shm._core import ffi, lib
 
 from echo_shm import ConnectionClosedError, SegmentError, Server, ShmClient, SpecMismatchError
+from echo_shm._core import ffi, lib
 
 EXAMPLE = np.zeros((), np.int64)
 

@@ -4,9 +4,9 @@ import threading
 
 import numpy as np
 import pytest
-from echo_shm._core import ffi, lib
 
 from echo_shm import Server
+from echo_shm._core import ffi, lib
 
 
 def fill(server, start, n):

@@ -4,12 +4,12 @@ import contextlib
 
 import numpy as np
 import pytest
-from echo_shm._core import ffi, lib
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
+from echo_shm._core import ffi, lib
 
 EXAMPLE = {"v": np.zeros((), np.int64), "w": np.zeros(3, np.float32)}
 

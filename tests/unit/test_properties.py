@@ -5,12 +5,12 @@ import warnings
 import ml_dtypes
 import numpy as np
 import optree
-from echo_shm._core import ffi, lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from echo_shm import Server, ShmClient
+from echo_shm._core import ffi, lib
 from echo_shm.spec import Spec
 
 SCALARS = st.one_of(

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from echo_shm._core import ffi, lib
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
+from echo_shm._core import ffi, lib
 
 EXAMPLE = {"x": np.zeros((2, 3), np.float32), "i": np.zeros((), np.int64), "none": None}
 

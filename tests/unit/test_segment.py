@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from echo_shm._core import lib
 
 from echo_shm import SegmentError, Server, ShmClient, segment, sidecar
+from echo_shm._core import lib
 from echo_shm.attachment import Attachment
 
 SHM = Path("/dev/shm")

@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from echo_shm._core import ffi, lib
 
 from echo_shm import ConnectionClosedError, Sample, Server, ShmClient
+from echo_shm._core import ffi, lib
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
 

@@ -5,9 +5,9 @@ import threading
 
 import numpy as np
 import pytest
-from echo_shm._core import ffi, lib
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
+from echo_shm._core import ffi, lib
 
 EXAMPLE = {"who": np.zeros((), np.int64), "n": np.zeros((), np.int64), "fill": np.zeros(50, np.int64)}
 COUNT = 300
@@ -83,6 +83,21 @@ def test_threads_share_a_server(background):
         server.close()
         got = [pair for learner in learners for pair in learner.result()]
     assert sorted(got) == [(who, n) for who in range(2) for n in range(COUNT)]
+
+
+def test_threads_share_sample(background):
+    """Threads that call sample() on one server leak no lease: the ring goes on to the last batch."""
+    with Server(EXAMPLE, 1, num_buffers=2) as server:
+
+        def take():
+            for _ in range(COUNT):
+                assert server.sample(30) is not None
+
+        takers = [background(take) for _ in range(3)]
+        for n in range(3 * COUNT):
+            server.submit(row(0, n), timeout=30)
+        for taker in takers:
+            taker.result()
 
 
 @pytest.mark.parametrize("repeat", range(5))
