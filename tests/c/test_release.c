@@ -169,3 +169,44 @@ TEST(committed_mask_is_the_holders)
     CHECK_EQ(mask[0] + mask[1] + mask[2], 3);
     fix_free(f);
 }
+
+/* A take undone is as if it had not been: the batch, now below head, comes first, to whoever asks. */
+TEST(returned_batch_is_delivered_again)
+{
+    es_fix *f = fix_new(2, 3, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *m = fix_learner(f);
+    uint64_t round;
+    fix_send_many(p, 0, 4, 0);
+    REQUIRE_EQ(fix_take(l, 0, &round), 0);
+    CHECK_EQ(fix_take_k(m, 0), 1);
+    CHECK_EQ(fix_take_k(m, 0), ES_EMPTY);
+    l->map.hdr->learner_sleeps = 1;
+    uint32_t ready = l->map.hdr->ready_seq;
+    CHECK_EQ(es_return_batch(l, 0, round), ES_OK);
+    CHECK(l->map.hdr->ready_seq != ready);
+    CHECK_EQ(es_return_batch(l, 0, round), ES_ESTALE);
+    CHECK_EQ(es_release_batch(l, 0, round), ES_ESTALE);
+    CHECK_STR(es_valid(l), NULL);
+    CHECK_EQ(fix_take_k(m, 0), 0);
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
+    CHECK_EQ(l->map.hdr->totals.batches_taken, 2);
+    fix_free(f);
+}
+
+/* The slots that a partial take kept from producers are theirs again when it is undone. */
+TEST(returned_partial_batch_fills_on)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t round, id;
+    fix_send(p, 7);
+    REQUIRE_EQ(fix_take(l, ES_TAKE_SHORT, &round), 0);
+    CHECK_EQ(es_return_batch(l, 0, round), ES_OK);
+    CHECK_EQ(fix_slot_word(l, 1), es_word(1, 0, ES_REOPEN));
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
+    CHECK_EQ(fix_send(p, 8), ES_OK);
+    REQUIRE_EQ(fix_take(l, 0, &round), 0);
+    CHECK(fix_read(l, 1, &id) && id == 8);
+    CHECK_STR(es_valid(l), NULL);
+    fix_free(f);
+}

@@ -1,0 +1,60 @@
+/* A take that is undone, against everything that may cross it. */
+#include "es_scene.h"
+#include "es_test.h"
+
+static uint64_t round_of_m;
+
+static void m_holds_a_lease(void)
+{
+    scene_open(1, 2, 0);
+    scene_send(scene.q, 0);
+    CHECK_EQ(fix_take(scene.m, 0, &round_of_m), 0);
+    scene.got[0] = 1;
+}
+
+static void m_returns(void)
+{
+    scene.got[0] = 0;
+    es_return_batch(scene.m, 0, round_of_m);
+}
+
+static void both_have_drained(void)
+{
+    scene_drain(scene.m, 0);
+    scene_drain(scene.l, 0);
+    for (int id = 0; id < SCENE_IDS; id++)
+        CHECK_EQ(scene.got[id], scene.sent[id]);
+    scene_settle(scene.l);
+    scene_close();
+}
+
+static void send_and_drain_by_l(void)
+{
+    scene_send(scene.p, 1);
+    scene_drain(scene.l, 0);
+}
+
+/* A batch whose take is undone meanwhile is found by one learner, once. */
+TEST(return_against_a_take)
+{
+    es_step_case c = {"return, take", m_holds_a_lease, m_returns, send_and_drain_by_l, both_have_drained, false};
+    es_step_each(&c);
+}
+
+static void m_died_returning(void)
+{
+    scene.got[0] = 0;
+    fix_die(scene.f, scene.m);
+    fix_sweep(scene.l);
+    scene_drain(scene.l, 0);
+    CHECK_EQ(scene.got[0], 1);
+    scene_settle(scene.l);
+    scene_close();
+}
+
+/* Killed while it undoes a take: the batch is delivered all the same. */
+TEST(returner_killed_at_any_step)
+{
+    es_step_case c = {"return", m_holds_a_lease, m_returns, NULL, m_died_returning, true};
+    es_step_each(&c);
+}
