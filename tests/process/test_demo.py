@@ -187,7 +187,6 @@ def test_demo_with_other_spaces(env: str, command: Callable[..., Command]) -> No
 
 def test_demo_with_atari(command: Callable[..., Command]) -> None:
     """Atari games are found by their name alone, and their banner does not get between the lines."""
-    pytest.importorskip("ale_py")
     running = command("demo", "--env", "ALE/Pong-v5", "--seconds", "1", "--workers", "1", "--batch-size", "8")
     assert running.result() == 0, running.output
     assert "unbroken, from 1 worker process" in running.output
