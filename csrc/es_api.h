@@ -85,11 +85,11 @@ int es_reset_histograms(es_ring *r);
 /* --- the dead, and looking on ---------------------------------------------- */
 
 /* The next owner at or above from that is dead by its lock byte, which is now
- * held: finish with es_bury() or es_spare(). ES_EMPTY ends the sweep. */
+ * held: finish with es_reap() or es_spare(). ES_EMPTY ends the sweep. */
 int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id);
-int64_t es_bury(es_ring *r, uint32_t index);
+int64_t es_reap(es_ring *r, uint32_t index);
 int es_spare(es_ring *r, uint32_t index);
-/* Live owners from index from on, one a call: the index, or ES_EMPTY. */
+/* Registered owners, dead ones not yet reaped included, from index from on, one a call: the index, or ES_EMPTY. */
 int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info);
 /* The next claimed slot at or above from: its index and word, or ES_EMPTY. The
  * word names the owner, and changes with every claim. */

@@ -66,6 +66,8 @@ int64_t es_leave_claims(es_ring *r)
 int64_t es_reap(es_ring *r, uint32_t index)
 {
     es_map *m = &r->map;
+    if (r->fork_generation != es_fork_generation())
+        return ES_EFORK;
     give_back_leases(r, index);
     int64_t n = reopen_claims(r, index);
     /* It may have died between a commit and its count: from here on every commit

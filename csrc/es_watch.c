@@ -19,11 +19,6 @@ int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id)
     return index;
 }
 
-int64_t es_bury(es_ring *r, uint32_t index)
-{
-    return r->fork_generation != es_fork_generation() ? ES_EFORK : es_reap(r, index);
-}
-
 int es_spare(es_ring *r, uint32_t index)
 {
     if (r->fork_generation != es_fork_generation())

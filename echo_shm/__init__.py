@@ -8,7 +8,7 @@ shared memory; the learner takes fixed-size batches as views of it. Start with
 
 from importlib.metadata import version
 
-from echo_shm.client import BoundSample, Handle, Reservation, ShmClient
+from echo_shm.client import BoundSample, Reservation, ShmClient
 from echo_shm.errors import (
     ConnectionClosedError,
     EchoShmError,
@@ -17,6 +17,7 @@ from echo_shm.errors import (
     SpecMismatchError,
     WorkerError,
 )
+from echo_shm.handle import Handle
 from echo_shm.metrics import HistSnapshot, SampleInfo
 from echo_shm.protocols import Finishing, Transport
 from echo_shm.sample import Lease, Sample

@@ -50,19 +50,25 @@ def _start_time(pid: int) -> float:
         return 0.0
 
 
+def find_process(pid: int, start_time: float) -> psutil.Process | None:
+    """The process of that PID in this namespace, if it is the one that started then (seconds since the epoch)."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if abs(process.create_time() - start_time) <= _START_TIME_SLACK:
+            return process
+    return None
+
+
 def _contradicts_death(pid: int, start_time: float) -> bool:
     """Whether an owner whose lock is free still runs, as far as its PID tells.
 
     The kernel drops the lock in the middle of a process's exit, after its
     memory is gone: no memory means that it cannot write any more.
     """
-    try:
-        process = psutil.Process(pid)
-        if abs(process.create_time() - start_time) > _START_TIME_SLACK:
-            return False
-        return process.status() != psutil.STATUS_ZOMBIE and process.memory_info().vms > 0
-    except psutil.Error:
-        return False
+    process = find_process(pid, start_time)
+    with contextlib.suppress(psutil.Error):
+        return process is not None and process.status() != psutil.STATUS_ZOMBIE and process.memory_info().vms > 0
+    return False
 
 
 class Attachment:
@@ -114,7 +120,7 @@ class Attachment:
         # The dead leave places: by our sweep, by somebody else's a moment ago, or by one that is under way.
         deadline = time.monotonic() + _PLACE_WAIT
         while index == lib.ES_ENOOWNER and time.monotonic() < deadline:
-            if self._bury_the_dead() == 0:
+            if self._reap_the_dead() == 0:
                 time.sleep(0.001)
             index = lib.es_attach(self.ring, identity)
         if index == lib.ES_ENOOWNER:
@@ -160,15 +166,15 @@ class Attachment:
         if not self._sweeping.acquire(blocking=False):
             return 0
         try:
-            buried = self._bury_the_dead()
+            reaped = self._reap_the_dead()
             lib.es_set_stalled(self.ring, len(self._overdue() | self._stopped()))
-            return buried
+            return reaped
         finally:
             self._sweeping.release()
 
-    def _bury_the_dead(self) -> int:
+    def _reap_the_dead(self) -> int:
         """Reaps every owner whose lock is free: how many."""
-        ring, identity, buried = self.ring, ffi.new("es_identity *"), 0
+        ring, identity, reaped = self.ring, ffi.new("es_identity *"), 0
         index = lib.es_next_dead(ring, 0, identity)
         while index >= 0:
             ours = identity.pid_namespace == pid_namespace() and identity.pid_namespace != 0
@@ -176,12 +182,12 @@ class Attachment:
                 lib.es_spare(ring, index)
                 self._warn_of(index, identity.pid)
             else:
-                reopened = lib.es_bury(ring, index)
-                buried += 1
+                reopened = lib.es_reap(ring, index)
+                reaped += 1
                 role = "learner" if identity.role == lib.ES_ROLE_LEARNER else "producer"
                 _log.info("%s: %s %d (pid %d) died; %d slots re-opened", self.what, role, index, identity.pid, reopened)
             index = lib.es_next_dead(ring, index + 1, identity)
-        return buried
+        return reaped
 
     def _warn_of(self, index: int, pid: int) -> None:
         """Says, the second time (the first it may just be exiting), that an owner lives and holds no lock."""

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 from echo_shm import demo, screen, segment, top
@@ -63,6 +64,7 @@ def _fail(status: int, error: Exception) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="echo-shm", description="A shared-memory experience ring: demo and tools.")
+    parser.add_argument("--version", action="version", version=f"echo-shm {version('echo-shm')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     sub = commands.add_parser("demo", help="environments in worker processes feed a learner")
@@ -138,7 +140,7 @@ def describe(name: str) -> dict[str, Any]:
         "producers": sum(owner.role == "producer" for owner in owners),
         "learners": sum(owner.role == "learner" for owner in owners),
         "occupancy": int(view.snapshot().occupancy),
-        "capacity": geometry.batch_size * geometry.num_batches,
+        "capacity": geometry.capacity,
         "age_seconds": max(0.0, time.time() - seen.segment.created),
     }
 

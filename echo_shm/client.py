@@ -4,9 +4,8 @@ import errno
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import optree
@@ -15,61 +14,10 @@ from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
 from echo_shm.fast_path import compile_fast_path, compile_tree
-from echo_shm.segment import Segment
-from echo_shm.spec import Array, Leaf, Spec
+from echo_shm.handle import Handle, attach_segment
+from echo_shm.spec import Array, Leaf
 
 _NOT_NOW = (lib.ES_FULL, lib.ES_TIMEOUT, -errno.EINTR)
-
-
-@dataclass(frozen=True)
-class Handle:
-    """Names a segment for another process of the same user: pickle it to wherever the worker runs.
-
-    Attributes:
-        name: The segment's name.
-        uuid: Which segment of that name.
-        treespec: The samples' structure, so that trees with node types beyond
-            dict, list, tuple and None need no example.
-
-    """
-
-    name: str
-    uuid: bytes
-    treespec: Any
-
-    def attach(self) -> Segment:
-        """Maps the segment."""
-        segment = Segment.attach(self.name, self.uuid)
-        segment.spec.treespec = self.treespec
-        return segment
-
-
-def attach_segment(handle_or_name: Handle | str, example: Any, *, caller: str) -> Segment:
-    """Maps a segment and settles its treespec, from the handle, the example or the schema.
-
-    Raises:
-        SegmentError: See :meth:`Segment.attach`.
-        SpecMismatchError: The example is not what the segment holds, or one is needed.
-
-    """
-    if isinstance(handle_or_name, Handle):
-        segment = handle_or_name.attach()
-    elif isinstance(handle_or_name, str):
-        segment = Segment.attach(handle_or_name)
-    else:
-        raise TypeError(
-            f"{caller} takes a segment's name or server.handle, not {type(handle_or_name).__name__} {handle_or_name!r}"
-        )
-    if example is not None:
-        mine = Spec.from_example(example)
-        mine.check_same(segment.spec, f"segment {segment.name!r}")
-        segment.spec = mine
-    if segment.spec.treespec is None:
-        raise SpecMismatchError(
-            f"segment {segment.name!r} holds samples with node types beyond dict, list, tuple and None: pass an "
-            f"example, {caller}({segment.name!r}, example), or the server's handle in place of its name"
-        )
-    return segment
 
 
 class SampleWriter:
@@ -90,8 +38,9 @@ class SampleWriter:
 
         Args:
             tree: A pytree of the segment's structure. Each leaf an array of exactly
-                the leaf's dtype and shape, contiguous or not; a Python or numpy
-                scalar will do for shape (). Nothing is cast.
+                the leaf's dtype and shape, contiguous or not. For shape () a scalar
+                will do: a numpy scalar of the dtype, or a Python number, which takes the
+                leaf's precision. Nothing else is cast.
             timeout: Seconds to wait while the ring is full; None for ever.
 
         Raises:
@@ -132,12 +81,12 @@ class SampleWriter:
         for leaf, array in zip(self._spec.leaves, self._leaves(tree), strict=True):
             if not isinstance(array, np.ndarray):
                 raise TypeError(
-                    f"leaf {leaf.path or '()'}: got {type(array).__name__}; bind() keeps the arrays it is given, so "
+                    f"{leaf.name}: got {type(array).__name__}; bind() keeps the arrays it is given, so "
                     "every leaf must be a numpy array (of shape () for a scalar)"
                 )
             if array.dtype == leaf.dtype and array.shape == leaf.shape and not array.flags.c_contiguous:
                 raise ValueError(
-                    f"leaf {leaf.path or '()'}: the array is not C-contiguous, so bind() cannot send it in place; "
+                    f"{leaf.name}: the array is not C-contiguous, so bind() cannot send it in place; "
                     "bind np.ascontiguousarray(...) and write into that"
                 )
             self._spec.exact(len(arrays), array)
@@ -158,11 +107,20 @@ class SampleWriter:
 
         """
         arrays, count = [], -1
-        for index, array in enumerate(self._leaves(tree)):
+        try:
+            leaves = self._leaves(tree)
+        except SpecMismatchError as error:
+            if not isinstance(tree, list | tuple):
+                raise
+            raise SpecMismatchError(
+                f"{error}. send_many takes one tree whose leaves have a leading n, not a sequence of samples: "
+                "optree.tree_map(lambda *x: np.stack(x), *samples) makes one"
+            ) from None
+        for index, array in enumerate(leaves):
             leaf = self._spec.leaves[index]
             if not isinstance(array, np.ndarray) or array.ndim == 0:
                 raise SpecMismatchError(
-                    f"leaf {leaf.path or '()'}: got {type(array).__name__} without a leading dimension, "
+                    f"{leaf.name}: got {type(array).__name__} without a leading dimension, "
                     f"expected an array of {leaf.dtype}[n{''.join(f', {n}' for n in leaf.shape)}]"
                 )
             count = array.shape[0] if index == 0 else count
@@ -185,12 +143,13 @@ class SampleWriter:
         """Claims a slot to write in place::
 
             with client.reserve() as slot:
-                slot["obs"][:] = obs
+                slot["obs"][...] = obs
 
         The value is a pytree of writable arrays, of each leaf's dtype and shape, that
-        are the slot itself. They hold whatever the slot held before; write all of
-        them. A clean exit commits the sample; an exception aborts it. After the exit
-        the arrays must not be written to: by then the slot may be another sample's.
+        are the slot itself. Assign into them: ``slot["obs"] = obs`` would only replace the
+        dict's entry. They hold whatever the slot held before; write all of them. A clean
+        exit commits the sample; an exception aborts it. After the exit the arrays must
+        not be written to: by then the slot may be another sample's.
 
         Args:
             timeout: Seconds to wait while the ring is full; None for ever.
@@ -213,7 +172,7 @@ class SampleWriter:
     def _slot(self, position: int) -> Any:
         """A pytree of writable views of a slot."""
         segment = self._attachment.segment
-        capacity = segment.geometry.batch_size * segment.geometry.num_batches
+        capacity = segment.geometry.capacity
         if self._slots is None:
             arrays = [
                 segment.array(lib.es_leaf_offset(self._ring, i), (capacity, *leaf.shape), leaf.dtype, writable=True)
@@ -229,9 +188,10 @@ class SampleWriter:
             raise self._wrong_structure(tree, error) from None
 
     def _wrong_structure(self, tree: Any, error: Exception) -> SpecMismatchError:
+        # Bounded: optree's message holds the sample itself.
         return SpecMismatchError(
-            f"the sample's structure is not that of {self._attachment.what}: expected {self._spec.treespec}, "
-            f"got {optree.tree_structure(tree)}: {error}"
+            f"the sample's structure is not that of {self._attachment.what}: expected {self._spec.treespec!s:.400}, "
+            f"got {optree.tree_structure(tree)!s:.400}: {error!s:.400}"
         )
 
     def _pointer(self, index: int, array: Array) -> Any:
@@ -274,7 +234,7 @@ def _has_buffer(leaf: Leaf) -> bool:
 class BoundSample:
     """A fixed set of arrays that :meth:`send` copies into the ring as they are at that moment, with one C call.
 
-    Made by :meth:`SampleWriter.bind`. Keeps the arrays alive; write into them
+    Made by :meth:`ShmClient.bind`. Keeps the arrays alive; write into them
     (``array[...] = value``) between sends.
     """
 
@@ -288,7 +248,7 @@ class BoundSample:
         self._send = lib.es_send
 
     def send(self, timeout: float | None = None) -> None:
-        """Copies the bound arrays into the next slot. Waits and raises as :meth:`SampleWriter.send` does."""
+        """Copies the bound arrays into the next slot. Waits and raises as :meth:`ShmClient.send` does."""
         code = self._send(self._ring, self._pointers[0])
         if code:
             self._writer._finish_send(code, self._pointers[0], timeout)
@@ -379,6 +339,13 @@ class ShmClient(SampleWriter):
     def close(self) -> None:
         """Leaves the ring. Idempotent; samples sent stay sent, open reservations are aborted."""
         self._attachment.detach()
+
+    def __repr__(self) -> str:
+        state = "open" if self._attachment.attached and not self.ring_closed else "closed"
+        return f"<ShmClient of {self.name!r}, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a ShmClient belongs to its process: pickle server.handle, and attach there: ShmClient(handle)")
 
     def __enter__(self) -> "ShmClient":
         return self

@@ -75,7 +75,7 @@ class DemoView:
         self.ring = RingView(segment)
         self._name, self._what, self._seconds, self._tally = name, what, seconds, tally
         self._geometry = segment.geometry
-        self._capacity = segment.geometry.batch_size * segment.geometry.num_batches
+        self._capacity = segment.geometry.capacity
         self._size = segment.size
         self._console = screen.console()
         self._started = time.monotonic()

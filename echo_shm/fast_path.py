@@ -41,7 +41,7 @@ def compile_fast_path(spec: Spec, ring: Any) -> Callable[[Any], bool]:
     plan = make_plan(
         int(ffi.cast("uintptr_t", ffi.addressof(lib, "es_send"))),
         int(ffi.cast("uintptr_t", ring)),
-        sum(leaf.nbytes for leaf in spec.leaves),
+        spec.sample_bytes,
         tuple((leaf.dtype, leaf.shape) for leaf in spec.leaves),
     )
     # The plan holds the ring's bare address: "ring" keeps what is there.

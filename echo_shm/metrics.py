@@ -38,7 +38,8 @@ class SampleInfo:
     """The ring as it was when a batch was handed out. Immutable.
 
     Counters (``…_total``, ``…_count``, ``dead_producers``, ``reopened_slots``) only
-    grow, over the segment's life and all its learners. The others are gauges. A
+    grow, over the segment's life and all its learners; except the three that need
+    ``detailed_metrics``, which cover the producers attached now. The others are gauges. A
     process killed between an event and its count leaves a figure wrong by one.
     """
 

@@ -43,6 +43,10 @@ class Sample(_SampleFields):
             lib.es_release_batch(*lease)
         self._lease, self._also = None, ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy has arrays of its own, and holds no slots.
+        return Sample, tuple(self)
+
 
 class Lease:
     """One batch for the length of a ``with`` block; made by :meth:`Server.lease`."""

@@ -31,9 +31,9 @@ def need(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module:
+        if error.name != module.partition(".")[0]:
             raise
-        raise UsageError(f"this needs the package {module}: pip install 'echo-shm[{extra}]'") from None
+        raise UsageError(f"this needs the package {error.name}: pip install 'echo-shm[{extra}]'") from None
 
 
 def console() -> "Console":

@@ -41,6 +41,11 @@ class Geometry(NamedTuple):
     detailed_metrics: bool
     reap_interval: float
 
+    @property
+    def capacity(self) -> int:
+        """Samples that the ring holds."""
+        return self.batch_size * self.num_batches
+
     def to_c(self, spec: Spec) -> Any:
         """An ``es_geometry``."""
         flags = lib.ES_FLAG_READY_ORDER if self.order == "ready" else 0
@@ -72,10 +77,6 @@ class Geometry(NamedTuple):
 
 
 # --- segments -----------------------------------------------------------------
-
-
-class _NoSegmentError(SegmentError):
-    """Nothing goes by the name."""
 
 
 class Segment:
@@ -132,7 +133,7 @@ class Segment:
             raise ValueError(
                 f"batch_size={geometry.batch_size}, num_buffers={geometry.num_batches}, "
                 f"max_producers={geometry.max_producers}, reap_interval={geometry.reap_interval} with "
-                f"{sum(leaf.nbytes for leaf in spec.leaves)} bytes a sample is out of range: "
+                f"{spec.sample_bytes} bytes a sample is out of range: "
                 "counts must be at least 1, batch_size at most 2**30, batch_size * num_buffers at most 2**32, "
                 "max_producers at most 60000"
             )
@@ -174,7 +175,9 @@ class Segment:
         try:
             shm = posix_ipc.SharedMemory(ipc_name(name), read_only=read_only)
         except posix_ipc.ExistentialError:
-            raise _NoSegmentError(f"no segment is named {name!r}: `echo-shm ls` lists those that exist") from None
+            raise SegmentError(
+                errno.ENOENT, f"no segment is named {name!r}: `echo-shm ls` lists those that exist"
+            ) from None
         except posix_ipc.PermissionsError:
             raise SegmentError(f"segment {name!r} belongs to another user") from None
         except (OSError, ValueError, posix_ipc.Error) as error:
@@ -322,10 +325,10 @@ def listing(name: str) -> Listing:
     segment, fault = None, ""
     try:
         segment = Segment.attach(name, read_only=True)
-    except _NoSegmentError:
-        fault = f"segment {name!r} is only a lock file: it is being made, or its creator died doing so"
     except SegmentError as error:
         fault = str(error)
+        if error.errno == errno.ENOENT:
+            fault = f"segment {name!r} is only a lock file: it is being made, or its creator died doing so"
     return Listing(
         name=name,
         locked=lib.es_locks_any(sidecar.locks) != 0,

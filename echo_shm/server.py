@@ -1,29 +1,25 @@
 """Learners: batches as zero-copy pytrees."""
 
-import errno
 import numbers
-import threading
-import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import optree
 
-from echo_shm._core import ffi, lib
+from echo_shm._core import lib
 from echo_shm.attachment import Attachment
-from echo_shm.client import Handle, SampleWriter, attach_segment
-from echo_shm.fast_path import compile_tree
-from echo_shm.metrics import SampleInfo
+from echo_shm.client import SampleWriter
+from echo_shm.errors import ConnectionClosedError
+from echo_shm.handle import Handle, attach_segment
 from echo_shm.protocols import Finishing, Transport
-from echo_shm.sample import Lease, Rest, Sample
+from echo_shm.sample import Lease, Sample
 from echo_shm.segment import Geometry, Segment
 from echo_shm.spawn import WorkerGroup
 from echo_shm.spec import Spec
-
-_NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
+from echo_shm.taker import Taker
 
 
 class Server:
@@ -38,12 +34,14 @@ class Server:
         max_producers: Producers that may be attached at a time.
         order: ``"fifo"``: batches come in the order of their positions, so one producer
             that stalls inside a send or reserve holds up what is behind it, once its batch is
-            next. ``"ready"``: such a batch is passed over until it is complete.
+            next. ``"ready"``: such a batch is passed over until it is complete. In either order the
+            ring stops ``num_buffers - 1`` batches later, when that batch's slots are needed again.
         detailed_metrics: Fill the histograms and claim counters of :class:`SampleInfo`; costs clock readings.
         writable: Batch arrays can be written to. Otherwise they are read-only.
         reap_interval: Seconds after which a waiting learner looks for dead producers, and at
             most which a producer's death holds up the batch that it was writing to.
-        num_drainers, producer_queue_size: Accepted for code written for id-echo, and ignored: nothing is queued or drained here.
+        num_drainers, producer_queue_size: Accepted for code written for id-echo, and
+            ignored: nothing is queued or drained here.
         pin_host_memory: Must be false.
 
     Raises:
@@ -53,7 +51,7 @@ class Server:
 
     A Server is a context manager: leaving it closes it. One is attached as a learner for as long as it
     is open; if its process is killed, what it had taken is delivered to another learner.
-    """  # noqa: E501
+    """
 
     def __init__(
         self,
@@ -64,7 +62,7 @@ class Server:
         *,
         name: str | None = None,
         max_producers: int = 1024,
-        order: str = "fifo",
+        order: Literal["fifo", "ready"] = "fifo",
         detailed_metrics: bool = False,
         writable: bool = False,
         reap_interval: float = 0.1,
@@ -74,6 +72,8 @@ class Server:
     ) -> None:
         if order not in ("fifo", "ready"):
             raise ValueError(f"order={order!r}: use 'fifo' or 'ready'")
+        if transport is not None and not (hasattr(transport, "start") and hasattr(transport, "shutdown")):
+            raise TypeError(f"a transport has start(handle) and shutdown(), got {type(transport).__name__}")
         if pin_host_memory:
             raise RuntimeError("pin_host_memory is not supported: copy batches with pinned staging buffers instead")
         for label, count in (
@@ -99,13 +99,13 @@ class Server:
         self._end = weakref.finalize(self, _end, self._ring, segment)
 
     @classmethod
-    def attach(cls, name_or_handle: str | Handle, example: Any = None, *, writable: bool = False) -> "Server":
+    def attach(cls, handle_or_name: Handle | str, example: Any = None, *, writable: bool = False) -> "Server":
         """Joins an existing ring as a further learner: each batch goes to exactly one.
 
         What a learner held that was killed is delivered again, to whoever asks next.
 
         Args:
-            name_or_handle: As for :class:`ShmClient`.
+            handle_or_name: As for :class:`ShmClient`.
             example: As for :class:`ShmClient`.
             writable: As for :class:`Server`.
 
@@ -113,7 +113,7 @@ class Server:
             SegmentError, SpecMismatchError: As for :class:`ShmClient`.
 
         """
-        segment = attach_segment(name_or_handle, example, caller="Server.attach")
+        segment = attach_segment(handle_or_name, example, caller="Server.attach")
         self = cls.__new__(cls)
         self._join(segment, None, writable)
         return self
@@ -127,24 +127,8 @@ class Server:
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER)
         self._ring = self._attachment.ring
         self._attachment.sweep()
-        self._spec = segment.spec
         self._writer = SampleWriter(self._attachment, None)
-        geometry = segment.geometry
-        self._batches = [
-            segment.array(
-                lib.es_leaf_offset(self._ring, i),
-                (geometry.num_batches, geometry.batch_size, *leaf.shape),
-                leaf.dtype,
-                writable=writable,
-            )
-            for i, leaf in enumerate(self._spec.leaves)
-        ]
-        self._unflatten = self._spec.treespec.unflatten
-        self._tree = compile_tree(self._spec, self._batches)
-        self._batch_size = geometry.batch_size
-        self._current: Sample | None = None
-        self._swapping = threading.Lock()
-        self._rest = Rest(self._ring, self._batches, self._batch_size, self._unflatten)
+        self._taker = Taker(self._attachment, writable)
 
     # -- what it is
 
@@ -156,7 +140,7 @@ class Server:
     @property
     def handle(self) -> Handle:
         """What another process of this user needs to attach; pickles."""
-        return Handle(self._segment.name, self._segment.uuid, self._spec.treespec)
+        return Handle(self._segment.name, self._segment.uuid, self._segment.spec.treespec)
 
     @property
     def batch_size(self) -> int:
@@ -166,7 +150,7 @@ class Server:
     @property
     def capacity(self) -> int:
         """Samples that the ring holds: ``batch_size * num_buffers``."""
-        return self._segment.geometry.batch_size * self._segment.geometry.num_batches
+        return self._segment.geometry.capacity
 
     @property
     def port(self) -> int:
@@ -195,8 +179,8 @@ class Server:
             ForkedError: Called in a child of the process that attached.
 
         """
-        self._release_current()
-        return self._hand_out(timeout, None, drop_last=True)
+        self._taker.release_current()
+        return self._taker.next_current(timeout, None, drop_last=True)
 
     def lease(self, timeout: float | None = None) -> Lease:
         """A context manager over one batch, for holding several at a time::
@@ -210,7 +194,7 @@ class Server:
             timeout: As for :meth:`sample`.
 
         """
-        return Lease(lambda snap: self._take(snap, timeout, None, drop_last=True), self._give_back)
+        return Lease(lambda snap: self._taker.take(snap, timeout, None, drop_last=True), self._taker.give_back)
 
     def dataset_iter(
         self, copy: bool = False, drop_last: bool = True, until: Finishing | None = None
@@ -228,110 +212,19 @@ class Server:
                 If it failed, its exception is raised.
 
         """
+        if until is not None and not (hasattr(until, "check") and hasattr(until, "finished")):
+            raise TypeError(f"until is a WorkerGroup, or has finished and check(); got {type(until).__name__}")
         while True:
-            self._release_current()
+            self._taker.release_current()
             if until is not None:
                 until.check()
-            sample = self._hand_out(None, until, drop_last)
+            sample = self._taker.next_current(None, until, drop_last)
             if sample is None:
                 return
             if copy:
                 sample = Sample(optree.tree_map(np.copy, sample.batch), sample.info)
-                self._release_current()
+                self._taker.release_current()
             yield sample
-
-    def _release_current(self) -> None:
-        current = self._current
-        if current is not None:
-            current.release()
-
-    def _hand_out(self, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
-        """Takes a batch as the current one."""
-        snap = ffi.new("es_snapshot *")
-        try:
-            sample = self._take(snap, timeout, until, drop_last)
-            with self._swapping:
-                before, self._current = self._current, sample
-        except BaseException:  # Ctrl-C, say, between the lease and the line that would have kept it
-            self._give_back(snap)
-            raise
-        if before is not None:
-            before.release()  # does nothing, unless another thread took it after we had released ours
-        return sample
-
-    def _give_back(self, snap: Any) -> None:
-        """Undoes the take that ``snap`` tells of, if it tells of one that nobody has made his own."""
-        if snap.length and not self._rest.holds(snap.batch, snap.round):
-            lib.es_return_batch(self._ring, snap.batch, snap.round)
-
-    def _take(self, snap: Any, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
-        index = lib.es_take(self._ring, 0, 0, snap)
-        if snap.sweep_due:
-            self._attachment.sweep()
-        if index >= 0 and snap.length == self._batch_size:
-            return self._full(index, snap)
-        return self._take_slowly(index, snap, timeout, until, drop_last)
-
-    def _full(self, index: int, snap: Any) -> Sample:
-        # What a named tuple's own __new__ does, without the call.
-        sample = tuple.__new__(Sample, (self._tree(index), SampleInfo(snap)))
-        sample._lease = (self._ring, index, snap.round)
-        return sample
-
-    def _take_slowly(
-        self, index: int, snap: Any, timeout: float | None, until: Finishing | None, drop_last: bool
-    ) -> Sample | None:
-        """Waits in slices, so that signals get through, the dead are looked for and ``until`` is asked."""
-        started = time.monotonic()
-        while True:
-            nanoseconds = 0
-            if index >= 0:
-                self._rest.add(index, snap)
-            elif index == lib.ES_ENDED:
-                # Unless somebody is dead whom nobody has reaped: what it held comes back.
-                if self._attachment.sweep() == 0:
-                    return self._rest.next(snap, drop_last)
-            elif index == lib.ES_EDETACHED:
-                return None
-            elif index not in _NOTHING_YET:
-                self._attachment.check(index)
-            elif until is not None and until.finished:
-                until.check()
-                return self._drain(snap, drop_last)
-            else:
-                nanoseconds = self._next_slice(started, timeout)
-            if until is not None:
-                until.check()
-            index = lib.es_take(self._ring, 0, nanoseconds, snap)
-            # First of all, for a batch waits here. A sweep that is due stays due at the next take.
-            if index >= 0 and snap.length == self._batch_size:
-                return self._full(index, snap)
-            if snap.sweep_due:
-                self._attachment.sweep()
-
-    def _next_slice(self, started: float, timeout: float | None) -> int:
-        """Nanoseconds to sleep before looking up; raises TimeoutError when the time is over."""
-        left = None if timeout is None else timeout - (time.monotonic() - started)
-        if left is not None and left <= 0:
-            snap = ffi.new("es_snapshot *")
-            lib.es_observe(self._ring, snap)
-            raise TimeoutError(
-                f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s; "
-                f"{snap.store_size} samples wait in it, and {snap.active_producers} producers are attached"
-            )
-        return self._attachment.slice_ns_within(left)
-
-    def _drain(self, snap: Any, drop_last: bool) -> Sample | None:
-        """What is left after ``until`` finished, on a ring that stays open."""
-        self._attachment.sweep()  # those that were killed, too, have left their slots
-        flags = lib.ES_TAKE_ANY_ORDER | (0 if drop_last else lib.ES_TAKE_SHORT)
-        while True:
-            index = lib.es_take(self._ring, flags, 0, snap)
-            if index < 0:
-                return self._rest.next(snap, drop_last)
-            if snap.length == self._batch_size:
-                return self._full(index, snap)
-            self._rest.add(index, snap)
 
     # -- putting samples in
 
@@ -347,7 +240,7 @@ class Server:
         fn: Callable[..., Any],
         n: int,
         *per_worker_args: Sequence[Any],
-        context: str = "spawn",
+        context: Literal["spawn", "forkserver", "fork"] = "spawn",
         restart: bool = False,
     ) -> WorkerGroup:
         """Starts n worker processes; worker i runs ``fn(client, args0[i], args1[i], ...)``, attached already.
@@ -355,16 +248,20 @@ class Server:
         Workers never outlive this process, however it ends.
 
         Args:
-            fn: A function that pickles: defined at the top level of a module.
+            fn: A function that pickles: defined at the top level of a module. What is typed
+                into a notebook or an interpreter does not reach a spawned worker.
             n: How many.
             per_worker_args: Sequences of n entries, one a worker.
-            context: multiprocessing's start method: "spawn", "forkserver" or "fork".
+            context: multiprocessing's start method. "spawn" and "forkserver" import the main
+                module anew, which therefore starts its work under ``if __name__ == "__main__":``.
             restart: Start a worker again, from the top of ``fn``, when a signal kills it.
 
         Returns:
             A :class:`WorkerGroup`; leaving its ``with`` block terminates what still runs.
 
         """
+        if self._attachment.ring_closed():
+            raise ConnectionClosedError(f"{self._attachment.what} is closed: workers could not send anything")
         return WorkerGroup(self.handle, fn, n, per_worker_args, context, restart)
 
     # -- beginning and end
@@ -391,10 +288,22 @@ class Server:
         if self._end is None:
             self._attachment.detach()
             return
-        if self._transport is not None and self._end.alive:
-            self._transport.shutdown()
-        self._end()
-        self._release_current()  # nothing is written to a closed ring: what it holds stays as it is
+        try:
+            if self._transport is not None and self._end.alive:
+                self._transport.shutdown()
+        finally:
+            self._end()
+            self._taker.release_current()  # nothing is written to a closed ring: what it holds stays as it is
+
+    def __repr__(self) -> str:
+        state = "open" if self._attachment.attached and not self._attachment.ring_closed() else "closed"
+        return f"<Server {self.name!r}, batches of {self.batch_size}, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Server belongs to its process: pickle server.handle, and attach there, ShmClient(handle) to send or "
+            "Server.attach(handle) to sample"
+        )
 
     def __enter__(self) -> "Server":
         return self

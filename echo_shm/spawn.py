@@ -19,8 +19,9 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-from echo_shm.client import Handle, ShmClient
+from echo_shm.client import ShmClient
 from echo_shm.errors import ConnectionClosedError, WorkerError
+from echo_shm.handle import Handle
 
 _log = logging.getLogger("echo_shm")
 
@@ -154,9 +155,16 @@ class WorkerGroup:
     def __init__(
         self, handle: Handle, fn: Callable[..., Any], n: int, args: Sequence[Sequence[Any]], context: str, restart: bool
     ) -> None:
-        if n < 1:
-            raise ValueError(f"n={n}: a group has at least 1 worker")
+        if not callable(fn):
+            raise TypeError(f"a worker runs a function, got {type(fn).__name__} {fn!r:.80}")
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise ValueError(f"n={n!r}: a group has a whole number of workers, at least 1")
         for position, values in enumerate(args):
+            if not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
+                raise TypeError(
+                    f"per-worker argument {position} is {type(values).__name__} {values!r:.80}; "
+                    "each argument is a sequence with one entry a worker"
+                )
             if len(values) != n:
                 raise ValueError(
                     f"per-worker argument {position} has {len(values)} entries for {n} workers; "
@@ -210,6 +218,10 @@ class WorkerGroup:
                     return True
                 _log.warning("worker %d was killed by signal %d", worker.number, -code)
             worker.exitcode = code
+            if self._has_failed(worker):
+                _log.warning(
+                    "worker %d failed: join(), or dataset_iter(until=workers), raises its exception", worker.number
+                )
             self._changed.notify_all()
             return False
 
@@ -258,7 +270,8 @@ class WorkerGroup:
                 error = pickle.loads(pickled)  # from our own child
         if isinstance(error, BaseException):
             raise error from RemoteTraceback(text)
-        detail = f"\n\n{text}" if text else "; if it printed a traceback, that is on stderr"
+        silent = ", before its function was called or from within; if it printed a traceback, that is on stderr"
+        detail = f"\n\n{text}" if text else silent
         raise WorkerError(f"worker {failed.number} exited with status {failed.exitcode}{detail}")
 
     def _has_failed(self, worker: _Worker) -> bool:

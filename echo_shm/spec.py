@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _MAX_DIMENSION = 2**62
 
-#: Extension dtypes that a schema may name: module → the names it may bring.
+#: The package whose dtypes a schema may name.
 _EXTENSION_MODULE = "ml_dtypes"
 
 
@@ -35,6 +35,11 @@ class Leaf(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of one sample of this leaf."""
         return self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"leaf {self.path}" if self.path else "the leaf"
 
     def __str__(self) -> str:
         return f"{self.path or 'the leaf'}: {self.dtype}{list(self.shape)}"
@@ -54,6 +59,11 @@ class Spec:
         self.treespec = treespec
         self.leaves = leaves
         self.schema = schema
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample."""
+        return sum(leaf.nbytes for leaf in self.leaves)
 
     @classmethod
     def from_example(cls, example: Any) -> "Spec":
@@ -141,16 +151,18 @@ class Spec:
         want = leaf.shape if shape is None else shape
         if isinstance(value, np.ndarray):
             if value.dtype != leaf.dtype or value.shape != want:
+                hint = f": use .astype({str(leaf.dtype)!r})" if value.shape == want else ""
                 raise SpecMismatchError(
-                    f"leaf {leaf.path or '()'}: got an array of {value.dtype}{list(value.shape)}, "
-                    f"expected {leaf.dtype}{list(want)}; nothing is cast or broadcast"
+                    f"{leaf.name}: got an array of {value.dtype}{list(value.shape)}, "
+                    f"expected {leaf.dtype}{list(want)}; nothing is cast or broadcast{hint}"
                 )
             # a subclass (a matrix, a masked array) must not bring its own idea of a copy
             return np.ascontiguousarray(value.view(np.ndarray)).reshape(want)
         if want == ():
             return self._from_scalar(leaf, value)
         raise SpecMismatchError(
-            f"leaf {leaf.path or '()'}: got {type(value).__name__}, expected a numpy array of {leaf.dtype}{list(want)}"
+            f"{leaf.name}: got {type(value).__name__}, expected a numpy array of {leaf.dtype}{list(want)}; "
+            "np.asarray(...) makes one"
         )
 
     @staticmethod
@@ -170,10 +182,10 @@ class Spec:
                     raise OverflowError("out of range")
                 return array
             except (OverflowError, ValueError) as error:
-                raise SpecMismatchError(f"leaf {leaf.path or '()'}: {value!r} is no {leaf.dtype}: {error}") from None
+                raise SpecMismatchError(f"{leaf.name}: {value!r} is no {leaf.dtype}: {error}") from None
         got = f"a numpy {value.dtype}" if isinstance(value, np.generic) else f"{type(value).__name__} {value!r:.40}"
         raise SpecMismatchError(
-            f"leaf {leaf.path or '()'}: got {got}, expected a scalar of {leaf.dtype}; nothing is cast: "
+            f"{leaf.name}: got {got}, expected a scalar of {leaf.dtype}; nothing is cast: "
             f"pass np.asarray(value, {str(leaf.dtype)!r})"
         )
 

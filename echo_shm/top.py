@@ -8,16 +8,13 @@ import psutil
 
 from echo_shm import screen, segment
 from echo_shm._core import lib
-from echo_shm.attachment import pid_namespace
+from echo_shm.attachment import find_process, pid_namespace
 from echo_shm.errors import SegmentError
 from echo_shm.metrics import Owner, RingView
 from echo_shm.sidecar import open_sidecar
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-#: Two readings of one process's start time differ by less than this (seconds).
-_START_TIME_SLACK = 2.0
 
 #: Lines of a screen that are not a producer's.
 _OTHER_LINES = 14
@@ -56,10 +53,9 @@ def _process_status(owner: Owner) -> str:
     """What psutil calls the state of the owner's process; ``""`` when there is no such process to be seen."""
     if owner.pid_namespace != pid_namespace():
         return ""
+    process = find_process(owner.pid, owner.start_time)
     with contextlib.suppress(psutil.Error):
-        process = psutil.Process(owner.pid)
-        if abs(process.create_time() - owner.start_time) <= _START_TIME_SLACK:
-            return str(process.status())
+        return str(process.status()) if process is not None else ""
     return ""
 
 
@@ -148,8 +144,8 @@ class Watch:
 
     def _figures(self) -> Any:
         snap, geometry = self._latest.snap, self.segment.geometry
-        capacity = geometry.batch_size * geometry.num_batches
-        leaf_bytes = sum(leaf.nbytes for leaf in self.segment.spec.leaves)
+        capacity = geometry.capacity
+        leaf_bytes = self.segment.spec.sample_bytes
         samples = self._rate("samples_inserted")
         dead = sum(state == "dead" for _, state in self._latest.owners)
         ring = _grid(2)

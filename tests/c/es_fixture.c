@@ -115,7 +115,7 @@ int fix_sweep(es_ring *by)
     es_identity id;
     int n = 0;
     for (int64_t i = es_next_dead(by, 0, &id); i >= 0; i = es_next_dead(by, (uint32_t)i + 1, &id), n++)
-        es_bury(by, (uint32_t)i);
+        es_reap(by, (uint32_t)i);
     return n;
 }
 

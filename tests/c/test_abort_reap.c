@@ -43,7 +43,7 @@ TEST(reap_reopens_the_claims_of_the_dead_alone)
     fix_die(f, dead);
     es_identity id;
     REQUIRE_EQ(es_next_dead(live, 0, &id), me);
-    CHECK_EQ(es_bury(live, me), 2);
+    CHECK_EQ(es_reap(live, me), 2);
     CHECK_EQ(fix_slot_word(live, 0), es_word(2, 0, ES_REOPEN));
     CHECK_EQ(fix_slot_word(live, 1), es_word(1, me, ES_COMMITTED));
     CHECK_EQ(fix_slot_word(live, 2), es_word(1, live->me, ES_CLAIMED));

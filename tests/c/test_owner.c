@@ -67,7 +67,7 @@ TEST(index_is_reused_only_after_its_sweep)
     CHECK_EQ(id.index, index);
     CHECK_EQ(id.role, ES_ROLE_PRODUCER);
     CHECK_EQ(register_producer(f, l), index + 1);
-    CHECK_EQ(es_bury(l, index), 1);
+    CHECK_EQ(es_reap(l, index), 1);
     CHECK_EQ(register_producer(f, l), index);
     CHECK_EQ(l->map.owners[index].samples, 0);
     CHECK_EQ(fix_slot_word(l, 1), es_word(1, 0, ES_REOPEN));
@@ -87,7 +87,7 @@ TEST(only_a_free_byte_is_death)
     CHECK_EQ(es_spare(l, p->me), ES_OK);
     REQUIRE_EQ(es_next_dead(l, p->me, &id), p->me);
     CHECK_EQ(es_next_dead(l, p->me + 1, &id), ES_EMPTY);
-    CHECK_EQ(es_bury(l, p->me), 0);
+    CHECK_EQ(es_reap(l, p->me), 0);
     CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY);
     fix_free(f);
 }
@@ -220,7 +220,7 @@ static int every_call_refuses(es_fix *f, es_ring *r)
     bad += es_release_batch(r, 0, 0) != ES_EFORK;
     bad += es_close_stream(r) != ES_EFORK;
     bad += es_next_dead(r, 0, &id) != ES_EFORK;
-    bad += es_bury(r, 0) != ES_EFORK;
+    bad += es_reap(r, 0) != ES_EFORK;
     bad += es_spare(r, 0) != ES_EFORK;
     bad += es_detach(r) != ES_EFORK;
     return bad;

@@ -114,7 +114,7 @@ def test_buffers_are_cycled(num_buffers):
     with Server(EXAMPLE, 3, num_buffers=num_buffers) as server:
         for k in range(5 * num_buffers + 1):
             if num_buffers == 1:
-                server._release_current()
+                server._taker.release_current()
             for i in range(3 * k, 3 * k + 3):
                 server.submit(row(i), timeout=5)
             assert acts(server.sample(5)) == [3 * k, 3 * k + 1, 3 * k + 2]
@@ -127,7 +127,7 @@ def test_sample_times_out(timeout):
     with Server(EXAMPLE, 2) as server:
         server.submit(row(0))
         started = time.monotonic()
-        with pytest.raises(TimeoutError, match=r"no batch of 2 samples .*1 samples wait.* 0 producers"):
+        with pytest.raises(TimeoutError, match=r"no batch of 2 samples .*samples in it: 1, producers attached: 0"):
             server.sample(timeout)
         assert time.monotonic() - started >= timeout
         server.submit(row(1))
@@ -141,7 +141,7 @@ def test_an_infinite_timeout_is_no_timeout(background):
         server.submit(row(1))
         assert acts(waiting.result()) == [1]
         sender = background(server.submit, row(2), float("inf"))
-        server._release_current()
+        server._taker.release_current()
         sender.result()
 
 
@@ -268,3 +268,58 @@ def test_submit_wants_the_example_exactly():
                 server.submit(wrong)
         with pytest.raises(TimeoutError):
             server.sample(0)
+
+
+def test_a_transport_that_fails_to_stop_leaves_nothing():
+    """close() ends the ring and unlinks the segment even when the transport's shutdown raises."""
+
+    class Broken:
+        def start(self, handle):
+            pass
+
+        def shutdown(self):
+            raise OSError("stuck")
+
+    server = Server(EXAMPLE, 1, transport=Broken())
+    with pytest.raises(OSError, match="stuck"):
+        server.close()
+    assert repr(server) == f"<Server {server.name!r}, batches of 1, closed>"
+    with pytest.raises(SegmentError, match="no segment"):
+        ShmClient(server.name)
+
+
+@pytest.mark.parametrize("transport", ["tcp", 5])
+def test_a_transport_must_be_one(transport):
+    """What cannot be started and shut down is refused at once."""
+    with pytest.raises(TypeError, match="start"):
+        Server(EXAMPLE, 1, transport=transport)
+
+
+def test_what_belongs_to_a_process_does_not_pickle():
+    """Pickling or copying a server or client says what to pass on instead; a sample becomes arrays of its own."""
+    with Server(EXAMPLE, 1) as server, ShmClient(server.handle) as client:
+        for refused in (server, client):
+            with pytest.raises(TypeError, match="pickle server.handle"):
+                pickle.dumps(refused)
+            with pytest.raises(TypeError, match="pickle server.handle"):
+                copy.copy(refused)
+        assert repr(client) == f"<ShmClient of {server.name!r}, open>"
+        server.submit(EXAMPLE)
+        kept = copy.deepcopy(server.sample())
+        assert optree.tree_all(optree.tree_map(lambda a: a.flags.owndata, kept.batch))
+        kept.release()
+
+
+def test_spawn_on_a_closed_ring():
+    """Workers that could not send anything are not started."""
+    server = Server(EXAMPLE, 1)
+    server.close()
+    with pytest.raises(ConnectionClosedError, match="closed"):
+        server.spawn(print, 1)
+
+
+@pytest.mark.parametrize(("fn", "n", "args"), [("print", 1, ()), (print, "2", ()), (print, 2, (5,)), (print, 1, ({1},))])
+def test_spawn_says_what_it_takes(fn, n, args):
+    """A function, a whole number, sequences: anything else is refused before a process starts."""
+    with Server(EXAMPLE, 1) as server, pytest.raises((TypeError, ValueError), match=r"worker|sequence"):
+        server.spawn(fn, n, *args)

@@ -139,7 +139,7 @@ def test_other_threads_run_during_a_wait(background, eventually, what):
             sys.setswitchinterval(before)
         if what == "send":
             assert server.sample(30) is not None
-            server._release_current()
+            server._taker.release_current()
         else:
             client.send(EXAMPLE)
         waiting.result()

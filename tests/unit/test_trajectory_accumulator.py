@@ -53,9 +53,9 @@ def test_too_many_rows():
     """One add more than a timescale has rows is an IndexError that names it, its size and the index."""
     accumulator = TrajectoryAccumulator(EXAMPLE)
     fill(accumulator)
-    with pytest.raises(IndexError, match=r"'steps' has 3 slots.*index 3"):
+    with pytest.raises(IndexError, match=r"'steps' is full, with 3 added"):
         accumulator.add("steps", step(3))
-    with pytest.raises(IndexError, match=r"'final' has 1 slots.*index 1"):
+    with pytest.raises(IndexError, match=r"'final' is full, with 1 added"):
         accumulator.add("final", {"obs": [[0, 0]]})
 
 
@@ -81,7 +81,7 @@ def test_build_aliases_the_buffers():
 
 def test_unknown_timescales():
     """A KeyError names what was asked for and what there is."""
-    with pytest.raises(KeyError, match=r"Unknown timescale 'step'.*'steps', 'final', 'episode'"):
+    with pytest.raises(KeyError, match=r"no timescale is called 'step'.*'steps', 'final', 'episode'"):
         TrajectoryAccumulator(EXAMPLE).add("step", step(0))
 
 
@@ -97,13 +97,13 @@ def test_a_wrong_structure():
 @pytest.mark.parametrize("example", [[np.zeros(3)], np.zeros(3), None, (("a", np.zeros(3)),)])
 def test_the_example_is_a_dict(example):
     """Timescales are the keys of a dict, nothing else."""
-    with pytest.raises(TypeError, match="timescale names as top-level keys"):
+    with pytest.raises(TypeError, match="must be a dict of timescales"):
         TrajectoryAccumulator(example)
 
 
 @pytest.mark.parametrize(
     ("part", "message"),
-    [({}, "'t' has no array leaves"), ({"a": np.zeros(3), "b": np.zeros(4)}, r"same leading dimension \(got \[3, 4\]")],
+    [({}, "'t' has no arrays"), ({"a": np.zeros(3), "b": np.zeros(4)}, r"different numbers of rows, \[3, 4\]")],
 )
 def test_timescales_are_checked(part, message):
     """A timescale needs leaves that agree on their number of rows."""
@@ -128,3 +128,19 @@ def test_a_built_tree_is_a_sample():
         fill(accumulator)
         server.submit(accumulator.build())
         assert server.sample(1).batch["steps"]["act"].tolist() == [[0, 1, 2]]
+
+
+def test_leaves_are_arrays():
+    """A leaf of the example that is no array is named."""
+    with pytest.raises(TypeError, match=r"example\['t'\]\['a'\] must be a numpy array, got float"):
+        TrajectoryAccumulator({"t": {"a": 1.0}})
+
+
+def test_wrong_shapes_add_nothing():
+    """A wrong shape is named with its timescale and leaf, and does not count as added."""
+    accumulator = TrajectoryAccumulator({"t": {"a": np.zeros((2, 3))}})
+    with pytest.raises(ValueError, match=r"\['t'\]\['a'\]: got shape \[4\], expected \[1, 3\]"):
+        accumulator.add("t", {"a": np.ones(4)})
+    accumulator.add("t", {"a": np.ones(3)})
+    accumulator.add("t", {"a": np.full(3, 2.0)})
+    assert accumulator.build()["t"]["a"].tolist() == [[1.0] * 3, [2.0] * 3]

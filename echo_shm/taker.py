@@ -1,0 +1,137 @@
+"""How a learner waits for a batch: in slices, sweeping up after the dead, to the end of a stream."""
+
+import errno
+import threading
+import time
+from typing import Any
+
+from echo_shm._core import ffi, lib
+from echo_shm.attachment import Attachment
+from echo_shm.fast_path import compile_tree
+from echo_shm.metrics import SampleInfo
+from echo_shm.protocols import Finishing
+from echo_shm.sample import Rest, Sample
+
+_NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
+
+
+class Taker:
+    """Takes batches through a learner's attachment. Threads may share it."""
+
+    def __init__(self, attachment: Attachment, writable: bool) -> None:
+        self._attachment = attachment
+        self._ring = attachment.ring
+        segment, geometry = attachment.segment, attachment.segment.geometry
+        spec, self._batch_size = segment.spec, geometry.batch_size
+        # One array a leaf, (num_buffers, batch_size, *leaf.shape): a batch is an index away.
+        batches = [
+            segment.array(
+                lib.es_leaf_offset(self._ring, i),
+                (geometry.num_batches, geometry.batch_size, *leaf.shape),
+                leaf.dtype,
+                writable=writable,
+            )
+            for i, leaf in enumerate(spec.leaves)
+        ]
+        self._tree = compile_tree(spec, batches)
+        self._rest = Rest(self._ring, batches, self._batch_size, spec.treespec.unflatten)
+        self._current: Sample | None = None
+        self._swapping = threading.Lock()
+
+    def release_current(self) -> None:
+        """Releases what :meth:`next_current` handed out last."""
+        current = self._current
+        if current is not None:
+            current.release()
+
+    def next_current(self, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
+        """Takes a batch as the current one, in place of the one before."""
+        snap = ffi.new("es_snapshot *")
+        try:
+            sample = self.take(snap, timeout, until, drop_last)
+            with self._swapping:
+                before, self._current = self._current, sample
+        except BaseException:  # Ctrl-C, say, between the lease and the line that would have kept it
+            self.give_back(snap)
+            raise
+        if before is not None:
+            before.release()  # does nothing, unless another thread took it after we had released ours
+        return sample
+
+    def give_back(self, snap: Any) -> None:
+        """Undoes the take that ``snap`` tells of, if it tells of one that nobody has made his own."""
+        if snap.length and not self._rest.holds(snap.batch, snap.round):
+            lib.es_return_batch(self._ring, snap.batch, snap.round)
+
+    def take(self, snap: Any, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
+        """Takes a batch: a Sample, or None at the end.
+
+        ``snap`` is a fresh ``es_snapshot``. When an exception comes, :meth:`give_back` finds in it what was leased.
+        """
+        index = lib.es_take(self._ring, 0, 0, snap)
+        if snap.sweep_due:
+            self._attachment.sweep()
+        if index >= 0 and snap.length == self._batch_size:
+            return self._full(index, snap)
+        return self._take_slowly(index, snap, timeout, until, drop_last)
+
+    def _full(self, index: int, snap: Any) -> Sample:
+        # What a named tuple's own __new__ does, without the call.
+        sample = tuple.__new__(Sample, (self._tree(index), SampleInfo(snap)))
+        sample._lease = (self._ring, index, snap.round)
+        return sample
+
+    def _take_slowly(
+        self, index: int, snap: Any, timeout: float | None, until: Finishing | None, drop_last: bool
+    ) -> Sample | None:
+        """Waits in slices, so that signals get through, the dead are looked for and ``until`` is asked."""
+        started = time.monotonic()
+        while True:
+            nanoseconds = 0
+            if index >= 0:
+                self._rest.add(index, snap)
+            elif index == lib.ES_ENDED:
+                # Unless somebody is dead whom nobody has reaped: what it held comes back.
+                if self._attachment.sweep() == 0:
+                    return self._rest.next(snap, drop_last)
+            elif index == lib.ES_EDETACHED:
+                return None
+            elif index not in _NOTHING_YET:
+                self._attachment.check(index)
+            elif until is not None and until.finished:
+                until.check()
+                return self._drain(snap, drop_last)
+            else:
+                nanoseconds = self._next_slice(started, timeout)
+            if until is not None:
+                until.check()
+            index = lib.es_take(self._ring, 0, nanoseconds, snap)
+            # First of all, for a batch waits here. A sweep that is due stays due at the next take.
+            if index >= 0 and snap.length == self._batch_size:
+                return self._full(index, snap)
+            if snap.sweep_due:
+                self._attachment.sweep()
+
+    def _next_slice(self, started: float, timeout: float | None) -> int:
+        """Nanoseconds to sleep before looking up; raises TimeoutError when the time is over."""
+        left = None if timeout is None else timeout - (time.monotonic() - started)
+        if left is not None and left <= 0:
+            snap = ffi.new("es_snapshot *")
+            lib.es_observe(self._ring, snap)
+            raise TimeoutError(
+                f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s; "
+                f"samples in it: {snap.store_size}, producers attached: {snap.active_producers}"
+            )
+        return self._attachment.slice_ns_within(left)
+
+    def _drain(self, snap: Any, drop_last: bool) -> Sample | None:
+        """What is left after ``until`` finished, on a ring that stays open."""
+        self._attachment.sweep()  # those that were killed, too, have left their slots
+        flags = lib.ES_TAKE_ANY_ORDER | (0 if drop_last else lib.ES_TAKE_SHORT)
+        while True:
+            index = lib.es_take(self._ring, flags, 0, snap)
+            if index < 0:
+                return self._rest.next(snap, drop_last)
+            if snap.length == self._batch_size:
+                return self._full(index, snap)
+            self._rest.add(index, snap)
