@@ -1,24 +1,28 @@
+#define _GNU_SOURCE /* nanosleep */
 /* The roof: entry checks, and the ring, the copies and the owners put together. */
 #include "es_api.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "es_copy.h"
 #include "es_ring.h"
 
 /* --- segments -------------------------------------------------------------- */
 
-void es_describe(const void *base, es_geometry *geo, uint8_t *uuid, int64_t *pid, int64_t *created_ns, void *schema)
+void es_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid, int64_t *created_ns,
+                 void *schema, uint64_t room)
 {
     const es_header *hdr = base;
     *geo = hdr->geometry;
     memcpy(uuid, hdr->uuid, sizeof hdr->uuid);
     *pid = hdr->creator_pid;
     *created_ns = hdr->created_ns;
-    if (schema != NULL)
-        memcpy(schema, (const uint8_t *)base + hdr->offsets.schema, geo->schema_size);
+    /* Whoever can write the segment may change these after es_check(). */
+    uint64_t at = hdr->offsets.schema, bytes = geo->schema_size < room ? geo->schema_size : room;
+    if (bytes > 0 && at <= size && bytes <= size - at)
+        memcpy(schema, (const uint8_t *)base + at, bytes);
 }
 
 uint32_t es_creator_byte(void)
@@ -39,6 +43,7 @@ es_ring *es_open(void *base, uint64_t size, es_locks *locks, int poison, int *er
     r->scan = calloc(r->map.num_batches, sizeof *r->scan);
     r->held = calloc(r->map.num_batches, sizeof *r->held);
     pthread_mutex_init(&r->look_lock, NULL);
+    pthread_mutex_init(&r->partial_lock, NULL);
     if (r->scan == NULL || r->held == NULL) {
         *error = -ENOMEM;
         es_free(r);
@@ -58,6 +63,7 @@ void es_free(es_ring *r)
     if (r == NULL)
         return;
     pthread_mutex_destroy(&r->look_lock);
+    pthread_mutex_destroy(&r->partial_lock);
     es_map_free(&r->map);
     free(r->scan);
     free(r->held);
@@ -98,9 +104,10 @@ int es_detach(es_ring *r)
     if (!atomic_compare_exchange_strong(&r->detached, &no, 1))
         return ES_EDETACHED;
     /* A thread that sleeps in here looks at detached when woken. */
+    const struct timespec nap = {.tv_nsec = 50000};
     while (atomic_load(&r->busy) != 0) {
         es_wake_everybody(r);
-        sched_yield();
+        nanosleep(&nap, NULL);
     }
     release_all(r);
     es_leave_claims(r);

@@ -21,8 +21,10 @@ uint64_t es_segment_size(const es_geometry *geo, const uint64_t *leaf_sizes);
 int es_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes, const void *schema,
               const uint8_t *uuid, int64_t pid, int64_t created_ns);
 int es_check(const void *base, uint64_t size);
-/* What a segment that passed es_check() says of itself. schema: room for geometry.schema_size bytes, or NULL. */
-void es_describe(const void *base, es_geometry *geo, uint8_t *uuid, int64_t *pid, int64_t *created_ns, void *schema);
+/* What a segment that passed es_check() says of itself. schema gets the first room
+ * bytes of its schema, which has geometry.schema_size. */
+void es_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid, int64_t *created_ns,
+                 void *schema, uint64_t room);
 /* The byte of the lock file that a segment's creator holds; owners' bytes lie below it. */
 uint32_t es_creator_byte(void);
 
@@ -85,13 +87,14 @@ int es_reset_histograms(es_ring *r);
 /* --- the dead, and looking on ---------------------------------------------- */
 
 /* The next owner at or above from that is dead by its lock byte, which is now
- * held: finish with es_reap() or es_spare(). ES_EMPTY ends the sweep. */
+ * held, as id->index says: finish with es_settle(). ES_EMPTY ends the sweep. */
 int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id);
-int64_t es_reap(es_ring *r, uint32_t index);
-int es_spare(es_ring *r, uint32_t index);
+/* Reaps the owner that es_next_dead() found, and returns the slots re-opened, or
+ * lets go of its byte. ES_EMPTY when that was done already. */
+int64_t es_settle(es_ring *r, es_identity *dead, int reap);
 /* Registered owners, dead ones not yet reaped included, from index from on, one a call: the index, or ES_EMPTY. */
 int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info);
-/* The next claimed slot at or above from: its index and word, or ES_EMPTY. The
+/* The next slot at or above from that somebody has claimed, or holds: its index and word, or ES_EMPTY. The
  * word names the owner, and changes with every claim. */
 int64_t es_next_claim(es_ring *r, uint64_t from, uint64_t *word);
 uint32_t es_claim_owner(uint64_t word);

@@ -35,7 +35,8 @@ static uint64_t turn_words(es_ring *r, uint32_t from, uint32_t owner, uint32_t t
     for (uint64_t q = 0; q < m->capacity; q++) {
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
         if (es_state(w) == from && (from != ES_HELD || es_word_owner(w) == r->me) && filling(r, q, w))
-            /* SYNC slot-claim: acq_rel; a producer's claim of the hole, or its commit, wins or loses here. */
+            /* SYNC slot-claim, slot-reopen: acq_rel; a producer's claim of the hole, or its
+             * commit, wins or loses here; what was held becomes a hole. */
             n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_lap(w), owner, to),
                                                          memory_order_acq_rel, memory_order_relaxed);
     }
@@ -57,6 +58,7 @@ static void turn_positions(es_ring *r, uint64_t limit, uint32_t owner, uint32_t 
             uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
             if (es_round(b) < round)
                 return;
+            /* SYNC slot-claim: acq_rel, as a claim. */
             if (es_round(b) > round || es_state(b) != ES_FILL || es_lap(w) != round ||
                 !atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(round + 1, owner, state),
                                                          memory_order_acq_rel, memory_order_relaxed))
@@ -93,27 +95,54 @@ static bool claims_open(es_ring *r)
     for (uint64_t q = 0; q < r->map.capacity; q++) {
         uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_acquire);
         uint32_t state = es_state(w);
-        if (state == ES_CLAIMED || state == ES_REOPEN || (state == ES_HELD && filling(r, q, w)))
+        if ((state == ES_CLAIMED || state == ES_REOPEN || state == ES_HELD) && filling(r, q, w))
             return true;
     }
     return false;
 }
 
-/* Whether another learner holds a batch, which comes back if it is dead and not
- * reaped yet, while this one holds none: two that each keep a lease do not wait
- * for one another. */
-static bool must_await_others(es_ring *r)
+/* Whether batch word w is leased through this attachment, and no thread of it is about to end that. */
+static bool leased_here(es_ring *r, uint64_t j, uint64_t w)
 {
-    bool others = false;
-    for (uint64_t j = 0; j < r->map.num_batches; j++) {
-        uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_acquire);
-        if (es_state(w) != ES_LEASED)
-            continue;
-        if (es_word_owner(w) == r->me)
+    return es_state(w) == ES_LEASED && es_word_owner(w) == r->me && r->held[j] == es_round(w) + 1;
+}
+
+/* Whether all slots of a batch that is being filled are sealed, or beyond the tail. */
+static bool holds_nothing(es_ring *r, uint64_t j, uint64_t round, uint64_t tail)
+{
+    es_map *m = &r->map;
+    for (uint64_t q = j * m->batch_size; q < (j + 1) * m->batch_size; q++) {
+        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
+        if (es_lap(w) > round ? es_state(w) != ES_SEALED : round * m->capacity + q < tail)
             return false;
-        others = true;
     }
-    return others;
+    return true;
+}
+
+/* Whether nothing can come any more. Retired, leased here and sealed throughout
+ * are for ever on a closed ring, so one look at each batch is enough, whoever
+ * takes, gives back or dies meanwhile. A batch that another learner leased comes
+ * back if that is dead and not reaped yet; but two learners that each kept a
+ * lease and waited for the other's would wait for ever, so who holds one does not. */
+static bool nothing_left(es_ring *r, bool patient)
+{
+    es_map *m = &r->map;
+    bool mine = false, others = false, left = false;
+    uint64_t tail = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed);
+    pthread_mutex_lock(&r->look_lock);
+    for (uint64_t j = 0; j < m->num_batches && !left; j++) {
+        /* SYNC batch-release, batch-take: acquire. */
+        uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
+        mine = mine || leased_here(r, j, w);
+        others = others || (es_state(w) == ES_LEASED && !leased_here(r, j, w));
+        left = es_state(w) == ES_FILL && !holds_nothing(r, j, es_round(w), tail);
+    }
+    pthread_mutex_unlock(&r->look_lock);
+    if (left || (patient && others && !mine))
+        return false;
+    /* Last: a release that crossed the close may have opened space at the tail. */
+    uint64_t b = atomic_load_explicit(&m->batches[tail / m->batch_size % m->num_batches].word, memory_order_acquire);
+    return es_round(b) < tail / m->capacity;
 }
 
 int64_t es_finish(es_ring *r, uint32_t flags)
@@ -122,20 +151,24 @@ int64_t es_finish(es_ring *r, uint32_t flags)
     turn_positions(r, UINT64_MAX, 0, ES_SEALED);
     alarm_counts(r); /* again: a release that crossed the close has zeroed one */
     bool open = claims_open(r);
-    uint64_t closed_ns = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed);
-    bool patient = es_now_ns() - closed_ns < ES_PATIENCE_NS;
+    uint64_t closed_ns = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed), now = es_now_ns();
+    bool patient = now < closed_ns || now - closed_ns < ES_PATIENCE_NS;
     if (open && !patient) {
         turn_words(r, ES_CLAIMED, 0, ES_SEALED);
         open = claims_open(r);
     }
+    /* Everywhere, whatever returned_seq says: a reaper may have died between a batch and that. */
+    pthread_mutex_lock(&r->look_lock);
+    r->seen_returned = UINT64_MAX;
+    pthread_mutex_unlock(&r->look_lock);
     /* The claims that were open have been committed or sealed: perhaps a full batch now. */
     int64_t rc = es_look(r, flags);
     if (rc != ES_EMPTY || open)
         return rc;
     rc = es_look(r, flags | ES_TAKE_SHORT);
-    if (rc != ES_EMPTY || (patient && must_await_others(r)))
+    if (rc != ES_EMPTY)
         return rc;
-    return ES_ENDED;
+    return nothing_left(r, patient) ? ES_ENDED : ES_EMPTY;
 }
 
 /* --- open ------------------------------------------------------------------ */
@@ -157,6 +190,7 @@ static uint64_t help_tail_to_the_end(es_ring *r)
 static int64_t lease_partial(es_ring *r, uint64_t j)
 {
     es_map *m = &r->map;
+    /* SYNC batch-release: acquire. */
     uint64_t b = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
     uint64_t lap = es_round(b) + 1, held = 0;
     if (es_state(b) != ES_FILL)
@@ -197,21 +231,26 @@ static void let_go(es_ring *r)
     /* SYNC reopen-seq: release; after the words. */
     atomic_fetch_add_explicit(&r->map.hdr->reopen_seq, 1, memory_order_release);
     es_wake_producers(r);
+    /* On a closed ring a learner may wait for these slots, to seal them. */
+    if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0)
+        es_wake_learners(r);
 }
 
 int es_give_back(es_ring *r, uint64_t j, uint64_t round)
 {
     if (!es_end_lease(r, j, round))
         return ES_ESTALE;
+    pthread_mutex_lock(&r->partial_lock);
     pthread_mutex_lock(&r->look_lock);
     r->scan[j].lap = 0; /* of a partial batch, the held slots that it counts are let go of */
     pthread_mutex_unlock(&r->look_lock);
     es_sub(&r->map.hdr->totals.batches_taken, 1);
     /* SYNC batch-take: release; whoever takes it next sees what we saw. */
-    atomic_store_explicit(&r->map.batches[j].word, es_word(round, 0, ES_FILL), memory_order_release);
+    atomic_store_explicit(&r->map.batches[j].word, es_word(round, ES_GIVEN_BACK, ES_FILL), memory_order_release);
     /* SYNC returned-seq: release; after the word: it may lie below head. */
     atomic_fetch_add_explicit(&r->map.hdr->returned_seq, 1, memory_order_release);
     let_go(r);
+    pthread_mutex_unlock(&r->partial_lock);
     es_wake_learners(r);
     return ES_OK;
 }
@@ -219,11 +258,13 @@ int es_give_back(es_ring *r, uint64_t j, uint64_t round)
 int64_t es_take_partial(es_ring *r)
 {
     es_map *m = &r->map;
+    pthread_mutex_lock(&r->partial_lock);
     uint64_t tail = help_tail_to_the_end(r), into = tail % m->batch_size;
     turn_words(r, ES_REOPEN, r->me, ES_HELD);
     turn_positions(r, into == 0 ? tail : tail - into + m->batch_size, r->me, ES_HELD);
     int64_t rc = lease_some_partial(r);
     let_go(r);
+    pthread_mutex_unlock(&r->partial_lock);
     if (rc >= 0)
         es_account_take(r, (uint64_t)rc);
     return rc;

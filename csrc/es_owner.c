@@ -208,6 +208,7 @@ int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id)
     uint32_t end = learner ? ES_MAX_LEARNERS : map->num_owners;
     for (uint32_t i = first; i < end; i++) {
         es_owner *owner = &map->owners[i];
+        /* SYNC owner-free: acquire, here and again below; the sweep of the last owner is visible. */
         if (atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_FREE)
             continue;
         int rc = es_locks_try(locks, i);

@@ -17,7 +17,9 @@ static void give_back_leases(es_ring *r, uint32_t index)
         /* A CAS, although nobody else may write a dead learner's lease: a segment
          * that is scribbled on must not gain a second delivery here. */
         if (es_state(w) == ES_LEASED && es_word_owner(w) == index &&
-            atomic_compare_exchange_strong_explicit(&m->batches[j].word, &w, es_word(es_round(w), 0, ES_FILL),
+            /* SYNC batch-take: acq_rel. */
+            atomic_compare_exchange_strong_explicit(&m->batches[j].word, &w,
+                                                    es_word(es_round(w), ES_GIVEN_BACK, ES_FILL),
                                                     memory_order_acq_rel, memory_order_relaxed))
             es_sub(&m->hdr->totals.batches_taken, 1);
     }
@@ -45,7 +47,7 @@ static int64_t reopen_claims(es_ring *r, uint32_t index)
     int64_t n = 0;
     for (uint64_t q = 0; q < m->capacity; q++) {
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
-        /* SYNC slot-reopen: release; acquires the dead owner's last word, and pairs with claim_hole(). */
+        /* SYNC slot-reopen: acq_rel; acquires the dead owner's last word, and pairs with claim_hole(). */
         if (is_claim_of(m, q, w, index))
             n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_lap(w), 0, ES_REOPEN),
                                                          memory_order_acq_rel, memory_order_relaxed);

@@ -2,7 +2,7 @@
  *
  * Who writes: slot words, by CAS: any producer to CLAIMED; then the claimant
  * alone to COMMITTED or REOPEN, unless it dies (es_reap.c) or the ring closes
- * (es_take.c). tail: anyone, +1, a hint.
+ * (es_end.c). tail: anyone, +1, a hint.
  *
  * Who dies, and what then:
  *   before the claim's CAS      nothing happened
@@ -146,7 +146,7 @@ void es_wake_learners(es_ring *r)
      * the flag of another one. */
     if (atomic_exchange_explicit(&hdr->learner_sleeps, 0, memory_order_acq_rel) == 0)
         return;
-    /* SYNC ready-seq: release; pairs with the acquire before parking. */
+    /* SYNC ready-seq: acq_rel; pairs with the acquire before parking. */
     atomic_fetch_add_explicit(&hdr->ready_seq, 1, memory_order_acq_rel);
     es_wake_all(&hdr->ready_seq);
     es_add(&hdr->totals.notify_count, 1);
@@ -159,7 +159,7 @@ void es_wake_producers(es_ring *r)
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_exchange_explicit(&hdr->producers_sleep, 0, memory_order_acq_rel) == 0)
         return;
-    /* SYNC space-seq: release; pairs with the acquire before parking. */
+    /* SYNC space-seq: acq_rel; pairs with the acquire before parking. */
     atomic_fetch_add_explicit(&hdr->space_seq, 1, memory_order_acq_rel);
     es_wake_all(&hdr->space_seq);
 }
@@ -167,6 +167,7 @@ void es_wake_producers(es_ring *r)
 void es_wake_everybody(es_ring *r)
 {
     es_header *hdr = r->map.hdr;
+    /* SYNC ready-seq, space-seq: acq_rel. */
     atomic_fetch_add_explicit(&hdr->ready_seq, 1, memory_order_acq_rel);
     es_wake_all(&hdr->ready_seq);
     atomic_fetch_add_explicit(&hdr->space_seq, 1, memory_order_acq_rel);

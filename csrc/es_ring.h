@@ -39,8 +39,9 @@ typedef struct es_ring {
     _Atomic uint64_t wait_ns;      /* slept since the last batch taken */
     _Atomic uint64_t last_sweep_ns;
 
-    pthread_mutex_t look_lock; /* guards the rest; never held while sleeping */
-    uint64_t seen_returned;    /* returned_seq as of the last full scan that saw nothing below head */
+    pthread_mutex_t partial_lock; /* one partial take at a time: HELD names the attachment, not the thread */
+    pthread_mutex_t look_lock;    /* guards the rest; never held while sleeping */
+    uint64_t seen_returned;       /* returned_seq as of the last full scan that saw no batch given back */
     es_scan *scan;             /* one per physical batch */
     uint64_t *held;            /* lap of the lease held on each physical batch, or 0 */
 } es_ring;

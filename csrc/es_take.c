@@ -90,23 +90,23 @@ static int64_t look_from_head(es_ring *r, uint32_t flags)
 }
 
 /* Every unleased batch, smallest number first, its number taken from its word.
- * *lowest is the smallest number that was seen. */
-static int64_t look_everywhere(es_ring *r, uint32_t flags, uint64_t *lowest)
+ * *given_back: whether any of them was leased before and came back. */
+static int64_t look_everywhere(es_ring *r, uint32_t flags, bool *given_back)
 {
     es_map *m = &r->map;
-    *lowest = UINT64_MAX;
+    *given_back = false;
     for (uint64_t from = 0;;) {
         uint64_t best = UINT64_MAX, best_word = 0;
         for (uint64_t j = 0; j < m->num_batches; j++) {
+            /* SYNC batch-release, batch-take: acquire. */
             uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
             uint64_t k = es_round(w) * m->num_batches + j;
+            *given_back = *given_back || (es_state(w) == ES_FILL && es_word_owner(w) != 0);
             if (es_state(w) == ES_FILL && k >= from && k < best) {
                 best = k;
                 best_word = w;
             }
         }
-        if (best < *lowest)
-            *lowest = best;
         if (best == UINT64_MAX)
             return ES_EMPTY;
         if (takeable(r, best % m->num_batches, es_round(best_word) + 1, flags))
@@ -123,13 +123,14 @@ static int64_t look_locked(es_ring *r, uint32_t flags)
         /* SYNC returned-seq: acquire; pairs with es_reap(): the FILL words are visible. */
         uint32_t seq = atomic_load_explicit(&r->map.hdr->returned_seq, memory_order_acquire);
         bool everywhere = seq != r->seen_returned;
-        uint64_t lowest = 0;
-        int64_t rc = everywhere ? look_everywhere(r, flags, &lowest) : look_from_head(r, flags);
+        bool given_back = false;
+        int64_t rc = everywhere ? look_everywhere(r, flags, &given_back) : look_from_head(r, flags);
         if (rc == ES_AGAIN)
             continue;
-        /* Looks from head will do again once nothing lies below it. What came back may
-         * stay there for a while: a partial lease of the dead is incomplete. */
-        if (everywhere && lowest >= atomic_load_explicit(&r->map.hdr->head, memory_order_acquire))
+        /* Looks from head will do again once no batch is there that came back: it may
+         * lie below head, now or after the late step of a learner that saw its lease,
+         * and stay there for a while: a partial lease of the dead is incomplete. */
+        if (everywhere && !given_back)
             r->seen_returned = seq;
         return rc;
     }
@@ -194,6 +195,7 @@ int es_release(es_ring *r, uint64_t j, uint64_t round)
     /* Before the word: afterwards it would erase the next lap's commits. */
     atomic_store_explicit(&b->count, 0, memory_order_relaxed);
     es_add(&r->map.hdr->totals.batches_released, 1);
+    /* SYNC closed: acquire. */
     bool closed = atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
     /* SYNC batch-release: release; our reads of the slots, and the count above, come
      * before any claim of the next lap. A closed ring opens no new space: the
@@ -201,7 +203,8 @@ int es_release(es_ring *r, uint64_t j, uint64_t round)
     atomic_store_explicit(&b->word, closed ? es_word(round, 0, ES_RETIRED) : es_word(round + 1, 0, ES_FILL),
                           memory_order_release);
     es_wake_producers(r);
-    if (closed)
+    /* Anew, after that one's fence: the close may have crossed us. */
+    if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0)
         es_wake_learners(r); /* one that waits for this, the last lease */
     return ES_OK;
 }

@@ -31,6 +31,9 @@ enum es_result {
 
 enum es_role { ES_ROLE_LEARNER = 1, ES_ROLE_PRODUCER = 2 };
 
+/* An owner index that no owner has. */
+enum es_owner_index { ES_NOBODY = 0x7fffffff };
+
 /* Segment flags, fixed at creation. */
 enum es_flag { ES_FLAG_READY_ORDER = 1, ES_FLAG_DETAILED = 2 };
 

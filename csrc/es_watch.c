@@ -9,6 +9,7 @@ int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id)
         return ES_EFORK;
     if (r->locks == NULL)
         return ES_EREADONLY;
+    id->index = ES_NOBODY;
     if (from == 0)
         atomic_store_explicit(&r->last_sweep_ns, es_now_ns(), memory_order_relaxed);
     int64_t index = es_owner_next_dead(&r->map, r->locks, from);
@@ -19,19 +20,33 @@ int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id)
     return index;
 }
 
-int es_spare(es_ring *r, uint32_t index)
+int64_t es_settle(es_ring *r, es_identity *dead, int reap)
 {
+    uint32_t index = dead->index;
     if (r->fork_generation != es_fork_generation())
         return ES_EFORK;
+    if (index == ES_NOBODY)
+        return ES_EMPTY;
+    dead->index = ES_NOBODY;
+    if (reap)
+        return es_reap(r, index);
     es_locks_drop(r->locks, index);
     return ES_OK;
+}
+
+/* Whether slot word w keeps its slot from others: claimed, or held in this lap by a learner. */
+static bool keeps_slot(es_ring *r, uint64_t q, uint64_t w)
+{
+    uint64_t b = atomic_load_explicit(&r->map.batches[q / r->map.batch_size].word, memory_order_relaxed);
+    return es_state(w) == ES_CLAIMED ||
+           (es_state(w) == ES_HELD && es_state(b) == ES_FILL && es_lap(w) == es_round(b) + 1);
 }
 
 int64_t es_next_claim(es_ring *r, uint64_t from, uint64_t *word)
 {
     for (uint64_t q = from; q < r->map.capacity; q++) {
         uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
-        if (es_state(w) == ES_CLAIMED) {
+        if (keeps_slot(r, q, w)) {
             *word = w;
             return (int64_t)q;
         }
@@ -53,7 +68,7 @@ void es_count_held(es_ring *r, uint32_t *held, uint32_t count)
 {
     for (uint64_t q = 0; q < r->map.capacity; q++) {
         uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
-        if (es_state(w) == ES_CLAIMED && es_word_owner(w) < count)
+        if (keeps_slot(r, q, w) && es_word_owner(w) < count)
             held[es_word_owner(w)]++;
     }
     for (uint64_t j = 0; j < r->map.num_batches; j++) {

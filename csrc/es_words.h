@@ -18,7 +18,8 @@
  *
  *   FILL(round)  --take (a learner, CAS)--> LEASED(round, learner)
  *   LEASED --release (its learner)--> FILL(round + 1), or RETIRED(round) on a closed ring
- *   LEASED --reap (holder of the dead learner's lock byte)--> FILL(round): delivered again
+ *   LEASED --return (its learner), reap (holder of the dead learner's lock byte)-->
+ *            FILL(round), marked ES_GIVEN_BACK: delivered again
  *
  * A slot's lap is round + 1, so that zero-filled memory is a valid empty ring.
  */
@@ -29,6 +30,10 @@
 
 enum es_slot_state { ES_FREE = 0, ES_CLAIMED = 1, ES_COMMITTED = 2, ES_REOPEN = 3, ES_SEALED = 4, ES_HELD = 5 };
 enum es_batch_state { ES_FILL = 0, ES_LEASED = 1, ES_RETIRED = 2 };
+
+/* In a FILL word's owner: it was leased in this round and given back, so head may have
+ * passed it, or may yet, by the late step of a learner that saw the lease. */
+#define ES_GIVEN_BACK 1u
 
 static inline uint64_t es_word(uint64_t lap_or_round, uint32_t owner, uint32_t state)
 {

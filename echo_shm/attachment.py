@@ -52,7 +52,8 @@ def _start_time(pid: int) -> float:
 
 def find_process(pid: int, start_time: float) -> psutil.Process | None:
     """The process of that PID in this namespace, if it is the one that started then (seconds since the epoch)."""
-    with contextlib.suppress(psutil.Error):
+    # The PID comes from the segment, where anything may have been written.
+    with contextlib.suppress(psutil.Error, ValueError, OverflowError):
         process = psutil.Process(pid)
         if abs(process.create_time() - start_time) <= _START_TIME_SLACK:
             return process
@@ -174,19 +175,23 @@ class Attachment:
 
     def _reap_the_dead(self) -> int:
         """Reaps every owner whose lock is free: how many."""
-        ring, identity, reaped = self.ring, ffi.new("es_identity *"), 0
-        index = lib.es_next_dead(ring, 0, identity)
-        while index >= 0:
-            ours = identity.pid_namespace == pid_namespace() and identity.pid_namespace != 0
-            if ours and _contradicts_death(identity.pid, identity.start_time):
-                lib.es_spare(ring, index)
-                self._warn_of(index, identity.pid)
-            else:
-                reopened = lib.es_reap(ring, index)
-                reaped += 1
-                role = "learner" if identity.role == lib.ES_ROLE_LEARNER else "producer"
-                _log.info("%s: %s %d (pid %d) died; %d slots re-opened", self.what, role, index, identity.pid, reopened)
-            index = lib.es_next_dead(ring, index + 1, identity)
+        dead, reaped = ffi.new("es_identity *"), 0
+        try:
+            index = lib.es_next_dead(self.ring, 0, dead)
+            while index >= 0:
+                ours = dead.pid_namespace == pid_namespace() and dead.pid_namespace != 0
+                if ours and _contradicts_death(dead.pid, dead.start_time):
+                    lib.es_settle(self.ring, dead, 0)
+                    self._warn_of(index, dead.pid)
+                else:
+                    reopened = lib.es_settle(self.ring, dead, 1)
+                    reaped += 1
+                    role = "learner" if dead.role == lib.ES_ROLE_LEARNER else "producer"
+                    _log.info("%s: %s %d (pid %d) died; %d slots re-opened", self.what, role, index, dead.pid, reopened)
+                index = lib.es_next_dead(self.ring, index + 1, dead)
+        except BaseException:  # Ctrl-C, say: a lock that we kept would make the dead live
+            lib.es_settle(self.ring, dead, 0)
+            raise
         return reaped
 
     def _warn_of(self, index: int, pid: int) -> None:
@@ -225,7 +230,7 @@ class Attachment:
         self._next_state = turn[-1] + 1 if turn else 0
         stopped = {i for i in self._last_stopped if i in producers and i not in turn}
         for index in turn:
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, ValueError, OverflowError):
                 if psutil.Process(producers[index]).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
                     stopped.add(index)
         self._last_stopped = stopped

@@ -31,9 +31,10 @@ def need(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
+        package = module.partition(".")[0]
+        if error.name not in (module, package):
             raise
-        raise UsageError(f"this needs the package {error.name}: pip install 'echo-shm[{extra}]'") from None
+        raise UsageError(f"this needs the package {package}: pip install 'echo-shm[{extra}]'") from None
 
 
 def console() -> "Console":

@@ -107,14 +107,15 @@ class Segment:
         code = lib.es_check(self.base, self.size)
         if code != lib.ES_OK:
             raise error_from(code, f"segment {name!r}")
-        lib.es_describe(self.base, geo, uuid, pid, created, ffi.NULL)
-        schema = ffi.new("uint8_t[]", max(1, geo.schema_size))
-        lib.es_describe(self.base, geo, uuid, pid, created, schema)
+        lib.es_describe(self.base, self.size, geo, uuid, pid, created, ffi.NULL, 0)
+        room: int = geo.schema_size
+        schema = ffi.new("uint8_t[]", room)
+        lib.es_describe(self.base, self.size, geo, uuid, pid, created, schema, room)
         self.uuid = bytes(uuid)
         self.creator_pid: int = pid[0]
         self.created: float = created[0] / 1e9
         self.geometry = Geometry.from_c(geo)
-        self.spec = Spec.from_schema(bytes(schema)[: geo.schema_size], f"segment {name!r}")
+        self.spec = Spec.from_schema(bytes(schema), f"segment {name!r}")
 
     @classmethod
     def create(cls, name: str | None, spec: Spec, geometry: Geometry) -> "Segment":

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "es_fixture.h"
 
+#include "es_test.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -232,6 +234,21 @@ int64_t fix_take_k(es_ring *r, uint32_t flags)
         return j;
     es_release_batch(r, (uint64_t)j, round);
     return (int64_t)(round * r->map.num_batches) + j;
+}
+
+int64_t fix_take_short(es_ring *l, uint32_t flags, uint64_t *ids)
+{
+    es_snapshot snap;
+    uint8_t mask[16];
+    int64_t j = es_take(l, flags, 0, &snap), n = 0;
+    if (j < 0)
+        return j;
+    CHECK_EQ(es_committed_mask(l, (uint64_t)j, snap.round, mask), (int64_t)snap.length);
+    for (uint64_t i = 0; i < l->map.batch_size; i++)
+        if (mask[i])
+            CHECK(fix_read(l, (uint64_t)j * l->map.batch_size + i, &ids[n++]));
+    CHECK_EQ(es_release_batch(l, (uint64_t)j, snap.round), ES_OK);
+    return n;
 }
 
 void fix_spin_laps(es_ring *producer, es_ring *learner, uint64_t laps)

@@ -130,7 +130,7 @@ TEST(reap_gives_back_the_leases_of_the_dead_alone)
     fix_die(f, dead);
     CHECK_EQ(fix_sweep(l), 1);
     CHECK_EQ(l->map.hdr->totals.batches_taken, 1);
-    CHECK_EQ(fix_batch_word(l, 0), es_word(0, 0, ES_FILL));
+    CHECK_EQ(fix_batch_word(l, 0), es_word(0, ES_GIVEN_BACK, ES_FILL));
     CHECK_EQ(fix_batch_word(l, 1), es_word(0, l->me, ES_LEASED));
     REQUIRE_EQ(fix_take(l, 0, &round), 0);
     CHECK(fix_read(l, 0, &got) && got == 0);

@@ -21,7 +21,7 @@ TEST(accepts_what_it_formatted)
     uint8_t uuid[16];
     int64_t pid, created;
     char schema[64] = "";
-    es_describe(f->base, &geo, uuid, &pid, &created, schema);
+    es_describe(f->base, f->size, &geo, uuid, &pid, &created, schema, sizeof schema);
     CHECK_EQ(memcmp(&geo, &f->geo, sizeof geo), 0);
     CHECK_STR(schema, "id:u8 pattern:40");
     fix_free(f);

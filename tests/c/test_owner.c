@@ -79,12 +79,14 @@ TEST(only_a_free_byte_is_death)
 {
     es_fix *f = fix_new(1, 1, 0);
     es_ring *l = fix_learner(f), *p = fix_producer(f);
-    es_identity id;
+    es_identity id, other;
     CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY);
     fix_die(f, p);
     REQUIRE_EQ(es_next_dead(l, 0, &id), p->me);
-    CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY); /* being looked at: a second reaper is kept out */
-    CHECK_EQ(es_spare(l, p->me), ES_OK);
+    CHECK_EQ(es_next_dead(l, 0, &other), ES_EMPTY); /* being looked at: a second reaper is kept out */
+    CHECK_EQ(es_settle(l, &other, 1), ES_EMPTY);
+    CHECK_EQ(es_settle(l, &id, 0), ES_OK);
+    CHECK_EQ(es_settle(l, &id, 0), ES_EMPTY); /* once is enough */
     REQUIRE_EQ(es_next_dead(l, p->me, &id), p->me);
     CHECK_EQ(es_next_dead(l, p->me + 1, &id), ES_EMPTY);
     CHECK_EQ(es_reap(l, p->me), 0);
@@ -221,7 +223,7 @@ static int every_call_refuses(es_fix *f, es_ring *r)
     bad += es_close_stream(r) != ES_EFORK;
     bad += es_next_dead(r, 0, &id) != ES_EFORK;
     bad += es_reap(r, 0) != ES_EFORK;
-    bad += es_spare(r, 0) != ES_EFORK;
+    bad += es_settle(r, &id, 0) != ES_EFORK;
     bad += es_detach(r) != ES_EFORK;
     return bad;
 }

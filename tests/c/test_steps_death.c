@@ -149,7 +149,7 @@ static void sweep_is_done_again(void)
 {
     bytes_of_the_dead_fall_free();
     fix_sweep(scene.l);
-    CHECK_EQ(fix_batch_word(scene.l, 0), es_word(0, 0, ES_FILL));
+    CHECK_EQ(fix_batch_word(scene.l, 0), es_word(0, ES_GIVEN_BACK, ES_FILL));
     CHECK_EQ(fix_slot_word(scene.l, 3), es_word(1, 0, ES_REOPEN));
     CHECK_EQ(scene_send(scene.q, 4), ES_OK); /* q had looked for holes before */
     CHECK_EQ(fix_slot_word(scene.l, 3), es_word(1, scene.q->me, ES_COMMITTED));

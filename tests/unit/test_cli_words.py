@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from echo_shm import cli
+from echo_shm import Server, cli
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,17 @@ def test_a_missing_package_is_named_with_its_extra(
     error = capsys.readouterr().err
     assert f"pip install 'echo-shm[{extra}]'" in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["ls"], ["top", "x"]])
+def test_without_rich(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where rich is not installed at all, whatever part of it is wanted first, the hint is the same."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with Server(np.zeros(1), 1):
+        assert cli.main(words) == 2
+    assert "the package rich: pip install 'echo-shm[cli]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("env", ["NoSuchEnvironment-v1", "Blackjack-v1"])

@@ -158,18 +158,18 @@ def test_release_after_close():
         assert server.sample(1) is None
 
 
-def test_a_copied_sample_releases_with_its_twin():
-    """copy.copy() of a sample shares its lease: whichever releases first does."""
+def test_a_copied_sample_holds_no_slots():
+    """copy.copy() of a sample has its batch, but releasing it gives nothing back: the original holds the lease."""
     import copy
 
     with make(1, 1) as server:
         fill(server, 0, 1)
         sample = server.sample(1)
         copy.copy(sample).release()
-        fill(server, 1, 1)
-        sample.release()
         with pytest.raises(TimeoutError):
             server.submit(np.int64(2), timeout=0)
+        sample.release()
+        fill(server, 1, 1)
 
 
 def test_poison(monkeypatch):

@@ -1,13 +1,16 @@
 """Server: what it is made of, taking batches, submitting, ending."""
 
+import copy
 import inspect
 import os
+import pickle
 import time
 
 import numpy as np
+import optree
 import pytest
 
-from echo_shm import ConnectionClosedError, Sample, Server, ShmClient
+from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient
 from echo_shm._core import ffi, lib
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
@@ -299,9 +302,9 @@ def test_what_belongs_to_a_process_does_not_pickle():
     """Pickling or copying a server or client says what to pass on instead; a sample becomes arrays of its own."""
     with Server(EXAMPLE, 1) as server, ShmClient(server.handle) as client:
         for refused in (server, client):
-            with pytest.raises(TypeError, match="pickle server.handle"):
+            with pytest.raises(TypeError, match="pickle server"):
                 pickle.dumps(refused)
-            with pytest.raises(TypeError, match="pickle server.handle"):
+            with pytest.raises(TypeError, match="pickle server"):
                 copy.copy(refused)
         assert repr(client) == f"<ShmClient of {server.name!r}, open>"
         server.submit(EXAMPLE)
@@ -318,7 +321,9 @@ def test_spawn_on_a_closed_ring():
         server.spawn(print, 1)
 
 
-@pytest.mark.parametrize(("fn", "n", "args"), [("print", 1, ()), (print, "2", ()), (print, 2, (5,)), (print, 1, ({1},))])
+@pytest.mark.parametrize(
+    ("fn", "n", "args"), [("print", 1, ()), (print, "2", ()), (print, 2, (5,)), (print, 1, ({1},))]
+)
 def test_spawn_says_what_it_takes(fn, n, args):
     """A function, a whole number, sequences: anything else is refused before a process starts."""
     with Server(EXAMPLE, 1) as server, pytest.raises((TypeError, ValueError), match=r"worker|sequence"):

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from echo_shm import Server, ShmClient
+from echo_shm import Server, ShmClient, attachment
 
 EXAMPLE = np.zeros((), np.int64)
 
@@ -68,7 +68,7 @@ def test_a_signal_handler_runs_while_waiting(alarm, what, reap_interval):
 WAIT = """
 import signal, sys, time, numpy as np
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
-from echo_shm import Server, ShmClient
+from echo_shm import Server, ShmClient, attachment
 s = Server(np.zeros(3), 1, num_buffers=1, reap_interval=3600)
 c = ShmClient(s.handle)
 if sys.argv[1] == "send":
@@ -144,3 +144,29 @@ def test_other_threads_run_during_a_wait(background, eventually, what):
             client.send(EXAMPLE)
         waiting.result()
         server.close()
+
+
+def test_an_interrupted_sweep_keeps_no_lock(monkeypatch, run_python):
+    """An exception in the middle of a sweep leaves the dead owner to the next one."""
+    with Server(EXAMPLE, 1) as server:
+        run_python(
+            "import os, signal, sys; from echo_shm import ShmClient\n"
+            "c = ShmClient(sys.argv[1]); os.kill(os.getpid(), signal.SIGKILL)\n",
+            server.name,
+            status=-signal.SIGKILL,
+        )
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(attachment, "_contradicts_death", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                server._attachment.sweep()
+        assert server._attachment.sweep() == 1
+
+
+@pytest.mark.parametrize("pid", [-5, 2**40, 2**62])
+def test_impossible_pids_are_nobody(pid):
+    """Whatever a process wrote for its PID, nothing is raised: it is simply not found."""
+    assert attachment.find_process(pid, 0.0) is None

@@ -1,0 +1,154 @@
+/* Partial takes: what is there of a batch that is still being filled. */
+#include "es_fixture.h"
+#include "es_test.h"
+
+/* A partial take hands out what is there of the batch being filled; the ring goes on, the next lap too. */
+TEST(partial_take_ends_the_batch_and_the_ring_goes_on)
+{
+    es_fix *f = fix_new(3, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t ids[4], n = 0;
+    for (int lap = 0; lap < 5; lap++) {
+        fix_send(p, n);
+        fix_send(p, n + 1);
+        CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY); /* only to who asks for it */
+        CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), 2);
+        CHECK_EQ(ids[0], n);
+        CHECK_EQ(ids[1], n + 1);
+        CHECK_STR(es_valid(l), NULL);
+        n += 2;
+        CHECK_EQ(fix_send_many(p, n, 3, 0), 3);
+        CHECK_EQ(fix_take_short(l, 0, ids), 3);
+        CHECK_EQ(ids[2], n + 2);
+        n += 3;
+        CHECK_STR(es_valid(l), NULL);
+    }
+    fix_free(f);
+}
+
+/* Between batches there is nothing to hold, and nothing changes. */
+TEST(partial_take_at_a_batch_boundary_changes_nothing)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    CHECK_EQ(fix_take_k(l, ES_TAKE_SHORT), ES_EMPTY);
+    CHECK_EQ(fix_tail(l), 0);
+    fix_send_many(p, 0, 2, 0);
+    CHECK_EQ(fix_take_k(l, ES_TAKE_SHORT), 0);
+    CHECK_EQ(fix_take_k(l, ES_TAKE_SHORT), ES_EMPTY);
+    CHECK_EQ(fix_tail(l), 2);
+    fix_free(f);
+}
+
+/* A claim under way is not waited for, and its batch is left as it was: others may go on filling it. */
+TEST(partial_take_lets_go_of_a_batch_with_a_claim_under_way)
+{
+    es_fix *f = fix_new(3, 2, 0);
+    es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
+    uint64_t ids[4];
+    CHECK_EQ(fix_reserve(p, 0), 0);
+    CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
+    CHECK_EQ(es_state(fix_slot_word(l, 1)), ES_REOPEN);
+    CHECK_EQ(es_state(fix_slot_word(l, 2)), ES_REOPEN);
+    CHECK_EQ(fix_send(q, 5), ES_OK);
+    CHECK_EQ(fix_send(q, 6), ES_OK);
+    fix_write(p, 0, 4);
+    CHECK_EQ(es_reserve_commit(p, 0), ES_OK);
+    CHECK_EQ(fix_take_short(l, 0, ids), 3);
+    CHECK_EQ(ids[0] + 10 * ids[1] + 100 * ids[2], 654);
+    fix_free(f);
+}
+
+/* Letting go of a held slot wakes a producer that waits for one. */
+TEST(partial_take_wakes_producers_for_what_it_lets_go)
+{
+    es_fix *f = fix_new(2, 1, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t ids[4];
+    CHECK_EQ(fix_reserve(p, 0), 0);
+    l->map.hdr->producers_sleep = 1;
+    uint32_t space = l->map.hdr->space_seq, reopen = l->map.hdr->reopen_seq;
+    CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
+    CHECK(l->map.hdr->space_seq != space);
+    CHECK(l->map.hdr->reopen_seq != reopen);
+    fix_free(f);
+}
+
+/* Holes of dead producers do not keep what lies around them, in whatever batch, from coming out. */
+TEST(partial_take_passes_over_holes_in_several_batches)
+{
+    es_fix *f = fix_new(2, 3, 0);
+    es_ring *p = fix_producer(f), *dead = fix_producer(f), *l = fix_learner(f);
+    const uint64_t want[] = {1, 2, 4};
+    uint64_t ids[4];
+    CHECK_EQ(fix_reserve(dead, 0), 0);
+    fix_send(p, 1);
+    fix_send(p, 2);
+    CHECK_EQ(fix_reserve(dead, 0), 3);
+    fix_send(p, 4);
+    fix_die(f, dead);
+    CHECK_EQ(fix_sweep(l), 1);
+    CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), 1);
+    CHECK_EQ(ids[0], want[0]);
+    CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), 1);
+    CHECK_EQ(ids[0], want[1]);
+    CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), 1);
+    CHECK_EQ(ids[0], want[2]);
+    CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
+    CHECK_STR(es_valid(l), NULL);
+    fix_free(f);
+}
+
+/* A position claimed beyond a lagging tail belongs to the batch being filled. */
+TEST(partial_take_looks_beyond_a_stale_tail)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
+    uint64_t ids[4];
+    fix_slot(p, 0, 1, p->me, ES_CLAIMED); /* and died before moving the tail */
+    fix_die(f, p);
+    CHECK_EQ(fix_sweep(l), 1);
+    CHECK_EQ(fix_send(q, 3), ES_OK); /* fills the hole: the tail is 0 still */
+    CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), 1);
+    fix_free(f);
+}
+
+/* A batch in which no sample is left holds nothing up: its slots go back to the producers. */
+TEST(partial_take_gives_back_a_batch_without_samples)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t ids[4], got = 0;
+    CHECK_EQ(fix_reserve(p, 0), 0);
+    CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
+    es_reserve_abort(p, 0);
+    CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
+    for (uint64_t i = 0; i < 12; i++) {
+        CHECK_EQ(fix_send(p, i), ES_OK);
+        int64_t n = fix_take_short(l, ES_TAKE_SHORT, ids);
+        got += n > 0 ? (uint64_t)n : 0;
+    }
+    CHECK_EQ(got, 12);
+    fix_free(f);
+}
+
+/* Killed with a partial batch leased, a learner leaves an ordinary unfinished batch; held words of past laps mean nothing. */
+TEST(partial_lease_of_the_dead_is_undone)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *dead = fix_learner(f);
+    uint64_t ids[4], round;
+    fix_send(p, 0);
+    CHECK_EQ(fix_take_short(dead, ES_TAKE_SHORT, ids), 1); /* slot 1 stays HELD(dead), lap 1 */
+    fix_send(p, 1);
+    REQUIRE_EQ(fix_take(dead, ES_TAKE_SHORT, &round), 1);
+    fix_die(f, dead);
+    CHECK_EQ(fix_sweep(l), 1);
+    CHECK_EQ(fix_slot_word(l, 1), es_word(1, dead->me, ES_HELD));
+    CHECK_EQ(fix_slot_word(l, 3), es_word(1, 0, ES_REOPEN));
+    CHECK_STR(es_valid(l), NULL);
+    fix_send(p, 2);
+    CHECK_EQ(fix_take_short(l, 0, ids), 2);
+    CHECK_EQ(ids[0] + 10 * ids[1], 21);
+    fix_free(f);
+}

@@ -1,0 +1,281 @@
+/* Rare crossings: threads of one attachment, reapers that die half-way, steps that come very late. */
+#include "es_scene.h"
+#include "es_test.h"
+
+static void all_delivered(void)
+{
+    for (int id = 0; id < SCENE_IDS; id++)
+        CHECK_EQ(scene.got[id], scene.sent[id]);
+}
+
+/* --- two threads of one attachment take partially --------------------------- */
+
+static int64_t second_batch;
+static es_snapshot second_snap;
+static uint64_t claim;
+static bool committed;
+
+static void commit_claim(void)
+{
+    if (committed)
+        return;
+    committed = true;
+    fix_write(scene.p, claim, 1);
+    scene.sent[1] = es_reserve_commit(scene.p, (int64_t)claim) == ES_OK;
+}
+
+static void one_sent_one_claimed(void)
+{
+    second_batch = -1;
+    committed = false;
+    scene_open(3, 2, 0);
+    scene_send(scene.q, 0);
+    CHECK_EQ(es_claim(scene.p, &claim), ES_OK);
+}
+
+static void first_thread(void)
+{
+    scene_drain(scene.m, ES_TAKE_SHORT);
+}
+
+/* Takes one batch and keeps it; nothing where the first thread holds a lock that this one would wait for. */
+static void second_thread(void)
+{
+    uint8_t mask[SCENE_IDS];
+    es_ring *m = scene.m;
+    if (pthread_mutex_trylock(&m->partial_lock) != 0)
+        return;
+    pthread_mutex_unlock(&m->partial_lock);
+    if (pthread_mutex_trylock(&m->look_lock) != 0)
+        return;
+    pthread_mutex_unlock(&m->look_lock);
+    commit_claim();
+    second_batch = es_take(m, ES_TAKE_SHORT, 0, &second_snap);
+    if (second_batch < 0)
+        return;
+    CHECK_EQ(es_committed_mask(m, (uint64_t)second_batch, second_snap.round, mask), (int64_t)second_snap.length);
+    for (uint64_t i = 0; i < m->map.batch_size; i++) {
+        uint64_t id;
+        if (mask[i] && CHECK(fix_read(m, (uint64_t)second_batch * m->map.batch_size + i, &id)))
+            scene.got[id]++;
+    }
+}
+
+static void second_thread_releases(void)
+{
+    second_thread();
+    if (second_batch >= 0)
+        es_release_batch(scene.m, (uint64_t)second_batch, second_snap.round);
+    second_batch = -1;
+}
+
+static void ring_goes_on(void)
+{
+    commit_claim();
+    CHECK_STR(es_valid(scene.l), NULL);
+    scene_send(scene.q, 5);
+    if (second_batch >= 0)
+        es_release_batch(scene.m, (uint64_t)second_batch, second_snap.round);
+    for (uint64_t id = 10; id < 20; id++) {
+        scene_send(scene.q, id);
+        scene_drain(scene.l, ES_TAKE_SHORT);
+    }
+    all_delivered();
+    scene_settle(scene.l);
+    scene_close();
+}
+
+/* A slot that one thread holds is not taken for its own by another: none re-opens in a leased batch or a past lap. */
+TEST(threads_share_partial_takes)
+{
+    es_step_case c = {"partial, partial", one_sent_one_claimed, first_thread, second_thread, ring_goes_on, false};
+    es_step_each(&c);
+    c = (es_step_case){"partial, partial and release", one_sent_one_claimed, first_thread, second_thread_releases,
+                       ring_goes_on, false};
+    es_step_each(&c);
+}
+
+/* --- the end against deaths -------------------------------------------------- */
+
+static uint64_t round_of_m;
+
+static void m_holds_a_lease(void)
+{
+    scene_open(1, 2, 0);
+    scene_send(scene.q, 0);
+    CHECK_EQ(fix_take(scene.m, 0, &round_of_m), 0);
+}
+
+static void m_died_after_the_close(void)
+{
+    m_holds_a_lease();
+    es_close_stream(scene.q);
+    fix_die(scene.f, scene.m);
+}
+
+static void drain(void)
+{
+    if (!scene.ended)
+        scene.ended = scene_drain(scene.l, 0) == ES_ENDED;
+}
+
+static void q_reaps(void)
+{
+    fix_sweep(scene.q);
+}
+
+static void drained_to_the_end(void)
+{
+    drain();
+    all_delivered();
+    scene_close();
+}
+
+/* A batch given back while a learner looks for the end is seen, before or after. */
+TEST(end_against_a_lease_that_comes_back)
+{
+    es_step_case c = {"drain, reap", m_died_after_the_close, drain, q_reaps, drained_to_the_end, false};
+    es_step_each(&c);
+}
+
+static void m_died_and_head_is_past(void)
+{
+    m_died_after_the_close();
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+}
+
+static void next_reaper_comes(void)
+{
+    drain();
+    CHECK(es_state(fix_batch_word(scene.l, 0)) != ES_FILL); /* once given back, taken: the reaper may be stopped for long */
+    if (!scene.ended) {
+        es_locks_drop(scene.f->locks, scene.m->me); /* the dead reaper's hold on it */
+        fix_sweep(scene.l);
+        CHECK_EQ(scene_drain(scene.l, 0), ES_ENDED);
+    }
+    all_delivered();
+    scene_close();
+}
+
+/* A reaper killed between a batch and its announcement hides no batch from the end. */
+TEST(end_after_a_reaper_died_half_way)
+{
+    es_step_case c = {"reap, end", m_died_and_head_is_past, q_reaps, NULL, next_reaper_comes, true};
+    es_step_each(&c);
+}
+
+/* --- a head that moves late --------------------------------------------------- */
+
+static es_ring *late;
+
+static void m_holds_a_partial_lease(void)
+{
+    es_snapshot snap;
+    scene_open(2, 3, 0);
+    late = fix_learner(scene.f);
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY); /* their first looks, everywhere */
+    CHECK_EQ(fix_take_k(late, 0), ES_EMPTY);
+    scene_send(scene.q, 0);
+    CHECK_EQ(es_take(scene.m, ES_TAKE_SHORT, 0, &snap), 0);
+}
+
+static void late_looks(void)
+{
+    CHECK_EQ(fix_take_k(late, 0), ES_EMPTY);
+}
+
+static void m_is_reaped(void)
+{
+    fix_die(scene.f, scene.m);
+    fix_sweep(scene.p);
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY); /* everywhere: batch 0 came back incomplete */
+}
+
+static void batch_0_is_found(void)
+{
+    es_detach(late);
+    CHECK_EQ(scene_send(scene.q, 1), ES_OK); /* completes it */
+    scene_drain(scene.l, 0);
+    CHECK_EQ(scene.got[0] + 10 * scene.got[1], 11);
+    for (uint64_t id = 10; id < 16; id++) {
+        CHECK_EQ(scene_send(scene.q, id), ES_OK);
+        scene_drain(scene.l, 0);
+    }
+    scene_settle(scene.l);
+    scene_close();
+}
+
+/* A learner that saw a lease moves head past the batch after it was given back: it is found all the same. */
+TEST(head_moves_past_a_batch_that_came_back)
+{
+    es_step_case c = {"look, reap", m_holds_a_partial_lease, late_looks, m_is_reaped, batch_0_is_found, false};
+    es_step_each(&c);
+}
+
+/* --- wake-ups across the close ------------------------------------------------- */
+
+static void m_releases(void)
+{
+    es_release_batch(scene.m, 0, round_of_m);
+}
+
+static void close_and_wait(void)
+{
+    es_snapshot snap;
+    es_close_stream(scene.q);
+    scene.rc = es_take(scene.l, 0, 1000, &snap);
+}
+
+static void waiter_was_told(void)
+{
+    if (scene.rc < 0 && scene.rc != ES_ENDED && es_step_parked(&scene.l->map.hdr->ready_seq))
+        CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+    scene_close();
+}
+
+/* The last lease ends across the close: who waits for the end is woken. */
+TEST(release_across_the_close_wakes)
+{
+    es_step_case c = {"release, close", m_holds_a_lease, m_releases, close_and_wait, waiter_was_told, false};
+    es_step_each(&c);
+}
+
+static void three_sent(void)
+{
+    scene_open(2, 2, 0);
+    for (uint64_t id = 0; id < 3; id++)
+        scene_send(scene.q, id);
+}
+
+static void m_takes_one_partially(void)
+{
+    es_snapshot snap;
+    scene.got[0] = es_take(scene.m, ES_TAKE_SHORT, 0, &snap) >= 0;
+}
+
+static void close_commit_and_wait(void)
+{
+    es_snapshot snap;
+    es_close_stream(scene.q);
+    commit_claim();
+    scene.rc = es_take(scene.l, 0, 1000, &snap);
+}
+
+static void waiter_was_told_of_slots(void)
+{
+    if (scene.got[0])
+        scene_close(); /* a lease, which the test above is about */
+    else
+        waiter_was_told();
+}
+
+/* Held slots that are let go of across the close wake the learner that waits to seal them. */
+TEST(partial_take_across_the_close_wakes)
+{
+    es_step_case c = {"partial, close", three_sent, m_takes_one_partially, close_and_wait, waiter_was_told_of_slots,
+                      false};
+    es_step_each(&c);
+    c = (es_step_case){"partial, close and commit", one_sent_one_claimed, m_takes_one_partially,
+                       close_commit_and_wait, waiter_was_told_of_slots, false};
+    es_step_each(&c);
+}
