@@ -3,7 +3,7 @@
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from echo_shm import screen
 from echo_shm.demo_check import SequenceCheck
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: Seconds between two looks at the ring.
 _LIVE_INTERVAL = 0.25
 _LINE_INTERVAL = 1.0
+
+#: Seconds that a rate on a live screen looks back.
+_RATE_WINDOW = 1.5
 
 
 class Tally:
@@ -56,6 +59,30 @@ class Tally:
         return (self.samples - self._before) / self.span if self.span > 0 else 0.0
 
 
+class Reading(NamedTuple):
+    """Counters at a moment of ``time.monotonic()``."""
+
+    time: float
+    counts: tuple[float, ...]
+
+
+class Rates:
+    """How fast counters grow a second, over the last second or so."""
+
+    def __init__(self) -> None:
+        self._readings: list[Reading] = []
+
+    def __call__(self, *counts: float) -> tuple[float, ...]:
+        """Takes in the counters' values of now; 0 for each until there are two readings."""
+        now = Reading(time.monotonic(), counts)
+        self._readings.append(now)
+        while len(self._readings) > 2 and now.time - self._readings[1].time >= _RATE_WINDOW:
+            del self._readings[0]
+        first = self._readings[0]
+        span = now.time - first.time
+        return tuple((b - a) / span if span > 0 else 0.0 for a, b in zip(first.counts, counts, strict=True))
+
+
 class DemoView:
     """The demo's screen. Between entering and leaving it, a thread keeps it up to date.
 
@@ -79,7 +106,7 @@ class DemoView:
         self._size = segment.size
         self._console = screen.console()
         self._started = time.monotonic()
-        self._rates = screen.Rates()
+        self._rates = Rates()
         self._live: Live | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="echo_shm-demo-view", daemon=True)

@@ -1,8 +1,7 @@
 """What the command line's screens share: figures in few characters, bars, and packages that may be missing."""
 
 import importlib
-import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,9 +11,6 @@ _DURATIONS = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (float("inf")
 
 #: Columns of a screen, where the terminal has them.
 WIDTH = 80
-
-#: Seconds that a rate on a live screen looks back.
-_RATE_WINDOW = 1.5
 
 
 class UsageError(Exception):
@@ -78,27 +74,3 @@ def duration(seconds: float) -> str:
         if seconds < below:
             return f"{max(0, int(seconds / unit))} {name}"
     raise AssertionError(seconds)
-
-
-class Reading(NamedTuple):
-    """Counters at a moment of ``time.monotonic()``."""
-
-    time: float
-    counts: tuple[float, ...]
-
-
-class Rates:
-    """How fast counters grow a second, over the last second or so."""
-
-    def __init__(self) -> None:
-        self._readings: list[Reading] = []
-
-    def __call__(self, *counts: float) -> tuple[float, ...]:
-        """Takes in the counters' values of now; 0 for each until there are two readings."""
-        now = Reading(time.monotonic(), counts)
-        self._readings.append(now)
-        while len(self._readings) > 2 and now.time - self._readings[1].time >= _RATE_WINDOW:
-            del self._readings[0]
-        first = self._readings[0]
-        span = now.time - first.time
-        return tuple((b - a) / span if span > 0 else 0.0 for a, b in zip(first.counts, counts, strict=True))

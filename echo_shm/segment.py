@@ -5,6 +5,7 @@ import errno
 import mmap
 import os
 import secrets
+import stat
 import time
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from echo_shm.sidecar import (
     check_name,
     ipc_name,
     open_sidecar,
-    refuse_special_file,
     shm_file,
     unlink_sidecar,
 )
@@ -172,9 +172,9 @@ class Segment:
 
         """
         check_name(name)
-        refuse_special_file(name)
         try:
-            shm = posix_ipc.SharedMemory(ipc_name(name), read_only=read_only)
+            # non-blocking, lest somebody has put a FIFO there
+            shm = posix_ipc.SharedMemory(ipc_name(name), os.O_NONBLOCK, read_only=read_only)
         except posix_ipc.ExistentialError:
             raise SegmentError(
                 errno.ENOENT, f"no segment is named {name!r}: `echo-shm ls` lists those that exist"
@@ -185,6 +185,8 @@ class Segment:
             raise SegmentError(f"segment {name!r} cannot be opened: {error}") from None
         try:
             status = os.fstat(shm.fd)
+            if stat.S_IFMT(status.st_mode) not in (0, stat.S_IFREG):  # 0: systems where it is no file at all
+                raise SegmentError(f"segment {name!r} cannot be used: it is not shared memory")
             if status.st_uid != os.geteuid():
                 raise SegmentError(
                     f"segment {name!r} belongs to uid {status.st_uid}, not to {os.geteuid()}; it is not trusted"

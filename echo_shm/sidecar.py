@@ -91,13 +91,6 @@ def ipc_name(name: str) -> str:
     return "/" + _SEGMENT_PREFIX + name
 
 
-def refuse_special_file(name: str) -> None:
-    """Raises SegmentError when what goes by the name is no regular file: to open a FIFO could take for ever."""
-    with contextlib.suppress(FileNotFoundError):
-        if _SHM_DIR is not None and not stat.S_ISREG(os.lstat(os.path.join(_SHM_DIR, _SEGMENT_PREFIX + name)).st_mode):
-            raise SegmentError(f"segment {name!r} cannot be used: it is not shared memory")
-
-
 def shm_file(name: str) -> tuple[int, int] | None:
     """Device and inode of what goes by the segment's name, or None where that cannot be seen."""
     if _SHM_DIR is None:
