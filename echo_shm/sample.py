@@ -11,6 +11,8 @@ from echo_shm._core import ffi, lib
 from echo_shm.metrics import SampleInfo
 from echo_shm.spec import Array
 
+_es_release_batch = lib.es_release_batch  # an attribute of lib costs time on every batch
+
 
 class _SampleFields(NamedTuple):
     batch: Any
@@ -38,10 +40,12 @@ class Sample(_SampleFields):
         """Gives the batch's slots back to the producers. Idempotent."""
         # Forgotten only afterwards: an exception may cut in, and a second release does nothing.
         if self._lease is not None:
-            lib.es_release_batch(*self._lease)
-        for lease in self._also:
-            lib.es_release_batch(*lease)
-        self._lease, self._also = None, ()
+            _es_release_batch(*self._lease)
+            self._lease = None
+        if self._also:
+            for lease in self._also:
+                _es_release_batch(*lease)
+            self._also = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy has arrays of its own, and holds no slots.
@@ -114,7 +118,7 @@ class Rest:
         if total == 0 or (total < self._batch_size and drop_last):
             # Dropped, or nothing left: other learners need not wait for it.
             for lease in self._leases:
-                lib.es_release_batch(self._ring, *lease)
+                _es_release_batch(self._ring, *lease)
             self._leases = []
             return None
         joined = [_concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]

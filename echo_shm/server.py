@@ -179,8 +179,7 @@ class Server:
             ForkedError: Called in a child of the process that attached.
 
         """
-        self._taker.release_current()
-        return self._taker.next_current(timeout, None, drop_last=True)
+        return self._taker.next_current(timeout, None, True)
 
     def lease(self, timeout: float | None = None) -> Lease:
         """A context manager over one batch, for holding several at a time::

@@ -12,6 +12,11 @@ from echo_shm.metrics import SampleInfo
 from echo_shm.protocols import Finishing
 from echo_shm.sample import Rest, Sample
 
+# Names of this module, since attributes of lib and parsed types cost time on every batch.
+_SNAPSHOT = ffi.typeof("es_snapshot *")
+_es_take = lib.es_take
+_new = ffi.new
+
 _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
 
 
@@ -45,8 +50,11 @@ class Taker:
             current.release()
 
     def next_current(self, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
-        """Takes a batch as the current one, in place of the one before."""
-        snap = ffi.new("es_snapshot *")
+        """Releases the current batch and takes another in its place."""
+        current = self._current
+        if current is not None:
+            current.release()
+        snap = _new(_SNAPSHOT)
         try:
             sample = self.take(snap, timeout, until, drop_last)
             with self._swapping:
@@ -54,8 +62,8 @@ class Taker:
         except BaseException:  # Ctrl-C, say, between the lease and the line that would have kept it
             self.give_back(snap)
             raise
-        if before is not None:
-            before.release()  # does nothing, unless another thread took it after we had released ours
+        if before is not current and before is not None:
+            before.release()  # another thread took it after we had released ours
         return sample
 
     def give_back(self, snap: Any) -> None:
@@ -68,7 +76,7 @@ class Taker:
 
         ``snap`` is a fresh ``es_snapshot``. When an exception comes, :meth:`give_back` finds in it what was leased.
         """
-        index = lib.es_take(self._ring, 0, 0, snap)
+        index = _es_take(self._ring, 0, 0, snap)
         if snap.sweep_due:
             self._attachment.sweep()
         if index >= 0 and snap.length == self._batch_size:
@@ -105,7 +113,7 @@ class Taker:
                 nanoseconds = self._next_slice(started, timeout)
             if until is not None:
                 until.check()
-            index = lib.es_take(self._ring, 0, nanoseconds, snap)
+            index = _es_take(self._ring, 0, nanoseconds, snap)
             # First of all, for a batch waits here. A sweep that is due stays due at the next take.
             if index >= 0 and snap.length == self._batch_size:
                 return self._full(index, snap)
@@ -116,7 +124,7 @@ class Taker:
         """Nanoseconds to sleep before looking up; raises TimeoutError when the time is over."""
         left = None if timeout is None else timeout - (time.monotonic() - started)
         if left is not None and left <= 0:
-            snap = ffi.new("es_snapshot *")
+            snap = _new(_SNAPSHOT)
             lib.es_observe(self._ring, snap)
             raise TimeoutError(
                 f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s; "
@@ -129,7 +137,7 @@ class Taker:
         self._attachment.sweep()  # those that were killed, too, have left their slots
         flags = lib.ES_TAKE_ANY_ORDER | (0 if drop_last else lib.ES_TAKE_SHORT)
         while True:
-            index = lib.es_take(self._ring, flags, 0, snap)
+            index = _es_take(self._ring, flags, 0, snap)
             if index < 0:
                 return self._rest.next(snap, drop_last)
             if snap.length == self._batch_size:
