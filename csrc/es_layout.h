@@ -34,8 +34,11 @@ typedef struct es_hist {
 /* Counters that any process may add to, relaxed. They inform people and decide
  * nothing, so a crash between an event and its count costs a wrong figure only. */
 typedef struct es_totals {
+    /* by learners */
     _Atomic uint64_t batches_taken, batches_released, occupancy_max;
-    _Atomic uint64_t push_blocked, notify_count;
+    /* by producers */
+    alignas(ES_CACHE_LINE) _Atomic uint64_t push_blocked;
+    _Atomic uint64_t notify_count;
     _Atomic uint64_t active_producers, dead_producers, stalled_producers, reopened_slots;
 } es_totals;
 

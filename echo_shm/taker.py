@@ -1,7 +1,6 @@
 """How a learner waits for a batch: in slices, sweeping up after the dead, to the end of a stream."""
 
 import errno
-import threading
 import time
 from typing import Any
 
@@ -40,31 +39,28 @@ class Taker:
         ]
         self._tree = compile_tree(spec, batches)
         self._rest = Rest(self._ring, batches, self._batch_size, spec.treespec.unflatten)
-        self._current: Sample | None = None
-        self._swapping = threading.Lock()
+        # One, or as many as threads called at the same time. Each step on a dict is atomic.
+        self._current: dict[int, Sample] = {}
 
     def release_current(self) -> None:
-        """Releases what :meth:`next_current` handed out last."""
-        current = self._current
-        if current is not None:
-            current.release()
+        """Releases what :meth:`next_current` handed out last, by whichever thread."""
+        for key, sample in list(self._current.items()):
+            sample.release()
+            self._current.pop(key, None)
 
     def next_current(self, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
         """Releases the current batch and takes another in its place."""
-        current = self._current
-        if current is not None:
-            current.release()
+        if self._current:
+            self.release_current()
         snap = _new(_SNAPSHOT)
         try:
             sample = self.take(snap, timeout, until, drop_last)
-            with self._swapping:
-                before, self._current = self._current, sample
+            if sample is not None:
+                self._current[id(sample)] = sample
+            return sample
         except BaseException:  # Ctrl-C, say, between the lease and the line that would have kept it
             self.give_back(snap)
             raise
-        if before is not current and before is not None:
-            before.release()  # another thread took it after we had released ours
-        return sample
 
     def give_back(self, snap: Any) -> None:
         """Undoes the take that ``snap`` tells of, if it tells of one that nobody has made his own."""
