@@ -99,13 +99,13 @@ class Server:
         self._end = weakref.finalize(self, _end, self._ring, segment)
 
     @classmethod
-    def attach(cls, handle_or_name: Handle | str, example: Any = None, *, writable: bool = False) -> "Server":
+    def attach(cls, name_or_handle: str | Handle, example: Any = None, *, writable: bool = False) -> "Server":
         """Joins an existing ring as a further learner: each batch goes to exactly one.
 
         What a learner held that was killed is delivered again, to whoever asks next.
 
         Args:
-            handle_or_name: As for :class:`ShmClient`.
+            name_or_handle: As for :class:`ShmClient`.
             example: As for :class:`ShmClient`.
             writable: As for :class:`Server`.
 
@@ -113,7 +113,7 @@ class Server:
             SegmentError, SpecMismatchError: As for :class:`ShmClient`.
 
         """
-        segment = attach_segment(handle_or_name, example, caller="Server.attach")
+        segment = attach_segment(name_or_handle, example, caller="Server.attach")
         self = cls.__new__(cls)
         self._join(segment, None, writable)
         return self
