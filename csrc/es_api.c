@@ -76,6 +76,7 @@ int64_t es_attach(es_ring *r, const es_identity *id)
         return ES_EFORK;
     if (r->locks == NULL)
         return ES_EREADONLY;
+    /* SYNC attached: acquire; pairs with the release store below. */
     if (atomic_load_explicit(&r->detached, memory_order_acquire) == 0)
         return -EALREADY;
     int64_t index = es_owner_register(&r->map, r->locks, id);
@@ -83,6 +84,7 @@ int64_t es_attach(es_ring *r, const es_identity *id)
         r->me = (uint32_t)index;
         r->role = id->role;
         atomic_store_explicit(&r->last_sweep_ns, es_now_ns(), memory_order_relaxed);
+        /* SYNC attached: release; me and role are visible to whoever enters. */
         atomic_store_explicit(&r->detached, 0, memory_order_release);
     }
     return index;
@@ -140,6 +142,7 @@ static int enter(es_ring *r)
 
 static void leave(es_ring *r)
 {
+    /* SYNC busy: release; what the thread did in the ring is over for es_detach(). */
     atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
 }
 

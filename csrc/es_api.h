@@ -45,7 +45,8 @@ void es_free(es_ring *r);
 /* Takes an owner entry: its index, or ES_ENOOWNER. */
 int64_t es_attach(es_ring *r, const es_identity *id);
 /* Leaves: what was claimed is offered again, what was leased is released, the
- * entry is freed. Waits for this process's threads that are inside a send.
+ * entry is freed. Waits for this process's threads that are inside a call, not for
+ * open reservations.
  * Every later call returns ES_EDETACHED. */
 int es_detach(es_ring *r);
 /* Where leaf l's data starts, from the segment's start. */
@@ -92,10 +93,11 @@ int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id);
 /* Reaps the owner that es_next_dead() found, and returns the slots re-opened, or
  * lets go of its byte. ES_EMPTY when that was done already. */
 int64_t es_settle(es_ring *r, es_identity *dead, int reap);
-/* Registered owners, dead ones not yet reaped included, from index from on, one a call: the index, or ES_EMPTY. */
+/* Registered owners, dead ones not yet reaped included, from index from on, one a
+ * call: the index, or ES_EMPTY. */
 int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info);
-/* The next slot at or above from that somebody has claimed, or holds: its index and word, or ES_EMPTY. The
- * word names the owner, and changes with every claim. */
+/* The next slot at or above from that somebody has claimed, or holds: its index
+ * and word, or ES_EMPTY. The word names the owner, and changes with every claim. */
 int64_t es_next_claim(es_ring *r, uint64_t from, uint64_t *word);
 uint32_t es_claim_owner(uint64_t word);
 /* Adds what each owner has claimed or leased to held[0 .. count). */

@@ -33,6 +33,7 @@ static uint64_t turn_words(es_ring *r, uint32_t from, uint32_t owner, uint32_t t
     es_map *m = &r->map;
     uint64_t n = 0;
     for (uint64_t q = 0; q < m->capacity; q++) {
+        /* SYNC slot-claim, slot-commit: acquire; what led to the word is visible to whoever gets it from us. */
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
         if (es_state(w) == from && (from != ES_HELD || es_word_owner(w) == r->me) && filling(r, q, w))
             /* SYNC slot-claim, slot-reopen: acq_rel; a producer's claim of the hole, or its
@@ -74,12 +75,14 @@ static void turn_positions(es_ring *r, uint64_t limit, uint32_t owner, uint32_t 
 static void alarm_counts(es_ring *r)
 {
     for (uint64_t j = 0; j < r->map.num_batches; j++)
+        /* acq_rel: in the chain of the commits' increments, see es_commit_run(). */
         atomic_fetch_or_explicit(&r->map.batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
 }
 
 void es_close_ring(es_ring *r)
 {
     es_header *hdr = r->map.hdr;
+    /* SYNC closed: acquire; a second close must not restart the clock. */
     if (atomic_load_explicit(&hdr->closed, memory_order_acquire) == 0)
         atomic_store_explicit(&hdr->closed_ns, es_now_ns(), memory_order_relaxed);
     /* SYNC closed: release. */
@@ -112,6 +115,7 @@ static bool holds_nothing(es_ring *r, uint64_t j, uint64_t round, uint64_t tail)
 {
     es_map *m = &r->map;
     for (uint64_t q = j * m->batch_size; q < (j + 1) * m->batch_size; q++) {
+        /* SYNC slot-commit: acquire. */
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
         if (es_lap(w) > round ? es_state(w) != ES_SEALED : round * m->capacity + q < tail)
             return false;

@@ -140,6 +140,7 @@ int es_locks_held(es_locks *locks, uint32_t index)
     short type = F_UNLCK;
     if (index >= locks->count)
         return -EINVAL;
+    /* SYNC held: acquire; pairs with es_locks_try() and es_locks_drop(). */
     if (atomic_load_explicit(&locks->held[index], memory_order_acquire))
         return 1;
     if (locks->fd < 0)
@@ -152,6 +153,7 @@ int es_locks_any(es_locks *locks)
 {
     short type = F_UNLCK;
     for (uint32_t i = 0; i < locks->count; i++)
+        /* SYNC held: acquire. */
         if (atomic_load_explicit(&locks->held[i], memory_order_acquire))
             return 1;
     if (locks->fd < 0)
@@ -242,6 +244,7 @@ void es_owner_free(es_map *map, es_locks *locks, uint32_t index)
 
 uint32_t es_owners_high(const es_map *map)
 {
+    /* SYNC owner-live: acquire; the mark was raised before the entry became LIVE, see raise_high(). */
     uint32_t high = atomic_load_explicit(&map->hdr->owners_high, memory_order_acquire);
     return high < map->num_owners ? high : map->num_owners;
 }
@@ -259,6 +262,7 @@ int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from)
             continue;
         if (rc != ES_OK)
             return rc;
+        /* SYNC owner-live, owner-free: acquire. */
         if (atomic_load_explicit(&owner->state, memory_order_acquire) == ES_OWNER_LIVE)
             return i;
         es_locks_drop(locks, i); /* it left, or was reaped, just now */
@@ -269,6 +273,7 @@ int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from)
 int es_owner_learner_alive(es_map *map, es_locks *locks)
 {
     for (uint32_t i = 0; i < ES_MAX_LEARNERS; i++)
+        /* SYNC owner-live: acquire. */
         if (atomic_load_explicit(&map->owners[i].state, memory_order_acquire) == ES_OWNER_LIVE &&
             es_locks_held(locks, i) != 0)
             return 1;

@@ -13,6 +13,7 @@ static void give_back_leases(es_ring *r, uint32_t index)
 {
     es_map *m = &r->map;
     for (uint64_t j = 0; j < m->num_batches; j++) {
+        /* SYNC batch-take: acquire. */
         uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
         /* A CAS, although nobody else may write a dead learner's lease: a segment
          * that is scribbled on must not gain a second delivery here. */
@@ -37,6 +38,7 @@ static bool is_claim_of(es_map *m, uint64_t q, uint64_t w, uint32_t index)
         return false;
     if (es_state(w) == ES_CLAIMED)
         return true;
+    /* SYNC batch-release, batch-take: acquire. */
     uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
     return es_state(w) == ES_HELD && es_state(b) == ES_FILL && es_lap(w) == es_round(b) + 1;
 }
@@ -46,6 +48,7 @@ static int64_t reopen_claims(es_ring *r, uint32_t index)
     es_map *m = &r->map;
     int64_t n = 0;
     for (uint64_t q = 0; q < m->capacity; q++) {
+        /* SYNC slot-claim, slot-commit: acquire; the dead owner's last word. */
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
         /* SYNC slot-reopen: acq_rel; acquires the dead owner's last word, and pairs with claim_hole(). */
         if (is_claim_of(m, q, w, index))
@@ -91,6 +94,7 @@ static bool live(es_map *m, uint32_t index)
 
 static const char *valid_slot(es_map *m, uint64_t q, uint64_t tail)
 {
+    /* acquire, here and below: es_valid() reads a ring at rest, and pairs with whatever came last. */
     uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
     uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
     uint64_t round = es_round(b), lap = es_lap(w);

@@ -241,6 +241,7 @@ int64_t es_claim_wait(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64_t *
         rc = es_claim_run(r, want, pos);
         if (rc != ES_FULL)
             break;
+        /* SYNC busy: acquire; pairs with es_detach(). */
         if (atomic_load_explicit(&r->detached, memory_order_acquire)) {
             rc = ES_EDETACHED;
             break;

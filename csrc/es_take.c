@@ -255,6 +255,7 @@ int64_t es_take_wait(es_ring *r, uint32_t flags, uint64_t timeout_ns)
         rc = look_or_finish(r, flags);
         if (rc != ES_EMPTY)
             break;
+        /* SYNC busy: acquire; pairs with es_detach(). */
         if (atomic_load_explicit(&r->detached, memory_order_acquire)) {
             rc = ES_EDETACHED;
             break;

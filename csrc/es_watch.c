@@ -83,6 +83,7 @@ int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info)
     uint32_t high = es_owners_high(&r->map);
     for (uint32_t i = from; i < high; i++) {
         es_owner *o = &r->map.owners[i];
+        /* SYNC owner-live: acquire; the identity is visible. */
         if (atomic_load_explicit(&o->state, memory_order_acquire) != ES_OWNER_LIVE)
             continue;
         es_owner_identity(o, &info->id);

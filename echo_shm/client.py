@@ -337,7 +337,11 @@ class ShmClient(SampleWriter):
         """Returns at once: a sample is committed when its :meth:`send` returns. Here for code written for id-echo."""
 
     def close(self) -> None:
-        """Leaves the ring. Idempotent; samples sent stay sent, open reservations are aborted."""
+        """Leaves the ring. Idempotent; samples sent stay sent.
+
+        Open reservations are aborted, those of other threads, too: their slots may be another
+        producer's at once, so nobody may be writing to one.
+        """
         self._attachment.detach()
 
     def __repr__(self) -> str:

@@ -1,7 +1,6 @@
 """The benchmark runs: tiny sizes, only what needs no other library. What it measures is not judged here."""
 
 import itertools
-import shutil
 
 import pytest
 
@@ -10,10 +9,7 @@ from bench import native, peers, scale, table, throughput
 
 TINY = scale.Scale(repetitions=1, seconds=0.01, batch_size=4, num_buffers=2, latency_rounds=1, wakes=20, workers=(1,))
 
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
-
-@needs_compiler
 def test_every_group_gives_figures(monkeypatch):
     """Each group measures something, in all its ways, and leaves nothing running."""
     monkeypatch.setattr(peers, "available", False)
@@ -22,7 +18,6 @@ def test_every_group_gives_figures(monkeypatch):
             assert all(value > 0 for value in figure.ours), figure
 
 
-@needs_compiler
 def test_memcpy_rate_is_positive():
     """The C loop copies."""
     with native.built() as library:
