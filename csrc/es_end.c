@@ -44,11 +44,18 @@ static uint64_t turn_words(es_ring *r, uint32_t from, uint32_t owner, uint32_t t
     return n;
 }
 
+/* Steps of the tail to the end of what is claimed (it lags by less than a lap), and
+ * over what is still free; the rest is for steps that others spoil. */
+static uint64_t most_steps(const es_map *m)
+{
+    return 2 * m->capacity + ES_TRIES;
+}
+
 /* Turns free positions into {owner, state} as a claim would take them, up to limit or until the ring is full. */
 static void turn_positions(es_ring *r, uint64_t limit, uint32_t owner, uint32_t state)
 {
     es_map *m = &r->map;
-    for (;;) {
+    for (uint64_t n = most_steps(m); n > 0; n--) {
         uint64_t p = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed), seen = p;
         if (p >= limit)
             return;
@@ -72,13 +79,6 @@ static void turn_positions(es_ring *r, uint64_t limit, uint32_t owner, uint32_t 
 
 /* --- closed ---------------------------------------------------------------- */
 
-static void alarm_counts(es_ring *r)
-{
-    for (uint64_t j = 0; j < r->map.num_batches; j++)
-        /* acq_rel: in the chain of the commits' increments, see es_commit_run(). */
-        atomic_fetch_or_explicit(&r->map.batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
-}
-
 void es_close_ring(es_ring *r)
 {
     es_header *hdr = r->map.hdr;
@@ -87,7 +87,7 @@ void es_close_ring(es_ring *r)
         atomic_store_explicit(&hdr->closed_ns, es_now_ns(), memory_order_relaxed);
     /* SYNC closed: release. */
     atomic_store_explicit(&hdr->closed, 1, memory_order_release);
-    alarm_counts(r);
+    es_alarm_counts(r);
     es_wake_everybody(r);
 }
 
@@ -149,14 +149,23 @@ static bool nothing_left(es_ring *r, bool patient)
     return es_round(b) < tail / m->capacity;
 }
 
+/* Since the close, or, should closed_ns be nonsense, since this attachment first asked. */
+static bool still_patient(es_ring *r)
+{
+    uint64_t now = es_now_ns(), asked = 0;
+    uint64_t closed = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed);
+    if (atomic_compare_exchange_strong_explicit(&r->finish_ns, &asked, now, memory_order_relaxed, memory_order_relaxed))
+        asked = now;
+    uint64_t since = closed < asked ? closed : asked;
+    return now - since < ES_PATIENCE_NS;
+}
+
 int64_t es_finish(es_ring *r, uint32_t flags)
 {
     turn_words(r, ES_REOPEN, 0, ES_SEALED);
     turn_positions(r, UINT64_MAX, 0, ES_SEALED);
-    alarm_counts(r); /* again: a release that crossed the close has zeroed one */
-    bool open = claims_open(r);
-    uint64_t closed_ns = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed), now = es_now_ns();
-    bool patient = now < closed_ns || now - closed_ns < ES_PATIENCE_NS;
+    es_alarm_counts(r); /* again: a release that crossed the close has zeroed one */
+    bool open = claims_open(r), patient = still_patient(r);
     if (open && !patient) {
         turn_words(r, ES_CLAIMED, 0, ES_SEALED);
         open = claims_open(r);
@@ -181,13 +190,15 @@ int64_t es_finish(es_ring *r, uint32_t flags)
 static uint64_t help_tail_to_the_end(es_ring *r)
 {
     es_map *m = &r->map;
-    for (;;) {
-        uint64_t p = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed), seen = p;
+    uint64_t p = 0;
+    for (uint64_t n = most_steps(m); n > 0; n--) {
+        uint64_t seen = p = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed);
         if (es_lap(atomic_load_explicit(&m->slots[p % m->capacity], memory_order_relaxed)) <= p / m->capacity)
-            return p;
+            break;
         atomic_compare_exchange_strong_explicit(&m->hdr->tail, &seen, p + 1, memory_order_relaxed,
                                                 memory_order_relaxed);
     }
+    return p;
 }
 
 /* Leases batch j if all its slots are committed or held by us, and some are committed. */

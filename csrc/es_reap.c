@@ -9,7 +9,7 @@
  */
 #include "es_ring.h"
 
-static void give_back_leases(es_ring *r, uint32_t index)
+void es_return_leases(es_ring *r, uint32_t index)
 {
     es_map *m = &r->map;
     for (uint64_t j = 0; j < m->num_batches; j++) {
@@ -43,7 +43,7 @@ static bool is_claim_of(es_map *m, uint64_t q, uint64_t w, uint32_t index)
     return es_state(w) == ES_HELD && es_state(b) == ES_FILL && es_lap(w) == es_round(b) + 1;
 }
 
-static int64_t reopen_claims(es_ring *r, uint32_t index)
+int64_t es_reopen_claims(es_ring *r, uint32_t index)
 {
     es_map *m = &r->map;
     int64_t n = 0;
@@ -61,9 +61,16 @@ static int64_t reopen_claims(es_ring *r, uint32_t index)
     return n;
 }
 
+void es_alarm_counts(es_ring *r)
+{
+    for (uint64_t j = 0; j < r->map.num_batches; j++)
+        /* acq_rel: in the chain of the commits' increments, see es_commit_run(). */
+        atomic_fetch_or_explicit(&r->map.batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
+}
+
 int64_t es_leave_claims(es_ring *r)
 {
-    int64_t n = reopen_claims(r, r->me);
+    int64_t n = es_reopen_claims(r, r->me);
     es_wake_everybody(r);
     return n;
 }
@@ -73,12 +80,9 @@ int64_t es_reap(es_ring *r, uint32_t index)
     es_map *m = &r->map;
     if (r->fork_generation != es_fork_generation())
         return ES_EFORK;
-    give_back_leases(r, index);
-    int64_t n = reopen_claims(r, index);
-    /* It may have died between a commit and its count: from here on every commit
-     * of these laps wakes the learners. */
-    for (uint64_t j = 0; j < m->num_batches; j++)
-        atomic_fetch_or_explicit(&m->batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
+    es_return_leases(r, index);
+    int64_t n = es_reopen_claims(r, index);
+    es_alarm_counts(r); /* it may have died between a commit and its count */
     es_wake_everybody(r); /* unconditionally: the dead may have cleared a sleep flag and not woken */
     if (atomic_load_explicit(&m->owners[index].role, memory_order_relaxed) == ES_ROLE_PRODUCER)
         es_add(&m->hdr->totals.dead_producers, 1);
@@ -92,11 +96,8 @@ static bool live(es_map *m, uint32_t index)
            atomic_load_explicit(&m->owners[index].state, memory_order_acquire) == ES_OWNER_LIVE;
 }
 
-static const char *valid_slot(es_map *m, uint64_t q, uint64_t tail)
+const char *es_wrong_slot(uint64_t w, uint64_t b)
 {
-    /* acquire, here and below: es_valid() reads a ring at rest, and pairs with whatever came last. */
-    uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
-    uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
     uint64_t round = es_round(b), lap = es_lap(w);
     bool done = es_state(w) == ES_COMMITTED || es_state(w) == ES_SEALED || es_state(w) == ES_HELD;
     if (es_state(w) > ES_HELD || (es_state(w) == ES_FREE) != (lap == 0))
@@ -107,6 +108,18 @@ static const char *valid_slot(es_map *m, uint64_t q, uint64_t tail)
         return "a slot of a released lap is COMMITTED, SEALED or HELD";
     if (es_state(b) != ES_FILL && (lap != round + 1 || !done))
         return "every slot of a leased or retired batch is COMMITTED, SEALED or HELD";
+    return NULL;
+}
+
+static const char *valid_slot(es_map *m, uint64_t q, uint64_t tail)
+{
+    /* acquire, here and below: es_valid() reads a ring at rest, and pairs with whatever came last. */
+    uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
+    uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
+    uint64_t round = es_round(b), lap = es_lap(w);
+    const char *wrong = es_wrong_slot(w, b);
+    if (wrong != NULL)
+        return wrong;
     if (es_state(w) == ES_HELD && es_state(b) == ES_FILL && lap == round + 1 && !live(m, es_word_owner(w)))
         return "no HELD word of this lap has a reaped owner";
     if (es_state(w) == ES_CLAIMED && !live(m, es_word_owner(w)))

@@ -37,32 +37,38 @@ static bool claim_word(es_ring *r, uint64_t index, uint64_t seen, uint64_t lap)
     return won;
 }
 
-/* Claims the oldest re-opened slot. */
-static bool claim_hole(es_ring *r, uint32_t seq, uint64_t *pos)
+/* Searches that claim_hole() makes before it says that it is busy. */
+#define HOLE_TRIES 16
+
+/* Claims the oldest re-opened slot: 1, ES_EMPTY or ES_BUSY. */
+static int64_t claim_hole(es_ring *r, uint32_t seq, uint64_t *pos)
 {
     es_map *m = &r->map;
-    for (;;) {
+    /* A position is no larger than the callers' int64_t; a scribbled lap may be. */
+    uint64_t last_lap = (uint64_t)INT64_MAX / m->capacity;
+    for (int tries = 0; tries < HOLE_TRIES; tries++) {
         uint64_t best = UINT64_MAX, best_word = 0;
         for (uint64_t q = 0; q < m->capacity; q++) {
             /* SYNC slot-reopen: acquire. */
             uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
-            if (es_state(w) == ES_REOPEN && es_lap(w) != 0 && (es_lap(w) - 1) * m->capacity + q < best) {
+            if (es_state(w) == ES_REOPEN && es_lap(w) - 1 < last_lap && (es_lap(w) - 1) * m->capacity + q < best) {
                 best = (es_lap(w) - 1) * m->capacity + q;
                 best_word = w;
             }
         }
-        if (best == UINT64_MAX)
-            break;
+        if (best == UINT64_MAX) {
+            /* Only now, and only up to what was current before the search: a hole made
+             * during it carries a newer number. Another thread of this process may store
+             * an older number here; that costs a search, not a hole. */
+            atomic_store_explicit(&r->seen_reopen, seq, memory_order_relaxed);
+            return ES_EMPTY;
+        }
         if (claim_word(r, best % m->capacity, best_word, es_lap(best_word))) {
             *pos = best;
-            return true;
+            return 1;
         }
     }
-    /* Only now, and only up to what was current before the search: a hole made
-     * during it carries a newer number. Another thread of this process may store
-     * an older number here; that costs a search, not a hole. */
-    atomic_store_explicit(&r->seen_reopen, seq, memory_order_relaxed);
-    return false;
+    return ES_BUSY;
 }
 
 enum try_result { TRY_OK, TRY_AGAIN, TRY_FULL };
@@ -106,9 +112,12 @@ int64_t es_claim_run(es_ring *r, uint64_t want, uint64_t *pos)
         return ES_ECLOSED;
     /* SYNC reopen-seq: acquire; pairs with abort and reap: the REOPEN words are visible. */
     uint32_t seq = atomic_load_explicit(&hdr->reopen_seq, memory_order_acquire);
-    if (seq != atomic_load_explicit(&r->seen_reopen, memory_order_relaxed) && claim_hole(r, seq, pos))
-        return 1;
-    for (;;) {
+    if (seq != atomic_load_explicit(&r->seen_reopen, memory_order_relaxed)) {
+        int64_t rc = claim_hole(r, seq, pos);
+        if (rc != ES_EMPTY)
+            return rc;
+    }
+    for (int tries = 0; tries < ES_TRIES; tries++) {
         uint64_t p = atomic_load_explicit(&hdr->tail, memory_order_relaxed);
         enum try_result t = try_claim(r, p);
         if (t == TRY_FULL)
@@ -126,6 +135,7 @@ int64_t es_claim_run(es_ring *r, uint64_t want, uint64_t *pos)
         *pos = p;
         return (int64_t)n;
     }
+    return ES_BUSY;
 }
 
 int es_claim(es_ring *r, uint64_t *pos)
@@ -224,8 +234,10 @@ int64_t es_claim_wait(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64_t *
 {
     es_header *hdr = r->map.hdr;
     int64_t rc = es_claim_run(r, want, pos);
-    if (rc != ES_FULL || timeout_ns == 0)
+    if (rc != ES_FULL && rc != ES_BUSY)
         return rc;
+    if (timeout_ns == 0)
+        return rc == ES_BUSY ? ES_TIMEOUT : rc;
     es_owner *mine = &r->map.owners[r->me];
     uint64_t start = es_now_ns(), now = start;
     es_add(&mine->blocked, 1);
@@ -239,14 +251,15 @@ int64_t es_claim_wait(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64_t *
         /* FENCE space: pairs with es_wake_producers(). */
         atomic_thread_fence(memory_order_seq_cst);
         rc = es_claim_run(r, want, pos);
-        if (rc != ES_FULL)
+        if (rc != ES_FULL && rc != ES_BUSY)
             break;
         /* SYNC busy: acquire; pairs with es_detach(). */
         if (atomic_load_explicit(&r->detached, memory_order_acquire)) {
             rc = ES_EDETACHED;
             break;
         }
-        int w = es_wait(&hdr->space_seq, seen, timeout_ns - (now - start));
+        uint64_t left = timeout_ns - (now - start);
+        int w = es_wait(&hdr->space_seq, seen, rc == ES_BUSY && left > ES_NAP_NS ? ES_NAP_NS : left);
         if (w == -EINTR) {
             rc = -EINTR;
             break;
@@ -255,5 +268,5 @@ int64_t es_claim_wait(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64_t *
     } while (now - start < timeout_ns);
     atomic_store_explicit(&mine->waiting, 0, memory_order_relaxed);
     es_add(&mine->blocked_ns, es_now_ns() - start);
-    return rc == ES_FULL ? ES_TIMEOUT : rc;
+    return rc == ES_FULL || rc == ES_BUSY ? ES_TIMEOUT : rc;
 }

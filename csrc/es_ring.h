@@ -8,6 +8,7 @@
  *        es_take.c  look, take, release (learners)
  *        es_end.c   the end of a stream (learners)
  *        es_reap.c  what a dead owner leaves, and valid()
+ *        es_mend.c  what only somebody who does not keep to any of this can have left
  */
 #ifndef ES_RING_H
 #define ES_RING_H
@@ -38,6 +39,8 @@ typedef struct es_ring {
     _Atomic uint64_t seen_reopen;  /* reopen_seq as of the last full search for holes */
     _Atomic uint64_t wait_ns;      /* slept since the last batch taken */
     _Atomic uint64_t last_sweep_ns;
+    _Atomic uint64_t last_mend_ns;
+    _Atomic uint64_t finish_ns;    /* when this attachment first found the ring closed and empty, or 0 */
 
     pthread_mutex_t partial_lock; /* one partial take at a time: HELD names the attachment, not the thread */
     pthread_mutex_t look_lock;    /* guards the rest; never held while sleeping */
@@ -46,11 +49,18 @@ typedef struct es_ring {
     uint64_t *held;            /* lap of the lease held on each physical batch, or 0 */
 } es_ring;
 
+/* The words did not stand still for ES_TRIES looks: others were faster each time, or
+ * somebody scribbles on them. Callers that may wait nap and try again, so that no
+ * loop in here can keep a process from its signals. Never leaves es_api.h. */
+#define ES_BUSY (-10006)
+#define ES_TRIES 1000
+#define ES_NAP_NS UINT64_C(1000000)
+
 /* --- producers ------------------------------------------------------------ */
 
-/* ES_OK and the position claimed, ES_FULL, or ES_ECLOSED. */
+/* ES_OK and the position claimed, ES_FULL, ES_BUSY, or ES_ECLOSED. */
 int es_claim(es_ring *r, uint64_t *pos);
-/* Claims up to want consecutive positions of one batch: how many, ES_FULL or ES_ECLOSED. */
+/* Claims up to want consecutive positions of one batch: how many, ES_FULL, ES_BUSY or ES_ECLOSED. */
 int64_t es_claim_run(es_ring *r, uint64_t want, uint64_t *pos);
 /* ES_OK, or ES_EEVICTED when a learner sealed one of the slots after the ring closed. */
 int es_commit(es_ring *r, uint64_t pos, uint64_t n);
@@ -68,7 +78,7 @@ void es_wake_producers(es_ring *r);
 
 /* --- learners ------------------------------------------------------------- */
 
-/* Leases a complete batch: its physical index, or ES_EMPTY. flags: es_take_flag. */
+/* Leases a complete batch: its physical index, ES_EMPTY, or ES_BUSY. flags: es_take_flag. */
 int64_t es_look(es_ring *r, uint32_t flags);
 /* es_look() that sleeps at most timeout_ns: also ES_TIMEOUT, and ES_ENDED on a
  * closed ring with nothing left. There it takes in any order, and short batches
@@ -94,7 +104,7 @@ bool es_end_lease(es_ring *r, uint64_t batch, uint64_t round);
 /* Closes the ring to producers, for ever. */
 void es_close_ring(es_ring *r);
 /* On a closed ring with no full batch in sight: a batch, ES_EMPTY while claims are
- * under way or others hold leases, or ES_ENDED. */
+ * under way or others hold leases, ES_BUSY, or ES_ENDED. */
 int64_t es_finish(es_ring *r, uint32_t flags);
 /* Undoes a take: ES_OK, or ES_ESTALE as es_release(). */
 int es_give_back(es_ring *r, uint64_t batch, uint64_t round);
@@ -110,6 +120,17 @@ int64_t es_take_partial(es_ring *r);
 int64_t es_reap(es_ring *r, uint32_t index);
 /* Offers again what this attachment has claimed, as it leaves: how many slots. */
 int64_t es_leave_claims(es_ring *r);
+/* From here on every commit of the laps under way wakes the learners. */
+void es_alarm_counts(es_ring *r);
+/* The parts of a reap, for es_mend.c: also under the owner's lock byte. */
+void es_return_leases(es_ring *r, uint32_t index);
+int64_t es_reopen_claims(es_ring *r, uint32_t index);
+
+/* Rewrites words that nobody can have written who keeps to the protocol, so that the
+ * ring goes on: how many. Called by a learner to whom nothing came for a while. */
+int64_t es_mend(es_ring *r);
+/* NULL, or why slot word w cannot be next to batch word b, both read while b stood still. */
+const char *es_wrong_slot(uint64_t w, uint64_t b);
 
 /* What must hold at any instant of a ring nobody scribbles on. Returns NULL, or
  * the statement that does not hold. Racy unless the ring is at rest: a caller

@@ -95,8 +95,9 @@ static int64_t look_everywhere(es_ring *r, uint32_t flags, bool *given_back)
 {
     es_map *m = &r->map;
     *given_back = false;
-    for (uint64_t from = 0;;) {
-        uint64_t best = UINT64_MAX, best_word = 0;
+    uint64_t from = 0;
+    for (uint64_t n = 0; n < m->num_batches; n++) {
+        uint64_t best = UINT64_MAX, best_j = 0, best_word = 0;
         for (uint64_t j = 0; j < m->num_batches; j++) {
             /* SYNC batch-release, batch-take: acquire. */
             uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
@@ -104,25 +105,28 @@ static int64_t look_everywhere(es_ring *r, uint32_t flags, bool *given_back)
             *given_back = *given_back || (es_state(w) == ES_FILL && es_word_owner(w) != 0);
             if (es_state(w) == ES_FILL && k >= from && k < best) {
                 best = k;
+                best_j = j;
                 best_word = w;
             }
         }
         if (best == UINT64_MAX)
             return ES_EMPTY;
-        if (takeable(r, best % m->num_batches, es_round(best_word) + 1, flags))
-            return es_lease(r, best % m->num_batches, best_word);
+        if (takeable(r, best_j, es_round(best_word) + 1, flags))
+            return es_lease(r, best_j, best_word);
         if (!any_order(r, flags))
             return ES_EMPTY;
         from = best + 1;
     }
+    return ES_EMPTY;
 }
 
 static int64_t look_locked(es_ring *r, uint32_t flags)
 {
-    for (;;) {
+    for (int tries = 0; tries < ES_TRIES; tries++) {
         /* SYNC returned-seq: acquire; pairs with es_reap(): the FILL words are visible. */
         uint32_t seq = atomic_load_explicit(&r->map.hdr->returned_seq, memory_order_acquire);
-        bool everywhere = seq != r->seen_returned;
+        /* A head that is very far behind is brought up over several looks. */
+        bool everywhere = seq != r->seen_returned || tries >= ES_TRIES / 2;
         bool given_back = false;
         int64_t rc = everywhere ? look_everywhere(r, flags, &given_back) : look_from_head(r, flags);
         if (rc == ES_AGAIN)
@@ -134,6 +138,7 @@ static int64_t look_locked(es_ring *r, uint32_t flags)
             r->seen_returned = seq;
         return rc;
     }
+    return ES_BUSY;
 }
 
 void es_account_take(es_ring *r, uint64_t j)
@@ -239,12 +244,24 @@ static int64_t look_or_finish(es_ring *r, uint32_t flags)
     return flags & ES_TAKE_SHORT ? es_take_partial(r) : ES_EMPTY;
 }
 
+/* Nobody woke us: nothing is there, or the words are not what they should be. */
+static void mend_if_due(es_ring *r)
+{
+    uint64_t now = es_now_ns(), last = atomic_load_explicit(&r->last_mend_ns, memory_order_relaxed);
+    if (now - last >= r->map.reap_interval_ns &&
+        atomic_compare_exchange_strong_explicit(&r->last_mend_ns, &last, now, memory_order_relaxed,
+                                                memory_order_relaxed))
+        es_mend(r);
+}
+
 int64_t es_take_wait(es_ring *r, uint32_t flags, uint64_t timeout_ns)
 {
     es_header *hdr = r->map.hdr;
     int64_t rc = look_or_finish(r, flags);
-    if (rc != ES_EMPTY || timeout_ns == 0)
+    if (rc != ES_EMPTY && rc != ES_BUSY)
         return rc;
+    if (timeout_ns == 0)
+        return rc == ES_BUSY ? ES_TIMEOUT : rc;
     uint64_t start = es_now_ns(), slept = 0;
     while (slept < timeout_ns) {
         /* SYNC ready-seq: acquire; read before the last look. */
@@ -253,25 +270,28 @@ int64_t es_take_wait(es_ring *r, uint32_t flags, uint64_t timeout_ns)
         /* FENCE ready: pairs with es_wake_learners(). */
         atomic_thread_fence(memory_order_seq_cst);
         rc = look_or_finish(r, flags);
-        if (rc != ES_EMPTY)
+        if (rc != ES_EMPTY && rc != ES_BUSY)
             break;
         /* SYNC busy: acquire; pairs with es_detach(). */
         if (atomic_load_explicit(&r->detached, memory_order_acquire)) {
             rc = ES_EDETACHED;
             break;
         }
-        int w = es_wait(&hdr->ready_seq, seen, timeout_ns - slept);
+        uint64_t left = timeout_ns - slept;
+        int w = es_wait(&hdr->ready_seq, seen, rc == ES_BUSY && left > ES_NAP_NS ? ES_NAP_NS : left);
         if (w == -EINTR) {
             rc = -EINTR;
             break;
         }
+        if (w == ES_TIMEOUT)
+            mend_if_due(r);
         /* Once without the flag: the batch that we were woken for is there, and a
          * flag left behind would cost the next committer a wake-up of nobody. */
         rc = look_or_finish(r, flags);
-        if (rc != ES_EMPTY)
+        if (rc != ES_EMPTY && rc != ES_BUSY)
             break;
         slept = es_now_ns() - start;
     }
     es_add(&r->wait_ns, es_now_ns() - start);
-    return rc == ES_EMPTY ? ES_TIMEOUT : rc;
+    return rc == ES_EMPTY || rc == ES_BUSY ? ES_TIMEOUT : rc;
 }

@@ -27,7 +27,7 @@ FLOORS = [
 ]
 
 #: A concept's files may be several; those of one floor of ``INCLUDES`` are in the order of what may include what.
-CONCEPTS = {"es_take": "es_ring", "es_reap": "es_ring", "es_end": "es_ring", "es_watch": "es_api"}
+CONCEPTS = {"es_take": "es_ring", "es_reap": "es_ring", "es_mend": "es_ring", "es_end": "es_ring", "es_watch": "es_api"}
 INCLUDES = [
     ["es_types", "es_base", "es_wait"],
     ["es_words", "es_layout", "es_owner", "es_stats"],

@@ -1,0 +1,159 @@
+/* Somebody scribbled on the ring: rewrite what nobody can have written who keeps to
+ * the protocol. What it spoiled stays spoiled; the ring goes on.
+ *
+ * On a ring that nobody scribbles on, nothing here ever writes a word that matters:
+ *   slot words   es_wrong_slot() names what cannot be beside a batch word that stood
+ *                still meanwhile. FILL(round) cannot go and come back: rounds only grow.
+ *   owners       a FREE entry whose lock byte we hold has no owner, and was swept
+ *                before it became free: no word can name it.
+ *   tail         is past p only if somebody claimed p, and a slot's lap only grows.
+ *   head         is past k only if somebody saw k leased, and rounds only grow.
+ *
+ * What cannot be told from the truth is left: a claim or a lease that names somebody
+ * alive is his until he leaves or dies, and a committed word is a sample.
+ *
+ * Who writes: learners to whom nothing came for a reap interval. Who dies: each word
+ * is mended by one step, and the next learner goes on.
+ */
+#include "es_ring.h"
+
+/* Whether the entry is nobody's. Then what names it is offered again. */
+static uint64_t sweep_nobody(es_ring *r, uint32_t index)
+{
+    es_map *m = &r->map;
+    uint64_t n = 0;
+    if (es_locks_try(r->locks, index) != ES_OK)
+        return 0;
+    /* SYNC owner-free: acquire; under the byte, so it stays so. */
+    if (atomic_load_explicit(&m->owners[index].state, memory_order_acquire) == ES_OWNER_FREE) {
+        es_return_leases(r, index);
+        n = 1 + (uint64_t)es_reopen_claims(r, index);
+    }
+    es_locks_drop(r->locks, index);
+    return n;
+}
+
+static bool names_nobody(es_map *m, uint32_t index)
+{
+    /* SYNC owner-free: acquire. */
+    return index < m->num_owners &&
+           atomic_load_explicit(&m->owners[index].state, memory_order_acquire) == ES_OWNER_FREE;
+}
+
+static uint64_t mend_batch(es_ring *r, uint64_t j)
+{
+    es_map *m = &r->map;
+    /* SYNC batch-release, batch-take, closed: acquire. Who retired a batch saw the ring closed, and so do we. */
+    uint64_t b = atomic_load_explicit(&m->batches[j].word, memory_order_acquire), round = es_round(b);
+    bool closed = atomic_load_explicit(&m->hdr->closed, memory_order_acquire) != 0;
+    bool leased = es_state(b) == ES_LEASED;
+    if (leased && names_nobody(m, es_word_owner(b)))
+        return sweep_nobody(r, es_word_owner(b));
+    if (es_state(b) <= ES_RETIRED && !(es_state(b) == ES_RETIRED && !closed) &&
+        !(leased && es_word_owner(b) >= m->num_owners))
+        return 0;
+    uint64_t fresh = es_state(b) == ES_RETIRED ? es_word(round + 1, 0, ES_FILL) : es_word(round, ES_GIVEN_BACK, ES_FILL);
+    return atomic_compare_exchange_strong_explicit(&m->batches[j].word, &b, fresh, memory_order_acq_rel,
+                                                   memory_order_relaxed);
+}
+
+static uint64_t mend_slot(es_ring *r, uint64_t q)
+{
+    es_map *m = &r->map;
+    _Atomic uint64_t *word = &m->batches[q / m->batch_size].word;
+    /* SYNC batch-release, slot-claim, slot-commit: acquire; the second load of the
+     * batch's word is then no older than what the slot's word rests on. */
+    uint64_t b = atomic_load_explicit(word, memory_order_acquire);
+    uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
+    if (es_state(b) != ES_FILL)
+        return 0;
+    bool owned = (es_state(w) == ES_CLAIMED || es_state(w) == ES_HELD) && es_lap(w) == es_round(b) + 1;
+    if (owned && names_nobody(m, es_word_owner(w)))
+        return sweep_nobody(r, es_word_owner(w));
+    /* SYNC closed: acquire; who sealed the slot saw the ring closed, and so do we. */
+    bool sealed = es_state(w) == ES_SEALED && es_lap(w) == es_round(b) + 1 &&
+                  atomic_load_explicit(&m->hdr->closed, memory_order_acquire) == 0;
+    if (es_wrong_slot(w, b) == NULL && !sealed && !(owned && es_word_owner(w) >= m->num_owners))
+        return 0;
+    if (atomic_load_explicit(word, memory_order_acquire) != b)
+        return 0;
+    /* SYNC slot-reopen: acq_rel, as in a reap. */
+    return atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_round(b) + 1, 0, ES_REOPEN),
+                                                   memory_order_acq_rel, memory_order_relaxed);
+}
+
+/* A hole that was written without a new reopen_seq would never be searched for. One more
+ * search for holes that producers know of is all that this costs them. */
+static void offer_holes(es_ring *r)
+{
+    es_map *m = &r->map;
+    for (uint64_t q = 0; q < m->capacity; q++)
+        if (es_state(atomic_load_explicit(&m->slots[q], memory_order_acquire)) == ES_REOPEN) {
+            /* SYNC reopen-seq: release. */
+            atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);
+            return;
+        }
+}
+
+static void mend_tail(es_ring *r)
+{
+    es_map *m = &r->map;
+    uint64_t tail = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed), unclaimed = UINT64_MAX;
+    for (uint64_t q = 0; q < m->capacity; q++) {
+        uint64_t lap = es_lap(atomic_load_explicit(&m->slots[q], memory_order_acquire)), p = lap * m->capacity + q;
+        unclaimed = p < unclaimed ? p : unclaimed;
+    }
+    /* It lags by less than a lap: a claimer brings it up before it claims. */
+    if (tail > unclaimed || unclaimed - tail > m->capacity)
+        atomic_compare_exchange_strong_explicit(&m->hdr->tail, &tail, unclaimed, memory_order_relaxed,
+                                                memory_order_relaxed);
+}
+
+static void mend_head(es_ring *r)
+{
+    es_map *m = &r->map;
+    /* acquire: the words that it went by are no older below. */
+    uint64_t head = atomic_load_explicit(&m->hdr->head, memory_order_acquire), oldest = UINT64_MAX;
+    bool passed = false; /* a batch that was never leased */
+    for (uint64_t j = 0; j < m->num_batches; j++) {
+        uint64_t b = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
+        uint64_t k = es_round(b) * m->num_batches + j;
+        passed = passed || (es_state(b) == ES_FILL && es_word_owner(b) != ES_GIVEN_BACK && k < head);
+        oldest = k < oldest ? k : oldest;
+    }
+    if (passed)
+        atomic_compare_exchange_strong_explicit(&m->hdr->head, &head, oldest, memory_order_acq_rel,
+                                                memory_order_relaxed);
+}
+
+/* Scans remember what they saw, which may have been nonsense. */
+static void forget_scans(es_ring *r)
+{
+    pthread_mutex_lock(&r->look_lock);
+    for (uint64_t j = 0; j < r->map.num_batches; j++)
+        if (r->held[j] == 0) /* a leased batch's gaps are still asked for */
+            r->scan[j].lap = 0;
+    pthread_mutex_unlock(&r->look_lock);
+}
+
+int64_t es_mend(es_ring *r)
+{
+    es_map *m = &r->map;
+    uint64_t n = 0;
+    for (uint64_t j = 0; j < m->num_batches; j++)
+        n += mend_batch(r, j);
+    for (uint64_t q = 0; q < m->capacity; q++)
+        n += mend_slot(r, q);
+    offer_holes(r);
+    mend_tail(r);
+    mend_head(r);
+    forget_scans(r);
+    if (n == 0)
+        return 0;
+    /* SYNC reopen-seq, returned-seq: release; after the words, as in a reap. */
+    atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);
+    atomic_fetch_add_explicit(&m->hdr->returned_seq, 1, memory_order_release);
+    es_alarm_counts(r);
+    es_wake_everybody(r);
+    return (int64_t)n;
+}

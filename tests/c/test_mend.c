@@ -1,0 +1,201 @@
+/* A ring that somebody scribbled on: it goes on, and a ring left alone is left alone. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "es_fixture.h"
+#include "es_test.h"
+
+#define B 2
+#define K 3
+#define C (B * K)
+
+/* An owner entry that nobody is registered in, one of each role. */
+#define NO_PRODUCER (ES_MAX_LEARNERS + 5)
+#define NO_LEARNER 5
+
+typedef struct world {
+    es_fix *f;
+    es_ring *p, *l;
+} world;
+
+static world world_at(uint64_t sent, uint64_t taken, uint32_t flags)
+{
+    world w = {.f = fix_new(B, K, flags)};
+    w.p = fix_producer(w.f);
+    w.l = fix_learner(w.f);
+    for (uint64_t i = 0; i < sent; i++) {
+        CHECK_EQ(fix_send(w.p, i), ES_OK);
+        if (i % B == B - 1 && taken > 0) {
+            CHECK_EQ(fix_take_k(w.l, 0), (int64_t)(i / B));
+            taken--;
+        }
+    }
+    return w;
+}
+
+/* Whether three more laps of batches come through, with a mend whenever nothing moves. */
+static bool goes_on(world *w)
+{
+    int batches = 0;
+    for (uint64_t turn = 0; turn < 40 * C && batches < 3 * K; turn++) {
+        bool moved = fix_send(w->p, 1000 + turn) == ES_OK;
+        uint64_t round;
+        int64_t j = fix_take(w->l, 0, &round);
+        if (j >= 0) {
+            es_release_batch(w->l, (uint64_t)j, round);
+            batches++;
+        } else if (!moved) {
+            es_mend(w->l);
+        }
+    }
+    return batches == 3 * K;
+}
+
+/* At every fill level and after every number of batches taken. */
+#define EACH_PHASE(sent, taken)                        \
+    for (uint64_t sent = 0; sent <= 2 * C; sent++)     \
+        for (uint64_t taken = sent < C ? 0 : sent / B - K + 1; taken <= sent / B; taken++)
+
+static void slot_survives(uint64_t lap_offset, uint32_t owner, uint32_t state)
+{
+    for (uint32_t flags = 0; flags <= ES_FLAG_READY_ORDER; flags += ES_FLAG_READY_ORDER)
+        EACH_PHASE(sent, taken)
+            for (uint64_t q = 0; q < C; q++) {
+                world w = world_at(sent, taken, flags);
+                fix_slot(w.l, q, es_lap(fix_slot_word(w.l, q)) + lap_offset, owner, state);
+                if (!CHECK(goes_on(&w)))
+                    CHECK_EQ(state * 1000000 + q * 10000 + sent * 100 + taken, -1); /* names it */
+                fix_free(w.f);
+            }
+}
+
+/* Whatever a slot word is overwritten with, unless it names a live owner. */
+TEST(ring_goes_on_after_any_slot_word)
+{
+    const uint64_t offsets[] = {0, 1, UINT64_MAX, UINT64_C(1) << 43};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        for (uint32_t state = 0; state <= ES_HELD + 1; state++)
+            slot_survives(offsets[i], NO_PRODUCER, state);
+        slot_survives(offsets[i], 0xffff, ES_CLAIMED);
+        slot_survives(offsets[i], 0xffff, ES_HELD);
+        slot_survives(offsets[i], 0xffff, 15);
+    }
+}
+
+static void batch_survives(uint64_t round_offset, uint32_t owner, uint32_t state)
+{
+    EACH_PHASE(sent, taken)
+        for (uint64_t j = 0; j < K; j++) {
+            world w = world_at(sent, taken, ES_FLAG_READY_ORDER);
+            fix_batch(w.l, j, es_round(fix_batch_word(w.l, j)) + round_offset, owner, state);
+            if (!CHECK(goes_on(&w)))
+                CHECK_EQ(j * 10000 + sent * 100 + taken, -1);
+            fix_free(w.f);
+        }
+}
+
+/* A batch word's state or owner may be nonsense. */
+TEST(ring_goes_on_after_a_batch_word_of_nobody)
+{
+    batch_survives(0, NO_LEARNER, ES_LEASED);
+    batch_survives(0, NO_PRODUCER, ES_LEASED);
+    batch_survives(0, 0xffff, ES_LEASED);
+    batch_survives(0, 0, ES_RETIRED);
+    batch_survives(0, 0, 3);
+    batch_survives(0, 0xffff, 15);
+}
+
+/* A tail that is anywhere at all. */
+TEST(ring_goes_on_after_any_tail)
+{
+    const uint64_t offsets[] = {1, B, C, 2 * C + 1, UINT64_MAX, UINT64_C(1) << 40, UINT64_C(1) << 63};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+        EACH_PHASE(sent, taken) {
+            world w = world_at(sent, taken, 0);
+            atomic_fetch_add(&w.l->map.hdr->tail, offsets[i]);
+            CHECK(goes_on(&w));
+            fix_free(w.f);
+        }
+}
+
+/* A head that is anywhere at all. */
+TEST(ring_goes_on_after_any_head)
+{
+    const uint64_t offsets[] = {1, K, UINT64_MAX, UINT64_C(1) << 40, UINT64_C(1) << 63};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+        EACH_PHASE(sent, taken) {
+            world w = world_at(sent, taken, 0);
+            atomic_fetch_add(&w.l->map.hdr->head, offsets[i]);
+            CHECK(goes_on(&w));
+            fix_free(w.f);
+        }
+}
+
+static void mend_changes_nothing(world *w)
+{
+    uint64_t size = w->f->size;
+    uint8_t *before = malloc(size);
+    memcpy(before, w->f->base, size);
+    CHECK_EQ(es_mend(w->l), 0);
+    ((es_header *)(void *)before)->reopen_seq = w->l->map.hdr->reopen_seq; /* may have been raised */
+    CHECK(memcmp(before, w->f->base, size) == 0);
+    free(before);
+}
+
+/* A ring that nobody scribbles on: mending writes nothing, whatever is under way. */
+TEST(mend_leaves_a_ring_that_keeps_to_the_protocol_alone)
+{
+    EACH_PHASE(sent, taken)
+        for (int scene = 0; scene < 8; scene++) {
+            world w = world_at(sent, taken, 0);
+            es_ring *q = fix_producer(w.f), *m = fix_learner(w.f);
+            uint64_t round;
+            if (scene & 1) /* a claim, and a hole */
+                fix_reserve(q, 0);
+            if (scene & 2) {
+                int64_t pos = fix_reserve(w.p, 0);
+                if (pos >= 0)
+                    es_reserve_abort(w.p, pos);
+            }
+            if (scene & 4) /* a lease, of a partial batch with held slots if it can be */
+                fix_take(m, ES_TAKE_SHORT | ES_TAKE_ANY_ORDER, &round);
+            mend_changes_nothing(&w);
+            es_close_stream(w.l);
+            es_take(w.l, 0, 0, &(es_snapshot){0}); /* seals */
+            mend_changes_nothing(&w);
+            fix_free(w.f);
+        }
+}
+
+/* A learner to whom nothing comes mends by itself, once in a reap interval. */
+TEST(waiting_learner_mends)
+{
+    world w = world_at(1, 0, 0);
+    es_snapshot snap;
+    fix_slot(w.l, 0, 9, 0, 9);
+    CHECK_EQ(fix_send(w.p, 1), ES_OK);
+    uint64_t interval = w.f->geo.reap_interval_ns;
+    CHECK_EQ(es_take(w.l, 0, interval, &snap), ES_TIMEOUT);
+    CHECK_EQ(fix_slot_word(w.l, 0), es_word(1, 0, ES_REOPEN));
+    CHECK_EQ(fix_send(w.p, 2), ES_OK); /* into the hole */
+    CHECK_EQ(fix_take_k(w.l, 0), 0);
+    fix_free(w.f);
+}
+
+/* The stream of a ring with a scribbled slot ends. */
+TEST(scribbled_ring_ends_when_closed)
+{
+    world w = world_at(5, 1, 0);
+    es_snapshot snap;
+    int64_t rc = ES_TIMEOUT;
+    fix_slot(w.l, 3, 9, 0, 9);
+    es_close_stream(w.l);
+    atomic_store(&w.l->map.hdr->closed_ns, UINT64_MAX);
+    for (int turn = 0; turn < 200 && rc != ES_ENDED; turn++) {
+        rc = es_take(w.l, 0, w.f->geo.reap_interval_ns, &snap);
+        if (rc >= 0)
+            es_release_batch(w.l, (uint64_t)rc, snap.round);
+    }
+    CHECK_EQ(rc, ES_ENDED);
+    fix_free(w.f);
+}
