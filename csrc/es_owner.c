@@ -8,15 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct es_locks {
-    int fd;
-    dev_t device;
-    ino_t inode;
-    uint32_t count;
-    atomic_uchar *held; /* bytes that this process holds */
-    es_locks *next;
-};
-
 static _Atomic uint32_t fork_generation;
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static es_locks *all;

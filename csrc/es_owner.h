@@ -13,9 +13,18 @@
 #ifndef ES_OWNER_H
 #define ES_OWNER_H
 
+#include <sys/types.h>
+
 #include "es_layout.h"
 
-typedef struct es_locks es_locks;
+typedef struct es_locks {
+    int fd;
+    dev_t device;
+    ino_t inode;
+    uint32_t count;
+    atomic_uchar *held; /* bytes that this process holds */
+    struct es_locks *next;
+} es_locks;
 
 /* A forked child's inherited locks are closed at the fork: closing them later
  * would drop locks that the child had taken itself meanwhile.

@@ -1,0 +1,234 @@
+/* Every memory order of the core, weakened one at a time. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "xp.h"
+#include "xp_words.h"
+
+#undef atomic_load
+#undef atomic_load_explicit
+
+extern xp_site __start_xp_sites[], __stop_xp_sites[];
+
+#define MAX_ORDERS 400
+#define MAX_SCENES 64
+
+static const char *const order_names[] = {"relaxed", "consume", "acquire", "release", "acq_rel", "seq_cst"};
+
+/* One operation in the source, which may have been compiled into several files, and one weaker order for it. */
+typedef struct order {
+    const xp_site *site;
+    int to, number; /* number: which of those of its function that read the same */
+} order;
+
+static order orders[MAX_ORDERS];
+static int num_orders;
+static bool reaches[MAX_SCENES][MAX_ORDERS];
+
+static bool same_place(const xp_site *a, const xp_site *b)
+{
+    return a->line == b->line && strcmp(a->file, b->file) == 0 && strcmp(a->op, b->op) == 0;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+static void add(const xp_site *site, int to)
+{
+    for (int i = 0; i < num_orders; i++)
+        if (same_place(orders[i].site, site) && orders[i].to == to)
+            return;
+    if (num_orders == MAX_ORDERS)
+        xp_die("more orders than the list has room for");
+    orders[num_orders++] = (order){site, to, 0};
+}
+
+static void add_weaker(const xp_site *site)
+{
+    bool rmw = strcmp(site->op, "load") != 0 && strcmp(site->op, "store") != 0;
+    switch (site->order) {
+    case memory_order_seq_cst:
+        add(site, strcmp(site->op, "load") == 0    ? memory_order_acquire
+                  : strcmp(site->op, "store") == 0 ? memory_order_release
+                                                   : memory_order_acq_rel);
+        break;
+    case memory_order_acq_rel:
+        add(site, memory_order_acquire);
+        add(site, memory_order_release);
+        break;
+    case memory_order_acquire:
+    case memory_order_release:
+        add(site, memory_order_relaxed);
+        break;
+    default:
+        break;
+    }
+    if (rmw && strcmp(site->op, "fence") == 0)
+        add(site, memory_order_relaxed);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const order *x = a, *y = b;
+    int files = strcmp(base_name(x->site->file), base_name(y->site->file));
+    return files != 0 ? files : x->site->line != y->site->line ? x->site->line - y->site->line : x->to - y->to;
+}
+
+static void weaken(const order *o, bool on)
+{
+    for (xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+        if (same_place(s, o->site))
+            s->now = on ? o->to : s->order;
+}
+
+static void forget_reached(void)
+{
+    for (xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+        s->reached = false;
+}
+
+static bool was_reached(const order *o)
+{
+    for (xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+        if (same_place(s, o->site) && s->reached)
+            return true;
+    return false;
+}
+
+/* What a scene is tried with: everything near the usual, then at random far from it. */
+static const xp_budget tries[] = {
+    {.memory = XP_C11, .preemptions = 1, .stale = 1, .kills = 0, .executions = 3000},
+    {.memory = XP_C11, .preemptions = 30, .stale = 6, .kills = 0, .executions = 4000, .seed = 1},
+    {.memory = XP_C11, .preemptions = 30, .stale = 6, .kills = 1, .executions = 4000, .seed = 100001},
+};
+#define NUM_TRIES ((int)(sizeof tries / sizeof *tries))
+
+static void find_reached(void)
+{
+    for (int s = 0; xp_scenes[s].name != NULL; s++) {
+        forget_reached();
+        for (int i = 0; i < NUM_TRIES; i++) {
+            xp_budget b = tries[i];
+            b.executions /= 4;
+            xp_explore(&xp_scenes[s], &b);
+        }
+        for (int o = 0; o < num_orders; o++)
+            reaches[s][o] = was_reached(&orders[o]);
+    }
+}
+
+/* What catches o, and other if it is not negative, weakened together; or NULL. */
+static const char *catch(int o, int other, const char **scene)
+{
+    const char *caught = NULL;
+    weaken(&orders[o], true);
+    if (other >= 0)
+        weaken(&orders[other], true);
+    for (int i = 0; i < NUM_TRIES && caught == NULL; i++)
+        for (int s = 0; xp_scenes[s].name != NULL && caught == NULL; s++)
+            if (reaches[s][o]) {
+                caught = xp_explore(&xp_scenes[s], &tries[i]).violation;
+                *scene = xp_scenes[s].name;
+            }
+    weaken(&orders[o], false);
+    if (other >= 0)
+        weaken(&orders[other], false);
+    return caught;
+}
+
+static bool reached_anywhere(int o)
+{
+    for (int s = 0; xp_scenes[s].name != NULL; s++)
+        if (reaches[s][o])
+            return true;
+    return false;
+}
+
+/* "function op order->weaker", and which of several that read so. */
+static void name_of(int o, char *name, size_t size)
+{
+    const order *it = &orders[o];
+    snprintf(name, size, "%s %s %s->%s %d", it->site->function, it->site->op, order_names[it->site->order],
+             order_names[it->to], it->number);
+}
+
+static int named(const char *wanted)
+{
+    char name[160];
+    for (int o = 0; o < num_orders; o++) {
+        name_of(o, name, sizeof name);
+        if (strcmp(name, wanted) == 0)
+            return o;
+    }
+    fprintf(stderr, "explore: the list of known orders has %s, and the core has not\n", wanted);
+    exit(2);
+}
+
+/* All orders that are not relaxed, as many as there are weaker ones. */
+static void list_orders(void)
+{
+    for (const xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+        add_weaker(s);
+    qsort(orders, (size_t)num_orders, sizeof *orders, by_place);
+    for (int i = 0; i < num_orders; i++) {
+        orders[i].number = 1;
+        for (int j = 0; j < i; j++)
+            orders[i].number += strcmp(orders[i].site->function, orders[j].site->function) == 0 &&
+                                strcmp(orders[i].site->op, orders[j].site->op) == 0 &&
+                                orders[i].site->order == orders[j].site->order && orders[i].to == orders[j].to;
+    }
+}
+
+enum verdict { CAUGHT, KNOWN, WRONG };
+
+static enum verdict try_order(int o)
+{
+    char name[160], text[300];
+    const char *scene = "", *what = reached_anywhere(o) ? catch(o, -1, &scene) : NULL;
+    const xp_known *known = NULL;
+    enum verdict verdict = what != NULL ? CAUGHT : WRONG;
+    name_of(o, name, sizeof name);
+    for (const xp_known *k = xp_known_orders; k->name != NULL; k++)
+        if (strcmp(k->name, name) == 0)
+            known = k;
+    if (what != NULL)
+        snprintf(text, sizeof text, "caught: %s (%s)", what, scene);
+    else if (known == NULL)
+        snprintf(text, sizeof text, "%s", reached_anywhere(o) ? "SURVIVES" : "SURVIVES: no scene comes to it");
+    else
+        snprintf(text, sizeof text, "known: %s", known->why);
+    if (known != NULL && what != NULL)
+        printf("    listed as one that nothing here can catch, and something does:\n");
+    if (known != NULL && what == NULL) {
+        verdict = KNOWN;
+        if (known->partner != NULL && catch(o, named(known->partner), &scene) == NULL) {
+            verdict = WRONG;
+            snprintf(text, sizeof text, "SURVIVES even together with %s", known->partner);
+        }
+    }
+    printf("%-58s %s\n", name, text);
+    fflush(stdout);
+    return known != NULL && what != NULL ? WRONG : verdict;
+}
+
+bool xp_try_orders(const char *part)
+{
+    int verdicts[3] = {0};
+    list_orders();
+    for (const xp_known *k = xp_known_orders; k->name != NULL; k++)
+        named(k->name);
+    find_reached();
+    for (int o = 0; o < num_orders; o++) {
+        char name[160];
+        name_of(o, name, sizeof name);
+        if (strstr(name, part) != NULL)
+            verdicts[try_order(o)]++;
+    }
+    printf("%d weaker orders: %d caught, %d known, with the reason, not to be caught here, %d wrong\n",
+           verdicts[CAUGHT] + verdicts[KNOWN] + verdicts[WRONG], verdicts[CAUGHT], verdicts[KNOWN], verdicts[WRONG]);
+    return verdicts[WRONG] == 0;
+}

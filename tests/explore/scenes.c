@@ -1,0 +1,233 @@
+/* What is explored: a few threads each, around one promise of the ring. */
+#include "xp.h"
+
+/* --- parts ----------------------------------------------------------------------- */
+
+static void sends_one(void)
+{
+    xp_send(XP_LONG);
+}
+
+static void sends_two(void)
+{
+    xp_send(XP_LONG);
+    xp_send(XP_LONG);
+}
+
+static void sends_two_at_once(void)
+{
+    xp_send_many(2, XP_LONG);
+}
+
+static void sends_three_at_once(void)
+{
+    xp_send_many(3, XP_LONG);
+}
+
+static void tries_to_send(void)
+{
+    xp_send(XP_NOW);
+}
+
+static void reserves(void)
+{
+    xp_reserve(true, XP_LONG);
+}
+
+static void aborts(void)
+{
+    xp_reserve(false, XP_LONG);
+}
+
+static void aborts_then_sends(void)
+{
+    xp_reserve(false, XP_NOW);
+    xp_send(XP_NOW);
+}
+
+static void sends_and_leaves(void)
+{
+    xp_send(XP_NOW);
+    xp_leave();
+}
+
+static void leaves(void)
+{
+    xp_leave();
+}
+
+/* Leaves with a slot claimed and not committed. */
+static void leaves_a_claim(void)
+{
+    int64_t pos;
+    es_reserve(xp_theatre.of[xp_me()], XP_NOW, &pos);
+    xp_leave();
+}
+
+static void joins_and_sends(void)
+{
+    if (xp_attach(ES_ROLE_PRODUCER) >= 0)
+        xp_send(XP_NOW);
+}
+
+static void takes_one(void)
+{
+    xp_take(0, XP_LONG);
+}
+
+static void takes_two(void)
+{
+    xp_take(0, XP_LONG);
+    xp_take(0, XP_LONG);
+}
+
+static void looks_twice(void)
+{
+    xp_take(0, XP_NOW);
+    xp_take(0, XP_NOW);
+}
+
+static void gives_back(void)
+{
+    xp_take_and_give_back(0, XP_NOW);
+}
+
+static void takes_to_the_end(void)
+{
+    int64_t rc;
+    do
+        rc = xp_take(0, XP_LONG);
+    while (rc >= 0);
+}
+
+static void takes_some(void)
+{
+    xp_take(ES_TAKE_SHORT | ES_TAKE_ANY_ORDER, XP_NOW);
+}
+
+static void joins_sweeps_and_takes(void)
+{
+    if (xp_attach(ES_ROLE_LEARNER) < 0)
+        return;
+    xp_sweep();
+    xp_take(0, XP_NOW);
+}
+
+static void sweeps(void)
+{
+    xp_sweep();
+}
+
+static void sweeps_and_takes(void)
+{
+    xp_sweep();
+    xp_take(0, XP_NOW);
+}
+
+static void closes(void)
+{
+    es_close_stream(xp_theatre.of[xp_me()]);
+}
+
+static void mends(void)
+{
+    if (es_mend(xp_theatre.of[xp_me()]) != 0)
+        xp_violation("a ring that nobody scribbled on was mended");
+}
+
+/* --- settings ---------------------------------------------------------------------- */
+
+#define P 1 /* producer */
+#define L 2 /* learner */
+#define S 3 /* shares the attachment of the thread before */
+#define N 4 /* not attached yet */
+
+static void cast(int a, int b, int c, int d)
+{
+    const int roles[] = {a, b, c, d};
+    for (int t = 1; t <= 4; t++)
+        switch (roles[t - 1]) {
+        case P:
+            xp_producer(t);
+            break;
+        case L:
+            xp_learner(t);
+            break;
+        case S:
+            xp_shares(t);
+            break;
+        case N:
+            xp_comes_later(t);
+            break;
+        }
+}
+
+#define SETTING(name, filled, emptied, filled_again, ...) \
+    static void name(void)                  \
+    {                                       \
+        cast(__VA_ARGS__);                  \
+        xp_fill(filled);                    \
+        xp_empty(emptied);                  \
+        xp_fill(filled_again);              \
+    }
+
+SETTING(ppl, 0, 0, 0, P, P, L, 0)
+SETTING(ppl_one, 1, 0, 0, P, P, L, 0)
+SETTING(ppl_full_2x1, 2, 0, 0, P, P, L, 0)
+SETTING(ppl_full_1x1, 1, 0, 0, P, P, L, 0)
+SETTING(ppl_full_2x2, 4, 0, 0, P, P, L, 0)
+SETTING(pll_one, 1, 0, 0, P, L, L, 0)
+SETTING(pll_two, 2, 0, 0, P, L, L, 0)
+SETTING(pll_three, 3, 0, 0, P, L, L, 0)
+SETTING(pll_late, 3, 3, 3, P, L, L, 0)
+SETTING(lln_two, 2, 0, 0, L, L, N, 0)
+SETTING(ppn_one, 1, 0, 0, P, P, N, L)
+SETTING(psl, 0, 0, 0, P, S, L, 0)
+SETTING(psl_full, 2, 0, 0, P, S, L, 0)
+SETTING(lsp_two, 2, 0, 0, L, S, P, 0)
+SETTING(lsp, 0, 0, 0, L, S, P, 0)
+SETTING(pll, 0, 0, 0, P, L, L, 0)
+SETTING(pplp, 0, 0, 0, P, P, L, P)
+SETTING(pplp_full, 2, 0, 0, P, P, L, P)
+SETTING(pnpl_one, 1, 0, 0, P, N, P, L)
+
+/* --- scenes --------------------------------------------------------------------------- */
+
+const xp_scene xp_scenes[] = {
+    {"two send, one takes", 2, 2, 0, ppl, {sends_one, sends_one, takes_one}, .mortal = 3},
+    {"two send twice, one takes twice", 2, 1, 0, ppl, {sends_two, sends_two, takes_two}, .mortal = 3},
+    {"batches of one in a ring of one", 1, 1, 0, ppl, {sends_two, sends_one, takes_two}, .mortal = 3},
+    {"a full ring, two wait for space", 2, 1, 0, ppl_full_2x1, {sends_one, sends_one, takes_one}, .mortal = 4},
+    {"a full ring of one", 1, 1, 0, ppl_full_1x1, {sends_one, sends_one, takes_two}, .mortal = 7},
+    {"a run and a single", 2, 2, 0, ppl_one, {sends_three_at_once, sends_one, takes_two}, .mortal = 3},
+    {"two runs in a full ring", 2, 2, 0, ppl_full_2x2, {sends_two_at_once, sends_two_at_once, takes_two}, .mortal = 1},
+    {"an abort and a hole", 2, 1, 0, ppl_one, {aborts, sends_one, takes_one}, .mortal = 1},
+    {"aborts in a full ring", 2, 1, 0, ppl, {aborts_then_sends, sends_two, takes_one}, .mortal = 1},
+    {"reserved, and another waits", 1, 1, 0, ppl, {reserves, aborts, takes_two}, .mortal = 3},
+    {"two learners, one batch", 1, 2, 0, pll_one, {sends_one, takes_one, takes_one}, .mortal = 6},
+    {"two learners, two batches", 1, 2, 0, pll_two, {sends_one, looks_twice, looks_twice}, .mortal = 6},
+    {"two learners, in any order", 1, 3, ES_FLAG_READY_ORDER, pll_two, {sends_two, looks_twice, looks_twice}, .mortal = 6},
+    {"two learners, second lap", 1, 3, 0, pll_late, {sends_one, looks_twice, looks_twice}, .mortal = 6},
+    {"a batch given back", 1, 2, 0, pll_one, {sends_one, gives_back, takes_two}, .mortal = 2},
+    {"given back, two learners", 1, 2, 0, pll_two, {sends_one, gives_back, looks_twice}, .mortal = 2},
+    {"a dead producer is swept", 2, 2, 0, ppl_one, {sends_one, sends_one, sweeps_and_takes}, .mortal = 1},
+    {"a dead reaper", 2, 1, 0, pplp, {sends_one, sends_one, sweeps_and_takes, sweeps}, .mortal = 13},
+    {"a dead learner, another comes", 1, 2, 0, lln_two, {takes_one, takes_one, joins_sweeps_and_takes}, .mortal = 7},
+    {"an entry used again", 2, 2, 0, pnpl_one, {leaves_a_claim, joins_and_sends, sends_one, sweeps}, .mortal = 7},
+    {"one comes as another dies", 2, 2, 0, ppn_one, {sends_one, sends_and_leaves, joins_and_sends, sweeps}, .mortal = 3},
+    {"a close while two send", 2, 2, 0, pplp, {sends_one, sends_one, takes_to_the_end, closes}, .mortal = 3},
+    {"a close of a full ring", 2, 1, 0, pplp_full, {sends_one, tries_to_send, takes_to_the_end, closes}, .mortal = 1},
+    {"a close with two learners", 1, 2, 0, pll_one, {closes, takes_to_the_end, takes_to_the_end}, .mortal = 2},
+    {"a partial batch", 2, 2, 0, pll_one, {sends_one, takes_some, looks_twice}, .mortal = 2},
+    {"two take partially", 2, 2, 0, pll_three, {sends_one, takes_some, takes_some}, .mortal = 2},
+    {"a partial batch, and an abort", 2, 1, 0, ppl, {aborts, sends_one, takes_some}, .mortal = 4},
+    {"mending what is sound", 2, 2, 0, ppl_one, {sends_two, aborts, mends}, .mortal = 1},
+    {"mending beside learners", 1, 2, 0, pll_two, {sends_two, takes_two, mends}, .mortal = 2},
+    {"mending beside a partial batch", 2, 1, 0, pll_one, {sends_one, takes_some, mends}, .mortal = 2},
+    {"two threads of a producer", 2, 1, 0, psl, {sends_one, sends_one, takes_one}, .together = 2, .private_words = true},
+    {"leaving under another thread", 2, 1, 0, psl_full, {sends_one, leaves, takes_one}, .together = 2, .private_words = true},
+    {"two threads of a learner", 1, 2, 0, lsp_two, {takes_one, takes_one, sends_one}, .together = 2, .private_words = true},
+    {"leaving under a thread that waits", 2, 2, 0, lsp, {takes_one, leaves, sends_one}, .together = 2, .private_words = true},
+    {"a learner waits, runs come", 2, 2, 0, pll, {sends_two_at_once, takes_one, takes_one}, .mortal = 6},
+    {0},
+};
