@@ -51,30 +51,33 @@ static uint64_t most_steps(const es_map *m)
     return 2 * m->capacity + ES_TRIES;
 }
 
-/* Turns free positions into {owner, state} as a claim would take them, up to limit or until the ring is full. */
-static void turn_positions(es_ring *r, uint64_t limit, uint32_t owner, uint32_t state)
+/* Turns free positions into {owner, state} as a claim would take them, up to limit or until the ring is full: how many. */
+static uint64_t turn_positions(es_ring *r, uint64_t limit, uint32_t owner, uint32_t state)
 {
     es_map *m = &r->map;
+    uint64_t turned = 0;
     for (uint64_t n = most_steps(m); n > 0; n--) {
         uint64_t p = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed), seen = p;
         if (p >= limit)
-            return;
+            break;
         uint64_t q = p % m->capacity, round = p / m->capacity;
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_relaxed);
         if (es_lap(w) <= round) {
             /* SYNC batch-release: acquire; the same three cases as in a claim. */
             uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
             if (es_round(b) < round)
-                return;
+                break;
             /* SYNC slot-claim: acq_rel, as a claim. */
             if (es_round(b) > round || es_state(b) != ES_FILL || es_lap(w) != round ||
                 !atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(round + 1, owner, state),
                                                          memory_order_acq_rel, memory_order_relaxed))
                 continue;
+            turned++;
         }
         atomic_compare_exchange_strong_explicit(&m->hdr->tail, &seen, p + 1, memory_order_relaxed,
                                                 memory_order_relaxed);
     }
+    return turned;
 }
 
 /* --- closed ---------------------------------------------------------------- */
@@ -162,14 +165,17 @@ static bool still_patient(es_ring *r)
 
 int64_t es_finish(es_ring *r, uint32_t flags)
 {
-    turn_words(r, ES_REOPEN, 0, ES_SEALED);
-    turn_positions(r, UINT64_MAX, 0, ES_SEALED);
+    uint64_t sealed = turn_words(r, ES_REOPEN, 0, ES_SEALED);
+    sealed += turn_positions(r, UINT64_MAX, 0, ES_SEALED);
     es_alarm_counts(r); /* again: a release that crossed the close has zeroed one */
     bool open = claims_open(r), patient = still_patient(r);
     if (open && !patient) {
-        turn_words(r, ES_CLAIMED, 0, ES_SEALED);
+        sealed += turn_words(r, ES_CLAIMED, 0, ES_SEALED);
         open = claims_open(r);
     }
+    /* Another learner may have seen the tail past a slot, not yet its seal, and gone to sleep over it. */
+    if (sealed > 0)
+        es_wake_learners(r);
     /* Everywhere, whatever returned_seq says: a reaper may have died between a batch and that. */
     pthread_mutex_lock(&r->look_lock);
     r->seen_returned = UINT64_MAX;

@@ -25,10 +25,8 @@ static uint64_t sweep_nobody(es_ring *r, uint32_t index)
     if (es_locks_try(r->locks, index) != ES_OK)
         return 0;
     /* SYNC owner-free: acquire; under the byte, so it stays so. */
-    if (atomic_load_explicit(&m->owners[index].state, memory_order_acquire) == ES_OWNER_FREE) {
-        es_return_leases(r, index);
-        n = 1 + (uint64_t)es_reopen_claims(r, index);
-    }
+    if (atomic_load_explicit(&m->owners[index].state, memory_order_acquire) == ES_OWNER_FREE)
+        n = (uint64_t)(es_return_leases(r, index) + es_reopen_claims(r, index));
     es_locks_drop(r->locks, index);
     return n;
 }
@@ -46,10 +44,10 @@ static uint64_t mend_batch(es_ring *r, uint64_t j)
     /* SYNC batch-release, batch-take, closed: acquire. Who retired a batch saw the ring closed, and so do we. */
     uint64_t b = atomic_load_explicit(&m->batches[j].word, memory_order_acquire), round = es_round(b);
     bool closed = atomic_load_explicit(&m->hdr->closed, memory_order_acquire) != 0;
-    bool leased = es_state(b) == ES_LEASED;
+    bool leased = es_state(b) == ES_LEASED || es_state(b) == ES_POISONING;
     if (leased && names_nobody(m, es_word_owner(b)))
         return sweep_nobody(r, es_word_owner(b));
-    if (es_state(b) <= ES_RETIRED && !(es_state(b) == ES_RETIRED && !closed) &&
+    if (es_state(b) <= ES_POISONING && !(es_state(b) == ES_RETIRED && !closed) &&
         !(leased && es_word_owner(b) >= m->num_owners))
         return 0;
     uint64_t fresh = es_state(b) == ES_RETIRED ? es_word(round + 1, 0, ES_FILL) : es_word(round, ES_GIVEN_BACK, ES_FILL);

@@ -9,24 +9,32 @@
  */
 #include "es_ring.h"
 
-void es_return_leases(es_ring *r, uint32_t index)
+int64_t es_return_leases(es_ring *r, uint32_t index)
 {
     es_map *m = &r->map;
+    int64_t n = 0;
     for (uint64_t j = 0; j < m->num_batches; j++) {
         /* SYNC batch-take: acquire. */
         uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
-        /* A CAS, although nobody else may write a dead learner's lease: a segment
-         * that is scribbled on must not gain a second delivery here. */
-        if (es_state(w) == ES_LEASED && es_word_owner(w) == index &&
-            /* SYNC batch-take: acq_rel. */
-            atomic_compare_exchange_strong_explicit(&m->batches[j].word, &w,
-                                                    es_word(es_round(w), ES_GIVEN_BACK, ES_FILL),
-                                                    memory_order_acq_rel, memory_order_relaxed))
+        bool poisoning = es_state(w) == ES_POISONING;
+        if (es_word_owner(w) != index || (es_state(w) != ES_LEASED && !poisoning))
+            continue;
+        uint64_t to = poisoning ? es_released_word(r, es_round(w)) : es_word(es_round(w), ES_GIVEN_BACK, ES_FILL);
+        /* SYNC batch-take, batch-release: acq_rel. A CAS, although nobody else may write a dead
+         * learner's lease: a segment that is scribbled on must not gain a second delivery here. */
+        if (!atomic_compare_exchange_strong_explicit(&m->batches[j].word, &w, to, memory_order_acq_rel,
+                                                     memory_order_relaxed))
+            continue;
+        n++;
+        if (poisoning)
+            es_add(&m->hdr->totals.batches_released, 1);
+        else
             es_sub(&m->hdr->totals.batches_taken, 1);
     }
     /* SYNC returned-seq: release; after the words, and unconditionally: our
      * predecessor may have died between its words and this. */
     atomic_fetch_add_explicit(&m->hdr->returned_seq, 1, memory_order_release);
+    return n;
 }
 
 /* What the owner claimed as a producer, or held as a learner. A held word of a past
@@ -136,9 +144,9 @@ const char *es_valid(es_ring *r)
     uint64_t tail = atomic_load_explicit(&m->hdr->tail, memory_order_acquire);
     for (uint64_t j = 0; j < m->num_batches; j++) {
         uint64_t b = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
-        if (es_state(b) > ES_RETIRED)
+        if (es_state(b) > ES_POISONING)
             return "a batch word has a state";
-        if (es_state(b) == ES_LEASED && !live(m, es_word_owner(b)))
+        if ((es_state(b) == ES_LEASED || es_state(b) == ES_POISONING) && !live(m, es_word_owner(b)))
             return "no LEASED word has a reaped owner";
     }
     for (uint64_t q = 0; q < m->capacity; q++) {

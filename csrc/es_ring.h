@@ -96,6 +96,8 @@ int64_t es_committed(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask);
 #define ES_AGAIN (-1)
 int64_t es_lease(es_ring *r, uint64_t batch, uint64_t seen);
 void es_account_take(es_ring *r, uint64_t batch);
+/* What a batch word becomes by a release in that round. */
+uint64_t es_released_word(es_ring *r, uint64_t round);
 /* Whether this thread is the one to end the lease. */
 bool es_end_lease(es_ring *r, uint64_t batch, uint64_t round);
 
@@ -123,7 +125,7 @@ int64_t es_leave_claims(es_ring *r);
 /* From here on every commit of the laps under way wakes the learners. */
 void es_alarm_counts(es_ring *r);
 /* The parts of a reap, for es_mend.c: also under the owner's lock byte. */
-void es_return_leases(es_ring *r, uint32_t index);
+int64_t es_return_leases(es_ring *r, uint32_t index);
 int64_t es_reopen_claims(es_ring *r, uint32_t index);
 
 /* Rewrites words that nobody can have written who keeps to the protocol, so that the

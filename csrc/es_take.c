@@ -181,13 +181,23 @@ bool es_end_lease(es_ring *r, uint64_t j, uint64_t round)
     return mine;
 }
 
-static void poison(es_ring *r, uint64_t j)
+static void poison(es_ring *r, uint64_t j, uint64_t round)
 {
+    /* First: should we die in here, the batch must not be given back. Before the bytes for everybody,
+     * since only our death makes anybody look. */
+    atomic_store_explicit(&r->map.batches[j].word, es_word(round, r->me, ES_POISONING), memory_order_relaxed);
     /* All ones: NaN as a float, -1 as a signed integer. */
     for (uint32_t l = 0; l < r->map.num_leaves; l++) {
         uint64_t bytes = r->map.batch_size * r->map.leaf_size[l];
         memset(r->map.leaf_data[l] + j * bytes, 0xff, bytes);
     }
+}
+
+uint64_t es_released_word(es_ring *r, uint64_t round)
+{
+    /* SYNC closed: acquire. A closed ring opens no new space: the writer of an evicted claim may still be at it. */
+    bool closed = atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
+    return closed ? es_word(round, 0, ES_RETIRED) : es_word(round + 1, 0, ES_FILL);
 }
 
 int es_release(es_ring *r, uint64_t j, uint64_t round)
@@ -196,17 +206,13 @@ int es_release(es_ring *r, uint64_t j, uint64_t round)
         return ES_ESTALE;
     es_batch *b = &r->map.batches[j];
     if (r->poison)
-        poison(r, j);
+        poison(r, j, round);
     /* Before the word: afterwards it would erase the next lap's commits. */
     atomic_store_explicit(&b->count, 0, memory_order_relaxed);
     es_add(&r->map.hdr->totals.batches_released, 1);
-    /* SYNC closed: acquire. */
-    bool closed = atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
     /* SYNC batch-release: release; our reads of the slots, and the count above, come
-     * before any claim of the next lap. A closed ring opens no new space: the
-     * writer of an evicted claim may still be at it. */
-    atomic_store_explicit(&b->word, closed ? es_word(round, 0, ES_RETIRED) : es_word(round + 1, 0, ES_FILL),
-                          memory_order_release);
+     * before any claim of the next lap. */
+    atomic_store_explicit(&b->word, es_released_word(r, round), memory_order_release);
     es_wake_producers(r);
     /* Anew, after that one's fence: the close may have crossed us. */
     if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0)

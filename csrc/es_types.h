@@ -58,7 +58,7 @@ typedef struct es_identity {
     uint32_t index;
     int64_t pid;
     uint64_t pid_namespace; /* inode of the PID namespace, 0 where there is none */
-    double start_time;      /* seconds since the epoch */
+    double start_time;      /* seconds since the system started, or 0 */
 } es_identity;
 
 typedef struct es_owner_info {

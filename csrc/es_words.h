@@ -20,6 +20,8 @@
  *   LEASED --release (its learner)--> FILL(round + 1), or RETIRED(round) on a closed ring
  *   LEASED --return (its learner), reap (holder of the dead learner's lock byte)-->
  *            FILL(round), marked ES_GIVEN_BACK: delivered again
+ *   LEASED --(its learner, to overwrite the samples first)--> POISONING --(its learner, or
+ *            reap)--> as by release: what is half overwritten is not delivered again
  *
  * A slot's lap is round + 1, so that zero-filled memory is a valid empty ring.
  */
@@ -29,7 +31,7 @@
 #include "es_base.h"
 
 enum es_slot_state { ES_FREE = 0, ES_CLAIMED = 1, ES_COMMITTED = 2, ES_REOPEN = 3, ES_SEALED = 4, ES_HELD = 5 };
-enum es_batch_state { ES_FILL = 0, ES_LEASED = 1, ES_RETIRED = 2 };
+enum es_batch_state { ES_FILL = 0, ES_LEASED = 1, ES_RETIRED = 2, ES_POISONING = 3 };
 
 /* In a FILL word's owner: it was leased in this round and given back, so head may have
  * passed it, or may yet, by the late step of a learner that saw the lease. */

@@ -18,9 +18,6 @@ from echo_shm.segment import Segment
 
 _log = logging.getLogger("echo_shm")
 
-#: Two readings of one process's start time differ by clock corrections, never by this much (seconds).
-_START_TIME_SLACK = 2.0
-
 #: A claim that is this old (seconds) makes its producer stalled.
 _STALLED_AFTER = 1.0
 
@@ -36,26 +33,42 @@ _PLACE_WAIT = 0.5
 
 @functools.cache
 def pid_namespace() -> int:
-    """The inode of this process's PID namespace, or 0 where there is none."""
+    """The inode of this process's PID namespace; 0 where there is none, or where /proc shows another one's."""
     try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return 0
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return 0
 
 
+#: A forked child may be in another namespace, or have another /proc.
+os.register_at_fork(after_in_child=pid_namespace.cache_clear)
+
+
 def _start_time(pid: int) -> float:
+    """When a process started, in seconds since the system did; 0.0 when there is none.
+
+    Whoever asks gets the same number, whatever becomes of the clock: of two
+    processes that had the same PID one after the other, no two agree in it.
+    """
     try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # a process's name, in brackets, may hold anything
+            return int(stat.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        pass
+    with contextlib.suppress(psutil.Error):  # systems without /proc
         return psutil.Process(pid).create_time()
-    except psutil.Error:  # /proc shows another PID namespace
-        return 0.0
+    return 0.0
 
 
 def find_process(pid: int, start_time: float) -> psutil.Process | None:
-    """The process of that PID in this namespace, if it is the one that started then (seconds since the epoch)."""
+    """The process of that PID in this namespace, if it is the one that started then."""
     # The PID comes from the segment, where anything may have been written.
     with contextlib.suppress(psutil.Error, ValueError, OverflowError):
         process = psutil.Process(pid)
-        if abs(process.create_time() - start_time) <= _START_TIME_SLACK:
+        if _start_time(pid) == start_time != 0.0:
             return process
     return None
 

@@ -6,6 +6,7 @@ import mmap
 import os
 import secrets
 import stat
+import sys
 import time
 from typing import Any, NamedTuple
 
@@ -243,19 +244,39 @@ def _create_sidecar(name: str) -> Sidecar:
             f"join it as a further learner with Server.attach({name!r}). Was its creator killed? Then `echo-shm gc` "
             "removes it"
         ) from None
+    except SegmentError:
+        raise
+    except OSError as error:
+        raise _cannot_be_made(name, error) from None
 
 
 def _create_mapping(name: str, size: int, undo: contextlib.ExitStack) -> mmap.mmap:
     try:
         shm = posix_ipc.SharedMemory(ipc_name(name), posix_ipc.O_CREX, mode=0o600)
     except posix_ipc.ExistentialError:
+        if sys.platform == "linux" and not os.path.isdir("/dev/shm"):
+            missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            raise _cannot_be_made(name, missing) from None
         raise SegmentError(f"a segment named {name!r} exists already, without a lock file; remove it by hand") from None
+    except (OSError, posix_ipc.Error) as error:
+        raise _cannot_be_made(name, error) from None
     undo.callback(posix_ipc.unlink_shared_memory, ipc_name(name))
     try:
         _allocate(shm.fd, name, size)
         return mmap.mmap(shm.fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     finally:
         shm.close_fd()
+
+
+def _cannot_be_made(name: str, error: Exception) -> SegmentError:
+    """When not even an empty file can be made."""
+    number = error.errno if isinstance(error, OSError) else None
+    reason = os.strerror(number) if number is not None else str(error)
+    return SegmentError(
+        number or errno.EACCES,
+        f"segment {name!r} cannot be made: no file can be created in /dev/shm ({reason}). Shared memory needs a "
+        "tmpfs there that this user may write to: mount -t tmpfs tmpfs /dev/shm, or docker run --shm-size=...",
+    )
 
 
 def _allocate(fd: int, name: str, size: int) -> None:
@@ -270,10 +291,10 @@ def _allocate(fd: int, name: str, size: int) -> None:
         for offset in range(0, size, _ALLOCATION_STEP):
             os.posix_fallocate(fd, offset, min(_ALLOCATION_STEP, size - offset))
     except OSError as error:
-        available = "unknown" if free is None else f"{free:,} bytes"
+        available = "an unknown number of" if free is None else f"{free:,}"
         raise SegmentError(
             error.errno,
-            f"segment {name!r} needs {size:,} bytes of shared memory, and {available} are free in /dev/shm "
+            f"segment {name!r} needs {size:,} bytes of shared memory, and {available} bytes are free in /dev/shm "
             f"({os.strerror(error.errno or 0)}). Use a smaller batch_size or num_buffers, or enlarge /dev/shm: "
             f"docker run --shm-size={_round_up_gib(size)}g, or mount -o remount,size=... /dev/shm",
         ) from None

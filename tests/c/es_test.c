@@ -10,12 +10,20 @@
 #include <unistd.h>
 
 #define MAX_TESTS 512
-#define WATCHDOG_S 30
+#define WATCHDOG_S 120
 #define MAX_REPORTS 8
 
-#if defined(__SANITIZE_THREAD__)
+#ifdef __has_feature /* Clang's way of saying it */
+#define ES_BUILT_WITH(feature) __has_feature(feature)
+#else
+#define ES_BUILT_WITH(feature) 0
+#endif
+
+#if defined(ES_TEST_SCALE) /* percent, from the Makefile */
+#define SCALE ES_TEST_SCALE
+#elif defined(__SANITIZE_THREAD__) || ES_BUILT_WITH(thread_sanitizer)
 #define SCALE 12
-#elif defined(__SANITIZE_ADDRESS__)
+#elif defined(__SANITIZE_ADDRESS__) || ES_BUILT_WITH(address_sanitizer)
 #define SCALE 30
 #elif defined(ES_WAIT_POLL)
 #define SCALE 35

@@ -101,7 +101,8 @@ TEST(ring_goes_on_after_a_batch_word_of_nobody)
     batch_survives(0, NO_PRODUCER, ES_LEASED);
     batch_survives(0, 0xffff, ES_LEASED);
     batch_survives(0, 0, ES_RETIRED);
-    batch_survives(0, 0, 3);
+    batch_survives(0, NO_LEARNER, ES_POISONING);
+    batch_survives(0, 0, ES_POISONING + 1);
     batch_survives(0, 0xffff, 15);
 }
 

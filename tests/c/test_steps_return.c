@@ -58,3 +58,31 @@ TEST(returner_killed_at_any_step)
     es_step_case c = {"return", m_holds_a_lease, m_returns, NULL, m_died_returning, true};
     es_step_each(&c);
 }
+
+static void m_releases_and_poisons(void)
+{
+    scene.m->poison = true;
+    es_release_batch(scene.m, 0, round_of_m);
+}
+
+static void m_died_poisoning(void)
+{
+    scene.got[0] = 0;
+    scene.sent[0] = 2; /* comes again if the release had not begun */
+    fix_die(scene.f, scene.m);
+    fix_sweep(scene.l);
+    CHECK_STR(es_valid(scene.l), NULL);
+    for (uint64_t id = 1; id < 5; id++) { /* two laps */
+        CHECK_EQ(scene_send(scene.p, id), ES_OK);
+        scene_drain(scene.l, 0); /* reads whole samples only */
+    }
+    scene_settle(scene.l);
+    scene_close();
+}
+
+/* Killed while it overwrites what it releases: nobody is given the pieces, and the space is not lost. */
+TEST(poisoner_killed_at_any_step)
+{
+    es_step_case c = {"release, poisoned", m_holds_a_lease, m_releases_and_poisons, NULL, m_died_poisoning, true};
+    es_step_each(&c);
+}

@@ -1,5 +1,146 @@
+/* Weaker memory orders that the explorer's scenes do not tell from those that the core has. They stay
+ * as they are: each says what its word is for, and on x86 none costs anything. SPARE: all of these at
+ * once are explored too, and break nothing. DOUBLED: caught once all spare ones are weakened as well. */
 #include "xp.h"
 
+#define THREADS                                                                                             \
+    "orders threads of one process around an attachment; they meet through locks of their own before they " \
+    "share one, and what follows goes by locked operations"
+#define LOAD_FENCES                                                                                         \
+    "a locked operation reads the last value anyway; the load after it carries the fence, and that one is " \
+    "caught"
+#define END_REPEATS                                                                                       \
+    "a stale word leaves something to the next look of a stream that ends, and who changed it wakes the " \
+    "sleepers behind a fence"
+#define CLOSE_WAKES                                                                                     \
+    "whoever sleeps is woken after the close, and the wake-up orders the same; whoever does not looks " \
+    "again"
+#define SEQ_FOLLOWS "the sequence number that is raised after it is released as well, and that one is caught"
+#define BYTES "the bytes of the header are not explored; a segment seen half-written fails its hash and is refused"
+#define SCRIBBLED                                                                                         \
+    "only a ring that somebody scribbled on gets further; there each word is judged again by the locked " \
+    "operation that mends it"
+#define LOCKED                                                                                             \
+    "the owner's lock byte orders the same, and between processes that is the kernel's; what is swept is " \
+    "swept by locked operations"
+#define LOOKS_ON "looks on, or checks a ring at rest; nothing in the ring is decided by it"
+#define CAS_DECIDES                                                                                       \
+    "a stale word makes the locked operation after it fail, or is no claim of the dead, whose own words " \
+    "the lock byte brings with it"
+#define FENCED "a seq_cst fence beside it orders the same, and that one is caught"
+#define NOBODY_READS "nobody goes on from this word to others by what it releases or acquires"
+#define CLAIM_PAIR "the search for a hole and the claim of it acquire the same word"
+#define SCAN_DECIDES                                                                                       \
+    "the scan of the slot words acquires what the samples need; a stale batch word is looked at again or " \
+    "fails the take"
+#define SCANNED "the scan of the take has acquired the same words"
+
+#define SPARE false
+#define DOUBLED true
+
 const xp_known xp_known_orders[] = {
+    {"es_attach load acquire->relaxed 1", SPARE, THREADS},
+    {"es_attach store release->relaxed 1", SPARE, THREADS},
+    {"es_detach cas seq_cst->acq_rel 1", SPARE, LOAD_FENCES},
+    {"enter fetch_add seq_cst->acq_rel 1", SPARE, LOAD_FENCES},
+    {"enter fetch_sub release->relaxed 1", SPARE, THREADS},
+    {"leave fetch_sub release->relaxed 1", SPARE, THREADS},
+    {"filling load acquire->relaxed 1", SPARE, END_REPEATS},
+    {"turn_words load acquire->relaxed 1", SPARE, END_REPEATS},
+    {"turn_words cas acq_rel->acquire 1", SPARE, END_REPEATS},
+    {"turn_words cas acq_rel->release 1", SPARE, END_REPEATS},
+    {"turn_positions load acquire->relaxed 1", SPARE, END_REPEATS},
+    {"turn_positions cas acq_rel->acquire 1", SPARE, END_REPEATS},
+    {"turn_positions cas acq_rel->release 1", SPARE, END_REPEATS},
+    {"es_close_ring load acquire->relaxed 1", SPARE, CLOSE_WAKES},
+    {"es_close_ring store release->relaxed 1", SPARE, CLOSE_WAKES},
+    {"claims_open load acquire->relaxed 1", SPARE, END_REPEATS},
+    {"holds_nothing load acquire->relaxed 1", SPARE, END_REPEATS},
+    {"nothing_left load acquire->relaxed 1", SPARE, END_REPEATS},
+    {"nothing_left load acquire->relaxed 2", SPARE, END_REPEATS},
+    {"lease_partial load acquire->relaxed 1", SPARE, END_REPEATS},
+    {"lease_partial load acquire->relaxed 2", DOUBLED, END_REPEATS},
+    {"let_go load acquire->relaxed 1", SPARE, END_REPEATS},
+    {"es_give_back store release->relaxed 1", SPARE, SEQ_FOLLOWS},
+    {"es_format store release->relaxed 1", SPARE, BYTES},
+    {"es_check load acquire->relaxed 1", SPARE, BYTES},
+    {"sweep_nobody load acquire->relaxed 1", SPARE, SCRIBBLED},
+    {"names_nobody load acquire->relaxed 1", SPARE, SCRIBBLED},
+    {"mend_batch load acquire->relaxed 1", SPARE, SCRIBBLED},
+    {"mend_batch load acquire->relaxed 2", SPARE, SCRIBBLED},
+    {"mend_batch cas acq_rel->acquire 1", SPARE, SCRIBBLED},
+    {"mend_batch cas acq_rel->release 1", SPARE, SCRIBBLED},
+    {"mend_slot load acquire->relaxed 1", SPARE, SCRIBBLED},
+    {"mend_slot load acquire->relaxed 3", SPARE, SCRIBBLED},
+    {"mend_slot load acquire->relaxed 4", SPARE, SCRIBBLED},
+    {"mend_slot cas acq_rel->acquire 1", SPARE, SCRIBBLED},
+    {"mend_slot cas acq_rel->release 1", SPARE, SCRIBBLED},
+    {"offer_holes load acquire->relaxed 1", SPARE, SCRIBBLED},
+    {"offer_holes fetch_add release->relaxed 1", SPARE, SCRIBBLED},
+    {"mend_tail load acquire->relaxed 1", SPARE, SCRIBBLED},
+    {"mend_head load acquire->relaxed 1", SPARE, SCRIBBLED},
+    {"mend_head load acquire->relaxed 2", SPARE, SCRIBBLED},
+    {"mend_head cas acq_rel->acquire 1", SPARE, SCRIBBLED},
+    {"mend_head cas acq_rel->release 1", SPARE, SCRIBBLED},
+    {"es_mend fetch_add release->relaxed 1", SPARE, SCRIBBLED},
+    {"es_mend fetch_add release->relaxed 2", SPARE, SCRIBBLED},
+    {"es_locks_try cas acq_rel->acquire 1", SPARE, LOCKED},
+    {"es_locks_try store release->relaxed 1", SPARE, LOCKED},
+    {"es_locks_drop store release->relaxed 1", SPARE, LOCKED},
+    {"es_locks_held load acquire->relaxed 1", SPARE, LOOKS_ON},
+    {"es_locks_any load acquire->relaxed 1", SPARE, LOOKS_ON},
+    {"raise_high cas acq_rel->acquire 1", SPARE, LOCKED},
+    {"raise_high cas acq_rel->release 1", SPARE, LOCKED},
+    {"es_owner_register load acquire->relaxed 1", SPARE, LOCKED},
+    {"es_owner_register load acquire->relaxed 2", SPARE, LOCKED},
+    {"es_owner_register store release->relaxed 1", SPARE, LOCKED},
+    {"es_owner_free store release->relaxed 1", SPARE, LOCKED},
+    {"es_owners_high load acquire->relaxed 1", SPARE, LOCKED},
+    {"es_owner_next_dead load acquire->relaxed 1", SPARE, LOCKED},
+    {"es_owner_next_dead load acquire->relaxed 2", SPARE, LOCKED},
+    {"es_owner_learner_alive load acquire->relaxed 1", SPARE, LOOKS_ON},
+    {"es_return_leases load acquire->relaxed 1", SPARE, CAS_DECIDES},
+    {"es_return_leases cas acq_rel->acquire 1", SPARE, SEQ_FOLLOWS},
+    {"es_return_leases cas acq_rel->release 1", SPARE, SEQ_FOLLOWS},
+    {"is_claim_of load acquire->relaxed 1", SPARE, CAS_DECIDES},
+    {"es_reopen_claims load acquire->relaxed 1", SPARE, CAS_DECIDES},
+    {"es_reopen_claims cas acq_rel->release 1", SPARE, SEQ_FOLLOWS},
+    {"es_alarm_counts fetch_or acq_rel->acquire 1", SPARE, FENCED},
+    {"live load acquire->relaxed 1", SPARE, LOOKS_ON},
+    {"valid_slot load acquire->relaxed 1", SPARE, LOOKS_ON},
+    {"valid_slot load acquire->relaxed 2", SPARE, LOOKS_ON},
+    {"es_valid load acquire->relaxed 1", SPARE, LOOKS_ON},
+    {"es_valid load acquire->relaxed 2", SPARE, LOOKS_ON},
+    {"claim_word cas acq_rel->acquire 1", SPARE, NOBODY_READS},
+    {"claim_word cas acq_rel->release 1", SPARE, CLAIM_PAIR},
+    {"claim_hole load acquire->relaxed 1", DOUBLED, CLAIM_PAIR},
+    {"is_closed load acquire->relaxed 1", SPARE, CLOSE_WAKES},
+    {"es_wake_learners exchange acq_rel->acquire 1", SPARE, FENCED},
+    {"es_wake_learners exchange acq_rel->release 1", SPARE, FENCED},
+    {"es_wake_learners fetch_add acq_rel->acquire 1", SPARE, FENCED},
+    {"es_wake_learners fetch_add acq_rel->release 1", SPARE, FENCED},
+    {"es_wake_producers exchange acq_rel->acquire 1", SPARE, FENCED},
+    {"es_wake_producers exchange acq_rel->release 1", SPARE, FENCED},
+    {"es_wake_producers fetch_add acq_rel->acquire 1", SPARE, FENCED},
+    {"es_wake_producers fetch_add acq_rel->release 1", SPARE, FENCED},
+    {"es_wake_everybody fetch_add acq_rel->release 1", SPARE, FENCED},
+    {"es_wake_everybody fetch_add acq_rel->release 2", SPARE, FENCED},
+    {"es_commit_run fetch_add acq_rel->release 1", SPARE, FENCED},
+    {"es_claim_wait load acquire->relaxed 1", SPARE, FENCED},
+    {"es_claim_wait load acquire->relaxed 2", SPARE, THREADS},
+    {"es_lease cas acq_rel->acquire 1", SPARE, SCAN_DECIDES},
+    {"es_lease cas acq_rel->release 1", SPARE, SCAN_DECIDES},
+    {"look_from_head load acquire->relaxed 1", SPARE, SCAN_DECIDES},
+    {"look_from_head load acquire->relaxed 2", SPARE, SCAN_DECIDES},
+    {"look_from_head cas acq_rel->acquire 1", SPARE, NOBODY_READS},
+    {"look_from_head cas acq_rel->release 1", SPARE, NOBODY_READS},
+    {"look_everywhere load acquire->relaxed 1", SPARE, SCAN_DECIDES},
+    {"es_release load acquire->relaxed 1", SPARE, CLOSE_WAKES},
+    {"es_release load acquire->relaxed 2", SPARE, CLOSE_WAKES},
+    {"es_committed load acquire->relaxed 1", SPARE, SCANNED},
+    {"look_or_finish load acquire->relaxed 1", SPARE, CLOSE_WAKES},
+    {"es_take_wait load acquire->relaxed 1", SPARE, FENCED},
+    {"es_take_wait load acquire->relaxed 2", SPARE, THREADS},
+    {"es_next_owner load acquire->relaxed 1", SPARE, LOOKS_ON},
     {0},
 };

@@ -121,33 +121,6 @@ static void find_reached(void)
     }
 }
 
-/* What catches o, and other if it is not negative, weakened together; or NULL. */
-static const char *catch(int o, int other, const char **scene)
-{
-    const char *caught = NULL;
-    weaken(&orders[o], true);
-    if (other >= 0)
-        weaken(&orders[other], true);
-    for (int i = 0; i < NUM_TRIES && caught == NULL; i++)
-        for (int s = 0; xp_scenes[s].name != NULL && caught == NULL; s++)
-            if (reaches[s][o]) {
-                caught = xp_explore(&xp_scenes[s], &tries[i]).violation;
-                *scene = xp_scenes[s].name;
-            }
-    weaken(&orders[o], false);
-    if (other >= 0)
-        weaken(&orders[other], false);
-    return caught;
-}
-
-static bool reached_anywhere(int o)
-{
-    for (int s = 0; xp_scenes[s].name != NULL; s++)
-        if (reaches[s][o])
-            return true;
-    return false;
-}
-
 /* "function op order->weaker", and which of several that read so. */
 static void name_of(int o, char *name, size_t size)
 {
@@ -168,6 +141,49 @@ static int named(const char *wanted)
     exit(2);
 }
 
+/* What the scenes that come to any of these find, or NULL. */
+static const char *explore_all(const bool *weakened, const char **scene)
+{
+    for (int i = 0; i < NUM_TRIES; i++)
+        for (int s = 0; xp_scenes[s].name != NULL; s++) {
+            bool comes = false;
+            for (int o = 0; o < num_orders; o++)
+                comes = comes || (weakened[o] && reaches[s][o]);
+            const char *caught = comes ? xp_explore(&xp_scenes[s], &tries[i]).violation : NULL;
+            if (caught != NULL) {
+                *scene = xp_scenes[s].name;
+                return caught;
+            }
+        }
+    return NULL;
+}
+
+/* What catches o, alone or in the company of all spare ones; o < 0: what catches those. */
+static const char *catch(int o, bool in_company, const char **scene)
+{
+    bool weakened[MAX_ORDERS] = {false}, wanted[MAX_ORDERS] = {false};
+    if (o >= 0)
+        weakened[o] = wanted[o] = true;
+    for (const xp_known *k = xp_known_orders; k->name != NULL && in_company; k++)
+        weakened[named(k->name)] = weakened[named(k->name)] || !k->doubled;
+    for (int i = 0; i < num_orders; i++)
+        if (weakened[i])
+            weaken(&orders[i], true);
+    const char *caught = explore_all(o >= 0 ? wanted : weakened, scene);
+    for (int i = 0; i < num_orders; i++)
+        if (weakened[i])
+            weaken(&orders[i], false);
+    return caught;
+}
+
+static bool reached_anywhere(int o)
+{
+    for (int s = 0; xp_scenes[s].name != NULL; s++)
+        if (reaches[s][o])
+            return true;
+    return false;
+}
+
 /* All orders that are not relaxed, as many as there are weaker ones. */
 static void list_orders(void)
 {
@@ -185,34 +201,40 @@ static void list_orders(void)
 
 enum verdict { CAUGHT, KNOWN, WRONG };
 
-static enum verdict try_order(int o)
+static const xp_known *known_order(const char *name)
 {
-    char name[160], text[300];
-    const char *scene = "", *what = reached_anywhere(o) ? catch(o, -1, &scene) : NULL;
-    const xp_known *known = NULL;
-    enum verdict verdict = what != NULL ? CAUGHT : WRONG;
-    name_of(o, name, sizeof name);
     for (const xp_known *k = xp_known_orders; k->name != NULL; k++)
         if (strcmp(k->name, name) == 0)
-            known = k;
+            return k;
+    return NULL;
+}
+
+static enum verdict try_order(int o)
+{
+    char name[160];
+    const char *scene = "", *what = reached_anywhere(o) ? catch(o, false, &scene) : NULL;
+    name_of(o, name, sizeof name);
+    const xp_known *known = known_order(name);
+    bool lone = known != NULL && known->doubled && what == NULL && catch(o, true, &(const char *){""}) == NULL;
+    printf("%-58s ", name);
     if (what != NULL)
-        snprintf(text, sizeof text, "caught: %s (%s)", what, scene);
+        printf("caught%s: %s (%s)\n", known == NULL ? "" : ", and listed as one that is not", what, scene);
     else if (known == NULL)
-        snprintf(text, sizeof text, "%s", reached_anywhere(o) ? "SURVIVES" : "SURVIVES: no scene comes to it");
+        printf("SURVIVES%s\n", reached_anywhere(o) ? "" : ": no scene comes to it");
     else
-        snprintf(text, sizeof text, "known: %s", known->why);
-    if (known != NULL && what != NULL)
-        printf("    listed as one that nothing here can catch, and something does:\n");
-    if (known != NULL && what == NULL) {
-        verdict = KNOWN;
-        if (known->partner != NULL && catch(o, named(known->partner), &scene) == NULL) {
-            verdict = WRONG;
-            snprintf(text, sizeof text, "SURVIVES even together with %s", known->partner);
-        }
-    }
-    printf("%-58s %s\n", name, text);
+        printf("%s: %s\n", lone ? "SURVIVES in company" : known->doubled ? "doubled" : "spare", known->why);
     fflush(stdout);
-    return known != NULL && what != NULL ? WRONG : verdict;
+    if (what != NULL)
+        return known == NULL ? CAUGHT : WRONG;
+    return known == NULL || lone ? WRONG : KNOWN;
+}
+
+static bool spare_ones_together(void)
+{
+    const char *scene = "", *what = catch(-1, true, &scene);
+    printf("all spare ones together: %s%s%s\n", what == NULL ? "nothing breaks" : what, what == NULL ? "" : " in ",
+           what == NULL ? "" : scene);
+    return what == NULL;
 }
 
 bool xp_try_orders(const char *part)
@@ -228,7 +250,8 @@ bool xp_try_orders(const char *part)
         if (strstr(name, part) != NULL)
             verdicts[try_order(o)]++;
     }
+    bool together = part[0] != '\0' || spare_ones_together();
     printf("%d weaker orders: %d caught, %d known, with the reason, not to be caught here, %d wrong\n",
            verdicts[CAUGHT] + verdicts[KNOWN] + verdicts[WRONG], verdicts[CAUGHT], verdicts[KNOWN], verdicts[WRONG]);
-    return verdicts[WRONG] == 0;
+    return together && verdicts[WRONG] == 0;
 }

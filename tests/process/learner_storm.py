@@ -1,7 +1,9 @@
 """Learners that are killed at random moments and replaced at once, and the account of who got what.
 
-Each learner writes down, one line at a time in one file for all, what it took
-and, after the release has returned, what it released. A line is written with
+Each learner writes down, one line at a time in one file for all, what it took,
+what it is about to release and, after the release has returned, what it
+released. So of what it was killed with it is known whether that must come
+again, must not, or may. A line is written with
 one system call to a file opened for appending, so the file's order is the order of
 what happened: a batch is given to another learner only after its holder's death.
 """
@@ -20,7 +22,7 @@ from actors import die_with_parent
 
 from echo_shm import ConnectionClosedError, Handle, Server, ShmClient
 
-_TAKEN, _RELEASED = 1, 2
+_TAKEN, _RELEASED, _RELEASING = 1, 2, 3
 
 #: Every so many batches, a learner keeps one for so many seconds, so that many are killed holding one.
 LINGER_EVERY = 4
@@ -56,6 +58,7 @@ def _learn(handle: Handle, learner: int, path: Path) -> None:
             if taken % LINGER_EVERY == 0:
                 time.sleep(LINGER)
             released = _line(_RELEASED, learner, sample.batch)
+            os.write(log, _line(_RELEASING, learner, sample.batch))
             sample.release()
             os.write(log, released)
 
@@ -96,12 +99,16 @@ def settle(path: Path, batch_size: int, rest: list[tuple[int, int]], sent: dict[
     log = np.fromfile(path, np.int64).reshape(-1, 2 + 2 * batch_size)
     takers: dict[tuple[int, int], list[int]] = defaultdict(list)
     released: dict[tuple[int, int], int] = {}
+    held: set[tuple[int, int]] = set()  # by learners that had not begun to release it
     for line in log.tolist():
         kind, learner = line[:2]
         for stamp in zip(line[2 : 2 + batch_size], line[2 + batch_size :], strict=True):
             assert stamp not in released, f"{stamp} came to {learner} after {released.get(stamp)} had released it"
             if kind == _TAKEN:
                 takers[stamp].append(learner)
+                held.add(stamp)
+            elif kind == _RELEASING:
+                held.discard(stamp)
             else:
                 assert takers[stamp][-1] == learner, f"{stamp} released by {learner}, last taken by {takers[stamp]}"
                 released[stamp] = learner
@@ -109,6 +116,7 @@ def settle(path: Path, batch_size: int, rest: list[tuple[int, int]], sent: dict[
     for stamp in rest:
         assert stamp not in released, f"{stamp} came at the end and was released by {released.get(stamp)}"
     assert len(set(rest)) == len(rest)
+    assert held <= set(rest), f"died with their learners: {sorted(held - set(rest))[:5]}"
     wanted = {(incarnation, i) for incarnation, n in sent.items() for i in range(n)}
     came = set(takers) | set(rest)
     assert came == wanted, f"lost {sorted(wanted - came)[:5]}, from nowhere {sorted(came - wanted)[:5]}"

@@ -1,0 +1,369 @@
+/* Every operation there is at once, on one ring: producers and learners that come, go and die,
+ * reapers, onlookers, partial takes, batches given back, and the close.
+ *
+ * A thread dies by dropping its lock byte with a claim or a lease in hand, as
+ * the kernel would for a killed process. What was sent is then released once.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "es_fixture.h"
+#include "es_test.h"
+
+#define PRODUCERS 3
+#define LEARNERS 3
+#define REAPERS 2
+#define SLICE UINT64_C(5000000)
+#define NEVER UINT64_MAX /* an id that no learner may see */
+
+typedef struct fair {
+    es_fix *f;
+    uint64_t each;              /* samples of a producer */
+    _Atomic uint64_t sent[PRODUCERS];
+    _Atomic uint8_t *released;  /* [producer * each + seq] */
+    _Atomic uint64_t torn, batches;
+    _Atomic bool over;          /* nobody dies any more, and the reapers may go */
+    uint64_t close_after;       /* batches; 0: when all is sent */
+} fair;
+
+typedef struct visitor {
+    fair *a;
+    uint32_t number;
+} visitor;
+
+static es_ring *join(fair *a, uint32_t role)
+{
+    int error;
+    es_identity id = {.role = role, .pid = 1, .start_time = 1.5};
+    es_ring *r = es_open(a->f->base, a->f->size, a->f->locks, 0, &error);
+    while (r != NULL && es_attach(r, &id) == ES_ENOOWNER)
+        sched_yield(); /* the reapers make room */
+    return r;
+}
+
+static void leave(es_ring *r)
+{
+    CHECK_EQ(es_detach(r), ES_OK);
+    es_free(r);
+}
+
+static void die(fair *a, es_ring *r)
+{
+    fix_die(a->f, r);
+    es_free(r);
+}
+
+/* --- producers --------------------------------------------------------------- */
+
+static es_ring *die_claiming(fair *a, es_ring *r)
+{
+    int64_t pos = fix_reserve(r, SLICE);
+    if (pos >= 0)
+        fix_write(r, (uint64_t)pos, NEVER);
+    die(a, r);
+    return join(a, ES_ROLE_PRODUCER);
+}
+
+static int64_t reserve_one(es_ring *r, uint64_t id, bool abort)
+{
+    int64_t pos = fix_reserve(r, SLICE);
+    if (pos < 0)
+        return pos;
+    fix_write(r, (uint64_t)pos, abort ? NEVER : id);
+    int rc = abort ? es_reserve_abort(r, pos) : es_reserve_commit(r, pos);
+    return rc != ES_OK ? rc : !abort;
+}
+
+static void *produce(void *arg)
+{
+    visitor *v = arg;
+    fair *a = v->a;
+    es_random rnd = es_random_new(v->number);
+    es_ring *r = join(a, ES_ROLE_PRODUCER);
+    for (uint64_t seq = 0; seq < a->each;) {
+        uint64_t id = (uint64_t)v->number << 32 | seq, left = a->each - seq;
+        int64_t n = 0;
+        switch (es_random_below(&rnd, 24)) {
+        case 0:
+            leave(r);
+            r = join(a, ES_ROLE_PRODUCER);
+            break;
+        case 1:
+            r = atomic_load(&a->over) ? r : die_claiming(a, r);
+            break;
+        case 2:
+        case 3:
+        case 4:
+            n = reserve_one(r, id, es_random_below(&rnd, 2) == 0);
+            break;
+        case 5:
+        case 6:
+            n = fix_send_many(r, id, left < 5 ? left : 5, SLICE);
+            break;
+        default:
+            n = fix_send_wait(r, id, SLICE);
+            n = n == ES_OK ? 1 : n;
+        }
+        if (n == ES_ECLOSED || n == ES_EEVICTED)
+            break;
+        if (n > 0)
+            atomic_store(&a->sent[v->number], seq += (uint64_t)n);
+        else
+            CHECK(n == 0 || n == ES_TIMEOUT);
+    }
+    leave(r);
+    return NULL;
+}
+
+/* --- learners ---------------------------------------------------------------- */
+
+/* Reads the samples of a leased batch: how many, and their ids. Of a full batch without
+ * asking which slots are committed: the take alone must have made them visible. */
+static int64_t read_batch(fair *a, es_ring *r, uint64_t j, const es_snapshot *snap, uint64_t *ids)
+{
+    uint8_t mask[16];
+    int64_t n = 0;
+    memset(mask, 1, sizeof mask);
+    if (snap->length < r->map.batch_size)
+        CHECK_EQ(es_committed_mask(r, j, snap->round, mask), (int64_t)snap->length);
+    for (uint64_t i = 0; i < r->map.batch_size; i++)
+        if (mask[i] && !fix_read(r, j * r->map.batch_size + i, &ids[n++]))
+            atomic_fetch_add(&a->torn, 1);
+    return n;
+}
+
+static void note_released(fair *a, const uint64_t *ids, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t number = ids[i] >> 32, seq = (uint32_t)ids[i];
+        if (number < PRODUCERS && seq < a->each)
+            atomic_fetch_add(&a->released[number * a->each + seq], 1);
+        else
+            atomic_fetch_add(&a->torn, 1);
+    }
+    atomic_fetch_add(&a->batches, 1);
+}
+
+/* What a learner does with a batch; the attachment to go on with. */
+static es_ring *use(fair *a, es_ring *r, es_random *rnd, uint64_t j, const es_snapshot *snap)
+{
+    uint64_t ids[16];
+    int64_t n = read_batch(a, r, j, snap, ids);
+    switch (es_random_below(rnd, 16)) {
+    case 0:
+        CHECK_EQ(es_return_batch(r, j, snap->round), ES_OK);
+        return r;
+    case 1:
+        if (atomic_load(&a->over))
+            break;
+        die(a, r); /* delivered again */
+        return join(a, ES_ROLE_LEARNER);
+    case 2:
+        leave(r); /* which releases it */
+        note_released(a, ids, n);
+        return join(a, ES_ROLE_LEARNER);
+    }
+    CHECK_EQ(es_release_batch(r, j, snap->round), ES_OK);
+    note_released(a, ids, n);
+    return r;
+}
+
+static void take_until_the_end(fair *a, es_ring *r, es_random *rnd)
+{
+    static const uint32_t wishes[] = {0, 0, ES_TAKE_ANY_ORDER, ES_TAKE_SHORT};
+    es_snapshot snap;
+    for (;;) {
+        int64_t j = es_take(r, wishes[es_random_below(rnd, 4)], SLICE, &snap);
+        if (j >= 0)
+            r = use(a, r, rnd, (uint64_t)j, &snap);
+        else if (j == ES_ENDED)
+            break;
+        else
+            CHECK(j == ES_TIMEOUT || j == ES_EMPTY);
+        if (a->close_after != 0 && atomic_load(&a->batches) >= a->close_after)
+            CHECK_EQ(es_close_stream(r), ES_OK);
+    }
+    leave(r);
+}
+
+static void *learn(void *arg)
+{
+    visitor *v = arg;
+    es_random rnd = es_random_new(100 + v->number);
+    take_until_the_end(v->a, join(v->a, ES_ROLE_LEARNER), &rnd);
+    return NULL;
+}
+
+/* --- reapers, who look on, too ------------------------------------------------- */
+
+static void look_on(es_ring *r)
+{
+    uint32_t held[ES_MAX_LEARNERS + FIX_PRODUCERS] = {0};
+    es_owner_info info;
+    es_snapshot snap;
+    uint64_t word;
+    int n = 0;
+    for (int64_t i = es_next_owner(r, 0, &info); i >= 0; i = es_next_owner(r, (uint32_t)i + 1, &info))
+        n++;
+    for (int64_t q = es_next_claim(r, 0, &word); q >= 0; q = es_next_claim(r, (uint64_t)q + 1, &word))
+        n++;
+    es_count_held(r, held, es_owner_count(r));
+    es_set_stalled(r, (uint64_t)n % 3);
+    es_observe(r, &snap);
+    CHECK_EQ(es_learner_alive(r), 1);
+    CHECK_EQ(es_reset_histograms(r), ES_OK);
+    (void)es_valid(r); /* under load its answer means nothing, but asking must be safe */
+}
+
+static void *reap(void *arg)
+{
+    visitor *v = arg;
+    es_ring *r = join(v->a, ES_ROLE_LEARNER);
+    while (!atomic_load(&v->a->over)) {
+        fix_sweep(r);
+        look_on(r);
+        sched_yield();
+    }
+    leave(r);
+    return NULL;
+}
+
+/* --- all of them ---------------------------------------------------------------- */
+
+static void account_for(fair *a)
+{
+    es_random rnd = es_random_new(999);
+    es_ring *l = join(a, ES_ROLE_LEARNER);
+    fix_sweep(l);
+    CHECK_STR(es_valid(l), NULL);
+    take_until_the_end(a, l, &rnd); /* what the last dead learner held */
+    uint64_t lost = 0, doubled = 0, unsent = 0;
+    for (int i = 0; i < PRODUCERS; i++)
+        for (uint64_t s = 0; s < a->each; s++) {
+            uint8_t n = a->released[(uint64_t)i * a->each + s];
+            lost += s < a->sent[i] && n == 0;
+            doubled += n > 1;
+            unsent += s >= a->sent[i] && n > 0;
+        }
+    CHECK_EQ(lost, 0);
+    CHECK_EQ(doubled, 0);
+    CHECK_EQ(unsent, 0);
+    CHECK_EQ(a->torn, 0);
+}
+
+static void hold_fair(uint64_t B, uint64_t K, uint32_t flags, uint64_t each, uint64_t close_after)
+{
+    fair a = {.f = fix_new(B, K, flags), .each = each, .close_after = close_after};
+    a.released = calloc(PRODUCERS * each, sizeof *a.released);
+    visitor v[PRODUCERS + LEARNERS + REAPERS];
+    pthread_t t[PRODUCERS + LEARNERS + REAPERS];
+    for (uint32_t i = 0; i < PRODUCERS + LEARNERS + REAPERS; i++) {
+        v[i] = (visitor){&a, i};
+        pthread_create(&t[i], NULL, i < PRODUCERS ? produce : i < PRODUCERS + LEARNERS ? learn : reap, &v[i]);
+    }
+    for (int i = 0; i < PRODUCERS; i++)
+        pthread_join(t[i], NULL);
+    atomic_store(&a.over, true);
+    for (int i = 0; i < REAPERS; i++)
+        pthread_join(t[PRODUCERS + LEARNERS + i], NULL);
+    es_ring *l = join(&a, ES_ROLE_LEARNER);
+    fix_sweep(l); /* the last dead, whose batches the learners are to have before the end */
+    CHECK_EQ(es_close_stream(l), ES_OK);
+    leave(l);
+    for (int i = PRODUCERS; i < PRODUCERS + LEARNERS; i++)
+        pthread_join(t[i], NULL);
+    account_for(&a);
+    free(a.released);
+    fix_free(a.f);
+}
+
+static const uint64_t shapes[][2] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {3, 2}, {8, 4}};
+#define SHAPES (sizeof shapes / sizeof *shapes)
+
+/* To the last sample of every producer. */
+TEST(everything_at_once_accounts_for_every_sample)
+{
+    for (size_t i = 0; i < 2 * SHAPES; i++)
+        hold_fair(shapes[i % SHAPES][0], shapes[i % SHAPES][1],
+                  (i % 2 ? ES_FLAG_DETAILED : 0) | (i >= SHAPES ? ES_FLAG_READY_ORDER : 0), es_test_scaled(4000), 0);
+}
+
+/* Closed by a learner in the middle of it all: what was sent comes out, what was refused does not. */
+TEST(everything_at_once_survives_the_close)
+{
+    for (uint64_t turn = 0; turn < es_test_scaled(400); turn++)
+        hold_fair(shapes[turn % SHAPES][0], shapes[turn % SHAPES][1], turn & 8 ? ES_FLAG_READY_ORDER : 0, 1000,
+                  10 + turn % 100);
+}
+
+/* --- claims that are taken away after the close ------------------------------------- */
+
+typedef struct holder {
+    fair *a;
+    es_ring *r;
+    uint32_t number;
+    _Atomic int *claimed;
+    uint64_t until;
+    int rc;
+} holder;
+
+static void *commit_late(void *arg)
+{
+    holder *h = arg;
+    int64_t pos = fix_reserve(h->r, 0);
+    CHECK(pos >= 0);
+    atomic_fetch_add(h->claimed, 1);
+    while (es_now_ns() < h->until)
+        ;
+    fix_write(h->r, (uint64_t)pos, (uint64_t)h->number << 32);
+    h->rc = es_reserve_commit(h->r, pos);
+    return NULL;
+}
+
+static void *take_what_comes(void *arg)
+{
+    holder *h = arg;
+    uint64_t ids[16];
+    es_snapshot snap;
+    for (int64_t j; (j = es_take(h->r, 0, SLICE, &snap)) != ES_ENDED;)
+        if (j >= 0) {
+            int64_t n = read_batch(h->a, h->r, (uint64_t)j, &snap, ids);
+            CHECK_EQ(es_release_batch(h->r, (uint64_t)j, snap.round), ES_OK);
+            note_released(h->a, ids, n);
+        }
+    return NULL;
+}
+
+/* Either the commit says that it came too late, or the sample comes out; in the instant of the eviction, too. */
+TEST(commit_against_eviction)
+{
+    for (uint64_t turn = 0; turn < es_test_scaled(600); turn++) {
+        fair a = {.f = fix_new(1 + turn % 3, 3, turn & 4 ? ES_FLAG_READY_ORDER : 0), .each = 1};
+        _Atomic uint8_t released[PRODUCERS] = {0};
+        _Atomic int claimed = 0;
+        a.released = released;
+        es_random rnd = es_random_new(turn);
+        pthread_t t[PRODUCERS + 2];
+        holder h[PRODUCERS + 2];
+        uint64_t end = es_now_ns() + 600000; /* when the patience with open claims is over */
+        for (uint32_t i = 0; i < PRODUCERS + 2; i++) {
+            bool producer = i < PRODUCERS;
+            h[i] = (holder){&a, producer ? fix_producer(a.f) : fix_learner(a.f), i, &claimed, end, 0};
+            h[i].until += es_random_below(&rnd, 200000) - UINT64_C(100000);
+            pthread_create(&t[i], NULL, producer ? commit_late : take_what_comes, &h[i]);
+        }
+        while (atomic_load(&claimed) < PRODUCERS)
+            sched_yield();
+        es_close_stream(h[0].r);
+        atomic_store(&a.f->rings[0]->map.hdr->closed_ns, end - UINT64_C(1000000000));
+        for (int i = 0; i < PRODUCERS + 2; i++)
+            pthread_join(t[i], NULL);
+        for (int i = 0; i < PRODUCERS; i++)
+            CHECK_EQ(released[i], h[i].rc == ES_OK);
+        CHECK_EQ(a.torn, 0);
+        CHECK_STR(es_valid(h[0].r), NULL);
+        fix_free(a.f);
+    }
+}

@@ -1,0 +1,391 @@
+"""Producers and learners in containers: PID and mount namespaces of their own around one /dev/shm."""
+
+import os
+import random
+import signal
+import time
+
+import learner_storm
+import pytest
+import stamped
+import storm
+from actors import stop, until
+from containers import (
+    CAN_CHOOSE_PIDS,
+    CLONE_NEWPID,
+    MS_BIND,
+    Box,
+    Mount,
+    contain,
+    fork_as,
+    inhabitants,
+    kill_container,
+    pod,
+    probe,
+    unshare,
+)
+
+from echo_shm import ConnectionClosedError, Server, ShmClient, segment
+from echo_shm._core import ffi, lib
+from echo_shm.attachment import pid_namespace
+from echo_shm.cli import describe
+from echo_shm.metrics import RingView
+
+
+@pytest.fixture(autouse=True)
+def allowed(act):
+    """Skips where this user can make no namespaces."""
+    why = act(probe).hear()
+    if why:
+        pytest.skip(f"no containers can be made here: {why}")
+
+
+@pytest.fixture
+def container(act):
+    """Makes actors in containers: ``container(fn, *args, box=Box(...))``."""
+    return lambda fn, *args, box=None: act(contain, box or Box(), fn, *args)
+
+
+def _seed():
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    return seed
+
+
+# --- the kill test --------------------------------------------------------------
+
+
+class _Told:
+    """``until`` for a learner that hears from the test when the storm is over, and how many there were."""
+
+    def __init__(self, conn):
+        self.conn = conn
+        self.incarnations = 0
+
+    @property
+    def finished(self):
+        if not self.incarnations and self.conn.poll(0):
+            self.incarnations = self.conn.recv()
+        return self.incarnations > 0
+
+    def check(self):
+        pass
+
+
+def _strangers(view):
+    """How many owners are of another namespace, and how many of those have the pid of a process here."""
+    pids = [o.pid for o in view.owners() if o.pid_namespace != pid_namespace()]
+    return len(pids), sum(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def _learn_through_a_storm(conn, neighbours, plan):
+    """Serves, and keeps the account of a storm in another container; with processes of every low pid beside it."""
+    for _ in range(neighbours):
+        if os.fork() == 0:
+            signal.pause()
+    with Server(stamped.example(), 16) as server:
+        conn.send(server.handle)
+        told, ledger, view, seen, mistakable = _Told(conn), storm.Ledger(), RingView(server._segment), 0, 0
+        for number, (batch, info) in enumerate(server.dataset_iter(until=told, drop_last=False)):
+            ledger.enter(batch, info)
+            if number % 16 == 0:
+                others, alike = _strangers(view)
+                seen, mistakable = seen + others, mistakable + alike
+        ledger.settle(storm.open_notes(plan.notes, plan.kills + plan.producers), told.incarnations)
+        assert lib.es_valid(server._ring) == ffi.NULL
+        assert [owner.role for owner in view.owners()] == ["learner"]
+        name = server.name
+    left = [file for file in os.listdir("/dev/shm") if name in file]
+    conn.send((ledger.samples, ledger.info.reopened_slots, seen, mistakable, left))
+
+
+@pytest.mark.watchdog(100)
+@pytest.mark.parametrize("shared", ["inherited", "bound"])
+def test_kills_in_another_container_lose_nothing(act, container, tmp_path, shared):
+    """200 producers killed in one container, the learner in another whose processes have the same pids."""
+    box = Box()
+    if shared == "bound":  # as docker -v /dev/shm, or --ipc=container: each mounts the same tmpfs
+        holder = act(pod, str(tmp_path))
+        assert holder.hear() == "mounted"
+        box = Box((Mount("/dev/shm", flags=MS_BIND, source=str(tmp_path)),), within=holder.pid)
+    notes = tmp_path.with_suffix(".notes")
+    plan = storm.Plan(seed=_seed(), notes=notes, kills=200, producers=4)
+    learner = container(_learn_through_a_storm, plan.kills, plan, box=box)
+    handle = learner.hear()
+    assert (shared == "inherited") == (handle.name in segment.names())
+    incarnations, seconds = container(storm.master, handle, plan, box=box).hear(90)
+    learner.say(incarnations)
+    samples, reopened, strangers, mistakable, left = learner.hear()
+    print(f"{incarnations} kills in {seconds:.1f} s, {samples} samples, {reopened} slots re-opened")
+    assert incarnations >= plan.kills
+    assert strangers > 0
+    assert mistakable > strangers // 2, "the two containers' pids overlap"
+    assert left == []
+
+
+def _crowd(conn, handle, first, path, incarnations):
+    """Three producers, told by their incarnation."""
+    notes = storm.open_notes(path, incarnations)
+    for i in range(first, first + 3):
+        storm._fork_producer(handle, i, notes)
+    conn.send("forked")
+    conn.recv()
+
+
+@pytest.mark.watchdog(100)
+def test_whole_containers_killed_lose_nothing(serve, container, background, owners, tmp_path):
+    """Process 1 of a container is killed, and all producers in it die in the same instant; 20 times."""
+    server, rng, rounds, path = serve(16, 4), random.Random(_seed()), 20, tmp_path / "notes"
+    notes = storm.open_notes(path, 3 * rounds)
+
+    def kill_them():
+        for n in range(rounds):
+            crowd = container(_crowd, server.handle, 3 * n, path, 3 * rounds)
+            assert crowd.hear() == "forked"
+            time.sleep(rng.uniform(0, 0.05))  # the kill's moment
+            kill_container(crowd)
+
+    killing, ledger = background(kill_them), storm.Ledger()
+
+    class Rounds:
+        @property
+        def finished(self):
+            return not killing.thread.is_alive()
+
+        def check(self):
+            pass
+
+    for batch, info in server.dataset_iter(until=Rounds(), drop_last=False):
+        ledger.enter(batch, info)
+    killing.result()
+    ledger.settle(notes, 3 * rounds)
+    print(f"{ledger.samples} samples, {ledger.info.reopened_slots} slots re-opened")
+    assert ledger.samples > 0
+    assert lib.es_valid(server._ring) == ffi.NULL
+    assert [owner.role for owner in owners(server.name)] == ["learner"]
+
+
+# --- learners -------------------------------------------------------------------
+
+
+def _collect(conn, name):
+    conn.send(segment.collect(name))
+
+
+def _create_and_learn(conn, name, log):
+    """The creator, and the first of the learners to be killed."""
+    server = Server(stamped.example(), 8, num_buffers=6, name=name)
+    conn.send(server.handle)
+    learner_storm._learn(server.handle, 0, log)
+
+
+def _learn(conn, handle, number, log):
+    conn.send("here")
+    learner_storm._learn(handle, number, log)
+
+
+@pytest.mark.watchdog(100)
+def test_a_learner_in_yet_another_container_takes_over(container, name, tmp_path):
+    """The creator is killed with its container, then one learner after another; each sample is released once."""
+    log, rng, kills = tmp_path / "log", random.Random(_seed()), 20
+    learner = container(_create_and_learn, name, log)
+    handle = learner.hear()
+    feeders = [container(learner_storm.feed, handle, i) for i in range(2)]
+    for number in range(1, kills + 1):
+        time.sleep(rng.uniform(0, 0.08))  # the kill's moment
+        kill_container(learner)
+        if number < kills:
+            learner = container(_learn, handle, number, log)
+            assert learner.hear() == "here"
+    for feeder in feeders:
+        feeder.say("enough")
+    rest, sent = [], {}
+
+    class Feeders:
+        @property
+        def finished(self):
+            sent.update({i: f.hear() for i, f in enumerate(feeders) if i not in sent and not f.is_silent()})
+            return len(sent) == len(feeders)
+
+        def check(self):
+            pass
+
+    with Server.attach(handle) as server:
+        for sample in server.dataset_iter(until=Feeders(), drop_last=False):
+            rest += stamped.stamps(sample.batch)
+        assert lib.es_valid(server._ring) == ffi.NULL
+    figures = learner_storm.settle(log, 8, rest, sent)
+    print(figures)
+    assert figures["released"] > 0
+    assert describe(name)["state"] == "garbage"
+    assert container(_collect, name).hear()
+
+
+def _serve_and_wait(conn, name):
+    with Server(stamped.example(), 2, num_buffers=1, name=name) as server:
+        conn.send(server.handle)
+        conn.recv()
+
+
+def _find_it_full(conn, handle):
+    """Fills the ring, and says what becomes of one sample more: now, and when told to try again."""
+    with ShmClient(handle, learner_grace=0.3) as client:
+        for i in range(2):
+            client.send(stamped.stamp(stamped.example(), 1, i))
+        for timeout in (1.0, 20.0):  # longer than the grace
+            with pytest.raises((TimeoutError, ConnectionClosedError)) as caught:
+                client.send(stamped.example(), timeout)
+            conn.send((caught.type, str(caught.value)))
+            conn.recv()
+
+
+def test_who_lives_in_another_container_is_told_by_the_locks(container, name):
+    """A learner there counts as alive, and its segment as used, until its container is killed; then neither."""
+    learner = container(_serve_and_wait, name)
+    producer = container(_find_it_full, learner.hear())
+    assert producer.hear()[0] is TimeoutError
+    assert describe(name)["state"] == "in use"
+    kill_container(learner)
+    assert describe(name)["state"] == "orphaned"
+    producer.say()
+    kind, message = producer.hear()
+    assert kind is ConnectionClosedError
+    assert "no living learner" in message
+    assert not container(_collect, name).hear()
+    producer.say()
+    producer.end()
+    assert describe(name)["state"] == "garbage"
+    assert container(_collect, name).hear()
+
+
+# --- pids that mean something else here -------------------------------------------
+
+
+choosing = pytest.mark.skipif(not CAN_CHOOSE_PIDS, reason="this kernel cannot be told which pid comes next")
+
+
+def _unused_pid():
+    """A pid that no process out here has, nor will for a while."""
+    with open("/proc/sys/kernel/pid_max") as f:
+        return next(pid for pid in range(int(f.read()) - 50, 300, -1) if not os.path.exists(f"/proc/{pid}"))
+
+
+#: The pid that the producer has in its container, by what it is out here.
+PIDS = {"process 1": lambda: 1, "nobody": _unused_pid, "the learner": os.getpid, "its parent": os.getppid}
+
+
+def _send_and_hold(conn, handle):
+    """Sends a sample, then holds a reservation until told to go on."""
+    with ShmClient(handle) as client:
+        client.send(stamped.stamp(stamped.example(), 1, 0))
+        with client.reserve() as slot:
+            conn.send(client._attachment.index)
+            conn.recv()
+            stamped.stamp(slot, 1, 1)
+        conn.send("sent")
+        conn.recv()
+
+
+@pytest.fixture(params=[pytest.param(p, marks=choosing if p != "process 1" else ()) for p in PIDS])
+def holder(request, serve, container):
+    """A producer that holds a slot, and has in its container a pid that is somebody else's here, or nobody's."""
+    pid, server = PIDS[request.param](), serve(2, 2, order="ready")
+    actor = container(_send_and_hold, server.handle, box=Box(pid=pid))
+    index = actor.hear()
+    (owner,) = [o for o in RingView(server._segment).owners() if o.index == index]
+    assert (owner.pid, owner.held) == (pid, 1)
+    assert owner.pid_namespace not in (0, pid_namespace())
+    return server, actor, index, inhabitants(actor)[pid]
+
+
+def test_a_dead_producer_is_reaped_whatever_its_pid_is_here(holder, owners):
+    """That a process of its pid lives here does not keep it alive."""
+    server, actor, index, process = holder
+    server._attachment.sweep()
+    assert index in [o.index for o in owners(server.name)]
+    os.kill(process, signal.SIGKILL)
+    actor.end()
+
+    def reaped():
+        server._attachment.sweep()
+        return [o.role for o in owners(server.name)] == ["learner"]
+
+    until(reaped, "the producer is reaped")
+    with ShmClient(server.handle) as client:
+        client.send(stamped.stamp(stamped.example(), 2, 0))
+    assert stamped.stamps(server.sample(timeout=20).batch) == [(1, 0), (2, 0)]
+
+
+def test_a_stopped_producer_is_never_reaped_whatever_its_pid_is_here(holder, owners):
+    """It keeps its slot through many sweeps, is reported as stalled, and goes on where it was."""
+    server, actor, index, process = holder
+    stop(process)
+    with ShmClient(server.handle) as client:
+        for i in range(2):
+            client.send(stamped.stamp(stamped.example(), 2, i))
+    assert stamped.stamps(server.sample(timeout=20).batch) == [(2, 0), (2, 1)]
+    deadline = time.monotonic() + 1.5
+    while time.monotonic() < deadline:
+        with pytest.raises(TimeoutError):
+            server.sample(timeout=0.11)
+        assert [o.held for o in owners(server.name) if o.index == index] == [1]
+    snapshot = RingView(server._segment).snapshot()
+    assert (snapshot.stalled_producers, snapshot.dead_producers) == (1, 0)
+    os.kill(process, signal.SIGCONT)
+    actor.say()
+    assert actor.hear() == "sent"
+    assert stamped.stamps(server.sample(timeout=20).batch) == [(1, 0), (1, 1)]
+
+
+def _die_holding(conn, handle):
+    client = ShmClient(handle)
+    with client.reserve():
+        os._exit(0)
+
+
+def _reap_one(conn, pid, again):
+    """A producer of that pid dies holding a slot, and its pid goes to another process at once; or not."""
+    with Server(stamped.example(), 2) as server:
+        os.waitpid(fork_as(pid, _die_holding, conn, server.handle), 0)
+        if again:
+            fork_as(pid, lambda conn: signal.pause(), conn)
+        view = RingView(server._segment)
+        assert [o.role for o in view.owners()] == ["learner", "producer"]
+        for _ in range(3):
+            server._attachment.sweep()
+        conn.send([o.role for o in view.owners()])
+
+
+@choosing
+def test_a_pid_that_is_given_out_again_at_once(container):
+    """The new process of a dead producer's pid is not taken for the producer, however young both are."""
+    assert container(_reap_one, 50, True).hear() == ["learner"]
+
+
+@choosing
+def test_a_foreign_proc_says_nothing(container):
+    """Where /proc shows the processes outside, one of the dead producer's pid does not keep it alive."""
+    assert container(_reap_one, os.getpid(), False, box=Box(proc=False)).hear() == ["learner"]
+
+
+def _attach_leave_and_die(conn, handle):
+    """Attaches, then has a child in a new namespace attach and die there."""
+    with ShmClient(handle):
+        unshare(CLONE_NEWPID)
+        first = os.fork()
+        if first == 0:
+            _die_holding(conn, handle)
+        os.waitpid(first, 0)
+        conn.send("dead")
+        conn.recv()
+
+
+def test_a_child_in_a_namespace_that_its_parent_made(serve, act, owners):
+    """What the parent knows of its own namespace is not said of the child's: pid 1 there is not the one here."""
+    server = serve(2, 2)
+    parent = act(_attach_leave_and_die, server.handle)
+    assert parent.hear() == "dead"
+    assert sorted(o.pid for o in owners(server.name) if o.role == "producer") == [1, parent.pid]
+    for _ in range(3):
+        server._attachment.sweep()
+    assert [o.pid for o in owners(server.name) if o.role == "producer"] == [parent.pid]

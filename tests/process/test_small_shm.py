@@ -1,0 +1,200 @@
+"""A /dev/shm of 64 MB, as Docker gives it, or one that cannot be used: clear errors, and nothing left."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import stamped
+from containers import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, Box, Mount, contain, probe, shm
+
+from echo_shm import SegmentError, Server, ShmClient, segment
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def boxed(act):
+    """Runs a function in a container with such a /dev/shm, and returns what it says."""
+    why = act(probe).hear()
+    if why:
+        pytest.skip(f"no containers can be made here: {why}")
+
+    def run(fn, *args, dev_shm=None):
+        return act(contain, Box((dev_shm or shm("size=64m"),)), fn, *args).hear()
+
+    return run
+
+
+def _example(megabytes):
+    return {"x": np.zeros(megabytes * MB, np.uint8)}
+
+
+def _refusal(example, batch_size):
+    """What Server raises; and checks that nothing came of it in /dev/shm."""
+    before = sorted(os.listdir("/dev/shm"))
+    with pytest.raises(SegmentError) as caught:
+        Server(example, batch_size)
+    assert sorted(os.listdir("/dev/shm")) == before
+    assert caught.value.__cause__ is None
+    return str(caught.value)
+
+
+def _figures(message):
+    """(bytes needed, bytes free, bytes of the --shm-size that is advised)"""
+    found = re.search(
+        r"needs ([\d,]+) bytes of shared memory, and ([\d,]+) bytes are free in /dev/shm .*"
+        r"smaller batch_size or num_buffers.*docker run --shm-size=(\d+)g",
+        message,
+    )
+    assert found, message
+    needed, free, advised = (int(figure.replace(",", "")) for figure in found.groups())
+    return needed, free, advised << 30
+
+
+# --- too small -------------------------------------------------------------------
+
+
+def _too_large(conn):
+    conn.send(_refusal(_example(1), 64))
+
+
+def test_a_ring_that_does_not_fit_is_refused(boxed):
+    """The error says what is needed, what there is, and what to do; the advice would do."""
+    needed, free, advised = _figures(boxed(_too_large))
+    assert 256 * MB < needed < 257 * MB
+    assert 63 * MB < free <= 64 * MB
+    assert advised > needed
+
+
+def _too_large_unforeseen(conn):
+    segment._free_bytes = lambda fd: None  # as if others had taken the space just after we looked
+    conn.send(_refusal(_example(1), 64))
+
+
+def test_space_that_is_gone_while_it_is_taken(boxed):
+    """When only the kernel's allocation finds out, it ends in the same way, with what was taken given back."""
+    message = boxed(_too_large_unforeseen)
+    assert "/dev/shm (No space left on device)" in message
+    assert "docker run --shm-size=" in message
+
+
+def _fill(path):
+    """Takes what is free, to the last page."""
+    with open(path, "wb", buffering=0) as file:
+        for size in (MB, 4096):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass
+    assert os.statvfs("/dev/shm").f_bavail == 0
+
+
+def _nearly_all(conn):
+    with Server(_example(1), 5, num_buffers=12) as server:
+        assert segment.Segment.attach(server.name, read_only=True).size > 60 * MB
+        refused = _refusal(_example(1), 5)
+        _fill("/dev/shm/filler")
+        refused_again = _refusal({"x": np.zeros(1)}, 1)
+        with ShmClient(server.handle) as client:
+            for i in range(130):  # every slot, twice
+                client.send({"x": np.full(MB, i % 251, np.uint8)})
+                if i % 5 == 4:
+                    x = server.sample(timeout=20).batch["x"]
+                    assert (x == np.arange(i - 4, i + 1)[:, None] % 251).all()
+            clients = [ShmClient(server.handle) for _ in range(100)]  # pages of the owner table beyond the first
+            for one in clients:
+                one.close()
+        os.unlink("/dev/shm/filler")
+    conn.send((refused, refused_again, os.listdir("/dev/shm")))
+
+
+def test_a_ring_that_nearly_fills_it_works_to_the_last_page(boxed):
+    """Its memory is set aside: with not one page left it runs on. A second ring is refused before and after."""
+    refused, refused_again, left = boxed(_nearly_all)
+    needed, free, _ = _figures(refused)
+    assert free < 4 * MB < needed
+    assert _figures(refused_again)[1] == 0
+    assert left == []
+
+
+# --- unusable --------------------------------------------------------------------
+
+
+def _refused_with(conn):
+    conn.send(_refusal(stamped.example(), 2))
+
+
+@pytest.mark.parametrize("inodes", [1, 2])
+def test_no_file_can_be_made(boxed, inodes):
+    """Out of inodes, for the lock file or for the ring: a clear error, nothing left."""
+    message = boxed(_refused_with, dev_shm=shm(f"size=64m,nr_inodes={inodes}"))
+    assert "/dev/shm" in message
+    assert "No space left on device" in message
+
+
+def test_read_only(boxed):
+    """The error names the place and the reason."""
+    message = boxed(_refused_with, dev_shm=shm("size=64m", MS_RDONLY))
+    assert "/dev/shm" in message
+    assert "Read-only file system" in message
+
+
+def _use(conn):
+    with Server(stamped.example(), 2) as server:
+        for i in range(2):
+            server.submit(stamped.stamp(stamped.example(), 1, i))
+        conn.send(stamped.stamps(server.sample(timeout=20).batch))
+
+
+def test_noexec_is_no_hindrance(boxed):
+    """Docker mounts it nosuid, nodev and noexec."""
+    assert boxed(_use, dev_shm=shm("size=64m", MS_NOSUID | MS_NODEV | MS_NOEXEC)) == [(1, 0), (1, 1)]
+
+
+# --- from a shell ------------------------------------------------------------------
+
+
+def _shell(conn, *words):
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, input="", timeout=50)
+    files = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else None
+    conn.send((done.returncode, done.stdout, done.stderr, files))
+
+
+DEMO = ("-m", "echo_shm", "demo", "--seconds", "1")
+
+
+def test_demo_says_that_shared_memory_is_too_small(boxed):
+    """Status 1 and one message; no traceback, no file."""
+    status, out, err, files = boxed(_shell, *DEMO, "--batch-size", "1000000")
+    assert status == 1, err
+    assert out == ""
+    assert err.startswith("echo-shm: ")
+    assert _figures(err)[0] > 64 * MB
+    assert err.count("\n") == 1
+    assert files == []
+
+
+def test_demo_says_that_shared_memory_is_read_only(boxed):
+    """The same where nothing can be written."""
+    status, _, err, files = boxed(_shell, *DEMO, dev_shm=shm("size=64m", MS_RDONLY))
+    assert status == 1, err
+    assert "Read-only file system" in err
+    assert "Traceback" not in err
+    assert files == []
+
+
+@pytest.mark.parametrize("words", [DEMO, ("-m", "echo_shm", "ls"), ("-m", "echo_shm", "gc")])
+def test_without_dev_shm(boxed, words):
+    """Where there is no /dev/shm at all, the demo says so; there are no segments to list or to collect."""
+    status, out, err, files = boxed(_shell, *words, dev_shm=Mount("/dev", "tmpfs", 0, "size=1m"))
+    assert "Traceback" not in err
+    if words == DEMO:
+        assert status == 1, err
+        assert "/dev/shm" in err
+    else:
+        assert (status, out) == (0, "no segments\n")
+    assert files is None

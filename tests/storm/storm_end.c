@@ -1,0 +1,158 @@
+/* The end of a round. Everybody leaves, is killed, or finds the ring closed; then the conductor sweeps, looks at every
+ * word, drains what is left and strikes the balance. */
+#include <stdio.h>
+
+#include "storm.h"
+
+/* Goes on collecting and counting until no slot of from .. to-1 runs; false when they hang. Who sleeps in the core may
+ * do so to the end of its slice. */
+static bool wait_for(st_storm *s, uint32_t from, uint32_t to, const char *what)
+{
+    uint64_t start = es_now_ns();
+    while (st_collect(s, from, to) > 0) {
+        s->sum.batches += st_consume(s->w.account, s->watcher);
+        if (st_failed(s->w.account) || *s->interrupted)
+            return false;
+        if (es_now_ns() - start > s->watchdog_ns + 2 * s->w.slice_ns) {
+            st_fault_add(s->w.account, ST_HUNG, 0, -1, 0, what);
+            return false;
+        }
+        st_nap(100000);
+    }
+    return true;
+}
+
+static void continue_all(st_storm *s)
+{
+    for (uint32_t i = 0; i < ST_PROCS; i++)
+        st_continue(s, i);
+}
+
+static void kill_range(st_storm *s, uint32_t from, uint32_t to, uint32_t one_in)
+{
+    for (uint32_t i = from; i < to; i++)
+        if (st_below(&s->random, one_in) == 0)
+            st_kill(s, i);
+}
+
+/* Producers leave or are killed; then learners. The ring stays open. */
+static bool end_open(st_storm *s, bool kill)
+{
+    continue_all(s);
+    kill_range(s, ST_LEARNERS, ST_PROCS, kill ? 1 : 4);
+    atomic_store(&s->w.account->stage, ST_PRODUCERS_LEAVE);
+    if (!wait_for(s, ST_LEARNERS, ST_PROCS, "a producer does not leave"))
+        return false;
+    st_nap(st_below(&s->random, 30000000)); /* the learners go on for a while */
+    kill_range(s, 0, ST_LEARNERS, kill ? 1 : 4);
+    atomic_store(&s->w.account->stage, ST_ALL_LEAVE);
+    return wait_for(s, 0, ST_LEARNERS, "a learner does not leave");
+}
+
+/* The ring closes with everybody at work; learners are killed and replaced while they drain it. */
+static bool end_closed(st_storm *s, bool evict)
+{
+    continue_all(s);
+    if (evict) { /* what it has claimed is taken away a second later */
+        st_stop(s, ST_LEARNERS + st_below(&s->random, s->w.config.producers), UINT64_MAX / 2);
+        st_nap(2000000);
+    }
+    es_close_stream(s->watcher);
+    kill_range(s, ST_LEARNERS, ST_PROCS, 8);
+    for (int n = 0; n < 4 && s->next_life < ST_LIVES; n++) {
+        st_nap(st_below(&s->random, 2000000));
+        st_collect(s, 0, ST_PROCS);
+        uint32_t slot = st_below(&s->random, s->w.config.learners);
+        if (s->slot[slot].state == ST_EMPTY)
+            st_spawn(s, slot);
+        else if (s->w.config.learner_kill_rate > 0)
+            st_kill(s, slot);
+    }
+    if (!wait_for(s, 0, ST_LEARNERS, "a learner does not find the end of a closed ring"))
+        return false;
+    continue_all(s);
+    return wait_for(s, ST_LEARNERS, ST_PROCS, "a producer does not find the ring closed");
+}
+
+static void orphan(st_storm *s, int64_t where, int64_t word, const char *what)
+{
+    st_fault_add(s->w.account, ST_ORPHANED, 0, where, word, what);
+}
+
+/* Everybody is gone and was swept: nothing in the ring may be anybody's. */
+static void check_rest(st_storm *s)
+{
+    es_ring *r = s->watcher;
+    uint64_t w;
+    const char *wrong = es_valid(r);
+    if (wrong != NULL)
+        st_fault_add(s->w.account, ST_INVALID, 0, -1, 0, wrong);
+    for (int64_t q = es_next_claim(r, 0, &w); q >= 0; q = es_next_claim(r, (uint64_t)q + 1, &w))
+        orphan(s, q, (int64_t)w, "a slot is claimed or held by nobody");
+    for (uint64_t j = 0; j < r->map.num_batches; j++) {
+        w = atomic_load(&r->map.batches[j].word);
+        if (es_state(w) == ES_LEASED || es_state(w) == ES_POISONING)
+            orphan(s, (int64_t)j, (int64_t)w, "a batch is leased by nobody");
+    }
+    for (uint32_t i = 0; i < r->map.num_owners; i++) {
+        if (atomic_load(&r->map.owners[i].state) != ES_OWNER_FREE)
+            orphan(s, i, 0, "an owner entry without a process");
+        if (es_locks_held(s->locks, i) != 0)
+            orphan(s, i, 0, "a lock byte is held");
+    }
+    for (uint32_t e = 0; e < ST_LEARNERS * ST_ENTRIES; e++) {
+        st_entry *entry = &s->w.account->entry[e / ST_ENTRIES][e % ST_ENTRIES];
+        if (atomic_load(&entry->state) != ST_ENTRY_FREE)
+            orphan(s, (int64_t)entry->batch, entry->life, "a lease of which nobody knows whether it was released");
+    }
+}
+
+/* As a learner, to the end of the closed ring. */
+static void drain(st_storm *s)
+{
+    st_account *a = s->w.account;
+    es_ring *r = s->watcher;
+    es_identity id = {.role = ES_ROLE_LEARNER, .pid = s->conductor_pid};
+    es_snapshot snap;
+    uint64_t ids[ST_BATCH], start = es_now_ns();
+    int64_t batch = es_attach(r, &id);
+    if (batch < 0)
+        st_fault_add(a, ST_CODE, 0, -1, batch, "es_attach of the conductor");
+    es_close_stream(r);
+    while (!st_failed(a) && (batch = es_take(r, 0, 1000000, &snap)) != ES_ENDED) {
+        if (es_now_ns() - start > s->watchdog_ns)
+            st_fault_add(a, ST_HUNG, 0, -1, 0, "the closed ring does not end");
+        if (batch < 0)
+            continue;
+        uint32_t n = st_read_batch(&s->w, r, (uint64_t)batch, &snap, ids);
+        uint64_t first = snap.round * r->map.capacity + (uint64_t)batch * r->map.batch_size;
+        for (uint32_t i = 0; i < n; i++)
+            st_deliver(a, ids[i], (int64_t)(first + i));
+        if (es_release_batch(r, (uint64_t)batch, snap.round) != ES_OK)
+            st_fault_add(a, ST_CODE, 0, batch, 0, "es_release_batch of the conductor");
+        s->sum.batches++;
+    }
+    es_detach(r);
+}
+
+void st_end_round(st_storm *s)
+{
+    st_account *a = s->w.account;
+    enum st_ending ending = s->w.config.ending;
+    bool closed = ending == ST_END_CLOSE || ending == ST_END_EVICT;
+    if (!(closed ? end_closed(s, ending == ST_END_EVICT) : end_open(s, ending == ST_END_KILL)))
+        return;
+    st_sweep(a, s->watcher, NULL);
+    s->sum.batches += st_consume(a, s->watcher);
+    check_rest(s);
+    if (st_failed(a))
+        return;
+    drain(s);
+    if (st_failed(a))
+        return;
+    check_rest(s);
+    uint64_t sent = st_settle_lives(a, s->next_life, closed);
+    if (sent != st_delivered() && !st_failed(a))
+        st_fault_add(a, ST_PHANTOM, 0, (int64_t)sent, (int64_t)st_delivered(), "sent and delivered differ");
+    s->sum.sent += sent;
+}

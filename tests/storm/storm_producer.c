@@ -1,0 +1,252 @@
+/* A producer's life: operations of every kind, at random, each written into the ledger before and after. It ends by a
+ * kill, by the end of its sequence numbers, when the ring is closed, or when it is asked to leave. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "storm.h"
+
+typedef struct producer {
+    st_actor *actor;
+    uint32_t acked;
+    uint32_t many; /* samples that the buffers hold */
+    uint8_t *buffer[ST_LEAVES];
+    bool over;
+} producer;
+
+/* Both are single stores: a kill finds the one or the other, and nothing in between. The first is seq_cst: it must
+ * be there before the core's commit is. */
+static void begin(producer *p, uint32_t n)
+{
+    uint64_t w = st_ledger_word((st_ledger){.acked = p->acked, .doubt = n});
+    atomic_store(&p->actor->a->ledger[p->actor->life], w);
+}
+
+static void end(producer *p, uint32_t sent)
+{
+    p->acked += sent;
+    uint64_t w = st_ledger_word((st_ledger){.acked = p->acked});
+    atomic_store(&p->actor->a->ledger[p->actor->life], w);
+}
+
+static void count(producer *p, enum st_path path, bool succeeded)
+{
+    p->actor->proc->paths[path] += succeeded;
+}
+
+static bool closed(producer *p)
+{
+    es_snapshot snap;
+    es_observe(p->actor->r, &snap);
+    return snap.closed != 0;
+}
+
+/* What is no fault: full, slept long enough, woken by a signal; and after the close, closed and evicted. */
+static void check(producer *p, int64_t rc, const char *what)
+{
+    if (rc >= 0 || rc == ES_FULL || rc == ES_TIMEOUT || rc == -EINTR)
+        return;
+    p->over = true;
+    if ((rc != ES_ECLOSED && rc != ES_EEVICTED) || !closed(p))
+        st_fault_add(p->actor->a, ST_CODE, st_id(p->actor->life, p->acked), -1, rc, what);
+}
+
+static void fill_buffers(producer *p, uint32_t n)
+{
+    const st_shape *shape = &p->actor->w->shape;
+    uint8_t *leaf[ST_LEAVES];
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t l = 0; l < shape->num_leaves; l++)
+            leaf[l] = p->buffer[l] + i * shape->size[l];
+        st_fill(shape, st_id(p->actor->life, p->acked + i), leaf);
+    }
+}
+
+/* In a calm round nobody sleeps through a release: whoever slept for a whole slice must find the ring full still. */
+static void check_slept(producer *p, int64_t rc)
+{
+    uint64_t position;
+    if (rc != ES_TIMEOUT || !st_calm(&p->actor->w->config) || es_claim(p->actor->r, &position) != ES_OK)
+        return;
+    es_abort(p->actor->r, position);
+    if (st_slept_through(p->actor))
+        st_fault_add(p->actor->a, ST_SLEPT, st_id(p->actor->life, p->acked), (int64_t)position, 0,
+                     "a producer was not woken when there was space");
+}
+
+static void send_one(producer *p, uint64_t timeout_ns)
+{
+    void *leaves[ST_LEAVES];
+    for (uint32_t l = 0; l < ST_LEAVES; l++)
+        leaves[l] = p->buffer[l];
+    fill_buffers(p, 1);
+    st_at(p->actor, timeout_ns == 0 ? ST_SENDING : ST_WAITING);
+    begin(p, 1);
+    int rc = timeout_ns == 0 ? es_send(p->actor->r, leaves) : es_send_wait(p->actor->r, leaves, timeout_ns);
+    end(p, rc == ES_OK);
+    count(p, timeout_ns == 0 ? ST_BY_SEND : ST_BY_SEND_WAIT, rc == ES_OK);
+    check(p, rc, "es_send");
+    check_slept(p, rc);
+    if (rc == ES_FULL && timeout_ns == 0)
+        st_nap(20000);
+}
+
+static void send_many(producer *p)
+{
+    void *leaves[ST_LEAVES];
+    for (uint32_t l = 0; l < ST_LEAVES; l++)
+        leaves[l] = p->buffer[l];
+    uint32_t n = 1 + st_below(&p->actor->random, p->many);
+    fill_buffers(p, n);
+    st_at(p->actor, ST_SENDING_MANY);
+    begin(p, n);
+    int64_t rc = es_send_many(p->actor->r, leaves, 0, n, p->actor->w->slice_ns);
+    uint32_t sent = rc > 0 ? (uint32_t)rc : 0;
+    if (rc > 0 && sent < n && closed(p)) { /* perhaps not the first ones */
+        st_ledger l = {.acked = p->acked, .doubt = n, .done = sent, .closed = 1};
+        atomic_store(&p->actor->a->ledger[p->actor->life], st_ledger_word(l));
+        p->over = true;
+        return;
+    }
+    end(p, sent);
+    count(p, ST_BY_SEND_MANY, sent > 0);
+    check(p, rc, "es_send_many");
+    check_slept(p, rc);
+}
+
+static void leaves_of(producer *p, int64_t position, uint8_t **leaf)
+{
+    es_ring *r = p->actor->r;
+    uint64_t index = (uint64_t)position % r->map.capacity;
+    for (uint32_t l = 0; l < r->map.num_leaves; l++)
+        leaf[l] = (uint8_t *)p->actor->w->base + es_leaf_offset(r, l) + index * es_leaf_size(r, l);
+}
+
+static bool reserve(producer *p, uint64_t timeout_ns, int64_t *position)
+{
+    st_at(p->actor, ST_RESERVING);
+    int rc = es_reserve(p->actor->r, timeout_ns, position);
+    check(p, rc, "es_reserve");
+    check_slept(p, rc);
+    return rc == ES_OK;
+}
+
+/* Leaves half a sample of nonsense in the slot, now and then for a while. */
+static void scribble(producer *p, int64_t position)
+{
+    uint8_t *leaf[ST_LEAVES];
+    leaves_of(p, position, leaf);
+    st_at(p->actor, ST_WRITING);
+    for (uint32_t l = 0; l < p->actor->r->map.num_leaves; l++)
+        memset(leaf[l], 0xee, (p->actor->r->map.leaf_size[l] + 1) / 2);
+    if (st_below(&p->actor->random, 8) == 0)
+        st_nap(st_below(&p->actor->random, 1000000));
+}
+
+static void write_and_commit(producer *p, int64_t position, enum st_path path)
+{
+    uint8_t *leaf[ST_LEAVES];
+    scribble(p, position);
+    leaves_of(p, position, leaf);
+    st_fill(&p->actor->w->shape, st_id(p->actor->life, p->acked), leaf);
+    st_at(p->actor, ST_COMMITTING);
+    begin(p, 1);
+    int rc = es_reserve_commit(p->actor->r, position);
+    end(p, rc == ES_OK);
+    count(p, path, rc == ES_OK);
+    check(p, rc, "es_reserve_commit");
+}
+
+static void reserve_one(producer *p)
+{
+    int64_t position;
+    if (reserve(p, p->actor->w->slice_ns, &position))
+        write_and_commit(p, position, ST_BY_RESERVE);
+}
+
+/* The later slot is committed first, and has the smaller sequence number. Nobody may wait for a second slot with one in
+ * hand: what would make room may wait for that one. */
+static void reserve_two(producer *p)
+{
+    int64_t first, second;
+    if (!reserve(p, p->actor->w->slice_ns, &first))
+        return;
+    if (reserve(p, 0, &second))
+        write_and_commit(p, second, ST_BY_TWO_RESERVES);
+    write_and_commit(p, first, ST_BY_RESERVE);
+}
+
+static void reserve_and_abort(producer *p)
+{
+    int64_t position;
+    if (!reserve(p, p->actor->w->slice_ns, &position))
+        return;
+    scribble(p, position);
+    st_at(p->actor, ST_ABORTING);
+    int rc = es_reserve_abort(p->actor->r, position);
+    count(p, ST_BY_ABORT, rc == ES_OK);
+    check(p, rc, "es_reserve_abort");
+}
+
+/* Leaves in an orderly way, half of the time with a slot in hand, and comes back. */
+static void leave_and_return(producer *p)
+{
+    int64_t position;
+    if (st_below(&p->actor->random, 2) == 0 && reserve(p, p->actor->w->slice_ns, &position))
+        scribble(p, position);
+    st_detach(p->actor);
+    st_attach(p->actor, ES_ROLE_PRODUCER);
+    count(p, ST_BY_RETURN, true);
+}
+
+static void rare(producer *p)
+{
+    switch (st_below(&p->actor->random, 8)) {
+    case 0:
+        st_sweep(p->actor->a, p->actor->r, &p->actor->random);
+        return;
+    case 1:
+        leave_and_return(p);
+        return;
+    case 2:
+        st_at(p->actor, ST_IDLE);
+        st_nap(st_below(&p->actor->random, 500000));
+        return;
+    default:
+        reserve_two(p);
+    }
+}
+
+static void operate(producer *p)
+{
+    if (st_calm(&p->actor->w->config) && es_now_ns() % (ST_CALM_BUSY_NS + ST_CALM_IDLE_NS) > ST_CALM_BUSY_NS) {
+        st_at(p->actor, ST_IDLE);
+        st_nap(5000000);
+        return;
+    }
+    uint32_t way = st_below(&p->actor->random, 64);
+    if (way < 12)
+        send_one(p, 0);
+    else if (way < 34)
+        send_one(p, p->actor->w->slice_ns);
+    else if (way < 48)
+        send_many(p);
+    else if (way < 56)
+        reserve_one(p);
+    else if (way < 61)
+        reserve_and_abort(p);
+    else
+        rare(p);
+}
+
+void st_produce(st_actor *actor)
+{
+    producer p = {.actor = actor, .many = actor->w->config.sample_bytes > 10000 ? 3 : ST_MANY};
+    for (uint32_t l = 0; l < actor->w->shape.num_leaves; l++)
+        p.buffer[l] = malloc(actor->w->shape.size[l] * p.many + 1);
+    st_attach(actor, ES_ROLE_PRODUCER);
+    while (!p.over && p.acked + ST_MANY + 2 < ST_SEQS &&
+           atomic_load_explicit(&actor->a->stage, memory_order_relaxed) == ST_RUN)
+        operate(&p);
+    st_detach(actor);
+}
