@@ -1,7 +1,13 @@
 # Two commands do everything on a fresh machine with Python 3.10+, a C compiler and make:
 #   make demo    real environments in worker processes feed a learner
 #   make test    lint, types, C tests (also under sanitizers), Python tests
-# Each makes its own virtual environment in this folder.
+# Each makes its own virtual environment in this folder. What proves the ring, at length:
+#   make explore             the core's own steps interleaved, under three memory models
+#   make orders              every memory order of the core weakened, one at a time
+#   make model               the protocol in Spin, and its mutants          (needs spin)
+#   make storm SECONDS=60    processes killed and stopped, every sample accounted for
+#   make fuzz SECONDS=60     hostile segments, by coverage                  (needs clang)
+#   make test-aarch64        the C tests for another processor              (needs qemu-user, a cross compiler)
 
 PYTHON ?= python3
 ENV := .venv
@@ -9,7 +15,9 @@ BIN := $(ENV)/bin
 CSRC := $(wildcard csrc/*.[ch] csrc/python/*.c)
 BUILT := setup.py pyproject.toml echo_shm/_build.py $(CSRC)
 
-.PHONY: demo test test-c lint bench clean
+SECONDS ?= 60
+
+.PHONY: demo test test-c test-aarch64 lint bench explore orders model storm fuzz clean
 
 demo: $(ENV)/.demo
 	$(BIN)/echo-shm demo
@@ -19,6 +27,25 @@ test: lint test-c $(ENV)/.test
 
 test-c:
 	$(MAKE) -C tests/c all
+	$(MAKE) -C tests/explore quick
+	$(MAKE) -C tests/trace
+	$(MAKE) -C tests/storm short
+	$(MAKE) -C tests/fuzz quick
+
+test-aarch64:
+	$(MAKE) -C tests/c aarch64
+
+explore orders:
+	$(MAKE) -C tests/explore $@
+
+model:
+	$(PYTHON) tests/model/run.py $(if $(QUICK),--quick)
+
+storm:
+	$(MAKE) -C tests/storm run SECONDS=$(SECONDS)
+
+fuzz:
+	$(MAKE) -C tests/fuzz fuzz SECONDS=$(SECONDS)
 
 lint: $(ENV)/.test
 	$(BIN)/ruff check .

@@ -1,72 +1,121 @@
-/* explore [--memory sc|tso|c11] [--preemptions N] [--stale N] [--kills N] [--executions N] [--seed N] [--list] [name part]
- *
- * Explores the scenes whose name has that part in it: depth first within the
- * budget, or with --seed at random. Prints a line for each; at a violation the execution,
- * step by step, and how to see it again. Status 1 when there was one. */
+/* Explores scenes: see usage below. Status 1 when there was a violation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "xp.h"
 
-static const char *const memories[] = {"sc", "tso", "c11"};
+static const char usage[] =
+    "explore [--memory sc|tso|c11] [--preemptions N] [--stale N] [--kills N] [--executions N] [--seed N]\n"
+    "        [--list] [--quiet] [name part]\n"
+    "explore --orders [name part]\n"
+    "\n"
+    "Explores the scenes whose name has that part in it, depth first within the budget of preemptions,\n"
+    "stale reads (tso: stores that wait) and kills, or with --seed at random; at most N executions of each.\n"
+    "A violation is printed with its execution, step by step; the same command shows it again.\n"
+    "--orders weakens each memory order of the core and says which scene tells.\n";
 
-static int memory_named(const char *name)
+typedef struct options {
+    xp_budget budget;
+    const char *part;
+    bool list, orders, quiet;
+} options;
+
+static void complain(const char *what, const char *got)
 {
-    for (int i = 0; i < 3; i++)
-        if (strcmp(memories[i], name) == 0)
-            return i;
-    fprintf(stderr, "explore: --memory is sc, tso or c11, not %s\n", name);
+    fprintf(stderr, "explore: %s, not %s\n\n%s", what, got, usage);
     exit(2);
 }
 
-static bool run(const xp_scene *scene, const xp_budget *budget)
+static uint64_t number(const char *text)
 {
-    xp_outcome out = xp_explore(scene, budget);
-    printf("%-38s %9llu executions, %4llu steps at most, %s\n", scene->name, (unsigned long long)out.executions,
-           (unsigned long long)out.longest,
-           out.violation != NULL ? out.violation : out.complete ? "complete" : "stopped at the limit");
-    fflush(stdout);
-    return out.violation == NULL;
+    char *end;
+    uint64_t n = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0')
+        complain("a number is wanted", *text == '\0' ? "nothing" : text);
+    return n;
+}
+
+static enum xp_memory memory_named(const char *name)
+{
+    static const char *const memories[] = {"sc", "tso", "c11"};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(memories[i], name) == 0)
+            return (enum xp_memory)i;
+    complain("--memory is sc, tso or c11", name);
+    return XP_SC;
+}
+
+/* Whether the option took its value. */
+static bool read_option(options *o, const char *name, const char *value)
+{
+    if (strcmp(name, "--list") == 0)
+        return !(o->list = true);
+    if (strcmp(name, "--orders") == 0)
+        return !(o->orders = true);
+    if (strcmp(name, "--quiet") == 0)
+        return !(o->quiet = true);
+    if (strcmp(name, "--memory") == 0)
+        o->budget.memory = memory_named(value);
+    else if (strcmp(name, "--preemptions") == 0)
+        o->budget.preemptions = (int)number(value);
+    else if (strcmp(name, "--stale") == 0)
+        o->budget.stale = (int)number(value);
+    else if (strcmp(name, "--kills") == 0)
+        o->budget.kills = (int)number(value);
+    else if (strcmp(name, "--executions") == 0)
+        o->budget.executions = number(value);
+    else if (strcmp(name, "--seed") == 0)
+        o->budget.seed = number(value);
+    else
+        complain("an option of those below is wanted", name);
+    return true;
+}
+
+/* Without a violation a quiet run has one line for all scenes. */
+static bool run_scenes(const options *o)
+{
+    uint64_t executions = 0;
+    int scenes = 0, complete = 0, violated = 0;
+    for (const xp_scene *s = xp_scenes; s->name != NULL; s++) {
+        if (strstr(s->name, o->part) == NULL)
+            continue;
+        xp_outcome out = xp_explore(s, &o->budget);
+        executions += out.executions;
+        scenes++;
+        complete += out.complete;
+        violated += out.violation != NULL;
+        if (!o->quiet || out.violation != NULL)
+            printf("%-38s %9llu executions, %4llu steps at most, %s\n", s->name, (unsigned long long)out.executions,
+                   (unsigned long long)out.longest,
+                   out.violation != NULL ? out.violation : out.complete ? "complete" : "stopped at the limit");
+        fflush(stdout);
+    }
+    printf("%d scenes, %llu executions, %d explored completely within the budget, %d violated\n", scenes,
+           (unsigned long long)executions, complete, violated);
+    return scenes > 0 && violated == 0;
 }
 
 int main(int argc, char **argv)
 {
-    xp_budget budget = {.memory = XP_C11, .preemptions = 2, .stale = 1, .kills = 1, .executions = UINT64_MAX, .trace = true};
-    const char *part = "";
-    bool list = false, orders = false, ok = true;
+    options o = {.budget = {.memory = XP_C11, .preemptions = 2, .stale = 1, .kills = 1, .executions = UINT64_MAX,
+                            .trace = true},
+                 .part = ""};
     for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        bool takes_value = strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i], "--list") != 0 &&
-                           strcmp(argv[i], "--orders") != 0;
-        if (strcmp(argv[i], "--memory") == 0)
-            budget.memory = (enum xp_memory)memory_named(value);
-        else if (strcmp(argv[i], "--preemptions") == 0)
-            budget.preemptions = atoi(value);
-        else if (strcmp(argv[i], "--stale") == 0)
-            budget.stale = atoi(value);
-        else if (strcmp(argv[i], "--kills") == 0)
-            budget.kills = atoi(value);
-        else if (strcmp(argv[i], "--executions") == 0)
-            budget.executions = strtoull(value, NULL, 10);
-        else if (strcmp(argv[i], "--seed") == 0)
-            budget.seed = strtoull(value, NULL, 10);
-        else if (strcmp(argv[i], "--list") == 0)
-            list = true;
-        else if (strcmp(argv[i], "--orders") == 0)
-            orders = true;
-        else
-            part = argv[i];
-        i += takes_value;
-    }
-    if (orders)
-        return xp_try_orders(part) ? 0 : 1;
-    for (const xp_scene *s = xp_scenes; s->name != NULL; s++)
-        if (strstr(s->name, part) != NULL) {
-            if (list)
-                printf("%s\n", s->name);
-            else
-                ok = run(s, &budget) && ok;
+        if (strcmp(argv[i], "--help") == 0) {
+            fputs(usage, stdout);
+            return 0;
         }
-    return ok ? 0 : 1;
+        if (argv[i][0] != '-')
+            o.part = argv[i];
+        else
+            i += read_option(&o, argv[i], i + 1 < argc ? argv[i + 1] : "");
+    }
+    if (o.orders)
+        return xp_try_orders(o.part) ? 0 : 1;
+    if (!o.list)
+        return run_scenes(&o) ? 0 : 1;
+    for (const xp_scene *s = xp_scenes; s->name != NULL; s++)
+        printf("%s\n", s->name);
+    return 0;
 }

@@ -69,9 +69,11 @@ xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget);
 
 extern const xp_scene xp_scenes[];
 
-/* A weaker order that no scene catches, and why. partner: another, with which together it is caught. */
+/* A weaker order that no scene catches by itself, and why. doubled: caught once all spare ones are weakened, too. */
 typedef struct xp_known {
-    const char *name, *partner, *why;
+    const char *name;
+    bool doubled;
+    const char *why;
 } xp_known;
 extern const xp_known xp_known_orders[];
 
@@ -118,19 +120,19 @@ bool xp_killed_any(void);
 /* --- xp_stage.c: the ring that a scene plays on ------------------------------ */
 
 /* Sets a scene and remembers everything. */
-xp_stage *xp_stage_set(const xp_scene *scene);
+void xp_stage_set(const xp_scene *scene);
 /* As it was remembered. */
 void xp_stage_restore(void);
 void xp_stage_clear(void);
 /* Says which threads hold which lock bytes. */
 void xp_stage_cast(const xp_scene *scene);
 /* Everybody sleeps, and nobody died: nothing may be there for any of them. */
-void xp_stage_nobody_oversleeps(const xp_scene *scene);
+void xp_stage_nobody_oversleeps(void);
 void xp_stage_reap(void);
 /* Reaps, closes, drains: the account must balance. */
-void xp_stage_settle(const xp_scene *scene);
+void xp_stage_settle(void);
 
-/* --- xp_schedule.c, for the others ------------------------------------------- */
+/* --- xp_choose.c, xp_schedule.c and xp_wait.c, for the others ------------------- */
 
 /* Which of n values a load shows, or, TSO, whether a store waits: 0 is the usual, all
  * others are taken from the budget of stale reads. */
@@ -142,11 +144,12 @@ void xp_step(const struct xp_site *site, const void *word);
 void xp_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool xp_parked_on(int thread, const void *word);
 bool xp_dead(int thread);
+/* Time passes. */
 void xp_pass(uint64_t ns);
 
 /* --- xp_memory.c --------------------------------------------------------------- */
 
-void xp_memory_begin(const xp_scene *scene, enum xp_memory memory, xp_stage *stage);
+void xp_memory_begin(const xp_scene *scene, enum xp_memory memory);
 void xp_memory_end(void);
 /* The thread is the one that holds the lock byte of this attachment. */
 void xp_memory_hold(int thread, const es_ring *r);
@@ -160,7 +163,11 @@ void xp_memory_release(int thread, const void *mutex);
 int xp_memory_pending(int thread);
 void xp_memory_flush_one(int thread);
 uint64_t xp_memory_latest(const void *word, unsigned size);
+
+/* --- xp_track.c and xp_data.c ---------------------------------------------------- */
+
 const char *xp_word_name(const void *word);
+void xp_data_begin(enum xp_memory memory);
 /* A sample's bytes at a slot's index are written, or read, by the running thread. */
 void xp_data_write(uint64_t index);
 void xp_data_read(uint64_t index);

@@ -1,0 +1,57 @@
+/* The bytes of samples are no atomics: for each slot the explorer keeps who wrote and
+ * who read it, and any two accesses that are not ordered by what happened before are a race,
+ * whatever they happened to see.
+ *
+ * Under TSO views are not kept; torn samples are seen as such.
+ */
+#include "xp_history.h"
+
+#define MAX_CELLS 64
+
+typedef struct cell {
+    int writer;
+    uint32_t written;
+    uint32_t read[XP_THREADS];
+} cell;
+
+static cell cells[MAX_CELLS];
+static bool watched;
+
+void xp_data_begin(enum xp_memory memory)
+{
+    watched = memory != XP_TSO;
+    memset(cells, 0, sizeof cells);
+}
+
+static cell *cell_of(uint64_t index)
+{
+    return &cells[index % MAX_CELLS];
+}
+
+void xp_data_write(uint64_t index)
+{
+    cell *c = cell_of(index);
+    int t = xp_running();
+    if (!watched)
+        return;
+    const uint32_t *seen = xp_view_of(t)->clock;
+    if (c->written > 0 && c->writer != t && c->written > seen[c->writer])
+        xp_violation("two producers wrote a slot, and neither happened before the other");
+    for (int o = 0; o < XP_THREADS; o++)
+        if (o != t && c->read[o] > seen[o])
+            xp_violation("a slot was written again, and its reading did not happen before");
+    c->writer = t;
+    c->written = seen[t];
+}
+
+void xp_data_read(uint64_t index)
+{
+    cell *c = cell_of(index);
+    int t = xp_running();
+    if (!watched)
+        return;
+    const uint32_t *seen = xp_view_of(t)->clock;
+    if (c->written > 0 && c->writer != t && c->written > seen[c->writer])
+        xp_violation("a slot was read, and its writing did not happen before");
+    c->read[t] = seen[t];
+}

@@ -1,0 +1,204 @@
+/* What scenes do on the stage: each verb does what a thread of the library's does, and keeps the account of
+ * the samples that were sent and of those that came. */
+#include "xp_play.h"
+
+#include <string.h>
+
+#include "es_copy.h"
+
+struct xp_account xp_account;
+
+static es_ring *mine(void)
+{
+    return xp_me() == 0 ? NULL : xp_theatre.of[xp_me()];
+}
+
+static es_ring *as_producer(void)
+{
+    return xp_me() == 0 ? xp_theatre.producer : mine();
+}
+
+static es_ring *as_learner(void)
+{
+    return xp_me() == 0 ? xp_theatre.learner : mine();
+}
+
+static int new_id(void)
+{
+    if (xp_account.next == XP_IDS)
+        xp_die("more samples than the account has room for");
+    xp_account.sent[xp_account.next] = XP_IN_DOUBT;
+    return xp_account.next++;
+}
+
+/* Those who wait do so in slices of a reap interval, as the library does: how many they wait, or one that does not. */
+static int slices(uint64_t timeout_ns)
+{
+    return timeout_ns == XP_LONG ? 4 : 1;
+}
+
+static uint64_t slice(uint64_t timeout_ns)
+{
+    return timeout_ns == XP_LONG ? XP_REAP_INTERVAL : timeout_ns;
+}
+
+int xp_send(uint64_t timeout_ns)
+{
+    int id = new_id(), rc = ES_TIMEOUT;
+    uint64_t value = (uint64_t)id;
+    for (int n = slices(timeout_ns); n > 0 && rc == ES_TIMEOUT; n--)
+        rc = es_send_wait(as_producer(), (void *[]){&value}, slice(timeout_ns));
+    xp_account.sent[id] = rc == ES_OK ? XP_SENT : XP_NOT_SENT;
+    return rc;
+}
+
+int64_t xp_send_many(int n, uint64_t timeout_ns)
+{
+    uint64_t values[XP_IDS];
+    int first = xp_account.next;
+    for (int i = 0; i < n; i++)
+        values[i] = (uint64_t)new_id();
+    int64_t rc = ES_TIMEOUT;
+    for (int s = slices(timeout_ns); s > 0 && rc == ES_TIMEOUT; s--)
+        rc = es_send_many(as_producer(), (void *[]){values}, 0, (uint64_t)n, slice(timeout_ns));
+    /* Once the ring is closed any samples of a run may have been evicted; rc says how many were not. */
+    bool closed = as_producer()->map.hdr->closed != 0;
+    for (int i = 0; i < n; i++)
+        xp_account.sent[first + i] = rc > 0 && rc < n && closed ? XP_IN_DOUBT : i < rc ? XP_SENT : XP_NOT_SENT;
+    return rc;
+}
+
+static void write_slot(es_ring *r, uint64_t pos, uint64_t value)
+{
+    es_copy_sample(&r->map, pos, (void *[]){&value});
+}
+
+int xp_reserve(bool commit, uint64_t timeout_ns)
+{
+    int64_t pos;
+    int rc = ES_TIMEOUT;
+    for (int n = slices(timeout_ns); n > 0 && rc == ES_TIMEOUT; n--)
+        rc = es_reserve(as_producer(), slice(timeout_ns), &pos);
+    if (rc != ES_OK)
+        return rc;
+    int id = new_id();
+    xp_account.sent[id] = XP_NOT_SENT;
+    write_slot(as_producer(), (uint64_t)pos, (uint64_t)id);
+    if (!commit)
+        return es_reserve_abort(as_producer(), pos);
+    xp_account.sent[id] = XP_IN_DOUBT;
+    rc = es_reserve_commit(as_producer(), pos);
+    xp_account.sent[id] = rc == ES_OK ? XP_SENT : XP_NOT_SENT;
+    return rc;
+}
+
+/* A sample comes to whoever runs. */
+static void receive(es_ring *r, uint64_t index, int *ids, int *n)
+{
+    const uint64_t *leaf = (const uint64_t *)(const void *)r->map.leaf_data[0];
+    uint64_t before, after;
+    xp_data_read(index);
+    if (xp_account.ended)
+        xp_violation("a sample came after the stream had ended");
+    memcpy(&before, leaf + index, sizeof before);
+    xp_yield();
+    memcpy(&after, leaf + index, sizeof after);
+    if (before != after || before >= XP_IDS) {
+        xp_violation("a sample is torn");
+        return;
+    }
+    int id = (int)before;
+    if (xp_account.sent[id] == XP_NOT_SENT)
+        xp_violation("a sample came whose sending was refused");
+    if (xp_account.num_got[id] == XP_MAX_GOT) {
+        xp_violation("a sample came again and again");
+        return;
+    }
+    xp_account.got[id][xp_account.num_got[id]].by = (uint8_t)xp_me();
+    xp_account.got[id][xp_account.num_got[id]++].released = false;
+    ids[(*n)++] = id;
+}
+
+/* Reads the committed samples of a leased batch. */
+static int read_batch(es_ring *r, uint64_t j, const es_snapshot *snap, int *ids)
+{
+    uint8_t mask[XP_IDS];
+    int n = 0;
+    memset(mask, 1, sizeof mask);
+    /* Only then: the mask's own loads would hide what the take's leave out. */
+    if (snap->length < r->map.batch_size && es_committed_mask(r, j, snap->round, mask) != (int64_t)snap->length)
+        xp_violation("a batch has not as many samples as its take said");
+    for (uint64_t i = 0; i < r->map.batch_size; i++)
+        if (mask[i])
+            receive(r, j * r->map.batch_size + i, ids, &n);
+    return n;
+}
+
+static int64_t take(uint32_t flags, uint64_t timeout_ns, es_snapshot *snap)
+{
+    int64_t j = ES_TIMEOUT;
+    for (int n = slices(timeout_ns); n > 0 && j == ES_TIMEOUT; n--)
+        j = es_take(as_learner(), flags, slice(timeout_ns), snap);
+    xp_account.ended = xp_account.ended || j == ES_ENDED;
+    return j;
+}
+
+int64_t xp_take(uint32_t flags, uint64_t timeout_ns)
+{
+    es_ring *r = as_learner();
+    es_snapshot snap;
+    int ids[XP_IDS];
+    int64_t j = take(flags, timeout_ns, &snap);
+    if (j < 0)
+        return j;
+    int n = read_batch(r, (uint64_t)j, &snap, ids);
+    if (es_release_batch(r, (uint64_t)j, snap.round) != ES_OK)
+        xp_violation("a batch that was leased cannot be released");
+    for (int i = 0; i < n; i++)
+        xp_account.got[ids[i]][xp_account.num_got[ids[i]] - 1].released = true;
+    return j;
+}
+
+int64_t xp_take_and_give_back(uint32_t flags, uint64_t timeout_ns)
+{
+    es_ring *r = as_learner();
+    es_snapshot snap;
+    int64_t j = take(flags, timeout_ns, &snap);
+    if (j >= 0 && es_return_batch(r, (uint64_t)j, snap.round) != ES_OK)
+        xp_violation("a batch that was leased cannot be given back");
+    return j;
+}
+
+int xp_attach(uint32_t role)
+{
+    es_identity id = {.role = role, .pid = 100 + xp_me()};
+    return (int)es_attach(mine(), &id);
+}
+
+void xp_leave(void)
+{
+    if (es_detach(mine()) != ES_OK)
+        return;
+    for (int t = 1; t < XP_THREADS; t++)
+        xp_account.left[t] = xp_account.left[t] || xp_theatre.of[t] == mine();
+}
+
+bool xp_has_left(void)
+{
+    return xp_account.left[xp_me()];
+}
+
+void xp_sweep_by(es_ring *by)
+{
+    es_identity id;
+    for (int64_t i = es_next_dead(by, 0, &id); i >= 0; i = es_next_dead(by, (uint32_t)i + 1, &id)) {
+        if (id.pid != by->map.owners[i].pid)
+            xp_violation("a reaper saw the identity of an earlier owner");
+        es_settle(by, &id, 1);
+    }
+}
+
+void xp_sweep(void)
+{
+    xp_sweep_by(mine());
+}

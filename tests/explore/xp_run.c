@@ -1,0 +1,84 @@
+/* One execution from its beginning to its end, and one after the other. */
+#include "xp_schedule.h"
+
+#include <stdio.h>
+
+#define MAX_ROUNDS 60
+
+/* Everybody sleeps. Time passes for those who wait in vain; without a crash nobody
+ * may sleep who has something to do. Returns whether anybody is left. */
+static bool wake_by_time(int round)
+{
+    xp_memory_join_all(0);
+    if (!xp_any(XP_PARKED)) {
+        if (xp_any(XP_BLOCKED))
+            xp_violation("threads wait for each other's mutex");
+        return false;
+    }
+    /* After a death they may, once, for a reap interval. */
+    if (!xp.killed || xp.rounds_since_kill > 0)
+        xp_stage_nobody_oversleeps();
+    else
+        xp_stage_reap();
+    xp.rounds_since_kill++;
+    if (round == MAX_ROUNDS)
+        xp_violation("somebody waits for ever");
+    xp_time_out_all();
+    return true;
+}
+
+static void run_once(void)
+{
+    xp.violation = NULL;
+    xp.preemptions = xp.budget->preemptions;
+    xp.stale = xp.budget->stale;
+    xp.kills = xp.budget->kills;
+    xp.steps = 0;
+    xp.now_ns = 1000;
+    xp.killed = false;
+    xp_replay_path();
+    xp_stage_restore();
+    xp_memory_begin(xp.scene, xp.budget->memory);
+    xp_stage_cast(xp.scene);
+    xp_start_threads();
+    for (int round = 0; xp.violation == NULL; round++) {
+        xp_give_way();
+        if (xp.violation == NULL && !wake_by_time(round))
+            break;
+    }
+    if (xp.violation == NULL)
+        xp_stage_settle();
+}
+
+xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget)
+{
+    xp_outcome out = {0};
+    xp.scene = scene;
+    xp.budget = budget;
+    xp_forget_path();
+    xp_stage_set(scene);
+    while (out.executions < budget->executions) {
+        if (xp_at_random())
+            xp_draw_manners(out.executions);
+        run_once();
+        out.executions++;
+        out.steps += xp.steps;
+        out.longest = xp.steps > out.longest ? xp.steps : out.longest;
+        out.violation = xp.violation;
+        if (out.violation != NULL)
+            break;
+        if (!xp_at_random() && !xp_next_path()) {
+            out.complete = true;
+            break;
+        }
+    }
+    if (out.violation != NULL && budget->trace) {
+        xp.tracing = true; /* the same path again */
+        run_once();
+        printf("\n");
+        xp.tracing = false;
+    }
+    xp_memory_end();
+    xp_stage_clear();
+    return out;
+}

@@ -1,0 +1,119 @@
+/* Which words matter: those by which threads come to know of each other. All others are plain memory
+ * to the explorer, and no step. The lock bytes count among them: they stand in for the kernel's,
+ * and it is kept who holds which.
+ */
+#include "xp_track.h"
+
+#include <stdio.h>
+
+#define TABLE 1024
+
+struct xp_tracked xp_tracked;
+
+static const xp_scene *scene; /* NULL: it is being set, or cleared away */
+static int16_t table[TABLE];  /* word, or -1: does not matter */
+static const void *keys[TABLE];
+
+static bool inside(const void *p, const void *from, uint64_t size)
+{
+    return (uintptr_t)p >= (uintptr_t)from && (uintptr_t)p < (uintptr_t)from + size;
+}
+
+/* Owner entries that no scene comes to use are all alike: the first few of each role are explored. */
+static bool explored_owner(uint64_t index)
+{
+    return index % ES_MAX_LEARNERS < 4;
+}
+
+static bool is_lock_byte(const void *p)
+{
+    return inside(p, (const void *)xp_theatre.locks->held, xp_theatre.locks->count);
+}
+
+/* Counters for people decide nothing and order nothing. */
+static bool matters(const void *p)
+{
+    const es_map *m = &xp_theatre.rings[0]->map;
+    const es_header *h = m->hdr;
+    if (is_lock_byte(p))
+        return explored_owner((uint64_t)((const uint8_t *)p - (const uint8_t *)xp_theatre.locks->held));
+    if (!inside(p, xp_theatre.base, xp_theatre.size)) {
+        bool of_ring = false;
+        for (int i = 0; i < xp_theatre.num_rings; i++)
+            of_ring = of_ring || inside(p, xp_theatre.rings[i], sizeof *xp_theatre.rings[i]);
+        return of_ring && scene->private_words;
+    }
+    if (inside(p, &h->totals, sizeof h->totals))
+        return false;
+    if (inside(p, m->owners, m->num_owners * sizeof *m->owners)) {
+        uint64_t i = ((uintptr_t)p - (uintptr_t)m->owners) / sizeof *m->owners;
+        const es_owner *o = &m->owners[i];
+        return explored_owner(i) && (p == (const void *)&o->state || p == (const void *)&o->pid);
+    }
+    return true;
+}
+
+int xp_track(const void *p, unsigned size)
+{
+    if (scene == NULL)
+        return -1;
+    unsigned at = (unsigned)(((uintptr_t)p * UINT64_C(0x9e3779b97f4a7c15)) >> 54) % TABLE;
+    while (keys[at] != NULL && keys[at] != p)
+        at = (at + 1) % TABLE;
+    if (keys[at] == NULL) {
+        keys[at] = p;
+        table[at] = -1;
+        if (matters(p)) {
+            if (xp_tracked.count == XP_MAX_WORDS)
+                xp_die("more words than the explorer keeps");
+            xp_tracked.words[xp_tracked.count] = (xp_word){(void *)(uintptr_t)p, size, is_lock_byte(p), 0};
+            table[at] = (int16_t)xp_tracked.count++;
+        }
+    }
+    return table[at];
+}
+
+void xp_track_begin(const xp_scene *s)
+{
+    if (scene == NULL) {
+        memset(keys, 0, sizeof keys);
+        xp_tracked.count = 0;
+    }
+    scene = s;
+    for (int i = 0; i < xp_tracked.count; i++)
+        xp_tracked.words[i].holder = 0;
+}
+
+void xp_track_end(void)
+{
+    scene = NULL;
+}
+
+const char *xp_word_name(const void *p)
+{
+    static char name[40];
+    const es_map *m = &xp_theatre.rings[0]->map;
+    const es_header *h = m->hdr;
+    const struct {
+        const void *p;
+        const char *name;
+    } single[] = {{&h->tail, "tail"}, {&h->head, "head"}, {&h->reopen_seq, "reopen_seq"},
+                  {&h->returned_seq, "returned_seq"}, {&h->closed, "closed"}, {&h->closed_ns, "closed_ns"},
+                  {&h->owners_high, "owners_high"}, {&h->ready_seq, "ready_seq"}, {&h->space_seq, "space_seq"},
+                  {&h->learner_sleeps, "learner_sleeps"}, {&h->producers_sleep, "producers_sleep"}};
+    for (size_t i = 0; i < sizeof single / sizeof *single; i++)
+        if (single[i].p == p)
+            return single[i].name;
+    uintptr_t at = (uintptr_t)p;
+    if (inside(p, m->slots, m->capacity * sizeof *m->slots))
+        snprintf(name, sizeof name, "slot[%u]", (unsigned)((at - (uintptr_t)m->slots) / sizeof *m->slots));
+    else if (inside(p, m->batches, m->num_batches * sizeof *m->batches))
+        snprintf(name, sizeof name, "batch[%u]+%u", (unsigned)((at - (uintptr_t)m->batches) / sizeof *m->batches),
+                 (unsigned)((at - (uintptr_t)m->batches) % sizeof *m->batches));
+    else if (inside(p, m->owners, m->num_owners * sizeof *m->owners))
+        snprintf(name, sizeof name, "owner[%u]+%u", (unsigned)((at - (uintptr_t)m->owners) / sizeof *m->owners),
+                 (unsigned)((at - (uintptr_t)m->owners) % sizeof *m->owners));
+    else
+        snprintf(name, sizeof name, "private %p", p);
+    return name;
+}

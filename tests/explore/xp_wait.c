@@ -1,0 +1,80 @@
+/* In place of es_wait.c, and of the mutexes and naps of the C library: what threads wait for. */
+#include "xp_schedule.h"
+
+#include <pthread.h>
+
+#include "es_wait.h"
+#include "xp_words.h"
+
+#undef pthread_mutex_lock
+#undef pthread_mutex_unlock
+#undef nanosleep
+
+/* Mutexes are private to a process; the real one says whether it is held. */
+void xp_mutex_lock(pthread_mutex_t *mutex)
+{
+    while (pthread_mutex_trylock(mutex) != 0) {
+        if (xp.running == 0)
+            xp_die("the stage waits for a mutex");
+        xp_wait_for(XP_BLOCKED, mutex);
+    }
+    xp_memory_acquire(xp.running, mutex);
+}
+
+void xp_mutex_unlock(pthread_mutex_t *mutex)
+{
+    xp_memory_release(xp.running, mutex);
+    pthread_mutex_unlock(mutex);
+    xp_wake(XP_BLOCKED, mutex);
+}
+
+int xp_nap(const struct timespec *time, struct timespec *left)
+{
+    (void)time;
+    (void)left;
+    xp_let_others();
+    return 0;
+}
+
+uint64_t es_now_ns(void)
+{
+    return ++xp.now_ns;
+}
+
+void xp_pass(uint64_t ns)
+{
+    xp.now_ns += ns;
+}
+
+int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
+{
+    xp_step(NULL, (const void *)word);
+    if (xp.running == 0) {
+        xp.now_ns += timeout_ns;
+        return ES_TIMEOUT;
+    }
+    /* The kernel compares under a lock of its own, with what is there now. */
+    while (xp_memory_pending(xp.running) > 0)
+        xp_memory_flush_one(xp.running);
+    if ((uint32_t)xp_memory_latest((const void *)word, sizeof *word) != seen)
+        return ES_OK;
+    xp_trace("parks");
+    if (!xp_wait_for(XP_PARKED, (const void *)word))
+        return ES_OK;
+    xp.now_ns += timeout_ns;
+    return ES_TIMEOUT;
+}
+
+void es_wake_all(_Atomic uint32_t *word)
+{
+    xp_step(NULL, (const void *)word);
+    while (xp.running != 0 && xp_memory_pending(xp.running) > 0)
+        xp_memory_flush_one(xp.running);
+    xp_wake(XP_PARKED, (const void *)word);
+    xp_trace("wakes");
+}
+
+const char *es_wait_kind(void)
+{
+    return "explored";
+}
