@@ -186,6 +186,8 @@ static void poison(es_ring *r, uint64_t j, uint64_t round)
     /* First: should we die in here, the batch must not be given back. Before the bytes for everybody,
      * since only our death makes anybody look. */
     atomic_store_explicit(&r->map.batches[j].word, es_word(round, r->me, ES_POISONING), memory_order_relaxed);
+    /* For the compiler alone: what the dead have stored is a prefix of their program. */
+    atomic_signal_fence(memory_order_seq_cst);
     /* All ones: NaN as a float, -1 as a signed integer. */
     for (uint32_t l = 0; l < r->map.num_leaves; l++) {
         uint64_t bytes = r->map.batch_size * r->map.leaf_size[l];

@@ -1,0 +1,130 @@
+/* What a death may leave, and what it may not. */
+#include "es_after.h"
+
+void after_note_releases(es_world *w)
+{
+    for (uint32_t t = 0; t < w->side->num_takes; t++) {
+        const es_take_note *note = &w->side->takes[t];
+        uint64_t b = atomic_load(&w->l->map.batches[note->batch].word);
+        bool up = es_round(b) > note->round || es_state(b) == ES_RETIRED || es_state(b) == ES_POISONING;
+        w->released[t] = up && !w->scenario->never_releases;
+        /* What it gave up it had read. */
+        CHECK(note->whole || !w->released[t]);
+    }
+}
+
+/* Every sample sent was delivered once, to the living or to the dead, the one under way at most
+ * once, and nothing else. */
+static unsigned account(es_world *w)
+{
+    es_side *side = w->side;
+    uint32_t lost = 0, doubled = 0, invented = 0, after_release = 0, kept = 0;
+    for (uint32_t id = 0; id < WORLD_IDS; id++) {
+        uint32_t got = side->got[id];
+        bool to_the_dead = side->take_of[id] != 0 && w->released[side->take_of[id] - 1];
+        lost += side->sent[id] == SENT_OK && got == 0 && !to_the_dead;
+        doubled += got > 1;
+        invented += side->sent[id] == SENT_NOT && (got > 0 || to_the_dead);
+        after_release += got > 0 && to_the_dead;
+        if (id >= ID_TRACEE && id < ID_TRACEE + w->scenario->sends && got > 0)
+            kept++;
+        /* A run is committed in order. */
+        CHECK(!(id > ID_TRACEE && id < ID_TRACEE + w->scenario->sends && got > 0 && side->got[id - 1] == 0));
+    }
+    CHECK_EQ(lost, 0);
+    CHECK_EQ(doubled, 0);
+    CHECK_EQ(invented, 0);
+    CHECK_EQ(after_release, 0);
+    CHECK_EQ(side->torn, 0);
+    return (kept > 0 ? KEPT : 0) | (kept < w->scenario->sends ? LOST : 0);
+}
+
+static int sweep(es_world *w)
+{
+    es_identity id;
+    int n = 0;
+    for (int64_t i = es_next_dead(w->l, 0, &id); i >= 0; i = es_next_dead(w->l, (uint32_t)i + 1, &id), n++)
+        CHECK(es_settle(w->l, &id, 1) >= 0);
+    return n;
+}
+
+/* The sleeper comes out: at once when it is due, else when we have made it so. */
+static unsigned let_sleeper_out(es_world *w)
+{
+    if (world_sleeper_settles(w)) {
+        world_sleeper_await(w);
+        return WOKEN;
+    }
+    bool due = world_sleeper_due(w); /* and yet asleep: it will never come out */
+    if (!due && w->sleeper_role == ES_ROLE_LEARNER)
+        while (!world_sleeper_due(w))
+            if (!CHECK_EQ(world_send(w), ES_OK))
+                break;
+    if (!due && w->sleeper_role == ES_ROLE_PRODUCER)
+        CHECK(world_take(w, w->l, 0, 0) > 0);
+    if (CHECK(world_sleeper_due(w)))
+        world_sleeper_await(w);
+    return 0;
+}
+
+static void only_we_are_left(es_world *w)
+{
+    es_map *m = &w->l->map;
+    for (uint32_t i = 0; i < m->num_owners; i++) {
+        bool ours = i == w->l->me || i == w->p->me;
+        CHECK_EQ(atomic_load(&m->owners[i].state), ours ? ES_OWNER_LIVE : ES_OWNER_FREE);
+        CHECK_EQ(es_locks_held(w->locks, i), ours);
+    }
+    for (uint64_t q = 0; q < m->capacity; q++) {
+        uint64_t word = world_word(w, q);
+        CHECK(es_state(word) != ES_CLAIMED);
+    }
+    for (uint64_t j = 0; j < m->num_batches; j++) {
+        uint32_t state = es_state(atomic_load(&m->batches[j].word));
+        CHECK(state == ES_FILL || state == ES_RETIRED);
+    }
+}
+
+/* Round the ring twice, so that a wedged slot or batch shows; then until it is full: all its space is there. */
+static void go_round(es_world *w)
+{
+    uint64_t capacity = w->geo.batch_size * w->geo.num_batches, in = 0;
+    w->next_id = ID_AFTER;
+    for (uint64_t n = 0; n < 2 * capacity;) {
+        int rc = world_send(w);
+        n += rc == ES_OK;
+        if (rc == ES_FULL && !CHECK(world_take(w, w->l, 0, 0) == (int64_t)w->geo.batch_size))
+            return;
+        if (rc != ES_OK && !CHECK_EQ(rc, ES_FULL))
+            return;
+    }
+    while (world_take(w, w->l, 0, 0) > 0)
+        ;
+    for (uint64_t id = ID_AFTER; id < w->next_id; id++)
+        in += w->side->got[id] == 0;
+    CHECK(in < w->geo.batch_size);
+    while (in <= capacity && world_send(w) == ES_OK)
+        in++;
+    CHECK_EQ(in, capacity);
+}
+
+unsigned after_death(es_world *w)
+{
+    unsigned outcomes = w->l->map.hdr->closed ? CLOSED : 0;
+    outcomes |= sweep(w) > 0 ? REAPED : NOBODY;
+    if (w->sleeper != 0)
+        outcomes |= let_sleeper_out(w);
+    if (w->scenario->check != NULL)
+        outcomes |= w->scenario->check(w);
+    CHECK_STR(es_valid(w->l), NULL);
+    only_we_are_left(w);
+    if (!w->l->map.hdr->closed)
+        go_round(w);
+    CHECK_EQ(es_close_stream(w->l), ES_OK);
+    int64_t n;
+    while ((n = world_take(w, w->l, 0, 0)) >= 0)
+        ;
+    CHECK_EQ(n, ES_ENDED); /* and not EMPTY: there is nobody left to wait for */
+    CHECK_STR(es_valid(w->l), NULL);
+    return outcomes | account(w);
+}

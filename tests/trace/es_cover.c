@@ -1,0 +1,188 @@
+#define _GNU_SOURCE
+#include "es_cover.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_PLACES 32768
+#define MAX_NAMES 512
+
+/* core_table.awk writes program.core: address, exchange or -, function, file, line */
+static es_place places[MAX_PLACES];
+static unsigned num_places;
+static char *names[MAX_NAMES];
+static unsigned num_names;
+
+/* The one copy of a name: functions and files are compared by pointer. */
+static const char *intern(const char *name)
+{
+    for (unsigned i = 0; i < num_names; i++)
+        if (strcmp(names[i], name) == 0)
+            return names[i];
+    if (num_names == MAX_NAMES || (names[num_names] = strdup(name)) == NULL)
+        abort();
+    return names[num_names++];
+}
+
+static void load(void)
+{
+    char path[4096], function[128], file[128], kind[16];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 8);
+    if (n < 0)
+        abort();
+    strcpy(path + n, ".core");
+    FILE *f = fopen(path, "r");
+    unsigned long long address;
+    unsigned line;
+    while (f != NULL && num_places < MAX_PLACES &&
+           fscanf(f, "%llx %15s %127s %127s %u", &address, kind, function, file, &line) == 5)
+        places[num_places++] = (es_place){.address = address,
+                                          .function = intern(function),
+                                          .file = intern(file),
+                                          .line = line,
+                                          .exchange = strcmp(kind, "exchange") == 0};
+    if (num_places < 1000 || num_places == MAX_PLACES || !feof(f)) {
+        fprintf(stderr, "%s: the table of the core's instructions is missing or broken\n", path);
+        exit(1);
+    }
+    fclose(f);
+}
+
+static es_place *find(uint64_t pc)
+{
+    if (num_places == 0)
+        load();
+    unsigned low = 0, high = num_places;
+    while (low < high) {
+        unsigned mid = (low + high) / 2;
+        if (places[mid].address < pc)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < num_places && places[low].address == pc ? &places[low] : NULL;
+}
+
+const es_place *cover_place(uint64_t pc)
+{
+    return find(pc);
+}
+
+void cover_scenario(void)
+{
+    for (unsigned i = 0; i < num_places; i++)
+        places[i].here = false;
+}
+
+void cover_kill(uint64_t pc)
+{
+    es_place *p = find(pc);
+    if (p != NULL)
+        p->killed = p->here = true;
+}
+
+void cover_counts(unsigned *instructions, unsigned *functions)
+{
+    const char *seen[MAX_NAMES];
+    *instructions = *functions = 0;
+    for (unsigned i = 0; i < num_places; i++) {
+        if (!places[i].here)
+            continue;
+        ++*instructions;
+        unsigned n = 0;
+        while (n < *functions && seen[n] != places[i].function)
+            n++;
+        if (n == *functions)
+            seen[(*functions)++] = places[i].function;
+    }
+}
+
+bool cover_visited(const char *function)
+{
+    bool known = false;
+    for (unsigned i = 0; i < num_places; i++) {
+        if (strcmp(places[i].function, function) != 0)
+            continue;
+        known = true;
+        if (places[i].here)
+            return true;
+    }
+    if (!known)
+        fprintf(stderr, "    no instruction of the core belongs to %s\n", function);
+    return false;
+}
+
+/* Lines of a file that have instructions which nobody was killed at. */
+static void print_missed_lines(const char *file)
+{
+    bool any = false;
+    for (unsigned line = 1; line < 2000; line++) {
+        const char *function = NULL;
+        for (unsigned i = 0; i < num_places && function == NULL; i++)
+            if (places[i].file == file && places[i].line == line && !places[i].killed)
+                function = places[i].function;
+        if (function == NULL)
+            continue;
+        printf(any ? ", %u %s" : "      not at: %u %s", line, function);
+        any = true;
+    }
+    if (any)
+        printf("\n");
+}
+
+static const char *excuse_of(const es_excuse *excuses, const char *function)
+{
+    for (; excuses->function != NULL; excuses++)
+        if (strcmp(excuses->function, function) == 0)
+            return excuses->why;
+    return NULL;
+}
+
+/* One function of a file: 1 when it was missed without an excuse. */
+static unsigned judge(const char *file, const char *function, const es_excuse *excuses, unsigned *visited)
+{
+    unsigned all = 0, killed = 0;
+    for (unsigned i = 0; i < num_places; i++)
+        if (places[i].file == file && places[i].function == function) {
+            all++;
+            killed += places[i].killed;
+        }
+    const char *why = excuse_of(excuses, function);
+    *visited += killed > 0;
+    if (killed > 0 && why != NULL)
+        printf("      %s is excused, and was killed in: strike it off the list\n", function);
+    else if (killed == 0)
+        printf("      never in %s (%u instructions): %s\n", function, all, why != NULL ? why : "NO REASON KNOWN");
+    return killed == 0 ? why == NULL : why != NULL;
+}
+
+unsigned cover_report(const char *const *files, const es_excuse *excuses)
+{
+    unsigned wrong = 0;
+    if (num_places == 0)
+        load();
+    for (; *files != NULL; files++) {
+        const char *file = intern(*files), *done[MAX_NAMES];
+        unsigned all = 0, killed = 0, functions = 0, visited = 0;
+        for (unsigned i = 0; i < num_places; i++) {
+            if (places[i].file != file)
+                continue;
+            all++;
+            killed += places[i].killed;
+            unsigned n = 0;
+            while (n < functions && done[n] != places[i].function)
+                n++;
+            if (n == functions)
+                done[functions++] = places[i].function;
+        }
+        for (unsigned n = 0; n < functions; n++)
+            wrong += judge(file, done[n], excuses, &visited);
+        printf("  %-12s killed at %u of %u instructions, in %u of %u functions\n", file, killed, all, visited,
+               functions);
+        print_missed_lines(file);
+        wrong += all == 0;
+    }
+    return wrong;
+}

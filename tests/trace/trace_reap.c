@@ -1,0 +1,229 @@
+/* Reapers killed while they reap. The next one does all of it again, to the same effect. */
+#include "es_kill.h"
+
+#include <string.h>
+
+static int64_t sweep(es_world *w)
+{
+    es_identity id;
+    int64_t reopened = 0;
+    for (int64_t i = es_next_dead(w->mine, 0, &id); i >= 0; i = es_next_dead(w->mine, (uint32_t)i + 1, &id))
+        reopened += es_settle(w->mine, &id, 1);
+    return reopened;
+}
+
+static void send_claim_and_die(es_world *w)
+{
+    world_mine_send(w, ID_VICTIM, 1);
+    world_mine_reserve(w, ID_ABORTED);
+    world_mine_reserve(w, ID_ABORTED);
+}
+
+static void a_dead_producer(es_world *w)
+{
+    world_send_n(w, 1);
+    world_victim(w, ES_ROLE_PRODUCER, send_claim_and_die);
+}
+
+KILL_EVERYWHERE(reap_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = a_dead_producer, .act = sweep, .want = 2, .outcomes = REAPED,
+                .through = "es_next_dead es_owner_next_dead es_locks_try byte_lock es_owner_identity es_settle es_reap "
+                           "es_return_leases es_reopen_claims is_claim_of es_alarm_counts es_wake_everybody "
+                           "es_owner_free es_locks_drop count_producers");
+
+static void park_a_producer_in_a_full_ring(es_world *w)
+{
+    a_dead_producer(w);
+    while (world_send(w) == ES_OK)
+        ;
+    world_sleeper(w, ES_ROLE_PRODUCER);
+}
+
+/* A producer sleeps for the slots that the dead one claimed. */
+KILL_EVERYWHERE(reap_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = park_a_producer_in_a_full_ring, .act = sweep, .want = 2, .outcomes = REAPED | WOKEN,
+                .through = "es_reopen_claims es_wake_everybody");
+
+/* Dies between its commit and its count. */
+static void commit_and_die(es_world *w)
+{
+    uint64_t position = world_mine_reserve(w, ID_VICTIM), index = position % w->mine->map.capacity;
+    uint64_t word = w->mine->map.slots[index];
+    w->side->sent[ID_VICTIM] = SENT_OK;
+    atomic_store(&w->mine->map.slots[index], es_word(es_lap(word), w->mine->me, ES_COMMITTED));
+}
+
+static void a_complete_batch_that_nobody_told_of(es_world *w)
+{
+    world_send_n(w, 1);
+    world_sleeper(w, ES_ROLE_LEARNER);
+    world_victim(w, ES_ROLE_PRODUCER, commit_and_die);
+}
+
+/* A complete batch, a sleeping learner, and nobody to tell it but the reaper, or the reaper's reaper. */
+KILL_EVERYWHERE(reap_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
+                .before = a_complete_batch_that_nobody_told_of, .act = sweep, .outcomes = REAPED | WOKEN,
+                .through = "es_alarm_counts es_wake_everybody es_owner_free");
+
+/* A reaper need not be registered (a full table is swept by who wants to get in), and then nobody reaps it. */
+KILL_EVERYWHERE(reap_by_one_without_an_entry, .batch_size = 2, .num_batches = 2,
+                .before = a_complete_batch_that_nobody_told_of, .act = sweep, .outcomes = REAPED | NOBODY | WOKEN,
+                .through = "es_alarm_counts es_wake_everybody es_owner_free");
+
+static void take_two_and_die(es_world *w)
+{
+    es_snapshot snap;
+    CHECK(es_take(w->mine, 0, 0, &snap) >= 0);
+    CHECK(es_take(w->mine, ES_TAKE_SHORT, 0, &snap) >= 0);
+}
+
+static void a_dead_learner(es_world *w)
+{
+    world_send_n(w, 4);
+    world_victim(w, ES_ROLE_LEARNER, take_two_and_die);
+}
+
+/* Its leases come back, and the slots that it held in the shorter one are holes. */
+KILL_EVERYWHERE(reap_a_learner, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = a_dead_learner,
+                .act = sweep, .want = 2, .outcomes = REAPED,
+                .through = "es_reap es_return_leases es_reopen_claims is_claim_of");
+
+/* Dies in a release that overwrites. */
+static void die_poisoning(es_world *w)
+{
+    es_snapshot snap;
+    CHECK_EQ(es_take(w->mine, 0, 0, &snap), 0);
+    memset(w->mine->map.leaf_data[1], 0xff, w->leaf_sizes[1]);
+    atomic_store(&w->mine->map.batches[0].word, es_word(snap.round, w->mine->me, ES_POISONING));
+}
+
+static void a_dead_poisoner_and_a_sleeper(es_world *w)
+{
+    while (world_send(w) == ES_OK)
+        ;
+    world_sleeper(w, ES_ROLE_PRODUCER);
+    world_victim(w, ES_ROLE_LEARNER, die_poisoning);
+    for (uint64_t i = 0; i < w->geo.batch_size; i++)
+        w->side->sent[ID_BEFORE + i] = SENT_NOT; /* and had by the dead */
+}
+
+/* Its release is finished for it, and what it overwrote is not handed out. */
+KILL_EVERYWHERE(reap_a_poisoner, .batch_size = 2, .num_batches = 2, .before = a_dead_poisoner_and_a_sleeper,
+                .act = sweep, .outcomes = REAPED | NOBODY | WOKEN, .through = "es_return_leases es_wake_everybody");
+
+static void take_one_and_die(es_world *w)
+{
+    es_snapshot snap;
+    CHECK(es_take(w->mine, 0, 0, &snap) >= 0);
+}
+
+static void a_dead_learner_below_head(es_world *w)
+{
+    world_send_n(w, 4);
+    world_victim(w, ES_ROLE_LEARNER, take_one_and_die);
+    CHECK(world_take(w, w->l, 0, 0) > 0);
+    CHECK_EQ(world_take(w, w->l, 0, 0), ES_EMPTY);
+}
+
+/* Another learner has looked everywhere and gone on before. */
+KILL_EVERYWHERE(reap_below_head, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+                .before = a_dead_learner_below_head, .act = sweep, .outcomes = REAPED, .through = "es_return_leases");
+
+static void a_sleeper_and_a_dead_learner(es_world *w)
+{
+    a_dead_learner(w);
+    world_sleeper(w, ES_ROLE_LEARNER);
+}
+
+KILL_EVERYWHERE(reap_hands_a_lease_to_a_sleeper, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = a_sleeper_and_a_dead_learner, .act = sweep, .want = 2, .outcomes = REAPED | WOKEN,
+                .through = "es_return_leases es_wake_everybody");
+
+
+static void hold_a_slot_and_die(es_world *w)
+{
+    world_mine_reserve(w, ID_ABORTED);
+}
+
+static void dead_of_both_roles(es_world *w)
+{
+    a_dead_learner(w);
+    world_victim(w, ES_ROLE_PRODUCER, hold_a_slot_and_die);
+}
+
+KILL_EVERYWHERE(reap_two, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = dead_of_both_roles,
+                .act = sweep, .want = 3, .outcomes = REAPED, .through = "es_next_dead es_reap");
+
+static int64_t spare(es_world *w)
+{
+    es_identity id;
+    int64_t i = es_next_dead(w->mine, 0, &id);
+    return i < 0 ? i : es_settle(w->mine, &id, 0) + es_settle(w->mine, &id, 0);
+}
+
+/* Thinks better of it, and has nothing left to settle then. */
+KILL_EVERYWHERE(look_at_the_dead_and_spare_them, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = a_dead_producer, .act = spare, .want = ES_EMPTY, .outcomes = REAPED,
+                .through = "es_next_dead es_settle es_locks_drop");
+
+static void reap_it_first(es_world *w)
+{
+    es_identity id;
+    while (es_next_dead(w->l, 0, &id) >= 0)
+        CHECK(es_settle(w->l, &id, 1) >= 0);
+}
+
+/* Another reaper was there between its look at the entry and its lock, after three entries of the living. */
+KILL_EVERYWHERE(reap_what_was_just_reaped, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = a_dead_producer, .meddle_in = "es_locks_try", .meddle_skip = 3,
+                .meddle = reap_it_first, .act = sweep,
+                .outcomes = REAPED, .through = "es_owner_next_dead es_locks_drop");
+
+static es_identity being_reaped;
+
+static void look_at_it_too(es_world *w)
+{
+    a_dead_producer(w);
+    CHECK(es_next_dead(w->l, 0, &being_reaped) >= 0);
+}
+
+static unsigned reap_it_after(es_world *w)
+{
+    CHECK_EQ(es_settle(w->l, &being_reaped, 1), 2);
+    return 0;
+}
+
+/* Another reaper is at it: not ours. */
+KILL_EVERYWHERE(reap_nobody_who_is_being_reaped, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = look_at_it_too, .check = reap_it_after, .act = sweep, .outcomes = REAPED,
+                .through = "es_owner_next_dead byte_lock");
+
+/* Words that nobody writes who keeps to the protocol: of entry 66, which is nobody's, and of no state. */
+static void scribble(es_world *w)
+{
+    es_map *m = &w->l->map;
+    world_send_n(w, 1);
+    atomic_store(&m->slots[1], es_word(1, 66, ES_CLAIMED));
+    atomic_store(&m->slots[3], es_word(9, 0, ES_COMMITTED));
+    atomic_store(&m->batches[1].word, es_word(0, 0, 9));
+    atomic_store(&m->batches[2].word, es_word(0, 66, ES_LEASED));
+    atomic_store(&m->hdr->tail, 77);
+    atomic_store(&m->hdr->head, 7);
+}
+
+static unsigned mend_the_rest(es_world *w)
+{
+    while (es_mend(w->l) > 0)
+        ;
+    return 0;
+}
+
+static int64_t mend(es_world *w)
+{
+    return es_mend(w->mine) > 0;
+}
+
+/* Menders die, too. */
+KILL_EVERYWHERE(mend_a_scribbled_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = scribble,
+                .check = mend_the_rest, .act = mend, .want = 1, .outcomes = REAPED,
+                .through = "es_mend mend_batch mend_slot mend_tail mend_head offer_holes forget_scans sweep_nobody");

@@ -1,0 +1,329 @@
+/* Learners killed while they take, release and give back whole batches. */
+#define _GNU_SOURCE
+#include "es_kill.h"
+
+#include <signal.h>
+
+#define HOUR_NS UINT64_C(3600000000000)
+
+static void send_three(es_world *w)
+{
+    world_send_n(w, 3);
+}
+
+static int64_t take_and_release(es_world *w)
+{
+    int64_t n = world_tracee_take(w, 0, 0);
+    return n < 0 ? n : world_tracee_release(w);
+}
+
+/* The first take of an attachment looks at every batch. */
+KILL_EVERYWHERE(take_and_release_first, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = send_three, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+                .through = "es_take es_take_wait look_or_finish es_look look_locked look_everywhere takeable scan "
+                           "es_lease es_account_take es_snapshot_fill es_committed es_end_lease es_release "
+                           "es_wake_producers");
+
+static void send_two_batches(es_world *w)
+{
+    world_send_n(w, 2 * w->geo.batch_size);
+}
+
+static void send_one_batch(es_world *w)
+{
+    world_send_n(w, w->geo.batch_size);
+}
+
+static void take_one_before(es_world *w)
+{
+    CHECK_EQ(take_and_release(w), ES_OK);
+}
+
+/* The second one looks from head on, which it moves. */
+KILL_EVERYWHERE(take_and_release_second, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = send_two_batches, .prepare = take_one_before, .act = take_and_release,
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "look_from_head scan es_lease es_release");
+
+static void full_ring(es_world *w)
+{
+    world_send_n(w, w->geo.batch_size * w->geo.num_batches);
+}
+
+static void take_before(es_world *w)
+{
+    CHECK(world_tracee_take(w, 0, 0) > 0);
+}
+
+static void park_a_producer(es_world *w)
+{
+    world_sleeper(w, ES_ROLE_PRODUCER);
+}
+
+static int64_t release_it(es_world *w)
+{
+    return world_tracee_release(w);
+}
+
+/* A producer sleeps for the space. */
+KILL_EVERYWHERE(release_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = full_ring, .prepare = take_before, .between = park_a_producer, .act = release_it,
+                .outcomes = REAPED | RELEASED | RETURNED | WOKEN,
+                .through = "es_release es_wake_producers es_wake_all");
+
+/* It overwrites what it gives up: nobody may be handed that. */
+KILL_EVERYWHERE(poisoning_release, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .poison = true,
+                .before = full_ring, .prepare = take_before, .act = release_it,
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_release poison");
+
+static void close_the_ring(es_world *w)
+{
+    CHECK_EQ(es_close_stream(w->l), ES_OK);
+}
+
+static void close_and_park_a_learner(es_world *w)
+{
+    close_the_ring(w);
+    world_sleeper(w, ES_ROLE_LEARNER);
+}
+
+/* The last lease of a closed ring, which another learner waits for: it ends, or the batch is its own. */
+KILL_EVERYWHERE(release_ends_the_stream, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = send_one_batch, .prepare = take_before, .between = close_and_park_a_learner,
+                .act = release_it, .outcomes = REAPED | RELEASED | RETURNED | WOKEN | CLOSED,
+                .through = "es_release es_wake_learners");
+
+static int64_t take_for_a_microsecond(es_world *w)
+{
+    return world_tracee_take(w, 0, 1000);
+}
+
+/* Parks, and gives up; looks for damage, and finds none. */
+KILL_EVERYWHERE(take_times_out, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_three,
+                .prepare = take_one_before, .act = take_for_a_microsecond, .want = ES_TIMEOUT, .outcomes = REAPED,
+                .through = "es_take_wait es_wait mend_if_due es_mend mend_slot mend_batch mend_tail mend_head");
+
+static void send_one_more(es_world *w)
+{
+    CHECK_EQ(world_send(w), ES_OK);
+}
+
+static void send_one(es_world *w)
+{
+    world_send_n(w, 1);
+}
+
+static int64_t take_for_an_hour(es_world *w)
+{
+    int64_t n = world_tracee_take(w, 0, HOUR_NS);
+    return n < 0 ? n : world_tracee_release(w);
+}
+
+/* Parks until a producer completes the batch; dies before, in, and after its sleep. */
+KILL_EVERYWHERE(take_sleeps_until_a_batch_is_there, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = send_one, .when_asleep = send_one_more, .act = take_for_an_hour,
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_take_wait es_wait es_lease");
+
+static bool learner_says_it_sleeps(es_world *w)
+{
+    return w->l->map.hdr->learner_sleeps != 0;
+}
+
+/* The batch is completed between its flag and its last look. */
+KILL_EVERYWHERE(take_does_not_sleep_when_a_batch_comes, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = send_one, .meddle_when = learner_says_it_sleeps, .meddle = send_one_more,
+                .when_asleep = send_one_more, .must_not_sleep = true, .act = take_for_an_hour,
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_take_wait es_lease");
+
+/* ... or between its first look and its look at what it is going to sleep on. */
+KILL_EVERYWHERE(take_looks_again_before_it_sleeps, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = send_one, .meddle_at = "es_now_ns", .meddle = send_one_more, .when_asleep = send_one_more,
+                .must_not_sleep = true, .act = take_for_an_hour, .outcomes = REAPED | RELEASED | RETURNED,
+                .through = "es_take_wait es_lease");
+
+static void take_it_first(es_world *w)
+{
+    CHECK(world_take(w, w->l, 0, 0) > 0);
+}
+
+/* Another learner takes the batch just before its exchange: it looks again, and finds the next. */
+KILL_EVERYWHERE(take_loses_the_race, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = send_two_batches, .meddle_in = "es_lease", .meddle = take_it_first, .act = take_and_release,
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_lease look_everywhere look_locked");
+
+static void hold_up_the_first(es_world *w)
+{
+    int64_t position = 0;
+    CHECK_EQ(es_reserve(w->p, 0, &position), ES_OK);
+    w->position = (uint64_t)position;
+    world_send_n(w, 3);
+}
+
+static unsigned commit_the_first(es_world *w)
+{
+    world_write(w, w->p, w->position, w->next_id);
+    CHECK_EQ(es_reserve_commit(w->p, (int64_t)w->position), ES_OK);
+    w->side->sent[w->next_id++] = SENT_OK;
+    return 0;
+}
+
+/* A producer is slow: in order "ready" the batch after its own is taken. */
+KILL_EVERYWHERE(take_past_an_open_claim, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .flags = ES_FLAG_READY_ORDER, .before = hold_up_the_first, .check = commit_the_first,
+                .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+                .through = "look_everywhere any_order scan es_lease");
+
+static void send_two_more_past_it(es_world *w)
+{
+    hold_up_the_first(w);
+    world_send_n(w, 2);
+}
+
+KILL_EVERYWHERE(take_past_an_open_claim_again, .batch_size = 2, .num_batches = 4, .role = ES_ROLE_LEARNER,
+                .flags = ES_FLAG_READY_ORDER, .before = send_two_more_past_it, .prepare = take_one_before,
+                .check = commit_the_first, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+                .through = "look_from_head any_order scan es_lease");
+
+/* As es_take() without its snapshot, which reads a thousand counters. */
+static int64_t take_measured(es_world *w)
+{
+    int64_t j = es_take_wait(w->mine, 0, 0);
+    if (j < 0)
+        return j;
+    w->side->takes[0] = (es_take_note){.batch = (uint64_t)j, .round = w->mine->held[j] - 1};
+    w->side->num_takes = 1;
+    for (uint64_t i = 0; i < 2; i++)
+        w->side->take_of[ID_BEFORE + i] = 1;
+    w->side->takes[0].whole = 1;
+    return world_tracee_release(w);
+}
+
+KILL_EVERYWHERE(take_with_detailed_metrics, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .flags = ES_FLAG_DETAILED, .before = send_three, .act = take_measured,
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_look es_account_take es_hist_record");
+
+static int64_t take_and_undo(es_world *w)
+{
+    int64_t n = world_tracee_take(w, 0, 0);
+    return n < 0 ? n : es_return_batch(w->mine, w->side->takes[0].batch, w->side->takes[0].round);
+}
+
+KILL_EVERYWHERE(take_and_give_back, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = send_two_batches, .act = take_and_undo, .outcomes = REAPED | RETURNED,
+                .through = "es_return_batch es_give_back es_end_lease turn_words es_wake_learners");
+
+static int64_t give_it_back(es_world *w)
+{
+    return es_return_batch(w->mine, w->side->takes[0].batch, w->side->takes[0].round);
+}
+
+static void park_a_learner(es_world *w)
+{
+    world_sleeper(w, ES_ROLE_LEARNER);
+}
+
+/* Another learner sleeps: what comes back is for it, below head or not. */
+KILL_EVERYWHERE(give_back_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = send_three, .prepare = take_before, .between = park_a_learner, .act = give_it_back,
+                .outcomes = REAPED | RETURNED | WOKEN, .through = "es_give_back es_wake_learners es_wake_all");
+
+static void let_the_other_go_on(es_world *w)
+{
+    CHECK(world_take(w, w->l, 0, 0) > 0);
+    CHECK_EQ(world_take(w, w->l, 0, 0), ES_EMPTY);
+}
+
+/* Another learner has looked everywhere and gone on: what comes back lies below head. */
+KILL_EVERYWHERE(give_back_below_head, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = send_two_batches, .prepare = take_before, .between = let_the_other_go_on,
+                .act = give_it_back, .outcomes = REAPED | RETURNED, .through = "es_give_back");
+
+static bool returned(es_world *w)
+{
+    return w->l->map.hdr->returned_seq != 0;
+}
+
+static void look(es_world *w)
+{
+    world_take(w, w->l, 0, 0);
+}
+
+/* A death would have everybody look everywhere again; while all live, this one's look must have found it. */
+static void it_is_found(es_world *w)
+{
+    world_take(w, w->l, 0, 0);
+    CHECK_EQ(w->side->got[ID_BEFORE], 1);
+}
+
+/* ... and looks again as soon as it is told that something came back. */
+KILL_EVERYWHERE(give_back_while_another_looks, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = send_two_batches, .prepare = take_before, .between = let_the_other_go_on,
+                .meddle_when = returned, .meddle = look, .never_releases = true, .alive = it_is_found,
+                .act = give_it_back, .outcomes = REAPED | RETURNED, .through = "es_give_back");
+
+static void take_and_die(es_world *w)
+{
+    es_snapshot snap;
+    CHECK(es_take(w->mine, 0, 0, &snap) >= 0);
+}
+
+static void come_back_below_head(es_world *w)
+{
+    es_identity id;
+    world_send_n(w, 3 * w->geo.batch_size);
+    world_victim(w, ES_ROLE_LEARNER, take_and_die);
+    CHECK(world_take(w, w->l, 0, 0) > 0);
+    CHECK_EQ(es_take(w->l, 0, 0, &(es_snapshot){0}), 2);
+    CHECK_EQ(es_release_batch(w->l, 2, 0), ES_OK);
+    for (uint64_t i = 0; i < w->geo.batch_size; i++)
+        w->side->got[ID_BEFORE + 2 * w->geo.batch_size + i]++;
+    CHECK(es_next_dead(w->l, 0, &id) >= 0);
+    CHECK(es_settle(w->l, &id, 1) >= 0);
+}
+
+/* Its learner died, and was reaped. */
+KILL_EVERYWHERE(take_what_came_back, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = come_back_below_head, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+                .through = "look_everywhere es_lease es_release");
+
+static int64_t end_leases_it_has_not(es_world *w)
+{
+    uint8_t mask[4];
+    return es_release_batch(w->mine, 0, 7) == ES_ESTALE && es_return_batch(w->mine, 99, 0) == ES_ESTALE &&
+           es_committed_mask(w->mine, 0, 7, mask) == ES_ESTALE && es_reset_histograms(w->mine) == ES_OK;
+}
+
+KILL_EVERYWHERE(stale_leases, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_three,
+                .prepare = take_before, .act = end_leases_it_has_not, .want = 1, .outcomes = REAPED | RETURNED,
+                .through = "es_end_lease es_committed es_reset_histograms es_release es_give_back");
+
+static int64_t take_none(es_world *w)
+{
+    int64_t first = world_tracee_take(w, 0, 0), second = world_tracee_take(w, 0, 0);
+    return first == second ? first : 1;
+}
+
+/* In order "ready", everywhere and from head on. */
+KILL_EVERYWHERE(take_nothing_in_any_order, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .flags = ES_FLAG_READY_ORDER, .before = send_one, .act = take_none, .want = ES_EMPTY,
+                .outcomes = REAPED, .through = "look_everywhere look_from_head");
+
+static void interrupt(es_world *w)
+{
+    kill(w->tracee, SIGUSR1);
+}
+
+static void on_signal(int number)
+{
+    (void)number;
+}
+
+static void expect_a_signal(es_world *w)
+{
+    (void)w;
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = on_signal}, NULL);
+}
+
+/* A signal ends the sleep: its handler and the return from it are stepped through like the rest. */
+KILL_EVERYWHERE(take_is_interrupted, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_one,
+                .prepare = expect_a_signal, .when_asleep = interrupt, .act = take_for_an_hour, .want = -EINTR,
+                .outcomes = REAPED, .through = "es_take_wait es_wait");
