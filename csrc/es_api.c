@@ -16,6 +16,8 @@ void es_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uui
 {
     const es_header *hdr = base;
     *geo = hdr->geometry;
+    if (geo->schema_size > size) /* changed since: nobody shall make room for that */
+        geo->schema_size = 0;
     memcpy(uuid, hdr->uuid, sizeof hdr->uuid);
     *pid = hdr->creator_pid;
     *created_ns = hdr->created_ns;
@@ -115,6 +117,13 @@ int es_detach(es_ring *r)
     es_leave_claims(r);
     es_owner_free(&r->map, r->locks, r->me);
     return ES_OK;
+}
+
+void es_shape(const es_ring *r, uint64_t *batch_size, uint64_t *num_batches, uint32_t *num_leaves)
+{
+    *batch_size = r->map.batch_size;
+    *num_batches = r->map.num_batches;
+    *num_leaves = r->map.num_leaves;
 }
 
 uint64_t es_leaf_offset(const es_ring *r, uint32_t leaf)

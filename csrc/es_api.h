@@ -49,6 +49,9 @@ int64_t es_attach(es_ring *r, const es_identity *id);
  * open reservations.
  * Every later call returns ES_EDETACHED. */
 int es_detach(es_ring *r);
+/* What this attachment goes by. es_describe() may have been told otherwise by a hostile segment, and
+ * es_leaf_offset() and es_leaf_size() are asked for num_leaves leaves, no more. */
+void es_shape(const es_ring *r, uint64_t *batch_size, uint64_t *num_batches, uint32_t *num_leaves);
 /* Where leaf l's data starts, from the segment's start. */
 uint64_t es_leaf_offset(const es_ring *r, uint32_t leaf);
 /* Bytes of one sample of leaf l. */

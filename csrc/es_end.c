@@ -18,6 +18,9 @@
 /* This long after the close a claim that is still open is taken away, and nobody
  * waits for other learners' leases any more. */
 #define ES_PATIENCE_NS UINT64_C(1000000000)
+/* The words of a ring that was scribbled on may never say that nothing is left. They do within
+ * the patience on any other: so this long after the last batch nothing is waited for. */
+#define ES_LONGEST_END_NS (3 * ES_PATIENCE_NS)
 
 /* Whether w is the word of a slot in a batch that is being filled, of this lap. */
 static bool filling(es_ring *r, uint64_t q, uint64_t w)
@@ -27,7 +30,7 @@ static bool filling(es_ring *r, uint64_t q, uint64_t w)
     return es_state(b) == ES_FILL && es_lap(w) == es_round(b) + 1;
 }
 
-/* Turns slot words of one state (ES_HELD: ours) in batches being filled into another: how many. */
+/* Turns slot words of one state (ES_HELD: ours, unless to seal them) in batches being filled into another: how many. */
 static uint64_t turn_words(es_ring *r, uint32_t from, uint32_t owner, uint32_t to)
 {
     es_map *m = &r->map;
@@ -35,7 +38,7 @@ static uint64_t turn_words(es_ring *r, uint32_t from, uint32_t owner, uint32_t t
     for (uint64_t q = 0; q < m->capacity; q++) {
         /* SYNC slot-claim, slot-commit: acquire; what led to the word is visible to whoever gets it from us. */
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
-        if (es_state(w) == from && (from != ES_HELD || es_word_owner(w) == r->me) && filling(r, q, w))
+        if (es_state(w) == from && (from != ES_HELD || to == ES_SEALED || es_word_owner(w) == r->me) && filling(r, q, w))
             /* SYNC slot-claim, slot-reopen: acq_rel; a producer's claim of the hole, or its
              * commit, wins or loses here; what was held becomes a hole. */
             n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_lap(w), owner, to),
@@ -152,25 +155,31 @@ static bool nothing_left(es_ring *r, bool patient)
     return es_round(b) < tail / m->capacity;
 }
 
-/* Since the close, or, should closed_ns be nonsense, since this attachment first asked. */
-static bool still_patient(es_ring *r)
+/* When this attachment began to find nothing on the closed ring. */
+static uint64_t nothing_since(es_ring *r, uint64_t now)
 {
-    uint64_t now = es_now_ns(), asked = 0;
-    uint64_t closed = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed);
-    if (atomic_compare_exchange_strong_explicit(&r->finish_ns, &asked, now, memory_order_relaxed, memory_order_relaxed))
-        asked = now;
-    uint64_t since = closed < asked ? closed : asked;
-    return now - since < ES_PATIENCE_NS;
+    uint64_t since = 0;
+    bool first = atomic_compare_exchange_strong_explicit(&r->finish_ns, &since, now, memory_order_relaxed,
+                                                         memory_order_relaxed);
+    return first ? now : since;
 }
 
-int64_t es_finish(es_ring *r, uint32_t flags)
+/* Since the close, or, should closed_ns be nonsense, since this attachment first asked. */
+static bool still_patient(es_ring *r, uint64_t asked, uint64_t now)
+{
+    uint64_t closed = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed);
+    return now - (closed < asked ? closed : asked) < ES_PATIENCE_NS;
+}
+
+static int64_t finish(es_ring *r, uint32_t flags, bool patient)
 {
     uint64_t sealed = turn_words(r, ES_REOPEN, 0, ES_SEALED);
     sealed += turn_positions(r, UINT64_MAX, 0, ES_SEALED);
     es_alarm_counts(r); /* again: a release that crossed the close has zeroed one */
-    bool open = claims_open(r), patient = still_patient(r);
+    bool open = claims_open(r);
     if (open && !patient) {
         sealed += turn_words(r, ES_CLAIMED, 0, ES_SEALED);
+        sealed += turn_words(r, ES_HELD, 0, ES_SEALED); /* whose learner stands still in a partial take */
         open = claims_open(r);
     }
     /* Another learner may have seen the tail past a slot, not yet its seal, and gone to sleep over it. */
@@ -188,6 +197,17 @@ int64_t es_finish(es_ring *r, uint32_t flags)
     if (rc != ES_EMPTY)
         return rc;
     return nothing_left(r, patient) ? ES_ENDED : ES_EMPTY;
+}
+
+int64_t es_finish(es_ring *r, uint32_t flags)
+{
+    uint64_t now = es_now_ns(), since = nothing_since(r, now);
+    int64_t rc = finish(r, flags, still_patient(r, since, now));
+    if (rc >= 0)
+        atomic_store_explicit(&r->finish_ns, 0, memory_order_relaxed);
+    else if (now - since >= ES_LONGEST_END_NS)
+        rc = ES_ENDED;
+    return rc;
 }
 
 /* --- open ------------------------------------------------------------------ */

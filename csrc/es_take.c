@@ -89,35 +89,31 @@ static int64_t look_from_head(es_ring *r, uint32_t flags)
     return ES_EMPTY;
 }
 
-/* Every unleased batch, smallest number first, its number taken from its word.
+/* The smallest-numbered batch of those that are not leased, or, where any will do, of
+ * those that can be taken. Its number is taken from its word.
  * *given_back: whether any of them was leased before and came back. */
 static int64_t look_everywhere(es_ring *r, uint32_t flags, bool *given_back)
 {
     es_map *m = &r->map;
+    bool any = any_order(r, flags);
+    uint64_t best = UINT64_MAX, best_j = 0, best_word = 0;
     *given_back = false;
-    uint64_t from = 0;
-    for (uint64_t n = 0; n < m->num_batches; n++) {
-        uint64_t best = UINT64_MAX, best_j = 0, best_word = 0;
-        for (uint64_t j = 0; j < m->num_batches; j++) {
-            /* SYNC batch-release, batch-take: acquire. */
-            uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
-            uint64_t k = es_round(w) * m->num_batches + j;
-            *given_back = *given_back || (es_state(w) == ES_FILL && es_word_owner(w) != 0);
-            if (es_state(w) == ES_FILL && k >= from && k < best) {
-                best = k;
-                best_j = j;
-                best_word = w;
-            }
+    for (uint64_t j = 0; j < m->num_batches; j++) {
+        /* SYNC batch-release, batch-take: acquire. */
+        uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
+        uint64_t k = es_round(w) * m->num_batches + j;
+        if (es_state(w) != ES_FILL)
+            continue;
+        *given_back = *given_back || es_word_owner(w) != 0;
+        if (k < best && (!any || takeable(r, j, es_round(w) + 1, flags))) {
+            best = k;
+            best_j = j;
+            best_word = w;
         }
-        if (best == UINT64_MAX)
-            return ES_EMPTY;
-        if (takeable(r, best_j, es_round(best_word) + 1, flags))
-            return es_lease(r, best_j, best_word);
-        if (!any_order(r, flags))
-            return ES_EMPTY;
-        from = best + 1;
     }
-    return ES_EMPTY;
+    if (best == UINT64_MAX || (!any && !takeable(r, best_j, es_round(best_word) + 1, flags)))
+        return ES_EMPTY;
+    return es_lease(r, best_j, best_word);
 }
 
 static int64_t look_locked(es_ring *r, uint32_t flags)
@@ -245,6 +241,8 @@ static int64_t look_or_finish(es_ring *r, uint32_t flags)
     /* SYNC closed: acquire. Read before the look: a batch committed before the close is then seen by it. */
     bool closed = atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
     int64_t rc = es_look(r, closed ? flags | ES_TAKE_ANY_ORDER : flags);
+    if (closed && rc >= 0)
+        atomic_store_explicit(&r->finish_ns, 0, memory_order_relaxed);
     if (rc != ES_EMPTY)
         return rc;
     if (closed)

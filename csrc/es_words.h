@@ -10,6 +10,7 @@
  *   REOPEN, FREE  --seal (a learner, closed ring only)--> SEALED: holds no sample
  *   REOPEN, FREE  --hold (a learner that takes a partial batch)--> HELD(learner)
  *   HELD  --let go (its learner), reap------------> REOPEN
+ *   HELD  --evict, as a claim----------------------> SEALED
  *   COMMITTED, SEALED, and HELD in a leased batch, are left as they are by take and
  *   release: the batch word says whether the next lap may begin. So a HELD word may be
  *   of a past lap; then it means nothing.

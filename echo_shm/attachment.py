@@ -104,9 +104,7 @@ class Attachment:
         if ring == ffi.NULL:
             raise error_from(error[0], f"segment {segment.name!r}")
         self.ring = ffi.gc(ring, lib.es_free)
-        sizes = [lib.es_leaf_size(self.ring, i) for i in range(len(segment.spec.leaves))]
-        if sizes != [leaf.nbytes for leaf in segment.spec.leaves]:
-            raise SegmentError(f"segment {segment.name!r} cannot be used: its schema does not fit its layout")
+        self._check_shape()
         self._slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
         self._spared: Counter[tuple[int, int]] = Counter()
         self.index = self._register(role)
@@ -119,6 +117,18 @@ class Attachment:
         if not segment.is_linked():
             self.detach()
             raise SegmentError(f"segment {segment.name!r} was closed just now")
+
+    def _check_shape(self) -> None:
+        """Raises SegmentError unless the ring is what Python was told of it: the core copies by its own map."""
+        batch_size, num_batches = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        num_leaves = ffi.new("uint32_t *")
+        lib.es_shape(self.ring, batch_size, num_batches, num_leaves)
+        name, geometry = self.segment.name, self.segment.geometry
+        if (batch_size[0], num_batches[0]) != (geometry.batch_size, geometry.num_batches):
+            raise SegmentError(f"segment {name!r} cannot be used: its header was changed just now")
+        sizes = [lib.es_leaf_size(self.ring, i) for i in range(num_leaves[0])]
+        if sizes != [leaf.nbytes for leaf in self.segment.spec.leaves]:
+            raise SegmentError(f"segment {name!r} cannot be used: its schema does not fit its layout")
 
     def _register(self, role: int) -> int:
         identity = ffi.new(

@@ -13,6 +13,9 @@ from echo_shm._core import ffi, lib
 from echo_shm._send import make_plan, send
 from echo_shm.spec import Array, Spec
 
+#: What comes of code for containers that are nested more deeply than Python's compiler goes.
+_TOO_DEEP = (SyntaxError, RecursionError, MemoryError)
+
 _TEMPLATE = """
 def send_at_once(tree):
     try:
@@ -32,7 +35,7 @@ def compile_fast_path(spec: Spec, ring: Any) -> Callable[[Any], bool]:
     count = len(spec.leaves)
     try:
         unpacking = list(_unpack(spec.treespec, "tree", iter(range(count)), iter(range(1 << 30))))
-    except _NoPlainContainerError:
+    except (_NoPlainContainerError, *_TOO_DEEP):
         unpacking = ["".join(f"a{i}, " for i in range(count)) + "= flatten(tree)"]
     source = _TEMPLATE.format(
         unpacking="\n".join(" " * 8 + line for line in unpacking),
@@ -82,14 +85,14 @@ def _unpack(treespec: Any, value: str, leaves: Iterator[int], nodes: Iterator[in
 def compile_tree(spec: Spec, arrays: list[Array]) -> Callable[[Any], Any]:
     """A function of an index that gives the samples' tree, with ``arrays[i][index]`` for leaf i."""
     unflatten = spec.treespec.unflatten
-    try:
-        tree = _tree_source(unflatten(range(len(arrays))))
-    except _NoPlainContainerError:
-        return lambda index: unflatten([array[index] for array in arrays])
     # As defaults, the arrays are local variables, which are the fastest.
     scope: dict[str, Any] = {f"b{i}": array for i, array in enumerate(arrays)}
     defaults = ", ".join(f"{name}={name}" for name in scope)
-    function: Callable[[Any], Any] = eval(f"lambda index, {defaults}: {tree}", scope)
+    try:
+        tree = _tree_source(unflatten(range(len(arrays))))
+        function: Callable[[Any], Any] = eval(f"lambda index, {defaults}: {tree}", scope)
+    except (_NoPlainContainerError, *_TOO_DEEP):
+        return lambda index: unflatten([array[index] for array in arrays])
     return function
 
 

@@ -216,7 +216,10 @@ class Segment:
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool) -> Array:
         """An array over the segment's memory, which keeps the mapping alive."""
         view = self._view if writable else self._read_only
-        array: Array = np.ndarray(shape, dtype, buffer=view, offset=offset)
+        try:
+            array: Array = np.ndarray(shape, dtype, buffer=view, offset=offset)
+        except (ValueError, TypeError) as error:  # its shape is the schema's word
+            raise SegmentError(f"segment {self.name!r} cannot be used: its schema is damaged ({error})") from None
         return array
 
     def is_linked(self) -> bool:

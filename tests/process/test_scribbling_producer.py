@@ -15,7 +15,7 @@ from actors import LONG, until
 from echo_shm import ConnectionClosedError, Server, ShmClient, cli, segment
 
 #: How long it goes on (seconds).
-SPELL = 1.5
+SPELL = 1.0
 
 _LAPS = (0, 1, 2, 3, 1 << 20, (1 << 44) - 2, (1 << 44) - 1)
 _OWNERS = (0, 1, 2, 63, 64, 65, 66, 0xFFFF)

@@ -1,0 +1,46 @@
+"""Schemas from a fuzzer: ``python fuzz_schema.py [libFuzzer options] [corpus]``; needs ``pip install atheris``.
+
+The first byte of an input says what follows it: a schema's own bytes, or the
+choices of :func:`schema_play.draw_schema`.
+"""
+
+import sys
+import warnings
+
+import atheris
+
+with atheris.instrument_imports(include=["echo_shm"]):
+    import schema_play
+
+
+def _source(data: bytes) -> schema_play.Below:
+    """Choices, one or two bytes each; zeros once the input is over."""
+    at = 0
+
+    def below(n: int) -> int:
+        nonlocal at
+        width = 1 if n <= 256 else 2
+        number = int.from_bytes(data[at : at + width], "little")
+        at += width
+        return number % n
+
+    return below
+
+
+def test_one_input(data: bytes) -> None:
+    """Raises whatever a process would that attaches."""
+    if data[:1] < b"\x80":
+        schema_play.parse(data[1:])
+        return
+    below = _source(data[1:])
+    schema = schema_play.draw_schema(below)
+    if data[0] < 0xE0:
+        schema_play.parse(schema)
+    else:
+        schema_play.attach(schema, below)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    atheris.Setup(sys.argv, test_one_input)
+    atheris.Fuzz()
