@@ -9,6 +9,7 @@ other node types are named in it, and whoever attaches must bring an example
 
 import json
 import math
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,12 @@ from echo_shm.errors import SegmentError, SpecMismatchError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _MAX_DIMENSION = 2**62
+
+#: No leaf is as large as that, its dimensions of 0 counted as 1 (bytes).
+_MAX_LEAF = 2**40
+
+#: How numpy writes the dtypes that have no fields.
+_DTYPE = re.compile(r"[<>|=][a-zA-Z]\d*(\[\w+\])?")
 
 #: The package whose dtypes a schema may name.
 _EXTENSION_MODULE = "ml_dtypes"
@@ -109,6 +116,8 @@ class Spec:
             )
             if any(n < 0 or n > _MAX_DIMENSION or len(leaf.shape) > 60 for leaf in leaves for n in leaf.shape):
                 raise ValueError("a dimension out of range")
+            if any(math.prod(max(n, 1) for n in (x.dtype.itemsize, *x.shape)) > _MAX_LEAF for x in leaves):
+                raise ValueError("a leaf out of range")
             example = _example_from_json(data["tree"])
             treespec = None if example is _NEEDS_EXAMPLE else optree.tree_structure(example)
             if treespec is not None and treespec.num_leaves != len(leaves):
@@ -285,7 +294,8 @@ def _example_from_json(node: Any) -> Any:
 
 def _dtype_from_json(data: Any) -> np.dtype[Any]:
     if isinstance(data, str):
-        dtype = np.dtype(data)
+        # Others numpy may read as code for a tuple, or as a list of fields.
+        dtype = np.dtype(data if _DTYPE.fullmatch(data) else "O")
         if dtype.str != data or dtype.hasobject:
             raise ValueError(f"{data!r} is not a dtype of fixed size")
         return dtype
