@@ -1,0 +1,106 @@
+"""What run.py runs: configurations that must hold, and mutants that must not."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Mode = Literal["all", "bits", "cycles"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One search: of a configuration, or of a mutant in the smallest configuration that shows it."""
+
+    name: str
+    about: str
+    flags: dict[str, int] = field(default_factory=dict)
+    mode: Mode = "all"  # every state; with bitstate hashing; every state, for endless runs
+    quick: bool = False
+    breaks: frozenset[int] = frozenset()  # statements, of which a mutant breaks one first
+
+    @property
+    def mutant(self) -> bool:
+        """Whether an error is what the search is for."""
+        return bool(self.breaks)
+
+
+def _words(text: str) -> dict[str, int]:
+    pairs = (word.partition("=") for word in text.split())
+    return {name: int(value or 1) for name, _, value in pairs}
+
+
+def _holds(name: str, flags: str, about: str, mode: Mode = "all", quick: bool = False) -> Case:
+    return Case(name, about, _words(flags), mode, quick)
+
+
+def _mutant(name: str, flags: str, breaks: set[int], about: str, mode: Mode = "all") -> Case:
+    return Case(name, about, {**_words(flags), f"M_{name}": 1}, mode, True, frozenset(breaks))
+
+
+CONFIGURATIONS = [
+    _holds("quiet-22", "B=2 K=2", "no crash", quick=True),
+    _holds("quiet-11", "B=1 K=1", "no crash", quick=True),
+    _holds("quiet-21", "B=2 K=1", "no crash", quick=True),
+    _holds("producer-22", "B=2 K=2 KP=1", "a producer killed", quick=True),
+    _holds("learner-22", "B=2 K=2 KL=1", "a learner killed and replaced"),
+    _holds("both-22", "B=2 K=2 KP=1 KL=1", "one of each killed; reapers among them"),
+    _holds("both-11", "B=1 K=1 KP=1 KL=1", "one of each killed; reapers among them"),
+    _holds("both-21", "B=2 K=1 KP=1 KL=1", "one of each killed; reapers among them"),
+    _holds("producers-22", "B=2 K=2 KP=2", "both producers killed"),
+    _holds("producers-21", "B=2 K=1 KP=2", "both producers killed"),
+    _holds(
+        "replaced", "B=1 K=1 M=1 KP=2 RESTART=1", "a new producer reaps the old one to get its index, or dies at it"
+    ),
+    _holds("late", "B=2 K=1 M=1 KP=1 LATE", "producers attach to a live ring; one is killed"),
+    _holds("abort-11", "B=1 K=1 ABORTS=2", "claims aborted"),
+    _holds("abort-21", "B=2 K=1 KP=1 ABORTS=1", "a claim aborted, a producer killed"),
+    _holds("bulk-22", "B=2 K=2 RUN=2 KP=1 KL=1", "bulk claims, one of each killed"),
+    _holds("bulk-21", "B=2 K=1 M=3 RUN=2 KP=1", "bulk claims over three laps"),
+    _holds("early-21", "B=2 K=1 EARLY=2", "sleeps that end early"),
+    _holds("learners-12", "NP=1 B=1 K=2 NL=2 KL=1", "two learners, one killed"),
+    _holds("learners-12-ready", "NP=1 B=1 K=2 NL=2 KL=1 READY", "the same, batches in any order"),
+    _holds("learners-12-back", "NP=1 B=1 K=2 M=1 NL=2 BACK=1", "two learners, a take undone", quick=True),
+    _holds("learners-11-back", "NP=1 B=1 K=1 NL=2 BACK=1", "the same over two laps"),
+    _holds("closed-11", "B=1 K=1 M=1 CLOSE", "the ring closes at any moment"),
+    _holds("closed-21", "NP=1 B=2 K=1 M=3 CLOSE", "the ring closes at any moment", quick=True),
+    _holds("closed-21-kills", "NP=1 B=2 K=1 KP=1 KL=1 CLOSE", "closes; one of each killed"),
+    _holds("cycles-11-one", "B=1 K=1 M=1 CYCLES", "no endless run", "cycles", quick=True),
+    _holds("cycles-11", "B=1 K=1 CYCLES", "no endless run", "cycles"),
+    _holds("cycles-21", "B=2 K=1 KP=1 CYCLES", "no endless run, a producer killed", "cycles"),
+    _holds("cycles-12", "NP=1 B=1 K=2 NL=2 CYCLES", "no endless run, two learners", "cycles"),
+    _holds("three-22", "NP=3 B=2 K=2 KP=1 KL=1", "three producers, one of each killed", "bits"),
+    _holds("three-21", "NP=3 B=2 K=1 KP=1 KL=1", "three producers, one of each killed", "bits"),
+    _holds("three-bulk", "NP=3 B=2 K=2 RUN=2 KP=2 ABORTS=1", "three producers, bulk, abort, two killed", "bits"),
+]
+
+MUTANTS = [
+    _mutant("cursor_first", "B=2 K=1 M=1 KP=1", {5, 7, 8}, "claim moves the tail before the slot has an owner"),
+    _mutant("death_by_timeout", "B=1 K=1 EARLY=1", {6}, "whoever was slow is reaped, lock byte or not"),
+    _mutant("death_unasserted", "B=1 K=1 EARLY=1", {1, 2, 3}, "the same, with nothing said about owners' entries"),
+    _mutant("bump_if_found", "B=1 K=1 M=1 KP=1 KL=1", {8}, "a reap that finds nothing to re-open leaves reopen_seq"),
+    _mutant("free_first", "B=1 K=1 M=1 KP=1 KL=1", {4}, "reap frees the entry before it sweeps"),
+    _mutant("free_before_reopen_seq", "B=1 K=1 M=1 KP=2 RESTART=1", {8}, "entry freed before reopen_seq changes"),
+    _mutant("free_before_wake", "B=1 K=1 M=1 KP=2 RESTART=1", {8}, "entry freed before everybody is woken"),
+    _mutant("no_alarm", "B=2 K=1 M=1 KP=1", {8}, "reap does not set the counts' alarm bit"),
+    _mutant("no_second_look", "B=1 K=1 M=1 KP=1 LATE", {10}, "registration does not look again under the lock"),
+    _mutant("seen_reopen_late", "B=2 K=1 KP=1", {8}, "a search for holes remembers reopen_seq as of its end"),
+    _mutant("reopen_early", "B=2 K=1 KP=1", {8}, "reopen_seq changes before the words"),
+    _mutant("reopen_without_lap", "B=1 K=1 ABORTS=2", {1, 5}, "a hole is claimed whatever lap it is of by now"),
+    _mutant("tail_fetch_add", "B=1 K=1", {5}, "the tail is helped by fetch_add, not CAS"),
+    _mutant("tail_not_helped", "B=1 K=1 M=1 KP=1 CYCLES", {7}, "nobody helps the tail past a dead claimant", "cycles"),
+    _mutant("position_overwritten", "B=1 K=1", {1, 4}, "a failed CAS of the tail overwrites the position claimed"),
+    _mutant("full_on_stale", "B=1 K=1", {7}, "FULL on a position that others have passed"),
+    _mutant("seq_after_look", "B=1 K=1", {8}, "space_seq is read after the last try, not before"),
+    _mutant("count_equals", "B=2 K=1 KP=1", {8}, "the committer wakes at count == B"),
+    _mutant("abort_wakes_nobody", "B=1 K=1 ABORTS=1", {8}, "abort wakes no producer"),
+    _mutant("counter_trusted", "B=2 K=1 M=1 KP=1", {2, 8}, "the learner believes the count"),
+    _mutant("release_early", "B=1 K=1", {2}, "release before the last read"),
+    _mutant("count_after_word", "B=2 K=1", {8}, "release zeroes the count after the batch word"),
+    _mutant("wake_if_was_full", "B=1 K=1", {8}, "release wakes if producers slept before it, not after"),
+    _mutant("wake_one", "B=2 K=1", {8}, "release wakes one sleeper"),
+    _mutant("woken_clears_flag", "B=2 K=1 M=3", {8}, "the woken clears the sleep flag, not the waker"),
+    _mutant("head_fetch_add", "B=1 K=2 M=1 NL=2", {8}, "head is advanced by fetch_add, not CAS"),
+    _mutant("head_lowered", "B=1 K=2 M=1 NL=2 BACK=1", {8}, "giving back lowers head; no returned_seq"),
+    _mutant("no_returned_seq", "B=1 K=2 M=1 NL=2 KL=1", {8}, "reap does not change returned_seq"),
+    _mutant("plain_store", "B=1 K=1 M=1 CLOSE", {2, 3}, "commit by plain store, on a ring that closed and evicted"),
+    _mutant("lease_by_store", "B=1 K=2 M=1 NL=2", {2}, "a batch is leased without a CAS"),
+]

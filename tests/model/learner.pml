@@ -1,0 +1,344 @@
+/* es_take.c: look, take, release, and the waits of a learner.
+ *
+ * i: slots of a scan, j: physical batch, k: batches tried. Phases of es_take_wait(), in `phase`: LOOK
+ * before the flag is up, ARMED after, AGAIN woken or timed out; slept: to the end of the slice.
+ */
+/* The last lines of look_locked(), whatever the look came to. */
+inline look_ends() {
+    if
+    :: everywhere ->
+#ifdef M_mark_overlooked
+        if :: !(returned_moved & BIT) -> returned_unseen = returned_unseen & ~BIT :: else fi;
+#else
+        if :: !(returned_moved & BIT) && !given_back -> returned_unseen = returned_unseen & ~BIT :: else fi;
+#endif
+        returned_moved = returned_moved | BIT; everywhere = 0; given_back = 0
+    :: else
+    fi
+}
+
+/* es_take_wait() goes on with nothing taken. */
+inline came_to_nothing() {
+#if CLOSE
+    fin = 0; shut = 0; open = 0;
+#endif
+    if
+    :: phase == ARMED -> phase = LOOK; goto wait
+    :: phase == AGAIN && slept -> phase = LOOK; slept = 0; goto sweep_now
+    :: phase == LOOK || (phase == AGAIN && !slept) -> goto arm
+    fi
+}
+
+/* The look came to nothing: look_or_finish() and es_finish() go on. */
+inline to_empty() {
+    look_ends();
+    k = 0; pos = 0; j = 0; w = 0; best = 0;
+#if CLOSE
+    if
+    :: shut && fin == 0 -> goto finish
+    :: shut && fin == 1 && !open -> fin = 2; goto look
+    :: shut && fin == 2 -> goto nothing_left
+    :: else
+    fi;
+#endif
+    came_to_nothing()
+}
+
+#if CLOSE
+#define ANY_ORDER shut
+#define DONE_STATE(w) (STATE(w) == COMMITTED || STATE(w) == SEALED)
+#else
+#ifdef READY
+#define ANY_ORDER true
+#else
+#define ANY_ORDER false
+#endif
+#define DONE_STATE(w) (STATE(w) == COMMITTED)
+#endif
+
+/* An incomplete batch: only order="ready", or a closed ring's learner, looks further. */
+inline look_on() {
+    if
+    :: ANY_ORDER && !everywhere && k < K - 1 -> k++; w = 0; goto look_from_head
+    :: ANY_ORDER && everywhere -> pos = best + 1; best = NONE; j = 0; w = 0; goto look_everywhere
+    :: else -> to_empty()
+    fi
+}
+
+#if CLOSE
+/* The gaps are counted here, not while scanning: SEALED stays so. */
+inline scanned() {
+    d_step {
+        x = 0; y = 0;
+        do :: x < B -> if :: GAP(j * B + x) -> y++ :: else fi; x++ :: else -> break od;
+        skip
+    };
+    if :: y == 0 || (fin == 2 && y < B) -> goto lease :: else -> look_on() fi
+}
+#else
+#define scanned() goto lease
+#endif
+
+/* scan(): goes on where the last scan of this lap stopped. */
+inline to_takeable() {
+    if :: scan_lap[j] != ROUND(w) + 1 -> scan_lap[j] = ROUND(w) + 1; scan_next[j] = 0 :: else fi;
+    if :: scan_next[j] == B -> scanned() :: else -> goto takeable fi
+}
+
+#if CLOSE
+#define FIRST_LOOK (fin == 0)
+#else
+#define FIRST_LOOK true
+#endif
+#define forget_got() d_step { x = 0; do :: x < B -> got[x] = 0; x++ :: else -> break od; skip }
+
+proctype Learner(byte me) {
+    LOCALS;
+
+woken:
+look_or_finish:
+#if CLOSE
+    STEP /* load closed */
+        shut = closed
+    END;
+#endif
+look: /* look_locked() */
+    STEP /* load returned_seq */
+        i = 0; j = 0; k = 0; given_back = 0; w = 0;
+        if
+        :: SOMEBODY_DEAD && phase == LOOK && FIRST_LOOK -> goto sweep_now /* taker.py: one may be due here */
+        :: returned_unseen & BIT ->
+            everywhere = 1; returned_moved = returned_moved & ~BIT; best = NONE; goto look_everywhere
+        :: !(returned_unseen & BIT) -> everywhere = 0
+        fi
+    END;
+
+    STEP /* look_from_head(): load head. pos is it */
+        pos = head
+    END;
+look_from_head:
+    STEP /* load BW[j] */
+        j = (pos + k) % K; w = BW[j];
+        if
+        :: ROUND(w) > (pos + k) / K || (ROUND(w) == (pos + k) / K && STATE(w) != FILL) ->
+            w = 0;
+            if
+            :: k == 0 -> j = 0; goto look_pass
+            :: k > 0 && k < K - 1 -> k++; goto look_from_head
+            :: k > 0 && k == K - 1 -> to_empty()
+            fi
+        :: ROUND(w) < (pos + k) / K ->
+            w = 0;
+            if
+            :: k < K - 1 -> k++; goto look_from_head
+            :: else -> to_empty()
+            fi
+        :: ROUND(w) == (pos + k) / K && STATE(w) == FILL -> to_takeable()
+        fi
+    END;
+look_pass:
+    STEP /* CAS head */
+#ifdef M_head_fetch_add
+        head++;
+#else
+        if :: head == pos -> head++ :: else fi;
+#endif
+        pos = 0; goto look
+    END;
+
+look_everywhere:
+    STEP /* load BW[j] */
+        if :: STATE(BW[j]) == FILL && OWNER(BW[j]) != 0 -> given_back = 1 :: else fi;
+        if
+        :: STATE(BW[j]) == FILL && ROUND(BW[j]) * K + j >= pos && ROUND(BW[j]) * K + j < best ->
+            best = ROUND(BW[j]) * K + j; w = BW[j]
+        :: else
+        fi;
+        j++;
+        if
+        :: j < K -> goto look_everywhere
+        :: j == K && best == NONE -> best = 0; to_empty()
+        :: j == K && best != NONE -> j = best % K; to_takeable()
+        fi
+    END;
+
+takeable:
+#ifdef M_counter_trusted
+    STEP if :: count[j] >= B -> goto lease :: else -> look_on() fi END;
+#endif
+    STEP /* load the next slot word */
+        if
+        :: S[j * B + scan_next[j]] / (8 * OWNERS) != scan_lap[j] || !DONE_STATE(S[j * B + scan_next[j]]) ->
+            look_on()
+        :: else ->
+            scan_next[j]++;
+            if :: scan_next[j] < B -> goto takeable :: else -> scanned() fi
+        fi
+    END;
+
+lease: /* es_lease() */
+    STEP /* CAS BW[j] */
+        k = 0; pos = 0; best = 0;
+        if
+#ifdef M_lease_by_store
+        :: true ->
+#else
+        :: BW[j] == w ->
+#endif
+            check_lease(j);
+            BW[j] = W(ROUND(w), me, LEASED); lessee[j] = id + 1;
+            phase = LOOK; slept = 0; ready_moved = ready_moved | BIT;
+            look_ends();
+#if CLOSE
+            fin = 0; shut = 0; open = 0
+#endif
+        :: else -> w = 0; j = 0; goto look
+        fi
+    END;
+
+    STEP /* the first read of the batch */
+        do :: i < B -> got[i] = (GAP(j * B + i) -> 0 : data[j * B + i]); i++ :: else -> i = 0; break od;
+        if :: backs > 0 -> goto give_back :: true fi
+    END;
+#ifdef M_release_early
+    STEP /* the store of es_release() */
+        count[j] = 0; check_release(j); lessee[j] = 0; BW[j] = W(ROUND(w) + 1, 0, FILL)
+    END;
+    STEP check_read(j); w = 0; j = 0; forget_got(); goto wake_producers END;
+#endif
+    STEP /* the last read */
+        check_read(j);
+        goto release
+    END;
+
+release: /* es_release() */
+#ifdef M_count_after_word
+    STEP /* store BW[j] */
+        check_release(j); forget_got();
+        BW[j] = W(ROUND(w) + 1, 0, FILL); lessee[j] = 0
+    END;
+    STEP count[j] = 0; w = 0; j = 0 END;
+#else
+    STEP /* store count[j] */
+#ifdef M_wake_if_was_full
+        everywhere = producers_sleep; /* borrowed: was the ring full? */
+#endif
+        count[j] = 0
+    END;
+#if CLOSE
+    STEP /* load closed */
+#ifndef M_closed_opens_space
+        shut = closed
+#else
+        skip
+#endif
+    END;
+    STEP /* store BW[j] */
+        check_release(j); forget_got();
+        BW[j] = (shut -> W(ROUND(w), 0, RETIRED) : W(ROUND(w) + 1, 0, FILL)); lessee[j] = 0; w = 0; j = 0; shut = 0
+    END;
+#else
+    STEP /* store BW[j] */
+        check_release(j); forget_got();
+        BW[j] = W(ROUND(w) + 1, 0, FILL); lessee[j] = 0; w = 0; j = 0
+    END;
+#endif
+#endif
+wake_producers: /* es_wake_producers() */
+    STEP /* xchg */
+#ifdef M_wake_if_was_full
+        if :: !everywhere -> goto producers_woken :: else -> everywhere = 0; producers_sleep = 0 fi
+#else
+#ifdef M_woken_clears_flag
+        if :: !producers_sleep -> goto producers_woken :: else fi
+#else
+        if :: !producers_sleep -> goto producers_woken :: else -> producers_sleep = 0 fi
+#endif
+#endif
+    END;
+    STEP bump_space END;
+#ifdef M_wake_one
+    STEP
+        x = NL;
+        do :: x < NPROC && !(space_asleep & (1 << x)) -> x++ :: else -> break od;
+        space_asleep = space_asleep & ~(1 << x); goto producers_woken
+    END;
+#else
+    STEP wake_all(space_asleep); goto producers_woken END;
+#endif
+
+producers_woken:
+#if CLOSE
+    STEP /* load closed, anew */
+        if :: !closed -> goto woken :: else fi
+    END;
+    es_wake_learners();
+#else
+    goto woken;
+#endif
+
+give_back: /* es_give_back(); nothing is held, so nothing to let go of */
+    STEP /* store BW[j] */
+        backs--;
+        forget_got();
+        scan_lap[j] = 0; scan_next[j] = 0;
+        BW[j] = W(ROUND(w), GIVEN_BACK, FILL); lessee[j] = 0;
+#ifdef M_head_lowered
+        pos = ROUND(w) * K + j;
+#endif
+        w = 0; j = 0
+    END;
+#ifdef M_head_lowered
+    STEP if :: pos < head -> head = pos :: else fi; pos = 0 END;
+#else
+    STEP bump_returned END;
+#endif
+    es_wake_learners();
+
+arm:
+    STEP /* load ready_seq */
+        phase = ARMED; ready_moved = ready_moved & ~BIT
+    END;
+    STEP /* store learner_sleeps */
+        learner_sleeps = 1;
+        goto look_or_finish
+    END;
+wait:
+    STEP /* futex_wait */
+        if
+        :: ready_moved & BIT -> phase = AGAIN; goto look_or_finish
+        :: else -> ready_asleep = ready_asleep | BIT; ready_moved = ready_moved | BIT
+        fi
+    END;
+parked:
+    atomic {
+        if
+        :: MAY_DIE -> die(); goto dead
+        :: early > 0 && (ready_asleep & BIT) ->
+            early--; ready_asleep = ready_asleep & ~BIT; phase = AGAIN; slept = 1; goto look_or_finish
+        :: !(ready_asleep & BIT) ->
+            phase = AGAIN;
+            if
+            :: timed_out & BIT -> timed_out = timed_out & ~BIT; slept = 1
+            :: else
+            fi;
+            goto look_or_finish
+        fi
+    };
+
+#if CLOSE
+finish:
+    es_finish();
+#endif
+
+sweep_now:
+    sweep();
+swept:
+    if :: me == NONE -> goto dead :: else -> goto look_or_finish fi;
+
+dead: /* a new learner: registers, reaps the dead, and looks everywhere first */
+    es_owner_register();
+    goto sweep_now;
+no_place:
+    WHEN(PLACE_OR_DEAD) placeless = placeless & ~BIT; goto sweep_now END
+}

@@ -1,0 +1,173 @@
+/* es_owner.c and es_reap.c: registration, the sweep for the dead, and the reap. Labels are
+ * the process's own, so each inline can stand once in a process.
+ *
+ * Load and CAS of a dead owner's word are one step here: nobody else may change
+ * it, and a CAS that failed would do nothing.
+ */
+
+/* es_owner_register(). k counts entries. Leaves at once with a place, or goes to no_place. */
+inline es_owner_register() {
+    k = (IS_LEARNER -> 0 : NLE);
+register_next:
+    STEP /* load state */
+        if
+        :: k == (IS_LEARNER -> NLE : E) -> k = 0; placeless = placeless | BIT; goto no_place
+        :: k != (IS_LEARNER -> NLE : E) && IS_LIVE(k) -> k++; goto register_next
+        :: else
+        fi
+    END;
+    STEP /* es_locks_try() */
+        if
+        :: lock[k] != 0 -> k++; goto register_next
+        :: else -> take_byte(k)
+        fi
+    END;
+#ifndef M_no_second_look
+    STEP /* again under the lock */
+        if
+        :: IS_LIVE(k) -> goto register_drop
+        :: else -> goto register_live
+        fi
+    END;
+register_drop:
+    STEP /* es_locks_drop() */
+        drop_byte_of(k); k++; goto register_next
+    END;
+#endif
+register_live:
+    STEP /* raise_high() */
+        if :: high <= k -> high = k + 1 :: else fi
+    END;
+    STEP /* store state: LIVE */
+        check_registered(k);
+        live = live | (1 << k); me = k; k = 0
+    END
+}
+
+/* es_wake_everybody() */
+inline es_wake_everybody() {
+    STEP bump_ready END;
+    STEP wake_all(ready_asleep) END;
+    STEP bump_space END;
+    STEP wake_all(space_asleep) END
+}
+
+inline owner_free() {
+    STEP /* es_owner_free(): store state */
+#if !defined(M_free_first) && !defined(M_death_unasserted)
+        check_freed(k);
+#endif
+        live = live & ~(1 << k)
+    END
+}
+
+/* es_owner_next_dead() and es_reap() of each that it finds, as attachment.py's sweep
+ * does. k counts entries, i words. */
+inline sweep() {
+    k = 0;
+next_dead:
+    STEP /* load state */
+        if
+        :: k >= high -> k = 0; goto swept
+        :: k < high && !IS_LIVE(k) -> k++; goto next_dead
+        :: else
+        fi
+    END;
+    STEP /* es_locks_try() */
+#ifdef M_death_by_timeout
+        if
+        :: k == me -> k++; goto next_dead
+        :: else
+        fi
+#else
+        if
+        :: lock[k] != 0 -> k++; goto next_dead
+        :: else -> take_byte(k)
+        fi
+#endif
+    END;
+    STEP /* again under the lock */
+        if
+        :: IS_LIVE(k) -> check_dead(k); i = 0; goto give_back_leases
+        :: else -> goto drop_byte
+        fi
+    END;
+give_back_leases:
+#ifdef M_returned_early
+    STEP bump_returned END;
+#endif
+#ifdef M_free_first
+    owner_free();
+#endif
+    do
+    :: STEP /* load BW[i], CAS */
+        if
+        :: STATE(BW[i]) == LEASED && OWNER(BW[i]) == k ->
+            check_evict(lessee[i]);
+#ifdef M_no_mark
+            BW[i] = W(ROUND(BW[i]), 0, FILL)
+#else
+            BW[i] = W(ROUND(BW[i]), GIVEN_BACK, FILL)
+#endif
+        :: else
+        fi;
+        i++;
+        if :: i == K -> i = 0; break :: else fi
+    END
+    od;
+#if !defined(M_returned_early) && !defined(M_no_returned_seq)
+    STEP bump_returned END;
+#endif
+reopen_claims:
+#ifdef M_reopen_early
+    STEP bump_reopen END;
+#endif
+    do
+    :: STEP /* load S[i], CAS */
+        if
+        :: STATE(S[i]) == CLAIMED && OWNER(S[i]) == k ->
+            check_evict(holder[i]);
+            S[i] = W(LAP(S[i]), 0, REOPEN); data[i] = TORN;
+#ifdef M_bump_if_found
+            best = 1
+#endif
+        :: else
+        fi;
+        i++;
+        if :: i == C -> i = 0; break :: else fi
+    END
+    od;
+#ifdef M_free_before_reopen_seq
+    owner_free();
+#endif
+#if defined(M_bump_if_found)
+    STEP if :: best == 1 -> best = 0; bump_reopen :: else fi END;
+#elif !defined(M_reopen_early)
+    STEP bump_reopen END;
+#endif
+#ifndef M_no_alarm
+    do
+    :: STEP /* fetch_or of the alarm bit */
+        count[i] = B + 1;
+        i++;
+        if :: i == K -> i = 0; break :: else fi
+    END
+    od;
+#endif
+#ifdef M_free_before_wake
+    owner_free();
+#endif
+    es_wake_everybody();
+#if !defined(M_free_first) && !defined(M_free_before_wake) && !defined(M_free_before_reopen_seq)
+    owner_free();
+#endif
+drop_byte:
+    STEP /* es_locks_drop() */
+#ifdef M_death_by_timeout
+        if :: lock[k] == id + 1 -> drop_byte_of(k) :: else fi;
+#else
+        drop_byte_of(k);
+#endif
+        k++; goto next_dead
+    END
+}

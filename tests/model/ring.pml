@@ -1,0 +1,50 @@
+/* The ring's protocol as csrc/ has it: README.md here says what is modelled. Parameters: words.pml. */
+#include "words.pml"
+#include "checks.pml"
+#include "owner.pml"
+#include "producer.pml"
+#include "end.pml"
+#include "learner.pml"
+
+#if CLOSE
+#define CLOSER_RESTS (!closed || close_done)
+#else
+#define CLOSER_RESTS true
+#endif
+/* Nobody can move, but for dying. */
+#define STUCK (CLOSER_RESTS && (ready_asleep | space_asleep | finished | placeless) == ALL && \
+               ((placeless & ((1 << NL) - 1)) == 0 || (~locked & LEARNER_ENTRIES) == 0) && \
+               ((placeless >> NL) == 0 || (~locked & ((1 << E) - 1 - LEARNER_ENTRIES)) == 0))
+
+/* Starts everybody, then is the clock: when nobody can move and somebody is dead and
+ * not yet reaped, a reap interval passes, and every sleep is over. Nobody dead: the
+ * ring is at rest, and no sleeper may have anything to wake for. */
+init {
+    atomic {
+        kills[0] = KL; kills[1] = KP;
+        x = 0;
+        do :: x < NL -> live = live | (1 << x); lock[x] = x + 1; x++ :: else -> break od;
+        x = 0;
+        do :: x < NP && !LATE -> live = live | (1 << (NLE + x)); lock[NLE + x] = NL + x + 1; x++ :: else -> break od;
+        locked = live;
+        x = 0;
+        do :: x < NL -> run Learner(x); x++ :: else -> break od;
+        x = 0;
+        do :: x < NP -> run Producer(NLE + x); x++ :: else -> break od;
+#if CLOSE
+        run Closer();
+#endif
+        x = 0
+    };
+end: do
+    :: d_step {
+        STUCK && SOMEBODY_DEAD ->
+        timed_out = ready_asleep | space_asleep; ready_asleep = 0; space_asleep = 0
+    }
+#ifdef CYCLES
+    :: d_step { STUCK && !SOMEBODY_DEAD -> at_rest(); skip } -> break
+#else
+    :: d_step { STUCK && !SOMEBODY_DEAD -> at_rest(); skip }
+#endif
+    od
+}
