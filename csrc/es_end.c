@@ -21,6 +21,7 @@
 /* The words of a ring that was scribbled on may never say that nothing is left. They do within
  * the patience on any other: so this long after the last batch nothing is waited for. */
 #define ES_LONGEST_END_NS (3 * ES_PATIENCE_NS)
+#define ES_LEAST_ASKS 8 /* not just once, after staying away for that long */
 
 /* Whether w is the word of a slot in a batch that is being filled, of this lap. */
 static bool filling(es_ring *r, uint64_t q, uint64_t w)
@@ -144,7 +145,8 @@ static bool nothing_left(es_ring *r, bool patient)
         /* SYNC batch-release, batch-take: acquire. */
         uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
         mine = mine || leased_here(r, j, w);
-        others = others || (es_state(w) == ES_LEASED && !leased_here(r, j, w));
+        bool kept = es_state(w) == ES_LEASED || es_state(w) == ES_POISONING;
+        others = others || (kept && !leased_here(r, j, w));
         left = es_state(w) == ES_FILL && !holds_nothing(r, j, es_round(w), tail);
     }
     pthread_mutex_unlock(&r->look_lock);
@@ -161,7 +163,9 @@ static uint64_t nothing_since(es_ring *r, uint64_t now)
     uint64_t since = 0;
     bool first = atomic_compare_exchange_strong_explicit(&r->finish_ns, &since, now, memory_order_relaxed,
                                                          memory_order_relaxed);
-    return first ? now : since;
+    if (first)
+        atomic_store_explicit(&r->finish_asks, 0, memory_order_relaxed);
+    return first || since > now ? now : since; /* another thread may have looked at the clock after us */
 }
 
 /* Since the close, or, should closed_ns be nonsense, since this attachment first asked. */
@@ -205,7 +209,8 @@ int64_t es_finish(es_ring *r, uint32_t flags)
     int64_t rc = finish(r, flags, still_patient(r, since, now));
     if (rc >= 0)
         atomic_store_explicit(&r->finish_ns, 0, memory_order_relaxed);
-    else if (now - since >= ES_LONGEST_END_NS)
+    else if (atomic_fetch_add_explicit(&r->finish_asks, 1, memory_order_relaxed) >= ES_LEAST_ASKS &&
+             now - since >= ES_LONGEST_END_NS)
         rc = ES_ENDED;
     return rc;
 }

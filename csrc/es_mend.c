@@ -6,11 +6,13 @@
  *                still meanwhile. FILL(round) cannot go and come back: rounds only grow.
  *   owners       a FREE entry whose lock byte we hold has no owner, and was swept
  *                before it became free: no word can name it.
- *   tail         is past p only if somebody claimed p, and a slot's lap only grows.
+ *   tail         is past p only if somebody claimed p, and a slot's lap only grows. Lowered
+ *                by mistake it would keep the end of a stream from being seen.
  *   head         is past k only if somebody saw k leased, and rounds only grow.
  *
  * What cannot be told from the truth is left: a claim or a lease that names somebody
- * alive is his until he leaves or dies, and a committed word is a sample.
+ * alive is his until he leaves or dies, a committed word is a sample, and a batch word's
+ * round is taken for what it says.
  *
  * Who writes: learners to whom nothing came for a reap interval. Who dies: each word
  * is mended by one step, and the next learner goes on.
@@ -38,6 +40,12 @@ static bool names_nobody(es_map *m, uint32_t index)
            atomic_load_explicit(&m->owners[index].state, memory_order_acquire) == ES_OWNER_FREE;
 }
 
+/* Anybody may claim, only learners lease and hold. */
+static bool cannot_own(es_map *m, uint32_t index, bool claim)
+{
+    return index >= m->num_owners || (!claim && index >= ES_MAX_LEARNERS);
+}
+
 static uint64_t mend_batch(es_ring *r, uint64_t j)
 {
     es_map *m = &r->map;
@@ -48,7 +56,7 @@ static uint64_t mend_batch(es_ring *r, uint64_t j)
     if (leased && names_nobody(m, es_word_owner(b)))
         return sweep_nobody(r, es_word_owner(b));
     if (es_state(b) <= ES_POISONING && !(es_state(b) == ES_RETIRED && !closed) &&
-        !(leased && es_word_owner(b) >= m->num_owners))
+        !(leased && cannot_own(m, es_word_owner(b), false)))
         return 0;
     uint64_t fresh = es_state(b) == ES_RETIRED ? es_word(round + 1, 0, ES_FILL) : es_word(round, ES_GIVEN_BACK, ES_FILL);
     return atomic_compare_exchange_strong_explicit(&m->batches[j].word, &b, fresh, memory_order_acq_rel,
@@ -71,7 +79,8 @@ static uint64_t mend_slot(es_ring *r, uint64_t q)
     /* SYNC closed: acquire; who sealed the slot saw the ring closed, and so do we. */
     bool sealed = es_state(w) == ES_SEALED && es_lap(w) == es_round(b) + 1 &&
                   atomic_load_explicit(&m->hdr->closed, memory_order_acquire) == 0;
-    if (es_wrong_slot(w, b) == NULL && !sealed && !(owned && es_word_owner(w) >= m->num_owners))
+    bool nobodys = owned && cannot_own(m, es_word_owner(w), es_state(w) == ES_CLAIMED);
+    if (es_wrong_slot(w, b) == NULL && !sealed && !nobodys)
         return 0;
     if (atomic_load_explicit(word, memory_order_acquire) != b)
         return 0;
@@ -93,16 +102,36 @@ static void offer_holes(es_ring *r)
         }
 }
 
+/* The laps of slot q that are claimed for sure. What is wrong with a word here will be mended
+ * when its batch is being filled; until then it must not pull the tail down. */
+static uint64_t claimed_laps(es_map *m, uint64_t q, uint64_t w)
+{
+    /* SYNC batch-release: acquire; after w was loaded, so no older than what w rests on. */
+    uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire), round = es_round(b);
+    if (es_state(b) != ES_FILL || es_lap(w) > round + 1)
+        return round + 1;
+    return es_lap(w) < round ? round : es_lap(w);
+}
+
 static void mend_tail(es_ring *r)
 {
     es_map *m = &r->map;
     uint64_t tail = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed), unclaimed = UINT64_MAX;
+    uint64_t last_lap = (uint64_t)INT64_MAX / m->capacity, word = 0;
     for (uint64_t q = 0; q < m->capacity; q++) {
-        uint64_t lap = es_lap(atomic_load_explicit(&m->slots[q], memory_order_acquire)), p = lap * m->capacity + q;
-        unclaimed = p < unclaimed ? p : unclaimed;
+        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire), lap = claimed_laps(m, q, w);
+        if (lap < last_lap && lap * m->capacity + q < unclaimed) {
+            unclaimed = lap * m->capacity + q;
+            word = w;
+        }
     }
     /* It lags by less than a lap: a claimer brings it up before it claims. */
-    if (tail > unclaimed || unclaimed - tail > m->capacity)
+    if (unclaimed == UINT64_MAX || (tail <= unclaimed && unclaimed - tail <= m->capacity))
+        return;
+    /* The tail is a hint that publishes nothing: we may have seen it past a claim whose word we
+     * do not see yet. A CAS cannot miss it. */
+    if (atomic_compare_exchange_strong_explicit(&m->slots[unclaimed % m->capacity], &word, word, memory_order_acq_rel,
+                                                memory_order_relaxed))
         atomic_compare_exchange_strong_explicit(&m->hdr->tail, &tail, unclaimed, memory_order_relaxed,
                                                 memory_order_relaxed);
 }
@@ -134,10 +163,29 @@ static void forget_scans(es_ring *r)
     pthread_mutex_unlock(&r->look_lock);
 }
 
+/* The owners' table: a state that is not FREE is taken, and all that are taken are below the mark. */
+static void mend_owners(es_ring *r)
+{
+    es_map *m = &r->map;
+    for (uint32_t i = 0; i < m->num_owners; i++) {
+        uint32_t state = atomic_load_explicit(&m->owners[i].state, memory_order_acquire);
+        if (state == ES_OWNER_FREE)
+            continue;
+        if (state != ES_OWNER_LIVE)
+            atomic_compare_exchange_strong_explicit(&m->owners[i].state, &state, ES_OWNER_LIVE, memory_order_acq_rel,
+                                                    memory_order_relaxed);
+        uint32_t high = atomic_load_explicit(&m->hdr->owners_high, memory_order_acquire);
+        if (high <= i) /* never on a sound table: it is raised before an entry becomes LIVE */
+            atomic_compare_exchange_strong_explicit(&m->hdr->owners_high, &high, i + 1, memory_order_acq_rel,
+                                                    memory_order_relaxed);
+    }
+}
+
 int64_t es_mend(es_ring *r)
 {
     es_map *m = &r->map;
     uint64_t n = 0;
+    mend_owners(r);
     for (uint64_t j = 0; j < m->num_batches; j++)
         n += mend_batch(r, j);
     for (uint64_t q = 0; q < m->capacity; q++)

@@ -41,6 +41,7 @@ typedef struct es_ring {
     _Atomic uint64_t last_sweep_ns;
     _Atomic uint64_t last_mend_ns;
     _Atomic uint64_t finish_ns;    /* since when it found nothing on the closed ring, or 0 */
+    _Atomic uint64_t finish_asks;  /* and how often it has asked since */
 
     pthread_mutex_t partial_lock; /* one partial take at a time: HELD names the attachment, not the thread */
     pthread_mutex_t look_lock;    /* guards the rest; never held while sleeping */

@@ -285,12 +285,12 @@ int64_t es_take_wait(es_ring *r, uint32_t flags, uint64_t timeout_ns)
         }
         uint64_t left = timeout_ns - slept;
         int w = es_wait(&hdr->ready_seq, seen, rc == ES_BUSY && left > ES_NAP_NS ? ES_NAP_NS : left);
+        if (w == ES_TIMEOUT || w == -EINTR)
+            mend_if_due(r);
         if (w == -EINTR) {
             rc = -EINTR;
             break;
         }
-        if (w == ES_TIMEOUT)
-            mend_if_due(r);
         /* Once without the flag: the batch that we were woken for is there, and a
          * flag left behind would cost the next committer a wake-up of nobody. */
         rc = look_or_finish(r, flags);

@@ -106,6 +106,50 @@ TEST(ring_goes_on_after_a_batch_word_of_nobody)
     batch_survives(0, 0xffff, 15);
 }
 
+/* Nor may a batch word name a producer as its learner. */
+TEST(ring_goes_on_after_a_lease_of_a_producer)
+{
+    batch_survives(0, ES_MAX_LEARNERS, ES_LEASED); /* the world's own */
+    batch_survives(0, ES_MAX_LEARNERS, ES_POISONING);
+}
+
+/* A word of a leased batch waits for its turn: it does not pull the tail down meanwhile. */
+TEST(leased_batch_with_a_scribbled_word_stops_nobody_else)
+{
+    for (uint64_t q = 0; q < B; q++) {
+        es_fix *f = fix_new(B, K, 0);
+        es_ring *p = fix_producer(f), *l = fix_learner(f);
+        uint64_t round;
+        for (uint64_t i = 0; i < B; i++)
+            CHECK_EQ(fix_send(p, i), ES_OK);
+        REQUIRE_EQ(fix_take(l, 0, &round), 0);
+        fix_slot(l, q, 0, 0, ES_FREE);
+        es_mend(l);
+        CHECK_EQ(fix_tail(l), B);
+        for (uint64_t i = B; i < C; i++)
+            CHECK_EQ(fix_send(p, i), ES_OK);
+        CHECK_EQ(fix_take_k(l, 0), 1);
+        fix_free(f);
+    }
+}
+
+/* Whatever is written over the owners' states and their mark, a death is noticed. */
+TEST(the_dead_are_found_in_a_scribbled_table)
+{
+    for (uint32_t state = ES_OWNER_LIVE; state <= ES_OWNER_LIVE + 1; state++) {
+        es_fix *f = fix_new(B, K, 0);
+        es_ring *p = fix_producer(f), *l = fix_learner(f);
+        CHECK(fix_reserve(p, 0) >= 0);
+        atomic_store(&l->map.owners[p->me].state, state);
+        atomic_store(&l->map.hdr->owners_high, 1);
+        fix_die(f, p);
+        es_mend(l);
+        CHECK_EQ(fix_sweep(l), 1);
+        CHECK_EQ(fix_slot_word(l, 0), es_word(1, 0, ES_REOPEN));
+        fix_free(f);
+    }
+}
+
 /* A tail that is anywhere at all. */
 TEST(ring_goes_on_after_any_tail)
 {

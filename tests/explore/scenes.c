@@ -81,6 +81,11 @@ static void takes_two(void)
     xp_take(0, XP_LONG);
 }
 
+static void looks_once(void)
+{
+    xp_take(0, XP_NOW);
+}
+
 static void looks_twice(void)
 {
     xp_take(0, XP_NOW);
@@ -127,6 +132,19 @@ static void sweeps_and_takes(void)
 static void closes(void)
 {
     es_close_stream(xp_theatre.of[xp_me()]);
+}
+
+static void closes_and_takes(void)
+{
+    closes();
+    takes_to_the_end();
+}
+
+static void asks_for_the_end(void)
+{
+    es_snapshot snap;
+    if (es_take(xp_theatre.of[xp_me()], 0, XP_NOW, &snap) == ES_ENDED)
+        xp_violation("the end, and a claim is open");
 }
 
 static void mends(void)
@@ -185,11 +203,30 @@ SETTING(ppn_one, 1, 0, 0, P, P, N, L)
 SETTING(psl, 0, 0, 0, P, S, L, 0)
 SETTING(psl_full, 2, 0, 0, P, S, L, 0)
 SETTING(lsp_two, 2, 0, 0, L, S, P, 0)
+SETTING(plll, 1, 0, 0, P, L, L, L)
 SETTING(lsp, 0, 0, 0, L, S, P, 0)
 SETTING(pll, 0, 0, 0, P, L, L, 0)
 SETTING(pplp, 0, 0, 0, P, P, L, P)
 SETTING(pplp_full, 2, 0, 0, P, P, L, P)
 SETTING(pnpl_one, 1, 0, 0, P, N, P, L)
+
+/* A batch that its learner overwrites as it releases it. */
+static void pll_poisoning(void)
+{
+    cast(P, L, L, 0);
+    xp_fill(1);
+    xp_theatre.of[2]->poison = true;
+}
+
+/* Closed, with a claim open. */
+static void ls_closed(void)
+{
+    int64_t pos;
+    cast(L, S, 0, 0);
+    if (es_reserve(xp_theatre.producer, XP_NOW, &pos) != ES_OK)
+        xp_die("the ring is too small for the scene");
+    es_close_stream(xp_theatre.producer);
+}
 
 /* --- scenes --------------------------------------------------------------------------- */
 
@@ -218,11 +255,16 @@ const xp_scene xp_scenes[] = {
     {"a close while two send", 2, 2, 0, pplp, {sends_one, sends_one, takes_to_the_end, closes}, .mortal = 3},
     {"a close of a full ring", 2, 1, 0, pplp_full, {sends_one, tries_to_send, takes_to_the_end, closes}, .mortal = 1},
     {"a close with two learners", 1, 2, 0, pll_one, {closes, takes_to_the_end, takes_to_the_end}, .mortal = 2},
+    {"a close while a batch is poisoned", 1, 1, 0, pll_poisoning, {tries_to_send, looks_once, closes_and_takes},
+     .mortal = 2},
+    {"two threads ask for the end", 1, 2, 0, ls_closed, {asks_for_the_end, asks_for_the_end}, .together = 2,
+     .private_words = true},
     {"a partial batch", 2, 2, 0, pll_one, {sends_one, takes_some, looks_twice}, .mortal = 2},
     {"two take partially", 2, 2, 0, pll_three, {sends_one, takes_some, takes_some}, .mortal = 2},
     {"a partial batch, and an abort", 2, 1, 0, ppl, {aborts, sends_one, takes_some}, .mortal = 4},
     {"mending what is sound", 2, 2, 0, ppl_one, {sends_two, aborts, mends}, .mortal = 1},
     {"mending beside learners", 1, 2, 0, pll_two, {sends_two, takes_two, mends}, .mortal = 2},
+    {"mending beside a close", 1, 2, 0, plll, {closes, takes_to_the_end, takes_to_the_end, mends}, .mortal = 2},
     {"mending beside a partial batch", 2, 1, 0, pll_one, {sends_one, takes_some, mends}, .mortal = 2},
     {"two threads of a producer", 2, 1, 0, psl, {sends_one, sends_one, takes_one}, .together = 2, .private_words = true},
     {"leaving under another thread", 2, 1, 0, psl_full, {sends_one, leaves, takes_one}, .together = 2, .private_words = true},

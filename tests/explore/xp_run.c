@@ -56,6 +56,7 @@ xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget)
     xp.scene = scene;
     xp.budget = budget;
     xp_forget_path();
+    xp.now_ns = 1000;
     xp_stage_set(scene);
     while (out.executions < budget->executions) {
         if (xp_at_random())

@@ -3,7 +3,7 @@
  *   program [-seconds=S] [-runs=N] [-seed=S] [file ...]     inputs drawn at random, or the files' (.hex: as text)
  *   program -seeds=DIR                                      writes the first inputs of a corpus
  *
- * An input that fails is left in ./failed-input.hex and named.
+ * A drawn input that fails is left in ./failed-input.hex.
  */
 #define _GNU_SOURCE
 #include "fuzz.h"
@@ -23,6 +23,7 @@
 static uint64_t random_state;
 static uint8_t input[MAX_INPUT];
 static size_t input_size;
+static const char *input_file; /* NULL: it was drawn */
 
 static struct kept {
     uint8_t *data;
@@ -100,7 +101,10 @@ static void on_failure(int number)
     /* Not a safe place for stdio; the program is lost already, and the input is worth the try. */
     signal(number, SIG_DFL);
     fprintf(stderr, number == SIGALRM ? "hangs\n" : "failed\n");
-    write_failed();
+    if (input_file != NULL)
+        fprintf(stderr, "the input is %s\n", input_file);
+    else
+        write_failed();
     raise(number == SIGALRM ? SIGABRT : number);
 }
 
@@ -121,6 +125,7 @@ static bool run_file(const char *path)
     if (file == NULL)
         return false;
     size_t length = strlen(path);
+    input_file = path;
     input_size = 0;
     if (length > 4 && strcmp(path + length - 4, ".hex") == 0) {
         unsigned byte;
