@@ -218,7 +218,7 @@ TEST(killed_producers_lose_nothing_in_fifo_order)
 {
     const uint64_t g[][2] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {3, 2}, {8, 4}};
     for (int i = 0; i < 6; i++)
-        kill_producers(g[i][0], g[i][1], 0, (uint32_t)es_test_scaled(900));
+        kill_producers(g[i][0], g[i][1], 0, (uint32_t)es_test_scaled(300));
 }
 
 /* The same where batches may overtake. */
@@ -226,7 +226,7 @@ TEST(killed_producers_lose_nothing_in_ready_order)
 {
     const uint64_t g[][2] = {{2, 2}, {3, 2}, {8, 4}};
     for (int i = 0; i < 3; i++)
-        kill_producers(g[i][0], g[i][1], ES_FLAG_READY_ORDER, (uint32_t)es_test_scaled(900));
+        kill_producers(g[i][0], g[i][1], ES_FLAG_READY_ORDER, (uint32_t)es_test_scaled(300));
 }
 
 static void learning(world *w, es_ring *r, uint32_t life)
