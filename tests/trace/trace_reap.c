@@ -198,12 +198,14 @@ KILL_EVERYWHERE(reap_nobody_who_is_being_reaped, .batch_size = 2, .num_batches =
                 .before = look_at_it_too, .check = reap_it_after, .act = sweep, .outcomes = REAPED,
                 .through = "es_owner_next_dead byte_lock");
 
-/* Words that nobody writes who keeps to the protocol: of entry 66, which is nobody's, and of no state. */
+/* Words that nobody writes who keeps to the protocol: of entry 66, which is nobody's, of one that there is not, and
+ * of no state. */
 static void scribble(es_world *w)
 {
     es_map *m = &w->l->map;
     world_send_n(w, 1);
     atomic_store(&m->slots[1], es_word(1, 66, ES_CLAIMED));
+    atomic_store(&m->slots[2], es_word(1, 0xffff, ES_CLAIMED));
     atomic_store(&m->slots[3], es_word(9, 0, ES_COMMITTED));
     atomic_store(&m->batches[1].word, es_word(0, 0, 9));
     atomic_store(&m->batches[2].word, es_word(0, 66, ES_LEASED));
@@ -226,4 +228,5 @@ static int64_t mend(es_world *w)
 /* Menders die, too. */
 KILL_EVERYWHERE(mend_a_scribbled_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = scribble,
                 .check = mend_the_rest, .act = mend, .want = 1, .outcomes = REAPED,
-                .through = "es_mend mend_batch mend_slot mend_tail mend_head offer_holes forget_scans sweep_nobody");
+                .through = "es_mend mend_batch mend_slot mend_tail mend_head mend_owners offer_holes forget_scans "
+                           "sweep_nobody");

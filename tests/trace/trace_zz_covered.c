@@ -13,6 +13,7 @@ static const es_excuse excused[] = {
     {"in_parent", "as before_fork"},
     {"in_child", "as before_fork"},
     {"watch_forks", "as before_fork; once a process, before the first scenario"},
+    {"es_shape", "reads this process's own map, nothing of the segment"},
     {NULL, NULL},
 };
 
