@@ -86,6 +86,7 @@ int64_t es_attach(es_ring *r, const es_identity *id)
         r->me = (uint32_t)index;
         r->role = id->role;
         atomic_store_explicit(&r->last_sweep_ns, es_now_ns(), memory_order_relaxed);
+        atomic_store_explicit(&r->last_mend_ns, es_now_ns(), memory_order_relaxed);
         /* SYNC attached: release; me and role are visible to whoever enters. */
         atomic_store_explicit(&r->detached, 0, memory_order_release);
     }

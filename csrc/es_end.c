@@ -31,7 +31,8 @@ static bool filling(es_ring *r, uint64_t q, uint64_t w)
     return es_state(b) == ES_FILL && es_lap(w) == es_round(b) + 1;
 }
 
-/* Turns slot words of one state (ES_HELD: ours, unless to seal them) in batches being filled into another: how many. */
+/* Turns slot words of one state (ES_HELD: ours, unless to seal them) in batches being
+ * filled into another: how many. */
 static uint64_t turn_words(es_ring *r, uint32_t from, uint32_t owner, uint32_t to)
 {
     es_map *m = &r->map;
@@ -39,7 +40,8 @@ static uint64_t turn_words(es_ring *r, uint32_t from, uint32_t owner, uint32_t t
     for (uint64_t q = 0; q < m->capacity; q++) {
         /* SYNC slot-claim, slot-commit: acquire; what led to the word is visible to whoever gets it from us. */
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
-        if (es_state(w) == from && (from != ES_HELD || to == ES_SEALED || es_word_owner(w) == r->me) && filling(r, q, w))
+        bool ours = from != ES_HELD || to == ES_SEALED || es_word_owner(w) == r->me;
+        if (es_state(w) == from && ours && filling(r, q, w))
             /* SYNC slot-claim, slot-reopen: acq_rel; a producer's claim of the hole, or its
              * commit, wins or loses here; what was held becomes a hole. */
             n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_lap(w), owner, to),
@@ -55,7 +57,8 @@ static uint64_t most_steps(const es_map *m)
     return 2 * m->capacity + ES_TRIES;
 }
 
-/* Turns free positions into {owner, state} as a claim would take them, up to limit or until the ring is full: how many. */
+/* Turns free positions into {owner, state} as a claim would take them, up to limit or
+ * until the ring is full: how many. */
 static uint64_t turn_positions(es_ring *r, uint64_t limit, uint32_t owner, uint32_t state)
 {
     es_map *m = &r->map;

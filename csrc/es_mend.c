@@ -14,7 +14,7 @@
  * alive is his until he leaves or dies, a committed word is a sample, and a batch word's
  * round is taken for what it says.
  *
- * Who writes: learners to whom nothing came for a reap interval. Who dies: each word
+ * Who writes: learners whose wait ended without a wake-up, once a reap interval. Who dies: each word
  * is mended by one step, and the next learner goes on.
  */
 #include "es_ring.h"
@@ -58,7 +58,8 @@ static uint64_t mend_batch(es_ring *r, uint64_t j)
     if (es_state(b) <= ES_POISONING && !(es_state(b) == ES_RETIRED && !closed) &&
         !(leased && cannot_own(m, es_word_owner(b), false)))
         return 0;
-    uint64_t fresh = es_state(b) == ES_RETIRED ? es_word(round + 1, 0, ES_FILL) : es_word(round, ES_GIVEN_BACK, ES_FILL);
+    bool done = es_state(b) == ES_RETIRED;
+    uint64_t fresh = done ? es_word(round + 1, 0, ES_FILL) : es_word(round, ES_GIVEN_BACK, ES_FILL);
     return atomic_compare_exchange_strong_explicit(&m->batches[j].word, &b, fresh, memory_order_acq_rel,
                                                    memory_order_relaxed);
 }

@@ -130,7 +130,7 @@ int64_t es_return_leases(es_ring *r, uint32_t index);
 int64_t es_reopen_claims(es_ring *r, uint32_t index);
 
 /* Rewrites words that nobody can have written who keeps to the protocol, so that the
- * ring goes on: how many. Called by a learner to whom nothing came for a while. */
+ * ring goes on: how many. Called by learners whose wait ended without a wake-up. */
 int64_t es_mend(es_ring *r);
 /* NULL, or why slot word w cannot be next to batch word b, both read while b stood still. */
 const char *es_wrong_slot(uint64_t w, uint64_t b);

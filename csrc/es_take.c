@@ -6,7 +6,8 @@
  * Who dies, and what then:
  *   before the take's CAS       nothing happened
  *   holding a lease             the reaper turns it back into FILL: delivered again
- *   in release, before the store  the same
+ *   in release, before the store  the same; unless it had begun to overwrite the samples
+ *                               (POISONING): then the reaper ends the release
  *   after the store, before the wake  the space is free; a parked producer notices at
  *                               its next try, at most one reap interval away, or
  *                               when somebody reaps us

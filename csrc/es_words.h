@@ -24,6 +24,8 @@
  *   LEASED --(its learner, to overwrite the samples first)--> POISONING --(its learner, or
  *            reap)--> as by release: what is half overwritten is not delivered again
  *
+ * es_mend.c alone writes otherwise, over what nobody can have written who keeps to this.
+ *
  * A slot's lap is round + 1, so that zero-filled memory is a valid empty ring.
  */
 #ifndef ES_WORDS_H

@@ -219,11 +219,28 @@ TEST(waiting_learner_mends)
     es_snapshot snap;
     fix_slot(w.l, 0, 9, 0, 9);
     CHECK_EQ(fix_send(w.p, 1), ES_OK);
-    uint64_t interval = w.f->geo.reap_interval_ns;
-    CHECK_EQ(es_take(w.l, 0, interval, &snap), ES_TIMEOUT);
+    uint64_t interval = w.l->map.reap_interval_ns = 600 * UINT64_C(1000000000);
+    CHECK_EQ(es_take(w.l, 0, 1, &snap), ES_TIMEOUT); /* not that soon after it came */
+    CHECK_EQ(fix_slot_word(w.l, 0), es_word(9, 0, 9));
+    atomic_store(&w.l->last_mend_ns, es_now_ns() - interval);
+    CHECK_EQ(es_take(w.l, 0, 1, &snap), ES_TIMEOUT);
     CHECK_EQ(fix_slot_word(w.l, 0), es_word(1, 0, ES_REOPEN));
     CHECK_EQ(fix_send(w.p, 2), ES_OK); /* into the hole */
     CHECK_EQ(fix_take_k(w.l, 0), 0);
+    fix_free(w.f);
+}
+
+/* What was mended is told: sleepers are woken, and the commits of these laps wake learners. */
+TEST(mend_wakes_everybody)
+{
+    world w = world_at(2, 0, 0);
+    es_header *h = w.l->map.hdr;
+    uint32_t ready = h->ready_seq, space = h->space_seq, reopen = h->reopen_seq, returned = h->returned_seq;
+    fix_slot(w.l, 0, 9, 0, 9);
+    CHECK_EQ(es_mend(w.l), 1);
+    CHECK(h->ready_seq != ready && h->space_seq != space && h->reopen_seq != reopen && h->returned_seq != returned);
+    for (uint64_t j = 0; j < K; j++)
+        CHECK(fix_count(w.l, j) >= ES_COUNT_ALARM);
     fix_free(w.f);
 }
 

@@ -115,7 +115,6 @@ void xp_violation(const char *what);
 void xp_yield(void);
 /* Which thread this is; 0: the stage itself. */
 int xp_me(void);
-bool xp_killed_any(void);
 
 /* --- xp_stage.c: the ring that a scene plays on ------------------------------ */
 

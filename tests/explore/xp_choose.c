@@ -48,11 +48,6 @@ int xp_me(void)
     return xp.running;
 }
 
-bool xp_killed_any(void)
-{
-    return xp.killed;
-}
-
 /* --- choosing ------------------------------------------------------------------- */
 
 bool xp_at_random(void)

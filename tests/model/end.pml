@@ -28,7 +28,7 @@ inline turn_words(from) {
     do
     :: STEP
         if
-        :: STATE(S[i]) == from && FILLING(i) -> S[i] = W(LAP(S[i]), 0, SEALED)
+        :: STATE(S[i]) == from && FILLING(i) -> S[i] = W(LAP(S[i]), 0, SEALED); sealed = 1
         :: else
         fi;
         i++;
@@ -74,7 +74,7 @@ turn_positions:
     END;
     STEP /* CAS S */
         if
-        :: S[pos % C] == w -> S[pos % C] = W(pos / C + 1, 0, SEALED); w = 0
+        :: S[pos % C] == w -> S[pos % C] = W(pos / C + 1, 0, SEALED); w = 0; sealed = 1
         :: else -> w = 0; pos = 0; goto turn_positions
         fi
     END;
@@ -91,16 +91,23 @@ alarm: /* alarm_counts() */
 #endif
     claims_open();
     STEP /* the clock */
-        returned_unseen = returned_unseen | BIT; fin = 1;
         if
         :: open && late -> goto evict
-        :: else -> goto look
+        :: else -> goto tell
         fi
     END;
 evict:
     turn_words(CLAIMED);
     claims_open();
-    atomic { goto look };
+tell: /* es_wake_learners() */
+#ifndef M_seal_wakes_nobody
+    STEP if :: !sealed || !learner_sleeps -> goto told :: else fi END;
+    STEP if :: !learner_sleeps -> goto told :: else -> learner_sleeps = 0 fi END;
+    STEP bump_ready END;
+    STEP wake_all(ready_asleep) END;
+#endif
+told:
+    atomic { sealed = 0; returned_unseen = returned_unseen | BIT; fin = 1; goto look };
 
 nothing_left: /* pos: the tail; j: batches, i: slots */
     STEP pos = tail END;

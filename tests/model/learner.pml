@@ -32,7 +32,7 @@ inline came_to_nothing() {
 /* The look came to nothing: look_or_finish() and es_finish() go on. */
 inline to_empty() {
     look_ends();
-    k = 0; pos = 0; j = 0; w = 0; best = 0;
+    k = 0; pos = 0; j = 0; w = 0; best = 0; best_word = 0;
 #if CLOSE
     if
     :: shut && fin == 0 -> goto finish
@@ -60,24 +60,26 @@ inline to_empty() {
 inline look_on() {
     if
     :: ANY_ORDER && !everywhere && k < K - 1 -> k++; w = 0; goto look_from_head
-    :: ANY_ORDER && everywhere -> pos = best + 1; best = NONE; j = 0; w = 0; goto look_everywhere
+    :: ANY_ORDER && everywhere -> goto everywhere_next
     :: else -> to_empty()
     fi
 }
 
-#if CLOSE
-/* The gaps are counted here, not while scanning: SEALED stays so. */
+/* All slots are COMMITTED or SEALED. The gaps are counted here, not while scanning: SEALED stays so. */
 inline scanned() {
+#if CLOSE
     d_step {
         x = 0; y = 0;
         do :: x < B -> if :: GAP(j * B + x) -> y++ :: else fi; x++ :: else -> break od;
         skip
     };
-    if :: y == 0 || (fin == 2 && y < B) -> goto lease :: else -> look_on() fi
-}
-#else
-#define scanned() goto lease
+    if :: y > 0 && (fin != 2 || y == B) -> look_on() :: else fi;
 #endif
+    if
+    :: ANY_ORDER && everywhere -> best = ROUND(w) * K + j; best_word = w; goto everywhere_next
+    :: else -> goto lease
+    fi
+}
 
 /* scan(): goes on where the last scan of this lap stopped. */
 inline to_takeable() {
@@ -150,10 +152,12 @@ look_everywhere:
     STEP /* load BW[j] */
         if :: STATE(BW[j]) == FILL && OWNER(BW[j]) != 0 -> given_back = 1 :: else fi;
         if
-        :: STATE(BW[j]) == FILL && ROUND(BW[j]) * K + j >= pos && ROUND(BW[j]) * K + j < best ->
+        :: STATE(BW[j]) == FILL && ROUND(BW[j]) * K + j < best && ANY_ORDER -> w = BW[j]; to_takeable()
+        :: STATE(BW[j]) == FILL && ROUND(BW[j]) * K + j < best && !ANY_ORDER ->
             best = ROUND(BW[j]) * K + j; w = BW[j]
         :: else
         fi;
+        if :: ANY_ORDER -> goto everywhere_next :: else fi;
         j++;
         if
         :: j < K -> goto look_everywhere
@@ -161,6 +165,15 @@ look_everywhere:
         :: j == K && best != NONE -> j = best % K; to_takeable()
         fi
     END;
+everywhere_next: /* in any order, each batch is scanned as it is met */
+    atomic {
+        j++;
+        if
+        :: j < K -> w = 0; goto look_everywhere
+        :: j == K && best == NONE -> to_empty()
+        :: j == K && best != NONE -> j = best % K; w = best_word; goto lease
+        fi
+    };
 
 takeable:
 #ifdef M_counter_trusted
@@ -178,7 +191,7 @@ takeable:
 
 lease: /* es_lease() */
     STEP /* CAS BW[j] */
-        k = 0; pos = 0; best = 0;
+        k = 0; pos = 0; best = 0; best_word = 0;
         if
 #ifdef M_lease_by_store
         :: true ->

@@ -161,8 +161,8 @@ hidden byte x, y, z, seen, whole, failed;
 
 /* The same in every process, so that every step can forget them. */
 #if CLOSE
-#define CLOSING bit shut, open; byte fin
-#define FORGET_CLOSING shut = 0; open = 0; fin = 0;
+#define CLOSING bit shut, open, sealed; byte fin
+#define FORGET_CLOSING shut = 0; open = 0; sealed = 0; fin = 0;
 #else
 #define CLOSING skip
 #define FORGET_CLOSING
