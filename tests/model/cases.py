@@ -76,7 +76,7 @@ CONFIGURATIONS = [
 MUTANTS = [
     _mutant("cursor_first", "B=2 K=1 M=1 KP=1", {5, 7, 8}, "claim moves the tail before the slot has an owner"),
     _mutant("death_by_timeout", "B=1 K=1 EARLY=1", {6}, "whoever was slow is reaped, lock byte or not"),
-    _mutant("death_unasserted", "B=1 K=1 EARLY=1", {1, 2, 3}, "the same, with nothing said about owners' entries"),
+    _mutant("death_unasserted", "B=1 K=1 EARLY=1", {1, 2, 3, 4}, "the same, with nothing said about owners' entries"),
     _mutant("bump_if_found", "B=1 K=1 M=1 KP=1 KL=1", {8}, "a reap that finds nothing to re-open leaves reopen_seq"),
     _mutant("free_first", "B=1 K=1 M=1 KP=1 KL=1", {4}, "reap frees the entry before it sweeps"),
     _mutant("free_before_reopen_seq", "B=1 K=1 M=1 KP=2 RESTART=1", {8}, "entry freed before reopen_seq changes"),
