@@ -63,7 +63,7 @@ CONFIGURATIONS = [
     _holds("closed-11", "B=1 K=1 M=1 CLOSE", "the ring closes at any moment"),
     _holds("closed-21", "NP=1 B=2 K=1 M=3 CLOSE", "the ring closes at any moment", quick=True),
     _holds("closed-21-kills", "NP=1 B=2 K=1 KP=1 KL=1 CLOSE", "closes; one of each killed"),
-    _holds("closed-learners", "NP=1 B=2 K=1 M=1 NL=2 CLOSE", "closes; two learners"),
+    _holds("closed-learners", "NP=1 B=1 K=1 M=1 NL=2 CLOSE", "closes; two learners"),
     _holds("cycles-11-one", "B=1 K=1 M=1 CYCLES", "no endless run", "cycles", quick=True),
     _holds("cycles-11", "B=1 K=1 CYCLES", "no endless run", "cycles"),
     _holds("cycles-21", "B=2 K=1 KP=1 CYCLES", "no endless run, a producer killed", "cycles"),
@@ -103,6 +103,5 @@ MUTANTS = [
     _mutant("head_lowered", "B=1 K=2 M=1 NL=2 BACK=1", {8}, "giving back lowers head; no returned_seq"),
     _mutant("no_returned_seq", "B=1 K=2 M=1 NL=2 KL=1", {8}, "reap does not change returned_seq"),
     _mutant("plain_store", "B=1 K=1 M=1 CLOSE", {2, 3}, "commit by plain store, on a ring that closed and evicted"),
-    _mutant("seal_wakes_nobody", "NP=1 B=2 K=1 M=1 NL=2 CLOSE", {8}, "a learner that seals tells no other learner"),
     _mutant("lease_by_store", "B=1 K=2 M=1 NL=2", {2}, "a batch is leased without a CAS"),
 ]

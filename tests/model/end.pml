@@ -100,12 +100,10 @@ evict:
     turn_words(CLAIMED);
     claims_open();
 tell: /* es_wake_learners() */
-#ifndef M_seal_wakes_nobody
     STEP if :: !sealed || !learner_sleeps -> goto told :: else fi END;
     STEP if :: !learner_sleeps -> goto told :: else -> learner_sleeps = 0 fi END;
     STEP bump_ready END;
     STEP wake_all(ready_asleep) END;
-#endif
 told:
     atomic { sealed = 0; returned_unseen = returned_unseen | BIT; fin = 1; goto look };
 
