@@ -49,8 +49,8 @@ os.register_at_fork(after_in_child=pid_namespace.cache_clear)
 def _start_time(pid: int) -> float:
     """When a process started, in seconds since the system did; 0.0 when there is none.
 
-    Whoever asks gets the same number, whatever becomes of the clock: of two
-    processes that had the same PID one after the other, no two agree in it.
+    Whoever asks gets the same number, whatever becomes of the clock. Two processes that had the same
+    PID one after the other agree in it only if they started within one tick (0.01 s).
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:

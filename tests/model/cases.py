@@ -50,6 +50,9 @@ CONFIGURATIONS = [
     _holds(
         "replaced", "B=1 K=1 M=1 KP=2 RESTART=1", "a new producer reaps the old one to get its index, or dies at it"
     ),
+    _holds(
+        "reuse", "NP=1 B=2 K=1 KL=2 SPARE_L=0", "a new learner has to reap the old one to get its index", quick=True
+    ),
     _holds("late", "B=2 K=1 M=1 KP=1 LATE", "producers attach to a live ring; one is killed"),
     _holds("abort-11", "B=1 K=1 ABORTS=2", "claims aborted"),
     _holds("abort-21", "B=2 K=1 KP=1 ABORTS=1", "a claim aborted, a producer killed"),
@@ -61,6 +64,7 @@ CONFIGURATIONS = [
     _holds("learners-12-back", "NP=1 B=1 K=2 M=1 NL=2 BACK=1", "two learners, a take undone", quick=True),
     _holds("learners-11-back", "NP=1 B=1 K=1 NL=2 BACK=1", "the same over two laps"),
     _holds("closed-11", "B=1 K=1 M=1 CLOSE", "the ring closes at any moment"),
+    _holds("closed-abort", "NP=1 B=1 K=1 ABORTS=1 CLOSE", "closes; a claim aborted, perhaps after its eviction"),
     _holds("closed-21", "NP=1 B=2 K=1 M=3 CLOSE", "the ring closes at any moment", quick=True),
     _holds("closed-21-kills", "NP=1 B=2 K=1 KP=1 KL=1 CLOSE", "closes; one of each killed"),
     _holds("closed-learners", "NP=1 B=1 K=1 M=1 NL=2 CLOSE", "closes; two learners"),
