@@ -107,5 +107,12 @@ MUTANTS = [
     _mutant("head_lowered", "B=1 K=2 M=1 NL=2 BACK=1", {8}, "giving back lowers head; no returned_seq"),
     _mutant("no_returned_seq", "B=1 K=2 M=1 NL=2 KL=1", {8}, "reap does not change returned_seq"),
     _mutant("plain_store", "B=1 K=1 M=1 CLOSE", {2, 3}, "commit by plain store, on a ring that closed and evicted"),
+    _mutant(
+        "returned_early",
+        "NP=1 B=1 K=2 M=1 NL=2 KL=1 KP=1 RESTART=1 NO_HEIR",
+        {8},
+        "returned_seq changes before the words; a producer reaps",
+    ),
+    _mutant("closed_opens_space", "B=2 K=1 CLOSE", {1, 2, 3, 6}, "release opens a lap of a closed ring"),
     _mutant("lease_by_store", "B=1 K=2 M=1 NL=2", {2}, "a batch is leased without a CAS"),
 ]

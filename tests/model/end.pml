@@ -84,11 +84,9 @@ turned:
         pos = 0; goto turn_positions
     END;
 alarm: /* alarm_counts() */
-#ifndef M_alarm_once
     do
     :: STEP count[i] = B + 1; i++; if :: i == K -> i = 0; break :: else fi END
     od;
-#endif
     claims_open();
     STEP /* the clock */
         if

@@ -7,11 +7,7 @@
 inline look_ends() {
     if
     :: everywhere ->
-#ifdef M_mark_overlooked
-        if :: !(returned_moved & BIT) -> returned_unseen = returned_unseen & ~BIT :: else fi;
-#else
         if :: !(returned_moved & BIT) && !given_back -> returned_unseen = returned_unseen & ~BIT :: else fi;
-#endif
         returned_moved = returned_moved | BIT; everywhere = 0; given_back = 0
     :: else
     fi
@@ -349,7 +345,11 @@ sweep_now:
 swept:
     if :: me == NONE -> goto dead :: else -> goto look_or_finish fi;
 
-dead: /* a new learner: registers, reaps the dead, and looks everywhere first */
+dead:
+#if NO_HEIR
+    atomic { finished = finished | BIT; false };
+#endif
+    /* a new learner: registers, reaps the dead, and looks everywhere first */
     es_owner_register();
     goto sweep_now;
 no_place:

@@ -104,11 +104,7 @@ give_back_leases:
         if
         :: STATE(BW[i]) == LEASED && OWNER(BW[i]) == k ->
             check_evict(lessee[i]);
-#ifdef M_no_mark
-            BW[i] = W(ROUND(BW[i]), 0, FILL)
-#else
             BW[i] = W(ROUND(BW[i]), GIVEN_BACK, FILL)
-#endif
         :: else
         fi;
         i++;

@@ -47,7 +47,10 @@
 #define SPARE_P 0
 #endif
 #ifndef RESTART
-#define RESTART 0 /* killed producers that are replaced; killed learners always are */
+#define RESTART 0 /* killed producers that are replaced; killed learners are but for NO_HEIR */
+#endif
+#ifndef NO_HEIR
+#define NO_HEIR 0
 #endif
 #ifndef LATE
 #define LATE 0 /* producers are not registered at the start */
