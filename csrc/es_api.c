@@ -116,7 +116,8 @@ int es_detach(es_ring *r)
     }
     release_all(r);
     es_leave_claims(r);
-    es_owner_free(&r->map, r->locks, r->me);
+    es_owner_free(&r->map, r->me);
+    es_locks_drop(r->locks, r->me);
     return ES_OK;
 }
 

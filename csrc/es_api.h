@@ -79,7 +79,12 @@ int es_learner_alive(es_ring *r);
 
 /* Leases a batch: its physical index and *snap, or ES_EMPTY, ES_TIMEOUT,
  * ES_ENDED, -EINTR, or an error. flags: es_take_flag. snap->length is less than the
- * batch size for a short batch, whose samples es_committed_mask() tells. */
+ * batch size for a short batch, whose samples es_committed_mask() tells.
+ *
+ * ES_ENDED is said a second after the close whatever others have leased, for the
+ * living may keep that for ever. What the dead had leased comes back, though. So it
+ * is over when a sweep after it found nobody dead and was not ES_UNSURE, and
+ * the next es_take() says ES_ENDED once more. */
 int64_t es_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot *snap);
 int es_release_batch(es_ring *r, uint64_t batch, uint64_t round);
 /* Undoes the take: the batch is delivered again, here or to another learner. */
@@ -91,10 +96,12 @@ int es_reset_histograms(es_ring *r);
 /* --- the dead, and looking on ---------------------------------------------- */
 
 /* The next owner at or above from that is dead by its lock byte, which is now
- * held, as id->index says: finish with es_settle(). ES_EMPTY ends the sweep. */
+ * seized, as id->index says: finish with es_settle(). A sweep starts from 0, and ES_EMPTY
+ * ends it: then every learner that was LIVE was alive; or ES_UNSURE: all but one that
+ * somebody else is looking after. */
 int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id);
 /* Reaps the owner that es_next_dead() found, and returns the slots re-opened, or
- * lets go of its byte. ES_EMPTY when that was done already. */
+ * yields its byte. ES_EMPTY when that was done already. */
 int64_t es_settle(es_ring *r, es_identity *dead, int reap);
 /* Registered owners, dead ones not yet reaped included, from index from on, one a
  * call: the index, or ES_EMPTY. */

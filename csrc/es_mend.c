@@ -4,7 +4,7 @@
  * On a ring that nobody scribbles on, nothing here ever writes a word that matters:
  *   slot words   es_wrong_slot() names what cannot be beside a batch word that stood
  *                still meanwhile. FILL(round) cannot go and come back: rounds only grow.
- *   owners       a FREE entry whose lock byte we hold has no owner, and was swept
+ *   owners       a FREE entry whose lock byte we seized has no owner, and was swept
  *                before it became free: no word can name it.
  *   tail         is past p only if somebody claimed p, and a slot's lap only grows. Lowered
  *                by mistake it would keep the end of a stream from being seen.
@@ -24,12 +24,12 @@ static uint64_t sweep_nobody(es_ring *r, uint32_t index)
 {
     es_map *m = &r->map;
     uint64_t n = 0;
-    if (es_locks_try(r->locks, index) != ES_OK)
+    if (es_locks_seize(r->locks, index) != ES_OK)
         return 0;
     /* SYNC owner-free: acquire; under the byte, so it stays so. */
     if (atomic_load_explicit(&m->owners[index].state, memory_order_acquire) == ES_OWNER_FREE)
         n = (uint64_t)(es_return_leases(r, index) + es_reopen_claims(r, index));
-    es_locks_drop(r->locks, index);
+    es_locks_yield(r->locks, index);
     return n;
 }
 

@@ -55,7 +55,7 @@ es_locks *es_locks_new(int fd, uint32_t count)
     if (fd >= 0)
         fstat(fd, &status);
     *locks = (es_locks){.fd = fd, .device = status.st_dev, .inode = status.st_ino, .count = count};
-    locks->held = calloc(count, sizeof *locks->held);
+    locks->held = calloc(count + ES_MAX_LEARNERS, sizeof *locks->held);
     if (locks->held == NULL) {
         free(locks);
         return NULL;
@@ -89,6 +89,11 @@ void es_locks_free(es_locks *locks)
     free(locks);
 }
 
+/* The second byte of learner i in the file, past those of all owners and the creator's,
+ * and in locks->held. */
+#define SECOND_BYTE(i) (ES_MAX_LEARNERS + ES_MAX_PRODUCERS + 1 + (i))
+#define SECOND(locks, i) ((locks)->count + (i))
+
 /* length 0: to the end of the file, wherever that is. */
 static int byte_lock(const es_locks *locks, int command, short type, uint32_t index, uint32_t length, short *found)
 {
@@ -101,29 +106,60 @@ static int byte_lock(const es_locks *locks, int command, short type, uint32_t in
     return ES_OK;
 }
 
-int es_locks_try(es_locks *locks, uint32_t index)
+static int take_byte(es_locks *locks, uint32_t at, uint32_t byte)
 {
     unsigned char no = 0;
-    if (index >= locks->count)
-        return -EINVAL;
     /* Threads of this process exclude each other here, processes by the kernel.
-     * SYNC held: acq_rel; pairs with the release store in es_locks_drop(). */
-    if (!atomic_compare_exchange_strong_explicit(&locks->held[index], &no, 1, memory_order_acq_rel,
+     * SYNC held: acq_rel; pairs with the release store in drop_byte(). */
+    if (!atomic_compare_exchange_strong_explicit(&locks->held[at], &no, 1, memory_order_acq_rel,
                                                  memory_order_relaxed))
         return -EAGAIN;
-    int rc = locks->fd < 0 ? ES_OK : byte_lock(locks, F_SETLK, F_WRLCK, index, 1, NULL);
+    int rc = locks->fd < 0 ? ES_OK : byte_lock(locks, F_SETLK, F_WRLCK, byte, 1, NULL);
     if (rc != ES_OK)
-        atomic_store_explicit(&locks->held[index], 0, memory_order_release);
+        atomic_store_explicit(&locks->held[at], 0, memory_order_release);
     return rc;
+}
+
+static void drop_byte(es_locks *locks, uint32_t at, uint32_t byte)
+{
+    if (locks->fd >= 0)
+        byte_lock(locks, F_SETLK, F_UNLCK, byte, 1, NULL);
+    /* SYNC held: release; after the kernel's lock, never before: a thread that
+     * took the byte in between would lose it to our unlock. */
+    atomic_store_explicit(&locks->held[at], 0, memory_order_release);
+}
+
+int es_locks_try(es_locks *locks, uint32_t index)
+{
+    return index < locks->count ? take_byte(locks, index, index) : -EINVAL;
 }
 
 void es_locks_drop(es_locks *locks, uint32_t index)
 {
-    if (locks->fd >= 0)
-        byte_lock(locks, F_SETLK, F_UNLCK, index, 1, NULL);
-    /* SYNC held: release; after the kernel's lock, never before: a thread that
-     * took the byte in between would lose it to our unlock. */
-    atomic_store_explicit(&locks->held[index], 0, memory_order_release);
+    drop_byte(locks, index, index);
+}
+
+int es_locks_seize(es_locks *locks, uint32_t index)
+{
+    int rc = index < ES_MAX_LEARNERS ? take_byte(locks, SECOND(locks, index), SECOND_BYTE(index)) : ES_OK;
+    if (rc != ES_OK)
+        return rc == -EAGAIN ? -EBUSY : rc;
+    rc = es_locks_try(locks, index);
+    if (rc != ES_OK)
+        es_locks_keep(locks, index);
+    return rc;
+}
+
+void es_locks_yield(es_locks *locks, uint32_t index)
+{
+    es_locks_drop(locks, index);
+    es_locks_keep(locks, index);
+}
+
+void es_locks_keep(es_locks *locks, uint32_t index)
+{
+    if (index < ES_MAX_LEARNERS)
+        drop_byte(locks, SECOND(locks, index), SECOND_BYTE(index));
 }
 
 int es_locks_held(es_locks *locks, uint32_t index)
@@ -131,7 +167,7 @@ int es_locks_held(es_locks *locks, uint32_t index)
     short type = F_UNLCK;
     if (index >= locks->count)
         return -EINVAL;
-    /* SYNC held: acquire; pairs with es_locks_try() and es_locks_drop(). */
+    /* SYNC held: acquire; pairs with take_byte() and drop_byte(). */
     if (atomic_load_explicit(&locks->held[index], memory_order_acquire))
         return 1;
     if (locks->fd < 0)
@@ -143,7 +179,7 @@ int es_locks_held(es_locks *locks, uint32_t index)
 int es_locks_any(es_locks *locks)
 {
     short type = F_UNLCK;
-    for (uint32_t i = 0; i < locks->count; i++)
+    for (uint32_t i = 0; i < locks->count + ES_MAX_LEARNERS; i++)
         /* SYNC held: acquire. */
         if (atomic_load_explicit(&locks->held[i], memory_order_acquire))
             return 1;
@@ -204,14 +240,14 @@ int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id)
         /* SYNC owner-free: acquire, here and again below; the sweep of the last owner is visible. */
         if (atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_FREE)
             continue;
-        int rc = es_locks_try(locks, i);
-        if (rc == -EAGAIN)
+        int rc = es_locks_seize(locks, i);
+        if (rc == -EAGAIN || rc == -EBUSY)
             continue;
         if (rc != ES_OK)
             return rc;
         /* Again under the lock: it may have been taken, and left by a death, meanwhile. */
         if (atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_FREE) {
-            es_locks_drop(locks, i);
+            es_locks_yield(locks, i);
             continue;
         }
         fill(owner, id);
@@ -219,17 +255,17 @@ int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id)
         raise_high(map, i);
         /* SYNC owner-live: release; publishes the identity to es_owner_next_dead(). */
         atomic_store_explicit(&owner->state, ES_OWNER_LIVE, memory_order_release);
+        es_locks_keep(locks, i);
         count_producers(map);
         return i;
     }
     return ES_ENOOWNER;
 }
 
-void es_owner_free(es_map *map, es_locks *locks, uint32_t index)
+void es_owner_free(es_map *map, uint32_t index)
 {
     /* SYNC owner-free: release; the sweep is visible to the next registrant. */
     atomic_store_explicit(&map->owners[index].state, ES_OWNER_FREE, memory_order_release);
-    es_locks_drop(locks, index);
     count_producers(map);
 }
 
@@ -240,7 +276,7 @@ uint32_t es_owners_high(const es_map *map)
     return high < map->num_owners ? high : map->num_owners;
 }
 
-int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from)
+int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from, bool *unsure)
 {
     uint32_t high = es_owners_high(map);
     for (uint32_t i = from; i < high; i++) {
@@ -248,15 +284,16 @@ int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from)
         /* SYNC owner-live: acquire. */
         if (atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_LIVE)
             continue;
-        int rc = es_locks_try(locks, i);
-        if (rc == -EAGAIN)
+        int rc = es_locks_seize(locks, i);
+        *unsure = *unsure || rc == -EBUSY;
+        if (rc == -EAGAIN || rc == -EBUSY)
             continue;
         if (rc != ES_OK)
             return rc;
         /* SYNC owner-live, owner-free: acquire. */
         if (atomic_load_explicit(&owner->state, memory_order_acquire) == ES_OWNER_LIVE)
             return i;
-        es_locks_drop(locks, i); /* it left, or was reaped, just now */
+        es_locks_yield(locks, i); /* it left, or was reaped, just now */
     }
     return ES_EMPTY;
 }

@@ -9,6 +9,13 @@
  * process succeeds, and closing any descriptor of the file drops them all. So a
  * process has exactly one es_locks for a file, and that keeps the set of bytes
  * held here.
+ *
+ * A byte that is held does not tell by whom: by the owner, or by somebody who reaps
+ * it and stands still. For a learner, whose lease others wait for at the end of a
+ * stream, that must be told apart. So learners have a second byte, past everybody's:
+ * who takes a learner's byte holds the second one first, and keeps it until the
+ * entry is his own, or the byte free again. With the second byte in hand, the first
+ * is held by a living learner or by nobody.
  */
 #ifndef ES_OWNER_H
 #define ES_OWNER_H
@@ -22,7 +29,7 @@ typedef struct es_locks {
     dev_t device;
     ino_t inode;
     uint32_t count;
-    atomic_uchar *held; /* bytes that this process holds */
+    atomic_uchar *held; /* bytes that this process holds: count owners', then learners' second ones */
     struct es_locks *next;
 } es_locks;
 
@@ -37,6 +44,12 @@ void es_locks_free(es_locks *locks);
 /* ES_OK, or -EAGAIN when somebody (this process included) holds the byte. */
 int es_locks_try(es_locks *locks, uint32_t index);
 void es_locks_drop(es_locks *locks, uint32_t index);
+/* The byte of somebody else's entry, to look after it, and a learner's second one with
+ * it: ES_OK, ES_BUSY when somebody holds the second, -EAGAIN when only the first is held. */
+int es_locks_seize(es_locks *locks, uint32_t index);
+void es_locks_yield(es_locks *locks, uint32_t index);
+/* What was seized is the caller's own from here on. */
+void es_locks_keep(es_locks *locks, uint32_t index);
 /* 1 held by somebody (this process included), 0 free, or -errno. Takes nothing. */
 int es_locks_held(es_locks *locks, uint32_t index);
 /* The same for any byte of the file. */
@@ -47,11 +60,12 @@ uint32_t es_fork_generation(void);
 
 /* Takes a FREE entry of the identity's role: its index, or ES_ENOOWNER. */
 int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id);
-/* LIVE -> FREE, then drops the byte. The entry's words were swept before. */
-void es_owner_free(es_map *map, es_locks *locks, uint32_t index);
-/* The next LIVE entry at or above from whose lock byte could be taken, and is now
- * held by the caller; ES_EMPTY when there is none. */
-int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from);
+/* LIVE -> FREE, before the byte is let go of. The entry's words were swept before. */
+void es_owner_free(es_map *map, uint32_t index);
+/* The next LIVE entry at or above from that could be seized, and now is; ES_EMPTY
+ * when there is none. *unsure becomes true when on the way there was a learner's
+ * entry that somebody else is looking after: it may be dead, and not yet reaped. */
+int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from, bool *unsure);
 /* 1 when some learner's lock byte is held, 0 when all learners are gone. */
 int es_owner_learner_alive(es_map *map, es_locks *locks);
 

@@ -1,6 +1,6 @@
 /* What a dead owner leaves behind, and the statements that must always hold.
  *
- * The reaper holds the dead owner's lock byte, so there is one reaper at a time,
+ * The reaper has seized the dead owner's lock byte, so there is one reaper at a time,
  * and if it dies half-way the entry is still LIVE and the byte free: the next
  * one does all of it again, to the same effect. The entry is freed last. A
  * successor in the entry before the sweep is over would have its own claims
@@ -94,7 +94,8 @@ int64_t es_reap(es_ring *r, uint32_t index)
     es_wake_everybody(r); /* unconditionally: the dead may have cleared a sleep flag and not woken */
     if (atomic_load_explicit(&m->owners[index].role, memory_order_relaxed) == ES_ROLE_PRODUCER)
         es_add(&m->hdr->totals.dead_producers, 1);
-    es_owner_free(m, r->locks, index);
+    es_owner_free(m, index);
+    es_locks_yield(r->locks, index);
     return n;
 }
 

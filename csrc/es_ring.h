@@ -39,6 +39,7 @@ typedef struct es_ring {
     _Atomic uint64_t seen_reopen;  /* reopen_seq as of the last full search for holes */
     _Atomic uint64_t wait_ns;      /* slept since the last batch taken */
     _Atomic uint64_t last_sweep_ns;
+    _Atomic bool unsure;           /* whether the sweep under way passed over a learner that may be dead */
     _Atomic uint64_t last_mend_ns;
     _Atomic uint64_t finish_ns;    /* since when it found nothing on the closed ring, or 0 */
     _Atomic uint64_t finish_asks;  /* and how often it has asked since */
@@ -107,7 +108,7 @@ bool es_end_lease(es_ring *r, uint64_t batch, uint64_t round);
 /* Closes the ring to producers, for ever. */
 void es_close_ring(es_ring *r);
 /* On a closed ring with no full batch in sight: a batch, ES_EMPTY while claims are
- * under way or others hold leases, ES_BUSY, or ES_ENDED. */
+ * under way or others hold leases, ES_BUSY, or ES_ENDED: as es_take() says, not the last word yet. */
 int64_t es_finish(es_ring *r, uint32_t flags);
 /* Undoes a take: ES_OK, or ES_ESTALE as es_release(). */
 int es_give_back(es_ring *r, uint64_t batch, uint64_t round);
@@ -118,7 +119,7 @@ int64_t es_take_partial(es_ring *r);
 /* --- deaths --------------------------------------------------------------- */
 
 /* Offers again what the owner claimed and gives back what it leased, wakes
- * everybody, frees its entry and drops its lock byte, which the caller holds.
+ * everybody, frees its entry and yields its lock byte, which the caller has seized.
  * May be repeated after its own caller died in it. Returns the slots re-opened. */
 int64_t es_reap(es_ring *r, uint32_t index);
 /* Offers again what this attachment has claimed, as it leaves: how many slots. */

@@ -13,6 +13,7 @@ enum es_result {
     ES_EMPTY = -10002,     /* no batch is ready */
     ES_TIMEOUT = -10003,   /* the wait's slice of time is over */
     ES_ENDED = -10004,     /* the ring is closed and holds nothing more to take */
+    ES_UNSURE = -10005,    /* no more dead are found, but somebody else may be reaping one */
     ES_ECLOSED = -10011,   /* the ring is closed to producers */
     ES_EDETACHED = -10012, /* this attachment was closed */
     ES_EFORK = -10013,     /* this attachment was inherited through a fork */

@@ -10,9 +10,16 @@ int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id)
     if (r->locks == NULL)
         return ES_EREADONLY;
     id->index = ES_NOBODY;
-    if (from == 0)
+    if (from == 0) {
         atomic_store_explicit(&r->last_sweep_ns, es_now_ns(), memory_order_relaxed);
-    int64_t index = es_owner_next_dead(&r->map, r->locks, from);
+        atomic_store_explicit(&r->unsure, false, memory_order_relaxed);
+    }
+    bool unsure = false;
+    int64_t index = es_owner_next_dead(&r->map, r->locks, from, &unsure);
+    if (unsure)
+        atomic_store_explicit(&r->unsure, true, memory_order_relaxed);
+    if (index == ES_EMPTY && atomic_load_explicit(&r->unsure, memory_order_relaxed))
+        return ES_UNSURE;
     if (index >= 0) {
         es_owner_identity(&r->map.owners[index], id);
         id->index = (uint32_t)index;
@@ -30,7 +37,7 @@ int64_t es_settle(es_ring *r, es_identity *dead, int reap)
     dead->index = ES_NOBODY;
     if (reap)
         return es_reap(r, index);
-    es_locks_drop(r->locks, index);
+    es_locks_yield(r->locks, index);
     return ES_OK;
 }
 

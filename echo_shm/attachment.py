@@ -144,7 +144,7 @@ class Attachment:
         # The dead leave places: by our sweep, by somebody else's a moment ago, or by one that is under way.
         deadline = time.monotonic() + _PLACE_WAIT
         while index == lib.ES_ENOOWNER and time.monotonic() < deadline:
-            if self._reap_the_dead() == 0:
+            if self._reap_the_dead()[0] == 0:
                 time.sleep(0.001)
             index = lib.es_attach(self.ring, identity)
         if index == lib.ES_ENOOWNER:
@@ -190,14 +190,19 @@ class Attachment:
         if not self._sweeping.acquire(blocking=False):
             return 0
         try:
-            reaped = self._reap_the_dead()
+            reaped, _ = self._reap_the_dead()
             lib.es_set_stalled(self.ring, len(self._overdue() | self._stopped()))
             return reaped
         finally:
             self._sweeping.release()
 
-    def _reap_the_dead(self) -> int:
-        """Reaps every owner whose lock is free: how many."""
+    def nobody_dead(self) -> bool:
+        """Reaps the dead; True when there was none, and no other process may just be reaping a learner."""
+        with self._sweeping:
+            return self._reap_the_dead() == (0, True)
+
+    def _reap_the_dead(self) -> tuple[int, bool]:
+        """Reaps every owner whose lock is free: how many, and whether every other learner is alive for certain."""
         dead, reaped = ffi.new("es_identity *"), 0
         try:
             index = lib.es_next_dead(self.ring, 0, dead)
@@ -215,7 +220,7 @@ class Attachment:
         except BaseException:  # Ctrl-C, say: a lock that we kept would make the dead live
             lib.es_settle(self.ring, dead, 0)
             raise
-        return reaped
+        return reaped, index == lib.ES_EMPTY
 
     def _warn_of(self, index: int, pid: int) -> None:
         """Says, the second time (the first it may just be exiting), that an owner lives and holds no lock."""

@@ -18,6 +18,9 @@ _new = ffi.new
 
 _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
 
+#: Between looks while somebody else may be reaping a learner (seconds).
+_NAP = 0.001
+
 
 class Taker:
     """Takes batches through a learner's attachment. Threads may share it."""
@@ -90,21 +93,25 @@ class Taker:
     ) -> Sample | None:
         """Waits in slices, so that signals get through, the dead are looked for and ``until`` is asked."""
         started = time.monotonic()
+        settled = False  # just now ES_ENDED was said, and then nobody was dead
         while True:
-            nanoseconds = 0
+            nanoseconds, was_settled, settled = 0, settled, False
             if index >= 0:
                 self._rest.add(index, snap)
+            elif index == lib.ES_ENDED and was_settled:
+                return self._rest.next(snap, drop_last)
             elif index == lib.ES_ENDED:
-                # Unless somebody is dead whom nobody has reaped: what it held comes back.
-                if self._attachment.sweep() == 0:
-                    return self._rest.next(snap, drop_last)
+                # What the dead had leased comes back, perhaps by another process's hand, and perhaps just now.
+                settled = self._attachment.nobody_dead()
+                if not settled:
+                    time.sleep(min(_NAP, self._next_slice(started, timeout) / 1e9))
             elif index == lib.ES_EDETACHED:
                 return None
             elif index not in _NOTHING_YET:
                 self._attachment.check(index)
             elif until is not None and until.finished:
                 until.check()
-                return self._drain(snap, drop_last)
+                return self._drain(snap, until, drop_last)
             else:
                 nanoseconds = self._next_slice(started, timeout)
             if until is not None:
@@ -128,12 +135,15 @@ class Taker:
             )
         return self._attachment.slice_ns_within(left)
 
-    def _drain(self, snap: Any, drop_last: bool) -> Sample | None:
+    def _drain(self, snap: Any, until: Finishing, drop_last: bool) -> Sample | None:
         """What is left after ``until`` finished, on a ring that stays open."""
         self._attachment.sweep()  # those that were killed, too, have left their slots
         flags = lib.ES_TAKE_ANY_ORDER | (0 if drop_last else lib.ES_TAKE_SHORT)
         while True:
             index = _es_take(self._ring, flags, 0, snap)
+            if index == lib.ES_TIMEOUT:  # the words did not stand still: others are at them
+                until.check()
+                continue
             if index < 0:
                 return self._rest.next(snap, drop_last)
             if snap.length == self._batch_size:

@@ -116,9 +116,10 @@ int fix_sweep(es_ring *by)
 {
     es_identity id;
     int n = 0;
-    for (int64_t i = es_next_dead(by, 0, &id); i >= 0; i = es_next_dead(by, (uint32_t)i + 1, &id), n++)
+    int64_t i = es_next_dead(by, 0, &id);
+    for (; i >= 0; i = es_next_dead(by, (uint32_t)i + 1, &id), n++)
         es_reap(by, (uint32_t)i);
-    return n;
+    return n == 0 && i == ES_UNSURE ? ES_UNSURE : n;
 }
 
 void fix_slot(es_ring *r, uint64_t index, uint64_t lap, uint32_t owner, uint32_t state)

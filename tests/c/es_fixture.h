@@ -40,7 +40,7 @@ es_ring *fix_learner(es_fix *f);
 
 /* Dies as far as anybody else can tell; r must not be used again. */
 void fix_die(es_fix *f, es_ring *r);
-/* Reaps all the dead: how many. */
+/* Reaps all the dead: how many, or ES_UNSURE. */
 int fix_sweep(es_ring *by);
 
 /* Words, written as a crash or an interleaving would have left them. */

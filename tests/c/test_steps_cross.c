@@ -149,7 +149,7 @@ static void next_reaper_comes(void)
     drain();
     CHECK(es_state(fix_batch_word(scene.l, 0)) != ES_FILL); /* once given back, taken: the reaper may be stopped for long */
     if (!scene.ended) {
-        es_locks_drop(scene.f->locks, scene.m->me); /* the dead reaper's hold on it */
+        es_locks_yield(scene.f->locks, scene.m->me); /* the dead reaper's hold on it */
         fix_sweep(scene.l);
         CHECK_EQ(scene_drain(scene.l, 0), ES_ENDED);
     }

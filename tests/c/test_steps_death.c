@@ -142,7 +142,7 @@ static void bytes_of_the_dead_fall_free(void)
 {
     for (uint32_t i = 0; i < scene.l->map.num_owners; i++)
         if (i != scene.l->me && i != scene.q->me)
-            es_locks_drop(scene.f->locks, i);
+            es_locks_yield(scene.f->locks, i);
 }
 
 static void sweep_is_done_again(void)
@@ -177,6 +177,58 @@ TEST(reaper_killed_at_any_step)
 {
     es_step_case c = {"reap", everybody_looked_before, reaper_sweeps, NULL, sweep_is_done_again, true};
     es_step_each(&c);
+}
+
+static void m_died_with_a_lease(void)
+{
+    uint64_t round;
+    two_batches();
+    reaper = fix_learner(scene.f);
+    CHECK_EQ(fix_take(scene.m, 0, &round), 0);
+    fix_die(scene.f, scene.m);
+}
+
+/* At the end of a stream nobody waits for the leases of the living: so none may pass for one. */
+static void the_dead_ones_lease_is_known(void)
+{
+    bool leased = es_state(fix_batch_word(scene.l, 0)) == ES_LEASED;
+    CHECK(fix_sweep(scene.l) != 0 || !leased);
+}
+
+static void nothing_else_happens(void)
+{
+    bytes_of_the_dead_fall_free();
+    fix_sweep(scene.l);
+    scene_settle(scene.l);
+    scene_close();
+}
+
+static void attach_a_learner(void)
+{
+    es_identity id = {.role = ES_ROLE_LEARNER, .pid = 1};
+    es_owner_register(&scene.l->map, scene.f->locks, &id);
+}
+
+static void another_comes_leases_and_dies(void)
+{
+    uint64_t round;
+    es_ring *other = fix_learner(scene.f);
+    CHECK_EQ(fix_take(other, 0, &round), 0);
+    fix_die(scene.f, other);
+    the_dead_ones_lease_is_known();
+}
+
+/* Whoever stands still with the byte of a dead learner, as its reaper or as its successor. */
+TEST(dead_ones_lease_is_known_at_any_step)
+{
+    for (int kill = 0; kill < 2; kill++) {
+        es_step_case c = {"reap, is anybody dead?", m_died_with_a_lease, reaper_sweeps, the_dead_ones_lease_is_known,
+                          nothing_else_happens, kill};
+        es_step_each(&c);
+        es_step_case d = {"register, is anybody dead?", two_batches, attach_a_learner,
+                          another_comes_leases_and_dies, nothing_else_happens, kill};
+        es_step_each(&d);
+    }
 }
 
 static void q_and_l_work(void)

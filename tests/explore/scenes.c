@@ -70,6 +70,12 @@ static void joins_and_sends(void)
         xp_send(XP_NOW);
 }
 
+static void joins_and_leaves(void)
+{
+    if (xp_attach(ES_ROLE_LEARNER) >= 0)
+        xp_leave();
+}
+
 static void takes_one(void)
 {
     xp_take(0, XP_LONG);
@@ -99,10 +105,27 @@ static void gives_back(void)
 
 static void takes_to_the_end(void)
 {
-    int64_t rc;
-    do
-        rc = xp_take(0, XP_LONG);
-    while (rc >= 0);
+    xp_take_to_the_end(XP_LONG);
+}
+
+/* When nobody waits any more for what others have leased. */
+static void takes_late_to_the_end(void)
+{
+    xp_pass(UINT64_C(2000000000));
+    takes_to_the_end();
+}
+
+static void joins_and_gives_back(void)
+{
+    if (xp_attach(ES_ROLE_LEARNER) >= 0)
+        xp_take_and_give_back(0, XP_NOW);
+}
+
+/* Nobody waits for ever for the lease of the living. */
+static void takes_to_the_end_once_2_is_dead(void)
+{
+    if (xp_dead(2))
+        takes_late_to_the_end();
 }
 
 static void takes_some(void)
@@ -228,6 +251,26 @@ static void ls_closed(void)
     es_close_stream(xp_theatre.producer);
 }
 
+/* Closed, and the one who has leased the batch is dead. */
+static void plnl_leased(void)
+{
+    es_snapshot snap;
+    cast(P, L, N, L);
+    xp_fill(1);
+    if (es_take(xp_theatre.of[4], 0, XP_NOW, &snap) != 0)
+        xp_die("the batch is not there");
+    es_close_stream(xp_theatre.producer);
+    es_locks_drop(xp_theatre.locks, xp_theatre.of[4]->me);
+}
+
+/* Closed, and the batch is there. */
+static void nnl_closed(void)
+{
+    cast(N, N, L, 0);
+    xp_fill(1);
+    es_close_stream(xp_theatre.producer);
+}
+
 /* --- scenes --------------------------------------------------------------------------- */
 
 const xp_scene xp_scenes[] = {
@@ -259,6 +302,10 @@ const xp_scene xp_scenes[] = {
     {"a close with two learners", 1, 2, 0, pll_one, {closes, takes_to_the_end, takes_to_the_end}, .mortal = 2},
     {"a close while a batch is poisoned", 1, 1, 0, pll_poisoning, {tries_to_send, looks_once, closes_and_takes},
      .mortal = 2},
+    {"the end of a closed ring, and a dead one's lease", 1, 2, 0, plnl_leased,
+     {sweeps, takes_late_to_the_end, joins_and_leaves}, .mortal = 5},
+    {"the end, and a lease of one whose entry another wants", 1, 2, 0, nnl_closed,
+     {joins_and_leaves, joins_and_gives_back, takes_to_the_end_once_2_is_dead}, .mortal = 2},
     {"two threads ask for the end", 1, 2, 0, ls_closed, {asks_for_the_end, asks_for_the_end}, .together = 2,
      .private_words = true},
     {"a partial batch", 2, 2, 0, pll_one, {sends_one, takes_some, looks_twice}, .mortal = 2},

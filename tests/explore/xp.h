@@ -102,6 +102,8 @@ int64_t xp_send_many(int n, uint64_t timeout_ns);
 int xp_reserve(bool commit, uint64_t timeout_ns);
 /* Takes, reads and releases a batch. */
 int64_t xp_take(uint32_t flags, uint64_t timeout_ns);
+/* Takes until the stream has ended, as es_api.h says when that is: ES_ENDED, or what came instead. */
+int64_t xp_take_to_the_end(uint64_t timeout_ns);
 int64_t xp_take_and_give_back(uint32_t flags, uint64_t timeout_ns);
 int xp_attach(uint32_t role);
 void xp_leave(void);

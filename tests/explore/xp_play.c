@@ -6,6 +6,8 @@
 
 #include "es_copy.h"
 
+#define MOST_ASKS 4 /* for the end, while somebody else stands still in a sweep */
+
 struct xp_account xp_account;
 
 static es_ring *mine(void)
@@ -139,7 +141,6 @@ static int64_t take(uint32_t flags, uint64_t timeout_ns, es_snapshot *snap)
     int64_t j = ES_TIMEOUT;
     for (int n = slices(timeout_ns); n > 0 && j == ES_TIMEOUT; n--)
         j = es_take(as_learner(), flags, slice(timeout_ns), snap);
-    xp_account.ended = xp_account.ended || j == ES_ENDED;
     return j;
 }
 
@@ -157,6 +158,19 @@ int64_t xp_take(uint32_t flags, uint64_t timeout_ns)
     for (int i = 0; i < n; i++)
         xp_account.got[ids[i]][xp_account.num_got[ids[i]] - 1].released = true;
     return j;
+}
+
+int64_t xp_take_to_the_end(uint64_t timeout_ns)
+{
+    bool settled = false;
+    int64_t rc;
+    int asks = 0;
+    while ((rc = xp_take(0, timeout_ns)) >= 0 || (rc == ES_ENDED && !settled && asks < MOST_ASKS)) {
+        settled = rc == ES_ENDED && xp_sweep_by(as_learner()) == 0;
+        asks += rc == ES_ENDED;
+    }
+    xp_account.ended = xp_account.ended || (rc == ES_ENDED && settled);
+    return rc;
 }
 
 int64_t xp_take_and_give_back(uint32_t flags, uint64_t timeout_ns)
@@ -188,14 +202,17 @@ bool xp_has_left(void)
     return xp_account.left[xp_me()];
 }
 
-void xp_sweep_by(es_ring *by)
+int xp_sweep_by(es_ring *by)
 {
     es_identity id;
-    for (int64_t i = es_next_dead(by, 0, &id); i >= 0; i = es_next_dead(by, (uint32_t)i + 1, &id)) {
+    int n = 0;
+    int64_t i = es_next_dead(by, 0, &id);
+    for (; i >= 0; i = es_next_dead(by, (uint32_t)i + 1, &id), n++) {
         if (id.pid != by->map.owners[i].pid)
             xp_violation("a reaper saw the identity of an earlier owner");
         es_settle(by, &id, 1);
     }
+    return n == 0 && i == ES_UNSURE ? -1 : n;
 }
 
 void xp_sweep(void)

@@ -21,7 +21,7 @@ extern struct xp_account {
     bool left[XP_THREADS]; /* the attachment of this thread has been left */
 } xp_account;
 
-/* Settles the dead, as this attachment. */
-void xp_sweep_by(es_ring *by);
+/* Settles the dead, as this attachment: how many, or -1 when somebody else may be at it. */
+int xp_sweep_by(es_ring *by);
 
 #endif

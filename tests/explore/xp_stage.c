@@ -117,7 +117,7 @@ void xp_stage_set(const xp_scene *scene)
     scene->setup();
     const es_map *m = &s->producer->map;
     remember(s->base, (uint64_t)((const uint8_t *)m->leaf_data[0] - s->base) + m->capacity * leaf);
-    remember((void *)s->locks->held, s->locks->count);
+    remember((void *)s->locks->held, s->locks->count + ES_MAX_LEARNERS);
     remember(&xp_account, sizeof xp_account);
     for (int i = 0; i < s->num_rings; i++) {
         remember(s->rings[i], sizeof *s->rings[i]);

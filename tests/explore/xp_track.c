@@ -27,7 +27,14 @@ static bool explored_owner(uint64_t index)
 
 static bool is_lock_byte(const void *p)
 {
-    return inside(p, (const void *)xp_theatre.locks->held, xp_theatre.locks->count);
+    return inside(p, (const void *)xp_theatre.locks->held, xp_theatre.locks->count + ES_MAX_LEARNERS);
+}
+
+/* The owner whose byte, or second byte, it is. */
+static uint64_t byte_of(const void *p)
+{
+    uint64_t at = (uint64_t)((const uint8_t *)p - (const uint8_t *)xp_theatre.locks->held);
+    return at < xp_theatre.locks->count ? at : at - xp_theatre.locks->count;
 }
 
 /* Counters for people decide nothing and order nothing. */
@@ -36,7 +43,7 @@ static bool matters(const void *p)
     const es_map *m = &xp_theatre.rings[0]->map;
     const es_header *h = m->hdr;
     if (is_lock_byte(p))
-        return explored_owner((uint64_t)((const uint8_t *)p - (const uint8_t *)xp_theatre.locks->held));
+        return explored_owner(byte_of(p));
     if (!inside(p, xp_theatre.base, xp_theatre.size)) {
         bool of_ring = false;
         for (int i = 0; i < xp_theatre.num_rings; i++)

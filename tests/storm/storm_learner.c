@@ -36,7 +36,7 @@ void st_attach(st_actor *actor, uint32_t role)
         code_fault(actor, error, "es_open");
     int64_t index = es_attach(actor->r, &id);
     while (index == ES_ENOOWNER) { /* the dead have all places, or somebody is just leaving one */
-        if (st_sweep(actor->a, actor->r, &actor->random) == 0)
+        if (st_sweep(actor->a, actor->r, &actor->random) <= 0)
             st_nap(20000);
         st_at(actor, ST_ATTACHING);
         index = es_attach(actor->r, &id);
@@ -92,9 +92,9 @@ int st_sweep(st_account *a, es_ring *r, st_random *random)
         atomic_fetch_add_explicit(&a->leases_given_back, leases, memory_order_relaxed);
         reaped++;
     }
-    if (i != ES_EMPTY)
+    if (i != ES_EMPTY && i != ES_UNSURE)
         st_fault_add(a, ST_CODE, 0, -1, i, "es_next_dead");
-    return reaped;
+    return reaped == 0 && i == ES_UNSURE ? -1 : reaped;
 }
 
 static void sweep(learner *l)
@@ -271,6 +271,7 @@ void st_learn(st_actor *actor)
     uint64_t batches = actor->w->config.num_batches;
     learner l = {.actor = actor, .max_held = batches < MAX_HELD ? (uint32_t)batches : MAX_HELD};
     l.max_held = 1 + st_below(&actor->random, l.max_held);
+    bool settled = false; /* it has ended, and then nobody was dead */
     st_attach(actor, ES_ROLE_LEARNER);
     sweep(&l);
     while (atomic_load_explicit(&actor->a->stage, memory_order_relaxed) != ST_ALL_LEAVE) {
@@ -281,11 +282,13 @@ void st_learn(st_actor *actor)
             dwell(&l);
         } else if (batch == ES_ENDED) {
             release_all(&l);
-            if (st_sweep(actor->a, actor->r, &actor->random) == 0)
-                break; /* unless somebody is dead whom nobody has reaped: what it held comes back */
+            if (settled)
+                break;
         } else if (batch != ES_EMPTY && batch != ES_TIMEOUT && batch != -EINTR) {
             code_fault(actor, batch, "es_take");
         }
+        /* What the dead had leased comes back. */
+        settled = batch == ES_ENDED && st_sweep(actor->a, actor->r, &actor->random) == 0;
         while (l.num_held >= l.max_held)
             release_one(&l, st_below(&actor->random, l.num_held));
         if (st_below(&actor->random, 4096) == 0)

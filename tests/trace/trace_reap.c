@@ -27,7 +27,7 @@ static void a_dead_producer(es_world *w)
 
 KILL_EVERYWHERE(reap_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = a_dead_producer, .act = sweep, .want = 2, .outcomes = REAPED,
-                .through = "es_next_dead es_owner_next_dead es_locks_try byte_lock es_owner_identity es_settle es_reap "
+                .through = "es_next_dead es_owner_next_dead es_locks_seize take_byte byte_lock es_owner_identity es_settle es_reap "
                            "es_return_leases es_reopen_claims is_claim_of es_alarm_counts es_wake_everybody "
                            "es_owner_free es_locks_drop count_producers");
 
@@ -164,7 +164,7 @@ static int64_t spare(es_world *w)
 /* Thinks better of it, and has nothing left to settle then. */
 KILL_EVERYWHERE(look_at_the_dead_and_spare_them, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = a_dead_producer, .act = spare, .want = ES_EMPTY, .outcomes = REAPED,
-                .through = "es_next_dead es_settle es_locks_drop");
+                .through = "es_next_dead es_settle es_locks_yield");
 
 static void reap_it_first(es_world *w)
 {
@@ -173,11 +173,11 @@ static void reap_it_first(es_world *w)
         CHECK(es_settle(w->l, &id, 1) >= 0);
 }
 
-/* Another reaper was there between its look at the entry and its lock, after three entries of the living. */
+/* Another reaper was there between its look at the entry and its lock, after the bytes of two learners and a producer. */
 KILL_EVERYWHERE(reap_what_was_just_reaped, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
-                .before = a_dead_producer, .meddle_in = "es_locks_try", .meddle_skip = 3,
+                .before = a_dead_producer, .meddle_in = "take_byte", .meddle_skip = 5,
                 .meddle = reap_it_first, .act = sweep,
-                .outcomes = REAPED, .through = "es_owner_next_dead es_locks_drop");
+                .outcomes = REAPED, .through = "es_owner_next_dead es_locks_yield");
 
 static es_identity being_reaped;
 
