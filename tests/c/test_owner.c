@@ -136,6 +136,50 @@ TEST(lock_bytes_exclude)
     es_locks_free(locks);
 }
 
+/* With a learner's second byte in hand, its first is held by a living learner or by nobody. */
+TEST(learners_bytes_are_seized_with_a_second_one)
+{
+    es_locks *locks = es_locks_new(-1, ES_MAX_LEARNERS + 2);
+    CHECK_EQ(es_locks_seize(locks, 3), ES_OK);
+    CHECK_EQ(es_locks_seize(locks, 3), -EBUSY);
+    CHECK_EQ(es_locks_seize(locks, 4), ES_OK);
+    es_locks_yield(locks, 4);
+    es_locks_keep(locks, 3); /* it is the caller's own now */
+    CHECK_EQ(es_locks_seize(locks, 3), -EAGAIN);
+    CHECK_EQ(es_locks_held(locks, 3), 1);
+    es_locks_drop(locks, 3);
+    CHECK_EQ(es_locks_any(locks), 0);
+    CHECK_EQ(es_locks_seize(locks, 3), ES_OK);
+    es_locks_drop(locks, 3);
+    CHECK_EQ(es_locks_any(locks), 1); /* the second */
+    es_locks_keep(locks, 3);
+    CHECK_EQ(es_locks_any(locks), 0);
+    CHECK_EQ(es_locks_seize(locks, ES_MAX_LEARNERS), ES_OK);
+    CHECK_EQ(es_locks_seize(locks, ES_MAX_LEARNERS), -EAGAIN); /* producers have one */
+    es_locks_free(locks);
+}
+
+/* Somebody else is looking after a dead learner: the sweep passes over it, and says so to its end. */
+TEST(sweep_is_unsure_of_a_learner_that_others_look_after)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *l = fix_learner(f), *dead = fix_learner(f), *p = fix_producer(f);
+    es_identity id, other;
+    fix_die(f, dead);
+    REQUIRE_EQ(es_next_dead(p, 0, &id), dead->me);
+    CHECK_EQ(es_next_dead(l, 0, &other), ES_UNSURE);
+    fix_die(f, p);
+    CHECK_EQ(es_next_dead(l, 0, &other), p->me);
+    CHECK_EQ(es_settle(l, &other, 1), 0);
+    CHECK_EQ(es_next_dead(l, p->me + 1, &other), ES_UNSURE); /* it was on the way */
+    CHECK_EQ(es_settle(p, &id, 0), ES_OK);
+    CHECK_EQ(es_next_dead(l, 0, &id), dead->me);
+    CHECK_EQ(es_settle(l, &id, 1), 0);
+    CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY);
+    CHECK_EQ(fix_learner(f)->me, dead->me); /* both its bytes are free */
+    fix_free(f);
+}
+
 /* Leaving re-opens what was claimed and releases what was leased; then nothing works any more. */
 TEST(detach_leaves_nothing_behind)
 {

@@ -113,9 +113,9 @@ class Actor:
         assert not isinstance(said, Failure), said.text
         return said
 
-    def is_silent(self) -> bool:
-        """Whether it has said nothing yet."""
-        return not self.conn.poll(0)
+    def is_silent(self, seconds: float = 0.0) -> bool:
+        """Whether it has said nothing yet, and says nothing for so long."""
+        return not self.conn.poll(seconds)
 
     def say(self, what: Any = None) -> None:
         """Sends it something."""

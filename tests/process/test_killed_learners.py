@@ -34,6 +34,22 @@ def _take_one(conn, handle):
         conn.recv()
 
 
+def _take_all(conn, handle):
+    with Server.attach(handle) as server:
+        conn.send("attached")
+        conn.recv()
+        conn.send([stamped.stamps(sample.batch) for sample in server.dataset_iter()])
+
+
+def _stop_in_a_reap(conn, handle):
+    """Finds a dead learner, and stands still with its lock byte."""
+    with ShmClient(handle) as client:
+        dead = ffi.new("es_identity *")
+        until(lambda: lib.es_next_dead(client._ring, 0, dead) >= 0, "a learner's lock is free")
+        conn.send(dead.role == lib.ES_ROLE_LEARNER)
+        conn.recv()
+
+
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_a_dead_learners_batch_goes_to_another(serve, act, order):
     """A batch held by a killed learner is delivered again, and before what comes after it."""
@@ -73,6 +89,25 @@ def test_a_dead_learners_batch_goes_to_one_attached_later(serve, act):
         holder.kill()
         late = act(_take_one, server.handle)
         assert [late.hear(), late.hear()] == ["attached", batch]
+
+
+def test_a_batch_on_its_way_back_is_waited_for_at_the_end(serve, act):
+    """A closed ring has not ended while somebody stands still in reaping a learner that had a batch."""
+    server = serve(2, 2)
+    waiter = act(_take_all, server.handle)
+    assert waiter.hear() == "attached"
+    with ShmClient(server.handle) as client:
+        _send(client, 1, range(2))
+    holder = act(_hold, server.handle)
+    batch = holder.hear()
+    holder.kill()
+    reaper = act(_stop_in_a_reap, server.handle)
+    assert reaper.hear()
+    server.close()
+    waiter.say()
+    assert waiter.is_silent(4.5)  # it gives up a living learner's batch after 1 s, and what was spoilt after 3 s
+    reaper.kill()
+    assert waiter.hear() == [batch]
 
 
 def test_a_released_batch_never_comes_again(serve, act):

@@ -234,6 +234,24 @@ def test_until_waits_until_it_is_finished(background):
         assert got.result() == [[0, 1], [2, 3], [4, 5], [6]]
 
 
+def test_words_that_do_not_stand_still_are_no_end(monkeypatch):
+    """With ``until`` finished, a look that others kept from its end is done again."""
+    tried = []
+
+    def take(ring, flags, nanoseconds, snap):
+        tried.append(flags)
+        # ES_TIMEOUT of a look that may not wait: the words changed each time that it looked
+        return lib.ES_TIMEOUT if len(tried) in (2, 3) else lib.es_take(ring, flags, nanoseconds, snap)
+
+    with make() as server:
+        for i in range(2):
+            server.submit(np.int64(i))
+        monkeypatch.setattr("echo_shm.taker._es_take", take)
+        until = types.SimpleNamespace(finished=True, check=lambda: None)
+        assert numbers(server.dataset_iter(until=until, drop_last=False)) == [[0, 1]]
+        assert len(tried) > 3
+
+
 def test_until_that_failed_raises():
     """An exception from until.check() comes out of the iterator."""
 

@@ -50,6 +50,25 @@ def test_both_drain_at_the_end(background):
         assert waiting.result() is None
 
 
+def test_what_comes_back_at_the_last_moment_is_delivered(monkeypatch):
+    """A batch given back between the end and the look for the dead is no part of what has ended."""
+    with Server(EXAMPLE, 2) as server, Server.attach(server.name) as other:
+        for i in range(2):
+            server.submit(np.int64(i))
+        snap = ffi.new("es_snapshot *")
+        assert lib.es_take(other._ring, 0, 0, snap) == 0
+        attachment = server._attachment
+        nobody_dead = attachment.nobody_dead
+
+        def give_back_and_look():
+            lib.es_return_batch(other._ring, snap.batch, snap.round)
+            return nobody_dead()
+
+        monkeypatch.setattr(attachment, "nobody_dead", give_back_and_look)
+        server.close()
+        assert [sample.batch.tolist() for sample in server.dataset_iter()] == [[0, 1]]
+
+
 def test_a_further_learner_leaves_the_ring_going():
     """close() of an attached learner gives back what it holds and ends nothing."""
     with Server(EXAMPLE, 1, num_buffers=1) as server:
