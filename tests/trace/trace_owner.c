@@ -25,7 +25,8 @@ static int64_t attach_a_learner(es_world *w)
 
 KILL_EVERYWHERE(attach_producer, .batch_size = 2, .num_batches = 2, .act = attach_a_producer,
                 .want = ES_MAX_LEARNERS + 1, .outcomes = REAPED | NOBODY,
-                .through = "es_attach es_owner_register es_locks_seize take_byte byte_lock fill raise_high count_producers");
+                .through = "es_attach es_owner_register es_locks_seize take_byte byte_lock fill raise_high "
+                           "count_producers");
 
 KILL_EVERYWHERE(attach_learner, .batch_size = 2, .num_batches = 2, .act = attach_a_learner, .want = 1,
                 .outcomes = REAPED | NOBODY, .through = "es_attach es_owner_register fill raise_high");
@@ -107,7 +108,7 @@ static void another_takes_it_and_dies(es_world *w)
 /* Between its look at the entry and its lock. */
 KILL_EVERYWHERE(attach_loses_the_race, .batch_size = 2, .num_batches = 2, .meddle_in = "take_byte",
                 .meddle = another_takes_it_and_dies, .act = attach_a_producer, .want = ES_MAX_LEARNERS + 2,
-                .outcomes = REAPED, .through = "es_owner_register es_locks_drop");
+                .outcomes = REAPED, .through = "es_owner_register es_locks_yield");
 
 /* Another registers above it meanwhile: the mark is higher already. */
 KILL_EVERYWHERE(attach_below_another, .batch_size = 2, .num_batches = 2, .meddle_in = "raise_high",
