@@ -152,11 +152,12 @@ bool xp_cas(xp_site *site, void *p, unsigned size, uint64_t *expected, uint64_t 
     }
     uint64_t old = xp_peek(p, size);
     if (id >= 0 && mem.kind != XP_TSO) {
-        /* The usual: what the last store decides. A failure may see an older one that differs. */
+        /* The usual: what the last store decides. A failure may see an older one that differs,
+         * but for lock bytes: the kernel does not refuse what was given up before. */
         const xp_kept *seen[XP_DEEPEST];
         int n = 1;
         for (int d = 1, shown = xp_history_shown(t, id, seen); d < shown; d++)
-            if (seen[d]->value != *expected)
+            if (seen[d]->value != *expected && !xp_tracked.words[id].lock_byte)
                 seen[n++] = seen[d];
         const xp_kept *s = seen[xp_choose_stale(n)];
         if (s != seen[0] || old != *expected) {

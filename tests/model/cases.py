@@ -68,6 +68,7 @@ CONFIGURATIONS = [
     _holds("closed-21", "NP=1 B=2 K=1 M=3 CLOSE", "the ring closes at any moment", quick=True),
     _holds("closed-21-kills", "NP=1 B=2 K=1 KP=1 KL=1 CLOSE", "closes; one of each killed"),
     _holds("closed-learners", "NP=1 B=1 K=1 M=1 NL=2 CLOSE", "closes; two learners"),
+    _holds("closed-replaced", "NP=1 B=2 K=1 KP=1 KL=1 RESTART=1 CLOSE", "closes; one of each killed and replaced"),
     _holds("cycles-11-one", "B=1 K=1 M=1 CYCLES", "no endless run", "cycles", quick=True),
     _holds("cycles-11", "B=1 K=1 CYCLES", "no endless run", "cycles"),
     _holds("cycles-21", "B=2 K=1 KP=1 CYCLES", "no endless run, a producer killed", "cycles"),
@@ -113,6 +114,10 @@ MUTANTS = [
         {8},
         "returned_seq changes before the words; a producer reaps",
     ),
+    _mutant(
+        "unsure_ignored", "NP=1 B=1 K=1 M=1 KP=1 KL=1 RESTART=1 CLOSE", {3}, "the end, although another may be reaping"
+    ),
+    _mutant("asks_once", "NP=1 B=1 K=1 M=1 KP=1 KL=1 RESTART=1 CLOSE", {3}, "the end, after one look and one sweep"),
     _mutant("closed_opens_space", "B=2 K=1 CLOSE", {1, 2, 3, 6}, "release opens a lap of a closed ring"),
     _mutant("lease_by_store", "B=1 K=2 M=1 NL=2", {2}, "a batch is leased without a CAS"),
 ]

@@ -133,16 +133,17 @@ nothing_on:
         if
         :: ROUND(BW[(pos % C) / B]) < pos / C ->
             pos = 0; fin = 0; shut = 0; phase = LOOK; slept = 0; ready_moved = ready_moved | BIT;
+            /* taker.py: ended is 1 while it looks for the dead, whose leases come back, 2 if there are none */
             if
-            :: SOMEBODY_DEAD -> shut = 0; goto sweep_now /* taker.py: what they held comes back */
-            :: else -> finished = finished | BIT; goto ended
+            :: ended == 2 -> ended = 0; finished = finished | BIT; goto over
+            :: else -> ended = 1; goto sweep_now
             fi
         :: else -> pos = 0; goto not_ended
         fi
     END;
 not_ended:
     atomic { came_to_nothing() };
-ended:
+over:
     WHEN(false) skip END
 }
 #endif

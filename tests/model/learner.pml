@@ -16,7 +16,7 @@ inline look_ends() {
 /* es_take_wait() goes on with nothing taken. */
 inline came_to_nothing() {
 #if CLOSE
-    fin = 0; shut = 0; open = 0;
+    fin = 0; shut = 0; open = 0; ended = 0;
 #endif
     if
     :: phase == ARMED -> phase = LOOK; goto wait
@@ -199,7 +199,7 @@ lease: /* es_lease() */
             phase = LOOK; slept = 0; ready_moved = ready_moved | BIT;
             look_ends();
 #if CLOSE
-            fin = 0; shut = 0; open = 0
+            fin = 0; shut = 0; open = 0; ended = 0
 #endif
         :: else -> w = 0; j = 0; goto look
         fi
@@ -343,6 +343,13 @@ finish:
 sweep_now:
     sweep();
 swept:
+#if CLOSE
+#ifdef M_asks_once
+    atomic { if :: ended == 1 -> ended = 0; finished = finished | BIT; goto over :: else fi };
+#else
+    atomic { if :: ended == 1 -> ended = 2 :: else fi };
+#endif
+#endif
     if :: me == NONE -> goto dead :: else -> goto look_or_finish fi;
 
 dead:

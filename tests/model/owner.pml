@@ -5,6 +5,42 @@
  * it, and a CAS that failed would do nothing.
  */
 
+/* es_locks_seize() entry k: goes to to_seized; to to_next with k + 1, or to to_second with the second byte alone. */
+#define es_locks_seize(to_next, to_seized, to_second) \
+    STEP /* take_byte(): of a learner, the second */ \
+        if \
+        :: HAS_SECOND(k) && second[k] != 0 -> not_so_sure(); k++; goto to_next \
+        :: HAS_SECOND(k) && second[k] == 0 -> second[k] = id + 1 \
+        :: !HAS_SECOND(k) && lock[k] != 0 -> k++; goto to_next \
+        :: !HAS_SECOND(k) && lock[k] == 0 -> take_byte(k); goto to_seized \
+        fi \
+    END; \
+    STEP /* take_byte() */ \
+        if \
+        :: lock[k] != 0 -> goto to_second \
+        :: else -> take_byte(k); goto to_seized \
+        fi \
+    END
+
+/* The end was said, and is not settled. */
+inline not_so_sure() {
+#if CLOSE && !defined(M_unsure_ignored)
+    ended = 0
+#else
+    skip
+#endif
+}
+
+/* es_locks_yield(), to next with k + 1; the second byte follows. */
+#define drop_first(to_next) \
+    STEP \
+        drop_byte_of(k); \
+        if :: !HAS_SECOND(k) -> k++; goto to_next :: else fi \
+    END
+
+#define drop_second(to_next) \
+    STEP second[k] = 0; k++; goto to_next END
+
 /* es_owner_register(). k counts entries. Leaves at once with a place, or goes to no_place. */
 inline es_owner_register() {
     k = (IS_LEARNER -> 0 : NLE);
@@ -16,12 +52,8 @@ register_next:
         :: else
         fi
     END;
-    STEP /* es_locks_try() */
-        if
-        :: lock[k] != 0 -> k++; goto register_next
-        :: else -> take_byte(k)
-        fi
-    END;
+    es_locks_seize(register_next, register_seized, register_yield);
+register_seized:
 #ifndef M_no_second_look
     STEP /* again under the lock */
         if
@@ -30,18 +62,24 @@ register_next:
         fi
     END;
 register_drop:
-    STEP /* es_locks_drop() */
-        drop_byte_of(k); k++; goto register_next
-    END;
+    drop_first(register_next);
 #endif
+register_yield:
+    drop_second(register_next);
 register_live:
     STEP /* raise_high() */
         if :: high <= k -> high = k + 1 :: else fi
     END;
     STEP /* store state: LIVE */
         check_registered(k);
-        live = live | (1 << k); me = k; k = 0
-    END
+        live = live | (1 << k);
+        if :: !HAS_SECOND(k) -> me = k; k = 0; goto registered :: else -> me = k fi
+    END;
+    drop_second(register_done);
+register_done:
+    k = 0;
+registered:
+    skip
 }
 
 /* es_wake_everybody() */
@@ -73,22 +111,15 @@ next_dead:
         :: else
         fi
     END;
-    STEP /* es_locks_try() */
 #ifdef M_death_by_timeout
-        if
-        :: k == me -> k++; goto next_dead
-        :: else
-        fi
+    STEP if :: k == me -> k++; goto next_dead :: else fi END;
 #else
-        if
-        :: lock[k] != 0 -> k++; goto next_dead
-        :: else -> take_byte(k)
-        fi
+    es_locks_seize(next_dead, seized, second_byte);
 #endif
-    END;
+seized:
     STEP /* again under the lock */
         if
-        :: IS_LIVE(k) -> check_dead(k); i = 0; goto give_back_leases
+        :: IS_LIVE(k) -> check_dead(k); i = 0; not_so_sure(); goto give_back_leases
         :: else -> goto drop_byte
         fi
     END;
@@ -158,12 +189,11 @@ reopen_claims:
     owner_free();
 #endif
 drop_byte:
-    STEP /* es_locks_drop() */
 #ifdef M_death_by_timeout
-        if :: lock[k] == id + 1 -> drop_byte_of(k) :: else fi;
+    STEP if :: lock[k] == id + 1 -> drop_byte_of(k) :: else fi; k++; goto next_dead END;
 #else
-        drop_byte_of(k);
+    drop_first(next_dead);
 #endif
-        k++; goto next_dead
-    END
+second_byte:
+    drop_second(next_dead)
 }

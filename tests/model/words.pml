@@ -113,6 +113,7 @@ byte high = NLE + NP;
 byte live;         /* owner entries that are LIVE */
 byte locked;       /* owner entries whose lock byte is held */
 byte lock[E];      /* by process id + 1 */
+byte second[NLE];  /* learners' second bytes, the same */
 bit learner_sleeps, producers_sleep;
 #if CLOSE
 bit closed, late, close_done; /* late: ES_PATIENCE_NS have passed since */
@@ -155,6 +156,7 @@ hidden byte x, y, z, seen, whole, failed;
 #define NONE 255
 #define take_byte(e) lock[e] = id + 1; locked = locked | (1 << (e))
 #define drop_byte_of(e) lock[e] = 0; locked = locked & ~(1 << (e))
+#define HAS_SECOND(e) ((e) < NLE)
 #define SOMEBODY_DEAD ((live & ~locked) != 0)
 #define LEARNER_ENTRIES ((1 << NLE) - 1)
 #define PLACE_OR_DEAD ((~locked & (IS_LEARNER -> LEARNER_ENTRIES : (1 << E) - 1 - LEARNER_ENTRIES)) != 0)
@@ -164,8 +166,8 @@ hidden byte x, y, z, seen, whole, failed;
 
 /* The same in every process, so that every step can forget them. */
 #if CLOSE
-#define CLOSING bit shut, open, sealed; byte fin
-#define FORGET_CLOSING shut = 0; open = 0; sealed = 0; fin = 0;
+#define CLOSING bit shut, open, sealed; byte fin, ended
+#define FORGET_CLOSING shut = 0; open = 0; sealed = 0; fin = 0; ended = 0;
 #else
 #define CLOSING skip
 #define FORGET_CLOSING
@@ -189,6 +191,7 @@ inline die() {
     d_step {
         kills[1 - IS_LEARNER]--;
         x = 0; do :: x < E -> if :: lock[x] == id + 1 -> drop_byte_of(x) :: else fi; x++ :: else -> break od;
+        x = 0; do :: x < NLE -> if :: second[x] == id + 1 -> second[x] = 0 :: else fi; x++ :: else -> break od;
         x = 0; do :: x < C -> if :: holder[x] == id + 1 -> holder[x] = 0 :: else fi; x++ :: else -> break od;
         x = 0; do :: x < K -> if :: lessee[x] == id + 1 -> lessee[x] = 0 :: else fi; x++ :: else -> break od;
         reopen_unseen = reopen_unseen | BIT; reopen_moved = reopen_moved | BIT;
