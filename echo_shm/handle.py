@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from echo_shm.errors import SpecMismatchError
+from echo_shm.errors import SegmentError, SpecMismatchError
 from echo_shm.segment import Segment
 from echo_shm.spec import Spec
 
@@ -29,12 +29,18 @@ def attach_segment(handle_or_name: Handle | str, example: Any, *, caller: str) -
     """Maps a segment and settles its treespec, from the handle, the example or the schema.
 
     Raises:
-        SegmentError: See :meth:`Segment.attach`.
+        SegmentError: See :meth:`Segment.attach`; or the handle is of other leaves than the segment.
         SpecMismatchError: The example is not what the segment holds, or one is needed.
 
     """
     if isinstance(handle_or_name, Handle):
         segment = Segment.attach(handle_or_name.name, handle_or_name.uuid)
+        # The same uuid says that it is the same segment, unless somebody has rewritten what is in it.
+        if handle_or_name.treespec.num_leaves != len(segment.spec.leaves):
+            raise SegmentError(
+                f"segment {segment.name!r} cannot be used: its schema has {len(segment.spec.leaves)} leaves, the samples "
+                f"of its handle have {handle_or_name.treespec.num_leaves}"
+            )
         segment.spec.treespec = handle_or_name.treespec
     elif isinstance(handle_or_name, str):
         segment = Segment.attach(handle_or_name)

@@ -4,7 +4,8 @@ A segment named ``run`` is two files. ``echo_shm.run`` is the POSIX
 shared-memory object with the ring. ``echo_shm_locks.run``, the sidecar, is
 empty: only record locks on its bytes matter. Byte ``i`` is held by owner ``i``
 for as long as it lives, and a byte past all owners by the segment's creator,
-from before the segment exists until it is unlinked. When nobody holds any
+from before the segment exists until it is unlinked. Past that, learners have a
+second byte each, which whoever reaps one holds meanwhile. When nobody holds any
 byte, nobody is attached, and the segment is garbage.
 """
 

@@ -1,11 +1,13 @@
 """Segments that are not what they should be: every one is an error at attach, none a crash."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import posixpath
 
 import numpy as np
+import optree
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -46,6 +48,16 @@ def attach_all():
         with attach(NAME) as user:
             (user.submit if isinstance(user, Server) else user.send)(EXAMPLE, timeout=0)
     segment.listing(NAME)
+
+
+def test_a_handle_of_other_leaves():
+    """A handle whose tree has more or fewer leaves than the segment's schema is refused."""
+    with Server(EXAMPLE, 2) as server:
+        for leaves in (1, 3):
+            handle = dataclasses.replace(server.handle, treespec=optree.tree_structure([0] * leaves))
+            for attach in (ShmClient, Server.attach):
+                with pytest.raises(SegmentError, match=f"its schema has 2 leaves, .* have {leaves}"):
+                    attach(handle)
 
 
 def refused(content, message):
