@@ -96,6 +96,7 @@ static void offer_holes(es_ring *r)
 {
     es_map *m = &r->map;
     for (uint64_t q = 0; q < m->capacity; q++)
+        /* SYNC slot-reopen: acquire; who searches is told after the word. */
         if (es_state(atomic_load_explicit(&m->slots[q], memory_order_acquire)) == ES_REOPEN) {
             /* SYNC reopen-seq: release. */
             atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);
@@ -120,6 +121,7 @@ static void mend_tail(es_ring *r)
     uint64_t tail = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed), unclaimed = UINT64_MAX;
     uint64_t last_lap = (uint64_t)INT64_MAX / m->capacity, word = 0;
     for (uint64_t q = 0; q < m->capacity; q++) {
+        /* SYNC slot-claim, slot-commit: acquire; as in mend_slot(). */
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire), lap = claimed_laps(m, q, w);
         if (lap < last_lap && lap * m->capacity + q < unclaimed) {
             unclaimed = lap * m->capacity + q;
@@ -130,7 +132,8 @@ static void mend_tail(es_ring *r)
     if (unclaimed == UINT64_MAX || (tail <= unclaimed && unclaimed - tail <= m->capacity))
         return;
     /* The tail is a hint that publishes nothing: we may have seen it past a claim whose word we
-     * do not see yet. A CAS cannot miss it. */
+     * do not see yet. A CAS cannot miss it.
+     * SYNC slot-claim: acq_rel. */
     if (atomic_compare_exchange_strong_explicit(&m->slots[unclaimed % m->capacity], &word, word, memory_order_acq_rel,
                                                 memory_order_relaxed))
         atomic_compare_exchange_strong_explicit(&m->hdr->tail, &tail, unclaimed, memory_order_relaxed,
@@ -140,15 +143,17 @@ static void mend_tail(es_ring *r)
 static void mend_head(es_ring *r)
 {
     es_map *m = &r->map;
-    /* acquire: the words that it went by are no older below. */
+    /* SYNC head: acquire; pairs with look_from_head(): the words that it went by are no older below. */
     uint64_t head = atomic_load_explicit(&m->hdr->head, memory_order_acquire), oldest = UINT64_MAX;
     bool passed = false; /* a batch that was never leased */
     for (uint64_t j = 0; j < m->num_batches; j++) {
+        /* SYNC batch-release, batch-take: acquire. */
         uint64_t b = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
         uint64_t k = es_round(b) * m->num_batches + j;
         passed = passed || (es_state(b) == ES_FILL && es_word_owner(b) != ES_GIVEN_BACK && k < head);
         oldest = k < oldest ? k : oldest;
     }
+    /* SYNC head: acq_rel, as a step of look_from_head(). */
     if (passed)
         atomic_compare_exchange_strong_explicit(&m->hdr->head, &head, oldest, memory_order_acq_rel,
                                                 memory_order_relaxed);
@@ -169,14 +174,18 @@ static void mend_owners(es_ring *r)
 {
     es_map *m = &r->map;
     for (uint32_t i = 0; i < m->num_owners; i++) {
+        /* SYNC owner-live, owner-free: acquire. */
         uint32_t state = atomic_load_explicit(&m->owners[i].state, memory_order_acquire);
         if (state == ES_OWNER_FREE)
             continue;
+        /* SYNC owner-live: acq_rel. */
         if (state != ES_OWNER_LIVE)
             atomic_compare_exchange_strong_explicit(&m->owners[i].state, &state, ES_OWNER_LIVE, memory_order_acq_rel,
                                                     memory_order_relaxed);
+        /* SYNC owner-live: acquire, as in es_owners_high(). */
         uint32_t high = atomic_load_explicit(&m->hdr->owners_high, memory_order_acquire);
-        if (high <= i) /* never on a sound table: it is raised before an entry becomes LIVE */
+        /* SYNC owner-live: acq_rel. Never on a sound table: it is raised before an entry becomes LIVE. */
+        if (high <= i)
             atomic_compare_exchange_strong_explicit(&m->hdr->owners_high, &high, i + 1, memory_order_acq_rel,
                                                     memory_order_relaxed);
     }

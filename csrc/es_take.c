@@ -48,7 +48,8 @@ static bool takeable(es_ring *r, uint64_t j, uint64_t lap, uint32_t flags)
 int64_t es_lease(es_ring *r, uint64_t j, uint64_t seen)
 {
     uint64_t round = es_round(seen);
-    /* SYNC batch-take: acq_rel; one learner wins. */
+    /* SYNC batch-take: acq_rel; one learner wins. Whoever sees the lease sees our owner entry, and so
+     * can tell at the end of a stream whether we live. */
     if (!atomic_compare_exchange_strong_explicit(&r->map.batches[j].word, &seen, es_word(round, r->me, ES_LEASED),
                                                  memory_order_acq_rel, memory_order_relaxed))
         return ES_AGAIN;

@@ -136,7 +136,6 @@ const xp_known xp_known_orders[] = {
     {"es_commit_run fetch_add acq_rel->release 1", SPARE, FENCED},
     {"es_claim_wait load acquire->relaxed 1", SPARE, FENCED},
     {"es_claim_wait load acquire->relaxed 2", SPARE, THREADS},
-    {"es_lease cas acq_rel->acquire 1", SPARE, SCAN_DECIDES},
     {"es_lease cas acq_rel->release 1", SPARE, SCAN_DECIDES},
     {"look_from_head load acquire->relaxed 1", SPARE, SCAN_DECIDES},
     {"look_from_head load acquire->relaxed 2", SPARE, SCAN_DECIDES},
