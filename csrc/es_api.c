@@ -115,6 +115,7 @@ int es_detach(es_ring *r)
         nanosleep(&nap, NULL);
     }
     release_all(r);
+    es_settle_bridge(&r->map, r->me);
     es_leave_claims(r);
     es_owner_free(&r->map, r->me);
     es_locks_drop(r->locks, r->me);

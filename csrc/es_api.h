@@ -75,6 +75,29 @@ int es_reserve_abort(es_ring *r, int64_t position);
 /* Whether any learner is attached and alive: 1 or 0. */
 int es_learner_alive(es_ring *r);
 
+/* --- bridges: on behalf of clients on other hosts, see es_bridge.c ----------- */
+
+/* From here on the attachment, a producer, may serve remotes. */
+int es_bridge_begin(es_ring *r);
+/* The entry of the client with that id (16 bytes), as it was left, or a new one that starts from
+ * number: its index. ES_UNSURE while another bridge has it, be it dead and not reaped yet;
+ * ES_ENOOWNER when all are in use. id NULL: of a client that will not come again. peer: for people. */
+int64_t es_remote_open(es_ring *r, const uint8_t *id, uint64_t number, const char *peer);
+/* Whether it was found, and not new. */
+int es_remote_known(es_ring *r, uint32_t remote);
+/* It is gone. keep: its number is remembered until the entry is needed. */
+int es_remote_leave(es_ring *r, uint32_t remote, int keep);
+/* The number of its next sample. */
+int64_t es_remote_committed(es_ring *r, uint32_t remote);
+/* es_send_many() of its next samples: samples first .. n-1 of a block of n, which it counts for it.
+ * The block is leaf after leaf, each n times; with rows, sample after sample. */
+int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t first, uint64_t n, int rows,
+                       uint64_t timeout_ns);
+/* Counts what came over the wire. */
+int es_remote_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames);
+/* The next remote at or above from that is not free: its index, or ES_EMPTY. */
+int64_t es_next_remote(es_ring *r, uint32_t from, es_remote_info *info);
+
 /* --- learning -------------------------------------------------------------- */
 
 /* Leases a batch: its physical index and *snap, or ES_EMPTY, ES_TIMEOUT,

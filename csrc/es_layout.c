@@ -38,6 +38,7 @@ static bool geometry_in_range(const es_geometry *geo)
     return geo->batch_size >= 1 && geo->batch_size <= ES_MAX_BATCH_SIZE && geo->num_batches >= 1 &&
            mul(geo->batch_size, geo->num_batches, &slots) && slots <= ES_MAX_SLOTS &&
            geo->max_producers >= 1 && geo->max_producers <= ES_MAX_PRODUCERS &&
+           geo->max_remotes <= ES_MAX_REMOTES &&
            geo->num_leaves >= 1 && geo->num_leaves <= ES_MAX_LEAVES &&
            geo->schema_size <= ES_MAX_SCHEMA && geo->reap_interval_ns >= 1 &&
            (geo->flags & ~(uint32_t)(ES_FLAG_READY_ORDER | ES_FLAG_DETAILED)) == 0;
@@ -63,6 +64,7 @@ static bool offsets_of(const es_geometry *geo, const uint64_t *leaf_sizes, es_of
               place(&end, ES_CACHE_LINE, slots, sizeof(uint64_t), &o->slots) &&
               place(&end, ES_CACHE_LINE, geo->num_batches, sizeof(es_batch), &o->batches) &&
               place(&end, ES_CACHE_LINE, hists, sizeof(es_hist), &o->hists) &&
+              place(&end, ES_CACHE_LINE, geo->max_remotes, sizeof(es_remote), &o->remotes) &&
               place(&end, ES_PAGE, 0, 1, &o->data);
     for (uint32_t l = 0; ok && l < geo->num_leaves; l++)
         ok = place_leaf(&end, geo, leaf_sizes[l], &at);
@@ -200,11 +202,13 @@ int es_map_init(es_map *map, void *base, uint64_t size)
     map->slots = (_Atomic uint64_t *)((uint8_t *)base + o.slots);
     map->batches = (es_batch *)((uint8_t *)base + o.batches);
     map->hists = (es_hist *)((uint8_t *)base + o.hists);
+    map->remotes = (es_remote *)((uint8_t *)base + o.remotes);
     map->batch_size = geo.batch_size;
     map->num_batches = geo.num_batches;
     map->capacity = geo.batch_size * geo.num_batches;
     map->num_owners = ES_MAX_LEARNERS + geo.max_producers;
     map->num_leaves = geo.num_leaves;
+    map->num_remotes = geo.max_remotes;
     map->flags = geo.flags;
     map->reap_interval_ns = geo.reap_interval_ns;
     map->streams = size > last_level_cache();

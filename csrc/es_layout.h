@@ -1,6 +1,7 @@
 /* The segment's map.
  *
- *   header | leaf table | schema | owner entries | slot words | batch words | histograms | leaf 0 | leaf 1 | ...
+ *   header | leaf table | schema | owner entries | slot words | batch words | histograms | remotes |
+ *   leaf 0 | leaf 1 | ...
  *
  * Everything is a function of es_geometry and the leaves' sizes: es_map_of()
  * computes it, es_format() writes it down, es_check() computes it again from
@@ -17,6 +18,7 @@
 
 #define ES_MAX_LEARNERS 64u
 #define ES_MAX_PRODUCERS 60000u
+#define ES_MAX_REMOTES (UINT32_C(1) << 20)
 #define ES_MAX_LEAVES 65536u
 #define ES_MAX_SCHEMA (UINT32_C(1) << 26)
 #define ES_MAX_BATCH_SIZE (UINT64_C(1) << 30)
@@ -40,6 +42,7 @@ typedef struct es_totals {
     alignas(ES_CACHE_LINE) _Atomic uint64_t push_blocked;
     _Atomic uint64_t notify_count;
     _Atomic uint64_t active_producers, dead_producers, stalled_producers, reopened_slots;
+    _Atomic uint64_t active_remotes;
 } es_totals;
 
 /* FREE -> LIVE by the registrant, LIVE -> FREE by the owner's own close or by a
@@ -54,6 +57,10 @@ typedef struct es_owner {
     _Atomic int64_t pid;
     _Atomic uint64_t pid_namespace;
     _Atomic uint64_t start_time_bits;
+    /* A bridge's journal: what it is about to commit, as es_bridge.c says. remote: index + 1; 0: nothing. */
+    _Atomic uint32_t is_bridge, pending_remote;
+    _Atomic uint64_t pending_number, pending_position;
+    _Atomic uint64_t pending_count;
     /* written by the owner alone (its threads share it, hence atomic adds) */
     alignas(ES_CACHE_LINE) _Atomic uint64_t samples;
     _Atomic uint64_t blocked, blocked_ns;
@@ -70,8 +77,19 @@ typedef struct es_batch {
     _Atomic uint64_t ready_ns;
 } es_batch;
 
+/* A client on another host. Written by the bridge that serves it, and by whoever takes the entry: see es_bridge.c. */
+typedef struct es_remote {
+    alignas(ES_CACHE_LINE) _Atomic uint64_t word; /* owner index of the bridge, es_remote_state */
+    _Atomic uint64_t id[2];
+    _Atomic uint64_t committed; /* its samples that are in the ring: the number of its next one */
+    _Atomic uint64_t bytes, frames, since_ns;
+    _Atomic uint32_t known; /* 1: it has come again */
+    alignas(ES_CACHE_LINE) char peer[ES_PEER_SIZE]; /* for people; may be read while it is written */
+} es_remote;
+_Static_assert(sizeof(es_remote) == 2 * ES_CACHE_LINE, "one line of figures, one of text");
+
 typedef struct es_offsets {
-    uint64_t leaves, schema, owners, slots, batches, hists, data, total;
+    uint64_t leaves, schema, owners, slots, batches, hists, remotes, data, total;
 } es_offsets;
 
 typedef struct es_header {
@@ -114,8 +132,9 @@ typedef struct es_map {
     _Atomic uint64_t *slots;
     es_batch *batches;
     es_hist *hists;
+    es_remote *remotes;
     uint64_t batch_size, num_batches, capacity; /* B, K, C = B * K */
-    uint32_t num_owners, num_leaves, flags;
+    uint32_t num_owners, num_leaves, num_remotes, flags;
     uint64_t reap_interval_ns;
     bool streams; /* larger than the caches: see es_copy.c */
     uint64_t *leaf_size; /* bytes of one sample, private copy */

@@ -88,6 +88,7 @@ int64_t es_reap(es_ring *r, uint32_t index)
     es_map *m = &r->map;
     if (r->fork_generation != es_fork_generation())
         return ES_EFORK;
+    es_settle_bridge(m, index);
     es_return_leases(r, index);
     int64_t n = es_reopen_claims(r, index);
     es_alarm_counts(r); /* it may have died between a commit and its count */

@@ -8,6 +8,7 @@
  *        es_take.c  look, take, release (learners)
  *        es_end.c   the end of a stream (learners)
  *        es_reap.c  what a dead owner leaves, and valid()
+ *        es_bridge.c  clients on other hosts: each sample of theirs once, whoever dies
  *        es_mend.c  what only somebody who does not keep to any of this can have left
  */
 #ifndef ES_RING_H
@@ -124,6 +125,8 @@ int64_t es_take_partial(es_ring *r);
 int64_t es_reap(es_ring *r, uint32_t index);
 /* Offers again what this attachment has claimed, as it leaves: how many slots. */
 int64_t es_leave_claims(es_ring *r);
+/* A bridge's part of that: what it has committed is put down to its clients. Before its claims are offered. */
+void es_settle_bridge(es_map *map, uint32_t index);
 /* From here on every commit of the laps under way wakes the learners. */
 void es_alarm_counts(es_ring *r);
 /* The parts of a reap, for es_mend.c: also under the owner's lock byte. */

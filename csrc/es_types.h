@@ -48,9 +48,11 @@ typedef struct es_geometry {
     uint64_t num_batches;      /* batches in the ring */
     uint64_t reap_interval_ns; /* longest sleep before the dead are looked for */
     uint32_t max_producers;
+    uint32_t max_remotes; /* clients of bridges */
     uint32_t num_leaves;
     uint32_t schema_size; /* bytes */
     uint32_t flags;       /* es_flag */
+    uint32_t zero;
 } es_geometry;
 
 /* Who attaches; pid 0 means that nobody has filled the entry in. */
@@ -70,6 +72,19 @@ typedef struct es_owner_info {
     uint32_t waiting;    /* 1 while it sleeps */
 } es_owner_info;
 
+enum es_remote_state { ES_REMOTE_FREE = 0, ES_REMOTE_TAKEN = 1, ES_REMOTE_HERE = 2, ES_REMOTE_AWAY = 3 };
+enum es_peer_size { ES_PEER_SIZE = 64 };
+
+/* A client on another host. */
+typedef struct es_remote_info {
+    uint32_t index, state; /* es_remote_state */
+    uint32_t bridge;       /* owner index */
+    uint64_t committed;    /* its samples that are in the ring */
+    uint64_t bytes, frames;
+    uint64_t since_ns; /* clock of es_now_ns(): connected, or gone */
+    char peer[64];     /* ES_PEER_SIZE; ends with 0 */
+} es_remote_info;
+
 /* Nanoseconds; the percentiles are upper edges of buckets 1/8 of a power of two wide. */
 typedef struct es_hist_summary {
     uint64_t count, min_ns, max_ns, sum_ns, p50_ns, p90_ns, p99_ns;
@@ -88,6 +103,7 @@ typedef struct es_snapshot {
     uint64_t producers_waiting;  /* gauge: filled by es_observe only */
     uint64_t notify_count;       /* times a committer woke the learners */
     uint64_t active_producers;   /* gauge */
+    uint64_t active_remotes;     /* gauge: connected to bridges */
     uint64_t dead_producers;     /* reaped */
     uint64_t stalled_producers;  /* gauge: as of the last sweep */
     uint64_t reopened_slots;     /* claims of dead or aborting producers, offered again */

@@ -19,6 +19,9 @@ from echo_shm.errors import (
 )
 from echo_shm.handle import Handle
 from echo_shm.metrics import HistSnapshot, SampleInfo
+from echo_shm.net.client import TcpClient, connect
+from echo_shm.net.transport import TcpTransport
+from echo_shm.net.wire import WireError
 from echo_shm.protocols import Finishing, Transport
 from echo_shm.sample import Lease, Sample
 from echo_shm.server import Server
@@ -43,9 +46,13 @@ __all__ = [
     "Server",
     "ShmClient",
     "SpecMismatchError",
+    "TcpClient",
+    "TcpTransport",
     "TrajectoryAccumulator",
     "Transport",
+    "WireError",
     "WorkerError",
     "WorkerGroup",
     "__version__",
+    "connect",
 ]

@@ -17,6 +17,7 @@ from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
 from echo_shm.sidecar import (
     CREATOR_BYTE,
+    PrivateSidecar,
     Sidecar,
     check_name,
     ipc_name,
@@ -41,6 +42,7 @@ class Geometry(NamedTuple):
     order: str
     detailed_metrics: bool
     reap_interval: float
+    max_remotes: int = 0
 
     @property
     def capacity(self) -> int:
@@ -58,6 +60,7 @@ class Geometry(NamedTuple):
                 "num_batches": self.num_batches,
                 "reap_interval_ns": int(self.reap_interval * 1e9),
                 "max_producers": self.max_producers,
+                "max_remotes": self.max_remotes,
                 "num_leaves": len(spec.leaves),
                 "schema_size": len(spec.schema),
                 "flags": flags,
@@ -74,6 +77,7 @@ class Geometry(NamedTuple):
             order="ready" if geo.flags & lib.ES_FLAG_READY_ORDER else "fifo",
             detailed_metrics=bool(geo.flags & lib.ES_FLAG_DETAILED),
             reap_interval=geo.reap_interval_ns / 1e9,
+            max_remotes=geo.max_remotes,
         )
 
 
@@ -157,6 +161,22 @@ class Segment:
             segment = cls(name, mapping, sidecar)
             segment.spec = spec
             undo.pop_all()
+        return segment
+
+    @classmethod
+    def private(cls, what: str, spec: Spec, geometry: Geometry) -> "Segment":
+        """A segment of this process alone, in ordinary memory; ``what`` names it in messages."""
+        geo = geometry.to_c(spec)
+        sizes = ffi.new("uint64_t[]", [leaf.nbytes for leaf in spec.leaves])
+        size: int = lib.es_segment_size(geo, sizes)
+        if size == 0:
+            raise ValueError(f"{geometry} with {spec.sample_bytes} bytes a sample is out of range")
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        uuid = ffi.new("uint8_t[16]", secrets.token_bytes(16))
+        base = ffi.from_buffer("uint8_t[]", mapping)
+        lib.es_format(base, size, geo, sizes, ffi.from_buffer(spec.schema), uuid, os.getpid(), time.time_ns())
+        segment = cls(what, mapping, PrivateSidecar())
+        segment.spec = spec
         return segment
 
     @classmethod

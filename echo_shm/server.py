@@ -22,6 +22,10 @@ from echo_shm.spec import Spec
 from echo_shm.taker import Taker
 
 
+#: Clients of bridges that a segment has room for, at least.
+_REMOTES = 1024
+
+
 class Server:
     """Creates a segment and takes fixed-size batches out of its ring.
 
@@ -87,7 +91,13 @@ class Server:
             raise ValueError(f"reap_interval={reap_interval!r}: use seconds from 0.0001 to 3600")
         spec = Spec.from_example(example)
         geometry = Geometry(
-            int(batch_size), int(num_buffers), int(max_producers), order, bool(detailed_metrics), float(reap_interval)
+            int(batch_size),
+            int(num_buffers),
+            int(max_producers),
+            order,
+            bool(detailed_metrics),
+            float(reap_interval),
+            max_remotes=max(_REMOTES, getattr(transport, "max_connections", 0)),
         )
         segment = Segment.create(name, spec, geometry)
         try:

@@ -68,6 +68,17 @@ class Sidecar:
         return bool(code == 0)
 
 
+class PrivateSidecar(Sidecar):
+    """In place of one, for a segment that no other process knows."""
+
+    def __init__(self) -> None:
+        self.locks = ffi.gc(lib.es_locks_new(-1, CREATOR_BYTE + 1), lib.es_locks_free)
+
+    def is_linked(self, name: str) -> bool:
+        """It goes by no name."""
+        return True
+
+
 _open: "weakref.WeakValueDictionary[tuple[int, int, int], Sidecar]" = weakref.WeakValueDictionary()
 #: Held while a sidecar is opened, or locked as a whole: the two must not meet in one process.
 _opening = threading.RLock()

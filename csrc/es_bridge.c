@@ -1,0 +1,349 @@
+/* Bridges: producers that send on behalf of clients on other hosts.
+ *
+ * A client numbers its samples. remote.committed says how many of them are in the ring,
+ * so that after any accident the client sends what is not, and nothing twice. The
+ * number must stay true if the bridge dies between a slot's commit and the count.
+ * So the bridge first writes down, in its own owner entry, which numbers it is
+ * about to commit and into which slots; then commits; then counts; then strikes it out.
+ *
+ * Whoever finds the bridge dead (es_reap()) reads that before it offers the bridge's
+ * claims again: a slot that still says CLAIMED by the bridge was not committed,
+ * and any other was, for nobody else could have changed it. Slots are committed in
+ * order, so the first that was not is the number. Should the reaper die, the next one
+ * reads the same, since no claim is offered before the journal is struck out.
+ *
+ * Who writes: remote.word by CAS of whoever takes the entry, everything else in it by
+ * the bridge that the word names. Who dies: HERE stays HERE until the bridge is
+ * reaped, so that nobody answers the client from a count that is not settled.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "es_api.h"
+#include "es_copy.h"
+#include "es_ring.h"
+
+static uint64_t remote_word(uint32_t bridge, uint32_t state)
+{
+    return (uint64_t)bridge << 8 | state;
+}
+
+static uint32_t remote_state(uint64_t w)
+{
+    return (uint32_t)(w & 0xff);
+}
+
+static uint32_t remote_bridge(uint64_t w)
+{
+    return (uint32_t)(w >> 8);
+}
+
+/* A gauge for people, counted anew for the reason that count_producers() gives. */
+static void count_remotes(es_map *m)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < m->num_remotes; i++)
+        n += remote_state(atomic_load_explicit(&m->remotes[i].word, memory_order_relaxed)) == ES_REMOTE_HERE;
+    atomic_store_explicit(&m->hdr->totals.active_remotes, n, memory_order_relaxed);
+}
+
+/* --- the journal ------------------------------------------------------------- */
+
+/* For the compiler alone: what the dead have stored is a prefix of their program. */
+#define IN_THIS_ORDER() atomic_signal_fence(memory_order_seq_cst)
+
+static void write_down(es_ring *r, uint32_t remote, uint64_t pos, uint64_t n)
+{
+    es_owner *mine = &r->map.owners[r->me];
+    uint64_t number = es_get(&r->map.remotes[remote].committed);
+    atomic_store_explicit(&mine->pending_number, number, memory_order_relaxed);
+    atomic_store_explicit(&mine->pending_position, pos, memory_order_relaxed);
+    atomic_store_explicit(&mine->pending_count, n, memory_order_relaxed);
+    IN_THIS_ORDER();
+    atomic_store_explicit(&mine->pending_remote, remote + 1, memory_order_relaxed);
+    IN_THIS_ORDER();
+}
+
+static void strike_out(es_ring *r, uint32_t remote, uint64_t done)
+{
+    es_remote *it = &r->map.remotes[remote];
+    IN_THIS_ORDER();
+    atomic_store_explicit(&it->committed, es_get(&it->committed) + done, memory_order_relaxed);
+    IN_THIS_ORDER();
+    atomic_store_explicit(&r->map.owners[r->me].pending_remote, 0, memory_order_relaxed);
+}
+
+/* Whether the bridge, dead or leaving, has committed its claim of pos. */
+static bool was_committed(es_map *m, uint32_t bridge, uint64_t pos)
+{
+    uint64_t lap = pos / m->capacity + 1;
+    /* SYNC slot-commit: acquire; the dead owner's last word. */
+    uint64_t w = atomic_load_explicit(&m->slots[pos % m->capacity], memory_order_acquire);
+    return es_lap(w) > lap || (w == es_word(lap, bridge, ES_COMMITTED));
+}
+
+static void settle_journal(es_map *m, uint32_t bridge)
+{
+    es_owner *o = &m->owners[bridge];
+    uint32_t remote = atomic_load_explicit(&o->pending_remote, memory_order_relaxed);
+    if (remote == 0 || remote > m->num_remotes)
+        return;
+    uint64_t pos = es_get(&o->pending_position), count = es_get(&o->pending_count), done = 0;
+    while (done < count && done < m->capacity && was_committed(m, bridge, pos + done))
+        done++;
+    atomic_store_explicit(&m->remotes[remote - 1].committed, es_get(&o->pending_number) + done, memory_order_relaxed);
+    IN_THIS_ORDER();
+    atomic_store_explicit(&o->pending_remote, 0, memory_order_relaxed);
+}
+
+void es_settle_bridge(es_map *m, uint32_t index)
+{
+    if (atomic_load_explicit(&m->owners[index].is_bridge, memory_order_relaxed) == 0)
+        return;
+    settle_journal(m, index);
+    IN_THIS_ORDER();
+    for (uint32_t i = 0; i < m->num_remotes; i++) {
+        /* SYNC remote: acquire, acq_rel; the count is visible to whoever takes the entry. */
+        uint64_t w = atomic_load_explicit(&m->remotes[i].word, memory_order_acquire);
+        if (remote_bridge(w) != index || (remote_state(w) != ES_REMOTE_HERE && remote_state(w) != ES_REMOTE_TAKEN))
+            continue;
+        uint32_t to = remote_state(w) == ES_REMOTE_HERE ? ES_REMOTE_AWAY : ES_REMOTE_FREE;
+        atomic_compare_exchange_strong_explicit(&m->remotes[i].word, &w, remote_word(0, to), memory_order_acq_rel,
+                                                memory_order_relaxed);
+    }
+    count_remotes(m);
+}
+
+/* --- remotes ----------------------------------------------------------------- */
+
+static bool may_bridge(es_ring *r)
+{
+    return r->fork_generation == es_fork_generation() && atomic_load_explicit(&r->detached, memory_order_relaxed) == 0;
+}
+
+static bool serves(es_ring *r, uint32_t remote)
+{
+    return may_bridge(r) && remote < r->map.num_remotes &&
+           atomic_load_explicit(&r->map.remotes[remote].word, memory_order_relaxed) ==
+               remote_word(r->me, ES_REMOTE_HERE);
+}
+
+int es_bridge_begin(es_ring *r)
+{
+    if (!may_bridge(r) || r->role != ES_ROLE_PRODUCER)
+        return ES_EDETACHED;
+    atomic_store_explicit(&r->map.owners[r->me].is_bridge, 1, memory_order_relaxed);
+    IN_THIS_ORDER();
+    return ES_OK;
+}
+
+static bool has_id(es_remote *it, const uint64_t *id)
+{
+    return es_get(&it->id[0]) == id[0] && es_get(&it->id[1]) == id[1];
+}
+
+static bool turn(es_remote *it, uint64_t from, uint64_t to)
+{
+    /* SYNC remote: acq_rel; one bridge wins, and what the last one wrote is visible to it. */
+    return atomic_compare_exchange_strong_explicit(&it->word, &from, to, memory_order_acq_rel, memory_order_relaxed);
+}
+
+static void describe(es_remote *it, const char *peer)
+{
+    atomic_store_explicit(&it->since_ns, es_now_ns(), memory_order_relaxed);
+    strncpy(it->peer, peer, sizeof it->peer - 1);
+}
+
+/* The entry that this client has already: its index, ES_EMPTY, or ES_UNSURE. */
+static int64_t find(es_ring *r, const uint64_t *id, const char *peer)
+{
+    es_map *m = &r->map;
+    for (uint32_t i = 0; i < m->num_remotes; i++) {
+        es_remote *it = &m->remotes[i];
+        /* SYNC remote: acquire. */
+        uint64_t w = atomic_load_explicit(&it->word, memory_order_acquire);
+        if (remote_state(w) == ES_REMOTE_FREE || remote_state(w) == ES_REMOTE_TAKEN || !has_id(it, id))
+            continue;
+        bool mine = w == remote_word(r->me, ES_REMOTE_HERE);
+        if (!mine && (remote_state(w) != ES_REMOTE_AWAY || !turn(it, w, remote_word(r->me, ES_REMOTE_HERE))))
+            return ES_UNSURE;
+        atomic_store_explicit(&it->known, 1, memory_order_relaxed);
+        describe(it, peer);
+        return i;
+    }
+    return ES_EMPTY;
+}
+
+/* Takes a free entry, or the one that was left the longest ago. */
+static int64_t take_entry(es_ring *r)
+{
+    es_map *m = &r->map;
+    uint64_t oldest = UINT64_MAX, word = 0;
+    int64_t best = ES_EMPTY;
+    for (uint32_t i = 0; i < m->num_remotes && oldest > 0; i++) {
+        uint64_t w = atomic_load_explicit(&m->remotes[i].word, memory_order_acquire);
+        uint64_t since = remote_state(w) == ES_REMOTE_FREE ? 0 : es_get(&m->remotes[i].since_ns);
+        if ((remote_state(w) == ES_REMOTE_FREE || remote_state(w) == ES_REMOTE_AWAY) && since < oldest) {
+            oldest = since;
+            word = w;
+            best = i;
+        }
+    }
+    if (best < 0)
+        return ES_ENOOWNER;
+    return turn(&m->remotes[best], word, remote_word(r->me, ES_REMOTE_TAKEN)) ? best : ES_AGAIN;
+}
+
+int64_t es_remote_open(es_ring *r, const uint8_t *id, uint64_t number, const char *peer)
+{
+    uint64_t key[2] = {0, 0};
+    if (!may_bridge(r))
+        return ES_EDETACHED;
+    if (id != NULL)
+        memcpy(key, id, sizeof key);
+    int64_t index = id == NULL ? ES_EMPTY : find(r, key, peer);
+    if (index == ES_EMPTY) {
+        for (int tries = 0; tries < ES_TRIES && (index == ES_EMPTY || index == ES_AGAIN); tries++)
+            index = take_entry(r);
+        if (index == ES_AGAIN)
+            return ES_ENOOWNER;
+        if (index < 0)
+            return index;
+        es_remote *it = &r->map.remotes[index];
+        atomic_store_explicit(&it->id[0], key[0], memory_order_relaxed);
+        atomic_store_explicit(&it->id[1], key[1], memory_order_relaxed);
+        atomic_store_explicit(&it->committed, number, memory_order_relaxed);
+        atomic_store_explicit(&it->known, 0, memory_order_relaxed);
+        atomic_store_explicit(&it->bytes, 0, memory_order_relaxed);
+        atomic_store_explicit(&it->frames, 0, memory_order_relaxed);
+        memset(it->peer, 0, sizeof it->peer);
+        describe(it, peer);
+        /* SYNC remote: release. Nobody changes a TAKEN word but its bridge, or that one's reaper. */
+        atomic_store_explicit(&it->word, remote_word(r->me, ES_REMOTE_HERE), memory_order_release);
+    }
+    if (index >= 0)
+        count_remotes(&r->map);
+    return index;
+}
+
+int es_remote_leave(es_ring *r, uint32_t remote, int keep)
+{
+    if (!serves(r, remote))
+        return ES_ESTALE;
+    es_remote *it = &r->map.remotes[remote];
+    atomic_store_explicit(&it->since_ns, es_now_ns(), memory_order_relaxed);
+    /* SYNC remote: release; the count is visible to whoever takes the entry. */
+    atomic_store_explicit(&it->word, remote_word(0, keep ? ES_REMOTE_AWAY : ES_REMOTE_FREE), memory_order_release);
+    count_remotes(&r->map);
+    return ES_OK;
+}
+
+int es_remote_known(es_ring *r, uint32_t remote)
+{
+    return serves(r, remote) && atomic_load_explicit(&r->map.remotes[remote].known, memory_order_relaxed) != 0;
+}
+
+int64_t es_remote_committed(es_ring *r, uint32_t remote)
+{
+    return serves(r, remote) ? (int64_t)es_get(&r->map.remotes[remote].committed) : ES_ESTALE;
+}
+
+int es_remote_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames)
+{
+    if (!serves(r, remote))
+        return ES_ESTALE;
+    es_add(&r->map.remotes[remote].bytes, bytes);
+    es_add(&r->map.remotes[remote].frames, frames);
+    return ES_OK;
+}
+
+/* --- samples ----------------------------------------------------------------- */
+
+/* n samples, leaf after leaf or sample after sample. leaves: room for a pointer to each. */
+typedef struct block {
+    const uint8_t *data;
+    uint64_t n;
+    bool rows;
+    void **leaves;
+} block;
+
+/* Points leaves at the leaves of a block of so many samples that starts at data. */
+static uint64_t point(const es_map *m, const block *b, const uint8_t *data, uint64_t samples)
+{
+    uint64_t bytes = 0;
+    for (uint32_t l = 0; l < m->num_leaves; l++) {
+        b->leaves[l] = (void *)(uintptr_t)(data + bytes);
+        bytes += samples * m->leaf_size[l];
+    }
+    return bytes;
+}
+
+static void copy_block(es_map *m, uint64_t pos, uint64_t run, const block *b, uint64_t first)
+{
+    if (!b->rows) {
+        point(m, b, b->data, b->n);
+        es_copy_run(m, pos, run, b->leaves, first);
+        return;
+    }
+    uint64_t row = point(m, b, b->data, 1);
+    for (uint64_t i = 0; i < run; i++) {
+        point(m, b, b->data + (first + i) * row, 1);
+        es_copy_sample(m, pos + i, b->leaves);
+    }
+}
+
+static int64_t send_block(es_ring *r, uint32_t remote, const block *b, uint64_t first, uint64_t timeout_ns)
+{
+    uint64_t sent = 0;
+    int64_t rc = ES_OK;
+    while (rc == ES_OK && first + sent < b->n) {
+        uint64_t pos;
+        int64_t run = es_claim_wait(r, b->n - first - sent, sent == 0 ? timeout_ns : 0, &pos);
+        if (run < 0) {
+            rc = run;
+            break;
+        }
+        write_down(r, remote, pos, (uint64_t)run);
+        copy_block(&r->map, pos, (uint64_t)run, b, first + sent);
+        uint64_t done = es_commit_run(r, pos, (uint64_t)run);
+        strike_out(r, remote, done);
+        sent += done;
+        rc = done < (uint64_t)run ? ES_EEVICTED : ES_OK;
+    }
+    return sent > 0 ? (int64_t)sent : rc;
+}
+
+int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t first, uint64_t n, int rows,
+                       uint64_t timeout_ns)
+{
+    if (!serves(r, remote))
+        return ES_ESTALE;
+    block b = {.data = data, .n = n, .rows = rows != 0, .leaves = malloc(r->map.num_leaves * sizeof(void *))};
+    if (b.leaves == NULL)
+        return -ENOMEM;
+    int64_t rc = send_block(r, remote, &b, first, timeout_ns);
+    free(b.leaves);
+    return rc;
+}
+
+int64_t es_next_remote(es_ring *r, uint32_t from, es_remote_info *info)
+{
+    es_map *m = &r->map;
+    for (uint32_t i = from; i < m->num_remotes; i++) {
+        es_remote *it = &m->remotes[i];
+        uint64_t w = atomic_load_explicit(&it->word, memory_order_acquire);
+        if (remote_state(w) == ES_REMOTE_FREE)
+            continue;
+        info->index = i;
+        info->state = remote_state(w);
+        info->bridge = remote_bridge(w);
+        info->committed = es_get(&it->committed);
+        info->bytes = es_get(&it->bytes);
+        info->frames = es_get(&it->frames);
+        info->since_ns = es_get(&it->since_ns);
+        memcpy(info->peer, it->peer, sizeof info->peer);
+        info->peer[sizeof info->peer - 1] = 0;
+        return i;
+    }
+    return ES_EMPTY;
+}

@@ -1,0 +1,60 @@
+"""The bridge's process: told by one line of JSON on its standard input what to serve; ends when that is closed."""
+
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from typing import Any
+
+from echo_shm.net.bridge import Bridge, Settings
+from echo_shm.segment import Segment
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel kill this process when the thread that started it ends, on Linux."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the call above
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def serve(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | None = None) -> None:
+    """Serves until the other end of ``control`` is closed, or the ring is; writes to ``ready`` when it can."""
+    die_with(told["parent"])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, who then closes us
+    segment = Segment.attach(told["name"], bytes.fromhex(told["uuid"]))
+    key = None if told["authkey"] is None else bytes.fromhex(told["authkey"])
+    listeners = [socket.socket(fileno=fd) for fd in told["listeners"]]
+    bridge = Bridge(segment, listeners, Settings(key, told["wire_version"], told["max_connections"]), tls)
+    signal.signal(signal.SIGTERM, lambda *_: bridge.stop())
+    bridge.watch(control)
+    os.write(ready, b"ready\n")
+    os.close(ready)
+    bridge.run()
+
+
+def main() -> None:
+    """The process started by exec."""
+    line = b""
+    while not line.endswith(b"\n"):
+        chunk = os.read(0, 1)  # no more than the line: what comes after it is the end
+        if not chunk:
+            sys.exit(1)
+        line += chunk
+    told = json.loads(line)
+    logging.basicConfig(level=told["log_level"], format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    ready = os.dup(1)
+    os.dup2(2, 1)
+    serve(told, 0, ready)
+
+
+if __name__ == "__main__":
+    main()

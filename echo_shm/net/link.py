@@ -1,0 +1,224 @@
+"""One connection to a server, from the client's side: connecting, the handshake, frames out, acknowledgements in."""
+
+import contextlib
+import secrets
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from echo_shm.errors import ConnectionClosedError, SpecMismatchError
+from echo_shm.net import wire
+from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal, WireError
+from echo_shm.spec import Spec
+
+#: Most buffers in one sendmsg (POSIX asks for 16 at least, Linux has 1024).
+_MOST_BUFFERS = 512
+
+#: Bytes of samples in a frame to a version 1 server, which has no frames.
+_FRAME_1 = 1 << 18
+
+
+class Options(NamedTuple):
+    """What every connection of a client has in common."""
+
+    host: str
+    port: int
+    spec: Spec
+    client: bytes
+    authkey: bytes | None
+    tls: ssl.SSLContext | None
+
+    @property
+    def peer(self) -> str:
+        """For messages."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class RefusedError(ConnectionClosedError):
+    """The server does not want this client now, and may later."""
+
+
+class Link:
+    """A connection whose handshake is over.
+
+    Attributes:
+        version: Of the wire.
+        ring: The uuid of the server's segment; empty in version 1.
+        known: Whether the server remembers the client.
+        committed: The number of the client's first sample that the server does not have.
+        max_frame: Bytes of samples in a frame.
+
+    """
+
+    def __init__(self, options: Options, acknowledged: int, timeout: float | None) -> None:
+        self._options = options
+        self._sock = _connect(options, timeout)
+        try:
+            start = self._read(5)
+            self.version = wire.version_of(start, options.peer)
+            self.ring, self.known, self.committed, self.max_frame = b"", False, acknowledged, _FRAME_1
+            if self.version == 1:
+                self._handshake_1()
+            else:
+                self._handshake_2(start, acknowledged)
+            self._sock.settimeout(None)
+        except BaseException:
+            self.close()
+            raise
+        self._acks = b""
+
+    def _read(self, n: int) -> bytes:
+        data = bytearray()
+        while len(data) < n:
+            chunk = self._sock.recv(n - len(data))
+            if not chunk:
+                raise ConnectionClosedError(f"{self._options.peer} closed the connection in the middle of the handshake")
+            data += chunk
+        return bytes(data)
+
+    def _handshake_1(self) -> None:
+        if self._options.authkey is not None:
+            raise WireError(f"{self._options.peer} speaks wire version 1, which has no authentication; authkey= was given")
+        theirs = wire.read_specs_1(self._read)
+        mine = [(leaf.dtype.itemsize, leaf.shape) for leaf in self._options.spec.leaves]
+        if theirs != mine:
+            raise SpecMismatchError(
+                f"Server spec mismatch: shapes={[list(s) for _, s in theirs]} vs expected={[list(s) for _, s in mine]}, "
+                f"dtype_sizes={[n for n, _ in theirs]} vs expected={[n for n, _ in mine]}"
+            )
+        if self._options.spec.sample_bytes == 0:
+            raise SpecMismatchError("wire version 1 cannot carry samples without bytes")
+
+    def _handshake_2(self, start: bytes, acknowledged: int) -> None:
+        options, key = self._options, self._options.authkey
+        greeting = Greeting.from_bytes(start + self._read(wire.GREETING_REST))
+        if greeting.needs_key and key is None:
+            raise WireError(f"{options.peer} asks for a key: pass the server's authkey=")
+        hello = Hello(options.client, acknowledged, secrets.token_bytes(32), wire.spec_hash(options.spec.schema))
+        if key is not None:
+            hello = hello.signed(key, greeting)
+        self._sock.sendall(hello.to_bytes())
+        header = wire.read_server_header(self._read(wire.HEADER_BYTES))
+        body = self._read(header.count)
+        if header.kind is Frame.REFUSE:
+            raise self._refusal(header.number, body)
+        if header.kind is not Frame.ACCEPT:
+            raise WireError(f"{options.peer} answered the handshake with {header.kind.name}")
+        accept = Accept.from_bytes(header, body, key, greeting, hello)
+        if accept.schema != options.spec.schema:
+            theirs = Spec.from_schema(accept.schema, f"the answer of {options.peer}")
+            try:
+                options.spec.check_same(theirs, options.peer)
+            except SpecMismatchError as error:
+                raise SpecMismatchError(f"Server spec mismatch: {error}") from None
+        if accept.max_frame < options.spec.sample_bytes:
+            raise WireError(f"{options.peer} takes frames of {accept.max_frame} bytes, less than a sample")
+        self.ring, self.known, self.committed = accept.ring, accept.known, accept.committed
+        self.max_frame = accept.max_frame
+
+    def _refusal(self, code: int, body: bytes) -> Exception:
+        text = f"{self._options.peer} refused the connection: {body.decode(errors='replace')}"
+        if code == Refusal.SPEC:
+            return SpecMismatchError(f"Server spec mismatch: {text}")
+        if code == Refusal.BUSY:
+            return RefusedError(text)
+        if code in (Refusal.KEY, Refusal.PROTOCOL):
+            return WireError(text)
+        return ConnectionClosedError(text)
+
+    # -- after the handshake
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Sends all of them; OSError when the connection is lost."""
+        if isinstance(self._sock, ssl.SSLSocket):
+            self._sock.sendall(b"".join(buffers))
+            return
+        left = [memoryview(b).cast("B") for b in buffers if len(b)]
+        while left:
+            sent = self._sock.sendmsg(left[:_MOST_BUFFERS])
+            while left and sent >= len(left[0]):
+                sent -= len(left.pop(0))
+            if sent:
+                left[0] = left[0][sent:]
+
+    def send_samples(self, number: int, count: int, columns: Sequence[memoryview]) -> None:
+        """Sends ``count`` samples, of which the first has that number; a column has all of one leaf."""
+        if self.version == 2:
+            self.send([wire.samples_header(count, number), *columns])
+            return
+        sizes, at = [len(column) // count for column in columns], 0
+        rows = np.empty((count, sum(sizes)), np.uint8)
+        for column, size in zip(columns, sizes, strict=True):
+            rows[:, at : at + size] = np.frombuffer(column, np.uint8).reshape(count, size)
+            at += size
+        self.send([rows.data])
+
+    def next_acknowledged(self, acknowledged: int) -> int:
+        """Waits for news: the number of the first sample that is not acknowledged.
+
+        Raises:
+            ConnectionClosedError: The server has closed for good.
+            OSError, WireError: The connection is lost, or not to be trusted.
+
+        """
+        chunk = self._sock.recv(4096)
+        if not chunk:
+            if self.version == 1:
+                raise ConnectionClosedError(f"{self._options.peer} closed the connection")
+            raise ConnectionResetError(f"{self._options.peer} closed the connection")
+        if self.version == 1:
+            return acknowledged + chunk.count(wire.ACK_1)
+        self._acks += chunk
+        while len(self._acks) >= wire.HEADER_BYTES:
+            header = wire.read_server_header(self._acks[: wire.HEADER_BYTES])
+            if header.kind is Frame.ACK:
+                acknowledged = header.number
+                self._acks = self._acks[wire.HEADER_BYTES :]
+            elif header.kind is Frame.BYE:
+                text = (self._acks[wire.HEADER_BYTES :] + self._rest(header.count)).decode(errors="replace")
+                raise ConnectionClosedError(f"{self._options.peer} has closed: {text}")
+            else:
+                raise WireError(f"{self._options.peer} sent {header.kind.name} after the handshake")
+        return acknowledged
+
+    def _rest(self, count: int) -> bytes:
+        with contextlib.suppress(OSError, ConnectionClosedError):
+            return self._read(count - (len(self._acks) - wire.HEADER_BYTES))
+        return b""
+
+    def shut(self) -> None:
+        """Makes every call of other threads end; the descriptor stays until :meth:`close`."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes the descriptor. Only when no other thread uses it."""
+        self._sock.close()
+
+
+def _connect(options: Options, timeout: float | None) -> socket.socket:
+    try:
+        sock = socket.create_connection((options.host, options.port), timeout)
+    except socket.gaierror as error:
+        raise ConnectionClosedError(f"cannot find the host of {options.peer}: {error}") from None
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(sock)
+        if options.tls is not None:
+            return options.tls.wrap_socket(sock, server_hostname=options.host)
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Has the kernel notice a peer that is gone without a word: within about a minute, where it can be said."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 60000)):
+        if hasattr(socket, name):
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

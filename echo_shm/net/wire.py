@@ -1,0 +1,404 @@
+"""The wire's two versions as bytes, without any I/O. WIRE.md, beside this file, describes them.
+
+Whatever comes from a peer is checked here, once: what does not fit raises
+:class:`WireError`, and nothing is kept that is larger than one frame.
+"""
+
+import hashlib
+import hmac
+import math
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+from echo_shm.errors import EchoShmError
+from echo_shm.spec import Spec
+
+MAGIC = b"ECHO"
+
+#: Longest schema and longest text that a client reads (bytes).
+MAX_BODY = 1 << 26
+MAX_TEXT = 1 << 12
+
+#: Version 1's acknowledgement of one sample.
+ACK_1 = b"\x01"
+
+_START = struct.Struct("<4sB")
+_GREETING = struct.Struct("<4sBBH32s")
+_HELLO = struct.Struct("<4sBBH16sQ32s32s32s")
+_HEADER = struct.Struct("<BBHIQ")
+_ACCEPT = struct.Struct("<32s16sIBBH")
+_PROOF_BYTES = 32
+
+HEADER_BYTES = _HEADER.size
+HELLO_BYTES = _HELLO.size
+#: Of a version 2 greeting, what follows magic and version.
+GREETING_REST = _GREETING.size - _START.size
+
+_NO_PROOF = bytes(_PROOF_BYTES)
+
+
+class WireError(EchoShmError, ValueError):
+    """The peer sent what the wire does not allow."""
+
+
+class Frame(IntEnum):
+    """What a version 2 frame carries."""
+
+    ACCEPT = 1
+    REFUSE = 2
+    SAMPLES = 3
+    ACK = 4
+    BYE = 5
+
+
+class Refusal(IntEnum):
+    """Why a server refuses a client. The client tries again after BUSY alone."""
+
+    OTHER = 0
+    SPEC = 1
+    KEY = 2
+    FULL = 3
+    BUSY = 4
+    CLOSED = 5
+    PROTOCOL = 6
+
+
+class Header(NamedTuple):
+    """The start of every frame. count: samples, or bytes of a body; number: a sample's, or a refusal's code."""
+
+    kind: Frame
+    count: int
+    number: int
+
+
+def spec_hash(schema: bytes) -> bytes:
+    """SHA-256 of a schema: two specs are the same exactly when it is."""
+    return hashlib.sha256(schema).digest()
+
+
+# --- version 1: id-echo's -------------------------------------------------------
+
+
+def greeting_1(spec: Spec) -> bytes:
+    """Magic, version, and of each leaf the item size, the number of dimensions and the dimensions."""
+    parts = [_START.pack(MAGIC, 1), struct.pack("<I", len(spec.leaves))]
+    for leaf in spec.leaves:
+        parts.append(struct.pack(f"<II{len(leaf.shape)}I", leaf.dtype.itemsize, len(leaf.shape), *leaf.shape))
+    return b"".join(parts)
+
+
+def read_specs_1(read: Callable[[int], bytes]) -> list[tuple[int, tuple[int, ...]]]:
+    """The rest of a version 1 greeting, by a function that returns exactly n bytes: (item size, shape) of each leaf."""
+
+    def words(n: int) -> tuple[int, ...]:
+        return struct.unpack(f"<{n}I", read(4 * n))
+
+    (count,) = words(1)
+    if count > 65536:
+        raise WireError(f"the server's greeting has {count} arrays, more than 65536")
+    specs = []
+    for _ in range(count):
+        size, dims = words(2)
+        if dims > 64:
+            raise WireError(f"the server's greeting has an array of {dims} dimensions, more than 64")
+        specs.append((size, words(dims)))
+    return specs
+
+
+# --- version 2: handshake -------------------------------------------------------
+
+
+class Greeting(NamedTuple):
+    """What a version 2 server says first."""
+
+    needs_key: bool
+    nonce: bytes
+
+    def to_bytes(self) -> bytes:
+        """As it goes over the wire."""
+        return _GREETING.pack(MAGIC, 2, self.needs_key, 0, self.nonce)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Greeting":
+        """Reads a whole greeting, magic included."""
+        magic, version, flags, zero, nonce = _GREETING.unpack(data)
+        if (magic, version) != (MAGIC, 2) or zero != 0 or flags > 1:
+            raise WireError(f"a damaged greeting: {data!r}")
+        return cls(bool(flags), nonce)
+
+
+def version_of(start: bytes, peer: str) -> int:
+    """The version in the first five bytes that a server sends."""
+    magic, version = _START.unpack(start)
+    if magic != MAGIC:
+        raise WireError(f"Unexpected handshake magic {magic!r} from {peer}; is the peer an echo server?")
+    if version not in (1, 2):
+        raise WireError(f"Unsupported echo wire version {version} from {peer} (this client supports 1 and 2)")
+    return int(version)
+
+
+class Hello(NamedTuple):
+    """What a version 2 client answers. acknowledged: the number of the first sample that was not acknowledged."""
+
+    client: bytes
+    acknowledged: int
+    nonce: bytes
+    spec: bytes
+    proof: bytes = _NO_PROOF
+
+    def to_bytes(self) -> bytes:
+        """As it goes over the wire."""
+        return _HELLO.pack(MAGIC, 2, 0, 0, *self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Hello":
+        """Reads what must be a hello."""
+        magic, version, flags, zero, *fields = _HELLO.unpack(data)
+        if magic != MAGIC:
+            raise WireError(f"unexpected magic {magic!r}, expected {MAGIC!r}")
+        if version != 2 or flags != 0 or zero != 0:
+            raise WireError(f"unsupported wire version {version}, expected 2")
+        return cls(*fields)
+
+    def signed(self, key: bytes, greeting: Greeting) -> "Hello":
+        """With the proof that its sender knows the key."""
+        return self._replace(proof=self._proof(key, greeting))
+
+    def is_signed(self, key: bytes, greeting: Greeting) -> bool:
+        """Whether its sender knows the key."""
+        return hmac.compare_digest(self.proof, self._proof(key, greeting))
+
+    def _proof(self, key: bytes, greeting: Greeting) -> bytes:
+        text = b"echo_shm 2 client" + greeting.to_bytes() + self._replace(proof=_NO_PROOF).to_bytes()
+        return hmac.digest(key, text, "sha256")
+
+
+class Accept(NamedTuple):
+    """What a version 2 server answers to a client that it takes.
+
+    ring: the segment's uuid. max_frame: bytes of samples in a frame. known: the client's number is
+    what it has in the ring; otherwise the server had never heard of it.
+    """
+
+    ring: bytes
+    max_frame: int
+    known: bool
+    schema: bytes
+    committed: int
+
+    def to_bytes(self, key: bytes | None, greeting: Greeting, hello: Hello) -> bytes:
+        """As a frame, with the proof that the server knows the key."""
+        body = _ACCEPT.pack(_NO_PROOF, self.ring, self.max_frame, self.known, 0, 0) + self.schema
+        header = _HEADER.pack(Frame.ACCEPT, 0, 0, len(body), self.committed)
+        return header + _server_proof(key, greeting, hello, header + body) + body[_PROOF_BYTES:]
+
+    @classmethod
+    def from_bytes(cls, header: Header, body: bytes, key: bytes | None, greeting: Greeting, hello: Hello) -> "Accept":
+        """Reads the frame's body; the server must know the key, if there is one."""
+        if len(body) < _ACCEPT.size:
+            raise WireError(f"the server's answer has {len(body)} bytes, fewer than {_ACCEPT.size}")
+        proof, ring, max_frame, known, *zeros = _ACCEPT.unpack_from(body)
+        signed = _HEADER.pack(header.kind, 0, 0, header.count, header.number) + _NO_PROOF + body[_PROOF_BYTES:]
+        if not hmac.compare_digest(proof, _server_proof(key, greeting, hello, signed)):
+            raise WireError("the server does not know the authkey")
+        if zeros != [0, 0] or known > 1:
+            raise WireError("a damaged answer of the server")
+        return cls(ring, max_frame, bool(known), body[_ACCEPT.size :], header.number)
+
+
+def _server_proof(key: bytes | None, greeting: Greeting, hello: Hello, accept: bytes) -> bytes:
+    if key is None:
+        return _NO_PROOF
+    return hmac.digest(key, b"echo_shm 2 server" + greeting.to_bytes() + hello.to_bytes() + accept, "sha256")
+
+
+# --- version 2: frames ----------------------------------------------------------
+
+
+def refuse(code: Refusal, text: str) -> bytes:
+    """A frame that ends a connection before it has begun."""
+    return _texted(Frame.REFUSE, code, text)
+
+
+def bye(number: int, text: str = "") -> bytes:
+    """A frame after which its sender sends no samples, or takes none."""
+    return _texted(Frame.BYE, number, text)
+
+
+def _texted(kind: Frame, number: int, text: str) -> bytes:
+    body = text.encode()[:MAX_TEXT]
+    return _HEADER.pack(kind, 0, 0, len(body), number) + body
+
+
+def ack(committed: int) -> bytes:
+    """A frame that says: every sample below this number is in the ring."""
+    return _HEADER.pack(Frame.ACK, 0, 0, 0, committed)
+
+
+def samples_header(count: int, number: int) -> bytes:
+    """What goes before ``count`` samples, leaf after leaf, of which the first has that number."""
+    return _HEADER.pack(Frame.SAMPLES, 0, 0, count, number)
+
+
+def read_header(data: bytes | memoryview) -> Header:
+    """Reads the first bytes of a frame."""
+    kind, flags, zero, count, number = _HEADER.unpack_from(data)
+    if flags != 0 or zero != 0 or kind not in Frame._value2member_map_:
+        raise WireError(f"no frame starts with {bytes(data[:HEADER_BYTES])!r}")
+    return Header(Frame(kind), count, number)
+
+
+def read_server_header(data: bytes) -> Header:
+    """As :func:`read_header`, for what a server may send."""
+    header = read_header(data)
+    limit = {Frame.ACCEPT: MAX_BODY, Frame.REFUSE: MAX_TEXT, Frame.BYE: MAX_TEXT, Frame.ACK: 0}.get(header.kind, -1)
+    if header.count > limit:
+        raise WireError(f"a server sends no {header.kind.name} frame of {header.count} bytes")
+    return header
+
+
+def frame_limit(sample_bytes: int, target: int) -> int:
+    """Bytes of samples in the largest frame: about ``target``, and one sample at least."""
+    return max(sample_bytes, target - target % sample_bytes) if sample_bytes else 0
+
+
+#: Samples without bytes (every leaf empty) go in frames of at most so many.
+_MOST_EMPTY = 1 << 16
+
+
+def samples_in(limit: int, sample_bytes: int) -> int:
+    """How many samples a frame of that many bytes takes."""
+    return limit // sample_bytes if sample_bytes else _MOST_EMPTY
+
+
+class Samples(NamedTuple):
+    """Samples that are here: version 2's leaf after leaf, version 1's one after the other, ``data`` of the buffer."""
+
+    count: int
+    number: int
+    data: memoryview
+
+
+class Bye(NamedTuple):
+    """The client will send no more."""
+
+    text: str
+
+
+Event = Hello | Samples | Bye
+
+
+class Inbound:
+    """What a version 2 server makes of the bytes of one connection.
+
+    Fill :meth:`space`, say so with :meth:`filled`, then take :meth:`next_event` until it is
+    None. An event's ``data`` lies in the buffer and is good until the next :meth:`space`.
+    """
+
+    def __init__(self, sample_bytes: int, max_frame: int) -> None:
+        self._sample_bytes = sample_bytes
+        self._most = samples_in(max_frame, sample_bytes)
+        self._max_frame = max_frame
+        self._buffer = memoryview(bytearray(HELLO_BYTES))
+        self._start = self._end = 0
+        self._greeted = False
+
+    def space(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        if self._start:
+            rest = self._end - self._start
+            self._buffer[:rest] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, rest
+        return self._buffer[self._end :]
+
+    def filled(self, n: int) -> None:
+        """n bytes have come."""
+        self._end += n
+
+    def begin(self) -> None:
+        """The hello was accepted: from here on frames come."""
+        rest = bytes(self._buffer[self._start : self._end])
+        self._buffer = memoryview(bytearray(HEADER_BYTES + max(self._max_frame, MAX_TEXT)))
+        self._buffer[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
+
+    def next_event(self) -> Event | None:
+        """What is complete."""
+        here = self._end - self._start
+        if not self._greeted:
+            if here < HELLO_BYTES:
+                if here >= 4 and bytes(self._buffer[:4]) != MAGIC:
+                    raise WireError(f"unexpected magic {bytes(self._buffer[:4])!r}, expected {MAGIC!r}")
+                return None
+            self._greeted = True
+            self._start += HELLO_BYTES
+            return Hello.from_bytes(bytes(self._buffer[self._start - HELLO_BYTES : self._start]))
+        if here < HEADER_BYTES:
+            return None
+        header = read_header(self._buffer[self._start : self._start + HEADER_BYTES])
+        size = self._size_of(header)
+        if here < HEADER_BYTES + size:
+            return None
+        body = self._buffer[self._start + HEADER_BYTES : self._start + HEADER_BYTES + size]
+        self._start += HEADER_BYTES + size
+        if header.kind is Frame.SAMPLES:
+            return Samples(header.count, header.number, body)
+        return Bye(bytes(body).decode(errors="replace"))
+
+    def _size_of(self, header: Header) -> int:
+        if header.kind is Frame.SAMPLES:
+            if not 1 <= header.count <= self._most:
+                raise WireError(f"a frame of {header.count} samples, expected 1 to {self._most}")
+            return header.count * self._sample_bytes
+        if header.kind is Frame.BYE and header.count <= MAX_TEXT:
+            return header.count
+        raise WireError(f"a client sends no {header.kind.name} frame of {header.count} bytes")
+
+    @property
+    def in_the_middle(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return self._end > self._start
+
+
+class Inbound1:
+    """The same for version 1: nothing but samples, one after the other."""
+
+    def __init__(self, sample_bytes: int, max_frame: int) -> None:
+        self._sample_bytes = sample_bytes
+        self._buffer = memoryview(bytearray(max(max_frame, sample_bytes)))
+        self._start = self._end = 0
+        self._number = 0
+
+    def space(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        rest = self._end - self._start
+        if self._start:
+            self._buffer[:rest] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, rest
+        return self._buffer[self._end :]
+
+    def filled(self, n: int) -> None:
+        """n bytes have come."""
+        self._end += n
+
+    def next_event(self) -> Samples | None:
+        """Every sample that is complete."""
+        count = (self._end - self._start) // self._sample_bytes
+        if count == 0:
+            return None
+        data = self._buffer[self._start : self._start + count * self._sample_bytes]
+        self._start += len(data)
+        self._number += count
+        return Samples(count, self._number - count, data)
+
+    @property
+    def in_the_middle(self) -> bool:
+        """Whether a sample has begun and not ended."""
+        return self._end > self._start
+
+
+def sample_bytes_of(specs: list[tuple[int, tuple[int, ...]]]) -> int:
+    """Bytes of a sample, from a version 1 greeting."""
+    return sum(size * math.prod(shape) for size, shape in specs)
