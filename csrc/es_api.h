@@ -25,7 +25,7 @@ int es_check(const void *base, uint64_t size);
  * bytes of its schema, which has geometry.schema_size. */
 void es_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid, int64_t *created_ns,
                  void *schema, uint64_t room);
-/* The byte of the lock file that a segment's creator holds; owners' bytes lie below it. */
+/* The byte of the lock file that a segment's creator holds; owners' bytes lie below it, learners' second ones above. */
 uint32_t es_creator_byte(void);
 
 es_locks *es_locks_new(int fd, uint32_t count);
@@ -119,9 +119,9 @@ int es_reset_histograms(es_ring *r);
 /* --- the dead, and looking on ---------------------------------------------- */
 
 /* The next owner at or above from that is dead by its lock byte, which is now
- * seized, as id->index says: finish with es_settle(). A sweep starts from 0, and ES_EMPTY
- * ends it: then every learner that was LIVE was alive; or ES_UNSURE: all but one that
- * somebody else is looking after. */
+ * seized, as id->index says: finish with es_settle(). A sweep starts from 0, one at a time for an
+ * attachment, and ES_EMPTY ends it: then the lock of every other learner that was LIVE and was not
+ * found dead was its own; or ES_UNSURE: but for some that somebody else is looking after. */
 int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id);
 /* Reaps the owner that es_next_dead() found, and returns the slots re-opened, or
  * yields its byte. ES_EMPTY when that was done already. */

@@ -19,7 +19,8 @@
  * waits for other learners' leases any more. */
 #define ES_PATIENCE_NS UINT64_C(1000000000)
 /* The words of a ring that was scribbled on may never say that nothing is left. They do within
- * the patience on any other: so this long after the last batch nothing is waited for. */
+ * the patience on any other: so this long after the last batch nothing is waited for. Whether
+ * the dead are reaped is no matter of words: es_next_dead() starts this clock afresh. */
 #define ES_LONGEST_END_NS (3 * ES_PATIENCE_NS)
 #define ES_LEAST_ASKS 8 /* not just once, after staying away for that long */
 
@@ -106,6 +107,7 @@ void es_close_ring(es_ring *r)
 static bool claims_open(es_ring *r)
 {
     for (uint64_t q = 0; q < r->map.capacity; q++) {
+        /* SYNC slot-claim, slot-commit: acquire. */
         uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_acquire);
         uint32_t state = es_state(w);
         if ((state == ES_CLAIMED || state == ES_REOPEN || state == ES_HELD) && filling(r, q, w))
@@ -155,7 +157,7 @@ static bool nothing_left(es_ring *r, bool patient)
     pthread_mutex_unlock(&r->look_lock);
     if (left || (patient && others && !mine))
         return false;
-    /* Last: a release that crossed the close may have opened space at the tail. */
+    /* SYNC batch-release: acquire. Last: a release that crossed the close may have opened space at the tail. */
     uint64_t b = atomic_load_explicit(&m->batches[tail / m->batch_size % m->num_batches].word, memory_order_acquire);
     return es_round(b) < tail / m->capacity;
 }
@@ -280,7 +282,7 @@ static void let_go(es_ring *r)
     /* SYNC reopen-seq: release; after the words. */
     atomic_fetch_add_explicit(&r->map.hdr->reopen_seq, 1, memory_order_release);
     es_wake_producers(r);
-    /* On a closed ring a learner may wait for these slots, to seal them. */
+    /* SYNC closed: acquire. On a closed ring a learner may wait for these slots, to seal them. */
     if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0)
         es_wake_learners(r);
 }

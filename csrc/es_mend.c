@@ -60,6 +60,7 @@ static uint64_t mend_batch(es_ring *r, uint64_t j)
         return 0;
     bool done = es_state(b) == ES_RETIRED;
     uint64_t fresh = done ? es_word(round + 1, 0, ES_FILL) : es_word(round, ES_GIVEN_BACK, ES_FILL);
+    /* SYNC batch-take, batch-release: acq_rel. */
     return atomic_compare_exchange_strong_explicit(&m->batches[j].word, &b, fresh, memory_order_acq_rel,
                                                    memory_order_relaxed);
 }

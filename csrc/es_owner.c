@@ -278,13 +278,13 @@ uint32_t es_owners_high(const es_map *map)
     return high < map->num_owners ? high : map->num_owners;
 }
 
-int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from, bool *unsure)
+int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from, uint32_t me, bool *unsure)
 {
     uint32_t high = es_owners_high(map);
     for (uint32_t i = from; i < high; i++) {
         es_owner *owner = &map->owners[i];
         /* SYNC owner-live: acquire. */
-        if (atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_LIVE)
+        if (i == me || atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_LIVE)
             continue;
         int rc = es_locks_seize(locks, i);
         *unsure = *unsure || rc == -EBUSY;

@@ -45,7 +45,7 @@ void es_locks_free(es_locks *locks);
 int es_locks_try(es_locks *locks, uint32_t index);
 void es_locks_drop(es_locks *locks, uint32_t index);
 /* The byte of somebody else's entry, to look after it, and a learner's second one with
- * it: ES_OK, ES_BUSY when somebody holds the second, -EAGAIN when only the first is held. */
+ * it: ES_OK, -EBUSY when somebody holds the second, -EAGAIN when only the first is held. */
 int es_locks_seize(es_locks *locks, uint32_t index);
 void es_locks_yield(es_locks *locks, uint32_t index);
 /* What was seized is the caller's own from here on. */
@@ -62,10 +62,10 @@ uint32_t es_fork_generation(void);
 int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id);
 /* LIVE -> FREE, before the byte is let go of. The entry's words were swept before. */
 void es_owner_free(es_map *map, uint32_t index);
-/* The next LIVE entry at or above from that could be seized, and now is; ES_EMPTY
+/* The next LIVE entry at or above from, but for me, that could be seized, and now is; ES_EMPTY
  * when there is none. *unsure becomes true when on the way there was a learner's
  * entry that somebody else is looking after: it may be dead, and not yet reaped. */
-int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from, bool *unsure);
+int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from, uint32_t me, bool *unsure);
 /* 1 when some learner's lock byte is held, 0 when all learners are gone. */
 int es_owner_learner_alive(es_map *map, es_locks *locks);
 

@@ -102,6 +102,7 @@ int64_t es_reap(es_ring *r, uint32_t index)
 
 static bool live(es_map *m, uint32_t index)
 {
+    /* SYNC owner-live: acquire. */
     return index < m->num_owners &&
            atomic_load_explicit(&m->owners[index].state, memory_order_acquire) == ES_OWNER_LIVE;
 }

@@ -67,6 +67,7 @@ static bool any_order(const es_ring *r, uint32_t flags)
 static int64_t look_from_head(es_ring *r, uint32_t flags)
 {
     es_map *m = &r->map;
+    /* SYNC head: acquire; pairs with the CAS below, and with mend_head(). */
     uint64_t h = atomic_load_explicit(&m->hdr->head, memory_order_acquire);
     for (uint64_t t = 0; t < m->num_batches; t++) {
         uint64_t j = (h + t) % m->num_batches, round = (h + t) / m->num_batches;
@@ -76,7 +77,7 @@ static int64_t look_from_head(es_ring *r, uint32_t flags)
             if (t != 0)
                 continue;
             /* Only past a batch seen leased or later, only by one, and nobody
-             * lowers it: so it never passes an incomplete batch. */
+             * lowers it: so it never passes an incomplete batch. SYNC head: acq_rel. */
             atomic_compare_exchange_strong_explicit(&m->hdr->head, &h, h + 1, memory_order_acq_rel,
                                                     memory_order_relaxed);
             return ES_AGAIN;
@@ -214,7 +215,7 @@ int es_release(es_ring *r, uint64_t j, uint64_t round)
      * before any claim of the next lap. */
     atomic_store_explicit(&b->word, es_released_word(r, round), memory_order_release);
     es_wake_producers(r);
-    /* Anew, after that one's fence: the close may have crossed us. */
+    /* SYNC closed: acquire. Anew, after that one's fence: the close may have crossed us. */
     if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0)
         es_wake_learners(r); /* one that waits for this, the last lease */
     return ES_OK;

@@ -15,9 +15,13 @@ int64_t es_next_dead(es_ring *r, uint32_t from, es_identity *id)
         atomic_store_explicit(&r->unsure, false, memory_order_relaxed);
     }
     bool unsure = false;
-    int64_t index = es_owner_next_dead(&r->map, r->locks, from, &unsure);
-    if (unsure)
+    bool attached = atomic_load_explicit(&r->detached, memory_order_relaxed) == 0;
+    int64_t index = es_owner_next_dead(&r->map, r->locks, from, attached ? r->me : ES_NOBODY, &unsure);
+    if (unsure) {
         atomic_store_explicit(&r->unsure, true, memory_order_relaxed);
+        /* What the end waits for here are no words, on which it may give up: its clock starts afresh. */
+        atomic_store_explicit(&r->finish_ns, 0, memory_order_relaxed);
+    }
     if (index == ES_EMPTY && atomic_load_explicit(&r->unsure, memory_order_relaxed))
         return ES_UNSURE;
     if (index >= 0) {

@@ -85,6 +85,19 @@ def _contradicts_death(pid: int, start_time: float) -> bool:
     return False
 
 
+def _has_memory(pid: int) -> bool:
+    """Whether any thread of a process has; where nothing can tell, yes. The kernel drops the locks after the memory."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return not os.path.isdir("/proc/self/task")
+    for thread in threads:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/statm", "rb") as sizes:
+            if not sizes.read().startswith(b"0 "):
+                return True
+    return False
+
+
 class Attachment:
     """A registered owner of a ring.
 
@@ -106,14 +119,16 @@ class Attachment:
         self.ring = ffi.gc(ring, lib.es_free)
         self._check_shape()
         self._slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
+        self._at_it = False
         self._spared: Counter[tuple[int, int]] = Counter()
+        self._in_hand = ffi.new("es_identity *", {"index": lib.ES_NOBODY})
         self.index = self._register(role)
         # At interpreter exit, too, while the segment is still mapped.
         self._leave = weakref.finalize(self, _leave, self.ring, segment)
         self._claims: dict[int, tuple[int, float]] = {}
         self._next_state = 0
         self._last_stopped: set[int] = set()
-        self._sweeping = threading.Lock()
+        self._sweeping = threading.RLock()  # a signal's handler may come back in here
         if not segment.is_linked():
             self.detach()
             raise SegmentError(f"segment {segment.name!r} was closed just now")
@@ -187,23 +202,49 @@ class Attachment:
 
         Cheap enough for every reap interval. Does nothing while another thread is at it.
         """
-        if not self._sweeping.acquire(blocking=False):
+        if self._at_it:  # a hint; between acquire(blocking=False) and "try" Ctrl-C would leave it locked for ever
             return 0
-        try:
-            reaped, _ = self._reap_the_dead()
-            lib.es_set_stalled(self.ring, len(self._overdue() | self._stopped()))
-            return reaped
-        finally:
-            self._sweeping.release()
-
-    def nobody_dead(self) -> bool:
-        """Reaps the dead; True when there was none, and no other process may just be reaping a learner."""
         with self._sweeping:
-            return self._reap_the_dead() == (0, True)
+            self._at_it = True
+            try:
+                reaped, _ = self._reap_the_dead()
+                lib.es_set_stalled(self.ring, len(self._overdue() | self._stopped()))
+                return reaped
+            finally:
+                self._at_it = False
 
-    def _reap_the_dead(self) -> tuple[int, bool]:
-        """Reaps every owner whose lock is free: how many, and whether every other learner is alive for certain."""
-        dead, reaped = ffi.new("es_identity *"), 0
+    def look_for_the_dead(self) -> tuple[int, bool]:
+        """Reaps the dead: how many, and whether every other learner is alive for certain.
+
+        It may not be while somebody else reaps it, or while it dies.
+        """
+        with self._sweeping:
+            reaped, code = self._reap_the_dead()
+        if code not in (lib.ES_EMPTY, lib.ES_UNSURE):
+            self.check(code)
+        return reaped, code == lib.ES_EMPTY and not self._somebody_is_dying()
+
+    def _somebody_is_dying(self) -> bool:
+        """Whether a learner has no memory any more, or is gone, and its lock was still held in our sweep."""
+        info = ffi.new("es_owner_info *")
+        index = lib.es_next_owner(self.ring, 0, info)
+        while index >= 0 and info.id.role == lib.ES_ROLE_LEARNER:
+            # Of other namespaces nothing can be known. The PID comes from the segment, where anything may have been
+            # written: a process that is gone leaves no lock, so one that is held says that it was another's.
+            if index != self.index and info.id.pid_namespace == pid_namespace() != 0 != info.id.start_time:
+                if find_process(info.id.pid, info.id.start_time) is None:
+                    dying = lib.es_locks_held(self.segment.sidecar.locks, index) == 0  # type: ignore[union-attr]
+                else:
+                    dying = not _has_memory(info.id.pid)
+                if dying:
+                    return True
+            index = lib.es_next_owner(self.ring, index + 1, info)
+        return False
+
+    def _reap_the_dead(self) -> tuple[int, int]:
+        """Reaps every owner whose lock is free: how many, and the result that ended the sweep."""
+        dead, reaped = self._in_hand, 0
+        lib.es_settle(self.ring, dead, 0)  # what a sweep had in hand that we, a signal's handler, have interrupted
         try:
             index = lib.es_next_dead(self.ring, 0, dead)
             while index >= 0:
@@ -214,13 +255,15 @@ class Attachment:
                 else:
                     reopened = lib.es_settle(self.ring, dead, 1)
                     reaped += 1
+                    if reopened < 0:  # a signal's handler has done it
+                        reopened = 0
                     role = "learner" if dead.role == lib.ES_ROLE_LEARNER else "producer"
                     _log.info("%s: %s %d (pid %d) died; %d slots re-opened", self.what, role, index, dead.pid, reopened)
                 index = lib.es_next_dead(self.ring, index + 1, dead)
         except BaseException:  # Ctrl-C, say: a lock that we kept would make the dead live
             lib.es_settle(self.ring, dead, 0)
             raise
-        return reaped, index == lib.ES_EMPTY
+        return reaped, index
 
     def _warn_of(self, index: int, pid: int) -> None:
         """Says, the second time (the first it may just be exiting), that an owner lives and holds no lock."""

@@ -55,7 +55,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _fail(status: int, error: Exception) -> int:
-    print(f"echo-shm: {error}", file=sys.stderr)
+    # an OSError's own text starts with its number
+    print(f"echo-shm: {(isinstance(error, OSError) and error.strerror) or error}", file=sys.stderr)
     return status
 
 

@@ -36,10 +36,11 @@ def attach_segment(handle_or_name: Handle | str, example: Any, *, caller: str) -
     if isinstance(handle_or_name, Handle):
         segment = Segment.attach(handle_or_name.name, handle_or_name.uuid)
         # The same uuid says that it is the same segment, unless somebody has rewritten what is in it.
-        if handle_or_name.treespec.num_leaves != len(segment.spec.leaves):
+        ours, theirs = handle_or_name.treespec.num_leaves, len(segment.spec.leaves)
+        if ours != theirs:
             raise SegmentError(
-                f"segment {segment.name!r} cannot be used: its schema has {len(segment.spec.leaves)} leaves, the samples "
-                f"of its handle have {handle_or_name.treespec.num_leaves}"
+                f"segment {segment.name!r} cannot be used: its schema has {theirs} leaves, the samples of its handle "
+                f"have {ours}"
             )
         segment.spec.treespec = handle_or_name.treespec
     elif isinstance(handle_or_name, str):

@@ -295,10 +295,15 @@ def _cannot_be_made(name: str, error: Exception) -> SegmentError:
     """When not even an empty file can be made."""
     number = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(number) if number is not None else str(error)
+    advice = (
+        "It is full, of bytes or of files (df -i): remove some there; `echo-shm gc` removes what killed runs left"
+        if number in (errno.ENOSPC, errno.EDQUOT)
+        else "Shared memory needs a tmpfs there that this user may write to: mount -t tmpfs tmpfs /dev/shm, or "
+        "docker run --shm-size=..."
+    )
     return SegmentError(
         number or errno.EACCES,
-        f"segment {name!r} cannot be made: no file can be created in /dev/shm ({reason}). Shared memory needs a "
-        "tmpfs there that this user may write to: mount -t tmpfs tmpfs /dev/shm, or docker run --shm-size=...",
+        f"segment {name!r} cannot be made: no file can be created in /dev/shm ({reason}). {advice}",
     )
 
 

@@ -290,7 +290,8 @@ class Server:
         By the segment's creator: unlinks the segment; producers get
         ConnectionClosedError; what is committed can still be taken, until :meth:`sample`
         returns None. A claim that a producer, or a batch that another
-        learner, holds on to is waited for no longer than a second.
+        living learner, holds on to is waited for no longer than a second; one that a dead
+        learner held is waited for until it is back.
 
         By a further learner: releases what it holds and leaves; the ring goes on.
         """

@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 #: Where POSIX shared memory shows as files, on Linux; elsewhere sidecars go to the temporary directory.
 _SHM_DIR = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
-#: The sidecar's byte that a segment's creator holds; the owners' bytes lie below.
+#: The sidecar's byte that a segment's creator holds; the owners' bytes lie below, learners' second ones above.
 CREATOR_BYTE: int = lib.es_creator_byte()
 
 

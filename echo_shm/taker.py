@@ -102,8 +102,9 @@ class Taker:
                 return self._rest.next(snap, drop_last)
             elif index == lib.ES_ENDED:
                 # What the dead had leased comes back, perhaps by another process's hand, and perhaps just now.
-                settled = self._attachment.nobody_dead()
-                if not settled:
+                reaped, sure = self._attachment.look_for_the_dead()
+                settled = sure and reaped == 0
+                if not sure and reaped == 0:
                     time.sleep(min(_NAP, self._next_slice(started, timeout) / 1e9))
             elif index == lib.ES_EDETACHED:
                 return None
@@ -120,8 +121,8 @@ class Taker:
             # First of all, for a batch waits here. A sweep that is due stays due at the next take.
             if index >= 0 and snap.length == self._batch_size:
                 return self._full(index, snap)
-            if snap.sweep_due:
-                self._attachment.sweep()
+            if snap.sweep_due and self._attachment.sweep() > 0:
+                settled = False
 
     def _next_slice(self, started: float, timeout: float | None) -> int:
         """Nanoseconds to sleep before looking up; raises TimeoutError when the time is over."""
@@ -137,15 +138,22 @@ class Taker:
 
     def _drain(self, snap: Any, until: Finishing, drop_last: bool) -> Sample | None:
         """What is left after ``until`` finished, on a ring that stays open."""
-        self._attachment.sweep()  # those that were killed, too, have left their slots
+        settled = False
         flags = lib.ES_TAKE_ANY_ORDER | (0 if drop_last else lib.ES_TAKE_SHORT)
         while True:
             index = _es_take(self._ring, flags, 0, snap)
             if index == lib.ES_TIMEOUT:  # the words did not stand still: others are at them
                 until.check()
                 continue
-            if index < 0:
+            if index < 0 and settled:
                 return self._rest.next(snap, drop_last)
+            if index < 0:  # those that were killed, too, have left their slots
+                settled = self._attachment.look_for_the_dead() == (0, True)
+                if not settled:
+                    until.check()
+                    time.sleep(_NAP)
+                continue
+            settled = False
             if snap.length == self._batch_size:
                 return self._full(index, snap)
             self._rest.add(index, snap)

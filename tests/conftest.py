@@ -50,9 +50,13 @@ def _is_somebody_elses(file: str) -> bool:
     name = file.removeprefix("echo_shm_locks.").removeprefix("echo_shm.")
     if not (SHM / f"echo_shm.{name}").is_file():
         return False
-    with contextlib.suppress(SegmentError, ValueError, OSError, psutil.Error):
-        creator = psutil.Process(Segment.attach(name, read_only=True).creator_pid)
-        return os.getpid() not in {creator.pid, *(p.pid for p in creator.parents())}
+    try:
+        pid = Segment.attach(name, read_only=True).creator_pid
+    except (SegmentError, ValueError, OSError):  # of another version, perhaps; names that are made up start with a PID
+        pid = int(name.partition("-")[0]) if name.partition("-")[0].isdigit() else 0
+    with contextlib.suppress(psutil.Error, OverflowError):
+        creator = psutil.Process(pid)
+        return pid > 0 and os.getpid() not in {creator.pid, *(p.pid for p in creator.parents())}
     return False
 
 

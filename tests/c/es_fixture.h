@@ -75,7 +75,8 @@ bool fix_read(es_ring *r, uint64_t index, uint64_t *id);
 int64_t fix_take(es_ring *r, uint32_t flags, uint64_t *round);
 /* Takes and releases: the batch's number k, or a negative result. */
 int64_t fix_take_k(es_ring *r, uint32_t flags);
-/* Takes a batch that may be short, and releases it: how many samples, their ids in order; negative results as they are. */
+/* Takes a batch that may be short, and releases it: how many samples, their ids in order; negative results as they
+ * are. */
 int64_t fix_take_short(es_ring *l, uint32_t flags, uint64_t *ids);
 /* Sends and takes whole batches until every slot has been through n laps. */
 void fix_spin_laps(es_ring *producer, es_ring *learner, uint64_t laps);

@@ -261,3 +261,18 @@ TEST(scribbled_ring_ends_when_closed)
     CHECK_EQ(rc, ES_ENDED);
     fix_free(w.f);
 }
+
+/* Words that never say that nothing is left: the stream ends all the same, once it was asked for long enough. */
+TEST(closed_ring_of_far_rounds_ends)
+{
+    world w = world_at(0, 0, 0);
+    es_snapshot snap;
+    for (uint64_t j = 0; j < K; j++)
+        fix_batch(w.l, j, UINT64_C(1) << 40, 0, ES_FILL);
+    es_close_stream(w.l);
+    for (int ask = 0; ask < 20; ask++)
+        CHECK_EQ(es_take(w.l, 0, 0, &snap), ES_EMPTY);
+    atomic_fetch_sub(&w.l->finish_ns, UINT64_C(4000000000));
+    CHECK_EQ(es_take(w.l, 0, 0, &snap), ES_ENDED);
+    fix_free(w.f);
+}

@@ -132,7 +132,8 @@ TEST(partial_take_gives_back_a_batch_without_samples)
     fix_free(f);
 }
 
-/* Killed with a partial batch leased, a learner leaves an ordinary unfinished batch; held words of past laps mean nothing. */
+/* Killed with a partial batch leased, a learner leaves an ordinary unfinished batch; held words of past laps mean
+ * nothing. */
 TEST(partial_lease_of_the_dead_is_undone)
 {
     es_fix *f = fix_new(2, 2, 0);

@@ -147,7 +147,8 @@ static void m_died_and_head_is_past(void)
 static void next_reaper_comes(void)
 {
     drain();
-    CHECK(es_state(fix_batch_word(scene.l, 0)) != ES_FILL); /* once given back, taken: the reaper may be stopped for long */
+    /* once given back, taken: the reaper may be stopped for long */
+    CHECK(es_state(fix_batch_word(scene.l, 0)) != ES_FILL);
     if (!scene.ended) {
         es_locks_yield(scene.f->locks, scene.m->me); /* the dead reaper's hold on it */
         fix_sweep(scene.l);

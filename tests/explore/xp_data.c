@@ -23,20 +23,22 @@ void xp_data_begin(enum xp_memory memory)
     memset(cells, 0, sizeof cells);
 }
 
-static cell *cell_of(uint64_t index)
+/* The cell of the slot that thread t is at; its last writing must have happened before. */
+static cell *cell_for(int t, uint64_t index, const char *otherwise)
 {
-    return &cells[index % MAX_CELLS];
+    cell *c = &cells[index % MAX_CELLS];
+    if (c->written > 0 && c->writer != t && c->written > xp_view_of(t)->clock[c->writer])
+        xp_violation(otherwise);
+    return c;
 }
 
 void xp_data_write(uint64_t index)
 {
-    cell *c = cell_of(index);
-    int t = xp_running();
     if (!watched)
         return;
+    int t = xp_running();
     const uint32_t *seen = xp_view_of(t)->clock;
-    if (c->written > 0 && c->writer != t && c->written > seen[c->writer])
-        xp_violation("two producers wrote a slot, and neither happened before the other");
+    cell *c = cell_for(t, index, "two producers wrote a slot, and neither happened before the other");
     for (int o = 0; o < XP_THREADS; o++)
         if (o != t && c->read[o] > seen[o])
             xp_violation("a slot was written again, and its reading did not happen before");
@@ -46,12 +48,9 @@ void xp_data_write(uint64_t index)
 
 void xp_data_read(uint64_t index)
 {
-    cell *c = cell_of(index);
-    int t = xp_running();
     if (!watched)
         return;
-    const uint32_t *seen = xp_view_of(t)->clock;
-    if (c->written > 0 && c->writer != t && c->written > seen[c->writer])
-        xp_violation("a slot was read, and its writing did not happen before");
-    c->read[t] = seen[t];
+    int t = xp_running();
+    cell *c = cell_for(t, index, "a slot was read, and its writing did not happen before");
+    c->read[t] = xp_view_of(t)->clock[t];
 }

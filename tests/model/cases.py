@@ -68,6 +68,7 @@ CONFIGURATIONS = [
     _holds("closed-21", "NP=1 B=2 K=1 M=3 CLOSE", "the ring closes at any moment", quick=True),
     _holds("closed-21-kills", "NP=1 B=2 K=1 KP=1 KL=1 CLOSE", "closes; one of each killed"),
     _holds("closed-learners", "NP=1 B=1 K=1 M=1 NL=2 CLOSE", "closes; two learners"),
+    _holds("closed-learners-kill", "NP=1 B=1 K=1 M=1 NL=2 KL=1 CLOSE", "closes; two learners, one killed and replaced"),
     _holds("closed-replaced", "NP=1 B=2 K=1 KP=1 KL=1 RESTART=1 CLOSE", "closes; one of each killed and replaced"),
     _holds("cycles-11-one", "B=1 K=1 M=1 CYCLES", "no endless run", "cycles", quick=True),
     _holds("cycles-11", "B=1 K=1 CYCLES", "no endless run", "cycles"),

@@ -63,6 +63,8 @@ register_seized:
     END;
 register_drop:
     drop_first(register_next);
+#else
+    goto register_live;
 #endif
 register_yield:
     drop_second(register_next);

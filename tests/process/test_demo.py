@@ -22,6 +22,7 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
+from actors import until
 
 from echo_shm import Server, ShmClient, demo, screen
 from echo_shm.metrics import Owner
@@ -57,7 +58,7 @@ class Command:
             stderr=theirs,
             env={**os.environ, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
-            preexec_fn=_own_terminal if terminal else None,
+            preexec_fn=_own_terminal if terminal else _hear_ctrl_c,
         )
         os.close(theirs)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -93,9 +94,11 @@ class Command:
 
     def result(self) -> int:
         """Waits for its end: the exit status."""
-        status = self.process.wait(PATIENCE)
+        pid, options = self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
+        # not waited for in earnest before discard(): until then its PID is nobody else's
+        ended: Any = until(lambda: os.waitid(os.P_PID, pid, options), "the command ends", PATIENCE)
         self._reader.join(PATIENCE)
-        return status
+        return int(ended.si_status) if ended.si_code == os.CLD_EXITED else -int(ended.si_status)
 
     def discard(self) -> None:
         """Kills it and all that it started."""
@@ -106,7 +109,12 @@ class Command:
         os.close(self._mine)
 
 
+def _hear_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job of a script ignores it
+
+
 def _own_terminal() -> None:
+    _hear_ctrl_c()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

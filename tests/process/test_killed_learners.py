@@ -1,6 +1,7 @@
 """Learners that are killed, and several learners on one ring."""
 
 import random
+import types
 
 import learner_storm
 import pytest
@@ -39,6 +40,14 @@ def _take_all(conn, handle):
         conn.send("attached")
         conn.recv()
         conn.send([stamped.stamps(sample.batch) for sample in server.dataset_iter()])
+
+
+def _take_what_is_there(conn, handle):
+    with Server.attach(handle) as server:
+        conn.send("attached")
+        conn.recv()
+        finished = types.SimpleNamespace(finished=True, check=lambda: None)
+        conn.send([stamped.stamps(sample.batch) for sample in server.dataset_iter(until=finished)])
 
 
 def _stop_in_a_reap(conn, handle):
@@ -91,10 +100,11 @@ def test_a_dead_learners_batch_goes_to_one_attached_later(serve, act):
         assert [late.hear(), late.hear()] == ["attached", batch]
 
 
-def test_a_batch_on_its_way_back_is_waited_for_at_the_end(serve, act):
-    """A closed ring has not ended while somebody stands still in reaping a learner that had a batch."""
+@pytest.mark.parametrize("take", [_take_all, _take_what_is_there])
+def test_a_batch_on_its_way_back_is_waited_for_at_the_end(serve, act, take):
+    """A stream, of a closed ring or of finished workers, goes on while somebody stands still in a learner's reap."""
     server = serve(2, 2)
-    waiter = act(_take_all, server.handle)
+    waiter = act(take, server.handle)
     assert waiter.hear() == "attached"
     with ShmClient(server.handle) as client:
         _send(client, 1, range(2))
@@ -103,7 +113,8 @@ def test_a_batch_on_its_way_back_is_waited_for_at_the_end(serve, act):
     holder.kill()
     reaper = act(_stop_in_a_reap, server.handle)
     assert reaper.hear()
-    server.close()
+    if take is _take_all:
+        server.close()
     waiter.say()
     assert waiter.is_silent(4.5)  # it gives up a living learner's batch after 1 s, and what was spoilt after 3 s
     reaper.kill()

@@ -1,4 +1,7 @@
-"""A producer that writes garbage over the ring's words: it may spoil data, and nothing else."""
+"""A producer that writes garbage over the ring's words: it may spoil data, and nothing else.
+
+Over any of the words: no call hangs, and the closed ring ends. Over those of the slots: the ring goes on, too.
+"""
 
 import json
 import mmap
@@ -14,11 +17,18 @@ from actors import LONG, until
 
 from echo_shm import ConnectionClosedError, Server, ShmClient, cli, segment
 
-#: How long it goes on (seconds).
-SPELL = 1.0
+#: How long it goes on (seconds), over any words and over those of the slots.
+SPELL, SLOTS_SPELL = 0.7, 0.3
+
+BATCH, BATCHES = 4, 4
+SLOTS = BATCH * BATCHES
+
+#: The producer that comes afterwards, and how many samples it sends: three laps and more.
+AFTERWARDS, SENT = 99, 60
 
 _LAPS = (0, 1, 2, 3, 1 << 20, (1 << 44) - 2, (1 << 44) - 1)
 _OWNERS = (0, 1, 2, 63, 64, 65, 66, 0xFFFF)
+_SLOT_OWNERS = (1, 2, 64, 65, 66, 0xFFFF, *[63] * 6)  # half of the time nobody
 _WORDS = (0, 1, 2, 255, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 63, (1 << 64) - 1)
 
 # The header, as es_layout.h has it: what is fixed ends before the first hint.
@@ -35,23 +45,36 @@ def _value(rng):
     return rng.choice(_LAPS) << 20 | rng.choice(_OWNERS) << 4 | rng.randrange(16 if kind == 2 else 6)
 
 
-def scribble(conn, handle, seed):
+def write_anywhere(rng, memory):
+    """Hints; owners: a few, the scribbler's own among them; slot words, batch words, counts."""
+    leaves, _, owners, slots, _, _, data, total = struct.unpack_from("8Q", memory, _OFFSETS_AT)
+    assert total == len(memory)
+    regions = [(_HINTS_AT, leaves)] * 2 + [(owners, owners + 4 * 128), (owners + 64 * 128, owners + 70 * 128)]
+    regions += [(slots, data)] * 4
+    for _ in range(200):
+        start, end = rng.choice(regions)
+        struct.pack_into("<Q", memory, rng.randrange(start, end, 8), _value(rng))
+    return 200
+
+
+def write_slots(rng, memory):
+    """One slot's word, with its own lap or the one before or after. It never names the first owner, who stays."""
+    slots = struct.unpack_from("8Q", memory, _OFFSETS_AT)[3]
+    at = slots + 8 * rng.randrange(SLOTS)
+    lap = max(0, (struct.unpack_from("<Q", memory, at)[0] >> 20) + rng.randrange(-1, 2)) % (1 << 44)
+    struct.pack_into("<Q", memory, at, lap << 20 | rng.choice(_SLOT_OWNERS) << 4 | rng.randrange(7))
+    return 1
+
+
+def scribble(conn, handle, write, seed):
     """Joins as a producer, and then writes where only the protocol may, until it is told to stop."""
     rng = random.Random(seed)
     with ShmClient(handle), open(f"/dev/shm/echo_shm.{handle.name}", "r+b") as file:
         memory = mmap.mmap(file.fileno(), 0)
-        leaves, _, owners, slots, _, _, data, total = struct.unpack_from("8Q", memory, _OFFSETS_AT)
-        assert total == len(memory)
-        # hints; owners: a few, the scribbler's own among them; slot words, batch words, counts
-        regions = [(_HINTS_AT, leaves)] * 2 + [(owners, owners + 4 * 128), (owners + 64 * 128, owners + 70 * 128)]
-        regions += [(slots, data)] * 4
         conn.send("scribbles")
         writes = 0
         while not conn.poll(0):
-            for _ in range(200):
-                start, end = rng.choice(regions)
-                struct.pack_into("<Q", memory, rng.randrange(start, end, 8), _value(rng))
-            writes += 200
+            writes += write(rng, memory)
             time.sleep(0.0002)  # let the others come to something in between
         conn.recv()
         conn.send(writes)
@@ -74,7 +97,33 @@ def send_on(conn, handle, incarnation):
                 pass
             except ConnectionClosedError:
                 time.sleep(0.001)  # or so the ring says
-        conn.send(sent)
+        conn.send("stopped")
+
+
+def send_all(conn, handle):
+    """Sends SENT samples, in each way."""
+    with ShmClient(handle) as client:
+        for n in range(0, SENT, 5):
+            client.send(stamped.stamp(stamped.example(), AFTERWARDS, n))
+            client.send_many(stamped.stamp_many(stamped.examples(3), AFTERWARDS, n + 1))
+            with client.reserve() as slot:
+                stamped.stamp(slot, AFTERWARDS, n + 4)
+        conn.send("sent")
+        conn.recv()
+
+
+def sample_on(conn, handle):
+    """Asks for batches, never for long, until it is told to stop."""
+    with Server.attach(handle) as server:
+        conn.send("samples")
+        while not conn.poll(0):
+            try:
+                sample = server.sample(timeout=0.02)
+                if sample is not None:
+                    sample.info.as_dict()
+            except TimeoutError:
+                pass
+        conn.send("stopped")
 
 
 def learn_on(conn, handle):
@@ -101,6 +150,21 @@ def _look_at(name, capsys):
     assert f"in use   {name} " in capsys.readouterr().out
 
 
+def _copy(batch, which=slice(None)):
+    return {key: leaf[which].copy() for key, leaf in batch.items()}
+
+
+def _take(server, got):
+    """Takes a batch if one is there. Whether the closed ring says that nothing is left in it."""
+    try:
+        sample = server.sample(timeout=0.1)
+    except TimeoutError:
+        return False
+    if sample is not None:
+        got.append(_copy(sample.batch))
+    return sample is None
+
+
 @pytest.fixture
 def seed():
     """Of the scribbler; a failure's report says it, and SCRIBBLE_SEED repeats it."""
@@ -109,29 +173,38 @@ def seed():
     print(f"SCRIBBLE_SEED={chosen}")
 
 
+def _start(act, server, write, seed):
+    """Two producers, two learners, and the scribbler."""
+    senders = [act(send_on, server.handle, number) for number in range(2)]
+    sampler, other = act(sample_on, server.handle), act(learn_on, server.handle)
+    assert [actor.hear() for actor in (*senders, sampler, other)] == ["sends", "sends", "samples", "learns"]
+    scribbler = act(scribble, server.handle, write, seed)
+    assert scribbler.hear() == "scribbles"
+    return senders, sampler, other, scribbler
+
+
+def _stops(actor):
+    """It comes out of whatever call it is in, and leaves."""
+    actor.say("stop")
+    assert actor.hear() == "stopped"
+    assert actor.end() == 0
+
+
+def _is_interrupted(actor):
+    actor.kill(signal.SIGINT)
+    assert actor.hear() == "interrupted"
+    assert actor.end() == 0
+
+
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_garbage_over_the_words(serve, act, capsys, monkeypatch, seed, order):
     """Learners and honest producers get through it: calls return, Ctrl-C and the tools work, close() ends it all."""
-    server = serve(4, 4, order=order, detailed_metrics=order == "ready", reap_interval=0.02)
+    server = serve(BATCH, BATCHES, order=order, detailed_metrics=order == "ready", reap_interval=0.02)
     monkeypatch.setattr(segment, "names", lambda: [server.name])  # gc must not meddle with other tests
-    senders = [act(send_on, server.handle, number) for number in range(2)]
-    other = act(learn_on, server.handle)
-    assert [actor.hear() for actor in (*senders, other)] == ["sends", "sends", "learns"]
-    scribbler = act(scribble, server.handle, seed)
-    assert scribbler.hear() == "scribbles"
-
-    end, calls = time.monotonic() + SPELL, 0
-    while time.monotonic() < end:
-        try:
-            sample = server.sample(timeout=0.02)
-            if sample is not None:
-                sample.info.as_dict()
-        except TimeoutError:
-            pass
-        calls += 1
-    other.kill(signal.SIGINT)
-    assert other.hear() == "interrupted"
-    assert other.end() == 0
+    senders, sampler, other, scribbler = _start(act, server, write_anywhere, seed)
+    time.sleep(SPELL)
+    _stops(sampler)
+    _is_interrupted(other)
     _look_at(server.name, capsys)
 
     scribbler.say("stop")
@@ -139,19 +212,34 @@ def test_garbage_over_the_words(serve, act, capsys, monkeypatch, seed, order):
     _look_at(server.name, capsys)
     scribbler.kill()
     server.close()
-    until(lambda: _ended(server), "the closed ring ends", LONG)
+    until(lambda: _take(server, []), "the closed ring ends", LONG)
     for sender in senders:
-        sender.say("stop")
-        assert sender.hear() >= 0
-        assert sender.end() == 0
-    assert calls > 0
+        _stops(sender)
 
 
-def _ended(server):
-    """Whether the closed ring says that nothing is left in it, once what is left was taken."""
-    try:
-        while server.sample(timeout=1) is not None:
-            pass
-    except TimeoutError:
-        return False
-    return True
+@pytest.mark.parametrize("order", ["fifo", "ready"])
+def test_ring_goes_on_after_garbage_over_the_slots(serve, act, owners, seed, order):
+    """Once the scribbler is dead, and who else may be named has left: each new sample comes, once and whole."""
+    server = serve(BATCH, BATCHES, order=order, reap_interval=0.02)
+    assert [owner.index for owner in owners(server.name)] == [0]  # whom no word will name
+    senders, sampler, other, scribbler = _start(act, server, write_slots, seed)
+    time.sleep(SLOTS_SPELL)
+    scribbler.say("stop")
+    assert scribbler.hear() > 0
+    scribbler.kill()
+    senders[0].kill()
+    _stops(senders[1])
+    _stops(sampler)
+    _is_interrupted(other)
+
+    got = []
+    sender = act(send_all, server.handle)
+    until(lambda: _take(server, got) or not sender.is_silent(), "everything is sent", LONG)
+    assert sender.hear() == "sent"
+    server.close()
+    until(lambda: _take(server, got), "the closed ring ends", LONG)
+    got += [_copy(sample.batch) for sample in server.dataset_iter(drop_last=False)]  # what fills no batch
+    old = sum(int((batch["incarnation"] != AFTERWARDS).sum()) for batch in got)
+    new = [stamp for batch in got for stamp in stamped.stamps(_copy(batch, batch["incarnation"] == AFTERWARDS))]
+    assert old <= SLOTS, "more than was in the ring"
+    assert sorted(new) == [(AFTERWARDS, n) for n in range(SENT)]

@@ -234,7 +234,8 @@ static inline void st_at(st_actor *actor, enum st_phase phase)
 /* Opens the ring and registers, sweeping while the table is full. */
 void st_attach(st_actor *actor, uint32_t role);
 void st_detach(st_actor *actor);
-/* Finds the dead, sees to their journals, reaps them: how many, or -1 when others may be at it. random: may dwell on the way. */
+/* Finds the dead, sees to their journals, reaps them: how many, or -1 when others may be at it. random: may dwell on
+ * the way. */
 int st_sweep(st_account *a, es_ring *r, st_random *random);
 /* Whether a wait of a whole slice that missed something is to be taken seriously: not if the machine itself had stood
  * still. For calm rounds. */

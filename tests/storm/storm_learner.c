@@ -257,8 +257,8 @@ static int64_t take(learner *l, es_snapshot *snap)
     uint64_t start = es_now_ns();
     batch = es_take(actor->r, partial ? ES_TAKE_ANY_ORDER | ES_TAKE_SHORT : 0, actor->w->slice_ns, snap);
     /* In a calm round nobody sleeps through the commit that completes a batch; a sample that does not wakes nobody. */
-    if (batch >= 0 && snap->length == actor->w->config.batch_size && st_calm(&actor->w->config) && es_now_ns() - start >= actor->w->slice_ns &&
-        st_slept_through(actor))
+    if (batch >= 0 && snap->length == actor->w->config.batch_size && st_calm(&actor->w->config) &&
+        es_now_ns() - start >= actor->w->slice_ns && st_slept_through(actor))
         st_fault_add(actor->a, ST_SLEPT, st_id(actor->life, 0), batch, (int64_t)snap->round,
                      "a learner was not woken when a batch was complete");
     if (batch < 0 && snap->sweep_due)

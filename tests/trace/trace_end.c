@@ -1,5 +1,5 @@
 /* Learners killed at the end of a stream: of a closed ring, and of an open one for now. */
-#include "es_kill.h"
+#include "es_parts.h"
 
 static void send_two(es_world *w)
 {
@@ -69,11 +69,6 @@ static bool the_last_slot_is_held(es_world *w)
     return es_state(world_word(w, 2)) == ES_HELD;
 }
 
-static void park_a_producer(es_world *w)
-{
-    world_sleeper(w, ES_ROLE_PRODUCER);
-}
-
 /* A claim keeps it from the batch. While it holds the only free slot a producer goes to sleep for that. */
 KILL_EVERYWHERE(held_slots_are_let_go_of, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = one_sent_one_claimed, .meddle_when = the_last_slot_is_held, .meddle = park_a_producer,
@@ -85,30 +80,14 @@ static void take_short(es_world *w)
     CHECK_EQ(world_tracee_take(w, ES_TAKE_SHORT, 0), 2);
 }
 
-static int64_t give_it_back(es_world *w)
-{
-    return es_return_batch(w->mine, w->side->takes[0].batch, w->side->takes[0].round);
-}
-
 /* What it held goes back to the producers. */
 KILL_EVERYWHERE(give_a_partial_batch_back, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = send_two, .prepare = take_short, .between = park_a_producer, .act = give_it_back,
                 .outcomes = REAPED | RETURNED | WOKEN, .through = "es_give_back let_go turn_words es_wake_producers");
 
-static void close_the_ring(es_world *w)
-{
-    CHECK_EQ(es_close_stream(w->l), ES_OK);
-}
-
-static void close_while_it_holds(es_world *w)
-{
-    close_the_ring(w);
-    world_sleeper(w, ES_ROLE_LEARNER);
-}
-
 /* ... and the ring is closed meanwhile: another learner waits for the batch. */
 KILL_EVERYWHERE(give_a_partial_batch_back_after_the_close, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
-                .before = send_two, .prepare = take_short, .between = close_while_it_holds, .act = give_it_back,
+                .before = send_two, .prepare = take_short, .between = close_and_park_a_learner, .act = give_it_back,
                 .outcomes = REAPED | RETURNED | WOKEN | CLOSED, .through = "es_give_back let_go es_wake_learners");
 
 /* --- the close -------------------------------------------------------------- */
@@ -213,11 +192,6 @@ static unsigned release_of_l(es_world *w)
 KILL_EVERYWHERE(drain_waits_for_a_lease, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = a_lease_and_the_close, .check = release_of_l, .act = drain, .want = ES_EMPTY,
                 .outcomes = REAPED | RELEASED | RETURNED | CLOSED, .through = "nothing_left leased_here");
-
-static void take_before(es_world *w)
-{
-    CHECK(world_tracee_take(w, 0, 0) > 0);
-}
 
 static void send_four_and_take_and_close(es_world *w)
 {

@@ -1,6 +1,6 @@
 /* Killed while they attach, leave, ask, or are refused. */
 #define _GNU_SOURCE
-#include "es_kill.h"
+#include "es_parts.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -146,16 +146,9 @@ static void two_claims(es_world *w)
     world_mine_reserve(w, ID_ABORTED);
 }
 
-static void fill_and_park(es_world *w)
-{
-    while (world_send(w) == ES_OK)
-        ;
-    world_sleeper(w, ES_ROLE_PRODUCER);
-}
-
 /* With two open claims, in a full ring in which a producer sleeps. */
 KILL_EVERYWHERE(leave_with_claims, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = two_claims,
-                .between = fill_and_park, .act = leave, .outcomes = REAPED | NOBODY | WOKEN,
+                .between = fill_and_park_a_producer, .act = leave, .outcomes = REAPED | NOBODY | WOKEN,
                 .through = "es_detach es_leave_claims es_reopen_claims es_owner_free es_locks_drop count_producers");
 
 static void send_four(es_world *w)
@@ -177,11 +170,6 @@ static void take_two(es_world *w)
 KILL_EVERYWHERE(leave_with_leases, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_four,
                 .prepare = take_two, .act = leave, .outcomes = REAPED | NOBODY | RELEASED | RETURNED,
                 .through = "es_detach release_all es_release es_leave_claims es_owner_free");
-
-static void park_a_producer(es_world *w)
-{
-    world_sleeper(w, ES_ROLE_PRODUCER);
-}
 
 /* With a lease for the space of which a producer sleeps. */
 KILL_EVERYWHERE(leaving_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,

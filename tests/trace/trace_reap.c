@@ -27,9 +27,9 @@ static void a_dead_producer(es_world *w)
 
 KILL_EVERYWHERE(reap_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = a_dead_producer, .act = sweep, .want = 2, .outcomes = REAPED,
-                .through = "es_next_dead es_owner_next_dead es_locks_seize take_byte byte_lock es_owner_identity es_settle es_reap "
-                           "es_return_leases es_reopen_claims is_claim_of es_alarm_counts es_wake_everybody "
-                           "es_owner_free es_locks_yield count_producers");
+                .through = "es_next_dead es_owner_next_dead es_locks_seize take_byte byte_lock es_owner_identity "
+                           "es_settle es_reap es_return_leases es_reopen_claims is_claim_of es_alarm_counts "
+                           "es_wake_everybody es_owner_free es_locks_yield count_producers");
 
 static void park_a_producer_in_a_full_ring(es_world *w)
 {
@@ -173,10 +173,10 @@ static void reap_it_first(es_world *w)
         CHECK(es_settle(w->l, &id, 1) >= 0);
 }
 
-/* Another reaper was there between its look at the entry and its lock; its own looks at two learners, who
- * have two bytes each, and at a producer came before. */
+/* Another reaper was there between its look at the entry and its lock; its own looks at another learner, which
+ * has two bytes, and at a producer came before. */
 KILL_EVERYWHERE(reap_what_was_just_reaped, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
-                .before = a_dead_producer, .meddle_in = "take_byte", .meddle_skip = 5,
+                .before = a_dead_producer, .meddle_in = "take_byte", .meddle_skip = 3,
                 .meddle = reap_it_first, .act = sweep,
                 .outcomes = REAPED, .through = "es_owner_next_dead drop_byte");
 

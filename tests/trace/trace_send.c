@@ -1,8 +1,5 @@
 /* Producers killed while they send, reserve, commit and abort. */
-#define _GNU_SOURCE
-#include "es_kill.h"
-
-#include <signal.h>
+#include "es_parts.h"
 
 static int64_t send_one(es_world *w)
 {
@@ -35,11 +32,6 @@ static void one_before_a_sleeper(es_world *w)
 KILL_EVERYWHERE(send_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = one_before_a_sleeper, .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED | WOKEN,
                 .through = "es_commit_run es_wake_learners es_wake_all");
-
-static void full_ring(es_world *w)
-{
-    world_send_n(w, w->geo.batch_size * w->geo.num_batches);
-}
 
 KILL_EVERYWHERE(send_into_a_full_ring, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = full_ring, .act = send_one, .want = ES_FULL, .outcomes = REAPED,
@@ -133,22 +125,6 @@ KILL_EVERYWHERE(send_loses_the_race_for_a_hole, .batch_size = 2, .num_batches = 
                 .before = two_holes, .meddle_in = "claim_word", .meddle = send_before_it, .act = send_one, .sends = 1,
                 .outcomes = KEPT | LOST | REAPED, .through = "claim_hole");
 
-static void interrupt(es_world *w)
-{
-    kill(w->tracee, SIGUSR1);
-}
-
-static void on_signal(int number)
-{
-    (void)number;
-}
-
-static void expect_a_signal(es_world *w)
-{
-    (void)w;
-    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = on_signal}, NULL);
-}
-
 /* A signal ends the sleep: its handler and the return from it are stepped through like the rest. */
 KILL_EVERYWHERE(send_is_interrupted, .batch_size = 2, .num_batches = 1, .role = ES_ROLE_PRODUCER, .before = full_ring,
                 .prepare = expect_a_signal, .when_asleep = interrupt, .act = send_for_an_hour, .want = -EINTR,
@@ -238,13 +214,6 @@ static int64_t abort_it(es_world *w)
     return es_reserve_abort(w->mine, (int64_t)w->position);
 }
 
-static void fill_and_park_a_producer(es_world *w)
-{
-    while (world_send(w) == ES_OK)
-        ;
-    world_sleeper(w, ES_ROLE_PRODUCER);
-}
-
 /* In a full ring: the slot that it gives up is the sleeping producer's. */
 KILL_EVERYWHERE(abort_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = reserve, .between = fill_and_park_a_producer, .act = abort_it, .outcomes = REAPED | WOKEN,
@@ -280,7 +249,7 @@ static int64_t commit_it(es_world *w)
 static void close_and_evict(es_world *w)
 {
     world_send_n(w, 1);
-    CHECK_EQ(es_close_stream(w->l), ES_OK);
+    close_the_ring(w);
     atomic_store(&w->l->map.hdr->closed_ns, es_now_ns() - UINT64_C(2000000000));
     CHECK_EQ(world_take(w, w->l, 0, 0), 1);
 }
@@ -294,28 +263,27 @@ KILL_EVERYWHERE(abort_of_an_evicted_claim, .batch_size = 2, .num_batches = 2, .r
                 .prepare = reserve, .between = close_and_evict, .act = abort_it, .outcomes = REAPED | CLOSED,
                 .through = "es_abort");
 
-static void close_and_park_a_learner(es_world *w)
+static void send_and_close_and_park(es_world *w)
 {
     world_send_n(w, 1);
-    CHECK_EQ(es_close_stream(w->l), ES_OK);
-    world_sleeper(w, ES_ROLE_LEARNER);
+    close_and_park_a_learner(w);
 }
 
 /* On a closed ring: the claim under way is what a learner sleeps for. */
 KILL_EVERYWHERE(commit_after_the_close_wakes, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .prepare = reserve, .between = close_and_park_a_learner, .act = commit_it, .sends = 1,
+                .prepare = reserve, .between = send_and_close_and_park, .act = commit_it, .sends = 1,
                 .outcomes = KEPT | LOST | REAPED | CLOSED | WOKEN, .through = "es_commit_run es_wake_learners");
 
 KILL_EVERYWHERE(abort_after_the_close_wakes, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .prepare = reserve, .between = close_and_park_a_learner, .act = abort_it,
+                .prepare = reserve, .between = send_and_close_and_park, .act = abort_it,
                 .outcomes = REAPED | CLOSED | WOKEN, .through = "es_abort es_wake_learners");
 
-static void close_the_ring(es_world *w)
+static void send_and_close(es_world *w)
 {
     world_send_n(w, 1);
-    CHECK_EQ(es_close_stream(w->l), ES_OK);
+    close_the_ring(w);
 }
 
 KILL_EVERYWHERE(send_into_a_closed_ring, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .before = close_the_ring, .act = send_one, .want = ES_ECLOSED, .outcomes = REAPED | CLOSED,
+                .before = send_and_close, .act = send_one, .want = ES_ECLOSED, .outcomes = REAPED | CLOSED,
                 .through = "es_claim_run is_closed");

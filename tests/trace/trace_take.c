@@ -1,8 +1,5 @@
 /* Learners killed while they take, release and give back whole batches. */
-#define _GNU_SOURCE
-#include "es_kill.h"
-
-#include <signal.h>
+#include "es_parts.h"
 
 #define HOUR_NS UINT64_C(3600000000000)
 
@@ -44,21 +41,6 @@ KILL_EVERYWHERE(take_and_release_second, .batch_size = 2, .num_batches = 3, .rol
                 .before = send_two_batches, .prepare = take_one_before, .act = take_and_release,
                 .outcomes = REAPED | RELEASED | RETURNED, .through = "look_from_head scan es_lease es_release");
 
-static void full_ring(es_world *w)
-{
-    world_send_n(w, w->geo.batch_size * w->geo.num_batches);
-}
-
-static void take_before(es_world *w)
-{
-    CHECK(world_tracee_take(w, 0, 0) > 0);
-}
-
-static void park_a_producer(es_world *w)
-{
-    world_sleeper(w, ES_ROLE_PRODUCER);
-}
-
 static int64_t release_it(es_world *w)
 {
     return world_tracee_release(w);
@@ -74,17 +56,6 @@ KILL_EVERYWHERE(release_wakes_a_producer, .batch_size = 2, .num_batches = 2, .ro
 KILL_EVERYWHERE(poisoning_release, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .poison = true,
                 .before = full_ring, .prepare = take_before, .act = release_it,
                 .outcomes = REAPED | RELEASED | RETURNED, .through = "es_release poison");
-
-static void close_the_ring(es_world *w)
-{
-    CHECK_EQ(es_close_stream(w->l), ES_OK);
-}
-
-static void close_and_park_a_learner(es_world *w)
-{
-    close_the_ring(w);
-    world_sleeper(w, ES_ROLE_LEARNER);
-}
 
 /* The last lease of a closed ring, which another learner waits for: it ends, or the batch is its own. */
 KILL_EVERYWHERE(release_ends_the_stream, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
@@ -212,11 +183,6 @@ KILL_EVERYWHERE(take_and_give_back, .batch_size = 2, .num_batches = 3, .role = E
                 .before = send_two_batches, .act = take_and_undo, .outcomes = REAPED | RETURNED,
                 .through = "es_return_batch es_give_back es_end_lease turn_words es_wake_learners");
 
-static int64_t give_it_back(es_world *w)
-{
-    return es_return_batch(w->mine, w->side->takes[0].batch, w->side->takes[0].round);
-}
-
 static void park_a_learner(es_world *w)
 {
     world_sleeper(w, ES_ROLE_LEARNER);
@@ -307,22 +273,6 @@ static int64_t take_none(es_world *w)
 KILL_EVERYWHERE(take_nothing_in_any_order, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .flags = ES_FLAG_READY_ORDER, .before = send_one, .act = take_none, .want = ES_EMPTY,
                 .outcomes = REAPED, .through = "look_everywhere look_from_head");
-
-static void interrupt(es_world *w)
-{
-    kill(w->tracee, SIGUSR1);
-}
-
-static void on_signal(int number)
-{
-    (void)number;
-}
-
-static void expect_a_signal(es_world *w)
-{
-    (void)w;
-    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = on_signal}, NULL);
-}
 
 /* A signal ends the sleep: its handler and the return from it are stepped through like the rest. */
 KILL_EVERYWHERE(take_is_interrupted, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_one,

@@ -1,0 +1,239 @@
+"""Sweeps for the dead that are cut short, cross each other, or come at the end of a stream."""
+
+import contextlib
+import dis
+import functools
+import gc
+import os
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from echo_shm import Server, attachment
+from echo_shm._core import ffi, lib
+
+EXAMPLE = np.zeros((), np.int64)
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """A server, and another learner on its ring."""
+    with Server(EXAMPLE, 2, reap_interval=0.01) as server:
+        for i in range(2):
+            server.submit(np.int64(i))
+        with Server.attach(server.name) as other:
+            yield server, other
+
+
+def lease(server):
+    """Takes a batch, which stays leased."""
+    snap = ffi.new("es_snapshot *")
+    assert lib.es_take(server._ring, 0, 0, snap) == 0
+    return snap
+
+
+def die(server, monkeypatch):
+    """Its lock is dropped, as by the kernel at a death."""
+    monkeypatch.setattr(attachment, "_contradicts_death", lambda pid, start_time: False)
+    lib.es_locks_drop(server._segment.sidecar.locks, server._attachment.index)
+
+
+def numbers(server, **options):
+    """Every batch to the end, as lists."""
+    return [sample.batch.tolist() for sample in server.dataset_iter(**options)]
+
+
+@functools.cache
+def interruptible(code):
+    """The offsets of the bytecodes before which the interpreter looks for signals: after calls, and in loops."""
+    before, offsets = "", set()
+    for instruction in dis.get_instructions(code):
+        if before.startswith("CALL") or before in ("RESUME", "JUMP_BACKWARD"):
+            offsets.add(instruction.offset)
+        before = instruction.opname
+    return offsets
+
+
+def at_opcode(n, act):
+    """A trace function that acts at the n-th point at which attachment.py can be interrupted; n counts down to it."""
+    left = [n]
+
+    def trace(frame, event, arg):
+        if frame.f_code.co_filename != attachment.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_lasti in interruptible(frame.f_code):
+            left[0] -= 1
+            if left[0] == 0:
+                act()
+        return trace
+
+    return trace, left
+
+
+def run_traced(function, trace):
+    """Calls it under a trace function."""
+    before = sys.gettrace()
+    gc.disable()  # a finalizer of another test's must not be what is interrupted
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+        gc.enable()
+
+
+class Interrupt(BaseException):
+    """Ctrl-C."""
+
+
+def interrupt():
+    """What the default handler of SIGINT does."""
+    raise Interrupt
+
+
+@pytest.mark.parametrize("which", ["sweep", "look_for_the_dead"])
+def test_interrupted_anywhere(two, monkeypatch, which, background):
+    """A sweep that Ctrl-C cuts short anywhere keeps no lock: the next one finds the dead, from any thread."""
+    server, other = two
+    die(other, monkeypatch)
+    attached, locks, n = server._attachment, server._segment.sidecar.locks, 0
+    monkeypatch.setattr(lib_of(monkeypatch), "es_settle", spare)
+    while True:
+        n += 1
+        trace, left = at_opcode(n, interrupt)
+        with contextlib.suppress(Interrupt):
+            run_traced(getattr(attached, which), trace)
+        assert lib.es_locks_held(locks, other._attachment.index) == 0, f"interrupted at point {n}"
+        assert background(attached.look_for_the_dead).result(10)[0] == 1, f"interrupted at point {n}"
+        assert lib.es_locks_held(locks, other._attachment.index) == 0
+        if left[0] > 0:
+            break
+    assert n > 20
+
+
+class _Lib:
+    """The C core, but for what a test replaces."""
+
+    def __getattr__(self, name):
+        return getattr(lib, name)
+
+
+def lib_of(monkeypatch):
+    """A stand-in for attachment.py's C core."""
+    stand_in = _Lib()
+    monkeypatch.setattr(attachment, "lib", stand_in)
+    return stand_in
+
+
+def spare(ring, dead, reap):
+    """es_settle() that never reaps, so that there is somebody dead for the next sweep."""
+    lib.es_settle(ring, dead, 0)
+    return 0
+
+
+def test_a_handler_that_sweeps_too(two, monkeypatch):
+    """A signal's handler may sweep, or drain, whatever sweep it comes upon: nothing waits for itself."""
+    server, other = two
+    die(other, monkeypatch)
+    attached, locks = server._attachment, server._segment.sidecar.locks
+    monkeypatch.setattr(lib_of(monkeypatch), "es_settle", spare)
+    n = 0
+    while True:
+        n += 1
+        trace, left = at_opcode(n, lambda: (attached.sweep(), attached.look_for_the_dead()))
+        run_traced(attached.sweep, trace)
+        assert lib.es_locks_held(locks, other._attachment.index) == 0, f"handled at point {n}"
+        if left[0] > 0:
+            break
+    assert n > 20
+    assert attached.look_for_the_dead()[0] == 1
+
+
+def test_a_lock_file_that_was_closed_is_an_error(run_python):
+    """Code that closes the lock file's descriptor gets an error at the end of a stream, and no endless wait."""
+    run_python(
+        """
+import os, numpy as np
+from echo_shm import SegmentError, Server
+server = Server(np.int64(0), 2)
+other = Server.attach(server.name)
+for fd in os.listdir("/proc/self/fd"):
+    try:
+        if "echo_shm_locks." in os.readlink(f"/proc/self/fd/{fd}"):
+            os.close(int(fd))
+    except OSError:
+        pass
+server.close()
+try:
+    print(server.sample(timeout=20))
+except SegmentError as error:
+    print("SegmentError", error)
+else:
+    raise SystemExit("no error")
+os._exit(0)
+"""
+    )
+
+
+def test_what_the_dead_held_comes_without_waiting(monkeypatch):
+    """At the end of a stream a batch that our own sweep has brought back is taken at once, timeout=0 or not."""
+    with Server(EXAMPLE, 2, reap_interval=3600) as server, Server.attach(server.name) as other:
+        for i in range(2):
+            server.submit(np.int64(i))
+        lease(other)
+        server.close()
+        time.sleep(1.1)  # from now on the leases of the living are not waited for
+        die(other, monkeypatch)
+        assert server.sample(timeout=0).batch.tolist() == [0, 1]
+
+
+def test_a_learner_that_is_dying_is_not_alive(two, monkeypatch):
+    """A learner without memory, whose lock the kernel has yet to drop, holds up the end of a stream."""
+    server, other = two
+    snap, asked = lease(other), []
+
+    def has_memory(pid):
+        asked.append(pid)
+        if len(asked) < 5:
+            return False
+        lib.es_return_batch(other._ring, snap.batch, snap.round)
+        return True
+
+    monkeypatch.setattr(attachment, "_has_memory", has_memory)
+    server.close()
+    assert numbers(server) == [[0, 1]]
+    assert asked[:5] == [os.getpid()] * 5
+
+
+def test_only_processes_without_memory_are_dying():
+    """This process has memory; a kernel thread, or one that has exited, has none."""
+    assert attachment._has_memory(os.getpid())
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert not attachment._has_memory(pid)
+    os.waitpid(pid, 0)
+    assert not attachment._has_memory(pid)
+
+
+def test_the_last_sweep_counts_as_well(two, monkeypatch):
+    """A sweep that is due after everything seemed over, and reaps somebody, is followed by another look."""
+    server, other = two
+    lease(other)
+    attached = server._attachment
+    look_for_the_dead, killed = attached.look_for_the_dead, []
+
+    def look_then_die():
+        result = look_for_the_dead()
+        if not killed:
+            killed.append(die(other, monkeypatch))
+            time.sleep(0.02)  # a reap interval passes
+        return result
+
+    monkeypatch.setattr(attached, "look_for_the_dead", look_then_die)
+    server.close()
+    assert numbers(server) == [[0, 1]]
