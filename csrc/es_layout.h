@@ -14,7 +14,7 @@
 #include "es_base.h"
 
 #define ES_MAGIC UINT64_C(0x314d48534f484345) /* "ECHOSHM1" in memory, little-endian */
-#define ES_VERSION 1u
+#define ES_VERSION 2u
 
 #define ES_MAX_LEARNERS 64u
 #define ES_MAX_PRODUCERS 60000u

@@ -54,6 +54,7 @@ class _Sent(NamedTuple):
     round: int
     number: int
     count: int
+    runs: tuple[tuple[int, int], ...]  # where its samples lie in the batch: first slot, and how many
 
 
 class TcpClient:
@@ -200,6 +201,7 @@ class _Pump:
         self._options = options
         self._grace = grace
         self.acknowledged = 0  # the number of the first sample that the server may not have
+        self._last_sent = 0
         self._next = 0  # the number of the next sample that is taken from the ring
         self._link = Link(options, 0, timeout)
         per_frame = self._frame_samples(self._link.max_frame)
@@ -242,8 +244,9 @@ class _Pump:
     def sent(self) -> int:
         """Samples that send() has put into the ring."""
         info = ffi.new("es_owner_info *")
-        lib.es_next_owner(self._ring, self.producer.index, info)
-        return int(info.samples)
+        if lib.es_next_owner(self._ring, self.producer.index, info) == self.producer.index:
+            self._last_sent = int(info.samples)
+        return self._last_sent
 
     # -- for the client's threads
 
@@ -284,8 +287,8 @@ class _Pump:
                 self.flush(_CLOSE_WAIT if timeout is None else timeout)
         except (EchoShmError, TimeoutError) as error:
             failure = error
-        missing = self.sent() - self.acknowledged
         self._finish(None)
+        missing = self.sent() - self.acknowledged
         self._sender.join(_CLOSE_WAIT)
         if failure is not None or missing:
             raise ConnectionClosedError(
@@ -331,11 +334,21 @@ class _Pump:
             index = self._take_some(snap)
         if index < 0:
             return None
-        frame = _Sent(index, snap.round, self._next, snap.length)
+        frame = _Sent(index, snap.round, self._next, snap.length, self._runs(index, snap))
         with self._news:
             self._frames.append(frame)
         self._next += frame.count
         return frame
+
+    def _runs(self, index: int, snap: Any) -> tuple[tuple[int, int], ...]:
+        """Where the samples of a leased batch lie. Sends that crossed the take of a part of it leave gaps."""
+        size = self._learner.segment.geometry.batch_size
+        if snap.length == size:
+            return ((0, size),)
+        mask = np.zeros(size + 2, np.int8)
+        lib.es_committed_mask(self._ring, index, snap.round, ffi.from_buffer("uint8_t[]", mask[1:-1]))
+        edges = np.flatnonzero(np.diff(mask)).reshape(-1, 2).tolist()
+        return tuple((first, last - first) for first, last in edges)
 
     def _room(self) -> bool:
         if self._link.version == 1:
@@ -370,18 +383,24 @@ class _Pump:
 
     def _transmit(self, frame: _Sent, skip: int = 0) -> None:
         """Sends a frame but for its first ``skip`` samples."""
-        most = self._frame_samples(self._link.max_frame)
-        for first in range(skip, frame.count, most):
-            last = min(first + most, frame.count)
-            columns = [
-                column[frame.batch, first * leaf.nbytes : last * leaf.nbytes].data
-                for column, leaf in zip(self._columns, self._options.spec.leaves, strict=True)
-            ]
-            try:
-                self._link.send_samples(frame.number + first, last - first, columns)
-            except OSError as error:
-                self._lose(self._link, error)
-                return
+        most, number = self._frame_samples(self._link.max_frame), frame.number
+        try:
+            for start, length in frame.runs:
+                first, end, number = start + min(skip, length), start + length, number + min(skip, length)
+                skip -= min(skip, length)
+                for at in range(first, end, most):
+                    count = min(most, end - at)
+                    self._link.send_samples(number, count, self._part(frame.batch, at, count))
+                    number += count
+        except OSError as error:
+            self._lose(self._link, error)
+
+    def _part(self, batch: int, first: int, count: int) -> list[memoryview]:
+        """The bytes of some neighbouring samples of a leased batch, leaf by leaf."""
+        return [
+            column[batch, first * leaf.nbytes : (first + count) * leaf.nbytes].data
+            for column, leaf in zip(self._columns, self._options.spec.leaves, strict=True)
+        ]
 
     def _reconnect(self) -> None:
         """Connects again and sends what is not acknowledged; raises when that cannot be done."""
