@@ -38,7 +38,7 @@ static uint32_t remote_bridge(uint64_t w)
     return (uint32_t)(w >> 8);
 }
 
-/* A gauge for people, counted anew for the reason that count_producers() gives. */
+/* A gauge for people, counted anew for the reason that es_owners_count() gives. */
 static void count_remotes(es_map *m)
 {
     uint64_t n = 0;
@@ -134,6 +134,7 @@ int es_bridge_begin(es_ring *r)
         return ES_EDETACHED;
     atomic_store_explicit(&r->map.owners[r->me].is_bridge, 1, memory_order_relaxed);
     IN_THIS_ORDER();
+    es_owners_count(&r->map);
     return ES_OK;
 }
 

@@ -206,12 +206,13 @@ static void raise_high(es_map *map, uint32_t index)
 
 /* A gauge for people. Counted anew rather than kept by +1 and -1, which a crash
  * in between would leave wrong for ever. */
-static void count_producers(es_map *map)
+void es_owners_count(es_map *map)
 {
     uint64_t n = 0;
     uint32_t high = es_owners_high(map);
     for (uint32_t i = ES_MAX_LEARNERS; i < high; i++)
-        n += atomic_load_explicit(&map->owners[i].state, memory_order_relaxed) == ES_OWNER_LIVE;
+        n += atomic_load_explicit(&map->owners[i].state, memory_order_relaxed) == ES_OWNER_LIVE &&
+             atomic_load_explicit(&map->owners[i].is_bridge, memory_order_relaxed) == 0;
     atomic_store_explicit(&map->hdr->totals.active_producers, n, memory_order_relaxed);
 }
 
@@ -258,7 +259,7 @@ int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id)
         /* SYNC owner-live: release; publishes the identity to es_owner_next_dead(). */
         atomic_store_explicit(&owner->state, ES_OWNER_LIVE, memory_order_release);
         es_locks_keep(locks, i);
-        count_producers(map);
+        es_owners_count(map);
         return i;
     }
     return ES_ENOOWNER;
@@ -268,7 +269,7 @@ void es_owner_free(es_map *map, uint32_t index)
 {
     /* SYNC owner-free: release; the sweep is visible to the next registrant. */
     atomic_store_explicit(&map->owners[index].state, ES_OWNER_FREE, memory_order_release);
-    count_producers(map);
+    es_owners_count(map);
 }
 
 uint32_t es_owners_high(const es_map *map)

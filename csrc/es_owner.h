@@ -69,6 +69,8 @@ int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from, uint32_t
 /* 1 when some learner's lock byte is held, 0 when all learners are gone. */
 int es_owner_learner_alive(es_map *map, es_locks *locks);
 
+/* Counts the producers anew, bridges not among them. */
+void es_owners_count(es_map *map);
 void es_owner_identity(const es_owner *owner, es_identity *out);
 /* One past the highest entry ever used. */
 uint32_t es_owners_high(const es_map *map);

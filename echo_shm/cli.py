@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import io
 import json
+import logging
 import math
 import os
 import signal
@@ -15,11 +16,14 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from echo_shm import demo, screen, segment, top
 from echo_shm.errors import EchoShmError, SegmentError
+from echo_shm.handle import Handle
 from echo_shm.metrics import RingView
+from echo_shm.net.transport import TcpTransport
 
 #: How each state of a segment looks; see :func:`describe`.
 _STYLES = {"in use": "green", "orphaned": "yellow", "garbage": "red", "unreadable": "red"}
@@ -86,6 +90,17 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--interval", type=_seconds, default=1.0, help="seconds between readings (default: %(default)g)")
     sub.add_argument("--once", action="store_true", help="print one reading and exit")
     sub.set_defaults(command=lambda o: top.run(o.name, o.interval, once=o.once))
+
+    sub = commands.add_parser("bridge", help="let clients on other hosts send to a running ring")
+    sub.add_argument("name", metavar="NAME", help="a segment that `echo-shm ls` lists")
+    sub.add_argument("--port", type=int, default=0, help="to listen on (default: any that is free)")
+    sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    sub.add_argument("--authkey-file", metavar="FILE", help="a file with the key that clients must know")
+    sub.add_argument("--allow-unauthenticated", action="store_true", help="listen beyond this machine without a key")
+    sub.add_argument("--wire-version", type=int, choices=(1, 2), default=2, help="1 for clients of id-echo")
+    sub.add_argument("--max-connections", type=_count, default=1024, metavar="N", help="default: %(default)s")
+    sub.add_argument("--processes", type=_count, default=1, metavar="N", help="bridge processes (default: %(default)s)")
+    sub.set_defaults(command=_bridge)
 
     sub = commands.add_parser("gc", help="remove segments that nobody uses any more")
     sub.add_argument("--dry-run", action="store_true", help="only say what would be removed")
@@ -189,6 +204,41 @@ def _cells(one: dict[str, Any]) -> list[str]:
         screen.share(one["occupancy"], one["capacity"]),
         screen.duration(one["age_seconds"]),
     ]
+
+
+# --- bridge -------------------------------------------------------------------
+
+
+def _bridge(options: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    key = None
+    try:
+        if options.authkey_file is not None:
+            key = Path(options.authkey_file).read_bytes().strip()
+        transport = TcpTransport(
+            options.port,
+            host=options.host,
+            authkey=key,
+            wire_version=options.wire_version,
+            max_connections=options.max_connections,
+            processes=options.processes,
+            allow_unauthenticated=options.allow_unauthenticated,
+        )
+    except (OSError, ValueError) as error:
+        return _fail(2, error)
+    found = segment.Segment.attach(options.name, read_only=True)
+    try:
+        transport.start(Handle(found.name, found.uuid, found.spec.treespec))
+    except OSError as error:
+        return _fail(1, error)
+    print(f"{found.name}: listening on {options.host} port {transport.port}", flush=True)
+    try:
+        while not transport.wait(1.0):
+            pass
+    finally:
+        transport.shutdown()
+    print(f"{found.name}: closed")
+    return 0
 
 
 # --- gc -----------------------------------------------------------------------

@@ -55,8 +55,8 @@ class SampleInfo:
 
     @property
     def active_connections(self) -> int:
-        """Attached producers. The learner's own :meth:`Server.submit` is none."""
-        return int(self._raw.active_producers)
+        """Attached producers, and clients connected to bridges. The learner's own :meth:`Server.submit` is none."""
+        return int(self._raw.active_producers) + int(self._raw.active_remotes)
 
     @property
     def queue_depth_sum(self) -> int:

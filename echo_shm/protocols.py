@@ -6,13 +6,23 @@ from echo_shm.handle import Handle
 
 
 class Transport(Protocol):
-    """What brings remote samples into a ring: started with the segment's handle, shut down when the server closes."""
+    """What brings remote samples into a ring; :class:`TcpTransport` is one.
+
+    Nothing in it needs to know the ring. It runs where it likes, best in a process of its own: whatever receives
+    samples there is a ``ShmClient(handle)`` that sends them. A transport may have ``port``, which ``server.port``
+    returns, and ``max_connections``.
+    """
 
     def start(self, handle: Handle) -> None:
-        """Starts accepting samples; attaches to the segment as a producer."""
+        """Starts accepting samples, and returns. Called by ``server.start()``, once.
+
+        Args:
+            handle: The segment's; pickles.
+
+        """
 
     def shutdown(self) -> None:
-        """Stops, and leaves the ring."""
+        """Stops accepting samples, and leaves the ring. Called by ``server.close()``, before the ring is closed."""
 
 
 class Finishing(Protocol):

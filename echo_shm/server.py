@@ -1,5 +1,6 @@
 """Learners: batches as zero-copy pytrees."""
 
+import contextlib
 import numbers
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -21,7 +22,6 @@ from echo_shm.spawn import WorkerGroup
 from echo_shm.spec import Spec
 from echo_shm.taker import Taker
 
-
 #: Clients of bridges that a segment has room for, at least.
 _REMOTES = 1024
 
@@ -32,7 +32,8 @@ class Server:
     Args:
         example: Pytree of numpy arrays: structure, dtypes and shapes of one sample.
         batch_size: Samples in a batch.
-        transport: Brings in samples of remote hosts; None for this machine only.
+        transport: Brings in samples of remote hosts: :class:`TcpTransport`, or anything with the methods of
+            :class:`Transport`, or several in a list; None for this machine only.
         num_buffers: Batches that the ring holds. One is being read while the others fill.
         name: The segment's name; None makes one up.
         max_producers: Producers that may be attached at a time.
@@ -61,7 +62,7 @@ class Server:
         self,
         example: Any,
         batch_size: int,
-        transport: Transport | None = None,
+        transport: Transport | Sequence[Transport] | None = None,
         num_buffers: int = 4,
         *,
         name: str | None = None,
@@ -76,8 +77,11 @@ class Server:
     ) -> None:
         if order not in ("fifo", "ready"):
             raise ValueError(f"order={order!r}: use 'fifo' or 'ready'")
-        if transport is not None and not (hasattr(transport, "start") and hasattr(transport, "shutdown")):
-            raise TypeError(f"a transport has start(handle) and shutdown(), got {type(transport).__name__}")
+        given = transport if isinstance(transport, list | tuple) else [transport]
+        transports = tuple(one for one in given if one is not None)
+        for one in transports:
+            if not (hasattr(one, "start") and hasattr(one, "shutdown")):
+                raise TypeError(f"a transport has start(handle) and shutdown(), got {type(one).__name__}")
         if pin_host_memory:
             raise RuntimeError("pin_host_memory is not supported: copy batches with pinned staging buffers instead")
         for label, count in (
@@ -97,11 +101,11 @@ class Server:
             order,
             bool(detailed_metrics),
             float(reap_interval),
-            max_remotes=max(_REMOTES, getattr(transport, "max_connections", 0)),
+            max_remotes=max(_REMOTES, sum(getattr(one, "max_connections", 0) for one in transports)),
         )
         segment = Segment.create(name, spec, geometry)
         try:
-            self._join(segment, transport, writable)
+            self._join(segment, transports, writable)
         except BaseException:
             segment.unlink()
             raise
@@ -125,15 +129,15 @@ class Server:
         """
         segment = attach_segment(name_or_handle, example, caller="Server.attach")
         self = cls.__new__(cls)
-        self._join(segment, None, writable)
+        self._join(segment, (), writable)
         return self
 
     #: Closes the ring and unlinks the segment; None for a further learner.
     _end: "weakref.finalize[Any, Any] | None" = None
 
-    def _join(self, segment: Segment, transport: Transport | None, writable: bool) -> None:
+    def _join(self, segment: Segment, transports: Sequence[Any], writable: bool) -> None:
         self._segment = segment
-        self._transport = transport
+        self._transports = transports
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER)
         self._ring = self._attachment.ring
         self._attachment.sweep()
@@ -164,10 +168,11 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that the transport listens on, after :meth:`start`."""
-        if self._transport is None:
-            raise RuntimeError("no transport configured; pass one to Server(transport=...)")
-        return int(self._transport.port)  # type: ignore[attr-defined]
+        """The port that the transport listens on, after :meth:`start`; of several, the first that has one."""
+        for transport in self._transports:
+            if hasattr(transport, "port"):
+                return int(transport.port)
+        raise RuntimeError("no transport configured; pass one to Server(transport=...)")
 
     # -- taking batches
 
@@ -276,9 +281,12 @@ class Server:
     # -- beginning and end
 
     def start(self) -> None:
-        """Starts the transport. Without one there is nothing to start: the ring exists already."""
-        if self._transport is not None:
-            self._transport.start(self.handle)
+        """Starts the transports; when one cannot, none is. Without any there is nothing to start: the ring exists."""
+        with contextlib.ExitStack() as undo:
+            for transport in self._transports:
+                transport.start(self.handle)
+                undo.callback(transport.shutdown)
+            undo.pop_all()
 
     def reset_histograms(self) -> None:
         """Empties the histograms of later :class:`SampleInfo` snapshots. Counters and gauges stay."""
@@ -298,12 +306,12 @@ class Server:
         if self._end is None:
             self._attachment.detach()
             return
-        try:
-            if self._transport is not None and self._end.alive:
-                self._transport.shutdown()
-        finally:
-            self._end()
-            self._taker.release_current()  # nothing is written to a closed ring: what it holds stays as it is
+        with contextlib.ExitStack() as ending:
+            ending.callback(self._taker.release_current)  # nothing is written to a closed ring: what it holds stays
+            ending.callback(self._end)
+            if self._end.alive:
+                for transport in self._transports:
+                    ending.callback(transport.shutdown)
 
     def __repr__(self) -> str:
         state = "open" if self._attachment.attached and not self._attachment.ring_closed() else "closed"

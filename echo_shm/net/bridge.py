@@ -112,7 +112,7 @@ class Bridge:
                     if isinstance(key.data, _Connection):
                         self._serve(key.data, events)
                     elif key.fileobj in self._listeners:
-                        self._accept(key.fileobj)  # type: ignore[arg-type]
+                        self._accept(key.fileobj)
                     else:
                         self._stopping = True
                 self._feed()
@@ -268,8 +268,7 @@ class Bridge:
             self._refuse(connection, Refusal.KEY, "it does not know the authkey")
             return
         if hello.spec != wire.spec_hash(self._spec.schema):
-            leaves = ", ".join(map(str, self._spec.leaves))
-            self._refuse(connection, Refusal.SPEC, f"the samples differ; the server's are {leaves}")
+            self._refuse(connection, Refusal.SPEC, "its samples are others")
             return
         for other in [c for c in self._connections if c.client == hello.client]:
             self._drop(other, "its client has connected again")
@@ -295,7 +294,7 @@ class Bridge:
             committed = lib.es_remote_committed(self._ring, connection.remote)
             if not samples.number <= committed:
                 raise WireError(f"samples from {samples.number} on, expected from {committed} on")
-            connection.done = min(committed - samples.number, samples.count)
+            connection.done = min(committed - samples.number, samples.length)
         else:
             connection.done = 0
         lib.es_remote_count(self._ring, connection.remote, 0, 1)
@@ -311,10 +310,10 @@ class Bridge:
         samples = connection.waiting
         assert samples is not None
         rows = isinstance(connection.inbound, Inbound1)
-        if connection.done < samples.count:
+        if connection.done < samples.length:
             data = ffi.from_buffer(samples.data)
             code = lib.es_bridge_send(
-                self._ring, connection.remote, data, connection.done, samples.count, rows, timeout_ns
+                self._ring, connection.remote, data, connection.done, samples.length, rows, timeout_ns
             )
             if code > 0:
                 connection.done += code
@@ -322,7 +321,7 @@ class Bridge:
                 self._stopping = True
             elif code not in (lib.ES_FULL, lib.ES_TIMEOUT, -4):
                 raise error_from(code, self._attachment.what)
-        if connection.done == samples.count:
+        if connection.done == samples.length:
             connection.waiting = None
 
     def _feed(self) -> None:
@@ -385,6 +384,8 @@ class Bridge:
             return
         if connection.client:
             connection.out += wire.bye(connection.acknowledged, text)
+        elif code is Refusal.SPEC:
+            connection.out += wire.refuse_spec(self._spec.schema)
         else:
             connection.out += wire.refuse(code, text)
         connection.leaving = True
@@ -404,9 +405,8 @@ class Bridge:
                 self._drop(connection, "" if connection.leaving else f"no hello within {_HELLO_TIME} s")
 
     def _say_goodbye(self) -> None:
-        closed = self._attachment.ring_closed()
         for connection in list(self._connections):
-            if closed and connection.client:
+            if connection.client:
                 connection.out += wire.bye(connection.acknowledged, "the server was closed")
                 connection.leaving = True
                 self._flush(connection)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from echo_shm.errors import ConnectionClosedError, SpecMismatchError
+from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError
 from echo_shm.net import wire
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal, WireError
 from echo_shm.spec import Spec
@@ -75,18 +75,21 @@ class Link:
         while len(data) < n:
             chunk = self._sock.recv(n - len(data))
             if not chunk:
-                raise ConnectionClosedError(f"{self._options.peer} closed the connection in the middle of the handshake")
+                raise ConnectionClosedError(f"{self._options.peer} closed the connection during the handshake")
             data += chunk
         return bytes(data)
 
     def _handshake_1(self) -> None:
         if self._options.authkey is not None:
-            raise WireError(f"{self._options.peer} speaks wire version 1, which has no authentication; authkey= was given")
+            raise WireError(
+                f"{self._options.peer} speaks wire version 1, which cannot authenticate; authkey= was given"
+            )
         theirs = wire.read_specs_1(self._read)
         mine = [(leaf.dtype.itemsize, leaf.shape) for leaf in self._options.spec.leaves]
         if theirs != mine:
             raise SpecMismatchError(
-                f"Server spec mismatch: shapes={[list(s) for _, s in theirs]} vs expected={[list(s) for _, s in mine]}, "
+                f"Server spec mismatch: shapes={[list(shape) for _, shape in theirs]} vs "
+                f"expected={[list(shape) for _, shape in mine]}, "
                 f"dtype_sizes={[n for n, _ in theirs]} vs expected={[n for n, _ in mine]}"
             )
         if self._options.spec.sample_bytes == 0:
@@ -102,32 +105,37 @@ class Link:
             hello = hello.signed(key, greeting)
         self._sock.sendall(hello.to_bytes())
         header = wire.read_server_header(self._read(wire.HEADER_BYTES))
-        body = self._read(header.count)
+        body = self._read(header.length)
         if header.kind is Frame.REFUSE:
             raise self._refusal(header.number, body)
         if header.kind is not Frame.ACCEPT:
             raise WireError(f"{options.peer} answered the handshake with {header.kind.name}")
         accept = Accept.from_bytes(header, body, key, greeting, hello)
         if accept.schema != options.spec.schema:
-            theirs = Spec.from_schema(accept.schema, f"the answer of {options.peer}")
-            try:
-                options.spec.check_same(theirs, options.peer)
-            except SpecMismatchError as error:
-                raise SpecMismatchError(f"Server spec mismatch: {error}") from None
+            raise self._mismatch(accept.schema)
         if accept.max_frame < options.spec.sample_bytes:
             raise WireError(f"{options.peer} takes frames of {accept.max_frame} bytes, less than a sample")
         self.ring, self.known, self.committed = accept.ring, accept.known, accept.committed
         self.max_frame = accept.max_frame
 
     def _refusal(self, code: int, body: bytes) -> Exception:
-        text = f"{self._options.peer} refused the connection: {body.decode(errors='replace')}"
         if code == Refusal.SPEC:
-            return SpecMismatchError(f"Server spec mismatch: {text}")
+            return self._mismatch(body)
+        text = f"{self._options.peer} refused the connection: {body[: wire.MAX_TEXT].decode(errors='replace')}"
         if code == Refusal.BUSY:
             return RefusedError(text)
         if code in (Refusal.KEY, Refusal.PROTOCOL):
             return WireError(text)
         return ConnectionClosedError(text)
+
+    def _mismatch(self, schema: bytes) -> Exception:
+        try:
+            self._options.spec.check_same(Spec.from_schema(schema, "its answer"), self._options.peer)
+        except SpecMismatchError as error:
+            return SpecMismatchError(f"Server spec mismatch: {error}")
+        except SegmentError as error:
+            return WireError(f"{self._options.peer}: {error}")
+        return WireError(f"{self._options.peer} refused samples that are its own")
 
     # -- after the handshake
 
@@ -178,7 +186,7 @@ class Link:
                 acknowledged = header.number
                 self._acks = self._acks[wire.HEADER_BYTES :]
             elif header.kind is Frame.BYE:
-                text = (self._acks[wire.HEADER_BYTES :] + self._rest(header.count)).decode(errors="replace")
+                text = (self._acks[wire.HEADER_BYTES :] + self._rest(header.length)).decode(errors="replace")
                 raise ConnectionClosedError(f"{self._options.peer} has closed: {text}")
             else:
                 raise WireError(f"{self._options.peer} sent {header.kind.name} after the handshake")

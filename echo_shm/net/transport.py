@@ -121,6 +121,13 @@ class TcpTransport:
             self.shutdown()
             raise
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the ring is closed by its creator, or a bridge cannot be kept running: whether that was so."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return all(
+            keeper.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for keeper in self._keepers
+        )
+
     def shutdown(self) -> None:
         """Tells every client, ends the bridges, and gives up the port. Idempotent."""
         for keeper in self._keepers:
@@ -180,7 +187,8 @@ class _Process:
             pass_fds=told["listeners"],
         )
         self.pid = popen.pid
-        assert popen.stdin is not None and popen.stdout is not None
+        assert popen.stdin is not None
+        assert popen.stdout is not None
         self._control, self._ready = os.dup(popen.stdin.fileno()), os.dup(popen.stdout.fileno())
         popen.stdin.close()
         popen.stdout.close()
@@ -247,6 +255,11 @@ class _Keeper:
             raise EchoShmError(f"the bridge process did not begin within {_BEGIN_TIME} s")
         if self._failure is not None:
             raise self._failure
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether it has ended, in so many seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     @property
     def pid(self) -> int:

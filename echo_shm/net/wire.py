@@ -66,10 +66,10 @@ class Refusal(IntEnum):
 
 
 class Header(NamedTuple):
-    """The start of every frame. count: samples, or bytes of a body; number: a sample's, or a refusal's code."""
+    """The start of every frame. length: samples, or bytes of a body; number: a sample's, or a refusal's code."""
 
     kind: Frame
-    count: int
+    length: int
     number: int
 
 
@@ -200,7 +200,7 @@ class Accept(NamedTuple):
         if len(body) < _ACCEPT.size:
             raise WireError(f"the server's answer has {len(body)} bytes, fewer than {_ACCEPT.size}")
         proof, ring, max_frame, known, *zeros = _ACCEPT.unpack_from(body)
-        signed = _HEADER.pack(header.kind, 0, 0, header.count, header.number) + _NO_PROOF + body[_PROOF_BYTES:]
+        signed = _HEADER.pack(header.kind, 0, 0, header.length, header.number) + _NO_PROOF + body[_PROOF_BYTES:]
         if not hmac.compare_digest(proof, _server_proof(key, greeting, hello, signed)):
             raise WireError("the server does not know the authkey")
         if zeros != [0, 0] or known > 1:
@@ -220,6 +220,11 @@ def _server_proof(key: bytes | None, greeting: Greeting, hello: Hello, accept: b
 def refuse(code: Refusal, text: str) -> bytes:
     """A frame that ends a connection before it has begun."""
     return _texted(Frame.REFUSE, code, text)
+
+
+def refuse_spec(schema: bytes) -> bytes:
+    """The refusal of a client whose samples are others than these."""
+    return _HEADER.pack(Frame.REFUSE, 0, 0, len(schema), Refusal.SPEC) + schema
 
 
 def bye(number: int, text: str = "") -> bytes:
@@ -253,9 +258,9 @@ def read_header(data: bytes | memoryview) -> Header:
 def read_server_header(data: bytes) -> Header:
     """As :func:`read_header`, for what a server may send."""
     header = read_header(data)
-    limit = {Frame.ACCEPT: MAX_BODY, Frame.REFUSE: MAX_TEXT, Frame.BYE: MAX_TEXT, Frame.ACK: 0}.get(header.kind, -1)
-    if header.count > limit:
-        raise WireError(f"a server sends no {header.kind.name} frame of {header.count} bytes")
+    limit = {Frame.ACCEPT: MAX_BODY, Frame.REFUSE: MAX_BODY, Frame.BYE: MAX_TEXT, Frame.ACK: 0}.get(header.kind, -1)
+    if header.length > limit:
+        raise WireError(f"a server sends no {header.kind.name} frame of {header.length} bytes")
     return header
 
 
@@ -276,7 +281,7 @@ def samples_in(limit: int, sample_bytes: int) -> int:
 class Samples(NamedTuple):
     """Samples that are here: version 2's leaf after leaf, version 1's one after the other, ``data`` of the buffer."""
 
-    count: int
+    length: int
     number: int
     data: memoryview
 
@@ -344,17 +349,17 @@ class Inbound:
         body = self._buffer[self._start + HEADER_BYTES : self._start + HEADER_BYTES + size]
         self._start += HEADER_BYTES + size
         if header.kind is Frame.SAMPLES:
-            return Samples(header.count, header.number, body)
+            return Samples(header.length, header.number, body)
         return Bye(bytes(body).decode(errors="replace"))
 
     def _size_of(self, header: Header) -> int:
         if header.kind is Frame.SAMPLES:
-            if not 1 <= header.count <= self._most:
-                raise WireError(f"a frame of {header.count} samples, expected 1 to {self._most}")
-            return header.count * self._sample_bytes
-        if header.kind is Frame.BYE and header.count <= MAX_TEXT:
-            return header.count
-        raise WireError(f"a client sends no {header.kind.name} frame of {header.count} bytes")
+            if not 1 <= header.length <= self._most:
+                raise WireError(f"a frame of {header.length} samples, expected 1 to {self._most}")
+            return header.length * self._sample_bytes
+        if header.kind is Frame.BYE and header.length <= MAX_TEXT:
+            return header.length
+        raise WireError(f"a client sends no {header.kind.name} frame of {header.length} bytes")
 
     @property
     def in_the_middle(self) -> bool:
