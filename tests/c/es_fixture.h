@@ -12,6 +12,7 @@
 
 #define FIX_MAX_RINGS 32
 #define FIX_PRODUCERS 8
+#define FIX_REMOTES 3
 
 typedef struct es_fix {
     uint8_t *base;
