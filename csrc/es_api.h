@@ -113,6 +113,9 @@ int es_release_batch(es_ring *r, uint64_t batch, uint64_t round);
 /* Undoes the take: the batch is delivered again, here or to another learner. */
 int es_return_batch(es_ring *r, uint64_t batch, uint64_t round);
 int64_t es_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask);
+/* Of the samples from that position on, in the order of their slots, how many are committed, up to the
+ * end of a batch. They stay as they are until somebody takes and releases it. */
+int64_t es_committed_from(es_ring *r, uint64_t position);
 int es_close_stream(es_ring *r);
 int es_reset_histograms(es_ring *r);
 

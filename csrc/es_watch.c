@@ -65,6 +65,20 @@ int64_t es_next_claim(es_ring *r, uint64_t from, uint64_t *word)
     return ES_EMPTY;
 }
 
+int64_t es_committed_from(es_ring *r, uint64_t position)
+{
+    es_map *m = &r->map;
+    uint64_t q = position % m->capacity, lap = position / m->capacity + 1, end = q - q % m->batch_size + m->batch_size;
+    int64_t n = 0;
+    for (; q < end; q++, n++) {
+        /* SYNC slot-commit: acquire; the slot's bytes are visible. */
+        uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
+        if (es_lap(w) != lap || es_state(w) != ES_COMMITTED)
+            break;
+    }
+    return n;
+}
+
 uint32_t es_claim_owner(uint64_t word)
 {
     return es_word_owner(word);

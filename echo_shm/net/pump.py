@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,36 +38,33 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _CLOSE_WAIT = 10.0
 
 
-class _Sent(NamedTuple):
-    """A frame that is leased until it is acknowledged."""
+class _Full(NamedTuple):
+    """A whole batch that is leased until its last sample is acknowledged."""
 
     batch: int
     round: int
-    number: int
-    length: int
-    runs: tuple[tuple[int, int], ...]  # where its samples lie in the batch: first slot, and how many
+    end: int  # the number of the sample after its last
 
 
 class Pump:
     """From a client's own ring to its server's, with two threads.
 
-    The sender alone takes from the ring and connects; the reader alone reads. ``_frames`` and
-    ``acknowledged`` change under ``_news``.
+    A sample's number is its position in the ring. The sender alone connects and takes from the ring; the reader alone
+    reads. ``acknowledged`` and ``_full`` change under ``_news``.
     """
 
-    def __init__(self, options: Options, most_frames: int, grace: float, timeout: float | None) -> None:
+    def __init__(self, options: Options, most_unacknowledged: int, grace: float, timeout: float | None) -> None:
         self._options = options
         self._grace = grace
         self.acknowledged = 0  # the number of the first sample that the server may not have
-        self._last_sent = 0
-        self._next = 0  # the number of the next sample that is taken from the ring
+        self._next = 0  # the number of the first sample that was not sent, on this link
         self._link = Link(options, 0, timeout)
-        per_frame = self._frame_samples(self._link.max_frame)
-        if self._link.version == 1:
-            per_frame, self._most = min(per_frame, most_frames), most_frames
-        else:
-            self._most = most_frames
-        geometry = Geometry(per_frame, max(3, min(most_frames, _MOST_FRAMES) + 1), 1, "fifo", False, 0.1)
+        self._size = self._frame_samples(self._link.max_frame)  # of a batch
+        self._most = self._size * min(most_unacknowledged, _MOST_FRAMES)
+        if self._link.version == 1:  # an acknowledgement a sample
+            self._size, self._most = min(self._size, most_unacknowledged), most_unacknowledged
+        batches = max(3, -(-self._most // self._size) + 1)
+        geometry = Geometry(self._size, batches, 1, "fifo", False, 0.1)
         segment = Segment.private(f"to {options.peer}", options.spec, geometry)
         self.producer = Attachment(segment, lib.ES_ROLE_PRODUCER)
         self._learner = Attachment(segment, lib.ES_ROLE_LEARNER)
@@ -75,13 +72,13 @@ class Pump:
         self._columns = [
             segment.array(
                 lib.es_leaf_offset(self._ring, i),
-                (geometry.num_batches, per_frame * leaf.nbytes),
+                (geometry.capacity * leaf.nbytes,),
                 np.dtype(np.uint8),
                 writable=False,
             )
             for i, leaf in enumerate(options.spec.leaves)
         ]
-        self._frames: deque[_Sent] = deque()
+        self._full: deque[_Full] = deque()
         self._news = threading.Condition()
         self.wake = threading.Event()
         self.sleeping = False
@@ -91,6 +88,7 @@ class Pump:
         self._error: Exception | None = None
         self._lost: BaseException | None = None  # why the link is of no use any more
         self._generation = lib.es_fork_generation()
+        self._last_sent = 0
         self._reader = self._start_reader()
         self._sender = threading.Thread(target=self._run, name="echo_shm sender", daemon=True)
         self._sender.start()
@@ -100,10 +98,11 @@ class Pump:
         return max(1, min(wire.samples_in(min(max_frame, max(_FRAME, size)), size), _MOST_SAMPLES))
 
     def sent(self) -> int:
-        """Samples that send() has put into the ring."""
-        info = ffi.new("es_owner_info *")
-        if lib.es_next_owner(self._ring, self.producer.index, info) == self.producer.index:
-            self._last_sent = int(info.samples)
+        """The number of the sample that send() puts into the ring next."""
+        if not self.over.is_set():
+            snap = ffi.new("es_snapshot *")
+            lib.es_observe(self._ring, snap)
+            self._last_sent = int(snap.samples_inserted)
         return self._last_sent
 
     # -- for the client's threads
@@ -172,91 +171,73 @@ class Pump:
             while not self._stop:
                 if self._lost is not None:
                     self._reconnect()
-                frame = self._take()
-                if frame is not None:
-                    self._transmit(frame)
+                self._take_full()
+                count = self._ready()
+                if count > 0:
+                    self._transmit(count)
         except Exception as error:
             self._finish(error)
         finally:
             self._goodbye()
 
-    def _take(self) -> _Sent | None:
-        """Takes the next frame out of the ring, which waits for one. None: look again at everything."""
-        with self._news:
-            self._news.wait_for(lambda: self._room() or self._stop or self._lost is not None)
-            if self._stop or self._lost is not None:
-                return None
+    def _take_full(self, wait_ns: int = 0) -> None:
+        """Leases the batches that are complete: it is this class that says when their slots are used again."""
         snap = ffi.new("es_snapshot *")
-        index = lib.es_take(self._ring, 0, 0, snap)
-        if index < 0:
-            index = self._take_some(snap)
-        if index < 0:
-            return None
-        frame = _Sent(index, snap.round, self._next, snap.length, self._runs(index, snap))
+        while (index := lib.es_take(self._ring, 0, wait_ns, snap)) >= 0:
+            wait_ns = 0
+            with self._news:
+                end = (snap.round * self._learner.segment.geometry.num_batches + index + 1) * self._size
+                self._full.append(_Full(index, snap.round, end))
+            self._release()
+
+    def _ready(self) -> int:
+        """Waits for samples, and for more to share their frame: how many to send now. 0: look again at everything."""
         with self._news:
-            self._frames.append(frame)
-        self._next += frame.length
-        return frame
+            self._news.wait_for(lambda: self._room() > 0 or self._stop or self._lost is not None)
+        count = self._committed()
+        if count == 0:
+            self._sleep()
+            count = self._committed()
+        if count == 0 or self._stop or self._lost is not None:
+            return 0
+        whole = self._size - self._next % self._size
+        if count < min(whole, self._room()) and not self._flushing:
+            self._take_full(_GATHER_NS)
+            count = self._committed()
+        return min(count, self._room())
 
-    def _runs(self, index: int, snap: Any) -> tuple[tuple[int, int], ...]:
-        """Where the samples of a leased batch lie. Sends that crossed the take of a part of it leave gaps."""
-        size = self._learner.segment.geometry.batch_size
-        if snap.length == size:
-            return ((0, size),)
-        mask = np.zeros(size + 2, np.int8)
-        lib.es_committed_mask(self._ring, index, snap.round, ffi.from_buffer("uint8_t[]", mask[1:-1]))
-        edges = np.flatnonzero(np.diff(mask)).reshape(-1, 2).tolist()
-        return tuple((first, last - first) for first, last in edges)
+    def _room(self) -> int:
+        """Samples that may be sent before more are acknowledged."""
+        return self._most - (self._next - self.acknowledged)
 
-    def _room(self) -> bool:
-        if self._link.version == 1:
-            return sum(frame.length for frame in self._frames) + self._learner.segment.geometry.batch_size <= self._most
-        return len(self._frames) < min(self._most, self._learner.segment.geometry.num_batches - 1)
+    def _committed(self) -> int:
+        """Samples of one batch that are there and not sent."""
+        return int(lib.es_committed_from(self._ring, self._next))
 
-    def _take_some(self, snap: Any) -> int:
-        """A frame that is not full: at once if somebody waits for it, else after the time to gather more."""
-        some = lib.ES_TAKE_ANY_ORDER | lib.ES_TAKE_SHORT
-        if not self._flushing:
-            self.sleeping = True  # before the look: whoever sends after it sees this
-            self.wake.clear()
-            if self._is_empty() and not self._stop and self._lost is None and not self._flushing:
-                self.wake.wait()
-            self.sleeping = False
-            if self._stop or self._lost is not None:
-                return -1
-            index = int(lib.es_take(self._ring, 0, _GATHER_NS, snap))
-            if index >= 0:
-                return index
-        index = int(lib.es_take(self._ring, some, 0, snap))
-        if index < 0 and self._flushing:
-            self.wake.clear()
-            if self._is_empty():
-                self.wake.wait(0.1)
-            else:
-                time.sleep(_GATHER_NS / 1e9)  # a claim is under way
-        return index
+    def _sleep(self) -> None:
+        """Until somebody sends."""
+        self.sleeping = True  # before the look: whoever sends after it sees this
+        self.wake.clear()
+        if self._committed() == 0 and not self._stop and self._lost is None:
+            self.wake.wait()
+        self.sleeping = False
 
-    def _is_empty(self) -> bool:
-        return self.sent() <= self._next
-
-    def _transmit(self, frame: _Sent, skip: int = 0) -> None:
-        """Sends a frame but for its first ``skip`` samples."""
-        most, number = self._frame_samples(self._link.max_frame), frame.number
+    def _transmit(self, count: int) -> None:
+        """Sends the next samples; all of one batch."""
+        most = self._frame_samples(self._link.max_frame)
+        first = self._next % self._learner.segment.geometry.capacity
         try:
-            for start, length in frame.runs:
-                first, end, number = start + min(skip, length), start + length, number + min(skip, length)
-                skip -= min(skip, length)
-                for at in range(first, end, most):
-                    count = min(most, end - at)
-                    self._link.send_samples(number, count, self._part(frame.batch, at, count))
-                    number += count
+            for at in range(0, count, most):
+                n, number = min(most, count - at), self._next
+                self._next += n  # first, for the acknowledgement may be faster
+                self._link.send_samples(number, n, self._part(first + at, n))
         except OSError as error:
             self._lose(self._link, error)
 
-    def _part(self, batch: int, first: int, count: int) -> list[memoryview]:
-        """The bytes of some neighbouring samples of a leased batch, leaf by leaf."""
+    def _part(self, slot: int, count: int) -> list[memoryview]:
+        """The bytes of some neighbouring slots, leaf by leaf."""
         return [
-            column[batch, first * leaf.nbytes : (first + count) * leaf.nbytes].data
+            column[slot * leaf.nbytes : (slot + count) * leaf.nbytes].data
             for column, leaf in zip(self._columns, self._options.spec.leaves, strict=True)
         ]
 
@@ -296,9 +277,8 @@ class Pump:
         with self._news:
             self._link, self._lost = link, None
         self._acknowledge(link.committed)
+        self._next = link.committed  # what was sent beyond it is sent again
         self._reader = self._start_reader()
-        for frame in list(self._frames):
-            self._transmit(frame, max(0, link.committed - frame.number))
 
     def _lose(self, link: Link, error: BaseException) -> None:
         with self._news:
@@ -341,7 +321,12 @@ class Pump:
             if not self.acknowledged <= number <= self._next:
                 raise wire.WireError(f"acknowledged {number}, expected {self.acknowledged} to {self._next}")
             self.acknowledged = number
-            while self._frames and self._frames[0].number + self._frames[0].length <= number:
-                frame = self._frames.popleft()
-                lib.es_release_batch(self._ring, frame.batch, frame.round)
             self._news.notify_all()
+        self._release()
+
+    def _release(self) -> None:
+        """Gives back the batches that are acknowledged to their last sample."""
+        with self._news:
+            while self._full and self._full[0].end <= self.acknowledged:
+                full = self._full.popleft()
+                lib.es_release_batch(self._ring, full.batch, full.round)

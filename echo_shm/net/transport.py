@@ -141,7 +141,7 @@ class TcpTransport:
 
 def _is_loopback(host: str) -> bool:
     try:
-        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise ValueError(f"host={host!r}: {error}") from None
     return all(ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback for *_, address in found)
@@ -151,7 +151,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     """A listening socket for each address; all on the same port."""
     sockets: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in dict.fromkeys(found):
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
