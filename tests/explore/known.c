@@ -93,7 +93,7 @@ const xp_known xp_known_orders[] = {
     {"es_mend fetch_add release->relaxed 2", SPARE, SCRIBBLED},
     {"take_byte cas acq_rel->acquire 1", SPARE, LOCKED},
     {"take_byte store release->relaxed 1", SPARE, LOCKED},
-    {"drop_byte store release->relaxed 1", SPARE, LOCKED},
+    {"drop_byte store release->relaxed 1", DOUBLED, LOCKED},
     {"es_locks_held load acquire->relaxed 1", SPARE, LOOKS_ON},
     {"es_locks_any load acquire->relaxed 1", SPARE, LOOKS_ON},
     {"raise_high cas acq_rel->acquire 1", SPARE, LOCKED},
