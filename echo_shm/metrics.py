@@ -170,6 +170,23 @@ class Owner:
     held: int
 
 
+@dataclass(frozen=True)
+class Remote:
+    """A client of a bridge: connected, or gone and remembered.
+
+    ``bridge`` is the bridge's owner index, ``committed`` the samples of this client that are in the ring;
+    ``bytes`` and ``frames`` came over the wire since the client was first seen.
+    """
+
+    index: int
+    peer: str
+    connected: bool
+    bridge: int
+    committed: int
+    bytes: int
+    frames: int
+
+
 class RingView:
     """Looks on at a ring through a read-only mapping: nothing in it can change the ring."""
 
@@ -186,6 +203,26 @@ class RingView:
         snap = ffi.new("es_snapshot *")
         lib.es_observe(self._ring, snap)
         return snap
+
+    def remotes(self) -> list[Remote]:
+        """The clients of all bridges."""
+        info, found = ffi.new("es_remote_info *"), []
+        index = lib.es_next_remote(self._ring, 0, info)
+        while index >= 0:
+            if info.state in (lib.ES_REMOTE_HERE, lib.ES_REMOTE_AWAY):
+                found.append(
+                    Remote(
+                        index=index,
+                        peer=ffi.string(info.peer).decode(errors="replace"),
+                        connected=info.state == lib.ES_REMOTE_HERE,
+                        bridge=info.bridge,
+                        committed=info.committed,
+                        bytes=info.bytes,
+                        frames=info.frames,
+                    )
+                )
+            index = lib.es_next_remote(self._ring, index + 1, info)
+        return found
 
     def owners(self) -> list[Owner]:
         """Everybody registered, dead owners that nobody has reaped yet included."""

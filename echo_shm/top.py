@@ -10,7 +10,7 @@ from echo_shm import screen, segment
 from echo_shm._core import lib
 from echo_shm.attachment import find_process, pid_namespace
 from echo_shm.errors import SegmentError
-from echo_shm.metrics import Owner, RingView
+from echo_shm.metrics import Owner, Remote, RingView
 from echo_shm.sidecar import open_sidecar
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class _Reading(NamedTuple):
     time: float
     snap: Any
     owners: list[tuple[Owner, str]]
+    remotes: list[Remote]
     creator_alive: bool
     locked: bool
 
@@ -108,7 +109,14 @@ class Watch:
         return True
 
     def _read(self, seen: segment.Listing) -> _Reading:
-        return _Reading(time.monotonic(), self._view.snapshot(), states(self._view), seen.creator_alive, seen.locked)
+        return _Reading(
+            time.monotonic(),
+            self._view.snapshot(),
+            states(self._view),
+            self._view.remotes(),
+            seen.creator_alive,
+            seen.locked,
+        )
 
     # -- as a screen
 
@@ -121,8 +129,8 @@ class Watch:
         """
         group: type[Any] = screen.need("rich.console", "cli").Group
         parts = [self._head(), "", self._figures(), "", self._producers(most_producers)]
-        learners = self._learners()
-        framed: RenderableType = group(*parts, *(["", learners] if learners.row_count else []))
+        further = [table for table in (self._learners(), self._remotes(most_producers)) if table.row_count]
+        framed: RenderableType = group(*parts, *(part for table in further for part in ("", table)))
         return framed
 
     def _rate(self, counter: str) -> float:
@@ -192,6 +200,25 @@ class Watch:
         for owner, state in self._latest.owners:
             if owner.role == "learner":
                 table.add_row(f"{owner.index}", f"{owner.pid}", f"{owner.held}", _styled(state))
+        return table
+
+    def _remotes(self, most: int) -> Any:
+        """Clients of bridges, those that are connected first."""
+        table = _table("remote", "from", "bridge", "samples/s", "samples", "MB/s", "frames")
+        span = self._latest.time - self._earlier.time
+        before = {(remote.index, remote.peer): remote for remote in self._earlier.remotes}
+        found = sorted(self._latest.remotes, key=lambda remote: not remote.connected)
+        for now in found[:most]:
+            then = before.get((now.index, now.peer), now)
+            per_second = 1 / span if span > 0 else 0.0
+            table.add_row(
+                f"{now.index}", now.peer.replace("[", r"\["), f"{now.bridge}" if now.connected else "-",
+                f"{(now.committed - then.committed) * per_second:,.0f}", f"{now.committed:,}",
+                f"{(now.bytes - then.bytes) * per_second / 1e6:,.1f}", f"{now.frames:,}",
+                "connected" if now.connected else "[dim]gone[/]",
+            )  # fmt: skip
+        if len(found) > most:
+            table.add_row("", f"and {len(found) - most} more")
         return table
 
 
