@@ -85,6 +85,8 @@ int es_bridge_begin(es_ring *r);
 int64_t es_remote_open(es_ring *r, const uint8_t *id, uint64_t number, const char *peer);
 /* Whether it was found, and not new. */
 int es_remote_known(es_ring *r, uint32_t remote);
+/* Whether it has come to another bridge meanwhile, which waits for this one to leave it. */
+int es_remote_wanted(es_ring *r, uint32_t remote);
 /* It is gone. keep: its number is remembered until the entry is needed. */
 int es_remote_leave(es_ring *r, uint32_t remote, int keep);
 /* The number of its next sample. */

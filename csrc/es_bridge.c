@@ -166,8 +166,12 @@ static int64_t find(es_ring *r, const uint64_t *id, const char *peer)
         if (remote_state(w) == ES_REMOTE_FREE || remote_state(w) == ES_REMOTE_TAKEN || !has_id(it, id))
             continue;
         bool mine = w == remote_word(r->me, ES_REMOTE_HERE);
-        if (!mine && (remote_state(w) != ES_REMOTE_AWAY || !turn(it, w, remote_word(r->me, ES_REMOTE_HERE))))
+        if (!mine && (remote_state(w) != ES_REMOTE_AWAY || !turn(it, w, remote_word(r->me, ES_REMOTE_HERE)))) {
+            /* For the bridge that has it to see: its connection may have gone without a word. */
+            atomic_store_explicit(&it->wanted, 1, memory_order_relaxed);
             return ES_UNSURE;
+        }
+        atomic_store_explicit(&it->wanted, 0, memory_order_relaxed);
         atomic_store_explicit(&it->known, 1, memory_order_relaxed);
         describe(it, peer);
         return i;
@@ -215,6 +219,7 @@ int64_t es_remote_open(es_ring *r, const uint8_t *id, uint64_t number, const cha
         atomic_store_explicit(&it->id[1], key[1], memory_order_relaxed);
         atomic_store_explicit(&it->committed, number, memory_order_relaxed);
         atomic_store_explicit(&it->known, 0, memory_order_relaxed);
+        atomic_store_explicit(&it->wanted, 0, memory_order_relaxed);
         atomic_store_explicit(&it->bytes, 0, memory_order_relaxed);
         atomic_store_explicit(&it->frames, 0, memory_order_relaxed);
         memset(it->peer, 0, sizeof it->peer);
@@ -242,6 +247,11 @@ int es_remote_leave(es_ring *r, uint32_t remote, int keep)
 int es_remote_known(es_ring *r, uint32_t remote)
 {
     return serves(r, remote) && atomic_load_explicit(&r->map.remotes[remote].known, memory_order_relaxed) != 0;
+}
+
+int es_remote_wanted(es_ring *r, uint32_t remote)
+{
+    return serves(r, remote) && atomic_load_explicit(&r->map.remotes[remote].wanted, memory_order_relaxed) != 0;
 }
 
 int64_t es_remote_committed(es_ring *r, uint32_t remote)

@@ -84,6 +84,7 @@ typedef struct es_remote {
     _Atomic uint64_t committed; /* its samples that are in the ring: the number of its next one */
     _Atomic uint64_t bytes, frames, since_ns;
     _Atomic uint32_t known; /* 1: it has come again */
+    _Atomic uint32_t wanted; /* 1: it has come to another bridge */
     alignas(ES_CACHE_LINE) char peer[ES_PEER_SIZE]; /* for people; may be read while it is written */
 } es_remote;
 _Static_assert(sizeof(es_remote) == 2 * ES_CACHE_LINE, "one line of figures, one of text");

@@ -31,6 +31,8 @@ FRAME = 1 << 20
 _HELLO_TIME = 10.0
 #: How long the loop may wait in the ring for space, with sockets waiting meanwhile (nanoseconds).
 _SPACE_NS = 2_000_000
+#: Between looks at connections that nothing comes from (seconds).
+_LOOK_EVERY = 0.25
 #: Frames of one connection that are taken before the next one's turn.
 _TURN = 8
 #: A connection whose answers (acknowledgements) lie unread beyond this is dropped (bytes).
@@ -191,6 +193,8 @@ class Bridge:
 
     def _watch_for(self, connection: _Connection) -> None:
         """Reading stops while samples wait for space, writing is waited for while something is to be written."""
+        if connection not in self._connections:
+            return
         mask = selectors.EVENT_WRITE if connection.out else 0
         if connection.waiting is None and not connection.leaving:
             mask |= selectors.EVENT_READ
@@ -378,7 +382,8 @@ class Bridge:
         self._watch_for(connection)
 
     def _refuse(self, connection: _Connection, code: Refusal, text: str) -> None:
-        _log.warning("%s: refused: %s", connection.peer, text)
+        # The client of a bridge that died asks again until that one is cleaned up after.
+        _log.log(logging.DEBUG if code is Refusal.BUSY else logging.WARNING, "%s: refused: %s", connection.peer, text)
         if self._settings.wire_version == 1:
             self._drop(connection)
             return
@@ -399,10 +404,13 @@ class Bridge:
         if now - self._last_sweep >= self._segment.geometry.reap_interval:
             self._last_sweep = now
             self._attachment.sweep()
-        if now - self._last_ages >= 0.5:
+        if now - self._last_ages >= _LOOK_EVERY:
             self._last_ages = now
-            for connection in [c for c in self._connections if c.deadline is not None and c.deadline < now]:
-                self._drop(connection, "" if connection.leaving else f"no hello within {_HELLO_TIME} s")
+            for connection in list(self._connections):
+                if connection.deadline is not None and connection.deadline < now:
+                    self._drop(connection, "" if connection.leaving else f"no hello within {_HELLO_TIME} s")
+                elif connection.client and lib.es_remote_wanted(self._ring, connection.remote):
+                    self._drop(connection, "its client has connected to another bridge")
 
     def _say_goodbye(self) -> None:
         for connection in list(self._connections):

@@ -155,6 +155,7 @@ class Pump:
 
     def _finish(self, error: Exception | None) -> None:
         """Nothing more will be sent."""
+        self.sent()  # for the last time
         with self._news:
             if not self.over.is_set():
                 self._error = error

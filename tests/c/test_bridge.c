@@ -128,11 +128,14 @@ TEST(a_dead_bridges_clients_wait_for_the_reaper)
     es_ring *dead = bridge(f), *b = bridge(f), *l = fix_learner(f);
     int64_t ann = es_remote_open(dead, ANN, 0, "ann");
     CHECK_EQ(send_block(dead, (uint32_t)ann, 0, 2, false), 2);
+    CHECK_EQ(es_remote_wanted(dead, (uint32_t)ann), 0);
     CHECK_EQ(es_remote_open(b, ANN, 0, "ann"), ES_UNSURE);
+    CHECK_EQ(es_remote_wanted(dead, (uint32_t)ann), 1); /* were it alive, it would see that and leave it */
     fix_die(f, dead);
     CHECK_EQ(es_remote_open(b, ANN, 0, "ann"), ES_UNSURE);
     CHECK_EQ(fix_sweep(l), 1);
     CHECK_EQ(es_remote_open(b, ANN, 0, "ann"), ann);
+    CHECK_EQ(es_remote_wanted(b, (uint32_t)ann), 0);
     CHECK_EQ(committed(b, ann), 2);
     es_detach(b);
     es_ring *third = bridge(f);

@@ -17,7 +17,7 @@ FLOORS = [
     {"metrics", "attachment"},
     {"sample", "fast_path", "handle"},
     {"client", "protocols", "trajectory_accumulator"},
-    {"spawn", "taker"},
+    {"spawn", "taker", "net"},
     {"server"},
     {"screen", "demo_check"},
     {"top", "demo_view"},
@@ -26,8 +26,11 @@ FLOORS = [
     {"__main__"},
 ]
 
+#: The rooms of the floor that is a folder, from the bottom.
+NET = [{"wire"}, {"link"}, {"pump", "bridge"}, {"client", "__main__"}, {"transport"}]
+
 #: A concept's files may be several; those of one floor of ``INCLUDES`` are in the order of what may include what.
-CONCEPTS = {"es_take": "es_ring", "es_reap": "es_ring", "es_mend": "es_ring", "es_end": "es_ring", "es_watch": "es_api"}
+CONCEPTS = {"es_bridge": "es_api", "es_take": "es_ring", "es_reap": "es_ring", "es_mend": "es_ring", "es_end": "es_ring", "es_watch": "es_api"}
 INCLUDES = [
     ["es_types", "es_base", "es_wait"],
     ["es_words", "es_layout", "es_owner", "es_stats"],
@@ -66,6 +69,40 @@ def test_imports_go_down(name):
     """A module imports from floors below its own only, functions' own imports included."""
     assert name in set().union(*FLOORS), f"give {name} a floor"
     assert upward(name, (ROOT / "echo_shm" / f"{name}.py").read_text()) == []
+
+
+NET_MODULES = sorted(path.stem for path in (ROOT / "echo_shm" / "net").glob("*.py") if path.stem != "__init__")
+
+
+def upward_in_net(name, source):
+    """What a module of net/ imports that is neither below it there nor below net/."""
+    room = {module: number for number, modules in enumerate(NET) for module in modules}
+    rooms, others = set(), set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "echo_shm.net":
+            rooms |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("echo_shm.net."):
+            rooms.add(str(node.module).split(".")[2])
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            others |= set(imported(node))
+    floor = next(number for number, modules in enumerate(FLOORS) if "net" in modules)
+    below = set().union(*FLOORS[:floor])
+    return sorted({other for other in rooms if room.get(other, 99) >= room[name]} | (others - below))
+
+
+@pytest.mark.parametrize("name", NET_MODULES)
+def test_imports_in_net_go_down(name):
+    """A module of net/ imports from what is below it there, and from floors below net/."""
+    assert name in set().union(*NET), f"give net/{name} a room"
+    assert upward_in_net(name, (ROOT / "echo_shm" / "net" / f"{name}.py").read_text()) == []
+
+
+def test_upward_imports_in_net_are_seen():
+    """The reader of net/ sees imports that go up or sideways."""
+    assert upward_in_net("wire", "from echo_shm.net import link") == ["link"]
+    assert upward_in_net("pump", "from echo_shm.net.bridge import Bridge") == ["bridge"]
+    assert upward_in_net("link", "from echo_shm.server import Server") == ["server"]
+    assert upward_in_net("link", "from echo_shm.net.wire import Frame\nfrom echo_shm.spec import Spec") == []
 
 
 def test_nobody_imports_the_package():

@@ -1,0 +1,181 @@
+"""Connections that are lost and bridges that are killed, in mid-stream: every sample once, in order."""
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from proxy import Proxy
+
+from echo_shm import ConnectionClosedError, Server, TcpClient, TcpTransport
+
+EXAMPLE = {"who": np.zeros((), np.int64), "n": np.zeros((), np.int64)}
+
+
+def sample(who, n):
+    """The n-th sample of a client."""
+    return {"who": np.int64(who), "n": np.int64(n)}
+
+
+class Stream:
+    """Clients that send and a learner that takes, until everything has come; meanwhile somebody disturbs them.
+
+    Args:
+        server: Started.
+        ports: Where each client connects.
+        count: Samples of each client.
+
+    """
+
+    def __init__(self, server, ports, count, **options):
+        self.server, self.count = server, count
+        self.got = [[] for _ in ports]
+        self.failures = []
+        self.threads = [threading.Thread(target=self._send, args=(i, port, options)) for i, port in enumerate(ports)]
+
+    def _send(self, who, port, options):
+        try:
+            rng = random.Random(who)
+            with TcpClient("127.0.0.1", port, EXAMPLE, **options) as client:
+                for n in range(self.count):
+                    client.send(sample(who, n))
+                    if rng.random() < 0.01:
+                        time.sleep(0.002 * rng.random())
+                    if rng.random() < 0.001:
+                        client.wait()
+        except BaseException as error:  # shown by check()
+            self.failures.append((who, error))
+
+    def run(self, disturb, every):
+        """Calls ``disturb`` every so many seconds on average, until all samples have come."""
+        for thread in self.threads:
+            thread.start()
+        following = time.monotonic() + every
+        while sum(map(len, self.got)) < self.count * len(self.got) and not self.failures:
+            with contextlib.suppress(TimeoutError):
+                batch = self.server.sample(timeout=0.05).batch
+                for who in range(len(self.got)):
+                    self.got[who] += batch["n"][batch["who"] == who].tolist()
+            if time.monotonic() > following:
+                disturb()
+                following = time.monotonic() + 2 * every * random.random()
+        for thread in self.threads:
+            thread.join(30)
+
+    def check(self):
+        """Every sample came once, in the order of its sends."""
+        assert self.failures == []
+        for got in self.got:
+            assert got == list(range(self.count))
+        with pytest.raises(TimeoutError):
+            self.server.sample(timeout=0.1)
+
+
+@pytest.mark.watchdog(180)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_killed_bridges(processes):
+    """The bridge is SIGKILLed again and again: it is started anew, clients go on, every sample comes once."""
+    transport, kills = TcpTransport(0, processes=processes), []
+
+    def kill():
+        pid = random.choice(transport._keepers).pid
+        if pid > 0:
+            kills.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    with Server(EXAMPLE, 10, transport=transport) as server:
+        server.start()
+        stream = Stream(server, [server.port] * 4, 40_000)
+        stream.run(kill, 0.4)
+        stream.check()
+    assert len(kills) >= 3
+
+
+@pytest.mark.watchdog(180)
+def test_cut_connections():
+    """Connections are reset at any byte, both ways: nothing is lost and nothing doubled."""
+    with Server(EXAMPLE, 10, transport=TcpTransport(0)) as server:
+        server.start()
+        proxies = [Proxy(server.port) for _ in range(3)]
+        stream = Stream(server, [proxy.port for proxy in proxies], 20_000)
+        stream.run(lambda: random.choice(proxies).cut(), 0.05)
+        for proxy in proxies:
+            proxy.close()
+        stream.check()
+        assert sum(proxy.cuts for proxy in proxies) >= 10
+
+
+def test_a_stalled_client_delays_nobody():
+    """While one client's connection stands still in mid-stream, another's samples come as ever."""
+    with Server(EXAMPLE, 10, transport=TcpTransport(0)) as server:
+        server.start()
+        proxy, got = Proxy(server.port), [[], []]
+        slow, fast = (TcpClient("127.0.0.1", port, EXAMPLE) for port in (proxy.port, server.port))
+
+        def take_until(who, count):
+            while len(got[who]) < count:
+                batch = server.sample(timeout=20).batch
+                for one in (0, 1):
+                    got[one] += batch["n"][batch["who"] == one].tolist()
+
+        slow.send(sample(0, 0))
+        slow.wait()
+        proxy.stalled.set()
+        time.sleep(0.2)
+        for n in range(1, 1000):
+            slow.send(sample(0, n))
+        for n in range(1000):
+            fast.send(sample(1, n))
+        take_until(1, 990)
+        assert len(got[0]) <= 10
+        proxy.stalled.clear()
+        take_until(0, 990)
+        slow.close()
+        fast.close()
+        take_until(0, 1000)
+        take_until(1, 1000)
+        assert got == [list(range(1000))] * 2
+        proxy.close()
+
+
+def test_another_server_on_the_same_port():
+    """A learner that starts anew, on the same port with a new ring, gets what the old one had not acknowledged."""
+    with Server(EXAMPLE, 5, transport=TcpTransport(0)) as old:
+        old.start()
+        port = old.port
+        proxy = Proxy(port)
+        client = TcpClient("127.0.0.1", proxy.port, EXAMPLE)
+        for n in range(5):
+            client.send(sample(0, n))
+        client.wait()
+        proxy.stalled.set()
+        for n in range(5, 10):
+            client.send(sample(0, n))
+        proxy.cut()  # before the old server's goodbye could reach the client
+    proxy.stalled.clear()
+    with Server(EXAMPLE, 5, transport=TcpTransport(port)) as new:
+        new.start()
+        client.wait()
+        assert new.sample(timeout=20).batch["n"].tolist() == [5, 6, 7, 8, 9]
+        client.close()
+    proxy.close()
+
+
+def test_without_reconnect():
+    """reconnect=False: a lost connection ends the client, and says what is not acknowledged."""
+    with Server(EXAMPLE, 5, transport=TcpTransport(0)) as server:
+        server.start()
+        proxy = Proxy(server.port)
+        client = TcpClient("127.0.0.1", proxy.port, EXAMPLE, reconnect=False)
+        client.send(sample(0, 0))
+        client.wait()
+        proxy.cut()
+        assert client._closed.wait(20)
+        with pytest.raises(ConnectionClosedError, match="connection lost"):
+            client.send(sample(0, 1))
+        client.close()
+        proxy.close()
