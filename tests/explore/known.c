@@ -27,6 +27,9 @@
 #define CAS_DECIDES                                                                                       \
     "a stale word makes the locked operation after it fail, or is no claim of the dead, whose own words " \
     "the lock byte brings with it"
+#define BRIDGES                                                                                           \
+    "no scene has a bridge; its words are decided by locked operations, and the stepped tests and the kills " \
+    "at every instruction go through them"
 #define FENCED "a seq_cst fence beside it orders the same, and that one is caught"
 #define NOBODY_READS "nobody goes on from this word to others by what it releases or acquires"
 #define CLAIM_PAIR "the search for a hole and the claim of it acquire the same word"
@@ -121,6 +124,18 @@ const xp_known xp_known_orders[] = {
     {"es_valid load acquire->relaxed 2", SPARE, LOOKS_ON},
     {"claim_word cas acq_rel->acquire 1", SPARE, NOBODY_READS},
     {"claim_word cas acq_rel->release 1", SPARE, CLAIM_PAIR},
+    {"was_committed load acquire->relaxed 1", SPARE, BRIDGES},
+    {"es_settle_bridge load acquire->relaxed 1", SPARE, BRIDGES},
+    {"es_settle_bridge cas acq_rel->acquire 1", SPARE, BRIDGES},
+    {"es_settle_bridge cas acq_rel->release 1", SPARE, BRIDGES},
+    {"turn cas acq_rel->acquire 1", SPARE, BRIDGES},
+    {"turn cas acq_rel->release 1", SPARE, BRIDGES},
+    {"find load acquire->relaxed 1", SPARE, BRIDGES},
+    {"take_entry load acquire->relaxed 1", SPARE, BRIDGES},
+    {"es_remote_open store release->relaxed 1", SPARE, BRIDGES},
+    {"es_remote_leave store release->relaxed 1", SPARE, BRIDGES},
+    {"es_next_remote load acquire->relaxed 1", SPARE, BRIDGES},
+    {"es_committed_from load acquire->relaxed 1", SPARE, BRIDGES},
     {"claim_hole load acquire->relaxed 1", DOUBLED, CLAIM_PAIR},
     {"is_closed load acquire->relaxed 1", SPARE, CLOSE_WAKES},
     {"es_wake_learners exchange acq_rel->acquire 1", SPARE, FENCED},

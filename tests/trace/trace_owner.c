@@ -26,7 +26,7 @@ static int64_t attach_a_learner(es_world *w)
 KILL_EVERYWHERE(attach_producer, .batch_size = 2, .num_batches = 2, .act = attach_a_producer,
                 .want = ES_MAX_LEARNERS + 1, .outcomes = REAPED | NOBODY,
                 .through = "es_attach es_owner_register es_locks_seize take_byte byte_lock fill raise_high "
-                           "count_producers");
+                           "es_owners_count");
 
 KILL_EVERYWHERE(attach_learner, .batch_size = 2, .num_batches = 2, .act = attach_a_learner, .want = 1,
                 .outcomes = REAPED | NOBODY, .through = "es_attach es_owner_register fill raise_high");
@@ -149,7 +149,7 @@ static void two_claims(es_world *w)
 /* With two open claims, in a full ring in which a producer sleeps. */
 KILL_EVERYWHERE(leave_with_claims, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = two_claims,
                 .between = fill_and_park_a_producer, .act = leave, .outcomes = REAPED | NOBODY | WOKEN,
-                .through = "es_detach es_leave_claims es_reopen_claims es_owner_free es_locks_drop count_producers");
+                .through = "es_detach es_leave_claims es_reopen_claims es_owner_free es_locks_drop es_owners_count");
 
 static void send_four(es_world *w)
 {

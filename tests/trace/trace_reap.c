@@ -29,7 +29,7 @@ KILL_EVERYWHERE(reap_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_R
                 .before = a_dead_producer, .act = sweep, .want = 2, .outcomes = REAPED,
                 .through = "es_next_dead es_owner_next_dead es_locks_seize take_byte byte_lock es_owner_identity "
                            "es_settle es_reap es_return_leases es_reopen_claims is_claim_of es_alarm_counts "
-                           "es_wake_everybody es_owner_free es_locks_yield count_producers");
+                           "es_wake_everybody es_owner_free es_locks_yield es_owners_count");
 
 static void park_a_producer_in_a_full_ring(es_world *w)
 {

@@ -1,0 +1,170 @@
+/* Bridges killed while they send for a client: another one sends the rest, and nothing twice. */
+#include <string.h>
+
+#include "es_parts.h"
+
+#define ANN ((const uint8_t *)"ann: sixteen b..")
+#define SAMPLES 3
+
+static uint8_t block[SAMPLES * 64];
+
+/* The client's samples, leaf after leaf. */
+static void make_block(es_world *w)
+{
+    uint64_t at = 0;
+    world_fill(w, ID_TRACEE, SAMPLES);
+    for (uint32_t l = 0; l < w->geo.num_leaves; l++) {
+        CHECK(at + SAMPLES * w->leaf_sizes[l] <= sizeof block);
+        memcpy(block + at, w->leaves[l], SAMPLES * w->leaf_sizes[l]);
+        at += SAMPLES * w->leaf_sizes[l];
+    }
+}
+
+static void become_a_bridge(es_world *w)
+{
+    make_block(w);
+    CHECK_EQ(es_bridge_begin(w->mine), ES_OK);
+    CHECK_EQ(es_remote_open(w->mine, ANN, 0, "ann"), 0);
+}
+
+static int64_t send_the_block(es_world *w)
+{
+    return es_bridge_send(w->mine, 0, block, 0, SAMPLES, 0, 0);
+}
+
+/* What the client does whose connection is lost: it asks another bridge how far it was, and goes on from there. */
+static unsigned another_bridge_sends_the_rest(es_world *w)
+{
+    make_block(w);
+    CHECK_EQ(es_bridge_begin(w->p), ES_OK);
+    CHECK_EQ(es_remote_open(w->p, ANN, 0, "ann"), 0);
+    int64_t there = es_remote_committed(w->p, 0);
+    if (CHECK(there >= 0 && there <= SAMPLES) && there < SAMPLES)
+        CHECK_EQ(es_bridge_send(w->p, 0, block, (uint64_t)there, SAMPLES, 0, 0), SAMPLES - there);
+    for (uint32_t i = 0; i < SAMPLES; i++)
+        w->side->sent[ID_TRACEE + i] = SENT_OK;
+    return 0;
+}
+
+static void one_before(es_world *w)
+{
+    world_send_n(w, 1);
+}
+
+/* Into two batches, the first of which it completes. */
+KILL_EVERYWHERE(bridge_sends, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER, .before = one_before,
+                .prepare = become_a_bridge, .act = send_the_block, .want = SAMPLES, .sends = SAMPLES,
+                .check = another_bridge_sends_the_rest, .outcomes = KEPT | REAPED,
+                .through = "es_bridge_send es_copy_run es_commit_run");
+
+static int64_t leave(es_world *w)
+{
+    return es_detach(w->mine);
+}
+
+static void become_a_bridge_and_send(es_world *w)
+{
+    become_a_bridge(w);
+    CHECK_EQ(send_the_block(w), SAMPLES);
+}
+
+/* Leaving hands its clients over as its death does. */
+KILL_EVERYWHERE(bridge_leaves, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+                .prepare = become_a_bridge_and_send, .act = leave, .sends = SAMPLES,
+                .check = another_bridge_sends_the_rest, .outcomes = KEPT | REAPED, .through = "es_settle_bridge");
+
+static int64_t come_and_go(es_world *w)
+{
+    int64_t remote = es_remote_open(w->mine, ANN, 7, "ann");
+    return es_remote_committed(w->mine, (uint32_t)remote) + es_remote_known(w->mine, (uint32_t)remote) +
+           es_remote_wanted(w->mine, (uint32_t)remote) + es_remote_count(w->mine, (uint32_t)remote, 1, 1) +
+           es_remote_leave(w->mine, (uint32_t)remote, 1);
+}
+
+static void begin(es_world *w)
+{
+    CHECK_EQ(es_bridge_begin(w->mine), ES_OK);
+}
+
+static unsigned client_is_gone_or_as_it_was(es_world *w)
+{
+    es_remote_info info;
+    CHECK_EQ(es_bridge_begin(w->p), ES_OK);
+    int64_t remote = es_next_remote(w->p, 0, &info);
+    if (remote >= 0)
+        CHECK_EQ(info.state, ES_REMOTE_AWAY);
+    remote = es_remote_open(w->p, ANN, 7, "ann");
+    CHECK_EQ(es_remote_committed(w->p, (uint32_t)remote), 7);
+    return 0;
+}
+
+/* Dies with its client's entry half made, made, or left. */
+KILL_EVERYWHERE(client_comes_and_goes, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER, .prepare = begin,
+                .act = come_and_go, .want = 7, .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
+                .through = "es_remote_open es_remote_leave es_remote_committed");
+
+static int64_t begin_it(es_world *w)
+{
+    return es_bridge_begin(w->mine);
+}
+
+KILL_EVERYWHERE(bridge_begins, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER, .act = begin_it,
+                .outcomes = REAPED, .through = "es_bridge_begin");
+
+/* Dies with two samples written down, one of them committed. */
+static void send_half_and_die(es_world *w)
+{
+    uint64_t pos;
+    become_a_bridge(w);
+    es_owner *o = &w->mine->map.owners[w->mine->me];
+    CHECK_EQ(es_claim_run(w->mine, 2, &pos), 2);
+    for (uint32_t i = 0; i < 2; i++)
+        world_write(w, w->mine, pos + i, ID_TRACEE + i);
+    o->pending_position = pos;
+    o->pending_count = 2;
+    o->pending_remote = 1;
+    CHECK_EQ(es_commit_run(w->mine, pos, 1), 1);
+}
+
+static void a_bridge_that_died_half_way(es_world *w)
+{
+    world_victim(w, ES_ROLE_PRODUCER, send_half_and_die);
+}
+
+static int64_t sweep_up(es_world *w)
+{
+    es_identity id;
+    int64_t n = 0;
+    for (int64_t i = es_next_dead(w->mine, 0, &id); i >= 0; i = es_next_dead(w->mine, (uint32_t)i + 1, &id), n++)
+        es_settle(w->mine, &id, 1);
+    return n;
+}
+
+/* Whoever dies in the reap of a bridge, its count stays what it is. */
+KILL_EVERYWHERE(reap_a_bridge, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = a_bridge_that_died_half_way, .act = sweep_up, .want = 1, .sends = SAMPLES,
+                .check = another_bridge_sends_the_rest, .outcomes = KEPT,
+                .through = "es_reap es_settle_bridge was_committed");
+
+static void one_came_and_went(es_world *w)
+{
+    CHECK_EQ(es_bridge_begin(w->p), ES_OK);
+    for (int i = 0; i < 2; i++) {
+        int64_t remote = es_remote_open(w->p, i == 0 ? ANN : (const uint8_t *)"bob: sixteen b..", 7, "");
+        CHECK_EQ(es_remote_leave(w->p, (uint32_t)remote, 1), ES_OK);
+    }
+}
+
+static int64_t come_again(es_world *w)
+{
+    es_remote_info info;
+    return es_remote_committed(w->mine, (uint32_t)es_remote_open(w->mine, ANN, 0, "ann")) +
+           es_next_remote(w->mine, 1, &info) + es_committed_from(w->mine, 0) +
+           (es_remote_open(w->mine, (const uint8_t *)"cat: sixteen b..", 0, "cat") == 1);
+}
+
+/* A client that is known comes again, and another takes the place of one that has gone. */
+KILL_EVERYWHERE(clients_come_again, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+                .before = one_came_and_went, .prepare = begin, .act = come_again, .want = 9,
+                .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
+                .through = "es_remote_open find has_id turn take_entry es_next_remote es_committed_from");
