@@ -30,7 +30,14 @@ FLOORS = [
 NET = [{"wire"}, {"link"}, {"pump", "bridge"}, {"client", "__main__"}, {"transport"}]
 
 #: A concept's files may be several; those of one floor of ``INCLUDES`` are in the order of what may include what.
-CONCEPTS = {"es_bridge": "es_api", "es_take": "es_ring", "es_reap": "es_ring", "es_mend": "es_ring", "es_end": "es_ring", "es_watch": "es_api"}
+CONCEPTS = {
+    "es_take": "es_ring",
+    "es_reap": "es_ring",
+    "es_mend": "es_ring",
+    "es_end": "es_ring",
+    "es_watch": "es_api",
+    "es_bridge": "es_api",
+}
 INCLUDES = [
     ["es_types", "es_base", "es_wait"],
     ["es_words", "es_layout", "es_owner", "es_stats"],
