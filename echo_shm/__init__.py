@@ -15,13 +15,13 @@ from echo_shm.errors import (
     ForkedError,
     SegmentError,
     SpecMismatchError,
+    WireError,
     WorkerError,
 )
 from echo_shm.handle import Handle
 from echo_shm.metrics import HistSnapshot, SampleInfo
 from echo_shm.net.client import TcpClient, connect
 from echo_shm.net.transport import TcpTransport
-from echo_shm.net.wire import WireError
 from echo_shm.protocols import Finishing, Transport
 from echo_shm.sample import Lease, Sample
 from echo_shm.server import Server

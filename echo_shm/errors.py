@@ -7,6 +7,7 @@
     ├── SegmentError            (also OSError)          a segment cannot be made, found, trusted or joined
     ├── ConnectionClosedError   (also ConnectionError)  the other side, or this attachment, is closed
     ├── ForkedError             (also RuntimeError)     an attachment inherited through a fork was used
+    ├── WireError               (also ValueError)       the peer of a connection does not speak the protocol
     └── WorkerError             (also RuntimeError)     a spawned worker failed without an exception to re-raise
 
 A wait that runs out of time raises the built-in :class:`TimeoutError`.
@@ -35,6 +36,10 @@ class ConnectionClosedError(EchoShmError, ConnectionError):
 
 class ForkedError(EchoShmError, RuntimeError):
     """An attachment inherited through a fork was used: it belongs to the parent process."""
+
+
+class WireError(EchoShmError, ValueError):
+    """The peer of a connection sent what the wire does not allow, or does not know the key."""
 
 
 class WorkerError(EchoShmError, RuntimeError):

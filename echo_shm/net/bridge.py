@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
-from echo_shm.errors import error_from
+from echo_shm.errors import WireError, error_from
 from echo_shm.net import wire
 from echo_shm.net.link import keep_alive
-from echo_shm.net.wire import Accept, Bye, Greeting, Hello, Inbound, Inbound1, Refusal, Samples, WireError
+from echo_shm.net.wire import Accept, Bye, Greeting, Hello, Inbound, Inbound1, Refusal, Samples
 from echo_shm.segment import Segment
 
 _log = logging.getLogger("echo_shm.bridge")

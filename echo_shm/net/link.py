@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError
+from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError, WireError
 from echo_shm.net import wire
-from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal, WireError
+from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
 from echo_shm.spec import Spec
 
 #: Most buffers in one sendmsg (POSIX asks for 16 at least, Linux has 1024).

@@ -17,7 +17,7 @@ import numpy as np
 
 from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
-from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, SpecMismatchError
+from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, SpecMismatchError, WireError
 from echo_shm.net import wire
 from echo_shm.net.link import Link, Options
 from echo_shm.segment import Geometry, Segment
@@ -256,7 +256,7 @@ class Pump:
             try:
                 link = Link(self._options, self.acknowledged, max(0.1, self._grace - (time.monotonic() - started)))
                 break
-            except (SpecMismatchError, wire.WireError):
+            except (SpecMismatchError, WireError):
                 raise
             except (OSError, EchoShmError) as error:
                 if time.monotonic() - started > self._grace:
@@ -313,14 +313,14 @@ class Pump:
             self._lose(link, error)
             if not self._stop:
                 self._finish(error)
-        except (OSError, wire.WireError) as error:
+        except (OSError, WireError) as error:
             self._lose(link, error)
 
     def _acknowledge(self, number: int) -> None:
         """Every sample below that number is in the server's ring."""
         with self._news:
             if not self.acknowledged <= number <= self._next:
-                raise wire.WireError(f"acknowledged {number}, expected {self.acknowledged} to {self._next}")
+                raise WireError(f"acknowledged {number}, expected {self.acknowledged} to {self._next}")
             self.acknowledged = number
             self._news.notify_all()
         self._release()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
-from echo_shm.errors import EchoShmError
+from echo_shm.errors import WireError
 from echo_shm.spec import Spec
 
 MAGIC = b"ECHO"
@@ -37,10 +37,6 @@ HELLO_BYTES = _HELLO.size
 GREETING_REST = _GREETING.size - _START.size
 
 _NO_PROOF = bytes(_PROOF_BYTES)
-
-
-class WireError(EchoShmError, ValueError):
-    """The peer sent what the wire does not allow."""
 
 
 class Frame(IntEnum):

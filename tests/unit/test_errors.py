@@ -14,7 +14,8 @@ from echo_shm.errors import error_from
 EXPORTS = {
     "BoundSample", "ConnectionClosedError", "EchoShmError", "Finishing", "ForkedError", "Handle", "HistSnapshot",
     "Lease", "Reservation", "Sample", "SampleInfo", "SegmentError", "Server", "ShmClient", "SpecMismatchError",
-    "TrajectoryAccumulator", "Transport", "WorkerError", "WorkerGroup", "__version__",
+    "TcpClient", "TcpTransport", "TrajectoryAccumulator", "Transport", "WireError", "WorkerError", "WorkerGroup",
+    "__version__", "connect",
 }  # fmt: skip
 
 
@@ -30,7 +31,7 @@ def test_exports():
 def test_every_public_method_is_documented():
     """Public methods and properties of what is exported have docstrings."""
     for name in EXPORTS - {"__version__"}:
-        for attribute, value in vars(getattr(echo_shm, name)).items():
+        for attribute, value in getattr(getattr(echo_shm, name), "__dict__", {}).items():
             if not attribute.startswith("_") and (callable(value) or isinstance(value, property)):
                 assert inspect.getdoc(getattr(getattr(echo_shm, name), attribute)), f"{name}.{attribute}"
 
@@ -49,6 +50,7 @@ def test_version():
         ("ConnectionClosedError", ConnectionError),
         ("ForkedError", RuntimeError),
         ("WorkerError", RuntimeError),
+        ("WireError", ValueError),
     ],
 )
 def test_family_tree(name, base):
