@@ -69,6 +69,7 @@ void es_free(es_ring *r)
     es_map_free(&r->map);
     free(r->scan);
     free(r->held);
+    free(r->leaf_at);
     free(r);
 }
 

@@ -77,7 +77,7 @@ int es_learner_alive(es_ring *r);
 
 /* --- bridges: on behalf of clients on other hosts, see es_bridge.c ----------- */
 
-/* From here on the attachment, a producer, may serve remotes. */
+/* From here on the attachment, a producer, may serve remotes. One thread does so. */
 int es_bridge_begin(es_ring *r);
 /* The entry of the client with that id (16 bytes), as it was left, or a new one that starts from
  * number: its index. ES_UNSURE while another bridge has it, be it dead and not reaped yet;

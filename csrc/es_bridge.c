@@ -132,6 +132,10 @@ int es_bridge_begin(es_ring *r)
 {
     if (!may_bridge(r) || r->role != ES_ROLE_PRODUCER)
         return ES_EDETACHED;
+    if (r->leaf_at == NULL)
+        r->leaf_at = malloc(r->map.num_leaves * sizeof *r->leaf_at);
+    if (r->leaf_at == NULL)
+        return -ENOMEM;
     atomic_store_explicit(&r->map.owners[r->me].is_bridge, 1, memory_order_relaxed);
     IN_THIS_ORDER();
     es_owners_count(&r->map);
@@ -329,12 +333,8 @@ int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t f
 {
     if (!serves(r, remote))
         return ES_ESTALE;
-    block b = {.data = data, .n = n, .rows = rows != 0, .leaves = malloc(r->map.num_leaves * sizeof(void *))};
-    if (b.leaves == NULL)
-        return -ENOMEM;
-    int64_t rc = send_block(r, remote, &b, first, timeout_ns);
-    free(b.leaves);
-    return rc;
+    block b = {.data = data, .n = n, .rows = rows != 0, .leaves = r->leaf_at};
+    return send_block(r, remote, &b, first, timeout_ns);
 }
 
 int64_t es_next_remote(es_ring *r, uint32_t from, es_remote_info *info)

@@ -50,6 +50,7 @@ typedef struct es_ring {
     uint64_t seen_returned;       /* returned_seq as of the last full scan that saw no batch given back */
     es_scan *scan;             /* one per physical batch */
     uint64_t *held;            /* lap of the lease held on each physical batch, or 0 */
+    void **leaf_at;            /* a bridge's, whose one thread uses it: room for a pointer to each leaf */
 } es_ring;
 
 /* The words did not stand still for ES_TRIES looks: others were faster each time, or

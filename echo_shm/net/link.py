@@ -57,13 +57,12 @@ class Link:
         self._options = options
         self._sock = _connect(options, timeout)
         try:
-            start = self._read(5)
-            self.version = wire.version_of(start, options.peer)
+            self.version = wire.read_version(self._read, options.peer)
             self.ring, self.known, self.committed, self.max_frame = b"", False, acknowledged, _FRAME_1
             if self.version == 1:
                 self._handshake_1()
             else:
-                self._handshake_2(start, acknowledged)
+                self._handshake_2(acknowledged)
             self._sock.settimeout(None)
         except BaseException:
             self.close()
@@ -95,9 +94,9 @@ class Link:
         if self._options.spec.sample_bytes == 0:
             raise SpecMismatchError("wire version 1 cannot carry samples without bytes")
 
-    def _handshake_2(self, start: bytes, acknowledged: int) -> None:
+    def _handshake_2(self, acknowledged: int) -> None:
         options, key = self._options, self._options.authkey
-        greeting = Greeting.from_bytes(start + self._read(wire.GREETING_REST))
+        greeting = Greeting.from_bytes(wire.MAGIC + b"\x02" + self._read(wire.GREETING_REST))
         if greeting.needs_key and key is None:
             raise WireError(f"{options.peer} asks for a key: pass the server's authkey=")
         hello = Hello(options.client, acknowledged, secrets.token_bytes(32), wire.spec_hash(options.spec.schema))

@@ -125,14 +125,15 @@ class Greeting(NamedTuple):
         return cls(bool(flags), nonce)
 
 
-def version_of(start: bytes, peer: str) -> int:
-    """The version in the first five bytes that a server sends."""
-    magic, version = _START.unpack(start)
+def read_version(read: Callable[[int], bytes], peer: str) -> int:
+    """The version, after the magic, that a server sends first."""
+    magic = read(len(MAGIC))
     if magic != MAGIC:
         raise WireError(f"Unexpected handshake magic {magic!r} from {peer}; is the peer an echo server?")
+    version = read(1)[0]
     if version not in (1, 2):
         raise WireError(f"Unsupported echo wire version {version} from {peer} (this client supports 1 and 2)")
-    return int(version)
+    return version
 
 
 class Hello(NamedTuple):

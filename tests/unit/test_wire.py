@@ -52,7 +52,7 @@ def test_version_1_is_id_echos():
     """A version 1 greeting, byte by byte: magic, version, then of each array item size, dimensions and shape."""
     expected = b"ECHO\x01" + struct.pack("<I", 2) + struct.pack("<IIII", 4, 2, 2, 3) + struct.pack("<II", 8, 0)
     assert wire.greeting_1(SPEC) == expected
-    assert wire.version_of(expected[:5], "peer") == 1
+    assert wire.read_version(exactly(expected), "peer") == 1
     assert wire.read_specs_1(exactly(expected[5:])) == [(4, (2, 3)), (8, ())]
     assert wire.sample_bytes_of([(4, (2, 3)), (8, ())]) == SPEC.sample_bytes
 
@@ -67,9 +67,9 @@ def test_version_1_greetings_are_bounded(specs):
 def test_unknown_starts():
     """What is no echo server, and what is a later one, is told apart."""
     with pytest.raises(ValueError, match=r"Unexpected handshake magic b'HTTP' from h:1; is the peer an echo server\?"):
-        wire.version_of(b"HTTP/", "h:1")
+        wire.read_version(exactly(b"HTTP"), "h:1")
     with pytest.raises(WireError, match="Unsupported echo wire version 9 from h:1"):
-        wire.version_of(b"ECHO\x09", "h:1")
+        wire.read_version(exactly(b"ECHO\x09"), "h:1")
 
 
 def test_version_2_handshake():
