@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import latency, native, peers, scale, table, throughput, wake
+from bench import latency, native, peers, remote, scale, table, throughput, wake
 
 GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "cartpole": throughput.cartpole,
@@ -23,6 +23,7 @@ GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "submit": throughput.submit,
     "workers": throughput.workers,
     "learners": throughput.learners,
+    "remote": remote.remote,
 }
 
 NOTES = """\

@@ -66,6 +66,10 @@ class _Connection:
         self.mask = selectors.EVENT_READ
         self.leaving = False  # to be closed when everything is sent
 
+    def has_unread(self) -> bool:
+        """Whether TLS has taken bytes from the socket that were not read yet."""
+        return isinstance(self.sock, ssl.SSLSocket) and not self.in_handshake and self.sock.pending() > 0
+
 
 class Bridge:
     """Serves the clients of one ring.
@@ -110,17 +114,26 @@ class Bridge:
         """Serves until :meth:`stop`, or until the ring is closed; then tells every client."""
         try:
             while not self._stopping and not self._attachment.ring_closed():
-                for key, events in self._selector.select(0 if self._pending else 0.1):
+                unread = self._unread()
+                for key, events in self._selector.select(0 if self._pending or unread else 0.1):
                     if isinstance(key.data, _Connection):
                         self._serve(key.data, events)
                     elif key.fileobj in self._listeners:
                         self._accept(key.fileobj)
                     else:
                         self._stopping = True
+                for connection in unread:
+                    self._serve(connection, selectors.EVENT_READ)
                 self._feed()
                 self._look_at_the_clock()
         finally:
             self._say_goodbye()
+
+    def _unread(self) -> list[_Connection]:
+        """Those of whose bytes TLS has some in hand: the selector, which sees the socket, does not tell."""
+        if self._tls is None:
+            return []
+        return [c for c in self._connections if c.waiting is None and not c.leaving and c.has_unread()]
 
     # -- connections
 

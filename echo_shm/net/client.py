@@ -30,7 +30,7 @@ class TcpClient:
         host, port: The learner's host, and ``server.port`` there.
         data_sample: Example pytree; must agree with the server's in structure, dtypes and shapes.
         max_inflight_msgs: Frames that may be unacknowledged before :meth:`send` waits. A frame is a
-            sample on wire version 1, and up to 256 KiB of samples on version 2.
+            sample on wire version 1, and up to a mebibyte of samples on version 2.
         authkey: The server's key; both sides prove that they know it.
         tls: A context to talk TLS with; it decides which certificates are good.
         reconnect: After a lost connection, how many seconds to try again; True for 30,

@@ -25,11 +25,11 @@ from echo_shm.segment import Geometry, Segment
 _log = logging.getLogger("echo_shm")
 
 #: Bytes of samples in a frame, about.
-_FRAME = 1 << 18
+_FRAME = 1 << 20
 #: Most samples in a frame.
 _MOST_SAMPLES = 4096
 #: Frames that the client's own ring holds at most.
-_MOST_FRAMES = 16
+_MOST_FRAMES = 8
 #: How long a sample waits for others to share its frame (nanoseconds).
 _GATHER_NS = 1_000_000
 #: Between tries to reach the server again (seconds).

@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import threading
 import time
 
@@ -528,6 +529,58 @@ def test_tls(serve, client, certificate):
         said(sock)
     one.send(sample(1))
     one.wait()
+
+
+def test_tls_keeps_nothing_back(serve, client, certificate):
+    """The end of a frame that TLS has in hand, when the ring was full and nothing comes after it, is read."""
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(*certificate)
+    # Two frames of this size are a little more than the bridge reads at a time.
+    example = np.zeros(525_000, np.uint8)
+    server = serve(1, 1, example, tls=server_side)
+    one = client(server, example, tls=ssl.create_default_context(cafile=certificate[0]), host="localhost")
+    for n in range(3):
+        one.send(np.full_like(example, n))
+    time.sleep(0.5)
+    assert [int(server.sample(timeout=10).batch[0, -1]) for _ in range(3)] == [0, 1, 2]
+
+
+def test_the_command(client):
+    """`echo-shm bridge` serves a ring that runs already, until that is closed."""
+    with Server(EXAMPLE, 5) as server:
+        command = [sys.executable, "-m", "echo_shm", "bridge", server.name]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            said = process.stdout.readline()
+            assert said.startswith(f"{server.name}: listening on 127.0.0.1 port ")
+            with TcpClient("127.0.0.1", int(said.split()[-1]), EXAMPLE) as one:
+                for n in range(5):
+                    one.send(sample(n))
+            assert numbers(server.sample(timeout=20).batch) == list(range(5))
+            server.close()
+            assert process.wait(20) == 0
+            assert process.stdout.read() == f"{server.name}: closed\n"
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["no-such-segment"], "no segment is named"),
+        (["x", "--host", "0.0.0.0"], "can be reached from other machines"),
+        (["x", "--authkey-file", "/no/such/file"], "No such file"),
+    ],
+)
+def test_bad_commands(words, message):
+    """What the command cannot do is one line on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "echo_shm", "bridge", *words], capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_forked_clients(serve, client):
