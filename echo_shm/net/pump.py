@@ -109,7 +109,7 @@ class Pump:
 
     def raise_if_over(self) -> None:
         """Raises what ended the connection for good, if something did."""
-        if self.over.is_set():
+        if self.over.is_set() or (self._stop and self.over.wait(_CLOSE_WAIT)):
             if self._error is None:
                 raise ConnectionClosedError(f"TcpClient for {self._options.peer} is closed")
             raise ConnectionClosedError(f"TcpClient for {self._options.peer}: {self._error}") from self._error
@@ -157,12 +157,13 @@ class Pump:
         """Nothing more will be sent."""
         self.sent()  # for the last time
         with self._news:
-            if not self.over.is_set():
+            first, self._stop = not self._stop, True
+            if first:
                 self._error = error
-                self.over.set()
-            self._stop = True
+        lib.es_close_stream(self._ring)  # whoever waits in send(), or comes to it, gets an error
+        self.over.set()  # after that: who sees this shall not be able to send
+        with self._news:
             self._news.notify_all()
-        lib.es_close_stream(self._ring)  # whoever waits in send() gets an error
         self.wake.set()
 
     # -- the sender's thread

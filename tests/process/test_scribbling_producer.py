@@ -32,7 +32,7 @@ _SLOT_OWNERS = (1, 2, 64, 65, 66, 0xFFFF, *[63] * 6)  # half of the time nobody
 _WORDS = (0, 1, 2, 255, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 63, (1 << 64) - 1)
 
 # The header, as es_layout.h has it: what is fixed ends before the first hint.
-_OFFSETS_AT, _HINTS_AT = 64, 192
+_OFFSETS_AT, _HINTS_AT = 72, 192
 
 
 def _value(rng):
@@ -47,7 +47,7 @@ def _value(rng):
 
 def write_anywhere(rng, memory):
     """Hints; owners: a few, the scribbler's own among them; slot words, batch words, counts."""
-    leaves, _, owners, slots, _, _, data, total = struct.unpack_from("8Q", memory, _OFFSETS_AT)
+    leaves, _, owners, slots, _, _, _, data, total = struct.unpack_from("9Q", memory, _OFFSETS_AT)
     assert total == len(memory)
     regions = [(_HINTS_AT, leaves)] * 2 + [(owners, owners + 4 * 128), (owners + 64 * 128, owners + 70 * 128)]
     regions += [(slots, data)] * 4
@@ -59,7 +59,7 @@ def write_anywhere(rng, memory):
 
 def write_slots(rng, memory):
     """One slot's word, with its own lap or the one before or after. It never names the first owner, who stays."""
-    slots = struct.unpack_from("8Q", memory, _OFFSETS_AT)[3]
+    slots = struct.unpack_from("9Q", memory, _OFFSETS_AT)[3]
     at = slots + 8 * rng.randrange(SLOTS)
     lap = max(0, (struct.unpack_from("<Q", memory, at)[0] >> 20) + rng.randrange(-1, 2)) % (1 << 44)
     struct.pack_into("<Q", memory, at, lap << 20 | rng.choice(_SLOT_OWNERS) << 4 | rng.randrange(7))
