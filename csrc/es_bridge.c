@@ -272,6 +272,14 @@ int es_remote_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames
     return ES_OK;
 }
 
+int es_remote_refused(es_ring *r)
+{
+    if (!may_bridge(r))
+        return ES_EDETACHED;
+    es_add(&r->map.hdr->totals.refused_remotes, 1);
+    return ES_OK;
+}
+
 /* --- samples ----------------------------------------------------------------- */
 
 /* n samples, leaf after leaf or sample after sample. leaves: room for a pointer to each. */

@@ -42,7 +42,7 @@ typedef struct es_totals {
     alignas(ES_CACHE_LINE) _Atomic uint64_t push_blocked;
     _Atomic uint64_t notify_count;
     _Atomic uint64_t active_producers, dead_producers, stalled_producers, reopened_slots;
-    _Atomic uint64_t active_remotes;
+    _Atomic uint64_t active_remotes, refused_remotes;
 } es_totals;
 
 /* FREE -> LIVE by the registrant, LIVE -> FREE by the owner's own close or by a

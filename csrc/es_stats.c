@@ -113,6 +113,7 @@ void es_snapshot_fill(es_map *map, es_snapshot *out)
     out->notify_count = es_get(&totals->notify_count);
     out->active_producers = es_get(&totals->active_producers);
     out->active_remotes = es_get(&totals->active_remotes);
+    out->refused_remotes = es_get(&totals->refused_remotes);
     out->dead_producers = es_get(&totals->dead_producers);
     out->stalled_producers = es_get(&totals->stalled_producers);
     out->reopened_slots = es_get(&totals->reopened_slots);

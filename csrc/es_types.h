@@ -104,6 +104,7 @@ typedef struct es_snapshot {
     uint64_t notify_count;       /* times a committer woke the learners */
     uint64_t active_producers;   /* gauge */
     uint64_t active_remotes;     /* gauge: connected to bridges */
+    uint64_t refused_remotes;    /* connections that bridges ended for what was wrong with them */
     uint64_t dead_producers;     /* reaped */
     uint64_t stalled_producers;  /* gauge: as of the last sweep */
     uint64_t reopened_slots;     /* claims of dead or aborting producers, offered again */

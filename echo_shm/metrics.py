@@ -37,7 +37,7 @@ class HistSnapshot:
 class SampleInfo:
     """The ring as it was when a batch was handed out. Immutable.
 
-    Counters (``…_total``, ``…_count``, ``dead_producers``, ``reopened_slots``) only
+    Counters (``…_total``, ``…_count``, ``dead_producers``, ``reopened_slots``, ``refused_connections``) only
     grow, over the segment's life and all its learners; except the three that need
     ``detailed_metrics``, which cover the producers attached now. The others are gauges. A
     process killed between an event and its count leaves a figure wrong by one.
@@ -57,6 +57,11 @@ class SampleInfo:
     def active_connections(self) -> int:
         """Attached producers, and clients connected to bridges. The learner's own :meth:`Server.submit` is none."""
         return int(self._raw.active_producers) + int(self._raw.active_remotes)
+
+    @property
+    def refused_connections(self) -> int:
+        """Remote connections that bridges refused, or ended for what came from them (or did not come)."""
+        return int(self._raw.refused_remotes)
 
     @property
     def queue_depth_sum(self) -> int:

@@ -68,6 +68,7 @@ class Link:
             self.close()
             raise
         self._acks = b""
+        self._farewell: str | None = None
 
     def _read(self, n: int) -> bytes:
         data = bytearray()
@@ -171,6 +172,8 @@ class Link:
             OSError, WireError: The connection is lost, or not to be trusted.
 
         """
+        if self._farewell is not None:
+            raise ConnectionClosedError(f"{self._options.peer} has closed: {self._farewell}")
         chunk = self._sock.recv(4096)
         if not chunk:
             if self.version == 1:
@@ -186,7 +189,8 @@ class Link:
                 self._acks = self._acks[wire.HEADER_BYTES :]
             elif header.kind is Frame.BYE:
                 text = (self._acks[wire.HEADER_BYTES :] + self._rest(header.length)).decode(errors="replace")
-                raise ConnectionClosedError(f"{self._options.peer} has closed: {text}")
+                self._farewell = text
+                return header.number
             else:
                 raise WireError(f"{self._options.peer} sent {header.kind.name} after the handshake")
         return acknowledged

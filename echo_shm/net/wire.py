@@ -1,12 +1,10 @@
 """The wire's two versions as bytes, without any I/O. WIRE.md, beside this file, describes them.
 
-Whatever comes from a peer is checked here, once: what does not fit raises
-:class:`WireError`, and nothing is kept that is larger than one frame.
+Whatever comes from a peer is checked here, once: what does not fit raises :class:`WireError`.
 """
 
 import hashlib
 import hmac
-import math
 import struct
 from collections.abc import Callable
 from enum import IntEnum
@@ -24,7 +22,7 @@ MAX_TEXT = 1 << 12
 #: Version 1's acknowledgement of one sample.
 ACK_1 = b"\x01"
 
-_START = struct.Struct("<4sB")
+_MAGIC_AND_VERSION = len(MAGIC) + 1
 _GREETING = struct.Struct("<4sBBH32s")
 _HELLO = struct.Struct("<4sBBH16sQ32s32s32s")
 _HEADER = struct.Struct("<BBHIQ")
@@ -34,7 +32,7 @@ _PROOF_BYTES = 32
 HEADER_BYTES = _HEADER.size
 HELLO_BYTES = _HELLO.size
 #: Of a version 2 greeting, what follows magic and version.
-GREETING_REST = _GREETING.size - _START.size
+GREETING_REST = _GREETING.size - _MAGIC_AND_VERSION
 
 _NO_PROOF = bytes(_PROOF_BYTES)
 
@@ -79,7 +77,7 @@ def spec_hash(schema: bytes) -> bytes:
 
 def greeting_1(spec: Spec) -> bytes:
     """Magic, version, and of each leaf the item size, the number of dimensions and the dimensions."""
-    parts = [_START.pack(MAGIC, 1), struct.pack("<I", len(spec.leaves))]
+    parts = [MAGIC, b"\x01", struct.pack("<I", len(spec.leaves))]
     for leaf in spec.leaves:
         parts.append(struct.pack(f"<II{len(leaf.shape)}I", leaf.dtype.itemsize, len(leaf.shape), *leaf.shape))
     return b"".join(parts)
@@ -273,134 +271,3 @@ _MOST_EMPTY = 1 << 16
 def samples_in(limit: int, sample_bytes: int) -> int:
     """How many samples a frame of that many bytes takes."""
     return limit // sample_bytes if sample_bytes else _MOST_EMPTY
-
-
-class Samples(NamedTuple):
-    """Samples that are here: version 2's leaf after leaf, version 1's one after the other, ``data`` of the buffer."""
-
-    length: int
-    number: int
-    data: memoryview
-
-
-class Bye(NamedTuple):
-    """The client will send no more."""
-
-    text: str
-
-
-Event = Hello | Samples | Bye
-
-
-class Inbound:
-    """What a version 2 server makes of the bytes of one connection.
-
-    Fill :meth:`space`, say so with :meth:`filled`, then take :meth:`next_event` until it is
-    None. An event's ``data`` lies in the buffer and is good until the next :meth:`space`.
-    """
-
-    def __init__(self, sample_bytes: int, max_frame: int) -> None:
-        self._sample_bytes = sample_bytes
-        self._most = samples_in(max_frame, sample_bytes)
-        self._max_frame = max_frame
-        self._buffer = memoryview(bytearray(HELLO_BYTES))
-        self._start = self._end = 0
-        self._greeted = False
-
-    def space(self) -> memoryview:
-        """Where the next bytes go; never empty."""
-        if self._start:
-            rest = self._end - self._start
-            self._buffer[:rest] = self._buffer[self._start : self._end]
-            self._start, self._end = 0, rest
-        return self._buffer[self._end :]
-
-    def filled(self, n: int) -> None:
-        """n bytes have come."""
-        self._end += n
-
-    def begin(self) -> None:
-        """The hello was accepted: from here on frames come."""
-        rest = bytes(self._buffer[self._start : self._end])
-        self._buffer = memoryview(bytearray(HEADER_BYTES + max(self._max_frame, MAX_TEXT)))
-        self._buffer[: len(rest)] = rest
-        self._start, self._end = 0, len(rest)
-
-    def next_event(self) -> Event | None:
-        """What is complete."""
-        here = self._end - self._start
-        if not self._greeted:
-            if here < HELLO_BYTES:
-                if here >= 4 and bytes(self._buffer[:4]) != MAGIC:
-                    raise WireError(f"unexpected magic {bytes(self._buffer[:4])!r}, expected {MAGIC!r}")
-                return None
-            self._greeted = True
-            self._start += HELLO_BYTES
-            return Hello.from_bytes(bytes(self._buffer[self._start - HELLO_BYTES : self._start]))
-        if here < HEADER_BYTES:
-            return None
-        header = read_header(self._buffer[self._start : self._start + HEADER_BYTES])
-        size = self._size_of(header)
-        if here < HEADER_BYTES + size:
-            return None
-        body = self._buffer[self._start + HEADER_BYTES : self._start + HEADER_BYTES + size]
-        self._start += HEADER_BYTES + size
-        if header.kind is Frame.SAMPLES:
-            return Samples(header.length, header.number, body)
-        return Bye(bytes(body).decode(errors="replace"))
-
-    def _size_of(self, header: Header) -> int:
-        if header.kind is Frame.SAMPLES:
-            if not 1 <= header.length <= self._most:
-                raise WireError(f"a frame of {header.length} samples, expected 1 to {self._most}")
-            return header.length * self._sample_bytes
-        if header.kind is Frame.BYE and header.length <= MAX_TEXT:
-            return header.length
-        raise WireError(f"a client sends no {header.kind.name} frame of {header.length} bytes")
-
-    @property
-    def in_the_middle(self) -> bool:
-        """Whether a frame has begun and not ended."""
-        return self._end > self._start
-
-
-class Inbound1:
-    """The same for version 1: nothing but samples, one after the other."""
-
-    def __init__(self, sample_bytes: int, max_frame: int) -> None:
-        self._sample_bytes = sample_bytes
-        self._buffer = memoryview(bytearray(max(max_frame, sample_bytes)))
-        self._start = self._end = 0
-        self._number = 0
-
-    def space(self) -> memoryview:
-        """Where the next bytes go; never empty."""
-        rest = self._end - self._start
-        if self._start:
-            self._buffer[:rest] = self._buffer[self._start : self._end]
-            self._start, self._end = 0, rest
-        return self._buffer[self._end :]
-
-    def filled(self, n: int) -> None:
-        """n bytes have come."""
-        self._end += n
-
-    def next_event(self) -> Samples | None:
-        """Every sample that is complete."""
-        count = (self._end - self._start) // self._sample_bytes
-        if count == 0:
-            return None
-        data = self._buffer[self._start : self._start + count * self._sample_bytes]
-        self._start += len(data)
-        self._number += count
-        return Samples(count, self._number - count, data)
-
-    @property
-    def in_the_middle(self) -> bool:
-        """Whether a sample has begun and not ended."""
-        return self._end > self._start
-
-
-def sample_bytes_of(specs: list[tuple[int, tuple[int, ...]]]) -> int:
-    """Bytes of a sample, from a version 1 greeting."""
-    return sum(size * math.prod(shape) for size, shape in specs)

@@ -156,8 +156,11 @@ TEST(clients_of_bridges_are_counted)
     es_observe(p, &snap);
     CHECK_EQ(snap.active_producers, 1);
     CHECK_EQ(snap.active_remotes, 1);
+    CHECK_EQ(snap.refused_remotes, 0);
     CHECK_EQ(es_remote_count(b, 0, 1000, 2), ES_OK);
     CHECK_EQ(es_remote_count(b, 0, 10, 1), ES_OK);
+    CHECK_EQ(es_remote_refused(b), ES_OK);
+    CHECK_EQ(es_remote_refused(b), ES_OK);
     es_remote_info info;
     REQUIRE_EQ(es_next_remote(p, 0, &info), 0);
     CHECK_EQ(info.bytes, 1010);
@@ -165,6 +168,7 @@ TEST(clients_of_bridges_are_counted)
     es_detach(b);
     es_observe(p, &snap);
     CHECK_EQ(snap.active_remotes, 0);
+    CHECK_EQ(snap.refused_remotes, 2);
     fix_free(f);
 }
 

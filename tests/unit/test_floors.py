@@ -27,7 +27,15 @@ FLOORS = [
 ]
 
 #: The rooms of the floor that is a folder, from the bottom.
-NET = [{"wire"}, {"link"}, {"pump", "bridge"}, {"client", "__main__"}, {"transport"}]
+NET = [
+    {"wire"},
+    {"inbound", "link"},
+    {"connection"},
+    {"intake"},
+    {"pump", "bridge"},
+    {"client", "__main__"},
+    {"transport"},
+]
 
 #: A concept's files may be several; those of one floor of ``INCLUDES`` are in the order of what may include what.
 CONCEPTS = {

@@ -11,7 +11,7 @@ from echo_shm import HistSnapshot, Server, ShmClient
 COUNTS = [
     "store_size", "active_connections", "queue_depth_sum", "queue_depth_max", "push_blocked_count",
     "samples_inserted_total", "notify_count", "cas_success_total", "cas_failure_total", "reservation_retries_total",
-    "dead_producers", "stalled_producers", "reopened_slots",
+    "dead_producers", "stalled_producers", "reopened_slots", "refused_connections",
 ]  # fmt: skip
 HISTOGRAMS = ["drain_round", "memcpy", "queue_dwell"]
 HISTOGRAM_FIELDS = ["count", "min_ns", "max_ns", "mean_ns", "p50_ns", "p90_ns", "p99_ns"]

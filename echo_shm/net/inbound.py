@@ -1,0 +1,139 @@
+"""What a server makes of a connection's bytes, without any I/O: whole messages, however TCP has cut them.
+
+Nothing is kept that is larger than one frame.
+"""
+
+from typing import NamedTuple
+
+from echo_shm.errors import WireError
+from echo_shm.net import wire
+from echo_shm.net.wire import Frame, Header, Hello
+
+
+class Samples(NamedTuple):
+    """Samples that are here: version 2's leaf after leaf, version 1's one after the other, ``data`` of the buffer."""
+
+    length: int
+    number: int
+    data: memoryview
+
+
+class Bye(NamedTuple):
+    """The client will send no more."""
+
+    text: str
+
+
+Event = Hello | Samples | Bye
+
+
+class _Buffer:
+    """Bytes that have come and were not taken yet, in one piece of memory."""
+
+    def __init__(self, size: int) -> None:
+        self._buffer = memoryview(bytearray(size))
+        self._start = self._end = 0
+
+    def space(self) -> memoryview:
+        """Where the next bytes go; never empty once everything complete was taken."""
+        if self._start:
+            rest = self._end - self._start
+            self._buffer[:rest] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, rest
+        return self._buffer[self._end :]
+
+    def filled(self, n: int) -> None:
+        """n bytes have come."""
+        self._end += n
+
+    def discard(self) -> None:
+        """Forgets what has come, and gives the memory back. Nothing more may come."""
+        self._buffer = memoryview(b"")
+        self._start = self._end = 0
+
+    def _here(self) -> int:
+        return self._end - self._start
+
+    def _look(self, n: int) -> memoryview:
+        return self._buffer[self._start : self._start + n]
+
+    def _take(self, n: int) -> memoryview:
+        self._start += n
+        return self._buffer[self._start - n : self._start]
+
+    @property
+    def in_the_middle(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return self._end > self._start
+
+
+class Inbound(_Buffer):
+    """What a version 2 server makes of the bytes of one connection.
+
+    Fill :meth:`space`, say so with :meth:`filled`, then take :meth:`next_event` until it is
+    None. An event's ``data`` lies in the buffer and is good until the next :meth:`space`.
+    """
+
+    def __init__(self, sample_bytes: int, max_frame: int) -> None:
+        super().__init__(wire.HELLO_BYTES)
+        self._sample_bytes = sample_bytes
+        self._most = wire.samples_in(max_frame, sample_bytes)
+        self._max_frame = max_frame
+        self._greeted = False
+
+    def begin(self) -> None:
+        """The hello was accepted: from here on frames come, and there is room for one."""
+        rest = bytes(self._look(self._here()))
+        super().__init__(wire.HEADER_BYTES + max(self._max_frame, wire.MAX_TEXT))
+        self._buffer[: len(rest)] = rest
+        self._end = len(rest)
+
+    def next_event(self) -> Event | None:
+        """What is complete."""
+        if not self._greeted:
+            return self._hello()
+        if self._here() < wire.HEADER_BYTES:
+            return None
+        header = wire.read_header(self._look(wire.HEADER_BYTES))
+        size = self._size_of(header)
+        if self._here() < wire.HEADER_BYTES + size:
+            return None
+        body = self._take(wire.HEADER_BYTES + size)[wire.HEADER_BYTES :]
+        if header.kind is Frame.SAMPLES:
+            return Samples(header.length, header.number, body)
+        return Bye(bytes(body).decode(errors="replace"))
+
+    def _hello(self) -> Hello | None:
+        magic = bytes(self._look(min(self._here(), len(wire.MAGIC))))
+        if not wire.MAGIC.startswith(magic):
+            raise WireError(f"unexpected magic {magic!r}, expected {wire.MAGIC!r}")
+        if self._here() < wire.HELLO_BYTES:
+            return None
+        self._greeted = True
+        return Hello.from_bytes(bytes(self._take(wire.HELLO_BYTES)))
+
+    def _size_of(self, header: Header) -> int:
+        if header.kind is Frame.SAMPLES:
+            if not 1 <= header.length <= self._most:
+                raise WireError(f"a frame of {header.length} samples, expected 1 to {self._most}")
+            return header.length * self._sample_bytes
+        if header.kind is Frame.BYE and header.length <= wire.MAX_TEXT:
+            return header.length
+        raise WireError(f"a client sends no {header.kind.name} frame of {header.length} bytes")
+
+
+class Inbound1(_Buffer):
+    """The same for version 1: nothing but samples, one after the other."""
+
+    def __init__(self, sample_bytes: int, max_frame: int) -> None:
+        super().__init__(max(max_frame, sample_bytes))
+        self._sample_bytes = sample_bytes
+        self._number = 0
+
+    def next_event(self) -> Samples | None:
+        """Every sample that is complete."""
+        count = self._here() // self._sample_bytes
+        if count == 0:
+            return None
+        self._number += count
+        return Samples(count, self._number - count, self._take(count * self._sample_bytes))
