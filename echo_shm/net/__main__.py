@@ -5,6 +5,7 @@ import ctypes
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -15,6 +16,9 @@ from echo_shm.net.bridge import Bridge, Settings
 from echo_shm.segment import Segment
 
 _PR_SET_PDEATHSIG = 1
+
+#: Descriptors that a bridge needs besides its clients': guests, listeners, the ring's files, logs.
+_OTHER_DESCRIPTORS = 256
 
 
 def die_with(parent: int) -> None:
@@ -30,6 +34,10 @@ def serve(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | 
     """Serves until the other end of ``control`` is closed, or the ring is; writes to ``ready`` when it can."""
     die_with(told["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, who then closes us
+    descriptors, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = told["max_connections"] + _OTHER_DESCRIPTORS
+    if descriptors < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most < 0 else min(wanted, most), most))
     segment = Segment.attach(told["name"], bytes.fromhex(told["uuid"]))
     key = None if told["authkey"] is None else bytes.fromhex(told["authkey"])
     listeners = [socket.socket(fileno=fd) for fd in told["listeners"]]

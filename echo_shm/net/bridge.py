@@ -10,6 +10,7 @@ Clients have an entry in the ring's table of remotes, and room for one frame.
 """
 
 import logging
+import resource
 import secrets
 import selectors
 import socket
@@ -35,6 +36,8 @@ FRAME = 1 << 20
 _HELLO_TIME = 10.0
 #: Guests at a time. A client is one for two round trips.
 _MOST_GUESTS = 128
+#: Descriptors that stay free for other things than connections.
+_SPARE_DESCRIPTORS = 16
 #: How long a connection is told why it must go (seconds).
 _LEAVE_TIME = 0.5
 #: Between looks at connections that nothing comes from (seconds).
@@ -156,9 +159,14 @@ class Bridge:
         keep_alive(sock)
         if self._tls is not None:
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        if len(self._guests) >= _MOST_GUESTS:
+        crowded = sock.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS
+        if self._guests and (crowded or len(self._guests) >= _MOST_GUESTS):
             first = next(iter(self._guests))
             self._end(first, "" if first.leaving else "no hello yet, and others wait")
+        elif crowded:
+            self._complain(peer, "refused: no descriptors are left; raise the limit (ulimit -n)")
+            sock.close()
+            return
         kind = Inbound1 if self._settings.wire_version == 1 else Inbound
         connection = Connection(
             sock, peer, kind(self._spec.sample_bytes, self._max_frame), time.monotonic() + _HELLO_TIME
@@ -227,7 +235,7 @@ class Bridge:
         if not self._is_here(connection):
             return
         if why:
-            self._complain(connection, why)
+            self._complain(connection.peer, why)
         self._intake.leave(connection, keep=keep)
         self._clients.discard(connection)
         self._guests.pop(connection, None)
@@ -239,7 +247,7 @@ class Bridge:
         if code is Refusal.BUSY:  # nothing is wrong: who has lost a bridge asks until that one is cleaned up after
             _log.debug("%s: refused: %s", connection.peer, text)
         else:
-            self._complain(connection, f"refused: {text}")
+            self._complain(connection.peer, f"refused: {text}")
         if connection.version == 1:
             self._end(connection)
         elif connection in self._clients:
@@ -257,11 +265,11 @@ class Bridge:
         self._guests[connection] = None
         connection.leave(wire.bye(committed, text), time.monotonic() + _LEAVE_TIME)
 
-    def _complain(self, connection: Connection, text: str) -> None:
+    def _complain(self, peer: str, text: str) -> None:
         self._intake.count_refused()
         self._complaints += 1
         if self._complaints <= _MOST_LINES:
-            _log.warning("%s: %s", connection.peer, text)
+            _log.warning("%s: %s", peer, text)
 
     # -- in and out
 

@@ -1,0 +1,262 @@
+"""What a bridge refuses, and whom it does not wait for: others notice nothing."""
+
+import socket
+import struct
+import time
+
+import numpy as np
+import psutil
+import pytest
+from remote import KEY, greet, numbers, raw, said, sample
+
+from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
+from echo_shm.net import wire
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (
+            sample(0) | {"x": np.zeros((2, 3), np.int32)},
+            r"got \['x'\]: int32\[2, 3\], expected \['x'\]: float32\[2, 3\]",
+        ),
+        (sample(0) | {"x": np.zeros((3, 2), np.float32)}, r"got \['x'\]: float32\[3, 2\]"),
+        ({"n": np.zeros((), np.int64)}, "got 1 leaves, expected 2"),
+        ([np.zeros((), np.int64), np.zeros((2, 3), np.float32)], "Server spec mismatch"),
+    ],
+)
+def test_other_samples(serve, example, message):
+    """An example that is not the server's is refused, with the first leaf that differs."""
+    server = serve()
+    with pytest.raises(SpecMismatchError, match=message):
+        TcpClient("127.0.0.1", server.port, example)
+
+
+def test_a_sample_that_does_not_fit(serve, client):
+    """A sample of another shape raises in send(), as id-echo's words have it, and the client goes on."""
+    server = serve(1)
+    one = client(server)
+    with pytest.raises(ValueError, match="Payload size"):
+        one.send({"n": np.zeros((), np.int64), "x": np.zeros(2, np.float32)})
+    one.send(sample(5))
+    assert numbers(server.sample(timeout=20).batch) == [5]
+
+
+def test_keys(serve, client):
+    """Only who knows the key gets in, and only to a server that knows it, too."""
+    server = serve(1, authkey=KEY)
+    one = client(server, authkey=KEY)
+    one.send(sample(3))
+    assert numbers(server.sample(timeout=20).batch) == [3]
+    with pytest.raises(WireError, match="asks for a key"):
+        client(server)
+    with pytest.raises(WireError, match="it does not know the authkey"):
+        client(server, authkey=b"x" * 16)
+    with pytest.raises(WireError, match="the server does not know the authkey"):
+        client(serve(1), authkey=KEY)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x00" * 200,
+        b"ECHO\x01" + b"\x00" * 200,
+        b"ECHO\x02" + b"\xff" * 200,
+    ],
+)
+def test_garbage(serve, client, data):
+    """What does not speak the protocol is told so and closed; others do not notice."""
+    server = serve(1)
+    one = client(server)
+    with raw(server) as sock:
+        sock.sendall(data)
+        assert said(sock).startswith(b"ECHO\x02")
+    one.send(sample(4))
+    assert numbers(server.sample(timeout=20).batch) == [4]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        wire.samples_header(2**31, 0),
+        wire.samples_header(1, 99) + bytes(32),
+        wire.ack(1),
+        b"\xff" * 16,
+    ],
+)
+def test_bad_frames(serve, client, frame):
+    """A frame that is too long, not the next one, or none at all ends the connection; what came before it counts."""
+    server = serve(1)
+    one = client(server)
+    with raw(server) as sock:
+        greet(server, sock)
+        sock.sendall(wire.samples_header(1, 0) + struct.pack("<q6f", 7, *[7.0] * 6) + frame)
+        assert said(sock)
+    assert numbers(server.sample(timeout=20).batch) == [7]
+    one.send(sample(4))
+    assert numbers(server.sample(timeout=20).batch) == [4]
+
+
+def test_half_a_frame_holds_nothing(serve, client):
+    """A client that stalls or vanishes in the middle of a frame claims no slot and delays nobody."""
+    server = serve(2, 1)
+    stalled, vanishing = raw(server), raw(server)
+    for sock in (stalled, vanishing):
+        greet(server, sock)
+        sock.sendall(wire.samples_header(2, 0) + bytes(33))
+    vanishing.close()
+    one = client(server)
+    for n in range(6):
+        one.send(sample(n))
+    assert [numbers(server.sample(timeout=20).batch) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    stalled.close()
+
+
+def test_more_clients_than_allowed(serve, client):
+    """Who comes when all places are taken is told so; a place that becomes free is the next one's."""
+    server = serve(1, max_connections=2)
+    one, _two = client(server), client(server)
+    with pytest.raises(ConnectionClosedError, match="too many clients: 2 are connected"):
+        client(server)
+    one.close()
+    client(server).send(sample(1))
+    assert numbers(server.sample(timeout=20).batch) == [1]
+
+
+def test_more_version_1_clients_than_allowed(serve, client):
+    """Version 1 has no words for it: the connection is closed."""
+    server = serve(1, max_connections=1, wire_version=1)
+    one = client(server)
+    with raw(server) as sock:
+        assert said(sock) == b""
+    one.send(sample(1))
+    info = server.sample(timeout=20).info
+    assert (info.active_connections, info.refused_connections) == (1, 1)
+
+
+def test_silent_connections(serve, client):
+    """Who says no hello takes no client's place, however many they are, and is dropped in the end."""
+    server = serve(1, max_connections=1)
+    silent = [raw(server) for _ in range(300)]
+    client(server).send(sample(1))
+    assert numbers(server.sample(timeout=20).batch) == [1]
+    for sock in silent:
+        assert said(sock)[:5] in (b"", b"ECHO\x02")
+        sock.close()
+
+
+def test_silent_connections_over_tls(serve, client, tls):
+    """A client that never begins, or never ends, setting TLS up costs the bridge neither its time nor a place."""
+    server = serve(1, max_connections=1, tls=tls[0])
+    silent = [raw(server) for _ in range(20)]
+    for sock in silent[10:]:
+        sock.sendall(b"\x16\x03\x01\x02\x00\x01")  # the start of a ClientHello
+    one = client(server, host="localhost", tls=tls[1])
+    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    before, started = sum(bridge.cpu_times()[:2]), time.monotonic()
+    time.sleep(1)
+    assert (sum(bridge.cpu_times()[:2]) - before) / (time.monotonic() - started) < 0.5
+    one.send(sample(1))
+    assert numbers(server.sample(timeout=20).batch) == [1]
+    for sock in silent:
+        sock.close()
+
+
+def test_memory_is_bounded(serve):
+    """Clients that stall in the middle of the longest frame cost a bridge one frame each; who is refused, nothing."""
+    example = np.zeros(1 << 16, np.uint8)
+    server, clients = serve(1, 2, example, max_connections=16), []
+    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    before = bridge.memory_info().rss
+    for i in range(40):
+        sock = raw(server)
+        clients.append(sock)
+        header, body = greet(server, sock, bytes([i]) * 16)
+        if i >= 16:
+            assert header.kind is wire.Frame.REFUSE
+            continue
+        max_frame = wire.Accept.from_bytes(header, body, None, None, None).max_frame
+        sock.sendall(wire.samples_header(max_frame >> 16, 0) + bytes(max_frame - 1))
+    grown = bridge.memory_info().rss - before
+    for sock in clients:
+        sock.close()
+    assert 8 * max_frame < grown < 18 * max_frame + (4 << 20)
+
+
+def test_out_of_descriptors(serve, client, eventually):
+    """A bridge that has no more descriptors serves those it has; a guest makes room for the next who comes."""
+    server = serve(1)
+    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    bridge.rlimit(psutil.RLIMIT_NOFILE, (bridge.num_fds() + 20, 1024))
+    one = client(server)
+    silent = [raw(server) for _ in range(30)]
+    client(server).send(sample(0))
+    assert numbers(server.sample(timeout=20).batch) == [0]
+    for sock in silent:
+        sock.close()
+    eventually(lambda: len(bridge.net_connections()) == 3)  # two clients, and the listener
+    bridge.rlimit(psutil.RLIMIT_NOFILE, (bridge.num_fds() + 2, 1024))
+    with pytest.raises(ConnectionClosedError, match="closed the connection during the handshake"):
+        client(server)
+    for n in range(100):
+        one.send(sample(n))
+        assert numbers(server.sample(timeout=20).batch) == [n]
+    bridge.rlimit(psutil.RLIMIT_NOFILE, (1024, 1024))
+    client(server).send(sample(7))
+    assert numbers(server.sample(timeout=20).batch) == [7]
+
+
+def test_last_words_arrive(serve):
+    """Who is refused with much unread behind the fault still gets to know why."""
+    server = serve(1)
+    with raw(server) as sock:
+        greet(server, sock)
+        sock.sendall(wire.samples_header(1, 5) + bytes(1 << 19))
+        data = said(sock)
+    header = wire.read_server_header(data[: wire.HEADER_BYTES])
+    assert header.kind is wire.Frame.BYE
+    assert data[wire.HEADER_BYTES :] == b"samples from 5 on, expected from 0 on"
+
+
+def test_refusals_are_counted(serve, client):
+    """Each connection that was ended for what came from it counts once; those that end well do not."""
+    server = serve(1)
+    with pytest.raises(SpecMismatchError):
+        client(server, {"n": np.zeros((), np.int64)})
+    with raw(server) as sock:
+        sock.sendall(b"?" * 200)
+        said(sock)
+    with raw(server) as sock:
+        greet(server, sock)
+        sock.sendall(wire.samples_header(1, 0)[:9])
+        sock.shutdown(socket.SHUT_WR)
+        said(sock)
+    with raw(server) as sock:
+        greet(server, sock)
+    raw(server).close()
+    with client(server) as one:
+        one.send(sample(1))
+    assert server.sample(timeout=20).info.refused_connections == 3
+
+
+def test_a_flood_of_connects(serve, client):
+    """Hundreds of connections that come and go leave nothing behind and hold nobody up."""
+    server = serve(1, max_connections=50)
+    one = client(server)
+    for turn in range(5):
+        socks = [raw(server) for _ in range(100)]
+        one.send(sample(turn))
+        assert numbers(server.sample(timeout=20).batch) == [turn]
+        for sock in socks:
+            sock.close()
+
+
+def test_refusals_are_logged(serve, capfd):
+    """The bridge's log has a line for whom it refuses, and why."""
+    server = serve(1)
+    with raw(server) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n" * 20)
+        said(sock)
+    server.close()
+    assert "refused: unexpected magic b'GET ', expected b'ECHO'" in capfd.readouterr().err
