@@ -51,7 +51,7 @@ _MOST_LINES = 10
 
 
 class Settings(NamedTuple):
-    """What every connection has in common."""
+    """What every connection has in common. max_connections: clients, of all bridges of the ring."""
 
     authkey: bytes | None
     wire_version: int
@@ -181,10 +181,8 @@ class Bridge:
 
     def _admit_1(self, connection: Connection) -> None:
         """A version 1 client says nothing first."""
-        if self._is_full():
-            self._end(connection, f"refused: {len(self._clients)} clients are connected")
-        elif self._enter(connection, b"", 0) < 0:
-            self._end(connection, "refused: the ring has no place for more remote clients")
+        if self._enter(connection, b"", 0) < 0:
+            self._end(connection, f"refused: {self._full()}")
 
     def _admit(self, connection: Connection, hello: Hello) -> None:
         key, greeting = self._settings.authkey, connection.greeting
@@ -198,31 +196,32 @@ class Bridge:
             return
         for other in [one for one in self._clients if one.client == hello.client]:
             self._end(other)
-        if self._is_full():
-            self._refuse(connection, Refusal.FULL, f"too many clients: {len(self._clients)} are connected")
-            return
         index = self._enter(connection, hello.client, hello.acknowledged)
         if index == lib.ES_UNSURE:
             self._refuse(connection, Refusal.BUSY, "another bridge serves it")
             return
         if index < 0:
-            self._refuse(connection, Refusal.FULL, "too many clients: the ring has no place for more remote ones")
+            self._refuse(connection, Refusal.FULL, self._full())
             return
         connection.inbound.begin()
         known = self._intake.is_known(connection)
         accept = Accept(self._uuid, self._max_frame, known, self._spec.schema, connection.acknowledged)
         connection.out += accept.to_bytes(key, greeting, hello)
 
-    def _is_full(self) -> bool:
-        return len(self._clients) >= self._settings.max_connections
+    def _full(self) -> str:
+        return f"too many clients: {self._intake.connected()} are connected"
 
     def _enter(self, connection: Connection, client: bytes, number: int) -> int:
-        """Makes a client of a guest, unless the index is negative."""
+        """Makes a client of a guest, unless what it returns is negative. Who was one before has its place."""
         index = self._intake.enter(connection, client, number)
-        if index >= 0:
-            connection.deadline = None
-            self._guests.pop(connection)
-            self._clients.add(connection)
+        if index < 0:
+            return index
+        if self._intake.connected() > self._settings.max_connections and not self._intake.is_known(connection):
+            self._intake.leave(connection, keep=False)
+            return int(lib.ES_ENOOWNER)
+        connection.deadline = None
+        self._guests.pop(connection)
+        self._clients.add(connection)
         return index
 
     # -- who goes

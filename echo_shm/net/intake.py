@@ -74,6 +74,12 @@ class Intake:
         with contextlib.suppress(ValueError):
             self._pending.remove(connection)
 
+    def connected(self) -> int:
+        """Clients of this bridge and all others of the ring."""
+        snap = ffi.new("es_snapshot *")
+        lib.es_observe(self._ring, snap)
+        return int(snap.active_remotes)
+
     def is_known(self, connection: Connection) -> bool:
         """Whether the client had an entry before."""
         return bool(lib.es_remote_known(self._ring, connection.remote))

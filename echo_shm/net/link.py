@@ -37,10 +37,6 @@ class Options(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class RefusedError(ConnectionClosedError):
-    """The server does not want this client now, and may later."""
-
-
 class Link:
     """A connection whose handshake is over.
 
@@ -122,8 +118,6 @@ class Link:
         if code == Refusal.SPEC:
             return self._mismatch(body)
         text = f"{self._options.peer} refused the connection: {body[: wire.MAX_TEXT].decode(errors='replace')}"
-        if code == Refusal.BUSY:
-            return RefusedError(text)
         if code in (Refusal.KEY, Refusal.PROTOCOL):
             return WireError(text)
         return ConnectionClosedError(text)

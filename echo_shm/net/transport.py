@@ -107,7 +107,7 @@ class TcpTransport:
             "uuid": handle.uuid.hex(),
             "authkey": None if self._authkey is None else self._authkey.hex(),
             "wire_version": self._wire_version,
-            "max_connections": -(-self.max_connections // self._processes),
+            "max_connections": self.max_connections,
             "listeners": [listener.fileno() for listener in self._listeners],
             "log_level": _log.getEffectiveLevel(),
             "parent": os.getpid(),

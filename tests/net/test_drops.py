@@ -88,7 +88,7 @@ class Stream:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_killed_bridges(processes):
     """The bridge is SIGKILLed again and again: it is started anew, clients go on, every sample comes once."""
-    transport, kills = TcpTransport(0, processes=processes), []
+    transport, kills = TcpTransport(0, processes=processes, max_connections=4), []
 
     def kill():
         keeper = random.choice(transport._keepers)

@@ -113,12 +113,14 @@ def test_half_a_frame_holds_nothing(serve, client):
     stalled.close()
 
 
-def test_more_clients_than_allowed(serve, client):
+@pytest.mark.parametrize("processes", [1, 3])
+def test_more_clients_than_allowed(serve, client, processes):
     """Who comes when all places are taken is told so; a place that becomes free is the next one's."""
-    server = serve(1, max_connections=2)
+    server = serve(1, max_connections=2, processes=processes)
     one, _two = client(server), client(server)
-    with pytest.raises(ConnectionClosedError, match="too many clients: 2 are connected"):
-        client(server)
+    for _ in range(3):
+        with pytest.raises(ConnectionClosedError, match="too many clients: 2 are connected"):
+            client(server)
     one.close()
     client(server).send(sample(1))
     assert numbers(server.sample(timeout=20).batch) == [1]

@@ -1,0 +1,161 @@
+"""Hosts for tests: network namespaces joined by cables, and the programs that run there.
+
+Run as ``python hosts.py learner HOST CLIENTS COUNT`` or ``python hosts.py client HOST PORT WHO COUNT``.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+import echo_shm
+from echo_shm import Server, TcpClient, TcpTransport
+
+EXAMPLE = {"who": np.zeros((), np.int64), "n": np.zeros((), np.int64), "x": np.zeros(500, np.uint8)}
+KEY = b"the key of these two hosts"
+
+_numbers = itertools.count()
+
+
+def why_not() -> str:
+    """Why no such hosts can be made here; empty if they can."""
+    if shutil.which("ip") is None or shutil.which("ss") is None:
+        return "no ip(8) or ss(8): iproute2 is not installed"
+    name = f"echo-{os.getpid()}-probe"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    if made.returncode == 0:
+        made = subprocess.run(
+            ["ip", "link", "add", "one", "netns", name, "type", "veth", "peer", "name", "two", "netns", name],
+            capture_output=True,
+            text=True,
+        )
+        subprocess.run(["ip", "netns", "del", name], check=True)
+    return made.stderr.strip() if made.returncode else ""
+
+
+class Host:
+    """A network namespace with a cable to another one, or to none.
+
+    Args:
+        far: The host at the cable's other end.
+        net: The third part of both addresses, of which the last are 1 (far) and 2.
+
+    """
+
+    def __init__(self, far: "Host | None" = None, net: int = 0) -> None:
+        self.name = f"echo-{os.getpid()}-{next(_numbers)}"
+        self._processes: list[subprocess.Popen[str]] = []
+        self._far, self.cable = far, f"cable{net}"
+        _do("ip", "netns", "add", self.name)
+        _do("ip", "-n", self.name, "link", "set", "lo", "up")
+        if far is not None:
+            _do("ip", "link", "add", "name", self.cable, "netns", self.name, "type", "veth",
+                "peer", "name", self.cable, "netns", far.name)  # fmt: skip
+            for host, last in ((far, 1), (self, 2)):
+                _do("ip", "-n", host.name, "addr", "add", f"10.77.{net}.{last}/24", "dev", self.cable)
+                _do("ip", "-n", host.name, "addr", "add", f"fd77:{net}::{last}/64", "dev", self.cable, "nodad")
+                _do("ip", "-n", host.name, "link", "set", self.cable, "up")
+
+    def cut(self) -> None:
+        """Pulls the cable."""
+        _do("ip", "-n", self.name, "link", "set", self.cable, "down")
+
+    def mend(self) -> None:
+        """Puts the cable back. (An interface that goes down loses its IPv6 address.)"""
+        _do("ip", "-n", self.name, "link", "set", self.cable, "up")
+
+    def slow_down(self, rate: str) -> None:
+        """Limits what goes out over the cable."""
+        limit = ["rate", rate, "burst", "16kb", "latency", "50ms"]
+        _do("tc", "-n", self.name, "qdisc", "add", "dev", self.cable, "root", "tbf", *limit)
+
+    def end_connections(self, to: str) -> list[str]:
+        """Ends the TCP connections with an address, as if they had failed; what they were."""
+        done = _do("ip", "netns", "exec", self.name, "ss", "-HtnOK", "state", "established", "dst", to)
+        return done.splitlines()
+
+    def run(self, *words: Any) -> Iterator[dict[str, Any]]:
+        """Starts a program there; yields what it says."""
+        command = ["ip", "netns", "exec", self.name, sys.executable, __file__, *map(str, words)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._processes.append(process)
+        assert process.stdout is not None
+        return map(json.loads, process.stdout)
+
+    def kill(self) -> None:
+        """Power off: its programs end, and nobody is told."""
+        if self._far is not None:
+            self.cut()
+        self.end()
+
+    def end(self) -> None:
+        """Takes it down; a learner may clean up."""
+        for process in self._processes:
+            process.send_signal(signal.SIGINT if "learner" in process.args else signal.SIGKILL)
+            process.wait(30)
+        self._processes = []
+        subprocess.run(["ip", "netns", "del", self.name], capture_output=True)
+
+
+def _do(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    return done.stdout
+
+
+# --- what runs there ----------------------------------------------------------
+
+
+def say(**what: Any) -> None:
+    """To whoever started this."""
+    print(json.dumps(what), flush=True)
+
+
+def learner(host: str, clients: int, count: int) -> None:
+    """Takes what the clients send; says where it is reached, how it gets on, and that each sample came once."""
+    transport = TcpTransport(0, host=host, authkey=KEY)
+    with Server(EXAMPLE, 50, num_buffers=4, transport=transport) as server:
+        server.start()
+        say(port=server.port)
+        got: list[list[int]] = [[] for _ in range(clients)]
+        while sum(map(len, got)) < clients * count:
+            sample = server.sample()
+            assert sample is not None
+            assert (sample.batch["x"] == sample.batch["n"][:, None] % 256).all()
+            for who in range(clients):
+                got[who] += sample.batch["n"][sample.batch["who"] == who].tolist()
+            say(got=[len(one) for one in got], connected=sample.info.active_connections)
+    assert got == [list(range(count))] * clients
+    say(done=True)
+
+
+def client(host: str, port: int, who: int, count: int) -> None:
+    """Sends so many samples, and says that they were delivered."""
+    try:
+        with TcpClient(host, port, EXAMPLE, authkey=KEY, timeout=60) as one:
+            for n in range(count):
+                one.send({"who": np.int64(who), "n": np.int64(n), "x": np.full(500, n % 256, np.uint8)})
+            one.wait()
+    except (OSError, echo_shm.EchoShmError) as error:
+        say(error=str(error))
+    else:
+        say(sent=count)
+
+
+def _main(words: list[str]) -> NoReturn:
+    numbers = [int(word) for word in words[2:]]
+    with contextlib.suppress(KeyboardInterrupt):
+        {"learner": learner, "client": client}[words[0]](words[1], *numbers)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,112 @@
+"""A learner and its clients on hosts of their own: network namespaces, with cables that are cut in mid-stream."""
+
+import time
+
+import pytest
+from hosts import Host, why_not
+
+COUNT = 20_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def allowed():
+    """Skips where this user can make no network namespaces."""
+    why = why_not()
+    if why:
+        pytest.skip(f"no hosts can be made here: {why}")
+
+
+@pytest.fixture
+def hosts():
+    """A learner's host, and two that have a cable to it."""
+    made = [Host()]
+    try:
+        made += [Host(made[0], 0), Host(made[0], 1)]
+        yield made
+    finally:
+        for host in made:
+            host.end()
+
+
+def until(told, enough):
+    """Reads what a learner says until that is enough, and returns it."""
+    for said in told:
+        if said.get("done") or enough(said):
+            return said
+    raise AssertionError("the learner ended")
+
+
+@pytest.mark.parametrize("address", ["10.77.0.1", "fd77:0::1"])
+def test_another_host(hosts, address):
+    """Samples arrive, over IPv4 and IPv6."""
+    learner, near, _ = hosts
+    told = learner.run("learner", address, 1, COUNT)
+    port = next(told)["port"]
+    sent = near.run("client", address, port, 0, COUNT)
+    assert next(sent) == {"sent": COUNT}
+    assert until(told, lambda said: False) == {"done": True}
+
+
+def test_loopback_only(hosts):
+    """A learner that was not told to listen elsewhere cannot be reached from another host."""
+    learner, near, _ = hosts
+    port = next(learner.run("learner", "127.0.0.1", 1, COUNT))["port"]
+    assert "refused" in next(near.run("client", "10.77.0.1", port, 0, 1))["error"]
+
+
+@pytest.mark.watchdog(120)
+@pytest.mark.parametrize("cut", ["cable", "cable and connection", "far connection"])
+def test_cut_in_mid_stream(hosts, cut):
+    """A cable is pulled and put back, at times with the client's connection lost meanwhile, so that the bridge is
+    left with half of it; the other host's samples come all the while, and in the end everything has, once.
+    """
+    learner, near, other = hosts
+    told = learner.run("learner", "0.0.0.0", 2, COUNT)
+    port = next(told)["port"]
+    sent = [near.run("client", "10.77.0.1", port, 0, COUNT), other.run("client", "10.77.1.1", port, 1, COUNT)]
+    for host in (near, other):
+        host.slow_down("40mbit")  # some 10 MB in 2 s: so that there is a middle of the stream
+    for turn in range(1, 4):
+        had = until(told, lambda said, turn=turn: said["got"][0] > turn * COUNT / 6)["got"]
+        if cut == "far connection":
+            assert learner.end_connections("10.77.0.2")
+            continue
+        near.cut()
+        if cut == "cable and connection":
+            assert near.end_connections("10.77.0.1")
+        until(told, lambda said, had=had: said["got"][1] > had[1] + 1000 or said["got"][1] == COUNT)
+        near.mend()
+    assert [next(one) for one in sent] == [{"sent": COUNT}] * 2
+    assert until(told, lambda said: False) == {"done": True}
+
+
+@pytest.mark.watchdog(180)
+def test_a_host_that_is_gone(hosts):
+    """A host that loses its power in mid-stream holds up nobody, and is noticed: within about a minute."""
+    learner, near, other = hosts
+    told = learner.run("learner", "0.0.0.0", 2, 10**7)
+    port = next(told)["port"]
+    near.run("client", "10.77.0.1", port, 0, 10**7)
+    other.run("client", "10.77.1.1", port, 1, 10**7)
+    until(told, lambda said: min(said["got"]) > 5000 and said["connected"] == 2)
+    near.kill()
+    started = time.monotonic()
+    had = until(told, lambda said: True)["got"]
+    until(told, lambda said: said["got"][1] > had[1] + 5000 and said["connected"] == 2)
+    until(told, lambda said: said["connected"] == 1)
+    assert time.monotonic() - started < 120
+
+
+@pytest.mark.watchdog(120)
+def test_a_slow_link(hosts):
+    """A client behind a slow link does not slow down another."""
+    learner, near, other = hosts
+    near.slow_down("1mbit")
+    told = learner.run("learner", "0.0.0.0", 2, COUNT)
+    port = next(told)["port"]
+    near.run("client", "10.77.0.1", port, 0, COUNT)
+    until(told, lambda said: said["got"][0] >= 50)
+    fast = other.run("client", "10.77.1.1", port, 1, COUNT)
+    said = until(told, lambda said: said["got"][1] >= COUNT - 50)
+    assert said["got"][0] < COUNT / 4
+    assert next(fast) == {"sent": COUNT}
