@@ -40,10 +40,12 @@ _MOST_GUESTS = 128
 _SPARE_DESCRIPTORS = 16
 #: How long a connection is told why it must go (seconds).
 _LEAVE_TIME = 0.5
+#: How long the loop waits when there is nothing to do (seconds).
+_TURN_TIME = 0.1
 #: Between looks at connections that nothing comes from (seconds).
 _LOOK_EVERY = 0.25
 #: Times that one connection is read from before the next one's turn.
-_TURN = 8
+_READS = 8
 #: A connection whose answers (acknowledgements) lie unread beyond this is ended (bytes).
 _MOST_OUT = 1 << 16
 #: Lines of complaints between two looks; of the others only their number is told.
@@ -98,21 +100,25 @@ class Bridge:
         """Serves until :meth:`stop`, or until the ring is closed; then tells every client."""
         try:
             while not self._stopping and not self._intake.closed:
-                unread = self._unread()
-                for key, _ in self._selector.select(0 if self._intake.has_pending or unread else 0.1):
-                    if isinstance(key.data, Connection):
-                        self._serve(key.data)
-                    elif key.fileobj in self._listeners:
-                        self._accept(key.fileobj)
-                    else:
-                        self._stopping = True
-                for connection in unread:
-                    self._serve(connection)
-                for connection in self._intake.feed():
-                    self._serve(connection)  # what came behind those samples
-                self._look_at_the_clock()
+                self.turn(_TURN_TIME)
         finally:
-            self._say_goodbye()
+            self.say_goodbye()
+
+    def turn(self, wait: float) -> None:
+        """Serves whoever is ready, once; waits at most so many seconds for somebody."""
+        unread = self._unread()
+        for key, _ in self._selector.select(0 if self._intake.has_pending or unread else wait):
+            if isinstance(key.data, Connection):
+                self._serve(key.data)
+            elif key.fileobj in self._listeners:
+                self._accept(key.fileobj)
+            else:
+                self._stopping = True
+        for connection in unread:
+            self._serve(connection)
+        for connection in self._intake.feed():
+            self._serve(connection)  # what came behind those samples
+        self._look_at_the_clock()
 
     def _unread(self) -> list[Connection]:
         """Those of whose bytes TLS has some in hand."""
@@ -308,7 +314,7 @@ class Bridge:
         if connection.version == 1 and connection in self._guests:
             self._admit_1(connection)
         self._take(connection)  # what came behind samples that had to wait
-        for _ in range(_TURN):
+        for _ in range(_READS):
             if not self._is_here(connection) or connection.waiting is not None:
                 break
             n = connection.receive()
@@ -359,7 +365,8 @@ class Bridge:
             if guest.deadline is not None and guest.deadline < now:
                 self._end(guest, "" if guest.leaving else f"no hello within {_HELLO_TIME} s")
 
-    def _say_goodbye(self) -> None:
+    def say_goodbye(self) -> None:
+        """Tells every client that the server was closed, and leaves the ring."""
         self._stop_listening()
         for listener in self._listeners:
             listener.close()

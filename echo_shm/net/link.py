@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import socket
 import ssl
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -51,6 +52,7 @@ class Link:
 
     def __init__(self, options: Options, acknowledged: int, timeout: float | None) -> None:
         self._options = options
+        self._deadline = None if timeout is None else time.monotonic() + timeout
         self._sock = _connect(options, timeout)
         try:
             self.version = wire.read_version(self._read, options.peer)
@@ -59,6 +61,7 @@ class Link:
                 self._handshake_1()
             else:
                 self._handshake_2(acknowledged)
+            self._deadline = None
             self._sock.settimeout(None)
         except BaseException:
             self.close()
@@ -69,6 +72,8 @@ class Link:
     def _read(self, n: int) -> bytes:
         data = bytearray()
         while len(data) < n:
+            if self._deadline is not None:
+                self._sock.settimeout(max(1e-3, self._deadline - time.monotonic()))
             chunk = self._sock.recv(n - len(data))
             if not chunk:
                 raise ConnectionClosedError(f"{self._options.peer} closed the connection during the handshake")

@@ -19,6 +19,9 @@ MAGIC = b"ECHO"
 MAX_BODY = 1 << 26
 MAX_TEXT = 1 << 12
 
+#: No sample has a number so high.
+MAX_NUMBER = 1 << 62
+
 #: Version 1's acknowledgement of one sample.
 ACK_1 = b"\x01"
 
@@ -155,7 +158,10 @@ class Hello(NamedTuple):
             raise WireError(f"unexpected magic {magic!r}, expected {MAGIC!r}")
         if version != 2 or flags != 0 or zero != 0:
             raise WireError(f"unsupported wire version {version}, expected 2")
-        return cls(*fields)
+        hello = cls(*fields)
+        if hello.acknowledged > MAX_NUMBER:
+            raise WireError(f"no sample has the number {hello.acknowledged}")
+        return hello
 
     def signed(self, key: bytes, greeting: Greeting) -> "Hello":
         """With the proof that its sender knows the key."""
@@ -247,6 +253,8 @@ def read_header(data: bytes | memoryview) -> Header:
     kind, flags, zero, count, number = _HEADER.unpack_from(data)
     if flags != 0 or zero != 0 or kind not in Frame._value2member_map_:
         raise WireError(f"no frame starts with {bytes(data[:HEADER_BYTES])!r}")
+    if number > MAX_NUMBER:
+        raise WireError(f"no sample has the number {number}")
     return Header(Frame(kind), count, number)
 
 

@@ -1,0 +1,49 @@
+"""Peers from a fuzzer: ``python fuzz_wire.py [libFuzzer options] [corpus]``; needs ``pip install atheris``.
+
+The first byte of an input says what follows it: a client's own bytes, or the choices of :mod:`wire_play`.
+"""
+
+import logging
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["echo_shm"]):
+    import wire_play
+
+_table = wire_play.Table()
+
+
+def _source(data: bytes) -> wire_play.Below:
+    """Choices, one or two bytes each; zeros once the input is over."""
+    at = 0
+
+    def below(n: int) -> int:
+        nonlocal at
+        width = 1 if n <= 256 else 2
+        number = int.from_bytes(data[at : at + width], "little")
+        at += width
+        return number % n
+
+    return below
+
+
+def test_one_input(data: bytes) -> None:
+    """Raises whatever a bridge or a client should not."""
+    kind, below = data[:1], _source(data[1:])
+    if kind < b"\x20":
+        wire_play.parse(data[1:], below)
+    elif kind < b"\x28":
+        wire_play.parse_1(data[1:], below)
+    elif kind < b"\x80":
+        wire_play.parse(wire_play.draw_client(below), below)
+    elif kind < b"\xc0":
+        wire_play.connect(wire_play.draw_server(below))
+    else:
+        _table.play(below)
+
+
+if __name__ == "__main__":
+    logging.disable()
+    atheris.Setup(sys.argv, test_one_input)
+    atheris.Fuzz()

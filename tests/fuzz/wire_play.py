@@ -1,0 +1,282 @@
+"""Peers that lie: what a server makes of a client's bytes, and a client of a server's.
+
+``below(n)`` is the source of all choices: a number from 0 to n - 1. A fuzzer's
+bytes, Hypothesis or a random generator can be behind it.
+"""
+
+import contextlib
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from echo_shm import EchoShmError, Server
+from echo_shm.net import link, wire
+from echo_shm.net.bridge import Bridge, Settings
+from echo_shm.net.inbound import Bye, Inbound, Inbound1, Samples
+from echo_shm.net.link import Link, Options
+from echo_shm.net.wire import Accept, Greeting, Hello
+from echo_shm.segment import Segment
+from echo_shm.spec import Spec
+
+Below = Callable[[int], int]
+
+EXAMPLE = {"a": np.zeros((), np.int32), "b": np.zeros(3, np.uint8)}
+SPEC = Spec.from_example(EXAMPLE)
+SIZE = SPEC.sample_bytes
+#: Of the parser that is tried alone.
+MOST = 5 * SIZE
+
+_NUMBERS = [0, 1, 2, 5, 6, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
+
+
+# --- making bytes ---------------------------------------------------------------
+
+
+def _bytes(below: Below, n: int) -> bytes:
+    return bytes(below(256) for _ in range(n))
+
+
+def _number(below: Below, right: int, most: int) -> int:
+    if below(6):
+        return right & most
+    return (_NUMBERS[below(len(_NUMBERS))] + below(3) - 1) & most
+
+
+def _header(below: Below, kind: int, length: int, number: int) -> bytes:
+    return struct.pack(
+        "<BBHIQ",
+        kind if below(12) else below(8),
+        0 if below(30) else below(256),
+        0 if below(30) else below(65536),
+        _number(below, length, 2**32 - 1),
+        _number(below, number, 2**64 - 1),
+    )
+
+
+def _damaged(below: Below, data: bytes) -> bytes:
+    """The same, in most cases."""
+    if below(10) or not data:
+        return data
+    at = below(len(data))
+    return data[:at] + _bytes(below, below(3)) + data[at + below(2) :]
+
+
+def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
+    """What a version 2 client may say, or nearly."""
+    hello = Hello(client, _number(below, 0, 2**64 - 1), b"n" * 32, wire.spec_hash(SPEC.schema))
+    if below(20) == 0:
+        hello = hello._replace(spec=bytes(32))
+    stream, number = _damaged(below, hello.to_bytes()), hello.acknowledged
+    for _ in range(below(6)):
+        kind, count = below(8), 1 + below(5)
+        if kind == 0:
+            text = _bytes(below, below(20))
+            stream += _header(below, wire.Frame.BYE, len(text), number) + text
+        elif kind == 1:
+            stream += _bytes(below, below(40))
+        else:
+            stream += _header(below, wire.Frame.SAMPLES, count, number) + _damaged(below, bytes(count * SIZE))
+            number += count
+    return stream[: below(len(stream) + 1)] if below(4) == 0 else stream
+
+
+def draw_server(below: Below) -> Callable[[bytes], bytes]:
+    """What a server may say, or nearly: from the client's hello, what comes after the greeting."""
+    kind, greeting = below(4), Greeting(below(8) == 0, bytes(32))
+    ring, known, committed = bytes(16), below(2) == 1, _number(below, below(3), 2**64 - 1)
+    schema = _damaged(below, SPEC.schema)
+    texts = [_bytes(below, below(30)) for _ in range(2)]
+    headers = [_header(below, 1 + below(5), len(text), committed) for text in texts]
+
+    def answer(hello: bytes) -> bytes:
+        with contextlib.suppress(EchoShmError, struct.error):
+            said = Hello.from_bytes(hello)
+            if kind == 0:
+                accept = Accept(ring, _number(below, MOST, 2**32 - 1), known, schema, committed)
+                return _damaged(below, accept.to_bytes(None, greeting, said)) + headers[0] + texts[0]
+            if kind == 1:
+                return wire.refuse_spec(schema)
+        return headers[0] + texts[0] + headers[1] + texts[1]
+
+    start = _damaged(below, greeting.to_bytes() if below(8) else wire.greeting_1(SPEC))
+    return lambda hello: start if hello == b"" else answer(hello)
+
+
+# --- the parser -----------------------------------------------------------------
+
+
+def expected(stream: bytes) -> tuple[list[Any], bool]:
+    """What a whole stream of a client means, by WIRE.md: the events, and whether an error comes after them."""
+    if not b"ECHO".startswith(stream[:4]):
+        return [], True
+    if len(stream) < 128:
+        return [], False
+    if stream[4:8] != b"\x02\0\0\0":
+        return [], True
+    acknowledged = int.from_bytes(stream[24:32], "little")
+    if acknowledged > 2**62:
+        return [], True
+    events: list[Any] = [Hello(stream[8:24], acknowledged, stream[32:64], stream[64:96], stream[96:128])]
+    at = 128
+    while len(stream) >= at + 16:
+        kind, flags, zero, length, number = struct.unpack_from("<BBHIQ", stream, at)
+        if (
+            flags
+            or zero
+            or number > 2**62
+            or kind not in (3, 5)
+            or (length > 4096 if kind == 5 else not 1 <= length <= MOST // SIZE)
+        ):
+            return events, True
+        size = length if kind == 5 else length * SIZE
+        if len(stream) < at + 16 + size:
+            break
+        body = stream[at + 16 : at + 16 + size]
+        events.append((length, number, body) if kind == 3 else Bye(body.decode(errors="replace")))
+        at += 16 + size
+    return events, False
+
+
+def parse(stream: bytes, below: Below) -> int:
+    """Feeds a stream in pieces; asserts that what comes of it is what it means. Returns the number of events."""
+    inbound, events, failed, at = Inbound(SIZE, MOST), [], False, 0
+    try:
+        while at < len(stream):
+            space = inbound.space()
+            n = min(len(space), len(stream) - at, 1 + below(200))
+            assert n > 0
+            space[:n] = stream[at : at + n]
+            at += n
+            inbound.filled(n)
+            while (event := inbound.next_event()) is not None:
+                if isinstance(event, Hello):
+                    inbound.begin()
+                events.append((*event[:2], bytes(event.data)) if isinstance(event, Samples) else event)
+            assert len(inbound._buffer) <= wire.HEADER_BYTES + wire.MAX_TEXT
+    except wire.WireError:
+        failed = True
+    assert (events, failed) == expected(stream)
+    return len(events)
+
+
+def parse_1(stream: bytes, below: Below) -> None:
+    """The same for version 1, of which any bytes are samples."""
+    inbound, data, at = Inbound1(SIZE, MOST), b"", 0
+    while at < len(stream):
+        space = inbound.space()
+        n = min(len(space), len(stream) - at, 1 + below(30))
+        space[:n] = stream[at : at + n]
+        at += n
+        inbound.filled(n)
+        while (samples := inbound.next_event()) is not None:
+            assert samples.number * SIZE == len(data)
+            assert len(samples.data) == samples.length * SIZE
+            data += samples.data
+    assert data == stream[: len(stream) - len(stream) % SIZE]
+
+
+# --- a client, at such a server ---------------------------------------------------
+
+
+def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
+    """What a client makes of a server that says such things: whether it takes it for one."""
+    near, far = socket.socketpair()
+    options = Options("fuzzed", 1, SPEC, b"c" * 16, key, None)
+    far.sendall(said(b""))
+
+    class Near:
+        """The client's socket, whose peer answers as soon as the hello is sent, and hangs up when nothing comes."""
+
+        def sendall(self, data: bytes) -> None:
+            near.sendall(data)
+            far.sendall(said(far.recv(4096)))
+
+        def recv(self, n: int) -> bytes:
+            with contextlib.suppress(BlockingIOError):
+                return near.recv(n, socket.MSG_DONTWAIT)
+            far.shutdown(socket.SHUT_WR)
+            return near.recv(n)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(near, name)
+
+    with mock.patch.object(link, "_connect", return_value=Near()), near, far:
+        try:
+            it = Link(options, 0, None)
+        except (EchoShmError, OSError):
+            return False
+        acknowledged = 0
+        with contextlib.suppress(EchoShmError, OSError):
+            while True:
+                acknowledged = it.next_acknowledged(acknowledged)
+        assert it.max_frame >= SIZE
+    return True
+
+
+# --- a bridge, with such clients ----------------------------------------------------
+
+
+class Table:
+    """A ring and its bridge, in this process, to set clients before."""
+
+    def __init__(self) -> None:
+        self.server = Server(EXAMPLE, 1, num_buffers=4)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        segment = Segment.attach(self.server.name)
+        self.bridge = Bridge(segment, [self._listener], Settings(None, 2, 8), None)
+        self._address = self._listener.getsockname()
+        self._taken = 0
+
+    def close(self) -> None:
+        """Ends both."""
+        self.bridge.say_goodbye()
+        self.server.close()
+
+    def play(self, below: Below) -> None:
+        """Several clients say something by turns; then the bridge is as it was, and serves a good one."""
+        clients = [(self._connect(), draw_client(below, bytes([65 + below(4)]) * 16)) for _ in range(1 + below(3))]
+        ends = [0] * len(clients)
+        for _ in range(below(12)):
+            who = below(len(clients))
+            sock, stream = clients[who]
+            at, ends[who] = ends[who], ends[who] + below(150)
+            with contextlib.suppress(OSError):
+                sock.sendall(stream[at : ends[who]])
+            self._turn()
+        for sock, _ in clients:
+            if below(2):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+        while self.bridge._guests or self.bridge._clients:
+            self._turn()
+        self._good_client()
+
+    def _connect(self) -> socket.socket:
+        return socket.create_connection(self._address, timeout=20)
+
+    def _turn(self) -> None:
+        self.bridge.turn(0)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                self.server.sample(timeout=0)
+
+    def _good_client(self) -> None:
+        self._taken += 1
+        hello = Hello(struct.pack("<QQ", 1, self._taken), 0, bytes(32), wire.spec_hash(SPEC.schema))
+        said = b""
+        with self._connect() as sock:
+            sock.sendall(hello.to_bytes() + wire.samples_header(1, 0) + b"\x07\0\0\0xyz")
+            sock.setblocking(False)
+            while not said.endswith(wire.ack(1)):
+                self.bridge.turn(0.01)
+                with contextlib.suppress(BlockingIOError):
+                    said += sock.recv(4096)
+            sock.sendall(wire.bye(1))
+        batch = self.server.sample(timeout=0).batch
+        assert (batch["a"].tolist(), batch["b"].tobytes()) == ([7], b"xyz")
+        while self.bridge._guests or self.bridge._clients:
+            self._turn()
