@@ -124,13 +124,8 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
     at = 128
     while len(stream) >= at + 16:
         kind, flags, zero, length, number = struct.unpack_from("<BBHIQ", stream, at)
-        if (
-            flags
-            or zero
-            or number > 2**62
-            or kind not in (3, 5)
-            or (length > 4096 if kind == 5 else not 1 <= length <= MOST // SIZE)
-        ):
+        fits = {3: 1 <= length <= MOST // SIZE, 5: length <= 4096}.get(kind, False)
+        if flags or zero or number > 2**62 or not fits:
             return events, True
         size = length if kind == 5 else length * SIZE
         if len(stream) < at + 16 + size:

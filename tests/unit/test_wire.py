@@ -161,6 +161,7 @@ def _after_hello(data):
         (wire.ack(3), "a client sends no ACK"),
         (struct.pack("<BBHIQ", Frame.BYE, 0, 0, wire.MAX_TEXT + 1, 0), "a client sends no BYE frame of 4097 bytes"),
         (struct.pack("<BBHIQ", 99, 0, 0, 0, 0), "no frame starts with"),
+        (wire.samples_header(1, 2**62 + 1), "no sample has the number 4611686018427387905"),
         (struct.pack("<BBHIQ", Frame.SAMPLES, 1, 0, 1, 0), "no frame starts with"),
         (struct.pack("<BBHIQ", Frame.SAMPLES, 0, 1, 1, 0), "no frame starts with"),
     ],
@@ -176,6 +177,7 @@ def test_bad_frames(data, message):
     [
         (b"GET / HTTP/1.1\r\n", r"unexpected magic b'GET ', expected b'ECHO'"),
         (HELLO.to_bytes().replace(b"ECHO\x02", b"ECHO\x03", 1), "unsupported wire version 3"),
+        (HELLO._replace(acknowledged=2**63).to_bytes(), "no sample has the number 9223372036854775808"),
         (HELLO.to_bytes().replace(b"ECHO\x02\x00", b"ECHO\x02\x01", 1), "unsupported wire version 2"),
     ],
 )
