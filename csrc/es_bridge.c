@@ -175,6 +175,10 @@ static int64_t find(es_ring *r, const uint64_t *id, const char *peer)
             atomic_store_explicit(&it->wanted, 1, memory_order_relaxed);
             return ES_UNSURE;
         }
+        if (!has_id(it, id)) { /* between the look and the turn it was another's for a while, and left again */
+            atomic_store_explicit(&it->word, w, memory_order_release);
+            return ES_UNSURE;
+        }
         atomic_store_explicit(&it->wanted, 0, memory_order_relaxed);
         atomic_store_explicit(&it->known, 1, memory_order_relaxed);
         describe(it, peer);
@@ -183,24 +187,60 @@ static int64_t find(es_ring *r, const uint64_t *id, const char *peer)
     return ES_EMPTY;
 }
 
-/* Takes a free entry, or the one that was left the longest ago. */
-static int64_t take_entry(es_ring *r)
+/* Takes a free entry, or the one that was left the longest ago. was: its word before. */
+static int64_t take_entry(es_ring *r, uint64_t *was)
 {
     es_map *m = &r->map;
-    uint64_t oldest = UINT64_MAX, word = 0;
+    uint64_t oldest = UINT64_MAX;
     int64_t best = ES_EMPTY;
     for (uint32_t i = 0; i < m->num_remotes && oldest > 0; i++) {
         uint64_t w = atomic_load_explicit(&m->remotes[i].word, memory_order_acquire);
         uint64_t since = remote_state(w) == ES_REMOTE_FREE ? 0 : es_get(&m->remotes[i].since_ns);
         if ((remote_state(w) == ES_REMOTE_FREE || remote_state(w) == ES_REMOTE_AWAY) && since < oldest) {
             oldest = since;
-            word = w;
+            *was = w;
             best = i;
         }
     }
     if (best < 0)
         return ES_ENOOWNER;
-    return turn(&m->remotes[best], word, remote_word(r->me, ES_REMOTE_TAKEN)) ? best : ES_AGAIN;
+    return turn(&m->remotes[best], *was, remote_word(r->me, ES_REMOTE_TAKEN)) ? best : ES_AGAIN;
+}
+
+/* Whether another entry is this client's, or may become so: whose a TAKEN one will be is not known yet. */
+static bool may_be_elsewhere(es_map *m, int64_t mine, const uint64_t *id)
+{
+    for (uint32_t i = 0; i < m->num_remotes; i++) {
+        es_remote *it = &m->remotes[i];
+        /* SYNC remote: acquire. */
+        uint32_t state = remote_state(atomic_load_explicit(&it->word, memory_order_acquire));
+        if (i != mine && (state == ES_REMOTE_TAKEN || (state != ES_REMOTE_FREE && has_id(it, id))))
+            return true;
+    }
+    return false;
+}
+
+/* An entry, TAKEN, for a client that has none. ES_UNSURE: another bridge may be giving it one as well.
+ *
+ * Two bridges can come here for one client, for it may have lost its connection to the first, and that one has its
+ * hello still to read. Each takes an entry and then looks at all others, with a fence in between:
+ * so one of the two at least sees the other's, and steps back. What was in the entry is still there then. */
+static int64_t take_new(es_ring *r, const uint64_t *id)
+{
+    int64_t index = ES_AGAIN;
+    uint64_t was = 0;
+    for (int tries = 0; tries < ES_TRIES && index == ES_AGAIN; tries++)
+        index = take_entry(r, &was);
+    if (index == ES_AGAIN)
+        return ES_ENOOWNER;
+    if (index < 0 || id == NULL)
+        return index;
+    /* SYNC remote-new: seq_cst, with itself in another bridge. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!may_be_elsewhere(&r->map, index, id))
+        return index;
+    atomic_store_explicit(&r->map.remotes[index].word, was, memory_order_release);
+    return ES_UNSURE;
 }
 
 int64_t es_remote_open(es_ring *r, const uint8_t *id, uint64_t number, const char *peer)
@@ -212,10 +252,7 @@ int64_t es_remote_open(es_ring *r, const uint8_t *id, uint64_t number, const cha
         memcpy(key, id, sizeof key);
     int64_t index = id == NULL ? ES_EMPTY : find(r, key, peer);
     if (index == ES_EMPTY) {
-        for (int tries = 0; tries < ES_TRIES && (index == ES_EMPTY || index == ES_AGAIN); tries++)
-            index = take_entry(r);
-        if (index == ES_AGAIN)
-            return ES_ENOOWNER;
+        index = take_new(r, id == NULL ? NULL : key);
         if (index < 0)
             return index;
         es_remote *it = &r->map.remotes[index];

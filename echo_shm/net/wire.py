@@ -159,6 +159,8 @@ class Hello(NamedTuple):
         if version != 2 or flags != 0 or zero != 0:
             raise WireError(f"unsupported wire version {version}, expected 2")
         hello = cls(*fields)
+        if not any(hello.client):
+            raise WireError("a client's id may not be all zeros")
         if hello.acknowledged > MAX_NUMBER:
             raise WireError(f"no sample has the number {hello.acknowledged}")
         return hello

@@ -111,3 +111,93 @@ TEST(reaper_of_a_bridge_killed_at_any_step)
                       another_bridge_goes_on, true};
     es_step_each(&d);
 }
+
+/* --- one client, two bridges ---------------------------------------------------- */
+
+#define BOB ((const uint8_t *)"bob: sixteen b..")
+
+static int64_t first, second;
+
+static void two_bridges(void)
+{
+    scene_open(3, 4, 0);
+    CHECK_EQ(es_bridge_begin(scene.p), ES_OK);
+    CHECK_EQ(es_bridge_begin(scene.q), ES_OK);
+    first = second = ES_EMPTY;
+}
+
+static void comes_to_the_first(void)
+{
+    first = es_remote_open(scene.p, ANN, 0, "ann");
+}
+
+static void comes_to_the_second(void)
+{
+    second = es_remote_open(scene.q, ANN, 0, "ann");
+}
+
+/* Entries that are somebody's with that id. */
+static int entries_of(const uint8_t *id)
+{
+    const es_map *m = &scene.p->map;
+    int n = 0;
+    for (uint32_t i = 0; i < m->num_remotes; i++)
+        n += (m->remotes[i].word & 0xff) > ES_REMOTE_TAKEN && memcmp((const void *)m->remotes[i].id, id, 16) == 0;
+    return n;
+}
+
+static void has_one_entry_at_most(void)
+{
+    CHECK(first < 0 || second < 0);
+    CHECK(first >= 0 || first == ES_UNSURE);
+    CHECK(second >= 0 || second == ES_UNSURE);
+    CHECK_EQ(entries_of(ANN), first >= 0 || second >= 0 ? 1 : 0);
+    scene_close();
+}
+
+/* Its hello lies at one bridge still, when it has gone to the other. */
+TEST(a_client_at_two_bridges_has_one_entry)
+{
+    es_step_case c = {"two open", two_bridges, comes_to_the_first, comes_to_the_second, has_one_entry_at_most, false};
+    es_step_each(&c);
+}
+
+static void bob_was_here(void)
+{
+    two_bridges();
+    uint8_t id[16] = "others, no. ...";
+    int64_t bob = es_remote_open(scene.p, BOB, 7, "bob");
+    REQUIRE_EQ(es_remote_leave(scene.p, (uint32_t)bob, 1), ES_OK);
+    for (uint32_t i = 1; i < scene.p->map.num_remotes; i++) { /* so that bob's is the one to be used again */
+        id[15] = (uint8_t)i;
+        REQUIRE_EQ(es_remote_open(scene.q, id, 0, "other"), i);
+    }
+}
+
+static void bob_comes(void)
+{
+    first = es_remote_open(scene.p, BOB, 5, "bob");
+}
+
+static void ann_has_been(void)
+{
+    second = es_remote_open(scene.q, ANN, 99, "ann");
+    if (second >= 0)
+        REQUIRE_EQ(es_remote_leave(scene.q, (uint32_t)second, 1), ES_OK);
+}
+
+static void bob_has_his_own_count(void)
+{
+    if (first >= 0)
+        CHECK_EQ(es_remote_committed(scene.p, (uint32_t)first), es_remote_known(scene.p, (uint32_t)first) ? 7 : 5);
+    else
+        CHECK_EQ(first, ES_UNSURE);
+    scene_close();
+}
+
+/* Between the look at an entry and the taking of it, it is another client's for a while, and left as it was. */
+TEST(an_entry_that_was_anothers_meanwhile)
+{
+    es_step_case c = {"open", bob_was_here, bob_comes, ann_has_been, bob_has_his_own_count, false};
+    es_step_each(&c);
+}

@@ -163,6 +163,12 @@ static void closes_and_takes(void)
     takes_to_the_end();
 }
 
+static void closes_and_takes_late(void)
+{
+    closes();
+    takes_late_to_the_end();
+}
+
 static void asks_for_the_end(void)
 {
     es_snapshot snap;
@@ -176,12 +182,34 @@ static void mends(void)
         xp_violation("a ring that nobody scribbled on was mended");
 }
 
+static void serves(void)
+{
+    xp_serve(2, XP_NOW, XP_LEAVES_CLIENT);
+}
+
+static void serves_one_by_one_and_leaves(void)
+{
+    xp_serve(1, XP_NOW, XP_LEAVES_RING);
+}
+
+static void serves_and_waits(void)
+{
+    xp_serve(3, XP_LONG, XP_LEAVES_CLIENT);
+}
+
+static void sweeps_and_serves(void)
+{
+    xp_sweep();
+    serves();
+}
+
 /* --- settings ---------------------------------------------------------------------- */
 
 #define P 1 /* producer */
 #define L 2 /* learner */
 #define S 3 /* shares the attachment of the thread before */
 #define N 4 /* not attached yet */
+#define B 5 /* bridge */
 
 static void cast(int a, int b, int c, int d)
 {
@@ -199,6 +227,9 @@ static void cast(int a, int b, int c, int d)
             break;
         case N:
             xp_comes_later(t);
+            break;
+        case B:
+            xp_bridge(t);
             break;
         }
 }
@@ -232,6 +263,19 @@ SETTING(pll, 0, 0, 0, P, L, L, 0)
 SETTING(pplp, 0, 0, 0, P, P, L, P)
 SETTING(pplp_full, 2, 0, 0, P, P, L, P)
 SETTING(pnpl_one, 1, 0, 0, P, N, P, L)
+
+#define WITH_CLIENT(name, samples, filled, ...) \
+    static void name(void)                      \
+    {                                           \
+        cast(__VA_ARGS__);                      \
+        xp_client(samples);                     \
+        xp_fill(filled);                        \
+    }
+
+WITH_CLIENT(bbl, 3, 0, B, B, L, 0)
+WITH_CLIENT(bbl_one, 2, 1, B, B, L, 0)
+WITH_CLIENT(bbp, 2, 0, B, B, P, 0)
+WITH_CLIENT(bpl_full, 2, 2, B, P, L, 0)
 
 /* A batch that its learner overwrites as it releases it. */
 static void pll_poisoning(void)
@@ -324,5 +368,13 @@ const xp_scene xp_scenes[] = {
     {"leaving under a thread that waits", 2, 2, 0, lsp, {takes_one, leaves, sends_one},
      .together = 2, .private_words = true},
     {"a learner waits, runs come", 2, 2, 0, pll, {sends_two_at_once, takes_one, takes_one}, .mortal = 6},
+    {"a bridge dies, another gets its client", 2, 2, 0, bbl, {serves, sweeps_and_serves, looks_twice}, .mortal = 1},
+    {"two bridges die", 2, 2, 0, bbl_one, {serves, sweeps_and_serves, sweeps_and_takes}, .mortal = 7},
+    {"a client goes from bridge to bridge", 2, 2, 0, bbp, {serves, serves_one_by_one_and_leaves, sends_one},
+     .mortal = 4},
+    {"a bridge in a full ring", 2, 1, 0, bpl_full, {serves_and_waits, sweeps, takes_two}, .mortal = 1},
+    {"a close while a bridge sends", 2, 1, 0, bbl,
+     {serves_and_waits, sweeps_and_serves, closes_and_takes}, .mortal = 1},
+    {"a bridge is evicted", 2, 1, 0, bbl, {serves_and_waits, sweeps_and_serves, closes_and_takes_late}, .mortal = 1},
     {0},
 };

@@ -111,6 +111,13 @@ void xp_leave(void);
 bool xp_has_left(void);
 void xp_sweep(void);
 
+/* In setup: thread t is a bridge; there is a client, with so many samples, that comes to whichever bridge serves. */
+void xp_bridge(int t);
+void xp_client(int samples);
+/* The client comes to this bridge, and sends what the ring does not have, at most so many at once. */
+enum xp_parting { XP_LEAVES_CLIENT, XP_LEAVES_RING };
+void xp_serve(int most, uint64_t timeout_ns, enum xp_parting parting);
+
 /* The first violation of an execution is kept; the execution ends. */
 void xp_violation(const char *what);
 /* Lets others in. */

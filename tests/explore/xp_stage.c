@@ -6,6 +6,7 @@
 #include "xp_play.h"
 
 #define PRODUCERS 8
+#define REMOTES 2
 
 xp_stage xp_theatre;
 
@@ -103,7 +104,8 @@ void xp_stage_set(const xp_scene *scene)
     static const uint8_t uuid[16] = "explored-segment";
     xp_stage *s = &xp_theatre;
     es_geometry geo = {.batch_size = scene->batch_size, .num_batches = scene->num_batches, .flags = scene->flags,
-                       .reap_interval_ns = XP_REAP_INTERVAL, .max_producers = PRODUCERS, .num_leaves = 1};
+                       .reap_interval_ns = XP_REAP_INTERVAL, .max_producers = PRODUCERS, .num_leaves = 1,
+                       .max_remotes = REMOTES};
     memset(s, 0, sizeof *s);
     memset(&xp_account, 0, sizeof xp_account);
     s->size = es_segment_size(&geo, &leaf);
@@ -197,6 +199,7 @@ void xp_stage_settle(void)
     check_ring();
     for (int id = 0; id < xp_account.next; id++)
         check_sample(id);
+    xp_check_client();
 }
 
 int64_t __real_es_mend(es_ring *r);

@@ -55,7 +55,13 @@ static bool matters(const void *p)
     if (inside(p, m->owners, m->num_owners * sizeof *m->owners)) {
         uint64_t i = ((uintptr_t)p - (uintptr_t)m->owners) / sizeof *m->owners;
         const es_owner *o = &m->owners[i];
-        return explored_owner(i) && (p == (const void *)&o->state || p == (const void *)&o->pid);
+        bool journal = inside(p, &o->is_bridge, (uintptr_t)&o->samples - (uintptr_t)&o->is_bridge);
+        return explored_owner(i) && (p == (const void *)&o->state || p == (const void *)&o->pid ||
+                                     (o->is_bridge != 0 && journal));
+    }
+    if (inside(p, m->remotes, m->num_remotes * sizeof *m->remotes)) {
+        const es_remote *it = &m->remotes[((uintptr_t)p - (uintptr_t)m->remotes) / sizeof *m->remotes];
+        return !inside(p, &it->bytes, (uintptr_t)&it->known - (uintptr_t)&it->bytes);
     }
     return true;
 }
@@ -120,6 +126,9 @@ const char *xp_word_name(const void *p)
     else if (inside(p, m->owners, m->num_owners * sizeof *m->owners))
         snprintf(name, sizeof name, "owner[%u]+%u", (unsigned)((at - (uintptr_t)m->owners) / sizeof *m->owners),
                  (unsigned)((at - (uintptr_t)m->owners) % sizeof *m->owners));
+    else if (inside(p, m->remotes, m->num_remotes * sizeof *m->remotes))
+        snprintf(name, sizeof name, "remote[%u]+%u", (unsigned)((at - (uintptr_t)m->remotes) / sizeof *m->remotes),
+                 (unsigned)((at - (uintptr_t)m->remotes) % sizeof *m->remotes));
     else
         snprintf(name, sizeof name, "private %p", p);
     return name;

@@ -1,0 +1,90 @@
+/* A client on another host, and the bridges that serve it by turns: as far as the ring knows of them.
+ *
+ * The client has samples with numbers 0, 1, ...; whichever bridge it comes to is asked what the ring has and sent
+ * the rest. No number may come twice, and none that was acknowledged may be missing, whoever dies.
+ */
+#include "xp_play.h"
+
+#define ASKS 3 /* at a bridge, while another one still has the client's entry */
+
+static const uint8_t CLIENT[16] = "the only client";
+
+void xp_bridge(int t)
+{
+    xp_producer(t);
+    if (es_bridge_begin(xp_theatre.of[t]) != ES_OK)
+        xp_die("cannot be a bridge");
+}
+
+void xp_client(int samples)
+{
+    xp_account.client_first = xp_account.next;
+    xp_account.client_samples = samples;
+    for (int i = 0; i < samples; i++)
+        xp_account.sent[xp_account.next++] = XP_IN_DOUBT;
+}
+
+static int64_t come(es_ring *r)
+{
+    int64_t remote = ES_UNSURE;
+    for (int n = 0; n < ASKS && remote == ES_UNSURE; n++) {
+        remote = es_remote_open(r, CLIENT, (uint64_t)xp_account.client_told, "client");
+        if (remote == ES_UNSURE)
+            xp_sweep();
+    }
+    return remote;
+}
+
+/* What the ring has, by the bridge's account, is told to the client. */
+static int64_t acknowledge(es_ring *r, uint32_t remote)
+{
+    int64_t committed = es_remote_committed(r, remote);
+    if (committed < xp_account.client_told)
+        xp_violation("a bridge counts fewer samples than the client was told");
+    for (; xp_account.client_told < committed && xp_account.client_told < xp_account.client_samples;
+         xp_account.client_told++)
+        xp_account.sent[xp_account.client_first + xp_account.client_told] = XP_SENT;
+    return committed;
+}
+
+void xp_serve(int most, uint64_t timeout_ns, enum xp_parting parting)
+{
+    es_ring *r = xp_theatre.of[xp_me()];
+    int64_t remote = come(r);
+    if (remote < 0)
+        return;
+    if (xp_account.client_came && !es_remote_known(r, (uint32_t)remote))
+        xp_violation("a client was forgotten");
+    xp_account.client_came = true;
+    int64_t number = acknowledge(r, (uint32_t)remote), rc = 1;
+    uint64_t values[XP_IDS];
+    for (int i = 0; i < xp_account.client_samples; i++)
+        values[i] = (uint64_t)(xp_account.client_first + i);
+    while (rc > 0 && number < xp_account.client_samples) {
+        int64_t n = xp_account.client_samples - number;
+        rc = es_bridge_send(r, (uint32_t)remote, values + number, 0, (uint64_t)(n < most ? n : most), 0, timeout_ns);
+        int64_t now = acknowledge(r, (uint32_t)remote);
+        if (now != number + (rc > 0 ? rc : 0))
+            xp_violation("a bridge has sent other than it counts");
+        number = now;
+    }
+    if (parting == XP_LEAVES_CLIENT && es_remote_leave(r, (uint32_t)remote, 1) != ES_OK)
+        xp_violation("a bridge lost its client");
+    if (parting == XP_LEAVES_RING)
+        xp_leave();
+}
+
+void xp_check_client(void)
+{
+    es_remote_info info;
+    if (xp_account.client_samples == 0 || es_next_remote(xp_theatre.producer, 0, &info) < 0)
+        return;
+    if (info.state == ES_REMOTE_HERE && xp_theatre.producer->map.owners[info.bridge].state != ES_OWNER_LIVE)
+        xp_violation("nobody has taken a dead bridge's client from it");
+    for (int i = 0; i < xp_account.client_samples; i++) {
+        bool came = xp_account.num_got[xp_account.client_first + i] > 0;
+        if (came != ((uint64_t)i < info.committed))
+            xp_violation(came ? "a sample came that the client would send again"
+                              : "a sample is missing that the client would not send again");
+    }
+}
