@@ -188,13 +188,15 @@ uint64_t es_commit_run(es_ring *r, uint64_t pos, uint64_t n)
 {
     es_map *m = &r->map;
     uint64_t q = pos % m->capacity, lap = pos / m->capacity + 1, done = 0;
-    for (uint64_t i = 0; i < n; i++) {
+    for (; done < n; done++) {
         uint64_t expected = es_word(lap, r->me, ES_CLAIMED);
         /* SYNC slot-commit: release; publishes the slot's bytes to the learner's
-         * scan. A CAS and not a store: after the close a learner may have sealed it. */
-        done += atomic_compare_exchange_strong_explicit(&m->slots[q + i], &expected,
-                                                        es_word(lap, r->me, ES_COMMITTED), memory_order_release,
-                                                        memory_order_relaxed);
+         * scan. A CAS and not a store: after the close a learner may have sealed it.
+         * Then the rest is left for it to seal: what was sent of a run is its beginning. */
+        if (!atomic_compare_exchange_strong_explicit(&m->slots[q + done], &expected,
+                                                     es_word(lap, r->me, ES_COMMITTED), memory_order_release,
+                                                     memory_order_relaxed))
+            break;
     }
     es_add(&m->owners[r->me].samples, done);
     es_batch *b = &m->batches[q / m->batch_size];

@@ -235,8 +235,8 @@ TEST(two_learners_with_leases_both_see_the_end)
     fix_free(f);
 }
 
-/* What a run committed before part of it was evicted is counted as sent: it will be delivered. */
-TEST(partial_eviction_commits_the_rest)
+/* What a run committed before part of it was evicted is counted as sent, and delivered; what is behind is not. */
+TEST(partial_eviction_ends_a_run)
 {
     es_fix *f = fix_new(3, 1, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
@@ -247,8 +247,11 @@ TEST(partial_eviction_commits_the_rest)
     es_close_stream(l);
     fix_slot(l, 1, 1, 0, ES_SEALED);
     CHECK_EQ(es_commit(p, pos, 3), ES_EEVICTED);
-    CHECK_EQ(l->map.owners[p->me].samples, 2);
-    CHECK_EQ(fix_take_short(l, 0, ids), 2);
-    CHECK_EQ(ids[0] + 10 * ids[1], 20);
+    CHECK_EQ(l->map.owners[p->me].samples, 1);
+    CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
+    l->map.hdr->closed_ns -= UINT64_C(1000000000);
+    CHECK_EQ(fix_take_short(l, 0, ids), 1);
+    CHECK_EQ(ids[0], 0);
+    CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
     fix_free(f);
 }

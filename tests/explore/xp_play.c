@@ -63,10 +63,8 @@ int64_t xp_send_many(int n, uint64_t timeout_ns)
     int64_t rc = ES_TIMEOUT;
     for (int s = slices(timeout_ns); s > 0 && rc == ES_TIMEOUT; s--)
         rc = es_send_many(as_producer(), (void *[]){values}, 0, (uint64_t)n, slice(timeout_ns));
-    /* Once the ring is closed any samples of a run may have been evicted; rc says how many were not. */
-    bool closed = as_producer()->map.hdr->closed != 0;
     for (int i = 0; i < n; i++)
-        xp_account.sent[first + i] = rc > 0 && rc < n && closed ? XP_IN_DOUBT : i < rc ? XP_SENT : XP_NOT_SENT;
+        xp_account.sent[first + i] = i < rc ? XP_SENT : XP_NOT_SENT;
     return rc;
 }
 

@@ -225,10 +225,11 @@ commit: /* es_commit_run() */
 #endif
             S[pos % C + i] = MINE(COMMITTED);
             committed = committed | SAMPLE(data[pos % C + i]);
-            holder[pos % C + i] = 0; sent++
-        :: else -> holder[pos % C + i] = 0; sent++ /* evicted */
+            holder[pos % C + i] = 0; sent++;
+            i++
+        :: else -> /* evicted: the rest is left to be */
+            do :: i < n -> holder[pos % C + i] = 0; sent++; i++ :: else -> break od
         fi;
-        i++;
         if :: i < n -> goto commit :: else -> i = 0 fi
     END;
     STEP /* fetch_add of the count */
