@@ -108,6 +108,7 @@ void es_settle_bridge(es_map *m, uint32_t index)
         if (remote_bridge(w) != index || (remote_state(w) != ES_REMOTE_HERE && remote_state(w) != ES_REMOTE_TAKEN))
             continue;
         uint32_t to = remote_state(w) == ES_REMOTE_HERE ? ES_REMOTE_AWAY : ES_REMOTE_FREE;
+        atomic_store_explicit(&m->remotes[i].since_ns, es_now_ns(), memory_order_relaxed); /* gone from now on */
         atomic_compare_exchange_strong_explicit(&m->remotes[i].word, &w, remote_word(0, to), memory_order_acq_rel,
                                                 memory_order_relaxed);
     }

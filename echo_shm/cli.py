@@ -214,7 +214,7 @@ def _bridge(options: argparse.Namespace) -> int:
     key = None
     try:
         if options.authkey_file is not None:
-            key = Path(options.authkey_file).read_bytes().strip()
+            key = Path(options.authkey_file).read_bytes()
         transport = TcpTransport(
             options.port,
             host=options.host,
@@ -226,10 +226,13 @@ def _bridge(options: argparse.Namespace) -> int:
         )
     except (OSError, ValueError) as error:
         return _fail(2, error)
-    found = segment.Segment.attach(options.name, read_only=True)
+    try:
+        found = segment.Segment.attach(options.name, read_only=True)
+    except ValueError as error:  # no segment can be called so
+        return _fail(2, error)
     try:
         transport.start(Handle(found.name, found.uuid, found.spec.treespec))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return _fail(1, error)
     print(f"{found.name}: listening on {options.host} port {transport.port}", flush=True)
     try:

@@ -138,6 +138,7 @@ class Server:
     def _join(self, segment: Segment, transports: Sequence[Any], writable: bool) -> None:
         self._segment = segment
         self._transports = transports
+        self._started = contextlib.ExitStack()  # shuts down the transports that were started
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER)
         self._ring = self._attachment.ring
         self._attachment.sweep()
@@ -286,7 +287,7 @@ class Server:
             for transport in self._transports:
                 transport.start(self.handle)
                 undo.callback(transport.shutdown)
-            undo.pop_all()
+            self._started.push(undo.pop_all())
 
     def reset_histograms(self) -> None:
         """Empties the histograms of later :class:`SampleInfo` snapshots. Counters and gauges stay."""
@@ -310,8 +311,7 @@ class Server:
             ending.callback(self._taker.release_current)  # nothing is written to a closed ring: what it holds stays
             ending.callback(self._end)
             if self._end.alive:
-                for transport in self._transports:
-                    ending.callback(transport.shutdown)
+                ending.callback(self._started.close)
 
     def __repr__(self) -> str:
         state = "open" if self._attachment.attached and not self._attachment.ring_closed() else "closed"

@@ -31,7 +31,7 @@ def die_with(parent: int) -> None:
 
 
 def serve(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | None = None) -> None:
-    """Serves until the other end of ``control`` is closed, or the ring is; writes to ``ready`` when it can."""
+    """Serves until ``control`` has something to read, or its end, or the ring is closed; tells ``ready`` when it can."""
     die_with(told["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, who then closes us
     descriptors, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -42,7 +42,6 @@ def serve(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | 
     key = None if told["authkey"] is None else bytes.fromhex(told["authkey"])
     listeners = [socket.socket(fileno=fd) for fd in told["listeners"]]
     bridge = Bridge(segment, listeners, Settings(key, told["wire_version"], told["max_connections"]), tls)
-    signal.signal(signal.SIGTERM, lambda *_: bridge.stop())
     bridge.watch(control)
     os.write(ready, b"ready\n")
     os.close(ready)

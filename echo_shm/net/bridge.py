@@ -5,13 +5,15 @@ its bytes are here, so a client that stalls, in the middle of a frame or anywher
 When the ring is full the bridge stops reading from those who send, and TCP tells them.
 
 Connections are guests until they are accepted, and again when they are only told why they must go.
-Guests have no memory but a few hundred bytes, and are few: when more come, the first must go.
+Guests have no memory but a few hundred bytes, and are few: when more come, any one of them must go,
+so that who floods a bridge with connections cannot keep others from being heard.
 Clients have an entry in the ring's table of remotes, and room for one frame.
 """
 
 import logging
-import resource
+import random
 import secrets
+import select
 import selectors
 import socket
 import ssl
@@ -22,9 +24,10 @@ from echo_shm._core import lib
 from echo_shm.errors import WireError
 from echo_shm.net import wire
 from echo_shm.net.connection import Connection
+from echo_shm.net.door import Door, is_crowded
 from echo_shm.net.inbound import Bye, Inbound, Inbound1, Samples
 from echo_shm.net.intake import Intake
-from echo_shm.net.link import keep_alive
+from echo_shm.net.link import BEAT, give_up_on_silence, keep_alive
 from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
 from echo_shm.segment import Segment
 
@@ -35,17 +38,15 @@ FRAME = 1 << 20
 #: A connection that has not said hello by then is ended (seconds).
 _HELLO_TIME = 10.0
 #: Guests at a time. A client is one for two round trips.
-_MOST_GUESTS = 128
-#: Descriptors that stay free for other things than connections.
-_SPARE_DESCRIPTORS = 16
+_MOST_GUESTS = 512
 #: How long a connection is told why it must go (seconds).
 _LEAVE_TIME = 0.5
 #: How long the loop waits when there is nothing to do (seconds).
 _TURN_TIME = 0.1
 #: Between looks at connections that nothing comes from (seconds).
 _LOOK_EVERY = 0.25
-#: Times that one connection is read from before the next one's turn.
-_READS = 8
+#: Times that one connection is read from, and messages that are taken from it, before the next one's turn.
+_READS, _MESSAGES = 8, 32
 #: A connection whose answers (acknowledgements) lie unread beyond this is ended (bytes).
 _MOST_OUT = 1 << 16
 #: Lines of complaints between two looks; of the others only their number is told.
@@ -58,6 +59,9 @@ class Settings(NamedTuple):
     authkey: bytes | None
     wire_version: int
     max_connections: int
+
+    def __repr__(self) -> str:
+        return "Settings"  # without the key
 
 
 class Bridge:
@@ -79,39 +83,36 @@ class Bridge:
         self._max_frame = wire.frame_limit(self._spec.sample_bytes, FRAME)
         self._intake = Intake(segment)
         self._selector = selectors.DefaultSelector()
-        self._listeners = listeners
+        self._door = Door(listeners, self._selector)
         self._guests: dict[Connection, None] = {}  # the first first
         self._clients: set[Connection] = set()
+        self._more: set[Connection] = set()  # of which more is here than was their turn
         self._stopping = False
-        self._last_look = time.monotonic()
+        self._last_look = self._last_beat = time.monotonic()
         self._complaints = 0  # since the last look
-        self._deaf = True  # not accepting
-        self._listen()
-
-    def stop(self) -> None:
-        """Ends :meth:`run`; from a signal handler or another thread."""
-        self._stopping = True
 
     def watch(self, fd: int) -> None:
-        """Stops when that descriptor becomes readable: its other end was closed."""
+        """Stops when that descriptor becomes readable."""
         self._selector.register(fd, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Serves until :meth:`stop`, or until the ring is closed; then tells every client."""
-        try:
-            while not self._stopping and not self._intake.closed:
-                self.turn(_TURN_TIME)
-        finally:
-            self.say_goodbye()
+        """Serves until :meth:`stop`, or until the ring is closed; then tells every client.
+
+        An exception tells nobody: clients then come again, to the bridge that is started in this one's place.
+        """
+        while not self._stopping and not self._intake.closed:
+            self.turn(_TURN_TIME)
+        self.say_goodbye()
 
     def turn(self, wait: float) -> None:
         """Serves whoever is ready, once; waits at most so many seconds for somebody."""
-        unread = self._unread()
+        unread, self._more = [*self._unread(), *self._more], set()
         for key, _ in self._selector.select(0 if self._intake.has_pending or unread else wait):
             if isinstance(key.data, Connection):
                 self._serve(key.data)
-            elif key.fileobj in self._listeners:
-                self._accept(key.fileobj)
+            elif key.fileobj in self._door:
+                for sock, peer in self._door.accept(key.fileobj):  # type: ignore[arg-type]
+                    self._accept(sock, peer)
             else:
                 self._stopping = True
         for connection in unread:
@@ -128,47 +129,24 @@ class Bridge:
 
     # -- who comes
 
-    def _listen(self) -> None:
-        for listener in self._listeners:
-            listener.setblocking(False)
-            self._selector.register(listener, selectors.EVENT_READ)
-        self._deaf = False
-
-    def _stop_listening(self) -> None:
-        if not self._deaf:
-            for listener in self._listeners:
-                self._selector.unregister(listener)
-        self._deaf = True
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(64):
-            if self._deaf:
-                return
-            try:
-                sock, address = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                _log.warning("cannot accept connections for now: %s", error)  # out of descriptors, say
-                self._stop_listening()
-                return
-            peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
-            try:
-                self._begin(sock, peer)
-            except OSError as error:  # gone already
-                _log.debug("%s: %s", peer, error)
-                sock.close()
+    def _accept(self, sock: socket.socket, peer: str) -> None:
+        try:
+            self._begin(sock, peer)
+        except OSError as error:  # gone already
+            _log.debug("%s: %s", peer, error)
+            sock.close()
 
     def _begin(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)
+        give_up_on_silence(sock)
         if self._tls is not None:
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        crowded = sock.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS
+        crowded = is_crowded(sock)
         if self._guests and (crowded or len(self._guests) >= _MOST_GUESTS):
-            first = next(iter(self._guests))
-            self._end(first, "" if first.leaving else "no hello yet, and others wait")
+            unlucky = random.choice(list(self._guests))
+            self._end(unlucky, "" if unlucky.leaving else "no hello yet, and others wait")
         elif crowded:
             self._complain(peer, "refused: no descriptors are left; raise the limit (ulimit -n)")
             sock.close()
@@ -187,8 +165,11 @@ class Bridge:
 
     def _admit_1(self, connection: Connection) -> None:
         """A version 1 client says nothing first."""
+        assert isinstance(connection.inbound, Inbound1)
         if self._enter(connection, b"", 0) < 0:
             self._end(connection, f"refused: {self._full()}")
+            return
+        connection.inbound.begin()
 
     def _admit(self, connection: Connection, hello: Hello) -> None:
         key, greeting = self._settings.authkey, connection.greeting
@@ -218,12 +199,15 @@ class Bridge:
         return f"too many clients: {self._intake.connected()} are connected"
 
     def _enter(self, connection: Connection, client: bytes, number: int) -> int:
-        """Makes a client of a guest, unless what it returns is negative. Who was one before has its place."""
+        """Makes a client of a guest, unless what it returns is negative."""
         index = self._intake.enter(connection, client, number)
+        if index == lib.ES_UNSURE:  # it may be a dead bridge that has the entry
+            self._intake.sweep()
+            index = self._intake.enter(connection, client, number)
         if index < 0:
             return index
-        if self._intake.connected() > self._settings.max_connections and not self._intake.is_known(connection):
-            self._intake.leave(connection, keep=False)
+        if self._intake.connected() > self._settings.max_connections:
+            self._intake.leave(connection, keep=self._intake.is_known(connection))
             return int(lib.ES_ENOOWNER)
         connection.deadline = None
         self._guests.pop(connection)
@@ -313,52 +297,71 @@ class Bridge:
     def _converse(self, connection: Connection) -> None:
         if connection.version == 1 and connection in self._guests:
             self._admit_1(connection)
-        self._take(connection)  # what came behind samples that had to wait
-        for _ in range(_READS):
-            if not self._is_here(connection) or connection.waiting is not None:
-                break
+        reads, ended = 0, False
+        while self._take(connection) and reads < _READS:  # at first what came behind samples that had to wait
             n = connection.receive()
             if n is None:
                 break
             if n == 0:
-                self._end(connection, "gone in the middle of a frame" if connection.inbound.in_the_middle else "")
+                ended = True
                 break
+            reads += 1
             self._intake.count_bytes(connection, n)
-            self._take(connection)
         if self._is_here(connection):
             self._intake.acknowledge(connection)
             connection.send()
+        if ended:
+            self._end(connection, "gone in the middle of a frame" if connection.inbound.in_the_middle else "")
 
-    def _take(self, connection: Connection) -> None:
-        """Takes every event that is complete, or until samples have to wait."""
-        while self._is_here(connection) and connection.waiting is None and not connection.leaving:
+    def _take(self, connection: Connection) -> bool:
+        """Takes what is complete, as far as it is this connection's turn; whether more may be read."""
+        for _ in range(_MESSAGES):
+            if not self._is_here(connection) or connection.waiting is not None:
+                return False
+            if connection.leaving:
+                return True
             event = connection.inbound.next_event()
             if event is None:
-                return
+                return True
             if isinstance(event, Samples):
                 self._intake.take(connection, event)
             elif isinstance(event, Hello):
                 self._admit(connection, event)
             elif isinstance(event, Bye):
                 self._end(connection, keep=False)  # it will not come again
+        self._more.add(connection)
+        return False
 
     # -- the clock, and the end
 
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
-        self._intake.sweep(now)
+        self._intake.sweep_now_and_then(now)
         if now - self._last_look < _LOOK_EVERY:
             return
         self._last_look = now
-        if self._deaf:
-            self._listen()
+        self._door.open()
         if self._complaints > _MOST_LINES:
             _log.warning("%d more connections were refused or ended", self._complaints - _MOST_LINES)
         self._complaints = 0
         self._end_the_late(now)
-        for client in list(self._clients):
-            if self._intake.is_wanted(client):
-                self._end(client)
+        for client in [one for one in self._clients if self._intake.is_wanted(one)]:
+            self._end(client)
+        self._end_the_lost()
+        if now - self._last_beat >= BEAT:
+            self._last_beat = now
+            for client in [one for one in self._clients if one.version == 2]:
+                client.out += wire.ack(client.acknowledged)
+                self._watch(client)
+
+    def _end_the_lost(self) -> None:
+        """Ends connections that were reset while samples of theirs waited: the selector does not look at them."""
+        unwatched = {one.sock.fileno(): one for one in self._clients if one.mask == 0 and one.version == 2}
+        poll = select.poll()
+        for descriptor in unwatched:
+            poll.register(descriptor, 0)
+        for descriptor, _ in poll.poll(0):
+            self._end(unwatched[descriptor])
 
     def _end_the_late(self, now: float) -> None:
         for guest in list(self._guests):
@@ -367,9 +370,7 @@ class Bridge:
 
     def say_goodbye(self) -> None:
         """Tells every client that the server was closed, and leaves the ring."""
-        self._stop_listening()
-        for listener in self._listeners:
-            listener.close()
+        self._door.close()
         for guest in list(self._guests):
             if not guest.leaving:
                 self._end(guest)

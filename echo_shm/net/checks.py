@@ -16,7 +16,7 @@ def integer(label: str, value: Any, least: int, most: int) -> int:
         ValueError: It is anything else.
 
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= int(value) <= most:
         raise ValueError(f"{label}={value!r}: use an integer from {least} to {most}")
     return int(value)
 

@@ -1,22 +1,28 @@
 """Producers on other hosts: :class:`TcpClient`, and :func:`connect` for either kind."""
 
+import math
+import multiprocessing
 import secrets
 import ssl
 import threading
 import urllib.parse
 import weakref
 from collections.abc import Callable
+from multiprocessing.util import Finalize
 from types import TracebackType
 from typing import Any, NoReturn
 
 from echo_shm.client import SampleWriter, ShmClient
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
+from echo_shm.net import checks
 from echo_shm.net.link import Options
 from echo_shm.net.pump import Pump
 from echo_shm.spec import Spec
 
 #: How long a client tries to reach its server again, unless told (seconds).
 _GRACE = 30.0
+#: Most of ``max_inflight_msgs``.
+_MOST_INFLIGHT = 1 << 20
 
 
 class TcpClient:
@@ -58,18 +64,28 @@ class TcpClient:
         reconnect: bool | float = True,
         timeout: float | None = None,
     ) -> None:
-        if max_inflight_msgs < 1:
-            raise ValueError(f"max_inflight_msgs={max_inflight_msgs!r}: use at least 1")
-        spec = Spec.from_example(data_sample)
-        options = Options(host, int(port), spec, secrets.token_bytes(16), authkey, tls)
-        grace = _GRACE if reconnect is True else float(reconnect)
-        self._timeout = timeout
-        self._pump = Pump(options, max_inflight_msgs, grace, timeout)
+        most = checks.integer("max_inflight_msgs", max_inflight_msgs, 1, _MOST_INFLIGHT)
+        options = Options(
+            checks.host(host),
+            checks.integer("port", port, 1, 65535),
+            Spec.from_example(data_sample),
+            secrets.token_bytes(16),
+            checks.key(authkey),
+            checks.context(tls, server_side=False),
+        )
+        grace = {True: _GRACE, False: 0.0}.get(reconnect) if isinstance(reconnect, bool) else None
+        grace = checks.seconds("reconnect", reconnect) if grace is None else grace
+        self._timeout = None if timeout is None else checks.seconds("timeout", timeout)
+        self._timeout = None if self._timeout == math.inf else self._timeout
+        self._pump = Pump(options, most, grace, self._timeout)
         self._writer = SampleWriter(self._pump.producer, None)
         self._send_now = self._writer._send_at_once
         self._peer = options.peer
         # Closes at the interpreter's exit, too: what was sent shall arrive.
-        self._end = weakref.finalize(self, self._pump.close, timeout)
+        self._end = weakref.finalize(self, self._pump.close_unattended, self._timeout)
+        self._exit: Finalize | None = None
+        if multiprocessing.parent_process() is not None:  # such a process leaves without the interpreter's own exit
+            self._exit = Finalize(None, self._end, exitpriority=0)
 
     def send(self, data: Any) -> None:
         """Sends one sample; returns when it is copied.
@@ -119,11 +135,19 @@ class TcpClient:
     def close(self) -> None:
         """Delivers what was sent, then disconnects. Idempotent.
 
+        Waits as :meth:`wait` does: ``timeout`` seconds, or for as long as the server is there. Ctrl-C meanwhile
+        gives up what was not delivered.
+
         Raises:
             ConnectionClosedError: Something could not be delivered; says how many samples.
 
         """
-        self._end()
+        try:
+            self._pump.close(self._timeout)
+        finally:
+            self._end.detach()
+            if self._exit is not None:
+                self._exit.cancel()
 
     @property
     def _in_flight_count(self) -> int:

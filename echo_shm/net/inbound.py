@@ -35,7 +35,7 @@ class _Buffer:
         self._start = self._end = 0
 
     def space(self) -> memoryview:
-        """Where the next bytes go; never empty once everything complete was taken."""
+        """Where the next bytes go; never empty once it was begun and everything complete was taken."""
         if self._start:
             rest = self._end - self._start
             self._buffer[:rest] = self._buffer[self._start : self._end]
@@ -101,7 +101,7 @@ class Inbound(_Buffer):
         body = self._take(wire.HEADER_BYTES + size)[wire.HEADER_BYTES :]
         if header.kind is Frame.SAMPLES:
             return Samples(header.length, header.number, body)
-        return Bye(bytes(body).decode(errors="replace"))
+        return Bye(wire.text_of(bytes(body)))
 
     def _hello(self) -> Hello | None:
         magic = bytes(self._look(min(self._here(), len(wire.MAGIC))))
@@ -126,9 +126,13 @@ class Inbound1(_Buffer):
     """The same for version 1: nothing but samples, one after the other."""
 
     def __init__(self, sample_bytes: int, max_frame: int) -> None:
-        super().__init__(max(max_frame, sample_bytes))
-        self._sample_bytes = sample_bytes
+        super().__init__(0)
+        self._sample_bytes, self._max_frame = sample_bytes, max_frame
         self._number = 0
+
+    def begin(self) -> None:
+        """The client was admitted: there is room for a frame."""
+        super().__init__(max(self._max_frame, self._sample_bytes))
 
     def next_event(self) -> Samples | None:
         """Every sample that is complete."""

@@ -17,6 +17,9 @@ from echo_shm.segment import Segment
 #: How long a bridge may wait in the ring for space, with sockets waiting meanwhile (nanoseconds).
 _SPACE_NS = 2_000_000
 
+#: Between two sweeps that clients bring about (seconds).
+_LEAST_SWEEP = 0.05
+
 
 class Intake:
     """Puts clients' samples into a ring, and answers for what is in it.
@@ -170,10 +173,16 @@ class Intake:
 
     # -- as any producer
 
-    def sweep(self, now: float) -> None:
+    def sweep_now_and_then(self, now: float) -> None:
         """Cleans up after the dead, once a reap interval."""
         if now - self._last_sweep >= self._sweep_every:
             self._last_sweep = now
+            self._attachment.sweep()
+
+    def sweep(self) -> None:
+        """Cleans up after the dead, unless that was done just now."""
+        if time.monotonic() - self._last_sweep >= min(_LEAST_SWEEP, self._sweep_every):
+            self._last_sweep = time.monotonic()
             self._attachment.sweep()
 
     def detach(self) -> None:

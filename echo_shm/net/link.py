@@ -2,6 +2,7 @@
 
 import contextlib
 import secrets
+import select
 import socket
 import ssl
 import time
@@ -18,6 +19,9 @@ from echo_shm.spec import Spec
 #: Most buffers in one sendmsg (POSIX asks for 16 at least, Linux has 1024).
 _MOST_BUFFERS = 512
 
+#: A version 2 server repeats its acknowledgement at least every BEAT seconds; nothing for so long: it is gone.
+BEAT, SILENCE = 5.0, 60.0
+
 #: Bytes of samples in a frame to a version 1 server, which has no frames.
 _FRAME_1 = 1 << 18
 
@@ -32,10 +36,17 @@ class Options(NamedTuple):
     authkey: bytes | None
     tls: ssl.SSLContext | None
 
+    def __repr__(self) -> str:
+        return f"Options for {self.peer}"  # without the key
+
     @property
     def peer(self) -> str:
         """For messages."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class BusyError(ConnectionClosedError):
+    """Somebody else at the server may still have this client: it should come again shortly."""
 
 
 class Link:
@@ -66,7 +77,7 @@ class Link:
         except BaseException:
             self.close()
             raise
-        self._acks = b""
+        self._inbox = b""
         self._farewell: str | None = None
 
     def _read(self, n: int) -> bytes:
@@ -105,7 +116,7 @@ class Link:
         if key is not None:
             hello = hello.signed(key, greeting)
         self._sock.sendall(hello.to_bytes())
-        header = wire.read_server_header(self._read(wire.HEADER_BYTES))
+        header = wire.read_server_header(self._read(wire.HEADER_BYTES), options.spec.schema)
         body = self._read(header.length)
         if header.kind is Frame.REFUSE:
             raise self._refusal(header.number, body)
@@ -122,7 +133,9 @@ class Link:
     def _refusal(self, code: int, body: bytes) -> Exception:
         if code == Refusal.SPEC:
             return self._mismatch(body)
-        text = f"{self._options.peer} refused the connection: {body[: wire.MAX_TEXT].decode(errors='replace')}"
+        text = f"{self._options.peer} refused the connection: {wire.text_of(body)}"
+        if code == Refusal.BUSY:
+            return BusyError(text)
         if code in (Refusal.KEY, Refusal.PROTOCOL):
             return WireError(text)
         return ConnectionClosedError(text)
@@ -131,9 +144,9 @@ class Link:
         try:
             self._options.spec.check_same(Spec.from_schema(schema, "its answer"), self._options.peer)
         except SpecMismatchError as error:
-            return SpecMismatchError(f"Server spec mismatch: {error}")
+            return SpecMismatchError(f"Server spec mismatch: {wire.text_of(str(error).encode())}")
         except SegmentError as error:
-            return WireError(f"{self._options.peer}: {error}")
+            return WireError(f"{self._options.peer}: {wire.text_of(str(error).encode())}")
         return WireError(f"{self._options.peer} refused samples that are its own")
 
     # -- after the handshake
@@ -173,36 +186,43 @@ class Link:
         """
         if self._farewell is not None:
             raise ConnectionClosedError(f"{self._options.peer} has closed: {self._farewell}")
-        chunk = self._sock.recv(4096)
+        chunk = self._receive()
         if not chunk:
             if self.version == 1:
                 raise ConnectionClosedError(f"{self._options.peer} closed the connection")
             raise ConnectionResetError(f"{self._options.peer} closed the connection")
         if self.version == 1:
             return acknowledged + chunk.count(wire.ACK_1)
-        self._acks += chunk
-        while len(self._acks) >= wire.HEADER_BYTES:
-            header = wire.read_server_header(self._acks[: wire.HEADER_BYTES])
-            if header.kind is Frame.ACK:
-                acknowledged = header.number
-                self._acks = self._acks[wire.HEADER_BYTES :]
-            elif header.kind is Frame.BYE:
-                text = (self._acks[wire.HEADER_BYTES :] + self._rest(header.length)).decode(errors="replace")
-                self._farewell = text
+        self._inbox += chunk
+        while len(self._inbox) >= wire.HEADER_BYTES:
+            header = wire.read_server_header(self._inbox[: wire.HEADER_BYTES])
+            end = wire.HEADER_BYTES + header.length
+            if len(self._inbox) < end:
+                break
+            if header.kind is Frame.BYE:
+                self._farewell = wire.text_of(self._inbox[wire.HEADER_BYTES : end])
                 return header.number
-            else:
+            if header.kind is not Frame.ACK:
                 raise WireError(f"{self._options.peer} sent {header.kind.name} after the handshake")
+            acknowledged = header.number
+            self._inbox = self._inbox[end:]
         return acknowledged
 
-    def _rest(self, count: int) -> bytes:
-        with contextlib.suppress(OSError, ConnectionClosedError):
-            return self._read(count - (len(self._acks) - wire.HEADER_BYTES))
-        return b""
+    def _receive(self) -> bytes:
+        """What is here; waits for it, but not for ever: a version 2 server says something every few seconds."""
+        pending = self._sock.pending() if isinstance(self._sock, ssl.SSLSocket) else 0
+        if self.version == 2 and not pending:
+            waiting = select.poll()
+            waiting.register(self._sock, select.POLLIN)
+            if not waiting.poll(SILENCE * 1000):
+                raise TimeoutError(f"nothing came from {self._options.peer} for {SILENCE} s")
+        return self._sock.recv(4096)
 
     def shut(self) -> None:
         """Makes every call of other threads end; the descriptor stays until :meth:`close`."""
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+            # Not SSLSocket's own, which would have later bytes go out as they are.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Closes the descriptor. Only when no other thread uses it."""
@@ -226,9 +246,22 @@ def _connect(options: Options, timeout: float | None) -> socket.socket:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Has the kernel notice a peer that is gone without a word: within about a minute, where it can be said."""
+    """Has the kernel notice a peer that is gone without a word while nothing is on its way: within about a minute."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 60000)):
-        if hasattr(socket, name):
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
+        _set(sock, name, value)
+
+
+def give_up_on_silence(sock: socket.socket) -> None:
+    """The same while something is on its way.
+
+    Not for who sends samples: on Linux the time counts while a peer that is alive has no room for them.
+    """
+    _set(sock, "TCP_USER_TIMEOUT", 60_000)
+
+
+def _set(sock: socket.socket, name: str, value: int) -> None:
+    """Sets an option of TCP, on systems that have it."""
+    if hasattr(socket, name):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

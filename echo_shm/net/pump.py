@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,8 @@ from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
 from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, SpecMismatchError, WireError
 from echo_shm.net import wire
-from echo_shm.net.link import Link, Options
+from echo_shm.net.link import BusyError, Link, Options
+from echo_shm.net.patience import Patience
 from echo_shm.segment import Geometry, Segment
 
 _log = logging.getLogger("echo_shm")
@@ -32,10 +34,17 @@ _MOST_SAMPLES = 4096
 _MOST_FRAMES = 8
 #: How long a sample waits for others to share its frame (nanoseconds).
 _GATHER_NS = 1_000_000
-#: Between tries to reach the server again (seconds).
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
-#: How long close() waits for acknowledgements, without ``timeout`` (seconds).
-_CLOSE_WAIT = 10.0
+#: A connection that lived longer, with nothing to deliver, was of use (seconds).
+_SHORT_LIFE = 1.0
+#: Longest that one try may take (seconds).
+_LONGEST_TRY = 5.0
+#: How long a client that is new is told to come again before that is an error (seconds).
+_BUSY_TIME, _BUSY_PAUSE = 10.0, 0.02
+#: How long close() waits for its thread, once everything is delivered or given up (seconds).
+_END_TIME = 10.0
+
+#: ``thread`` is set in a pump's own threads.
+_own = threading.local()
 
 
 class _Full(NamedTuple):
@@ -50,15 +59,15 @@ class Pump:
     """From a client's own ring to its server's, with two threads.
 
     A sample's number is its position in the ring. The sender alone connects and takes from the ring; the reader alone
-    reads. ``acknowledged`` and ``_full`` change under ``_news``.
+    reads. What both change, ``acknowledged``, ``_full`` and the link and its state, changes under ``_news``.
     """
 
     def __init__(self, options: Options, most_unacknowledged: int, grace: float, timeout: float | None) -> None:
         self._options = options
-        self._grace = grace
+        self._patience = Patience(grace)
         self.acknowledged = 0  # the number of the first sample that the server may not have
         self._next = 0  # the number of the first sample that was not sent, on this link
-        self._link = Link(options, 0, timeout)
+        self._link = self._first_link(timeout)
         self._size = self._frame_samples(self._link.max_frame)  # of a batch
         self._most = self._size * min(most_unacknowledged, _MOST_FRAMES)
         if self._link.version == 1:  # an acknowledgement a sample
@@ -83,15 +92,36 @@ class Pump:
         self.wake = threading.Event()
         self.sleeping = False
         self._flushing = 0
-        self._stop = False
-        self.over = threading.Event()
-        self._error: Exception | None = None
+        self._closing = threading.Lock()
+        self._closed = False  # close() has done what it can
+        self._stop = False  # nothing more is sent
+        self.over = threading.Event()  # and every send() has come to an end
+        self._error: Exception | None = None  # why, unless by close()
         self._lost: BaseException | None = None  # why the link is of no use any more
+        self._reading: Link | None = None
+        self._since = (0, time.monotonic())  # acknowledged, and the time, when the link was made
         self._generation = lib.es_fork_generation()
-        self._last_sent = 0
-        self._reader = self._start_reader()
-        self._sender = threading.Thread(target=self._run, name="echo_shm sender", daemon=True)
-        self._sender.start()
+        self._reader = self._start(self._read, "reader")
+        self._sender = self._start(self._run, "sender")
+
+    def _first_link(self, timeout: float | None) -> Link:
+        end = time.monotonic() + _BUSY_TIME
+        while True:
+            try:
+                return Link(self._options, 0, timeout)
+            except BusyError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(_BUSY_PAUSE)
+
+    def _start(self, work: Callable[[], None], name: str) -> threading.Thread:
+        def run() -> None:
+            _own.thread = True
+            work()
+
+        thread = threading.Thread(target=run, name=f"echo_shm {name}", daemon=True)
+        thread.start()
+        return thread
 
     def _frame_samples(self, max_frame: int) -> int:
         size = self._options.spec.sample_bytes
@@ -99,20 +129,18 @@ class Pump:
 
     def sent(self) -> int:
         """The number of the sample that send() puts into the ring next."""
-        if not self.over.is_set():
-            snap = ffi.new("es_snapshot *")
-            lib.es_observe(self._ring, snap)
-            self._last_sent = int(snap.samples_inserted)
-        return self._last_sent
+        snap = ffi.new("es_snapshot *")
+        lib.es_observe(self._ring, snap)
+        return int(snap.samples_inserted)
 
     # -- for the client's threads
 
     def raise_if_over(self) -> None:
         """Raises what ended the connection for good, if something did."""
-        if self.over.is_set() or (self._stop and self.over.wait(_CLOSE_WAIT)):
-            if self._error is None:
-                raise ConnectionClosedError(f"TcpClient for {self._options.peer} is closed")
+        if self._error is not None:
             raise ConnectionClosedError(f"TcpClient for {self._options.peer}: {self._error}") from self._error
+        if self._stop or not self.producer.attached:
+            raise ConnectionClosedError(f"TcpClient for {self._options.peer} is closed")
 
     def flush(self, timeout: float | None) -> None:
         """Waits until everything sent so far is acknowledged."""
@@ -123,13 +151,15 @@ class Pump:
             self._flushing += 1
             self.wake.set()
             try:
-                done = self._news.wait_for(lambda: self.acknowledged >= target or self.over.is_set(), timeout)
+                self._news.wait_for(
+                    lambda: self.acknowledged >= target or self.over.is_set(),
+                    None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout,
+                )
             finally:
                 self._flushing -= 1
             if self.acknowledged >= target:
                 return
-        if done:
-            self.raise_if_over()
+        self.raise_if_over()
         raise TimeoutError(
             f"{self._options.peer} has not acknowledged {target - self.acknowledged} samples within {timeout} s"
         )
@@ -139,29 +169,41 @@ class Pump:
         if lib.es_fork_generation() != self._generation:
             return  # a forked child: the threads and the connection are its parent's
         failure: Exception | None = None
-        try:
-            if not self.over.is_set():
-                self.flush(_CLOSE_WAIT if timeout is None else timeout)
-        except (EchoShmError, TimeoutError) as error:
-            failure = error
-        self._finish(None)
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self.producer.detach()  # whoever is in send() comes to its end: nothing is added after this
+                self.flush(timeout)
+            except (EchoShmError, TimeoutError) as error:
+                failure = error
+            finally:
+                self._finish(None)
+                if self.acknowledged < self.sent():
+                    self._link.shut()  # the sender may be in the middle of what nobody takes
+            self._sender.join(_END_TIME)
         missing = self.sent() - self.acknowledged
-        self._sender.join(_CLOSE_WAIT)
-        if failure is not None or missing:
+        if missing:
             raise ConnectionClosedError(
-                f"TcpClient for {self._options.peer} was closed with {missing} samples not acknowledged: "
-                f"{failure or self._error}"
+                f"TcpClient for {self._options.peer} was closed with {missing} samples not acknowledged: {failure}"
             ) from None
+
+    def close_unattended(self, timeout: float | None) -> None:
+        """The same for a client that is collected, in whichever thread."""
+        if getattr(_own, "thread", False):  # it must not wait for itself
+            threading.Thread(target=self.close, args=(timeout,), name="echo_shm closer").start()
+        else:
+            self.close(timeout)
 
     def _finish(self, error: Exception | None) -> None:
         """Nothing more will be sent."""
-        self.sent()  # for the last time
         with self._news:
-            first, self._stop = not self._stop, True
-            if first:
-                self._error = error
-        lib.es_close_stream(self._ring)  # whoever waits in send(), or comes to it, gets an error
-        self.over.set()  # after that: who sees this shall not be able to send
+            if self._stop:
+                return
+            self._stop, self._error = True, error
+        self.producer.detach()
+        self.over.set()
         with self._news:
             self._news.notify_all()
         self.wake.set()
@@ -245,48 +287,51 @@ class Pump:
 
     def _reconnect(self) -> None:
         """Connects again and sends what is not acknowledged; raises when that cannot be done."""
-        lost, started, pause = self._lost, time.monotonic(), _FIRST_PAUSE
-        self._link.shut()
-        self._reader.join()
-        old = self._link
+        lost, old = self._lost, self._link
+        with self._news:
+            self._news.wait_for(lambda: self._reading is not old)
         old.close()
-        if isinstance(lost, EchoShmError) or self._grace <= 0:
+        if isinstance(lost, EchoShmError) or self._patience.grace <= 0:
             raise ConnectionClosedError(f"connection lost: {lost}") from lost
+        acknowledged, made = self._since
+        idle = self.acknowledged == self._next and time.monotonic() - made > _SHORT_LIFE
+        self._patience.begin(well=idle or self.acknowledged > acknowledged)
         _log.warning("TcpClient for %s: connection lost (%s); trying again", self._options.peer, lost)
-        while True:
-            try:
-                link = Link(self._options, self.acknowledged, max(0.1, self._grace - (time.monotonic() - started)))
-                break
-            except (SpecMismatchError, WireError):
-                raise
-            except (OSError, EchoShmError) as error:
-                if time.monotonic() - started > self._grace:
-                    raise ConnectionClosedError(
-                        f"connection lost, and not made again within {self._grace} s: {error}"
-                    ) from error
-            if self._stop:
-                raise ConnectionClosedError("closed while the connection was lost") from lost
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        link = self._next_link(lost)
         if link.version != old.version or (link.ring == old.ring and not link.known and self._next > self.acknowledged):
             link.close()
             raise ConnectionClosedError(
                 f"the server has forgotten this client: {self._next - self.acknowledged} samples are in doubt"
             )
-        self._resume(link)
-
-    def _resume(self, link: Link) -> None:
-        with self._news:
-            self._link, self._lost = link, None
         self._acknowledge(link.committed)
         self._next = link.committed  # what was sent beyond it is sent again
-        self._reader = self._start_reader()
+        with self._news:
+            self._link, self._lost = link, None
+            self._since = (self.acknowledged, time.monotonic())
+            self._news.notify_all()
+
+    def _next_link(self, why: BaseException | None) -> Link:
+        grace = self._patience.grace
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._stop, self._patience.next_pause())
+            left = self._patience.left()
+            if left <= 0 or self._stop:
+                ending = "closed meanwhile" if self._stop else f"not made again within {grace} s"
+                raise ConnectionClosedError(f"connection lost, and {ending}: {why}") from why
+            try:
+                return Link(self._options, self.acknowledged, min(max(left, 0.1), _LONGEST_TRY))
+            except (SpecMismatchError, WireError):
+                raise
+            except (OSError, EchoShmError) as error:
+                why = error
 
     def _lose(self, link: Link, error: BaseException) -> None:
         with self._news:
             if self._link is link and self._lost is None:
                 self._lost = error
             self._news.notify_all()
+        link.shut()  # the other thread may be in a call that nothing else would end
         self.wake.set()
 
     def _goodbye(self) -> None:
@@ -294,28 +339,34 @@ class Pump:
             if self._lost is None and self._link.version == 2:
                 self._link.send([wire.bye(self._next)])
         self._link.shut()
-        self._reader.join(_CLOSE_WAIT)
+        self._reader.join(_END_TIME)
         self._link.close()
         self.producer.detach()
         self._learner.detach()
 
     # -- the reader's thread
 
-    def _start_reader(self) -> threading.Thread:
-        reader = threading.Thread(target=self._read, args=(self._link,), name="echo_shm reader", daemon=True)
-        reader.start()
-        return reader
-
-    def _read(self, link: Link) -> None:
-        try:
-            while True:
-                self._acknowledge(link.next_acknowledged(self.acknowledged))
-        except ConnectionClosedError as error:  # for good
-            self._lose(link, error)
-            if not self._stop:
+    def _read(self) -> None:
+        link: Link | None = None
+        while (link := self._next_to_read(link)) is not None:
+            try:
+                while True:
+                    self._acknowledge(link.next_acknowledged(self.acknowledged))
+            except ConnectionClosedError as error:  # for good
+                self._lose(link, error)
                 self._finish(error)
-        except (OSError, WireError) as error:
-            self._lose(link, error)
+            except (OSError, WireError) as error:
+                self._lose(link, error)
+
+    def _next_to_read(self, last: Link | None) -> Link | None:
+        """Waits for a link that was not read yet, or for the end."""
+        with self._news:
+            self._reading = None
+            self._news.notify_all()
+            self._news.wait_for(lambda: self._stop or (self._lost is None and self._link is not last))
+            if self._link is not last and self._lost is None:
+                self._reading = self._link
+            return self._reading
 
     def _acknowledge(self, number: int) -> None:
         """Every sample below that number is in the server's ring."""

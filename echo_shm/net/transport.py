@@ -2,27 +2,24 @@
 
 import contextlib
 import ipaddress
-import json
 import logging
 import os
-import signal
 import socket
 import ssl
-import subprocess
-import sys
-import threading
 import time
-from typing import Any
+import weakref
 
-from echo_shm.errors import EchoShmError
 from echo_shm.handle import Handle
+from echo_shm.net import checks
+from echo_shm.net.keeper import Keeper, forking_a_bridge
+from echo_shm.segment import Segment
 
 _log = logging.getLogger("echo_shm")
 
-#: How long a bridge may take to begin, and to end (seconds).
-_BEGIN_TIME, _END_TIME = 60.0, 5.0
-#: A bridge that has not lived this long is started again only after a pause (seconds).
-_SHORT_LIFE, _PAUSE = 1.0, 0.5
+#: Most of ``max_connections``, and of ``processes``.
+_MOST_CONNECTIONS, _MOST_PROCESSES = 1 << 20, 64
+#: Longest sample (bytes): a frame's length has four bytes.
+_MOST_SAMPLE = (1 << 32) - 1
 
 
 class TcpTransport:
@@ -62,26 +59,23 @@ class TcpTransport:
         processes: int = 1,
         allow_unauthenticated: bool = False,
     ) -> None:
-        if not 0 <= port <= 65535:
-            raise ValueError(f"port={port!r}: use 0 to 65535")
-        if wire_version not in (1, 2):
-            raise ValueError(f"wire_version={wire_version!r}: use 1 (id-echo's) or 2")
-        if authkey is not None and (not isinstance(authkey, bytes) or len(authkey) < 16):
-            raise ValueError("authkey: use at least 16 bytes, for instance secrets.token_bytes(32)")
+        self._wanted_port = checks.integer("port", port, 0, 65535)
+        self._wire_version = checks.integer("wire_version", wire_version, 1, 2)
+        self._authkey = checks.key(authkey)
+        self._tls = checks.context(tls, server_side=True)
+        self._host = checks.host(host)
+        self.max_connections = checks.integer("max_connections", max_connections, 1, _MOST_CONNECTIONS)
+        self._processes = checks.integer("processes", processes, 1, _MOST_PROCESSES)
         if authkey is not None and wire_version == 1:
             raise ValueError("wire version 1 has no authentication: use wire_version=2 with an authkey")
-        if max_connections < 1 or processes < 1:
-            raise ValueError(f"max_connections={max_connections!r}, processes={processes!r}: use at least 1")
         if authkey is None and not allow_unauthenticated and not _is_loopback(host):
             raise ValueError(
                 f"host={host!r} can be reached from other machines: pass authkey=, or allow_unauthenticated=True "
                 "if everybody there may write samples"
             )
-        self.max_connections = max_connections
-        self._wanted_port, self._host, self._authkey, self._tls = port, host, authkey, tls
-        self._wire_version, self._processes = wire_version, processes
         self._listeners: list[socket.socket] = []
-        self._keepers: list[_Keeper] = []
+        self._keepers: list[Keeper] = []
+        _transports.add(self)
 
     @property
     def port(self) -> int:
@@ -96,11 +90,13 @@ class TcpTransport:
         Raises:
             OSError: The address cannot be listened on.
             RuntimeError: Started already.
+            ValueError: This wire cannot carry such samples.
             EchoShmError: A bridge process could not begin.
 
         """
         if self._listeners:
             raise RuntimeError("TCP server already started")
+        self._check_samples(handle)
         self._listeners = _listen(self._host, self._wanted_port)
         told = {
             "name": handle.name,
@@ -114,12 +110,19 @@ class TcpTransport:
         }
         try:
             for _ in range(self._processes):
-                self._keepers.append(_Keeper(told, self._tls))
+                self._keepers.append(Keeper(told, self._tls))
             for keeper in self._keepers:
                 keeper.wait_until_ready()
         except BaseException:
             self.shutdown()
             raise
+
+    def _check_samples(self, handle: Handle) -> None:
+        size = Segment.attach(handle.name, handle.uuid, read_only=True).spec.sample_bytes
+        if size > _MOST_SAMPLE:
+            raise ValueError(f"samples of {size:,} bytes: a frame has at most {_MOST_SAMPLE:,}")
+        if size == 0 and self._wire_version == 1:
+            raise ValueError("wire version 1 cannot carry samples without bytes: use wire_version=2")
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the ring is closed by its creator, or a bridge cannot be kept running: whether that was so."""
@@ -134,6 +137,12 @@ class TcpTransport:
             keeper.stop()
         for keeper in self._keepers:
             keeper.join()
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # whatever other process may still have it
+        self._forget()
+
+    def _forget(self) -> None:
         for listener in self._listeners:
             listener.close()
         self._keepers, self._listeners = [], []
@@ -168,152 +177,14 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-class _Process:
-    """One bridge process: ends when :meth:`let_go` closes its control pipe, or this process ends."""
-
-    def __init__(self, told: dict[str, Any], tls: ssl.SSLContext | None) -> None:
-        # An ssl.SSLContext cannot be handed to another program. A fork has it.
-        self._popen: subprocess.Popen[bytes] | None = None
-        if tls is None:
-            self._start(told)
-        else:
-            self._fork(told, tls)
-
-    def _start(self, told: dict[str, Any]) -> None:
-        self._popen = popen = subprocess.Popen(
-            [sys.executable, "-m", "echo_shm.net"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=told["listeners"],
-        )
-        self.pid = popen.pid
-        assert popen.stdin is not None
-        assert popen.stdout is not None
-        self._control, self._ready = os.dup(popen.stdin.fileno()), os.dup(popen.stdout.fileno())
-        popen.stdin.close()
-        popen.stdout.close()
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._control, json.dumps(told).encode() + b"\n")
-
-    def _fork(self, told: dict[str, Any], tls: ssl.SSLContext) -> None:
-        control_read, self._control = os.pipe()
-        self._ready, ready_write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                os.close(self._control)
-                from echo_shm.net.__main__ import serve
-
-                serve(told, control_read, ready_write, tls)
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(control_read)
-        os.close(ready_write)
-
-    def is_ready(self) -> bool:
-        """Waits until it serves; False when it ended instead."""
-        said = os.read(self._ready, 16)
-        os.close(self._ready)
-        return said == b"ready\n"
-
-    def let_go(self) -> None:
-        """Tells it to end."""
-        if self._control >= 0:
-            os.close(self._control)
-            self._control = -1
-
-    def wait(self) -> int:
-        """Its exit status, once it has ended."""
-        if self._popen is not None:
-            return self._popen.wait()
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-    def kill(self) -> None:
-        """Ends it at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+_transports: "weakref.WeakSet[TcpTransport]" = weakref.WeakSet()
 
 
-class _Keeper:
-    """Keeps one bridge process running, in a thread of its own, until told to stop."""
+def _leave_to_parent() -> None:
+    """In a forked child: the port is its parent's, and free when that has closed it."""
+    if not forking_a_bridge():
+        for transport in list(_transports):
+            transport._forget()
 
-    def __init__(self, told: dict[str, Any], tls: ssl.SSLContext | None) -> None:
-        self._told, self._tls = told, tls
-        self._lock = threading.Lock()
-        self._process: _Process | None = None
-        self._stopping = threading.Event()
-        self._first = threading.Event()
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="echo_shm bridge keeper", daemon=True)
-        self._thread.start()
 
-    def wait_until_ready(self) -> None:
-        """Returns when the first bridge serves."""
-        if not self._first.wait(_BEGIN_TIME):
-            raise EchoShmError(f"the bridge process did not begin within {_BEGIN_TIME} s")
-        if self._failure is not None:
-            raise self._failure
-
-    def wait(self, timeout: float | None) -> bool:
-        """Whether it has ended, in so many seconds."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    @property
-    def pid(self) -> int:
-        """Of the bridge that runs now."""
-        with self._lock:
-            return -1 if self._process is None else self._process.pid
-
-    def stop(self) -> None:
-        """Has the bridge tell its clients and end."""
-        self._stopping.set()
-        with self._lock:
-            if self._process is not None:
-                self._process.let_go()
-
-    def join(self) -> None:
-        """Waits for its end; a bridge that takes too long is killed."""
-        self._thread.join(_END_TIME)
-        if self._thread.is_alive():
-            with self._lock:
-                if self._process is not None:
-                    self._process.kill()
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self._serve_once()
-        except Exception as error:
-            self._failure = error
-            _log.exception("the bridge cannot be kept running")
-        finally:
-            self._first.set()
-
-    def _serve_once(self) -> None:
-        started = time.monotonic()
-        with self._lock:
-            if self._stopping.is_set():
-                return
-            process = self._process = _Process(self._told, self._tls)
-        ready = process.is_ready()
-        if ready:
-            self._first.set()
-        status = process.wait()
-        with self._lock:
-            self._process = None
-        process.let_go()
-        if self._stopping.is_set():
-            return
-        if not self._first.is_set():
-            self._failure = EchoShmError(f"the bridge process ended with status {status} before it began; see its log")
-            self._stopping.set()
-        elif status == 0:
-            self._stopping.set()  # the ring was closed
-        else:
-            _log.warning("the bridge process %d ended with status %d; starting another", process.pid, status)
-            if time.monotonic() - started < _SHORT_LIFE:
-                self._stopping.wait(_PAUSE)
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -15,9 +15,9 @@ from echo_shm.spec import Spec
 
 MAGIC = b"ECHO"
 
-#: Longest schema and longest text that a client reads (bytes).
-MAX_BODY = 1 << 26
+#: Longest text (bytes), and longest schema of others that a client reads, if its own is not longer.
 MAX_TEXT = 1 << 12
+MAX_SCHEMA = 1 << 20
 
 #: No sample has a number so high.
 MAX_NUMBER = 1 << 62
@@ -235,6 +235,12 @@ def bye(number: int, text: str = "") -> bytes:
     return _texted(Frame.BYE, number, text)
 
 
+def text_of(body: bytes) -> str:
+    """A peer's text: nothing in it can do more than be read."""
+    text = body[:MAX_TEXT].decode(errors="replace")
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def _texted(kind: Frame, number: int, text: str) -> bytes:
     body = text.encode()[:MAX_TEXT]
     return _HEADER.pack(kind, 0, 0, len(body), number) + body
@@ -260,10 +266,11 @@ def read_header(data: bytes | memoryview) -> Header:
     return Header(Frame(kind), count, number)
 
 
-def read_server_header(data: bytes) -> Header:
-    """As :func:`read_header`, for what a server may send."""
+def read_server_header(data: bytes, schema: bytes = b"") -> Header:
+    """As :func:`read_header`, for what a server may send to a client of that schema."""
     header = read_header(data)
-    limit = {Frame.ACCEPT: MAX_BODY, Frame.REFUSE: MAX_BODY, Frame.BYE: MAX_TEXT, Frame.ACK: 0}.get(header.kind, -1)
+    most = _ACCEPT.size + max(MAX_SCHEMA, len(schema))
+    limit = {Frame.ACCEPT: most, Frame.REFUSE: most, Frame.BYE: MAX_TEXT, Frame.ACK: 0}.get(header.kind, -1)
     if header.length > limit:
         raise WireError(f"a server sends no {header.kind.name} frame of {header.length} bytes")
     return header

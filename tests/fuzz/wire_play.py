@@ -161,6 +161,7 @@ def parse(stream: bytes, below: Below) -> int:
 def parse_1(stream: bytes, below: Below) -> None:
     """The same for version 1, of which any bytes are samples."""
     inbound, data, at = Inbound1(SIZE, MOST), b"", 0
+    inbound.begin()
     while at < len(stream):
         space = inbound.space()
         n = min(len(space), len(stream) - at, 1 + below(30))
@@ -204,6 +205,7 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
             it = Link(options, 0, None)
         except (EchoShmError, OSError):
             return False
+        far.shutdown(socket.SHUT_WR)
         acknowledged = 0
         with contextlib.suppress(EchoShmError, OSError):
             while True:

@@ -154,7 +154,7 @@ def test_acknowledgements(ours):
     [
         lambda kind, port: kind("127.0.0.1", port, {"obs": np.zeros(3)}),
         lambda kind, port: kind("127.0.0.1", port, EXAMPLE | {"u": np.zeros(5, np.int16)}),
-        lambda kind, port: kind("127.0.0.1", port, {}),
+        lambda kind, port: kind("127.0.0.1", port, {"a": np.zeros((), np.int64)}),
     ],
 )
 def test_errors_say_the_same(both, attempt):

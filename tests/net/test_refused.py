@@ -1,16 +1,24 @@
 """What a bridge refuses, and whom it does not wait for: others notice nothing."""
 
+import contextlib
 import socket
 import struct
+import threading
 import time
+from unittest import mock
 
 import numpy as np
 import psutil
 import pytest
-from remote import KEY, greet, numbers, raw, said, sample
+from remote import EXAMPLE, KEY, greet, numbers, raw, said, sample
 
-from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
-from echo_shm.net import wire
+from echo_shm import ConnectionClosedError, Server, SpecMismatchError, TcpClient, WireError
+from echo_shm.metrics import RingView
+from echo_shm.net import bridge as bridge_module
+from echo_shm.net import link, wire
+from echo_shm.net.bridge import Bridge, Settings
+from echo_shm.net.wire import Hello
+from echo_shm.segment import Segment
 
 
 @pytest.mark.parametrize(
@@ -174,7 +182,7 @@ def test_memory_is_bounded(serve):
     for i in range(40):
         sock = raw(server)
         clients.append(sock)
-        header, body = greet(server, sock, bytes([i]) * 16)
+        header, body = greet(server, sock, bytes([i + 1]) * 16)
         if i >= 16:
             assert header.kind is wire.Frame.REFUSE
             continue
@@ -184,6 +192,118 @@ def test_memory_is_bounded(serve):
     for sock in clients:
         sock.close()
     assert 8 * max_frame < grown < 18 * max_frame + (4 << 20)
+
+
+def test_memory_before_tls(serve, tls):
+    """A connection that has not come through the setting up of TLS costs no frame either."""
+    server, clients = serve(1, 2, np.zeros(1 << 24, np.uint8), wire_version=1, tls=tls[0]), []
+    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    before = bridge.memory_info().rss
+    for _ in range(20):
+        clients.append(raw(server))
+    time.sleep(0.3)
+    grown = bridge.memory_info().rss - before
+    for sock in clients:
+        sock.close()
+    assert grown < 1 << 24
+
+
+def test_clients_that_come_again(serve, eventually):
+    """Who was connected before has no more right to a place than others: there are never more than allowed."""
+    server = serve(1, max_connections=3)
+    for turn in range(2):
+        accepted, socks = 0, []
+        for i in range(12):
+            sock = raw(server)
+            socks.append(sock)
+            header, _ = greet(server, sock, bytes([i + 1]) * 16)
+            accepted += header.kind is wire.Frame.ACCEPT
+            if turn == 0:
+                sock.close()
+                eventually(lambda: _connected(server) == 0)
+        for sock in socks:
+            sock.close()
+        assert accepted == (12, 3)[turn]
+        eventually(lambda: _connected(server) == 0)
+
+
+def _connected(server):
+    return sum(remote.connected for remote in RingView(Segment.attach(server.name, read_only=True)).remotes())
+
+
+def test_places_of_the_lost(serve, client, eventually):
+    """Connections that are reset while the ring is full, with samples of theirs still waiting, give their places up."""
+    server = serve(1, 2, max_connections=4)
+    socks = [raw(server) for _ in range(4)]
+    for i, sock in enumerate(socks):
+        greet(server, sock, bytes([i + 1]) * 16)
+        sock.sendall(wire.samples_header(100, 0) + bytes(3200))
+    eventually(lambda: _connected(server) == 4)
+    time.sleep(0.2)
+    for sock in socks:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+    eventually(lambda: _connected(server) == 0)
+    client(server)
+
+
+def test_a_client_that_only_reads_on(serve):
+    """Who ends its sending, and goes on reading, is told what arrived."""
+    server = serve(1, 60)
+    with raw(server) as sock:
+        greet(server, sock)
+        sock.sendall(wire.samples_header(50, 0) + bytes(50 * 32))
+        sock.shutdown(socket.SHUT_WR)
+        assert said(sock) == wire.ack(50)
+
+
+def test_many_small_frames():
+    """However many frames lie in a bridge's hands, of samples that it has already, others come in between."""
+    with Server(EXAMPLE, 1) as server, socket.create_server(("127.0.0.1", 0)) as listener:
+        bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
+        bridge.turn(0)
+        evil, good = (socket.create_connection(listener.getsockname(), timeout=20) for _ in range(2))
+        with evil, good:
+            for sock, client_id, number in ((evil, b"e" * 16, 2**40), (good, b"g" * 16, 0)):
+                sock.sendall(Hello(client_id, number, bytes(32), wire.spec_hash(bridge._spec.schema)).to_bytes())
+            while len(bridge._clients) < 2:
+                bridge.turn(0.1)
+            evil.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    evil.sendall((wire.samples_header(1, 0) + bytes(32)) * 1000)
+            good.sendall(wire.samples_header(1, 0) + bytes(32))
+            with mock.patch.object(bridge._intake, "take", wraps=bridge._intake.take) as take:
+                bridge.turn(0.1)
+                bridge.turn(0.1)
+            assert server.sample(timeout=0) is not None
+            assert 2 <= take.call_count < 1000
+        while bridge._clients:
+            bridge.turn(0.1)
+        bridge.say_goodbye()
+
+
+def test_a_quiet_server_beats(monkeypatch):
+    """While a ring is full a bridge says now and then that it is there: its clients wait, and do not give it up."""
+    monkeypatch.setattr(bridge_module, "BEAT", 0.1)
+    monkeypatch.setattr(bridge_module, "_LOOK_EVERY", 0.05)
+    monkeypatch.setattr(link, "SILENCE", 1.0)
+    with Server(EXAMPLE, 1, num_buffers=2) as server, socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
+        serving = threading.Thread(target=bridge.run)
+        serving.start()
+        with TcpClient("127.0.0.1", port, EXAMPLE) as one:
+            for n in range(10):
+                one.send(sample(n))
+            first = one._pump._link
+            time.sleep(2.5)
+            assert one._pump._link is first
+            assert [numbers(server.sample(timeout=20).batch) for _ in range(10)] == [[n] for n in range(10)]
+            one.wait()
+        bridge._stopping = True
+        serving.join(20)
+        assert not serving.is_alive()
 
 
 def test_out_of_descriptors(serve, client, eventually):

@@ -1,17 +1,25 @@
 """How a transport is set up, found, started and ended."""
 
+import contextlib
+import os
+import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import numpy as np
+import psutil
 import pytest
 from remote import EXAMPLE, KEY, greet, numbers, raw, said, sample
 
-from echo_shm import Server, TcpClient, TcpTransport, connect
+from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport, connect
+from echo_shm.handle import Handle
 from echo_shm.net import wire
+from echo_shm.net.bridge import Bridge, Settings
+from echo_shm.segment import Segment
 
 
 @pytest.mark.parametrize(
@@ -21,13 +29,21 @@ from echo_shm.net import wire
         ({"host": "::"}, "can be reached from other machines"),
         ({"host": ""}, "can be reached from other machines"),
         ({"host": "no.such.host.invalid"}, r"no\.such\.host\.invalid"),
-        ({"authkey": b"short"}, "at least 16 bytes"),
-        ({"authkey": "a string of many characters"}, "at least 16 bytes"),
+        ({"authkey": b"short"}, "authkey has 5 bytes: use at least 16"),
+        ({"authkey": "a string of many characters"}, "authkey is of type str"),
         ({"authkey": KEY, "wire_version": 1}, "wire version 1 has no authentication"),
-        ({"wire_version": 3}, "use 1"),
-        ({"max_connections": 0}, "at least 1"),
-        ({"processes": 0}, "at least 1"),
-        ({"port": 65536}, "use 0 to 65535"),
+        ({"wire_version": 3}, "wire_version=3: use an integer from 1 to 2"),
+        ({"wire_version": 2.0}, "use an integer from 1 to 2"),
+        ({"max_connections": 0}, "max_connections=0: use an integer from 1 to"),
+        ({"max_connections": 10**9}, "max_connections=1000000000: use an integer"),
+        ({"max_connections": "5"}, "max_connections='5'"),
+        ({"processes": 0}, "processes=0: use an integer from 1 to 64"),
+        ({"port": 65536}, "port=65536: use an integer from 0 to 65535"),
+        ({"port": "50051"}, "port='50051'"),
+        ({"port": None}, "port=None"),
+        ({"host": None}, "host=None: use a name or an address"),
+        ({"tls": True}, r"tls=True: use an ssl\.SSLContext\(ssl\.PROTOCOL_TLS_SERVER\)"),
+        ({"tls": ssl.create_default_context()}, "tls is no context for a server"),
     ],
 )
 def test_unsafe_or_impossible_transports(options, message):
@@ -99,7 +115,7 @@ def test_several_transports():
     first, second = _Recorded(), _Recorded(fails=True)
     with Server(EXAMPLE, 1, transport=(first, second)) as server, pytest.raises(OSError, match="no such wire"):
         server.start()
-    assert first.calls == [server.name, "shutdown", "shutdown"]
+    assert first.calls == [server.name, "shutdown"]
     with pytest.raises(TypeError, match="a transport has start"):
         Server(EXAMPLE, 1, transport=[first, object()])
 
@@ -156,6 +172,7 @@ def test_the_command(client):
     ("words", "message"),
     [
         (["no-such-segment"], "no segment is named"),
+        (["../../etc/passwd"], "../../etc/passwd"),
         (["x", "--host", "0.0.0.0"], "can be reached from other machines"),
         (["x", "--authkey-file", "/no/such/file"], "No such file"),
     ],
@@ -168,3 +185,201 @@ def test_bad_commands(words, message):
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+# --- processes come and go --------------------------------------------------------
+
+
+_WORKERS = """
+import multiprocessing
+import sys
+
+import numpy as np
+
+from echo_shm import TcpClient
+
+
+def work(port):
+    global client
+    client = TcpClient("127.0.0.1", port, np.zeros((), np.int64))
+    for n in range(4000):
+        client.send(np.int64(n))
+
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[2]).Process(target=work, args=(int(sys.argv[1]),))
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+def _bridge(server):
+    return server._transports[0]._keepers[0]
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_a_forked_child(serve, client, tls, with_tls, eventually):
+    """A child that was forked from the learner, and lives on, keeps neither the bridge nor the port."""
+    options = ({"tls": tls[0]}, {"tls": tls[1], "host": "localhost"}) if with_tls else ({}, {})
+    server = serve(1, **options[0])
+    one, port, pid = client(server, **options[1]), server.port, os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        bridge = _bridge(server).pid
+        server.close()
+        assert one._closed.wait(20)
+        with pytest.raises(ConnectionClosedError, match="the server was closed"):
+            one.send(sample(0))
+        eventually(lambda: not psutil.pid_exists(bridge))
+        with Server(EXAMPLE, 1, transport=TcpTransport(port)) as other:
+            other.start()
+            TcpClient("127.0.0.1", port, EXAMPLE).close()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_forked_child_that_closes(serve, client):
+    """A forked child that closes the server it inherited does nothing to its parent's bridge."""
+    server = serve(1)
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            server._transports[0].shutdown()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    one = client(server)
+    one.send(sample(1))
+    assert numbers(server.sample(timeout=20).batch) == [1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGABRT])
+def test_a_bridge_that_is_ended(serve, client, number, eventually):
+    """Whoever ends a bridge, however politely: another one takes its place, and its clients go on."""
+    server = serve(1)
+    one, bridge = client(server), _bridge(server).pid
+    one.send(sample(1))
+    one.wait()
+    os.kill(bridge, number)
+    one.send(sample(2))
+    assert [numbers(server.sample(timeout=20).batch) for _ in range(2)] == [[1], [2]]
+    assert eventually(lambda: _bridge(server).pid not in (-1, bridge))
+
+
+def test_a_bridge_that_fails(background, eventually):
+    """An exception in a bridge tells no client that the server was closed: they come again, to the next one."""
+    with Server(EXAMPLE, 1) as server, socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
+        running = background(bridge.run)
+        with socket.create_connection(address, timeout=20) as sock:
+            greet(server, sock)
+            with mock.patch.object(bridge._intake, "take", side_effect=RuntimeError("a fault")):
+                sock.sendall(wire.samples_header(1, 0) + bytes(32))
+                with pytest.raises(RuntimeError, match="a fault"):
+                    running.result()
+            sock.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                sock.recv(1)
+        bridge.say_goodbye()
+
+
+def test_a_bridge_that_cannot_be_started(serve, client, monkeypatch, eventually):
+    """When no process can be started in place of a dead one, that is tried again."""
+    server = serve(1)
+    one, fails = client(server), iter([True, True])
+    start = subprocess.Popen
+
+    def popen(*args, **kwargs):
+        if next(fails, False):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return start(*args, **kwargs)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    os.kill(_bridge(server).pid, signal.SIGKILL)
+    one.send(sample(1))
+    assert numbers(server.sample(timeout=20).batch) == [1]
+    assert next(fails, None) is None
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_a_bridge_that_never_begins(tls, with_tls, capfd, monkeypatch):
+    """A bridge that fails before it serves is an error of start(), with the cause on stderr, and nothing is left."""
+    monkeypatch.setattr("echo_shm.net.__main__.serve", mock.Mock(side_effect=RuntimeError("a fault")))  # of a fork
+    monkeypatch.setattr("echo_shm.net.keeper._PROGRAM", "raise RuntimeError('a fault')")  # of a process
+    transport = TcpTransport(0, tls=tls[0] if with_tls else None)
+    with Server(EXAMPLE, 1, transport=transport) as server:
+        with pytest.raises(EchoShmError, match="ended with status 1 before it began"):
+            server.start()
+        assert transport._listeners == []
+    assert "RuntimeError: a fault" in capfd.readouterr().err
+
+
+def test_a_transport_is_one_servers(client):
+    """A transport serves the server that started it: no other can, nor end it."""
+    transport = TcpTransport(0)
+    with Server(EXAMPLE, 1, transport=transport) as server:
+        server.start()
+        with Server(EXAMPLE, 1, transport=transport) as other, pytest.raises(RuntimeError, match="already started"):
+            other.start()
+        one = client(server)
+        one.send(sample(1))
+        assert numbers(server.sample(timeout=20).batch) == [1]
+
+
+def test_what_cannot_be_carried():
+    """Samples that a wire cannot carry are refused as the transport starts, and no port is left open."""
+    for example, options, message in (
+        (np.zeros((0, 3)), {"wire_version": 1}, "wire version 1 cannot carry samples without bytes"),
+        (np.broadcast_to(np.uint8(0), (1 << 32,)), {}, r"samples of 4,294,967,296 bytes: a frame has at most"),
+    ):
+        transport = TcpTransport(0, **options)
+        with mock.patch("echo_shm.net.transport.Segment.attach") as attach:
+            attach.return_value.spec.sample_bytes = example.nbytes
+            with pytest.raises(ValueError, match=message):
+                transport.start(Handle("name", bytes(16), None))
+        assert transport._listeners == []
+
+
+def test_the_current_directory_is_not_imported_from(tmp_path, run_python, monkeypatch):
+    """A file that happens to be called as a module of ours is not run by a bridge."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "psutil.py").write_text("open('imported', 'w')")
+    (tmp_path / "user.py").write_text(
+        "import sys; sys.path[:] = [p for p in sys.path if p not in ('', sys.argv[1])]\n"
+        "import numpy as np, echo_shm\n"
+        "with echo_shm.Server(np.zeros(3), 1, transport=echo_shm.TcpTransport(0)) as server:\n"
+        "    server.start()\n"
+    )
+    subprocess.run([sys.executable, "user.py", str(tmp_path)], check=True, timeout=50)
+    assert not (tmp_path / "imported").exists()
+
+
+def test_a_key_from_a_file(tmp_path):
+    """The command's key is the file's bytes, a newline at their end included."""
+    key = bytes(range(9, 40)) + b"\n"
+    (tmp_path / "key").write_bytes(key)
+    with Server(EXAMPLE, 1) as server:
+        command = [sys.executable, "-m", "echo_shm", "bridge", server.name, "--authkey-file", str(tmp_path / "key")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            port = int(process.stdout.readline().split()[-1])
+            with TcpClient("127.0.0.1", port, EXAMPLE, authkey=key) as one:
+                one.send(sample(1))
+            assert numbers(server.sample(timeout=20).batch) == [1]
+        finally:
+            server.close()
+            process.communicate(timeout=20)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_that_exits_delivers(serve, tmp_path, method):
+    """A process of multiprocessing that ends without close() delivers what it sent, too."""
+    server = serve(100, 40, np.zeros((), np.int64))
+    script = tmp_path / "workers.py"
+    script.write_text(_WORKERS)
+    subprocess.run([sys.executable, str(script), str(server.port), method], check=True, timeout=50)
+    assert [n for _ in range(40) for n in server.sample(timeout=20).batch.tolist()] == list(range(4000))

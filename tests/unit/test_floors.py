@@ -28,12 +28,13 @@ FLOORS = [
 
 #: The rooms of the floor that is a folder, from the bottom.
 NET = [
-    {"wire"},
+    {"wire", "checks", "patience", "door"},
     {"inbound", "link"},
     {"connection"},
     {"intake"},
     {"pump", "bridge"},
     {"client", "__main__"},
+    {"keeper"},
     {"transport"},
 ]
 

@@ -143,7 +143,9 @@ def test_version_1_in_any_pieces(count, cuts):
     """Samples are put together from whatever pieces come; each block's number follows from the last."""
     size = SPEC.sample_bytes
     data = bytes(i % 251 for i in range(count * size))
-    events = feed(Inbound1(size, 3 * size), data, cuts)
+    inbound = Inbound1(size, 3 * size)
+    inbound.begin()
+    events = feed(inbound, data, cuts)
     assert b"".join(piece for _, _, piece in events) == data
     assert [number for _, number, _ in events] == [sum(n for n, _, _ in events[:i]) for i in range(len(events))]
 

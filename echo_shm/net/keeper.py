@@ -1,0 +1,243 @@
+"""Bridge processes: started, told to end, and started again when they die."""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from typing import Any
+
+from echo_shm.errors import EchoShmError
+
+_log = logging.getLogger("echo_shm")
+
+#: How long a bridge may take to begin, and to end (seconds).
+_BEGIN_TIME, _END_TIME = 60.0, 5.0
+#: A bridge that has not lived this long is started again only after a pause (seconds).
+_SHORT_LIFE, _PAUSE = 1.0, 0.5
+
+#: With our module path and nothing else: a file that lies in the current directory is not imported by its name.
+_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from echo_shm.net.__main__ import main; main()"
+
+_processes: "weakref.WeakSet[_Process]" = weakref.WeakSet()
+_here = threading.local()
+
+
+def forking_a_bridge() -> bool:
+    """Whether the fork that this is called after is our own, and not a user's."""
+    return getattr(_here, "forking", False)
+
+
+def _forget() -> None:
+    """In a forked child: the bridges are its parent's, who should see them end."""
+    for process in list(_processes):
+        process.close()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+class _Process:
+    """One bridge process: ends when :meth:`stop` writes to its control pipe, or this process ends."""
+
+    def __init__(self, told: dict[str, Any], tls: ssl.SSLContext | None) -> None:
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._control: io.RawIOBase | None = None
+        self._ready: io.RawIOBase | None = None
+        self._reaping = threading.Lock()
+        self._reaped = False  # from then on the PID may be another process's
+        _processes.add(self)
+        try:
+            # An ssl.SSLContext cannot be handed to another program. A fork has it.
+            if tls is None:
+                self._start(told)
+            else:
+                self._fork(told, tls)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, told: dict[str, Any]) -> None:
+        self._popen = subprocess.Popen(
+            [sys.executable, "-I", "-c", _PROGRAM, f"echo_shm bridge of {told['name']}", *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=told["listeners"],
+        )
+        self.pid = self._popen.pid
+        self._control, self._ready = self._popen.stdin, self._popen.stdout  # type: ignore[assignment]
+        with contextlib.suppress(BrokenPipeError):
+            self._control.write(json.dumps(told).encode() + b"\n")  # type: ignore[union-attr]
+
+    def _fork(self, told: dict[str, Any], tls: ssl.SSLContext) -> None:
+        with contextlib.ExitStack() as here:
+            control_read, control_write = os.pipe()
+            here.callback(os.close, control_read)
+            self._control = io.FileIO(control_write, "wb")
+            ready_read, ready_write = os.pipe()
+            here.callback(os.close, ready_write)
+            self._ready = io.FileIO(ready_read, "rb")
+            _here.forking = True
+            try:
+                self.pid = os.fork()
+            finally:
+                if self.__dict__.get("pid") != 0:
+                    _here.forking = False
+            if self.pid == 0:
+                _be_bridge(told, control_read, ready_write, tls)
+
+    def is_ready(self) -> bool:
+        """Waits until it serves; False when it ended instead."""
+        assert self._ready is not None
+        said = self._ready.read(16)
+        self._ready.close()
+        return said == b"ready\n"
+
+    def stop(self) -> None:
+        """Tells it to end. (To close the pipe would not do: a child that was forked meanwhile has it, too.)"""
+        if self._control is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._control.write(b"\n")
+        self.close()
+
+    def close(self) -> None:
+        """Gives up our ends of the pipes. Idempotent."""
+        for pipe in (self._control, self._ready):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        if self._popen is not None:
+            return self._popen.wait()
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with self._reaping:
+            self._reaped = True
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        if self._popen is not None:
+            self._popen.kill()
+            return
+        with self._reaping:
+            if not self._reaped:
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def _be_bridge(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext) -> None:
+    """In a fork of ours; does not return."""
+    status = 1
+    try:
+        from echo_shm.net.__main__ import serve
+
+        serve(told, control, ready, tls)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+class Keeper:
+    """Keeps one bridge process running, in a thread of its own, until told to stop.
+
+    Args:
+        told: What the bridge is told; see :mod:`echo_shm.net.__main__`.
+        tls: As for the transport.
+
+    """
+
+    def __init__(self, told: dict[str, Any], tls: ssl.SSLContext | None) -> None:
+        self._told, self._tls = told, tls
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self._stopping = threading.Event()
+        self._first = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="echo_shm bridge keeper", daemon=True)
+        self._thread.start()
+
+    def wait_until_ready(self) -> None:
+        """Returns when the first bridge serves."""
+        if not self._first.wait(_BEGIN_TIME):
+            raise EchoShmError(f"the bridge process did not begin within {_BEGIN_TIME} s")
+        if self._failure is not None:
+            raise self._failure
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether it has ended, in so many seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    @property
+    def pid(self) -> int:
+        """Of the bridge that runs now; -1 if none does."""
+        with self._lock:
+            return -1 if self._process is None else self._process.pid
+
+    def stop(self) -> None:
+        """Has the bridge tell its clients and end."""
+        self._stopping.set()
+        with self._lock:
+            if self._process is not None:
+                self._process.stop()
+
+    def join(self) -> None:
+        """Waits for its end; a bridge that takes too long is killed."""
+        self._thread.join(_END_TIME)
+        if self._thread.is_alive():
+            with self._lock:
+                if self._process is not None:
+                    self._process.kill()
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                started = time.monotonic()
+                self._serve_once()
+                if time.monotonic() - started < _SHORT_LIFE:
+                    self._stopping.wait(_PAUSE)
+        except Exception as error:
+            self._failure = error
+            _log.exception("the bridge cannot be kept running")
+        finally:
+            self._first.set()
+
+    def _serve_once(self) -> None:
+        try:
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                process = self._process = _Process(self._told, self._tls)
+        except OSError as error:  # no memory or no PID left, perhaps for now
+            if not self._first.is_set():
+                raise
+            _log.warning("cannot start another bridge process; trying again: %s", error)
+            return
+        if process.is_ready():
+            self._first.set()
+        status = process.wait()
+        with self._lock:
+            self._process = None
+        process.close()
+        if self._stopping.is_set():
+            return
+        if not self._first.is_set():
+            self._failure = EchoShmError(f"the bridge process ended with status {status} before it began; see its log")
+            self._stopping.set()
+        elif status == 0:
+            self._stopping.set()  # the ring was closed
+        else:
+            _log.warning("the bridge process %d ended with status %d; starting another", process.pid, status)

@@ -1,0 +1,80 @@
+"""A server that does what a test tells it to: speaks the wire's version 2, as far as it likes."""
+
+import contextlib
+import socket
+import threading
+
+from remote import exactly
+
+from echo_shm.net import wire
+from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
+from echo_shm.spec import Spec
+
+
+class Pretender:
+    """Listens; ``play(connection)`` runs in a thread of its own for each connection, one after the other.
+
+    Args:
+        example: The samples it pretends to take.
+        play: Given a :class:`Visit`.
+
+    """
+
+    def __init__(self, example, play):
+        self.spec = Spec.from_example(example)
+        self.visits = []
+        self._play = play
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                self.visits.append(visit := Visit(self, sock))
+                threading.Thread(target=self._one, args=(visit,), daemon=True).start()
+
+    def _one(self, visit):
+        with contextlib.suppress(OSError, AssertionError), visit.sock:
+            self._play(visit)
+
+    def close(self):
+        """Listens no more, and ends every connection."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for visit in self.visits:
+            with contextlib.suppress(OSError):
+                visit.sock.shutdown(socket.SHUT_RDWR)
+
+
+class Visit:
+    """One connection to a pretender. ``number``: how many there were before it."""
+
+    def __init__(self, host, sock):
+        self.host, self.sock, self.number = host, sock, len(host.visits)
+        self.greeting = Greeting(False, bytes(32))
+        self.hello = None
+
+    def greet(self):
+        """Greets, and hears the client's hello."""
+        self.sock.sendall(self.greeting.to_bytes())
+        self.hello = Hello.from_bytes(exactly(self.sock, wire.HELLO_BYTES))
+
+    def accept(self, committed=0, known=False, max_frame=1 << 20):
+        """Takes the client for one."""
+        self.greet()
+        accept = Accept(bytes(16), max_frame, known, self.host.spec.schema, committed)
+        self.sock.sendall(accept.to_bytes(None, self.greeting, self.hello))
+
+    def refuse(self, text="come again", code=Refusal.BUSY):
+        """Sends the client away."""
+        self.greet()
+        self.sock.sendall(wire.refuse(code, text))
+
+    def take(self):
+        """The number of a frame's first sample, and how many it has."""
+        header = wire.read_header(exactly(self.sock, wire.HEADER_BYTES))
+        exactly(self.sock, header.length * self.host.spec.sample_bytes)
+        return header.number, header.length

@@ -1,0 +1,341 @@
+"""A client whose server misbehaves: it says what became of its samples, soon, and ends when it is told to."""
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from pretender import Pretender
+from remote import EXAMPLE, sample
+
+from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
+from echo_shm.net import link, pump, wire
+from echo_shm.net.wire import Refusal
+
+BIG = np.zeros(1 << 20, np.uint8)
+
+_LONG_REFUSAL = b"\x02\0\0\0\xff\xff\xff\x7f" + bytes(8)
+
+
+@pytest.fixture
+def pretend():
+    """Makes servers that only pretend, and ends them."""
+    with contextlib.ExitStack() as stack:
+
+        def make(play, example=EXAMPLE):
+            host = Pretender(example, play)
+            stack.callback(host.close)
+            return host
+
+        yield make
+
+
+@pytest.fixture
+def client():
+    """Makes clients; what they could not deliver is no error here."""
+    made = []
+
+    def make(host, example=EXAMPLE, **options):
+        made.append(TcpClient("127.0.0.1", host.port, example, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        with contextlib.suppress(ConnectionClosedError):
+            one.close()
+
+
+def test_a_server_that_takes_nothing(pretend, client):
+    """Accepted and dropped, again and again, is not connected: the client gives up in time, and does not race."""
+    host = pretend(lambda visit: visit.accept(known=True))
+    one = client(host, reconnect=1.5)
+    one.send(sample(0))
+    with pytest.raises(ConnectionClosedError, match=r"not made again within 1\.5 s"):
+        one.wait()
+    assert 3 <= len(host.visits) < 30
+
+
+def test_a_server_that_drips(pretend):
+    """timeout= is for all of a handshake, however slowly it comes."""
+
+    def drip(visit):
+        for byte in visit.greeting.to_bytes():
+            visit.sock.sendall(bytes([byte]))
+            time.sleep(0.2)
+
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        TcpClient("127.0.0.1", pretend(drip).port, EXAMPLE, timeout=1)
+    assert time.monotonic() - started < 5
+
+
+def test_a_server_that_is_silent(pretend, client, monkeypatch, eventually):
+    """A version 2 server that says nothing for long is taken for gone, though its host answers."""
+    monkeypatch.setattr(link, "SILENCE", 0.5)
+
+    def play(visit):
+        visit.accept(committed=1 if visit.number else 0, known=True)
+        if visit.number == 0:
+            visit.take()
+            time.sleep(20)  # the connection stays
+        time.sleep(20)
+
+    host = pretend(play)
+    one = client(host, reconnect=30)
+    one.send(sample(0))
+    eventually(lambda: one._in_flight_count == 0)
+    assert len(host.visits) == 2
+
+
+def test_a_server_that_reads_no_more(pretend, client):
+    """When a connection ends while the client is in the middle of sending on it, the next one is made at once."""
+    gone = threading.Event()
+
+    def play(visit):
+        visit.accept(known=True)
+        if visit.number == 0:
+            time.sleep(0.5)  # until the buffers in between are full
+            visit.sock.shutdown(1)
+            gone.wait(20)  # without closing: nothing resets the connection
+        while True:
+            number, count = visit.take()
+            visit.sock.sendall(wire.ack(number + count))
+
+    host = pretend(play, BIG)
+    one = client(host, BIG)
+    for _ in range(8):
+        one.send(BIG)
+    started = time.monotonic()
+    one.wait()
+    assert time.monotonic() - started < 20
+    gone.set()
+
+
+def test_a_server_that_is_busy(pretend, client):
+    """A client that is told to come again does, also when it is new."""
+
+    def play(visit):
+        if visit.number < 3:
+            visit.refuse()
+        visit.accept()
+        number, count = visit.take()
+        visit.sock.sendall(wire.ack(number + count))
+        visit.sock.recv(100)
+
+    host = pretend(play)
+    one = client(host)
+    one.send(sample(0))
+    one.wait()
+    assert len(host.visits) == 4
+
+
+def test_a_server_that_has_forgotten(pretend, client):
+    """Whether samples arrived that an old connection carried, nobody knows then: the client says how many."""
+
+    def play(visit):
+        visit.accept(committed=visit.hello.acknowledged if visit.hello else 0)
+        if visit.number == 0:
+            visit.take()
+
+    one = client(pretend(play))
+    one.send(sample(0))
+    with pytest.raises(ConnectionClosedError, match="has forgotten this client: 1 samples are in doubt"):
+        one.wait()
+    with pytest.raises(ConnectionClosedError, match="has forgotten this client"):
+        one.send(sample(1))
+
+
+def test_last_words(pretend, client):
+    """What a server says it has as it ends is acknowledged; its text is shown without what could be more than text."""
+
+    def play(visit):
+        visit.accept()
+        number, count = visit.take()
+        body = b"good\n\x1b[31mbye"
+        end = bytearray(wire.bye(number + count, "x" * len(body)))
+        end[wire.HEADER_BYTES :] = body
+        for i in range(0, len(end), 5):
+            visit.sock.sendall(end[i : i + 5])
+            time.sleep(0.01)
+        visit.sock.recv(100)
+
+    one = client(pretend(play))
+    one.send(sample(0))
+    one.wait()
+    assert one._closed.wait(20)
+    with pytest.raises(ConnectionClosedError, match=r"has closed: good\?\?\[31mbye$"):
+        one.send(sample(1))
+    one.close()  # nothing is missing
+
+
+@pytest.mark.parametrize("number", [2, 2**62])
+def test_acknowledgements_of_what_was_not_sent(pretend, client, number):
+    """A server that acknowledges what it never got is not believed."""
+
+    def play(visit):
+        visit.accept()
+        visit.take()
+        visit.sock.sendall(wire.ack(number))
+        visit.sock.recv(100)
+
+    one = client(pretend(play))
+    one.send(sample(0))
+    with pytest.raises(ConnectionClosedError, match=f"acknowledged {number}, expected 0 to 1"):
+        one.wait()
+
+
+@pytest.mark.parametrize(
+    ("play", "kind", "message"),
+    [
+        (lambda v: v.refuse("no\n\x1b[2Jway", Refusal.OTHER), ConnectionClosedError, r"connection: no\?\?\[2Jway$"),
+        (lambda v: v.refuse("key", Refusal.KEY), WireError, "key"),
+        (lambda v: v.accept(max_frame=0), WireError, "less than a sample"),
+        (lambda v: (v.greet(), v.sock.sendall(_LONG_REFUSAL)), WireError, "no REFUSE frame of 2147483647 bytes"),
+        (
+            lambda v: (v.greet(), v.sock.sendall(wire.refuse_spec(b'{"leaves":[' + b"[" * 5000))),
+            WireError,
+            "schema is damaged",
+        ),
+        (lambda v: v.sock.sendall(b"ECHO\x01" + b"\xff" * 64), WireError, "arrays, more than"),
+    ],
+)  # fmt: skip
+def test_lies(pretend, play, kind, message):
+    """What a server says before it has shown anything takes little memory and time, and is told in short."""
+    with pytest.raises(kind, match=message) as caught:
+        TcpClient("127.0.0.1", pretend(play).port, EXAMPLE)
+    assert len(str(caught.value)) < 6000
+
+
+def test_a_long_name_in_a_refusal(pretend):
+    """The names of a schema that is not ours are cut short."""
+    schema = b'{"leaves":[{"dtype":"<f4","path":"' + b"x" * 900_000 + b'","shape":[]}],"tree":"leaf"}'
+    with pytest.raises(SpecMismatchError) as caught:
+        TcpClient("127.0.0.1", pretend(lambda v: (v.greet(), v.sock.sendall(wire.refuse_spec(schema)))).port, EXAMPLE)
+    assert len(str(caught.value)) < 6000
+
+
+def _takes_all(visit):
+    visit.accept()
+    while True:
+        number, count = visit.take()
+        visit.sock.sendall(wire.ack(number + count))
+
+
+def test_close_while_others_send(pretend, client):
+    """A sample whose send() returned is delivered, or close() says that it is not, whoever closes meanwhile."""
+    for _ in range(40):
+        host = pretend(_takes_all)
+        one, sent = client(host), [0, 0]
+
+        def work(who, one=one, sent=sent):
+            with contextlib.suppress(ConnectionClosedError):
+                while True:
+                    one.send(sample(who))
+                    sent[who] += 1
+
+        threads = [threading.Thread(target=work, args=(who,)) for who in (0, 1)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.002)
+        one.close()
+        for thread in threads:
+            thread.join(20)
+        assert one._pump.acknowledged == one._pump.sent() == sum(sent)
+        host.close()
+
+
+def test_ctrl_c_in_close(pretend, client):
+    """Who interrupts close() gives up what was not delivered: nothing waits, and nothing runs, after that."""
+
+    def play(visit):
+        visit.accept()
+        time.sleep(60)
+
+    one = client(pretend(play))
+    one.send(sample(0))
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        one.close()
+    one.close()
+    one._pump._sender.join(20)
+    assert not one._pump._sender.is_alive()
+    with pytest.raises(ConnectionClosedError, match="is closed"):
+        one.send(sample(1))
+
+
+def test_collected_in_its_own_thread(pretend, client, eventually):
+    """A client that the collector finds in a thread that delivers does not wait there for itself."""
+    host = pretend(_takes_all)
+    one = TcpClient("127.0.0.1", host.port, EXAMPLE)
+    one.send(sample(0))
+    its, one.me = one._pump, one
+    start = its._start
+    collected = start(lambda: (gc.collect(), None)[1], "collector")
+    del one
+    collected.join(20)
+    start(gc.collect, "collector").join(20)
+    eventually(its.over.is_set)
+    assert its.acknowledged == 1
+
+
+def test_how_patience_ends():
+    """Tries come faster at first; what goes well in between starts the time anew, a mere connection does not."""
+    patience = pump.Patience(0.2)
+    assert patience.left() <= 0
+    patience.begin(well=False)
+    assert 0.1 < patience.left() <= 0.2
+    pauses = [patience.next_pause() for _ in range(9)]
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (0, 1)
+    time.sleep(0.15)
+    patience.begin(well=False)
+    assert patience.left() < 0.1
+    assert patience.next_pause() == 1
+    patience.begin(well=True)
+    assert patience.left() > 0.1
+    assert patience.next_pause() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host": None}, "host=None: use a name or an address"),
+        ({"host": "x" * 70}, "no host can be called so"),
+        ({"port": "50051"}, "port='50051': use an integer from 1 to 65535"),
+        ({"port": 0}, "port=0: use an integer"),
+        ({"port": True}, "port=True: use an integer"),
+        ({"max_inflight_msgs": 0}, "max_inflight_msgs=0: use an integer"),
+        ({"authkey": "a key of characters"}, "authkey is of type str: use at least 16 bytes"),
+        ({"authkey": b"short"}, "authkey has 5 bytes: use at least 16"),
+        ({"tls": True}, r"tls=True: use an ssl\.SSLContext\(ssl\.PROTOCOL_TLS_CLIENT\)"),
+        ({"reconnect": float("nan")}, "reconnect=nan: use seconds"),
+        ({"reconnect": -1}, "reconnect=-1: use seconds"),
+        ({"timeout": 0}, "timeout=0: use seconds, more than 0, or None"),
+        ({"timeout": "1"}, "timeout='1': use seconds"),
+    ],
+)
+def test_impossible_arguments(options, message):
+    """What cannot be is refused before anything is connected, with what was got and what would do."""
+    with pytest.raises(ValueError, match=message):
+        TcpClient(**{"host": "127.0.0.1", "port": 1, "data_sample": EXAMPLE, **options})
+
+
+def test_times_without_end(pretend):
+    """Infinite times are for ever."""
+    with TcpClient("127.0.0.1", pretend(_takes_all).port, EXAMPLE, timeout=float("inf"), reconnect=float("inf")) as one:
+        one.send(sample(0))
+        one.wait()
+
+
+def test_keys_are_not_shown():
+    """Neither a client's nor a bridge's settings show the key when they are printed."""
+    from echo_shm.net.bridge import Settings
+    from echo_shm.spec import Spec
+
+    key = b"this is the key!"
+    assert "this" not in repr(link.Options("h", 1, Spec.from_example(EXAMPLE), b"c" * 16, key, None))
+    assert "this" not in repr(Settings(key, 2, 3))
