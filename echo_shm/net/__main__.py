@@ -31,7 +31,7 @@ def die_with(parent: int) -> None:
 
 
 def serve(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | None = None) -> None:
-    """Serves until ``control`` has something to read, or its end, or the ring is closed; tells ``ready`` when it can."""
+    """Serves until ``control`` can be read or has ended, or the ring is closed; writes to ``ready`` when it can."""
     die_with(told["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, who then closes us
     descriptors, most = resource.getrlimit(resource.RLIMIT_NOFILE)

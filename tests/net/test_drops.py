@@ -1,4 +1,4 @@
-"""Connections that are lost and bridges that are killed, in mid-stream: every sample once, in order."""
+"""Connections that are lost and bridges that are killed, in mid-stream: every sample once."""
 
 import contextlib
 import os
@@ -75,11 +75,11 @@ class Stream:
         for thread in self.threads:
             thread.join(30)
 
-    def check(self):
-        """Every sample came once, in the order of its sends."""
+    def check(self, in_order=True):
+        """Every sample came once; and in the order of its sends, unless a slot was offered again after a death."""
         assert self.failures == []
         for got in self.got:
-            assert got == list(range(self.count))
+            assert (got if in_order else sorted(got)) == list(range(self.count))
         with pytest.raises(TimeoutError):
             self.server.sample(timeout=0.1)
 
@@ -99,7 +99,7 @@ def test_killed_bridges(processes):
         server.start()
         stream = Stream(server, [server.port] * 4, 20_000)
         stream.run(kill, 8)
-        stream.check()
+        stream.check(in_order=False)
     assert len(kills) >= 8
 
 
