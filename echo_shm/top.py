@@ -167,7 +167,10 @@ class Watch:
             "batches/s", f"{self._rate('batches_taken'):,.1f}", "stalled", f"{snap.stalled_producers}",
             "dead", f"[red]{dead}[/]" if dead else "0", "re-opened", f"{snap.reopened_slots}",
         )  # fmt: skip
-        figures.add_row("MB/s", f"{samples * leaf_bytes / 1e6:,.1f}")
+        figures.add_row(
+            "MB/s", f"{samples * leaf_bytes / 1e6:,.1f}", "remote", f"{snap.active_remotes}",
+            "refused", f"{snap.refused_remotes}",
+        )  # fmt: skip
         group: type[Any] = screen.need("rich.console", "cli").Group
         return group(ring, "", figures)
 
@@ -204,7 +207,7 @@ class Watch:
 
     def _remotes(self, most: int) -> Any:
         """Clients of bridges, those that are connected first."""
-        table = _table("remote", "from", "bridge", "samples/s", "samples", "MB/s", "frames")
+        table = _table("remote", "from", "bridge", "samples/s", "samples", "MB/s", "bytes", "frames")
         span = self._latest.time - self._earlier.time
         before = {(remote.index, remote.peer): remote for remote in self._earlier.remotes}
         found = sorted(self._latest.remotes, key=lambda remote: not remote.connected)
@@ -214,7 +217,7 @@ class Watch:
             table.add_row(
                 f"{now.index}", now.peer.replace("[", r"\["), f"{now.bridge}" if now.connected else "-",
                 f"{(now.committed - then.committed) * per_second:,.0f}", f"{now.committed:,}",
-                f"{(now.bytes - then.bytes) * per_second / 1e6:,.1f}", f"{now.frames:,}",
+                f"{(now.bytes - then.bytes) * per_second / 1e6:,.1f}", screen.size(now.bytes), f"{now.frames:,}",
                 "connected" if now.connected else "[dim]gone[/]",
             )  # fmt: skip
         if len(found) > most:

@@ -4,11 +4,13 @@ import contextlib
 import itertools
 import os
 import socket
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
-from remote import EXAMPLE, numbers, sample
+from remote import EXAMPLE, numbers, raw, said, sample
 
 import echo_shm
 from echo_shm import ConnectionClosedError, Server, ShmClient, TcpClient
@@ -123,6 +125,37 @@ def test_a_full_ring_holds_the_client_up(serve, client):
     while len(got) < n - n % 4:
         got += numbers(server.sample(timeout=20).batch)
     assert got == list(range(n - n % 4))
+
+
+def test_what_top_shows(serve, client):
+    """`echo-shm top` has a line for each remote client, with what came from it, and counts who was refused."""
+    server = serve(10, 4)
+    one, gone = client(server), client(server)
+    for n in range(20):
+        one.send(sample(n))
+    one.wait()
+    gone.send(sample(0))
+    gone.wait()
+    gone._pump._link.shut()  # as if cut; it comes again
+    gone.send(sample(1))
+    gone.wait()
+    with raw(server) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        said(sock)
+    command = [sys.executable, "-m", "echo_shm", "top", server.name, "--once", "--interval", "0.2"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=50, env=os.environ | {"COLUMNS": "120"})
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    (figures,) = [line for line in lines if line[:1] == ["MB/s"]]
+    assert figures[2:] == ["remote", "2", "refused", "1"]
+    rows = {row[4]: row for row in lines if row[-1:] == ["connected"]}
+    assert set(rows) == {"20", "2"}
+    index, peer, _bridge, rate, samples, _rate, *size, frames, _state = rows["20"]
+    assert (index, rate, samples) == ("0", "0", "20")
+    assert peer.startswith("127.0.0.1:")
+    assert 1 <= int(frames) <= 20
+    assert float(size[0]) >= 20 * 32
+    assert size[1] == "B"
+    assert server.sample(timeout=20).info.refused_connections == 1
 
 
 def test_close_delivers(serve, client):
