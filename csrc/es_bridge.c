@@ -238,7 +238,8 @@ static int64_t take_new(es_ring *r, const uint64_t *id)
         return index;
     /* SYNC remote-new: seq_cst, with itself in another bridge. */
     atomic_thread_fence(memory_order_seq_cst);
-    if (!may_be_elsewhere(&r->map, index, id))
+    bool its_own = remote_state(was) == ES_REMOTE_AWAY && has_id(&r->map.remotes[index], id); /* left just now */
+    if (!its_own && !may_be_elsewhere(&r->map, index, id))
         return index;
     atomic_store_explicit(&r->map.remotes[index].word, was, memory_order_release);
     return ES_UNSURE;

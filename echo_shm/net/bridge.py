@@ -13,7 +13,6 @@ Clients have an entry in the ring's table of remotes, and room for one frame.
 import logging
 import random
 import secrets
-import select
 import selectors
 import socket
 import ssl
@@ -347,21 +346,11 @@ class Bridge:
         self._end_the_late(now)
         for client in [one for one in self._clients if self._intake.is_wanted(one)]:
             self._end(client)
-        self._end_the_lost()
-        if now - self._last_beat >= BEAT:
+        if now - self._last_beat >= BEAT:  # and to write shows whose connection was reset while their samples waited
             self._last_beat = now
             for client in [one for one in self._clients if one.version == 2]:
                 client.out += wire.ack(client.acknowledged)
                 self._watch(client)
-
-    def _end_the_lost(self) -> None:
-        """Ends connections that were reset while samples of theirs waited: the selector does not look at them."""
-        unwatched = {one.sock.fileno(): one for one in self._clients if one.mask == 0 and one.version == 2}
-        poll = select.poll()
-        for descriptor in unwatched:
-            poll.register(descriptor, 0)
-        for descriptor, _ in poll.poll(0):
-            self._end(unwatched[descriptor])
 
     def _end_the_late(self, now: float) -> None:
         for guest in list(self._guests):

@@ -27,9 +27,10 @@
 #define CAS_DECIDES                                                                                       \
     "a stale word makes the locked operation after it fail, or is no claim of the dead, whose own words " \
     "the lock byte brings with it"
-#define BRIDGES                                                                                           \
-    "no scene has a bridge; its words are decided by locked operations, and the stepped tests and the kills " \
-    "at every instruction go through them"
+#define BRIDGES                                                                                            \
+    "the locked operation by which a bridge takes an entry, the lock byte of one that is dead, and the fence " \
+    "before a new one order the same"
+#define PUT_BACK "only a full table's entry is put back with something in it, and no scene fills the table"
 #define FENCED "a seq_cst fence beside it orders the same, and that one is caught"
 #define NOBODY_READS "nobody goes on from this word to others by what it releases or acquires"
 #define CLAIM_PAIR "the search for a hole and the claim of it acquire the same word"
@@ -96,7 +97,6 @@ const xp_known xp_known_orders[] = {
     {"es_mend fetch_add release->relaxed 2", SPARE, SCRIBBLED},
     {"take_byte cas acq_rel->acquire 1", SPARE, LOCKED},
     {"take_byte store release->relaxed 1", SPARE, LOCKED},
-    {"drop_byte store release->relaxed 1", DOUBLED, LOCKED},
     {"es_locks_held load acquire->relaxed 1", SPARE, LOOKS_ON},
     {"es_locks_any load acquire->relaxed 1", SPARE, LOOKS_ON},
     {"raise_high cas acq_rel->acquire 1", SPARE, LOCKED},
@@ -126,14 +126,12 @@ const xp_known xp_known_orders[] = {
     {"claim_word cas acq_rel->release 1", SPARE, CLAIM_PAIR},
     {"was_committed load acquire->relaxed 1", SPARE, BRIDGES},
     {"es_settle_bridge load acquire->relaxed 1", SPARE, BRIDGES},
-    {"es_settle_bridge cas acq_rel->acquire 1", SPARE, BRIDGES},
     {"es_settle_bridge cas acq_rel->release 1", SPARE, BRIDGES},
     {"turn cas acq_rel->acquire 1", SPARE, BRIDGES},
     {"turn cas acq_rel->release 1", SPARE, BRIDGES},
-    {"find load acquire->relaxed 1", SPARE, BRIDGES},
+    {"find load acquire->relaxed 1", DOUBLED, BRIDGES},
+    {"take_new store release->relaxed 1", SPARE, PUT_BACK},
     {"take_entry load acquire->relaxed 1", SPARE, BRIDGES},
-    {"es_remote_open store release->relaxed 1", SPARE, BRIDGES},
-    {"es_remote_leave store release->relaxed 1", SPARE, BRIDGES},
     {"es_next_remote load acquire->relaxed 1", SPARE, BRIDGES},
     {"es_committed_from load acquire->relaxed 1", SPARE, BRIDGES},
     {"claim_hole load acquire->relaxed 1", DOUBLED, CLAIM_PAIR},

@@ -250,7 +250,7 @@ bool xp_try_orders(const char *part)
         if (strstr(name, part) != NULL)
             verdicts[try_order(o)]++;
     }
-    bool together = part[0] != '\0' || spare_ones_together();
+    bool together = (part[0] != '\0' && strcmp(part, "together") != 0) || spare_ones_together();
     printf("%d weaker orders: %d caught, %d known, with the reason, not to be caught here, %d wrong\n",
            verdicts[CAUGHT] + verdicts[KNOWN] + verdicts[WRONG], verdicts[CAUGHT], verdicts[KNOWN], verdicts[WRONG]);
     return together && verdicts[WRONG] == 0;

@@ -197,6 +197,11 @@ static void serves_and_waits(void)
     xp_serve(3, XP_LONG, XP_LEAVES_CLIENT);
 }
 
+static void lets_its_client_go(void)
+{
+    xp_let_go();
+}
+
 static void sweeps_and_serves(void)
 {
     xp_sweep();
@@ -276,6 +281,14 @@ WITH_CLIENT(bbl, 3, 0, B, B, L, 0)
 WITH_CLIENT(bbl_one, 2, 1, B, B, L, 0)
 WITH_CLIENT(bbp, 2, 0, B, B, P, 0)
 WITH_CLIENT(bpl_full, 2, 2, B, P, L, 0)
+
+/* The third has another client, in the first entry. */
+static void bbb_other(void)
+{
+    cast(B, B, B, 0);
+    xp_client(1);
+    xp_other_client(3);
+}
 
 /* A batch that its learner overwrites as it releases it. */
 static void pll_poisoning(void)
@@ -376,5 +389,6 @@ const xp_scene xp_scenes[] = {
     {"a close while a bridge sends", 2, 1, 0, bbl,
      {serves_and_waits, sweeps_and_serves, closes_and_takes}, .mortal = 1},
     {"a bridge is evicted", 2, 1, 0, bbl, {serves_and_waits, sweeps_and_serves, closes_and_takes_late}, .mortal = 1},
+    {"an entry becomes free as a client comes", 2, 2, 0, bbb_other, {serves, serves, lets_its_client_go}, .mortal = 4},
     {0},
 };

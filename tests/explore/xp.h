@@ -114,6 +114,9 @@ void xp_sweep(void);
 /* In setup: thread t is a bridge; there is a client, with so many samples, that comes to whichever bridge serves. */
 void xp_bridge(int t);
 void xp_client(int samples);
+/* Thread t, a bridge, has another client as well, which it lets go. */
+void xp_other_client(int t);
+void xp_let_go(void);
 /* The client comes to this bridge, and sends what the ring does not have, at most so many at once. */
 enum xp_parting { XP_LEAVES_CLIENT, XP_LEAVES_RING };
 void xp_serve(int most, uint64_t timeout_ns, enum xp_parting parting);

@@ -5,6 +5,8 @@
  */
 #include "xp_play.h"
 
+#include <string.h>
+
 #define ASKS 3 /* at a bridge, while another one still has the client's entry */
 
 static const uint8_t CLIENT[16] = "the only client";
@@ -22,6 +24,18 @@ void xp_client(int samples)
     xp_account.client_samples = samples;
     for (int i = 0; i < samples; i++)
         xp_account.sent[xp_account.next++] = XP_IN_DOUBT;
+}
+
+void xp_other_client(int t)
+{
+    if (es_remote_open(xp_theatre.of[t], (const uint8_t *)"another client..", 0, "other") != 0)
+        xp_die("the first entry is not free");
+}
+
+void xp_let_go(void)
+{
+    if (es_remote_leave(xp_theatre.of[xp_me()], 0, 0) != ES_OK)
+        xp_violation("a bridge lost its client");
 }
 
 static int64_t come(es_ring *r)
@@ -76,14 +90,17 @@ void xp_serve(int most, uint64_t timeout_ns, enum xp_parting parting)
 
 void xp_check_client(void)
 {
-    es_remote_info info;
-    if (xp_account.client_samples == 0 || es_next_remote(xp_theatre.producer, 0, &info) < 0)
+    es_remote_info info = {.committed = 0};
+    uint32_t i = 0;
+    while (es_next_remote(xp_theatre.producer, i, &info) >= 0 && strcmp(info.peer, "client") != 0)
+        i = info.index + 1;
+    if (xp_account.client_samples == 0 || strcmp(info.peer, "client") != 0)
         return;
     if (info.state == ES_REMOTE_HERE && xp_theatre.producer->map.owners[info.bridge].state != ES_OWNER_LIVE)
         xp_violation("nobody has taken a dead bridge's client from it");
-    for (int i = 0; i < xp_account.client_samples; i++) {
-        bool came = xp_account.num_got[xp_account.client_first + i] > 0;
-        if (came != ((uint64_t)i < info.committed))
+    for (int n = 0; n < xp_account.client_samples; n++) {
+        bool came = xp_account.num_got[xp_account.client_first + n] > 0;
+        if (came != ((uint64_t)n < info.committed))
             xp_violation(came ? "a sample came that the client would send again"
                               : "a sample is missing that the client would not send again");
     }

@@ -62,7 +62,7 @@ class Visit:
         self.sock.sendall(self.greeting.to_bytes())
         self.hello = Hello.from_bytes(exactly(self.sock, wire.HELLO_BYTES))
 
-    def accept(self, committed=0, known=False, max_frame=1 << 20):
+    def accept(self, committed=0, known=False, max_frame=1 << 23):
         """Takes the client for one."""
         self.greet()
         accept = Accept(bytes(16), max_frame, known, self.host.spec.schema, committed)

@@ -17,6 +17,8 @@ from echo_shm.metrics import RingView
 from echo_shm.net import bridge as bridge_module
 from echo_shm.net import link, wire
 from echo_shm.net.bridge import Bridge, Settings
+from echo_shm.net.connection import Connection
+from echo_shm.net.inbound import Inbound
 from echo_shm.net.wire import Hello
 from echo_shm.segment import Segment
 
@@ -148,7 +150,7 @@ def test_more_version_1_clients_than_allowed(serve, client):
 def test_silent_connections(serve, client):
     """Who says no hello takes no client's place, however many they are, and is dropped in the end."""
     server = serve(1, max_connections=1)
-    silent = [raw(server) for _ in range(300)]
+    silent = [raw(server) for _ in range(700)]
     client(server).send(sample(1))
     assert numbers(server.sample(timeout=20).batch) == [1]
     for sock in silent:
@@ -339,6 +341,22 @@ def test_last_words_arrive(serve):
     header = wire.read_server_header(data[: wire.HEADER_BYTES])
     assert header.kind is wire.Frame.BYE
     assert data[wire.HEADER_BYTES :] == b"samples from 5 on, expected from 0 on"
+
+
+def test_who_leaves_costs_nothing():
+    """A connection that is only told why it must go gives its memory back at once."""
+    near, far = socket.socketpair()
+    with near, far:
+        inbound = Inbound(8, 1 << 20)
+        inbound.begin()
+        connection = Connection(near, "peer", inbound, 0.0)
+        assert len(inbound.space()) > 1 << 20
+        connection.leave(b"because", 1.0)
+        assert len(inbound.space()) == 0
+        far.sendall(bytes(1000))
+        assert connection.receive() == 1000
+        connection.send()
+        assert said(far) == b"because"
 
 
 def test_refusals_are_counted(serve, client):

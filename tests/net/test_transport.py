@@ -1,6 +1,7 @@
 """How a transport is set up, found, started and ended."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -218,18 +219,35 @@ def _bridge(server):
     return server._transports[0]._keepers[0]
 
 
-@pytest.mark.parametrize("with_tls", [False, True])
-def test_a_forked_child(serve, client, tls, with_tls, eventually):
-    """A child that was forked from the learner, and lives on, keeps neither the bridge nor the port."""
-    options = ({"tls": tls[0]}, {"tls": tls[1], "host": "localhost"}) if with_tls else ({}, {})
-    server = serve(1, **options[0])
-    one, port, pid = client(server, **options[1]), server.port, os.fork()
+def _fork_unseen():
+    """A fork that Python is not told of, as a library may make it."""
+    libc = ctypes.PyDLL(None)
+    pid = libc.fork()
+    if pid == 0:
+        libc.sleep(60)
+        libc._exit(0)
+    return pid
+
+
+def _fork():
+    pid = os.fork()
     if pid == 0:
         time.sleep(60)
         os._exit(0)
+    return pid
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+@pytest.mark.parametrize("fork", [_fork, _fork_unseen])
+def test_a_forked_child(serve, client, tls, with_tls, fork, eventually):
+    """A child that was forked from the learner, and lives on, keeps neither the bridge nor the port."""
+    options = ({"tls": tls[0]}, {"tls": tls[1], "host": "localhost"}) if with_tls else ({}, {})
+    server = serve(1, **options[0])
+    one, port, pid = client(server, **options[1]), server.port, fork()
     try:
-        bridge = _bridge(server).pid
+        bridge, started = _bridge(server).pid, time.monotonic()
         server.close()
+        assert time.monotonic() - started < 4  # it was told, and not killed after its time was over
         assert one._closed.wait(20)
         with pytest.raises(ConnectionClosedError, match="the server was closed"):
             one.send(sample(0))
