@@ -130,6 +130,7 @@ const xp_known xp_known_orders[] = {
     {"turn cas acq_rel->acquire 1", SPARE, BRIDGES},
     {"turn cas acq_rel->release 1", SPARE, BRIDGES},
     {"find load acquire->relaxed 1", DOUBLED, BRIDGES},
+    {"find store release->relaxed 1", SPARE, PUT_BACK},
     {"take_new store release->relaxed 1", SPARE, PUT_BACK},
     {"take_entry load acquire->relaxed 1", SPARE, BRIDGES},
     {"es_next_remote load acquire->relaxed 1", SPARE, BRIDGES},

@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import psutil
 import pytest
-from remote import EXAMPLE, KEY, greet, numbers, raw, said, sample
+from remote import EXAMPLE, KEY, exactly, greet, numbers, raw, said, sample
 
 from echo_shm import ConnectionClosedError, Server, SpecMismatchError, TcpClient, WireError
 from echo_shm.metrics import RingView
@@ -247,6 +247,37 @@ def test_places_of_the_lost(serve, client, eventually):
         sock.close()
     eventually(lambda: _connected(server) == 0)
     client(server)
+
+
+def test_a_client_that_comes_twice(serve):
+    """A client that comes again has lost its old connection, be that known here or not: it ends, and harms nothing."""
+    server = serve(1, 10)
+    with raw(server) as old, raw(server) as new:
+        greet(server, old)
+        old.sendall(wire.samples_header(1, 0) + struct.pack("<q6f", 0, *[0.0] * 6) + wire.samples_header(1, 1)[:9])
+        exactly(old, wire.HEADER_BYTES)
+        header, _ = greet(server, new)
+        assert header.number == 1
+        assert said(old) == b""
+        old.close()
+        for n in range(1, 6):
+            new.sendall(wire.samples_header(1, n) + struct.pack("<q6f", n, *[float(n)] * 6))
+            assert exactly(new, wire.HEADER_BYTES) == wire.ack(n + 1)
+            time.sleep(0.02)
+    assert [numbers(server.sample(timeout=20).batch) for _ in range(6)] == [[n] for n in range(6)]
+
+
+def test_samples_that_are_there_already(serve):
+    """Of a frame that begins below what the ring has only the rest goes there."""
+    server = serve(6, 2)
+    with raw(server) as sock:
+        greet(server, sock)
+        for first, count in ((0, 4), (1, 3), (1, 5)):
+            x = np.repeat(np.arange(first, first + count, dtype=np.float32), 6)
+            data = np.arange(first, first + count).tobytes() + x.tobytes()
+            sock.sendall(wire.samples_header(count, first) + data)
+        assert exactly(sock, 2 * wire.HEADER_BYTES) == wire.ack(4) + wire.ack(6)
+    assert numbers(server.sample(timeout=20).batch) == list(range(6))
 
 
 def test_a_client_that_only_reads_on(serve):
