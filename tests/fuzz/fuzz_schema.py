@@ -8,23 +8,10 @@ import sys
 import warnings
 
 import atheris
+from choices import choices_of
 
 with atheris.instrument_imports(include=["echo_shm"]):
     import schema_play
-
-
-def _source(data: bytes) -> schema_play.Below:
-    """Choices, one or two bytes each; zeros once the input is over."""
-    at = 0
-
-    def below(n: int) -> int:
-        nonlocal at
-        width = 1 if n <= 256 else 2
-        number = int.from_bytes(data[at : at + width], "little")
-        at += width
-        return number % n
-
-    return below
 
 
 def test_one_input(data: bytes) -> None:
@@ -32,7 +19,7 @@ def test_one_input(data: bytes) -> None:
     if data[:1] < b"\x80":
         schema_play.parse(data[1:])
         return
-    below = _source(data[1:])
+    below = choices_of(data[1:])
     schema = schema_play.draw_schema(below)
     if data[0] < 0xE0:
         schema_play.parse(schema)

@@ -7,6 +7,7 @@ import logging
 import sys
 
 import atheris
+from choices import choices_of
 
 with atheris.instrument_imports(include=["echo_shm"]):
     import wire_play
@@ -14,23 +15,9 @@ with atheris.instrument_imports(include=["echo_shm"]):
 _table = wire_play.Table()
 
 
-def _source(data: bytes) -> wire_play.Below:
-    """Choices, one or two bytes each; zeros once the input is over."""
-    at = 0
-
-    def below(n: int) -> int:
-        nonlocal at
-        width = 1 if n <= 256 else 2
-        number = int.from_bytes(data[at : at + width], "little")
-        at += width
-        return number % n
-
-    return below
-
-
 def test_one_input(data: bytes) -> None:
     """Raises whatever a bridge or a client should not."""
-    kind, below = data[:1], _source(data[1:])
+    kind, below = data[:1], choices_of(data[1:])
     if kind < b"\x20":
         wire_play.parse(data[1:], below)
     elif kind < b"\x28":

@@ -10,16 +10,15 @@ import math
 import os
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from choices import Below
 
 from echo_shm import EchoShmError, Server, ShmClient, segment
 from echo_shm.segment import Geometry, Segment
 from echo_shm.spec import Leaf, Spec
-
-Below = Callable[[int], int]
 
 _DTYPES = ["<f4", "<i8", "|u1", "|b1", ">f8", "<M8[ns]", "<U3", "|S5", "|V7", "<c8", "<f2", "|V0", "|S0"]
 _BAD_DTYPES = [

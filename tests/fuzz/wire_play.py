@@ -7,11 +7,12 @@ bytes, Hypothesis or a random generator can be behind it.
 import contextlib
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import numpy as np
+from choices import Below
 
 from echo_shm import EchoShmError, Server
 from echo_shm.net import link, wire
@@ -21,8 +22,6 @@ from echo_shm.net.link import Link, Options
 from echo_shm.net.wire import Accept, Greeting, Hello
 from echo_shm.segment import Segment
 from echo_shm.spec import Spec
-
-Below = Callable[[int], int]
 
 EXAMPLE = {"a": np.zeros((), np.int32), "b": np.zeros(3, np.uint8)}
 SPEC = Spec.from_example(EXAMPLE)
@@ -109,6 +108,10 @@ def draw_server(below: Below) -> Callable[[bytes], bytes]:
 # --- the parser -----------------------------------------------------------------
 
 
+def _shown(text: bytes) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text.decode(errors="replace"))
+
+
 def expected(stream: bytes) -> tuple[list[Any], bool]:
     """What a whole stream of a client means, by WIRE.md: the events, and whether an error comes after them."""
     if not b"ECHO".startswith(stream[:4]):
@@ -131,48 +134,53 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
         if len(stream) < at + 16 + size:
             break
         body = stream[at + 16 : at + 16 + size]
-        events.append((length, number, body) if kind == 3 else Bye(body.decode(errors="replace")))
+        events.append((length, number, body) if kind == 3 else Bye(_shown(body)))
         at += 16 + size
     return events, False
 
 
+def feed(inbound: Inbound | Inbound1, stream: bytes, sizes: Iterator[int], events: list[Any]) -> None:
+    """Gives a stream to a parser in pieces of those sizes; what comes of it is added to ``events``."""
+    at = 0
+    while at < len(stream):
+        space = inbound.space()
+        n = min(len(space), len(stream) - at, next(sizes, len(stream)))
+        assert n > 0
+        space[:n] = stream[at : at + n]
+        at += n
+        inbound.filled(n)
+        while (event := inbound.next_event()) is not None:
+            if isinstance(event, Hello):
+                assert isinstance(inbound, Inbound)
+                inbound.begin()
+            events.append((*event[:2], bytes(event.data)) if isinstance(event, Samples) else event)
+
+
+def _sizes(below: Below, most: int) -> Iterator[int]:
+    while True:
+        yield 1 + below(most)
+
+
 def parse(stream: bytes, below: Below) -> int:
     """Feeds a stream in pieces; asserts that what comes of it is what it means. Returns the number of events."""
-    inbound, events, failed, at = Inbound(SIZE, MOST), [], False, 0
+    inbound, events, failed = Inbound(SIZE, MOST), [], False
     try:
-        while at < len(stream):
-            space = inbound.space()
-            n = min(len(space), len(stream) - at, 1 + below(200))
-            assert n > 0
-            space[:n] = stream[at : at + n]
-            at += n
-            inbound.filled(n)
-            while (event := inbound.next_event()) is not None:
-                if isinstance(event, Hello):
-                    inbound.begin()
-                events.append((*event[:2], bytes(event.data)) if isinstance(event, Samples) else event)
-            assert len(inbound._buffer) <= wire.HEADER_BYTES + wire.MAX_TEXT
+        feed(inbound, stream, _sizes(below, 200), events)
     except wire.WireError:
         failed = True
     assert (events, failed) == expected(stream)
+    assert len(inbound._buffer) <= wire.HEADER_BYTES + wire.MAX_TEXT
     return len(events)
 
 
 def parse_1(stream: bytes, below: Below) -> None:
     """The same for version 1, of which any bytes are samples."""
-    inbound, data, at = Inbound1(SIZE, MOST), b"", 0
+    inbound, events = Inbound1(SIZE, MOST), []
     inbound.begin()
-    while at < len(stream):
-        space = inbound.space()
-        n = min(len(space), len(stream) - at, 1 + below(30))
-        space[:n] = stream[at : at + n]
-        at += n
-        inbound.filled(n)
-        while (samples := inbound.next_event()) is not None:
-            assert samples.number * SIZE == len(data)
-            assert len(samples.data) == samples.length * SIZE
-            data += samples.data
-    assert data == stream[: len(stream) - len(stream) % SIZE]
+    feed(inbound, stream, _sizes(below, 30), events)
+    assert b"".join(data for _, _, data in events) == stream[: len(stream) - len(stream) % SIZE]
+    assert [number for _, number, _ in events] == [sum(n for n, _, _ in events[:i]) for i in range(len(events))]
+    assert all(len(data) == count * SIZE for count, _, data in events)
 
 
 # --- a client, at such a server ---------------------------------------------------

@@ -2,6 +2,8 @@
 
 import hashlib
 import struct
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +12,13 @@ from hypothesis import strategies as st
 
 from echo_shm import WireError
 from echo_shm.net import wire
-from echo_shm.net.inbound import Bye, Inbound, Inbound1, Samples
+from echo_shm.net.inbound import Bye, Inbound, Inbound1
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello
 from echo_shm.spec import Spec
+
+sys.path.append(str(Path(__file__).parents[1] / "fuzz"))
+
+import wire_play
 
 SPEC = Spec.from_example({"a": np.zeros((2, 3), np.float32), "b": np.zeros((), np.int64)})
 KEY = b"a key that nobody knows"
@@ -34,18 +40,9 @@ def exactly(data):
 
 
 def feed(inbound, data, cuts=()):
-    """Every event that comes of data, cut into pieces of those sizes, with the samples' bytes; begins after a hello."""
-    events, at, sizes = [], 0, iter(cuts)
-    while at < len(data):
-        space = inbound.space()
-        n = min(len(space), len(data) - at, next(sizes, len(data)))
-        space[:n] = data[at : at + n]
-        at += n
-        inbound.filled(n)
-        while (event := inbound.next_event()) is not None:
-            if isinstance(event, Hello):
-                inbound.begin()
-            events.append((*event[:2], bytes(event.data)) if isinstance(event, Samples) else event)
+    """Every event that comes of data, cut into pieces of those sizes."""
+    events = []
+    wire_play.feed(inbound, data, iter(cuts), events)
     return events
 
 

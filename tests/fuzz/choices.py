@@ -1,0 +1,19 @@
+"""Where a fuzzer's choices come from: ``below(n)`` is a number from 0 to n - 1."""
+
+from collections.abc import Callable
+
+Below = Callable[[int], int]
+
+
+def choices_of(data: bytes) -> Below:
+    """One or two bytes of an input a choice; zeros once it is over."""
+    at = 0
+
+    def below(n: int) -> int:
+        nonlocal at
+        width = 1 if n <= 256 else 2
+        number = int.from_bytes(data[at : at + width], "little")
+        at += width
+        return number % n
+
+    return below
