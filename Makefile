@@ -6,6 +6,7 @@
 #   make orders              every memory order of the core weakened, one at a time
 #   make model               the protocol in Spin, and its mutants          (needs spin)
 #   make storm SECONDS=60    processes killed and stopped, every sample accounted for
+#   make storm-remote SECONDS=60    the same of remote clients, their links and their bridges
 #   make fuzz SECONDS=60     hostile segments, by coverage                  (needs clang)
 #   make test-aarch64        the C tests for another processor              (needs qemu-user, a cross compiler)
 
@@ -17,7 +18,7 @@ BUILT := setup.py pyproject.toml echo_shm/_build.py $(CSRC)
 
 SECONDS ?= 60
 
-.PHONY: demo test test-c test-aarch64 lint bench explore orders model storm fuzz clean
+.PHONY: demo test test-c test-aarch64 lint bench explore orders model storm storm-remote fuzz clean
 
 demo: $(ENV)/.demo
 	$(BIN)/echo-shm demo
@@ -43,6 +44,9 @@ model:
 
 storm:
 	$(MAKE) -C tests/storm run SECONDS=$(SECONDS)
+
+storm-remote: $(ENV)/.test
+	$(BIN)/python tests/net/remote_storm.py $(SECONDS)
 
 fuzz:
 	$(MAKE) -C tests/fuzz fuzz SECONDS=$(SECONDS)

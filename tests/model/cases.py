@@ -66,6 +66,7 @@ CONFIGURATIONS = [
     _holds("closed-11", "B=1 K=1 M=1 CLOSE", "the ring closes at any moment"),
     _holds("closed-abort", "NP=1 B=1 K=1 ABORTS=1 CLOSE", "closes; a claim aborted, perhaps after its eviction"),
     _holds("closed-21", "NP=1 B=2 K=1 M=3 CLOSE", "the ring closes at any moment", quick=True),
+    _holds("closed-bulk", "NP=1 B=2 K=1 RUN=2 CLOSE", "closes; a bulk claim, of which part may be evicted", quick=True),
     _holds("closed-21-kills", "NP=1 B=2 K=1 KP=1 KL=1 CLOSE", "closes; one of each killed"),
     _holds("closed-learners", "NP=1 B=1 K=1 M=1 NL=2 CLOSE", "closes; two learners"),
     _holds("closed-replaced", "NP=1 B=2 K=1 KP=1 KL=1 RESTART=1 CLOSE", "closes; one of each killed and replaced"),

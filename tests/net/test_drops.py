@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import remote_storm as storm
 from proxy import Proxy
 
 from echo_shm import ConnectionClosedError, Server, TcpClient, TcpTransport
@@ -101,6 +102,16 @@ def test_killed_bridges(processes):
         stream.run(kill, 8)
         stream.check(in_order=False)
     assert len(kills) >= 8
+
+
+@pytest.mark.watchdog(180)
+def test_storm():
+    """All of it at random, the learner pausing now and then: every sample whose send() returned comes once, whole."""
+    seed = int(os.environ.get("STORM_SEED", random.SystemRandom().getrandbits(32)))
+    print(f"STORM_SEED={seed}")
+    account = storm.run(8, seed)
+    print(account)
+    account.check()
 
 
 @pytest.mark.watchdog(180)
