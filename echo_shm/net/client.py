@@ -73,8 +73,10 @@ class TcpClient:
             checks.key(authkey),
             checks.context(tls, server_side=False),
         )
-        grace = {True: _GRACE, False: 0.0}.get(reconnect) if isinstance(reconnect, bool) else None
-        grace = checks.seconds("reconnect", reconnect) if grace is None else grace
+        if isinstance(reconnect, bool):
+            grace = _GRACE if reconnect else 0.0
+        else:
+            grace = checks.seconds("reconnect", reconnect)
         self._timeout = None if timeout is None else checks.seconds("timeout", timeout)
         self._timeout = None if self._timeout == math.inf else self._timeout
         self._pump = Pump(options, most, grace, self._timeout)

@@ -297,13 +297,14 @@ class Pump:
         idle = self.acknowledged == self._next and time.monotonic() - made > _SHORT_LIFE
         self._patience.begin(well=idle or self.acknowledged > acknowledged)
         _log.warning("TcpClient for %s: connection lost (%s); trying again", self._options.peer, lost)
-        link = self._next_link(lost)
-        if link.version != old.version or (link.ring == old.ring and not link.known and self._next > self.acknowledged):
+        link, in_doubt = self._next_link(lost), self._next - self.acknowledged
+        try:
+            if link.version != old.version or (link.ring == old.ring and not link.known and in_doubt > 0):
+                raise ConnectionClosedError(f"the server has forgotten this client: {in_doubt} samples are in doubt")
+            self._acknowledge(link.committed)
+        except BaseException:
             link.close()
-            raise ConnectionClosedError(
-                f"the server has forgotten this client: {self._next - self.acknowledged} samples are in doubt"
-            )
-        self._acknowledge(link.committed)
+            raise
         self._next = link.committed  # what was sent beyond it is sent again
         with self._news:
             self._link, self._lost = link, None
