@@ -75,7 +75,8 @@ def _idlers(port: int, name: str, count: int) -> Iterator[None]:
     ready = _CONTEXT.Event()
     with _running(_connect_and_wait, [(port, name, count, ready)] if count else []):
         if count:
-            ready.wait(60)
+            if not ready.wait(60):
+                raise RuntimeError(f"{count} idle clients were not connected within 60 s")
         yield
 
 

@@ -98,7 +98,7 @@ int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t f
 /* Counts what came over the wire. */
 int es_remote_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames);
 /* One more connection was ended for what was wrong with it. */
-int es_remote_refused(es_ring *r);
+int es_count_refused(es_ring *r);
 /* The next remote at or above from that is not free: its index, or ES_EMPTY. */
 int64_t es_next_remote(es_ring *r, uint32_t from, es_remote_info *info);
 

@@ -12,8 +12,8 @@
  * order, so the first that was not is the number. Should the reaper die, the next one
  * reads the same, since no claim is offered before the journal is struck out.
  *
- * Who writes: remote.word by CAS of whoever takes the entry, everything else in it by
- * the bridge that the word names. Who dies: HERE stays HERE until the bridge is
+ * Who writes: remote.word by CAS of whoever takes or settles the entry, and by the bridge that it names; everything
+ * else in it by that bridge (peer with plain stores: who looks on may see it half written). Who dies: HERE stays HERE until the bridge is
  * reaped, so that nobody answers the client from a count that is not settled.
  */
 #include <stdlib.h>
@@ -265,7 +265,6 @@ int64_t es_remote_open(es_ring *r, const uint8_t *id, uint64_t number, const cha
         atomic_store_explicit(&it->wanted, 0, memory_order_relaxed);
         atomic_store_explicit(&it->bytes, 0, memory_order_relaxed);
         atomic_store_explicit(&it->frames, 0, memory_order_relaxed);
-        memset(it->peer, 0, sizeof it->peer);
         describe(it, peer);
         /* SYNC remote: release. Nobody changes a TAKEN word but its bridge, or that one's reaper. */
         atomic_store_explicit(&it->word, remote_word(r->me, ES_REMOTE_HERE), memory_order_release);
@@ -311,7 +310,7 @@ int es_remote_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames
     return ES_OK;
 }
 
-int es_remote_refused(es_ring *r)
+int es_count_refused(es_ring *r)
 {
     if (!may_bridge(r))
         return ES_EDETACHED;

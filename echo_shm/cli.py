@@ -25,6 +25,8 @@ from echo_shm.handle import Handle
 from echo_shm.metrics import RingView
 from echo_shm.net.transport import TcpTransport
 
+_ALLOW = "--allow-unauthenticated"
+
 #: How each state of a segment looks; see :func:`describe`.
 _STYLES = {"in use": "green", "orphaned": "yellow", "garbage": "red", "unreadable": "red"}
 
@@ -96,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--port", type=int, default=0, help="to listen on (default: any that is free)")
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     sub.add_argument("--authkey-file", metavar="FILE", help="a file with the key that clients must know")
-    sub.add_argument("--allow-unauthenticated", action="store_true", help="listen beyond this machine without a key")
+    sub.add_argument(_ALLOW, action="store_true", help="listen beyond this machine without a key")
     sub.add_argument("--wire-version", type=int, choices=(1, 2), default=2, help="1 for clients of id-echo")
     sub.add_argument("--max-connections", type=_count, default=1024, metavar="N", help="default: %(default)s")
     sub.add_argument("--processes", type=_count, default=1, metavar="N", help="bridge processes (default: %(default)s)")
@@ -212,9 +214,12 @@ def _cells(one: dict[str, Any]) -> list[str]:
 def _bridge(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     key = None
-    try:
-        if options.authkey_file is not None:
+    if options.authkey_file is not None:
+        try:
             key = Path(options.authkey_file).read_bytes()
+        except OSError as error:
+            return _fail(2, ValueError(f"--authkey-file {options.authkey_file}: {error.strerror}"))
+    try:
         transport = TcpTransport(
             options.port,
             host=options.host,
@@ -224,8 +229,9 @@ def _bridge(options: argparse.Namespace) -> int:
             processes=options.processes,
             allow_unauthenticated=options.allow_unauthenticated,
         )
-    except (OSError, ValueError) as error:
-        return _fail(2, error)
+    except ValueError as error:
+        words = str(error).replace("authkey=", "--authkey-file").replace("allow_unauthenticated=True", _ALLOW)
+        return _fail(2, ValueError(words))
     try:
         found = segment.Segment.attach(options.name, read_only=True)
     except ValueError as error:  # no segment can be called so
@@ -235,9 +241,12 @@ def _bridge(options: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         return _fail(1, error)
     print(f"{found.name}: listening on {options.host} port {transport.port}", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clients are told of either
     try:
         while not transport.wait(1.0):
             pass
+    except EchoShmError as error:
+        return _fail(1, error)
     finally:
         transport.shutdown()
     print(f"{found.name}: closed")

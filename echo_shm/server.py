@@ -80,6 +80,8 @@ class Server:
         given = transport if isinstance(transport, list | tuple) else [transport]
         transports = tuple(one for one in given if one is not None)
         for one in transports:
+            if isinstance(one, type):
+                raise TypeError(f"a transport is an instance: {one.__name__}(...), not the class {one.__name__}")
             if not (hasattr(one, "start") and hasattr(one, "shutdown")):
                 raise TypeError(f"a transport has start(handle) and shutdown(), got {type(one).__name__}")
         if pin_host_memory:

@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import ctypes
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -22,10 +21,9 @@ from typing import Any
 from echo_shm.client import ShmClient
 from echo_shm.errors import ConnectionClosedError, WorkerError
 from echo_shm.handle import Handle
+from echo_shm.lifetime import die_with
 
 _log = logging.getLogger("echo_shm")
-
-_PR_SET_PDEATHSIG = 1
 
 
 class RemoteTraceback(Exception):
@@ -58,11 +56,8 @@ def _die_with_parent(by_signal: bool) -> None:
         parent.join()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    if by_signal and sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent.pid:  # it died before the call above
-            os.kill(os.getpid(), signal.SIGKILL)
+    if by_signal and parent.pid is not None:
+        die_with(parent.pid)
     threading.Thread(target=watch, name="echo_shm-parent-watch", daemon=True).start()
 
 

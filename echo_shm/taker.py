@@ -132,7 +132,8 @@ class Taker:
             lib.es_observe(self._ring, snap)
             raise TimeoutError(
                 f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s; "
-                f"samples in it: {snap.store_size}, producers attached: {snap.active_producers}"
+                f"samples in it: {snap.store_size}, producers attached: {snap.active_producers}, "
+                f"remote clients: {snap.active_remotes}"
             )
         return self._attachment.slice_ns_within(left)
 

@@ -16,8 +16,8 @@ from echo_shm.sidecar import open_sidecar
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-#: Lines of a screen that are not a producer's.
-_OTHER_LINES = 14
+#: Lines of a screen that are not a producer's or a remote client's; those of a table that are no entry's.
+_OTHER_LINES, _TABLE_LINES = 14, 3
 
 _STYLES = {"running": "green", "waiting": "yellow", "stopped": "yellow", "dead": "red"}
 
@@ -120,16 +120,20 @@ class Watch:
 
     # -- as a screen
 
-    def render(self, most_producers: int) -> "RenderableType":
+    def render(self, most: int) -> "RenderableType":
         """The last two readings.
 
         Args:
-            most_producers: Producers that get a line of their own.
+            most: Lines for producers and remote clients together.
 
         """
         group: type[Any] = screen.need("rich.console", "cli").Group
-        parts = [self._head(), "", self._figures(), "", self._producers(most_producers)]
-        further = [table for table in (self._learners(), self._remotes(most_producers)) if table.row_count]
+        remotes = len(self._latest.remotes)
+        of_remotes = min(remotes + _TABLE_LINES, most // 2) if remotes else 0
+        parts = [self._head(), "", self._figures(), "", self._producers(max(1, most - of_remotes))]
+        further = [
+            table for table in (self._learners(), self._remotes(max(1, of_remotes - _TABLE_LINES))) if table.row_count
+        ]
         framed: RenderableType = group(*parts, *(part for table in further for part in ("", table)))
         return framed
 
@@ -207,7 +211,7 @@ class Watch:
 
     def _remotes(self, most: int) -> Any:
         """Clients of bridges, those that are connected first."""
-        table = _table("remote", "from", "bridge", "samples/s", "samples", "MB/s", "bytes", "frames")
+        table = _table("remote", "from", "samples/s", "samples", "bytes", "frames")
         span = self._latest.time - self._earlier.time
         before = {(remote.index, remote.peer): remote for remote in self._earlier.remotes}
         found = sorted(self._latest.remotes, key=lambda remote: not remote.connected)
@@ -215,10 +219,9 @@ class Watch:
             then = before.get((now.index, now.peer), now)
             per_second = 1 / span if span > 0 else 0.0
             table.add_row(
-                f"{now.index}", now.peer.replace("[", r"\["), f"{now.bridge}" if now.connected else "-",
+                f"{now.index}", now.peer.replace("[", r"\["),
                 f"{(now.committed - then.committed) * per_second:,.0f}", f"{now.committed:,}",
-                f"{(now.bytes - then.bytes) * per_second / 1e6:,.1f}", screen.size(now.bytes), f"{now.frames:,}",
-                "connected" if now.connected else "[dim]gone[/]",
+                screen.size(now.bytes), f"{now.frames:,}", "[green]here[/]" if now.connected else "[dim]gone[/]",
             )  # fmt: skip
         if len(found) > most:
             table.add_row("", f"and {len(found) - most} more")
@@ -280,7 +283,7 @@ def _watch_once(watch: Watch, console: "Console", interval: float) -> bool:
     time.sleep(interval)
     going = watch.look()
     if going:
-        console.print(watch.render(most_producers=10**6))
+        console.print(watch.render(most=10**6))
     return going
 
 

@@ -21,12 +21,11 @@ from typing import NamedTuple
 
 from echo_shm._core import lib
 from echo_shm.errors import WireError
-from echo_shm.net import wire
+from echo_shm.net import tcp, wire
 from echo_shm.net.connection import Connection
 from echo_shm.net.door import Door, is_crowded
 from echo_shm.net.inbound import Bye, Inbound, Inbound1, Samples
 from echo_shm.net.intake import Intake
-from echo_shm.net.link import BEAT, give_up_on_silence, keep_alive
 from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
 from echo_shm.segment import Segment
 
@@ -109,8 +108,8 @@ class Bridge:
         for key, _ in self._selector.select(0 if self._intake.has_pending or unread else wait):
             if isinstance(key.data, Connection):
                 self._serve(key.data)
-            elif key.fileobj in self._door:
-                for sock, peer in self._door.accept(key.fileobj):  # type: ignore[arg-type]
+            elif isinstance(key.fileobj, socket.socket):
+                for sock, peer in self._door.accept(key.fileobj):
                     self._accept(sock, peer)
             else:
                 self._stopping = True
@@ -137,9 +136,8 @@ class Bridge:
 
     def _begin(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(sock)
-        give_up_on_silence(sock)
+        tcp.prepare(sock)
+        tcp.give_up_on_silence(sock)
         if self._tls is not None:
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         crowded = is_crowded(sock)
@@ -178,7 +176,7 @@ class Bridge:
             self._refuse(connection, Refusal.KEY, "it does not know the authkey")
             return
         if hello.spec != wire.spec_hash(self._spec.schema):
-            self._refuse(connection, Refusal.SPEC, "its samples are others")
+            self._refuse(connection, Refusal.SPEC, f"its samples are not {self._spec.schema.decode()[:400]}")
             return
         for other in [one for one in self._clients if one.client == hello.client]:
             self._end(other)
@@ -274,7 +272,11 @@ class Bridge:
             if connection.in_handshake:
                 self._end(connection, f"no TLS: {error}")
             else:
-                self._end(connection, f"connection lost: {error}" if connection.inbound.in_the_middle else "")
+                _log.log(
+                    logging.WARNING if connection.inbound.in_the_middle else logging.DEBUG,
+                    "%s: connection lost: %s", connection.peer, error,
+                )  # fmt: skip
+                self._end(connection)
         if len(connection.out) > _MOST_OUT + len(self._spec.schema):
             self._end(connection, "it does not read its acknowledgements")
         if self._is_here(connection):
@@ -327,6 +329,8 @@ class Bridge:
             elif isinstance(event, Hello):
                 self._admit(connection, event)
             elif isinstance(event, Bye):
+                self._intake.acknowledge(connection)
+                connection.send()
                 self._end(connection, keep=False)  # it will not come again
         self._more.add(connection)
         return False
@@ -346,7 +350,9 @@ class Bridge:
         self._end_the_late(now)
         for client in [one for one in self._clients if self._intake.is_wanted(one)]:
             self._end(client)
-        if now - self._last_beat >= BEAT:  # and to write shows whose connection was reset while their samples waited
+        if (
+            now - self._last_beat >= wire.BEAT
+        ):  # and to write shows whose connection was reset while their samples waited
             self._last_beat = now
             for client in [one for one in self._clients if one.version == 2]:
                 client.out += wire.ack(client.acknowledged)

@@ -21,7 +21,7 @@ def integer(label: str, value: Any, least: int, most: int) -> int:
     return int(value)
 
 
-def seconds(label: str, value: Any) -> float:
+def seconds(label: str, value: Any, otherwise: str) -> float:
     """A length of time that is more than none; may be infinite.
 
     Raises:
@@ -29,7 +29,7 @@ def seconds(label: str, value: Any) -> float:
 
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value) or value <= 0:
-        raise ValueError(f"{label}={value!r}: use seconds, more than 0, or None for ever")
+        raise ValueError(f"{label}={value!r}: use seconds, more than 0, or {otherwise}")
     return float(value)
 
 
@@ -59,7 +59,8 @@ def key(value: Any) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, bytes):
-        raise ValueError(f"authkey is of type {type(value).__name__}: use at least {_LEAST_KEY} bytes")
+        hint = ", for instance authkey.encode()" if isinstance(value, str) else ""
+        raise ValueError(f"authkey is of type {type(value).__name__}: use at least {_LEAST_KEY} bytes{hint}")
     if len(value) < _LEAST_KEY:
         raise ValueError(
             f"authkey has {len(value)} bytes: use at least {_LEAST_KEY}, for instance secrets.token_bytes(32)"

@@ -21,6 +21,8 @@ from echo_shm.spec import Spec
 
 #: How long a client tries to reach its server again, unless told (seconds).
 _GRACE = 30.0
+#: Keywords of TcpClient that ShmClient has not.
+_ONLY_TCP = frozenset({"max_inflight_msgs", "authkey", "tls", "reconnect", "timeout"})
 #: Most of ``max_inflight_msgs``.
 _MOST_INFLIGHT = 1 << 20
 
@@ -41,8 +43,8 @@ class TcpClient:
         tls: A context to talk TLS with; it decides which certificates are good.
         reconnect: After a lost connection, how many seconds to try again; True for 30,
             False not at all. What was not delivered then raises.
-        timeout: Seconds that connecting and :meth:`wait` may take, and that :meth:`send`
-            waits for a server that does not keep up; None for ever.
+        timeout: Seconds that connecting, :meth:`wait` and :meth:`close` may take, and that :meth:`send`
+            waits for a server that does not keep up; None for ever, but 10 for connecting.
 
     Raises:
         SpecMismatchError: The server's samples are others; names the first leaf that differs.
@@ -76,8 +78,8 @@ class TcpClient:
         if isinstance(reconnect, bool):
             grace = _GRACE if reconnect else 0.0
         else:
-            grace = checks.seconds("reconnect", reconnect)
-        self._timeout = None if timeout is None else checks.seconds("timeout", timeout)
+            grace = checks.seconds("reconnect", reconnect, "True or False")
+        self._timeout = None if timeout is None else checks.seconds("timeout", timeout, "None for ever")
         self._timeout = None if self._timeout == math.inf else self._timeout
         self._pump = Pump(options, most, grace, self._timeout)
         self._writer = SampleWriter(self._pump.producer, None)
@@ -182,16 +184,30 @@ def connect(address: str, example: Any = None, **options: Any) -> ShmClient | Tc
     Args:
         address: IPv6 hosts in brackets: ``tcp://[::1]:50051``.
         example: As for either; TcpClient needs one.
-        options: Keywords of either.
+        options: Keywords of either. Those that only TcpClient has are left out for ``shm://``, so that the same
+            call serves on the learner's host and elsewhere.
+
+    Returns:
+        A client with ``send``, ``send_many`` and ``close``; a context manager.
+
+    Raises:
+        ValueError: No such address can be.
+        TypeError: ``tcp://`` without an example.
+        Exception: As either client.
 
     """
-    parts = urllib.parse.urlsplit(address)
+    wrong = ValueError(f"address {address!r}: use tcp://host:port or shm://name")
+    try:
+        parts = urllib.parse.urlsplit(address)
+        port = parts.port
+    except ValueError:
+        raise wrong from None
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
-        raise ValueError(f"address {address!r}: use tcp://host:port or shm://name")
+        raise wrong
     if parts.scheme == "shm" and parts.netloc:
-        return ShmClient(parts.netloc, example, **options)
-    if parts.scheme == "tcp" and parts.hostname and parts.port:
+        return ShmClient(parts.netloc, example, **{k: v for k, v in options.items() if k not in _ONLY_TCP})
+    if parts.scheme == "tcp" and parts.hostname and port:
         if example is None:
             raise TypeError(f"connect({address!r}) needs an example of the samples")
-        return TcpClient(parts.hostname, parts.port, example, **options)
-    raise ValueError(f"address {address!r}: use tcp://host:port or shm://name")
+        return TcpClient(parts.hostname, port, example, **options)
+    raise wrong

@@ -6,6 +6,8 @@ import selectors
 import socket
 from collections.abc import Iterator
 
+from echo_shm.net.tcp import name_of
+
 _log = logging.getLogger("echo_shm.bridge")
 
 #: Descriptors that stay free for other things than connections.
@@ -29,9 +31,6 @@ class Door:
         for listener in listeners:
             listener.setblocking(False)
         self.open()
-
-    def __contains__(self, thing: object) -> bool:
-        return thing in self._listeners
 
     def open(self) -> None:
         """Lets connections in, again. Idempotent."""
@@ -66,7 +65,7 @@ class Door:
                 _log.warning("cannot accept connections for now: %s", error)
                 self.shut()
                 return
-            yield sock, f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+            yield sock, name_of(address[0], address[1])
 
 
 def is_crowded(newest: socket.socket) -> bool:

@@ -11,7 +11,7 @@ from echo_shm.attachment import Attachment
 from echo_shm.errors import WireError, error_from
 from echo_shm.net import wire
 from echo_shm.net.connection import Connection
-from echo_shm.net.inbound import Inbound1, Samples
+from echo_shm.net.inbound import Samples
 from echo_shm.segment import Segment
 
 #: How long a bridge may wait in the ring for space, with sockets waiting meanwhile (nanoseconds).
@@ -102,7 +102,7 @@ class Intake:
 
     def count_refused(self) -> None:
         """One more connection was ended for what was wrong with it."""
-        lib.es_remote_refused(self._ring)
+        lib.es_count_refused(self._ring)
 
     # -- samples
 
@@ -146,7 +146,7 @@ class Intake:
         assert samples is not None
         if connection.done < samples.length:
             data = ffi.from_buffer(samples.data)
-            rows = isinstance(connection.inbound, Inbound1)
+            rows = connection.version == 1
             code = lib.es_bridge_send(
                 self._ring, connection.remote, data, connection.done, samples.length, rows, timeout_ns
             )

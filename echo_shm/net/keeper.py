@@ -1,7 +1,6 @@
 """Bridge processes: started, told to end, and started again when they die."""
 
 import contextlib
-import io
 import json
 import logging
 import os
@@ -13,9 +12,10 @@ import threading
 import time
 import traceback
 import weakref
-from typing import Any
+from typing import IO, Any
 
 from echo_shm.errors import EchoShmError
+from echo_shm.net import process
 
 _log = logging.getLogger("echo_shm")
 
@@ -25,7 +25,7 @@ _BEGIN_TIME, _END_TIME = 60.0, 5.0
 _SHORT_LIFE, _PAUSE = 1.0, 0.5
 
 #: With our module path and nothing else: a file that lies in the current directory is not imported by its name.
-_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from echo_shm.net.__main__ import main; main()"
+_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from echo_shm.net.process import main; main()"
 
 _processes: "weakref.WeakSet[_Process]" = weakref.WeakSet()
 _here = threading.local()
@@ -38,8 +38,8 @@ def forking_a_bridge() -> bool:
 
 def _forget() -> None:
     """In a forked child: the bridges are its parent's, who should see them end."""
-    for process in list(_processes):
-        process.close()
+    for one in list(_processes):
+        one.close()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -50,8 +50,8 @@ class _Process:
 
     def __init__(self, told: dict[str, Any], tls: ssl.SSLContext | None) -> None:
         self._popen: subprocess.Popen[bytes] | None = None
-        self._control: io.RawIOBase | None = None
-        self._ready: io.RawIOBase | None = None
+        self._control: IO[bytes] | None = None
+        self._ready: IO[bytes] | None = None
         self._reaping = threading.Lock()
         self._reaped = False  # from then on the PID may be another process's
         _processes.add(self)
@@ -66,26 +66,26 @@ class _Process:
             raise
 
     def _start(self, told: dict[str, Any]) -> None:
-        self._popen = subprocess.Popen(
+        self._popen = popen = subprocess.Popen(
             [sys.executable, "-I", "-c", _PROGRAM, f"echo_shm bridge of {told['name']}", *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
             pass_fds=told["listeners"],
         )
-        self.pid = self._popen.pid
-        self._control, self._ready = self._popen.stdin, self._popen.stdout  # type: ignore[assignment]
+        self.pid, self._control, self._ready = popen.pid, popen.stdin, popen.stdout
+        assert self._control is not None
         with contextlib.suppress(BrokenPipeError):
-            self._control.write(json.dumps(told).encode() + b"\n")  # type: ignore[union-attr]
+            self._control.write(json.dumps(told).encode() + b"\n")
 
     def _fork(self, told: dict[str, Any], tls: ssl.SSLContext) -> None:
         with contextlib.ExitStack() as here:
             control_read, control_write = os.pipe()
             here.callback(os.close, control_read)
-            self._control = io.FileIO(control_write, "wb")
+            self._control = os.fdopen(control_write, "wb", buffering=0)
             ready_read, ready_write = os.pipe()
             here.callback(os.close, ready_write)
-            self._ready = io.FileIO(ready_read, "rb")
+            self._ready = os.fdopen(ready_read, "rb", buffering=0)
             _here.forking = True
             try:
                 self.pid = os.fork()
@@ -139,9 +139,7 @@ def _be_bridge(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLConte
     """In a fork of ours; does not return."""
     status = 1
     try:
-        from echo_shm.net.__main__ import serve
-
-        serve(told, control, ready, tls)
+        process.serve(told, control, ready, tls)
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -153,7 +151,7 @@ class Keeper:
     """Keeps one bridge process running, in a thread of its own, until told to stop.
 
     Args:
-        told: What the bridge is told; see :mod:`echo_shm.net.__main__`.
+        told: What the bridge is told; see :func:`echo_shm.net.process.serve`.
         tls: As for the transport.
 
     """
@@ -164,6 +162,7 @@ class Keeper:
         self._process: _Process | None = None
         self._stopping = threading.Event()
         self._first = threading.Event()
+        self._ended = threading.Event()  # Thread.join() that Ctrl-C interrupts may take a thread for dead that is not
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="echo_shm bridge keeper", daemon=True)
         self._thread.start()
@@ -176,9 +175,16 @@ class Keeper:
             raise self._failure
 
     def wait(self, timeout: float | None) -> bool:
-        """Whether it has ended, in so many seconds."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        """Whether it has ended, in so many seconds.
+
+        Raises:
+            EchoShmError: It has, and not because it should.
+
+        """
+        ended = self._ended.wait(timeout)
+        if ended and self._failure is not None:
+            raise EchoShmError(f"the bridge could not be kept running: {self._failure}") from self._failure
+        return ended
 
     @property
     def pid(self) -> int:
@@ -195,12 +201,12 @@ class Keeper:
 
     def join(self) -> None:
         """Waits for its end; a bridge that takes too long is killed."""
-        self._thread.join(_END_TIME)
-        if self._thread.is_alive():
+        if not self._ended.wait(_END_TIME):
             with self._lock:
                 if self._process is not None:
                     self._process.kill()
-            self._thread.join()
+            self._ended.wait()
+        self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -214,24 +220,25 @@ class Keeper:
             _log.exception("the bridge cannot be kept running")
         finally:
             self._first.set()
+            self._ended.set()
 
     def _serve_once(self) -> None:
         try:
             with self._lock:
                 if self._stopping.is_set():
                     return
-                process = self._process = _Process(self._told, self._tls)
+                made = self._process = _Process(self._told, self._tls)
         except OSError as error:  # no memory or no PID left, perhaps for now
             if not self._first.is_set():
                 raise
             _log.warning("cannot start another bridge process; trying again: %s", error)
             return
-        if process.is_ready():
+        if made.is_ready():
             self._first.set()
-        status = process.wait()
+        status = made.wait()
         with self._lock:
             self._process = None
-        process.close()
+        made.close()
         if self._stopping.is_set():
             return
         if not self._first.is_set():
@@ -240,4 +247,4 @@ class Keeper:
         elif status == 0:
             self._stopping.set()  # the ring was closed
         else:
-            _log.warning("the bridge process %d ended with status %d; starting another", process.pid, status)
+            _log.warning("the bridge process %d ended with status %d; starting another", made.pid, status)

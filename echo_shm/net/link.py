@@ -12,15 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError, WireError
-from echo_shm.net import wire
+from echo_shm.net import tcp, wire
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
 from echo_shm.spec import Spec
 
 #: Most buffers in one sendmsg (POSIX asks for 16 at least, Linux has 1024).
 _MOST_BUFFERS = 512
-
-#: A version 2 server repeats its acknowledgement at least every BEAT seconds; nothing for so long: it is gone.
-BEAT, SILENCE = 5.0, 60.0
 
 #: Bytes of samples in a frame to a version 1 server, which has no frames.
 _FRAME_1 = 1 << 18
@@ -42,7 +39,11 @@ class Options(NamedTuple):
     @property
     def peer(self) -> str:
         """For messages."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return tcp.name_of(self.host, self.port)
+
+
+class RefusedError(ConnectionClosedError):
+    """The server does not want this client, now or later."""
 
 
 class BusyError(ConnectionClosedError):
@@ -85,9 +86,19 @@ class Link:
         while len(data) < n:
             if self._deadline is not None:
                 self._sock.settimeout(max(1e-3, self._deadline - time.monotonic()))
-            chunk = self._sock.recv(n - len(data))
+            try:
+                chunk = self._sock.recv(n - len(data))
+            except TimeoutError:
+                raise TimeoutError(
+                    f"{self._options.peer} took the connection, and then did not say what an echo server says: "
+                    "is it one? Does it want tls=?"
+                ) from None
             if not chunk:
-                raise ConnectionClosedError(f"{self._options.peer} closed the connection during the handshake")
+                raise ConnectionClosedError(
+                    f"{self._options.peer} closed the connection during the handshake: does it want tls=?"
+                    if self._options.tls is None
+                    else f"{self._options.peer} closed the connection during the handshake"
+                )
             data += chunk
         return bytes(data)
 
@@ -112,6 +123,8 @@ class Link:
         greeting = Greeting.from_bytes(wire.MAGIC + b"\x02" + self._read(wire.GREETING_REST))
         if greeting.needs_key and key is None:
             raise WireError(f"{options.peer} asks for a key: pass the server's authkey=")
+        if key is not None and not greeting.needs_key:
+            raise WireError(f"{options.peer} asks for no key, and so does not know ours: authkey= was given")
         hello = Hello(options.client, acknowledged, secrets.token_bytes(32), wire.spec_hash(options.spec.schema))
         if key is not None:
             hello = hello.signed(key, greeting)
@@ -136,9 +149,9 @@ class Link:
         text = f"{self._options.peer} refused the connection: {wire.text_of(body)}"
         if code == Refusal.BUSY:
             return BusyError(text)
-        if code in (Refusal.KEY, Refusal.PROTOCOL):
-            return WireError(text)
-        return ConnectionClosedError(text)
+        if code == Refusal.FULL:
+            return ConnectionClosedError(text)
+        return WireError(text) if code in (Refusal.KEY, Refusal.PROTOCOL) else RefusedError(text)
 
     def _mismatch(self, schema: bytes) -> Exception:
         try:
@@ -214,8 +227,8 @@ class Link:
         if self.version == 2 and not pending:
             waiting = select.poll()
             waiting.register(self._sock, select.POLLIN)
-            if not waiting.poll(SILENCE * 1000):
-                raise TimeoutError(f"nothing came from {self._options.peer} for {SILENCE} s")
+            if not waiting.poll(wire.SILENCE * 1000):
+                raise TimeoutError(f"nothing came from {self._options.peer} for {wire.SILENCE} s")
         return self._sock.recv(4096)
 
     def shut(self) -> None:
@@ -233,35 +246,27 @@ def _connect(options: Options, timeout: float | None) -> socket.socket:
     try:
         sock = socket.create_connection((options.host, options.port), timeout)
     except socket.gaierror as error:
-        raise ConnectionClosedError(f"cannot find the host of {options.peer}: {error}") from None
+        raise ConnectionClosedError(f"cannot find the host of {options.peer}: {error.strerror}") from None
+    except TimeoutError:
+        raise TimeoutError(f"{options.peer} does not answer") from None
+    except OSError as error:
+        hint = "; is the server started? (It listens beyond its own host only with host=.)"
+        refused = isinstance(error, ConnectionRefusedError)
+        raise OSError(error.errno, f"{options.peer}: {error.strerror}{hint if refused else ''}") from None
     try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(sock)
+        tcp.prepare(sock)
         if options.tls is not None:
             return options.tls.wrap_socket(sock, server_hostname=options.host)
         return sock
+    except ssl.SSLCertVerificationError:
+        sock.close()
+        raise
+    except ssl.SSLError as error:
+        sock.close()
+        raise WireError(f"{options.peer} does not talk TLS as tls= has it: {error}") from None
+    except TimeoutError:
+        sock.close()
+        raise TimeoutError(f"{options.peer} does not answer: does it talk TLS?") from None
     except BaseException:
         sock.close()
         raise
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Has the kernel notice a peer that is gone without a word while nothing is on its way: within about a minute."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
-        _set(sock, name, value)
-
-
-def give_up_on_silence(sock: socket.socket) -> None:
-    """The same while something is on its way.
-
-    Not for who sends samples: on Linux the time counts while a peer that is alive has no room for them.
-    """
-    _set(sock, "TCP_USER_TIMEOUT", 60_000)
-
-
-def _set(sock: socket.socket, name: str, value: int) -> None:
-    """Sets an option of TCP, on systems that have it."""
-    if hasattr(socket, name):
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

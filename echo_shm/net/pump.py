@@ -20,7 +20,7 @@ from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
 from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, SpecMismatchError, WireError
 from echo_shm.net import wire
-from echo_shm.net.link import BusyError, Link, Options
+from echo_shm.net.link import BusyError, Link, Options, RefusedError
 from echo_shm.net.patience import Patience
 from echo_shm.segment import Geometry, Segment
 
@@ -38,8 +38,8 @@ _GATHER_NS = 1_000_000
 _SHORT_LIFE = 1.0
 #: Longest that one try may take (seconds).
 _LONGEST_TRY = 5.0
-#: How long a client that is new is told to come again before that is an error (seconds).
-_BUSY_TIME, _BUSY_PAUSE = 10.0, 0.02
+#: How long it may take to connect for the first time, and to hear what a server says first (seconds).
+_FIRST_TIME, _BUSY_PAUSE = 10.0, 0.02
 #: How long close() waits for its thread, once everything is delivered or given up (seconds).
 _END_TIME = 10.0
 
@@ -105,10 +105,10 @@ class Pump:
         self._sender = self._start(self._run, "sender")
 
     def _first_link(self, timeout: float | None) -> Link:
-        end = time.monotonic() + _BUSY_TIME
+        end = time.monotonic() + (_FIRST_TIME if timeout is None else min(timeout, _FIRST_TIME))
         while True:
             try:
-                return Link(self._options, 0, timeout)
+                return Link(self._options, 0, max(0.01, end - time.monotonic()))
             except BusyError:
                 if time.monotonic() > end:
                     raise
@@ -322,7 +322,7 @@ class Pump:
                 raise ConnectionClosedError(f"connection lost, and {ending}: {why}") from why
             try:
                 return Link(self._options, self.acknowledged, min(max(left, 0.1), _LONGEST_TRY))
-            except (SpecMismatchError, WireError):
+            except (SpecMismatchError, WireError, RefusedError):
                 raise
             except (OSError, EchoShmError) as error:
                 why = error

@@ -1,6 +1,7 @@
 """What a Server needs to be reached over TCP: sockets that listen, and bridge processes that serve them."""
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import os
@@ -8,6 +9,7 @@ import socket
 import ssl
 import time
 import weakref
+from typing import Any, TypeAlias
 
 from echo_shm.handle import Handle
 from echo_shm.net import checks
@@ -15,6 +17,9 @@ from echo_shm.net.keeper import Keeper, forking_a_bridge
 from echo_shm.segment import Segment
 
 _log = logging.getLogger("echo_shm")
+
+#: What getaddrinfo() says of one.
+_Address: TypeAlias = tuple[Any, Any, int, str, Any]
 
 #: Most of ``max_connections``, and of ``processes``.
 _MOST_CONNECTIONS, _MOST_PROCESSES = 1 << 20, 64
@@ -59,6 +64,7 @@ class TcpTransport:
         processes: int = 1,
         allow_unauthenticated: bool = False,
     ) -> None:
+        checks.integer("num_threads", num_threads, 1, 1 << 16)
         self._wanted_port = checks.integer("port", port, 0, 65535)
         self._wire_version = checks.integer("wire_version", wire_version, 1, 2)
         self._authkey = checks.key(authkey)
@@ -68,11 +74,8 @@ class TcpTransport:
         self._processes = checks.integer("processes", processes, 1, _MOST_PROCESSES)
         if authkey is not None and wire_version == 1:
             raise ValueError("wire version 1 has no authentication: use wire_version=2 with an authkey")
-        if authkey is None and not allow_unauthenticated and not _is_loopback(host):
-            raise ValueError(
-                f"host={host!r} can be reached from other machines: pass authkey=, or allow_unauthenticated=True "
-                "if everybody there may write samples"
-            )
+        self._open_to_all = bool(allow_unauthenticated)
+        self._check_reach(_addresses(host))
         self._listeners: list[socket.socket] = []
         self._keepers: list[Keeper] = []
         _transports.add(self)
@@ -97,7 +100,9 @@ class TcpTransport:
         if self._listeners:
             raise RuntimeError("TCP server already started")
         self._check_samples(handle)
-        self._listeners = _listen(self._host, self._wanted_port)
+        addresses = _addresses(self._host)
+        self._check_reach(addresses)  # a name may stand for others by now
+        self._listeners = _listen(addresses, self._wanted_port, self._host)
         told = {
             "name": handle.name,
             "uuid": handle.uuid.hex(),
@@ -117,6 +122,15 @@ class TcpTransport:
             self.shutdown()
             raise
 
+    def _check_reach(self, addresses: list[_Address]) -> None:
+        if self._authkey is not None or self._open_to_all:
+            return
+        if not all(ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback for *_, address in addresses):
+            raise ValueError(
+                f"host={self._host!r} can be reached from other machines: pass authkey=, or "
+                "allow_unauthenticated=True if everybody there may write samples"
+            )
+
     def _check_samples(self, handle: Handle) -> None:
         size = Segment.attach(handle.name, handle.uuid, read_only=True).spec.sample_bytes
         if size > _MOST_SAMPLE:
@@ -125,7 +139,12 @@ class TcpTransport:
             raise ValueError("wire version 1 cannot carry samples without bytes: use wire_version=2")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the ring is closed by its creator, or a bridge cannot be kept running: whether that was so."""
+        """Waits until the ring is closed by its creator: whether that was so, in so many seconds.
+
+        Raises:
+            EchoShmError: A bridge cannot be kept running.
+
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         return all(
             keeper.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for keeper in self._keepers
@@ -148,20 +167,19 @@ class TcpTransport:
         self._keepers, self._listeners = [], []
 
 
-def _is_loopback(host: str) -> bool:
+def _addresses(host: str) -> list[_Address]:
     try:
         found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise ValueError(f"host={host!r}: {error}") from None
-    return all(ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback for *_, address in found)
+        raise ValueError(f"host={host!r}: {error.strerror}") from None
+    return list(dict.fromkeys(found))
 
 
-def _listen(host: str, port: int) -> list[socket.socket]:
+def _listen(addresses: list[_Address], port: int, host: str) -> list[socket.socket]:
     """A listening socket for each address; all on the same port."""
     sockets: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, kind, protocol, _, address in addresses:
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -170,10 +188,11 @@ def _listen(host: str, port: int) -> list[socket.socket]:
             sock.bind((address[0], port, *address[2:]))
             port = sock.getsockname()[1]
             sock.listen(1024)
-    except BaseException:
+    except OSError as error:
         for sock in sockets:
             sock.close()
-        raise
+        hint = "; port=0 takes one that is free" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(error.errno, f"cannot listen on host {host!r}, port {port}: {error.strerror}{hint}") from None
     return sockets
 
 

@@ -19,6 +19,9 @@ MAGIC = b"ECHO"
 MAX_TEXT = 1 << 12
 MAX_SCHEMA = 1 << 20
 
+#: A server repeats its acknowledgement every BEAT seconds at least; who says nothing for SILENCE is taken for gone.
+BEAT, SILENCE = 5.0, 60.0
+
 #: No sample has a number so high.
 MAX_NUMBER = 1 << 62
 
@@ -51,7 +54,7 @@ class Frame(IntEnum):
 
 
 class Refusal(IntEnum):
-    """Why a server refuses a client. The client tries again after BUSY alone."""
+    """Why a server refuses a client: for good, but for FULL, which may pass, and BUSY, which soon will."""
 
     OTHER = 0
     SPEC = 1

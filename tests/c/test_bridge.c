@@ -159,8 +159,8 @@ TEST(clients_of_bridges_are_counted)
     CHECK_EQ(snap.refused_remotes, 0);
     CHECK_EQ(es_remote_count(b, 0, 1000, 2), ES_OK);
     CHECK_EQ(es_remote_count(b, 0, 10, 1), ES_OK);
-    CHECK_EQ(es_remote_refused(b), ES_OK);
-    CHECK_EQ(es_remote_refused(b), ES_OK);
+    CHECK_EQ(es_count_refused(b), ES_OK);
+    CHECK_EQ(es_count_refused(b), ES_OK);
     es_remote_info info;
     REQUIRE_EQ(es_next_remote(p, 0, &info), 0);
     CHECK_EQ(info.bytes, 1010);

@@ -6,6 +6,7 @@ import threading
 
 from remote import exactly
 
+from echo_shm import WireError
 from echo_shm.net import wire
 from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
 from echo_shm.spec import Spec
@@ -36,7 +37,7 @@ class Pretender:
                 threading.Thread(target=self._one, args=(visit,), daemon=True).start()
 
     def _one(self, visit):
-        with contextlib.suppress(OSError, AssertionError), visit.sock:
+        with contextlib.suppress(OSError, AssertionError, WireError), visit.sock:
             self._play(visit)
 
     def close(self):

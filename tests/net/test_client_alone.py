@@ -2,10 +2,14 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import signal
+import socket
+import ssl
 import threading
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ from remote import EXAMPLE, sample
 
 from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
 from echo_shm.net import link, pump, wire
+from echo_shm.net.patience import Patience
 from echo_shm.net.wire import Refusal
 
 BIG = np.zeros(1 << 22, np.uint8)
@@ -73,9 +78,49 @@ def test_a_server_that_drips(pretend):
     assert time.monotonic() - started < 5
 
 
+def test_a_peer_that_says_nothing(pretend, monkeypatch):
+    """Something that takes connections and then is mute, or speaks of other things, is no server for long."""
+    monkeypatch.setattr(pump, "_FIRST_TIME", 0.5)
+    host = pretend(lambda visit: time.sleep(20))
+    with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} took the connection, and then did not say"):
+        TcpClient("127.0.0.1", host.port, EXAMPLE)
+    with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} does not answer: does it talk TLS"):
+        TcpClient("127.0.0.1", host.port, EXAMPLE, tls=ssl.create_default_context())
+    with pytest.raises(WireError, match="does not talk TLS as tls= has it"):
+        TcpClient("127.0.0.1", pretend(lambda visit: visit.greet()).port, EXAMPLE, tls=ssl.create_default_context())
+
+
+def test_nobody_there():
+    """Where nobody listens the error says where that is, and what may be the matter."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(
+        ConnectionRefusedError, match=rf"127\.0\.0\.1:{port}: Connection refused; is the server started"
+    ):
+        TcpClient("127.0.0.1", port, EXAMPLE)
+    with pytest.raises(ConnectionClosedError, match=r"cannot find the host of no\.such\.host\.invalid:1"):
+        TcpClient("no.such.host.invalid", 1, EXAMPLE)
+
+
+def test_a_refusal_for_good(pretend, client):
+    """A client that is told not to come again does not."""
+
+    def play(visit):
+        if visit.number:
+            visit.refuse("you may not", Refusal.OTHER)
+        visit.accept()
+
+    host = pretend(play)
+    one = client(host)
+    one.send(sample(0))
+    with pytest.raises(ConnectionClosedError, match="refused the connection: you may not"):
+        one.wait()
+    assert len(host.visits) == 2
+
+
 def test_a_server_that_is_silent(pretend, client, monkeypatch, eventually):
     """A version 2 server that says nothing for long is taken for gone, though its host answers."""
-    monkeypatch.setattr(link, "SILENCE", 0.5)
+    monkeypatch.setattr(wire, "SILENCE", 0.5)
 
     def play(visit):
         visit.accept(committed=1 if visit.number else 0, known=True)
@@ -248,7 +293,7 @@ def test_close_while_others_send(pretend, client):
         host.close()
 
 
-def test_ctrl_c_in_close(pretend, client):
+def test_ctrl_c_in_close(pretend, client, eventually, background):
     """Who interrupts close() gives up what was not delivered: nothing waits, and nothing runs, after that."""
 
     def play(visit):
@@ -257,9 +302,15 @@ def test_ctrl_c_in_close(pretend, client):
 
     one = client(pretend(play))
     one.send(sample(0))
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def interrupt():
+        eventually(lambda: one._pump._flushing)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = background(interrupt)
     with pytest.raises(KeyboardInterrupt):
         one.close()
+    interrupting.result()
     one.close()
     one._pump._sender.join(20)
     assert not one._pump._sender.is_alive()
@@ -285,21 +336,22 @@ def test_collected_in_its_own_thread(pretend, eventually):
     assert its.acknowledged == its.sent() == 1
 
 
-def test_how_patience_ends():
+def test_how_patience_ends(monkeypatch):
     """Tries come faster at first; what goes well in between starts the time anew, a mere connection does not."""
-    patience = pump.Patience(0.2)
+    clock = itertools.count(1000).__next__
+    monkeypatch.setattr("echo_shm.net.patience.time", mock.Mock(monotonic=lambda: clock()))
+    patience = Patience(10)
     assert patience.left() <= 0
     patience.begin(well=False)
-    assert 0.1 < patience.left() <= 0.2
+    assert patience.left() == 9
     pauses = [patience.next_pause() for _ in range(9)]
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (0, 1)
-    time.sleep(0.15)
     patience.begin(well=False)
-    assert patience.left() < 0.1
+    assert patience.left() == 8
     assert patience.next_pause() == 1
     patience.begin(well=True)
-    assert patience.left() > 0.1
+    assert patience.left() == 9
     assert patience.next_pause() == 0
 
 
@@ -312,11 +364,15 @@ def test_how_patience_ends():
         ({"port": 0}, "port=0: use an integer"),
         ({"port": True}, "port=True: use an integer"),
         ({"max_inflight_msgs": 0}, "max_inflight_msgs=0: use an integer"),
-        ({"authkey": "a key of characters"}, "authkey is of type str: use at least 16 bytes"),
+        (
+            {"authkey": "a key of characters"},
+            r"authkey is of type str: use at least 16 bytes, for instance authkey\.encode\(\)",
+        ),
         ({"authkey": b"short"}, "authkey has 5 bytes: use at least 16"),
         ({"tls": True}, r"tls=True: use an ssl\.SSLContext\(ssl\.PROTOCOL_TLS_CLIENT\)"),
         ({"reconnect": float("nan")}, "reconnect=nan: use seconds"),
-        ({"reconnect": -1}, "reconnect=-1: use seconds"),
+        ({"reconnect": -1}, "reconnect=-1: use seconds, more than 0, or True or False"),
+        ({"reconnect": None}, "reconnect=None: use seconds, more than 0, or True or False"),
         ({"timeout": 0}, "timeout=0: use seconds, more than 0, or None"),
         ({"timeout": "1"}, "timeout='1': use seconds"),
     ],

@@ -1,7 +1,5 @@
 """A learner and its clients on hosts of their own: network namespaces, with cables that are cut in mid-stream."""
 
-import time
-
 import pytest
 from hosts import Host, why_not
 
@@ -90,11 +88,9 @@ def test_a_host_that_is_gone(hosts):
     other.run("client", "10.77.1.1", port, 1, 10**7)
     until(told, lambda said: min(said["got"]) > 5000 and said["connected"] == 2)
     near.kill()
-    started = time.monotonic()
     had = until(told, lambda said: True)["got"]
     until(told, lambda said: said["got"][1] > had[1] + 5000 and said["connected"] == 2)
-    until(told, lambda said: said["connected"] == 1)
-    assert time.monotonic() - started < 120
+    until(told, lambda said: said["connected"] == 1)  # before the watchdog ends it all
 
 
 @pytest.mark.watchdog(120)

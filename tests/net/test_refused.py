@@ -15,7 +15,7 @@ from remote import EXAMPLE, KEY, exactly, greet, numbers, raw, said, sample
 from echo_shm import ConnectionClosedError, Server, SpecMismatchError, TcpClient, WireError
 from echo_shm.metrics import RingView
 from echo_shm.net import bridge as bridge_module
-from echo_shm.net import link, wire
+from echo_shm.net import wire
 from echo_shm.net.bridge import Bridge, Settings
 from echo_shm.net.connection import Connection
 from echo_shm.net.inbound import Inbound
@@ -62,47 +62,51 @@ def test_keys(serve, client):
         client(server)
     with pytest.raises(WireError, match="it does not know the authkey"):
         client(server, authkey=b"x" * 16)
-    with pytest.raises(WireError, match="the server does not know the authkey"):
+    with pytest.raises(WireError, match="asks for no key, and so does not know ours: authkey= was given"):
         client(serve(1), authkey=KEY)
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "text"),
     [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x00" * 200,
-        b"ECHO\x01" + b"\x00" * 200,
-        b"ECHO\x02" + b"\xff" * 200,
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"unexpected magic b'GET ', expected b'ECHO'"),
+        (b"\x00" * 200, b"unexpected magic b'\\x00\\x00\\x00\\x00', expected b'ECHO'"),
+        (b"ECHO\x01" + b"\x00" * 200, b"unsupported wire version 1, expected 2"),
+        (b"ECHO\x02" + b"\xff" * 200, b"unsupported wire version 2, expected 2"),
+        (Hello(bytes(16), 0, bytes(32), bytes(32)).to_bytes(), b"a client's id may not be all zeros"),
+        (Hello(b"i" * 16, 2**63, bytes(32), bytes(32)).to_bytes(), b"no sample has the number 9223372036854775808"),
     ],
 )
-def test_garbage(serve, client, data):
+def test_garbage(serve, client, data, text):
     """What does not speak the protocol is told so and closed; others do not notice."""
     server = serve(1)
     one = client(server)
     with raw(server) as sock:
         sock.sendall(data)
-        assert said(sock).startswith(b"ECHO\x02")
+        answer = said(sock)
+    assert answer[: wire.GREETING_REST + 5].startswith(b"ECHO\x02")
+    assert answer[wire.GREETING_REST + 5 :] == wire.refuse(wire.Refusal.PROTOCOL, text.decode())
     one.send(sample(4))
     assert numbers(server.sample(timeout=20).batch) == [4]
 
 
 @pytest.mark.parametrize(
-    "frame",
+    ("frame", "text"),
     [
-        wire.samples_header(2**31, 0),
-        wire.samples_header(1, 99) + bytes(32),
-        wire.ack(1),
-        b"\xff" * 16,
+        (wire.samples_header(2**31, 0), "a frame of 2147483648 samples, expected 1 to 32768"),
+        (wire.samples_header(1, 99) + bytes(32), "samples from 99 on, expected from 1 on"),
+        (wire.ack(1), "a client sends no ACK frame of 0 bytes"),
+        (b"\xff" * 16, f"no frame starts with {b'!' * 16!r}".replace("!", "\\xff")),
     ],
 )
-def test_bad_frames(serve, client, frame):
+def test_bad_frames(serve, client, frame, text):
     """A frame that is too long, not the next one, or none at all ends the connection; what came before it counts."""
     server = serve(1)
     one = client(server)
     with raw(server) as sock:
         greet(server, sock)
         sock.sendall(wire.samples_header(1, 0) + struct.pack("<q6f", 7, *[7.0] * 6) + frame)
-        assert said(sock)
+        assert said(sock).endswith(wire.bye(1, text))
     assert numbers(server.sample(timeout=20).batch) == [7]
     one.send(sample(4))
     assert numbers(server.sample(timeout=20).batch) == [4]
@@ -175,7 +179,7 @@ def test_silent_connections_over_tls(serve, client, tls):
         sock.close()
 
 
-def test_memory_is_bounded(serve):
+def test_memory_is_bounded(serve, eventually):
     """Clients that stall in the middle of the longest frame cost a bridge one frame each; who is refused, nothing."""
     example = np.zeros(1 << 16, np.uint8)
     server, clients = serve(1, 2, example, max_connections=16), []
@@ -190,20 +194,21 @@ def test_memory_is_bounded(serve):
             continue
         max_frame = wire.Accept.from_bytes(header, body, None, None, None).max_frame
         sock.sendall(wire.samples_header(max_frame >> 16, 0) + bytes(max_frame - 1))
+    eventually(lambda: bridge.memory_info().rss - before > 15 * max_frame)
     grown = bridge.memory_info().rss - before
     for sock in clients:
         sock.close()
-    assert 8 * max_frame < grown < 18 * max_frame + (4 << 20)
+    assert grown < 18 * max_frame + (4 << 20)
 
 
-def test_memory_before_tls(serve, tls):
+def test_memory_before_tls(serve, tls, eventually):
     """A connection that has not come through the setting up of TLS costs no frame either."""
     server, clients = serve(1, 2, np.zeros(1 << 24, np.uint8), wire_version=1, tls=tls[0]), []
     bridge = psutil.Process(server._transports[0]._keepers[0].pid)
     before = bridge.memory_info().rss
     for _ in range(20):
         clients.append(raw(server))
-    time.sleep(0.3)
+    eventually(lambda: len(bridge.net_connections()) == 21)  # and the listener
     grown = bridge.memory_info().rss - before
     for sock in clients:
         sock.close()
@@ -318,9 +323,9 @@ def test_many_small_frames():
 
 def test_a_quiet_server_beats(monkeypatch):
     """While a ring is full a bridge says now and then that it is there: its clients wait, and do not give it up."""
-    monkeypatch.setattr(bridge_module, "BEAT", 0.1)
+    monkeypatch.setattr(wire, "BEAT", 0.1)
     monkeypatch.setattr(bridge_module, "_LOOK_EVERY", 0.05)
-    monkeypatch.setattr(link, "SILENCE", 1.0)
+    monkeypatch.setattr(wire, "SILENCE", 2.0)
     with Server(EXAMPLE, 1, num_buffers=2) as server, socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
@@ -330,7 +335,7 @@ def test_a_quiet_server_beats(monkeypatch):
             for n in range(10):
                 one.send(sample(n))
             first = one._pump._link
-            time.sleep(2.5)
+            time.sleep(5)
             assert one._pump._link is first
             assert [numbers(server.sample(timeout=20).batch) for _ in range(10)] == [[n] for n in range(10)]
             one.wait()
@@ -411,16 +416,19 @@ def test_refusals_are_counted(serve, client):
     assert server.sample(timeout=20).info.refused_connections == 3
 
 
-def test_a_flood_of_connects(serve, client):
+def test_a_flood_of_connects(serve, client, eventually):
     """Hundreds of connections that come and go leave nothing behind and hold nobody up."""
     server = serve(1, max_connections=50)
     one = client(server)
+    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    before = bridge.num_fds()
     for turn in range(5):
         socks = [raw(server) for _ in range(100)]
         one.send(sample(turn))
         assert numbers(server.sample(timeout=20).batch) == [turn]
         for sock in socks:
             sock.close()
+    eventually(lambda: bridge.num_fds() == before)
 
 
 def test_refusals_are_logged(serve, capfd):

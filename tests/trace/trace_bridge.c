@@ -78,7 +78,7 @@ static int64_t come_and_go(es_world *w)
     int64_t remote = es_remote_open(w->mine, ANN, 7, "ann");
     return es_remote_committed(w->mine, (uint32_t)remote) + es_remote_known(w->mine, (uint32_t)remote) +
            es_remote_wanted(w->mine, (uint32_t)remote) + es_remote_count(w->mine, (uint32_t)remote, 1, 1) +
-           es_remote_refused(w->mine) +
+           es_count_refused(w->mine) +
            es_remote_leave(w->mine, (uint32_t)remote, 1);
 }
 
@@ -102,7 +102,7 @@ static unsigned client_is_gone_or_as_it_was(es_world *w)
 /* Dies with its client's entry half made, made, or left. */
 KILL_EVERYWHERE(client_comes_and_goes, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER, .prepare = begin,
                 .act = come_and_go, .want = 7, .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
-                .through = "es_remote_open take_new es_remote_leave es_remote_committed es_remote_refused");
+                .through = "es_remote_open take_new es_remote_leave es_remote_committed es_count_refused");
 
 static int64_t begin_it(es_world *w)
 {

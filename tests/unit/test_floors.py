@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: From the bottom. Modules that share a floor do not know each other.
 FLOORS = [
     {"_core", "_send", "_build"},
-    {"errors"},
+    {"errors", "lifetime"},
     {"spec", "sidecar"},
     {"segment"},
     {"metrics", "attachment"},
@@ -28,12 +28,12 @@ FLOORS = [
 
 #: The rooms of the floor that is a folder, from the bottom.
 NET = [
-    {"wire", "checks", "patience", "door"},
-    {"inbound", "link"},
+    {"wire", "checks", "patience", "tcp"},
+    {"inbound", "link", "door"},
     {"connection"},
     {"intake"},
     {"pump", "bridge"},
-    {"client", "__main__"},
+    {"client", "process"},
     {"keeper"},
     {"transport"},
 ]

@@ -1,7 +1,5 @@
 """The bridge's process: told by one line of JSON on its standard input what to serve; ends when that is closed."""
 
-import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -12,22 +10,12 @@ import ssl
 import sys
 from typing import Any
 
+from echo_shm.lifetime import die_with
 from echo_shm.net.bridge import Bridge, Settings
 from echo_shm.segment import Segment
 
-_PR_SET_PDEATHSIG = 1
-
 #: Descriptors that a bridge needs besides its clients': guests, listeners, the ring's files, logs.
 _OTHER_DESCRIPTORS = 256
-
-
-def die_with(parent: int) -> None:
-    """Has the kernel kill this process when the thread that started it ends, on Linux."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the call above
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def serve(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | None = None) -> None:
@@ -61,7 +49,3 @@ def main() -> None:
     ready = os.dup(1)
     os.dup2(2, 1)
     serve(told, 0, ready)
-
-
-if __name__ == "__main__":
-    main()
