@@ -74,9 +74,8 @@ def _running(target: Any, arguments: list[tuple[Any, ...]]) -> Iterator[None]:
 def _idlers(port: int, name: str, count: int) -> Iterator[None]:
     ready = _CONTEXT.Event()
     with _running(_connect_and_wait, [(port, name, count, ready)] if count else []):
-        if count:
-            if not ready.wait(60):
-                raise RuntimeError(f"{count} idle clients were not connected within 60 s")
+        if count and not ready.wait(60):
+            raise RuntimeError(f"{count} idle clients were not connected within 60 s")
         yield
 
 

@@ -131,9 +131,8 @@ class Watch:
         remotes = len(self._latest.remotes)
         of_remotes = min(remotes + _TABLE_LINES, most // 2) if remotes else 0
         parts = [self._head(), "", self._figures(), "", self._producers(max(1, most - of_remotes))]
-        further = [
-            table for table in (self._learners(), self._remotes(max(1, of_remotes - _TABLE_LINES))) if table.row_count
-        ]
+        others = self._learners(), self._remotes(max(1, of_remotes - _TABLE_LINES))
+        further = [table for table in others if table.row_count]
         framed: RenderableType = group(*parts, *(part for table in further for part in ("", table)))
         return framed
 
