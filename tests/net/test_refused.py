@@ -156,6 +156,8 @@ def test_silent_connections(serve, client):
     server = serve(1, max_connections=1)
     silent = [raw(server) for _ in range(700)]
     client(server).send(sample(1))
+    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    assert len(bridge.net_connections()) < 600
     assert numbers(server.sample(timeout=20).batch) == [1]
     for sock in silent:
         assert said(sock)[:5] in (b"", b"ECHO\x02")
@@ -285,12 +287,13 @@ def test_samples_that_are_there_already(serve):
     assert numbers(server.sample(timeout=20).batch) == list(range(6))
 
 
-def test_a_client_that_only_reads_on(serve):
-    """Who ends its sending, and goes on reading, is told what arrived."""
+@pytest.mark.parametrize("end", [b"", wire.bye(50)])
+def test_a_client_that_only_reads_on(serve, end):
+    """Who ends its sending, with or without a word, and goes on reading, is told what arrived."""
     server = serve(1, 60)
     with raw(server) as sock:
         greet(server, sock)
-        sock.sendall(wire.samples_header(50, 0) + bytes(50 * 32))
+        sock.sendall(wire.samples_header(50, 0) + bytes(50 * 32) + end)
         sock.shutdown(socket.SHUT_WR)
         assert said(sock) == wire.ack(50)
 

@@ -145,7 +145,9 @@ def test_tls_keeps_nothing_back(tls, background):
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), tls[0])
 
         def come():
-            sock = tls[1].wrap_socket(socket.create_connection(listener.getsockname()), server_hostname="localhost")
+            sock = socket.create_connection(listener.getsockname())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+            sock = tls[1].wrap_socket(sock, server_hostname="localhost")
             greet(server, sock)
             return sock
 
@@ -153,18 +155,19 @@ def test_tls_keeps_nothing_back(tls, background):
         while coming.thread.is_alive():
             bridge.turn(0.01)
         with coming.result() as sock:
-            # A turn reads eight times, a TLS record each: the first frame ends within the eighth, the second is in it.
-            first = wire.samples_header(15, 0) + bytes(15 * 1024)
-            second = wire.samples_header(8, 15) + bytes(8 * 1024)
-            size = (len(first) - 64) // 7
-            for at in range(7):
-                sock.sendall(first[at * size : (at + 1) * size])
-            sock.sendall(first[7 * size :] + second)
-            time.sleep(0.1)  # it is all there
+            # The first frame fills the bridge's buffer. A turn reads eight times, a TLS record each: so that the frame
+            # ends with a turn's last read it goes in 72 records, of which the last has the second frame besides.
+            data = wire.samples_header(1024, 0) + bytes(1 << 20)
+            size = (len(data) - 64) // 71 + 1
+            pieces = [data[at : at + size] for at in range(0, len(data) - 64, size)]
+            pieces[-1] = pieces[-1][: len(data) - 64 - 70 * size]
+            pieces.append(data[-64:] + wire.samples_header(8, 1024) + bytes(8 * 1024))
+            assert (len(pieces), sum(map(len, pieces))) == (72, len(data) + wire.HEADER_BYTES + 8 * 1024)
+            background(lambda: [sock.sendall(piece) for piece in pieces]).result()  # into the kernel's buffers
             (client,) = bridge._clients
-            for _ in range(10):
-                bridge.turn(0.01)
-            assert bridge._intake.committed(client) == 23
+            for _ in range(12):
+                bridge.turn(0.05)
+            assert bridge._intake.committed(client) == 1032
         while bridge._clients:
             bridge.turn(0.01)
         bridge.say_goodbye()
