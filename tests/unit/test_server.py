@@ -10,7 +10,7 @@ import numpy as np
 import optree
 import pytest
 
-from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient
+from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient, TcpTransport
 from echo_shm._core import ffi, lib
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
@@ -284,6 +284,7 @@ def test_a_transport_that_fails_to_stop_leaves_nothing():
             raise OSError("stuck")
 
     server = Server(EXAMPLE, 1, transport=Broken())
+    server.start()
     with pytest.raises(OSError, match="stuck"):
         server.close()
     assert repr(server) == f"<Server {server.name!r}, batches of 1, closed>"
@@ -291,10 +292,12 @@ def test_a_transport_that_fails_to_stop_leaves_nothing():
         ShmClient(server.name)
 
 
-@pytest.mark.parametrize("transport", ["tcp", 5])
+@pytest.mark.parametrize("transport", ["tcp", 5, TcpTransport, [None, 7]])
 def test_a_transport_must_be_one(transport):
-    """What cannot be started and shut down is refused at once."""
-    with pytest.raises(TypeError, match="start"):
+    """What cannot be started and shut down is refused at once, a class that only could be, too."""
+    with pytest.raises(
+        TypeError, match=r"a transport (has start\(handle\) and shutdown\(\), got|is an instance: TcpTransport\()"
+    ):
         Server(EXAMPLE, 1, transport=transport)
 
 
