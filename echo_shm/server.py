@@ -140,7 +140,7 @@ class Server:
     def _join(self, segment: Segment, transports: Sequence[Any], writable: bool) -> None:
         self._segment = segment
         self._transports = transports
-        self._started = contextlib.ExitStack()  # shuts down the transports that were started
+        self._started: list[Transport] = []
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER)
         self._ring = self._attachment.ring
         self._attachment.sweep()
@@ -289,7 +289,8 @@ class Server:
             for transport in self._transports:
                 transport.start(self.handle)
                 undo.callback(transport.shutdown)
-            self._started.push(undo.pop_all())
+            undo.pop_all()
+            self._started += self._transports
 
     def reset_histograms(self) -> None:
         """Empties the histograms of later :class:`SampleInfo` snapshots. Counters and gauges stay."""
@@ -312,8 +313,19 @@ class Server:
         with contextlib.ExitStack() as ending:
             ending.callback(self._taker.release_current)  # nothing is written to a closed ring: what it holds stays
             ending.callback(self._end)
-            if self._end.alive:
-                ending.callback(self._started.close)
+            ending.callback(self._shut_down)
+
+    def _shut_down(self) -> None:
+        """Shuts down what was started, the last first, each once. Ctrl-C leaves the rest to another close()."""
+        failures: list[Exception] = []
+        while self._started:
+            try:
+                self._started[-1].shutdown()
+            except Exception as error:
+                failures.append(error)
+            self._started.pop()
+        if failures:
+            raise failures[0]
 
     def __repr__(self) -> str:
         state = "open" if self._attachment.attached and not self._attachment.ring_closed() else "closed"

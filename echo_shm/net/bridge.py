@@ -93,14 +93,16 @@ class Bridge:
         """Stops when that descriptor becomes readable."""
         self._selector.register(fd, selectors.EVENT_READ)
 
-    def run(self) -> None:
-        """Serves until :meth:`stop`, or until the ring is closed; then tells every client.
+    def run(self) -> bool:
+        """Serves until it is told to stop or the ring is closed, then tells every client: whether the ring was.
 
         An exception tells nobody: clients then come again, to the bridge that is started in this one's place.
         """
         while not self._stopping and not self._intake.closed:
             self.turn(_TURN_TIME)
+        closed = self._intake.closed
         self.say_goodbye()
+        return closed
 
     def turn(self, wait: float) -> None:
         """Serves whoever is ready, once; waits at most so many seconds for somebody."""

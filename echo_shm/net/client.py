@@ -113,6 +113,7 @@ class TcpClient:
             self._pump.wake.set()
 
     def _send_slowly(self, send: Callable[[], None]) -> None:
+        self._pump.raise_if_forked()
         self._pump.wake.set()  # a full ring is emptied by nobody else
         try:
             send()

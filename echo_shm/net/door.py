@@ -1,5 +1,6 @@
 """Where connections come in: sockets that listen, while there are descriptors for what they accept."""
 
+import errno
 import logging
 import resource
 import selectors
@@ -62,7 +63,8 @@ class Door:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.warning("cannot accept connections for now: %s", error)
+                if error.errno != errno.EINVAL:  # nobody listens any more: it is closing time
+                    _log.warning("cannot accept connections for now: %s", error)
                 self.shut()
                 return
             yield sock, name_of(address[0], address[1])

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -107,7 +108,6 @@ class _Process:
         if self._control is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._control.write(b"\n")
-        self.close()
 
     def close(self) -> None:
         """Gives up our ends of the pipes. Idempotent."""
@@ -120,10 +120,14 @@ class _Process:
         """Its exit status, once it has ended."""
         if self._popen is not None:
             return self._popen.wait()
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        with self._reaping:
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            with self._reaping:
+                self._reaped = True
+                return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # somebody else reaps our children, or SIGCHLD is ignored
             self._reaped = True
-            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            return 0
 
     def kill(self) -> None:
         """Ends it at once."""
@@ -139,12 +143,33 @@ def _be_bridge(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLConte
     """In a fork of ours; does not return."""
     status = 1
     try:
-        process.serve(told, control, ready, tls)
-        status = 0
+        _shed(told["listeners"])
+        status = process.serve(told, control, ready, tls)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def _shed(keep: list[int]) -> None:
+    """Leaves what is the learner's own and a fork brings along: its signals' handlers, its listening sockets."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    with contextlib.suppress(OSError):  # systems without /proc
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor not in keep and _listens(descriptor):
+                os.close(descriptor)
+
+
+def _listens(descriptor: int) -> bool:
+    try:
+        duplicate = socket.socket(fileno=os.dup(descriptor))
+    except OSError:  # no socket
+        return False
+    with duplicate:
+        return duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
 
 
 class Keeper:
@@ -165,6 +190,9 @@ class Keeper:
         self._ended = threading.Event()  # Thread.join() that Ctrl-C interrupts may take a thread for dead that is not
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="echo_shm bridge keeper", daemon=True)
+
+    def start(self) -> None:
+        """Starts the bridge. Not by the constructor: what Ctrl-C interrupts in here must be somebody's to stop."""
         self._thread.start()
 
     def wait_until_ready(self) -> None:
@@ -201,6 +229,9 @@ class Keeper:
 
     def join(self) -> None:
         """Waits for its end; a bridge that takes too long is killed."""
+        self._stopping.set()
+        if self._thread.ident is None:
+            return  # not started; if it is just about to be, it ends at once
         if not self._ended.wait(_END_TIME):
             with self._lock:
                 if self._process is not None:
@@ -209,6 +240,8 @@ class Keeper:
         self._thread.join()
 
     def _run(self) -> None:
+        # What is started here has Ctrl-C held back until it ignores it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             while not self._stopping.is_set():
                 started = time.monotonic()
@@ -244,7 +277,7 @@ class Keeper:
         if not self._first.is_set():
             self._failure = EchoShmError(f"the bridge process ended with status {status} before it began; see its log")
             self._stopping.set()
-        elif status == 0:
-            self._stopping.set()  # the ring was closed
+        elif status == process.RING_CLOSED:
+            self._stopping.set()
         else:
             _log.warning("the bridge process %d ended with status %d; starting another", made.pid, status)

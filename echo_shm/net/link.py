@@ -79,6 +79,7 @@ class Link:
             self.close()
             raise
         self._inbox = b""
+        self.heard = False  # something from the server, since the handshake
         self._farewell: str | None = None
 
     def _read(self, n: int) -> bytes:
@@ -217,7 +218,7 @@ class Link:
                 return header.number
             if header.kind is not Frame.ACK:
                 raise WireError(f"{self._options.peer} sent {header.kind.name} after the handshake")
-            acknowledged = header.number
+            acknowledged, self.heard = header.number, True
             self._inbox = self._inbox[end:]
         return acknowledged
 

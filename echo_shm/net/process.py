@@ -10,30 +10,46 @@ import ssl
 import sys
 from typing import Any
 
+from echo_shm.errors import SegmentError
 from echo_shm.lifetime import die_with
 from echo_shm.net.bridge import Bridge, Settings
-from echo_shm.segment import Segment
+from echo_shm.segment import Segment, names
 
 #: Descriptors that a bridge needs besides its clients': guests, listeners, the ring's files, logs.
 _OTHER_DESCRIPTORS = 256
 
 
-def serve(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | None = None) -> None:
-    """Serves until ``control`` can be read or has ended, or the ring is closed; writes to ``ready`` when it can."""
+#: Exit status when the ring was closed: not 0, which is also said of a process that somebody else has reaped.
+RING_CLOSED = 64
+
+
+def serve(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | None = None) -> int:
+    """Serves until ``control`` can be read or has ended, or the ring is closed; writes to ``ready`` when it can.
+
+    Returns:
+        The exit status: RING_CLOSED, or 0 when it was told to end.
+
+    """
     die_with(told["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, who then closes us
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # until here it was held back
     descriptors, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = told["max_connections"] + _OTHER_DESCRIPTORS
     if descriptors < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most < 0 else min(wanted, most), most))
-    segment = Segment.attach(told["name"], bytes.fromhex(told["uuid"]))
+    try:
+        segment = Segment.attach(told["name"], bytes.fromhex(told["uuid"]))
+    except SegmentError:
+        if told["name"] in names():
+            raise
+        return RING_CLOSED  # while the bridge before this one was dying
     key = None if told["authkey"] is None else bytes.fromhex(told["authkey"])
     listeners = [socket.socket(fileno=fd) for fd in told["listeners"]]
     bridge = Bridge(segment, listeners, Settings(key, told["wire_version"], told["max_connections"]), tls)
     bridge.watch(control)
     os.write(ready, b"ready\n")
     os.close(ready)
-    bridge.run()
+    return RING_CLOSED if bridge.run() else 0
 
 
 def main() -> None:
@@ -48,4 +64,4 @@ def main() -> None:
     logging.basicConfig(level=told["log_level"], format="%(asctime)s %(name)s %(levelname)s %(message)s")
     ready = os.dup(1)
     os.dup2(2, 1)
-    serve(told, 0, ready)
+    sys.exit(serve(told, 0, ready))

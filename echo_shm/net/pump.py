@@ -142,10 +142,19 @@ class Pump:
         if self._stop or not self.producer.attached:
             raise ConnectionClosedError(f"TcpClient for {self._options.peer} is closed")
 
-    def flush(self, timeout: float | None) -> None:
-        """Waits until everything sent so far is acknowledged."""
+    def raise_if_forked(self) -> None:
+        """Raises ForkedError in a child of the process that connected."""
         if lib.es_fork_generation() != self._generation:
             raise ForkedError(f"this TcpClient for {self._options.peer} was inherited through a fork: connect anew")
+
+    def flush(self, timeout: float | None) -> None:
+        """Waits until everything sent so far is acknowledged.
+
+        Raises:
+            TimeoutError, ConnectionClosedError, ForkedError: As :meth:`TcpClient.wait`.
+
+        """
+        self.raise_if_forked()
         target = self.sent()
         with self._news:
             self._flushing += 1
@@ -159,13 +168,19 @@ class Pump:
                 self._flushing -= 1
             if self.acknowledged >= target:
                 return
-        self.raise_if_over()
+        if self.over.is_set():
+            self.raise_if_over()
         raise TimeoutError(
             f"{self._options.peer} has not acknowledged {target - self.acknowledged} samples within {timeout} s"
         )
 
     def close(self, timeout: float | None) -> None:
-        """Delivers, says goodbye, and ends both threads."""
+        """Delivers, says goodbye, and ends both threads.
+
+        Raises:
+            ConnectionClosedError: Samples are missing.
+
+        """
         if lib.es_fork_generation() != self._generation:
             return  # a forked child: the threads and the connection are its parent's
         failure: Exception | None = None
@@ -190,11 +205,14 @@ class Pump:
             ) from None
 
     def close_unattended(self, timeout: float | None) -> None:
-        """The same for a client that is collected, in whichever thread."""
+        """The same for a client that is collected, in whichever thread: there is nobody to raise to."""
         if getattr(_own, "thread", False):  # it must not wait for itself
-            threading.Thread(target=self.close, args=(timeout,), name="echo_shm closer").start()
-        else:
+            threading.Thread(target=self.close_unattended, args=(timeout,), name="echo_shm closer").start()
+            return
+        try:
             self.close(timeout)
+        except ConnectionClosedError as error:
+            _log.error("%s", error)
 
     def _finish(self, error: Exception | None) -> None:
         """Nothing more will be sent."""
@@ -295,7 +313,7 @@ class Pump:
             raise ConnectionClosedError(f"connection lost: {lost}") from lost
         acknowledged, made = self._since
         idle = self.acknowledged == self._next and time.monotonic() - made > _SHORT_LIFE
-        self._patience.begin(well=idle or self.acknowledged > acknowledged)
+        self._patience.begin(well=idle or old.heard or self.acknowledged > acknowledged)
         _log.warning("TcpClient for %s: connection lost (%s); trying again", self._options.peer, lost)
         link, in_doubt = self._next_link(lost), self._next - self.acknowledged
         try:

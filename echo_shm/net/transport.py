@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import ssl
+import threading
 import time
 import weakref
 from typing import Any, TypeAlias
@@ -42,7 +43,7 @@ class TcpTransport:
             says who connects, not who listens in: that takes ``tls``.
         tls: A server-side context.
         wire_version: 2, or 1 for clients of id-echo, which has no dtypes, no keys and no second try.
-        max_connections: Clients at a time; more are refused.
+        max_connections: Clients at a time, of all bridges of the ring; more are refused.
         processes: Bridge processes, which share the port.
         allow_unauthenticated: Listen beyond loopback without a key. Whoever can connect can then write samples.
 
@@ -76,6 +77,7 @@ class TcpTransport:
             raise ValueError("wire version 1 has no authentication: use wire_version=2 with an authkey")
         self._open_to_all = bool(allow_unauthenticated)
         self._check_reach(_addresses(host))
+        self._busy = threading.RLock()  # of whoever starts it or shuts it down
         self._listeners: list[socket.socket] = []
         self._keepers: list[Keeper] = []
         _transports.add(self)
@@ -97,7 +99,11 @@ class TcpTransport:
             EchoShmError: A bridge process could not begin.
 
         """
-        if self._listeners:
+        with self._busy:
+            self._start(handle)
+
+    def _start(self, handle: Handle) -> None:
+        if self._listeners or self._keepers:
             raise RuntimeError("TCP server already started")
         self._check_samples(handle)
         addresses = _addresses(self._host)
@@ -116,6 +122,7 @@ class TcpTransport:
         try:
             for _ in range(self._processes):
                 self._keepers.append(Keeper(told, self._tls))
+                self._keepers[-1].start()
             for keeper in self._keepers:
                 keeper.wait_until_ready()
         except BaseException:
@@ -152,14 +159,18 @@ class TcpTransport:
 
     def shutdown(self) -> None:
         """Tells every client, ends the bridges, and gives up the port. Idempotent."""
-        for keeper in self._keepers:
-            keeper.stop()
-        for keeper in self._keepers:
-            keeper.join()
-        for listener in self._listeners:
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # whatever other process may still have it
-        self._forget()
+        with self._busy:
+            try:
+                for keeper in self._keepers:
+                    keeper.stop()
+                for keeper in self._keepers:
+                    keeper.join()
+            finally:
+                for listener in self._listeners:
+                    with contextlib.suppress(OSError):
+                        listener.shutdown(socket.SHUT_RDWR)  # whatever other process may still have it
+                    listener.close()
+            self._forget()  # not after Ctrl-C: who calls again goes on with the bridges that are left
 
     def _forget(self) -> None:
         for listener in self._listeners:
@@ -203,6 +214,7 @@ def _leave_to_parent() -> None:
     """In a forked child: the port is its parent's, and free when that has closed it."""
     if not forking_a_bridge():
         for transport in list(_transports):
+            transport._busy = threading.RLock()  # some thread of the parent's may have had it
             transport._forget()
 
 

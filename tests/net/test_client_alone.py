@@ -64,6 +64,23 @@ def test_a_server_that_takes_nothing(pretend, client):
     assert 3 <= len(host.visits) < 30
 
 
+def test_a_server_that_has_no_room(pretend, client):
+    """A connection on which the server said something was of use, though nothing was acknowledged: patience renewed."""
+
+    def play(visit):
+        visit.accept(known=True)
+        time.sleep(0.2)
+        visit.sock.sendall(wire.ack(0))
+        time.sleep(1.2)
+
+    host = pretend(play)
+    one = client(host, reconnect=1, timeout=5)
+    one.send(sample(0))
+    with pytest.raises(TimeoutError):
+        one.wait()
+    assert len(host.visits) >= 3
+
+
 def test_a_server_that_drips(pretend):
     """timeout= is for all of a handshake, however slowly it comes."""
 

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from unittest import mock
 
@@ -328,6 +329,118 @@ def test_a_bridge_that_is_ended(serve, client, number, eventually):
     one.send(sample(2))
     assert [numbers(server.sample(timeout=20).batch) for _ in range(2)] == [[1], [2]]
     assert eventually(lambda: _bridge(server).pid not in (-1, bridge))
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_a_bridge_that_somebody_else_reaps(run_python, certificate, with_tls):
+    """Where SIGCHLD is ignored nobody can say how a bridge ended: another one is started all the same."""
+    run_python(
+        """
+import os, signal, ssl, sys, time
+import numpy as np
+from echo_shm import Server, TcpClient, TcpTransport
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+cert, key, with_tls = sys.argv[1:]
+server_side = client_side = None
+if with_tls == "True":
+    server_side, client_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cafile=cert)
+    server_side.load_cert_chain(cert, key)
+with Server(np.zeros(3), 1, transport=TcpTransport(0, tls=server_side)) as server:
+    server.start()
+    with TcpClient("localhost", server.port, np.zeros(3), tls=client_side) as client:
+        for _ in range(3):
+            os.kill(server._transports[0]._keepers[0].pid, signal.SIGKILL)
+            client.send(np.zeros(3))
+            assert server.sample(timeout=30) is not None
+            while server._transports[0]._keepers[0].pid < 0: time.sleep(0.01)
+""",
+        *map(str, certificate),
+        str(with_tls),
+    )
+
+
+def test_a_forked_bridge_is_its_own(run_python, certificate):
+    """A bridge that is forked, for TLS, keeps neither the learner's signal handlers nor what else it listens on."""
+    run_python(
+        """
+import os, signal, socket, ssl, sys, time
+import numpy as np
+from echo_shm import Server, TcpTransport
+signal.signal(signal.SIGTERM, lambda *_: print("the learner's handler", flush=True))
+listener = socket.create_server(("127.0.0.1", 0))
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(*sys.argv[1:])
+with Server(np.zeros(3), 1, transport=TcpTransport(0, tls=context)) as server:
+    server.start()
+    address = listener.getsockname()
+    listener.close()
+    try:
+        socket.create_connection(address)
+    except ConnectionRefusedError:
+        pass
+    else:
+        sys.exit("somebody listens there")
+    pid = server._transports[0]._keepers[0].pid
+    os.kill(pid, signal.SIGTERM)
+    while server._transports[0]._keepers[0].pid in (pid, -1): time.sleep(0.01)
+""",
+        *map(str, certificate),
+    )
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_ctrl_c_while_a_server_starts(run_python, certificate, with_tls):
+    """Wherever Ctrl-C comes in start(), and wherever in close(): nothing is left, nothing but it is said."""
+    done = run_python(
+        """
+import contextlib, os, random, signal, ssl, sys, threading, time
+import numpy as np, psutil
+from echo_shm import Server, TcpTransport
+cert, key, with_tls = sys.argv[1:]
+context = None
+if with_tls == "True":
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+taken = 0
+for turn in range(25):
+    transport = TcpTransport(0, tls=context, processes=2)
+    server = Server(np.zeros(3), 1, transport=transport)
+    timer = threading.Timer(random.random() * 0.3, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        server.start()
+        server.close()
+        timer.join()
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        taken += 1
+    server.close()
+    transport.shutdown()
+    left = [thread for thread in threading.enumerate() if thread.is_alive() and "keeper" in thread.name]
+    assert not left, left
+assert taken > 5
+children = [c for c in psutil.Process().children(recursive=True) if c.status() != psutil.STATUS_ZOMBIE]
+assert not children, children
+""",
+        *map(str, certificate),
+        str(with_tls),
+    )
+    assert done.stderr == ""
+
+
+def test_shutdown_while_another_thread_starts():
+    """Whoever comes first, start() or shutdown() in another thread: in the end it is as they said last."""
+    with Server(EXAMPLE, 1) as server:
+        for turn in range(8):
+            transport = TcpTransport(0, processes=3)
+            starting = threading.Thread(target=transport.start, args=(server.handle,))
+            starting.start()
+            time.sleep(turn * 0.01)
+            transport.shutdown()
+            starting.join(30)
+            transport.shutdown()
+            assert not starting.is_alive()
+            assert transport._listeners == transport._keepers == []
 
 
 def test_a_bridge_that_fails(background, eventually):
