@@ -87,14 +87,14 @@ class _Process:
             ready_read, ready_write = os.pipe()
             here.callback(os.close, ready_write)
             self._ready = os.fdopen(ready_read, "rb", buffering=0)
-            _here.forking = True
+            pid, _here.forking = -1, True
             try:
-                self.pid = os.fork()
+                pid = os.fork()
             finally:
-                if self.__dict__.get("pid") != 0:
-                    _here.forking = False
-            if self.pid == 0:
+                _here.forking = pid == 0
+            if pid == 0:
                 _be_bridge(told, control_read, ready_write, tls)
+            self.pid = pid
 
     def is_ready(self) -> bool:
         """Waits until it serves; False when it ended instead."""
@@ -136,7 +136,8 @@ class _Process:
             return
         with self._reaping:
             if not self._reaped:
-                os.kill(self.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
 
 
 def _be_bridge(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext) -> None:

@@ -28,18 +28,38 @@ _numbers = itertools.count()
 
 def why_not() -> str:
     """Why no such hosts can be made here; empty if they can."""
-    if shutil.which("ip") is None or shutil.which("ss") is None:
-        return "no ip(8) or ss(8): iproute2 is not installed"
+    if any(shutil.which(tool) is None for tool in ("ip", "ss", "tc")):
+        return "ip(8), ss(8) and tc(8) are needed: iproute2 is not installed"
     name = f"echo-{os.getpid()}-probe"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    if made.returncode == 0:
-        made = subprocess.run(
-            ["ip", "link", "add", "one", "netns", name, "type", "veth", "peer", "name", "two", "netns", name],
-            capture_output=True,
-            text=True,
-        )
-        subprocess.run(["ip", "netns", "del", name], check=True)
-    return made.stderr.strip() if made.returncode else ""
+    steps = [
+        ["ip", "netns", "add", name],
+        ["ip", "link", "add", "one", "netns", name, "type", "veth", "peer", "name", "two", "netns", name],
+        [
+            "tc",
+            "-n",
+            name,
+            "qdisc",
+            "add",
+            "dev",
+            "one",
+            "root",
+            "tbf",
+            "rate",
+            "1mbit",
+            "burst",
+            "16kb",
+            "latency",
+            "1ms",
+        ],
+    ]
+    try:
+        for step in steps:
+            done = subprocess.run(step, capture_output=True, text=True)
+            if done.returncode != 0:
+                return f"{' '.join(step)}: {done.stderr.strip()}"
+        return ""
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 class Host:
