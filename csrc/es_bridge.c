@@ -28,28 +28,18 @@ static uint64_t remote_word(uint32_t bridge, uint32_t state)
     return (uint64_t)bridge << 8 | state;
 }
 
-static uint32_t remote_state(uint64_t w)
-{
-    return (uint32_t)(w & 0xff);
-}
-
-static uint32_t remote_bridge(uint64_t w)
-{
-    return (uint32_t)(w >> 8);
-}
-
 /* A gauge for people, counted anew for the reason that es_owners_count() gives. */
 static void count_remotes(es_map *m)
 {
     uint64_t n = 0;
     for (uint32_t i = 0; i < m->num_remotes; i++)
-        n += remote_state(atomic_load_explicit(&m->remotes[i].word, memory_order_relaxed)) == ES_REMOTE_HERE;
+        n += es_remote_state(atomic_load_explicit(&m->remotes[i].word, memory_order_relaxed)) == ES_REMOTE_HERE;
     atomic_store_explicit(&m->hdr->totals.active_remotes, n, memory_order_relaxed);
 }
 
 /* --- the journal ------------------------------------------------------------- */
 
-/* For the compiler alone: what the dead have stored is a prefix of their program. */
+/* For the compiler alone: what the dead have stored is a prefix of their program, and the kernel's lock brings it. */
 #define IN_THIS_ORDER() atomic_signal_fence(memory_order_seq_cst)
 
 static void write_down(es_ring *r, uint32_t remote, uint64_t pos, uint64_t n)
@@ -105,9 +95,9 @@ void es_settle_bridge(es_map *m, uint32_t index)
     for (uint32_t i = 0; i < m->num_remotes; i++) {
         /* SYNC remote: acquire, acq_rel; the count is visible to whoever takes the entry. */
         uint64_t w = atomic_load_explicit(&m->remotes[i].word, memory_order_acquire);
-        if (remote_bridge(w) != index || (remote_state(w) != ES_REMOTE_HERE && remote_state(w) != ES_REMOTE_TAKEN))
+        if (es_remote_bridge(w) != index || (es_remote_state(w) != ES_REMOTE_HERE && es_remote_state(w) != ES_REMOTE_TAKEN))
             continue;
-        uint32_t to = remote_state(w) == ES_REMOTE_HERE ? ES_REMOTE_AWAY : ES_REMOTE_FREE;
+        uint32_t to = es_remote_state(w) == ES_REMOTE_HERE ? ES_REMOTE_AWAY : ES_REMOTE_FREE;
         atomic_store_explicit(&m->remotes[i].since_ns, es_now_ns(), memory_order_relaxed); /* gone from now on */
         atomic_compare_exchange_strong_explicit(&m->remotes[i].word, &w, remote_word(0, to), memory_order_acq_rel,
                                                 memory_order_relaxed);
@@ -168,15 +158,16 @@ static int64_t find(es_ring *r, const uint64_t *id, const char *peer)
         es_remote *it = &m->remotes[i];
         /* SYNC remote: acquire. */
         uint64_t w = atomic_load_explicit(&it->word, memory_order_acquire);
-        if (remote_state(w) == ES_REMOTE_FREE || remote_state(w) == ES_REMOTE_TAKEN || !has_id(it, id))
+        if (es_remote_state(w) == ES_REMOTE_FREE || es_remote_state(w) == ES_REMOTE_TAKEN || !has_id(it, id))
             continue;
         bool mine = w == remote_word(r->me, ES_REMOTE_HERE);
-        if (!mine && (remote_state(w) != ES_REMOTE_AWAY || !turn(it, w, remote_word(r->me, ES_REMOTE_HERE)))) {
+        if (!mine && (es_remote_state(w) != ES_REMOTE_AWAY || !turn(it, w, remote_word(r->me, ES_REMOTE_HERE)))) {
             /* For the bridge that has it to see: its connection may have gone without a word. */
             atomic_store_explicit(&it->wanted, 1, memory_order_relaxed);
             return ES_UNSURE;
         }
         if (!has_id(it, id)) { /* between the look and the turn it was another's for a while, and left again */
+            /* SYNC remote: release; as it was. */
             atomic_store_explicit(&it->word, w, memory_order_release);
             return ES_UNSURE;
         }
@@ -195,9 +186,10 @@ static int64_t take_entry(es_ring *r, uint64_t *was)
     uint64_t oldest = UINT64_MAX;
     int64_t best = ES_EMPTY;
     for (uint32_t i = 0; i < m->num_remotes && oldest > 0; i++) {
+        /* SYNC remote: acquire; since_ns is the one of this word. */
         uint64_t w = atomic_load_explicit(&m->remotes[i].word, memory_order_acquire);
-        uint64_t since = remote_state(w) == ES_REMOTE_FREE ? 0 : es_get(&m->remotes[i].since_ns);
-        if ((remote_state(w) == ES_REMOTE_FREE || remote_state(w) == ES_REMOTE_AWAY) && since < oldest) {
+        uint64_t since = es_remote_state(w) == ES_REMOTE_FREE ? 0 : es_get(&m->remotes[i].since_ns);
+        if ((es_remote_state(w) == ES_REMOTE_FREE || es_remote_state(w) == ES_REMOTE_AWAY) && since < oldest) {
             oldest = since;
             *was = w;
             best = i;
@@ -214,7 +206,7 @@ static bool may_be_elsewhere(es_map *m, int64_t mine, const uint64_t *id)
     for (uint32_t i = 0; i < m->num_remotes; i++) {
         es_remote *it = &m->remotes[i];
         /* SYNC remote: acquire. */
-        uint32_t state = remote_state(atomic_load_explicit(&it->word, memory_order_acquire));
+        uint32_t state = es_remote_state(atomic_load_explicit(&it->word, memory_order_acquire));
         if (i != mine && (state == ES_REMOTE_TAKEN || (state != ES_REMOTE_FREE && has_id(it, id))))
             return true;
     }
@@ -238,9 +230,10 @@ static int64_t take_new(es_ring *r, const uint64_t *id)
         return index;
     /* SYNC remote-new: seq_cst, with itself in another bridge. */
     atomic_thread_fence(memory_order_seq_cst);
-    bool its_own = remote_state(was) == ES_REMOTE_AWAY && has_id(&r->map.remotes[index], id); /* left just now */
+    bool its_own = es_remote_state(was) == ES_REMOTE_AWAY && has_id(&r->map.remotes[index], id); /* left just now */
     if (!its_own && !may_be_elsewhere(&r->map, index, id))
         return index;
+    /* SYNC remote: release; as it was. */
     atomic_store_explicit(&r->map.remotes[index].word, was, memory_order_release);
     return ES_UNSURE;
 }
@@ -381,26 +374,4 @@ int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t f
         return ES_ESTALE;
     block b = {.data = data, .n = n, .rows = rows != 0, .leaves = r->leaf_at};
     return send_block(r, remote, &b, first, timeout_ns);
-}
-
-int64_t es_next_remote(es_ring *r, uint32_t from, es_remote_info *info)
-{
-    es_map *m = &r->map;
-    for (uint32_t i = from; i < m->num_remotes; i++) {
-        es_remote *it = &m->remotes[i];
-        uint64_t w = atomic_load_explicit(&it->word, memory_order_acquire);
-        if (remote_state(w) == ES_REMOTE_FREE)
-            continue;
-        info->index = i;
-        info->state = remote_state(w);
-        info->bridge = remote_bridge(w);
-        info->committed = es_get(&it->committed);
-        info->bytes = es_get(&it->bytes);
-        info->frames = es_get(&it->frames);
-        info->since_ns = es_get(&it->since_ns);
-        memcpy(info->peer, it->peer, sizeof info->peer);
-        info->peer[sizeof info->peer - 1] = 0;
-        return i;
-    }
-    return ES_EMPTY;
 }

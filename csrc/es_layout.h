@@ -87,6 +87,14 @@ typedef struct es_remote {
     _Atomic uint32_t wanted; /* 1: it has come to another bridge */
     alignas(ES_CACHE_LINE) char peer[ES_PEER_SIZE]; /* for people; may be read while it is written */
 } es_remote;
+static inline uint32_t es_remote_state(uint64_t word)
+{
+    return (uint32_t)(word & 0xff);
+}
+static inline uint32_t es_remote_bridge(uint64_t word)
+{
+    return (uint32_t)(word >> 8);
+}
 _Static_assert(sizeof(es_remote) == 2 * ES_CACHE_LINE, "one line of figures, one of text");
 
 typedef struct es_offsets {

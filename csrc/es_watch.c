@@ -1,4 +1,6 @@
 /* The roof, too: calls by which learners sweep up after the dead, and onlookers look. */
+#include <string.h>
+
 #include "es_api.h"
 #include "es_ring.h"
 
@@ -117,6 +119,29 @@ int64_t es_next_owner(es_ring *r, uint32_t from, es_owner_info *info)
         info->blocked = es_get(&o->blocked);
         info->blocked_ns = es_get(&o->blocked_ns);
         info->waiting = atomic_load_explicit(&o->waiting, memory_order_relaxed);
+        return i;
+    }
+    return ES_EMPTY;
+}
+
+int64_t es_next_remote(es_ring *r, uint32_t from, es_remote_info *info)
+{
+    es_map *m = &r->map;
+    for (uint32_t i = from; i < m->num_remotes; i++) {
+        es_remote *it = &m->remotes[i];
+        /* SYNC remote: acquire; its figures are no older than it. */
+        uint64_t w = atomic_load_explicit(&it->word, memory_order_acquire);
+        if (es_remote_state(w) == ES_REMOTE_FREE)
+            continue;
+        info->index = i;
+        info->state = es_remote_state(w);
+        info->bridge = es_remote_bridge(w);
+        info->committed = es_get(&it->committed);
+        info->bytes = es_get(&it->bytes);
+        info->frames = es_get(&it->frames);
+        info->since_ns = es_get(&it->since_ns);
+        memcpy(info->peer, it->peer, sizeof info->peer);
+        info->peer[sizeof info->peer - 1] = 0;
         return i;
     }
     return ES_EMPTY;

@@ -19,6 +19,9 @@ from echo_shm.spec import Spec
 #: Most buffers in one sendmsg (POSIX asks for 16 at least, Linux has 1024).
 _MOST_BUFFERS = 512
 
+#: How long it may take to connect for the first time, unless told, and between two tries then (seconds).
+_FIRST_TIME, _BUSY_PAUSE = 10.0, 0.02
+
 #: Bytes of samples in a frame to a version 1 server, which has no frames.
 _FRAME_1 = 1 << 18
 
@@ -241,6 +244,18 @@ class Link:
     def close(self) -> None:
         """Closes the descriptor. Only when no other thread uses it."""
         self._sock.close()
+
+
+def first_link(options: Options, timeout: float | None) -> Link:
+    """A new client's link: within ``timeout`` seconds, or some, if None. Comes again while it is told to."""
+    end = time.monotonic() + (_FIRST_TIME if timeout is None else timeout)
+    while True:
+        try:
+            return Link(options, 0, max(0.01, end - time.monotonic()))
+        except BusyError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_BUSY_PAUSE)
 
 
 def _connect(options: Options, timeout: float | None) -> socket.socket:

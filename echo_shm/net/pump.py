@@ -20,7 +20,7 @@ from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
 from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, SpecMismatchError, WireError
 from echo_shm.net import wire
-from echo_shm.net.link import BusyError, Link, Options, RefusedError
+from echo_shm.net.link import Link, Options, RefusedError, first_link
 from echo_shm.net.patience import Patience
 from echo_shm.segment import Geometry, Segment
 
@@ -38,8 +38,6 @@ _GATHER_NS = 1_000_000
 _SHORT_LIFE = 1.0
 #: Longest that one try may take (seconds).
 _LONGEST_TRY = 5.0
-#: How long it may take to connect for the first time, and to hear what a server says first (seconds).
-_FIRST_TIME, _BUSY_PAUSE = 10.0, 0.02
 #: How long close() waits for its thread, once everything is delivered or given up (seconds).
 _END_TIME = 10.0
 
@@ -67,7 +65,7 @@ class Pump:
         self._patience = Patience(grace)
         self.acknowledged = 0  # the number of the first sample that the server may not have
         self._next = 0  # the number of the first sample that was not sent, on this link
-        self._link = self._first_link(timeout)
+        self._link = first_link(options, timeout)
         self._size = self._frame_samples(self._link.max_frame)  # of a batch
         self._most = self._size * min(most_unacknowledged, _MOST_FRAMES)
         if self._link.version == 1:  # an acknowledgement a sample
@@ -103,16 +101,6 @@ class Pump:
         self._generation = lib.es_fork_generation()
         self._reader = self._start(self._read, "reader")
         self._sender = self._start(self._run, "sender")
-
-    def _first_link(self, timeout: float | None) -> Link:
-        end = time.monotonic() + (_FIRST_TIME if timeout is None else min(timeout, _FIRST_TIME))
-        while True:
-            try:
-                return Link(self._options, 0, max(0.01, end - time.monotonic()))
-            except BusyError:
-                if time.monotonic() > end:
-                    raise
-            time.sleep(_BUSY_PAUSE)
 
     def _start(self, work: Callable[[], None], name: str) -> threading.Thread:
         def run() -> None:

@@ -17,7 +17,7 @@ from pretender import Pretender
 from remote import EXAMPLE, sample
 
 from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
-from echo_shm.net import link, pump, wire
+from echo_shm.net import link, wire
 from echo_shm.net.patience import Patience
 from echo_shm.net.wire import Refusal
 
@@ -97,7 +97,7 @@ def test_a_server_that_drips(pretend):
 
 def test_a_peer_that_says_nothing(pretend, monkeypatch):
     """Something that takes connections and then is mute, or speaks of other things, is no server for long."""
-    monkeypatch.setattr(pump, "_FIRST_TIME", 0.5)
+    monkeypatch.setattr(link, "_FIRST_TIME", 0.5)
     host = pretend(lambda visit: time.sleep(20))
     with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} took the connection, and then did not say"):
         TcpClient("127.0.0.1", host.port, EXAMPLE)
@@ -105,6 +105,12 @@ def test_a_peer_that_says_nothing(pretend, monkeypatch):
         TcpClient("127.0.0.1", host.port, EXAMPLE, tls=ssl.create_default_context())
     with pytest.raises(WireError, match="does not talk TLS as tls= has it"):
         TcpClient("127.0.0.1", pretend(lambda visit: visit.greet()).port, EXAMPLE, tls=ssl.create_default_context())
+
+
+def test_a_peer_that_takes_its_time(pretend, client, monkeypatch):
+    """Who says how long connecting may take has that long."""
+    monkeypatch.setattr(link, "_FIRST_TIME", 0.2)
+    client(pretend(lambda visit: (time.sleep(0.6), _takes_all(visit))), timeout=30).send(sample(0))
 
 
 def test_nobody_there():
