@@ -14,7 +14,7 @@ from remote import EXAMPLE, numbers, raw, said, sample
 
 import echo_shm
 from echo_shm import ConnectionClosedError, Server, ShmClient, TcpClient
-from echo_shm.net import wire
+from echo_shm.net import pump, wire
 from echo_shm.net.wire import Hello
 
 
@@ -39,6 +39,20 @@ def test_a_lone_sample_does_not_wait_for_others(serve, client):
     for n in range(3):
         one.send(sample(n))
         assert numbers(server.sample(timeout=20).batch) == [n]
+
+
+def test_what_ends_the_gathering(serve, client, monkeypatch):
+    """Samples that wait for others to share their frame go as soon as it is full, or somebody waits for them."""
+    monkeypatch.setattr(pump, "_GATHER_NS", 60_000_000_000)
+    server = serve(1, 5000)
+    one = client(server)
+    one.send(sample(0))
+    one.wait()
+    assert numbers(server.sample(timeout=20).batch) == [0]
+    frame = one._pump._size - 1
+    one.send_many({"n": np.arange(1, 1 + frame), "x": np.ones((frame, 2, 3), np.float32)})
+    for n in range(1, 1 + frame):
+        assert server.sample(timeout=20).batch["n"].tolist() == [n]
 
 
 def test_send_many(serve, client):
