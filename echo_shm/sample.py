@@ -39,8 +39,9 @@ class Sample(_SampleFields):
     def release(self) -> None:
         """Gives the batch's slots back to the producers. Idempotent."""
         # Forgotten only afterwards: an exception may cut in, and a second release does nothing.
-        if self._lease is not None:
-            _es_release_batch(*self._lease)
+        lease = self._lease  # once: another thread may be releasing it, too
+        if lease is not None:
+            _es_release_batch(*lease)
             self._lease = None
         if self._also:
             for lease in self._also:

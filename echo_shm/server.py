@@ -183,7 +183,8 @@ class Server:
         """Waits for a batch and returns it. Releases the batch of the previous call first.
 
         Other threads run meanwhile, and Ctrl-C gets through. Threads that share a server
-        share its previous batch, too: use :meth:`lease` there.
+        share its previous batch, too: use :meth:`lease` there. What a thread got stays leased
+        until any of them calls anew; calls that wait already release nothing more.
 
         Args:
             timeout: Seconds; None for ever, 0 not at all.
