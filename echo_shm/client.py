@@ -333,8 +333,8 @@ class ShmClient(SampleWriter):
         """Whether the segment's creator has closed it: no sample can be sent any more."""
         return self._attachment.ring_closed()
 
-    def wait(self) -> None:
-        """Returns at once: a sample is committed when its :meth:`send` returns. Here for code written for id-echo."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns at once: a sample is committed when its :meth:`send` returns. Here for code that has either client."""
 
     def close(self) -> None:
         """Leaves the ring. Idempotent; samples sent stay sent.

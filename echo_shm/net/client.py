@@ -44,7 +44,8 @@ class TcpClient:
         reconnect: After a lost connection, how many seconds to try again; True for 30,
             False not at all. What was not delivered then raises.
         timeout: Seconds that connecting, :meth:`wait` and :meth:`close` may take, and that :meth:`send`
-            waits for a server that does not keep up; None for ever, but 10 for connecting.
+            waits for a server that does not keep up, unless a call is given its own; None for ever, but 10 for
+            connecting.
 
     Raises:
         SpecMismatchError: The server's samples are others; names the first leaf that differs.
@@ -91,51 +92,63 @@ class TcpClient:
         if multiprocessing.parent_process() is not None:  # such a process leaves without the interpreter's own exit
             self._exit = Finalize(None, self._end, exitpriority=0)
 
-    def send(self, data: Any) -> None:
+    def send(self, data: Any, timeout: float | None = None) -> None:
         """Sends one sample; returns when it is copied.
+
+        Args:
+            data: As for :meth:`ShmClient.send`.
+            timeout: Seconds to wait for a server that does not keep up; None for the client's own ``timeout``.
 
         Raises:
             SpecMismatchError: Structure, dtype or shape differ; nothing was sent.
             ConnectionClosedError: The client or the server was closed, or the connection is lost for good.
-            TimeoutError: The server did not keep up for ``timeout`` seconds; nothing was sent.
+            TimeoutError: The server did not keep up; nothing was sent.
             ForkedError: Called in a child of the process that connected.
 
         """
         if not self._send_now(data):
-            self._send_slowly(lambda: self._writer.send(data, self._timeout))
+            self._send_slowly(self._writer.send, data, timeout)
         if self._pump.sleeping:
             self._pump.wake.set()
 
-    def send_many(self, data: Any) -> None:
-        """Sends n samples, in order: every leaf of ``data`` has a leading n. Raises as :meth:`ShmClient.send_many`."""
-        self._send_slowly(lambda: self._writer.send_many(data, self._timeout))
+    def send_many(self, data: Any, timeout: float | None = None) -> None:
+        """Sends n samples, in order: every leaf of ``data`` has a leading n. Raises as :meth:`ShmClient.send_many`.
+
+        ``timeout`` is as for :meth:`send`, each time that the server does not keep up.
+        """
+        self._send_slowly(self._writer.send_many, data, timeout)
         if self._pump.sleeping:
             self._pump.wake.set()
 
-    def _send_slowly(self, send: Callable[[], None]) -> None:
+    def _send_slowly(self, send: Callable[[Any, float | None], None], data: Any, timeout: float | None) -> None:
+        timeout = self._timeout if timeout is None else timeout
         self._pump.raise_if_forked()
         self._pump.wake.set()  # a full ring is emptied by nobody else
         try:
-            send()
+            send(data, timeout)
         except SpecMismatchError as error:
             raise SpecMismatchError(f"Payload size or structure != expected: {error}") from None
         except (ConnectionClosedError, TimeoutError) as error:
             self._pump.raise_if_over()
             if isinstance(error, TimeoutError):
-                late = TimeoutError(f"{self._peer} did not take samples for {self._timeout} s")
+                late = TimeoutError(f"{self._peer} did not take samples for {timeout} s")
                 late.sent = getattr(error, "sent", 0)  # type: ignore[attr-defined]
                 raise late from None
             raise
 
-    def wait(self) -> None:
+    def wait(self, timeout: float | None = None) -> None:
         """Returns when every sample sent so far is in the server's ring.
+
+        Args:
+            timeout: Seconds; None for the client's own ``timeout``.
 
         Raises:
             ConnectionClosedError: The connection was lost for good before that.
-            TimeoutError: ``timeout`` seconds have passed.
+            TimeoutError: The time has passed.
+            ForkedError: Called in a child of the process that connected.
 
         """
-        self._pump.flush(self._timeout)
+        self._pump.flush(self._timeout if timeout is None else timeout)
 
     def close(self) -> None:
         """Delivers what was sent, then disconnects. Idempotent.
@@ -189,7 +202,7 @@ def connect(address: str, example: Any = None, **options: Any) -> ShmClient | Tc
             call serves on the learner's host and elsewhere.
 
     Returns:
-        A client with ``send``, ``send_many`` and ``close``; a context manager.
+        A client with ``send``, ``send_many``, ``wait`` and ``close``; a context manager.
 
     Raises:
         ValueError: No such address can be.

@@ -38,8 +38,9 @@ _GATHER_NS = 1_000_000
 _SHORT_LIFE = 1.0
 #: Longest that one try may take (seconds).
 _LONGEST_TRY = 5.0
-#: How long close() waits for its thread, once everything is delivered or given up (seconds).
-_END_TIME = 10.0
+#: How long close() waits for its thread, once everything is delivered or given up (seconds). Less when there is
+#: no link: then the thread may be in a try to connect, which nothing cuts short, and leaves when that is over.
+_END_TIME, _END_TIME_WITHOUT_LINK = 10.0, 0.5
 
 #: ``thread`` is set in a pump's own threads.
 _own = threading.local()
@@ -185,7 +186,7 @@ class Pump:
                 self._finish(None)
                 if self.acknowledged < self.sent():
                     self._link.shut()  # the sender may be in the middle of what nobody takes
-            self._sender.join(_END_TIME)
+            self._sender.join(_END_TIME if self._lost is None else _END_TIME_WITHOUT_LINK)
         missing = self.sent() - self.acknowledged
         if missing:
             raise ConnectionClosedError(

@@ -183,6 +183,21 @@ def test_a_server_that_reads_no_more(pretend, client):
     gone.set()
 
 
+def test_times_of_single_calls(pretend, client):
+    """A call may be given its own time, where the client has none, or a longer one."""
+    host = pretend(lambda visit: (visit.accept(), time.sleep(60)), BIG)
+    for one in client(host, BIG, reconnect=False), client(host, BIG, reconnect=False, timeout=60):
+        with pytest.raises(TimeoutError, match=r"did not take samples for 0\.2 s"):
+            for _ in range(100):
+                one.send(BIG, timeout=0.2)
+        with pytest.raises(TimeoutError, match=r"did not take samples for 0\.1 s") as late:
+            one.send_many(np.stack([BIG, BIG]), timeout=0.1)
+        assert late.value.sent == 0
+        with pytest.raises(TimeoutError, match=r"not acknowledged \d+ samples within 0\.2 s"):
+            one.wait(timeout=0.2)
+    host.close()
+
+
 def test_a_server_that_is_busy(pretend, client):
     """A client that is told to come again does, also when it is new."""
 
@@ -314,6 +329,20 @@ def test_close_while_others_send(pretend, client):
             thread.join(20)
         assert one._pump.acknowledged == one._pump.sent() == sum(sent)
         host.close()
+
+
+def test_close_while_connecting(pretend, eventually):
+    """close() does not wait for a try to connect that gets no answer."""
+    host = pretend(lambda visit: visit.accept(known=True) if visit.number == 0 else time.sleep(60))
+    one = TcpClient("127.0.0.1", host.port, EXAMPLE, timeout=0.2)
+    one.send(sample(0))
+    eventually(lambda: len(host.visits) > 1)
+    with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
+        one.close()
+    assert one._pump._sender.is_alive()
+    host.close()
+    one._pump._sender.join(20)
+    assert not one._pump._sender.is_alive()
 
 
 def test_ctrl_c_in_close(pretend, client, eventually, background):

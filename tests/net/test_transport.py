@@ -63,13 +63,15 @@ def test_beyond_loopback_with_a_key_or_a_word():
 
 
 def test_addresses(serve, client):
-    """connect() goes by address: tcp and shm, IPv6 in brackets; what is neither says so."""
+    """connect() goes by address, and the same code sends: tcp and shm, IPv6 in brackets; what is neither says so."""
     server = serve(1, host="::1")
-    with connect(f"tcp://[::1]:{server.port}", EXAMPLE) as one:
-        one.send(sample(1))
-    with connect(f"shm://{server.name}") as one:
-        one.send(sample(2))
-    assert sorted(numbers(server.sample(timeout=20).batch) + numbers(server.sample(timeout=20).batch)) == [1, 2]
+    for n, address in enumerate((f"tcp://[::1]:{server.port}", f"shm://{server.name}")):
+        with connect(address, EXAMPLE) as one:
+            one.send(sample(2 * n), timeout=20)
+            one.send_many({name: leaf[None] for name, leaf in sample(2 * n + 1).items()}, timeout=20)
+            one.wait(timeout=20)
+    got = [n for _ in range(4) for n in numbers(server.sample(timeout=20).batch)]
+    assert got == [0, 1, 2, 3]
     for address in ("http://x:1", "tcp://host", "tcp://:1", "shm://", "name", "tcp://h:1/path", "tcp://me@h:1"):
         with pytest.raises(ValueError, match="use tcp://host:port or shm://name"):
             connect(address, EXAMPLE)
