@@ -334,7 +334,7 @@ class ShmClient(SampleWriter):
         return self._attachment.ring_closed()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Returns at once: a sample is committed when its :meth:`send` returns. Here for code that has either client."""
+        """Returns at once: a sample is committed when its :meth:`send` returns. For code that has either client."""
 
     def close(self) -> None:
         """Leaves the ring. Idempotent; samples sent stay sent.

@@ -185,11 +185,15 @@ def test_a_server_that_reads_no_more(pretend, client):
 
 def test_times_of_single_calls(pretend, client):
     """A call may be given its own time, where the client has none, or a longer one."""
+
+    def send_until_full(one):
+        for _ in range(100):
+            one.send(BIG, timeout=0.2)
+
     host = pretend(lambda visit: (visit.accept(), time.sleep(60)), BIG)
     for one in client(host, BIG, reconnect=False), client(host, BIG, reconnect=False, timeout=60):
         with pytest.raises(TimeoutError, match=r"did not take samples for 0\.2 s"):
-            for _ in range(100):
-                one.send(BIG, timeout=0.2)
+            send_until_full(one)
         with pytest.raises(TimeoutError, match=r"did not take samples for 0\.1 s") as late:
             one.send_many(np.stack([BIG, BIG]), timeout=0.1)
         assert late.value.sent == 0
