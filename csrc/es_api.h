@@ -120,6 +120,8 @@ int64_t es_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *m
 /* Of the samples from that position on, in the order of their slots, how many are committed, up to the
  * end of a batch. They stay as they are until somebody takes and releases it. */
 int64_t es_committed_from(es_ring *r, uint64_t position);
+/* How many positions were claimed so far: at least what the calling thread has claimed. */
+int64_t es_claimed(es_ring *r);
 int es_close_stream(es_ring *r);
 int es_reset_histograms(es_ring *r);
 

@@ -81,6 +81,18 @@ int64_t es_committed_from(es_ring *r, uint64_t position)
     return n;
 }
 
+int64_t es_claimed(es_ring *r)
+{
+    es_map *m = &r->map;
+    /* tail is a hint: whoever was to move it past our claim may stand still. Claims leave no gaps. relaxed: for what
+     * others have claimed any answer will do, and our own stores we see. */
+    uint64_t n = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed);
+    for (uint64_t q = 0; q < m->capacity; q++, n++)
+        if (es_lap(atomic_load_explicit(&m->slots[n % m->capacity], memory_order_relaxed)) <= n / m->capacity)
+            break;
+    return (int64_t)n;
+}
+
 uint32_t es_claim_owner(uint64_t word)
 {
     return es_word_owner(word);

@@ -23,8 +23,11 @@ _NOT_NOW = (lib.ES_FULL, lib.ES_TIMEOUT, -errno.EINTR)
 class SampleWriter:
     """Writes pytrees into a ring through an attachment. Threads may share it."""
 
-    def __init__(self, attachment: Attachment, learner_grace: float | None) -> None:
+    def __init__(
+        self, attachment: Attachment, learner_grace: float | None, before_waiting: Callable[[], None] | None = None
+    ) -> None:
         self._attachment = attachment
+        self._before_waiting = before_waiting
         self._learner_grace = learner_grace
         self._ring = attachment.ring
         self._spec = attachment.segment.spec
@@ -208,6 +211,8 @@ class SampleWriter:
             left = None if timeout is None else timeout - (time.monotonic() - started)
             if left is not None and left <= 0:
                 raise TimeoutError(f"{self._attachment.what} stayed full for {timeout} s: no learner released a batch")
+            if self._before_waiting is not None:
+                self._before_waiting()
             code = attempt(self._attachment.slice_ns_within(left))
             if code not in _NOT_NOW:
                 return code

@@ -33,6 +33,18 @@ def seconds(label: str, value: Any, otherwise: str) -> float:
     return float(value)
 
 
+def limit(label: str, value: Any, otherwise: str) -> float:
+    """A length of time to wait at most; 0 and less: not at all.
+
+    Raises:
+        ValueError: It is anything else.
+
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
+        raise ValueError(f"{label}={value!r}: use seconds, or {otherwise}")
+    return float(value)
+
+
 def host(value: Any) -> str:
     """A name or an address.
 

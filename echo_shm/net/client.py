@@ -1,20 +1,17 @@
 """Producers on other hosts: :class:`TcpClient`, and :func:`connect` for either kind."""
 
 import math
-import multiprocessing
 import secrets
 import ssl
 import threading
 import urllib.parse
-import weakref
 from collections.abc import Callable
-from multiprocessing.util import Finalize
 from types import TracebackType
 from typing import Any, NoReturn
 
 from echo_shm.client import SampleWriter, ShmClient
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
-from echo_shm.net import checks
+from echo_shm.net import checks, unattended
 from echo_shm.net.link import Options
 from echo_shm.net.pump import Pump
 from echo_shm.spec import Spec
@@ -38,7 +35,7 @@ class TcpClient:
         host, port: The learner's host, and ``server.port`` there.
         data_sample: Example pytree; must agree with the server's in structure, dtypes and shapes.
         max_inflight_msgs: Frames that may be unacknowledged before :meth:`send` waits. A frame is a
-            sample on wire version 1, and up to a mebibyte of samples on version 2.
+            sample on wire version 1, and up to a mebibyte of samples on version 2, where 8 are the most.
         authkey: The server's key; both sides prove that they know it.
         tls: A context to talk TLS with; it decides which certificates are good.
         reconnect: After a lost connection, how many seconds to try again; True for 30,
@@ -83,14 +80,16 @@ class TcpClient:
         self._timeout = None if timeout is None else checks.seconds("timeout", timeout, "None for ever")
         self._timeout = None if self._timeout == math.inf else self._timeout
         self._pump = Pump(options, most, grace, self._timeout)
-        self._writer = SampleWriter(self._pump.producer, None)
-        self._send_now = self._writer._send_at_once
-        self._peer = options.peer
-        # Closes at the interpreter's exit, too: what was sent shall arrive.
-        self._end = weakref.finalize(self, self._pump.close_unattended, self._timeout)
-        self._exit: Finalize | None = None
-        if multiprocessing.parent_process() is not None:  # such a process leaves without the interpreter's own exit
-            self._exit = Finalize(None, self._end, exitpriority=0)
+        try:
+            # A full ring is emptied by nobody else: the sender must not sleep while somebody waits for space.
+            self._writer = SampleWriter(self._pump.producer, None, self._pump.rouse)
+            self._send_now = self._writer._send_at_once
+            self._peer = options.peer
+            unattended.watch(self, self._pump, self._timeout)
+        except BaseException:
+            self._pump.give_up()
+            unattended.forget(self._pump)
+            raise
 
     def send(self, data: Any, timeout: float | None = None) -> None:
         """Sends one sample; returns when it is copied.
@@ -109,32 +108,42 @@ class TcpClient:
         if not self._send_now(data):
             self._send_slowly(self._writer.send, data, timeout)
         if self._pump.sleeping:
-            self._pump.wake.set()
+            self._pump.rouse()
 
     def send_many(self, data: Any, timeout: float | None = None) -> None:
-        """Sends n samples, in order: every leaf of ``data`` has a leading n. Raises as :meth:`ShmClient.send_many`.
+        """Sends n samples, in order: every leaf of ``data`` has a leading n.
 
-        ``timeout`` is as for :meth:`send`, each time that the server does not keep up.
+        ``timeout`` is as for :meth:`send`, each time that the server does not keep up. Raises as that does, but
+        part may have been sent then: the message and the error's attribute ``sent`` say how many samples.
         """
-        self._send_slowly(self._writer.send_many, data, timeout)
-        if self._pump.sleeping:
-            self._pump.wake.set()
+        try:
+            self._send_slowly(self._writer.send_many, data, timeout)
+        finally:
+            if self._pump.sleeping:
+                self._pump.rouse()
 
     def _send_slowly(self, send: Callable[[Any, float | None], None], data: Any, timeout: float | None) -> None:
-        timeout = self._timeout if timeout is None else timeout
+        timeout = self._time(timeout)
         self._pump.raise_if_forked()
-        self._pump.wake.set()  # a full ring is emptied by nobody else
         try:
             send(data, timeout)
         except SpecMismatchError as error:
             raise SpecMismatchError(f"Payload size or structure != expected: {error}") from None
         except (ConnectionClosedError, TimeoutError) as error:
-            self._pump.raise_if_over()
-            if isinstance(error, TimeoutError):
-                late = TimeoutError(f"{self._peer} did not take samples for {timeout} s")
-                late.sent = getattr(error, "sent", 0)  # type: ignore[attr-defined]
-                raise late from None
-            raise
+            sent = getattr(error, "sent", None)
+            late = self._pump.why_over() or (
+                TimeoutError(f"{self._peer} did not take samples for {timeout} s")
+                if isinstance(error, TimeoutError)
+                else error
+            )
+            if sent is None or late is error:
+                raise late from late.__cause__
+            told = type(late)(f"{late}; {sent} of the samples were sent")
+            told.sent = sent  # type: ignore[union-attr]
+            raise told from late.__cause__
+
+    def _time(self, timeout: float | None) -> float | None:
+        return self._timeout if timeout is None else checks.limit("timeout", timeout, "None for the client's own")
 
     def wait(self, timeout: float | None = None) -> None:
         """Returns when every sample sent so far is in the server's ring.
@@ -148,7 +157,7 @@ class TcpClient:
             ForkedError: Called in a child of the process that connected.
 
         """
-        self._pump.flush(self._timeout if timeout is None else timeout)
+        self._pump.flush(self._time(timeout))
 
     def close(self) -> None:
         """Delivers what was sent, then disconnects. Idempotent.
@@ -162,10 +171,10 @@ class TcpClient:
         """
         try:
             self._pump.close(self._timeout)
-        finally:
-            self._end.detach()
-            if self._exit is not None:
-                self._exit.cancel()
+        except ConnectionClosedError:
+            unattended.forget(self._pump)
+            raise
+        unattended.forget(self._pump)
 
     @property
     def _in_flight_count(self) -> int:

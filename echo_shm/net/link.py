@@ -13,6 +13,7 @@ import numpy as np
 
 from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError, WireError
 from echo_shm.net import tcp, wire
+from echo_shm.net.duplex import Duplex
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
 from echo_shm.spec import Spec
 
@@ -65,10 +66,11 @@ class Link:
 
     """
 
-    def __init__(self, options: Options, acknowledged: int, timeout: float | None) -> None:
+    def __init__(self, options: Options, acknowledged: int, timeout: float) -> None:
         self._options = options
-        self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._sock = _connect(options, timeout)
+        self._deadline = time.monotonic() + timeout
+        self._sock = _connect(options, self._deadline)
+        self._tls: Duplex | None = None
         try:
             self.version = wire.read_version(self._read, options.peer)
             self.ring, self.known, self.committed, self.max_frame = b"", False, acknowledged, _FRAME_1
@@ -76,8 +78,9 @@ class Link:
                 self._handshake_1()
             else:
                 self._handshake_2(acknowledged)
-            self._deadline = None
             self._sock.settimeout(None)
+            if isinstance(self._sock, ssl.SSLSocket):
+                self._tls = Duplex(self._sock)
         except BaseException:
             self.close()
             raise
@@ -88,8 +91,7 @@ class Link:
     def _read(self, n: int) -> bytes:
         data = bytearray()
         while len(data) < n:
-            if self._deadline is not None:
-                self._sock.settimeout(max(1e-3, self._deadline - time.monotonic()))
+            self._sock.settimeout(_left(self._deadline))
             try:
                 chunk = self._sock.recv(n - len(data))
             except TimeoutError:
@@ -170,8 +172,8 @@ class Link:
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Sends all of them; OSError when the connection is lost."""
-        if isinstance(self._sock, ssl.SSLSocket):
-            self._sock.sendall(b"".join(buffers))
+        if self._tls is not None:
+            self._tls.send(b"".join(buffers))
             return
         left = [memoryview(b).cast("B") for b in buffers if len(b)]
         while left:
@@ -227,12 +229,17 @@ class Link:
 
     def _receive(self) -> bytes:
         """What is here; waits for it, but not for ever: a version 2 server says something every few seconds."""
-        pending = self._sock.pending() if isinstance(self._sock, ssl.SSLSocket) else 0
-        if self.version == 2 and not pending:
-            waiting = select.poll()
-            waiting.register(self._sock, select.POLLIN)
-            if not waiting.poll(wire.SILENCE * 1000):
-                raise TimeoutError(f"nothing came from {self._options.peer} for {wire.SILENCE} s")
+        silence = wire.SILENCE if self.version == 2 else None
+        silent = f"nothing came from {self._options.peer} for {silence} s"
+        if self._tls is not None:
+            try:
+                return self._tls.receive(4096, silence)
+            except TimeoutError:
+                raise TimeoutError(silent) from None
+        waiting = select.poll()
+        waiting.register(self._sock, select.POLLIN)
+        if not waiting.poll(None if silence is None else silence * 1000):
+            raise TimeoutError(silent)
         return self._sock.recv(4096)
 
     def shut(self) -> None:
@@ -258,9 +265,14 @@ def first_link(options: Options, timeout: float | None) -> Link:
         time.sleep(_BUSY_PAUSE)
 
 
-def _connect(options: Options, timeout: float | None) -> socket.socket:
+def _left(deadline: float) -> float:
+    """Seconds for a socket's next call; never none, which would mean not to wait at all."""
+    return max(1e-3, deadline - time.monotonic())
+
+
+def _connect(options: Options, deadline: float) -> socket.socket:
     try:
-        sock = socket.create_connection((options.host, options.port), timeout)
+        sock = _connect_to_any(options, deadline)
     except socket.gaierror as error:
         raise ConnectionClosedError(f"cannot find the host of {options.peer}: {error.strerror}") from None
     except TimeoutError:
@@ -272,11 +284,15 @@ def _connect(options: Options, timeout: float | None) -> socket.socket:
     try:
         tcp.prepare(sock)
         if options.tls is not None:
+            sock.settimeout(_left(deadline))
             return options.tls.wrap_socket(sock, server_hostname=options.host)
         return sock
     except ssl.SSLCertVerificationError:
         sock.close()
         raise
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # it was lost; another may be better
+        sock.close()
+        raise ConnectionClosedError(f"{options.peer} closed the connection: does it talk TLS?") from None
     except ssl.SSLError as error:
         sock.close()
         raise WireError(f"{options.peer} does not talk TLS as tls= has it: {error}") from None
@@ -286,3 +302,21 @@ def _connect(options: Options, timeout: float | None) -> socket.socket:
     except BaseException:
         sock.close()
         raise
+
+
+def _connect_to_any(options: Options, deadline: float) -> socket.socket:
+    """Connects to the first of the host's addresses that takes it; each has its share of the time that is left."""
+    addresses = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
+    for index, (family, kind, protocol, _, address) in enumerate(addresses):
+        sock = None
+        try:
+            sock = socket.socket(family, kind, protocol)
+            sock.settimeout(_left(deadline) / (len(addresses) - index))
+            sock.connect(address)
+            return sock
+        except BaseException as error:
+            if sock is not None:
+                sock.close()
+            if not isinstance(error, OSError) or index == len(addresses) - 1:
+                raise
+    raise OSError(0, "the host has no address")

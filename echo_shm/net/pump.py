@@ -8,10 +8,10 @@ ring, so that after a lost connection they are there to be sent again. Another r
 
 import contextlib
 import logging
+import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -41,9 +41,6 @@ _LONGEST_TRY = 5.0
 #: How long close() waits for its thread, once everything is delivered or given up (seconds). Less when there is
 #: no link: then the thread may be in a try to connect, which nothing cuts short, and leaves when that is over.
 _END_TIME, _END_TIME_WITHOUT_LINK = 10.0, 0.5
-
-#: ``thread`` is set in a pump's own threads.
-_own = threading.local()
 
 
 class _Full(NamedTuple):
@@ -88,10 +85,11 @@ class Pump:
         ]
         self._full: deque[_Full] = deque()
         self._news = threading.Condition()
-        self.wake = threading.Event()
+        # A signal's handler may use both, wherever it cuts into the thread that does.
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._closing = threading.RLock()
         self.sleeping = False
         self._flushing = 0
-        self._closing = threading.Lock()
         self._closed = False  # close() has done what it can
         self._stop = False  # nothing more is sent
         self.over = threading.Event()  # and every send() has come to an end
@@ -100,17 +98,16 @@ class Pump:
         self._reading: Link | None = None
         self._since = (0, time.monotonic())  # acknowledged, and the time, when the link was made
         self._generation = lib.es_fork_generation()
-        self._reader = self._start(self._read, "reader")
-        self._sender = self._start(self._run, "sender")
-
-    def _start(self, work: Callable[[], None], name: str) -> threading.Thread:
-        def run() -> None:
-            _own.thread = True
-            work()
-
-        thread = threading.Thread(target=run, name=f"echo_shm {name}", daemon=True)
-        thread.start()
-        return thread
+        self._reader = threading.Thread(target=self._read, name="echo_shm reader", daemon=True)
+        self._sender = threading.Thread(target=self._run, name="echo_shm sender", daemon=True)
+        try:
+            self._reader.start()
+            self._sender.start()
+        except BaseException:  # no more threads can be had, or Ctrl-C
+            self.give_up()
+            if not self._sender.is_alive():
+                self._goodbye()
+            raise
 
     def _frame_samples(self, max_frame: int) -> int:
         size = self._options.spec.sample_bytes
@@ -118,18 +115,29 @@ class Pump:
 
     def sent(self) -> int:
         """The number of the sample that send() puts into the ring next."""
-        snap = ffi.new("es_snapshot *")
-        lib.es_observe(self._ring, snap)
-        return int(snap.samples_inserted)
+        return int(lib.es_claimed(self._ring))
 
     # -- for the client's threads
 
+    def rouse(self) -> None:
+        """Has the sender look again, if it sleeps or is about to."""
+        self._calls.put(None)
+
     def raise_if_over(self) -> None:
         """Raises what ended the connection for good, if something did."""
+        error = self.why_over()
+        if error is not None:
+            raise error from error.__cause__
+
+    def why_over(self) -> ConnectionClosedError | None:
+        """What ended the connection for good, if something did."""
         if self._error is not None:
-            raise ConnectionClosedError(f"TcpClient for {self._options.peer}: {self._error}") from self._error
+            error = ConnectionClosedError(f"TcpClient for {self._options.peer}: {self._error}")
+            error.__cause__ = self._error
+            return error
         if self._stop or not self.producer.attached:
-            raise ConnectionClosedError(f"TcpClient for {self._options.peer} is closed")
+            return ConnectionClosedError(f"TcpClient for {self._options.peer} is closed")
+        return None
 
     def raise_if_forked(self) -> None:
         """Raises ForkedError in a child of the process that connected."""
@@ -146,9 +154,9 @@ class Pump:
         self.raise_if_forked()
         target = self.sent()
         with self._news:
-            self._flushing += 1
-            self.wake.set()
             try:
+                self._flushing += 1
+                self.rouse()
                 self._news.wait_for(
                     lambda: self.acknowledged >= target or self.over.is_set(),
                     None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout,
@@ -176,7 +184,7 @@ class Pump:
         with self._closing:
             if self._closed:
                 return
-            self._closed = True
+            interrupted = self._stop and self._error is None  # by Ctrl-C: that gave up what was not delivered
             try:
                 self.producer.detach()  # whoever is in send() comes to its end: nothing is added after this
                 self.flush(timeout)
@@ -187,33 +195,29 @@ class Pump:
                 if self.acknowledged < self.sent():
                     self._link.shut()  # the sender may be in the middle of what nobody takes
             self._sender.join(_END_TIME if self._lost is None else _END_TIME_WITHOUT_LINK)
+            self._closed = True
         missing = self.sent() - self.acknowledged
-        if missing:
+        if missing and not interrupted:
             raise ConnectionClosedError(
                 f"TcpClient for {self._options.peer} was closed with {missing} samples not acknowledged: {failure}"
             ) from None
 
-    def close_unattended(self, timeout: float | None) -> None:
-        """The same for a client that is collected, in whichever thread: there is nobody to raise to."""
-        if getattr(_own, "thread", False):  # it must not wait for itself
-            threading.Thread(target=self.close_unattended, args=(timeout,), name="echo_shm closer").start()
-            return
-        try:
-            self.close(timeout)
-        except ConnectionClosedError as error:
-            _log.error("%s", error)
+    def give_up(self) -> None:
+        """Ends both threads, and delivers nothing more."""
+        self._finish(None)
+        self._link.shut()
 
     def _finish(self, error: Exception | None) -> None:
-        """Nothing more will be sent."""
+        """Nothing more will be sent; the first call's ``error`` says why. May be cut short, and is then done again."""
         with self._news:
-            if self._stop:
-                return
-            self._stop, self._error = True, error
+            if not self._stop:
+                self._error = error
+            self._stop = True
         self.producer.detach()
         self.over.set()
         with self._news:
             self._news.notify_all()
-        self.wake.set()
+        self.rouse()
 
     # -- the sender's thread
 
@@ -227,6 +231,7 @@ class Pump:
                 if count > 0:
                     self._transmit(count)
         except Exception as error:
+            self._lose(self._link, error)  # perhaps in the middle of a frame: no word can follow
             self._finish(error)
         finally:
             self._goodbye()
@@ -268,9 +273,11 @@ class Pump:
     def _sleep(self) -> None:
         """Until somebody sends."""
         self.sleeping = True  # before the look: whoever sends after it sees this
-        self.wake.clear()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._calls.get_nowait()
         if self._committed() == 0 and not self._stop and self._lost is None:
-            self.wake.wait()
+            self._calls.get()
         self.sleeping = False
 
     def _transmit(self, count: int) -> None:
@@ -306,7 +313,12 @@ class Pump:
         _log.warning("TcpClient for %s: connection lost (%s); trying again", self._options.peer, lost)
         link, in_doubt = self._next_link(lost), self._next - self.acknowledged
         try:
-            if link.version != old.version or (link.ring == old.ring and not link.known and in_doubt > 0):
+            if link.version != old.version:
+                raise ConnectionClosedError(
+                    f"the server speaks wire version {link.version} now, no longer {old.version}: "
+                    f"{in_doubt} samples are in doubt"
+                )
+            if link.ring == old.ring and not link.known and in_doubt > 0:
                 raise ConnectionClosedError(f"the server has forgotten this client: {in_doubt} samples are in doubt")
             self._acknowledge(link.committed)
         except BaseException:
@@ -340,14 +352,15 @@ class Pump:
                 self._lost = error
             self._news.notify_all()
         link.shut()  # the other thread may be in a call that nothing else would end
-        self.wake.set()
+        self.rouse()
 
     def _goodbye(self) -> None:
         with contextlib.suppress(OSError):
             if self._lost is None and self._link.version == 2:
                 self._link.send([wire.bye(self._next)])
         self._link.shut()
-        self._reader.join(_END_TIME)
+        if self._reader.is_alive():
+            self._reader.join(_END_TIME)
         self._link.close()
         self.producer.detach()
         self._learner.detach()
@@ -365,6 +378,9 @@ class Pump:
                 self._finish(error)
             except (OSError, WireError) as error:
                 self._lose(link, error)
+            except Exception as error:
+                self._lose(link, error)
+                self._finish(error)
 
     def _next_to_read(self, last: Link | None) -> Link | None:
         """Waits for a link that was not read yet, or for the end."""

@@ -387,7 +387,7 @@ def test_collected_in_its_own_thread(pretend, eventually):
     one.send(sample(0))
     del one
     its._take_full = take_after_collecting
-    its.wake.set()
+    its.rouse()
     eventually(its.over.is_set)
     assert its.acknowledged == its.sent() == 1
 
