@@ -83,6 +83,8 @@ int es_bridge_begin(es_ring *r);
  * number: its index. ES_UNSURE while another bridge has it, be it dead and not reaped yet;
  * ES_ENOOWNER when all are in use. id NULL: of a client that will not come again. peer: for people. */
 int64_t es_remote_open(es_ring *r, const uint8_t *id, uint64_t number, const char *peer);
+/* The same, but never a new one: ES_EMPTY when the client has none. */
+int64_t es_remote_find(es_ring *r, const uint8_t *id, const char *peer);
 /* Whether it was found, and not new. */
 int es_remote_known(es_ring *r, uint32_t remote);
 /* Whether it has come to another bridge meanwhile, which waits for this one to leave it. */

@@ -267,6 +267,21 @@ int64_t es_remote_open(es_ring *r, const uint8_t *id, uint64_t number, const cha
     return index;
 }
 
+int64_t es_remote_find(es_ring *r, const uint8_t *id, const char *peer)
+{
+    uint64_t key[2];
+    if (!may_bridge(r))
+        return ES_EDETACHED;
+    memcpy(key, id, sizeof key);
+    int64_t index = find(r, key, peer);
+    /* It may be in the hands of a bridge that wanted the oldest entry, and puts it back. */
+    if (index == ES_EMPTY && may_be_elsewhere(&r->map, -1, key))
+        return ES_UNSURE;
+    if (index >= 0)
+        count_remotes(&r->map);
+    return index;
+}
+
 int es_remote_leave(es_ring *r, uint32_t remote, int keep)
 {
     if (!serves(r, remote))

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from echo_shm._core import lib
 from echo_shm.errors import WireError
 from echo_shm.net import tcp, wire
-from echo_shm.net.connection import Connection
+from echo_shm.net.connection import MOST_OUT, Connection
 from echo_shm.net.door import Door, is_crowded
 from echo_shm.net.inbound import Bye, Inbound, Inbound1, Samples
 from echo_shm.net.intake import Intake
@@ -45,8 +45,6 @@ _TURN_TIME = 0.1
 _LOOK_EVERY = 0.25
 #: Times that one connection is read from, and messages that are taken from it, before the next one's turn.
 _READS, _MESSAGES = 8, 32
-#: A connection whose answers (acknowledgements) lie unread beyond this is ended (bytes).
-_MOST_OUT = 1 << 16
 #: Lines of complaints between two looks; of the others only their number is told.
 _MOST_LINES = 10
 
@@ -182,9 +180,13 @@ class Bridge:
             return
         for other in [one for one in self._clients if one.client == hello.client]:
             self._end(other)
-        index = self._enter(connection, hello.client, hello.acknowledged)
+        # Who may have samples here that it was not told of is not counted from its own number.
+        index = self._enter(connection, hello.client, hello.acknowledged, known=hello.doubt == self._uuid)
         if index == lib.ES_UNSURE:
             self._refuse(connection, Refusal.BUSY, "another bridge serves it")
+            return
+        if index == lib.ES_EMPTY:
+            self._refuse(connection, Refusal.FORGOTTEN, "it was forgotten, and samples of it may be in the ring")
             return
         if index < 0:
             self._refuse(connection, Refusal.FULL, self._full())
@@ -197,12 +199,12 @@ class Bridge:
     def _full(self) -> str:
         return f"too many clients: {self._intake.connected()} are connected"
 
-    def _enter(self, connection: Connection, client: bytes, number: int) -> int:
+    def _enter(self, connection: Connection, client: bytes, number: int, *, known: bool = False) -> int:
         """Makes a client of a guest, unless what it returns is negative."""
-        index = self._intake.enter(connection, client, number)
+        index = self._intake.enter(connection, client, number, known=known)
         if index == lib.ES_UNSURE:  # it may be a dead bridge that has the entry
             self._intake.sweep()
-            index = self._intake.enter(connection, client, number)
+            index = self._intake.enter(connection, client, number, known=known)
         if index < 0:
             return index
         if self._intake.connected() > self._settings.max_connections:
@@ -279,7 +281,7 @@ class Bridge:
                     "%s: connection lost: %s", connection.peer, error,
                 )  # fmt: skip
                 self._end(connection)
-        if len(connection.out) > _MOST_OUT + len(self._spec.schema):
+        if connection.version == 2 and len(connection.out) > MOST_OUT + len(self._spec.schema):
             self._end(connection, "it does not read its acknowledgements")
         if self._is_here(connection):
             self._watch(connection)
@@ -300,8 +302,9 @@ class Bridge:
     def _converse(self, connection: Connection) -> None:
         if connection.version == 1 and connection in self._guests:
             self._admit_1(connection)
-        reads, ended = 0, False
-        while self._take(connection) and reads < _READS:  # at first what came behind samples that had to wait
+        reads, ended, clogged = 0, False, connection.is_clogged
+        # At first what came behind samples that had to wait.
+        while not clogged and self._take(connection) and reads < _READS:
             n = connection.receive()
             if n is None:
                 break
@@ -313,6 +316,8 @@ class Bridge:
         if self._is_here(connection):
             self._intake.acknowledge(connection)
             connection.send()
+        if clogged and not connection.is_clogged:
+            self._more.add(connection)
         if ended:
             self._end(connection, "gone in the middle of a frame" if connection.inbound.in_the_middle else "")
 

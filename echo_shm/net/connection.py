@@ -10,6 +10,8 @@ from echo_shm.net.wire import Greeting
 
 #: Where bytes go that nobody reads.
 _SCRATCH = bytearray(1 << 16)
+#: Answers (acknowledgements) that may lie unread by a client (bytes).
+MOST_OUT = 1 << 16
 
 
 class Connection:
@@ -54,20 +56,25 @@ class Connection:
 
     @property
     def events(self) -> int:
-        """What the selector should watch for. Reading stops while samples wait for space: TCP tells the client."""
+        """What the selector should watch for. Reading stops while samples, or answers, wait: TCP tells the client."""
         if self.in_handshake:
             return self._tls_wants
         events = self._tls_wants
         if self.out:
             events |= selectors.EVENT_WRITE
-        if self.waiting is None:
+        if self.waiting is None and not self.is_clogged:
             events |= selectors.EVENT_READ
         return events
 
     @property
+    def is_clogged(self) -> bool:
+        """Whether a version 1 client is to read its acknowledgements, a byte for each sample, before it sends more."""
+        return self.version == 1 and len(self.out) > MOST_OUT
+
+    @property
     def has_unread(self) -> bool:
         """Whether TLS has taken bytes from the socket that were not read yet: the selector does not tell."""
-        if not isinstance(self.sock, ssl.SSLSocket) or self.in_handshake or self.waiting is not None:
+        if not isinstance(self.sock, ssl.SSLSocket) or self.in_handshake or self.waiting is not None or self.is_clogged:
             return False
         return self.sock.pending() > 0
 

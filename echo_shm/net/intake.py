@@ -50,20 +50,26 @@ class Intake:
 
     # -- clients
 
-    def enter(self, connection: Connection, client: bytes, number: int) -> int:
+    def enter(self, connection: Connection, client: bytes, number: int, *, known: bool) -> int:
         """Makes a client of a connection.
 
         Args:
             connection: Of somebody who may send.
             client: Its id; empty if it cannot come again.
             number: Of its first sample that was not acknowledged, by its own account.
+            known: Only if it has an entry.
 
         Returns:
-            Its entry's index, ES_UNSURE if another bridge has the entry, or another error.
+            Its entry's index, ES_UNSURE if another bridge has the entry, ES_EMPTY if it has none and needs one,
+            or another error.
 
         """
         peer = connection.peer.encode()[: lib.ES_PEER_SIZE - 1]
-        index: int = lib.es_remote_open(self._ring, client or ffi.NULL, number, peer)
+        index = int(
+            lib.es_remote_find(self._ring, client, peer)
+            if known
+            else lib.es_remote_open(self._ring, client or ffi.NULL, number, peer)
+        )
         if index >= 0:
             connection.remote, connection.client = index, client
             connection.acknowledged = lib.es_remote_committed(self._ring, index)

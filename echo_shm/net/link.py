@@ -50,6 +50,10 @@ class RefusedError(ConnectionClosedError):
     """The server does not want this client, now or later."""
 
 
+class ForgottenError(RefusedError):
+    """The server knows this client no more, and may have samples of it that were not acknowledged."""
+
+
 class BusyError(ConnectionClosedError):
     """Somebody else at the server may still have this client: it should come again shortly."""
 
@@ -66,7 +70,7 @@ class Link:
 
     """
 
-    def __init__(self, options: Options, acknowledged: int, timeout: float) -> None:
+    def __init__(self, options: Options, acknowledged: int, timeout: float, doubt: bytes = wire.NO_RING) -> None:
         self._options = options
         self._deadline = time.monotonic() + timeout
         self._sock = _connect(options, self._deadline)
@@ -77,7 +81,7 @@ class Link:
             if self.version == 1:
                 self._handshake_1()
             else:
-                self._handshake_2(acknowledged)
+                self._handshake_2(acknowledged, doubt)
             self._sock.settimeout(None)
             if isinstance(self._sock, ssl.SSLSocket):
                 self._tls = Duplex(self._sock)
@@ -124,14 +128,15 @@ class Link:
         if self._options.spec.sample_bytes == 0:
             raise SpecMismatchError("wire version 1 cannot carry samples without bytes")
 
-    def _handshake_2(self, acknowledged: int) -> None:
+    def _handshake_2(self, acknowledged: int, doubt: bytes) -> None:
         options, key = self._options, self._options.authkey
         greeting = Greeting.from_bytes(wire.MAGIC + b"\x02" + self._read(wire.GREETING_REST))
         if greeting.needs_key and key is None:
             raise WireError(f"{options.peer} asks for a key: pass the server's authkey=")
         if key is not None and not greeting.needs_key:
             raise WireError(f"{options.peer} asks for no key, and so does not know ours: authkey= was given")
-        hello = Hello(options.client, acknowledged, secrets.token_bytes(32), wire.spec_hash(options.spec.schema))
+        spec = wire.spec_hash(options.spec.schema)
+        hello = Hello(options.client, acknowledged, secrets.token_bytes(32), spec, doubt)
         if key is not None:
             hello = hello.signed(key, greeting)
         self._sock.sendall(hello.to_bytes())
@@ -157,6 +162,8 @@ class Link:
             return BusyError(text)
         if code == Refusal.FULL:
             return ConnectionClosedError(text)
+        if code == Refusal.FORGOTTEN:
+            return ForgottenError(text)
         return WireError(text) if code in (Refusal.KEY, Refusal.PROTOCOL) else RefusedError(text)
 
     def _mismatch(self, schema: bytes) -> Exception:

@@ -40,9 +40,9 @@ def serve(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | 
     try:
         segment = Segment.attach(told["name"], bytes.fromhex(told["uuid"]))
     except SegmentError:
-        if told["name"] in names():
+        if told["name"] in names() and Segment.attach(told["name"], read_only=True).uuid.hex() == told["uuid"]:
             raise
-        return RING_CLOSED  # while the bridge before this one was dying
+        return RING_CLOSED  # while the bridge before this one was dying; the name may be another ring's by now
     key = None if told["authkey"] is None else bytes.fromhex(told["authkey"])
     listeners = [socket.socket(fileno=fd) for fd in told["listeners"]]
     bridge = Bridge(segment, listeners, Settings(key, told["wire_version"], told["max_connections"]), tls)

@@ -20,7 +20,7 @@ from echo_shm._core import ffi, lib
 from echo_shm.attachment import Attachment
 from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, SpecMismatchError, WireError
 from echo_shm.net import wire
-from echo_shm.net.link import Link, Options, RefusedError, first_link
+from echo_shm.net.link import ForgottenError, Link, Options, RefusedError, first_link
 from echo_shm.net.patience import Patience
 from echo_shm.segment import Geometry, Segment
 
@@ -311,7 +311,12 @@ class Pump:
         idle = self.acknowledged == self._next and time.monotonic() - made > _SHORT_LIFE
         self._patience.begin(well=idle or old.heard or self.acknowledged > acknowledged)
         _log.warning("TcpClient for %s: connection lost (%s); trying again", self._options.peer, lost)
-        link, in_doubt = self._next_link(lost), self._next - self.acknowledged
+        in_doubt = self._next - self.acknowledged
+        forgotten = ConnectionClosedError(f"the server has forgotten this client: {in_doubt} samples are in doubt")
+        try:
+            link = self._next_link(lost, old.ring if in_doubt > 0 and old.version == 2 else wire.NO_RING)
+        except ForgottenError:
+            raise forgotten from None
         try:
             if link.version != old.version:
                 raise ConnectionClosedError(
@@ -319,7 +324,7 @@ class Pump:
                     f"{in_doubt} samples are in doubt"
                 )
             if link.ring == old.ring and not link.known and in_doubt > 0:
-                raise ConnectionClosedError(f"the server has forgotten this client: {in_doubt} samples are in doubt")
+                raise forgotten
             self._acknowledge(link.committed)
         except BaseException:
             link.close()
@@ -330,7 +335,7 @@ class Pump:
             self._since = (self.acknowledged, time.monotonic())
             self._news.notify_all()
 
-    def _next_link(self, why: BaseException | None) -> Link:
+    def _next_link(self, why: BaseException | None, doubt: bytes) -> Link:
         grace = self._patience.grace
         while True:
             with self._news:
@@ -340,7 +345,7 @@ class Pump:
                 ending = "closed meanwhile" if self._stop else f"not made again within {grace} s"
                 raise ConnectionClosedError(f"connection lost, and {ending}: {why}") from why
             try:
-                return Link(self._options, self.acknowledged, min(max(left, 0.1), _LONGEST_TRY))
+                return Link(self._options, self.acknowledged, min(max(left, 0.1), _LONGEST_TRY), doubt)
             except (SpecMismatchError, WireError, RefusedError):
                 raise
             except (OSError, EchoShmError) as error:

@@ -30,7 +30,7 @@ ACK_1 = b"\x01"
 
 _MAGIC_AND_VERSION = len(MAGIC) + 1
 _GREETING = struct.Struct("<4sBBH32s")
-_HELLO = struct.Struct("<4sBBH16sQ32s32s32s")
+_HELLO = struct.Struct("<4sBBH16sQ32s32s16s32s")
 _HEADER = struct.Struct("<BBHIQ")
 _ACCEPT = struct.Struct("<32s16sIBBH")
 _PROOF_BYTES = 32
@@ -41,6 +41,7 @@ HELLO_BYTES = _HELLO.size
 GREETING_REST = _GREETING.size - _MAGIC_AND_VERSION
 
 _NO_PROOF = bytes(_PROOF_BYTES)
+NO_RING = bytes(16)
 
 
 class Frame(IntEnum):
@@ -63,6 +64,7 @@ class Refusal(IntEnum):
     BUSY = 4
     CLOSED = 5
     PROTOCOL = 6
+    FORGOTTEN = 7
 
 
 class Header(NamedTuple):
@@ -141,12 +143,17 @@ def read_version(read: Callable[[int], bytes], peer: str) -> int:
 
 
 class Hello(NamedTuple):
-    """What a version 2 client answers. acknowledged: the number of the first sample that was not acknowledged."""
+    """What a version 2 client answers.
+
+    acknowledged: the number of the first sample that was not acknowledged. doubt: the uuid of the ring that may
+    have that sample or later ones, which were sent; zeros if none was.
+    """
 
     client: bytes
     acknowledged: int
     nonce: bytes
     spec: bytes
+    doubt: bytes = NO_RING
     proof: bytes = _NO_PROOF
 
     def to_bytes(self) -> bytes:

@@ -69,6 +69,8 @@ def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
     hello = Hello(client, _number(below, 0, 2**64 - 1), b"n" * 32, wire.spec_hash(SPEC.schema))
     if below(20) == 0:
         hello = hello._replace(spec=bytes(32))
+    if below(5) == 0:
+        hello = hello._replace(doubt=_bytes(below, 16))
     stream, number = _damaged(below, hello.to_bytes()), hello.acknowledged
     for _ in range(below(6)):
         kind, count = below(8), 1 + below(5)
@@ -116,15 +118,17 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
     """What a whole stream of a client means, by WIRE.md: the events, and whether an error comes after them."""
     if not b"ECHO".startswith(stream[:4]):
         return [], True
-    if len(stream) < 128:
+    if len(stream) < 144:
         return [], False
     if stream[4:8] != b"\x02\0\0\0":
         return [], True
     acknowledged = int.from_bytes(stream[24:32], "little")
     if acknowledged > 2**62:
         return [], True
-    events: list[Any] = [Hello(stream[8:24], acknowledged, stream[32:64], stream[64:96], stream[96:128])]
-    at = 128
+    events: list[Any] = [
+        Hello(stream[8:24], acknowledged, stream[32:64], stream[64:96], stream[96:112], stream[112:144])
+    ]
+    at = 144
     while len(stream) >= at + 16:
         kind, flags, zero, length, number = struct.unpack_from("<BBHIQ", stream, at)
         fits = {3: 1 <= length <= MOST // SIZE, 5: length <= 4096}.get(kind, False)
@@ -205,12 +209,15 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
             far.shutdown(socket.SHUT_WR)
             return near.recv(n)
 
+        def settimeout(self, seconds: float | None) -> None:
+            """Nobody waits here: what comes is here, or the end is."""
+
         def __getattr__(self, name: str) -> Any:
             return getattr(near, name)
 
     with mock.patch.object(link, "_connect", return_value=Near()), near, far:
         try:
-            it = Link(options, 0, None)
+            it = Link(options, 0, 20)
         except (EchoShmError, OSError):
             return False
         far.shutdown(socket.SHUT_WR)
