@@ -121,6 +121,27 @@ TEST(oldest_of_those_away_makes_room)
     fix_free(f);
 }
 
+/* Who must be known is found, or has no entry: it is not given one, however often it asks. */
+TEST(who_was_forgotten_stays_forgotten)
+{
+    es_fix *f = fix_new(4, 2, 0);
+    es_ring *b = bridge(f), *other = bridge(f);
+    es_remote_info info;
+    for (int turn = 0; turn < 2; turn++)
+        CHECK_EQ(es_remote_find(b, ANN, "ann"), ES_EMPTY);
+    CHECK_EQ(es_next_remote(b, 0, &info), ES_EMPTY);
+    int64_t ann = es_remote_open(b, ANN, 3, "ann");
+    CHECK_EQ(es_remote_find(other, ANN, "ann"), ES_UNSURE);
+    CHECK_EQ(es_remote_wanted(b, (uint32_t)ann), 1);
+    es_remote_leave(b, (uint32_t)ann, 1);
+    CHECK_EQ(es_remote_find(other, ANN, "ann"), ann);
+    CHECK_EQ(committed(other, ann), 3);
+    CHECK_EQ(es_remote_known(other, (uint32_t)ann), 1);
+    es_remote_leave(other, (uint32_t)ann, 0);
+    CHECK_EQ(es_remote_find(b, ANN, "ann"), ES_EMPTY);
+    fix_free(f);
+}
+
 /* A client of a bridge that is dead, and not reaped, has to wait: its count is not settled. */
 TEST(a_dead_bridges_clients_wait_for_the_reaper)
 {

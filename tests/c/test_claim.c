@@ -32,6 +32,21 @@ TEST(helps_tail_past_a_whole_row_of_claims)
     fix_free(f);
 }
 
+/* How many were claimed is told though the tail lags. */
+TEST(counts_claims_that_the_tail_does_not)
+{
+    es_fix *f = fix_new(3, 2, 0);
+    es_ring *p = fix_producer(f), *q = fix_producer(f);
+    CHECK_EQ(es_claimed(q), 0);
+    for (uint64_t i = 0; i < 5; i++)
+        fix_slot(q, i, 1, p->me, i % 2 ? ES_COMMITTED : ES_CLAIMED);
+    CHECK_EQ(es_claimed(q), 5);
+    fix_slot(q, 5, 1, p->me, ES_CLAIMED);
+    CHECK_EQ(es_claimed(q), 6);
+    CHECK_EQ(fix_tail(q), 0);
+    fix_free(f);
+}
+
 /* The position returned is the one claimed, not where the tail has got to. */
 TEST(returns_the_position_whose_word_it_wrote)
 {

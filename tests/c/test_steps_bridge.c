@@ -174,6 +174,38 @@ static void bob_was_here(void)
     }
 }
 
+/* Who looks for an entry to use again sees that another is being given out, and puts bob's back. */
+static void bob_was_here_and_somebody_is_new(void)
+{
+    bob_was_here();
+    scene.p->map.remotes[1].word = (uint64_t)scene.q->me << 8 | ES_REMOTE_TAKEN;
+}
+
+static void bob_is_looked_for(void)
+{
+    first = es_remote_find(scene.p, BOB, "bob");
+}
+
+static void ann_is_put_off(void)
+{
+    second = es_remote_open(scene.q, ANN, 99, "ann");
+}
+
+static void bob_is_not_forgotten(void)
+{
+    CHECK(second == ES_UNSURE || first >= 0);
+    CHECK(first == 0 || first == ES_UNSURE);
+    CHECK_EQ(entries_of(BOB), 1);
+    scene_close();
+}
+
+TEST(an_entry_that_was_put_back)
+{
+    es_step_case c = {"put back", bob_was_here_and_somebody_is_new, ann_is_put_off, bob_is_looked_for,
+                      bob_is_not_forgotten, false};
+    es_step_each(&c);
+}
+
 static void bob_comes(void)
 {
     first = es_remote_open(scene.p, BOB, 5, "bob");

@@ -1,15 +1,12 @@
 """Sweeps for the dead that are cut short, cross each other, or come at the end of a stream."""
 
 import contextlib
-import dis
-import functools
-import gc
 import os
-import sys
 import time
 
 import numpy as np
 import pytest
+from interrupts import Interrupt, at_opcode, interrupt, run_traced
 
 from echo_shm import Server, attachment
 from echo_shm._core import ffi, lib
@@ -45,55 +42,6 @@ def numbers(server, **options):
     return [sample.batch.tolist() for sample in server.dataset_iter(**options)]
 
 
-@functools.cache
-def interruptible(code):
-    """The offsets of the bytecodes before which the interpreter looks for signals: after calls, and in loops."""
-    before, offsets = "", set()
-    for instruction in dis.get_instructions(code):
-        if before.startswith("CALL") or before in ("RESUME", "JUMP_BACKWARD"):
-            offsets.add(instruction.offset)
-        before = instruction.opname
-    return offsets
-
-
-def at_opcode(n, act):
-    """A trace function that acts at the n-th point at which attachment.py can be interrupted; n counts down to it."""
-    left = [n]
-
-    def trace(frame, event, arg):
-        if frame.f_code.co_filename != attachment.__file__:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode" and frame.f_lasti in interruptible(frame.f_code):
-            left[0] -= 1
-            if left[0] == 0:
-                act()
-        return trace
-
-    return trace, left
-
-
-def run_traced(function, trace):
-    """Calls it under a trace function."""
-    before = sys.gettrace()
-    gc.disable()  # a finalizer of another test's must not be what is interrupted
-    sys.settrace(trace)
-    try:
-        function()
-    finally:
-        sys.settrace(before)
-        gc.enable()
-
-
-class Interrupt(BaseException):
-    """Ctrl-C."""
-
-
-def interrupt():
-    """What the default handler of SIGINT does."""
-    raise Interrupt
-
-
 @pytest.mark.parametrize("which", ["sweep", "look_for_the_dead"])
 def test_interrupted_anywhere(two, monkeypatch, which, background):
     """A sweep that Ctrl-C cuts short anywhere keeps no lock: the next one finds the dead, from any thread."""
@@ -103,7 +51,7 @@ def test_interrupted_anywhere(two, monkeypatch, which, background):
     monkeypatch.setattr(lib_of(monkeypatch), "es_settle", spare)
     while True:
         n += 1
-        trace, left = at_opcode(n, interrupt)
+        trace, left = at_opcode(n, interrupt, attachment)
         with contextlib.suppress(Interrupt):
             run_traced(getattr(attached, which), trace)
         assert lib.es_locks_held(locks, other._attachment.index) == 0, f"interrupted at point {n}"
@@ -143,7 +91,7 @@ def test_a_handler_that_sweeps_too(two, monkeypatch):
     n = 0
     while True:
         n += 1
-        trace, left = at_opcode(n, lambda: (attached.sweep(), attached.look_for_the_dead()))
+        trace, left = at_opcode(n, lambda: (attached.sweep(), attached.look_for_the_dead()), attachment)
         run_traced(attached.sweep, trace)
         assert lib.es_locks_held(locks, other._attachment.index) == 0, f"handled at point {n}"
         if left[0] > 0:

@@ -1,0 +1,204 @@
+"""A client's threads: they wake each other, and come to an end, wherever one fails or is interrupted."""
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import time
+from unittest import mock
+
+import numpy as np
+import pytest
+from interrupts import Interrupt, at_opcode, interrupt, run_traced
+from pretender import Pretender
+from remote import EXAMPLE, sample
+
+from echo_shm import ConnectionClosedError, TcpClient
+from echo_shm.net import client as client_module
+from echo_shm.net import link, pump, wire
+
+BIG = np.zeros(1 << 22, np.uint8)
+
+
+@pytest.fixture
+def pretend():
+    """Makes servers that only pretend, and ends them."""
+    with contextlib.ExitStack() as stack:
+
+        def make(play, example=EXAMPLE):
+            host = Pretender(example, play)
+            stack.callback(host.close)
+            return host
+
+        yield make
+
+
+def stall(visit):
+    """Takes the client, and none of its samples."""
+    visit.accept()
+    time.sleep(60)
+
+
+def take_all(visit):
+    """Takes the client, and all that comes."""
+    visit.accept()
+    while True:
+        number, count = visit.take()
+        visit.sock.sendall(wire.ack(number + count))
+
+
+def test_a_block_beyond_the_clients_ring(serve, client, eventually, background):
+    """A block that does not fit into the client's own ring is sent, also when its sender fell asleep just before."""
+    example = np.zeros(1000, np.uint8)
+    server = serve(1000, 4, example)
+    one = client(server, example)
+    send = one._writer.send_many
+
+    def send_to_a_sleeper(data, timeout):
+        eventually(lambda: one._pump.sleeping and one._pump._calls.empty())
+        send(data, timeout)
+
+    one._writer.send_many = send_to_a_sleeper
+    block = np.repeat(np.arange(12_000, dtype=np.uint64), 125).view(np.uint8).reshape(-1, 1000)
+    sending = background(one.send_many, block)
+    got = [n for _ in range(12) for n in server.sample(timeout=20).batch.view(np.uint64)[:, 0].tolist()]
+    sending.result()
+    assert got == list(range(12_000))
+
+
+def test_what_was_sent_of_a_block(pretend, background):
+    """Whatever ends send_many() in the middle, its error says how many samples are on their way."""
+    over = threading.Event()
+
+    def play(visit):
+        visit.accept()
+        over.wait(60)
+        visit.sock.sendall(wire.bye(0, "that is enough"))
+
+    host = pretend(play, BIG)
+    block = np.broadcast_to(BIG, (100, len(BIG))).copy()
+    one = TcpClient("127.0.0.1", host.port, BIG)
+    with pytest.raises(TimeoutError, match=r"did not take samples for 0\.2 s; (\d+) of the samples were sent") as late:
+        one.send_many(block, timeout=0.2)
+    assert 0 < late.value.sent < 100
+    assert f"; {late.value.sent} of the" in str(late.value)
+    sending = background(one.send_many, block)
+    over.set()
+    with pytest.raises(ConnectionClosedError, match=r"that is enough; 0 of the samples were sent") as closed:
+        sending.result()
+    assert closed.value.sent == 0
+    with pytest.raises(ConnectionClosedError, match="not acknowledged"):
+        one.close()
+
+
+def test_impossible_times(pretend):
+    """What is no length of time is refused; 0 is one."""
+    with TcpClient("127.0.0.1", pretend(take_all).port, EXAMPLE) as one:
+        one.send(sample(0), timeout=0)
+        for call in (one.wait, lambda timeout: one.send_many({"n": np.zeros(1, np.int64)}, timeout)):
+            for wrong in (float("nan"), "1", True):
+                with pytest.raises(ValueError, match="use seconds, or None for the client's own"):
+                    call(timeout=wrong)
+
+
+def test_a_reader_that_fails(pretend, eventually):
+    """Whatever goes wrong in the thread that reads: nobody waits for it."""
+
+    def send_on():
+        while True:
+            one.send(sample(0))
+            one.wait(20)
+
+    one = TcpClient("127.0.0.1", pretend(take_all).port, EXAMPLE)
+    with mock.patch.object(link.Link, "_receive", side_effect=MemoryError("none left")):
+        one._pump._lose(one._pump._link, OSError("cut"))  # the next link is read through this
+        with pytest.raises(ConnectionClosedError, match="none left"):
+            send_on()
+    with contextlib.suppress(ConnectionClosedError):
+        one.close()
+    assert not one._pump._reader.is_alive()
+    assert not one._pump._sender.is_alive()
+
+
+@pytest.mark.parametrize("which", ["reader", "sender"])
+def test_no_more_threads(pretend, eventually, monkeypatch, which):
+    """A client that cannot have its threads leaves none, and no connection."""
+    gone, start = threading.Event(), threading.Thread.start
+
+    def play(visit):
+        visit.accept()
+        if visit.sock.recv(100) == b"":
+            gone.set()
+
+    def start_some(thread):
+        if which in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    host = pretend(play)
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        TcpClient("127.0.0.1", host.port, EXAMPLE)
+    assert gone.wait(20)
+    eventually(lambda: not [thread for thread in threading.enumerate() if "echo_shm" in thread.name])
+
+
+def test_closed_by_a_signals_handler(pretend, eventually, background):
+    """close() in a handler that cuts into close() ends it."""
+    one = TcpClient("127.0.0.1", pretend(stall).port, EXAMPLE, timeout=1)
+    one.send(sample(0))
+    before = signal.signal(signal.SIGUSR1, lambda *_: one.close())
+    try:
+        cutting = background(lambda: (eventually(lambda: one._pump._flushing), os.kill(os.getpid(), signal.SIGUSR1)))
+        with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
+            one.close()
+        cutting.result()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    one.close()
+    assert not one._pump._sender.is_alive()
+
+
+def test_close_interrupted_anywhere(pretend):
+    """Wherever Ctrl-C comes in close(): another close() ends both threads, and nobody waits for ever."""
+    host, n, left = pretend(stall), 0, [0]
+    while left[0] <= 0:
+        n += 1
+        one = TcpClient("127.0.0.1", host.port, EXAMPLE, timeout=0.01)
+        one.send(sample(0))
+        trace, left = at_opcode(n, interrupt, pump, client_module)
+        with contextlib.suppress(Interrupt, ConnectionClosedError):
+            run_traced(one.close, trace)
+        with contextlib.suppress(ConnectionClosedError):
+            one.close()
+        assert one._pump.over.is_set(), f"interrupted at point {n}"
+        one._pump._sender.join(20)
+        one._pump._reader.join(20)
+        assert not one._pump._sender.is_alive(), f"interrupted at point {n}"
+        assert not one._pump._reader.is_alive(), f"interrupted at point {n}"
+        assert one._pump._flushing == 0, f"interrupted at point {n}"
+    assert n > 20
+
+
+def test_collected_while_it_delivers(pretend, eventually):
+    """Whoever collects a client does not wait for it to deliver, and it does."""
+    gate = threading.Event()
+
+    def play(visit):
+        visit.accept()
+        gate.wait(30)
+        number, count = visit.take()
+        visit.sock.sendall(wire.ack(number + count))
+        visit.sock.recv(100)
+
+    one = TcpClient("127.0.0.1", pretend(play).port, EXAMPLE)
+    its, one.me = one._pump, one
+    one.send(sample(0))
+    del one
+    gc.collect()
+    eventually(lambda: its._closing.acquire(blocking=False) is False or its._closing.release())
+    assert not its.over.is_set()
+    gate.set()
+    eventually(lambda: its._closed)
+    assert its.acknowledged == its.sent() == 1
