@@ -11,6 +11,9 @@ from echo_shm.net import wire
 from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
 from echo_shm.spec import Spec
 
+#: Of the ring that there is not.
+RING = b"r" * 16
+
 
 class Pretender:
     """Listens; ``play(connection)`` runs in a thread of its own for each connection, one after the other.
@@ -66,7 +69,7 @@ class Visit:
     def accept(self, committed=0, known=False, max_frame=1 << 23):
         """Takes the client for one."""
         self.greet()
-        accept = Accept(bytes(16), max_frame, known, self.host.spec.schema, committed)
+        accept = Accept(RING, max_frame, known, self.host.spec.schema, committed)
         self.sock.sendall(accept.to_bytes(None, self.greeting, self.hello))
 
     def refuse(self, text="come again", code=Refusal.BUSY):

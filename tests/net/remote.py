@@ -49,10 +49,10 @@ def exactly(sock, n):
     return data
 
 
-def greet(server, sock, client=b"i" * 16):
+def greet(server, sock, client=b"i" * 16, doubt=wire.NO_RING):
     """A raw client's handshake, without a key."""
     exactly(sock, wire.GREETING_REST + 5)
-    hello = Hello(client, 0, b"n" * 32, wire.spec_hash(server._segment.spec.schema))
+    hello = Hello(client, 0, b"n" * 32, wire.spec_hash(server._segment.spec.schema), doubt)
     sock.sendall(hello.to_bytes())
     header = wire.read_server_header(exactly(sock, wire.HEADER_BYTES))
     return header, exactly(sock, header.length)

@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from pretender import Pretender
+from pretender import RING, Pretender
 from remote import EXAMPLE, sample
 
 from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
@@ -220,20 +220,27 @@ def test_a_server_that_is_busy(pretend, client):
     assert len(host.visits) == 4
 
 
-def test_a_server_that_has_forgotten(pretend, client):
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_server_that_has_forgotten(pretend, client, refused):
     """Whether samples arrived that an old connection carried, nobody knows then: the client says how many."""
 
     def play(visit):
-        visit.accept(committed=visit.hello.acknowledged if visit.hello else 0)
         if visit.number == 0:
+            visit.accept()
             visit.take()
+        elif refused:
+            visit.refuse("it was forgotten", Refusal.FORGOTTEN)
+        else:
+            visit.accept()
 
-    one = client(pretend(play))
+    host = pretend(play)
+    one = client(host)
     one.send(sample(0))
     with pytest.raises(ConnectionClosedError, match="has forgotten this client: 1 samples are in doubt"):
         one.wait()
     with pytest.raises(ConnectionClosedError, match="has forgotten this client"):
         one.send(sample(1))
+    assert [visit.hello.doubt for visit in host.visits] == [wire.NO_RING, RING]
 
 
 def test_last_words(pretend, client):

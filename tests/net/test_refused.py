@@ -274,6 +274,73 @@ def test_a_client_that_comes_twice(serve):
     assert [numbers(server.sample(timeout=20).batch) for _ in range(6)] == [[n] for n in range(6)]
 
 
+def test_a_client_that_was_forgotten(serve, eventually):
+    """A client in doubt, whose place went to others, is told so each time that it comes; others come meanwhile."""
+    server = serve(1, 40)
+    mine, entries = server._segment.uuid, server._segment.geometry.max_remotes
+    with raw(server) as sock:
+        greet(server, sock)
+        sock.sendall(wire.samples_header(1, 0) + bytes(32))
+        assert exactly(sock, wire.HEADER_BYTES) == wire.ack(1)
+    with raw(server) as sock:
+        header, _ = greet(server, sock, doubt=mine)
+        assert (header.kind, header.number) == (wire.Frame.ACCEPT, 1)
+    for i in range(entries):
+        with raw(server) as sock:
+            assert greet(server, sock, b"%016d" % i)[0].kind is wire.Frame.ACCEPT
+        eventually(lambda: _connected(server) == 0)
+    for _ in range(3):
+        with raw(server) as sock:
+            header, text = greet(server, sock, doubt=mine)
+            assert (header.kind, header.number) == (wire.Frame.REFUSE, wire.Refusal.FORGOTTEN)
+            assert text == b"it was forgotten, and samples of it may be in the ring"
+    with raw(server) as sock:  # of another ring it may
+        assert greet(server, sock, doubt=b"o" * 16)[0].kind is wire.Frame.ACCEPT
+
+
+def test_acknowledgements_of_tiny_samples():
+    """A version 1 client that sends more than it reads of is not read from meanwhile, and not ended."""
+    count = 4 << 20
+    with Server(np.zeros((), np.uint8), 1 << 16, num_buffers=4) as server, socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # as of a network with a wire
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 1, 8), None)
+        greeting = wire.greeting_1(server._segment.spec)
+        with socket.create_connection(listener.getsockname(), timeout=20) as sock:
+            sock.setblocking(False)
+            left, heard = memoryview(bytes(count)), bytearray()
+
+            def turn():
+                nonlocal left
+                with contextlib.suppress(BlockingIOError):
+                    left = left[sock.send(left) :] if left else left
+                bridge.turn(0.001)
+                with contextlib.suppress(TimeoutError):
+                    server.sample(timeout=0)
+                return max((len(client.out) for client in bridge._clients), default=0)
+
+            def came():
+                return RingView(Segment.attach(server.name, read_only=True)).remotes()[0].bytes
+
+            while turn() <= 1 << 16:
+                pass
+            before = came()
+            for _ in range(50):
+                turn()
+            assert came() == before < count
+            while len(heard) < len(greeting) + count:
+                turn()
+                with contextlib.suppress(BlockingIOError):
+                    while chunk := sock.recv(1 << 16):
+                        heard += chunk
+                assert bridge._clients
+            assert heard == greeting + wire.ACK_1 * count
+        while bridge._clients:
+            bridge.turn(0.01)
+        bridge.say_goodbye()
+
+
 def test_samples_that_are_there_already(serve):
     """Of a frame that begins below what the ring has only the rest goes there."""
     server = serve(6, 2)

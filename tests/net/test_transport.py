@@ -196,6 +196,25 @@ def test_the_command(client):
             process.communicate()
 
 
+def test_the_command_and_another_ring():
+    """A ring that ends while no bridge runs, and whose name is another's then, ends the command."""
+    with Server(EXAMPLE, 5) as first:
+        command = [sys.executable, "-m", "echo_shm", "bridge", first.name]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        for bridge in psutil.Process(process.pid).children():
+            bridge.kill()
+    with Server(EXAMPLE, 5, name=first.name):
+        process.send_signal(signal.SIGCONT)
+        try:
+            assert process.wait(20) == 0
+            assert process.stdout.read() == f"{first.name}: closed\n"
+        finally:
+            process.kill()
+            process.communicate()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_commands_end(number):
     """However it is told to end, `echo-shm bridge` tells every client first."""

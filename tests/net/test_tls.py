@@ -1,0 +1,121 @@
+"""TLS from the client's side: what is lost and what stands still is noticed, as without it."""
+
+import contextlib
+import socket
+import time
+from unittest import mock
+
+import numpy as np
+import pytest
+from pretender import Pretender
+from remote import EXAMPLE, sample
+
+from echo_shm import TcpClient
+from echo_shm.net import wire
+
+
+@pytest.fixture
+def pretend(tls):
+    """Makes servers that only pretend, over TLS; ``before(visit)`` says whether a connection gets that far."""
+    with contextlib.ExitStack() as stack:
+
+        def make(play, before=lambda visit: True):
+            def play_over_tls(visit):
+                if before(visit):
+                    visit.sock = tls[0].wrap_socket(visit.sock, server_side=True)
+                    with visit.sock:
+                        play(visit)
+
+            host = Pretender(EXAMPLE, play_over_tls)
+            stack.callback(host.close)
+            return host
+
+        yield make
+
+
+def test_lost_in_the_handshake(pretend, tls):
+    """A connection that ends while TLS is set up is a lost one: the next may be better."""
+
+    def play(visit):
+        visit.accept(known=True)
+        while visit.number > 0:
+            number, count = visit.take()
+            visit.sock.sendall(wire.ack(number + count))
+
+    host = pretend(play, before=lambda visit: visit.number != 1)
+    with TcpClient("localhost", host.port, EXAMPLE, tls=tls[1]) as one:
+        one.send(sample(0))
+        one.wait(20)
+    assert len(host.visits) == 3
+
+
+def test_half_a_record(pretend, tls, monkeypatch, eventually):
+    """A server that stands still in the middle of a record is silent, and not listened to for ever."""
+    monkeypatch.setattr(wire, "SILENCE", 0.3)
+
+    def play(visit):
+        visit.accept(known=True)
+        socket.socket.send(visit.sock, b"\x17\x03\x03\x00\x40abc")
+        time.sleep(60)
+
+    host = pretend(play)
+    one = TcpClient("localhost", host.port, EXAMPLE, tls=tls[1])
+    eventually(lambda: len(host.visits) > 3)
+    host.close()
+    one._pump.give_up()
+
+
+def test_both_ways_at_once(serve, tls, background):
+    """Acknowledgements come while samples go, megabytes of them, and a full ring holds neither thread in TLS."""
+    example = np.zeros(1000, np.uint64)
+    server = serve(100, 4, example, tls=tls[0])
+    block = np.repeat(np.arange(6_000, dtype=np.uint64), 1000).reshape(-1, 1000)
+    with TcpClient("localhost", server.port, example, tls=tls[1]) as one:
+        sending = background(one.send_many, block)
+        got = []
+        for turn in range(60):
+            if turn % 20 == 10:
+                time.sleep(0.3)  # the ring fills
+            got += server.sample(timeout=20).batch[:, 777].tolist()
+        sending.result()
+        one.wait(20)
+    assert got == list(range(6_000))
+
+
+def test_one_time_for_all_addresses():
+    """timeout= is for connecting as a whole, however many addresses a host has that do not answer."""
+    with contextlib.ExitStack() as stack:
+        addresses, port = [], 0
+        for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+            listener = stack.enter_context(socket.socket())
+            listener.bind((host, port))
+            listener.listen(0)
+            port = listener.getsockname()[1]
+            for _ in range(4):  # until there is no room for one more
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex((host, port))
+            addresses.append((socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)))
+        started = time.monotonic()
+        with (
+            mock.patch("socket.getaddrinfo", return_value=addresses),
+            pytest.raises(TimeoutError, match="does not answer"),
+        ):
+            TcpClient("many", port, EXAMPLE, timeout=3)
+        assert time.monotonic() - started < 6
+
+
+def test_the_next_address_serves(serve):
+    """An address at which nobody listens, or nothing answers, leaves time for the next one."""
+    server = serve(1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        nobody = listener.getsockname()
+    good = ("127.0.0.1", server.port)
+    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (nobody, good)]
+    with (
+        mock.patch("socket.getaddrinfo", return_value=addresses),
+        TcpClient("many", server.port, EXAMPLE, timeout=20) as one,
+    ):
+        one.send(sample(3))
+        one.wait()
+    assert server.sample(timeout=20).batch["n"].tolist() == [3]
