@@ -302,9 +302,9 @@ class Bridge:
     def _converse(self, connection: Connection) -> None:
         if connection.version == 1 and connection in self._guests:
             self._admit_1(connection)
-        reads, ended, clogged = 0, False, connection.is_clogged
+        reads, ended = 0, False
         # At first what came behind samples that had to wait.
-        while not clogged and self._take(connection) and reads < _READS:
+        while not connection.is_clogged and self._take(connection) and reads < _READS:
             n = connection.receive()
             if n is None:
                 break
@@ -316,8 +316,6 @@ class Bridge:
         if self._is_here(connection):
             self._intake.acknowledge(connection)
             connection.send()
-        if clogged and not connection.is_clogged:
-            self._more.add(connection)
         if ended:
             self._end(connection, "gone in the middle of a frame" if connection.inbound.in_the_middle else "")
 

@@ -11,18 +11,13 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
-from typing import NamedTuple
 
-import numpy as np
-
-from echo_shm._core import ffi, lib
-from echo_shm.attachment import Attachment
+from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, SpecMismatchError, WireError
 from echo_shm.net import wire
 from echo_shm.net.link import ForgottenError, Link, Options, RefusedError, first_link
+from echo_shm.net.outbox import Outbox
 from echo_shm.net.patience import Patience
-from echo_shm.segment import Geometry, Segment
 
 _log = logging.getLogger("echo_shm")
 
@@ -43,19 +38,11 @@ _LONGEST_TRY = 5.0
 _END_TIME, _END_TIME_WITHOUT_LINK = 10.0, 0.5
 
 
-class _Full(NamedTuple):
-    """A whole batch that is leased until its last sample is acknowledged."""
-
-    batch: int
-    round: int
-    end: int  # the number of the sample after its last
-
-
 class Pump:
     """From a client's own ring to its server's, with two threads.
 
     A sample's number is its position in the ring. The sender alone connects and takes from the ring; the reader alone
-    reads. What both change, ``acknowledged``, ``_full`` and the link and its state, changes under ``_news``.
+    reads. What both change, ``acknowledged`` and the link and its state, changes under ``_news``.
     """
 
     def __init__(self, options: Options, most_unacknowledged: int, grace: float, timeout: float | None) -> None:
@@ -64,26 +51,16 @@ class Pump:
         self.acknowledged = 0  # the number of the first sample that the server may not have
         self._next = 0  # the number of the first sample that was not sent, on this link
         self._link = first_link(options, timeout)
-        self._size = self._frame_samples(self._link.max_frame)  # of a batch
-        self._most = self._size * min(most_unacknowledged, _MOST_FRAMES)
-        if self._link.version == 1:  # an acknowledgement a sample
-            self._size, self._most = min(self._size, most_unacknowledged), most_unacknowledged
-        batches = max(3, -(-self._most // self._size) + 1)
-        geometry = Geometry(self._size, batches, 1, "fifo", False, 0.1)
-        segment = Segment.private(f"to {options.peer}", options.spec, geometry)
-        self.producer = Attachment(segment, lib.ES_ROLE_PRODUCER)
-        self._learner = Attachment(segment, lib.ES_ROLE_LEARNER)
-        self._ring = self._learner.ring
-        self._columns = [
-            segment.array(
-                lib.es_leaf_offset(self._ring, i),
-                (geometry.capacity * leaf.nbytes,),
-                np.dtype(np.uint8),
-                writable=False,
-            )
-            for i, leaf in enumerate(options.spec.leaves)
-        ]
-        self._full: deque[_Full] = deque()
+        try:
+            size = self._frame_samples(self._link.max_frame)
+            self._most = size * min(most_unacknowledged, _MOST_FRAMES)
+            if self._link.version == 1:  # an acknowledgement a sample
+                size, self._most = min(size, most_unacknowledged), most_unacknowledged
+            self._outbox = Outbox(options.spec, options.peer, size, self._most)
+        except BaseException:
+            self._link.close()
+            raise
+        self.producer = self._outbox.producer
         self._news = threading.Condition()
         # A signal's handler may use both, wherever it cuts into the thread that does.
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -115,7 +92,7 @@ class Pump:
 
     def sent(self) -> int:
         """The number of the sample that send() puts into the ring next."""
-        return int(lib.es_claimed(self._ring))
+        return self._outbox.claimed()
 
     # -- for the client's threads
 
@@ -237,14 +214,9 @@ class Pump:
             self._goodbye()
 
     def _take_full(self, wait_ns: int = 0) -> None:
-        """Leases the batches that are complete: it is this class that says when their slots are used again."""
-        snap = ffi.new("es_snapshot *")
-        while (index := lib.es_take(self._ring, 0, wait_ns, snap)) >= 0:
-            wait_ns = 0
-            with self._news:
-                end = (snap.round * self._learner.segment.geometry.num_batches + index + 1) * self._size
-                self._full.append(_Full(index, snap.round, end))
-            self._release()
+        """Leases the batches that are complete: their slots are not used again before they are acknowledged."""
+        self._outbox.hold(wait_ns)
+        self._outbox.release(self.acknowledged)
 
     def _ready(self) -> int:
         """Waits for samples, and for more to share their frame: how many to send now. 0: look again at everything."""
@@ -256,7 +228,7 @@ class Pump:
             count = self._committed()
         if count == 0 or self._stop or self._lost is not None:
             return 0
-        whole = self._size - self._next % self._size
+        whole = self._outbox.size - self._next % self._outbox.size
         if count < min(whole, self._room()) and not self._flushing:
             self._take_full(_GATHER_NS)
             count = self._committed()
@@ -268,7 +240,7 @@ class Pump:
 
     def _committed(self) -> int:
         """Samples of one batch that are there and not sent."""
-        return int(lib.es_committed_from(self._ring, self._next))
+        return self._outbox.committed(self._next)
 
     def _sleep(self) -> None:
         """Until somebody sends."""
@@ -283,21 +255,13 @@ class Pump:
     def _transmit(self, count: int) -> None:
         """Sends the next samples; all of one batch."""
         most = self._frame_samples(self._link.max_frame)
-        first = self._next % self._learner.segment.geometry.capacity
         try:
             for at in range(0, count, most):
                 n, number = min(most, count - at), self._next
                 self._next += n  # first, for the acknowledgement may be faster
-                self._link.send_samples(number, n, self._part(first + at, n))
+                self._link.send_samples(number, n, self._outbox.bytes_of(number, n))
         except OSError as error:
             self._lose(self._link, error)
-
-    def _part(self, slot: int, count: int) -> list[memoryview]:
-        """The bytes of some neighbouring slots, leaf by leaf."""
-        return [
-            column[slot * leaf.nbytes : (slot + count) * leaf.nbytes].data
-            for column, leaf in zip(self._columns, self._options.spec.leaves, strict=True)
-        ]
 
     def _reconnect(self) -> None:
         """Connects again and sends what is not acknowledged; raises when that cannot be done."""
@@ -367,8 +331,7 @@ class Pump:
         if self._reader.is_alive():
             self._reader.join(_END_TIME)
         self._link.close()
-        self.producer.detach()
-        self._learner.detach()
+        self._outbox.detach()
 
     # -- the reader's thread
 
@@ -404,11 +367,4 @@ class Pump:
                 raise WireError(f"acknowledged {number}, expected {self.acknowledged} to {self._next}")
             self.acknowledged = number
             self._news.notify_all()
-        self._release()
-
-    def _release(self) -> None:
-        """Gives back the batches that are acknowledged to their last sample."""
-        with self._news:
-            while self._full and self._full[0].end <= self.acknowledged:
-                full = self._full.popleft()
-                lib.es_release_batch(self._ring, full.batch, full.round)
+        self._outbox.release(number)

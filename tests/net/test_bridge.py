@@ -51,7 +51,7 @@ def test_what_ends_the_gathering(serve, client, monkeypatch):
     one.send(sample(0))
     assert numbers(server.sample(timeout=20).batch) == [0]
     one._pump._flushing -= 1
-    frame = one._pump._size - 1
+    frame = one._pump._outbox.size - 1
     one.send_many({"n": np.arange(1, 1 + frame), "x": np.ones((frame, 2, 3), np.float32)})
     for n in range(1, 1 + frame):
         assert server.sample(timeout=20).batch["n"].tolist() == [n]

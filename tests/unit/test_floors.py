@@ -28,12 +28,13 @@ FLOORS = [
 
 #: The rooms of the floor that is a folder, from the bottom.
 NET = [
-    {"wire", "checks", "patience", "tcp"},
+    {"wire", "checks", "patience", "tcp", "duplex", "outbox"},
     {"inbound", "link", "door"},
     {"connection"},
     {"intake"},
     {"pump", "bridge"},
-    {"client", "process"},
+    {"unattended", "process"},
+    {"client"},
     {"keeper"},
     {"transport"},
 ]
