@@ -240,9 +240,9 @@ def _bridge(options: argparse.Namespace) -> int:
         transport.start(Handle(found.name, found.uuid, found.spec.treespec))
     except (OSError, ValueError) as error:
         return _fail(1, error)
-    print(f"{found.name}: listening on {options.host} port {transport.port}", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clients are told of either
     try:
+        print(f"{found.name}: listening on {options.host} port {transport.port}", flush=True)
         while not transport.wait(1.0):
             pass
     except EchoShmError as error:

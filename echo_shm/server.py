@@ -313,8 +313,14 @@ class Server:
             return
         with contextlib.ExitStack() as ending:
             ending.callback(self._taker.release_current)  # nothing is written to a closed ring: what it holds stays
-            ending.callback(self._end)
+            ending.callback(self._end_stream)
             ending.callback(self._shut_down)
+
+    def _end_stream(self) -> None:
+        # The finalizer is not called, for it would be so once only, also when Ctrl-C cuts that short.
+        if self._end is not None and self._end.alive:
+            _end(self._ring, self._segment)
+            self._end.detach()
 
     def _shut_down(self) -> None:
         """Shuts down what was started, the last first, each once. Ctrl-C leaves the rest to another close()."""

@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker, and keeps the real stderr for the watchdog."""
     config.addinivalue_line("markers", "watchdog(seconds): how long the test may take before the run is ended")
     config.stash[_stderr_copy] = os.dup(2)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -46,7 +46,7 @@ class Proxy:
                 if self.stalled.is_set():
                     time.sleep(0.01)
                     continue
-                if not select.select([source], [], [], 0.05)[0]:
+                if not select.select([source], [], [], 0.05)[0] or self.stalled.is_set():
                     continue
                 data = source.recv(65536)
                 if not data:

@@ -87,12 +87,12 @@ def test_a_server_that_drips(pretend):
     def drip(visit):
         for byte in visit.greeting.to_bytes():
             visit.sock.sendall(bytes([byte]))
-            time.sleep(0.2)
+            time.sleep(0.5)
 
     started = time.monotonic()
     with pytest.raises(TimeoutError):
         TcpClient("127.0.0.1", pretend(drip).port, EXAMPLE, timeout=1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
 
 
 def test_a_peer_that_says_nothing(pretend, monkeypatch):
@@ -103,8 +103,9 @@ def test_a_peer_that_says_nothing(pretend, monkeypatch):
         TcpClient("127.0.0.1", host.port, EXAMPLE)
     with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} does not answer: does it talk TLS"):
         TcpClient("127.0.0.1", host.port, EXAMPLE, tls=ssl.create_default_context())
+    port = pretend(lambda visit: visit.greet()).port
     with pytest.raises(WireError, match="does not talk TLS as tls= has it"):
-        TcpClient("127.0.0.1", pretend(lambda visit: visit.greet()).port, EXAMPLE, tls=ssl.create_default_context())
+        TcpClient("127.0.0.1", port, EXAMPLE, tls=ssl.create_default_context(), timeout=20)
 
 
 def test_a_peer_that_takes_its_time(pretend, client, monkeypatch):
@@ -132,6 +133,7 @@ def test_a_refusal_for_good(pretend, client):
         if visit.number:
             visit.refuse("you may not", Refusal.OTHER)
         visit.accept()
+        visit.take()
 
     host = pretend(play)
     one = client(host)
@@ -146,17 +148,17 @@ def test_a_server_that_is_silent(pretend, client, monkeypatch, eventually):
     monkeypatch.setattr(wire, "SILENCE", 0.5)
 
     def play(visit):
-        visit.accept(committed=1 if visit.number else 0, known=True)
-        if visit.number == 0:
-            visit.take()
-            time.sleep(20)  # the connection stays
-        time.sleep(20)
+        visit.accept(committed=len(taken), known=True)
+        if not taken:
+            taken.append(visit.take())
+        time.sleep(20)  # the connection stays
 
+    taken = []
     host = pretend(play)
     one = client(host, reconnect=30)
     one.send(sample(0))
     eventually(lambda: one._in_flight_count == 0)
-    assert len(host.visits) == 2
+    assert len(host.visits) >= 2
 
 
 def test_a_server_that_reads_no_more(pretend, client):
@@ -345,7 +347,8 @@ def test_close_while_others_send(pretend, client):
 def test_close_while_connecting(pretend, eventually):
     """close() does not wait for a try to connect that gets no answer."""
     host = pretend(lambda visit: visit.accept(known=True) if visit.number == 0 else time.sleep(60))
-    one = TcpClient("127.0.0.1", host.port, EXAMPLE, timeout=0.2)
+    one = TcpClient("127.0.0.1", host.port, EXAMPLE)
+    one._timeout = 0.2
     one.send(sample(0))
     eventually(lambda: len(host.visits) > 1)
     with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):

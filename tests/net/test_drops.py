@@ -45,12 +45,14 @@ class Stream:
         self.server, self.count = server, count
         self.got = [[] for _ in ports]
         self.failures = []
+        self._connected = threading.Barrier(len(ports) + 1)  # to connect for the first time is tried once
         self.threads = [threading.Thread(target=self._send, args=(i, port, options)) for i, port in enumerate(ports)]
 
     def _send(self, who, port, options):
         try:
             rng = random.Random(who)
             with TcpClient("127.0.0.1", port, EXAMPLE, **options) as client:
+                self._connected.wait(30)
                 for n in range(self.count):
                     client.send(sample(who, n))
                     if rng.random() < 0.01:
@@ -64,6 +66,7 @@ class Stream:
         """Takes until all samples have come, and calls ``disturb`` so many times on the way there."""
         for thread in self.threads:
             thread.start()
+        self._connected.wait(30)
         total, disturbed = self.count * len(self.got), 0
         while sum(map(len, self.got)) < total and not self.failures:
             with contextlib.suppress(TimeoutError):
@@ -172,6 +175,7 @@ def test_another_server_on_the_same_port():
             client.send(sample(0, n))
         client.wait()
         proxy.stalled.set()
+        time.sleep(0.2)
         for n in range(5, 10):
             client.send(sample(0, n))
         proxy.cut()  # before the old server's goodbye could reach the client

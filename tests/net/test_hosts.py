@@ -61,9 +61,9 @@ def test_cut_in_mid_stream(hosts, cut):
     learner, near, other = hosts
     told = learner.run("learner", "0.0.0.0", 2, COUNT)
     port = next(told)["port"]
-    sent = [near.run("client", "10.77.0.1", port, 0, COUNT), other.run("client", "10.77.1.1", port, 1, COUNT)]
     for host in (near, other):
-        host.slow_down("40mbit")  # some 10 MB in 2 s: so that there is a middle of the stream
+        host.slow_down("16mbit")  # some 10 MB in 5 s: so that there is a middle of the stream
+    sent = [near.run("client", "10.77.0.1", port, 0, COUNT), other.run("client", "10.77.1.1", port, 1, COUNT)]
     for turn in range(1, 4):
         had = until(told, lambda said, turn=turn: said["got"][0] > turn * COUNT / 6)["got"]
         if cut == "far connection":

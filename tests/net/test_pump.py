@@ -117,8 +117,9 @@ def test_a_reader_that_fails(pretend, eventually):
             send_on()
     with contextlib.suppress(ConnectionClosedError):
         one.close()
-    assert not one._pump._reader.is_alive()
-    assert not one._pump._sender.is_alive()
+    for thread in (one._pump._reader, one._pump._sender):
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("which", ["reader", "sender"])
@@ -157,6 +158,7 @@ def test_closed_by_a_signals_handler(pretend, eventually, background):
     finally:
         signal.signal(signal.SIGUSR1, before)
     one.close()
+    one._pump._sender.join(20)
     assert not one._pump._sender.is_alive()
 
 
@@ -165,7 +167,8 @@ def test_close_interrupted_anywhere(pretend):
     host, n, left = pretend(stall), 0, [0]
     while left[0] <= 0:
         n += 1
-        one = TcpClient("127.0.0.1", host.port, EXAMPLE, timeout=0.01)
+        one = TcpClient("127.0.0.1", host.port, EXAMPLE)
+        one._timeout = 0.01
         one.send(sample(0))
         trace, left = at_opcode(n, interrupt, pump, client_module)
         with contextlib.suppress(Interrupt, ConnectionClosedError):

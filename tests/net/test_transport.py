@@ -149,7 +149,6 @@ def test_tls_keeps_nothing_back(tls, background):
 
         def come():
             sock = socket.create_connection(listener.getsockname())
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
             sock = tls[1].wrap_socket(sock, server_hostname="localhost")
             greet(server, sock)
             return sock
@@ -228,7 +227,7 @@ def test_the_commands_end(number):
                 greet(server, sock, bytes([1, i]) * 8)
             process.send_signal(number)
             for sock in socks:
-                assert said(sock) == wire.bye(0, "the server was closed")
+                assert said(sock).endswith(wire.bye(0, "the server was closed"))
         _, errors = process.communicate(timeout=20)
         assert process.returncode == 130
         assert errors == "echo-shm: interrupted\n"

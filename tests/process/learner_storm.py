@@ -41,7 +41,13 @@ def feed(conn: Any, handle: Handle, incarnation: int) -> None:
 
 def _line(kind: int, learner: int, batch: dict[str, Any]) -> bytes:
     head = np.array([kind, learner], np.int64)
-    return head.tobytes() + batch["incarnation"].tobytes() + batch["sequence"].tobytes()
+    line = head.tobytes() + batch["incarnation"].tobytes() + batch["sequence"].tobytes()
+    return line.ljust(8 * _words(len(batch["sequence"])), b"\0")
+
+
+def _words(batch_size: int) -> int:
+    """Of a line: a power of two, so that none crosses a page. What does may be written in part by one who is killed."""
+    return 1 << (1 + 2 * batch_size).bit_length()
 
 
 def _learn(handle: Handle, learner: int, path: Path) -> None:
@@ -96,7 +102,7 @@ def master(conn: Any, handle: Handle, path: Path, seed: int, kills: int, at_a_ti
 
 def settle(path: Path, batch_size: int, rest: list[tuple[int, int]], sent: dict[int, int]) -> dict[str, int]:
     """Checks the log and what was taken at the end against what was sent: figures."""
-    log = np.fromfile(path, np.int64).reshape(-1, 2 + 2 * batch_size)
+    log = np.fromfile(path, np.int64).reshape(-1, _words(batch_size))[:, : 2 + 2 * batch_size]
     takers: dict[tuple[int, int], list[int]] = defaultdict(list)
     released: dict[tuple[int, int], int] = {}
     held: set[tuple[int, int]] = set()  # by learners that had not begun to release it

@@ -135,7 +135,8 @@ class Storm:
 
     def check(self) -> None:
         """Raises if the master failed."""
-        assert self.finished or self.actor.process.is_alive(), "the master died"
+        alive = self.actor.process.is_alive()  # first: it may report, and end, in between
+        assert self.finished or alive, "the master died"
 
 
 @dataclass

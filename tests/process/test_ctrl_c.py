@@ -11,7 +11,7 @@ from echo_shm import Server, ShmClient
 from echo_shm.metrics import RingView
 
 #: A wait looks up at least every 0.1 s; the rest is for a busy machine (seconds).
-PROMPT = 2.0
+PROMPT = 20.0
 
 
 def _sample(conn, handle, timeout):

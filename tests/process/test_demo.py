@@ -256,7 +256,7 @@ def test_demo_survives_a_killed_worker(
     command: Callable[..., Command], owners: Callable[[str], list[Owner]], eventually: Callable[..., Any]
 ) -> None:
     """A worker killed in mid-run is started again, as a sequence of its own; the demo ends well."""
-    running = command("demo", "--seconds", "3")
+    running = command("demo", "--seconds", "6")
     name = _ring(running)
     victim = _first_sender(name, owners, eventually)
     os.kill(victim.pid, signal.SIGKILL)
@@ -296,7 +296,7 @@ def test_demo_reports_a_broken_sequence(
 
 def test_transitions_chain(background: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker sends is what its environment did: within an episode one step's next_obs is the next one's obs."""
-    monkeypatch.setattr(demo, "_SHORTEST_PLAY", 0.2)
+    monkeypatch.setattr(demo, "_SHORTEST_PLAY", 1.0)
     example = demo.blank_transition(gymnasium.make("CartPole-v1"))
     rows: list[dict[str, Any]] = []
     with Server(example, 1, num_buffers=64) as server:

@@ -34,8 +34,8 @@ def main():
         except TimeoutError:
             pass
         signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             server.sample()
         except KeyboardInterrupt:
             print("interrupted")

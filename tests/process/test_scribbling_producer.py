@@ -72,7 +72,7 @@ def scribble(conn, handle, write, seed):
     with ShmClient(handle), open(f"/dev/shm/echo_shm.{handle.name}", "r+b") as file:
         memory = mmap.mmap(file.fileno(), 0)
         conn.send("scribbles")
-        writes = 0
+        writes = write(rng, memory)
         while not conn.poll(0):
             writes += write(rng, memory)
             time.sleep(0.0002)  # let the others come to something in between

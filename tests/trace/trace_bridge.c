@@ -161,11 +161,12 @@ static int64_t come_again(es_world *w)
     es_remote_info info;
     return es_remote_committed(w->mine, (uint32_t)es_remote_open(w->mine, ANN, 0, "ann")) +
            es_next_remote(w->mine, 1, &info) + es_committed_from(w->mine, 0) +
-           (es_remote_open(w->mine, (const uint8_t *)"cat: sixteen b..", 0, "cat") == 1);
+           (es_remote_open(w->mine, (const uint8_t *)"cat: sixteen b..", 0, "cat") == 1) +
+           (es_remote_find(w->mine, ANN, "ann") == 0) + (es_claimed(w->mine) == 0);
 }
 
 /* A client that is known comes again, and another takes the place of one that has gone. */
 KILL_EVERYWHERE(clients_come_again, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
-                .before = one_came_and_went, .prepare = begin, .act = come_again, .want = 9,
+                .before = one_came_and_went, .prepare = begin, .act = come_again, .want = 11,
                 .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
-                .through = "es_remote_open find has_id turn take_entry es_next_remote es_committed_from");
+                .through = "es_remote_open find has_id turn take_entry es_next_remote es_committed_from es_remote_find es_claimed");

@@ -57,7 +57,7 @@ def test_counts():
         assert info.dead_producers == info.stalled_producers == info.reopened_slots == 0
         client.send(EXAMPLE)
         with pytest.raises(TimeoutError):
-            client.send(EXAMPLE, timeout=0.01)
+            client.send(EXAMPLE, timeout=0.5)
         info = server.sample(1).info
         assert info.push_blocked_count >= 1
         assert info.store_size == 2
@@ -80,7 +80,7 @@ def test_waits():
     with Server(EXAMPLE, 1) as server:
         assert sampled(server).info.learner_wait == 0
         with pytest.raises(TimeoutError):
-            server.sample(0.05)
+            server.sample(0.5)
         assert sampled(server).info.learner_wait > 0.04
         assert sampled(server).info.learner_wait == 0
 

@@ -1,5 +1,6 @@
 """Server: what it is made of, taking batches, submitting, ending."""
 
+import contextlib
 import copy
 import inspect
 import os
@@ -9,8 +10,10 @@ import time
 import numpy as np
 import optree
 import pytest
+from interrupts import Interrupt, at_opcode, interrupt, run_traced
 
-from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient, TcpTransport
+from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient, TcpTransport, segment
+from echo_shm import server as server_module
 from echo_shm._core import ffi, lib
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
@@ -331,3 +334,17 @@ def test_spawn_says_what_it_takes(fn, n, args):
     """A function, a whole number, sequences: anything else is refused before a process starts."""
     with Server(EXAMPLE, 1) as server, pytest.raises((TypeError, ValueError), match=r"worker|sequence"):
         server.spawn(fn, n, *args)
+
+
+def test_close_interrupted_anywhere():
+    """Wherever Ctrl-C comes in close(), another close() leaves nothing behind."""
+    n, left = 0, [0]
+    while left[0] <= 0:
+        n += 1
+        server = Server(np.zeros(3), 1)
+        trace, left = at_opcode(n, interrupt, server_module, segment)
+        with contextlib.suppress(Interrupt):
+            run_traced(server.close, trace)
+        server.close()
+        assert server.name not in segment.names(), f"interrupted at point {n}"
+    assert n > 5
