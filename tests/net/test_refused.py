@@ -271,7 +271,9 @@ def test_a_client_that_comes_twice(serve):
         old.close()
         for n in range(1, 6):
             new.sendall(wire.samples_header(1, n) + struct.pack("<q6f", n, *[float(n)] * 6))
-            assert exactly(new, wire.HEADER_BYTES) == wire.ack(n + 1)
+            while (told := exactly(new, wire.HEADER_BYTES)) == wire.ack(n):  # a server repeats itself now and then
+                pass
+            assert told == wire.ack(n + 1)
             time.sleep(0.02)
     assert [numbers(server.sample(timeout=20).batch) for _ in range(6)] == [[n] for n in range(6)]
 
@@ -367,7 +369,9 @@ def test_a_client_that_only_reads_on(serve, end):
         greet(server, sock)
         sock.sendall(wire.samples_header(50, 0) + bytes(50 * 32) + end)
         sock.shutdown(socket.SHUT_WR)
-        assert said(sock) == wire.ack(50)
+        told = said(sock)
+    assert told.endswith(wire.ack(50))
+    assert not told.replace(wire.ack(50), b"").replace(wire.ack(0), b"")  # a server repeats itself now and then
 
 
 def test_many_small_frames():
@@ -450,9 +454,7 @@ def test_last_words_arrive(serve):
         greet(server, sock)
         sock.sendall(wire.samples_header(1, 5) + bytes(1 << 19))
         data = said(sock)
-    header = wire.read_server_header(data[: wire.HEADER_BYTES])
-    assert header.kind is wire.Frame.BYE
-    assert data[wire.HEADER_BYTES :] == b"samples from 5 on, expected from 0 on"
+    assert data.endswith(wire.bye(0, "samples from 5 on, expected from 0 on"))
 
 
 def test_who_leaves_costs_nothing():
