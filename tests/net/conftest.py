@@ -5,6 +5,7 @@ import ssl
 import subprocess
 
 import pytest
+from pretender import Pretender
 from remote import EXAMPLE
 
 from echo_shm import ConnectionClosedError, Server, TcpClient, TcpTransport
@@ -38,6 +39,19 @@ def client():
     for one in made:
         with contextlib.suppress(ConnectionClosedError):
             one.close()
+
+
+@pytest.fixture
+def pretend():
+    """Makes servers that only pretend, and ends them."""
+    with contextlib.ExitStack() as stack:
+
+        def make(play, example=EXAMPLE):
+            host = Pretender(example, play)
+            stack.callback(host.close)
+            return host
+
+        yield make
 
 
 @pytest.fixture(scope="session")

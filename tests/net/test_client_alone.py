@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from pretender import RING, Pretender
+from pretender import RING
 from remote import EXAMPLE, sample
 
 from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
@@ -24,19 +24,6 @@ from echo_shm.net.wire import Refusal
 BIG = np.zeros(1 << 22, np.uint8)
 
 _LONG_REFUSAL = b"\x02\0\0\0\xff\xff\xff\x7f" + bytes(8)
-
-
-@pytest.fixture
-def pretend():
-    """Makes servers that only pretend, and ends them."""
-    with contextlib.ExitStack() as stack:
-
-        def make(play, example=EXAMPLE):
-            host = Pretender(example, play)
-            stack.callback(host.close)
-            return host
-
-        yield make
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from unittest import mock
 import numpy as np
 import pytest
 from interrupts import Interrupt, at_opcode, interrupt, run_traced
-from pretender import Pretender
 from remote import EXAMPLE, sample
 
 from echo_shm import ConnectionClosedError, TcpClient
@@ -19,19 +18,6 @@ from echo_shm.net import client as client_module
 from echo_shm.net import link, pump, wire
 
 BIG = np.zeros(1 << 22, np.uint8)
-
-
-@pytest.fixture
-def pretend():
-    """Makes servers that only pretend, and ends them."""
-    with contextlib.ExitStack() as stack:
-
-        def make(play, example=EXAMPLE):
-            host = Pretender(example, play)
-            stack.callback(host.close)
-            return host
-
-        yield make
 
 
 def stall(visit):
