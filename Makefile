@@ -13,7 +13,7 @@
 PYTHON ?= python3
 ENV := .venv
 BIN := $(ENV)/bin
-CSRC := $(wildcard csrc/*.[ch] csrc/python/*.c)
+CSRC := $(wildcard csrc/*/*.[ch])
 BUILT := setup.py pyproject.toml echo_shm/_build.py $(CSRC)
 
 SECONDS ?= 60

@@ -20,13 +20,13 @@ def _declarations(header: str) -> str:
 
 
 ffibuilder = FFI()
-ffibuilder.cdef(_declarations("es_types.h") + _declarations("es_api.h"))
+ffibuilder.cdef(_declarations("base/es_types.h") + _declarations("api/es_api.h"))
 ffibuilder.set_source(
     "echo_shm._core",
-    '#include "es_api.h"',
+    '#include "api/es_api.h"',
     # setuptools wants paths relative to setup.py
-    sources=sorted(f"csrc/{path.name}" for path in _CSRC.glob("*.c")),
-    depends=sorted(f"csrc/{path.name}" for path in _CSRC.glob("*.h")),
+    sources=sorted(str(path.relative_to(_ROOT)) for path in _CSRC.glob("*/es_*.c")),
+    depends=sorted(str(path.relative_to(_ROOT)) for path in _CSRC.glob("*/es_*.h")),
     include_dirs=["csrc"],
     extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-pthread"],
     extra_link_args=["-pthread"],

@@ -34,19 +34,19 @@ es_geometry fix_geometry(uint64_t batch_size, uint64_t num_batches, uint32_t fla
 
 uint64_t fix_segment_size(const es_geometry *geo)
 {
-    return es_segment_size(geo, sample_leaves);
+    return es_layout_size(geo, sample_leaves);
 }
 
 int fix_format(void *base, uint64_t size, const es_geometry *geo)
 {
-    return es_format(base, size, geo, sample_leaves, schema, uuid, getpid(), 1);
+    return es_layout_format(base, size, geo, sample_leaves, schema, uuid, getpid(), 1);
 }
 
 static es_fix *fixture(const es_geometry *geo, const uint64_t *leaf_sizes)
 {
     es_fix *f = must(calloc(1, sizeof *f), "memory");
     f->geo = *geo;
-    f->size = es_segment_size(geo, leaf_sizes);
+    f->size = es_layout_size(geo, leaf_sizes);
     f->base = must(f->size != 0 ? aligned_alloc(ES_PAGE, f->size) : NULL, "segment");
     memset(f->base, 0, f->size);
     /* locks that live in this process alone */
@@ -66,7 +66,7 @@ es_fix *fix_new_leaves(const es_geometry *geo, const uint64_t *leaf_sizes)
 {
     es_fix *f = fixture(geo, leaf_sizes);
     uint8_t *text = must(calloc(1, geo->schema_size + 1), "schema");
-    must(es_format(f->base, f->size, geo, leaf_sizes, text, uuid, getpid(), 1) == ES_OK ? f : NULL, "format");
+    must(es_layout_format(f->base, f->size, geo, leaf_sizes, text, uuid, getpid(), 1) == ES_OK ? f : NULL, "format");
     free(text);
     return f;
 }
@@ -74,7 +74,7 @@ es_fix *fix_new_leaves(const es_geometry *geo, const uint64_t *leaf_sizes)
 void fix_free(es_fix *f)
 {
     for (int i = 0; i < f->num_rings; i++)
-        es_free(f->rings[i]);
+        es_api_free(f->rings[i]);
     es_locks_free(f->locks);
     free(f->base);
     free(f);
@@ -83,7 +83,7 @@ void fix_free(es_fix *f)
 es_ring *fix_open(es_fix *f, int poison)
 {
     int error;
-    es_ring *r = must(es_open(f->base, f->size, f->locks, poison, &error), "open");
+    es_ring *r = must(es_api_open(f->base, f->size, f->locks, poison, &error), "open");
     must(f->num_rings < FIX_MAX_RINGS ? f : NULL, "too many attachments");
     f->rings[f->num_rings++] = r;
     return r;
@@ -93,7 +93,7 @@ es_ring *fix_attach(es_fix *f, uint32_t role)
 {
     es_identity id = {.role = role, .pid = getpid(), .start_time = 1.5};
     es_ring *r = fix_open(f, 0);
-    must(es_attach(r, &id) >= 0 ? r : NULL, "attach");
+    must(es_api_attach(r, &id) >= 0 ? r : NULL, "attach");
     return r;
 }
 
@@ -116,8 +116,8 @@ int fix_sweep(es_ring *by)
 {
     es_identity id;
     int n = 0;
-    int64_t i = es_next_dead(by, 0, &id);
-    for (; i >= 0; i = es_next_dead(by, (uint32_t)i + 1, &id), n++)
+    int64_t i = es_sweep_next_dead(by, 0, &id);
+    for (; i >= 0; i = es_sweep_next_dead(by, (uint32_t)i + 1, &id), n++)
         es_reap(by, (uint32_t)i);
     return n == 0 && i == ES_UNSURE ? ES_UNSURE : n;
 }
@@ -172,7 +172,7 @@ int fix_send_wait(es_ring *r, uint64_t id, uint64_t timeout_ns)
     fix_sample_t s;
     fix_sample(id, &s);
     void *leaves[FIX_LEAVES] = {&s.id, s.pattern};
-    return es_send_wait(r, leaves, timeout_ns);
+    return es_api_send_wait(r, leaves, timeout_ns);
 }
 
 int fix_send(es_ring *r, uint64_t id)
@@ -191,13 +191,13 @@ int64_t fix_send_many(es_ring *r, uint64_t first_id, uint64_t n, uint64_t timeou
         memcpy(patterns[i], s.pattern, FIX_PATTERN);
     }
     void *leaves[FIX_LEAVES] = {ids, patterns};
-    return es_send_many(r, leaves, 0, n < 16 ? n : 16, timeout_ns);
+    return es_api_send_many(r, leaves, 0, n < 16 ? n : 16, timeout_ns);
 }
 
 int64_t fix_reserve(es_ring *r, uint64_t timeout_ns)
 {
     int64_t pos;
-    int rc = es_reserve(r, timeout_ns, &pos);
+    int rc = es_api_reserve(r, timeout_ns, &pos);
     return rc == ES_OK ? pos : rc;
 }
 
@@ -221,7 +221,7 @@ bool fix_read(es_ring *r, uint64_t index, uint64_t *id)
 int64_t fix_take(es_ring *r, uint32_t flags, uint64_t *round)
 {
     es_snapshot snap;
-    int64_t j = es_take(r, flags, 0, &snap);
+    int64_t j = es_api_take(r, flags, 0, &snap);
     if (j >= 0)
         *round = snap.round;
     return j;
@@ -233,7 +233,7 @@ int64_t fix_take_k(es_ring *r, uint32_t flags)
     int64_t j = fix_take(r, flags, &round);
     if (j < 0)
         return j;
-    es_release_batch(r, (uint64_t)j, round);
+    es_api_release(r, (uint64_t)j, round);
     return (int64_t)(round * r->map.num_batches) + j;
 }
 
@@ -241,14 +241,14 @@ int64_t fix_take_short(es_ring *l, uint32_t flags, uint64_t *ids)
 {
     es_snapshot snap;
     uint8_t mask[16];
-    int64_t j = es_take(l, flags, 0, &snap), n = 0;
+    int64_t j = es_api_take(l, flags, 0, &snap), n = 0;
     if (j < 0)
         return j;
-    CHECK_EQ(es_committed_mask(l, (uint64_t)j, snap.round, mask), (int64_t)snap.length);
+    CHECK_EQ(es_api_committed_mask(l, (uint64_t)j, snap.round, mask), (int64_t)snap.length);
     for (uint64_t i = 0; i < l->map.batch_size; i++)
         if (mask[i])
             CHECK(fix_read(l, (uint64_t)j * l->map.batch_size + i, &ids[n++]));
-    CHECK_EQ(es_release_batch(l, (uint64_t)j, snap.round), ES_OK);
+    CHECK_EQ(es_api_release(l, (uint64_t)j, snap.round), ES_OK);
     return n;
 }
 

@@ -7,8 +7,7 @@
 #ifndef ES_FIXTURE_H
 #define ES_FIXTURE_H
 
-#include "es_api.h"
-#include "es_ring.h"
+#include "es_core.h"
 
 #define FIX_MAX_RINGS 32
 #define FIX_PRODUCERS 8
@@ -63,9 +62,9 @@ typedef struct fix_sample_t {
 void fix_sample(uint64_t id, fix_sample_t *out);
 int fix_send(es_ring *r, uint64_t id);
 int fix_send_wait(es_ring *r, uint64_t id, uint64_t timeout_ns);
-/* first_id .. first_id + n - 1 by es_send_many(). */
+/* first_id .. first_id + n - 1 by es_api_send_many(). */
 int64_t fix_send_many(es_ring *r, uint64_t first_id, uint64_t n, uint64_t timeout_ns);
-/* es_reserve(): the position, or a negative result. */
+/* es_api_reserve(): the position, or a negative result. */
 int64_t fix_reserve(es_ring *r, uint64_t timeout_ns);
 /* Writes a reserved slot in place. */
 void fix_write(es_ring *r, uint64_t pos, uint64_t id);

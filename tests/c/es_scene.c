@@ -34,10 +34,10 @@ int64_t scene_drain(es_ring *l, uint32_t flags)
     es_snapshot snap;
     uint8_t mask[SCENE_IDS];
     for (;;) {
-        int64_t j = es_take(l, flags, 0, &snap);
+        int64_t j = es_api_take(l, flags, 0, &snap);
         if (j < 0)
             return j;
-        CHECK_EQ(es_committed_mask(l, (uint64_t)j, snap.round, mask), (int64_t)snap.length);
+        CHECK_EQ(es_api_committed_mask(l, (uint64_t)j, snap.round, mask), (int64_t)snap.length);
         for (uint64_t i = 0; i < l->map.batch_size; i++) {
             uint64_t id = SCENE_IDS;
             if (!mask[i])
@@ -45,7 +45,7 @@ int64_t scene_drain(es_ring *l, uint32_t flags)
             CHECK(fix_read(l, (uint64_t)j * l->map.batch_size + i, &id) && id < SCENE_IDS);
             scene.got[id % SCENE_IDS]++;
         }
-        CHECK_EQ(es_release_batch(l, (uint64_t)j, snap.round), ES_OK);
+        CHECK_EQ(es_api_release(l, (uint64_t)j, snap.round), ES_OK);
     }
 }
 
@@ -53,7 +53,7 @@ void scene_settle(es_ring *l)
 {
     fix_sweep(l);
     CHECK_STR(es_valid(l), NULL);
-    es_close_stream(l);
+    es_api_close(l);
     CHECK_EQ(scene_drain(l, 0), ES_ENDED);
     CHECK_STR(es_valid(l), NULL);
     for (int id = 0; id < SCENE_IDS; id++)

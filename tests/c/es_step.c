@@ -5,7 +5,7 @@
 
 #include "es_fixture.h"
 #include "es_test.h"
-#include "es_wait.h"
+#include "es_core.h"
 
 #define MAX_PARKED 16
 #define MAX_STEPS 5000
@@ -93,7 +93,7 @@ void es_step_advance(uint64_t ns)
 
 /* --- in place of es_wait.c ------------------------------------------------- */
 
-uint64_t es_now_ns(void)
+uint64_t es_clock_ns(void)
 {
     return ++now_ns;
 }
@@ -108,7 +108,7 @@ int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
     return ES_TIMEOUT;
 }
 
-void es_wake_all(_Atomic uint32_t *word)
+void es_wait_wake(_Atomic uint32_t *word)
 {
     (void)word; /* the word has changed: es_step_parked() sees that */
 }

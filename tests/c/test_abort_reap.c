@@ -10,13 +10,13 @@ TEST(abort_reopens_its_claim_and_announces_it)
     int64_t pos = fix_reserve(p, 0);
     REQUIRE_EQ(pos, 0);
     uint32_t seq = p->map.hdr->reopen_seq;
-    CHECK_EQ(es_reserve_abort(q, (uint64_t)pos), ES_OK);
+    CHECK_EQ(es_api_abort(q, (uint64_t)pos), ES_OK);
     CHECK_EQ(fix_slot_word(p, 0), es_word(1, p->me, ES_CLAIMED)); /* not q's */
     CHECK_EQ(p->map.hdr->reopen_seq, seq);
-    CHECK_EQ(es_reserve_abort(p, (uint64_t)pos), ES_OK);
+    CHECK_EQ(es_api_abort(p, (uint64_t)pos), ES_OK);
     CHECK_EQ(fix_slot_word(p, 0), es_word(1, 0, ES_REOPEN));
     CHECK_EQ(p->map.hdr->reopen_seq, seq + 1);
-    CHECK_EQ(es_reserve_commit(p, (uint64_t)pos), ES_EEVICTED); /* no longer ours */
+    CHECK_EQ(es_api_commit(p, (uint64_t)pos), ES_EEVICTED); /* no longer ours */
     CHECK_EQ(fix_slot_word(p, 0), es_word(1, 0, ES_REOPEN));
     fix_free(f);
 }
@@ -42,14 +42,14 @@ TEST(reap_reopens_the_claims_of_the_dead_alone)
     uint32_t me = dead->me;
     fix_die(f, dead);
     es_identity id;
-    REQUIRE_EQ(es_next_dead(live, 0, &id), me);
+    REQUIRE_EQ(es_sweep_next_dead(live, 0, &id), me);
     CHECK_EQ(es_reap(live, me), 2);
     CHECK_EQ(fix_slot_word(live, 0), es_word(2, 0, ES_REOPEN));
     CHECK_EQ(fix_slot_word(live, 1), es_word(1, me, ES_COMMITTED));
     CHECK_EQ(fix_slot_word(live, 2), es_word(1, live->me, ES_CLAIMED));
     CHECK_EQ(fix_slot_word(live, 4), es_word(1, 0, ES_REOPEN));
     CHECK_EQ(fix_slot_word(live, 5), es_word(1, live->me, ES_COMMITTED));
-    CHECK_EQ(es_next_dead(live, 0, &id), ES_EMPTY);
+    CHECK_EQ(es_sweep_next_dead(live, 0, &id), ES_EMPTY);
     fix_free(f);
 }
 
@@ -68,14 +68,14 @@ TEST(reap_may_be_repeated_from_any_point)
             CHECK_EQ(fix_sweep(live), 1);
             atomic_store(&live->map.owners[me].state, ES_OWNER_LIVE);
         }
-        uint32_t reopen = live->map.hdr->reopen_seq, returned = live->map.hdr->returned_seq;
+        uint32_t reopen = live->map.hdr->reopen_seq, returned = live->map.hdr->given_back_seq;
         CHECK_EQ(fix_sweep(live), 1);
         CHECK_EQ(fix_slot_word(live, 0), es_word(2, 0, ES_REOPEN));
         CHECK_EQ(fix_slot_word(live, 4), es_word(1, 0, ES_REOPEN));
         CHECK_EQ(fix_slot_word(live, 1), es_word(1, me, ES_COMMITTED));
         /* announced although there was nothing left to turn: the first reaper may have died before it did */
         CHECK(live->map.hdr->reopen_seq != reopen);
-        CHECK(live->map.hdr->returned_seq != returned);
+        CHECK(live->map.hdr->given_back_seq != returned);
         CHECK_EQ(live->map.hdr->totals.reopened_slots, done == 1 ? 1 : 2);
         fix_free(f);
     }
@@ -160,7 +160,7 @@ TEST(learner_dead_between_count_and_word_gives_its_batch_back)
     fix_send(p, 1);
     fix_send(p, 2);
     CHECK_EQ(fix_take(l, 0, &round), 0);
-    CHECK_EQ(es_release_batch(l, 0, round), ES_OK);
+    CHECK_EQ(es_api_release(l, 0, round), ES_OK);
     fix_send(p, 3);
     fix_send(p, 4);
     CHECK_EQ(fix_take(dead, 0, &round), 0);

@@ -37,7 +37,7 @@ static int64_t send_block(es_ring *r, uint32_t remote, uint64_t first, uint64_t 
 
 static int64_t committed(es_ring *r, int64_t remote)
 {
-    return es_remote_committed(r, (uint32_t)remote);
+    return es_bridge_committed(r, (uint32_t)remote);
 }
 
 /* Either layout comes out as the same samples, each counted, whatever part of the block is sent. */
@@ -46,7 +46,7 @@ TEST(blocks_of_either_layout_are_sent)
     for (int rows = 0; rows < 2; rows++) {
         es_fix *f = fix_new(3, 3, 0);
         es_ring *b = bridge(f), *l = fix_learner(f);
-        int64_t ann = es_remote_open(b, ANN, 0, "ann");
+        int64_t ann = es_bridge_open(b, ANN, 0, "ann");
         REQUIRE_EQ(ann, 0);
         CHECK_EQ(send_block(b, 0, 2, 7, rows), 5);
         CHECK_EQ(committed(b, ann), 5);
@@ -67,7 +67,7 @@ TEST(full_ring_takes_a_part)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *b = bridge(f);
-    int64_t ann = es_remote_open(b, ANN, 0, "ann");
+    int64_t ann = es_bridge_open(b, ANN, 0, "ann");
     CHECK_EQ(send_block(b, 0, 0, 7, false), 4);
     CHECK_EQ(send_block(b, 0, 4, 7, false), ES_FULL);
     CHECK_EQ(committed(b, ann), 4);
@@ -79,21 +79,21 @@ TEST(entries_are_found_again)
 {
     es_fix *f = fix_new(4, 2, 0);
     es_ring *b = bridge(f);
-    int64_t ann = es_remote_open(b, ANN, 7, "ann, here");
+    int64_t ann = es_bridge_open(b, ANN, 7, "ann, here");
     CHECK_EQ(committed(b, ann), 7);
-    CHECK_EQ(es_remote_known(b, (uint32_t)ann), 0);
+    CHECK_EQ(es_bridge_known(b, (uint32_t)ann), 0);
     CHECK_EQ(send_block(b, (uint32_t)ann, 0, 3, false), 3);
-    CHECK_EQ(es_remote_leave(b, (uint32_t)ann, 1), ES_OK);
-    CHECK_EQ(es_remote_leave(b, (uint32_t)ann, 1), ES_ESTALE);
+    CHECK_EQ(es_bridge_leave(b, (uint32_t)ann, 1), ES_OK);
+    CHECK_EQ(es_bridge_leave(b, (uint32_t)ann, 1), ES_ESTALE);
     CHECK_EQ(committed(b, ann), ES_ESTALE);
     CHECK_EQ(send_block(b, (uint32_t)ann, 0, 3, false), ES_ESTALE);
-    int64_t bob = es_remote_open(b, BOB, 0, "bob");
+    int64_t bob = es_bridge_open(b, BOB, 0, "bob");
     CHECK(bob != ann);
-    CHECK_EQ(es_remote_open(b, ANN, 0, "ann, there"), ann);
+    CHECK_EQ(es_bridge_open(b, ANN, 0, "ann, there"), ann);
     CHECK_EQ(committed(b, ann), 10);
-    CHECK_EQ(es_remote_known(b, (uint32_t)ann), 1);
+    CHECK_EQ(es_bridge_known(b, (uint32_t)ann), 1);
     es_remote_info info;
-    CHECK_EQ(es_next_remote(b, (uint32_t)ann, &info), ann);
+    CHECK_EQ(es_monitor_next_remote(b, (uint32_t)ann, &info), ann);
     CHECK_STR(info.peer, "ann, there");
     CHECK_EQ(info.state, ES_REMOTE_HERE);
     CHECK_EQ(info.bridge, b->me);
@@ -105,19 +105,19 @@ TEST(oldest_of_those_away_makes_room)
 {
     es_fix *f = fix_new(4, 2, 0);
     es_ring *b = bridge(f);
-    int64_t ann = es_remote_open(b, ANN, 1, "ann"), bob = es_remote_open(b, BOB, 2, "bob");
-    int64_t cat = es_remote_open(b, CAT, 3, "cat");
-    CHECK_EQ(es_remote_open(b, DAN, 4, "dan"), ES_ENOOWNER);
-    es_remote_leave(b, (uint32_t)bob, 1);
-    es_remote_leave(b, (uint32_t)ann, 1);
-    CHECK_EQ(es_remote_open(b, DAN, 4, "dan"), bob);
+    int64_t ann = es_bridge_open(b, ANN, 1, "ann"), bob = es_bridge_open(b, BOB, 2, "bob");
+    int64_t cat = es_bridge_open(b, CAT, 3, "cat");
+    CHECK_EQ(es_bridge_open(b, DAN, 4, "dan"), ES_ENOOWNER);
+    es_bridge_leave(b, (uint32_t)bob, 1);
+    es_bridge_leave(b, (uint32_t)ann, 1);
+    CHECK_EQ(es_bridge_open(b, DAN, 4, "dan"), bob);
     CHECK_EQ(committed(b, bob), 4);
-    CHECK_EQ(es_remote_open(b, ANN, 0, "ann"), ann);
+    CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), ann);
     CHECK_EQ(committed(b, ann), 1);
-    CHECK_EQ(es_remote_open(b, NULL, 0, "no id"), ES_ENOOWNER);
-    es_remote_leave(b, (uint32_t)cat, 0); /* for good */
-    CHECK_EQ(es_remote_open(b, NULL, 0, "no id"), cat);
-    CHECK_EQ(es_remote_open(b, CAT, 0, "cat"), ES_ENOOWNER);
+    CHECK_EQ(es_bridge_open(b, NULL, 0, "no id"), ES_ENOOWNER);
+    es_bridge_leave(b, (uint32_t)cat, 0); /* for good */
+    CHECK_EQ(es_bridge_open(b, NULL, 0, "no id"), cat);
+    CHECK_EQ(es_bridge_open(b, CAT, 0, "cat"), ES_ENOOWNER);
     fix_free(f);
 }
 
@@ -128,17 +128,17 @@ TEST(who_was_forgotten_stays_forgotten)
     es_ring *b = bridge(f), *other = bridge(f);
     es_remote_info info;
     for (int turn = 0; turn < 2; turn++)
-        CHECK_EQ(es_remote_find(b, ANN, "ann"), ES_EMPTY);
-    CHECK_EQ(es_next_remote(b, 0, &info), ES_EMPTY);
-    int64_t ann = es_remote_open(b, ANN, 3, "ann");
-    CHECK_EQ(es_remote_find(other, ANN, "ann"), ES_UNSURE);
-    CHECK_EQ(es_remote_wanted(b, (uint32_t)ann), 1);
-    es_remote_leave(b, (uint32_t)ann, 1);
-    CHECK_EQ(es_remote_find(other, ANN, "ann"), ann);
+        CHECK_EQ(es_bridge_find(b, ANN, "ann"), ES_EMPTY);
+    CHECK_EQ(es_monitor_next_remote(b, 0, &info), ES_EMPTY);
+    int64_t ann = es_bridge_open(b, ANN, 3, "ann");
+    CHECK_EQ(es_bridge_find(other, ANN, "ann"), ES_UNSURE);
+    CHECK_EQ(es_bridge_wanted(b, (uint32_t)ann), 1);
+    es_bridge_leave(b, (uint32_t)ann, 1);
+    CHECK_EQ(es_bridge_find(other, ANN, "ann"), ann);
     CHECK_EQ(committed(other, ann), 3);
-    CHECK_EQ(es_remote_known(other, (uint32_t)ann), 1);
-    es_remote_leave(other, (uint32_t)ann, 0);
-    CHECK_EQ(es_remote_find(b, ANN, "ann"), ES_EMPTY);
+    CHECK_EQ(es_bridge_known(other, (uint32_t)ann), 1);
+    es_bridge_leave(other, (uint32_t)ann, 0);
+    CHECK_EQ(es_bridge_find(b, ANN, "ann"), ES_EMPTY);
     fix_free(f);
 }
 
@@ -147,20 +147,20 @@ TEST(a_dead_bridges_clients_wait_for_the_reaper)
 {
     es_fix *f = fix_new(4, 2, 0);
     es_ring *dead = bridge(f), *b = bridge(f), *l = fix_learner(f);
-    int64_t ann = es_remote_open(dead, ANN, 0, "ann");
+    int64_t ann = es_bridge_open(dead, ANN, 0, "ann");
     CHECK_EQ(send_block(dead, (uint32_t)ann, 0, 2, false), 2);
-    CHECK_EQ(es_remote_wanted(dead, (uint32_t)ann), 0);
-    CHECK_EQ(es_remote_open(b, ANN, 0, "ann"), ES_UNSURE);
-    CHECK_EQ(es_remote_wanted(dead, (uint32_t)ann), 1); /* were it alive, it would see that and leave it */
+    CHECK_EQ(es_bridge_wanted(dead, (uint32_t)ann), 0);
+    CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), ES_UNSURE);
+    CHECK_EQ(es_bridge_wanted(dead, (uint32_t)ann), 1); /* were it alive, it would see that and leave it */
     fix_die(f, dead);
-    CHECK_EQ(es_remote_open(b, ANN, 0, "ann"), ES_UNSURE);
+    CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), ES_UNSURE);
     CHECK_EQ(fix_sweep(l), 1);
-    CHECK_EQ(es_remote_open(b, ANN, 0, "ann"), ann);
-    CHECK_EQ(es_remote_wanted(b, (uint32_t)ann), 0);
+    CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), ann);
+    CHECK_EQ(es_bridge_wanted(b, (uint32_t)ann), 0);
     CHECK_EQ(committed(b, ann), 2);
-    es_detach(b);
+    es_api_detach(b);
     es_ring *third = bridge(f);
-    CHECK_EQ(es_remote_open(third, ANN, 0, "ann"), ann);
+    CHECK_EQ(es_bridge_open(third, ANN, 0, "ann"), ann);
     CHECK_EQ(committed(third, ann), 2);
     fix_free(f);
 }
@@ -171,23 +171,23 @@ TEST(clients_of_bridges_are_counted)
     es_fix *f = fix_new(4, 2, 0);
     es_ring *b = bridge(f), *p = fix_producer(f);
     es_snapshot snap;
-    es_remote_open(b, ANN, 0, "ann");
-    int64_t bob = es_remote_open(b, BOB, 0, "bob");
-    es_remote_leave(b, (uint32_t)bob, 1);
-    es_observe(p, &snap);
+    es_bridge_open(b, ANN, 0, "ann");
+    int64_t bob = es_bridge_open(b, BOB, 0, "bob");
+    es_bridge_leave(b, (uint32_t)bob, 1);
+    es_monitor_observe(p, &snap);
     CHECK_EQ(snap.active_producers, 1);
     CHECK_EQ(snap.active_remotes, 1);
     CHECK_EQ(snap.refused_remotes, 0);
-    CHECK_EQ(es_remote_count(b, 0, 1000, 2), ES_OK);
-    CHECK_EQ(es_remote_count(b, 0, 10, 1), ES_OK);
-    CHECK_EQ(es_count_refused(b), ES_OK);
-    CHECK_EQ(es_count_refused(b), ES_OK);
+    CHECK_EQ(es_bridge_count(b, 0, 1000, 2), ES_OK);
+    CHECK_EQ(es_bridge_count(b, 0, 10, 1), ES_OK);
+    CHECK_EQ(es_bridge_count_refused(b), ES_OK);
+    CHECK_EQ(es_bridge_count_refused(b), ES_OK);
     es_remote_info info;
-    REQUIRE_EQ(es_next_remote(p, 0, &info), 0);
+    REQUIRE_EQ(es_monitor_next_remote(p, 0, &info), 0);
     CHECK_EQ(info.bytes, 1010);
     CHECK_EQ(info.frames, 3);
-    es_detach(b);
-    es_observe(p, &snap);
+    es_api_detach(b);
+    es_monitor_observe(p, &snap);
     CHECK_EQ(snap.active_remotes, 0);
     CHECK_EQ(snap.refused_remotes, 2);
     fix_free(f);
@@ -199,7 +199,7 @@ TEST(others_cannot_bridge)
     es_fix *f = fix_new(4, 2, 0);
     es_ring *b = bridge(f), *l = fix_learner(f), *p = fix_producer(f);
     CHECK_EQ(es_bridge_begin(l), ES_EDETACHED);
-    CHECK_EQ(es_remote_open(b, ANN, 0, "ann"), 0);
+    CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), 0);
     CHECK_EQ(send_block(p, 0, 0, 1, false), ES_ESTALE);
     CHECK_EQ(send_block(b, FIX_REMOTES, 0, 1, false), ES_ESTALE);
     CHECK_EQ(send_block(b, 1, 0, 1, false), ES_ESTALE);
@@ -211,15 +211,15 @@ TEST(scribbled_journal_does_no_harm)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *dead = bridge(f), *l = fix_learner(f);
-    int64_t ann = es_remote_open(dead, ANN, 5, "ann");
+    int64_t ann = es_bridge_open(dead, ANN, 5, "ann");
     es_owner *o = &dead->map.owners[dead->me];
     o->pending_remote = 12345;
-    es_settle_bridge(&l->map, dead->me);
+    es_journal_settle(&l->map, dead->me);
     CHECK_EQ(l->map.remotes[ann].committed, 5);
     o->pending_remote = (uint32_t)ann + 1;
     o->pending_count = o->pending_position = UINT64_MAX;
     o->pending_number = 5;
-    es_settle_bridge(&l->map, dead->me);
+    es_journal_settle(&l->map, dead->me);
     CHECK(l->map.remotes[ann].committed - 5 <= 4);
     CHECK_EQ(o->pending_remote, 0);
     fix_free(f);

@@ -10,14 +10,14 @@ TEST(run_stays_inside_one_batch)
     es_fix *f = fix_new(3, 2, 0);
     es_ring *p = fix_producer(f);
     uint64_t pos;
-    CHECK_EQ(es_claim_run(p, 2, &pos), 2);
+    CHECK_EQ(es_producer_claim(p, 2, &pos), 2);
     CHECK_EQ(pos, 0);
-    CHECK_EQ(es_claim_run(p, 5, &pos), 1);
+    CHECK_EQ(es_producer_claim(p, 5, &pos), 1);
     CHECK_EQ(pos, 2);
-    CHECK_EQ(es_claim_run(p, 5, &pos), 3);
+    CHECK_EQ(es_producer_claim(p, 5, &pos), 3);
     CHECK_EQ(pos, 3);
     CHECK_EQ(fix_tail(p), 6);
-    CHECK_EQ(es_claim_run(p, 5, &pos), ES_FULL);
+    CHECK_EQ(es_producer_claim(p, 5, &pos), ES_FULL);
     fix_free(f);
 }
 
@@ -28,10 +28,10 @@ TEST(run_stops_at_a_foreign_claim)
     es_ring *p = fix_producer(f), *q = fix_producer(f);
     uint64_t pos;
     fix_slot(p, 2, 1, q->me, ES_CLAIMED);
-    CHECK_EQ(es_claim_run(p, 4, &pos), 2);
+    CHECK_EQ(es_producer_claim(p, 4, &pos), 2);
     CHECK_EQ(pos, 0);
     CHECK_EQ(fix_slot_word(p, 2), es_word(1, q->me, ES_CLAIMED));
-    CHECK_EQ(es_claim_run(p, 4, &pos), 1);
+    CHECK_EQ(es_producer_claim(p, 4, &pos), 1);
     CHECK_EQ(pos, 3);
     fix_free(f);
 }
@@ -42,11 +42,11 @@ TEST(run_into_a_hole_is_one_slot)
     es_fix *f = fix_new(4, 2, 0);
     es_ring *p = fix_producer(f);
     uint64_t pos;
-    CHECK_EQ(es_claim_run(p, 2, &pos), 2);
-    es_abort(p, 0);
-    CHECK_EQ(es_claim_run(p, 4, &pos), 1);
+    CHECK_EQ(es_producer_claim(p, 2, &pos), 2);
+    es_producer_abort(p, 0);
+    CHECK_EQ(es_producer_claim(p, 4, &pos), 1);
     CHECK_EQ(pos, 0);
-    CHECK_EQ(es_claim_run(p, 4, &pos), 2);
+    CHECK_EQ(es_producer_claim(p, 4, &pos), 2);
     CHECK_EQ(pos, 2);
     fix_free(f);
 }
@@ -59,12 +59,12 @@ TEST(run_is_counted_at_once_and_wakes)
     uint64_t pos;
     l->map.hdr->learner_sleeps = 1;
     uint32_t ready = l->map.hdr->ready_seq;
-    CHECK_EQ(es_claim_run(p, 3, &pos), 3);
-    CHECK_EQ(es_commit(p, pos, 3), ES_OK);
+    CHECK_EQ(es_producer_claim(p, 3, &pos), 3);
+    CHECK_EQ(es_one_commit(p, pos, 3), ES_OK);
     CHECK_EQ(fix_count(l, 0), 3);
     CHECK_EQ(l->map.hdr->ready_seq, ready);
-    CHECK_EQ(es_claim_run(p, 3, &pos), 1);
-    CHECK_EQ(es_commit(p, pos, 1), ES_OK);
+    CHECK_EQ(es_producer_claim(p, 3, &pos), 1);
+    CHECK_EQ(es_one_commit(p, pos, 1), ES_OK);
     CHECK(l->map.hdr->ready_seq != ready);
     CHECK_EQ(fix_take_k(l, 0), 0);
     fix_free(f);
@@ -88,7 +88,7 @@ TEST(many_samples_arrive_in_order)
             CHECK(fix_read(l, (uint64_t)j * 3 + i, &id));
             CHECK_EQ(id, got);
         }
-        es_release_batch(l, (uint64_t)j, round);
+        es_api_release(l, (uint64_t)j, round);
     }
     fix_free(f);
 }
@@ -106,13 +106,13 @@ TEST(resumes_many_from_first)
         memcpy(patterns[i], s.pattern, FIX_PATTERN);
     }
     void *leaves[2] = {ids, patterns};
-    CHECK_EQ(es_send_many(p, leaves, 3, 6, 0), 3);
+    CHECK_EQ(es_api_send_many(p, leaves, 3, 6, 0), 3);
     for (uint64_t q = 0; q < 3; q++)
         CHECK(fix_read(p, q, &id) && id == 3 + q);
-    CHECK_EQ(es_send_many(p, leaves, 6, 6, 0), 0);
-    CHECK_EQ(es_send_many(p, leaves, 0, 6, 0), 1); /* the last free slot */
-    CHECK_EQ(es_send_many(p, leaves, 1, 6, 0), ES_FULL);
-    CHECK_EQ(es_send_many(p, leaves, 1, 6, 1), ES_TIMEOUT);
+    CHECK_EQ(es_api_send_many(p, leaves, 6, 6, 0), 0);
+    CHECK_EQ(es_api_send_many(p, leaves, 0, 6, 0), 1); /* the last free slot */
+    CHECK_EQ(es_api_send_many(p, leaves, 1, 6, 0), ES_FULL);
+    CHECK_EQ(es_api_send_many(p, leaves, 1, 6, 1), ES_TIMEOUT);
     fix_free(f);
 }
 
@@ -128,8 +128,8 @@ TEST(reserve_commit_and_abort)
     CHECK_EQ(fix_reserve(p, 0), ES_FULL);
     CHECK_EQ(fix_reserve(p, 1), ES_TIMEOUT);
     fix_write(p, (uint64_t)b, 11);
-    CHECK_EQ(es_reserve_commit(p, (uint64_t)b), ES_OK);
-    CHECK_EQ(es_reserve_abort(p, (uint64_t)a), ES_OK);
+    CHECK_EQ(es_api_commit(p, (uint64_t)b), ES_OK);
+    CHECK_EQ(es_api_abort(p, (uint64_t)a), ES_OK);
     CHECK_EQ(fix_send(p, 10), ES_OK);
     REQUIRE_EQ(fix_take(l, 0, &round), 0);
     CHECK(fix_read(l, 0, &id) && id == 10);
@@ -144,8 +144,8 @@ TEST(second_commit_is_refused)
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t pos = (uint64_t)fix_reserve(p, 0);
     fix_write(p, pos, 1);
-    CHECK_EQ(es_reserve_commit(p, pos), ES_OK);
-    CHECK_EQ(es_reserve_commit(p, pos), ES_EEVICTED);
+    CHECK_EQ(es_api_commit(p, pos), ES_OK);
+    CHECK_EQ(es_api_commit(p, pos), ES_EEVICTED);
     CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* the count says 2, the words say 1 */
     CHECK_EQ(fix_send(p, 2), ES_OK);
     CHECK_EQ(fix_take_k(l, 0), 0);

@@ -10,7 +10,7 @@ TEST(helps_tail_past_a_claim_that_never_moved_it)
     uint64_t pos;
     fix_slot(q, 0, 1, p->me, ES_CLAIMED);
     CHECK_EQ(fix_tail(q), 0);
-    REQUIRE_EQ(es_claim(q, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(q, &pos), ES_OK);
     CHECK_EQ(pos, 1);
     CHECK_EQ(fix_tail(q), 2);
     CHECK_EQ(fix_slot_word(q, 0), es_word(1, p->me, ES_CLAIMED));
@@ -25,9 +25,9 @@ TEST(helps_tail_past_a_whole_row_of_claims)
     uint64_t pos;
     for (uint64_t i = 0; i < 5; i++)
         fix_slot(q, i, 1, p->me, i % 2 ? ES_COMMITTED : ES_CLAIMED);
-    REQUIRE_EQ(es_claim(q, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(q, &pos), ES_OK);
     CHECK_EQ(pos, 5);
-    CHECK_EQ(es_claim(q, &pos), ES_FULL);
+    CHECK_EQ(es_one_claim(q, &pos), ES_FULL);
     CHECK_EQ(fix_tail(q), 6);
     fix_free(f);
 }
@@ -37,12 +37,12 @@ TEST(counts_claims_that_the_tail_does_not)
 {
     es_fix *f = fix_new(3, 2, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f);
-    CHECK_EQ(es_claimed(q), 0);
+    CHECK_EQ(es_producer_claimed(q), 0);
     for (uint64_t i = 0; i < 5; i++)
         fix_slot(q, i, 1, p->me, i % 2 ? ES_COMMITTED : ES_CLAIMED);
-    CHECK_EQ(es_claimed(q), 5);
+    CHECK_EQ(es_producer_claimed(q), 5);
     fix_slot(q, 5, 1, p->me, ES_CLAIMED);
-    CHECK_EQ(es_claimed(q), 6);
+    CHECK_EQ(es_producer_claimed(q), 6);
     CHECK_EQ(fix_tail(q), 0);
     fix_free(f);
 }
@@ -54,7 +54,7 @@ TEST(returns_the_position_whose_word_it_wrote)
     es_ring *p = fix_producer(f);
     for (uint64_t want = 0; want < 6; want++) {
         uint64_t pos;
-        REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+        REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
         CHECK_EQ(pos, want);
         CHECK_EQ(fix_slot_word(p, pos), es_word(1, p->me, ES_CLAIMED));
     }
@@ -69,15 +69,15 @@ TEST(full_only_while_an_older_batch_is_unreleased)
     uint64_t round, pos;
     for (uint64_t i = 0; i < 4; i++)
         CHECK_EQ(fix_send(p, i), ES_OK);
-    CHECK_EQ(es_claim(p, &pos), ES_FULL);
+    CHECK_EQ(es_one_claim(p, &pos), ES_FULL);
     REQUIRE_EQ(fix_take(l, 0, &round), 0);
-    CHECK_EQ(es_claim(p, &pos), ES_FULL); /* leased is not released */
-    CHECK_EQ(es_release_batch(l, 0, round), ES_OK);
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    CHECK_EQ(es_one_claim(p, &pos), ES_FULL); /* leased is not released */
+    CHECK_EQ(es_api_release(l, 0, round), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(pos, 4);
     CHECK_EQ(fix_slot_word(p, 0), es_word(2, p->me, ES_CLAIMED));
-    CHECK_EQ(es_claim(p, &pos), ES_OK);
-    CHECK_EQ(es_claim(p, &pos), ES_FULL); /* batch 1 of the first lap is next */
+    CHECK_EQ(es_one_claim(p, &pos), ES_OK);
+    CHECK_EQ(es_one_claim(p, &pos), ES_FULL); /* batch 1 of the first lap is next */
     fix_free(f);
 }
 
@@ -90,7 +90,7 @@ TEST(stale_tail_is_not_full)
     fix_spin_laps(p, l, 3);
     for (uint64_t behind = 0; behind <= 12; behind++) {
         atomic_store(&p->map.hdr->tail, 12 - behind);
-        REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+        REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
         CHECK_EQ(pos, 12);
         fix_slot(p, 0, 3, p->me, ES_COMMITTED); /* as if it had not been claimed */
     }
@@ -103,11 +103,11 @@ TEST(fills_a_hole_before_the_tail)
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f);
     uint64_t a, b, c;
-    REQUIRE_EQ(es_claim(p, &a), ES_OK);
-    REQUIRE_EQ(es_claim(p, &b), ES_OK);
-    es_abort(p, a);
+    REQUIRE_EQ(es_one_claim(p, &a), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &b), ES_OK);
+    es_producer_abort(p, a);
     CHECK_EQ(fix_slot_word(p, a), es_word(1, 0, ES_REOPEN));
-    REQUIRE_EQ(es_claim(p, &c), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &c), ES_OK);
     CHECK_EQ(c, a);
     CHECK_EQ(fix_slot_word(p, a), es_word(1, p->me, ES_CLAIMED));
     CHECK_EQ(fix_tail(p), 2);
@@ -127,17 +127,17 @@ TEST(fills_the_oldest_hole_first)
     CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* head is 2 now */
     CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
     for (int i = 0; i < 6; i++)
-        REQUIRE_EQ(es_claim(p, &pos[i]), ES_OK); /* positions 4 .. 9: indices 4 5 0 1 2 3 */
+        REQUIRE_EQ(es_one_claim(p, &pos[i]), ES_OK); /* positions 4 .. 9: indices 4 5 0 1 2 3 */
     CHECK_EQ(fix_head(l), 2);
-    es_abort(p, pos[2]);
-    es_abort(p, pos[5]);
-    es_abort(p, pos[1]);
+    es_producer_abort(p, pos[2]);
+    es_producer_abort(p, pos[5]);
+    es_producer_abort(p, pos[1]);
     for (int i = 0; i < 3; i++) {
         const int order[3] = {1, 2, 5};
-        REQUIRE_EQ(es_claim(p, &again), ES_OK);
+        REQUIRE_EQ(es_one_claim(p, &again), ES_OK);
         CHECK_EQ(again, pos[order[i]]);
     }
-    CHECK_EQ(es_claim(p, &again), ES_FULL);
+    CHECK_EQ(es_one_claim(p, &again), ES_FULL);
     fix_free(f);
 }
 
@@ -153,10 +153,10 @@ TEST(fills_the_oldest_hole_first_under_a_stale_head)
     CHECK_EQ(fix_take_k(l, 0), 1);
     atomic_store(&l->map.hdr->head, 0);
     for (int i = 0; i < 4; i++)
-        REQUIRE_EQ(es_claim(p, &pos[i]), ES_OK); /* positions 4 5 6 7 */
-    es_abort(p, pos[2]);
-    es_abort(p, pos[0]);
-    REQUIRE_EQ(es_claim(p, &again), ES_OK);
+        REQUIRE_EQ(es_one_claim(p, &pos[i]), ES_OK); /* positions 4 5 6 7 */
+    es_producer_abort(p, pos[2]);
+    es_producer_abort(p, pos[0]);
+    REQUIRE_EQ(es_one_claim(p, &again), ES_OK);
     CHECK_EQ(again, 4);
     fix_free(f);
 }
@@ -168,13 +168,13 @@ TEST(hole_keeps_its_lap)
     es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
     uint64_t pos, hole;
     fix_spin_laps(p, l, 2);
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(pos, 8);
-    es_abort(p, pos);
-    REQUIRE_EQ(es_claim(q, &hole), ES_OK);
+    es_producer_abort(p, pos);
+    REQUIRE_EQ(es_one_claim(q, &hole), ES_OK);
     CHECK_EQ(hole, 8);
     CHECK_EQ(fix_slot_word(q, 0), es_word(3, q->me, ES_CLAIMED));
-    CHECK_EQ(es_commit(q, hole, 1), ES_OK);
+    CHECK_EQ(es_one_commit(q, hole, 1), ES_OK);
     CHECK_EQ(fix_slot_word(q, 0), es_word(3, q->me, ES_COMMITTED));
     CHECK_STR(es_valid(q), NULL);
     fix_free(f);
@@ -186,12 +186,12 @@ TEST(searches_for_holes_once_a_reopen)
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f);
     uint64_t pos;
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     fix_slot(p, 0, 1, 0, ES_REOPEN); /* a hole nobody announced */
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(pos, 1);
     atomic_fetch_add(&p->map.hdr->reopen_seq, 1);
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(pos, 0);
     (void)q;
     fix_free(f);
@@ -203,11 +203,11 @@ TEST(finds_both_holes_of_one_reopen)
     es_fix *f = fix_new(4, 1, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
     uint64_t pos;
-    CHECK_EQ(es_claim_run(p, 3, &pos), 3);
+    CHECK_EQ(es_producer_claim(p, 3, &pos), 3);
     fix_die(f, p);
     CHECK_EQ(fix_sweep(l), 1);
     for (uint64_t want = 0; want < 4; want++) {
-        REQUIRE_EQ(es_claim(q, &pos), ES_OK);
+        REQUIRE_EQ(es_one_claim(q, &pos), ES_OK);
         CHECK_EQ(pos, want);
     }
     fix_free(f);
@@ -219,10 +219,10 @@ TEST(fills_a_hole_of_a_full_ring)
     es_fix *f = fix_new(2, 1, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f);
     uint64_t pos;
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(fix_send(q, 7), ES_OK);
     CHECK_EQ(fix_send(q, 8), ES_FULL);
-    es_abort(p, pos);
+    es_producer_abort(p, pos);
     CHECK_EQ(fix_send(q, 8), ES_OK);
     CHECK_EQ(fix_send(q, 9), ES_FULL);
     fix_free(f);
@@ -235,7 +235,7 @@ TEST(lap_zero_is_never_a_hole)
     es_ring *p = fix_producer(f);
     uint64_t pos;
     fix_slot(p, 1, 0, 0, ES_REOPEN);
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(pos, 0);
     fix_free(f);
 }
@@ -246,12 +246,12 @@ TEST(commit_leaves_a_word_that_is_not_its_claim)
     es_fix *f = fix_new(2, 1, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f);
     uint64_t pos;
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     const uint64_t others[] = {es_word(1, 0, ES_SEALED), es_word(1, q->me, ES_CLAIMED), es_word(1, 0, ES_REOPEN),
                                es_word(2, p->me, ES_CLAIMED)};
     for (int i = 0; i < 4; i++) {
         atomic_store(&p->map.slots[0], others[i]);
-        CHECK_EQ(es_commit(p, pos, 1), ES_EEVICTED);
+        CHECK_EQ(es_one_commit(p, pos, 1), ES_EEVICTED);
         CHECK_EQ(fix_slot_word(p, 0), others[i]);
     }
     fix_free(f);

@@ -10,11 +10,11 @@ TEST(close_refuses_claims_and_drains)
     uint64_t ids[4], pos;
     for (uint64_t i = 0; i < 3; i++)
         fix_send(p, i);
-    CHECK_EQ(es_close_stream(l), ES_OK);
+    CHECK_EQ(es_api_close(l), ES_OK);
     CHECK_EQ(fix_send(p, 9), ES_ECLOSED);
     CHECK_EQ(fix_send_many(p, 9, 2, 0), ES_ECLOSED);
     CHECK_EQ(fix_reserve(p, 1000), ES_ECLOSED);
-    CHECK_EQ(es_claim(p, &pos), ES_ECLOSED);
+    CHECK_EQ(es_one_claim(p, &pos), ES_ECLOSED);
     CHECK_EQ(fix_take_short(l, 0, ids), 2);
     CHECK_EQ(ids[0] + 10 * ids[1], 10);
     CHECK_EQ(fix_take_short(l, 0, ids), 1);
@@ -31,7 +31,7 @@ TEST(close_of_an_empty_ring_ends)
     es_fix *f = fix_new(2, 2, 0);
     es_ring *l = fix_learner(f);
     uint64_t ids[4];
-    es_close_stream(l);
+    es_api_close(l);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
     fix_free(f);
 }
@@ -45,9 +45,9 @@ TEST(closed_fifo_gives_full_batches_before_short_ones)
     CHECK_EQ(fix_reserve(p, 0), 0);
     for (uint64_t i = 1; i < 4; i++)
         fix_send(p, i);
-    es_reserve_abort(p, 0);
+    es_api_abort(p, 0);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
-    es_close_stream(l);
+    es_api_close(l);
     CHECK_EQ(fix_take_short(l, 0, ids), 2);
     CHECK_EQ(ids[0], 2);
     CHECK_EQ(fix_take_short(l, 0, ids), 1);
@@ -65,13 +65,13 @@ TEST(closed_ring_waits_for_claims_under_way)
     uint64_t ids[4];
     CHECK_EQ(fix_reserve(p, 0), 0);
     fix_send(p, 1);
-    es_close_stream(l);
+    es_api_close(l);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
     CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
     l->map.hdr->learner_sleeps = 1;
     uint32_t ready = l->map.hdr->ready_seq;
     fix_write(p, 0, 0);
-    CHECK_EQ(es_reserve_commit(p, 0), ES_OK);
+    CHECK_EQ(es_api_commit(p, 0), ES_OK);
     CHECK(l->map.hdr->ready_seq != ready);
     CHECK_EQ(fix_take_short(l, 0, ids), 2);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
@@ -86,10 +86,10 @@ TEST(abort_on_a_closed_ring_wakes_the_learner)
     uint64_t ids[4];
     CHECK_EQ(fix_reserve(p, 0), 0);
     fix_send(p, 1);
-    es_close_stream(l);
+    es_api_close(l);
     l->map.hdr->learner_sleeps = 1;
     uint32_t ready = l->map.hdr->ready_seq;
-    CHECK_EQ(es_reserve_abort(p, 0), ES_OK);
+    CHECK_EQ(es_api_abort(p, 0), ES_OK);
     CHECK(l->map.hdr->ready_seq != ready);
     CHECK_EQ(fix_take_short(l, 0, ids), 1);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
@@ -104,7 +104,7 @@ TEST(reap_after_the_close_ends_the_stream)
     uint64_t ids[4];
     CHECK_EQ(fix_reserve(p, 0), 0);
     fix_send(q, 1);
-    es_close_stream(l);
+    es_api_close(l);
     fix_die(f, p);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
     CHECK_EQ(fix_sweep(l), 1);
@@ -120,15 +120,15 @@ TEST(stalled_claim_is_evicted_after_the_close)
     es_fix *f = fix_new(3, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4], pos;
-    REQUIRE_EQ(es_claim_run(p, 2, &pos), 2);
+    REQUIRE_EQ(es_producer_claim(p, 2, &pos), 2);
     fix_send(p, 5);
-    es_close_stream(l);
+    es_api_close(l);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
     l->map.hdr->closed_ns -= UINT64_C(1000000000);
     CHECK_EQ(fix_take_short(l, 0, ids), 1);
     CHECK_EQ(ids[0], 5);
-    CHECK_EQ(es_commit(p, pos, 2), ES_EEVICTED);
-    es_abort(p, pos);
+    CHECK_EQ(es_one_commit(p, pos, 2), ES_EEVICTED);
+    es_producer_abort(p, pos);
     CHECK_EQ(fix_slot_word(l, 0), es_word(1, 0, ES_SEALED));
     CHECK_EQ(fix_slot_word(l, 1), es_word(1, 0, ES_SEALED));
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
@@ -143,10 +143,10 @@ TEST(close_in_the_future_evicts_nobody)
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4];
     CHECK_EQ(fix_reserve(p, 0), 0);
-    es_close_stream(l);
-    atomic_store(&l->map.hdr->closed_ns, es_now_ns() + UINT64_C(3600000000000));
+    es_api_close(l);
+    atomic_store(&l->map.hdr->closed_ns, es_clock_ns() + UINT64_C(3600000000000));
     CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
-    CHECK_EQ(es_state(fix_slot_word(l, 0)), ES_CLAIMED);
+    CHECK_EQ(es_word_state(fix_slot_word(l, 0)), ES_CLAIMED);
     fix_free(f);
 }
 
@@ -156,9 +156,9 @@ TEST(second_close_does_not_put_eviction_off)
     es_fix *f = fix_new(1, 1, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     CHECK_EQ(fix_reserve(p, 0), 0);
-    es_close_stream(l);
+    es_api_close(l);
     l->map.hdr->closed_ns -= UINT64_C(1000000000);
-    es_close_stream(l);
+    es_api_close(l);
     uint64_t ids[4];
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
     fix_free(f);
@@ -172,8 +172,8 @@ TEST(release_on_a_closed_ring_retires)
     uint64_t round, ids[4];
     fix_send(p, 1);
     REQUIRE_EQ(fix_take(l, 0, &round), 0);
-    es_close_stream(l);
-    CHECK_EQ(es_release_batch(l, 0, round), ES_OK);
+    es_api_close(l);
+    CHECK_EQ(es_api_release(l, 0, round), ES_OK);
     CHECK_EQ(fix_batch_word(l, 0), es_word(0, 0, ES_RETIRED));
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
     CHECK_STR(es_valid(l), NULL);
@@ -188,7 +188,7 @@ TEST(seal_helps_the_tail_over_claims)
     uint64_t ids[4];
     fix_send(p, 0);
     atomic_store(&l->map.hdr->tail, 0);
-    es_close_stream(l);
+    es_api_close(l);
     CHECK_EQ(fix_take_short(l, 0, ids), 1);
     CHECK_EQ(ids[0], 0);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
@@ -204,7 +204,7 @@ TEST(stream_does_not_end_under_a_lease_of_another)
     uint64_t round, ids[4];
     fix_send(p, 1);
     REQUIRE_EQ(fix_take(dead, 0, &round), 0);
-    es_close_stream(l);
+    es_api_close(l);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
     fix_die(f, dead);
     CHECK_EQ(fix_sweep(l), 1);
@@ -222,14 +222,14 @@ TEST(two_learners_with_leases_both_see_the_end)
     fix_send_many(p, 1, 2, 0);
     REQUIRE_EQ(fix_take(l, 0, &round), 0);
     REQUIRE_EQ(fix_take(m, 0, &round), 1);
-    es_close_stream(l);
+    es_api_close(l);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
     CHECK_EQ(fix_take_short(m, 0, ids), ES_ENDED);
-    CHECK_EQ(es_release_batch(l, 0, 0), ES_OK);
+    CHECK_EQ(es_api_release(l, 0, 0), ES_OK);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY); /* m's lease may come back */
     l->map.hdr->learner_sleeps = 1;
     uint32_t ready = l->map.hdr->ready_seq;
-    CHECK_EQ(es_release_batch(m, 1, 0), ES_OK);
+    CHECK_EQ(es_api_release(m, 1, 0), ES_OK);
     CHECK(l->map.hdr->ready_seq != ready);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
     fix_free(f);
@@ -241,12 +241,12 @@ TEST(partial_eviction_ends_a_run)
     es_fix *f = fix_new(3, 1, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t pos, ids[4];
-    REQUIRE_EQ(es_claim_run(p, 3, &pos), 3);
+    REQUIRE_EQ(es_producer_claim(p, 3, &pos), 3);
     for (uint64_t i = 0; i < 3; i++)
         fix_write(p, pos + i, i);
-    es_close_stream(l);
+    es_api_close(l);
     fix_slot(l, 1, 1, 0, ES_SEALED);
-    CHECK_EQ(es_commit(p, pos, 3), ES_EEVICTED);
+    CHECK_EQ(es_one_commit(p, pos, 3), ES_EEVICTED);
     CHECK_EQ(l->map.owners[p->me].samples, 1);
     CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
     l->map.hdr->closed_ns -= UINT64_C(1000000000);

@@ -1,4 +1,4 @@
-/* What es_format() writes, and what es_check() refuses. */
+/* What es_layout_format() writes, and what es_layout_check() refuses. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,14 +14,14 @@ static es_header *header(es_fix *f)
 TEST(accepts_what_it_formatted)
 {
     es_fix *f = fix_new(3, 2, ES_FLAG_DETAILED);
-    CHECK_EQ(es_check(f->base, f->size), ES_OK);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_OK);
     es_ring *r = fix_open(f, 0);
     CHECK_STR(es_valid(r), NULL);
     es_geometry geo;
     uint8_t uuid[16];
     int64_t pid, created;
     char schema[64] = "";
-    es_describe(f->base, f->size, &geo, uuid, &pid, &created, schema, sizeof schema);
+    es_layout_describe(f->base, f->size, &geo, uuid, &pid, &created, schema, sizeof schema);
     CHECK_EQ(memcmp(&geo, &f->geo, sizeof geo), 0);
     CHECK_STR(schema, "id:u8 pattern:40");
     fix_free(f);
@@ -32,9 +32,9 @@ TEST(reports_unfinished_while_magic_is_zero)
 {
     es_fix *f = fix_new(2, 2, 0);
     header(f)->magic = 0;
-    CHECK_EQ(es_check(f->base, f->size), ES_EINIT);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_EINIT);
     header(f)->magic = ES_MAGIC + 1;
-    CHECK_EQ(es_check(f->base, f->size), ES_EMAGIC);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_EMAGIC);
     fix_free(f);
 }
 
@@ -43,10 +43,10 @@ TEST(refuses_another_version)
 {
     es_fix *f = fix_new(2, 2, 0);
     header(f)->version++;
-    CHECK_EQ(es_check(f->base, f->size), ES_EVERSION);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_EVERSION);
     header(f)->version--;
     header(f)->header_size += 64;
-    CHECK_EQ(es_check(f->base, f->size), ES_EVERSION);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_EVERSION);
     fix_free(f);
 }
 
@@ -58,14 +58,14 @@ TEST(refuses_a_truncated_or_grown_segment)
         /* exactly size bytes, so that a read beyond them is caught */
         uint8_t *cut = aligned_alloc(64, size > 0 ? size : 64);
         memcpy(cut, f->base, size);
-        CHECK_EQ(es_check(cut, size), ES_ESIZE);
+        CHECK_EQ(es_layout_check(cut, size), ES_ESIZE);
         if (size >= sizeof(es_header)) { /* a header that agrees with the cut is caught by its offsets */
             ((es_header *)cut)->offsets.total = size;
-            CHECK_EQ(es_check(cut, size), ES_EOFFSET);
+            CHECK_EQ(es_layout_check(cut, size), ES_EOFFSET);
         }
         free(cut);
     }
-    CHECK_EQ(es_check(f->base, f->size + 64), ES_ESIZE);
+    CHECK_EQ(es_layout_check(f->base, f->size + 64), ES_ESIZE);
     fix_free(f);
 }
 
@@ -79,11 +79,11 @@ TEST(refuses_every_wrong_offset)
         const uint64_t by[] = {64, UINT64_MAX - 63, UINT64_C(1) << 40};
         for (size_t d = 0; d < sizeof by / sizeof *by; d++) {
             offset[i] += by[d];
-            CHECK_EQ(es_check(f->base, f->size), total ? ES_ESIZE : ES_EOFFSET);
+            CHECK_EQ(es_layout_check(f->base, f->size), total ? ES_ESIZE : ES_EOFFSET);
             offset[i] -= by[d];
         }
     }
-    CHECK_EQ(es_check(f->base, f->size), ES_OK);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_OK);
     fix_free(f);
 }
 
@@ -91,7 +91,7 @@ static void expect_geometry(es_fix *f, es_geometry geo, int want)
 {
     es_geometry good = header(f)->geometry;
     header(f)->geometry = geo;
-    CHECK_EQ(es_check(f->base, f->size), want);
+    CHECK_EQ(es_layout_check(f->base, f->size), want);
     header(f)->geometry = good;
 }
 
@@ -118,7 +118,7 @@ TEST(refuses_geometry_out_of_range)
     wraps.num_batches = UINT64_C(1) << 40;
     expect_geometry(f, wraps, ES_EGEOMETRY);
     const uint64_t nothing[FIX_LEAVES] = {0, 0};
-    CHECK_EQ(es_segment_size(&wraps, nothing), 0);
+    CHECK_EQ(es_layout_size(&wraps, nothing), 0);
     WITH(reap_interval_ns, 0, ES_EGEOMETRY);
     WITH(max_producers, 0, ES_EGEOMETRY);
     WITH(max_producers, ES_MAX_PRODUCERS + 1, ES_EGEOMETRY);
@@ -151,17 +151,17 @@ TEST(refuses_a_corrupt_leaf_table)
     uint64_t *leaf = (uint64_t *)(f->base + header(f)->offsets.leaves);
     uint64_t was = leaf[0];
     leaf[0] = UINT64_MAX;
-    CHECK_EQ(es_check(f->base, f->size), ES_EGEOMETRY);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_EGEOMETRY);
     leaf[0] = UINT64_MAX / 4;
-    CHECK_EQ(es_check(f->base, f->size), ES_EGEOMETRY);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_EGEOMETRY);
     leaf[0] = UINT64_C(1) << 59;
-    CHECK_EQ(es_check(f->base, f->size), ES_EOFFSET);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_EOFFSET);
     leaf[0] = 4096;
-    CHECK_EQ(es_check(f->base, f->size), ES_EOFFSET);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_EOFFSET);
     leaf[0] = was + 1; /* rounds to the same page */
-    CHECK_EQ(es_check(f->base, f->size), ES_EHASH);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_EHASH);
     leaf[0] = was;
-    CHECK_EQ(es_check(f->base, f->size), ES_OK);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_OK);
     fix_free(f);
 }
 
@@ -172,39 +172,39 @@ TEST(refuses_any_flipped_schema_byte)
     uint8_t *schema = f->base + header(f)->offsets.schema;
     for (uint32_t i = 0; i < f->geo.schema_size; i++) {
         schema[i] ^= 0x10;
-        CHECK_EQ(es_check(f->base, f->size), ES_EHASH);
+        CHECK_EQ(es_layout_check(f->base, f->size), ES_EHASH);
         schema[i] ^= 0x10;
     }
     header(f)->format_hash ^= 1;
-    CHECK_EQ(es_check(f->base, f->size), ES_EHASH);
+    CHECK_EQ(es_layout_check(f->base, f->size), ES_EHASH);
     fix_free(f);
 }
 
-/* What es_check() refuses is refused at opening, with the same code. */
+/* What es_layout_check() refuses is refused at opening, with the same code. */
 TEST(opening_reports_what_the_check_found)
 {
     es_fix *f = fix_new(2, 2, 0);
     int error = 0;
     header(f)->version++;
-    CHECK(es_open(f->base, f->size, f->locks, 0, &error) == NULL);
+    CHECK(es_api_open(f->base, f->size, f->locks, 0, &error) == NULL);
     CHECK_EQ(error, ES_EVERSION);
     fix_free(f);
 }
 
-/* Nothing is laid out for a geometry that es_check() would refuse, or in too little memory. */
+/* Nothing is laid out for a geometry that es_layout_check() would refuse, or in too little memory. */
 TEST(formats_nothing_it_would_refuse)
 {
     uint64_t leaf[2] = {8, 8};
     es_geometry geo = fix_geometry(0, 2, 0);
     uint8_t *memory = aligned_alloc(64, 4096), uuid[16] = {0};
     memset(memory, 0, 4096);
-    CHECK_EQ(es_segment_size(&geo, leaf), 0);
-    CHECK_EQ(es_format(memory, 4096, &geo, leaf, "", uuid, 1, 1), ES_EGEOMETRY);
+    CHECK_EQ(es_layout_size(&geo, leaf), 0);
+    CHECK_EQ(es_layout_format(memory, 4096, &geo, leaf, "", uuid, 1, 1), ES_EGEOMETRY);
     geo = fix_geometry(2, 2, 0);
-    CHECK_EQ(es_format(memory, 4096, &geo, leaf, "", uuid, 1, 1), ES_ESIZE);
-    CHECK_EQ(es_check(memory, 4096), ES_EINIT);
+    CHECK_EQ(es_layout_format(memory, 4096, &geo, leaf, "", uuid, 1, 1), ES_ESIZE);
+    CHECK_EQ(es_layout_check(memory, 4096), ES_EINIT);
     leaf[1] = UINT64_MAX / 2;
-    CHECK_EQ(es_segment_size(&geo, leaf), 0);
+    CHECK_EQ(es_layout_size(&geo, leaf), 0);
     free(memory);
 }
 
@@ -218,18 +218,18 @@ TEST(places_zero_size_leaves)
     es_fix *f = fix_new_leaves(&geo, sizes);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     for (uint32_t i = 0; i < 4; i++)
-        CHECK_EQ(es_leaf_offset(p, i) % ES_PAGE, 0);
-    CHECK_EQ(es_leaf_offset(p, 1), es_leaf_offset(p, 0));
-    CHECK(es_leaf_offset(p, 2) >= es_leaf_offset(p, 1) + 6 * 5);
-    CHECK(es_leaf_offset(p, 3) >= es_leaf_offset(p, 2));
-    CHECK(es_leaf_offset(p, 3) + 6 * 4096 <= f->size);
+        CHECK_EQ(es_api_leaf_offset(p, i) % ES_PAGE, 0);
+    CHECK_EQ(es_api_leaf_offset(p, 1), es_api_leaf_offset(p, 0));
+    CHECK(es_api_leaf_offset(p, 2) >= es_api_leaf_offset(p, 1) + 6 * 5);
+    CHECK(es_api_leaf_offset(p, 3) >= es_api_leaf_offset(p, 2));
+    CHECK(es_api_leaf_offset(p, 3) + 6 * 4096 <= f->size);
     uint8_t none[1] = {7}, five[5] = "abcd", page[4096] = {1};
     void *leaves[4] = {none, five, none, page};
     for (int lap = 0; lap < 3; lap++) {
         for (int i = 0; i < 6; i++)
-            CHECK_EQ(es_send(p, leaves), ES_OK);
+            CHECK_EQ(es_api_send(p, leaves), ES_OK);
         CHECK_EQ(fix_take_k(l, 0), 2 * lap);
-        CHECK_EQ(memcmp(f->base + es_leaf_offset(l, 1) + 2 * 5, "abcd", 5), 0);
+        CHECK_EQ(memcmp(f->base + es_api_leaf_offset(l, 1) + 2 * 5, "abcd", 5), 0);
         CHECK_EQ(fix_take_k(l, 0), 2 * lap + 1);
     }
     fix_free(f);

@@ -42,10 +42,10 @@ static bool goes_on(world *w)
         uint64_t round;
         int64_t j = fix_take(w->l, 0, &round);
         if (j >= 0) {
-            es_release_batch(w->l, (uint64_t)j, round);
+            es_api_release(w->l, (uint64_t)j, round);
             batches++;
         } else if (!moved) {
-            es_mend(w->l);
+            es_repair(w->l);
         }
     }
     return batches == 3 * K;
@@ -62,7 +62,7 @@ static void slot_survives(uint64_t lap_offset, uint32_t owner, uint32_t state)
         EACH_PHASE(sent, taken)
             for (uint64_t q = 0; q < C; q++) {
                 world w = world_at(sent, taken, flags);
-                fix_slot(w.l, q, es_lap(fix_slot_word(w.l, q)) + lap_offset, owner, state);
+                fix_slot(w.l, q, es_word_lap(fix_slot_word(w.l, q)) + lap_offset, owner, state);
                 if (!CHECK(goes_on(&w)))
                     CHECK_EQ(state * 1000000 + q * 10000 + sent * 100 + taken, -1); /* names it */
                 fix_free(w.f);
@@ -87,7 +87,7 @@ static void batch_survives(uint64_t round_offset, uint32_t owner, uint32_t state
     EACH_PHASE(sent, taken)
         for (uint64_t j = 0; j < K; j++) {
             world w = world_at(sent, taken, ES_FLAG_READY_ORDER);
-            fix_batch(w.l, j, es_round(fix_batch_word(w.l, j)) + round_offset, owner, state);
+            fix_batch(w.l, j, es_word_round(fix_batch_word(w.l, j)) + round_offset, owner, state);
             if (!CHECK(goes_on(&w)))
                 CHECK_EQ(j * 10000 + sent * 100 + taken, -1);
             fix_free(w.f);
@@ -124,7 +124,7 @@ TEST(leased_batch_with_a_scribbled_word_stops_nobody_else)
             CHECK_EQ(fix_send(p, i), ES_OK);
         REQUIRE_EQ(fix_take(l, 0, &round), 0);
         fix_slot(l, q, 0, 0, ES_FREE);
-        es_mend(l);
+        es_repair(l);
         CHECK_EQ(fix_tail(l), B);
         for (uint64_t i = B; i < C; i++)
             CHECK_EQ(fix_send(p, i), ES_OK);
@@ -143,7 +143,7 @@ TEST(the_dead_are_found_in_a_scribbled_table)
         atomic_store(&l->map.owners[p->me].state, state);
         atomic_store(&l->map.hdr->owners_high, 1);
         fix_die(f, p);
-        es_mend(l);
+        es_repair(l);
         CHECK_EQ(fix_sweep(l), 1);
         CHECK_EQ(fix_slot_word(l, 0), es_word(1, 0, ES_REOPEN));
         fix_free(f);
@@ -181,7 +181,7 @@ static void mend_changes_nothing(world *w)
     uint64_t size = w->f->size;
     uint8_t *before = malloc(size);
     memcpy(before, w->f->base, size);
-    CHECK_EQ(es_mend(w->l), 0);
+    CHECK_EQ(es_repair(w->l), 0);
     ((es_header *)(void *)before)->reopen_seq = w->l->map.hdr->reopen_seq; /* may have been raised */
     CHECK(memcmp(before, w->f->base, size) == 0);
     free(before);
@@ -200,13 +200,13 @@ TEST(mend_leaves_a_ring_that_keeps_to_the_protocol_alone)
             if (scene & 2) {
                 int64_t pos = fix_reserve(w.p, 0);
                 if (pos >= 0)
-                    es_reserve_abort(w.p, pos);
+                    es_api_abort(w.p, pos);
             }
             if (scene & 4) /* a lease, of a partial batch with held slots if it can be */
                 fix_take(m, ES_TAKE_SHORT | ES_TAKE_ANY_ORDER, &round);
             mend_changes_nothing(&w);
-            es_close_stream(w.l);
-            es_take(w.l, 0, 0, &(es_snapshot){0}); /* seals */
+            es_api_close(w.l);
+            es_api_take(w.l, 0, 0, &(es_snapshot){0}); /* seals */
             mend_changes_nothing(&w);
             fix_free(w.f);
         }
@@ -220,10 +220,10 @@ TEST(waiting_learner_mends)
     fix_slot(w.l, 0, 9, 0, 9);
     CHECK_EQ(fix_send(w.p, 1), ES_OK);
     uint64_t interval = w.l->map.reap_interval_ns = 600 * UINT64_C(1000000000);
-    CHECK_EQ(es_take(w.l, 0, 1, &snap), ES_TIMEOUT); /* not that soon after it came */
+    CHECK_EQ(es_api_take(w.l, 0, 1, &snap), ES_TIMEOUT); /* not that soon after it came */
     CHECK_EQ(fix_slot_word(w.l, 0), es_word(9, 0, 9));
-    atomic_store(&w.l->last_mend_ns, es_now_ns() - interval);
-    CHECK_EQ(es_take(w.l, 0, 1, &snap), ES_TIMEOUT);
+    atomic_store(&w.l->last_repair_ns, es_clock_ns() - interval);
+    CHECK_EQ(es_api_take(w.l, 0, 1, &snap), ES_TIMEOUT);
     CHECK_EQ(fix_slot_word(w.l, 0), es_word(1, 0, ES_REOPEN));
     CHECK_EQ(fix_send(w.p, 2), ES_OK); /* into the hole */
     CHECK_EQ(fix_take_k(w.l, 0), 0);
@@ -235,10 +235,10 @@ TEST(mend_wakes_everybody)
 {
     world w = world_at(2, 0, 0);
     es_header *h = w.l->map.hdr;
-    uint32_t ready = h->ready_seq, space = h->space_seq, reopen = h->reopen_seq, returned = h->returned_seq;
+    uint32_t ready = h->ready_seq, space = h->space_seq, reopen = h->reopen_seq, returned = h->given_back_seq;
     fix_slot(w.l, 0, 9, 0, 9);
-    CHECK_EQ(es_mend(w.l), 1);
-    CHECK(h->ready_seq != ready && h->space_seq != space && h->reopen_seq != reopen && h->returned_seq != returned);
+    CHECK_EQ(es_repair(w.l), 1);
+    CHECK(h->ready_seq != ready && h->space_seq != space && h->reopen_seq != reopen && h->given_back_seq != returned);
     for (uint64_t j = 0; j < K; j++)
         CHECK(fix_count(w.l, j) >= ES_COUNT_ALARM);
     fix_free(w.f);
@@ -251,12 +251,12 @@ TEST(scribbled_ring_ends_when_closed)
     es_snapshot snap;
     int64_t rc = ES_TIMEOUT;
     fix_slot(w.l, 3, 9, 0, 9);
-    es_close_stream(w.l);
+    es_api_close(w.l);
     atomic_store(&w.l->map.hdr->closed_ns, UINT64_MAX);
     for (int turn = 0; turn < 200 && rc != ES_ENDED; turn++) {
-        rc = es_take(w.l, 0, w.f->geo.reap_interval_ns, &snap);
+        rc = es_api_take(w.l, 0, w.f->geo.reap_interval_ns, &snap);
         if (rc >= 0)
-            es_release_batch(w.l, (uint64_t)rc, snap.round);
+            es_api_release(w.l, (uint64_t)rc, snap.round);
     }
     CHECK_EQ(rc, ES_ENDED);
     fix_free(w.f);
@@ -269,10 +269,10 @@ TEST(closed_ring_of_far_rounds_ends)
     es_snapshot snap;
     for (uint64_t j = 0; j < K; j++)
         fix_batch(w.l, j, UINT64_C(1) << 40, 0, ES_FILL);
-    es_close_stream(w.l);
+    es_api_close(w.l);
     for (int ask = 0; ask < 20; ask++)
-        CHECK_EQ(es_take(w.l, 0, 0, &snap), ES_EMPTY);
+        CHECK_EQ(es_api_take(w.l, 0, 0, &snap), ES_EMPTY);
     atomic_fetch_sub(&w.l->finish_ns, UINT64_C(4000000000));
-    CHECK_EQ(es_take(w.l, 0, 0, &snap), ES_ENDED);
+    CHECK_EQ(es_api_take(w.l, 0, 0, &snap), ES_ENDED);
     fix_free(w.f);
 }

@@ -23,7 +23,7 @@ TEST(each_role_has_its_own_entries)
         CHECK_EQ(register_producer(f, l), ES_MAX_LEARNERS + i);
     CHECK_EQ(register_producer(f, l), ES_ENOOWNER);
     CHECK_EQ(fix_learner(f)->me, 1);
-    CHECK_EQ(es_owners_high(&l->map), ES_MAX_LEARNERS + FIX_PRODUCERS);
+    CHECK_EQ(es_owner_high(&l->map), ES_MAX_LEARNERS + FIX_PRODUCERS);
     fix_free(f);
 }
 
@@ -58,11 +58,11 @@ TEST(index_is_reused_only_after_its_sweep)
     es_ring *l = fix_learner(f), *p = fix_producer(f);
     uint64_t pos;
     fix_send(p, 1);
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     uint32_t index = p->me;
     fix_die(f, p);
     es_identity id;
-    REQUIRE_EQ(es_next_dead(l, 0, &id), index);
+    REQUIRE_EQ(es_sweep_next_dead(l, 0, &id), index);
     CHECK_EQ(id.pid, getpid());
     CHECK_EQ(id.index, index);
     CHECK_EQ(id.role, ES_ROLE_PRODUCER);
@@ -80,17 +80,17 @@ TEST(only_a_free_byte_is_death)
     es_fix *f = fix_new(1, 1, 0);
     es_ring *l = fix_learner(f), *p = fix_producer(f);
     es_identity id, other;
-    CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY);
+    CHECK_EQ(es_sweep_next_dead(l, 0, &id), ES_EMPTY);
     fix_die(f, p);
-    REQUIRE_EQ(es_next_dead(l, 0, &id), p->me);
-    CHECK_EQ(es_next_dead(l, 0, &other), ES_EMPTY); /* being looked at: a second reaper is kept out */
-    CHECK_EQ(es_settle(l, &other, 1), ES_EMPTY);
-    CHECK_EQ(es_settle(l, &id, 0), ES_OK);
-    CHECK_EQ(es_settle(l, &id, 0), ES_EMPTY); /* once is enough */
-    REQUIRE_EQ(es_next_dead(l, p->me, &id), p->me);
-    CHECK_EQ(es_next_dead(l, p->me + 1, &id), ES_EMPTY);
+    REQUIRE_EQ(es_sweep_next_dead(l, 0, &id), p->me);
+    CHECK_EQ(es_sweep_next_dead(l, 0, &other), ES_EMPTY); /* being looked at: a second reaper is kept out */
+    CHECK_EQ(es_sweep_settle(l, &other, 1), ES_EMPTY);
+    CHECK_EQ(es_sweep_settle(l, &id, 0), ES_OK);
+    CHECK_EQ(es_sweep_settle(l, &id, 0), ES_EMPTY); /* once is enough */
+    REQUIRE_EQ(es_sweep_next_dead(l, p->me, &id), p->me);
+    CHECK_EQ(es_sweep_next_dead(l, p->me + 1, &id), ES_EMPTY);
     CHECK_EQ(es_reap(l, p->me), 0);
-    CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY);
+    CHECK_EQ(es_sweep_next_dead(l, 0, &id), ES_EMPTY);
     fix_free(f);
 }
 
@@ -102,7 +102,7 @@ TEST(entry_half_filled_by_a_dead_registrant_is_taken)
     l->map.owners[ES_MAX_LEARNERS].pid = 999;
     l->map.hdr->owners_high = ES_MAX_LEARNERS + 1;
     es_identity id;
-    CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY);
+    CHECK_EQ(es_sweep_next_dead(l, 0, &id), ES_EMPTY);
     CHECK_EQ(register_producer(f, l), ES_MAX_LEARNERS);
     CHECK_EQ(l->map.owners[ES_MAX_LEARNERS].pid, 42);
     fix_free(f);
@@ -115,8 +115,8 @@ TEST(high_water_mark_is_bounded)
     es_ring *l = fix_learner(f);
     es_owner_info info;
     l->map.hdr->owners_high = UINT32_MAX;
-    CHECK_EQ(es_owners_high(&l->map), ES_MAX_LEARNERS + FIX_PRODUCERS);
-    CHECK_EQ(es_next_owner(l, 1, &info), ES_EMPTY);
+    CHECK_EQ(es_owner_high(&l->map), ES_MAX_LEARNERS + FIX_PRODUCERS);
+    CHECK_EQ(es_monitor_next_owner(l, 1, &info), ES_EMPTY);
     fix_free(f);
 }
 
@@ -166,18 +166,18 @@ TEST(sweep_is_unsure_of_a_learner_that_others_look_after)
     es_ring *l = fix_learner(f), *dead = fix_learner(f), *p = fix_producer(f);
     es_identity id, other;
     fix_die(f, dead);
-    REQUIRE_EQ(es_next_dead(p, 0, &id), dead->me);
+    REQUIRE_EQ(es_sweep_next_dead(p, 0, &id), dead->me);
     l->finish_ns = 1;
-    CHECK_EQ(es_next_dead(l, 0, &other), ES_UNSURE);
+    CHECK_EQ(es_sweep_next_dead(l, 0, &other), ES_UNSURE);
     CHECK_EQ(l->finish_ns, 0); /* the end of a stream waits anew for what the words may never say */
     fix_die(f, p);
-    CHECK_EQ(es_next_dead(l, 0, &other), p->me);
-    CHECK_EQ(es_settle(l, &other, 1), 0);
-    CHECK_EQ(es_next_dead(l, p->me + 1, &other), ES_UNSURE); /* it was on the way */
-    CHECK_EQ(es_settle(p, &id, 0), ES_OK);
-    CHECK_EQ(es_next_dead(l, 0, &id), dead->me);
-    CHECK_EQ(es_settle(l, &id, 1), 0);
-    CHECK_EQ(es_next_dead(l, 0, &id), ES_EMPTY);
+    CHECK_EQ(es_sweep_next_dead(l, 0, &other), p->me);
+    CHECK_EQ(es_sweep_settle(l, &other, 1), 0);
+    CHECK_EQ(es_sweep_next_dead(l, p->me + 1, &other), ES_UNSURE); /* it was on the way */
+    CHECK_EQ(es_sweep_settle(p, &id, 0), ES_OK);
+    CHECK_EQ(es_sweep_next_dead(l, 0, &id), dead->me);
+    CHECK_EQ(es_sweep_settle(l, &id, 1), 0);
+    CHECK_EQ(es_sweep_next_dead(l, 0, &id), ES_EMPTY);
     CHECK_EQ(fix_learner(f)->me, dead->me); /* both its bytes are free */
     fix_free(f);
 }
@@ -192,21 +192,21 @@ TEST(detach_leaves_nothing_behind)
     fix_send(p, 1);
     CHECK_EQ(fix_reserve(p, 0), 1);
     CHECK_EQ(fix_take(l, 0, &round), 0);
-    CHECK_EQ(es_detach(l), ES_OK);
-    CHECK_EQ(es_detach(p), ES_OK);
+    CHECK_EQ(es_api_detach(l), ES_OK);
+    CHECK_EQ(es_api_detach(p), ES_OK);
     CHECK_EQ(fix_batch_word(other, 0), es_word(1, 0, ES_FILL));
     CHECK_EQ(fix_slot_word(other, 1), es_word(1, 0, ES_REOPEN));
     CHECK_EQ(es_locks_held(f->locks, p->me), 0);
     CHECK_EQ(other->map.owners[p->me].state, ES_OWNER_FREE);
-    CHECK_EQ(es_detach(p), ES_EDETACHED);
+    CHECK_EQ(es_api_detach(p), ES_EDETACHED);
     CHECK_EQ(fix_send(p, 1), ES_EDETACHED);
     CHECK_EQ(fix_send_many(p, 1, 2, 0), ES_EDETACHED);
     CHECK_EQ(fix_reserve(p, 0), ES_EDETACHED);
-    CHECK_EQ(es_reserve_commit(p, 1), ES_EDETACHED);
-    CHECK_EQ(es_reserve_abort(p, 1), ES_EDETACHED);
-    CHECK_EQ(es_take(l, 0, 0, &snap), ES_EDETACHED);
-    CHECK_EQ(es_release_batch(l, 0, 0), ES_EDETACHED);
-    CHECK_EQ(es_close_stream(l), ES_OK); /* the one call that a leaver may still make */
+    CHECK_EQ(es_api_commit(p, 1), ES_EDETACHED);
+    CHECK_EQ(es_api_abort(p, 1), ES_EDETACHED);
+    CHECK_EQ(es_api_take(l, 0, 0, &snap), ES_EDETACHED);
+    CHECK_EQ(es_api_release(l, 0, 0), ES_EDETACHED);
+    CHECK_EQ(es_api_close(l), ES_OK); /* the one call that a leaver may still make */
     CHECK_STR(es_valid(other), NULL);
     fix_free(f);
 }
@@ -216,16 +216,16 @@ TEST(observer_only_observes)
 {
     es_fix *f = fix_new(1, 1, 0);
     int error;
-    es_ring *r = es_open(f->base, f->size, NULL, 0, &error);
+    es_ring *r = es_api_open(f->base, f->size, NULL, 0, &error);
     REQUIRE(r != NULL);
     es_identity id = {.role = ES_ROLE_PRODUCER};
     es_snapshot snap;
-    CHECK_EQ(es_attach(r, &id), ES_EREADONLY);
+    CHECK_EQ(es_api_attach(r, &id), ES_EREADONLY);
     CHECK_EQ(fix_send(r, 1), ES_EDETACHED);
-    CHECK_EQ(es_close_stream(r), ES_EREADONLY);
-    es_observe(r, &snap);
+    CHECK_EQ(es_api_close(r), ES_EREADONLY);
+    es_monitor_observe(r, &snap);
     CHECK_EQ(snap.active_producers, 0);
-    es_free(r);
+    es_api_free(r);
     fix_free(f);
 }
 
@@ -234,11 +234,11 @@ TEST(learner_is_alive_while_its_byte_is_held)
 {
     es_fix *f = fix_new(1, 1, 0);
     es_ring *p = fix_producer(f);
-    CHECK_EQ(es_learner_alive(p), 0);
+    CHECK_EQ(es_api_learner_alive(p), 0);
     es_ring *l = fix_learner(f);
-    CHECK_EQ(es_learner_alive(p), 1);
+    CHECK_EQ(es_api_learner_alive(p), 1);
     fix_die(f, l);
-    CHECK_EQ(es_learner_alive(p), 0);
+    CHECK_EQ(es_api_learner_alive(p), 0);
     fix_free(f);
 }
 
@@ -262,15 +262,15 @@ static int every_call_refuses(es_fix *f, es_ring *r)
     bad += fix_send(r, 1) != ES_EFORK;
     bad += fix_send_many(r, 1, 2, 0) != ES_EFORK;
     bad += fix_reserve(r, 0) != ES_EFORK;
-    bad += es_reserve_commit(r, 0) != ES_EFORK;
-    bad += es_reserve_abort(r, 0) != ES_EFORK;
-    bad += es_take(r, 0, 0, &snap) != ES_EFORK;
-    bad += es_release_batch(r, 0, 0) != ES_EFORK;
-    bad += es_close_stream(r) != ES_EFORK;
-    bad += es_next_dead(r, 0, &id) != ES_EFORK;
+    bad += es_api_commit(r, 0) != ES_EFORK;
+    bad += es_api_abort(r, 0) != ES_EFORK;
+    bad += es_api_take(r, 0, 0, &snap) != ES_EFORK;
+    bad += es_api_release(r, 0, 0) != ES_EFORK;
+    bad += es_api_close(r) != ES_EFORK;
+    bad += es_sweep_next_dead(r, 0, &id) != ES_EFORK;
     bad += es_reap(r, 0) != ES_EFORK;
-    bad += es_settle(r, &id, 0) != ES_EFORK;
-    bad += es_detach(r) != ES_EFORK;
+    bad += es_sweep_settle(r, &id, 0) != ES_EFORK;
+    bad += es_api_detach(r) != ES_EFORK;
     return bad;
 }
 
@@ -289,7 +289,7 @@ static int attach_refuses(es_fix *f, es_ring *r)
 {
     es_identity id = {.role = ES_ROLE_PRODUCER};
     (void)f;
-    return es_attach(r, &id) != ES_EFORK;
+    return es_api_attach(r, &id) != ES_EFORK;
 }
 
 /* An attachment opened before the fork and not attached is no better than an attached one. */
@@ -304,8 +304,8 @@ static int asks_for_learners(es_fix *f, es_ring *r)
 {
     int error;
     (void)r;
-    es_ring *observer = es_open(f->base, f->size, NULL, 0, &error);
-    return es_learner_alive(observer) == ES_EREADONLY ? 0 : 1;
+    es_ring *observer = es_api_open(f->base, f->size, NULL, 0, &error);
+    return es_api_learner_alive(observer) == ES_EREADONLY ? 0 : 1;
 }
 
 /* Without locks nobody can be told dead or alive: an error, no crash. */
@@ -322,6 +322,6 @@ TEST(attached_attachment_does_not_attach_again)
     es_fix *f = fix_new(1, 2, 0);
     es_ring *p = fix_producer(f);
     es_identity id = {.role = ES_ROLE_PRODUCER};
-    CHECK(es_attach(p, &id) < 0);
+    CHECK(es_api_attach(p, &id) < 0);
     fix_free(f);
 }

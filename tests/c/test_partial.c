@@ -48,12 +48,12 @@ TEST(partial_take_lets_go_of_a_batch_with_a_claim_under_way)
     uint64_t ids[4];
     CHECK_EQ(fix_reserve(p, 0), 0);
     CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
-    CHECK_EQ(es_state(fix_slot_word(l, 1)), ES_REOPEN);
-    CHECK_EQ(es_state(fix_slot_word(l, 2)), ES_REOPEN);
+    CHECK_EQ(es_word_state(fix_slot_word(l, 1)), ES_REOPEN);
+    CHECK_EQ(es_word_state(fix_slot_word(l, 2)), ES_REOPEN);
     CHECK_EQ(fix_send(q, 5), ES_OK);
     CHECK_EQ(fix_send(q, 6), ES_OK);
     fix_write(p, 0, 4);
-    CHECK_EQ(es_reserve_commit(p, 0), ES_OK);
+    CHECK_EQ(es_api_commit(p, 0), ES_OK);
     CHECK_EQ(fix_take_short(l, 0, ids), 3);
     CHECK_EQ(ids[0] + 10 * ids[1] + 100 * ids[2], 654);
     fix_free(f);
@@ -121,7 +121,7 @@ TEST(partial_take_gives_back_a_batch_without_samples)
     uint64_t ids[4], got = 0;
     CHECK_EQ(fix_reserve(p, 0), 0);
     CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
-    es_reserve_abort(p, 0);
+    es_api_abort(p, 0);
     CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
     for (uint64_t i = 0; i < 12; i++) {
         CHECK_EQ(fix_send(p, i), ES_OK);

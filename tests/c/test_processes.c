@@ -66,10 +66,10 @@ static void world_close(world *w)
 static es_ring *attach(world *w, es_locks *locks, uint32_t role)
 {
     int error;
-    es_ring *r = es_open(w->base, w->size, locks, 0, &error);
+    es_ring *r = es_api_open(w->base, w->size, locks, 0, &error);
     es_identity id = {.role = role, .pid = getpid()};
     /* Entries of the dead may fill the table for a moment. */
-    while (r != NULL && es_attach(r, &id) == ES_ENOOWNER)
+    while (r != NULL && es_api_attach(r, &id) == ES_ENOOWNER)
         sched_yield();
     return r;
 }
@@ -112,7 +112,7 @@ static void producing(world *w, es_ring *r, uint32_t life)
             n = fix_reserve(r, slice);
             if (n >= 0) {
                 fix_write(r, (uint64_t)n, UINT64_MAX);
-                es_reserve_abort(r, (uint64_t)n);
+                es_api_abort(r, (uint64_t)n);
             }
             n = 0;
         } else {
@@ -128,7 +128,7 @@ static void producing(world *w, es_ring *r, uint32_t life)
 static void count_batch(world *w, es_ring *l, int64_t j, const es_snapshot *snap)
 {
     uint8_t mask[64];
-    CHECK_EQ(es_committed_mask(l, (uint64_t)j, snap->round, mask), (int64_t)snap->length);
+    CHECK_EQ(es_api_committed_mask(l, (uint64_t)j, snap->round, mask), (int64_t)snap->length);
     for (uint64_t i = 0; i < w->geo.batch_size; i++) {
         uint64_t id;
         if (!mask[i])
@@ -137,7 +137,7 @@ static void count_batch(world *w, es_ring *l, int64_t j, const es_snapshot *snap
             CHECK((uint32_t)id < SEQS))
             atomic_fetch_add(&w->side->got[id >> 32][(uint32_t)id], 1);
     }
-    CHECK_EQ(es_release_batch(l, (uint64_t)j, snap->round), ES_OK);
+    CHECK_EQ(es_api_release(l, (uint64_t)j, snap->round), ES_OK);
 }
 
 /* Every noted sample once; of those beyond, at most one send's worth, once. */
@@ -160,9 +160,9 @@ static void drain_to_the_end(world *w, es_ring *l)
     es_snapshot snap;
     fix_sweep(l);
     CHECK_STR(es_valid(l), NULL);
-    es_close_stream(l);
+    es_api_close(l);
     for (;;) {
-        int64_t j = es_take(l, 0, w->geo.reap_interval_ns, &snap);
+        int64_t j = es_api_take(l, 0, w->geo.reap_interval_ns, &snap);
         if (j >= 0)
             count_batch(w, l, j, &snap);
         else if (j != ES_TIMEOUT && j != ES_EMPTY)
@@ -182,11 +182,11 @@ static void kill_producers(uint64_t B, uint64_t K, uint32_t flags, uint32_t kill
     uint32_t life = 0, spared = 0;
     for (int i = 0; i < CREW; i++)
         crew[i] = spawn(&w, ES_ROLE_PRODUCER, producing, life++);
-    uint64_t last = es_now_ns(), longest = 0;
+    uint64_t last = es_clock_ns(), longest = 0;
     while (life < kills + CREW && es_test_failures() == 0) {
         es_snapshot snap;
-        int64_t j = es_take(l, 0, w.geo.reap_interval_ns, &snap);
-        uint64_t now = es_now_ns();
+        int64_t j = es_api_take(l, 0, w.geo.reap_interval_ns, &snap);
+        uint64_t now = es_clock_ns();
         if (j >= 0) {
             longest = now - last > longest ? now - last : longest;
             last = now;
@@ -208,8 +208,8 @@ static void kill_producers(uint64_t B, uint64_t K, uint32_t flags, uint32_t kill
     drain_to_the_end(&w, l);
     for (uint32_t i = 0; i < life; i++)
         check_life(&w, i);
-    es_detach(l);
-    es_free(l);
+    es_api_detach(l);
+    es_api_free(l);
     world_close(&w);
 }
 
@@ -234,7 +234,7 @@ static void learning(world *w, es_ring *r, uint32_t life)
     (void)life;
     for (;;) {
         es_snapshot snap;
-        int64_t j = es_take(r, 0, w->geo.reap_interval_ns, &snap);
+        int64_t j = es_api_take(r, 0, w->geo.reap_interval_ns, &snap);
         if (j < 0)
             continue;
         uint64_t id;
@@ -250,7 +250,7 @@ static void learning(world *w, es_ring *r, uint32_t life)
         uint64_t ids[8];
         for (uint64_t i = 0; i < w->geo.batch_size; i++)
             fix_read(r, first + i, &ids[i]);
-        es_release_batch(r, (uint64_t)j, snap.round);
+        es_api_release(r, (uint64_t)j, snap.round);
         for (uint64_t i = 0; i < w->geo.batch_size; i++)
             atomic_store(&w->side->released[ids[i] % SEQS], 1);
     }
@@ -293,8 +293,8 @@ TEST(killed_learners_leases_are_delivered_again)
     CHECK_EQ(lost, 0);
     CHECK_EQ(w.side->got[1][0], 0);
     CHECK_EQ(w.side->got[1][1], 0);
-    es_free(l);
-    es_free(p);
+    es_api_free(l);
+    es_api_free(p);
     world_close(&w);
 }
 
@@ -302,7 +302,7 @@ static void lease_and_hold(world *w, es_ring *r, uint32_t life)
 {
     es_snapshot snap;
     (void)life;
-    if (es_take(r, 0, 0, &snap) == 0)
+    if (es_api_take(r, 0, 0, &snap) == 0)
         atomic_store(&w->side->ready, 1);
 }
 
@@ -327,8 +327,8 @@ TEST(lease_of_a_killed_process_comes_back)
     kill_and_wait(child);
     CHECK_EQ(fix_sweep(l), 1);
     CHECK_EQ(fix_take_k(l, 0), 0);
-    es_free(p);
-    es_free(l);
+    es_api_free(p);
+    es_api_free(l);
     world_close(&w);
 }
 
@@ -338,7 +338,7 @@ static void reserve_and_stop(world *w, es_ring *r, uint32_t life)
     int64_t pos = fix_reserve(r, 0);
     raise(SIGSTOP);
     fix_write(r, (uint64_t)pos, 7);
-    es_reserve_commit(r, (uint64_t)pos);
+    es_api_commit(r, (uint64_t)pos);
     atomic_store(&w->side->ready, 1);
 }
 
@@ -366,8 +366,8 @@ TEST(stopped_producer_harms_its_slot_alone)
     CHECK_EQ(fix_take_k(l, 0), 0);
     CHECK_EQ(fix_send(p, 6), ES_OK);
     kill_and_wait(child);
-    es_free(p);
-    es_free(l);
+    es_api_free(p);
+    es_api_free(l);
     world_close(&w);
 }
 
@@ -388,8 +388,8 @@ TEST(byte_of_another_process_is_held_while_it_lives)
     CHECK_EQ(es_locks_held(w.locks, ES_MAX_LEARNERS), 0);
     CHECK_EQ(fix_sweep(l), 1);
     CHECK_EQ(es_locks_any(w.locks), 1); /* our own */
-    CHECK_EQ(es_detach(l), ES_OK);
+    CHECK_EQ(es_api_detach(l), ES_OK);
     CHECK_EQ(es_locks_any(w.locks), 0);
-    es_free(l);
+    es_api_free(l);
     world_close(&w);
 }

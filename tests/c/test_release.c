@@ -14,7 +14,7 @@ TEST(release_opens_the_next_round)
     fix_send(p, 2);
     REQUIRE_EQ(fix_take(l, 0, &round), 0);
     CHECK_EQ(fix_count(l, 0), 2);
-    CHECK_EQ(es_release_batch(l, 0, round), ES_OK);
+    CHECK_EQ(es_api_release(l, 0, round), ES_OK);
     CHECK_EQ(fix_batch_word(l, 0), es_word(1, 0, ES_FILL));
     CHECK_EQ(fix_count(l, 0), 0);
     CHECK_EQ(fix_slot_word(l, 0), es_word(1, p->me, ES_COMMITTED)); /* slot words are left alone */
@@ -30,16 +30,16 @@ TEST(second_release_is_stale_and_gives_nothing_away)
     uint64_t round;
     fix_send(p, 1);
     REQUIRE_EQ(fix_take(a, 0, &round), 0);
-    CHECK_EQ(es_release_batch(a, 0, round), ES_OK);
-    CHECK_EQ(es_release_batch(a, 0, round), ES_ESTALE);
+    CHECK_EQ(es_api_release(a, 0, round), ES_OK);
+    CHECK_EQ(es_api_release(a, 0, round), ES_ESTALE);
     fix_send(p, 2);
     uint64_t next;
     REQUIRE_EQ(fix_take(b, 0, &next), 0);
-    CHECK_EQ(es_release_batch(a, 0, round), ES_ESTALE);
-    CHECK_EQ(es_release_batch(a, 0, next), ES_ESTALE);
-    CHECK_EQ(es_release_batch(b, 0, round), ES_ESTALE);
+    CHECK_EQ(es_api_release(a, 0, round), ES_ESTALE);
+    CHECK_EQ(es_api_release(a, 0, next), ES_ESTALE);
+    CHECK_EQ(es_api_release(b, 0, round), ES_ESTALE);
     CHECK_EQ(fix_batch_word(b, 0), es_word(next, b->me, ES_LEASED));
-    CHECK_EQ(es_release_batch(b, 0, next), ES_OK);
+    CHECK_EQ(es_api_release(b, 0, next), ES_OK);
     fix_free(f);
 }
 
@@ -51,12 +51,12 @@ TEST(release_of_an_earlier_round_leaves_the_later_lease)
     uint64_t first, second;
     fix_send(p, 1);
     REQUIRE_EQ(fix_take(l, 0, &first), 0);
-    es_release_batch(l, 0, first);
+    es_api_release(l, 0, first);
     fix_send(p, 2);
     REQUIRE_EQ(fix_take(l, 0, &second), 0);
-    CHECK_EQ(es_release_batch(l, 0, first), ES_ESTALE);
+    CHECK_EQ(es_api_release(l, 0, first), ES_ESTALE);
     CHECK_EQ(fix_send(p, 3), ES_FULL);
-    CHECK_EQ(es_release_batch(l, 0, second), ES_OK);
+    CHECK_EQ(es_api_release(l, 0, second), ES_OK);
     fix_free(f);
 }
 
@@ -65,9 +65,9 @@ TEST(release_out_of_range_is_stale)
 {
     es_fix *f = fix_new(1, 2, 0);
     es_ring *l = fix_learner(f);
-    CHECK_EQ(es_release_batch(l, 0, 0), ES_ESTALE);
-    CHECK_EQ(es_release_batch(l, 2, 0), ES_ESTALE);
-    CHECK_EQ(es_release_batch(l, UINT64_MAX, 0), ES_ESTALE);
+    CHECK_EQ(es_api_release(l, 0, 0), ES_ESTALE);
+    CHECK_EQ(es_api_release(l, 2, 0), ES_ESTALE);
+    CHECK_EQ(es_api_release(l, UINT64_MAX, 0), ES_ESTALE);
     CHECK_EQ(fix_batch_word(l, 0), 0);
     fix_free(f);
 }
@@ -81,8 +81,8 @@ TEST(release_of_round_minus_one_is_stale)
     uint8_t mask[1];
     fix_send(p, 1);
     REQUIRE_EQ(fix_take(a, 0, &round), 0);
-    CHECK_EQ(es_committed_mask(b, 0, UINT64_MAX, mask), ES_ESTALE);
-    CHECK_EQ(es_release_batch(b, 0, UINT64_MAX), ES_ESTALE);
+    CHECK_EQ(es_api_committed_mask(b, 0, UINT64_MAX, mask), ES_ESTALE);
+    CHECK_EQ(es_api_release(b, 0, UINT64_MAX), ES_ESTALE);
     CHECK_EQ(fix_batch_word(a, 0), es_word(0, a->me, ES_LEASED));
     fix_free(f);
 }
@@ -97,12 +97,12 @@ TEST(releases_out_of_order)
         fix_send(p, i);
     for (int64_t j = 0; j < 3; j++)
         CHECK_EQ(fix_take(l, 0, &round), j);
-    CHECK_EQ(es_release_batch(l, 2, 0), ES_OK);
+    CHECK_EQ(es_api_release(l, 2, 0), ES_OK);
     CHECK_EQ(fix_send(p, 3), ES_FULL);
-    CHECK_EQ(es_release_batch(l, 0, 0), ES_OK);
+    CHECK_EQ(es_api_release(l, 0, 0), ES_OK);
     CHECK_EQ(fix_send(p, 3), ES_OK);
     CHECK_EQ(fix_send(p, 4), ES_FULL);
-    CHECK_EQ(es_release_batch(l, 1, 0), ES_OK);
+    CHECK_EQ(es_api_release(l, 1, 0), ES_OK);
     CHECK_EQ(fix_send(p, 4), ES_OK);
     CHECK_EQ(fix_send(p, 5), ES_OK);
     for (int64_t k = 3; k < 6; k++)
@@ -133,12 +133,12 @@ TEST(poisons_the_released_batch_alone)
     es_ring *p = fix_producer(f), *l = fix_open(f, 1);
     es_identity id = {.role = ES_ROLE_LEARNER, .pid = 1};
     uint64_t round, got;
-    REQUIRE_EQ(es_attach(l, &id), 0);
+    REQUIRE_EQ(es_api_attach(l, &id), 0);
     for (uint64_t i = 0; i < 4; i++)
         fix_send(p, i);
     REQUIRE_EQ(fix_take(l, 0, &round), 0);
     REQUIRE_EQ(fix_take(l, 0, &round), 1);
-    CHECK_EQ(es_release_batch(l, 0, 0), ES_OK);
+    CHECK_EQ(es_api_release(l, 0, 0), ES_OK);
     for (uint64_t q = 0; q < 2; q++) {
         CHECK(!fix_read(l, q, &got));
         CHECK_EQ(got, UINT64_MAX);
@@ -159,13 +159,13 @@ TEST(committed_mask_is_the_holders)
     uint64_t round;
     for (uint64_t i = 0; i < 3; i++)
         fix_send(p, i);
-    CHECK_EQ(es_committed_mask(a, 0, 0, mask), ES_ESTALE);
+    CHECK_EQ(es_api_committed_mask(a, 0, 0, mask), ES_ESTALE);
     REQUIRE_EQ(fix_take(a, 0, &round), 0);
-    CHECK_EQ(es_committed_mask(b, 0, 0, mask), ES_ESTALE);
-    CHECK_EQ(es_committed_mask(a, 0, 1, mask), ES_ESTALE);
-    CHECK_EQ(es_committed_mask(a, 7, 0, mask), ES_ESTALE);
+    CHECK_EQ(es_api_committed_mask(b, 0, 0, mask), ES_ESTALE);
+    CHECK_EQ(es_api_committed_mask(a, 0, 1, mask), ES_ESTALE);
+    CHECK_EQ(es_api_committed_mask(a, 7, 0, mask), ES_ESTALE);
     CHECK_EQ(mask[0], 9);
-    CHECK_EQ(es_committed_mask(a, 0, round, mask), 3);
+    CHECK_EQ(es_api_committed_mask(a, 0, round, mask), 3);
     CHECK_EQ(mask[0] + mask[1] + mask[2], 3);
     fix_free(f);
 }
@@ -182,10 +182,10 @@ TEST(returned_batch_is_delivered_again)
     CHECK_EQ(fix_take_k(m, 0), ES_EMPTY);
     l->map.hdr->learner_sleeps = 1;
     uint32_t ready = l->map.hdr->ready_seq;
-    CHECK_EQ(es_return_batch(l, 0, round), ES_OK);
+    CHECK_EQ(es_api_give_back(l, 0, round), ES_OK);
     CHECK(l->map.hdr->ready_seq != ready);
-    CHECK_EQ(es_return_batch(l, 0, round), ES_ESTALE);
-    CHECK_EQ(es_release_batch(l, 0, round), ES_ESTALE);
+    CHECK_EQ(es_api_give_back(l, 0, round), ES_ESTALE);
+    CHECK_EQ(es_api_release(l, 0, round), ES_ESTALE);
     CHECK_STR(es_valid(l), NULL);
     CHECK_EQ(fix_take_k(m, 0), 0);
     CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
@@ -201,7 +201,7 @@ TEST(returned_partial_batch_fills_on)
     uint64_t round, id;
     fix_send(p, 7);
     REQUIRE_EQ(fix_take(l, ES_TAKE_SHORT, &round), 0);
-    CHECK_EQ(es_return_batch(l, 0, round), ES_OK);
+    CHECK_EQ(es_api_give_back(l, 0, round), ES_OK);
     CHECK_EQ(fix_slot_word(l, 1), es_word(1, 0, ES_REOPEN));
     CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
     CHECK_EQ(fix_send(p, 8), ES_OK);

@@ -7,13 +7,13 @@ TEST(percentile_is_within_an_eighth_above)
 {
     es_fix *f = fix_new(1, 1, ES_FLAG_DETAILED);
     es_ring *l = fix_learner(f);
-    es_hist_summary s;
+    es_histogram_summary s;
     for (int bit = 0; bit < 63; bit++)
         for (uint64_t off = 0; off < 3; off++) {
             uint64_t ns = (UINT64_C(1) << bit) + off - (bit > 1 ? 1 : 0);
-            es_hist_reset(&l->map);
-            es_hist_record(&l->map, ES_HIST_COPY, ns);
-            es_hist_summarise(&l->map, ES_HIST_COPY, &s);
+            es_stats_reset(&l->map);
+            es_stats_record(&l->map, ES_STATS_COPY, ns);
+            es_histogram_summarise(&l->map.hists[ES_STATS_COPY], &s);
             CHECK_EQ(s.count, 1);
             CHECK_EQ(s.min_ns, ns);
             CHECK_EQ(s.max_ns, ns);
@@ -29,18 +29,18 @@ TEST(percentiles_of_a_known_sample)
 {
     es_fix *f = fix_new(1, 1, ES_FLAG_DETAILED);
     es_ring *l = fix_learner(f);
-    es_hist_summary s;
+    es_histogram_summary s;
     for (uint64_t i = 0; i < 100; i++)
-        es_hist_record(&l->map, ES_HIST_LOOK, i < 50 ? 3 : i < 90 ? 5 : i < 99 ? 7 : UINT64_MAX);
-    es_hist_summarise(&l->map, ES_HIST_LOOK, &s);
+        es_stats_record(&l->map, ES_STATS_LOOK, i < 50 ? 3 : i < 90 ? 5 : i < 99 ? 7 : UINT64_MAX);
+    es_histogram_summarise(&l->map.hists[ES_STATS_LOOK], &s);
     CHECK_EQ(s.count, 100);
     CHECK_EQ(s.p50_ns, 3);
     CHECK_EQ(s.p90_ns, 5);
     CHECK_EQ(s.p99_ns, 7);
     CHECK_EQ(s.min_ns, 3);
     CHECK_EQ(s.max_ns, UINT64_MAX);
-    es_reset_histograms(l);
-    es_hist_summarise(&l->map, ES_HIST_LOOK, &s);
+    es_api_reset_histograms(l);
+    es_histogram_summarise(&l->map.hists[ES_STATS_LOOK], &s);
     CHECK_EQ(s.count + s.min_ns + s.max_ns + s.sum_ns + s.p99_ns, 0);
     fix_free(f);
 }
@@ -50,11 +50,11 @@ TEST(no_histograms_without_the_flag)
 {
     es_fix *f = fix_new(1, 1, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
-    es_hist_summary s = {.count = 5};
-    es_hist_record(&l->map, ES_HIST_LOOK, 3);
-    es_hist_reset(&l->map);
-    es_hist_summarise(&l->map, ES_HIST_LOOK, &s);
-    CHECK_EQ(s.count, 0);
+    es_snapshot s = {.look = {.count = 5}};
+    es_stats_record(&l->map, ES_STATS_LOOK, 3);
+    es_stats_reset(&l->map);
+    es_stats_snapshot(&l->map, &s);
+    CHECK_EQ(s.look.count, 0);
     fix_send(p, 1);
     CHECK_EQ(l->map.owners[p->me].cas_success, 0);
     fix_free(f);
@@ -69,14 +69,14 @@ TEST(snapshot_follows_the_ring)
     for (uint64_t i = 0; i < 4; i++)
         fix_send(p, i);
     CHECK_EQ(fix_send_wait(p, 9, 1), ES_TIMEOUT);
-    es_observe(l, &s);
+    es_monitor_observe(l, &s);
     CHECK_EQ(s.samples_inserted, 4);
     CHECK_EQ(s.store_size, 4);
     CHECK_EQ(s.occupancy, 4);
     CHECK_EQ(s.push_blocked, 1);
     CHECK_EQ(s.active_producers, 1);
     CHECK_EQ(s.cas_success, 4);
-    REQUIRE_EQ(es_take(l, 0, 0, &s), 0);
+    REQUIRE_EQ(es_api_take(l, 0, 0, &s), 0);
     CHECK_EQ(s.round, 0);
     CHECK_EQ(s.length, 2);
     CHECK_EQ(s.store_size, 2);
@@ -84,8 +84,8 @@ TEST(snapshot_follows_the_ring)
     CHECK_EQ(s.occupancy_max, 4);
     CHECK_EQ(s.look.count, 1);
     CHECK_EQ(s.copy.count, 4);
-    es_release_batch(l, 0, 0);
-    es_observe(l, &s);
+    es_api_release(l, 0, 0);
+    es_monitor_observe(l, &s);
     CHECK_EQ(s.occupancy, 2);
     CHECK_EQ(s.occupancy_max, 4);
     CHECK_EQ(s.batches_taken, 1);
@@ -103,24 +103,24 @@ TEST(owner_info_counts_what_is_held)
     fix_reserve(p, 0);
     fix_reserve(p, 0);
     fix_take(l, 0, &round);
-    REQUIRE_EQ(es_next_owner(l, 0, &info), l->me);
+    REQUIRE_EQ(es_monitor_next_owner(l, 0, &info), l->me);
     CHECK_EQ(info.id.role, ES_ROLE_LEARNER);
-    REQUIRE_EQ(es_next_owner(l, l->me + 1, &info), p->me);
+    REQUIRE_EQ(es_monitor_next_owner(l, l->me + 1, &info), p->me);
     CHECK_EQ(info.samples, 1);
     uint32_t held[ES_MAX_LEARNERS + FIX_PRODUCERS] = {0};
-    es_count_held(l, held, es_owner_count(l));
+    es_monitor_count_held(l, held, es_monitor_owner_entries(l));
     CHECK_EQ(held[l->me], 1);
     CHECK_EQ(held[p->me], 2);
-    es_count_held(l, held, 1); /* a shorter table is not written beyond */
+    es_monitor_count_held(l, held, 1); /* a shorter table is not written beyond */
     CHECK_EQ(held[l->me], 2);
     CHECK_EQ(held[p->me], 2);
     uint64_t word;
-    REQUIRE_EQ(es_next_claim(l, 0, &word), 1);
-    CHECK_EQ(es_claim_owner(word), p->me);
-    CHECK_EQ(es_next_claim(l, 2, &word), 2);
-    CHECK_EQ(es_next_claim(l, 3, &word), ES_EMPTY);
+    REQUIRE_EQ(es_monitor_next_claim(l, 0, &word), 1);
+    CHECK_EQ(es_monitor_claim_owner(word), p->me);
+    CHECK_EQ(es_monitor_next_claim(l, 2, &word), 2);
+    CHECK_EQ(es_monitor_next_claim(l, 3, &word), ES_EMPTY);
     CHECK(info.id.start_time == 1.5);
-    CHECK_EQ(es_next_owner(l, p->me + 1, &info), ES_EMPTY);
+    CHECK_EQ(es_monitor_next_owner(l, p->me + 1, &info), ES_EMPTY);
     fix_free(f);
 }
 
@@ -133,10 +133,10 @@ TEST(counts_dead_producers_and_not_learners_or_leavers)
     fix_reserve(a, 0);
     fix_die(f, a);
     fix_die(f, x);
-    es_detach(b);
+    es_api_detach(b);
     CHECK_EQ(fix_sweep(l), 2);
-    es_set_stalled(l, 3);
-    es_observe(l, &s);
+    es_sweep_set_stalled(l, 3);
+    es_monitor_observe(l, &s);
     CHECK_EQ(s.dead_producers, 1);
     CHECK_EQ(s.active_producers, 0);
     CHECK_EQ(s.reopened_slots, 1);
@@ -152,12 +152,12 @@ TEST(sweep_falls_due_until_it_is_begun)
     es_snapshot s;
     es_identity id;
     atomic_store(&l->last_sweep_ns, 0);
-    CHECK_EQ(es_take(l, 0, 0, &s), ES_EMPTY);
+    CHECK_EQ(es_api_take(l, 0, 0, &s), ES_EMPTY);
     CHECK_EQ(s.sweep_due, 1);
-    es_next_dead(l, 1, &id);
-    CHECK_EQ(es_take(l, 0, 0, &s), ES_EMPTY);
+    es_sweep_next_dead(l, 1, &id);
+    CHECK_EQ(es_api_take(l, 0, 0, &s), ES_EMPTY);
     CHECK_EQ(s.sweep_due, 1); /* from 1 on is the middle of a sweep */
-    es_next_dead(l, 0, &id);
+    es_sweep_next_dead(l, 0, &id);
     CHECK(atomic_load(&l->last_sweep_ns) != 0);
     fix_free(f);
 }

@@ -1,7 +1,7 @@
 /* A bridge killed before any of its steps: its client sends the rest, and nothing twice. */
 #include <string.h>
 
-#include "es_copy.h"
+#include "es_core.h"
 #include "es_scene.h"
 #include "es_test.h"
 
@@ -29,7 +29,7 @@ static void two_are_in(void)
     scene_open(3, 4, 0);
     reaper = fix_learner(scene.f);
     CHECK_EQ(es_bridge_begin(scene.p), ES_OK);
-    remote = es_remote_open(scene.p, ANN, 0, "ann");
+    remote = es_bridge_open(scene.p, ANN, 0, "ann");
     CHECK_EQ(scene_send(scene.q, 20), ES_OK);
     for (int i = 0; i < SAMPLES; i++)
         scene.sent[i] = 1;
@@ -57,13 +57,13 @@ static void another_bridge_goes_on(void)
         es_locks_yield(scene.f->locks, reaper->me);
     fix_sweep(scene.l);
     CHECK_EQ(es_bridge_begin(scene.q), ES_OK);
-    REQUIRE_EQ(es_remote_open(scene.q, ANN, 0, "ann"), remote);
-    uint64_t there = (uint64_t)es_remote_committed(scene.q, (uint32_t)remote);
+    REQUIRE_EQ(es_bridge_open(scene.q, ANN, 0, "ann"), remote);
+    uint64_t there = (uint64_t)es_bridge_committed(scene.q, (uint32_t)remote);
     for (int64_t sent = 1; CHECK(there <= SAMPLES) && there < SAMPLES && CHECK(sent > 0); there += (uint64_t)sent) {
         scene_drain(scene.l, 0);
         sent = send_from(scene.q, there);
     }
-    CHECK_EQ(es_remote_committed(scene.q, (uint32_t)remote), SAMPLES);
+    CHECK_EQ(es_bridge_committed(scene.q, (uint32_t)remote), SAMPLES);
     scene_settle(scene.l);
     scene_close();
 }
@@ -82,7 +82,7 @@ static void bridge_died_half_way(void)
     two_are_in();
     uint64_t pos;
     es_owner *o = &scene.p->map.owners[scene.p->me];
-    REQUIRE_EQ(es_claim_run(scene.p, 2, &pos), 2);
+    REQUIRE_EQ(es_producer_claim(scene.p, 2, &pos), 2);
     o->pending_number = 0;
     o->pending_position = pos;
     o->pending_count = 2;
@@ -90,9 +90,9 @@ static void bridge_died_half_way(void)
     for (uint64_t i = 0; i < 2; i++) {
         fix_sample_t s;
         fix_sample(i, &s);
-        es_copy_sample(&scene.p->map, pos + i, (void *[]){&s.id, s.pattern});
+        es_leaves_write(&scene.p->map, pos + i, (void *[]){&s.id, s.pattern});
     }
-    CHECK_EQ(es_commit_run(scene.p, pos, 1), 1); /* of two */
+    CHECK_EQ(es_producer_commit(scene.p, pos, 1), 1); /* of two */
     es_locks_drop(scene.f->locks, scene.p->me);
     scene.rc = 1;
 }
@@ -128,12 +128,12 @@ static void two_bridges(void)
 
 static void comes_to_the_first(void)
 {
-    first = es_remote_open(scene.p, ANN, 0, "ann");
+    first = es_bridge_open(scene.p, ANN, 0, "ann");
 }
 
 static void comes_to_the_second(void)
 {
-    second = es_remote_open(scene.q, ANN, 0, "ann");
+    second = es_bridge_open(scene.q, ANN, 0, "ann");
 }
 
 /* Entries that are somebody's with that id. */
@@ -166,11 +166,11 @@ static void bob_was_here(void)
 {
     two_bridges();
     uint8_t id[16] = "others, no. ...";
-    int64_t bob = es_remote_open(scene.p, BOB, 7, "bob");
-    REQUIRE_EQ(es_remote_leave(scene.p, (uint32_t)bob, 1), ES_OK);
+    int64_t bob = es_bridge_open(scene.p, BOB, 7, "bob");
+    REQUIRE_EQ(es_bridge_leave(scene.p, (uint32_t)bob, 1), ES_OK);
     for (uint32_t i = 1; i < scene.p->map.num_remotes; i++) { /* so that bob's is the one to be used again */
         id[15] = (uint8_t)i;
-        REQUIRE_EQ(es_remote_open(scene.q, id, 0, "other"), i);
+        REQUIRE_EQ(es_bridge_open(scene.q, id, 0, "other"), i);
     }
 }
 
@@ -183,12 +183,12 @@ static void bob_was_here_and_somebody_is_new(void)
 
 static void bob_is_looked_for(void)
 {
-    first = es_remote_find(scene.p, BOB, "bob");
+    first = es_bridge_find(scene.p, BOB, "bob");
 }
 
 static void ann_is_put_off(void)
 {
-    second = es_remote_open(scene.q, ANN, 99, "ann");
+    second = es_bridge_open(scene.q, ANN, 99, "ann");
 }
 
 static void bob_is_not_forgotten(void)
@@ -208,20 +208,20 @@ TEST(an_entry_that_was_put_back)
 
 static void bob_comes(void)
 {
-    first = es_remote_open(scene.p, BOB, 5, "bob");
+    first = es_bridge_open(scene.p, BOB, 5, "bob");
 }
 
 static void ann_has_been(void)
 {
-    second = es_remote_open(scene.q, ANN, 99, "ann");
+    second = es_bridge_open(scene.q, ANN, 99, "ann");
     if (second >= 0)
-        REQUIRE_EQ(es_remote_leave(scene.q, (uint32_t)second, 1), ES_OK);
+        REQUIRE_EQ(es_bridge_leave(scene.q, (uint32_t)second, 1), ES_OK);
 }
 
 static void bob_has_his_own_count(void)
 {
     if (first >= 0)
-        CHECK_EQ(es_remote_committed(scene.p, (uint32_t)first), es_remote_known(scene.p, (uint32_t)first) ? 7 : 5);
+        CHECK_EQ(es_bridge_committed(scene.p, (uint32_t)first), es_bridge_known(scene.p, (uint32_t)first) ? 7 : 5);
     else
         CHECK_EQ(first, ES_UNSURE);
     scene_close();

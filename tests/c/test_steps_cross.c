@@ -21,7 +21,7 @@ static void commit_claim(void)
         return;
     committed = true;
     fix_write(scene.p, claim, 1);
-    scene.sent[1] = es_reserve_commit(scene.p, (int64_t)claim) == ES_OK;
+    scene.sent[1] = es_api_commit(scene.p, (int64_t)claim) == ES_OK;
 }
 
 static void one_sent_one_claimed(void)
@@ -30,7 +30,7 @@ static void one_sent_one_claimed(void)
     committed = false;
     scene_open(3, 2, 0);
     scene_send(scene.q, 0);
-    CHECK_EQ(es_claim(scene.p, &claim), ES_OK);
+    CHECK_EQ(es_one_claim(scene.p, &claim), ES_OK);
 }
 
 static void first_thread(void)
@@ -50,10 +50,10 @@ static void second_thread(void)
         return;
     pthread_mutex_unlock(&m->look_lock);
     commit_claim();
-    second_batch = es_take(m, ES_TAKE_SHORT, 0, &second_snap);
+    second_batch = es_api_take(m, ES_TAKE_SHORT, 0, &second_snap);
     if (second_batch < 0)
         return;
-    CHECK_EQ(es_committed_mask(m, (uint64_t)second_batch, second_snap.round, mask), (int64_t)second_snap.length);
+    CHECK_EQ(es_api_committed_mask(m, (uint64_t)second_batch, second_snap.round, mask), (int64_t)second_snap.length);
     for (uint64_t i = 0; i < m->map.batch_size; i++) {
         uint64_t id;
         if (mask[i] && CHECK(fix_read(m, (uint64_t)second_batch * m->map.batch_size + i, &id)))
@@ -65,7 +65,7 @@ static void second_thread_releases(void)
 {
     second_thread();
     if (second_batch >= 0)
-        es_release_batch(scene.m, (uint64_t)second_batch, second_snap.round);
+        es_api_release(scene.m, (uint64_t)second_batch, second_snap.round);
     second_batch = -1;
 }
 
@@ -75,7 +75,7 @@ static void ring_goes_on(void)
     CHECK_STR(es_valid(scene.l), NULL);
     scene_send(scene.q, 5);
     if (second_batch >= 0)
-        es_release_batch(scene.m, (uint64_t)second_batch, second_snap.round);
+        es_api_release(scene.m, (uint64_t)second_batch, second_snap.round);
     for (uint64_t id = 10; id < 20; id++) {
         scene_send(scene.q, id);
         scene_drain(scene.l, ES_TAKE_SHORT);
@@ -109,7 +109,7 @@ static void m_holds_a_lease(void)
 static void m_died_after_the_close(void)
 {
     m_holds_a_lease();
-    es_close_stream(scene.q);
+    es_api_close(scene.q);
     fix_die(scene.f, scene.m);
 }
 
@@ -148,7 +148,7 @@ static void next_reaper_comes(void)
 {
     drain();
     /* once given back, taken: the reaper may be stopped for long */
-    CHECK(es_state(fix_batch_word(scene.l, 0)) != ES_FILL);
+    CHECK(es_word_state(fix_batch_word(scene.l, 0)) != ES_FILL);
     if (!scene.ended) {
         es_locks_yield(scene.f->locks, scene.m->me); /* the dead reaper's hold on it */
         fix_sweep(scene.l);
@@ -177,7 +177,7 @@ static void m_holds_a_partial_lease(void)
     CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY); /* their first looks, everywhere */
     CHECK_EQ(fix_take_k(late, 0), ES_EMPTY);
     scene_send(scene.q, 0);
-    CHECK_EQ(es_take(scene.m, ES_TAKE_SHORT, 0, &snap), 0);
+    CHECK_EQ(es_api_take(scene.m, ES_TAKE_SHORT, 0, &snap), 0);
 }
 
 static void late_looks(void)
@@ -194,7 +194,7 @@ static void m_is_reaped(void)
 
 static void batch_0_is_found(void)
 {
-    es_detach(late);
+    es_api_detach(late);
     CHECK_EQ(scene_send(scene.q, 1), ES_OK); /* completes it */
     scene_drain(scene.l, 0);
     CHECK_EQ(scene.got[0] + 10 * scene.got[1], 11);
@@ -217,14 +217,14 @@ TEST(head_moves_past_a_batch_that_came_back)
 
 static void m_releases(void)
 {
-    es_release_batch(scene.m, 0, round_of_m);
+    es_api_release(scene.m, 0, round_of_m);
 }
 
 static void close_and_wait(void)
 {
     es_snapshot snap;
-    es_close_stream(scene.q);
-    scene.rc = es_take(scene.l, 0, 1000, &snap);
+    es_api_close(scene.q);
+    scene.rc = es_api_take(scene.l, 0, 1000, &snap);
 }
 
 static void waiter_was_told(void)
@@ -251,15 +251,15 @@ static void three_sent(void)
 static void m_takes_one_partially(void)
 {
     es_snapshot snap;
-    scene.got[0] = es_take(scene.m, ES_TAKE_SHORT, 0, &snap) >= 0;
+    scene.got[0] = es_api_take(scene.m, ES_TAKE_SHORT, 0, &snap) >= 0;
 }
 
 static void close_commit_and_wait(void)
 {
     es_snapshot snap;
-    es_close_stream(scene.q);
+    es_api_close(scene.q);
     commit_claim();
-    scene.rc = es_take(scene.l, 0, 1000, &snap);
+    scene.rc = es_api_take(scene.l, 0, 1000, &snap);
 }
 
 static void waiter_was_told_of_slots(void)

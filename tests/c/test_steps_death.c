@@ -29,7 +29,7 @@ static void reserve_and_abort(void)
 {
     int64_t pos = fix_reserve(scene.p, 0);
     fix_write(scene.p, (uint64_t)pos, 60);
-    es_reserve_abort(scene.p, (uint64_t)pos);
+    es_api_abort(scene.p, (uint64_t)pos);
 }
 
 /* The others go on for laps, with the dead reaped first or not before they have to. */
@@ -85,7 +85,7 @@ static void take_and_release(void)
     int64_t j = fix_take(scene.m, 0, &round);
     if (j < 0)
         return;
-    es_release_batch(scene.m, (uint64_t)j, round);
+    es_api_release(scene.m, (uint64_t)j, round);
     released = true;
     for (int i = 0; i < 2; i++) /* counted as delivered only if it was released */
         scene.got[2 * j + i]++;
@@ -123,7 +123,7 @@ static void two_dead(void)
     scene_open(2, 3, 0);
     for (uint64_t id = 0; id < 3; id++)
         scene_send(scene.q, id);
-    CHECK_EQ(es_claim(scene.p, &claim), ES_OK);
+    CHECK_EQ(es_one_claim(scene.p, &claim), ES_OK);
     scene_send(scene.q, 3);
     CHECK_EQ(fix_take(scene.m, 0, &round), 0);
     CHECK_EQ(fix_take(scene.l, 0, &round), ES_EMPTY);
@@ -154,8 +154,8 @@ static void sweep_is_done_again(void)
     CHECK_EQ(scene_send(scene.q, 4), ES_OK); /* q had looked for holes before */
     CHECK_EQ(fix_slot_word(scene.l, 3), es_word(1, scene.q->me, ES_COMMITTED));
     es_owner_info info;
-    for (uint32_t i = 0; i < es_owners_high(&scene.l->map); i++)
-        if (es_next_owner(scene.l, i, &info) == i)
+    for (uint32_t i = 0; i < es_owner_high(&scene.l->map); i++)
+        if (es_monitor_next_owner(scene.l, i, &info) == i)
             CHECK(i == scene.l->me || i == scene.q->me);
     scene_drain(scene.l, 0); /* l had looked everywhere before, and finds the batch given back */
     for (int id = 0; id < 5; id++)
@@ -191,7 +191,7 @@ static void m_died_with_a_lease(void)
 /* At the end of a stream nobody waits for the leases of the living: so none may pass for one. */
 static void the_dead_ones_lease_is_known(void)
 {
-    bool leased = es_state(fix_batch_word(scene.l, 0)) == ES_LEASED;
+    bool leased = es_word_state(fix_batch_word(scene.l, 0)) == ES_LEASED;
     CHECK(fix_sweep(scene.l) != 0 || !leased);
 }
 
@@ -263,20 +263,20 @@ static void p_holds_a_claim(void)
 {
     scene_open(2, 2, 0);
     scene_send(scene.q, 0);
-    CHECK_EQ(es_claim(scene.p, &claim), ES_OK);
+    CHECK_EQ(es_one_claim(scene.p, &claim), ES_OK);
     scene_send(scene.q, 2);
 }
 
 static void p_detaches(void)
 {
-    es_detach(scene.p);
+    es_api_detach(scene.p);
 }
 
 static void m_detaches(void)
 {
     uint64_t round;
     fix_take(scene.m, 0, &round);
-    es_detach(scene.m);
+    es_api_detach(scene.m);
 }
 
 static void leaver_is_gone(void)

@@ -10,13 +10,13 @@ static void one_sent_one_claimed(void)
 {
     scene_open(2, 2, 0);
     scene_send(scene.q, 0);
-    CHECK_EQ(es_claim(scene.p, &claim), ES_OK);
+    CHECK_EQ(es_one_claim(scene.p, &claim), ES_OK);
 }
 
 static void closed_with_a_claim(void)
 {
     one_sent_one_claimed();
-    es_close_stream(scene.q);
+    es_api_close(scene.q);
 }
 
 static void drain(void)
@@ -26,7 +26,7 @@ static void drain(void)
 
 static void close_and_drain(void)
 {
-    es_close_stream(scene.m);
+    es_api_close(scene.m);
     drain();
 }
 
@@ -43,18 +43,18 @@ static void ended_means_all_delivered(void)
 
 static void abort_claim(void)
 {
-    es_reserve_abort(scene.p, claim);
+    es_api_abort(scene.p, claim);
 }
 
 static void commit_claim(void)
 {
     fix_write(scene.p, claim, 1);
-    scene.sent[1] = es_reserve_commit(scene.p, claim) == ES_OK;
+    scene.sent[1] = es_api_commit(scene.p, claim) == ES_OK;
 }
 
 static void p_detaches(void)
 {
-    es_detach(scene.p);
+    es_api_detach(scene.p);
 }
 
 static void m_reaps_p(void)
@@ -122,7 +122,7 @@ TEST(end_against_a_reaper)
 static void wait_for_the_end(void)
 {
     es_snapshot snap;
-    scene.rc = es_take(scene.l, 0, 1000, &snap);
+    scene.rc = es_api_take(scene.l, 0, 1000, &snap);
 }
 
 static void waiter_missed_nothing(void)
@@ -139,7 +139,7 @@ static void empty_ring(void)
 
 static void close_by_m(void)
 {
-    es_close_stream(scene.m);
+    es_api_close(scene.m);
 }
 
 /* A learner that waits for the end is told: by the close, by the last commit, by the last abort. */
@@ -195,8 +195,8 @@ static void m_died(void)
     CHECK_STR(es_valid(scene.l), NULL);
     memset(scene.got, 0, sizeof scene.got); /* what it took and did not release comes again: look at the words alone */
     for (uint64_t q = 0; q < scene.l->map.capacity; q++)
-        CHECK(es_state(fix_slot_word(scene.l, q)) != ES_HELD ||
-              es_lap(fix_slot_word(scene.l, q)) == es_round(fix_batch_word(scene.l, q / scene.l->map.batch_size)));
+        CHECK(es_word_state(fix_slot_word(scene.l, q)) != ES_HELD ||
+              es_word_lap(fix_slot_word(scene.l, q)) == es_word_round(fix_batch_word(scene.l, q / scene.l->map.batch_size)));
     for (uint64_t id = 10; id < 20; id++) {
         CHECK_EQ(scene_send(scene.q, id), ES_OK);
         scene_drain(scene.l, ES_TAKE_SHORT);
@@ -259,7 +259,7 @@ static void m_holds_a_lease(void)
 
 static void m_releases(void)
 {
-    es_release_batch(scene.m, 0, round_of_m);
+    es_api_release(scene.m, 0, round_of_m);
 }
 
 static void close_drain_send(void)
@@ -290,7 +290,7 @@ TEST(stream_ends_under_a_lease_that_is_kept)
     es_step_advance(UINT64_C(2000000000));
     drain();
     CHECK(scene.ended);
-    CHECK_EQ(es_release_batch(scene.m, 0, round_of_m), ES_OK);
+    CHECK_EQ(es_api_release(scene.m, 0, round_of_m), ES_OK);
     scene_close();
 }
 
@@ -306,7 +306,7 @@ static void drain_by_l(void)
 
 static void everything_came_once(void)
 {
-    es_close_stream(scene.m);
+    es_api_close(scene.m);
     scene_drain(scene.m, 0);
     ended_means_all_delivered();
 }
@@ -314,7 +314,7 @@ static void everything_came_once(void)
 static void some_sent_and_closed(void)
 {
     some_sent();
-    es_close_stream(scene.p);
+    es_api_close(scene.p);
 }
 
 /* Invariant 2: two learners on one ring, open or closed, never both deliver a batch. */

@@ -15,7 +15,7 @@ static void m_holds_a_lease(void)
 static void m_returns(void)
 {
     scene.got[0] = 0;
-    es_return_batch(scene.m, 0, round_of_m);
+    es_api_give_back(scene.m, 0, round_of_m);
 }
 
 static void both_have_drained(void)
@@ -62,7 +62,7 @@ TEST(returner_killed_at_any_step)
 static void m_releases_and_poisons(void)
 {
     scene.m->poison = true;
-    es_release_batch(scene.m, 0, round_of_m);
+    es_api_release(scene.m, 0, round_of_m);
 }
 
 static void m_died_poisoning(void)

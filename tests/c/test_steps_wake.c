@@ -10,7 +10,7 @@ static uint64_t claim;
 static void take_wait(void)
 {
     es_snapshot snap;
-    scene.rc = es_take(scene.l, 0, SLICE, &snap);
+    scene.rc = es_api_take(scene.l, 0, SLICE, &snap);
 }
 
 static void send_wait(void)
@@ -57,25 +57,25 @@ static void full_ring_with_a_lease(void)
 
 static void release(void)
 {
-    es_release_batch(scene.l, (uint64_t)batch_of_l, 0);
+    es_api_release(scene.l, (uint64_t)batch_of_l, 0);
 }
 
 static void full_ring_with_a_claim(void)
 {
     scene_open(2, 1, 0);
-    CHECK_EQ(es_claim(scene.p, &claim), ES_OK);
+    CHECK_EQ(es_one_claim(scene.p, &claim), ES_OK);
     fix_send(scene.q, 0);
     CHECK_EQ(fix_send(scene.q, 0), ES_FULL); /* has looked for holes */
 }
 
 static void abort_claim(void)
 {
-    es_reserve_abort(scene.p, claim);
+    es_api_abort(scene.p, claim);
 }
 
 static void detach_p(void)
 {
-    es_detach(scene.p);
+    es_api_detach(scene.p);
 }
 
 static void dead_claim(void)
@@ -196,7 +196,7 @@ static void register_again(void)
     /* The index is somebody else's now: its sweep and its wake-ups must be over. */
     CHECK_EQ(fix_slot_word(scene.q, 0), es_word(1, 0, ES_REOPEN));
     CHECK(scene.q->map.hdr->reopen_seq != 0);
-    CHECK(scene.q->map.hdr->returned_seq != 0);
+    CHECK(scene.q->map.hdr->given_back_seq != 0);
     CHECK(scene.q->map.hdr->ready_seq != 0);
     CHECK(scene.q->map.hdr->space_seq != 0);
 }
@@ -208,7 +208,7 @@ TEST(index_is_free_only_when_the_reap_is_over)
     es_step_each(&c);
     c.before = full_ring_with_a_claim;
     c.act = detach_p;
-    c.meanwhile = NULL; /* leaving gives no lease back, so returned_seq does not move */
+    c.meanwhile = NULL; /* leaving gives no lease back, so given_back_seq does not move */
     es_step_each(&c);
 }
 
@@ -225,7 +225,7 @@ static void whoever_waits_is_woken_by_the_last_commit(void)
     while (fix_take_k(scene.l, 0) >= 0)
         ;
     uint64_t into = fix_tail(scene.l) % scene.l->map.batch_size;
-    scene.rc = es_take(scene.l, 0, SLICE, &snap);
+    scene.rc = es_api_take(scene.l, 0, SLICE, &snap);
     for (uint64_t i = into; i < scene.l->map.batch_size; i++)
         fix_send(scene.q, 7);
     CHECK(!es_step_parked(&scene.l->map.hdr->ready_seq));

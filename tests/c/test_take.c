@@ -64,11 +64,11 @@ TEST(resumes_a_scan_at_each_missing_word)
     uint64_t pos[4];
     for (uint64_t lap = 0; lap < 3; lap++) {
         for (int i = 0; i < 4; i++)
-            REQUIRE_EQ(es_claim(p, &pos[i]), ES_OK);
+            REQUIRE_EQ(es_one_claim(p, &pos[i]), ES_OK);
         const int order[4] = {2, 0, 3, 1};
         for (int i = 0; i < 4; i++) {
             CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
-            CHECK_EQ(es_commit(p, pos[order[i]], 1), ES_OK);
+            CHECK_EQ(es_one_commit(p, pos[order[i]], 1), ES_OK);
         }
         CHECK_EQ(fix_take_k(l, 0), (int64_t)lap);
     }
@@ -79,7 +79,7 @@ static void second_batch_ready_first(es_fix *f, es_ring **l, es_ring **p, uint64
 {
     *l = fix_learner(f);
     *p = fix_producer(f);
-    CHECK_EQ(es_claim(*p, pos), ES_OK);
+    CHECK_EQ(es_one_claim(*p, pos), ES_OK);
     for (uint64_t i = 0; i < 3; i++)
         CHECK_EQ(fix_send(*p, i), ES_OK);
 }
@@ -92,9 +92,9 @@ TEST(fifo_stops_at_the_first_incomplete_batch)
     uint64_t pos;
     second_batch_ready_first(f, &l, &p, &pos);
     CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* everywhere */
-    CHECK_EQ(l->seen_returned, 0);
+    CHECK_EQ(l->seen_given_back, 0);
     CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* from head */
-    CHECK_EQ(es_commit(p, pos, 1), ES_OK);
+    CHECK_EQ(es_one_commit(p, pos, 1), ES_OK);
     CHECK_EQ(fix_take_k(l, 0), 0);
     CHECK_EQ(fix_take_k(l, 0), 1);
     fix_free(f);
@@ -111,7 +111,7 @@ TEST(ready_passes_over_an_incomplete_batch)
             l = fix_learner(f);
             CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* from here on it looks from head */
             p = fix_producer(f);
-            CHECK_EQ(es_claim(p, &pos), ES_OK);
+            CHECK_EQ(es_one_claim(p, &pos), ES_OK);
             for (uint64_t i = 0; i < 3; i++)
                 CHECK_EQ(fix_send(p, i), ES_OK);
         } else {
@@ -119,7 +119,7 @@ TEST(ready_passes_over_an_incomplete_batch)
         }
         CHECK_EQ(fix_take_k(l, 0), 1);
         CHECK_EQ(fix_head(l), 0); /* not past the incomplete one */
-        CHECK_EQ(es_commit(p, pos, 1), ES_OK);
+        CHECK_EQ(es_one_commit(p, pos, 1), ES_OK);
         CHECK_EQ(fix_take_k(l, 0), 0);
         fix_free(f);
     }
@@ -145,14 +145,14 @@ TEST(head_moves_only_past_leased_batches)
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     uint64_t pos, round;
     CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(fix_send(p, 1), ES_OK);
     CHECK_EQ(fix_send(p, 2), ES_OK);
     CHECK_EQ(fix_take(l, 0, &round), 1);
     CHECK_EQ(fix_take(l, 0, &round), 2);
     CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
     CHECK_EQ(fix_head(l), 0);
-    CHECK_EQ(es_commit(p, pos, 1), ES_OK);
+    CHECK_EQ(es_one_commit(p, pos, 1), ES_OK);
     CHECK_EQ(fix_take(l, 0, &round), 0);
     CHECK_EQ(fix_head(l), 0); /* a take does not move it, the next look does */
     CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
@@ -173,7 +173,7 @@ TEST(delivers_batches_given_back_below_head_smallest_first)
         for (int64_t k = 0; k < 3; k++)
             CHECK_EQ(fix_take(dead, 0, &round), k);
         CHECK_EQ(fix_take(l, 0, &round), 3);
-        CHECK_EQ(es_release_batch(l, 3, round), ES_OK);
+        CHECK_EQ(es_api_release(l, 3, round), ES_OK);
         CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
         CHECK(fix_head(l) >= 3);
         fix_die(f, dead);
@@ -220,7 +220,7 @@ TEST(new_learner_finds_what_was_given_back_before)
     CHECK_EQ(fix_take_k(other, 0), ES_EMPTY);
     fix_die(f, dead);
     CHECK_EQ(fix_sweep(other), 1);
-    CHECK_EQ(es_detach(other), ES_OK);
+    CHECK_EQ(es_api_detach(other), ES_OK);
     es_ring *l = fix_learner(f);
     CHECK_EQ(fix_take_k(l, 0), 0);
     fix_free(f);
@@ -238,7 +238,7 @@ TEST(two_learners_never_hold_one_batch)
     CHECK_EQ(fix_take(b, 0, &round), 1);
     CHECK_EQ(fix_take(a, 0, &round), ES_EMPTY);
     CHECK_EQ(fix_take(b, 0, &round), ES_EMPTY);
-    CHECK_EQ(es_release_batch(b, 0, 0), ES_ESTALE);
-    CHECK_EQ(es_release_batch(a, 0, 0), ES_OK);
+    CHECK_EQ(es_api_release(b, 0, 0), ES_ESTALE);
+    CHECK_EQ(es_api_release(a, 0, 0), ES_OK);
     fix_free(f);
 }

@@ -48,11 +48,11 @@ static int64_t produce_some(worker *w, es_random *rnd, uint64_t seq)
             return pos;
         if (w->a->aborts && way == 1) {
             fix_write(w->r, (uint64_t)pos, UINT64_MAX); /* must never be delivered */
-            es_reserve_abort(w->r, (uint64_t)pos);
+            es_api_abort(w->r, (uint64_t)pos);
             return 0;
         }
         fix_write(w->r, (uint64_t)pos, sample_id(w->number, seq));
-        int rc = es_reserve_commit(w->r, (uint64_t)pos);
+        int rc = es_api_commit(w->r, (uint64_t)pos);
         return rc == ES_OK ? 1 : rc;
     }
     int rc = fix_send_wait(w->r, sample_id(w->number, seq), SLICE);
@@ -97,18 +97,18 @@ static void *learn(void *arg)
     uint8_t mask[64];
     es_snapshot snap;
     for (;;) {
-        int64_t j = es_take(w->r, 0, SLICE, &snap);
+        int64_t j = es_api_take(w->r, 0, SLICE, &snap);
         if (j == ES_TIMEOUT || j == ES_EMPTY)
             continue;
         if (j < 0) {
             CHECK_EQ(j, ES_ENDED);
             return NULL;
         }
-        CHECK_EQ(es_committed_mask(w->r, (uint64_t)j, snap.round, mask), (int64_t)snap.length);
+        CHECK_EQ(es_api_committed_mask(w->r, (uint64_t)j, snap.round, mask), (int64_t)snap.length);
         for (uint64_t i = 0; i < w->r->map.batch_size; i++)
             if (mask[i])
                 account(a, w->r, (uint64_t)j * w->r->map.batch_size + i, last);
-        CHECK_EQ(es_release_batch(w->r, (uint64_t)j, snap.round), ES_OK);
+        CHECK_EQ(es_api_release(w->r, (uint64_t)j, snap.round), ES_OK);
     }
 }
 
@@ -131,7 +131,7 @@ static void run(uint64_t B, uint64_t K, uint32_t flags, int producers, int learn
     }
     for (int i = 0; i < producers; i++)
         pthread_join(t[i], NULL);
-    CHECK_EQ(es_close_stream(w[0].r), ES_OK);
+    CHECK_EQ(es_api_close(w[0].r), ES_OK);
     for (int i = producers; i < n; i++)
         pthread_join(t[i], NULL);
     uint64_t wrong = 0;
@@ -208,7 +208,7 @@ TEST(close_in_full_flight_delivers_what_was_sent)
         }
         while (atomic_load(&a.delivered) < 20 + turn)
             sched_yield();
-        es_close_stream(w[4].r);
+        es_api_close(w[4].r);
         for (int i = 0; i < 5; i++)
             pthread_join(t[i], NULL);
         uint64_t wrong = 0;

@@ -37,22 +37,22 @@ static es_ring *join(fair *a, uint32_t role)
 {
     int error;
     es_identity id = {.role = role, .pid = 1, .start_time = 1.5};
-    es_ring *r = es_open(a->f->base, a->f->size, a->f->locks, 0, &error);
-    while (r != NULL && es_attach(r, &id) == ES_ENOOWNER)
+    es_ring *r = es_api_open(a->f->base, a->f->size, a->f->locks, 0, &error);
+    while (r != NULL && es_api_attach(r, &id) == ES_ENOOWNER)
         sched_yield(); /* the reapers make room */
     return r;
 }
 
 static void leave(es_ring *r)
 {
-    CHECK_EQ(es_detach(r), ES_OK);
-    es_free(r);
+    CHECK_EQ(es_api_detach(r), ES_OK);
+    es_api_free(r);
 }
 
 static void die(fair *a, es_ring *r)
 {
     fix_die(a->f, r);
-    es_free(r);
+    es_api_free(r);
 }
 
 /* --- producers --------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static int64_t reserve_one(es_ring *r, uint64_t id, bool abort)
     if (pos < 0)
         return pos;
     fix_write(r, (uint64_t)pos, abort ? NEVER : id);
-    int rc = abort ? es_reserve_abort(r, pos) : es_reserve_commit(r, pos);
+    int rc = abort ? es_api_abort(r, pos) : es_api_commit(r, pos);
     return rc != ES_OK ? rc : !abort;
 }
 
@@ -127,7 +127,7 @@ static int64_t read_batch(fair *a, es_ring *r, uint64_t j, const es_snapshot *sn
     int64_t n = 0;
     memset(mask, 1, sizeof mask);
     if (snap->length < r->map.batch_size)
-        CHECK_EQ(es_committed_mask(r, j, snap->round, mask), (int64_t)snap->length);
+        CHECK_EQ(es_api_committed_mask(r, j, snap->round, mask), (int64_t)snap->length);
     for (uint64_t i = 0; i < r->map.batch_size; i++)
         if (mask[i] && !fix_read(r, j * r->map.batch_size + i, &ids[n++]))
             atomic_fetch_add(&a->torn, 1);
@@ -153,7 +153,7 @@ static es_ring *use(fair *a, es_ring *r, es_random *rnd, uint64_t j, const es_sn
     int64_t n = read_batch(a, r, j, snap, ids);
     switch (es_random_below(rnd, 16)) {
     case 0:
-        CHECK_EQ(es_return_batch(r, j, snap->round), ES_OK);
+        CHECK_EQ(es_api_give_back(r, j, snap->round), ES_OK);
         return r;
     case 1:
         if (atomic_load(&a->over))
@@ -165,7 +165,7 @@ static es_ring *use(fair *a, es_ring *r, es_random *rnd, uint64_t j, const es_sn
         note_released(a, ids, n);
         return join(a, ES_ROLE_LEARNER);
     }
-    CHECK_EQ(es_release_batch(r, j, snap->round), ES_OK);
+    CHECK_EQ(es_api_release(r, j, snap->round), ES_OK);
     note_released(a, ids, n);
     return r;
 }
@@ -175,7 +175,7 @@ static void take_until_the_end(fair *a, es_ring *r, es_random *rnd)
     static const uint32_t wishes[] = {0, 0, ES_TAKE_ANY_ORDER, ES_TAKE_SHORT};
     es_snapshot snap;
     for (;;) {
-        int64_t j = es_take(r, wishes[es_random_below(rnd, 4)], SLICE, &snap);
+        int64_t j = es_api_take(r, wishes[es_random_below(rnd, 4)], SLICE, &snap);
         if (j >= 0)
             r = use(a, r, rnd, (uint64_t)j, &snap);
         else if (j == ES_ENDED)
@@ -183,7 +183,7 @@ static void take_until_the_end(fair *a, es_ring *r, es_random *rnd)
         else
             CHECK(j == ES_TIMEOUT || j == ES_EMPTY);
         if (a->close_after != 0 && atomic_load(&a->batches) >= a->close_after)
-            CHECK_EQ(es_close_stream(r), ES_OK);
+            CHECK_EQ(es_api_close(r), ES_OK);
     }
     leave(r);
 }
@@ -205,15 +205,15 @@ static void look_on(es_ring *r)
     es_snapshot snap;
     uint64_t word;
     int n = 0;
-    for (int64_t i = es_next_owner(r, 0, &info); i >= 0; i = es_next_owner(r, (uint32_t)i + 1, &info))
+    for (int64_t i = es_monitor_next_owner(r, 0, &info); i >= 0; i = es_monitor_next_owner(r, (uint32_t)i + 1, &info))
         n++;
-    for (int64_t q = es_next_claim(r, 0, &word); q >= 0; q = es_next_claim(r, (uint64_t)q + 1, &word))
+    for (int64_t q = es_monitor_next_claim(r, 0, &word); q >= 0; q = es_monitor_next_claim(r, (uint64_t)q + 1, &word))
         n++;
-    es_count_held(r, held, es_owner_count(r));
-    es_set_stalled(r, (uint64_t)n % 3);
-    es_observe(r, &snap);
-    CHECK_EQ(es_learner_alive(r), 1);
-    CHECK_EQ(es_reset_histograms(r), ES_OK);
+    es_monitor_count_held(r, held, es_monitor_owner_entries(r));
+    es_sweep_set_stalled(r, (uint64_t)n % 3);
+    es_monitor_observe(r, &snap);
+    CHECK_EQ(es_api_learner_alive(r), 1);
+    CHECK_EQ(es_api_reset_histograms(r), ES_OK);
     (void)es_valid(r); /* under load its answer means nothing, but asking must be safe */
 }
 
@@ -270,7 +270,7 @@ static void hold_fair(uint64_t B, uint64_t K, uint32_t flags, uint64_t each, uin
         pthread_join(t[PRODUCERS + LEARNERS + i], NULL);
     es_ring *l = join(&a, ES_ROLE_LEARNER);
     fix_sweep(l); /* the last dead, whose batches the learners are to have before the end */
-    CHECK_EQ(es_close_stream(l), ES_OK);
+    CHECK_EQ(es_api_close(l), ES_OK);
     leave(l);
     for (int i = PRODUCERS; i < PRODUCERS + LEARNERS; i++)
         pthread_join(t[i], NULL);
@@ -315,10 +315,10 @@ static void *commit_late(void *arg)
     int64_t pos = fix_reserve(h->r, 0);
     CHECK(pos >= 0);
     atomic_fetch_add(h->claimed, 1);
-    while (es_now_ns() < h->until)
+    while (es_clock_ns() < h->until)
         ;
     fix_write(h->r, (uint64_t)pos, (uint64_t)h->number << 32);
-    h->rc = es_reserve_commit(h->r, pos);
+    h->rc = es_api_commit(h->r, pos);
     return NULL;
 }
 
@@ -327,10 +327,10 @@ static void *take_what_comes(void *arg)
     holder *h = arg;
     uint64_t ids[16];
     es_snapshot snap;
-    for (int64_t j; (j = es_take(h->r, 0, SLICE, &snap)) != ES_ENDED;)
+    for (int64_t j; (j = es_api_take(h->r, 0, SLICE, &snap)) != ES_ENDED;)
         if (j >= 0) {
             int64_t n = read_batch(h->a, h->r, (uint64_t)j, &snap, ids);
-            CHECK_EQ(es_release_batch(h->r, (uint64_t)j, snap.round), ES_OK);
+            CHECK_EQ(es_api_release(h->r, (uint64_t)j, snap.round), ES_OK);
             note_released(h->a, ids, n);
         }
     return NULL;
@@ -347,7 +347,7 @@ TEST(commit_against_eviction)
         es_random rnd = es_random_new(turn);
         pthread_t t[PRODUCERS + 2];
         holder h[PRODUCERS + 2];
-        uint64_t end = es_now_ns() + 600000; /* when the patience with open claims is over */
+        uint64_t end = es_clock_ns() + 600000; /* when the patience with open claims is over */
         for (uint32_t i = 0; i < PRODUCERS + 2; i++) {
             bool producer = i < PRODUCERS;
             h[i] = (holder){&a, producer ? fix_producer(a.f) : fix_learner(a.f), i, &claimed, end, 0};
@@ -356,7 +356,7 @@ TEST(commit_against_eviction)
         }
         while (atomic_load(&claimed) < PRODUCERS)
             sched_yield();
-        es_close_stream(h[0].r);
+        es_api_close(h[0].r);
         atomic_store(&a.f->rings[0]->map.hdr->closed_ns, end - UINT64_C(1000000000));
         for (int i = 0; i < PRODUCERS + 2; i++)
             pthread_join(t[i], NULL);

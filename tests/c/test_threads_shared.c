@@ -35,13 +35,13 @@ static void *take_until_detached(void *arg)
     crowd *c = arg;
     for (uint64_t i = 0;; i++) {
         es_snapshot snap;
-        int64_t j = es_take(c->l, i % 3 == 0 ? ES_TAKE_SHORT : 0, SLICE, &snap);
+        int64_t j = es_api_take(c->l, i % 3 == 0 ? ES_TAKE_SHORT : 0, SLICE, &snap);
         if (j == ES_EDETACHED)
             return NULL;
         if (j < 0)
             continue;
         atomic_fetch_add(&c->delivered, snap.length);
-        int rc = es_release_batch(c->l, (uint64_t)j, snap.round);
+        int rc = es_api_release(c->l, (uint64_t)j, snap.round);
         CHECK(rc == ES_OK || rc == ES_EDETACHED); /* then the detach released it */
     }
 }
@@ -58,12 +58,12 @@ TEST(detach_under_threads_that_share_the_attachment)
             pthread_create(&t[i], NULL, i < 3 ? send_until_detached : take_until_detached, &c);
         while (atomic_load(&c.sent) < 20 + turn % 100)
             sched_yield();
-        CHECK_EQ(es_detach(turn & 1 ? c.l : c.p), ES_OK);
-        CHECK_EQ(es_detach(turn & 1 ? c.p : c.l), ES_OK);
+        CHECK_EQ(es_api_detach(turn & 1 ? c.l : c.p), ES_OK);
+        CHECK_EQ(es_api_detach(turn & 1 ? c.p : c.l), ES_OK);
         for (int i = 0; i < 5; i++)
             pthread_join(t[i], NULL);
         uint64_t ids[16];
-        es_close_stream(last);
+        es_api_close(last);
         for (int64_t n = 0; n != ES_ENDED; n = fix_take_short(last, 0, ids))
             c.delivered += n > 0 ? (uint64_t)n : 0;
         CHECK_EQ(c.delivered, c.sent);
@@ -89,7 +89,7 @@ static void *send_each(void *arg)
 /* Releases what others may be releasing, too; what was in it is counted by the one who did. */
 static void release(crowd *c, uint64_t lease)
 {
-    int rc = es_release_batch(c->l, lease >> 8 & 0xff, lease >> 16);
+    int rc = es_api_release(c->l, lease >> 8 & 0xff, lease >> 16);
     if (CHECK(rc == ES_OK || rc == ES_ESTALE) && rc == ES_OK)
         atomic_fetch_add(&c->delivered, (lease & 0xff) - 1);
 }
@@ -102,13 +102,13 @@ static void *take_and_meddle(void *arg)
     es_random rnd = es_random_new(500 + atomic_fetch_add(&salt, 1));
     es_snapshot snap;
     for (;;) {
-        int64_t j = es_take(c->l, wishes[es_random_below(&rnd, 4)], SLICE, &snap);
+        int64_t j = es_api_take(c->l, wishes[es_random_below(&rnd, 4)], SLICE, &snap);
         if (j == ES_ENDED)
             return NULL;
         if (j < 0)
             continue;
         if (es_random_below(&rnd, 8) == 0) { /* nobody else has heard of it: (batch, round) will be leased again */
-            CHECK_EQ(es_return_batch(c->l, (uint64_t)j, snap.round), ES_OK);
+            CHECK_EQ(es_api_give_back(c->l, (uint64_t)j, snap.round), ES_OK);
             continue;
         }
         uint64_t lease = snap.round << 16 | (uint64_t)j << 8 | (snap.length + 1);
@@ -132,7 +132,7 @@ TEST(lease_is_released_by_one_thread)
             pthread_create(&t[k], NULL, k < 3 ? send_each : take_and_meddle, &c);
         for (int k = 0; k < 3; k++)
             pthread_join(t[k], NULL);
-        es_close_stream(c.p);
+        es_api_close(c.p);
         for (int k = 3; k < 6; k++)
             pthread_join(t[k], NULL);
         CHECK_EQ(c.delivered, 3 * c.each);

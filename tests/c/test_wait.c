@@ -4,7 +4,7 @@
 
 #include "es_fixture.h"
 #include "es_test.h"
-#include "es_wait.h"
+#include "es_core.h"
 
 #define MINUTE UINT64_C(60000000000)
 
@@ -18,7 +18,7 @@ static void *take_in_thread(void *arg)
 {
     call *c = arg;
     es_snapshot snap;
-    c->rc = es_take(c->r, 0, MINUTE, &snap);
+    c->rc = es_api_take(c->r, 0, MINUTE, &snap);
     return NULL;
 }
 
@@ -40,9 +40,9 @@ TEST(wait_returns_on_a_changed_word)
 {
     _Atomic uint32_t word = 5;
     CHECK_EQ(es_wait(&word, 4, MINUTE), ES_OK);
-    uint64_t start = es_now_ns();
+    uint64_t start = es_clock_ns();
     CHECK_EQ(es_wait(&word, 5, 2000000), ES_TIMEOUT);
-    CHECK(es_now_ns() - start >= 2000000);
+    CHECK(es_clock_ns() - start >= 2000000);
     CHECK_EQ(es_wait(&word, 5, 0), ES_TIMEOUT);
 }
 
@@ -143,11 +143,11 @@ TEST(abort_wakes_a_parked_producer)
     call c = {.r = fix_producer(f), .id = 3};
     pthread_t t;
     uint64_t pos;
-    REQUIRE_EQ(es_claim(p, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     fix_send(p, 1);
     pthread_create(&t, NULL, send_in_thread, &c);
     until_set(&p->map.hdr->producers_sleep);
-    es_reserve_abort(p, pos);
+    es_api_abort(p, pos);
     pthread_join(t, NULL);
     CHECK_EQ(c.rc, ES_OK);
     fix_free(f);
@@ -161,7 +161,7 @@ TEST(reap_wakes_a_parked_producer)
     call c = {.r = fix_producer(f), .id = 3};
     pthread_t t;
     uint64_t pos;
-    REQUIRE_EQ(es_claim(dead, &pos), ES_OK);
+    REQUIRE_EQ(es_one_claim(dead, &pos), ES_OK);
     pthread_create(&t, NULL, send_in_thread, &c);
     until_set(&l->map.hdr->producers_sleep);
     fix_die(f, dead);
@@ -197,7 +197,7 @@ TEST(sleeper_leaves_the_flag_to_its_waker)
     es_fix *f = fix_new(1, 1, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     es_snapshot snap;
-    CHECK_EQ(es_take(l, 0, 1, &snap), ES_TIMEOUT);
+    CHECK_EQ(es_api_take(l, 0, 1, &snap), ES_TIMEOUT);
     CHECK_EQ(l->map.hdr->learner_sleeps, 1);
     fix_send(p, 1);
     CHECK_EQ(l->map.hdr->learner_sleeps, 0);
@@ -234,8 +234,8 @@ TEST(detach_takes_parked_threads_out)
     pthread_create(&tt, NULL, take_in_thread, &t);
     until_set(&watch->map.hdr->producers_sleep);
     until_set(&watch->map.hdr->learner_sleeps);
-    CHECK_EQ(es_detach(s.r), ES_OK);
-    CHECK_EQ(es_detach(t.r), ES_OK);
+    CHECK_EQ(es_api_detach(s.r), ES_OK);
+    CHECK_EQ(es_api_detach(t.r), ES_OK);
     CHECK_EQ(atomic_load(&s.r->busy), 0);
     pthread_join(ts, NULL);
     pthread_join(tt, NULL);
@@ -258,11 +258,11 @@ TEST(close_takes_parked_threads_out)
     pthread_create(&tt, NULL, take_in_thread, &t);
     until_set(&holder->map.hdr->producers_sleep);
     until_set(&holder->map.hdr->learner_sleeps);
-    CHECK_EQ(es_close_stream(holder), ES_OK);
+    CHECK_EQ(es_api_close(holder), ES_OK);
     pthread_join(ts, NULL);
     CHECK_EQ(s.rc, ES_ECLOSED);
-    es_release_batch(holder, 0, round);
-    es_wake_everybody(holder);
+    es_api_release(holder, 0, round);
+    es_wake_all(holder);
     pthread_join(tt, NULL);
     CHECK_EQ(t.rc, ES_ENDED);
     fix_free(f);

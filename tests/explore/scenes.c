@@ -60,7 +60,7 @@ static void leaves(void)
 static void leaves_a_claim(void)
 {
     int64_t pos;
-    es_reserve(xp_theatre.of[xp_me()], XP_NOW, &pos);
+    es_api_reserve(xp_theatre.of[xp_me()], XP_NOW, &pos);
     xp_leave();
 }
 
@@ -154,7 +154,7 @@ static void sweeps_and_takes(void)
 
 static void closes(void)
 {
-    es_close_stream(xp_theatre.of[xp_me()]);
+    es_api_close(xp_theatre.of[xp_me()]);
 }
 
 static void closes_and_takes(void)
@@ -172,13 +172,13 @@ static void closes_and_takes_late(void)
 static void asks_for_the_end(void)
 {
     es_snapshot snap;
-    if (es_take(xp_theatre.of[xp_me()], 0, XP_NOW, &snap) == ES_ENDED)
+    if (es_api_take(xp_theatre.of[xp_me()], 0, XP_NOW, &snap) == ES_ENDED)
         xp_violation("the end, and a claim is open");
 }
 
 static void mends(void)
 {
-    if (es_mend(xp_theatre.of[xp_me()]) != 0)
+    if (es_repair(xp_theatre.of[xp_me()]) != 0)
         xp_violation("a ring that nobody scribbled on was mended");
 }
 
@@ -303,9 +303,9 @@ static void ls_closed(void)
 {
     int64_t pos;
     cast(L, S, 0, 0);
-    if (es_reserve(xp_theatre.producer, XP_NOW, &pos) != ES_OK)
+    if (es_api_reserve(xp_theatre.producer, XP_NOW, &pos) != ES_OK)
         xp_die("the ring is too small for the scene");
-    es_close_stream(xp_theatre.producer);
+    es_api_close(xp_theatre.producer);
 }
 
 /* Closed, and the one who has leased the batch is dead. */
@@ -314,9 +314,9 @@ static void plnl_leased(void)
     es_snapshot snap;
     cast(P, L, N, L);
     xp_fill(1);
-    if (es_take(xp_theatre.of[4], 0, XP_NOW, &snap) != 0)
+    if (es_api_take(xp_theatre.of[4], 0, XP_NOW, &snap) != 0)
         xp_die("the batch is not there");
-    es_close_stream(xp_theatre.producer);
+    es_api_close(xp_theatre.producer);
     es_locks_drop(xp_theatre.locks, xp_theatre.of[4]->me);
 }
 
@@ -325,7 +325,7 @@ static void nnl_closed(void)
 {
     cast(N, N, L, 0);
     xp_fill(1);
-    es_close_stream(xp_theatre.producer);
+    es_api_close(xp_theatre.producer);
 }
 
 /* --- scenes --------------------------------------------------------------------------- */

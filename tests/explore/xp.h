@@ -10,8 +10,7 @@
 #ifndef XP_H
 #define XP_H
 
-#include "es_api.h"
-#include "es_ring.h"
+#include "es_core.h"
 
 #define XP_THREADS 6 /* thread 0 sets the scene and settles it */
 #define XP_IDS 32

@@ -28,13 +28,13 @@ void xp_client(int samples)
 
 void xp_other_client(int t)
 {
-    if (es_remote_open(xp_theatre.of[t], (const uint8_t *)"another client..", 0, "other") != 0)
+    if (es_bridge_open(xp_theatre.of[t], (const uint8_t *)"another client..", 0, "other") != 0)
         xp_die("the first entry is not free");
 }
 
 void xp_let_go(void)
 {
-    if (es_remote_leave(xp_theatre.of[xp_me()], 0, 0) != ES_OK)
+    if (es_bridge_leave(xp_theatre.of[xp_me()], 0, 0) != ES_OK)
         xp_violation("a bridge lost its client");
 }
 
@@ -42,7 +42,7 @@ static int64_t come(es_ring *r)
 {
     int64_t remote = ES_UNSURE;
     for (int n = 0; n < ASKS && remote == ES_UNSURE; n++) {
-        remote = es_remote_open(r, CLIENT, (uint64_t)xp_account.client_told, "client");
+        remote = es_bridge_open(r, CLIENT, (uint64_t)xp_account.client_told, "client");
         if (remote == ES_UNSURE)
             xp_sweep();
     }
@@ -52,7 +52,7 @@ static int64_t come(es_ring *r)
 /* What the ring has, by the bridge's account, is told to the client. */
 static int64_t acknowledge(es_ring *r, uint32_t remote)
 {
-    int64_t committed = es_remote_committed(r, remote);
+    int64_t committed = es_bridge_committed(r, remote);
     if (committed < xp_account.client_told)
         xp_violation("a bridge counts fewer samples than the client was told");
     for (; xp_account.client_told < committed && xp_account.client_told < xp_account.client_samples;
@@ -67,7 +67,7 @@ void xp_serve(int most, uint64_t timeout_ns, enum xp_parting parting)
     int64_t remote = come(r);
     if (remote < 0)
         return;
-    if (xp_account.client_came && !es_remote_known(r, (uint32_t)remote))
+    if (xp_account.client_came && !es_bridge_known(r, (uint32_t)remote))
         xp_violation("a client was forgotten");
     xp_account.client_came = true;
     int64_t number = acknowledge(r, (uint32_t)remote), rc = 1;
@@ -82,7 +82,7 @@ void xp_serve(int most, uint64_t timeout_ns, enum xp_parting parting)
             xp_violation("a bridge has sent other than it counts");
         number = now;
     }
-    if (parting == XP_LEAVES_CLIENT && es_remote_leave(r, (uint32_t)remote, 1) != ES_OK)
+    if (parting == XP_LEAVES_CLIENT && es_bridge_leave(r, (uint32_t)remote, 1) != ES_OK)
         xp_violation("a bridge lost its client");
     if (parting == XP_LEAVES_RING)
         xp_leave();
@@ -92,7 +92,7 @@ void xp_check_client(void)
 {
     es_remote_info info = {.committed = 0};
     uint32_t i = 0;
-    while (es_next_remote(xp_theatre.producer, i, &info) >= 0 && strcmp(info.peer, "client") != 0)
+    while (es_monitor_next_remote(xp_theatre.producer, i, &info) >= 0 && strcmp(info.peer, "client") != 0)
         i = info.index + 1;
     if (xp_account.client_samples == 0 || strcmp(info.peer, "client") != 0)
         return;

@@ -1,7 +1,7 @@
 /* In place of es_copy.c: a sample is one leaf of 8 bytes, written in two goes, and the explorer is told. */
 #include <string.h>
 
-#include "es_copy.h"
+#include "es_core.h"
 #include "xp.h"
 
 static void write_one(const es_map *map, uint64_t index, uint64_t value)
@@ -15,14 +15,14 @@ static void write_one(const es_map *map, uint64_t index, uint64_t value)
     memcpy(leaf, &value, sizeof value);
 }
 
-void es_copy_sample(const es_map *map, uint64_t pos, void *const *leaves)
+void es_leaves_write(const es_map *map, uint64_t pos, void *const *leaves)
 {
     uint64_t value;
     memcpy(&value, leaves[0], sizeof value);
     write_one(map, pos % map->capacity, value);
 }
 
-void es_copy_run(const es_map *map, uint64_t pos, uint64_t n, void *const *leaves, uint64_t first)
+void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *const *leaves, uint64_t first)
 {
     for (uint64_t i = 0; i < n; i++) {
         uint64_t value;

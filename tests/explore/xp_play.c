@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "es_copy.h"
+#include "es_core.h"
 
 #define MOST_ASKS 4 /* for the end, while somebody else stands still in a sweep */
 
@@ -49,7 +49,7 @@ int xp_send(uint64_t timeout_ns)
     int id = new_id(), rc = ES_TIMEOUT;
     uint64_t value = (uint64_t)id;
     for (int n = slices(timeout_ns); n > 0 && rc == ES_TIMEOUT; n--)
-        rc = es_send_wait(as_producer(), (void *[]){&value}, slice(timeout_ns));
+        rc = es_api_send_wait(as_producer(), (void *[]){&value}, slice(timeout_ns));
     xp_account.sent[id] = rc == ES_OK ? XP_SENT : XP_NOT_SENT;
     return rc;
 }
@@ -62,7 +62,7 @@ int64_t xp_send_many(int n, uint64_t timeout_ns)
         values[i] = (uint64_t)new_id();
     int64_t rc = ES_TIMEOUT;
     for (int s = slices(timeout_ns); s > 0 && rc == ES_TIMEOUT; s--)
-        rc = es_send_many(as_producer(), (void *[]){values}, 0, (uint64_t)n, slice(timeout_ns));
+        rc = es_api_send_many(as_producer(), (void *[]){values}, 0, (uint64_t)n, slice(timeout_ns));
     for (int i = 0; i < n; i++)
         xp_account.sent[first + i] = i < rc ? XP_SENT : XP_NOT_SENT;
     return rc;
@@ -70,7 +70,7 @@ int64_t xp_send_many(int n, uint64_t timeout_ns)
 
 static void write_slot(es_ring *r, uint64_t pos, uint64_t value)
 {
-    es_copy_sample(&r->map, pos, (void *[]){&value});
+    es_leaves_write(&r->map, pos, (void *[]){&value});
 }
 
 int xp_reserve(bool commit, uint64_t timeout_ns)
@@ -78,16 +78,16 @@ int xp_reserve(bool commit, uint64_t timeout_ns)
     int64_t pos;
     int rc = ES_TIMEOUT;
     for (int n = slices(timeout_ns); n > 0 && rc == ES_TIMEOUT; n--)
-        rc = es_reserve(as_producer(), slice(timeout_ns), &pos);
+        rc = es_api_reserve(as_producer(), slice(timeout_ns), &pos);
     if (rc != ES_OK)
         return rc;
     int id = new_id();
     xp_account.sent[id] = XP_NOT_SENT;
     write_slot(as_producer(), (uint64_t)pos, (uint64_t)id);
     if (!commit)
-        return es_reserve_abort(as_producer(), pos);
+        return es_api_abort(as_producer(), pos);
     xp_account.sent[id] = XP_IN_DOUBT;
-    rc = es_reserve_commit(as_producer(), pos);
+    rc = es_api_commit(as_producer(), pos);
     xp_account.sent[id] = rc == ES_OK ? XP_SENT : XP_NOT_SENT;
     return rc;
 }
@@ -126,7 +126,7 @@ static int read_batch(es_ring *r, uint64_t j, const es_snapshot *snap, int *ids)
     int n = 0;
     memset(mask, 1, sizeof mask);
     /* Only then: the mask's own loads would hide what the take's leave out. */
-    if (snap->length < r->map.batch_size && es_committed_mask(r, j, snap->round, mask) != (int64_t)snap->length)
+    if (snap->length < r->map.batch_size && es_api_committed_mask(r, j, snap->round, mask) != (int64_t)snap->length)
         xp_violation("a batch has not as many samples as its take said");
     for (uint64_t i = 0; i < r->map.batch_size; i++)
         if (mask[i])
@@ -138,7 +138,7 @@ static int64_t take(uint32_t flags, uint64_t timeout_ns, es_snapshot *snap)
 {
     int64_t j = ES_TIMEOUT;
     for (int n = slices(timeout_ns); n > 0 && j == ES_TIMEOUT; n--)
-        j = es_take(as_learner(), flags, slice(timeout_ns), snap);
+        j = es_api_take(as_learner(), flags, slice(timeout_ns), snap);
     return j;
 }
 
@@ -151,7 +151,7 @@ int64_t xp_take(uint32_t flags, uint64_t timeout_ns)
     if (j < 0)
         return j;
     int n = read_batch(r, (uint64_t)j, &snap, ids);
-    if (es_release_batch(r, (uint64_t)j, snap.round) != ES_OK)
+    if (es_api_release(r, (uint64_t)j, snap.round) != ES_OK)
         xp_violation("a batch that was leased cannot be released");
     for (int i = 0; i < n; i++)
         xp_account.got[ids[i]][xp_account.num_got[ids[i]] - 1].released = true;
@@ -176,7 +176,7 @@ int64_t xp_take_and_give_back(uint32_t flags, uint64_t timeout_ns)
     es_ring *r = as_learner();
     es_snapshot snap;
     int64_t j = take(flags, timeout_ns, &snap);
-    if (j >= 0 && es_return_batch(r, (uint64_t)j, snap.round) != ES_OK)
+    if (j >= 0 && es_api_give_back(r, (uint64_t)j, snap.round) != ES_OK)
         xp_violation("a batch that was leased cannot be given back");
     return j;
 }
@@ -184,12 +184,12 @@ int64_t xp_take_and_give_back(uint32_t flags, uint64_t timeout_ns)
 int xp_attach(uint32_t role)
 {
     es_identity id = {.role = role, .pid = 100 + xp_me()};
-    return (int)es_attach(mine(), &id);
+    return (int)es_api_attach(mine(), &id);
 }
 
 void xp_leave(void)
 {
-    if (es_detach(mine()) != ES_OK)
+    if (es_api_detach(mine()) != ES_OK)
         return;
     for (int t = 1; t < XP_THREADS; t++)
         xp_account.left[t] = xp_account.left[t] || xp_theatre.of[t] == mine();
@@ -204,11 +204,11 @@ int xp_sweep_by(es_ring *by)
 {
     es_identity id;
     int n = 0;
-    int64_t i = es_next_dead(by, 0, &id);
-    for (; i >= 0; i = es_next_dead(by, (uint32_t)i + 1, &id), n++) {
+    int64_t i = es_sweep_next_dead(by, 0, &id);
+    for (; i >= 0; i = es_sweep_next_dead(by, (uint32_t)i + 1, &id), n++) {
         if (id.pid != by->map.owners[i].pid)
             xp_violation("a reaper saw the identity of an earlier owner");
-        es_settle(by, &id, 1);
+        es_sweep_settle(by, &id, 1);
     }
     return n == 0 && i == ES_UNSURE ? -1 : n;
 }

@@ -49,7 +49,7 @@ static es_ring *open_ring(void)
 {
     xp_stage *s = &xp_theatre;
     int error;
-    es_ring *r = es_open(s->base, s->size, s->locks, 0, &error);
+    es_ring *r = es_api_open(s->base, s->size, s->locks, 0, &error);
     if (r == NULL || s->num_rings == XP_RINGS)
         xp_die("no more attachments");
     return s->rings[s->num_rings++] = r;
@@ -59,7 +59,7 @@ static es_ring *attached(uint32_t role, int pid)
 {
     es_ring *r = open_ring();
     es_identity id = {.role = role, .pid = pid};
-    if (es_attach(r, &id) < 0)
+    if (es_api_attach(r, &id) < 0)
         xp_die("cannot attach");
     return r;
 }
@@ -108,11 +108,11 @@ void xp_stage_set(const xp_scene *scene)
                        .max_remotes = REMOTES};
     memset(s, 0, sizeof *s);
     memset(&xp_account, 0, sizeof xp_account);
-    s->size = es_segment_size(&geo, &leaf);
+    s->size = es_layout_size(&geo, &leaf);
     s->base = aligned_alloc(ES_PAGE, s->size);
     memset(s->base, 0, s->size);
     s->locks = es_locks_new(-1, ES_MAX_LEARNERS + PRODUCERS);
-    if (es_format(s->base, s->size, &geo, &leaf, "", uuid, 1, 1) != ES_OK)
+    if (es_layout_format(s->base, s->size, &geo, &leaf, "", uuid, 1, 1) != ES_OK)
         xp_die("cannot format");
     s->producer = attached(ES_ROLE_PRODUCER, 100);
     s->learner = attached(ES_ROLE_LEARNER, 100);
@@ -135,7 +135,7 @@ void xp_stage_clear(void)
         free(pieces[i].copy);
     num_pieces = 0;
     for (int i = 0; i < xp_theatre.num_rings; i++)
-        es_free(xp_theatre.rings[i]);
+        es_api_free(xp_theatre.rings[i]);
     es_locks_free(xp_theatre.locks);
     free(xp_theatre.base);
 }
@@ -155,9 +155,9 @@ void xp_stage_nobody_oversleeps(void)
     es_snapshot snap;
     uint64_t pos;
     for (int t = 1; t < XP_THREADS; t++) {
-        if (xp_parked_on(t, &h->space_seq) && es_claim(xp_theatre.producer, &pos) != ES_FULL)
+        if (xp_parked_on(t, &h->space_seq) && es_one_claim(xp_theatre.producer, &pos) != ES_FULL)
             xp_violation("a producer sleeps, and nothing keeps it from claiming");
-        if (xp_parked_on(t, &h->ready_seq) && es_take(xp_theatre.learner, 0, 0, &snap) != ES_EMPTY)
+        if (xp_parked_on(t, &h->ready_seq) && es_api_take(xp_theatre.learner, 0, 0, &snap) != ES_EMPTY)
             xp_violation("a learner sleeps, and there is something for it");
     }
 }
@@ -190,7 +190,7 @@ void xp_stage_settle(void)
     int64_t rc = 0;
     xp_stage_reap();
     check_ring();
-    es_close_stream(xp_theatre.producer);
+    es_api_close(xp_theatre.producer);
     xp_pass(UINT64_C(2000000000));
     for (int turn = 0; turn < 40 && (rc >= 0 || rc == ES_EMPTY); turn++)
         rc = xp_take(0, XP_NOW);
@@ -202,11 +202,11 @@ void xp_stage_settle(void)
     xp_check_client();
 }
 
-int64_t __real_es_mend(es_ring *r);
-int64_t __wrap_es_mend(es_ring *r);
-int64_t __wrap_es_mend(es_ring *r)
+int64_t __real_es_repair(es_ring *r);
+int64_t __wrap_es_repair(es_ring *r);
+int64_t __wrap_es_repair(es_ring *r)
 {
-    int64_t n = __real_es_mend(r);
+    int64_t n = __real_es_repair(r);
     if (n != 0)
         xp_violation("a ring that nobody scribbled on was mended");
     return n;

@@ -111,7 +111,7 @@ const char *xp_word_name(const void *p)
         const void *p;
         const char *name;
     } single[] = {{&h->tail, "tail"}, {&h->head, "head"}, {&h->reopen_seq, "reopen_seq"},
-                  {&h->returned_seq, "returned_seq"}, {&h->closed, "closed"}, {&h->closed_ns, "closed_ns"},
+                  {&h->given_back_seq, "given_back_seq"}, {&h->closed, "closed"}, {&h->closed_ns, "closed_ns"},
                   {&h->owners_high, "owners_high"}, {&h->ready_seq, "ready_seq"}, {&h->space_seq, "space_seq"},
                   {&h->learner_sleeps, "learner_sleeps"}, {&h->producers_sleep, "producers_sleep"}};
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)

@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-#include "es_wait.h"
+#include "es_core.h"
 #include "xp_words.h"
 
 #undef pthread_mutex_lock
@@ -36,7 +36,7 @@ int xp_nap(const struct timespec *time, struct timespec *left)
     return 0;
 }
 
-uint64_t es_now_ns(void)
+uint64_t es_clock_ns(void)
 {
     return ++xp.now_ns;
 }
@@ -65,7 +65,7 @@ int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
     return ES_TIMEOUT;
 }
 
-void es_wake_all(_Atomic uint32_t *word)
+void es_wait_wake(_Atomic uint32_t *word)
 {
     xp_step(NULL, (const void *)word);
     while (xp.running != 0 && xp_memory_pending(xp.running) > 0)

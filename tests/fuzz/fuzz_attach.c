@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "es_api.h"
-#include "es_ring.h"
+#include "es_core.h"
 #include "fuzz_segment.h"
 
 enum mode { RAW = 1, RACES = 2, FIT_OFFSETS = 4, FIT_HASH = 8 };
@@ -72,7 +71,7 @@ static void make_other(uint8_t *base, uint64_t size, uint64_t draw)
 {
     const es_header *hdr = (const es_header *)base;
     swapped_bytes = 0;
-    if (size < sizeof original || es_check(base, size) != ES_OK || hdr->offsets.leaves + 8 * 8 > sizeof original ||
+    if (size < sizeof original || es_layout_check(base, size) != ES_OK || hdr->offsets.leaves + 8 * 8 > sizeof original ||
         hdr->geometry.num_leaves > 8)
         return;
     uint8_t *copy = fuzz_block(size);
@@ -103,7 +102,7 @@ static void make_other(uint8_t *base, uint64_t size, uint64_t draw)
     free(copy);
 }
 
-/* es_check() says that hash and offsets are those of the rest: made anew, they are the same. */
+/* es_layout_check() says that hash and offsets are those of the rest: made anew, they are the same. */
 static void check_nothing_to_repair(const uint8_t *base, uint64_t size)
 {
     uint8_t *copy = fuzz_block(size);
@@ -129,10 +128,10 @@ static void check_map(const es_ring *r, uint64_t size)
     within(m, size, m->owners, m->num_owners, sizeof *m->owners);
     within(m, size, m->slots, m->capacity, sizeof *m->slots);
     within(m, size, m->batches, m->num_batches, sizeof *m->batches);
-    within(m, size, m->hists, es_detailed(m) ? ES_HISTS : 0, sizeof *m->hists);
+    within(m, size, m->hists, es_stats_detailed(m) ? ES_STATS_HISTOGRAMS : 0, sizeof *m->hists);
     for (uint32_t l = 0; l < m->num_leaves; l++) {
-        FUZZ_CHECK(es_leaf_offset(r, l) == (uint64_t)(m->leaf_data[l] - m->base));
-        within(m, size, m->leaf_data[l], m->capacity, es_leaf_size(r, l));
+        FUZZ_CHECK(es_api_leaf_offset(r, l) == (uint64_t)(m->leaf_data[l] - m->base));
+        within(m, size, m->leaf_data[l], m->capacity, es_api_leaf_size(r, l));
         FUZZ_CHECK(l == 0 || m->leaf_data[l] >= m->leaf_data[l - 1] + m->capacity * m->leaf_size[l - 1]);
     }
 }
@@ -144,11 +143,11 @@ static void describe(const uint8_t *base, uint64_t size)
     es_geometry geo;
     uint8_t identity[16];
     int64_t pid, created;
-    es_describe(base, size, &geo, identity, &pid, &created, NULL, 0);
+    es_layout_describe(base, size, &geo, identity, &pid, &created, NULL, 0);
     /* The caller's room is what it was told a moment ago, or less. */
     uint64_t room = geo.schema_size < 4096 ? geo.schema_size : 4096;
     uint8_t *schema = fuzz_block(room);
-    es_describe(base, size, &geo, identity, &pid, &created, schema, room);
+    es_layout_describe(base, size, &geo, identity, &pid, &created, schema, room);
     free(schema);
 }
 
@@ -156,17 +155,17 @@ static void look_on(es_ring *r)
 {
     es_snapshot snap;
     es_owner_info info;
-    es_observe(r, &snap);
-    uint32_t owners = es_owner_count(r), *held = calloc(owners, sizeof *held);
+    es_monitor_observe(r, &snap);
+    uint32_t owners = es_monitor_owner_entries(r), *held = calloc(owners, sizeof *held);
     int64_t i, last = -1;
     uint64_t word;
-    for (i = es_next_owner(r, 0, &info); i >= 0; last = i, i = es_next_owner(r, (uint32_t)i + 1, &info))
+    for (i = es_monitor_next_owner(r, 0, &info); i >= 0; last = i, i = es_monitor_next_owner(r, (uint32_t)i + 1, &info))
         FUZZ_CHECK(i > last && i < owners && info.id.index == i);
-    for (i = es_next_claim(r, 0, &word); i >= 0; i = es_next_claim(r, (uint64_t)i + 1, &word)) {
+    for (i = es_monitor_next_claim(r, 0, &word); i >= 0; i = es_monitor_next_claim(r, (uint64_t)i + 1, &word)) {
         FUZZ_CHECK((uint64_t)i < r->map.capacity);
-        FUZZ_CHECK(es_claim_owner(word) <= 0xffff);
+        FUZZ_CHECK(es_monitor_claim_owner(word) <= 0xffff);
     }
-    es_count_held(r, held, owners);
+    es_monitor_count_held(r, held, owners);
     free(held);
     es_valid(r);
 }
@@ -174,11 +173,11 @@ static void look_on(es_ring *r)
 static void sweep(es_ring *r, const es_ring *self)
 {
     es_identity dead;
-    for (int64_t i = es_next_dead(r, 0, &dead); i >= 0; i = es_next_dead(r, (uint32_t)i + 1, &dead)) {
-        FUZZ_CHECK(i < (int64_t)es_owner_count(r) && dead.index == i);
+    for (int64_t i = es_sweep_next_dead(r, 0, &dead); i >= 0; i = es_sweep_next_dead(r, (uint32_t)i + 1, &dead)) {
+        FUZZ_CHECK(i < (int64_t)es_monitor_owner_entries(r) && dead.index == i);
         FUZZ_CHECK(self == NULL || self->detached || i != self->me); /* who holds its byte is not dead */
-        FUZZ_CHECK(es_settle(r, &dead, i % 2 == 0) >= 0 && dead.index == ES_NOBODY);
-        FUZZ_CHECK(es_settle(r, &dead, 1) == ES_EMPTY);
+        FUZZ_CHECK(es_sweep_settle(r, &dead, i % 2 == 0) >= 0 && dead.index == ES_NOBODY);
+        FUZZ_CHECK(es_sweep_settle(r, &dead, 1) == ES_EMPTY);
     }
 }
 
@@ -190,19 +189,19 @@ static void use(es_ring *r)
         leaves[l] = calloc(1, r->map.leaf_size[l] + 1);
     if (r->role == ES_ROLE_PRODUCER) {
         for (int i = 0; i < 3; i++)
-            es_send(r, leaves);
+            es_api_send(r, leaves);
         int64_t position;
-        if (es_reserve(r, 0, &position) == ES_OK)
-            es_reserve_commit(r, position);
+        if (es_api_reserve(r, 0, &position) == ES_OK)
+            es_api_commit(r, position);
     } else {
         es_snapshot snap;
         for (int i = 0; i < 3; i++) {
-            int64_t j = es_take(r, i == 2 ? ES_TAKE_SHORT : 0, 0, &snap);
+            int64_t j = es_api_take(r, i == 2 ? ES_TAKE_SHORT : 0, 0, &snap);
             if (j < 0)
                 continue;
             FUZZ_CHECK((uint64_t)j < r->map.num_batches && snap.batch == (uint64_t)j);
-            FUZZ_CHECK(es_committed_mask(r, snap.batch, snap.round, mask) <= (int64_t)r->map.batch_size);
-            FUZZ_CHECK((i == 1 ? es_return_batch : es_release_batch)(r, snap.batch, snap.round) == ES_OK);
+            FUZZ_CHECK(es_api_committed_mask(r, snap.batch, snap.round, mask) <= (int64_t)r->map.batch_size);
+            FUZZ_CHECK((i == 1 ? es_api_give_back : es_api_release)(r, snap.batch, snap.round) == ES_OK);
         }
     }
     for (uint32_t l = 0; l < r->map.num_leaves; l++)
@@ -215,37 +214,37 @@ static void join(uint8_t *base, uint64_t size, es_locks *locks, uint32_t role)
 {
     int error;
     es_identity id = {.role = role, .pid = 1, .start_time = 1.5};
-    es_ring *r = es_open(base, size, locks, role == ES_ROLE_LEARNER, &error);
+    es_ring *r = es_api_open(base, size, locks, role == ES_ROLE_LEARNER, &error);
     FUZZ_CHECK((r != NULL) == (error == ES_OK));
     if (r == NULL)
         return;
     check_map(r, size);
     sweep(r, NULL); /* as who finds the table full */
-    int64_t index = es_attach(r, &id);
+    int64_t index = es_api_attach(r, &id);
     FUZZ_CHECK(index < (int64_t)r->map.num_owners);
     if (index >= 0) {
-        FUZZ_CHECK(es_attach(r, &id) == -EALREADY);
+        FUZZ_CHECK(es_api_attach(r, &id) == -EALREADY);
         look_on(r);
         sweep(r, r);
         use(r);
-        FUZZ_CHECK(es_detach(r) == ES_OK && es_detach(r) == ES_EDETACHED);
+        FUZZ_CHECK(es_api_detach(r) == ES_OK && es_api_detach(r) == ES_EDETACHED);
     }
-    es_free(r);
+    es_api_free(r);
 }
 
 static void observe(uint8_t *base, uint64_t size)
 {
     int error;
     es_identity id = {.role = ES_ROLE_LEARNER};
-    es_ring *r = es_open(base, size, NULL, 0, &error);
-    FUZZ_CHECK(r != NULL || racing != NULL); /* what es_check() accepts can be opened */
+    es_ring *r = es_api_open(base, size, NULL, 0, &error);
+    FUZZ_CHECK(r != NULL || racing != NULL); /* what es_layout_check() accepts can be opened */
     if (r == NULL)
         return;
     check_map(r, size);
     look_on(r);
-    FUZZ_CHECK(es_attach(r, &id) == ES_EREADONLY && es_next_dead(r, 0, &id) == ES_EREADONLY);
-    FUZZ_CHECK(es_close_stream(r) == ES_EREADONLY && es_learner_alive(r) == ES_EREADONLY);
-    es_free(r);
+    FUZZ_CHECK(es_api_attach(r, &id) == ES_EREADONLY && es_sweep_next_dead(r, 0, &id) == ES_EREADONLY);
+    FUZZ_CHECK(es_api_close(r) == ES_EREADONLY && es_api_learner_alive(r) == ES_EREADONLY);
+    es_api_free(r);
 }
 
 static void use_segment(uint8_t *base, uint64_t size, bool with_races)
@@ -262,7 +261,7 @@ static void use_segment(uint8_t *base, uint64_t size, bool with_races)
     uint8_t *before = fuzz_block(size);
     if (!with_races)
         memcpy(before, base, size);
-    int rc = es_check(base, size);
+    int rc = es_layout_check(base, size);
     if (rc == ES_OK && !with_races)
         check_nothing_to_repair(base, size);
     if (rc == ES_OK)

@@ -1,4 +1,4 @@
-/* Put before es_layout.c and es_api.c in the attach target: between any two of the steps that
+/* Put before es_layout.c and es_ring.c in the attach target: between any two of the steps that
  * read a foreign header, fuzz_race() may change it, as a hostile process could. */
 #ifndef FUZZ_RACE_H
 #define FUZZ_RACE_H

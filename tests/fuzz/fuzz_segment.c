@@ -33,10 +33,10 @@ uint8_t *fuzz_draw_segment(fuzz_in *in, const fuzz_shape *shape, uint64_t *size)
     for (uint32_t i = 0; i < shape->geo.schema_size; i++)
         schema[i] = first % 2 ? (uint8_t)('0' + i % 10) : 0;
     schema[0] = first;
-    *size = es_segment_size(&shape->geo, shape->leaf_sizes);
+    *size = es_layout_size(&shape->geo, shape->leaf_sizes);
     FUZZ_CHECK(*size != 0 && *size <= FUZZ_MAX_SEGMENT);
     uint8_t *base = fuzz_block(*size);
-    FUZZ_CHECK(es_format(base, *size, &shape->geo, shape->leaf_sizes, schema, uuid, 1, 1) == ES_OK);
+    FUZZ_CHECK(es_layout_format(base, *size, &shape->geo, shape->leaf_sizes, schema, uuid, 1, 1) == ES_OK);
     return base;
 }
 
@@ -72,7 +72,7 @@ static const struct field {
     FIELD(geometry.max_producers), FIELD(geometry.num_leaves), FIELD(geometry.schema_size), FIELD(geometry.flags),
     FIELD(offsets.leaves), FIELD(offsets.schema), FIELD(offsets.owners), FIELD(offsets.slots),
     FIELD(offsets.batches), FIELD(offsets.hists), FIELD(offsets.data), FIELD(offsets.total),
-    FIELD(creator_pid), FIELD(created_ns), FIELD(tail), FIELD(head), FIELD(reopen_seq), FIELD(returned_seq),
+    FIELD(creator_pid), FIELD(created_ns), FIELD(tail), FIELD(head), FIELD(reopen_seq), FIELD(given_back_seq),
     FIELD(closed), FIELD(owners_high), FIELD(owners_high), FIELD(closed_ns), FIELD(ready_seq), FIELD(learner_sleeps),
     FIELD(space_seq), FIELD(producers_sleep), FIELD(totals.batches_taken), FIELD(totals.batches_released),
     FIELD(totals.occupancy_max), FIELD(totals.active_producers),
@@ -152,11 +152,11 @@ bool fuzz_repair(uint8_t *base, uint64_t size, bool offsets)
     uint64_t schema_at = (leaves_at + num_leaves * 8 + ES_CACHE_LINE - 1) & ~(uint64_t)(ES_CACHE_LINE - 1);
     if (num_leaves > ES_MAX_LEAVES || schema_size > ES_MAX_SCHEMA || schema_at + schema_size > size)
         return false;
-    /* es_format() writes no more than header, leaf table and schema: those are given room. */
+    /* es_layout_format() writes no more than header, leaf table and schema: those are given room. */
     uint8_t *made = fuzz_block(schema_at + schema_size);
     uint64_t *leaf_sizes = malloc(num_leaves * sizeof *leaf_sizes + 1);
     memcpy(leaf_sizes, base + leaves_at, num_leaves * sizeof *leaf_sizes);
-    bool ok = es_format(made, UINT64_MAX, &hdr->geometry, leaf_sizes, base + schema_at, hdr->uuid, 1, 1) == ES_OK;
+    bool ok = es_layout_format(made, UINT64_MAX, &hdr->geometry, leaf_sizes, base + schema_at, hdr->uuid, 1, 1) == ES_OK;
     if (ok) {
         es_header *good = (es_header *)made;
         hdr->format_hash = good->format_hash;

@@ -2,7 +2,7 @@
 #ifndef FUZZ_SEGMENT_H
 #define FUZZ_SEGMENT_H
 
-#include "es_layout.h"
+#include "es_core.h"
 #include "fuzz.h"
 
 #define FUZZ_MAX_LEAVES 4

@@ -37,7 +37,7 @@ static void do_send(party *p)
 {
     uint64_t ns = timeout(&play->in);
     call_begin("send");
-    int rc = es_send_wait(p->ring, (void **)sample, ns);
+    int rc = es_api_send_wait(p->ring, (void **)sample, ns);
     call_end();
     ONE_OF(rc, ES_OK, ES_FULL, ES_TIMEOUT, ES_ECLOSED, ES_EEVICTED, ES_EDETACHED);
 }
@@ -46,7 +46,7 @@ static void do_send_many(party *p)
 {
     uint64_t n = 1 + fuzz_below(&play->in, MANY), ns = timeout(&play->in);
     call_begin("send_many");
-    int64_t rc = es_send_many(p->ring, (void **)sample, 0, n, ns);
+    int64_t rc = es_api_send_many(p->ring, (void **)sample, 0, n, ns);
     call_end();
     if (rc > 0)
         FUZZ_CHECK((uint64_t)rc <= n);
@@ -61,7 +61,7 @@ static void do_reserve(party *p)
         return;
     int64_t position = 0;
     call_begin("reserve");
-    int rc = es_reserve(p->ring, ns, &position);
+    int rc = es_api_reserve(p->ring, ns, &position);
     call_end();
     ONE_OF(rc, ES_OK, ES_FULL, ES_TIMEOUT, ES_ECLOSED, ES_EDETACHED);
     if (rc == ES_OK)
@@ -74,7 +74,7 @@ static void do_end_reservation(party *p, bool commit)
         return;
     int64_t position = p->position[--p->kept];
     call_begin(commit ? "commit" : "abort");
-    int rc = (commit ? es_reserve_commit : es_reserve_abort)(p->ring, position);
+    int rc = (commit ? es_api_commit : es_api_abort)(p->ring, position);
     call_end();
     ONE_OF(rc, ES_OK, ES_EEVICTED, ES_EDETACHED);
 }
@@ -86,7 +86,7 @@ static int64_t take(party *p, uint32_t flags, uint64_t ns)
     const es_map *m = &p->ring->map;
     es_snapshot snap;
     call_begin(flags & ES_TAKE_SHORT ? "take short" : "take");
-    int64_t rc = es_take(p->ring, flags, ns, &snap);
+    int64_t rc = es_api_take(p->ring, flags, ns, &snap);
     call_end();
     if (rc >= 0) {
         FUZZ_CHECK((uint64_t)rc < m->num_batches && snap.batch == (uint64_t)rc);
@@ -95,7 +95,7 @@ static int64_t take(party *p, uint32_t flags, uint64_t ns)
             p->batch[p->kept] = snap.batch;
             p->round[p->kept++] = snap.round;
         } else {
-            es_return_batch(p->ring, snap.batch, snap.round);
+            es_api_give_back(p->ring, snap.batch, snap.round);
         }
     } else {
         ONE_OF(rc, ES_EMPTY, ES_TIMEOUT, ES_ENDED, ES_EDETACHED);
@@ -109,7 +109,7 @@ static void do_mask(party *p)
         return;
     uint8_t *mask = malloc(p->ring->map.batch_size);
     call_begin("mask");
-    int64_t n = es_committed_mask(p->ring, p->batch[p->kept - 1], p->round[p->kept - 1], mask);
+    int64_t n = es_api_committed_mask(p->ring, p->batch[p->kept - 1], p->round[p->kept - 1], mask);
     call_end();
     FUZZ_CHECK(n <= (int64_t)p->ring->map.batch_size);
     free(mask);
@@ -121,7 +121,7 @@ static void do_end_lease(party *p, bool release)
         return;
     p->kept--;
     call_begin(release ? "release" : "return");
-    int rc = (release ? es_release_batch : es_return_batch)(p->ring, p->batch[p->kept], p->round[p->kept]);
+    int rc = (release ? es_api_release : es_api_give_back)(p->ring, p->batch[p->kept], p->round[p->kept]);
     call_end();
     /* ES_ESTALE: made to look free, the batch was leased here a second time. */
     ONE_OF(rc, ES_OK, ES_ESTALE, ES_EDETACHED);
@@ -143,14 +143,14 @@ static void do_sweep(party *p)
     uint32_t from = 0;
     for (;;) {
         call_begin("next dead");
-        int64_t i = es_next_dead(p->ring, from, &dead);
+        int64_t i = es_sweep_next_dead(p->ring, from, &dead);
         call_end();
         if (i < 0)
             break;
         FUZZ_CHECK(i < (int64_t)p->ring->map.num_owners && !holds((uint32_t)i));
         from = (uint32_t)i + 1;
         call_begin("settle");
-        int64_t rc = es_settle(p->ring, &dead, fuzz_below(&play->in, 4) != 3);
+        int64_t rc = es_sweep_settle(p->ring, &dead, fuzz_below(&play->in, 4) != 3);
         call_end();
         FUZZ_CHECK(rc >= 0 && rc <= (int64_t)p->ring->map.capacity);
     }
@@ -163,17 +163,17 @@ static void do_look_on(party *p)
     uint64_t word;
     uint32_t held[ES_MAX_LEARNERS + PRODUCERS + 1] = {0};
     call_begin("look on");
-    es_observe(p->ring, &snap);
-    for (int64_t i = es_next_owner(p->ring, 0, &info); i >= 0; i = es_next_owner(p->ring, (uint32_t)i + 1, &info))
+    es_monitor_observe(p->ring, &snap);
+    for (int64_t i = es_monitor_next_owner(p->ring, 0, &info); i >= 0; i = es_monitor_next_owner(p->ring, (uint32_t)i + 1, &info))
         FUZZ_CHECK(i < (int64_t)p->ring->map.num_owners);
-    for (int64_t i = es_next_claim(p->ring, 0, &word); i >= 0; i = es_next_claim(p->ring, (uint64_t)i + 1, &word))
+    for (int64_t i = es_monitor_next_claim(p->ring, 0, &word); i >= 0; i = es_monitor_next_claim(p->ring, (uint64_t)i + 1, &word))
         FUZZ_CHECK((uint64_t)i < p->ring->map.capacity);
-    es_count_held(p->ring, held, es_owner_count(p->ring));
+    es_monitor_count_held(p->ring, held, es_monitor_owner_entries(p->ring));
     es_valid(p->ring);
-    es_learner_alive(p->ring);
-    es_set_stalled(p->ring, 1);
+    es_api_learner_alive(p->ring);
+    es_sweep_set_stalled(p->ring, 1);
     if (fuzz_below(&play->in, 4) == 3)
-        es_reset_histograms(p->ring);
+        es_api_reset_histograms(p->ring);
     call_end();
 }
 
@@ -183,7 +183,7 @@ static void do_leave(party *p, bool die)
         scene_die(p);
     } else {
         call_begin("detach");
-        es_detach(p->ring);
+        es_api_detach(p->ring);
         call_end();
     }
     scene_join(p);
@@ -197,7 +197,7 @@ static void act(party *p)
     uint32_t what = fuzz_byte(&play->in);
     if (what >= 250) {
         call_begin("close");
-        es_close_stream(p->ring);
+        es_api_close(p->ring);
         call_end();
         return;
     }
@@ -258,7 +258,7 @@ static void end_of_stream(void)
         scene_die(&play->party[i]);
     if (p->ring->detached)
         return;
-    es_close_stream(p->ring);
+    es_api_close(p->ring);
     int64_t rc = ES_EMPTY;
     for (uint64_t looks = 0; rc != ES_ENDED && rc != ES_EDETACHED; looks++) {
         if (looks > 20 + 4 * p->ring->map.num_batches) {
@@ -273,7 +273,7 @@ static void end_of_stream(void)
     }
     do_leave(p, false);
     call_begin("detach");
-    es_detach(p->ring);
+    es_api_detach(p->ring);
     call_end();
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "es_wait.h"
+#include "es_core.h"
 
 scene *play;
 void (*scene_interlude)(void);
@@ -36,7 +36,7 @@ static struct longest {
 uint64_t scene_bound(void)
 {
     uint64_t words = play->geo.batch_size * play->geo.num_batches + play->geo.num_batches;
-    return 50 * words + 50 * ES_TRIES + 4 * ES_HISTS * ES_HIST_BUCKETS;
+    return 50 * words + 50 * ES_TRIES + 4 * ES_STATS_HISTOGRAMS * ES_HISTOGRAM_BUCKETS;
 }
 
 static void note_longest(const struct call *c)
@@ -126,11 +126,11 @@ void scene_print_words(void)
             (unsigned long)hdr->head, hdr->closed, (unsigned long)hdr->closed_ns, play->party[0].ring->me);
     for (uint64_t j = 0; j < m->num_batches; j++) {
         uint64_t b = m->batches[j].word;
-        fprintf(stderr, "batch %lu: round %#lx owner %u state %u;", (unsigned long)j, (unsigned long)es_round(b),
-                es_word_owner(b), es_state(b));
+        fprintf(stderr, "batch %lu: round %#lx owner %u state %u;", (unsigned long)j, (unsigned long)es_word_round(b),
+                es_word_owner(b), es_word_state(b));
         for (uint64_t i = 0; i < m->batch_size; i++) {
             uint64_t w = m->slots[j * m->batch_size + i];
-            fprintf(stderr, " %#lx/%u/%u", (unsigned long)es_lap(w), es_word_owner(w), es_state(w));
+            fprintf(stderr, " %#lx/%u/%u", (unsigned long)es_word_lap(w), es_word_owner(w), es_word_state(w));
         }
         fprintf(stderr, "\n");
     }
@@ -138,7 +138,7 @@ void scene_print_words(void)
 
 /* --- in place of es_wait.c ------------------------------------------------------ */
 
-uint64_t es_now_ns(void)
+uint64_t es_clock_ns(void)
 {
     return now_ns += 1000;
 }
@@ -157,7 +157,7 @@ int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
     return ES_TIMEOUT;
 }
 
-void es_wake_all(_Atomic uint32_t *word)
+void es_wait_wake(_Atomic uint32_t *word)
 {
     (void)word;
 }
@@ -173,7 +173,7 @@ static uint64_t word_near(fuzz_in *in, uint64_t w)
 {
     static const uint16_t owners[] = {0, 1, 2, 63, 64, 65, 66, 67, 68, 0xffff};
     uint32_t how = fuzz_byte(in), state = fuzz_byte(in);
-    uint64_t lap = es_lap(w);
+    uint64_t lap = es_word_lap(w);
     if (how < 96)
         lap += fuzz_below(in, 5) - UINT64_C(2);
     else if (how < 160)
@@ -207,7 +207,7 @@ static void write_position(_Atomic uint64_t *at, fuzz_in *in, uint64_t lap)
 static void scribble_hint(fuzz_in *in)
 {
     es_header *hdr = (es_header *)play->base;
-    _Atomic uint32_t *hints[] = {&hdr->reopen_seq, &hdr->returned_seq,   &hdr->closed,    &hdr->owners_high,
+    _Atomic uint32_t *hints[] = {&hdr->reopen_seq, &hdr->given_back_seq,   &hdr->closed,    &hdr->owners_high,
                                  &hdr->ready_seq,  &hdr->learner_sleeps, &hdr->space_seq, &hdr->producers_sleep};
     es_totals *totals = &hdr->totals;
     _Atomic uint64_t *counters[] = {&hdr->closed_ns,
@@ -286,8 +286,8 @@ void scribble(fuzz_in *in)
         scribble_owner(in, m);
         break;
     case 14:
-        if (es_detailed(m))
-            write64(&m->hists[q % ES_HISTS].bucket[q], in);
+        if (es_stats_detailed(m))
+            write64(&m->hists[q % ES_STATS_HISTOGRAMS].bucket[q], in);
         break;
     default:
         scribble_hint(in);
@@ -312,17 +312,17 @@ void scene_join(party *p)
     bool learner = p < play->party + LEARNERS;
     es_identity id = {.role = learner ? ES_ROLE_LEARNER : ES_ROLE_PRODUCER, .pid = 1, .start_time = 1.5};
     if (p->ring == NULL)
-        p->ring = es_open(play->base, play->size, play->locks, p == play->party, &error);
+        p->ring = es_api_open(play->base, play->size, play->locks, p == play->party, &error);
     FUZZ_CHECK(p->ring != NULL);
     p->kept = 0;
-    es_attach(p->ring, &id); /* the scribbler may have taken every place */
+    es_api_attach(p->ring, &id); /* the scribbler may have taken every place */
 }
 
 void scene_die(party *p)
 {
     if (!p->ring->detached)
         es_locks_drop(play->locks, p->ring->me);
-    es_free(p->ring);
+    es_api_free(p->ring);
     p->ring = NULL;
 }
 
@@ -347,9 +347,9 @@ scene *scene_open(const uint8_t *data, size_t size)
         play->forever = fuzz_u64(&in) | 1;
     }
     play->in = in;
-    play->size = es_segment_size(&play->geo, play->leaf_sizes);
+    play->size = es_layout_size(&play->geo, play->leaf_sizes);
     play->base = fuzz_block(play->size);
-    FUZZ_CHECK(es_format(play->base, play->size, &play->geo, play->leaf_sizes, uuid, uuid, 1, 1) == ES_OK);
+    FUZZ_CHECK(es_layout_format(play->base, play->size, &play->geo, play->leaf_sizes, uuid, uuid, 1, 1) == ES_OK);
     play->locks = es_locks_new(-1, ES_MAX_LEARNERS + PRODUCERS + 1);
     now_ns = 0;
     depth = 0;
@@ -378,7 +378,7 @@ void scene_close(void)
     check_padding(&play->party[0].ring->map);
     FUZZ_CHECK(es_locks_any(play->locks) == 0);
     for (int i = 0; i < PARTIES; i++)
-        es_free(play->party[i].ring);
+        es_api_free(play->party[i].ring);
     es_locks_free(play->locks);
     free(play->fixed);
     free(play->base);

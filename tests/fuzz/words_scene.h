@@ -7,8 +7,7 @@
 #ifndef WORDS_SCENE_H
 #define WORDS_SCENE_H
 
-#include "es_api.h"
-#include "es_ring.h"
+#include "es_core.h"
 #include "fuzz.h"
 
 #define LEARNERS 2

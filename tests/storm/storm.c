@@ -75,7 +75,7 @@ static bool is_flat(const st_vitals *start, const st_vitals *warm, const st_vita
 
 static double since(uint64_t start)
 {
-    return (double)(es_now_ns() - start) / 1e9;
+    return (double)(es_clock_ns() - start) / 1e9;
 }
 
 static bool rounds(st_storm *s, const st_options *o, st_vitals *warm)
@@ -123,7 +123,7 @@ int main(int argc, char **argv)
         return 2;
     }
     st_vitals start = st_vitals_now(), warm, end;
-    s.start_ns = es_now_ns();
+    s.start_ns = es_clock_ns();
     bool ok = rounds(&s, &o, &warm);
     double seconds = since(s.start_ns);
     end = st_vitals_now();

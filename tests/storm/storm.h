@@ -17,8 +17,7 @@
 #ifndef STORM_H
 #define STORM_H
 
-#include "es_api.h"
-#include "es_ring.h"
+#include "es_core.h"
 
 #define ST_LIVES 32768u /* of a round; life 0 is nobody's */
 #define ST_SEQS 16384u  /* samples of one life; then it leaves */
@@ -178,7 +177,7 @@ static inline bool st_failed(st_account *a)
 /* For the holder of dead learner's lock byte, before it reaps: was each of its pending leases released? */
 void st_resolve(st_account *a, es_ring *r, uint32_t life, uint32_t owner);
 
-/* From now on, whatever es_mend() mends is a fault in this account. */
+/* From now on, whatever es_repair() mends is a fault in this account. */
 void st_mend_watch(st_account *a);
 
 /* The conductor's half. */

@@ -19,7 +19,7 @@
  * before the sweep. If the reaper dies on the way, the next one finds the same words, for reaping begins only when
  * every entry has its answer; and an answered entry is not asked again.
  *
- * A learner that leaves in an orderly way releases in es_detach(). Killed after that has freed its owner entry, it is
+ * A learner that leaves in an orderly way releases in es_api_detach(). Killed after that has freed its owner entry, it is
  * found by no reaper. So for a PENDING entry of a collected process the conductor looks at the owner entry, and only
  * then once more at the state: no longer LIVE with this life, and still PENDING, means that no reaper was there (it
  * would have answered before it freed the entry), so the learner freed it itself, after it had released everything.
@@ -104,7 +104,7 @@ void st_resolve(st_account *a, es_ring *r, uint32_t life, uint32_t owner)
         if (atomic_load_explicit(&entry->state, memory_order_acquire) != ST_ENTRY_PENDING || entry->life != life)
             continue;
         uint64_t w = atomic_load_explicit(&r->map.batches[entry->batch].word, memory_order_acquire);
-        bool leased = es_state(w) == ES_LEASED && es_round(w) == entry->round && es_word_owner(w) == owner;
+        bool leased = es_word_state(w) == ES_LEASED && es_word_round(w) == entry->round && es_word_owner(w) == owner;
         atomic_store_explicit(&entry->state, leased ? ST_ENTRY_UNRELEASED : ST_ENTRY_RELEASED, memory_order_release);
     }
 }

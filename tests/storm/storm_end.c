@@ -8,12 +8,12 @@
  * do so to the end of its slice. */
 static bool wait_for(st_storm *s, uint32_t from, uint32_t to, const char *what)
 {
-    uint64_t start = es_now_ns();
+    uint64_t start = es_clock_ns();
     while (st_collect(s, from, to) > 0) {
         s->sum.batches += st_consume(s->w.account, s->watcher);
         if (st_failed(s->w.account) || *s->interrupted)
             return false;
-        if (es_now_ns() - start > s->watchdog_ns + 2 * s->w.slice_ns) {
+        if (es_clock_ns() - start > s->watchdog_ns + 2 * s->w.slice_ns) {
             st_fault_add(s->w.account, ST_HUNG, 0, -1, 0, what);
             return false;
         }
@@ -57,7 +57,7 @@ static bool end_closed(st_storm *s, bool evict)
         st_stop(s, ST_LEARNERS + st_below(&s->random, s->w.config.producers), UINT64_MAX / 2);
         st_nap(2000000);
     }
-    es_close_stream(s->watcher);
+    es_api_close(s->watcher);
     kill_range(s, ST_LEARNERS, ST_PROCS, 8);
     for (int n = 0; n < 4 && s->next_life < ST_LIVES; n++) {
         st_nap(st_below(&s->random, 2000000));
@@ -87,11 +87,11 @@ static void check_rest(st_storm *s)
     const char *wrong = es_valid(r);
     if (wrong != NULL)
         st_fault_add(s->w.account, ST_INVALID, 0, -1, 0, wrong);
-    for (int64_t q = es_next_claim(r, 0, &w); q >= 0; q = es_next_claim(r, (uint64_t)q + 1, &w))
+    for (int64_t q = es_monitor_next_claim(r, 0, &w); q >= 0; q = es_monitor_next_claim(r, (uint64_t)q + 1, &w))
         orphan(s, q, (int64_t)w, "a slot is claimed or held by nobody");
     for (uint64_t j = 0; j < r->map.num_batches; j++) {
         w = atomic_load(&r->map.batches[j].word);
-        if (es_state(w) == ES_LEASED || es_state(w) == ES_POISONING)
+        if (es_word_state(w) == ES_LEASED || es_word_state(w) == ES_POISONING)
             orphan(s, (int64_t)j, (int64_t)w, "a batch is leased by nobody");
     }
     for (uint32_t i = 0; i < r->map.num_owners; i++) {
@@ -114,13 +114,13 @@ static void drain(st_storm *s)
     es_ring *r = s->watcher;
     es_identity id = {.role = ES_ROLE_LEARNER, .pid = s->conductor_pid};
     es_snapshot snap;
-    uint64_t ids[ST_BATCH], start = es_now_ns();
-    int64_t batch = es_attach(r, &id);
+    uint64_t ids[ST_BATCH], start = es_clock_ns();
+    int64_t batch = es_api_attach(r, &id);
     if (batch < 0)
-        st_fault_add(a, ST_CODE, 0, -1, batch, "es_attach of the conductor");
-    es_close_stream(r);
-    while (!st_failed(a) && (batch = es_take(r, 0, 1000000, &snap)) != ES_ENDED) {
-        if (es_now_ns() - start > s->watchdog_ns)
+        st_fault_add(a, ST_CODE, 0, -1, batch, "es_api_attach of the conductor");
+    es_api_close(r);
+    while (!st_failed(a) && (batch = es_api_take(r, 0, 1000000, &snap)) != ES_ENDED) {
+        if (es_clock_ns() - start > s->watchdog_ns)
             st_fault_add(a, ST_HUNG, 0, -1, 0, "the closed ring does not end");
         if (batch < 0)
             continue;
@@ -128,11 +128,11 @@ static void drain(st_storm *s)
         uint64_t first = snap.round * r->map.capacity + (uint64_t)batch * r->map.batch_size;
         for (uint32_t i = 0; i < n; i++)
             st_deliver(a, ids[i], (int64_t)(first + i));
-        if (es_release_batch(r, (uint64_t)batch, snap.round) != ES_OK)
-            st_fault_add(a, ST_CODE, 0, batch, 0, "es_release_batch of the conductor");
+        if (es_api_release(r, (uint64_t)batch, snap.round) != ES_OK)
+            st_fault_add(a, ST_CODE, 0, batch, 0, "es_api_release of the conductor");
         s->sum.batches++;
     }
-    es_detach(r);
+    es_api_detach(r);
 }
 
 void st_end_round(st_storm *s)

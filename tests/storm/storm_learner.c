@@ -31,18 +31,18 @@ void st_attach(st_actor *actor, uint32_t role)
     st_at(actor, ST_ATTACHING);
     int error;
     es_identity id = {.role = role, .pid = getpid(), .start_time = (double)actor->life};
-    actor->r = es_open(actor->w->base, actor->w->size, actor->locks, (int)actor->w->config.poison, &error);
+    actor->r = es_api_open(actor->w->base, actor->w->size, actor->locks, (int)actor->w->config.poison, &error);
     if (actor->r == NULL)
-        code_fault(actor, error, "es_open");
-    int64_t index = es_attach(actor->r, &id);
+        code_fault(actor, error, "es_api_open");
+    int64_t index = es_api_attach(actor->r, &id);
     while (index == ES_ENOOWNER) { /* the dead have all places, or somebody is just leaving one */
         if (st_sweep(actor->a, actor->r, &actor->random) <= 0)
             st_nap(20000);
         st_at(actor, ST_ATTACHING);
-        index = es_attach(actor->r, &id);
+        index = es_api_attach(actor->r, &id);
     }
     if (index < 0)
-        code_fault(actor, index, "es_attach");
+        code_fault(actor, index, "es_api_attach");
     atomic_store_explicit(&actor->proc->owner, (uint32_t)index, memory_order_relaxed);
     atomic_fetch_add_explicit(&actor->a->attached, 1, memory_order_relaxed);
     st_at(actor, ST_IDLE);
@@ -51,10 +51,10 @@ void st_attach(st_actor *actor, uint32_t role)
 void st_detach(st_actor *actor)
 {
     st_at(actor, ST_LEAVING);
-    int rc = es_detach(actor->r);
+    int rc = es_api_detach(actor->r);
     if (rc != ES_OK)
-        code_fault(actor, rc, "es_detach");
-    es_free(actor->r);
+        code_fault(actor, rc, "es_api_detach");
+    es_api_free(actor->r);
     actor->r = NULL;
 }
 
@@ -63,7 +63,7 @@ uint32_t st_leases_of(es_ring *r, uint32_t owner)
     uint32_t n = 0;
     for (uint64_t j = 0; j < r->map.num_batches; j++) {
         uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed);
-        n += es_state(w) == ES_LEASED && es_word_owner(w) == owner;
+        n += es_word_state(w) == ES_LEASED && es_word_owner(w) == owner;
     }
     return n;
 }
@@ -72,28 +72,28 @@ int st_sweep(st_account *a, es_ring *r, st_random *random)
 {
     es_identity dead;
     int reaped = 0;
-    int64_t i = es_next_dead(r, 0, &dead);
-    for (; i >= 0; i = es_next_dead(r, (uint32_t)i + 1, &dead)) {
+    int64_t i = es_sweep_next_dead(r, 0, &dead);
+    for (; i >= 0; i = es_sweep_next_dead(r, (uint32_t)i + 1, &dead)) {
         uint32_t life = (uint32_t)dead.start_time;
         /* The conductor notes a kill before it sends the signal, and nobody else ends without leaving. */
         if (life == 0 || life >= ST_LIVES || !atomic_load(&a->killed[life])) {
             st_fault_add(a, ST_EVICTED, st_id(life, 0), -1, i, "found dead, and nobody had killed it");
-            es_settle(r, &dead, 0);
+            es_sweep_settle(r, &dead, 0);
             return reaped;
         }
         if (random != NULL && st_below(random, 64) == 0)
             st_nap(st_below(random, 300000));
         uint32_t leases = st_leases_of(r, (uint32_t)i);
         st_resolve(a, r, life, (uint32_t)i);
-        int64_t reopened = es_settle(r, &dead, 1);
+        int64_t reopened = es_sweep_settle(r, &dead, 1);
         if (reopened < 0)
-            st_fault_add(a, ST_CODE, st_id(life, 0), -1, reopened, "es_settle");
+            st_fault_add(a, ST_CODE, st_id(life, 0), -1, reopened, "es_sweep_settle");
         atomic_fetch_add_explicit(&a->reaped, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&a->leases_given_back, leases, memory_order_relaxed);
         reaped++;
     }
     if (i != ES_EMPTY && i != ES_UNSURE)
-        st_fault_add(a, ST_CODE, 0, -1, i, "es_next_dead");
+        st_fault_add(a, ST_CODE, 0, -1, i, "es_sweep_next_dead");
     return reaped == 0 && i == ES_UNSURE ? -1 : reaped;
 }
 
@@ -109,7 +109,7 @@ static bool read_sample(const st_world *w, es_ring *r, uint64_t batch, uint64_t 
     const uint8_t *leaf[ST_LEAVES];
     uint64_t index = batch * r->map.batch_size + i;
     for (uint32_t l = 0; l < r->map.num_leaves; l++)
-        leaf[l] = (const uint8_t *)w->base + es_leaf_offset(r, l) + index * es_leaf_size(r, l);
+        leaf[l] = (const uint8_t *)w->base + es_api_leaf_offset(r, l) + index * es_api_leaf_size(r, l);
     return st_whole(&w->shape, leaf, id);
 }
 
@@ -117,7 +117,7 @@ uint32_t st_read_batch(const st_world *w, es_ring *r, uint64_t batch, const es_s
 {
     uint8_t mask[ST_BATCH];
     uint32_t n = 0;
-    int64_t length = es_committed_mask(r, batch, snap->round, mask);
+    int64_t length = es_api_committed_mask(r, batch, snap->round, mask);
     if (length != (int64_t)snap->length)
         st_fault_add(w->account, ST_CODE, 0, (int64_t)batch, length, "a lease's mask and length differ");
     for (uint64_t i = 0; i < r->map.batch_size; i++) {
@@ -135,14 +135,14 @@ uint32_t st_read_batch(const st_world *w, es_ring *r, uint64_t batch, const es_s
 /* The time since anybody took a batch, if nobody was stopped meanwhile. */
 static void note_gap(st_account *a)
 {
-    uint64_t now = es_now_ns(), before = atomic_exchange(&a->last_take_ns, now);
+    uint64_t now = es_clock_ns(), before = atomic_exchange(&a->last_take_ns, now);
     if (!atomic_load(&a->active) || before == 0 || before >= now)
         return;
-    es_raise_to(&a->gap_any_ns, now - before);
+    es_counter_raise(&a->gap_any_ns, now - before);
     uint64_t calm = atomic_load(&a->calm_ns), since = before > calm ? before : calm;
-    if (atomic_load(&a->stopped) != 0 || since >= now || now - since <= es_get(&a->gap_ns))
+    if (atomic_load(&a->stopped) != 0 || since >= now || now - since <= es_counter_get(&a->gap_ns))
         return;
-    es_raise_to(&a->gap_ns, now - since);
+    es_counter_raise(&a->gap_ns, now - since);
     atomic_store(&a->gap_at_ns, now);
 }
 
@@ -164,7 +164,7 @@ static void keep(learner *l, uint64_t batch, const es_snapshot *snap)
     st_actor *actor = l->actor;
     note_gap(actor->a);
     if (snap->length < actor->w->config.batch_size)
-        es_add(&actor->a->partials, 1);
+        es_counter_add(&actor->a->partials, 1);
     st_at(actor, ST_READING);
     st_entry *e = free_entry(l);
     l->next_entry++;
@@ -175,10 +175,10 @@ static void keep(learner *l, uint64_t batch, const es_snapshot *snap)
     e->n = st_read_batch(actor->w, actor->r, batch, snap, e->ids);
     if (st_below(&actor->random, 48) == 0) {
         st_at(actor, ST_RETURNING);
-        int rc = es_return_batch(actor->r, batch, snap->round);
+        int rc = es_api_give_back(actor->r, batch, snap->round);
         if (rc != ES_OK)
-            code_fault(actor, rc, "es_return_batch");
-        es_add(&actor->a->returned, 1);
+            code_fault(actor, rc, "es_api_give_back");
+        es_counter_add(&actor->a->returned, 1);
         return;
     }
     atomic_store_explicit(&e->state, ST_ENTRY_PENDING, memory_order_release);
@@ -204,9 +204,9 @@ static void release_one(learner *l, uint32_t which)
     if (st_below(&l->actor->random, l->actor->w->config.sample_bytes > 10000 ? 8 : 2) == 0)
         verify_again(l, &h);
     st_at(l->actor, ST_RELEASING);
-    int rc = es_release_batch(l->actor->r, h.batch, h.snap.round);
+    int rc = es_api_release(l->actor->r, h.batch, h.snap.round);
     if (rc != ES_OK)
-        code_fault(l->actor, rc, "es_release_batch");
+        code_fault(l->actor, rc, "es_api_release");
     atomic_store_explicit(&h.entry->state, ST_ENTRY_RELEASED, memory_order_release);
 }
 
@@ -224,7 +224,7 @@ static void dwell(learner *l)
     st_nap(st_below(&l->actor->random, 1000000));
 }
 
-/* Leaves; es_detach() releases what is still held. */
+/* Leaves; es_api_detach() releases what is still held. */
 static void leave(learner *l)
 {
     if (st_below(&l->actor->random, 2) == 0)
@@ -238,7 +238,7 @@ bool st_slept_through(st_actor *actor)
 {
     st_nap(500000000); /* so that the conductor can have run, and said that it had not */
     uint64_t still = atomic_load(&actor->a->stood_still_ns);
-    return still == 0 || es_now_ns() - still > actor->w->slice_ns + UINT64_C(1000000000);
+    return still == 0 || es_clock_ns() - still > actor->w->slice_ns + UINT64_C(1000000000);
 }
 
 /* At once if there is a batch; else it first gives back what it holds, on which others may wait. */
@@ -246,7 +246,7 @@ static int64_t take(learner *l, es_snapshot *snap)
 {
     st_actor *actor = l->actor;
     st_at(actor, ST_LOOKING);
-    int64_t batch = es_take(actor->r, 0, 0, snap);
+    int64_t batch = es_api_take(actor->r, 0, 0, snap);
     if (snap->sweep_due)
         sweep(l);
     if (batch >= 0 || batch == ES_ENDED)
@@ -254,11 +254,11 @@ static int64_t take(learner *l, es_snapshot *snap)
     release_all(l);
     bool partial = actor->w->config.partial && st_below(&actor->random, 16) == 0;
     st_at(actor, ST_PARKING);
-    uint64_t start = es_now_ns();
-    batch = es_take(actor->r, partial ? ES_TAKE_ANY_ORDER | ES_TAKE_SHORT : 0, actor->w->slice_ns, snap);
+    uint64_t start = es_clock_ns();
+    batch = es_api_take(actor->r, partial ? ES_TAKE_ANY_ORDER | ES_TAKE_SHORT : 0, actor->w->slice_ns, snap);
     /* In a calm round nobody sleeps through the commit that completes a batch; a sample that does not wakes nobody. */
     if (batch >= 0 && snap->length == actor->w->config.batch_size && st_calm(&actor->w->config) &&
-        es_now_ns() - start >= actor->w->slice_ns && st_slept_through(actor))
+        es_clock_ns() - start >= actor->w->slice_ns && st_slept_through(actor))
         st_fault_add(actor->a, ST_SLEPT, st_id(actor->life, 0), batch, (int64_t)snap->round,
                      "a learner was not woken when a batch was complete");
     if (batch < 0 && snap->sweep_due)
@@ -285,7 +285,7 @@ void st_learn(st_actor *actor)
             if (settled)
                 break;
         } else if (batch != ES_EMPTY && batch != ES_TIMEOUT && batch != -EINTR) {
-            code_fault(actor, batch, "es_take");
+            code_fault(actor, batch, "es_api_take");
         }
         /* What the dead had leased comes back. */
         settled = batch == ES_ENDED && st_sweep(actor->a, actor->r, &actor->random) == 0;

@@ -20,8 +20,8 @@ static int create_files(st_storm *s)
     snprintf(w->shm_name, sizeof w->shm_name, "/storm_of_echo_shm.%d-%u", s->conductor_pid, w->round);
     snprintf(w->lock_path, sizeof w->lock_path, "/dev/shm/storm_of_echo_shm_locks.%d-%u", s->conductor_pid, w->round);
     int lock_fd = open(w->lock_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    s->locks = lock_fd < 0 ? NULL : es_locks_new(lock_fd, es_creator_byte() + 1);
-    if (s->locks == NULL || es_locks_try(s->locks, es_creator_byte()) != ES_OK)
+    s->locks = lock_fd < 0 ? NULL : es_locks_new(lock_fd, es_locks_creator_byte() + 1);
+    if (s->locks == NULL || es_locks_try(s->locks, es_locks_creator_byte()) != ES_OK)
         return -1;
     return shm_open(w->shm_name, O_RDWR | O_CREAT | O_EXCL, 0600);
 }
@@ -41,21 +41,21 @@ bool st_segment_open(st_storm *s, const st_config *c)
                        .schema_size = sizeof schema,
                        .flags = c->flags};
     w->slice_ns = geo.reap_interval_ns;
-    w->size = es_segment_size(&geo, w->shape.size);
+    w->size = es_layout_size(&geo, w->shape.size);
     int error, fd = create_files(s);
     if (fd < 0 || posix_fallocate(fd, 0, (off_t)w->size) != 0)
         return false;
     w->base = mmap(NULL, w->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
-    if (w->base == MAP_FAILED || es_format(w->base, w->size, &geo, w->shape.size, schema, uuid, getpid(), 1) != ES_OK)
+    if (w->base == MAP_FAILED || es_layout_format(w->base, w->size, &geo, w->shape.size, schema, uuid, getpid(), 1) != ES_OK)
         return false;
-    s->watcher = es_open(w->base, w->size, s->locks, 0, &error);
+    s->watcher = es_api_open(w->base, w->size, s->locks, 0, &error);
     return s->watcher != NULL;
 }
 
 void st_segment_close(st_storm *s)
 {
-    es_free(s->watcher);
+    es_api_free(s->watcher);
     s->watcher = NULL;
     if (s->w.base != NULL && s->w.base != MAP_FAILED)
         munmap(s->w.base, s->w.size);
@@ -81,7 +81,7 @@ static void child(st_storm *s, uint32_t slot)
     st_actor actor = {.w = &s->w, .a = s->w.account, .proc = proc, .life = proc->life, .slot = slot};
     actor.random = st_random_new(s->w.seed, (uint64_t)s->w.round << 32 | proc->life);
     int fd = open(s->w.lock_path, O_RDWR | O_CLOEXEC);
-    actor.locks = fd < 0 ? NULL : es_locks_new(fd, es_creator_byte() + 1);
+    actor.locks = fd < 0 ? NULL : es_locks_new(fd, es_locks_creator_byte() + 1);
     if (actor.locks == NULL) {
         st_fault_add(s->w.account, ST_CODE, st_id(proc->life, 0), -1, -errno, "the lock file cannot be opened");
         _exit(4);
@@ -133,7 +133,7 @@ void st_stop(st_storm *s, uint32_t slot, uint64_t for_ns)
     atomic_fetch_add(&s->w.account->stopped, 1);
     kill(s->slot[slot].pid, SIGSTOP);
     s->slot[slot].state = ST_STOPPED;
-    s->slot[slot].until_ns = es_now_ns() + for_ns;
+    s->slot[slot].until_ns = es_clock_ns() + for_ns;
     s->sum.stops++;
 }
 
@@ -143,7 +143,7 @@ void st_continue(st_storm *s, uint32_t slot)
         return;
     kill(s->slot[slot].pid, SIGCONT);
     s->slot[slot].state = ST_RUNNING;
-    atomic_store(&s->w.account->calm_ns, es_now_ns());
+    atomic_store(&s->w.account->calm_ns, es_clock_ns());
     atomic_fetch_sub(&s->w.account->stopped, 1);
 }
 
@@ -157,7 +157,7 @@ static void note_death(st_storm *s, uint32_t slot)
     *(producer ? &s->sum.kills_producers : &s->sum.kills_learners) += 1;
     es_owner_info info;
     uint32_t owner = atomic_load(&a->proc[slot].owner);
-    if (producer && es_next_owner(s->watcher, owner, &info) == (int64_t)owner && info.waiting &&
+    if (producer && es_monitor_next_owner(s->watcher, owner, &info) == (int64_t)owner && info.waiting &&
         info.id.start_time == (double)a->proc[slot].life)
         s->sum.killed_parked++;
 }

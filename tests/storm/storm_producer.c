@@ -37,7 +37,7 @@ static void count(producer *p, enum st_path path, bool succeeded)
 static bool closed(producer *p)
 {
     es_snapshot snap;
-    es_observe(p->actor->r, &snap);
+    es_monitor_observe(p->actor->r, &snap);
     return snap.closed != 0;
 }
 
@@ -66,9 +66,9 @@ static void fill_buffers(producer *p, uint32_t n)
 static void check_slept(producer *p, int64_t rc)
 {
     uint64_t position;
-    if (rc != ES_TIMEOUT || !st_calm(&p->actor->w->config) || es_claim(p->actor->r, &position) != ES_OK)
+    if (rc != ES_TIMEOUT || !st_calm(&p->actor->w->config) || es_one_claim(p->actor->r, &position) != ES_OK)
         return;
-    es_abort(p->actor->r, position);
+    es_producer_abort(p->actor->r, position);
     if (st_slept_through(p->actor))
         st_fault_add(p->actor->a, ST_SLEPT, st_id(p->actor->life, p->acked), (int64_t)position, 0,
                      "a producer was not woken when there was space");
@@ -82,10 +82,10 @@ static void send_one(producer *p, uint64_t timeout_ns)
     fill_buffers(p, 1);
     st_at(p->actor, timeout_ns == 0 ? ST_SENDING : ST_WAITING);
     begin(p, 1);
-    int rc = timeout_ns == 0 ? es_send(p->actor->r, leaves) : es_send_wait(p->actor->r, leaves, timeout_ns);
+    int rc = timeout_ns == 0 ? es_api_send(p->actor->r, leaves) : es_api_send_wait(p->actor->r, leaves, timeout_ns);
     end(p, rc == ES_OK);
     count(p, timeout_ns == 0 ? ST_BY_SEND : ST_BY_SEND_WAIT, rc == ES_OK);
-    check(p, rc, "es_send");
+    check(p, rc, "es_api_send");
     check_slept(p, rc);
     if (rc == ES_FULL && timeout_ns == 0)
         st_nap(20000);
@@ -100,7 +100,7 @@ static void send_many(producer *p)
     fill_buffers(p, n);
     st_at(p->actor, ST_SENDING_MANY);
     begin(p, n);
-    int64_t rc = es_send_many(p->actor->r, leaves, 0, n, p->actor->w->slice_ns);
+    int64_t rc = es_api_send_many(p->actor->r, leaves, 0, n, p->actor->w->slice_ns);
     uint32_t sent = rc > 0 ? (uint32_t)rc : 0;
     if (rc > 0 && sent < n && closed(p)) { /* perhaps not the first ones */
         st_ledger l = {.acked = p->acked, .doubt = n, .done = sent, .closed = 1};
@@ -110,7 +110,7 @@ static void send_many(producer *p)
     }
     end(p, sent);
     count(p, ST_BY_SEND_MANY, sent > 0);
-    check(p, rc, "es_send_many");
+    check(p, rc, "es_api_send_many");
     check_slept(p, rc);
 }
 
@@ -119,14 +119,14 @@ static void leaves_of(producer *p, int64_t position, uint8_t **leaf)
     es_ring *r = p->actor->r;
     uint64_t index = (uint64_t)position % r->map.capacity;
     for (uint32_t l = 0; l < r->map.num_leaves; l++)
-        leaf[l] = (uint8_t *)p->actor->w->base + es_leaf_offset(r, l) + index * es_leaf_size(r, l);
+        leaf[l] = (uint8_t *)p->actor->w->base + es_api_leaf_offset(r, l) + index * es_api_leaf_size(r, l);
 }
 
 static bool reserve(producer *p, uint64_t timeout_ns, int64_t *position)
 {
     st_at(p->actor, ST_RESERVING);
-    int rc = es_reserve(p->actor->r, timeout_ns, position);
-    check(p, rc, "es_reserve");
+    int rc = es_api_reserve(p->actor->r, timeout_ns, position);
+    check(p, rc, "es_api_reserve");
     check_slept(p, rc);
     return rc == ES_OK;
 }
@@ -151,10 +151,10 @@ static void write_and_commit(producer *p, int64_t position, enum st_path path)
     st_fill(&p->actor->w->shape, st_id(p->actor->life, p->acked), leaf);
     st_at(p->actor, ST_COMMITTING);
     begin(p, 1);
-    int rc = es_reserve_commit(p->actor->r, position);
+    int rc = es_api_commit(p->actor->r, position);
     end(p, rc == ES_OK);
     count(p, path, rc == ES_OK);
-    check(p, rc, "es_reserve_commit");
+    check(p, rc, "es_api_commit");
 }
 
 static void reserve_one(producer *p)
@@ -183,9 +183,9 @@ static void reserve_and_abort(producer *p)
         return;
     scribble(p, position);
     st_at(p->actor, ST_ABORTING);
-    int rc = es_reserve_abort(p->actor->r, position);
+    int rc = es_api_abort(p->actor->r, position);
     count(p, ST_BY_ABORT, rc == ES_OK);
-    check(p, rc, "es_reserve_abort");
+    check(p, rc, "es_api_abort");
 }
 
 /* Leaves in an orderly way, half of the time with a slot in hand, and comes back. */
@@ -219,7 +219,7 @@ static void rare(producer *p)
 
 static void operate(producer *p)
 {
-    if (st_calm(&p->actor->w->config) && es_now_ns() % (ST_CALM_BUSY_NS + ST_CALM_IDLE_NS) > ST_CALM_BUSY_NS) {
+    if (st_calm(&p->actor->w->config) && es_clock_ns() % (ST_CALM_BUSY_NS + ST_CALM_IDLE_NS) > ST_CALM_BUSY_NS) {
         st_at(p->actor, ST_IDLE);
         st_nap(5000000);
         return;

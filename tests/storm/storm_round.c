@@ -118,9 +118,9 @@ static void watch_progress(st_storm *s, uint64_t now)
 /* The conductor's own longest wait for a processor: a yardstick for the gaps of a machine that has other work. */
 static void nap(st_storm *s)
 {
-    uint64_t wanted = 50000 + st_below(&s->random, 100000), start = es_now_ns();
+    uint64_t wanted = 50000 + st_below(&s->random, 100000), start = es_clock_ns();
     st_nap(wanted);
-    uint64_t late = es_now_ns() - start - wanted;
+    uint64_t late = es_clock_ns() - start - wanted;
     if (late < UINT64_MAX / 2 && late > s->sum.late_ns)
         s->sum.late_ns = late;
 }
@@ -135,13 +135,13 @@ static void churn(st_storm *s, uint64_t end)
 {
     const st_config *c = &s->w.config;
     st_account *a = s->w.account;
-    uint64_t now = es_now_ns(), next_kill = now + 2000000, next_learner = next_kill, next_stop = next_kill;
+    uint64_t now = es_clock_ns(), next_kill = now + 2000000, next_learner = next_kill, next_stop = next_kill;
     while (!st_failed(a) && !*s->interrupted &&
            (is_stuck(s) || (now < end && s->next_life + ST_PROCS < ST_LIVES))) {
         st_collect(s, 0, ST_PROCS);
         respawn(s);
         s->sum.batches += st_consume(a, s->watcher);
-        now = es_now_ns();
+        now = es_clock_ns();
         next_kill = kill_due(s, false, c->kill_rate, next_kill, now);
         next_learner = kill_due(s, true, c->learner_kill_rate, next_learner, now);
         if (c->stop_rate > 0 && next_stop <= now) {
@@ -158,12 +158,12 @@ static void churn(st_storm *s, uint64_t end)
 static void add_gaps(st_storm *s)
 {
     st_account *a = s->w.account;
-    if (es_get(&a->gap_any_ns) > s->sum.gap_any_ns && !st_calm(&s->w.config))
-        s->sum.gap_any_ns = es_get(&a->gap_any_ns);
-    if (es_get(&a->gap_ns) <= s->sum.gap_ns)
+    if (es_counter_get(&a->gap_any_ns) > s->sum.gap_any_ns && !st_calm(&s->w.config))
+        s->sum.gap_any_ns = es_counter_get(&a->gap_any_ns);
+    if (es_counter_get(&a->gap_ns) <= s->sum.gap_ns)
         return;
-    s->sum.gap_ns = es_get(&a->gap_ns);
-    s->sum.gap_at_s = (double)(es_get(&a->gap_at_ns) - s->start_ns) / 1e9;
+    s->sum.gap_ns = es_counter_get(&a->gap_ns);
+    s->sum.gap_at_s = (double)(es_counter_get(&a->gap_at_ns) - s->start_ns) / 1e9;
     s->sum.gap_round = s->w.round;
 }
 
@@ -171,22 +171,22 @@ static void add_figures(st_storm *s)
 {
     st_account *a = s->w.account;
     es_snapshot snap;
-    es_observe(s->watcher, &snap);
+    es_monitor_observe(s->watcher, &snap);
     s->sum.rounds++;
     s->sum.reopened += snap.reopened_slots;
     s->sum.delivered += st_delivered();
-    s->sum.reaped += es_get(&a->reaped);
-    s->sum.given_back += es_get(&a->leases_given_back);
-    s->sum.returned += es_get(&a->returned);
-    s->sum.mends += es_get(&a->mends);
-    s->sum.partials += es_get(&a->partials);
-    s->sum.attached += es_get(&a->attached);
+    s->sum.reaped += es_counter_get(&a->reaped);
+    s->sum.given_back += es_counter_get(&a->leases_given_back);
+    s->sum.returned += es_counter_get(&a->returned);
+    s->sum.mends += es_counter_get(&a->mends);
+    s->sum.partials += es_counter_get(&a->partials);
+    s->sum.attached += es_counter_get(&a->attached);
     s->sum.rounds_with[s->w.config.sample_bytes > 64 ? s->w.config.sample_bytes > 10000 ? 2 : 1 : 0]++;
     for (uint32_t i = 0; i < ST_PROCS; i++)
         for (int p = 0; p < ST_PATHS; p++)
             s->sum.paths[p] += a->proc[i].paths[p];
     for (int k = 0; k < ST_FAULTS; k++)
-        s->sum.faults_of[k] += es_get(&a->faults_of[k]);
+        s->sum.faults_of[k] += es_counter_get(&a->faults_of[k]);
     add_gaps(s);
 }
 
@@ -197,13 +197,13 @@ bool st_round(st_storm *s, const st_config *config, uint32_t round, double secon
     s->w.round = round;
     s->next_life = 1;
     s->over = false;
-    s->round_start_ns = es_now_ns();
+    s->round_start_ns = es_clock_ns();
     if (!st_segment_open(s, config)) {
         fprintf(stderr, "storm: no segment: %s\n", strerror(errno));
         st_segment_close(s);
         return false;
     }
-    s->watched_ns = es_now_ns();
+    s->watched_ns = es_clock_ns();
     s->still_ns = 0;
     atomic_store(&a->calm_ns, s->watched_ns);
     atomic_store(&a->last_take_ns, s->watched_ns);

@@ -89,15 +89,15 @@ static void dump_batch(es_ring *r, uint64_t j)
     static const char letters[] = "-cCOSH"; /* free, claimed, Committed, reOpen, Sealed, Held */
     uint64_t w = atomic_load(&r->map.batches[j].word), size = r->map.batch_size;
     fprintf(stderr, "  batch %llu: %s(round %llu, owner %u) count %x:", (unsigned long long)j,
-            es_state(w) < 3 ? states[es_state(w)] : "?", (unsigned long long)es_round(w), es_word_owner(w),
+            es_word_state(w) < 3 ? states[es_word_state(w)] : "?", (unsigned long long)es_word_round(w), es_word_owner(w),
             atomic_load(&r->map.batches[j].count));
     for (uint64_t i = 0; i < size; i++) {
         uint64_t slot = atomic_load(&r->map.slots[j * size + i]);
-        if (i >= 16 && es_state(slot) == ES_COMMITTED) /* the first few, and any that is not as one would think */
+        if (i >= 16 && es_word_state(slot) == ES_COMMITTED) /* the first few, and any that is not as one would think */
             continue;
-        fprintf(stderr, " %c%llu", es_state(slot) < 6 ? letters[es_state(slot)] : '?',
-                (unsigned long long)es_lap(slot));
-        if (es_state(slot) == ES_CLAIMED || es_state(slot) == ES_HELD)
+        fprintf(stderr, " %c%llu", es_word_state(slot) < 6 ? letters[es_word_state(slot)] : '?',
+                (unsigned long long)es_word_lap(slot));
+        if (es_word_state(slot) == ES_CLAIMED || es_word_state(slot) == ES_HELD)
             fprintf(stderr, "/%u", es_word_owner(slot));
     }
     fprintf(stderr, "\n");
@@ -107,7 +107,7 @@ static void dump_owners(st_storm *s)
 {
     es_owner_info info;
     es_ring *r = s->watcher;
-    for (int64_t i = es_next_owner(r, 0, &info); i >= 0; i = es_next_owner(r, (uint32_t)i + 1, &info)) {
+    for (int64_t i = es_monitor_next_owner(r, 0, &info); i >= 0; i = es_monitor_next_owner(r, (uint32_t)i + 1, &info)) {
         char where[64];
         char state = process_state(info.id.pid, where, sizeof where);
         uint32_t life = (uint32_t)info.id.start_time;
@@ -138,10 +138,10 @@ void st_dump(st_storm *s, const char *why)
 {
     es_header *h = s->watcher->map.hdr;
     fprintf(stderr, "\nthe ring, because %s:\n", why);
-    fprintf(stderr, "  tail %llu head %llu reopen_seq %u returned_seq %u closed %u ready_seq %u learner_sleeps %u "
+    fprintf(stderr, "  tail %llu head %llu reopen_seq %u given_back_seq %u closed %u ready_seq %u learner_sleeps %u "
             "space_seq %u producers_sleep %u\n",
             (unsigned long long)atomic_load(&h->tail), (unsigned long long)atomic_load(&h->head),
-            atomic_load(&h->reopen_seq), atomic_load(&h->returned_seq), atomic_load(&h->closed),
+            atomic_load(&h->reopen_seq), atomic_load(&h->given_back_seq), atomic_load(&h->closed),
             atomic_load(&h->ready_seq), atomic_load(&h->learner_sleeps), atomic_load(&h->space_seq),
             atomic_load(&h->producers_sleep));
     for (uint64_t j = 0; j < s->watcher->map.num_batches && j < 64; j++)

@@ -6,7 +6,7 @@ void after_note_releases(es_world *w)
     for (uint32_t t = 0; t < w->side->num_takes; t++) {
         const es_take_note *note = &w->side->takes[t];
         uint64_t b = atomic_load(&w->l->map.batches[note->batch].word);
-        bool up = es_round(b) > note->round || es_state(b) == ES_RETIRED || es_state(b) == ES_POISONING;
+        bool up = es_word_round(b) > note->round || es_word_state(b) == ES_RETIRED || es_word_state(b) == ES_POISONING;
         w->released[t] = up && !w->scenario->never_releases;
         /* What it gave up it had read. */
         CHECK(note->whole || !w->released[t]);
@@ -43,8 +43,8 @@ static int sweep(es_world *w)
 {
     es_identity id;
     int n = 0;
-    for (int64_t i = es_next_dead(w->l, 0, &id); i >= 0; i = es_next_dead(w->l, (uint32_t)i + 1, &id), n++)
-        CHECK(es_settle(w->l, &id, 1) >= 0);
+    for (int64_t i = es_sweep_next_dead(w->l, 0, &id); i >= 0; i = es_sweep_next_dead(w->l, (uint32_t)i + 1, &id), n++)
+        CHECK(es_sweep_settle(w->l, &id, 1) >= 0);
     return n;
 }
 
@@ -77,10 +77,10 @@ static void only_we_are_left(es_world *w)
     }
     for (uint64_t q = 0; q < m->capacity; q++) {
         uint64_t word = world_word(w, q);
-        CHECK(es_state(word) != ES_CLAIMED);
+        CHECK(es_word_state(word) != ES_CLAIMED);
     }
     for (uint64_t j = 0; j < m->num_batches; j++) {
-        uint32_t state = es_state(atomic_load(&m->batches[j].word));
+        uint32_t state = es_word_state(atomic_load(&m->batches[j].word));
         CHECK(state == ES_FILL || state == ES_RETIRED);
     }
 }
@@ -120,7 +120,7 @@ unsigned after_death(es_world *w)
     only_we_are_left(w);
     if (!w->l->map.hdr->closed)
         go_round(w);
-    CHECK_EQ(es_close_stream(w->l), ES_OK);
+    CHECK_EQ(es_api_close(w->l), ES_OK);
     int64_t n;
     while ((n = world_take(w, w->l, 0, 0)) >= 0)
         ;

@@ -352,7 +352,7 @@ void kill_everywhere(const es_scenario *s)
     if (watchdog == NULL)
         watchdog = signal(SIGALRM, on_alarm);
     current_kill = p->entry = p->end = 0;
-    uint64_t began = es_now_ns();
+    uint64_t began = es_clock_ns();
     cover_scenario();
     strays = elsewhere = 0;
     if (!record(s, p, &outcomes))
@@ -374,6 +374,6 @@ void kill_everywhere(const es_scenario *s)
         check_scenario(s, outcomes);
     cover_counts(&instructions, &functions);
     printf("  %-36s %5u kills, %4u instructions of %2u functions, %4.1f s, outcomes 0x%03x", s->name,
-           p->end - p->entry + 1, instructions, functions, (double)(es_now_ns() - began) / 1e9, outcomes);
+           p->end - p->entry + 1, instructions, functions, (double)(es_clock_ns() - began) / 1e9, outcomes);
     printf(strays + elsewhere > 0 ? ", %u strays, %u elsewhere\n" : "\n", strays, elsewhere);
 }

@@ -10,9 +10,9 @@ void full_ring(es_world *w)
 
 void close_the_ring(es_world *w)
 {
-    CHECK_EQ(es_close_stream(w->l), ES_OK);
+    CHECK_EQ(es_api_close(w->l), ES_OK);
     /* As if it were closed in an hour: nobody's patience is over because this machine is slow. */
-    atomic_store(&w->l->map.hdr->closed_ns, es_now_ns() + UINT64_C(3600000000000));
+    atomic_store(&w->l->map.hdr->closed_ns, es_clock_ns() + UINT64_C(3600000000000));
 }
 
 void park_a_producer(es_world *w)
@@ -45,7 +45,7 @@ void take_before(es_world *w)
 
 int64_t give_it_back(es_world *w)
 {
-    return es_return_batch(w->mine, w->side->takes[0].batch, w->side->takes[0].round);
+    return es_api_give_back(w->mine, w->side->takes[0].batch, w->side->takes[0].round);
 }
 
 static void on_signal(int number)

@@ -97,8 +97,8 @@ static es_ring *attach(es_world *w, uint32_t role)
 {
     int error;
     es_identity id = {.role = role, .pid = getpid(), .start_time = 1.5};
-    es_ring *r = must(es_open(w->base, w->size, w->locks, w->scenario->poison, &error), "open");
-    if (role != 0 && es_attach(r, &id) < 0)
+    es_ring *r = must(es_api_open(w->base, w->size, w->locks, w->scenario->poison, &error), "open");
+    if (role != 0 && es_api_attach(r, &id) < 0)
         abort();
     return r;
 }
@@ -133,12 +133,12 @@ void world_open(es_world *w, const struct es_scenario *s)
                            .schema_size = sizeof schema,
                            .flags = s->flags};
     memcpy(w->leaf_sizes, leaf_sizes, w->geo.num_leaves * sizeof *leaf_sizes);
-    w->size = es_segment_size(&w->geo, w->leaf_sizes);
+    w->size = es_layout_size(&w->geo, w->leaf_sizes);
     if (w->size == 0 || w->size > ARENA)
         abort();
     memset(w->base, 0, w->size);
     memset((void *)side, 0, sizeof *side);
-    if (es_format(w->base, w->size, &w->geo, w->leaf_sizes, schema, uuid, getpid(), 1) != ES_OK)
+    if (es_layout_format(w->base, w->size, &w->geo, w->leaf_sizes, schema, uuid, getpid(), 1) != ES_OK)
         abort();
     w->locks = own_locks(w);
     w->l = attach(w, ES_ROLE_LEARNER);
@@ -147,8 +147,8 @@ void world_open(es_world *w, const struct es_scenario *s)
 
 void world_close(es_world *w)
 {
-    CHECK_EQ(es_detach(w->p), ES_OK);
-    CHECK_EQ(es_detach(w->l), ES_OK);
+    CHECK_EQ(es_api_detach(w->p), ES_OK);
+    CHECK_EQ(es_api_detach(w->l), ES_OK);
     CHECK_EQ(es_locks_any(w->locks), 0);
     for (uint32_t i = 0; i < w->l->map.num_owners; i++)
         CHECK_EQ(w->l->map.owners[i].state, ES_OWNER_FREE);
@@ -162,8 +162,8 @@ void world_abandon(es_world *w)
         waitpid(w->sleeper, NULL, 0);
     }
     w->sleeper = 0;
-    es_free(w->p);
-    es_free(w->l);
+    es_api_free(w->p);
+    es_api_free(w->l);
     es_locks_free(w->locks);
 }
 
@@ -186,7 +186,7 @@ int world_send(es_world *w)
 {
     uint64_t id = w->next_id;
     world_fill(w, id, 1);
-    int rc = es_send(w->p, w->leaves);
+    int rc = es_api_send(w->p, w->leaves);
     if (rc == ES_OK)
         w->side->sent[id] = SENT_OK;
     w->next_id += rc == ES_OK;
@@ -203,7 +203,7 @@ void world_mine_send(es_world *w, uint64_t first, uint64_t n)
 {
     for (uint64_t id = first; id < first + n; id++) {
         world_fill(w, id, 1);
-        if (es_send(w->mine, w->leaves) == ES_OK)
+        if (es_api_send(w->mine, w->leaves) == ES_OK)
             w->side->sent[id] = SENT_OK;
     }
 }
@@ -211,7 +211,7 @@ void world_mine_send(es_world *w, uint64_t first, uint64_t n)
 uint64_t world_mine_reserve(es_world *w, uint64_t id)
 {
     int64_t position = 0;
-    CHECK_EQ(es_reserve(w->mine, 0, &position), ES_OK);
+    CHECK_EQ(es_api_reserve(w->mine, 0, &position), ES_OK);
     world_write(w, w->mine, (uint64_t)position, id);
     return (uint64_t)position;
 }
@@ -220,7 +220,7 @@ uint64_t world_mine_reserve(es_world *w, uint64_t id)
 static int64_t read_batch(es_world *w, es_ring *r, uint64_t j, uint64_t round, uint32_t take)
 {
     uint8_t mask[32];
-    int64_t n = es_committed_mask(r, j, round, mask);
+    int64_t n = es_api_committed_mask(r, j, round, mask);
     for (uint64_t i = 0; n >= 0 && i < w->geo.batch_size; i++) {
         if (!mask[i])
             continue;
@@ -239,21 +239,21 @@ static int64_t enter_batch(es_world *w, es_ring *r, int64_t j, const es_snapshot
 {
     int64_t n = read_batch(w, r, (uint64_t)j, snap->round, 0);
     CHECK_EQ(n, (int64_t)snap->length);
-    CHECK_EQ(es_release_batch(r, (uint64_t)j, snap->round), ES_OK);
+    CHECK_EQ(es_api_release(r, (uint64_t)j, snap->round), ES_OK);
     return n;
 }
 
 int64_t world_take(es_world *w, es_ring *r, uint32_t flags, uint64_t timeout_ns)
 {
     es_snapshot snap;
-    int64_t j = es_take(r, flags, timeout_ns, &snap);
+    int64_t j = es_api_take(r, flags, timeout_ns, &snap);
     return j < 0 ? j : enter_batch(w, r, j, &snap);
 }
 
 int64_t world_tracee_take(es_world *w, uint32_t flags, uint64_t timeout_ns)
 {
     es_snapshot snap;
-    int64_t j = es_take(w->mine, flags, timeout_ns, &snap);
+    int64_t j = es_api_take(w->mine, flags, timeout_ns, &snap);
     if (j < 0)
         return j;
     uint32_t take = w->side->num_takes;
@@ -269,7 +269,7 @@ int64_t world_tracee_take(es_world *w, uint32_t flags, uint64_t timeout_ns)
 int world_tracee_release(es_world *w)
 {
     const es_take_note *note = &w->side->takes[w->side->num_takes - 1];
-    return es_release_batch(w->mine, note->batch, note->round);
+    return es_api_release(w->mine, note->batch, note->round);
 }
 
 /* --- the sleeper ------------------------------------------------------------ */
@@ -286,7 +286,7 @@ static void sleep_and_leave(es_world *w, uint32_t role, unsigned failures)
 {
     if (role == ES_ROLE_LEARNER) {
         es_snapshot snap;
-        int64_t j = es_take(w->mine, 0, HOUR_NS, &snap);
+        int64_t j = es_api_take(w->mine, 0, HOUR_NS, &snap);
         say_out_and_stay(w);
         if (j >= 0)
             enter_batch(w, w->mine, j, &snap);
@@ -295,13 +295,13 @@ static void sleep_and_leave(es_world *w, uint32_t role, unsigned failures)
     } else {
         world_fill(w, ID_SLEEPER, 1);
         w->side->sent[ID_SLEEPER] = SENT_MAYBE;
-        int rc = es_send_wait(w->mine, w->leaves, HOUR_NS);
+        int rc = es_api_send_wait(w->mine, w->leaves, HOUR_NS);
         w->side->sent[ID_SLEEPER] = rc == ES_OK ? SENT_OK : SENT_NOT;
         say_out_and_stay(w);
         if (rc != ES_OK && rc != ES_ECLOSED)
             _exit(3);
     }
-    _exit(es_test_failures() == failures && es_detach(w->mine) == ES_OK ? 0 : 4);
+    _exit(es_test_failures() == failures && es_api_detach(w->mine) == ES_OK ? 0 : 4);
 }
 
 void world_sleeper(es_world *w, uint32_t role)
@@ -329,9 +329,9 @@ static bool complete_batch(es_world *w)
         uint64_t b = atomic_load(&w->l->map.batches[j].word), n = 0;
         for (uint64_t i = 0; i < w->geo.batch_size; i++) {
             uint64_t s = world_word(w, j * w->geo.batch_size + i);
-            n += es_state(s) == ES_COMMITTED && es_lap(s) == es_round(b) + 1;
+            n += es_word_state(s) == ES_COMMITTED && es_word_lap(s) == es_word_round(b) + 1;
         }
-        if (es_state(b) == ES_FILL && n == w->geo.batch_size)
+        if (es_word_state(b) == ES_FILL && n == w->geo.batch_size)
             return true;
     }
     return false;
@@ -341,12 +341,12 @@ static bool space(es_world *w)
 {
     uint64_t capacity = w->geo.batch_size * w->geo.num_batches, p = atomic_load(&w->l->map.hdr->tail);
     for (uint64_t q = 0; q < capacity; q++)
-        if (es_state(world_word(w, q)) == ES_REOPEN)
+        if (es_word_state(world_word(w, q)) == ES_REOPEN)
             return true;
-    while (es_lap(world_word(w, p % capacity)) > p / capacity)
+    while (es_word_lap(world_word(w, p % capacity)) > p / capacity)
         p++;
     uint64_t b = atomic_load(&w->l->map.batches[p / w->geo.batch_size % w->geo.num_batches].word);
-    return es_state(b) == ES_FILL && es_round(b) >= p / capacity;
+    return es_word_state(b) == ES_FILL && es_word_round(b) >= p / capacity;
 }
 
 bool world_sleeper_due(es_world *w)

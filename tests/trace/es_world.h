@@ -9,8 +9,7 @@
 
 #include <sys/types.h>
 
-#include "es_api.h"
-#include "es_ring.h"
+#include "es_core.h"
 
 #define WORLD_LEAVES 6
 #define WORLD_STACK 8 /* samples of one send */

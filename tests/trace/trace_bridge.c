@@ -24,7 +24,7 @@ static void become_a_bridge(es_world *w)
 {
     make_block(w);
     CHECK_EQ(es_bridge_begin(w->mine), ES_OK);
-    CHECK_EQ(es_remote_open(w->mine, ANN, 0, "ann"), 0);
+    CHECK_EQ(es_bridge_open(w->mine, ANN, 0, "ann"), 0);
 }
 
 static int64_t send_the_block(es_world *w)
@@ -37,8 +37,8 @@ static unsigned another_bridge_sends_the_rest(es_world *w)
 {
     make_block(w);
     CHECK_EQ(es_bridge_begin(w->p), ES_OK);
-    CHECK_EQ(es_remote_open(w->p, ANN, 0, "ann"), 0);
-    int64_t there = es_remote_committed(w->p, 0);
+    CHECK_EQ(es_bridge_open(w->p, ANN, 0, "ann"), 0);
+    int64_t there = es_bridge_committed(w->p, 0);
     if (CHECK(there >= 0 && there <= SAMPLES) && there < SAMPLES)
         CHECK_EQ(es_bridge_send(w->p, 0, block, (uint64_t)there, SAMPLES, 0, 0), SAMPLES - there);
     for (uint32_t i = 0; i < SAMPLES; i++)
@@ -55,11 +55,11 @@ static void one_before(es_world *w)
 KILL_EVERYWHERE(bridge_sends, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER, .before = one_before,
                 .prepare = become_a_bridge, .act = send_the_block, .want = SAMPLES, .sends = SAMPLES,
                 .check = another_bridge_sends_the_rest, .outcomes = KEPT | REAPED,
-                .through = "es_bridge_send es_copy_run es_commit_run");
+                .through = "es_bridge_send es_leaves_write_run es_producer_commit");
 
 static int64_t leave(es_world *w)
 {
-    return es_detach(w->mine);
+    return es_api_detach(w->mine);
 }
 
 static void become_a_bridge_and_send(es_world *w)
@@ -71,15 +71,15 @@ static void become_a_bridge_and_send(es_world *w)
 /* Leaving hands its clients over as its death does. */
 KILL_EVERYWHERE(bridge_leaves, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
                 .prepare = become_a_bridge_and_send, .act = leave, .sends = SAMPLES,
-                .check = another_bridge_sends_the_rest, .outcomes = KEPT | REAPED, .through = "es_settle_bridge");
+                .check = another_bridge_sends_the_rest, .outcomes = KEPT | REAPED, .through = "es_journal_settle");
 
 static int64_t come_and_go(es_world *w)
 {
-    int64_t remote = es_remote_open(w->mine, ANN, 7, "ann");
-    return es_remote_committed(w->mine, (uint32_t)remote) + es_remote_known(w->mine, (uint32_t)remote) +
-           es_remote_wanted(w->mine, (uint32_t)remote) + es_remote_count(w->mine, (uint32_t)remote, 1, 1) +
-           es_count_refused(w->mine) +
-           es_remote_leave(w->mine, (uint32_t)remote, 1);
+    int64_t remote = es_bridge_open(w->mine, ANN, 7, "ann");
+    return es_bridge_committed(w->mine, (uint32_t)remote) + es_bridge_known(w->mine, (uint32_t)remote) +
+           es_bridge_wanted(w->mine, (uint32_t)remote) + es_bridge_count(w->mine, (uint32_t)remote, 1, 1) +
+           es_bridge_count_refused(w->mine) +
+           es_bridge_leave(w->mine, (uint32_t)remote, 1);
 }
 
 static void begin(es_world *w)
@@ -91,18 +91,18 @@ static unsigned client_is_gone_or_as_it_was(es_world *w)
 {
     es_remote_info info;
     CHECK_EQ(es_bridge_begin(w->p), ES_OK);
-    int64_t remote = es_next_remote(w->p, 0, &info);
+    int64_t remote = es_monitor_next_remote(w->p, 0, &info);
     if (remote >= 0)
         CHECK_EQ(info.state, ES_REMOTE_AWAY);
-    remote = es_remote_open(w->p, ANN, 7, "ann");
-    CHECK_EQ(es_remote_committed(w->p, (uint32_t)remote), 7);
+    remote = es_bridge_open(w->p, ANN, 7, "ann");
+    CHECK_EQ(es_bridge_committed(w->p, (uint32_t)remote), 7);
     return 0;
 }
 
 /* Dies with its client's entry half made, made, or left. */
 KILL_EVERYWHERE(client_comes_and_goes, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER, .prepare = begin,
                 .act = come_and_go, .want = 7, .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
-                .through = "es_remote_open take_new es_remote_leave es_remote_committed es_count_refused");
+                .through = "es_bridge_open take_new es_bridge_leave es_bridge_committed es_bridge_count_refused");
 
 static int64_t begin_it(es_world *w)
 {
@@ -118,13 +118,13 @@ static void send_half_and_die(es_world *w)
     uint64_t pos;
     become_a_bridge(w);
     es_owner *o = &w->mine->map.owners[w->mine->me];
-    CHECK_EQ(es_claim_run(w->mine, 2, &pos), 2);
+    CHECK_EQ(es_producer_claim(w->mine, 2, &pos), 2);
     for (uint32_t i = 0; i < 2; i++)
         world_write(w, w->mine, pos + i, ID_TRACEE + i);
     o->pending_position = pos;
     o->pending_count = 2;
     o->pending_remote = 1;
-    CHECK_EQ(es_commit_run(w->mine, pos, 1), 1);
+    CHECK_EQ(es_producer_commit(w->mine, pos, 1), 1);
 }
 
 static void a_bridge_that_died_half_way(es_world *w)
@@ -136,8 +136,8 @@ static int64_t sweep_up(es_world *w)
 {
     es_identity id;
     int64_t n = 0;
-    for (int64_t i = es_next_dead(w->mine, 0, &id); i >= 0; i = es_next_dead(w->mine, (uint32_t)i + 1, &id), n++)
-        es_settle(w->mine, &id, 1);
+    for (int64_t i = es_sweep_next_dead(w->mine, 0, &id); i >= 0; i = es_sweep_next_dead(w->mine, (uint32_t)i + 1, &id), n++)
+        es_sweep_settle(w->mine, &id, 1);
     return n;
 }
 
@@ -145,28 +145,28 @@ static int64_t sweep_up(es_world *w)
 KILL_EVERYWHERE(reap_a_bridge, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = a_bridge_that_died_half_way, .act = sweep_up, .want = 1, .sends = SAMPLES,
                 .check = another_bridge_sends_the_rest, .outcomes = KEPT,
-                .through = "es_reap es_settle_bridge was_committed");
+                .through = "es_reap es_journal_settle was_committed");
 
 static void one_came_and_went(es_world *w)
 {
     CHECK_EQ(es_bridge_begin(w->p), ES_OK);
     for (int i = 0; i < 2; i++) {
-        int64_t remote = es_remote_open(w->p, i == 0 ? ANN : (const uint8_t *)"bob: sixteen b..", 7, "");
-        CHECK_EQ(es_remote_leave(w->p, (uint32_t)remote, 1), ES_OK);
+        int64_t remote = es_bridge_open(w->p, i == 0 ? ANN : (const uint8_t *)"bob: sixteen b..", 7, "");
+        CHECK_EQ(es_bridge_leave(w->p, (uint32_t)remote, 1), ES_OK);
     }
 }
 
 static int64_t come_again(es_world *w)
 {
     es_remote_info info;
-    return es_remote_committed(w->mine, (uint32_t)es_remote_open(w->mine, ANN, 0, "ann")) +
-           es_next_remote(w->mine, 1, &info) + es_committed_from(w->mine, 0) +
-           (es_remote_open(w->mine, (const uint8_t *)"cat: sixteen b..", 0, "cat") == 1) +
-           (es_remote_find(w->mine, ANN, "ann") == 0) + (es_claimed(w->mine) == 0);
+    return es_bridge_committed(w->mine, (uint32_t)es_bridge_open(w->mine, ANN, 0, "ann")) +
+           es_monitor_next_remote(w->mine, 1, &info) + es_producer_committed_from(w->mine, 0) +
+           (es_bridge_open(w->mine, (const uint8_t *)"cat: sixteen b..", 0, "cat") == 1) +
+           (es_bridge_find(w->mine, ANN, "ann") == 0) + (es_producer_claimed(w->mine) == 0);
 }
 
 /* A client that is known comes again, and another takes the place of one that has gone. */
 KILL_EVERYWHERE(clients_come_again, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
                 .before = one_came_and_went, .prepare = begin, .act = come_again, .want = 11,
                 .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
-                .through = "es_remote_open find has_id turn take_entry es_next_remote es_committed_from es_remote_find es_claimed");
+                .through = "es_bridge_open find has_id turn take_entry es_monitor_next_remote es_producer_committed_from es_bridge_find es_producer_claimed");

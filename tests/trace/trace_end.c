@@ -16,41 +16,41 @@ static int64_t take_short_and_release(es_world *w)
 
 KILL_EVERYWHERE(take_a_partial_batch, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_two,
                 .act = take_short_and_release, .outcomes = REAPED | RELEASED | RETURNED,
-                .through = "es_take_partial help_tail_to_the_end turn_words turn_positions lease_some_partial "
-                           "lease_partial es_lease let_go es_account_take es_release");
+                .through = "es_partial_take es_slots_help_tail es_slots_turn es_slots_turn_free lease_some_partial "
+                           "lease_partial es_lease_take es_slots_let_go es_stats_count_take es_lease_release");
 
 static void holes_and_a_lagging_tail(es_world *w)
 {
     int64_t at[2];
     for (int i = 0; i < 2; i++)
-        CHECK_EQ(es_reserve(w->p, 0, &at[i]), ES_OK);
+        CHECK_EQ(es_api_reserve(w->p, 0, &at[i]), ES_OK);
     world_send_n(w, 1);
     world_lower_tail(w);
-    es_reserve_abort(w->p, at[1]);
-    es_reserve_abort(w->p, at[0]);
+    es_api_abort(w->p, at[1]);
+    es_api_abort(w->p, at[0]);
 }
 
 KILL_EVERYWHERE(take_a_partial_batch_with_holes, .batch_size = 4, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = holes_and_a_lagging_tail, .act = take_short_and_release,
                 .outcomes = REAPED | RELEASED | RETURNED,
-                .through = "es_take_partial help_tail_to_the_end turn_words turn_positions lease_partial");
+                .through = "es_partial_take es_slots_help_tail es_slots_turn es_slots_turn_free lease_partial");
 
 KILL_EVERYWHERE(take_a_partial_batch_of_nothing, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .act = take_short_and_release, .want = ES_EMPTY, .outcomes = REAPED,
-                .through = "es_take_partial lease_partial let_go");
+                .through = "es_partial_take lease_partial es_slots_let_go");
 
 static void one_sent_one_claimed(es_world *w)
 {
     int64_t position = 0;
     world_send_n(w, 1);
-    CHECK_EQ(es_reserve(w->p, 0, &position), ES_OK);
+    CHECK_EQ(es_api_reserve(w->p, 0, &position), ES_OK);
     w->position = (uint64_t)position;
 }
 
 static unsigned commit_the_claim(es_world *w)
 {
     world_write(w, w->p, w->position, w->next_id);
-    int rc = es_reserve_commit(w->p, (int64_t)w->position);
+    int rc = es_api_commit(w->p, (int64_t)w->position);
     if (rc == ES_OK)
         w->side->sent[w->next_id++] = SENT_OK;
     else
@@ -66,14 +66,14 @@ static unsigned commit_is_good(es_world *w)
 
 static bool the_last_slot_is_held(es_world *w)
 {
-    return es_state(world_word(w, 2)) == ES_HELD;
+    return es_word_state(world_word(w, 2)) == ES_HELD;
 }
 
 /* A claim keeps it from the batch. While it holds the only free slot a producer goes to sleep for that. */
 KILL_EVERYWHERE(held_slots_are_let_go_of, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = one_sent_one_claimed, .meddle_when = the_last_slot_is_held, .meddle = park_a_producer,
                 .check = commit_is_good, .act = take_short_and_release, .want = ES_EMPTY, .outcomes = REAPED | WOKEN,
-                .through = "es_take_partial lease_partial let_go turn_words es_wake_producers");
+                .through = "es_partial_take lease_partial es_slots_let_go es_slots_turn es_wake_producers");
 
 static void take_short(es_world *w)
 {
@@ -83,18 +83,18 @@ static void take_short(es_world *w)
 /* What it held goes back to the producers. */
 KILL_EVERYWHERE(give_a_partial_batch_back, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = send_two, .prepare = take_short, .between = park_a_producer, .act = give_it_back,
-                .outcomes = REAPED | RETURNED | WOKEN, .through = "es_give_back let_go turn_words es_wake_producers");
+                .outcomes = REAPED | RETURNED | WOKEN, .through = "es_lease_give_back es_slots_let_go es_slots_turn es_wake_producers");
 
 /* ... and the ring is closed meanwhile: another learner waits for the batch. */
 KILL_EVERYWHERE(give_a_partial_batch_back_after_the_close, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = send_two, .prepare = take_short, .between = close_and_park_a_learner, .act = give_it_back,
-                .outcomes = REAPED | RETURNED | WOKEN | CLOSED, .through = "es_give_back let_go es_wake_learners");
+                .outcomes = REAPED | RETURNED | WOKEN | CLOSED, .through = "es_lease_give_back es_slots_let_go es_wake_learners");
 
 /* --- the close -------------------------------------------------------------- */
 
 static int64_t close_it(es_world *w)
 {
-    return es_close_stream(w->mine);
+    return es_api_close(w->mine);
 }
 
 static void one_and_a_sleeper(es_world *w)
@@ -106,7 +106,7 @@ static void one_and_a_sleeper(es_world *w)
 /* A learner sleeps for the rest of a batch that never comes. */
 KILL_EVERYWHERE(close_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = one_and_a_sleeper, .act = close_it, .outcomes = REAPED | CLOSED | WOKEN,
-                .through = "es_close_stream es_close_ring es_alarm_counts es_wake_everybody es_wake_all");
+                .through = "es_api_close es_drain_close es_wake_alarm es_wake_all es_wait_wake");
 
 static void full_and_a_sleeper(es_world *w)
 {
@@ -116,10 +116,10 @@ static void full_and_a_sleeper(es_world *w)
 
 KILL_EVERYWHERE(close_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = full_and_a_sleeper, .act = close_it, .outcomes = REAPED | CLOSED | WOKEN,
-                .through = "es_close_stream es_close_ring es_wake_everybody");
+                .through = "es_api_close es_drain_close es_wake_all");
 
 KILL_EVERYWHERE(close_again, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = close_the_ring,
-                .act = close_it, .outcomes = REAPED | CLOSED, .through = "es_close_ring");
+                .act = close_it, .outcomes = REAPED | CLOSED, .through = "es_drain_close");
 
 /* --- closed ------------------------------------------------------------------ */
 
@@ -134,9 +134,9 @@ static int64_t drain(es_world *w)
 static void a_hole_and_the_close(es_world *w)
 {
     int64_t position = 0;
-    CHECK_EQ(es_reserve(w->p, 0, &position), ES_OK);
+    CHECK_EQ(es_api_reserve(w->p, 0, &position), ES_OK);
     world_send_n(w, 3);
-    es_reserve_abort(w->p, position);
+    es_api_abort(w->p, position);
     close_the_ring(w);
     CHECK_EQ(world_take(w, w->l, 0, 0), 2);
 }
@@ -145,8 +145,8 @@ static void a_hole_and_the_close(es_world *w)
 KILL_EVERYWHERE(drain_a_closed_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = a_hole_and_the_close, .act = drain, .want = ES_ENDED,
                 .outcomes = REAPED | RELEASED | RETURNED | CLOSED,
-                .through = "es_finish turn_words turn_positions claims_open nothing_left holds_nothing still_patient "
-                           "es_release");
+                .through = "es_drain_finish es_slots_turn es_slots_turn_free claims_open nothing_left holds_nothing still_patient "
+                           "es_lease_release");
 
 static void a_claim_and_the_close(es_world *w)
 {
@@ -157,32 +157,32 @@ static void a_claim_and_the_close(es_world *w)
 static void long_ago(es_world *w)
 {
     a_claim_and_the_close(w);
-    atomic_store(&w->l->map.hdr->closed_ns, es_now_ns() - UINT64_C(2000000000));
+    atomic_store(&w->l->map.hdr->closed_ns, es_clock_ns() - UINT64_C(2000000000));
 }
 
 /* Long after the close a claim under way is taken away. */
 KILL_EVERYWHERE(drain_evicts, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = long_ago,
                 .check = commit_the_claim, .act = drain, .want = ES_ENDED,
                 .outcomes = REAPED | RELEASED | RETURNED | CLOSED | EVICTED,
-                .through = "es_finish still_patient turn_words claims_open nothing_left");
+                .through = "es_drain_finish still_patient es_slots_turn claims_open nothing_left");
 
 /* Soon after it is waited for. */
 KILL_EVERYWHERE(drain_waits_for_a_claim, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = a_claim_and_the_close, .check = commit_is_good, .act = drain, .want = ES_EMPTY,
-                .outcomes = REAPED | CLOSED, .through = "es_finish claims_open");
+                .outcomes = REAPED | CLOSED, .through = "es_drain_finish claims_open");
 
 static es_snapshot lease_of_l;
 
 static void a_lease_and_the_close(es_world *w)
 {
     world_send_n(w, 3);
-    CHECK(es_take(w->l, 0, 0, &lease_of_l) >= 0);
+    CHECK(es_api_take(w->l, 0, 0, &lease_of_l) >= 0);
     close_the_ring(w);
 }
 
 static unsigned release_of_l(es_world *w)
 {
-    CHECK_EQ(es_release_batch(w->l, lease_of_l.batch, lease_of_l.round), ES_OK);
+    CHECK_EQ(es_api_release(w->l, lease_of_l.batch, lease_of_l.round), ES_OK);
     for (uint64_t i = 0; i < w->geo.batch_size; i++)
         w->side->got[ID_BEFORE + i]++;
     return 0;
@@ -195,7 +195,7 @@ KILL_EVERYWHERE(drain_waits_for_a_lease, .batch_size = 2, .num_batches = 3, .rol
 
 static void send_four_and_take_and_close(es_world *w)
 {
-    CHECK(es_take(w->l, 0, 0, &lease_of_l) >= 0);
+    CHECK(es_api_take(w->l, 0, 0, &lease_of_l) >= 0);
     close_the_ring(w);
 }
 
@@ -206,7 +206,7 @@ static void send_four(es_world *w)
 
 static unsigned release_the_second(es_world *w)
 {
-    CHECK_EQ(es_release_batch(w->l, lease_of_l.batch, lease_of_l.round), ES_OK);
+    CHECK_EQ(es_api_release(w->l, lease_of_l.batch, lease_of_l.round), ES_OK);
     for (uint64_t i = 0; i < w->geo.batch_size; i++)
         w->side->got[ID_BEFORE + w->geo.batch_size + i]++;
     return 0;
@@ -215,7 +215,7 @@ static unsigned release_the_second(es_world *w)
 static int64_t ask_for_the_end(es_world *w)
 {
     es_snapshot snap;
-    return es_take(w->mine, 0, 0, &snap);
+    return es_api_take(w->mine, 0, 0, &snap);
 }
 
 /* Two that hold a lease each do not wait for one another. */

@@ -10,7 +10,7 @@
 static int64_t attach_as(es_world *w, uint32_t role)
 {
     es_identity id = {.role = role, .pid = getpid(), .pid_namespace = 7, .start_time = 2.5};
-    return es_attach(w->mine, &id);
+    return es_api_attach(w->mine, &id);
 }
 
 static int64_t attach_a_producer(es_world *w)
@@ -25,11 +25,11 @@ static int64_t attach_a_learner(es_world *w)
 
 KILL_EVERYWHERE(attach_producer, .batch_size = 2, .num_batches = 2, .act = attach_a_producer,
                 .want = ES_MAX_LEARNERS + 1, .outcomes = REAPED | NOBODY,
-                .through = "es_attach es_owner_register es_locks_seize take_byte byte_lock fill raise_high "
-                           "es_owners_count");
+                .through = "es_api_attach es_owner_register es_locks_seize take_byte byte_lock fill raise_high "
+                           "es_owner_count_producers");
 
 KILL_EVERYWHERE(attach_learner, .batch_size = 2, .num_batches = 2, .act = attach_a_learner, .want = 1,
-                .outcomes = REAPED | NOBODY, .through = "es_attach es_owner_register fill raise_high");
+                .outcomes = REAPED | NOBODY, .through = "es_api_attach es_owner_register fill raise_high");
 
 static int64_t attach_from_scratch(es_world *w)
 {
@@ -37,13 +37,13 @@ static int64_t attach_from_scratch(es_world *w)
     int error;
     snprintf(path, sizeof path, "/proc/self/fd/%d", w->lock_fd);
     es_locks *locks = es_locks_new(open(path, O_RDWR | O_CLOEXEC), ES_MAX_LEARNERS + w->geo.max_producers);
-    w->mine = locks == NULL ? NULL : es_open(w->base, w->size, locks, 0, &error);
+    w->mine = locks == NULL ? NULL : es_api_open(w->base, w->size, locks, 0, &error);
     return w->mine == NULL ? -1 : attach_a_producer(w);
 }
 
 KILL_EVERYWHERE(open_and_attach, .batch_size = 2, .num_batches = 2, .act = attach_from_scratch,
                 .want = ES_MAX_LEARNERS + 1, .outcomes = REAPED | NOBODY,
-                .through = "es_locks_new es_open es_map_init es_check es_attach");
+                .through = "es_locks_new es_api_open es_layout_map es_layout_check es_api_attach");
 
 static void claim_and_die(es_world *w)
 {
@@ -54,8 +54,8 @@ static void claim_and_die(es_world *w)
 static void sweep(es_world *w)
 {
     es_identity id;
-    while (es_next_dead(w->l, 0, &id) >= 0)
-        CHECK(es_settle(w->l, &id, 1) >= 0);
+    while (es_sweep_next_dead(w->l, 0, &id) >= 0)
+        CHECK(es_sweep_settle(w->l, &id, 1) >= 0);
 }
 
 static void a_used_entry(es_world *w)
@@ -121,13 +121,13 @@ static void lock_file_for_reading(es_world *w)
     int error;
     snprintf(path, sizeof path, "/proc/self/fd/%d", w->lock_fd);
     w->locks = es_locks_new(open(path, O_RDONLY | O_CLOEXEC), ES_MAX_LEARNERS + w->geo.max_producers);
-    w->mine = es_open(w->base, w->size, w->locks, 0, &error);
+    w->mine = es_api_open(w->base, w->size, w->locks, 0, &error);
 }
 
 static int64_t attach_and_sweep(es_world *w)
 {
     es_identity id;
-    return attach_a_producer(w) == es_next_dead(w->mine, ES_MAX_LEARNERS, &id) ? -EBADF : 0;
+    return attach_a_producer(w) == es_sweep_next_dead(w->mine, ES_MAX_LEARNERS, &id) ? -EBADF : 0;
 }
 
 /* A lock file that cannot be locked: refused, and nothing is left locked or registered. */
@@ -137,7 +137,7 @@ KILL_EVERYWHERE(attach_without_locks, .batch_size = 2, .num_batches = 2, .prepar
 
 static int64_t leave(es_world *w)
 {
-    return es_detach(w->mine);
+    return es_api_detach(w->mine);
 }
 
 static void two_claims(es_world *w)
@@ -149,7 +149,7 @@ static void two_claims(es_world *w)
 /* With two open claims, in a full ring in which a producer sleeps. */
 KILL_EVERYWHERE(leave_with_claims, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = two_claims,
                 .between = fill_and_park_a_producer, .act = leave, .outcomes = REAPED | NOBODY | WOKEN,
-                .through = "es_detach es_leave_claims es_reopen_claims es_owner_free es_locks_drop es_owners_count");
+                .through = "es_api_detach es_leave_claims es_slots_reopen es_owner_free es_locks_drop es_owner_count_producers");
 
 static void send_four(es_world *w)
 {
@@ -169,24 +169,24 @@ static void take_two(es_world *w)
 
 KILL_EVERYWHERE(leave_with_leases, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_four,
                 .prepare = take_two, .act = leave, .outcomes = REAPED | NOBODY | RELEASED | RETURNED,
-                .through = "es_detach release_all es_release es_leave_claims es_owner_free");
+                .through = "es_api_detach es_lease_release_all es_lease_release es_leave_claims es_owner_free");
 
 /* With a lease for the space of which a producer sleeps. */
 KILL_EVERYWHERE(leaving_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_four, .prepare = take_one, .between = park_a_producer, .act = leave,
                 .outcomes = REAPED | NOBODY | RELEASED | RETURNED | WOKEN,
-                .through = "es_detach release_all es_release es_wake_producers es_leave_claims");
+                .through = "es_api_detach es_lease_release_all es_lease_release es_wake_producers es_leave_claims");
 
 static int64_t leave_for_good(es_world *w)
 {
-    int rc = es_detach(w->mine);
-    es_free(w->mine);
+    int rc = es_api_detach(w->mine);
+    es_api_free(w->mine);
     es_locks_free(w->locks);
     return rc;
 }
 
 KILL_EVERYWHERE(leave_and_free, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .act = leave_for_good,
-                .outcomes = REAPED | NOBODY, .through = "es_detach es_free es_map_free es_locks_free");
+                .outcomes = REAPED | NOBODY, .through = "es_api_detach es_api_free es_layout_unmap es_locks_free");
 
 /* The closing of the lock file alone ends an owner. */
 static int64_t forget_to_leave(es_world *w)
@@ -207,25 +207,25 @@ static int64_t ask(es_world *w)
     es_snapshot snap;
     uint64_t word = 0;
     int64_t found = 0;
-    es_observe(r, &snap);
-    es_count_held(r, held, es_owner_count(r));
-    for (int64_t i = es_next_owner(r, ES_MAX_LEARNERS - 1, &info); i >= 0; i = es_next_owner(r, (uint32_t)i + 1, &info))
+    es_monitor_observe(r, &snap);
+    es_monitor_count_held(r, held, es_monitor_owner_entries(r));
+    for (int64_t i = es_monitor_next_owner(r, ES_MAX_LEARNERS - 1, &info); i >= 0; i = es_monitor_next_owner(r, (uint32_t)i + 1, &info))
         found++;
-    for (int64_t q = es_next_claim(r, 0, &word); q >= 0; q = es_next_claim(r, (uint64_t)q + 1, &word))
-        found += es_claim_owner(word) == r->me;
-    es_set_stalled(r, 1);
+    for (int64_t q = es_monitor_next_claim(r, 0, &word); q >= 0; q = es_monitor_next_claim(r, (uint64_t)q + 1, &word))
+        found += es_monitor_claim_owner(word) == r->me;
+    es_sweep_set_stalled(r, 1);
     found += (es_valid(r) == NULL) + (es_wait_kind()[0] != 0);
-    return found + es_learner_alive(r) + es_locks_held(w->locks, r->me) + (int64_t)held[r->me] +
+    return found + es_api_learner_alive(r) + es_locks_held(w->locks, r->me) + (int64_t)held[r->me] +
            (es_locks_held(w->locks, 9999) == -EINVAL) + (es_locks_try(w->locks, 9999) == -EINVAL) +
-           (es_locks_any(w->locks) == 1) + (es_leaf_offset(r, 0) % ES_PAGE == 0) + (es_leaf_size(r, 0) == 8) +
-           (es_creator_byte() > ES_MAX_PRODUCERS) + (attach_as(w, ES_ROLE_LEARNER) == -EALREADY);
+           (es_locks_any(w->locks) == 1) + (es_api_leaf_offset(r, 0) % ES_PAGE == 0) + (es_api_leaf_size(r, 0) == 8) +
+           (es_locks_creator_byte() > ES_MAX_PRODUCERS) + (attach_as(w, ES_ROLE_LEARNER) == -EALREADY);
 }
 
 /* Two producers, two claims and what else there is to ask: the dead asked nothing that it changed. */
 KILL_EVERYWHERE(ask_about_everything, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = two_claims, .act = ask, .want = 17, .outcomes = REAPED,
-                .through = "es_observe es_count_held es_next_owner es_next_claim es_owner_learner_alive es_locks_held "
-                           "es_locks_any es_learner_alive es_valid");
+                .through = "es_monitor_observe es_monitor_count_held es_monitor_next_owner es_monitor_next_claim es_owner_learner_alive es_locks_held "
+                           "es_locks_any es_api_learner_alive es_valid");
 
 static int64_t calls_refused(es_ring *r, int64_t why)
 {
@@ -234,28 +234,28 @@ static int64_t calls_refused(es_ring *r, int64_t why)
     uint8_t mask[4];
     int64_t position;
     void *none[1] = {NULL};
-    return (es_send(r, none) == why) + (es_send_many(r, none, 0, 1, 0) == why) + (es_reserve(r, 0, &position) == why) +
-           (es_reserve_commit(r, 0) == why) + (es_reserve_abort(r, 0) == why) + (es_take(r, 0, 0, &snap) == why) +
-           (es_release_batch(r, 0, 0) == why) + (es_return_batch(r, 0, 0) == why) +
-           (es_committed_mask(r, 0, 0, mask) == why) + (es_reset_histograms(r) == why) + (es_detach(r) == why) +
-           (es_settle(r, &id, 1) == (why == ES_EFORK ? why : ES_EMPTY));
+    return (es_api_send(r, none) == why) + (es_api_send_many(r, none, 0, 1, 0) == why) + (es_api_reserve(r, 0, &position) == why) +
+           (es_api_commit(r, 0) == why) + (es_api_abort(r, 0) == why) + (es_api_take(r, 0, 0, &snap) == why) +
+           (es_api_release(r, 0, 0) == why) + (es_api_give_back(r, 0, 0) == why) +
+           (es_api_committed_mask(r, 0, 0, mask) == why) + (es_api_reset_histograms(r) == why) + (es_api_detach(r) == why) +
+           (es_sweep_settle(r, &id, 1) == (why == ES_EFORK ? why : ES_EMPTY));
 }
 
 static int64_t refused_as_inherited(es_world *w)
 {
     es_ring *r = w->l; /* the tracer's */
     es_identity id = {.role = ES_ROLE_LEARNER};
-    return calls_refused(r, ES_EFORK) + (es_attach(r, &id) == ES_EFORK) + (es_close_stream(r) == ES_EFORK) +
-           (es_next_dead(r, 0, &id) == ES_EFORK) + (es_reap(r, 0) == ES_EFORK) + (es_learner_alive(r) == ES_EFORK);
+    return calls_refused(r, ES_EFORK) + (es_api_attach(r, &id) == ES_EFORK) + (es_api_close(r) == ES_EFORK) +
+           (es_sweep_next_dead(r, 0, &id) == ES_EFORK) + (es_reap(r, 0) == ES_EFORK) + (es_api_learner_alive(r) == ES_EFORK);
 }
 
 KILL_EVERYWHERE(inherited_attachments_refuse, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = send_four, .act = refused_as_inherited, .want = 17, .outcomes = REAPED,
-                .through = "es_attach es_close_stream es_next_dead es_reap es_learner_alive enter es_settle");
+                .through = "es_api_attach es_api_close es_sweep_next_dead es_reap es_api_learner_alive enter es_sweep_settle");
 
 static void leave_before(es_world *w)
 {
-    CHECK_EQ(es_detach(w->mine), ES_OK);
+    CHECK_EQ(es_api_detach(w->mine), ES_OK);
 }
 
 static int64_t refused_as_detached(es_world *w)
@@ -265,12 +265,12 @@ static int64_t refused_as_detached(es_world *w)
 
 KILL_EVERYWHERE(detached_attachments_refuse, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = send_four, .prepare = leave_before, .act = refused_as_detached, .want = 12,
-                .outcomes = NOBODY, .through = "enter es_send_wait es_take es_settle es_detach");
+                .outcomes = NOBODY, .through = "enter es_api_send_wait es_api_take es_sweep_settle es_api_detach");
 
 static void observe(es_world *w)
 {
     int error;
-    w->mine = es_open(w->base, w->size, NULL, 0, &error);
+    w->mine = es_api_open(w->base, w->size, NULL, 0, &error);
 }
 
 static int64_t refused_as_an_observer(es_world *w)
@@ -281,16 +281,16 @@ static int64_t refused_as_an_observer(es_world *w)
     es_geometry geo;
     uint8_t text[4], uuid[16];
     int64_t pid, ns;
-    int64_t n = (es_attach(r, &id) == ES_EREADONLY) + (es_close_stream(r) == ES_EREADONLY) +
-                (es_next_dead(r, 0, &id) == ES_EREADONLY) + (es_learner_alive(r) == ES_EREADONLY) +
-                (es_open(w->base, w->size - 1, NULL, 0, &error) == NULL && error == ES_ESIZE);
-    es_describe(w->base, w->size, &geo, uuid, &pid, &ns, text, sizeof text);
-    es_free(r);
-    es_free(NULL);
+    int64_t n = (es_api_attach(r, &id) == ES_EREADONLY) + (es_api_close(r) == ES_EREADONLY) +
+                (es_sweep_next_dead(r, 0, &id) == ES_EREADONLY) + (es_api_learner_alive(r) == ES_EREADONLY) +
+                (es_api_open(w->base, w->size - 1, NULL, 0, &error) == NULL && error == ES_ESIZE);
+    es_layout_describe(w->base, w->size, &geo, uuid, &pid, &ns, text, sizeof text);
+    es_api_free(r);
+    es_api_free(NULL);
     es_locks_free(NULL);
     return n + (geo.batch_size == 2);
 }
 
 KILL_EVERYWHERE(observers_are_refused, .batch_size = 2, .num_batches = 2, .before = send_four,
                 .prepare = observe, .act = refused_as_an_observer, .want = 6, .outcomes = NOBODY,
-                .through = "es_attach es_close_stream es_next_dead es_learner_alive es_open es_describe");
+                .through = "es_api_attach es_api_close es_sweep_next_dead es_api_learner_alive es_api_open es_layout_describe");

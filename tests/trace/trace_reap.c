@@ -7,8 +7,8 @@ static int64_t sweep(es_world *w)
 {
     es_identity id;
     int64_t reopened = 0;
-    for (int64_t i = es_next_dead(w->mine, 0, &id); i >= 0; i = es_next_dead(w->mine, (uint32_t)i + 1, &id))
-        reopened += es_settle(w->mine, &id, 1);
+    for (int64_t i = es_sweep_next_dead(w->mine, 0, &id); i >= 0; i = es_sweep_next_dead(w->mine, (uint32_t)i + 1, &id))
+        reopened += es_sweep_settle(w->mine, &id, 1);
     return reopened;
 }
 
@@ -27,9 +27,9 @@ static void a_dead_producer(es_world *w)
 
 KILL_EVERYWHERE(reap_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = a_dead_producer, .act = sweep, .want = 2, .outcomes = REAPED,
-                .through = "es_next_dead es_owner_next_dead es_locks_seize take_byte byte_lock es_owner_identity "
-                           "es_settle es_reap es_return_leases es_reopen_claims is_claim_of es_alarm_counts "
-                           "es_wake_everybody es_owner_free es_locks_yield es_owners_count");
+                .through = "es_sweep_next_dead es_owner_next_dead es_locks_seize take_byte byte_lock es_owner_identity "
+                           "es_sweep_settle es_reap es_lease_give_back_all es_slots_reopen is_claim_of es_wake_alarm "
+                           "es_wake_all es_owner_free es_locks_yield es_owner_count_producers");
 
 static void park_a_producer_in_a_full_ring(es_world *w)
 {
@@ -42,7 +42,7 @@ static void park_a_producer_in_a_full_ring(es_world *w)
 /* A producer sleeps for the slots that the dead one claimed. */
 KILL_EVERYWHERE(reap_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = park_a_producer_in_a_full_ring, .act = sweep, .want = 2, .outcomes = REAPED | WOKEN,
-                .through = "es_reopen_claims es_wake_everybody");
+                .through = "es_slots_reopen es_wake_all");
 
 /* Dies between its commit and its count. */
 static void commit_and_die(es_world *w)
@@ -50,7 +50,7 @@ static void commit_and_die(es_world *w)
     uint64_t position = world_mine_reserve(w, ID_VICTIM), index = position % w->mine->map.capacity;
     uint64_t word = w->mine->map.slots[index];
     w->side->sent[ID_VICTIM] = SENT_OK;
-    atomic_store(&w->mine->map.slots[index], es_word(es_lap(word), w->mine->me, ES_COMMITTED));
+    atomic_store(&w->mine->map.slots[index], es_word(es_word_lap(word), w->mine->me, ES_COMMITTED));
 }
 
 static void a_complete_batch_that_nobody_told_of(es_world *w)
@@ -63,18 +63,18 @@ static void a_complete_batch_that_nobody_told_of(es_world *w)
 /* A complete batch, a sleeping learner, and nobody to tell it but the reaper, or the reaper's reaper. */
 KILL_EVERYWHERE(reap_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = a_complete_batch_that_nobody_told_of, .act = sweep, .outcomes = REAPED | WOKEN,
-                .through = "es_alarm_counts es_wake_everybody es_owner_free");
+                .through = "es_wake_alarm es_wake_all es_owner_free");
 
 /* A reaper need not be registered (a full table is swept by who wants to get in), and then nobody reaps it. */
 KILL_EVERYWHERE(reap_by_one_without_an_entry, .batch_size = 2, .num_batches = 2,
                 .before = a_complete_batch_that_nobody_told_of, .act = sweep, .outcomes = REAPED | NOBODY | WOKEN,
-                .through = "es_alarm_counts es_wake_everybody es_owner_free");
+                .through = "es_wake_alarm es_wake_all es_owner_free");
 
 static void take_two_and_die(es_world *w)
 {
     es_snapshot snap;
-    CHECK(es_take(w->mine, 0, 0, &snap) >= 0);
-    CHECK(es_take(w->mine, ES_TAKE_SHORT, 0, &snap) >= 0);
+    CHECK(es_api_take(w->mine, 0, 0, &snap) >= 0);
+    CHECK(es_api_take(w->mine, ES_TAKE_SHORT, 0, &snap) >= 0);
 }
 
 static void a_dead_learner(es_world *w)
@@ -86,13 +86,13 @@ static void a_dead_learner(es_world *w)
 /* Its leases come back, and the slots that it held in the shorter one are holes. */
 KILL_EVERYWHERE(reap_a_learner, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = a_dead_learner,
                 .act = sweep, .want = 2, .outcomes = REAPED,
-                .through = "es_reap es_return_leases es_reopen_claims is_claim_of");
+                .through = "es_reap es_lease_give_back_all es_slots_reopen is_claim_of");
 
 /* Dies in a release that overwrites. */
 static void die_poisoning(es_world *w)
 {
     es_snapshot snap;
-    CHECK_EQ(es_take(w->mine, 0, 0, &snap), 0);
+    CHECK_EQ(es_api_take(w->mine, 0, 0, &snap), 0);
     memset(w->mine->map.leaf_data[1], 0xff, w->leaf_sizes[1]);
     atomic_store(&w->mine->map.batches[0].word, es_word(snap.round, w->mine->me, ES_POISONING));
 }
@@ -109,12 +109,12 @@ static void a_dead_poisoner_and_a_sleeper(es_world *w)
 
 /* Its release is finished for it, and what it overwrote is not handed out. */
 KILL_EVERYWHERE(reap_a_poisoner, .batch_size = 2, .num_batches = 2, .before = a_dead_poisoner_and_a_sleeper,
-                .act = sweep, .outcomes = REAPED | NOBODY | WOKEN, .through = "es_return_leases es_wake_everybody");
+                .act = sweep, .outcomes = REAPED | NOBODY | WOKEN, .through = "es_lease_give_back_all es_wake_all");
 
 static void take_one_and_die(es_world *w)
 {
     es_snapshot snap;
-    CHECK(es_take(w->mine, 0, 0, &snap) >= 0);
+    CHECK(es_api_take(w->mine, 0, 0, &snap) >= 0);
 }
 
 static void a_dead_learner_below_head(es_world *w)
@@ -127,7 +127,7 @@ static void a_dead_learner_below_head(es_world *w)
 
 /* Another learner has looked everywhere and gone on before. */
 KILL_EVERYWHERE(reap_below_head, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_PRODUCER,
-                .before = a_dead_learner_below_head, .act = sweep, .outcomes = REAPED, .through = "es_return_leases");
+                .before = a_dead_learner_below_head, .act = sweep, .outcomes = REAPED, .through = "es_lease_give_back_all");
 
 static void a_sleeper_and_a_dead_learner(es_world *w)
 {
@@ -137,7 +137,7 @@ static void a_sleeper_and_a_dead_learner(es_world *w)
 
 KILL_EVERYWHERE(reap_hands_a_lease_to_a_sleeper, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = a_sleeper_and_a_dead_learner, .act = sweep, .want = 2, .outcomes = REAPED | WOKEN,
-                .through = "es_return_leases es_wake_everybody");
+                .through = "es_lease_give_back_all es_wake_all");
 
 
 static void hold_a_slot_and_die(es_world *w)
@@ -152,25 +152,25 @@ static void dead_of_both_roles(es_world *w)
 }
 
 KILL_EVERYWHERE(reap_two, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = dead_of_both_roles,
-                .act = sweep, .want = 3, .outcomes = REAPED, .through = "es_next_dead es_reap");
+                .act = sweep, .want = 3, .outcomes = REAPED, .through = "es_sweep_next_dead es_reap");
 
 static int64_t spare(es_world *w)
 {
     es_identity id;
-    int64_t i = es_next_dead(w->mine, 0, &id);
-    return i < 0 ? i : es_settle(w->mine, &id, 0) + es_settle(w->mine, &id, 0);
+    int64_t i = es_sweep_next_dead(w->mine, 0, &id);
+    return i < 0 ? i : es_sweep_settle(w->mine, &id, 0) + es_sweep_settle(w->mine, &id, 0);
 }
 
 /* Thinks better of it, and has nothing left to settle then. */
 KILL_EVERYWHERE(look_at_the_dead_and_spare_them, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = a_dead_producer, .act = spare, .want = ES_EMPTY, .outcomes = REAPED,
-                .through = "es_next_dead es_settle es_locks_yield");
+                .through = "es_sweep_next_dead es_sweep_settle es_locks_yield");
 
 static void reap_it_first(es_world *w)
 {
     es_identity id;
-    while (es_next_dead(w->l, 0, &id) >= 0)
-        CHECK(es_settle(w->l, &id, 1) >= 0);
+    while (es_sweep_next_dead(w->l, 0, &id) >= 0)
+        CHECK(es_sweep_settle(w->l, &id, 1) >= 0);
 }
 
 /* Another reaper was there between its look at the entry and its lock; its own looks at another learner, which
@@ -185,12 +185,12 @@ static es_identity being_reaped;
 static void look_at_it_too(es_world *w)
 {
     a_dead_producer(w);
-    CHECK(es_next_dead(w->l, 0, &being_reaped) >= 0);
+    CHECK(es_sweep_next_dead(w->l, 0, &being_reaped) >= 0);
 }
 
 static unsigned reap_it_after(es_world *w)
 {
-    CHECK_EQ(es_settle(w->l, &being_reaped, 1), 2);
+    CHECK_EQ(es_sweep_settle(w->l, &being_reaped, 1), 2);
     return 0;
 }
 
@@ -216,18 +216,18 @@ static void scribble(es_world *w)
 
 static unsigned mend_the_rest(es_world *w)
 {
-    while (es_mend(w->l) > 0)
+    while (es_repair(w->l) > 0)
         ;
     return 0;
 }
 
 static int64_t mend(es_world *w)
 {
-    return es_mend(w->mine) > 0;
+    return es_repair(w->mine) > 0;
 }
 
 /* Menders die, too. */
 KILL_EVERYWHERE(mend_a_scribbled_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = scribble,
                 .check = mend_the_rest, .act = mend, .want = 1, .outcomes = REAPED,
-                .through = "es_mend mend_batch mend_slot mend_tail mend_head mend_owners offer_holes forget_scans "
+                .through = "es_repair repair_batch repair_slot repair_tail repair_head repair_owners offer_holes forget_scans "
                            "sweep_nobody");

@@ -3,7 +3,7 @@
 
 static int64_t send_one(es_world *w)
 {
-    return es_send(w->mine, w->leaves);
+    return es_api_send(w->mine, w->leaves);
 }
 
 static void one_before(es_world *w)
@@ -19,8 +19,8 @@ static void reserve(es_world *w)
 /* Into the middle of a batch. */
 KILL_EVERYWHERE(send_into_a_batch, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = one_before,
                 .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED,
-                .through = "es_send_wait enter leave es_claim_wait es_claim_run try_claim claim_word help_tail "
-                           "es_copy_sample es_commit_run");
+                .through = "es_api_send_wait enter leave es_blocking_claim es_producer_claim try_claim claim_word help_tail "
+                           "es_leaves_write es_producer_commit");
 
 static void one_before_a_sleeper(es_world *w)
 {
@@ -31,25 +31,25 @@ static void one_before_a_sleeper(es_world *w)
 /* The last sample of a batch that a learner sleeps for: it is told, by the sender or by the sweep. */
 KILL_EVERYWHERE(send_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = one_before_a_sleeper, .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED | WOKEN,
-                .through = "es_commit_run es_wake_learners es_wake_all");
+                .through = "es_producer_commit es_wake_learners es_wait_wake");
 
 KILL_EVERYWHERE(send_into_a_full_ring, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = full_ring, .act = send_one, .want = ES_FULL, .outcomes = REAPED,
-                .through = "es_send_wait es_claim_run try_claim");
+                .through = "es_api_send_wait es_producer_claim try_claim");
 
 static int64_t send_for_a_microsecond(es_world *w)
 {
-    return es_send_wait(w->mine, w->leaves, 1000);
+    return es_api_send_wait(w->mine, w->leaves, 1000);
 }
 
 /* Parks, and gives up. */
 KILL_EVERYWHERE(send_times_out, .batch_size = 2, .num_batches = 1, .role = ES_ROLE_PRODUCER, .before = full_ring,
                 .act = send_for_a_microsecond, .want = ES_TIMEOUT, .outcomes = REAPED,
-                .through = "es_claim_wait es_wait es_now_ns to_timespec");
+                .through = "es_blocking_claim es_wait es_clock_ns to_timespec");
 
 static int64_t send_for_an_hour(es_world *w)
 {
-    return es_send_wait(w->mine, w->leaves, UINT64_C(3600000000000));
+    return es_api_send_wait(w->mine, w->leaves, UINT64_C(3600000000000));
 }
 
 static void take_a_batch(es_world *w)
@@ -60,7 +60,7 @@ static void take_a_batch(es_world *w)
 /* Parks until a learner releases a batch; dies before, in, and after its sleep. */
 KILL_EVERYWHERE(send_sleeps_until_there_is_space, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = full_ring, .when_asleep = take_a_batch, .act = send_for_an_hour, .sends = 1,
-                .outcomes = KEPT | LOST | REAPED, .through = "es_claim_wait es_wait es_commit_run");
+                .outcomes = KEPT | LOST | REAPED, .through = "es_blocking_claim es_wait es_producer_commit");
 
 static bool producer_says_it_sleeps(es_world *w)
 {
@@ -71,32 +71,32 @@ static bool producer_says_it_sleeps(es_world *w)
 KILL_EVERYWHERE(send_does_not_sleep_when_space_comes, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = full_ring, .meddle_when = producer_says_it_sleeps, .meddle = take_a_batch,
                 .when_asleep = take_a_batch, .must_not_sleep = true, .act = send_for_an_hour, .sends = 1,
-                .outcomes = KEPT | LOST | REAPED, .through = "es_claim_wait");
+                .outcomes = KEPT | LOST | REAPED, .through = "es_blocking_claim");
 
 /* ... or between its first try and its look at what it is going to sleep on. */
 KILL_EVERYWHERE(send_tries_again_before_it_sleeps, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .before = full_ring, .meddle_at = "es_now_ns", .meddle = take_a_batch, .when_asleep = take_a_batch,
+                .before = full_ring, .meddle_at = "es_clock_ns", .meddle = take_a_batch, .when_asleep = take_a_batch,
                 .must_not_sleep = true, .act = send_for_an_hour, .sends = 1, .outcomes = KEPT | LOST | REAPED,
-                .through = "es_claim_wait");
+                .through = "es_blocking_claim");
 
 static void two_holes(es_world *w)
 {
     int64_t at[3];
     for (int i = 0; i < 3; i++) {
-        CHECK_EQ(es_reserve(w->p, 0, &at[i]), ES_OK);
+        CHECK_EQ(es_api_reserve(w->p, 0, &at[i]), ES_OK);
         world_write(w, w->p, (uint64_t)at[i], ID_ABORTED);
     }
     world_send_n(w, 1);
-    es_reserve_abort(w->p, at[2]);
-    es_reserve_abort(w->p, at[0]);
+    es_api_abort(w->p, at[2]);
+    es_api_abort(w->p, at[0]);
     world_write(w, w->p, (uint64_t)at[1], w->next_id);
-    CHECK_EQ(es_reserve_commit(w->p, at[1]), ES_OK);
+    CHECK_EQ(es_api_commit(w->p, at[1]), ES_OK);
     w->side->sent[w->next_id++] = SENT_OK;
 }
 
 /* The older of two slots that were given up. */
 KILL_EVERYWHERE(send_into_a_hole, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_PRODUCER, .before = two_holes,
-                .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED, .through = "claim_hole claim_word");
+                .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED, .through = "claim_reopened claim_word");
 
 static void lagging_tail(es_world *w)
 {
@@ -118,24 +118,24 @@ static void send_before_it(es_world *w)
 /* Another producer claims its position just before its exchange. */
 KILL_EVERYWHERE(send_loses_the_race_for_a_slot, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .flags = ES_FLAG_DETAILED, .meddle_in = "claim_word", .meddle = send_before_it, .act = send_one,
-                .sends = 1, .outcomes = KEPT | LOST | REAPED, .through = "claim_word try_claim es_hist_record");
+                .sends = 1, .outcomes = KEPT | LOST | REAPED, .through = "claim_word try_claim es_stats_record");
 
 /* ... or the hole that it has found: it takes the next one. */
 KILL_EVERYWHERE(send_loses_the_race_for_a_hole, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_PRODUCER,
                 .before = two_holes, .meddle_in = "claim_word", .meddle = send_before_it, .act = send_one, .sends = 1,
-                .outcomes = KEPT | LOST | REAPED, .through = "claim_hole");
+                .outcomes = KEPT | LOST | REAPED, .through = "claim_reopened");
 
 /* A signal ends the sleep: its handler and the return from it are stepped through like the rest. */
 KILL_EVERYWHERE(send_is_interrupted, .batch_size = 2, .num_batches = 1, .role = ES_ROLE_PRODUCER, .before = full_ring,
                 .prepare = expect_a_signal, .when_asleep = interrupt, .act = send_for_an_hour, .want = -EINTR,
-                .outcomes = REAPED, .through = "es_claim_wait es_wait");
+                .outcomes = REAPED, .through = "es_blocking_claim es_wait");
 
 static const uint64_t many_leaves[] = {8, 1, 4, 8, 0, 1000};
 
 /* Every way of copying but the streamed one; the last leaf's copy takes some instructions. */
 KILL_EVERYWHERE(send_leaves_of_all_sizes, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .leaf_sizes = many_leaves, .num_leaves = 6, .act = send_one, .sends = 1,
-                .outcomes = KEPT | LOST | REAPED, .through = "es_copy_sample copy");
+                .outcomes = KEPT | LOST | REAPED, .through = "es_leaves_write copy");
 
 static const uint64_t streamed_leaves[] = {8, 4200};
 
@@ -152,14 +152,14 @@ KILL_EVERYWHERE(send_past_the_caches, .batch_size = 1, .num_batches = 3, .role =
 
 static int64_t send_five(es_world *w)
 {
-    return es_send_many(w->mine, w->leaves, 0, 5, 0);
+    return es_api_send_many(w->mine, w->leaves, 0, 5, 0);
 }
 
 /* Two samples of one batch, which a learner sleeps for, and three of the next. */
 KILL_EVERYWHERE(send_many_across_batches, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
                 .before = one_before_a_sleeper, .act = send_five, .want = 5, .sends = 5,
                 .outcomes = KEPT | LOST | REAPED | WOKEN,
-                .through = "es_send_many es_claim_run try_claim es_copy_run es_commit_run es_wake_learners");
+                .through = "es_api_send_many es_producer_claim try_claim es_leaves_write_run es_producer_commit es_wake_learners");
 
 static void three_before(es_world *w)
 {
@@ -169,55 +169,55 @@ static void three_before(es_world *w)
 /* No space but for one. */
 KILL_EVERYWHERE(send_many_until_full, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .flags = ES_FLAG_DETAILED, .before = three_before, .act = send_five, .want = 1, .sends = 1,
-                .outcomes = KEPT | LOST | REAPED, .through = "es_send_many es_hist_record es_raise_to");
+                .outcomes = KEPT | LOST | REAPED, .through = "es_api_send_many es_stats_record es_counter_raise");
 
 static int64_t fill_a_slot(es_world *w)
 {
     int64_t position = 0;
-    int rc = es_reserve(w->mine, 0, &position);
+    int rc = es_api_reserve(w->mine, 0, &position);
     if (rc != ES_OK)
         return rc;
     for (uint32_t l = 0; l < w->geo.num_leaves; l++)
         __builtin_memcpy(w->mine->map.leaf_data[l] + (uint64_t)position * w->leaf_sizes[l], w->leaves[l],
                          w->leaf_sizes[l]);
-    return es_reserve_commit(w->mine, position);
+    return es_api_commit(w->mine, position);
 }
 
 KILL_EVERYWHERE(reserve_write_commit, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = one_before, .act = fill_a_slot, .sends = 1, .outcomes = KEPT | LOST | REAPED,
-                .through = "es_reserve es_reserve_commit es_commit_run");
+                .through = "es_api_reserve es_api_commit es_producer_commit");
 
 static int64_t change_ones_mind(es_world *w)
 {
     int64_t position = 0;
-    int rc = es_reserve(w->mine, 0, &position);
-    return rc != ES_OK ? rc : es_reserve_abort(w->mine, position);
+    int rc = es_api_reserve(w->mine, 0, &position);
+    return rc != ES_OK ? rc : es_api_abort(w->mine, position);
 }
 
 KILL_EVERYWHERE(reserve_and_abort, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = one_before, .act = change_ones_mind, .outcomes = REAPED,
-                .through = "es_reserve es_reserve_abort es_abort es_wake_producers es_wake_learners");
+                .through = "es_api_reserve es_api_abort es_producer_abort es_wake_producers es_wake_learners");
 
 static int64_t claim_it(es_world *w)
 {
     uint64_t position;
     int64_t position_or_full = 0;
-    return es_claim(w->mine, &position) == ES_OK ? es_reserve(w->mine, 0, &position_or_full) : 1;
+    return es_one_claim(w->mine, &position) == ES_OK ? es_api_reserve(w->mine, 0, &position_or_full) : 1;
 }
 
 /* A claim that is all there is of it, and one for which there is no space. */
 KILL_EVERYWHERE(claim_and_no_more, .batch_size = 2, .num_batches = 1, .role = ES_ROLE_PRODUCER, .before = one_before,
-                .act = claim_it, .want = ES_FULL, .outcomes = REAPED, .through = "es_claim es_reserve");
+                .act = claim_it, .want = ES_FULL, .outcomes = REAPED, .through = "es_one_claim es_api_reserve");
 
 static int64_t abort_it(es_world *w)
 {
-    return es_reserve_abort(w->mine, (int64_t)w->position);
+    return es_api_abort(w->mine, (int64_t)w->position);
 }
 
 /* In a full ring: the slot that it gives up is the sleeping producer's. */
 KILL_EVERYWHERE(abort_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = reserve, .between = fill_and_park_a_producer, .act = abort_it, .outcomes = REAPED | WOKEN,
-                .through = "es_abort es_wake_producers es_wake_all");
+                .through = "es_producer_abort es_wake_producers es_wait_wake");
 
 static bool reopened(es_world *w)
 {
@@ -239,29 +239,29 @@ static void the_hole_is_filled(es_world *w)
 /* Another producer searches for holes as soon as it is told that there is one. */
 KILL_EVERYWHERE(abort_while_another_searches, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = one_before, .prepare = reserve, .meddle_when = reopened, .meddle = send_another,
-                .alive = the_hole_is_filled, .act = abort_it, .outcomes = REAPED, .through = "es_abort");
+                .alive = the_hole_is_filled, .act = abort_it, .outcomes = REAPED, .through = "es_producer_abort");
 
 static int64_t commit_it(es_world *w)
 {
-    return es_reserve_commit(w->mine, (int64_t)w->position);
+    return es_api_commit(w->mine, (int64_t)w->position);
 }
 
 static void close_and_evict(es_world *w)
 {
     world_send_n(w, 1);
     close_the_ring(w);
-    atomic_store(&w->l->map.hdr->closed_ns, es_now_ns() - UINT64_C(2000000000));
+    atomic_store(&w->l->map.hdr->closed_ns, es_clock_ns() - UINT64_C(2000000000));
     CHECK_EQ(world_take(w, w->l, 0, 0), 1);
 }
 
 /* Its claim was taken away after the close. */
 KILL_EVERYWHERE(commit_of_an_evicted_claim, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = reserve, .between = close_and_evict, .act = commit_it, .want = ES_EEVICTED,
-                .outcomes = REAPED | CLOSED, .through = "es_commit_run es_reserve_commit");
+                .outcomes = REAPED | CLOSED, .through = "es_producer_commit es_api_commit");
 
 KILL_EVERYWHERE(abort_of_an_evicted_claim, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = reserve, .between = close_and_evict, .act = abort_it, .outcomes = REAPED | CLOSED,
-                .through = "es_abort");
+                .through = "es_producer_abort");
 
 static void send_and_close_and_park(es_world *w)
 {
@@ -272,11 +272,11 @@ static void send_and_close_and_park(es_world *w)
 /* On a closed ring: the claim under way is what a learner sleeps for. */
 KILL_EVERYWHERE(commit_after_the_close_wakes, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = reserve, .between = send_and_close_and_park, .act = commit_it, .sends = 1,
-                .outcomes = KEPT | LOST | REAPED | CLOSED | WOKEN, .through = "es_commit_run es_wake_learners");
+                .outcomes = KEPT | LOST | REAPED | CLOSED | WOKEN, .through = "es_producer_commit es_wake_learners");
 
 KILL_EVERYWHERE(abort_after_the_close_wakes, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = reserve, .between = send_and_close_and_park, .act = abort_it,
-                .outcomes = REAPED | CLOSED | WOKEN, .through = "es_abort es_wake_learners");
+                .outcomes = REAPED | CLOSED | WOKEN, .through = "es_producer_abort es_wake_learners");
 
 static void send_and_close(es_world *w)
 {
@@ -286,4 +286,4 @@ static void send_and_close(es_world *w)
 
 KILL_EVERYWHERE(send_into_a_closed_ring, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = send_and_close, .act = send_one, .want = ES_ECLOSED, .outcomes = REAPED | CLOSED,
-                .through = "es_claim_run is_closed");
+                .through = "es_producer_claim is_closed");

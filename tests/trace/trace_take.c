@@ -17,8 +17,8 @@ static int64_t take_and_release(es_world *w)
 /* The first take of an attachment looks at every batch. */
 KILL_EVERYWHERE(take_and_release_first, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_three, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
-                .through = "es_take es_take_wait look_or_finish es_look look_locked look_everywhere takeable scan "
-                           "es_lease es_account_take es_snapshot_fill es_committed es_end_lease es_release "
+                .through = "es_api_take es_blocking_take look_or_finish es_consumer_look look_locked look_everywhere takeable scan "
+                           "es_lease_take es_stats_count_take es_stats_snapshot es_lease_committed es_lease_end es_lease_release "
                            "es_wake_producers");
 
 static void send_two_batches(es_world *w)
@@ -39,7 +39,7 @@ static void take_one_before(es_world *w)
 /* The second one looks from head on, which it moves. */
 KILL_EVERYWHERE(take_and_release_second, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .prepare = take_one_before, .act = take_and_release,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "look_from_head scan es_lease es_release");
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "look_from_head scan es_lease_take es_lease_release");
 
 static int64_t release_it(es_world *w)
 {
@@ -50,29 +50,29 @@ static int64_t release_it(es_world *w)
 KILL_EVERYWHERE(release_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = full_ring, .prepare = take_before, .between = park_a_producer, .act = release_it,
                 .outcomes = REAPED | RELEASED | RETURNED | WOKEN,
-                .through = "es_release es_wake_producers es_wake_all");
+                .through = "es_lease_release es_wake_producers es_wait_wake");
 
 /* It overwrites what it gives up: nobody may be handed that. */
 KILL_EVERYWHERE(poisoning_release, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .poison = true,
                 .before = full_ring, .prepare = take_before, .act = release_it,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_release poison");
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_lease_release poison");
 
 /* The last lease of a closed ring, which another learner waits for: it ends, or the batch is its own. */
 KILL_EVERYWHERE(release_ends_the_stream, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one_batch, .prepare = take_before, .between = close_and_park_a_learner,
                 .act = release_it, .outcomes = REAPED | RELEASED | RETURNED | WOKEN | CLOSED,
-                .through = "es_release es_wake_learners");
+                .through = "es_lease_release es_wake_learners");
 
 static int64_t take_for_a_microsecond(es_world *w)
 {
-    w->mine->last_mend_ns = 0; /* long ago */
+    w->mine->last_repair_ns = 0; /* long ago */
     return world_tracee_take(w, 0, 1000);
 }
 
 /* Parks, and gives up; looks for damage, and finds none. */
 KILL_EVERYWHERE(take_times_out, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_three,
                 .prepare = take_one_before, .act = take_for_a_microsecond, .want = ES_TIMEOUT, .outcomes = REAPED,
-                .through = "es_take_wait es_wait mend_if_due es_mend mend_slot mend_batch mend_tail mend_head");
+                .through = "es_blocking_take es_wait repair_if_due es_repair repair_slot repair_batch repair_tail repair_head");
 
 static void send_one_more(es_world *w)
 {
@@ -93,7 +93,7 @@ static int64_t take_for_an_hour(es_world *w)
 /* Parks until a producer completes the batch; dies before, in, and after its sleep. */
 KILL_EVERYWHERE(take_sleeps_until_a_batch_is_there, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one, .when_asleep = send_one_more, .act = take_for_an_hour,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_take_wait es_wait es_lease");
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_blocking_take es_wait es_lease_take");
 
 static bool learner_says_it_sleeps(es_world *w)
 {
@@ -104,13 +104,13 @@ static bool learner_says_it_sleeps(es_world *w)
 KILL_EVERYWHERE(take_does_not_sleep_when_a_batch_comes, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one, .meddle_when = learner_says_it_sleeps, .meddle = send_one_more,
                 .when_asleep = send_one_more, .must_not_sleep = true, .act = take_for_an_hour,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_take_wait es_lease");
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_blocking_take es_lease_take");
 
 /* ... or between its first look and its look at what it is going to sleep on. */
 KILL_EVERYWHERE(take_looks_again_before_it_sleeps, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
-                .before = send_one, .meddle_at = "es_now_ns", .meddle = send_one_more, .when_asleep = send_one_more,
+                .before = send_one, .meddle_at = "es_clock_ns", .meddle = send_one_more, .when_asleep = send_one_more,
                 .must_not_sleep = true, .act = take_for_an_hour, .outcomes = REAPED | RELEASED | RETURNED,
-                .through = "es_take_wait es_lease");
+                .through = "es_blocking_take es_lease_take");
 
 static void take_it_first(es_world *w)
 {
@@ -119,13 +119,13 @@ static void take_it_first(es_world *w)
 
 /* Another learner takes the batch just before its exchange: it looks again, and finds the next. */
 KILL_EVERYWHERE(take_loses_the_race, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
-                .before = send_two_batches, .meddle_in = "es_lease", .meddle = take_it_first, .act = take_and_release,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_lease look_everywhere look_locked");
+                .before = send_two_batches, .meddle_in = "es_lease_take", .meddle = take_it_first, .act = take_and_release,
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_lease_take look_everywhere look_locked");
 
 static void hold_up_the_first(es_world *w)
 {
     int64_t position = 0;
-    CHECK_EQ(es_reserve(w->p, 0, &position), ES_OK);
+    CHECK_EQ(es_api_reserve(w->p, 0, &position), ES_OK);
     w->position = (uint64_t)position;
     world_send_n(w, 3);
 }
@@ -133,7 +133,7 @@ static void hold_up_the_first(es_world *w)
 static unsigned commit_the_first(es_world *w)
 {
     world_write(w, w->p, w->position, w->next_id);
-    CHECK_EQ(es_reserve_commit(w->p, (int64_t)w->position), ES_OK);
+    CHECK_EQ(es_api_commit(w->p, (int64_t)w->position), ES_OK);
     w->side->sent[w->next_id++] = SENT_OK;
     return 0;
 }
@@ -142,7 +142,7 @@ static unsigned commit_the_first(es_world *w)
 KILL_EVERYWHERE(take_past_an_open_claim, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .flags = ES_FLAG_READY_ORDER, .before = hold_up_the_first, .check = commit_the_first,
                 .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
-                .through = "look_everywhere any_order scan es_lease");
+                .through = "look_everywhere any_order scan es_lease_take");
 
 static void send_two_more_past_it(es_world *w)
 {
@@ -153,12 +153,12 @@ static void send_two_more_past_it(es_world *w)
 KILL_EVERYWHERE(take_past_an_open_claim_again, .batch_size = 2, .num_batches = 4, .role = ES_ROLE_LEARNER,
                 .flags = ES_FLAG_READY_ORDER, .before = send_two_more_past_it, .prepare = take_one_before,
                 .check = commit_the_first, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
-                .through = "look_from_head any_order scan es_lease");
+                .through = "look_from_head any_order scan es_lease_take");
 
-/* As es_take() without its snapshot, which reads a thousand counters. */
+/* As es_api_take() without its snapshot, which reads a thousand counters. */
 static int64_t take_measured(es_world *w)
 {
-    int64_t j = es_take_wait(w->mine, 0, 0);
+    int64_t j = es_blocking_take(w->mine, 0, 0);
     if (j < 0)
         return j;
     w->side->takes[0] = (es_take_note){.batch = (uint64_t)j, .round = w->mine->held[j] - 1};
@@ -171,17 +171,17 @@ static int64_t take_measured(es_world *w)
 
 KILL_EVERYWHERE(take_with_detailed_metrics, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .flags = ES_FLAG_DETAILED, .before = send_three, .act = take_measured,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_look es_account_take es_hist_record");
+                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_consumer_look es_stats_count_take es_stats_record");
 
 static int64_t take_and_undo(es_world *w)
 {
     int64_t n = world_tracee_take(w, 0, 0);
-    return n < 0 ? n : es_return_batch(w->mine, w->side->takes[0].batch, w->side->takes[0].round);
+    return n < 0 ? n : es_api_give_back(w->mine, w->side->takes[0].batch, w->side->takes[0].round);
 }
 
 KILL_EVERYWHERE(take_and_give_back, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .act = take_and_undo, .outcomes = REAPED | RETURNED,
-                .through = "es_return_batch es_give_back es_end_lease turn_words es_wake_learners");
+                .through = "es_api_give_back es_lease_give_back es_lease_end es_slots_turn es_wake_learners");
 
 static void park_a_learner(es_world *w)
 {
@@ -191,7 +191,7 @@ static void park_a_learner(es_world *w)
 /* Another learner sleeps: what comes back is for it, below head or not. */
 KILL_EVERYWHERE(give_back_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_three, .prepare = take_before, .between = park_a_learner, .act = give_it_back,
-                .outcomes = REAPED | RETURNED | WOKEN, .through = "es_give_back es_wake_learners es_wake_all");
+                .outcomes = REAPED | RETURNED | WOKEN, .through = "es_lease_give_back es_wake_learners es_wait_wake");
 
 static void let_the_other_go_on(es_world *w)
 {
@@ -202,11 +202,11 @@ static void let_the_other_go_on(es_world *w)
 /* Another learner has looked everywhere and gone on: what comes back lies below head. */
 KILL_EVERYWHERE(give_back_below_head, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .prepare = take_before, .between = let_the_other_go_on,
-                .act = give_it_back, .outcomes = REAPED | RETURNED, .through = "es_give_back");
+                .act = give_it_back, .outcomes = REAPED | RETURNED, .through = "es_lease_give_back");
 
 static bool returned(es_world *w)
 {
-    return w->l->map.hdr->returned_seq != 0;
+    return w->l->map.hdr->given_back_seq != 0;
 }
 
 static void look(es_world *w)
@@ -225,12 +225,12 @@ static void it_is_found(es_world *w)
 KILL_EVERYWHERE(give_back_while_another_looks, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .prepare = take_before, .between = let_the_other_go_on,
                 .meddle_when = returned, .meddle = look, .never_releases = true, .alive = it_is_found,
-                .act = give_it_back, .outcomes = REAPED | RETURNED, .through = "es_give_back");
+                .act = give_it_back, .outcomes = REAPED | RETURNED, .through = "es_lease_give_back");
 
 static void take_and_die(es_world *w)
 {
     es_snapshot snap;
-    CHECK(es_take(w->mine, 0, 0, &snap) >= 0);
+    CHECK(es_api_take(w->mine, 0, 0, &snap) >= 0);
 }
 
 static void come_back_below_head(es_world *w)
@@ -239,29 +239,29 @@ static void come_back_below_head(es_world *w)
     world_send_n(w, 3 * w->geo.batch_size);
     world_victim(w, ES_ROLE_LEARNER, take_and_die);
     CHECK(world_take(w, w->l, 0, 0) > 0);
-    CHECK_EQ(es_take(w->l, 0, 0, &(es_snapshot){0}), 2);
-    CHECK_EQ(es_release_batch(w->l, 2, 0), ES_OK);
+    CHECK_EQ(es_api_take(w->l, 0, 0, &(es_snapshot){0}), 2);
+    CHECK_EQ(es_api_release(w->l, 2, 0), ES_OK);
     for (uint64_t i = 0; i < w->geo.batch_size; i++)
         w->side->got[ID_BEFORE + 2 * w->geo.batch_size + i]++;
-    CHECK(es_next_dead(w->l, 0, &id) >= 0);
-    CHECK(es_settle(w->l, &id, 1) >= 0);
+    CHECK(es_sweep_next_dead(w->l, 0, &id) >= 0);
+    CHECK(es_sweep_settle(w->l, &id, 1) >= 0);
 }
 
 /* Its learner died, and was reaped. */
 KILL_EVERYWHERE(take_what_came_back, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = come_back_below_head, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
-                .through = "look_everywhere es_lease es_release");
+                .through = "look_everywhere es_lease_take es_lease_release");
 
 static int64_t end_leases_it_has_not(es_world *w)
 {
     uint8_t mask[4];
-    return es_release_batch(w->mine, 0, 7) == ES_ESTALE && es_return_batch(w->mine, 99, 0) == ES_ESTALE &&
-           es_committed_mask(w->mine, 0, 7, mask) == ES_ESTALE && es_reset_histograms(w->mine) == ES_OK;
+    return es_api_release(w->mine, 0, 7) == ES_ESTALE && es_api_give_back(w->mine, 99, 0) == ES_ESTALE &&
+           es_api_committed_mask(w->mine, 0, 7, mask) == ES_ESTALE && es_api_reset_histograms(w->mine) == ES_OK;
 }
 
 KILL_EVERYWHERE(stale_leases, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_three,
                 .prepare = take_before, .act = end_leases_it_has_not, .want = 1, .outcomes = REAPED | RETURNED,
-                .through = "es_end_lease es_committed es_reset_histograms es_release es_give_back");
+                .through = "es_lease_end es_lease_committed es_api_reset_histograms es_lease_release es_lease_give_back");
 
 static int64_t take_none(es_world *w)
 {
@@ -277,4 +277,4 @@ KILL_EVERYWHERE(take_nothing_in_any_order, .batch_size = 2, .num_batches = 2, .r
 /* A signal ends the sleep: its handler and the return from it are stepped through like the rest. */
 KILL_EVERYWHERE(take_is_interrupted, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_one,
                 .prepare = expect_a_signal, .when_asleep = interrupt, .act = take_for_an_hour, .want = -EINTR,
-                .outcomes = REAPED, .through = "es_take_wait es_wait");
+                .outcomes = REAPED, .through = "es_blocking_take es_wait");

@@ -1,0 +1,370 @@
+#define _GNU_SOURCE /* nanosleep */
+/* The roof: entry checks, and the ring, the copies and the owners put together. */
+#include "api/es_api.h"
+
+#include <time.h>
+
+#include "base/es_clock.h"
+#include "base/es_wait.h"
+#include "ring/es_blocking.h"
+#include "ring/es_drain.h"
+#include "ring/es_journal.h"
+#include "ring/es_leaves.h"
+#include "ring/es_lease.h"
+#include "ring/es_locks.h"
+#include "ring/es_owner.h"
+#include "ring/es_producer.h"
+#include "ring/es_ring.h"
+#include "ring/es_slots.h"
+#include "ring/es_stats.h"
+#include "ring/es_wake.h"
+
+/* --- segments -------------------------------------------------------------- */
+
+const char *es_api_wait_kind(void)
+{
+    return es_wait_kind();
+}
+
+uint32_t es_api_fork_generation(void)
+{
+    return es_locks_fork_generation();
+}
+
+uint64_t es_api_segment_size(const es_geometry *geo, const uint64_t *leaf_sizes)
+{
+    return es_layout_size(geo, leaf_sizes);
+}
+
+int es_api_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes, const void *schema,
+                  const uint8_t *uuid, int64_t pid, int64_t created_ns)
+{
+    return es_layout_format(base, size, geo, leaf_sizes, schema, uuid, pid, created_ns);
+}
+
+int es_api_check(const void *base, uint64_t size)
+{
+    return es_layout_check(base, size);
+}
+
+void es_api_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid,
+                     int64_t *created_ns, void *schema, uint64_t room)
+{
+    es_layout_describe(base, size, geo, uuid, pid, created_ns, schema, room);
+}
+
+uint32_t es_api_creator_byte(void)
+{
+    return es_locks_creator_byte();
+}
+
+es_locks *es_api_locks_new(int fd, uint32_t count)
+{
+    return es_locks_new(fd, count);
+}
+
+void es_api_locks_free(es_locks *locks)
+{
+    es_locks_free(locks);
+}
+
+int es_api_locks_try(es_locks *locks, uint32_t index)
+{
+    return es_locks_try(locks, index);
+}
+
+void es_api_locks_drop(es_locks *locks, uint32_t index)
+{
+    es_locks_drop(locks, index);
+}
+
+int es_api_locks_held(es_locks *locks, uint32_t index)
+{
+    return es_locks_held(locks, index);
+}
+
+int es_api_locks_any(es_locks *locks)
+{
+    return es_locks_any(locks);
+}
+
+/* --- attaching ------------------------------------------------------------- */
+
+es_ring *es_api_open(void *base, uint64_t size, es_locks *locks, int poison, int *error)
+{
+    return es_ring_open(base, size, locks, poison, error);
+}
+
+void es_api_free(es_ring *r)
+{
+    es_ring_free(r);
+}
+
+int64_t es_api_attach(es_ring *r, const es_identity *id)
+{
+    if (r->fork_generation != es_locks_fork_generation())
+        return ES_EFORK;
+    if (r->locks == NULL)
+        return ES_EREADONLY;
+    /* SYNC attached: acquire; pairs with the release store below. */
+    if (atomic_load_explicit(&r->detached, memory_order_acquire) == 0)
+        return -EALREADY;
+    int64_t index = es_owner_register(&r->map, r->locks, id);
+    if (index >= 0) {
+        r->me = (uint32_t)index;
+        r->role = id->role;
+        atomic_store_explicit(&r->last_sweep_ns, es_clock_ns(), memory_order_relaxed);
+        atomic_store_explicit(&r->last_repair_ns, es_clock_ns(), memory_order_relaxed);
+        /* SYNC attached: release; me and role are visible to whoever enters. */
+        atomic_store_explicit(&r->detached, 0, memory_order_release);
+    }
+    return index;
+}
+
+int es_api_detach(es_ring *r)
+{
+    uint32_t no = 0;
+    if (r->fork_generation != es_locks_fork_generation())
+        return ES_EFORK;
+    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached, or is counted. */
+    if (!atomic_compare_exchange_strong(&r->detached, &no, 1))
+        return ES_EDETACHED;
+    /* A thread that sleeps in here looks at detached when woken. */
+    const struct timespec nap = {.tv_nsec = 50000};
+    while (atomic_load(&r->busy) != 0) {
+        es_wake_all(r);
+        nanosleep(&nap, NULL);
+    }
+    es_lease_release_all(r);
+    es_journal_settle(&r->map, r->me);
+    es_slots_reopen(r, r->me);
+    es_wake_all(r);
+    es_owner_free(&r->map, r->me);
+    es_locks_drop(r->locks, r->me);
+    return ES_OK;
+}
+
+void es_api_shape(const es_ring *r, uint64_t *batch_size, uint64_t *num_batches, uint32_t *num_leaves)
+{
+    *batch_size = r->map.batch_size;
+    *num_batches = r->map.num_batches;
+    *num_leaves = r->map.num_leaves;
+}
+
+uint64_t es_api_leaf_offset(const es_ring *r, uint32_t leaf)
+{
+    return (uint64_t)(r->map.leaf_data[leaf] - r->map.base);
+}
+
+uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf)
+{
+    return r->map.leaf_size[leaf];
+}
+
+/* Every call that touches the ring is bracketed by these two. */
+static int enter(es_ring *r)
+{
+    if (r->fork_generation != es_locks_fork_generation())
+        return ES_EFORK;
+    /* SYNC busy: seq_cst; pairs with es_api_detach(). */
+    atomic_fetch_add(&r->busy, 1);
+    if (atomic_load(&r->detached) == 0)
+        return ES_OK;
+    atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
+    return ES_EDETACHED;
+}
+
+static void leave(es_ring *r)
+{
+    /* SYNC busy: release; what the thread did in the ring is over for es_api_detach(). */
+    atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
+}
+
+/* --- producing ------------------------------------------------------------- */
+
+static void record_copy(es_ring *r, uint64_t start)
+{
+    if (start != 0)
+        es_stats_record(&r->map, ES_STATS_COPY, es_clock_ns() - start);
+}
+
+/* ES_EEVICTED: after the close a learner has sealed the slot. */
+static int commit_one(es_ring *r, uint64_t pos)
+{
+    return es_producer_commit(r, pos, 1) == 1 ? ES_OK : ES_EEVICTED;
+}
+
+int es_api_send_wait(es_ring *r, void **leaves, uint64_t timeout_ns)
+{
+    uint64_t pos;
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    int64_t n = es_blocking_claim(r, 1, timeout_ns, &pos);
+    if (n > 0) {
+        uint64_t start = es_stats_detailed(&r->map) ? es_clock_ns() : 0;
+        es_leaves_write(&r->map, pos, leaves);
+        record_copy(r, start);
+        rc = commit_one(r, pos);
+    } else {
+        rc = (int)n;
+    }
+    leave(r);
+    return rc;
+}
+
+int es_api_send(es_ring *r, void **leaves)
+{
+    return es_api_send_wait(r, leaves, 0);
+}
+
+int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint64_t timeout_ns)
+{
+    uint64_t sent = 0;
+    int64_t rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    while (first + sent < n) {
+        uint64_t pos, start;
+        int64_t run = es_blocking_claim(r, n - first - sent, sent == 0 ? timeout_ns : 0, &pos);
+        if (run < 0) {
+            rc = run;
+            break;
+        }
+        start = es_stats_detailed(&r->map) ? es_clock_ns() : 0;
+        es_leaves_write_run(&r->map, pos, (uint64_t)run, leaves, first + sent);
+        record_copy(r, start);
+        uint64_t done = es_producer_commit(r, pos, (uint64_t)run);
+        sent += done;
+        if (done < (uint64_t)run) {
+            rc = ES_EEVICTED;
+            break;
+        }
+    }
+    leave(r);
+    return sent > 0 ? (int64_t)sent : rc;
+}
+
+int es_api_reserve(es_ring *r, uint64_t timeout_ns, int64_t *position)
+{
+    uint64_t pos;
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    int64_t n = es_blocking_claim(r, 1, timeout_ns, &pos);
+    if (n > 0)
+        *position = (int64_t)pos;
+    leave(r);
+    return n > 0 ? ES_OK : (int)n;
+}
+
+int es_api_commit(es_ring *r, int64_t position)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    rc = commit_one(r, (uint64_t)position);
+    leave(r);
+    return rc;
+}
+
+int es_api_abort(es_ring *r, int64_t position)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    es_producer_abort(r, (uint64_t)position);
+    leave(r);
+    return ES_OK;
+}
+
+int64_t es_api_committed_from(es_ring *r, uint64_t position)
+{
+    return es_producer_committed_from(r, position);
+}
+
+int64_t es_api_claimed(es_ring *r)
+{
+    return (int64_t)es_producer_claimed(r);
+}
+
+int es_api_learner_alive(es_ring *r)
+{
+    if (r->fork_generation != es_locks_fork_generation())
+        return ES_EFORK;
+    return r->locks == NULL ? ES_EREADONLY : es_owner_learner_alive(&r->map, r->locks);
+}
+
+/* --- learning -------------------------------------------------------------- */
+
+int64_t es_api_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot *snap)
+{
+    snap->length = 0;
+    snap->sweep_due = 0;
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    int64_t batch = es_blocking_take(r, flags, timeout_ns);
+    if (batch >= 0) {
+        es_stats_snapshot(&r->map, snap);
+        snap->batch = (uint64_t)batch;
+        snap->round = r->held[batch] - 1;
+        snap->length = r->map.batch_size - r->scan[batch].gaps;
+        snap->learner_wait_ns = atomic_exchange_explicit(&r->wait_ns, 0, memory_order_relaxed);
+    }
+    uint64_t last = atomic_load_explicit(&r->last_sweep_ns, memory_order_relaxed);
+    snap->sweep_due = es_clock_ns() - last >= r->map.reap_interval_ns;
+    leave(r);
+    return batch;
+}
+
+int es_api_release(es_ring *r, uint64_t batch, uint64_t round)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    rc = es_lease_release(r, batch, round);
+    leave(r);
+    return rc;
+}
+
+int es_api_give_back(es_ring *r, uint64_t batch, uint64_t round)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    rc = es_lease_give_back(r, batch, round);
+    leave(r);
+    return rc;
+}
+
+int64_t es_api_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask)
+{
+    int64_t rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    rc = es_lease_committed(r, batch, round, mask);
+    leave(r);
+    return rc;
+}
+
+int es_api_close(es_ring *r)
+{
+    /* Without enter(): a creator that is being torn down may have detached already. */
+    if (r->fork_generation != es_locks_fork_generation())
+        return ES_EFORK;
+    if (r->locks == NULL)
+        return ES_EREADONLY;
+    es_drain_close(r);
+    return ES_OK;
+}
+
+int es_api_reset_histograms(es_ring *r)
+{
+    int rc = enter(r);
+    if (rc != ES_OK)
+        return rc;
+    es_stats_reset(&r->map);
+    leave(r);
+    return ES_OK;
+}

@@ -1,0 +1,295 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/es_api.h"
+#include "base/es_clock.h"
+#include "base/es_counter.h"
+#include "ring/es_blocking.h"
+#include "ring/es_journal.h"
+#include "ring/es_leaves.h"
+#include "ring/es_owner.h"
+#include "ring/es_producer.h"
+#include "ring/es_stats.h"
+#include "ring/es_word.h"
+
+static bool may_bridge(es_ring *r)
+{
+    return r->fork_generation == es_locks_fork_generation() && atomic_load_explicit(&r->detached, memory_order_relaxed) == 0;
+}
+
+static bool serves(es_ring *r, uint32_t remote)
+{
+    return may_bridge(r) && remote < r->map.num_remotes &&
+           atomic_load_explicit(&r->map.remotes[remote].word, memory_order_relaxed) ==
+               es_word_remote(r->me, ES_REMOTE_HERE);
+}
+
+int es_bridge_begin(es_ring *r)
+{
+    if (!may_bridge(r) || r->role != ES_ROLE_PRODUCER)
+        return ES_EDETACHED;
+    if (r->leaf_at == NULL)
+        r->leaf_at = malloc(r->map.num_leaves * sizeof *r->leaf_at);
+    if (r->leaf_at == NULL)
+        return -ENOMEM;
+    atomic_store_explicit(&r->map.owners[r->me].is_bridge, 1, memory_order_relaxed);
+    ES_COMPILER_BARRIER();
+    es_owner_count_producers(&r->map);
+    return ES_OK;
+}
+
+static bool has_id(es_remote *it, const uint64_t *id)
+{
+    return es_counter_get(&it->id[0]) == id[0] && es_counter_get(&it->id[1]) == id[1];
+}
+
+static bool turn(es_remote *it, uint64_t from, uint64_t to)
+{
+    /* SYNC remote: acq_rel; one bridge wins, and what the last one wrote is visible to it. */
+    return atomic_compare_exchange_strong_explicit(&it->word, &from, to, memory_order_acq_rel, memory_order_relaxed);
+}
+
+static void describe(es_remote *it, const char *peer)
+{
+    atomic_store_explicit(&it->since_ns, es_clock_ns(), memory_order_relaxed);
+    strncpy(it->peer, peer, sizeof it->peer - 1);
+}
+
+/* The entry that this client has already: its index, ES_EMPTY, or ES_UNSURE. */
+static int64_t find(es_ring *r, const uint64_t *id, const char *peer)
+{
+    es_map *m = &r->map;
+    for (uint32_t i = 0; i < m->num_remotes; i++) {
+        es_remote *it = &m->remotes[i];
+        /* SYNC remote: acquire. */
+        uint64_t w = atomic_load_explicit(&it->word, memory_order_acquire);
+        if (es_word_remote_state(w) == ES_REMOTE_FREE || es_word_remote_state(w) == ES_REMOTE_TAKEN || !has_id(it, id))
+            continue;
+        bool mine = w == es_word_remote(r->me, ES_REMOTE_HERE);
+        if (!mine && (es_word_remote_state(w) != ES_REMOTE_AWAY || !turn(it, w, es_word_remote(r->me, ES_REMOTE_HERE)))) {
+            /* For the bridge that has it to see: its connection may have gone without a word. */
+            atomic_store_explicit(&it->wanted, 1, memory_order_relaxed);
+            return ES_UNSURE;
+        }
+        if (!has_id(it, id)) { /* between the look and the turn it was another's for a while, and left again */
+            /* SYNC remote: release; as it was. */
+            atomic_store_explicit(&it->word, w, memory_order_release);
+            return ES_UNSURE;
+        }
+        atomic_store_explicit(&it->wanted, 0, memory_order_relaxed);
+        atomic_store_explicit(&it->known, 1, memory_order_relaxed);
+        describe(it, peer);
+        return i;
+    }
+    return ES_EMPTY;
+}
+
+/* Takes a free entry, or the one that was left the longest ago. was: its word before. */
+static int64_t take_entry(es_ring *r, uint64_t *was)
+{
+    es_map *m = &r->map;
+    uint64_t oldest = UINT64_MAX;
+    int64_t best = ES_EMPTY;
+    for (uint32_t i = 0; i < m->num_remotes && oldest > 0; i++) {
+        /* SYNC remote: acquire; since_ns is the one of this word. */
+        uint64_t w = atomic_load_explicit(&m->remotes[i].word, memory_order_acquire);
+        uint64_t since = es_word_remote_state(w) == ES_REMOTE_FREE ? 0 : es_counter_get(&m->remotes[i].since_ns);
+        if ((es_word_remote_state(w) == ES_REMOTE_FREE || es_word_remote_state(w) == ES_REMOTE_AWAY) && since < oldest) {
+            oldest = since;
+            *was = w;
+            best = i;
+        }
+    }
+    if (best < 0)
+        return ES_ENOOWNER;
+    return turn(&m->remotes[best], *was, es_word_remote(r->me, ES_REMOTE_TAKEN)) ? best : ES_AGAIN;
+}
+
+/* Whether another entry is this client's, or may become so: whose a TAKEN one will be is not known yet. */
+static bool may_be_elsewhere(es_map *m, int64_t mine, const uint64_t *id)
+{
+    for (uint32_t i = 0; i < m->num_remotes; i++) {
+        es_remote *it = &m->remotes[i];
+        /* SYNC remote: acquire. */
+        uint32_t state = es_word_remote_state(atomic_load_explicit(&it->word, memory_order_acquire));
+        if (i != mine && (state == ES_REMOTE_TAKEN || (state != ES_REMOTE_FREE && has_id(it, id))))
+            return true;
+    }
+    return false;
+}
+
+/* An entry, TAKEN, for a client that has none. ES_UNSURE: another bridge may be giving it one as well.
+ *
+ * Two bridges can come here for one client, for it may have lost its connection to the first, and that one has its
+ * hello still to read. Each takes an entry and then looks at all others, with a fence in between:
+ * so one of the two at least sees the other's, and steps back. What was in the entry is still there then. */
+static int64_t take_new(es_ring *r, const uint64_t *id)
+{
+    int64_t index = ES_AGAIN;
+    uint64_t was = 0;
+    for (int tries = 0; tries < ES_TRIES && index == ES_AGAIN; tries++)
+        index = take_entry(r, &was);
+    if (index == ES_AGAIN)
+        return ES_ENOOWNER;
+    if (index < 0 || id == NULL)
+        return index;
+    /* SYNC remote-new: seq_cst, with itself in another bridge. */
+    atomic_thread_fence(memory_order_seq_cst);
+    bool its_own = es_word_remote_state(was) == ES_REMOTE_AWAY && has_id(&r->map.remotes[index], id); /* left just now */
+    if (!its_own && !may_be_elsewhere(&r->map, index, id))
+        return index;
+    /* SYNC remote: release; as it was. */
+    atomic_store_explicit(&r->map.remotes[index].word, was, memory_order_release);
+    return ES_UNSURE;
+}
+
+int64_t es_bridge_open(es_ring *r, const uint8_t *id, uint64_t number, const char *peer)
+{
+    uint64_t key[2] = {0, 0};
+    if (!may_bridge(r))
+        return ES_EDETACHED;
+    if (id != NULL)
+        memcpy(key, id, sizeof key);
+    int64_t index = id == NULL ? ES_EMPTY : find(r, key, peer);
+    if (index == ES_EMPTY) {
+        index = take_new(r, id == NULL ? NULL : key);
+        if (index < 0)
+            return index;
+        es_remote *it = &r->map.remotes[index];
+        atomic_store_explicit(&it->id[0], key[0], memory_order_relaxed);
+        atomic_store_explicit(&it->id[1], key[1], memory_order_relaxed);
+        atomic_store_explicit(&it->committed, number, memory_order_relaxed);
+        atomic_store_explicit(&it->known, 0, memory_order_relaxed);
+        atomic_store_explicit(&it->wanted, 0, memory_order_relaxed);
+        atomic_store_explicit(&it->bytes, 0, memory_order_relaxed);
+        atomic_store_explicit(&it->frames, 0, memory_order_relaxed);
+        describe(it, peer);
+        /* SYNC remote: release. Nobody changes a TAKEN word but its bridge, or that one's reaper. */
+        atomic_store_explicit(&it->word, es_word_remote(r->me, ES_REMOTE_HERE), memory_order_release);
+    }
+    if (index >= 0)
+        es_stats_count_remotes(&r->map);
+    return index;
+}
+
+int64_t es_bridge_find(es_ring *r, const uint8_t *id, const char *peer)
+{
+    uint64_t key[2];
+    if (!may_bridge(r))
+        return ES_EDETACHED;
+    memcpy(key, id, sizeof key);
+    int64_t index = find(r, key, peer);
+    /* It may be in the hands of a bridge that wanted the oldest entry, and puts it back. */
+    if (index == ES_EMPTY && may_be_elsewhere(&r->map, -1, key))
+        return ES_UNSURE;
+    if (index >= 0)
+        es_stats_count_remotes(&r->map);
+    return index;
+}
+
+int es_bridge_leave(es_ring *r, uint32_t remote, int keep)
+{
+    if (!serves(r, remote))
+        return ES_ESTALE;
+    es_remote *it = &r->map.remotes[remote];
+    atomic_store_explicit(&it->since_ns, es_clock_ns(), memory_order_relaxed);
+    /* SYNC remote: release; the count is visible to whoever takes the entry. */
+    atomic_store_explicit(&it->word, es_word_remote(0, keep ? ES_REMOTE_AWAY : ES_REMOTE_FREE), memory_order_release);
+    es_stats_count_remotes(&r->map);
+    return ES_OK;
+}
+
+int es_bridge_known(es_ring *r, uint32_t remote)
+{
+    return serves(r, remote) && atomic_load_explicit(&r->map.remotes[remote].known, memory_order_relaxed) != 0;
+}
+
+int es_bridge_wanted(es_ring *r, uint32_t remote)
+{
+    return serves(r, remote) && atomic_load_explicit(&r->map.remotes[remote].wanted, memory_order_relaxed) != 0;
+}
+
+int64_t es_bridge_committed(es_ring *r, uint32_t remote)
+{
+    return serves(r, remote) ? (int64_t)es_counter_get(&r->map.remotes[remote].committed) : ES_ESTALE;
+}
+
+int es_bridge_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames)
+{
+    if (!serves(r, remote))
+        return ES_ESTALE;
+    es_counter_add(&r->map.remotes[remote].bytes, bytes);
+    es_counter_add(&r->map.remotes[remote].frames, frames);
+    return ES_OK;
+}
+
+int es_bridge_count_refused(es_ring *r)
+{
+    if (!may_bridge(r))
+        return ES_EDETACHED;
+    es_counter_add(&r->map.hdr->totals.refused_remotes, 1);
+    return ES_OK;
+}
+
+/* n samples, leaf after leaf or sample after sample. leaves: room for a pointer to each. */
+typedef struct block {
+    const uint8_t *data;
+    uint64_t n;
+    bool rows;
+    void **leaves;
+} block;
+
+/* Points leaves at the leaves of a block of so many samples that starts at data. */
+static uint64_t point(const es_map *m, const block *b, const uint8_t *data, uint64_t samples)
+{
+    uint64_t bytes = 0;
+    for (uint32_t l = 0; l < m->num_leaves; l++) {
+        b->leaves[l] = (void *)(uintptr_t)(data + bytes);
+        bytes += samples * m->leaf_size[l];
+    }
+    return bytes;
+}
+
+static void copy_block(es_map *m, uint64_t pos, uint64_t run, const block *b, uint64_t first)
+{
+    if (!b->rows) {
+        point(m, b, b->data, b->n);
+        es_leaves_write_run(m, pos, run, b->leaves, first);
+        return;
+    }
+    uint64_t row = point(m, b, b->data, 1);
+    for (uint64_t i = 0; i < run; i++) {
+        point(m, b, b->data + (first + i) * row, 1);
+        es_leaves_write(m, pos + i, b->leaves);
+    }
+}
+
+static int64_t send_block(es_ring *r, uint32_t remote, const block *b, uint64_t first, uint64_t timeout_ns)
+{
+    uint64_t sent = 0;
+    int64_t rc = ES_OK;
+    while (rc == ES_OK && first + sent < b->n) {
+        uint64_t pos;
+        int64_t run = es_blocking_claim(r, b->n - first - sent, sent == 0 ? timeout_ns : 0, &pos);
+        if (run < 0) {
+            rc = run;
+            break;
+        }
+        es_journal_write(r, remote, pos, (uint64_t)run);
+        copy_block(&r->map, pos, (uint64_t)run, b, first + sent);
+        uint64_t done = es_producer_commit(r, pos, (uint64_t)run);
+        es_journal_clear(r, remote, done);
+        sent += done;
+        rc = done < (uint64_t)run ? ES_EEVICTED : ES_OK;
+    }
+    return sent > 0 ? (int64_t)sent : rc;
+}
+
+int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t first, uint64_t n, int rows,
+                       uint64_t timeout_ns)
+{
+    if (!serves(r, remote))
+        return ES_ESTALE;
+    block b = {.data = data, .n = n, .rows = rows != 0, .leaves = r->leaf_at};
+    return send_block(r, remote, &b, first, timeout_ns);
+}

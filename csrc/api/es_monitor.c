@@ -1,0 +1,105 @@
+/* Onlookers: who is attached, what each of them holds, and the counters. Nothing here writes a word. */
+#include <string.h>
+
+#include "api/es_api.h"
+#include "base/es_counter.h"
+#include "ring/es_owner.h"
+#include "ring/es_ring.h"
+#include "ring/es_stats.h"
+#include "ring/es_word.h"
+
+/* Whether slot word w keeps its slot from others: claimed, or held in this lap by a learner. */
+static bool keeps_slot(es_ring *r, uint64_t q, uint64_t w)
+{
+    uint64_t b = atomic_load_explicit(&r->map.batches[q / r->map.batch_size].word, memory_order_relaxed);
+    return es_word_state(w) == ES_CLAIMED ||
+           (es_word_state(w) == ES_HELD && es_word_state(b) == ES_FILL && es_word_lap(w) == es_word_round(b) + 1);
+}
+
+int64_t es_monitor_next_claim(es_ring *r, uint64_t from, uint64_t *word)
+{
+    for (uint64_t q = from; q < r->map.capacity; q++) {
+        uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
+        if (keeps_slot(r, q, w)) {
+            *word = w;
+            return (int64_t)q;
+        }
+    }
+    return ES_EMPTY;
+}
+
+uint32_t es_monitor_claim_owner(uint64_t word)
+{
+    return es_word_owner(word);
+}
+
+uint32_t es_monitor_owner_entries(const es_ring *r)
+{
+    return r->map.num_owners;
+}
+
+void es_monitor_count_held(es_ring *r, uint32_t *held, uint32_t count)
+{
+    for (uint64_t q = 0; q < r->map.capacity; q++) {
+        uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
+        if (keeps_slot(r, q, w) && es_word_owner(w) < count)
+            held[es_word_owner(w)]++;
+    }
+    for (uint64_t j = 0; j < r->map.num_batches; j++) {
+        uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed);
+        if (es_word_state(w) == ES_LEASED && es_word_owner(w) < count)
+            held[es_word_owner(w)]++;
+    }
+}
+
+int64_t es_monitor_next_owner(es_ring *r, uint32_t from, es_owner_info *info)
+{
+    uint32_t high = es_owner_high(&r->map);
+    for (uint32_t i = from; i < high; i++) {
+        es_owner *o = &r->map.owners[i];
+        /* SYNC owner-live: acquire; the identity is visible. */
+        if (atomic_load_explicit(&o->state, memory_order_acquire) != ES_OWNER_LIVE)
+            continue;
+        es_owner_identity(o, &info->id);
+        info->id.index = i;
+        info->samples = es_counter_get(&o->samples);
+        info->blocked = es_counter_get(&o->blocked);
+        info->blocked_ns = es_counter_get(&o->blocked_ns);
+        info->waiting = atomic_load_explicit(&o->waiting, memory_order_relaxed);
+        return i;
+    }
+    return ES_EMPTY;
+}
+
+int64_t es_monitor_next_remote(es_ring *r, uint32_t from, es_remote_info *info)
+{
+    es_map *m = &r->map;
+    for (uint32_t i = from; i < m->num_remotes; i++) {
+        es_remote *it = &m->remotes[i];
+        /* SYNC remote: acquire; its figures are no older than it. */
+        uint64_t w = atomic_load_explicit(&it->word, memory_order_acquire);
+        if (es_word_remote_state(w) == ES_REMOTE_FREE)
+            continue;
+        info->index = i;
+        info->state = es_word_remote_state(w);
+        info->bridge = es_word_remote_bridge(w);
+        info->committed = es_counter_get(&it->committed);
+        info->bytes = es_counter_get(&it->bytes);
+        info->frames = es_counter_get(&it->frames);
+        info->since_ns = es_counter_get(&it->since_ns);
+        memcpy(info->peer, it->peer, sizeof info->peer);
+        info->peer[sizeof info->peer - 1] = 0;
+        return i;
+    }
+    return ES_EMPTY;
+}
+
+void es_monitor_observe(es_ring *r, es_snapshot *snap)
+{
+    es_stats_snapshot(&r->map, snap);
+    uint32_t high = es_owner_high(&r->map);
+    for (uint32_t i = 0; i < high; i++)
+        snap->producers_waiting +=
+            atomic_load_explicit(&r->map.owners[i].state, memory_order_relaxed) == ES_OWNER_LIVE &&
+            atomic_load_explicit(&r->map.owners[i].waiting, memory_order_relaxed) != 0;
+}

@@ -1,0 +1,131 @@
+#include "ring/es_consumer.h"
+
+#include "base/es_clock.h"
+#include "ring/es_lease.h"
+#include "ring/es_stats.h"
+#include "ring/es_word.h"
+
+enum completeness { INCOMPLETE, COMPLETE, SHORT };
+
+/* Loads a batch's slot words from where the last scan of this lap stopped: a
+ * COMMITTED or SEALED word stays so until its batch is released, so B loads are
+ * enough for a batch however often one looks. */
+static enum completeness scan(es_ring *r, uint64_t j, uint64_t lap)
+{
+    uint64_t size = r->map.batch_size;
+    es_scan *s = &r->scan[j];
+    if (s->lap != lap)
+        *s = (es_scan){.lap = lap};
+    for (; s->next < size; s->next++) {
+        /* SYNC slot-commit: acquire; the slot's bytes are visible. */
+        uint64_t w = atomic_load_explicit(&r->map.slots[j * size + s->next], memory_order_acquire);
+        if (es_word_lap(w) != lap || (es_word_state(w) != ES_COMMITTED && es_word_state(w) != ES_SEALED))
+            return INCOMPLETE;
+        s->gaps += es_word_state(w) == ES_SEALED;
+    }
+    return s->gaps == 0 ? COMPLETE : SHORT;
+}
+
+static bool takeable(es_ring *r, uint64_t j, uint64_t lap, uint32_t flags)
+{
+    enum completeness c = scan(r, j, lap);
+    /* A batch of nothing but sealed slots is never handed out. */
+    return c == COMPLETE || (c == SHORT && (flags & ES_TAKE_SHORT) && r->scan[j].gaps < r->map.batch_size);
+}
+
+static bool any_order(const es_ring *r, uint32_t flags)
+{
+    return (flags & ES_TAKE_ANY_ORDER) || (r->map.flags & ES_FLAG_READY_ORDER);
+}
+
+/* Batches at head and above. A batch given back by a dead learner may lie below:
+ * look_everywhere() finds that. */
+static int64_t look_from_head(es_ring *r, uint32_t flags)
+{
+    es_map *m = &r->map;
+    /* SYNC head: acquire; pairs with the CAS below, and with repair_head(). */
+    uint64_t h = atomic_load_explicit(&m->hdr->head, memory_order_acquire);
+    for (uint64_t t = 0; t < m->num_batches; t++) {
+        uint64_t j = (h + t) % m->num_batches, round = (h + t) / m->num_batches;
+        /* SYNC batch-release, batch-take: acquire. */
+        uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
+        if (es_word_round(w) > round || (es_word_round(w) == round && es_word_state(w) != ES_FILL)) {
+            if (t != 0)
+                continue;
+            /* Only past a batch seen leased or later, only by one, and nobody
+             * lowers it: so it never passes an incomplete batch. SYNC head: acq_rel. */
+            atomic_compare_exchange_strong_explicit(&m->hdr->head, &h, h + 1, memory_order_acq_rel,
+                                                    memory_order_relaxed);
+            return ES_AGAIN;
+        }
+        if (es_word_round(w) < round)
+            continue;
+        if (takeable(r, j, round + 1, flags))
+            return es_lease_take(r, j, w);
+        if (!any_order(r, flags))
+            break;
+    }
+    return ES_EMPTY;
+}
+
+/* The smallest-numbered batch of those that are not leased, or, where any will do, of
+ * those that can be taken. Its number is taken from its word.
+ * *given_back: whether any of them was leased before and came back. */
+static int64_t look_everywhere(es_ring *r, uint32_t flags, bool *given_back)
+{
+    es_map *m = &r->map;
+    bool any = any_order(r, flags);
+    uint64_t best = UINT64_MAX, best_j = 0, best_word = 0;
+    *given_back = false;
+    for (uint64_t j = 0; j < m->num_batches; j++) {
+        /* SYNC batch-release, batch-take: acquire. */
+        uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
+        uint64_t k = es_word_round(w) * m->num_batches + j;
+        if (es_word_state(w) != ES_FILL)
+            continue;
+        *given_back = *given_back || es_word_owner(w) != 0;
+        if (k < best && (!any || takeable(r, j, es_word_round(w) + 1, flags))) {
+            best = k;
+            best_j = j;
+            best_word = w;
+        }
+    }
+    if (best == UINT64_MAX || (!any && !takeable(r, best_j, es_word_round(best_word) + 1, flags)))
+        return ES_EMPTY;
+    return es_lease_take(r, best_j, best_word);
+}
+
+static int64_t look_locked(es_ring *r, uint32_t flags)
+{
+    for (int tries = 0; tries < ES_TRIES; tries++) {
+        /* SYNC given-back-seq: acquire; pairs with es_reap(): the FILL words are visible. */
+        uint32_t seq = atomic_load_explicit(&r->map.hdr->given_back_seq, memory_order_acquire);
+        /* A head that is very far behind is brought up over several looks. */
+        bool everywhere = seq != r->seen_given_back || tries >= ES_TRIES / 2;
+        bool given_back = false;
+        int64_t rc = everywhere ? look_everywhere(r, flags, &given_back) : look_from_head(r, flags);
+        if (rc == ES_AGAIN)
+            continue;
+        /* Looks from head will do again once no batch is there that came back: it may
+         * lie below head, now or after the late step of a learner that saw its lease,
+         * and stay there for a while: a partial lease of the dead is incomplete. */
+        if (everywhere && !given_back)
+            r->seen_given_back = seq;
+        return rc;
+    }
+    return ES_BUSY;
+}
+
+int64_t es_consumer_look(es_ring *r, uint32_t flags)
+{
+    uint64_t start = es_stats_detailed(&r->map) ? es_clock_ns() : 0;
+    pthread_mutex_lock(&r->look_lock);
+    int64_t rc = look_locked(r, flags);
+    pthread_mutex_unlock(&r->look_lock);
+    if (rc >= 0) {
+        if (start != 0)
+            es_stats_record(&r->map, ES_STATS_LOOK, es_clock_ns() - start);
+        es_stats_count_take(&r->map, (uint64_t)rc);
+    }
+    return rc;
+}

@@ -1,0 +1,10 @@
+/* Learners: look for a batch that can be taken. */
+#ifndef ES_CONSUMER_H
+#define ES_CONSUMER_H
+
+#include "ring/es_ring.h"
+
+/* Leases a complete batch: its physical index, ES_EMPTY, or ES_BUSY. flags: es_take_flag. */
+int64_t es_consumer_look(es_ring *r, uint32_t flags);
+
+#endif

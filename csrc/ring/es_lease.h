@@ -1,0 +1,34 @@
+/* Leases: a batch is taken by one learner, then released or given back.
+ *
+ * Who writes: batch words. Any learner's CAS turns FILL into LEASED. From then on only its
+ * learner writes the word, or after its death the reaper.
+ *
+ * Who dies, and what then:
+ *   before the take's CAS          nothing has happened
+ *   with a lease                   the reaper turns it back into FILL: delivered again
+ *   in release, before the store   the same, unless it had begun to overwrite the samples
+ *                                  (POISONING): then the reaper ends the release
+ *   after the store, before the wake  the space is free; a parked producer notices at its
+ *                                  next try, at most one reap interval away, or when
+ *                                  somebody reaps the learner
+ */
+#ifndef ES_LEASE_H
+#define ES_LEASE_H
+
+#include "ring/es_ring.h"
+
+/* Leases batch j if its word is still what was seen: j, or ES_AGAIN. Called under look_lock. */
+int64_t es_lease_take(es_ring *r, uint64_t j, uint64_t seen);
+/* Gives the space of a leased batch back to producers. ES_ESTALE when it is not
+ * leased here in that round. */
+int es_lease_release(es_ring *r, uint64_t j, uint64_t round);
+/* Releases everything that is leased here. */
+void es_lease_release_all(es_ring *r);
+/* Undoes a take: ES_OK, or ES_ESTALE as es_lease_release(). */
+int es_lease_give_back(es_ring *r, uint64_t j, uint64_t round);
+/* Gives back everything that a dead owner has leased: how many batches. Its byte is seized. */
+int64_t es_lease_give_back_all(es_ring *r, uint32_t owner);
+/* The committed slots of a leased batch as 0/1 bytes: how many, or ES_ESTALE. */
+int64_t es_lease_committed(es_ring *r, uint64_t j, uint64_t round, uint8_t *mask);
+
+#endif

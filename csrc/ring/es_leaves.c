@@ -1,0 +1,47 @@
+#include "ring/es_leaves.h"
+
+#include <string.h>
+
+#include "base/es_copy.h"
+
+static void copy(const es_map *map, uint8_t *to, const uint8_t *from, uint64_t n)
+{
+    if (n == 0) /* a leaf without bytes may come with a null pointer */
+        return;
+    if (n >= ES_COPY_STREAM_FROM && map->streams)
+        es_copy_stream(to, from, n);
+    else
+        memcpy(to, from, n);
+}
+
+void es_leaves_write(const es_map *map, uint64_t pos, void *const *leaves)
+{
+    uint64_t index = pos % map->capacity;
+    for (uint32_t l = 0; l < map->num_leaves; l++) {
+        uint64_t size = map->leaf_size[l];
+        uint8_t *to = map->leaf_data[l] + index * size;
+        /* A constant size lets the compiler use one load and one store. */
+        switch (size) {
+        case 1:
+            memcpy(to, leaves[l], 1);
+            break;
+        case 4:
+            memcpy(to, leaves[l], 4);
+            break;
+        case 8:
+            memcpy(to, leaves[l], 8);
+            break;
+        default:
+            copy(map, to, leaves[l], size);
+        }
+    }
+}
+
+void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *const *leaves, uint64_t first)
+{
+    uint64_t index = pos % map->capacity;
+    for (uint32_t l = 0; l < map->num_leaves; l++) {
+        uint64_t size = map->leaf_size[l];
+        copy(map, map->leaf_data[l] + index * size, (const uint8_t *)leaves[l] + first * size, n * size);
+    }
+}

@@ -1,0 +1,42 @@
+#include "ring/es_ring.h"
+
+#include <stdlib.h>
+
+es_ring *es_ring_open(void *base, uint64_t size, es_locks *locks, int poison, int *error)
+{
+    es_ring *r = calloc(1, sizeof *r);
+    *error = r == NULL ? -ENOMEM : es_layout_map(&r->map, base, size);
+    if (*error != ES_OK) {
+        free(r);
+        return NULL;
+    }
+    r->scan = calloc(r->map.num_batches, sizeof *r->scan);
+    r->held = calloc(r->map.num_batches, sizeof *r->held);
+    pthread_mutex_init(&r->look_lock, NULL);
+    pthread_mutex_init(&r->partial_lock, NULL);
+    if (r->scan == NULL || r->held == NULL) {
+        *error = -ENOMEM;
+        es_ring_free(r);
+        return NULL;
+    }
+    r->locks = locks;
+    r->poison = poison != 0;
+    r->fork_generation = es_locks_fork_generation();
+    r->detached = 1; /* until es_api_attach() */
+    r->seen_reopen = UINT64_MAX;   /* no 32-bit sequence: the first claim searches for holes */
+    r->seen_given_back = UINT64_MAX; /* and the first look is everywhere */
+    return r;
+}
+
+void es_ring_free(es_ring *r)
+{
+    if (r == NULL)
+        return;
+    pthread_mutex_destroy(&r->look_lock);
+    pthread_mutex_destroy(&r->partial_lock);
+    es_layout_unmap(&r->map);
+    free(r->scan);
+    free(r->held);
+    free(r->leaf_at);
+    free(r);
+}

@@ -1,0 +1,64 @@
+/* One process's attachment to a ring: its private state, shared by its threads.
+ *
+ * Only slot words and batch words are truth (es_word.h). tail, head, count and
+ * the sleep flags are hints: a crash may leave any of them wrong by a little.
+ * No hint may be able to lose a sample or to stop anybody for good.
+ *
+ * README.md in csrc/ says which file does what.
+ */
+#ifndef ES_RING_H
+#define ES_RING_H
+
+#include <pthread.h>
+
+#include "ring/es_layout.h"
+#include "ring/es_locks.h"
+
+/* Where this learner's last scan of a physical batch stopped. */
+typedef struct es_scan {
+    uint64_t lap;  /* of the scan; another lap starts it afresh */
+    uint64_t next; /* slot of the batch to look at next */
+    uint64_t gaps; /* slots below it that hold no sample */
+} es_scan;
+
+typedef struct es_ring {
+    es_map map;
+    es_locks *locks; /* NULL: observes only */
+    uint32_t me, role;
+    uint32_t fork_generation;
+    bool poison; /* overwrite batches on release */
+
+    _Atomic uint32_t detached;
+    _Atomic uint32_t busy;            /* threads inside a call that touches slots */
+    _Atomic uint64_t seen_reopen;     /* reopen_seq as of the last full search for re-opened slots */
+    _Atomic uint64_t wait_ns;         /* slept since the last batch taken */
+    _Atomic uint64_t last_sweep_ns;
+    _Atomic bool unsure;              /* whether the sweep under way passed over a learner that may be dead */
+    _Atomic uint64_t last_repair_ns;
+    _Atomic uint64_t finish_ns;       /* since when it found nothing on the closed ring, or 0 */
+    _Atomic uint64_t finish_asks;     /* and how often it has asked since */
+
+    pthread_mutex_t partial_lock; /* one partial take at a time: HELD names the attachment, not the thread */
+    pthread_mutex_t look_lock;    /* guards the rest; never held while sleeping */
+    uint64_t seen_given_back;     /* given_back_seq as of the last full scan that saw no batch given back */
+    es_scan *scan;                /* one per physical batch */
+    uint64_t *held;               /* lap of the lease held on each physical batch, or 0 */
+    void **leaf_at;               /* a bridge's, used by its one thread: room for a pointer to each leaf */
+} es_ring;
+
+/* The words changed during each of ES_TRIES looks: others were faster each time, or
+ * somebody scribbles on them. Callers that may wait nap and try again, so that no loop
+ * of the core keeps a process from its signals. Never leaves es_api.h. */
+#define ES_BUSY (-10006)
+#define ES_TRIES 1000
+#define ES_NAP_NS UINT64_C(1000000)
+
+/* Another thread or process changed the word that was looked at: look again. Never leaves the ring. */
+#define ES_AGAIN (-1)
+
+/* An attachment over a segment, not registered yet. locks NULL: to observe only. NULL and *error otherwise. */
+es_ring *es_ring_open(void *base, uint64_t size, es_locks *locks, int poison, int *error);
+/* Frees an attachment that no thread uses. Does not detach. */
+void es_ring_free(es_ring *r);
+
+#endif

@@ -1,0 +1,35 @@
+/* The whole core, for tests: they read and write what no user of the core sees. */
+#ifndef ES_CORE_H
+#define ES_CORE_H
+
+#include "api/es_api.h"
+#include "base/es_base.h"
+#include "base/es_clock.h"
+#include "base/es_copy.h"
+#include "base/es_counter.h"
+#include "base/es_histogram.h"
+#include "base/es_types.h"
+#include "base/es_wait.h"
+#include "ring/es_blocking.h"
+#include "ring/es_consumer.h"
+#include "ring/es_drain.h"
+#include "ring/es_invariant.h"
+#include "ring/es_journal.h"
+#include "ring/es_layout.h"
+#include "ring/es_lease.h"
+#include "ring/es_leaves.h"
+#include "ring/es_locks.h"
+#include "ring/es_owner.h"
+#include "ring/es_partial.h"
+#include "ring/es_producer.h"
+#include "ring/es_reap.h"
+#include "ring/es_repair.h"
+#include "ring/es_ring.h"
+#include "ring/es_slots.h"
+#include "ring/es_stats.h"
+#include "ring/es_wake.h"
+#include "ring/es_word.h"
+#include "es_one.h"
+#include "es_valid.h"
+
+#endif
