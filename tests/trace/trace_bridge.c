@@ -160,13 +160,13 @@ static int64_t come_again(es_world *w)
 {
     es_remote_info info;
     return es_bridge_committed(w->mine, (uint32_t)es_bridge_open(w->mine, ANN, 0, "ann")) +
-           es_monitor_next_remote(w->mine, 1, &info) + es_producer_committed_from(w->mine, 0) +
+           es_monitor_next_remote(w->mine, 1, &info) + es_api_committed_from(w->mine, 0) +
            (es_bridge_open(w->mine, (const uint8_t *)"cat: sixteen b..", 0, "cat") == 1) +
-           (es_bridge_find(w->mine, ANN, "ann") == 0) + (es_producer_claimed(w->mine) == 0);
+           (es_bridge_find(w->mine, ANN, "ann") == 0) + (es_api_claimed(w->mine) == 0);
 }
 
 /* A client that is known comes again, and another takes the place of one that has gone. */
 KILL_EVERYWHERE(clients_come_again, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
                 .before = one_came_and_went, .prepare = begin, .act = come_again, .want = 11,
                 .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
-                .through = "es_bridge_open find has_id turn take_entry es_monitor_next_remote es_producer_committed_from es_bridge_find es_producer_claimed");
+                .through = "es_bridge_open find has_id turn take_entry es_monitor_next_remote es_api_committed_from es_bridge_find es_api_claimed");

@@ -18,7 +18,7 @@ static int64_t take_and_release(es_world *w)
 KILL_EVERYWHERE(take_and_release_first, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_three, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
                 .through = "es_api_take es_blocking_take look_or_finish es_consumer_look look_locked look_everywhere takeable scan "
-                           "es_lease_take es_stats_count_take es_stats_snapshot es_lease_committed es_lease_end es_lease_release "
+                           "es_lease_take es_stats_count_take es_stats_snapshot es_lease_committed end_lease es_lease_release "
                            "es_wake_producers");
 
 static void send_two_batches(es_world *w)
@@ -181,7 +181,7 @@ static int64_t take_and_undo(es_world *w)
 
 KILL_EVERYWHERE(take_and_give_back, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .act = take_and_undo, .outcomes = REAPED | RETURNED,
-                .through = "es_api_give_back es_lease_give_back es_lease_end es_slots_turn es_wake_learners");
+                .through = "es_api_give_back es_lease_give_back end_lease es_slots_turn es_wake_learners");
 
 static void park_a_learner(es_world *w)
 {
@@ -261,7 +261,7 @@ static int64_t end_leases_it_has_not(es_world *w)
 
 KILL_EVERYWHERE(stale_leases, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_three,
                 .prepare = take_before, .act = end_leases_it_has_not, .want = 1, .outcomes = REAPED | RETURNED,
-                .through = "es_lease_end es_lease_committed es_api_reset_histograms es_lease_release es_lease_give_back");
+                .through = "end_lease es_lease_committed es_api_reset_histograms es_lease_release es_lease_give_back");
 
 static int64_t take_none(es_world *w)
 {
