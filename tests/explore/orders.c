@@ -2,6 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "xp.h"
 #include "xp_words.h"
@@ -237,21 +240,50 @@ static bool spare_ones_together(void)
     return what == NULL;
 }
 
+/* What the processes share that try the orders between them. */
+typedef struct share {
+    _Atomic int next; /* the next order to be tried by somebody */
+    _Atomic int verdicts[3];
+    _Atomic bool broken; /* the spare ones together break something */
+} share;
+
+/* Tries orders until there are no more. Number 0 stands for all spare ones together, which
+ * takes the longest. */
+static void try_shares(share *all, const char *part)
+{
+    for (int i = all->next++; i <= num_orders; i = all->next++) {
+        char name[160] = "";
+        if (i == 0) {
+            if (part[0] == '\0' || strcmp(part, "together") == 0)
+                all->broken = !spare_ones_together();
+            continue;
+        }
+        name_of(i - 1, name, sizeof name);
+        if (strstr(name, part) != NULL)
+            all->verdicts[try_order(i - 1)]++;
+    }
+}
+
 bool xp_try_orders(const char *part)
 {
-    int verdicts[3] = {0};
+    share *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED)
+        return false;
     list_orders();
     for (const xp_known *k = xp_known_orders; k->name != NULL; k++)
         named(k->name);
     find_reached();
-    for (int o = 0; o < num_orders; o++) {
-        char name[160];
-        name_of(o, name, sizeof name);
-        if (strstr(name, part) != NULL)
-            verdicts[try_order(o)]++;
-    }
-    bool together = (part[0] != '\0' && strcmp(part, "together") != 0) || spare_ones_together();
+    bool failed = false;
+    fflush(stdout); /* or each process would print again what is still in there */
+    for (long n = sysconf(_SC_NPROCESSORS_ONLN); n > 0; n--)
+        if (fork() == 0) {
+            try_shares(all, part);
+            exit(0);
+        }
+    for (int status; wait(&status) > 0;)
+        failed = failed || status != 0;
+    const int caught = all->verdicts[CAUGHT], known = all->verdicts[KNOWN], wrong = all->verdicts[WRONG];
     printf("%d weaker orders: %d caught, %d known, with the reason, not to be caught here, %d wrong\n",
-           verdicts[CAUGHT] + verdicts[KNOWN] + verdicts[WRONG], verdicts[CAUGHT], verdicts[KNOWN], verdicts[WRONG]);
-    return together && verdicts[WRONG] == 0;
+           caught + known + wrong, caught, known, wrong);
+    return !failed && !all->broken && wrong == 0;
 }
