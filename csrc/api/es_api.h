@@ -20,12 +20,12 @@ uint32_t es_api_fork_generation(void);
 /* Bytes, or 0 when the geometry is out of range. */
 uint64_t es_api_segment_size(const es_geometry *geo, const uint64_t *leaf_sizes);
 int es_api_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes, const void *schema,
-              const uint8_t *uuid, int64_t pid, int64_t created_ns);
+                  const uint8_t *uuid, int64_t pid, int64_t created_ns);
 int es_api_check(const void *base, uint64_t size);
 /* What a segment that passed es_api_check() says of itself. schema gets the first room
  * bytes of its schema, which has geometry.schema_size. */
-void es_api_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid, int64_t *created_ns,
-                 void *schema, uint64_t room);
+void es_api_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid,
+                     int64_t *created_ns, void *schema, uint64_t room);
 /* The byte of the lock file that a segment's creator holds; owners' bytes lie below it, learners' second ones above. */
 uint32_t es_api_creator_byte(void);
 

@@ -14,7 +14,8 @@
 
 static bool may_bridge(es_ring *r)
 {
-    return r->fork_generation == es_locks_fork_generation() && atomic_load_explicit(&r->detached, memory_order_relaxed) == 0;
+    return r->fork_generation == es_locks_fork_generation() &&
+           atomic_load_explicit(&r->detached, memory_order_relaxed) == 0;
 }
 
 static bool serves(es_ring *r, uint32_t remote)
@@ -66,7 +67,8 @@ static int64_t find(es_ring *r, const uint64_t *id, const char *peer)
         if (es_word_remote_state(w) == ES_REMOTE_FREE || es_word_remote_state(w) == ES_REMOTE_TAKEN || !has_id(it, id))
             continue;
         bool mine = w == es_word_remote(r->me, ES_REMOTE_HERE);
-        if (!mine && (es_word_remote_state(w) != ES_REMOTE_AWAY || !turn(it, w, es_word_remote(r->me, ES_REMOTE_HERE)))) {
+        if (!mine &&
+            (es_word_remote_state(w) != ES_REMOTE_AWAY || !turn(it, w, es_word_remote(r->me, ES_REMOTE_HERE)))) {
             /* For the bridge that has it to see: its connection may have gone without a word. */
             atomic_store_explicit(&it->wanted, 1, memory_order_relaxed);
             return ES_UNSURE;
@@ -94,7 +96,8 @@ static int64_t take_entry(es_ring *r, uint64_t *was)
         /* SYNC remote: acquire; since_ns is the one of this word. */
         uint64_t w = atomic_load_explicit(&m->remotes[i].word, memory_order_acquire);
         uint64_t since = es_word_remote_state(w) == ES_REMOTE_FREE ? 0 : es_counter_get(&m->remotes[i].since_ns);
-        if ((es_word_remote_state(w) == ES_REMOTE_FREE || es_word_remote_state(w) == ES_REMOTE_AWAY) && since < oldest) {
+        if ((es_word_remote_state(w) == ES_REMOTE_FREE || es_word_remote_state(w) == ES_REMOTE_AWAY) &&
+            since < oldest) {
             oldest = since;
             *was = w;
             best = i;
@@ -135,7 +138,8 @@ static int64_t take_new(es_ring *r, const uint64_t *id)
         return index;
     /* SYNC remote-new: seq_cst, with itself in another bridge. */
     atomic_thread_fence(memory_order_seq_cst);
-    bool its_own = es_word_remote_state(was) == ES_REMOTE_AWAY && has_id(&r->map.remotes[index], id); /* left just now */
+    bool its_own =
+        es_word_remote_state(was) == ES_REMOTE_AWAY && has_id(&r->map.remotes[index], id); /* left just now */
     if (!its_own && !may_be_elsewhere(&r->map, index, id))
         return index;
     /* SYNC remote: release; as it was. */

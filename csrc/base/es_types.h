@@ -92,25 +92,25 @@ typedef struct es_histogram_summary {
 
 /* The ring as seen at one moment. Counters are cumulative, gauges are not. */
 typedef struct es_snapshot {
-    uint64_t batch, round;       /* the batch taken: its physical index, and its lap */
-    uint64_t length;             /* committed samples in it; 0: no batch was taken */
-    uint64_t store_size;         /* gauge: samples claimed and not yet taken */
-    uint64_t occupancy;          /* gauge: samples claimed and not yet released */
-    uint64_t occupancy_max;      /* largest occupancy that a take has seen */
-    uint64_t samples_inserted;   /* slots claimed since the segment was made */
-    uint64_t batches_taken;      /* less those given back */
-    uint64_t push_blocked;       /* times a producer slept because the ring was full */
-    uint64_t producers_waiting;  /* gauge: filled by es_monitor_observe() only */
-    uint64_t notify_count;       /* times a committer woke the learners */
-    uint64_t active_producers;   /* gauge */
-    uint64_t active_remotes;     /* gauge: connected to bridges */
-    uint64_t refused_remotes;    /* connections that bridges ended for what was wrong with them */
-    uint64_t dead_producers;     /* reaped */
-    uint64_t stalled_producers;  /* gauge: as of the last sweep */
-    uint64_t reopened_slots;     /* claims of dead or aborting producers, offered again */
-    uint64_t learner_wait_ns;    /* time this learner slept for the batch taken */
+    uint64_t batch, round;      /* the batch taken: its physical index, and its lap */
+    uint64_t length;            /* committed samples in it; 0: no batch was taken */
+    uint64_t store_size;        /* gauge: samples claimed and not yet taken */
+    uint64_t occupancy;         /* gauge: samples claimed and not yet released */
+    uint64_t occupancy_max;     /* largest occupancy that a take has seen */
+    uint64_t samples_inserted;  /* slots claimed since the segment was made */
+    uint64_t batches_taken;     /* less those given back */
+    uint64_t push_blocked;      /* times a producer slept because the ring was full */
+    uint64_t producers_waiting; /* gauge: filled by es_monitor_observe() only */
+    uint64_t notify_count;      /* times a committer woke the learners */
+    uint64_t active_producers;  /* gauge */
+    uint64_t active_remotes;    /* gauge: connected to bridges */
+    uint64_t refused_remotes;   /* connections that bridges ended for what was wrong with them */
+    uint64_t dead_producers;    /* reaped */
+    uint64_t stalled_producers; /* gauge: as of the last sweep */
+    uint64_t reopened_slots;    /* claims of dead or aborting producers, offered again */
+    uint64_t learner_wait_ns;   /* time this learner slept for the batch taken */
     uint64_t cas_success, cas_failure, reservation_retries; /* detailed metrics only */
-    es_histogram_summary look, copy, dwell;                      /* detailed metrics only */
+    es_histogram_summary look, copy, dwell;                 /* detailed metrics only */
     uint32_t sweep_due; /* 1: es_sweep_next_dead() was not called for a reap interval */
     uint32_t closed;    /* 1: the ring is closed to producers */
 } es_snapshot;

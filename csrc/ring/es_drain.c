@@ -91,8 +91,8 @@ static bool nothing_left(es_ring *r, bool patient)
 static uint64_t nothing_since(es_ring *r, uint64_t now)
 {
     uint64_t since = 0;
-    bool first = atomic_compare_exchange_strong_explicit(&r->finish_ns, &since, now, memory_order_relaxed,
-                                                         memory_order_relaxed);
+    bool first =
+        atomic_compare_exchange_strong_explicit(&r->finish_ns, &since, now, memory_order_relaxed, memory_order_relaxed);
     if (first)
         atomic_store_explicit(&r->finish_asks, 0, memory_order_relaxed);
     return first || since > now ? now : since; /* another thread may have looked at the clock after us */

@@ -44,7 +44,8 @@ static void settle_journal(es_map *m, uint32_t bridge)
     uint64_t pos = es_counter_get(&o->pending_position), count = es_counter_get(&o->pending_count), done = 0;
     while (done < count && done < m->capacity && was_committed(m, bridge, pos + done))
         done++;
-    atomic_store_explicit(&m->remotes[remote - 1].committed, es_counter_get(&o->pending_number) + done, memory_order_relaxed);
+    atomic_store_explicit(&m->remotes[remote - 1].committed, es_counter_get(&o->pending_number) + done,
+                          memory_order_relaxed);
     ES_COMPILER_BARRIER();
     atomic_store_explicit(&o->pending_remote, 0, memory_order_relaxed);
 }
@@ -58,7 +59,8 @@ void es_journal_settle(es_map *m, uint32_t index)
     for (uint32_t i = 0; i < m->num_remotes; i++) {
         /* SYNC remote: acquire, acq_rel; the count is visible to whoever takes the entry. */
         uint64_t w = atomic_load_explicit(&m->remotes[i].word, memory_order_acquire);
-        if (es_word_remote_bridge(w) != index || (es_word_remote_state(w) != ES_REMOTE_HERE && es_word_remote_state(w) != ES_REMOTE_TAKEN))
+        if (es_word_remote_bridge(w) != index ||
+            (es_word_remote_state(w) != ES_REMOTE_HERE && es_word_remote_state(w) != ES_REMOTE_TAKEN))
             continue;
         uint32_t to = es_word_remote_state(w) == ES_REMOTE_HERE ? ES_REMOTE_AWAY : ES_REMOTE_FREE;
         atomic_store_explicit(&m->remotes[i].since_ns, es_clock_ns(), memory_order_relaxed); /* gone from now on */

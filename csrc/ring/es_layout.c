@@ -36,11 +36,9 @@ static bool geometry_in_range(const es_geometry *geo)
 {
     uint64_t slots;
     return geo->batch_size >= 1 && geo->batch_size <= ES_MAX_BATCH_SIZE && geo->num_batches >= 1 &&
-           mul(geo->batch_size, geo->num_batches, &slots) && slots <= ES_MAX_SLOTS &&
-           geo->max_producers >= 1 && geo->max_producers <= ES_MAX_PRODUCERS &&
-           geo->max_remotes <= ES_MAX_REMOTES &&
-           geo->num_leaves >= 1 && geo->num_leaves <= ES_MAX_LEAVES &&
-           geo->schema_size <= ES_MAX_SCHEMA && geo->reap_interval_ns >= 1 &&
+           mul(geo->batch_size, geo->num_batches, &slots) && slots <= ES_MAX_SLOTS && geo->max_producers >= 1 &&
+           geo->max_producers <= ES_MAX_PRODUCERS && geo->max_remotes <= ES_MAX_REMOTES && geo->num_leaves >= 1 &&
+           geo->num_leaves <= ES_MAX_LEAVES && geo->schema_size <= ES_MAX_SCHEMA && geo->reap_interval_ns >= 1 &&
            (geo->flags & ~(uint32_t)(ES_FLAG_READY_ORDER | ES_FLAG_DETAILED)) == 0;
 }
 
@@ -57,15 +55,15 @@ static bool offsets_of(const es_geometry *geo, const uint64_t *leaf_sizes, es_of
     uint64_t end = sizeof(es_header), at;
     uint64_t slots = geo->batch_size * geo->num_batches;
     uint64_t hists = geo->flags & ES_FLAG_DETAILED ? ES_STATS_HISTOGRAMS : 0;
-    bool ok = place(&end, ES_CACHE_LINE, geo->num_leaves, sizeof(uint64_t), &o->leaves) &&
-              place(&end, ES_CACHE_LINE, geo->schema_size, 1, &o->schema) &&
-              place(&end, ES_CACHE_LINE, ES_MAX_LEARNERS + (uint64_t)geo->max_producers, sizeof(es_owner),
-                    &o->owners) &&
-              place(&end, ES_CACHE_LINE, slots, sizeof(uint64_t), &o->slots) &&
-              place(&end, ES_CACHE_LINE, geo->num_batches, sizeof(es_batch), &o->batches) &&
-              place(&end, ES_CACHE_LINE, hists, sizeof(es_histogram), &o->hists) &&
-              place(&end, ES_CACHE_LINE, geo->max_remotes, sizeof(es_remote), &o->remotes) &&
-              place(&end, ES_PAGE, 0, 1, &o->data);
+    bool ok =
+        place(&end, ES_CACHE_LINE, geo->num_leaves, sizeof(uint64_t), &o->leaves) &&
+        place(&end, ES_CACHE_LINE, geo->schema_size, 1, &o->schema) &&
+        place(&end, ES_CACHE_LINE, ES_MAX_LEARNERS + (uint64_t)geo->max_producers, sizeof(es_owner), &o->owners) &&
+        place(&end, ES_CACHE_LINE, slots, sizeof(uint64_t), &o->slots) &&
+        place(&end, ES_CACHE_LINE, geo->num_batches, sizeof(es_batch), &o->batches) &&
+        place(&end, ES_CACHE_LINE, hists, sizeof(es_histogram), &o->hists) &&
+        place(&end, ES_CACHE_LINE, geo->max_remotes, sizeof(es_remote), &o->remotes) &&
+        place(&end, ES_PAGE, 0, 1, &o->data);
     for (uint32_t l = 0; ok && l < geo->num_leaves; l++)
         ok = place_leaf(&end, geo, leaf_sizes[l], &at);
     ok = ok && align_up(&end, ES_PAGE) && end <= (uint64_t)INT64_MAX;
@@ -98,8 +96,8 @@ static uint64_t format_hash(const es_geometry *geo, const uint64_t *leaf_sizes, 
     return fnv1a(h, schema, geo->schema_size);
 }
 
-int es_layout_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes,
-              const void *schema, const uint8_t *uuid, int64_t pid, int64_t created_ns)
+int es_layout_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes, const void *schema,
+                     const uint8_t *uuid, int64_t pid, int64_t created_ns)
 {
     es_header *hdr = base;
     es_offsets o;
@@ -163,8 +161,8 @@ int es_layout_check(const void *base, uint64_t size)
     return ES_OK;
 }
 
-void es_layout_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid, int64_t *created_ns,
-                 void *schema, uint64_t room)
+void es_layout_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid,
+                        int64_t *created_ns, void *schema, uint64_t room)
 {
     const es_header *hdr = base;
     *geo = hdr->geometry;

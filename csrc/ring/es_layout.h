@@ -75,8 +75,8 @@ typedef struct es_remote {
     _Atomic uint64_t id[2];
     _Atomic uint64_t committed; /* its samples that are in the ring: the number of its next one */
     _Atomic uint64_t bytes, frames, since_ns;
-    _Atomic uint32_t known; /* 1: it has come again */
-    _Atomic uint32_t wanted; /* 1: it has come to another bridge */
+    _Atomic uint32_t known;                         /* 1: it has come again */
+    _Atomic uint32_t wanted;                        /* 1: it has come to another bridge */
     alignas(ES_CACHE_LINE) char peer[ES_PEER_SIZE]; /* for people; may be read while it is written */
 } es_remote;
 _Static_assert(sizeof(es_remote) == 2 * ES_CACHE_LINE, "one line of figures, one of text");
@@ -129,7 +129,7 @@ typedef struct es_map {
     uint64_t batch_size, num_batches, capacity; /* B, K, C = B * K */
     uint32_t num_owners, num_leaves, num_remotes, flags;
     uint64_t reap_interval_ns;
-    bool streams; /* the segment is larger than the caches: see es_leaves.c */
+    bool streams;        /* the segment is larger than the caches: see es_leaves.c */
     uint64_t *leaf_size; /* bytes of one sample, private copy */
     uint8_t **leaf_data; /* leaf_data[l] + index * leaf_size[l] */
 } es_map;
@@ -138,8 +138,8 @@ typedef struct es_map {
 uint64_t es_layout_size(const es_geometry *geo, const uint64_t *leaf_sizes);
 
 /* Lays an empty ring out in zero-filled memory of at least es_layout_size() bytes. */
-int es_layout_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes,
-              const void *schema, const uint8_t *uuid, int64_t pid, int64_t created_ns);
+int es_layout_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes, const void *schema,
+                     const uint8_t *uuid, int64_t pid, int64_t created_ns);
 
 /* ES_OK, or what is wrong with a foreign segment of size bytes. Reads within
  * [base, base + size) whatever it finds there, and writes nothing. */

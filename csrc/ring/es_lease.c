@@ -107,7 +107,8 @@ int64_t es_lease_give_back_all(es_ring *r, uint32_t index)
         bool poisoning = es_word_state(w) == ES_POISONING;
         if (es_word_owner(w) != index || (es_word_state(w) != ES_LEASED && !poisoning))
             continue;
-        uint64_t to = poisoning ? released_word(r, es_word_round(w)) : es_word(es_word_round(w), ES_GIVEN_BACK, ES_FILL);
+        uint64_t to =
+            poisoning ? released_word(r, es_word_round(w)) : es_word(es_word_round(w), ES_GIVEN_BACK, ES_FILL);
         /* SYNC batch-take, batch-release: acq_rel. A CAS, although nobody else may write a dead
          * learner's lease: a segment that is scribbled on must not gain a second delivery here. */
         if (!atomic_compare_exchange_strong_explicit(&m->batches[j].word, &w, to, memory_order_acq_rel,

@@ -110,8 +110,7 @@ static int take_byte(es_locks *locks, uint32_t at, uint32_t byte)
     unsigned char no = 0;
     /* Threads of this process exclude each other here, processes by the kernel.
      * SYNC held: acq_rel; pairs with the release store in drop_byte(). */
-    if (!atomic_compare_exchange_strong_explicit(&locks->held[at], &no, 1, memory_order_acq_rel,
-                                                 memory_order_relaxed))
+    if (!atomic_compare_exchange_strong_explicit(&locks->held[at], &no, 1, memory_order_acq_rel, memory_order_relaxed))
         return -EAGAIN;
     int rc = locks->fd < 0 ? ES_OK : byte_lock(locks, F_SETLK, F_WRLCK, byte, 1, NULL);
     if (rc != ES_OK)

@@ -55,7 +55,8 @@ static int64_t claim_reopened(es_ring *r, uint32_t seq, uint64_t *pos)
         for (uint64_t q = 0; q < m->capacity; q++) {
             /* SYNC slot-reopen: acquire. */
             uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
-            if (es_word_state(w) == ES_REOPEN && es_word_lap(w) - 1 < last_lap && (es_word_lap(w) - 1) * m->capacity + q < best) {
+            if (es_word_state(w) == ES_REOPEN && es_word_lap(w) - 1 < last_lap &&
+                (es_word_lap(w) - 1) * m->capacity + q < best) {
                 best = (es_word_lap(w) - 1) * m->capacity + q;
                 best_word = w;
             }
@@ -151,9 +152,8 @@ uint64_t es_producer_commit(es_ring *r, uint64_t pos, uint64_t n)
         /* SYNC slot-commit: release; publishes the slot's bytes to the learner's
          * scan. A CAS and not a store: after the close a learner may have sealed it.
          * Then the rest is left for it to seal: what was sent of a run is its beginning. */
-        if (!atomic_compare_exchange_strong_explicit(&m->slots[q + done], &expected,
-                                                     es_word(lap, r->me, ES_COMMITTED), memory_order_release,
-                                                     memory_order_relaxed))
+        if (!atomic_compare_exchange_strong_explicit(&m->slots[q + done], &expected, es_word(lap, r->me, ES_COMMITTED),
+                                                     memory_order_release, memory_order_relaxed))
             break;
     }
     es_counter_add(&m->owners[r->me].samples, done);

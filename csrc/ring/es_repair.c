@@ -62,7 +62,8 @@ static uint64_t repair_slot(es_ring *r, uint64_t q)
     uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
     if (es_word_state(b) != ES_FILL)
         return 0;
-    bool owned = (es_word_state(w) == ES_CLAIMED || es_word_state(w) == ES_HELD) && es_word_lap(w) == es_word_round(b) + 1;
+    bool owned =
+        (es_word_state(w) == ES_CLAIMED || es_word_state(w) == ES_HELD) && es_word_lap(w) == es_word_round(b) + 1;
     if (owned && names_nobody(m, es_word_owner(w)))
         return sweep_nobody(r, es_word_owner(w));
     /* SYNC closed: acquire; who sealed the slot saw the ring closed, and so do we. */
@@ -97,7 +98,8 @@ static void offer_holes(es_ring *r)
 static uint64_t claimed_laps(es_map *m, uint64_t q, uint64_t w)
 {
     /* SYNC batch-release: acquire; after w was loaded, so no older than what w rests on. */
-    uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire), round = es_word_round(b);
+    uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire),
+             round = es_word_round(b);
     if (es_word_state(b) != ES_FILL || es_word_lap(w) > round + 1)
         return round + 1;
     return es_word_lap(w) < round ? round : es_word_lap(w);

@@ -29,14 +29,14 @@ typedef struct es_ring {
     bool poison; /* overwrite batches on release */
 
     _Atomic uint32_t detached;
-    _Atomic uint32_t busy;            /* threads inside a call that touches slots */
-    _Atomic uint64_t seen_reopen;     /* reopen_seq as of the last full search for re-opened slots */
-    _Atomic uint64_t wait_ns;         /* slept since the last batch taken */
+    _Atomic uint32_t busy;        /* threads inside a call that touches slots */
+    _Atomic uint64_t seen_reopen; /* reopen_seq as of the last full search for re-opened slots */
+    _Atomic uint64_t wait_ns;     /* slept since the last batch taken */
     _Atomic uint64_t last_sweep_ns;
-    _Atomic bool unsure;              /* whether the sweep under way passed over a learner that may be dead */
+    _Atomic bool unsure; /* whether the sweep under way passed over a learner that may be dead */
     _Atomic uint64_t last_repair_ns;
-    _Atomic uint64_t finish_ns;       /* since when it found nothing on the closed ring, or 0 */
-    _Atomic uint64_t finish_asks;     /* and how often it has asked since */
+    _Atomic uint64_t finish_ns;   /* since when it found nothing on the closed ring, or 0 */
+    _Atomic uint64_t finish_asks; /* and how often it has asked since */
 
     pthread_mutex_t partial_lock; /* one partial take at a time: HELD names the attachment, not the thread */
     pthread_mutex_t look_lock;    /* guards the rest; never held while sleeping */

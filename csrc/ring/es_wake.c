@@ -18,7 +18,8 @@ void es_wake_learners(es_ring *r)
         return;
     /* SYNC ready-seq: acq_rel; pairs with the acquire before parking. */
     atomic_fetch_add_explicit(&hdr->ready_seq, 1, memory_order_acq_rel);
-    es_counter_add(&hdr->totals.notify_count, 1); /* before the woken reads it: one of the two would wait for the line */
+    es_counter_add(&hdr->totals.notify_count,
+                   1); /* before the woken reads it: one of the two would wait for the line */
     es_wait_wake(&hdr->ready_seq);
 }
 

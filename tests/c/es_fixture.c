@@ -26,7 +26,8 @@ es_geometry fix_geometry(uint64_t batch_size, uint64_t num_batches, uint32_t fla
     return (es_geometry){.batch_size = batch_size,
                          .num_batches = num_batches,
                          .reap_interval_ns = 20000000,
-                         .max_producers = FIX_PRODUCERS, .max_remotes = FIX_REMOTES,
+                         .max_producers = FIX_PRODUCERS,
+                         .max_remotes = FIX_REMOTES,
                          .num_leaves = FIX_LEAVES,
                          .schema_size = sizeof schema,
                          .flags = flags};

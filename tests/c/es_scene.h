@@ -9,8 +9,8 @@
 
 typedef struct es_scene {
     es_fix *f;
-    es_ring *p, *q; /* producers */
-    es_ring *l, *m; /* learners */
+    es_ring *p, *q;      /* producers */
+    es_ring *l, *m;      /* learners */
     int sent[SCENE_IDS]; /* 1: its send returned OK; 2: it may or may not be in the ring */
     int got[SCENE_IDS];
     bool ended;

@@ -3,9 +3,9 @@
 #include <setjmp.h>
 #include <stdio.h>
 
+#include "es_core.h"
 #include "es_fixture.h"
 #include "es_test.h"
-#include "es_core.h"
 
 #define MAX_PARKED 16
 #define MAX_STEPS 5000

@@ -50,7 +50,6 @@ void es_step(void);
 #define atomic_compare_exchange_strong_explicit(p, e, v, s, f) (es_step(), ES_CAS(p, e, v, s, f))
 #define atomic_compare_exchange_strong(p, e, v) \
     atomic_compare_exchange_strong_explicit(p, e, v, memory_order_seq_cst, memory_order_seq_cst)
-#define atomic_compare_exchange_weak_explicit(p, e, v, s, f) \
-    atomic_compare_exchange_strong_explicit(p, e, v, s, f)
+#define atomic_compare_exchange_weak_explicit(p, e, v, s, f) atomic_compare_exchange_strong_explicit(p, e, v, s, f)
 
 #endif

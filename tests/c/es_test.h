@@ -20,12 +20,12 @@ bool es_test_check(const char *file, int line, const char *what, bool ok);
 bool es_test_check_eq(const char *file, int line, const char *what, long long got, long long want);
 bool es_test_check_str(const char *file, int line, const char *what, const char *got, const char *want);
 
-#define ES_TEST_REGISTER(name, wanted)                                        \
-    static void name(void);                                                   \
-    __attribute__((constructor)) static void es_register_##name(void)         \
-    {                                                                         \
-        es_test_add(__FILE__, #name, name, wanted);                           \
-    }                                                                         \
+#define ES_TEST_REGISTER(name, wanted)                                \
+    static void name(void);                                           \
+    __attribute__((constructor)) static void es_register_##name(void) \
+    {                                                                 \
+        es_test_add(__FILE__, #name, name, wanted);                   \
+    }                                                                 \
     static void name(void)
 
 #define TEST(name) ES_TEST_REGISTER(name, false)
@@ -34,19 +34,18 @@ bool es_test_check_str(const char *file, int line, const char *what, const char 
 #define TEST_WANTED(name) ES_TEST_REGISTER(name, true)
 
 #define CHECK(cond) es_test_check(__FILE__, __LINE__, #cond, (cond))
-#define CHECK_EQ(got, want) \
-    es_test_check_eq(__FILE__, __LINE__, #got " == " #want, (long long)(got), (long long)(want))
+#define CHECK_EQ(got, want) es_test_check_eq(__FILE__, __LINE__, #got " == " #want, (long long)(got), (long long)(want))
 #define CHECK_STR(got, want) es_test_check_str(__FILE__, __LINE__, #got, (got), (want))
 
-#define REQUIRE(cond)    \
-    do {                 \
+#define REQUIRE(cond)     \
+    do {                  \
         if (!CHECK(cond)) \
-            return;      \
+            return;       \
     } while (0)
-#define REQUIRE_EQ(got, want)    \
-    do {                         \
+#define REQUIRE_EQ(got, want)     \
+    do {                          \
         if (!CHECK_EQ(got, want)) \
-            return;              \
+            return;               \
     } while (0)
 
 /* Failed checks of the running test so far, in any thread. */

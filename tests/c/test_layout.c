@@ -95,10 +95,10 @@ static void expect_geometry(es_fix *f, es_geometry geo, int want)
     header(f)->geometry = good;
 }
 
-#define WITH(field, value, want)         \
-    do {                                 \
-        es_geometry geo_ = f->geo;       \
-        geo_.field = (value);            \
+#define WITH(field, value, want)          \
+    do {                                  \
+        es_geometry geo_ = f->geo;        \
+        geo_.field = (value);             \
         expect_geometry(f, geo_, (want)); \
     } while (0)
 

@@ -14,14 +14,14 @@
 #include "es_fixture.h"
 #include "es_test.h"
 
-#define LIVES 8192      /* incarnations of a run */
-#define SEQS 2048       /* samples of one life */
-#define MAX_RUN 5       /* samples of one send: as many may be committed and not yet noted */
-#define CREW 3          /* producers alive at a time */
+#define LIVES 8192 /* incarnations of a run */
+#define SEQS 2048  /* samples of one life */
+#define MAX_RUN 5  /* samples of one send: as many may be committed and not yet noted */
+#define CREW 3     /* producers alive at a time */
 #define SLACK_NS UINT64_C(5000000000)
 
-typedef struct side_table { /* shared memory */
-    _Atomic uint32_t noted[LIVES];          /* seqs below this were sent, says the child */
+typedef struct side_table {        /* shared memory */
+    _Atomic uint32_t noted[LIVES]; /* seqs below this were sent, says the child */
     _Atomic uint8_t got[LIVES][SEQS];
     _Atomic uint8_t released[LIVES];
     _Atomic uint32_t ready;
@@ -51,8 +51,7 @@ static bool world_open(world *w, uint64_t B, uint64_t K, uint32_t flags)
     strcpy(w->path, "/tmp/es-locks-XXXXXX");
     int fd = mkstemp(w->path);
     w->locks = es_locks_new(fd, ES_MAX_LEARNERS + FIX_PRODUCERS);
-    return CHECK(w->base && w->side && fd >= 0 && w->locks) &&
-           CHECK_EQ(fix_format(w->base, w->size, &w->geo), ES_OK);
+    return CHECK(w->base && w->side && fd >= 0 && w->locks) && CHECK_EQ(fix_format(w->base, w->size, &w->geo), ES_OK);
 }
 
 static void world_close(world *w)

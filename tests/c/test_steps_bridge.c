@@ -107,8 +107,8 @@ TEST(reaper_of_a_bridge_killed_at_any_step)
 {
     es_step_case c = {"a bridge is reaped", bridge_died_half_way, it_is_reaped, NULL, another_bridge_goes_on, true};
     es_step_each(&c);
-    es_step_case d = {"a bridge is reaped, others", bridge_died_half_way, it_is_reaped, others_work,
-                      another_bridge_goes_on, true};
+    es_step_case d = {
+        "a bridge is reaped, others", bridge_died_half_way, it_is_reaped, others_work, another_bridge_goes_on, true};
     es_step_each(&d);
 }
 
@@ -201,8 +201,8 @@ static void bob_is_not_forgotten(void)
 
 TEST(an_entry_that_was_put_back)
 {
-    es_step_case c = {"put back", bob_was_here_and_somebody_is_new, ann_is_put_off, bob_is_looked_for,
-                      bob_is_not_forgotten, false};
+    es_step_case c = {
+        "put back", bob_was_here_and_somebody_is_new, ann_is_put_off, bob_is_looked_for, bob_is_not_forgotten, false};
     es_step_each(&c);
 }
 

@@ -90,8 +90,8 @@ TEST(threads_share_partial_takes)
 {
     es_step_case c = {"partial, partial", one_sent_one_claimed, first_thread, second_thread, ring_goes_on, false};
     es_step_each(&c);
-    c = (es_step_case){"partial, partial and release", one_sent_one_claimed, first_thread, second_thread_releases,
-                       ring_goes_on, false};
+    c = (es_step_case){"partial, partial and release", one_sent_one_claimed, first_thread,
+                       second_thread_releases,         ring_goes_on,         false};
     es_step_each(&c);
 }
 
@@ -273,10 +273,10 @@ static void waiter_was_told_of_slots(void)
 /* Held slots that are let go of across the close wake the learner that waits to seal them. */
 TEST(partial_take_across_the_close_wakes)
 {
-    es_step_case c = {"partial, close", three_sent, m_takes_one_partially, close_and_wait, waiter_was_told_of_slots,
-                      false};
+    es_step_case c = {"partial, close",         three_sent, m_takes_one_partially, close_and_wait,
+                      waiter_was_told_of_slots, false};
     es_step_each(&c);
-    c = (es_step_case){"partial, close and commit", one_sent_one_claimed, m_takes_one_partially,
-                       close_commit_and_wait, waiter_was_told_of_slots, false};
+    c = (es_step_case){"partial, close and commit", one_sent_one_claimed,     m_takes_one_partially,
+                       close_commit_and_wait,       waiter_was_told_of_slots, false};
     es_step_each(&c);
 }

@@ -222,10 +222,10 @@ static void another_comes_leases_and_dies(void)
 TEST(dead_ones_lease_is_known_at_any_step)
 {
     for (int kill = 0; kill < 2; kill++) {
-        es_step_case c = {"reap, is anybody dead?", m_died_with_a_lease, reaper_sweeps, the_dead_ones_lease_is_known,
-                          nothing_else_happens, kill};
+        es_step_case c = {"reap, is anybody dead?",     m_died_with_a_lease,  reaper_sweeps,
+                          the_dead_ones_lease_is_known, nothing_else_happens, kill};
         es_step_each(&c);
-        es_step_case d = {"register, is anybody dead?", two_batches, attach_a_learner,
+        es_step_case d = {"register, is anybody dead?",  two_batches,          attach_a_learner,
                           another_comes_leases_and_dies, nothing_else_happens, kill};
         es_step_each(&d);
     }

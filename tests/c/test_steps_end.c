@@ -87,36 +87,35 @@ static void both_ways(es_step_case c)
 /* A commit under way at the end is delivered, or refused. */
 TEST(end_against_a_commit)
 {
-    both_ways((es_step_case){"drain, commit", closed_with_a_claim, drain, commit_claim, ended_means_all_delivered,
-                             false});
+    both_ways(
+        (es_step_case){"drain, commit", closed_with_a_claim, drain, commit_claim, ended_means_all_delivered, false});
 }
 
 /* A send that crosses the close is delivered, or refused. */
 TEST(end_against_a_send)
 {
-    both_ways((es_step_case){"send, close and drain", some_sent, send_3, close_and_drain, ended_means_all_delivered,
-                             false});
+    both_ways(
+        (es_step_case){"send, close and drain", some_sent, send_3, close_and_drain, ended_means_all_delivered, false});
 }
 
 /* A claim re-opened between the learner's seal and its search for claims does not end the stream early. */
 TEST(end_against_an_abort)
 {
-    both_ways((es_step_case){"drain, abort", closed_with_a_claim, drain, abort_claim, ended_means_all_delivered,
-                             false});
+    both_ways(
+        (es_step_case){"drain, abort", closed_with_a_claim, drain, abort_claim, ended_means_all_delivered, false});
 }
 
 /* The same when the claimant leaves. */
 TEST(end_against_a_leaver)
 {
-    both_ways((es_step_case){"drain, detach", closed_with_a_claim, drain, p_detaches, ended_means_all_delivered,
-                             false});
+    both_ways(
+        (es_step_case){"drain, detach", closed_with_a_claim, drain, p_detaches, ended_means_all_delivered, false});
 }
 
 /* The same when another process reaps it. */
 TEST(end_against_a_reaper)
 {
-    both_ways((es_step_case){"drain, reap", closed_with_a_claim, drain, m_reaps_p, ended_means_all_delivered,
-                             false});
+    both_ways((es_step_case){"drain, reap", closed_with_a_claim, drain, m_reaps_p, ended_means_all_delivered, false});
 }
 
 static void wait_for_the_end(void)
@@ -146,10 +145,10 @@ static void close_by_m(void)
 TEST(waiter_for_the_end_is_woken)
 {
     both_ways((es_step_case){"close, take", empty_ring, close_by_m, wait_for_the_end, waiter_missed_nothing, false});
-    both_ways((es_step_case){"commit, take", closed_with_a_claim, commit_claim, wait_for_the_end,
-                             waiter_missed_nothing, false});
-    both_ways((es_step_case){"abort, take", closed_with_a_claim, abort_claim, wait_for_the_end,
-                             waiter_missed_nothing, false});
+    both_ways((es_step_case){"commit, take", closed_with_a_claim, commit_claim, wait_for_the_end, waiter_missed_nothing,
+                             false});
+    both_ways((es_step_case){"abort, take", closed_with_a_claim, abort_claim, wait_for_the_end, waiter_missed_nothing,
+                             false});
 }
 
 static void partial_by_m(void)
@@ -184,8 +183,8 @@ static void partial_by_l(void)
 
 TEST(partial_take_against_a_partial_take)
 {
-    both_ways((es_step_case){"partial, partial", some_sent, partial_by_m, partial_by_l, all_come_by_partial_takes,
-                             false});
+    both_ways(
+        (es_step_case){"partial, partial", some_sent, partial_by_m, partial_by_l, all_come_by_partial_takes, false});
 }
 
 static void m_died(void)
@@ -196,7 +195,8 @@ static void m_died(void)
     memset(scene.got, 0, sizeof scene.got); /* what it took and did not release comes again: look at the words alone */
     for (uint64_t q = 0; q < scene.l->map.capacity; q++)
         CHECK(es_word_state(fix_slot_word(scene.l, q)) != ES_HELD ||
-              es_word_lap(fix_slot_word(scene.l, q)) == es_word_round(fix_batch_word(scene.l, q / scene.l->map.batch_size)));
+              es_word_lap(fix_slot_word(scene.l, q)) ==
+                  es_word_round(fix_batch_word(scene.l, q / scene.l->map.batch_size)));
     for (uint64_t id = 10; id < 20; id++) {
         CHECK_EQ(scene_send(scene.q, id), ES_OK);
         scene_drain(scene.l, ES_TAKE_SHORT);
@@ -277,8 +277,8 @@ static void both_learners_see_the_end(void)
 /* A release that crosses the close leaves nothing behind that its own next take does not find. */
 TEST(end_against_a_release)
 {
-    both_ways((es_step_case){"release, close", m_holds_a_lease, m_releases, close_drain_send,
-                             both_learners_see_the_end, false});
+    both_ways((es_step_case){"release, close", m_holds_a_lease, m_releases, close_drain_send, both_learners_see_the_end,
+                             false});
 }
 
 /* A lease of another learner is waited for, but not for ever. */
@@ -321,10 +321,9 @@ static void some_sent_and_closed(void)
 TEST(two_learners_take_each_batch_once)
 {
     both_ways((es_step_case){"take, take", some_sent, drain_by_l, drain_by_m, everything_came_once, false});
-    both_ways((es_step_case){"drain, drain", some_sent_and_closed, drain_by_l, drain_by_m, everything_came_once,
-                             false});
-    both_ways((es_step_case){"close, close", some_sent, close_by_m, close_and_drain, ended_means_all_delivered,
-                             false});
+    both_ways(
+        (es_step_case){"drain, drain", some_sent_and_closed, drain_by_l, drain_by_m, everything_came_once, false});
+    both_ways((es_step_case){"close, close", some_sent, close_by_m, close_and_drain, ended_means_all_delivered, false});
 }
 
 /* A partial take crossed by whatever ends a claim loses nothing that was sent. */
@@ -376,7 +375,7 @@ static void as_many_as_it_said(void)
 /* A run of which part was taken away counts the part that will be delivered. */
 TEST(eviction_against_a_run)
 {
-    es_step_case c = {"send many, evict", empty_ring_of_four, send_three, close_drain_and_evict,
-                      as_many_as_it_said, false};
+    es_step_case c = {"send many, evict",    empty_ring_of_four, send_three,
+                      close_drain_and_evict, as_many_as_it_said, false};
     es_step_each(&c);
 }

@@ -130,17 +130,17 @@ TEST(commit_against_a_parking_learner)
 /* Invariant 8, producers: a release. */
 TEST(release_against_a_parking_producer)
 {
-    both_ways((es_step_case){"release, send", full_ring_with_a_lease, release, send_wait, producer_missed_nothing,
-                             false});
+    both_ways(
+        (es_step_case){"release, send", full_ring_with_a_lease, release, send_wait, producer_missed_nothing, false});
 }
 
 /* Invariant 8, producers: a hole made by an abort, by leaving, by the reaper. */
 TEST(hole_against_a_parking_producer)
 {
-    both_ways((es_step_case){"abort, send", full_ring_with_a_claim, abort_claim, send_wait, producer_missed_nothing,
-                             false});
-    both_ways((es_step_case){"detach, send", full_ring_with_a_claim, detach_p, send_wait, producer_missed_nothing,
-                             false});
+    both_ways(
+        (es_step_case){"abort, send", full_ring_with_a_claim, abort_claim, send_wait, producer_missed_nothing, false});
+    both_ways(
+        (es_step_case){"detach, send", full_ring_with_a_claim, detach_p, send_wait, producer_missed_nothing, false});
     both_ways((es_step_case){"reap, send", dead_claim, sweep_by_l, send_wait, producer_missed_nothing, false});
 }
 
@@ -169,8 +169,7 @@ TEST(hole_made_during_a_search_is_found_by_the_next)
 {
     both_ways((es_step_case){"abort, send", full_ring_with_a_claim, abort_claim, send_wait, hole_is_found, false});
     both_ways((es_step_case){"detach, send", full_ring_with_a_claim, detach_p, send_wait, hole_is_found, false});
-    both_ways((es_step_case){"abort, search", full_ring_to_be_searched, abort_claim, send_wait, hole_is_found,
-                             false});
+    both_ways((es_step_case){"abort, search", full_ring_to_be_searched, abort_claim, send_wait, hole_is_found, false});
     both_ways((es_step_case){"reap, send", dead_claim, sweep_by_l, send_wait, hole_is_found, false});
 }
 

@@ -11,8 +11,8 @@
 
 typedef struct arena {
     es_fix *f;
-    uint64_t each;             /* samples of a producer */
-    _Atomic uint8_t *seen;     /* [producer * each + seq] deliveries */
+    uint64_t each;         /* samples of a producer */
+    _Atomic uint8_t *seen; /* [producer * each + seq] deliveries */
     _Atomic uint64_t delivered, torn;
     _Atomic int64_t disorder;
     _Atomic int sending;

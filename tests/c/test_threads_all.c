@@ -20,12 +20,12 @@
 
 typedef struct fair {
     es_fix *f;
-    uint64_t each;              /* samples of a producer */
+    uint64_t each; /* samples of a producer */
     _Atomic uint64_t sent[PRODUCERS];
-    _Atomic uint8_t *released;  /* [producer * each + seq] */
+    _Atomic uint8_t *released; /* [producer * each + seq] */
     _Atomic uint64_t torn, batches;
-    _Atomic bool over;          /* nobody dies any more, and the reapers may go */
-    uint64_t close_after;       /* batches; 0: when all is sent */
+    _Atomic bool over;    /* nobody dies any more, and the reapers may go */
+    uint64_t close_after; /* batches; 0: when all is sent */
 } fair;
 
 typedef struct visitor {

@@ -2,9 +2,9 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "es_core.h"
 #include "es_fixture.h"
 #include "es_test.h"
-#include "es_core.h"
 
 #define MINUTE UINT64_C(60000000000)
 

@@ -88,7 +88,9 @@ static bool run_scenes(const options *o)
         if (!o->quiet || out.violation != NULL)
             printf("%-38s %9llu executions, %4llu steps at most, %s\n", s->name, (unsigned long long)out.executions,
                    (unsigned long long)out.longest,
-                   out.violation != NULL ? out.violation : out.complete ? "complete" : "stopped at the limit");
+                   out.violation != NULL ? out.violation
+                   : out.complete        ? "complete"
+                                         : "stopped at the limit");
         fflush(stdout);
     }
     printf("%d scenes, %llu executions, %d explored completely within the budget, %d violated\n", scenes,
@@ -98,9 +100,9 @@ static bool run_scenes(const options *o)
 
 int main(int argc, char **argv)
 {
-    options o = {.budget = {.memory = XP_C11, .preemptions = 2, .stale = 1, .kills = 1, .executions = UINT64_MAX,
-                            .trace = true},
-                 .part = ""};
+    options o = {
+        .budget = {.memory = XP_C11, .preemptions = 2, .stale = 1, .kills = 1, .executions = UINT64_MAX, .trace = true},
+        .part = ""};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
             fputs(usage, stdout);

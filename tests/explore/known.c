@@ -27,7 +27,7 @@
 #define CAS_DECIDES                                                                                       \
     "a stale word makes the locked operation after it fail, or is no claim of the dead, whose own words " \
     "the lock byte brings with it"
-#define BRIDGES                                                                                            \
+#define BRIDGES                                                                                                \
     "the locked operation by which a bridge takes an entry, the lock byte of one that is dead, and the fence " \
     "before a new one order the same"
 #define PUT_BACK "only a full table's entry is put back with something in it, and no scene fills the table"

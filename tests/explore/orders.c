@@ -162,7 +162,7 @@ static const char *explore_all(const bool *weakened, const char **scene)
 }
 
 /* What catches o, alone or in the company of all spare ones; o < 0: what catches those. */
-static const char *catch(int o, bool in_company, const char **scene)
+static const char *catch (int o, bool in_company, const char **scene)
 {
     bool weakened[MAX_ORDERS] = {false}, wanted[MAX_ORDERS] = {false};
     if (o >= 0)
@@ -215,10 +215,10 @@ static const xp_known *known_order(const char *name)
 static enum verdict try_order(int o)
 {
     char name[160];
-    const char *scene = "", *what = reached_anywhere(o) ? catch(o, false, &scene) : NULL;
+    const char *scene = "", *what = reached_anywhere(o) ? catch (o, false, &scene) : NULL;
     name_of(o, name, sizeof name);
     const xp_known *known = known_order(name);
-    bool lone = known != NULL && known->doubled && what == NULL && catch(o, true, &(const char *){""}) == NULL;
+    bool lone = known != NULL && known->doubled && what == NULL && catch (o, true, &(const char *){""}) == NULL;
     printf("%-58s ", name);
     if (what != NULL)
         printf("caught%s: %s (%s)\n", known == NULL ? "" : ", and listed as one that is not", what, scene);
@@ -234,7 +234,7 @@ static enum verdict try_order(int o)
 
 static bool spare_ones_together(void)
 {
-    const char *scene = "", *what = catch(-1, true, &scene);
+    const char *scene = "", *what = catch (-1, true, &scene);
     printf("all spare ones together: %s%s%s\n", what == NULL ? "nothing breaks" : what, what == NULL ? "" : " in ",
            what == NULL ? "" : scene);
     return what == NULL;

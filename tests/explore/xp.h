@@ -32,7 +32,7 @@ typedef struct xp_stage {
     es_locks *locks;
     es_ring *rings[XP_RINGS];
     int num_rings;
-    es_ring *of[XP_THREADS]; /* by thread */
+    es_ring *of[XP_THREADS];     /* by thread */
     es_ring *producer, *learner; /* the stage's own */
 } xp_stage;
 
@@ -40,7 +40,7 @@ typedef struct xp_scene {
     const char *name;
     uint64_t batch_size, num_batches;
     uint32_t flags;
-    void (*setup)(void);               /* runs once, by itself */
+    void (*setup)(void); /* runs once, by itself */
     void (*threads[XP_THREADS - 1])(void);
     unsigned mortal;    /* bit t: thread t + 1 may be killed */
     unsigned together;  /* bit t: thread t + 1 is in the same process as thread t */

@@ -234,7 +234,9 @@ void xp_step(const xp_site *site, const void *word)
     if (xp.tracing)
         printf("\n  %d  %-12s %-10s %-18s %s:%d", xp.running, site == NULL ? "yield" : site->function,
                site == NULL ? "" : site->op, word == NULL ? "" : xp_word_name(word),
-               site == NULL ? "" : strrchr(site->file, '/') != NULL ? strrchr(site->file, '/') + 1 : site->file,
+               site == NULL                       ? ""
+               : strrchr(site->file, '/') != NULL ? strrchr(site->file, '/') + 1
+                                                  : site->file,
                site == NULL ? 0 : site->line);
 }
 

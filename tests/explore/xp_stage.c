@@ -103,8 +103,12 @@ void xp_stage_set(const xp_scene *scene)
     static const uint64_t leaf = sizeof(uint64_t);
     static const uint8_t uuid[16] = "explored-segment";
     xp_stage *s = &xp_theatre;
-    es_geometry geo = {.batch_size = scene->batch_size, .num_batches = scene->num_batches, .flags = scene->flags,
-                       .reap_interval_ns = XP_REAP_INTERVAL, .max_producers = PRODUCERS, .num_leaves = 1,
+    es_geometry geo = {.batch_size = scene->batch_size,
+                       .num_batches = scene->num_batches,
+                       .flags = scene->flags,
+                       .reap_interval_ns = XP_REAP_INTERVAL,
+                       .max_producers = PRODUCERS,
+                       .num_leaves = 1,
                        .max_remotes = REMOTES};
     memset(s, 0, sizeof *s);
     memset(&xp_account, 0, sizeof xp_account);

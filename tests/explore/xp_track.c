@@ -56,8 +56,8 @@ static bool matters(const void *p)
         uint64_t i = ((uintptr_t)p - (uintptr_t)m->owners) / sizeof *m->owners;
         const es_owner *o = &m->owners[i];
         bool journal = inside(p, &o->is_bridge, (uintptr_t)&o->samples - (uintptr_t)&o->is_bridge);
-        return explored_owner(i) && (p == (const void *)&o->state || p == (const void *)&o->pid ||
-                                     (o->is_bridge != 0 && journal));
+        return explored_owner(i) &&
+               (p == (const void *)&o->state || p == (const void *)&o->pid || (o->is_bridge != 0 && journal));
     }
     if (inside(p, m->remotes, m->num_remotes * sizeof *m->remotes)) {
         const es_remote *it = &m->remotes[((uintptr_t)p - (uintptr_t)m->remotes) / sizeof *m->remotes];
@@ -110,10 +110,17 @@ const char *xp_word_name(const void *p)
     const struct {
         const void *p;
         const char *name;
-    } single[] = {{&h->tail, "tail"}, {&h->head, "head"}, {&h->reopen_seq, "reopen_seq"},
-                  {&h->given_back_seq, "given_back_seq"}, {&h->closed, "closed"}, {&h->closed_ns, "closed_ns"},
-                  {&h->owners_high, "owners_high"}, {&h->ready_seq, "ready_seq"}, {&h->space_seq, "space_seq"},
-                  {&h->learner_sleeps, "learner_sleeps"}, {&h->producers_sleep, "producers_sleep"}};
+    } single[] = {{&h->tail, "tail"},
+                  {&h->head, "head"},
+                  {&h->reopen_seq, "reopen_seq"},
+                  {&h->given_back_seq, "given_back_seq"},
+                  {&h->closed, "closed"},
+                  {&h->closed_ns, "closed_ns"},
+                  {&h->owners_high, "owners_high"},
+                  {&h->ready_seq, "ready_seq"},
+                  {&h->space_seq, "space_seq"},
+                  {&h->learner_sleeps, "learner_sleeps"},
+                  {&h->producers_sleep, "producers_sleep"}};
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)
         if (single[i].p == p)
             return single[i].name;

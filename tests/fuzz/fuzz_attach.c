@@ -71,8 +71,8 @@ static void make_other(uint8_t *base, uint64_t size, uint64_t draw)
 {
     const es_header *hdr = (const es_header *)base;
     swapped_bytes = 0;
-    if (size < sizeof original || es_layout_check(base, size) != ES_OK || hdr->offsets.leaves + 8 * 8 > sizeof original ||
-        hdr->geometry.num_leaves > 8)
+    if (size < sizeof original || es_layout_check(base, size) != ES_OK ||
+        hdr->offsets.leaves + 8 * 8 > sizeof original || hdr->geometry.num_leaves > 8)
         return;
     uint8_t *copy = fuzz_block(size);
     memcpy(copy, base, size);

@@ -52,8 +52,9 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max)
                 data[at + i] = (uint8_t)fuzz_random(&random_state);
             size += n;
         } else if (size > 0) {
-            data[at] = kind == 2 ? (uint8_t)fuzz_random(&random_state)
-                                 : kind == 3 ? data[at] ^ (uint8_t)(1u << below(8)) : (uint8_t)(data[at] + 1);
+            data[at] = kind == 2   ? (uint8_t)fuzz_random(&random_state)
+                       : kind == 3 ? data[at] ^ (uint8_t)(1u << below(8))
+                                   : (uint8_t)(data[at] + 1);
         }
     }
     return size;

@@ -66,23 +66,57 @@ static uint64_t get(const uint8_t *base, uint64_t size, uint64_t at, uint64_t wi
 static const struct field {
     uint16_t at, width;
 } header_fields[] = {
-#define FIELD(name) {offsetof(es_header, name), sizeof((es_header *)NULL)->name}
-    FIELD(magic), FIELD(version), FIELD(header_size), FIELD(format_hash),
-    FIELD(geometry.batch_size), FIELD(geometry.num_batches), FIELD(geometry.reap_interval_ns),
-    FIELD(geometry.max_producers), FIELD(geometry.num_leaves), FIELD(geometry.schema_size), FIELD(geometry.flags),
-    FIELD(offsets.leaves), FIELD(offsets.schema), FIELD(offsets.owners), FIELD(offsets.slots),
-    FIELD(offsets.batches), FIELD(offsets.hists), FIELD(offsets.data), FIELD(offsets.total),
-    FIELD(creator_pid), FIELD(created_ns), FIELD(tail), FIELD(head), FIELD(reopen_seq), FIELD(given_back_seq),
-    FIELD(closed), FIELD(owners_high), FIELD(owners_high), FIELD(closed_ns), FIELD(ready_seq), FIELD(learner_sleeps),
-    FIELD(space_seq), FIELD(producers_sleep), FIELD(totals.batches_taken), FIELD(totals.batches_released),
-    FIELD(totals.occupancy_max), FIELD(totals.active_producers),
+#define FIELD(name)                                                \
+    {                                                              \
+        offsetof(es_header, name), sizeof((es_header *)NULL)->name \
+    }
+    FIELD(magic),
+    FIELD(version),
+    FIELD(header_size),
+    FIELD(format_hash),
+    FIELD(geometry.batch_size),
+    FIELD(geometry.num_batches),
+    FIELD(geometry.reap_interval_ns),
+    FIELD(geometry.max_producers),
+    FIELD(geometry.num_leaves),
+    FIELD(geometry.schema_size),
+    FIELD(geometry.flags),
+    FIELD(offsets.leaves),
+    FIELD(offsets.schema),
+    FIELD(offsets.owners),
+    FIELD(offsets.slots),
+    FIELD(offsets.batches),
+    FIELD(offsets.hists),
+    FIELD(offsets.data),
+    FIELD(offsets.total),
+    FIELD(creator_pid),
+    FIELD(created_ns),
+    FIELD(tail),
+    FIELD(head),
+    FIELD(reopen_seq),
+    FIELD(given_back_seq),
+    FIELD(closed),
+    FIELD(owners_high),
+    FIELD(owners_high),
+    FIELD(closed_ns),
+    FIELD(ready_seq),
+    FIELD(learner_sleeps),
+    FIELD(space_seq),
+    FIELD(producers_sleep),
+    FIELD(totals.batches_taken),
+    FIELD(totals.batches_released),
+    FIELD(totals.occupancy_max),
+    FIELD(totals.active_producers),
 #undef FIELD
 };
 
 static const struct table {
     uint16_t offset_field, step, field, width;
 } tables[] = {
-#define TABLE(name, step, field, width) {offsetof(es_header, offsets.name), (step), (field), (width)}
+#define TABLE(name, step, field, width)                             \
+    {                                                               \
+        offsetof(es_header, offsets.name), (step), (field), (width) \
+    }
     TABLE(leaves, 8, 0, 8),
     TABLE(schema, 1, 0, 1),
     TABLE(owners, sizeof(es_owner), offsetof(es_owner, state), 4),
@@ -156,7 +190,8 @@ bool fuzz_repair(uint8_t *base, uint64_t size, bool offsets)
     uint8_t *made = fuzz_block(schema_at + schema_size);
     uint64_t *leaf_sizes = malloc(num_leaves * sizeof *leaf_sizes + 1);
     memcpy(leaf_sizes, base + leaves_at, num_leaves * sizeof *leaf_sizes);
-    bool ok = es_layout_format(made, UINT64_MAX, &hdr->geometry, leaf_sizes, base + schema_at, hdr->uuid, 1, 1) == ES_OK;
+    bool ok =
+        es_layout_format(made, UINT64_MAX, &hdr->geometry, leaf_sizes, base + schema_at, hdr->uuid, 1, 1) == ES_OK;
     if (ok) {
         es_header *good = (es_header *)made;
         hdr->format_hash = good->format_hash;

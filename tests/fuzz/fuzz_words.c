@@ -164,9 +164,11 @@ static void do_look_on(party *p)
     uint32_t held[ES_MAX_LEARNERS + PRODUCERS + 1] = {0};
     call_begin("look on");
     es_monitor_observe(p->ring, &snap);
-    for (int64_t i = es_monitor_next_owner(p->ring, 0, &info); i >= 0; i = es_monitor_next_owner(p->ring, (uint32_t)i + 1, &info))
+    for (int64_t i = es_monitor_next_owner(p->ring, 0, &info); i >= 0;
+         i = es_monitor_next_owner(p->ring, (uint32_t)i + 1, &info))
         FUZZ_CHECK(i < (int64_t)p->ring->map.num_owners);
-    for (int64_t i = es_monitor_next_claim(p->ring, 0, &word); i >= 0; i = es_monitor_next_claim(p->ring, (uint64_t)i + 1, &word))
+    for (int64_t i = es_monitor_next_claim(p->ring, 0, &word); i >= 0;
+         i = es_monitor_next_claim(p->ring, (uint64_t)i + 1, &word))
         FUZZ_CHECK((uint64_t)i < p->ring->map.capacity);
     es_monitor_count_held(p->ring, held, es_monitor_owner_entries(p->ring));
     es_valid(p->ring);

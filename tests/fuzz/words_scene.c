@@ -207,15 +207,11 @@ static void write_position(_Atomic uint64_t *at, fuzz_in *in, uint64_t lap)
 static void scribble_hint(fuzz_in *in)
 {
     es_header *hdr = (es_header *)play->base;
-    _Atomic uint32_t *hints[] = {&hdr->reopen_seq, &hdr->given_back_seq,   &hdr->closed,    &hdr->owners_high,
+    _Atomic uint32_t *hints[] = {&hdr->reopen_seq, &hdr->given_back_seq, &hdr->closed,    &hdr->owners_high,
                                  &hdr->ready_seq,  &hdr->learner_sleeps, &hdr->space_seq, &hdr->producers_sleep};
     es_totals *totals = &hdr->totals;
-    _Atomic uint64_t *counters[] = {&hdr->closed_ns,
-                                    &totals->batches_taken,
-                                    &totals->batches_released,
-                                    &totals->occupancy_max,
-                                    &totals->push_blocked,
-                                    &totals->active_producers,
+    _Atomic uint64_t *counters[] = {&hdr->closed_ns,           &totals->batches_taken, &totals->batches_released,
+                                    &totals->occupancy_max,    &totals->push_blocked,  &totals->active_producers,
                                     &totals->stalled_producers};
     uint32_t which = fuzz_below(in, 15);
     if (which < 8)

@@ -33,9 +33,9 @@ typedef struct scene {
     uint64_t size;
     es_locks *locks;
     party party[PARTIES]; /* learners first */
-    uint8_t *fixed; /* what nobody may write: header up to the hints, leaf table, schema */
-    uint64_t forever; /* 0, or the state of a scribbler that never rests */
-    uint32_t period;  /* and the steps between two of its writes */
+    uint8_t *fixed;       /* what nobody may write: header up to the hints, leaf table, schema */
+    uint64_t forever;     /* 0, or the state of a scribbler that never rests */
+    uint32_t period;      /* and the steps between two of its writes */
 } scene;
 
 extern scene *play;

@@ -10,6 +10,8 @@
 #include "base/es_histogram.h"
 #include "base/es_types.h"
 #include "base/es_wait.h"
+#include "es_one.h"
+#include "es_valid.h"
 #include "ring/es_blocking.h"
 #include "ring/es_consumer.h"
 #include "ring/es_drain.h"
@@ -29,7 +31,5 @@
 #include "ring/es_stats.h"
 #include "ring/es_wake.h"
 #include "ring/es_word.h"
-#include "es_one.h"
-#include "es_valid.h"
 
 #endif

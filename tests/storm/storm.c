@@ -1,5 +1,6 @@
 /* storm: rounds of killing until the time is over; exit status 1 when the account does not balance. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +8,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
-#include <dirent.h>
 
 #include "storm.h"
 

@@ -53,7 +53,7 @@ typedef struct st_config {
     uint32_t kill_rate;         /* of producers, a second; 0: not even while stopped, or at the end */
     uint32_t learner_kill_rate; /* the same */
     uint32_t stop_rate;
-    uint32_t poison, partial;   /* overwrite on release; take unfinished batches now and then */
+    uint32_t poison, partial; /* overwrite on release; take unfinished batches now and then */
     enum st_ending ending;
 } st_config;
 
@@ -91,8 +91,18 @@ bool st_whole(const st_shape *shape, const uint8_t *const *leaf, uint64_t *id);
 /* --- the account ------------------------------------------------------------ */
 
 enum st_fault_kind {
-    ST_LOST, ST_DOUBLED, ST_TORN, ST_ORPHANED, ST_PHANTOM, ST_EVICTED, ST_INVALID, ST_HUNG, ST_SLEPT, ST_MENDED,
-    ST_CODE, ST_FAULTS
+    ST_LOST,
+    ST_DOUBLED,
+    ST_TORN,
+    ST_ORPHANED,
+    ST_PHANTOM,
+    ST_EVICTED,
+    ST_INVALID,
+    ST_HUNG,
+    ST_SLEPT,
+    ST_MENDED,
+    ST_CODE,
+    ST_FAULTS
 };
 extern const char *const st_fault_name[ST_FAULTS];
 
@@ -105,15 +115,38 @@ typedef struct st_fault {
 
 /* What a process was at. The last one it wrote is where it died. */
 enum st_phase {
-    ST_STARTING, ST_ATTACHING, ST_IDLE, ST_SENDING, ST_WAITING, ST_SENDING_MANY, ST_RESERVING, ST_WRITING,
-    ST_COMMITTING, ST_ABORTING, ST_LEAVING, ST_SWEEPING, ST_LOOKING, ST_PARKING, ST_READING, ST_HOLDING,
-    ST_RELEASING, ST_RETURNING, ST_PHASES
+    ST_STARTING,
+    ST_ATTACHING,
+    ST_IDLE,
+    ST_SENDING,
+    ST_WAITING,
+    ST_SENDING_MANY,
+    ST_RESERVING,
+    ST_WRITING,
+    ST_COMMITTING,
+    ST_ABORTING,
+    ST_LEAVING,
+    ST_SWEEPING,
+    ST_LOOKING,
+    ST_PARKING,
+    ST_READING,
+    ST_HOLDING,
+    ST_RELEASING,
+    ST_RETURNING,
+    ST_PHASES
 };
 extern const char *const st_phase_name[ST_PHASES];
 
 /* Ways to bring a sample in, or not to; each counted when it has succeeded. */
 enum st_path {
-    ST_BY_SEND, ST_BY_SEND_WAIT, ST_BY_SEND_MANY, ST_BY_RESERVE, ST_BY_TWO_RESERVES, ST_BY_ABORT, ST_BY_RETURN, ST_PATHS
+    ST_BY_SEND,
+    ST_BY_SEND_WAIT,
+    ST_BY_SEND_MANY,
+    ST_BY_RESERVE,
+    ST_BY_TWO_RESERVES,
+    ST_BY_ABORT,
+    ST_BY_RETURN,
+    ST_PATHS
 };
 extern const char *const st_path_name[ST_PATHS];
 
@@ -131,7 +164,7 @@ typedef struct st_entry {
 
 typedef struct st_proc {
     alignas(ES_CACHE_LINE) _Atomic uint32_t phase, owner;
-    uint32_t life; /* by the conductor, before the fork */
+    uint32_t life;            /* by the conductor, before the fork */
     uint64_t paths[ST_PATHS]; /* by whoever lives in the slot */
 } st_proc;
 
@@ -211,7 +244,7 @@ typedef struct st_world {
     void *base;
     uint64_t size;
     char shm_name[64], lock_path[80]; /* in /dev/shm */
-    uint64_t slice_ns; /* longest sleep in the core: a reap interval */
+    uint64_t slice_ns;                /* longest sleep in the core: a reap interval */
 } st_world;
 
 typedef struct st_actor {
@@ -310,8 +343,7 @@ st_vitals st_vitals_now(void);
 void st_dump(st_storm *s, const char *why);
 void st_report_line(const st_storm *s, const st_config *config, double seconds);
 void st_report_faults(const st_storm *s);
-void st_report(const st_storm *s, double seconds, const st_vitals *start, const st_vitals *warm,
-               const st_vitals *end);
+void st_report(const st_storm *s, double seconds, const st_vitals *start, const st_vitals *warm, const st_vitals *end);
 bool st_report_json(const st_storm *s, const st_options *o, double seconds, const st_vitals *start,
                     const st_vitals *warm, const st_vitals *end, bool passed);
 

@@ -34,14 +34,14 @@
 
 #include "storm.h"
 
-const char *const st_fault_name[ST_FAULTS] = {"lost",    "doubled", "torn", "orphaned", "phantom",
-                                              "evicted", "invalid", "hung", "not woken", "mended", "failed"};
+const char *const st_fault_name[ST_FAULTS] = {"lost",    "doubled", "torn",      "orphaned", "phantom", "evicted",
+                                              "invalid", "hung",    "not woken", "mended",   "failed"};
 const char *const st_phase_name[ST_PHASES] = {
-    "starting",   "attaching", "idle",    "sending",  "waiting", "sending many", "reserving", "writing",  "committing",
-    "aborting",   "leaving",   "sweeping", "looking", "parking", "reading",      "holding",   "releasing", "returning"};
+    "starting", "attaching", "idle",     "sending", "waiting", "sending many", "reserving", "writing",   "committing",
+    "aborting", "leaving",   "sweeping", "looking", "parking", "reading",      "holding",   "releasing", "returning"};
 
-const char *const st_path_name[ST_PATHS] = {"send",         "send_wait", "send_many",        "reserve and commit",
-                                            "two reserves", "reserve and abort", "leave and return"};
+const char *const st_path_name[ST_PATHS] = {
+    "send", "send_wait", "send_many", "reserve and commit", "two reserves", "reserve and abort", "leave and return"};
 
 /* One bit a sample; the conductor's own, kept out of its children. */
 #define WORDS (ST_SEQS / 64)
@@ -81,8 +81,7 @@ st_ledger st_ledger_of(const st_account *a, uint32_t life)
                        (uint32_t)w & 0xffu};
 }
 
-void st_fault_add(st_account *a, enum st_fault_kind kind, uint64_t id, int64_t position, int64_t code,
-                  const char *text)
+void st_fault_add(st_account *a, enum st_fault_kind kind, uint64_t id, int64_t position, int64_t code, const char *text)
 {
     atomic_fetch_add_explicit(&a->faults_of[kind], 1, memory_order_relaxed);
     uint32_t n = atomic_fetch_add_explicit(&a->num_faults, 1, memory_order_acq_rel);

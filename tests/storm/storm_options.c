@@ -10,8 +10,19 @@
 #include "storm.h"
 
 enum st_dimension {
-    D_SIZE, D_BATCH, D_NUM, D_PRODUCERS, D_LEARNERS, D_PLACES, D_ORDER, D_REAP, D_RATE, D_LEARNER_RATE, D_STOPS,
-    D_ENDING, DIMENSIONS
+    D_SIZE,
+    D_BATCH,
+    D_NUM,
+    D_PRODUCERS,
+    D_LEARNERS,
+    D_PLACES,
+    D_ORDER,
+    D_REAP,
+    D_RATE,
+    D_LEARNER_RATE,
+    D_STOPS,
+    D_ENDING,
+    DIMENSIONS
 };
 _Static_assert(DIMENSIONS == 12, "st_options.fixed has a place for each");
 
@@ -29,12 +40,20 @@ static const struct deck {
     [D_PLACES] = {"max-producers", "places for producers, dead ones included", 1, 60000, 3, {16, 64, 1024}},
     [D_ORDER] = {"ready-order", "0: fifo, 1: ready", 0, 1, 2, {0, 1}},
     [D_REAP] = {"reap-ms", "milliseconds between sweeps", 1, 10000, 4, {1, 2, 5, 20}},
-    [D_RATE] = {"kill-rate", "kills of producers a second; 0: nobody is killed, and the reap interval is long", 0,
-                100000, 5, {0, 400, 1500, 3000, 4000}},
+    [D_RATE] = {"kill-rate",
+                "kills of producers a second; 0: nobody is killed, and the reap interval is long",
+                0,
+                100000,
+                5,
+                {0, 400, 1500, 3000, 4000}},
     [D_LEARNER_RATE] = {"learner-kill-rate", "kills of learners a second, beside", 0, 10000, 4, {0, 5, 20, 60}},
     [D_STOPS] = {"stop-rate", "stops a second", 0, 10000, 3, {0, 30, 150}},
-    [D_ENDING] = {"ending", "of a round: 0 all leave, 1 are killed, 2 the ring closes, 3 and a claim is evicted", 0,
-                  ST_ENDINGS - 1, 5, {0, 1, 2, 2, 3}},
+    [D_ENDING] = {"ending",
+                  "of a round: 0 all leave, 1 are killed, 2 the ring closes, 3 and a claim is evicted",
+                  0,
+                  ST_ENDINGS - 1,
+                  5,
+                  {0, 1, 2, 2, 3}},
 };
 
 static void usage(void)
@@ -99,8 +118,8 @@ static bool take_option(st_options *o, int option, const char *value)
 bool st_options_parse(int argc, char **argv, st_options *o)
 {
     static const struct option plain[] = {
-        {"seconds", 1, NULL, O_SECONDS}, {"round-seconds", 1, NULL, O_ROUND}, {"seed", 1, NULL, O_SEED},
-        {"json", 1, NULL, O_JSON},       {"quiet", 0, NULL, O_QUIET},         {"help", 0, NULL, O_HELP},
+        {"seconds", 1, NULL, O_SECONDS},   {"round-seconds", 1, NULL, O_ROUND}, {"seed", 1, NULL, O_SEED},
+        {"json", 1, NULL, O_JSON},         {"quiet", 0, NULL, O_QUIET},         {"help", 0, NULL, O_HELP},
         {"watchdog", 1, NULL, O_WATCHDOG},
     };
     enum { PLAIN = sizeof plain / sizeof plain[0] };
@@ -176,11 +195,11 @@ st_config st_config_of(const st_options *o, uint32_t round)
 void st_config_text(const st_config *c, char *text, size_t room)
 {
     static const char *const endings[ST_ENDINGS] = {"left", "killed", "closed", "closed, evicting"};
-    snprintf(text, room, "%llu B x %llu x %llu, %s, %u producers (%u places), %u learners, reap %u ms, kills %u/s, "
+    snprintf(text, room,
+             "%llu B x %llu x %llu, %s, %u producers (%u places), %u learners, reap %u ms, kills %u/s, "
              "of learners %u/s, stops %u/s%s%s%s, %s at the end",
-             (unsigned long long)c->sample_bytes, (unsigned long long)c->batch_size,
-             (unsigned long long)c->num_batches, c->flags & ES_FLAG_READY_ORDER ? "ready" : "fifo", c->producers,
-             c->max_producers, c->learners, c->reap_ms, c->kill_rate, c->learner_kill_rate, c->stop_rate,
-             c->poison ? ", poisoned" : "", c->partial ? ", partial takes" : "",
-             c->flags & ES_FLAG_DETAILED ? ", detailed" : "", endings[c->ending]);
+             (unsigned long long)c->sample_bytes, (unsigned long long)c->batch_size, (unsigned long long)c->num_batches,
+             c->flags & ES_FLAG_READY_ORDER ? "ready" : "fifo", c->producers, c->max_producers, c->learners, c->reap_ms,
+             c->kill_rate, c->learner_kill_rate, c->stop_rate, c->poison ? ", poisoned" : "",
+             c->partial ? ", partial takes" : "", c->flags & ES_FLAG_DETAILED ? ", detailed" : "", endings[c->ending]);
 }

@@ -47,7 +47,8 @@ bool st_segment_open(st_storm *s, const st_config *c)
         return false;
     w->base = mmap(NULL, w->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
-    if (w->base == MAP_FAILED || es_layout_format(w->base, w->size, &geo, w->shape.size, schema, uuid, getpid(), 1) != ES_OK)
+    if (w->base == MAP_FAILED ||
+        es_layout_format(w->base, w->size, &geo, w->shape.size, schema, uuid, getpid(), 1) != ES_OK)
         return false;
     s->watcher = es_api_open(w->base, w->size, s->locks, 0, &error);
     return s->watcher != NULL;

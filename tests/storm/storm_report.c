@@ -45,8 +45,8 @@ void st_report_faults(const st_storm *s)
     for (uint32_t i = 0; i < n && i < room; i++) {
         const st_fault *f = &a->fault[i];
         fprintf(stderr, "  %s: incarnation %u, sequence %lld, position %lld: %s (%lld = 0x%llx)\n",
-                st_fault_name[f->kind], f->life, (long long)f->seq, (long long)f->position, f->text,
-                (long long)f->code, U(f->code));
+                st_fault_name[f->kind], f->life, (long long)f->seq, (long long)f->position, f->text, (long long)f->code,
+                U(f->code));
     }
     if (n > room)
         fprintf(stderr, "  and %u more\n", n - room);
@@ -67,8 +67,7 @@ static void report_phases(const st_figures *f, int producers)
         printf(" of %s\n", grouped(total));
 }
 
-void st_report(const st_storm *s, double seconds, const st_vitals *start, const st_vitals *warm,
-               const st_vitals *end)
+void st_report(const st_storm *s, double seconds, const st_vitals *start, const st_vitals *warm, const st_vitals *end)
 {
     const st_figures *f = &s->sum;
     uint64_t kills = f->kills_producers + f->kills_learners;
@@ -107,8 +106,10 @@ void st_report(const st_storm *s, double seconds, const st_vitals *start, const 
 
 static void json_vitals(FILE *out, const char *when, const st_vitals *v)
 {
-    fprintf(out, "  \"%s\": {\"rss_kib\": %llu, \"descriptors\": %u, \"shm_entries\": %u, \"shm_own\": %u, "
-            "\"shm_bytes\": %llu},\n", when, U(v->rss_kib), v->fds, v->shm_entries, v->shm_own, U(v->shm_bytes));
+    fprintf(out,
+            "  \"%s\": {\"rss_kib\": %llu, \"descriptors\": %u, \"shm_entries\": %u, \"shm_own\": %u, "
+            "\"shm_bytes\": %llu},\n",
+            when, U(v->rss_kib), v->fds, v->shm_entries, v->shm_own, U(v->shm_bytes));
 }
 
 static void json_counts(FILE *out, const char *what, int n, const char *const *name, const uint64_t *count)
@@ -129,18 +130,22 @@ bool st_report_json(const st_storm *s, const st_options *o, double seconds, cons
         return false;
     }
     fprintf(out, "{\n  \"seed\": %llu, \"seconds\": %.1f, \"rounds\": %u,\n", U(s->w.seed), seconds, f->rounds);
-    fprintf(out, "  \"kills\": %llu, \"kills_producers\": %llu, \"kills_learners\": %llu, \"killed_stopped\": %llu, "
+    fprintf(out,
+            "  \"kills\": %llu, \"kills_producers\": %llu, \"kills_learners\": %llu, \"killed_stopped\": %llu, "
             "\"killed_parked\": %llu, \"stops\": %llu,\n",
             U(f->kills_producers + f->kills_learners), U(f->kills_producers), U(f->kills_learners),
             U(f->killed_stopped), U(f->killed_parked), U(f->stops));
-    fprintf(out, "  \"attached\": %llu, \"left\": %llu, \"reaped\": %llu,\n", U(f->attached), U(f->left),
-            U(f->reaped));
-    fprintf(out, "  \"samples_sent\": %llu, \"samples_delivered\": %llu, \"batches\": %llu, "
-            "\"samples_per_second\": %.0f,\n", U(f->sent), U(f->delivered), U(f->batches),
-            (double)f->delivered / seconds);
-    fprintf(out, "  \"reopened_slots\": %llu, \"leases_of_the_dead\": %llu, \"batches_returned\": %llu, "
-            "\"partial_batches\": %llu,\n", U(f->reopened), U(f->given_back), U(f->returned), U(f->partials));
-    fprintf(out, "  \"longest_gap_ms\": %.3f, \"longest_gap_at_s\": %.1f, \"longest_gap_in_all_ms\": %.3f, "
+    fprintf(out, "  \"attached\": %llu, \"left\": %llu, \"reaped\": %llu,\n", U(f->attached), U(f->left), U(f->reaped));
+    fprintf(out,
+            "  \"samples_sent\": %llu, \"samples_delivered\": %llu, \"batches\": %llu, "
+            "\"samples_per_second\": %.0f,\n",
+            U(f->sent), U(f->delivered), U(f->batches), (double)f->delivered / seconds);
+    fprintf(out,
+            "  \"reopened_slots\": %llu, \"leases_of_the_dead\": %llu, \"batches_returned\": %llu, "
+            "\"partial_batches\": %llu,\n",
+            U(f->reopened), U(f->given_back), U(f->returned), U(f->partials));
+    fprintf(out,
+            "  \"longest_gap_ms\": %.3f, \"longest_gap_at_s\": %.1f, \"longest_gap_in_all_ms\": %.3f, "
             "\"longest_wait_for_a_processor_ms\": %.3f,\n",
             (double)f->gap_ns / 1e6, f->gap_at_s, (double)f->gap_any_ns / 1e6, (double)f->late_ns / 1e6);
     json_counts(out, "calls", ST_PATHS, st_path_name, f->paths);

@@ -136,8 +136,7 @@ static void churn(st_storm *s, uint64_t end)
     const st_config *c = &s->w.config;
     st_account *a = s->w.account;
     uint64_t now = es_clock_ns(), next_kill = now + 2000000, next_learner = next_kill, next_stop = next_kill;
-    while (!st_failed(a) && !*s->interrupted &&
-           (is_stuck(s) || (now < end && s->next_life + ST_PROCS < ST_LIVES))) {
+    while (!st_failed(a) && !*s->interrupted && (is_stuck(s) || (now < end && s->next_life + ST_PROCS < ST_LIVES))) {
         st_collect(s, 0, ST_PROCS);
         respawn(s);
         s->sum.batches += st_consume(a, s->watcher);

@@ -89,8 +89,8 @@ static void dump_batch(es_ring *r, uint64_t j)
     static const char letters[] = "-cCOSH"; /* free, claimed, Committed, reOpen, Sealed, Held */
     uint64_t w = atomic_load(&r->map.batches[j].word), size = r->map.batch_size;
     fprintf(stderr, "  batch %llu: %s(round %llu, owner %u) count %x:", (unsigned long long)j,
-            es_word_state(w) < 3 ? states[es_word_state(w)] : "?", (unsigned long long)es_word_round(w), es_word_owner(w),
-            atomic_load(&r->map.batches[j].count));
+            es_word_state(w) < 3 ? states[es_word_state(w)] : "?", (unsigned long long)es_word_round(w),
+            es_word_owner(w), atomic_load(&r->map.batches[j].count));
     for (uint64_t i = 0; i < size; i++) {
         uint64_t slot = atomic_load(&r->map.slots[j * size + i]);
         if (i >= 16 && es_word_state(slot) == ES_COMMITTED) /* the first few, and any that is not as one would think */
@@ -138,7 +138,8 @@ void st_dump(st_storm *s, const char *why)
 {
     es_header *h = s->watcher->map.hdr;
     fprintf(stderr, "\nthe ring, because %s:\n", why);
-    fprintf(stderr, "  tail %llu head %llu reopen_seq %u given_back_seq %u closed %u ready_seq %u learner_sleeps %u "
+    fprintf(stderr,
+            "  tail %llu head %llu reopen_seq %u given_back_seq %u closed %u ready_seq %u learner_sleeps %u "
             "space_seq %u producers_sleep %u\n",
             (unsigned long long)atomic_load(&h->tail), (unsigned long long)atomic_load(&h->head),
             atomic_load(&h->reopen_seq), atomic_load(&h->given_back_seq), atomic_load(&h->closed),

@@ -9,7 +9,7 @@ typedef struct es_place {
     uint64_t address;
     const char *function, *file; /* as written: the innermost inlined function of a .c file of the core */
     uint32_t line;
-    bool exchange;           /* a compare-and-exchange */
+    bool exchange;     /* a compare-and-exchange */
     bool killed, here; /* at any time, in this scenario */
 } es_place;
 

@@ -128,7 +128,8 @@ void world_open(es_world *w, const struct es_scenario *s)
     w->geo = (es_geometry){.batch_size = s->batch_size,
                            .num_batches = s->num_batches,
                            .reap_interval_ns = 1000000000,
-                           .max_producers = WORLD_PRODUCERS, .max_remotes = 2,
+                           .max_producers = WORLD_PRODUCERS,
+                           .max_remotes = 2,
                            .num_leaves = s->leaf_sizes != NULL ? s->num_leaves : 2,
                            .schema_size = sizeof schema,
                            .flags = s->flags};

@@ -17,11 +17,11 @@
 #define WORLD_TAKES 4
 
 /* Who sends which ids. */
-#define ID_BEFORE 1u   /* p, before */
-#define ID_VICTIM 32u  /* victims */
-#define ID_TRACEE 64u  /* the tracee */
-#define ID_SLEEPER 96u /* the sleeper */
-#define ID_AFTER 128u  /* p, afterwards */
+#define ID_BEFORE 1u    /* p, before */
+#define ID_VICTIM 32u   /* victims */
+#define ID_TRACEE 64u   /* the tracee */
+#define ID_SLEEPER 96u  /* the sleeper */
+#define ID_AFTER 128u   /* p, afterwards */
 #define ID_ABORTED 510u /* written into slots that are never committed */
 #define WORLD_IDS 512u
 
@@ -37,8 +37,8 @@ typedef struct es_take_note {
 typedef struct es_side {
     _Atomic uint32_t phase;
     _Atomic int64_t rc;
-    _Atomic uint8_t sent[WORLD_IDS]; /* enum sent */
-    _Atomic uint8_t got[WORLD_IDS];  /* deliveries to the living */
+    _Atomic uint8_t sent[WORLD_IDS];    /* enum sent */
+    _Atomic uint8_t got[WORLD_IDS];     /* deliveries to the living */
     _Atomic uint8_t take_of[WORLD_IDS]; /* 1 + the tracee's take that it was in */
     _Atomic uint32_t torn;
     _Atomic uint32_t sleeper_out, sleeper_may_leave;
@@ -57,15 +57,15 @@ struct es_world {
     uint64_t size;
     es_side *side;
     int lock_fd;
-    es_locks *locks;   /* this process's */
-    es_ring *p, *l;    /* the tracer's */
-    es_ring *mine;     /* this child's */
+    es_locks *locks;            /* this process's */
+    es_ring *p, *l;             /* the tracer's */
+    es_ring *mine;              /* this child's */
     void *leaves[WORLD_LEAVES]; /* samples to send, stacked */
-    uint64_t position; /* reserved */
-    uint64_t next_id;  /* of p */
+    uint64_t position;          /* reserved */
+    uint64_t next_id;           /* of p */
     pid_t tracee, sleeper;
     uint32_t sleeper_role;
-    bool slept;        /* the tracee, in a system call */
+    bool slept;                 /* the tracee, in a system call */
     bool released[WORLD_TAKES]; /* by the tracee, as of its death */
 };
 

@@ -78,8 +78,7 @@ static int64_t come_and_go(es_world *w)
     int64_t remote = es_bridge_open(w->mine, ANN, 7, "ann");
     return es_bridge_committed(w->mine, (uint32_t)remote) + es_bridge_known(w->mine, (uint32_t)remote) +
            es_bridge_wanted(w->mine, (uint32_t)remote) + es_bridge_count(w->mine, (uint32_t)remote, 1, 1) +
-           es_bridge_count_refused(w->mine) +
-           es_bridge_leave(w->mine, (uint32_t)remote, 1);
+           es_bridge_count_refused(w->mine) + es_bridge_leave(w->mine, (uint32_t)remote, 1);
 }
 
 static void begin(es_world *w)
@@ -136,7 +135,8 @@ static int64_t sweep_up(es_world *w)
 {
     es_identity id;
     int64_t n = 0;
-    for (int64_t i = es_sweep_next_dead(w->mine, 0, &id); i >= 0; i = es_sweep_next_dead(w->mine, (uint32_t)i + 1, &id), n++)
+    for (int64_t i = es_sweep_next_dead(w->mine, 0, &id); i >= 0;
+         i = es_sweep_next_dead(w->mine, (uint32_t)i + 1, &id), n++)
         es_sweep_settle(w->mine, &id, 1);
     return n;
 }
@@ -169,4 +169,5 @@ static int64_t come_again(es_world *w)
 KILL_EVERYWHERE(clients_come_again, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
                 .before = one_came_and_went, .prepare = begin, .act = come_again, .want = 11,
                 .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
-                .through = "es_bridge_open find has_id turn take_entry es_monitor_next_remote es_api_committed_from es_bridge_find es_api_claimed");
+                .through = "es_bridge_open find has_id turn take_entry es_monitor_next_remote es_api_committed_from "
+                           "es_bridge_find es_api_claimed");

@@ -83,12 +83,14 @@ static void take_short(es_world *w)
 /* What it held goes back to the producers. */
 KILL_EVERYWHERE(give_a_partial_batch_back, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = send_two, .prepare = take_short, .between = park_a_producer, .act = give_it_back,
-                .outcomes = REAPED | RETURNED | WOKEN, .through = "es_lease_give_back es_slots_let_go es_slots_turn es_wake_producers");
+                .outcomes = REAPED | RETURNED | WOKEN,
+                .through = "es_lease_give_back es_slots_let_go es_slots_turn es_wake_producers");
 
 /* ... and the ring is closed meanwhile: another learner waits for the batch. */
 KILL_EVERYWHERE(give_a_partial_batch_back_after_the_close, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = send_two, .prepare = take_short, .between = close_and_park_a_learner, .act = give_it_back,
-                .outcomes = REAPED | RETURNED | WOKEN | CLOSED, .through = "es_lease_give_back es_slots_let_go es_wake_learners");
+                .outcomes = REAPED | RETURNED | WOKEN | CLOSED,
+                .through = "es_lease_give_back es_slots_let_go es_wake_learners");
 
 /* --- the close -------------------------------------------------------------- */
 
@@ -142,11 +144,11 @@ static void a_hole_and_the_close(es_world *w)
 }
 
 /* A batch with a hole, and one that nobody began. The full one was taken before. */
-KILL_EVERYWHERE(drain_a_closed_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
-                .before = a_hole_and_the_close, .act = drain, .want = ES_ENDED,
-                .outcomes = REAPED | RELEASED | RETURNED | CLOSED,
-                .through = "es_drain_finish es_slots_turn es_slots_turn_free claims_open nothing_left holds_nothing still_patient "
-                           "es_lease_release");
+KILL_EVERYWHERE(
+    drain_a_closed_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = a_hole_and_the_close,
+    .act = drain, .want = ES_ENDED, .outcomes = REAPED | RELEASED | RETURNED | CLOSED,
+    .through = "es_drain_finish es_slots_turn es_slots_turn_free claims_open nothing_left holds_nothing still_patient "
+               "es_lease_release");
 
 static void a_claim_and_the_close(es_world *w)
 {

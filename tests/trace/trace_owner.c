@@ -195,9 +195,8 @@ static int64_t forget_to_leave(es_world *w)
     return 0;
 }
 
-KILL_EVERYWHERE(close_the_lock_file, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .prepare = two_claims, .drops_locks = true, .act = forget_to_leave, .outcomes = REAPED,
-                .through = "es_locks_free");
+KILL_EVERYWHERE(close_the_lock_file, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = two_claims,
+                .drops_locks = true, .act = forget_to_leave, .outcomes = REAPED, .through = "es_locks_free");
 
 static int64_t ask(es_world *w)
 {
@@ -209,7 +208,8 @@ static int64_t ask(es_world *w)
     int64_t found = 0;
     es_monitor_observe(r, &snap);
     es_monitor_count_held(r, held, es_monitor_owner_entries(r));
-    for (int64_t i = es_monitor_next_owner(r, ES_MAX_LEARNERS - 1, &info); i >= 0; i = es_monitor_next_owner(r, (uint32_t)i + 1, &info))
+    for (int64_t i = es_monitor_next_owner(r, ES_MAX_LEARNERS - 1, &info); i >= 0;
+         i = es_monitor_next_owner(r, (uint32_t)i + 1, &info))
         found++;
     for (int64_t q = es_monitor_next_claim(r, 0, &word); q >= 0; q = es_monitor_next_claim(r, (uint64_t)q + 1, &word))
         found += es_monitor_claim_owner(word) == r->me;
@@ -217,14 +217,16 @@ static int64_t ask(es_world *w)
     found += (es_valid(r) == NULL) + (es_api_wait_kind()[0] != 0);
     return found + es_api_learner_alive(r) + es_api_locks_held(w->locks, r->me) + (int64_t)held[r->me] +
            (es_api_locks_held(w->locks, 9999) == -EINVAL) + (es_api_locks_try(w->locks, 9999) == -EINVAL) +
-           (es_api_locks_any(w->locks) == 1) + (es_api_leaf_offset(r, 0) % ES_PAGE == 0) + (es_api_leaf_size(r, 0) == 8) +
-           (es_api_creator_byte() > ES_MAX_PRODUCERS) + (attach_as(w, ES_ROLE_LEARNER) == -EALREADY);
+           (es_api_locks_any(w->locks) == 1) + (es_api_leaf_offset(r, 0) % ES_PAGE == 0) +
+           (es_api_leaf_size(r, 0) == 8) + (es_api_creator_byte() > ES_MAX_PRODUCERS) +
+           (attach_as(w, ES_ROLE_LEARNER) == -EALREADY);
 }
 
 /* Two producers, two claims and what else there is to ask: the dead asked nothing that it changed. */
 KILL_EVERYWHERE(ask_about_everything, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = two_claims, .act = ask, .want = 17, .outcomes = REAPED,
-                .through = "es_monitor_observe es_monitor_count_held es_monitor_next_owner es_monitor_next_claim es_owner_learner_alive es_locks_held "
+                .through = "es_monitor_observe es_monitor_count_held es_monitor_next_owner es_monitor_next_claim "
+                           "es_owner_learner_alive es_locks_held "
                            "es_locks_any es_api_learner_alive");
 
 static int64_t calls_refused(es_ring *r, int64_t why)
@@ -234,10 +236,11 @@ static int64_t calls_refused(es_ring *r, int64_t why)
     uint8_t mask[4];
     int64_t position;
     void *none[1] = {NULL};
-    return (es_api_send(r, none) == why) + (es_api_send_many(r, none, 0, 1, 0) == why) + (es_api_reserve(r, 0, &position) == why) +
-           (es_api_commit(r, 0) == why) + (es_api_abort(r, 0) == why) + (es_api_take(r, 0, 0, &snap) == why) +
-           (es_api_release(r, 0, 0) == why) + (es_api_give_back(r, 0, 0) == why) +
-           (es_api_committed_mask(r, 0, 0, mask) == why) + (es_api_reset_histograms(r) == why) + (es_api_detach(r) == why) +
+    return (es_api_send(r, none) == why) + (es_api_send_many(r, none, 0, 1, 0) == why) +
+           (es_api_reserve(r, 0, &position) == why) + (es_api_commit(r, 0) == why) + (es_api_abort(r, 0) == why) +
+           (es_api_take(r, 0, 0, &snap) == why) + (es_api_release(r, 0, 0) == why) +
+           (es_api_give_back(r, 0, 0) == why) + (es_api_committed_mask(r, 0, 0, mask) == why) +
+           (es_api_reset_histograms(r) == why) + (es_api_detach(r) == why) +
            (es_sweep_settle(r, &id, 1) == (why == ES_EFORK ? why : ES_EMPTY));
 }
 
@@ -246,12 +249,14 @@ static int64_t refused_as_inherited(es_world *w)
     es_ring *r = w->l; /* the tracer's */
     es_identity id = {.role = ES_ROLE_LEARNER};
     return calls_refused(r, ES_EFORK) + (es_api_attach(r, &id) == ES_EFORK) + (es_api_close(r) == ES_EFORK) +
-           (es_sweep_next_dead(r, 0, &id) == ES_EFORK) + (es_reap(r, 0) == ES_EFORK) + (es_api_learner_alive(r) == ES_EFORK);
+           (es_sweep_next_dead(r, 0, &id) == ES_EFORK) + (es_reap(r, 0) == ES_EFORK) +
+           (es_api_learner_alive(r) == ES_EFORK);
 }
 
-KILL_EVERYWHERE(inherited_attachments_refuse, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .before = send_four, .act = refused_as_inherited, .want = 17, .outcomes = REAPED,
-                .through = "es_api_attach es_api_close es_sweep_next_dead es_reap es_api_learner_alive enter es_sweep_settle");
+KILL_EVERYWHERE(
+    inherited_attachments_refuse, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = send_four,
+    .act = refused_as_inherited, .want = 17, .outcomes = REAPED,
+    .through = "es_api_attach es_api_close es_sweep_next_dead es_reap es_api_learner_alive enter es_sweep_settle");
 
 static void leave_before(es_world *w)
 {
@@ -291,6 +296,7 @@ static int64_t refused_as_an_observer(es_world *w)
     return n + (geo.batch_size == 2);
 }
 
-KILL_EVERYWHERE(observers_are_refused, .batch_size = 2, .num_batches = 2, .before = send_four,
-                .prepare = observe, .act = refused_as_an_observer, .want = 6, .outcomes = NOBODY,
-                .through = "es_api_attach es_api_close es_sweep_next_dead es_api_learner_alive es_api_open es_layout_describe");
+KILL_EVERYWHERE(
+    observers_are_refused, .batch_size = 2, .num_batches = 2, .before = send_four, .prepare = observe,
+    .act = refused_as_an_observer, .want = 6, .outcomes = NOBODY,
+    .through = "es_api_attach es_api_close es_sweep_next_dead es_api_learner_alive es_api_open es_layout_describe");

@@ -25,8 +25,8 @@ static void a_dead_producer(es_world *w)
     world_victim(w, ES_ROLE_PRODUCER, send_claim_and_die);
 }
 
-KILL_EVERYWHERE(reap_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
-                .before = a_dead_producer, .act = sweep, .want = 2, .outcomes = REAPED,
+KILL_EVERYWHERE(reap_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = a_dead_producer,
+                .act = sweep, .want = 2, .outcomes = REAPED,
                 .through = "es_sweep_next_dead es_owner_next_dead es_locks_seize take_byte byte_lock es_owner_identity "
                            "es_sweep_settle es_reap es_lease_give_back_all es_slots_reopen is_claim_of es_wake_alarm "
                            "es_wake_all es_owner_free es_locks_yield es_owner_count_producers");
@@ -127,7 +127,8 @@ static void a_dead_learner_below_head(es_world *w)
 
 /* Another learner has looked everywhere and gone on before. */
 KILL_EVERYWHERE(reap_below_head, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_PRODUCER,
-                .before = a_dead_learner_below_head, .act = sweep, .outcomes = REAPED, .through = "es_lease_give_back_all");
+                .before = a_dead_learner_below_head, .act = sweep, .outcomes = REAPED,
+                .through = "es_lease_give_back_all");
 
 static void a_sleeper_and_a_dead_learner(es_world *w)
 {
@@ -138,7 +139,6 @@ static void a_sleeper_and_a_dead_learner(es_world *w)
 KILL_EVERYWHERE(reap_hands_a_lease_to_a_sleeper, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = a_sleeper_and_a_dead_learner, .act = sweep, .want = 2, .outcomes = REAPED | WOKEN,
                 .through = "es_lease_give_back_all es_wake_all");
-
 
 static void hold_a_slot_and_die(es_world *w)
 {
@@ -176,9 +176,8 @@ static void reap_it_first(es_world *w)
 /* Another reaper was there between its look at the entry and its lock; its own looks at another learner, which
  * has two bytes, and at a producer came before. */
 KILL_EVERYWHERE(reap_what_was_just_reaped, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
-                .before = a_dead_producer, .meddle_in = "take_byte", .meddle_skip = 3,
-                .meddle = reap_it_first, .act = sweep,
-                .outcomes = REAPED, .through = "es_owner_next_dead drop_byte");
+                .before = a_dead_producer, .meddle_in = "take_byte", .meddle_skip = 3, .meddle = reap_it_first,
+                .act = sweep, .outcomes = REAPED, .through = "es_owner_next_dead drop_byte");
 
 static es_identity being_reaped;
 
@@ -229,5 +228,6 @@ static int64_t mend(es_world *w)
 /* Menders die, too. */
 KILL_EVERYWHERE(mend_a_scribbled_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = scribble,
                 .check = mend_the_rest, .act = mend, .want = 1, .outcomes = REAPED,
-                .through = "es_repair repair_batch repair_slot repair_tail repair_head repair_owners offer_holes forget_scans "
-                           "sweep_nobody");
+                .through =
+                    "es_repair repair_batch repair_slot repair_tail repair_head repair_owners offer_holes forget_scans "
+                    "sweep_nobody");

@@ -19,8 +19,9 @@ static void reserve(es_world *w)
 /* Into the middle of a batch. */
 KILL_EVERYWHERE(send_into_a_batch, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = one_before,
                 .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED,
-                .through = "es_api_send_wait enter leave es_blocking_claim es_producer_claim try_claim claim_word help_tail "
-                           "es_leaves_write es_producer_commit");
+                .through =
+                    "es_api_send_wait enter leave es_blocking_claim es_producer_claim try_claim claim_word help_tail "
+                    "es_leaves_write es_producer_commit");
 
 static void one_before_a_sleeper(es_world *w)
 {
@@ -33,8 +34,8 @@ KILL_EVERYWHERE(send_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role =
                 .before = one_before_a_sleeper, .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED | WOKEN,
                 .through = "es_producer_commit es_wake_learners es_wait_wake");
 
-KILL_EVERYWHERE(send_into_a_full_ring, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .before = full_ring, .act = send_one, .want = ES_FULL, .outcomes = REAPED,
+KILL_EVERYWHERE(send_into_a_full_ring, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = full_ring,
+                .act = send_one, .want = ES_FULL, .outcomes = REAPED,
                 .through = "es_api_send_wait es_producer_claim try_claim");
 
 static int64_t send_for_a_microsecond(es_world *w)
@@ -156,10 +157,10 @@ static int64_t send_five(es_world *w)
 }
 
 /* Two samples of one batch, which a learner sleeps for, and three of the next. */
-KILL_EVERYWHERE(send_many_across_batches, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
-                .before = one_before_a_sleeper, .act = send_five, .want = 5, .sends = 5,
-                .outcomes = KEPT | LOST | REAPED | WOKEN,
-                .through = "es_api_send_many es_producer_claim try_claim es_leaves_write_run es_producer_commit es_wake_learners");
+KILL_EVERYWHERE(
+    send_many_across_batches, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+    .before = one_before_a_sleeper, .act = send_five, .want = 5, .sends = 5, .outcomes = KEPT | LOST | REAPED | WOKEN,
+    .through = "es_api_send_many es_producer_claim try_claim es_leaves_write_run es_producer_commit es_wake_learners");
 
 static void three_before(es_world *w)
 {
@@ -183,8 +184,8 @@ static int64_t fill_a_slot(es_world *w)
     return es_api_commit(w->mine, position);
 }
 
-KILL_EVERYWHERE(reserve_write_commit, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .before = one_before, .act = fill_a_slot, .sends = 1, .outcomes = KEPT | LOST | REAPED,
+KILL_EVERYWHERE(reserve_write_commit, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = one_before,
+                .act = fill_a_slot, .sends = 1, .outcomes = KEPT | LOST | REAPED,
                 .through = "es_api_reserve es_api_commit es_producer_commit");
 
 static int64_t change_ones_mind(es_world *w)
@@ -194,8 +195,8 @@ static int64_t change_ones_mind(es_world *w)
     return rc != ES_OK ? rc : es_api_abort(w->mine, position);
 }
 
-KILL_EVERYWHERE(reserve_and_abort, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .before = one_before, .act = change_ones_mind, .outcomes = REAPED,
+KILL_EVERYWHERE(reserve_and_abort, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = one_before,
+                .act = change_ones_mind, .outcomes = REAPED,
                 .through = "es_api_reserve es_api_abort es_producer_abort es_wake_producers es_wake_learners");
 
 static int64_t claim_it(es_world *w)
@@ -215,8 +216,8 @@ static int64_t abort_it(es_world *w)
 }
 
 /* In a full ring: the slot that it gives up is the sleeping producer's. */
-KILL_EVERYWHERE(abort_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .prepare = reserve, .between = fill_and_park_a_producer, .act = abort_it, .outcomes = REAPED | WOKEN,
+KILL_EVERYWHERE(abort_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = reserve,
+                .between = fill_and_park_a_producer, .act = abort_it, .outcomes = REAPED | WOKEN,
                 .through = "es_producer_abort es_wake_producers es_wait_wake");
 
 static bool reopened(es_world *w)

@@ -15,11 +15,12 @@ static int64_t take_and_release(es_world *w)
 }
 
 /* The first take of an attachment looks at every batch. */
-KILL_EVERYWHERE(take_and_release_first, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
-                .before = send_three, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
-                .through = "es_api_take es_blocking_take look_or_finish es_consumer_look look_locked look_everywhere takeable scan "
-                           "es_lease_take es_stats_count_take es_stats_snapshot es_lease_committed end_lease es_lease_release "
-                           "es_wake_producers");
+KILL_EVERYWHERE(
+    take_and_release_first, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = send_three,
+    .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+    .through = "es_api_take es_blocking_take look_or_finish es_consumer_look look_locked look_everywhere takeable scan "
+               "es_lease_take es_stats_count_take es_stats_snapshot es_lease_committed end_lease es_lease_release "
+               "es_wake_producers");
 
 static void send_two_batches(es_world *w)
 {
@@ -39,7 +40,8 @@ static void take_one_before(es_world *w)
 /* The second one looks from head on, which it moves. */
 KILL_EVERYWHERE(take_and_release_second, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .prepare = take_one_before, .act = take_and_release,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "look_from_head scan es_lease_take es_lease_release");
+                .outcomes = REAPED | RELEASED | RETURNED,
+                .through = "look_from_head scan es_lease_take es_lease_release");
 
 static int64_t release_it(es_world *w)
 {
@@ -70,9 +72,10 @@ static int64_t take_for_a_microsecond(es_world *w)
 }
 
 /* Parks, and gives up; looks for damage, and finds none. */
-KILL_EVERYWHERE(take_times_out, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_three,
-                .prepare = take_one_before, .act = take_for_a_microsecond, .want = ES_TIMEOUT, .outcomes = REAPED,
-                .through = "es_blocking_take es_wait repair_if_due es_repair repair_slot repair_batch repair_tail repair_head");
+KILL_EVERYWHERE(
+    take_times_out, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_three,
+    .prepare = take_one_before, .act = take_for_a_microsecond, .want = ES_TIMEOUT, .outcomes = REAPED,
+    .through = "es_blocking_take es_wait repair_if_due es_repair repair_slot repair_batch repair_tail repair_head");
 
 static void send_one_more(es_world *w)
 {
@@ -119,8 +122,9 @@ static void take_it_first(es_world *w)
 
 /* Another learner takes the batch just before its exchange: it looks again, and finds the next. */
 KILL_EVERYWHERE(take_loses_the_race, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
-                .before = send_two_batches, .meddle_in = "es_lease_take", .meddle = take_it_first, .act = take_and_release,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_lease_take look_everywhere look_locked");
+                .before = send_two_batches, .meddle_in = "es_lease_take", .meddle = take_it_first,
+                .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+                .through = "es_lease_take look_everywhere look_locked");
 
 static void hold_up_the_first(es_world *w)
 {
@@ -171,7 +175,8 @@ static int64_t take_measured(es_world *w)
 
 KILL_EVERYWHERE(take_with_detailed_metrics, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .flags = ES_FLAG_DETAILED, .before = send_three, .act = take_measured,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_consumer_look es_stats_count_take es_stats_record");
+                .outcomes = REAPED | RELEASED | RETURNED,
+                .through = "es_consumer_look es_stats_count_take es_stats_record");
 
 static int64_t take_and_undo(es_world *w)
 {
@@ -201,8 +206,8 @@ static void let_the_other_go_on(es_world *w)
 
 /* Another learner has looked everywhere and gone on: what comes back lies below head. */
 KILL_EVERYWHERE(give_back_below_head, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
-                .before = send_two_batches, .prepare = take_before, .between = let_the_other_go_on,
-                .act = give_it_back, .outcomes = REAPED | RETURNED, .through = "es_lease_give_back");
+                .before = send_two_batches, .prepare = take_before, .between = let_the_other_go_on, .act = give_it_back,
+                .outcomes = REAPED | RETURNED, .through = "es_lease_give_back");
 
 static bool returned(es_world *w)
 {

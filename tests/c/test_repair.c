@@ -52,14 +52,14 @@ static bool goes_on(world *w)
 }
 
 /* At every fill level and after every number of batches taken. */
-#define EACH_PHASE(sent, taken)                        \
-    for (uint64_t sent = 0; sent <= 2 * C; sent++)     \
+#define EACH_PHASE(sent, taken)                    \
+    for (uint64_t sent = 0; sent <= 2 * C; sent++) \
         for (uint64_t taken = sent < C ? 0 : sent / B - K + 1; taken <= sent / B; taken++)
 
 static void slot_survives(uint64_t lap_offset, uint32_t owner, uint32_t state)
 {
     for (uint32_t flags = 0; flags <= ES_FLAG_READY_ORDER; flags += ES_FLAG_READY_ORDER)
-        EACH_PHASE(sent, taken)
+        EACH_PHASE (sent, taken)
             for (uint64_t q = 0; q < C; q++) {
                 world w = world_at(sent, taken, flags);
                 fix_slot(w.l, q, es_word_lap(fix_slot_word(w.l, q)) + lap_offset, owner, state);
@@ -84,7 +84,7 @@ TEST(ring_goes_on_after_any_slot_word)
 
 static void batch_survives(uint64_t round_offset, uint32_t owner, uint32_t state)
 {
-    EACH_PHASE(sent, taken)
+    EACH_PHASE (sent, taken)
         for (uint64_t j = 0; j < K; j++) {
             world w = world_at(sent, taken, ES_FLAG_READY_ORDER);
             fix_batch(w.l, j, es_word_round(fix_batch_word(w.l, j)) + round_offset, owner, state);
@@ -155,7 +155,7 @@ TEST(ring_goes_on_after_any_tail)
 {
     const uint64_t offsets[] = {1, B, C, 2 * C + 1, UINT64_MAX, UINT64_C(1) << 40, UINT64_C(1) << 63};
     for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
-        EACH_PHASE(sent, taken) {
+        EACH_PHASE (sent, taken) {
             world w = world_at(sent, taken, 0);
             atomic_fetch_add(&w.l->map.hdr->tail, offsets[i]);
             CHECK(goes_on(&w));
@@ -168,7 +168,7 @@ TEST(ring_goes_on_after_any_head)
 {
     const uint64_t offsets[] = {1, K, UINT64_MAX, UINT64_C(1) << 40, UINT64_C(1) << 63};
     for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
-        EACH_PHASE(sent, taken) {
+        EACH_PHASE (sent, taken) {
             world w = world_at(sent, taken, 0);
             atomic_fetch_add(&w.l->map.hdr->head, offsets[i]);
             CHECK(goes_on(&w));
@@ -190,7 +190,7 @@ static void mend_changes_nothing(world *w)
 /* A ring that nobody scribbles on: mending writes nothing, whatever is under way. */
 TEST(mend_leaves_a_ring_that_keeps_to_the_protocol_alone)
 {
-    EACH_PHASE(sent, taken)
+    EACH_PHASE (sent, taken)
         for (int scene = 0; scene < 8; scene++) {
             world w = world_at(sent, taken, 0);
             es_ring *q = fix_producer(w.f), *m = fix_learner(w.f);
