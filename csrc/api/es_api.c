@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* nanosleep */
-/* The roof: entry checks, and the ring, the copies and the owners put together. */
+/* What Python calls: checks on entry, then the ring, the copies and the owners together. */
 #include "api/es_api.h"
 
 #include <time.h>
@@ -126,10 +126,10 @@ int es_api_detach(es_ring *r)
     uint32_t no = 0;
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached, or is counted. */
+    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. */
     if (!atomic_compare_exchange_strong(&r->detached, &no, 1))
         return ES_EDETACHED;
-    /* A thread that sleeps in here looks at detached when woken. */
+    /* A thread that sleeps inside a call looks at detached when it is woken. */
     const struct timespec nap = {.tv_nsec = 50000};
     while (atomic_load(&r->busy) != 0) {
         es_wake_all(r);
@@ -161,7 +161,7 @@ uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf)
     return r->map.leaf_size[leaf];
 }
 
-/* Every call that touches the ring is bracketed by these two. */
+/* Every call that touches the ring begins with enter() and ends with leave(). */
 static int enter(es_ring *r)
 {
     if (r->fork_generation != es_locks_fork_generation())
@@ -176,7 +176,7 @@ static int enter(es_ring *r)
 
 static void leave(es_ring *r)
 {
-    /* SYNC busy: release; what the thread did in the ring is over for es_api_detach(). */
+    /* SYNC busy: release; what the thread did in the ring is visible to es_api_detach(). */
     atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
 }
 
@@ -350,7 +350,7 @@ int64_t es_api_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_
 
 int es_api_close(es_ring *r)
 {
-    /* Without enter(): a creator that is being torn down may have detached already. */
+    /* Without enter(): the creator may have detached already when it closes the stream. */
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
     if (r->locks == NULL)

@@ -1,4 +1,8 @@
-/* The C core as Python sees it. Times are nanoseconds, indices are physical. */
+/* The C core as Python sees it. cffi reads this file without its preprocessor lines.
+ *
+ * Times are nanoseconds. A batch is named by its physical index and its round. Functions return
+ * what enum es_result says. Prefixes name files: es_api.c, es_bridge.c, es_sweep.c, es_monitor.c.
+ */
 #ifndef ES_API_H
 #define ES_API_H
 
@@ -6,54 +10,61 @@
 
 #include "base/es_types.h"
 
-/* es_ring: one process's attachment to a segment. es_locks: see es_locks.h. */
+/* One process's attachment to a segment, and one process's hold on its lock file. */
 typedef struct es_ring es_ring;
 typedef struct es_locks es_locks;
 
-/* "futex" or "poll": which one was built in. */
+/* "futex" or "poll": how this build sleeps. */
 const char *es_api_wait_kind(void);
 /* Changes in the child of every fork: what was inherited belongs to the parent. */
 uint32_t es_api_fork_generation(void);
 
 /* --- segments -------------------------------------------------------------- */
 
-/* Bytes, or 0 when the geometry is out of range. */
+/* Bytes of a segment, or 0 when the geometry is out of range. */
 uint64_t es_api_segment_size(const es_geometry *geo, const uint64_t *leaf_sizes);
+/* Lays out an empty ring in zero-filled memory of at least es_api_segment_size() bytes. */
 int es_api_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes, const void *schema,
                   const uint8_t *uuid, int64_t pid, int64_t created_ns);
+/* ES_OK, or what is wrong with a foreign segment of size bytes. Reads only inside it. */
 int es_api_check(const void *base, uint64_t size);
 /* What a segment that passed es_api_check() says of itself. schema gets the first room
- * bytes of its schema, which has geometry.schema_size. */
+ * bytes of its schema, which has geo->schema_size bytes. */
 void es_api_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid,
                      int64_t *created_ns, void *schema, uint64_t room);
-/* The byte of the lock file that a segment's creator holds; owners' bytes lie below it, learners' second ones above. */
-uint32_t es_api_creator_byte(void);
 
+/* The byte of the lock file that a segment's creator holds. Owners' bytes lie below it, learners' second ones above. */
+uint32_t es_api_creator_byte(void);
+/* Takes over fd, open for reading and writing; bytes [0, count) can be locked. NULL without memory.
+ * fd -1: locks for a ring in private memory. A process has one es_locks for a file. */
 es_locks *es_api_locks_new(int fd, uint32_t count);
+/* Closes fd, which drops every lock. Only when no attachment uses it any more. */
 void es_api_locks_free(es_locks *locks);
+/* ES_OK, or -EAGAIN when somebody (this process included) holds the byte. */
 int es_api_locks_try(es_locks *locks, uint32_t index);
 void es_api_locks_drop(es_locks *locks, uint32_t index);
+/* 1 held by somebody (this process included), 0 free, or -errno. Takes nothing. */
 int es_api_locks_held(es_locks *locks, uint32_t index);
+/* The same for any byte of the file. */
 int es_api_locks_any(es_locks *locks);
 
 /* --- attaching ------------------------------------------------------------- */
 
-/* Maps an attachment over a segment, not registered yet. locks NULL: to observe
+/* An attachment over a segment, not registered yet. locks NULL: to observe
  * only. poison: overwrite batches on release. NULL and *error otherwise. */
 es_ring *es_api_open(void *base, uint64_t size, es_locks *locks, int poison, int *error);
 /* Frees an attachment that no thread uses. Does not detach. */
 void es_api_free(es_ring *r);
 /* Takes an owner entry: its index, or ES_ENOOWNER. */
 int64_t es_api_attach(es_ring *r, const es_identity *id);
-/* Leaves: what was claimed is offered again, what was leased is released, the
+/* Leaves. What was claimed is offered again, what was leased is released, the
  * entry is freed. Waits for this process's threads that are inside a call, not for
- * open reservations.
- * Every later call returns ES_EDETACHED. */
+ * open reservations. Every later call returns ES_EDETACHED. */
 int es_api_detach(es_ring *r);
-/* What this attachment goes by. es_api_describe() may have been told otherwise by a hostile segment, and
- * es_api_leaf_offset() and es_api_leaf_size() are asked for num_leaves leaves, no more. */
+/* The shape that this attachment uses. In a hostile segment es_api_describe() may say something else.
+ * es_api_leaf_offset() and es_api_leaf_size() take leaves below *num_leaves only. */
 void es_api_shape(const es_ring *r, uint64_t *batch_size, uint64_t *num_batches, uint32_t *num_leaves);
-/* Where leaf l's data starts, from the segment's start. */
+/* Where leaf l's data starts, from the segment's start (bytes). */
 uint64_t es_api_leaf_offset(const es_ring *r, uint32_t leaf);
 /* Bytes of one sample of leaf l. */
 uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf);
@@ -67,88 +78,98 @@ int es_api_send_wait(es_ring *r, void **leaves, uint64_t timeout_ns);
 /* Samples first .. n-1, stacked along each leaf: how many were committed, or an
  * error when none was. Sleeps at most timeout_ns, and only before the first. */
 int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint64_t timeout_ns);
-/* Claims one slot and stores its position before it returns, so that an exception
- * which cuts in right after the call finds what to undo. */
+/* Claims one slot and stores its position before it returns. So an exception
+ * right after the call finds what to undo. */
 int es_api_reserve(es_ring *r, uint64_t timeout_ns, int64_t *position);
+/* ES_OK, or ES_EEVICTED when a learner sealed the slot after the ring closed. */
 int es_api_commit(es_ring *r, int64_t position);
-/* Does nothing when the claim was committed, aborted or taken away already. */
+/* Does nothing when the claim was committed, aborted or evicted already. */
 int es_api_abort(es_ring *r, int64_t position);
+/* How many samples are committed from that position on, without a gap, up to the end of its batch.
+ * They stay as they are until a learner takes and releases the batch. */
+int64_t es_api_committed_from(es_ring *r, uint64_t position);
+/* How many positions were claimed so far: at least what the calling thread has claimed. */
+int64_t es_api_claimed(es_ring *r);
 /* Whether any learner is attached and alive: 1 or 0. */
 int es_api_learner_alive(es_ring *r);
-
-/* --- bridges: on behalf of clients on other hosts, see es_bridge.c ----------- */
-
-/* From here on the attachment, a producer, may serve remotes. One thread does so. */
-int es_bridge_begin(es_ring *r);
-/* The entry of the client with that id (16 bytes), as it was left, or a new one that starts from
- * number: its index. ES_UNSURE while another bridge has it, be it dead and not reaped yet;
- * ES_ENOOWNER when all are in use. id NULL: of a client that will not come again. peer: for people. */
-int64_t es_bridge_open(es_ring *r, const uint8_t *id, uint64_t number, const char *peer);
-/* The same, but never a new one: ES_EMPTY when the client has none. */
-int64_t es_bridge_find(es_ring *r, const uint8_t *id, const char *peer);
-/* Whether it was found, and not new. */
-int es_bridge_known(es_ring *r, uint32_t remote);
-/* Whether it has come to another bridge meanwhile, which waits for this one to leave it. */
-int es_bridge_wanted(es_ring *r, uint32_t remote);
-/* It is gone. keep: its number is remembered until the entry is needed. */
-int es_bridge_leave(es_ring *r, uint32_t remote, int keep);
-/* The number of its next sample. */
-int64_t es_bridge_committed(es_ring *r, uint32_t remote);
-/* es_api_send_many() of its next samples: samples first .. n-1 of a block of n, which it counts for it.
- * The block is leaf after leaf, each n times; with rows, sample after sample. */
-int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t first, uint64_t n, int rows,
-                       uint64_t timeout_ns);
-/* Counts what came over the wire. */
-int es_bridge_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames);
-/* One more connection was ended for what was wrong with it. */
-int es_bridge_count_refused(es_ring *r);
-/* The next remote at or above from that is not free: its index, or ES_EMPTY. */
-int64_t es_monitor_next_remote(es_ring *r, uint32_t from, es_remote_info *info);
 
 /* --- learning -------------------------------------------------------------- */
 
 /* Leases a batch: its physical index and *snap, or ES_EMPTY, ES_TIMEOUT,
  * ES_ENDED, -EINTR, or an error. flags: es_take_flag. snap->length is less than the
- * batch size for a short batch, whose samples es_api_committed_mask() tells.
+ * batch size for a short batch; es_api_committed_mask() tells its samples.
  *
- * ES_ENDED is said a second after the close whatever others have leased, for the
- * living may keep that for ever. What the dead had leased comes back, though. So it
- * is over when a sweep after it found nobody dead and was not ES_UNSURE, and
- * the next es_api_take() says ES_ENDED once more. */
+ * ES_ENDED comes a second after the close even if other learners hold leases, because a
+ * living learner may keep a lease for ever. But the leases of dead learners are given back. So the
+ * stream is over when a later sweep has found nobody dead and was not ES_UNSURE, and
+ * the next es_api_take() returns ES_ENDED again. */
 int64_t es_api_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot *snap);
+/* Gives the batch's space back to producers. ES_ESTALE when it is not leased here in that round. */
 int es_api_release(es_ring *r, uint64_t batch, uint64_t round);
 /* Undoes the take: the batch is delivered again, here or to another learner. */
 int es_api_give_back(es_ring *r, uint64_t batch, uint64_t round);
+/* The committed slots of a leased batch as 0/1 bytes: how many, or ES_ESTALE. */
 int64_t es_api_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask);
-/* Of the samples from that position on, in the order of their slots, how many are committed, up to the
- * end of a batch. They stay as they are until somebody takes and releases it. */
-int64_t es_api_committed_from(es_ring *r, uint64_t position);
-/* How many positions were claimed so far: at least what the calling thread has claimed. */
-int64_t es_api_claimed(es_ring *r);
+/* Closes the ring to producers, for ever. */
 int es_api_close(es_ring *r);
 int es_api_reset_histograms(es_ring *r);
 
-/* --- the dead, and looking on ---------------------------------------------- */
+/* --- bridges: on behalf of clients on other hosts -------------------------- */
 
-/* The next owner at or above from that is dead by its lock byte, which is now
- * seized, as id->index says: finish with es_sweep_settle(). A sweep starts from 0, one at a time for an
- * attachment, and ES_EMPTY ends it: then the lock of every other learner that was LIVE and was not
- * found dead was its own; or ES_UNSURE: but for some that somebody else is looking after. */
+/* From here on the attachment, a producer, may serve remotes. One thread does so. */
+int es_bridge_begin(es_ring *r);
+/* The entry of the client with that id (16 bytes) as it was left, or a new one that starts from
+ * number: its index. ES_UNSURE while another bridge has it, even a dead one that is not reaped yet;
+ * ES_ENOOWNER when all are in use. id NULL: for a client that will not come again. peer: for people. */
+int64_t es_bridge_open(es_ring *r, const uint8_t *id, uint64_t number, const char *peer);
+/* The same, but never a new one: ES_EMPTY when the client has none. */
+int64_t es_bridge_find(es_ring *r, const uint8_t *id, const char *peer);
+/* Whether it was found, and is not new. */
+int es_bridge_known(es_ring *r, uint32_t remote);
+/* Whether the client has connected to another bridge meanwhile, which waits until this one leaves it. */
+int es_bridge_wanted(es_ring *r, uint32_t remote);
+/* The client is gone. keep: its number is remembered until the entry is needed. */
+int es_bridge_leave(es_ring *r, uint32_t remote, int keep);
+/* The number of its next sample. */
+int64_t es_bridge_committed(es_ring *r, uint32_t remote);
+/* es_api_send_many() of the client's next samples: first .. n-1 of a block of n. Counts them for the client.
+ * The block is leaf after leaf, each n times; with rows, sample after sample. */
+int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t first, uint64_t n, int rows,
+                       uint64_t timeout_ns);
+/* Counts what was received. */
+int es_bridge_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames);
+/* One more connection was ended because something was wrong with it. */
+int es_bridge_count_refused(es_ring *r);
+
+/* --- sweeping up after the dead -------------------------------------------- */
+
+/* The next owner at or above from that is dead by its lock byte. The byte is seized now, as
+ * id->index says: finish with es_sweep_settle(). A sweep starts from 0, one at a time for an
+ * attachment. ES_EMPTY ends it: then every other LIVE learner held its own lock. Or
+ * ES_UNSURE ends it: then somebody else is looking after some of them. */
 int64_t es_sweep_next_dead(es_ring *r, uint32_t from, es_identity *id);
-/* Reaps the owner that es_sweep_next_dead() found, and returns the slots re-opened, or
- * yields its byte. ES_EMPTY when that was done already. */
+/* Reaps the owner that es_sweep_next_dead() found: how many slots were re-opened. Without reap
+ * it only yields the byte. ES_EMPTY when that was done already. */
 int64_t es_sweep_settle(es_ring *r, es_identity *dead, int reap);
-/* Registered owners, dead ones not yet reaped included, from index from on, one a
- * call: the index, or ES_EMPTY. */
+/* How many producers are stalled: a gauge for people. */
+void es_sweep_set_stalled(es_ring *r, uint64_t n);
+
+/* --- looking on ------------------------------------------------------------ */
+
+/* The next owner at or above from that is registered, even if it is dead and not reaped yet: its
+ * index, or ES_EMPTY. */
 int64_t es_monitor_next_owner(es_ring *r, uint32_t from, es_owner_info *info);
-/* The next slot at or above from that somebody has claimed, or holds: its index
+/* The next remote at or above from that is not free: its index, or ES_EMPTY. */
+int64_t es_monitor_next_remote(es_ring *r, uint32_t from, es_remote_info *info);
+/* The next slot at or above from that an owner has claimed, or holds: its index
  * and word, or ES_EMPTY. The word names the owner, and changes with every claim. */
 int64_t es_monitor_next_claim(es_ring *r, uint64_t from, uint64_t *word);
 uint32_t es_monitor_claim_owner(uint64_t word);
 /* Adds what each owner has claimed or leased to held[0 .. count). */
 void es_monitor_count_held(es_ring *r, uint32_t *held, uint32_t count);
+/* How many entries the table of owners has. */
 uint32_t es_monitor_owner_entries(const es_ring *r);
+/* The counters and gauges of this moment. */
 void es_monitor_observe(es_ring *r, es_snapshot *snap);
-void es_sweep_set_stalled(es_ring *r, uint64_t n);
 
 #endif

@@ -1,3 +1,13 @@
+/* Bridges: producers that send on behalf of clients on other hosts.
+ *
+ * A client numbers its samples. remote.committed says how many of them are in the ring. The journal (es_journal.h)
+ * keeps that true whoever dies.
+ *
+ * Who writes: remote.word by CAS, the process that takes or settles the entry, and the bridge that it names.
+ * Everything else in the entry that bridge alone writes (peer with plain stores: a reader may see it half written).
+ * Who dies: HERE stays HERE until the bridge is reaped. So nobody answers the client from a count that is not
+ * settled.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +21,8 @@
 #include "ring/es_producer.h"
 #include "ring/es_stats.h"
 #include "ring/es_word.h"
+
+/* --- remotes ----------------------------------------------------------------- */
 
 static bool may_bridge(es_ring *r)
 {
@@ -69,11 +81,11 @@ static int64_t find(es_ring *r, const uint64_t *id, const char *peer)
         bool mine = w == es_word_remote(r->me, ES_REMOTE_HERE);
         if (!mine &&
             (es_word_remote_state(w) != ES_REMOTE_AWAY || !turn(it, w, es_word_remote(r->me, ES_REMOTE_HERE)))) {
-            /* For the bridge that has it to see: its connection may have gone without a word. */
+            /* The bridge that has it reads this: its connection may be lost without notice. */
             atomic_store_explicit(&it->wanted, 1, memory_order_relaxed);
             return ES_UNSURE;
         }
-        if (!has_id(it, id)) { /* between the look and the turn it was another's for a while, and left again */
+        if (!has_id(it, id)) { /* meanwhile it was another client's, which has left again */
             /* SYNC remote: release; as it was. */
             atomic_store_explicit(&it->word, w, memory_order_release);
             return ES_UNSURE;
@@ -93,7 +105,7 @@ static int64_t take_entry(es_ring *r, uint64_t *was)
     uint64_t oldest = UINT64_MAX;
     int64_t best = ES_EMPTY;
     for (uint32_t i = 0; i < m->num_remotes && oldest > 0; i++) {
-        /* SYNC remote: acquire; since_ns is the one of this word. */
+        /* SYNC remote: acquire; since_ns belongs to this word. */
         uint64_t w = atomic_load_explicit(&m->remotes[i].word, memory_order_acquire);
         uint64_t since = es_word_remote_state(w) == ES_REMOTE_FREE ? 0 : es_counter_get(&m->remotes[i].since_ns);
         if ((es_word_remote_state(w) == ES_REMOTE_FREE || es_word_remote_state(w) == ES_REMOTE_AWAY) &&
@@ -108,7 +120,8 @@ static int64_t take_entry(es_ring *r, uint64_t *was)
     return turn(&m->remotes[best], *was, es_word_remote(r->me, ES_REMOTE_TAKEN)) ? best : ES_AGAIN;
 }
 
-/* Whether another entry is this client's, or may become so: whose a TAKEN one will be is not known yet. */
+/* Whether another entry is this client's, or may become so: nobody knows yet whose a TAKEN entry
+ * will be. */
 static bool may_be_elsewhere(es_map *m, int64_t mine, const uint64_t *id)
 {
     for (uint32_t i = 0; i < m->num_remotes; i++) {
@@ -123,9 +136,9 @@ static bool may_be_elsewhere(es_map *m, int64_t mine, const uint64_t *id)
 
 /* An entry, TAKEN, for a client that has none. ES_UNSURE: another bridge may be giving it one as well.
  *
- * Two bridges can come here for one client, for it may have lost its connection to the first, and that one has its
- * hello still to read. Each takes an entry and then looks at all others, with a fence in between:
- * so one of the two at least sees the other's, and steps back. What was in the entry is still there then. */
+ * Two bridges can do this for one client: it may have lost its connection to the first, which still has its hello
+ * to read. Each bridge takes an entry and then looks at all others, with a fence in between. So at least one of the
+ * two sees the other's entry, and puts its own back. What was in the entry is still there then. */
 static int64_t take_new(es_ring *r, const uint64_t *id)
 {
     int64_t index = ES_AGAIN;
@@ -168,7 +181,7 @@ int64_t es_bridge_open(es_ring *r, const uint8_t *id, uint64_t number, const cha
         atomic_store_explicit(&it->bytes, 0, memory_order_relaxed);
         atomic_store_explicit(&it->frames, 0, memory_order_relaxed);
         describe(it, peer);
-        /* SYNC remote: release. Nobody changes a TAKEN word but its bridge, or that one's reaper. */
+        /* SYNC remote: release. Only its bridge, or that bridge's reaper, changes a TAKEN word. */
         atomic_store_explicit(&it->word, es_word_remote(r->me, ES_REMOTE_HERE), memory_order_release);
     }
     if (index >= 0)
@@ -183,7 +196,7 @@ int64_t es_bridge_find(es_ring *r, const uint8_t *id, const char *peer)
         return ES_EDETACHED;
     memcpy(key, id, sizeof key);
     int64_t index = find(r, key, peer);
-    /* It may be in the hands of a bridge that wanted the oldest entry, and puts it back. */
+    /* A bridge that wanted the oldest entry may have it for a moment, and puts it back. */
     if (index == ES_EMPTY && may_be_elsewhere(&r->map, -1, key))
         return ES_UNSURE;
     if (index >= 0)
@@ -197,7 +210,7 @@ int es_bridge_leave(es_ring *r, uint32_t remote, int keep)
         return ES_ESTALE;
     es_remote *it = &r->map.remotes[remote];
     atomic_store_explicit(&it->since_ns, es_clock_ns(), memory_order_relaxed);
-    /* SYNC remote: release; the count is visible to whoever takes the entry. */
+    /* SYNC remote: release; the count is visible to the bridge that takes the entry. */
     atomic_store_explicit(&it->word, es_word_remote(0, keep ? ES_REMOTE_AWAY : ES_REMOTE_FREE), memory_order_release);
     es_stats_count_remotes(&r->map);
     return ES_OK;
@@ -235,6 +248,8 @@ int es_bridge_count_refused(es_ring *r)
     return ES_OK;
 }
 
+/* --- samples ----------------------------------------------------------------- */
+
 /* n samples, leaf after leaf or sample after sample. leaves: room for a pointer to each. */
 typedef struct block {
     const uint8_t *data;
@@ -243,7 +258,8 @@ typedef struct block {
     void **leaves;
 } block;
 
-/* Points leaves at the leaves of a block of so many samples that starts at data. */
+/* Makes b->leaves point at the leaves of a block of that many samples, which starts at data: its
+ * bytes. */
 static uint64_t point(const es_map *m, const block *b, const uint8_t *data, uint64_t samples)
 {
     uint64_t bytes = 0;

@@ -1,4 +1,5 @@
-/* Onlookers: who is attached, what each of them holds, and the counters. Nothing here writes a word. */
+/* Looking on: who is attached, what each owner has, and the counters. Nothing here writes to the
+ * segment. */
 #include <string.h>
 
 #include "api/es_api.h"
@@ -76,7 +77,7 @@ int64_t es_monitor_next_remote(es_ring *r, uint32_t from, es_remote_info *info)
     es_map *m = &r->map;
     for (uint32_t i = from; i < m->num_remotes; i++) {
         es_remote *it = &m->remotes[i];
-        /* SYNC remote: acquire; its figures are no older than it. */
+        /* SYNC remote: acquire; its figures are no older than the word. */
         uint64_t w = atomic_load_explicit(&it->word, memory_order_acquire);
         if (es_word_remote_state(w) == ES_REMOTE_FREE)
             continue;

@@ -1,4 +1,5 @@
-/* Sweeping: a learner, or somebody who wants a place in a full table, finds the dead and reaps them. */
+/* Sweeping: a learner finds the dead and reaps them. So does a process that wants a place in a
+ * full table. */
 #include "api/es_api.h"
 #include "base/es_clock.h"
 #include "ring/es_owner.h"
@@ -6,7 +7,7 @@
 
 int64_t es_sweep_next_dead(es_ring *r, uint32_t from, es_identity *id)
 {
-    /* Without enter(): a full table is swept by one who has no entry yet. */
+    /* Without enter(): a process that sweeps a full table has no entry yet. */
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
     if (r->locks == NULL)
@@ -21,7 +22,8 @@ int64_t es_sweep_next_dead(es_ring *r, uint32_t from, es_identity *id)
     int64_t index = es_owner_next_dead(&r->map, r->locks, from, attached ? r->me : ES_NOBODY, &unsure);
     if (unsure) {
         atomic_store_explicit(&r->unsure, true, memory_order_relaxed);
-        /* What the end waits for here are no words, on which it may give up: its clock starts afresh. */
+        /* The end of the stream waits for a reaper here, not for words of the ring. So its clock
+         * restarts: see es_drain.c. */
         atomic_store_explicit(&r->finish_ns, 0, memory_order_relaxed);
     }
     if (index == ES_EMPTY && atomic_load_explicit(&r->unsure, memory_order_relaxed))

@@ -5,9 +5,9 @@
 #ifdef __SSE2__
 #include <emmintrin.h>
 
-/* Stores past the caches. A ring larger than the last-level cache has lost a
- * slot's lines long before the slot comes round again: an ordinary store would
- * first read them back from memory, only to overwrite them. */
+/* Stores past the caches. When a ring is larger than the last-level cache, a slot's lines leave
+ * the cache long before the slot is used again. An ordinary store would first read them back from
+ * memory, only to overwrite them. */
 void es_copy_stream(uint8_t *to, const uint8_t *from, uint64_t n)
 {
     uint64_t lead = -(uintptr_t)to & 15;
@@ -22,7 +22,7 @@ void es_copy_stream(uint8_t *to, const uint8_t *from, uint64_t n)
         _mm_stream_si128((__m128i *)to + 3, d);
     }
     memcpy(to, from, n);
-    /* Streaming stores are not ordered by the commit's release. */
+    /* The commit's release does not order streaming stores. */
     _mm_sfence();
 }
 

@@ -1,5 +1,5 @@
-/* Plain types shared by the C core and its Python binding: no atomics, no
- * preprocessor beyond this guard, because cffi reads this file as it stands. */
+/* Plain types shared by the C core and its Python binding. No atomics, and no preprocessor beyond
+ * this guard: cffi reads this file as it is. */
 #ifndef ES_TYPES_H
 #define ES_TYPES_H
 
@@ -13,12 +13,12 @@ enum es_result {
     ES_EMPTY = -10002,     /* no batch is ready */
     ES_TIMEOUT = -10003,   /* the wait's slice of time is over */
     ES_ENDED = -10004,     /* the ring is closed and holds nothing more to take */
-    ES_UNSURE = -10005,    /* no more dead are found, but somebody else may be reaping one */
+    ES_UNSURE = -10005,    /* no more dead owners are found, but another process may be reaping one */
     ES_ECLOSED = -10011,   /* the ring is closed to producers */
     ES_EDETACHED = -10012, /* this attachment was closed */
     ES_EFORK = -10013,     /* this attachment was inherited through a fork */
-    ES_EEVICTED = -10014,  /* the claim was taken away after the ring closed */
-    ES_ESTALE = -10015,    /* the batch is not, or no longer, held */
+    ES_EEVICTED = -10014,  /* the claim was evicted after the ring closed */
+    ES_ESTALE = -10015,    /* the batch is not leased here, or no longer */
     ES_ENOOWNER = -10016,  /* every owner entry of this role is in use */
     ES_EREADONLY = -10017, /* the attachment only observes */
     ES_EMAGIC = -10021,    /* not an echo_shm segment */
@@ -38,15 +38,15 @@ enum es_owner_index { ES_NOBODY = 0x7fffffff };
 /* Segment flags, fixed at creation. */
 enum es_flag { ES_FLAG_READY_ORDER = 1, ES_FLAG_DETAILED = 2 };
 
-/* What es_api_take() may hand out beyond the ring's own order: any complete batch, and
- * with ES_TAKE_SHORT the samples of one that is still being filled. */
+/* What es_api_take() may hand out beyond the ring's own order: any complete batch, and with
+ * ES_TAKE_SHORT the samples of a batch that is still being filled. */
 enum es_take_flag { ES_TAKE_ANY_ORDER = 1, ES_TAKE_SHORT = 2 };
 
 /* Everything that determines a segment's layout, beside the leaves' sizes. */
 typedef struct es_geometry {
     uint64_t batch_size;       /* samples in a batch */
     uint64_t num_batches;      /* batches in the ring */
-    uint64_t reap_interval_ns; /* longest sleep before the dead are looked for */
+    uint64_t reap_interval_ns; /* longest sleep before a learner looks for the dead */
     uint32_t max_producers;
     uint32_t max_remotes; /* clients of bridges */
     uint32_t num_leaves;
@@ -55,7 +55,7 @@ typedef struct es_geometry {
     uint32_t zero;
 } es_geometry;
 
-/* Who attaches; pid 0 means that nobody has filled the entry in. */
+/* Who attaches. pid 0: nobody has filled in the entry. */
 typedef struct es_identity {
     uint32_t role; /* es_role */
     uint32_t index;
@@ -68,7 +68,7 @@ typedef struct es_owner_info {
     es_identity id;
     uint64_t samples;    /* committed */
     uint64_t blocked;    /* times it slept because the ring was full */
-    uint64_t blocked_ns; /* time it slept so */
+    uint64_t blocked_ns; /* time it slept for that */
     uint32_t waiting;    /* 1 while it sleeps */
 } es_owner_info;
 
@@ -85,14 +85,14 @@ typedef struct es_remote_info {
     char peer[64];     /* ES_PEER_SIZE; ends with 0 */
 } es_remote_info;
 
-/* Nanoseconds; the percentiles are upper edges of buckets 1/8 of a power of two wide. */
+/* Nanoseconds. The percentiles are upper edges of buckets, each 1/8 of a power of two wide. */
 typedef struct es_histogram_summary {
     uint64_t count, min_ns, max_ns, sum_ns, p50_ns, p90_ns, p99_ns;
 } es_histogram_summary;
 
 /* The ring as seen at one moment. Counters are cumulative, gauges are not. */
 typedef struct es_snapshot {
-    uint64_t batch, round;      /* the batch taken: its physical index, and its lap */
+    uint64_t batch, round;      /* the batch taken: its physical index, and its round */
     uint64_t length;            /* committed samples in it; 0: no batch was taken */
     uint64_t store_size;        /* gauge: samples claimed and not yet taken */
     uint64_t occupancy;         /* gauge: samples claimed and not yet released */
@@ -104,7 +104,7 @@ typedef struct es_snapshot {
     uint64_t notify_count;      /* times a committer woke the learners */
     uint64_t active_producers;  /* gauge */
     uint64_t active_remotes;    /* gauge: connected to bridges */
-    uint64_t refused_remotes;   /* connections that bridges ended for what was wrong with them */
+    uint64_t refused_remotes;   /* connections that bridges ended because something was wrong with them */
     uint64_t dead_producers;    /* reaped */
     uint64_t stalled_producers; /* gauge: as of the last sweep */
     uint64_t reopened_slots;    /* claims of dead or aborting producers, offered again */

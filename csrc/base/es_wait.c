@@ -42,15 +42,15 @@ const char *es_wait_kind(void)
 
 #else
 
-/* Every wake-up in the ring changes the word before it wakes, so watching the
- * word is enough: sleeps double from 20 us to 1 ms. */
+/* Every wake-up in the ring changes the word before it wakes, so it is enough to watch the word.
+ * Sleeps double from 20 us to 1 ms. */
 int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
 {
     uint64_t start = es_clock_ns(), deadline = start + timeout_ns < start ? UINT64_MAX : start + timeout_ns;
     uint64_t nap = 20000;
     for (;;) {
-        /* acquire: what the waker did before its change is visible here, as it
-         * would be after a futex call. */
+        /* acquire: what the waker did before it changed the word is visible here, as after a futex
+         * call. */
         if (atomic_load_explicit(word, memory_order_acquire) != seen)
             return ES_OK;
         uint64_t now = es_clock_ns();

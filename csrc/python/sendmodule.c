@@ -1,9 +1,9 @@
-/* echo_shm._send: the common case of a send, for which cffi's conversions would
- * cost more than the copy.
+/* echo_shm._send: the common case of a send. There cffi's conversions would cost
+ * more than the copy.
  *
  * A plan holds what one attachment's samples look like. send(plan, leaf0, leaf1,
  * ...) tests that each leaf is an array of exactly that dtype and shape,
- * contiguous, and calls es_send(). Everything else (scalars, strided arrays,
+ * contiguous, and calls es_api_send(). Everything else (scalars, strided arrays,
  * other types, a full ring, errors) makes it return False with nothing sent,
  * and is Python's to deal with.
  */
@@ -18,7 +18,7 @@
 #define PLAN "echo_shm.plan"
 #define MAX_DIMS 64 /* numpy 2's own limit */
 
-/* Copies of samples this large are worth handing the GIL over for (bytes). */
+/* From this size on a copy is worth giving up the GIL (bytes). */
 #define RELEASE_GIL_FROM (64 * 1024)
 
 typedef int (*send_function)(void *ring, void **leaves);
@@ -65,7 +65,7 @@ static int read_leaf(leaf_plan *leaf, PyObject *dtype, PyObject *shape)
     return 0;
 }
 
-/* make_plan(address of es_send, address of the es_ring, bytes a sample, ((dtype, shape), ...)) */
+/* make_plan(address of es_api_send, address of the es_ring, bytes a sample, ((dtype, shape), ...)) */
 static PyObject *make_plan(PyObject *module, PyObject *args)
 {
     unsigned long long function, ring;
@@ -98,7 +98,7 @@ static PyObject *make_plan(PyObject *module, PyObject *args)
     return capsule;
 }
 
-/* 1 as planned, 0 not, -1 error. */
+/* 1: as planned; 0: not; -1: error. */
 static int fits(const leaf_plan *leaf, PyObject *value)
 {
     if (!PyArray_CheckExact(value))
@@ -134,7 +134,7 @@ static PyObject *send_leaves(PyObject *module, PyObject *const *args, Py_ssize_t
         if (ok == 1)
             pointers[i] = PyArray_DATA((PyArrayObject *)args[i + 1]);
     }
-    /* es_send() never sleeps, so a short copy may keep the GIL: giving it up and
+    /* es_api_send() never sleeps, so a short copy may keep the GIL: giving it up and
      * getting it back costs as much. The caller's references keep the arrays. */
     if (ok == 1 && p->release_gil) {
         Py_BEGIN_ALLOW_THREADS
@@ -149,7 +149,7 @@ static PyObject *send_leaves(PyObject *module, PyObject *const *args, Py_ssize_t
 }
 
 static PyMethodDef methods[] = {
-    {"make_plan", make_plan, METH_VARARGS, "make_plan(es_send, es_ring, nbytes, leaves) -> plan"},
+    {"make_plan", make_plan, METH_VARARGS, "make_plan(es_api_send, es_ring, nbytes, leaves) -> plan"},
     {"send", (PyCFunction)(void (*)(void))send_leaves, METH_FASTCALL, "send(plan, *leaves) -> whether it was sent"},
     {NULL, NULL, 0, NULL},
 };

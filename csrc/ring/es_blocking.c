@@ -23,8 +23,8 @@ int64_t es_blocking_claim(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64
     es_counter_add(&hdr->totals.push_blocked, 1);
     atomic_store_explicit(&mine->waiting, 1, memory_order_relaxed);
     do {
-        /* SYNC space-seq: acquire; read before the last try, so that a release
-         * between that try and the sleep makes the sleep return at once. */
+        /* SYNC space-seq: acquire; read before the last try. If a release comes between that try
+         * and the sleep, the sleep returns at once. */
         uint32_t seen = atomic_load_explicit(&hdr->space_seq, memory_order_acquire);
         atomic_store_explicit(&hdr->producers_sleep, 1, memory_order_relaxed);
         /* FENCE space: pairs with es_wake_producers(). */
@@ -52,7 +52,8 @@ int64_t es_blocking_claim(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64
 
 static int64_t look_or_finish(es_ring *r, uint32_t flags)
 {
-    /* SYNC closed: acquire. Read before the look: a batch committed before the close is then seen by it. */
+    /* SYNC closed: acquire. Read before the look, so that the look sees every batch that was
+     * committed before the close. */
     bool closed = atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
     int64_t rc = es_consumer_look(r, closed ? flags | ES_TAKE_ANY_ORDER : flags);
     if (closed && rc >= 0)
@@ -64,7 +65,7 @@ static int64_t look_or_finish(es_ring *r, uint32_t flags)
     return flags & ES_TAKE_SHORT ? es_partial_take(r) : ES_EMPTY;
 }
 
-/* Nobody woke us: nothing is there, or the words are not what they should be. */
+/* Nobody has woken this learner: nothing is there, or some words are wrong. */
 static void repair_if_due(es_ring *r)
 {
     uint64_t now = es_clock_ns(), last = atomic_load_explicit(&r->last_repair_ns, memory_order_relaxed);
@@ -105,8 +106,8 @@ int64_t es_blocking_take(es_ring *r, uint32_t flags, uint64_t timeout_ns)
             rc = -EINTR;
             break;
         }
-        /* Once without the flag: the batch that we were woken for is there, and a
-         * flag left behind would cost the next committer a wake-up of nobody. */
+        /* One look without the flag: the batch that this learner was woken for is there. A flag
+         * that is left set would cost the next committer a wake-up of nobody. */
         rc = look_or_finish(r, flags);
         if (rc != ES_EMPTY && rc != ES_BUSY)
             break;

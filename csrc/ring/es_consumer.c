@@ -7,9 +7,9 @@
 
 enum completeness { INCOMPLETE, COMPLETE, SHORT };
 
-/* Loads a batch's slot words from where the last scan of this lap stopped: a
- * COMMITTED or SEALED word stays so until its batch is released, so B loads are
- * enough for a batch however often one looks. */
+/* Loads a batch's slot words from where the last scan of this lap stopped. A COMMITTED or SEALED
+ * word stays so until its batch is released, so each word of a batch is loaded once after it is
+ * COMMITTED, however often a learner looks. */
 static enum completeness scan(es_ring *r, uint64_t j, uint64_t lap)
 {
     uint64_t size = r->map.batch_size;
@@ -29,7 +29,7 @@ static enum completeness scan(es_ring *r, uint64_t j, uint64_t lap)
 static bool takeable(es_ring *r, uint64_t j, uint64_t lap, uint32_t flags)
 {
     enum completeness c = scan(r, j, lap);
-    /* A batch of nothing but sealed slots is never handed out. */
+    /* A batch whose slots are all sealed is never handed out. */
     return c == COMPLETE || (c == SHORT && (flags & ES_TAKE_SHORT) && r->scan[j].gaps < r->map.batch_size);
 }
 
@@ -38,8 +38,8 @@ static bool any_order(const es_ring *r, uint32_t flags)
     return (flags & ES_TAKE_ANY_ORDER) || (r->map.flags & ES_FLAG_READY_ORDER);
 }
 
-/* Batches at head and above. A batch given back by a dead learner may lie below:
- * look_everywhere() finds that. */
+/* Looks at batches at head and above. A batch that was given back may lie below: look_everywhere()
+ * finds it. */
 static int64_t look_from_head(es_ring *r, uint32_t flags)
 {
     es_map *m = &r->map;
@@ -52,8 +52,8 @@ static int64_t look_from_head(es_ring *r, uint32_t flags)
         if (es_word_round(w) > round || (es_word_round(w) == round && es_word_state(w) != ES_FILL)) {
             if (t != 0)
                 continue;
-            /* Only past a batch seen leased or later, only by one, and nobody
-             * lowers it: so it never passes an incomplete batch. SYNC head: acq_rel. */
+            /* It moves only past a batch that was seen leased or later, and only by one, and
+             * nobody lowers it. So it never passes an incomplete batch. SYNC head: acq_rel. */
             atomic_compare_exchange_strong_explicit(&m->hdr->head, &h, h + 1, memory_order_acq_rel,
                                                     memory_order_relaxed);
             return ES_AGAIN;
@@ -68,9 +68,9 @@ static int64_t look_from_head(es_ring *r, uint32_t flags)
     return ES_EMPTY;
 }
 
-/* The smallest-numbered batch of those that are not leased, or, where any will do, of
- * those that can be taken. Its number is taken from its word.
- * *given_back: whether any of them was leased before and came back. */
+/* Leases the batch with the smallest number among those that are not leased, or, where any order
+ * will do, among those that can be taken. The number comes from the word. *given_back: whether any
+ * of them was given back. */
 static int64_t look_everywhere(es_ring *r, uint32_t flags, bool *given_back)
 {
     es_map *m = &r->map;
@@ -98,17 +98,17 @@ static int64_t look_everywhere(es_ring *r, uint32_t flags, bool *given_back)
 static int64_t look_locked(es_ring *r, uint32_t flags)
 {
     for (int tries = 0; tries < ES_TRIES; tries++) {
-        /* SYNC given-back-seq: acquire; pairs with es_reap(): the FILL words are visible. */
+        /* SYNC given-back-seq: acquire; pairs with give back and reap: the FILL words are visible. */
         uint32_t seq = atomic_load_explicit(&r->map.hdr->given_back_seq, memory_order_acquire);
-        /* A head that is very far behind is brought up over several looks. */
+        /* A head that is very far behind catches up over several looks. */
         bool everywhere = seq != r->seen_given_back || tries >= ES_TRIES / 2;
         bool given_back = false;
         int64_t rc = everywhere ? look_everywhere(r, flags, &given_back) : look_from_head(r, flags);
         if (rc == ES_AGAIN)
             continue;
-        /* Looks from head will do again once no batch is there that came back: it may
-         * lie below head, now or after the late step of a learner that saw its lease,
-         * and stay there for a while: a partial lease of the dead is incomplete. */
+        /* Looks from head are enough again once no given-back batch is there. Such a batch may lie
+         * below head, now or after the late step of a learner that saw its lease. It may stay
+         * there for a while: a partial batch of a dead learner is incomplete. */
         if (everywhere && !given_back)
             r->seen_given_back = seq;
         return rc;

@@ -6,19 +6,20 @@
 #include "ring/es_wake.h"
 #include "ring/es_word.h"
 
-/* This long after the close a claim that is still open is taken away, and nobody
+/* The grace period. This long after the close, claims that are still open are evicted, and nobody
  * waits for other learners' leases any more. */
-#define ES_PATIENCE_NS UINT64_C(1000000000)
-/* The words of a ring that was scribbled on may never say that nothing is left. They do within
- * the patience on any other: so this long after the last batch nothing is waited for. Whether
- * the dead are reaped is no matter of words: es_sweep_next_dead() starts this clock afresh. */
-#define ES_LONGEST_END_NS (3 * ES_PATIENCE_NS)
-#define ES_LEAST_ASKS 8 /* not just once, after staying away for that long */
+#define GRACE_NS UINT64_C(1000000000)
+/* The words of a ring that somebody scribbled on may never say that nothing is left. On any other
+ * ring they say so within the grace period. So this long after the last batch the learner stops
+ * waiting. Words do not tell whether the dead are reaped: es_sweep_next_dead() restarts this
+ * clock. */
+#define LONGEST_DRAIN_NS (3 * GRACE_NS)
+#define LEAST_ASKS 8 /* more than once, in case the learner did not ask for that long */
 
 void es_drain_close(es_ring *r)
 {
     es_header *hdr = r->map.hdr;
-    /* SYNC closed: acquire; a second close must not restart the clock. */
+    /* SYNC closed: acquire; a second close must not restart the grace period. */
     if (atomic_load_explicit(&hdr->closed, memory_order_acquire) == 0)
         atomic_store_explicit(&hdr->closed_ns, es_clock_ns(), memory_order_relaxed);
     /* SYNC closed: release. */
@@ -27,8 +28,8 @@ void es_drain_close(es_ring *r)
     es_wake_all(r);
 }
 
-/* Claims under way, and holes and held slots that came about since the seal:
- * they hold a short batch up just as well. */
+/* Whether claims are under way, or slots were re-opened or held since the seal: these delay a
+ * short batch as well. */
 static bool claims_open(es_ring *r)
 {
     for (uint64_t q = 0; q < r->map.capacity; q++) {
@@ -41,7 +42,7 @@ static bool claims_open(es_ring *r)
     return false;
 }
 
-/* Whether batch word w is leased through this attachment, and no thread of it is about to end that. */
+/* Whether batch word w is a lease of this attachment that no thread is about to end. */
 static bool leased_here(es_ring *r, uint64_t j, uint64_t w)
 {
     return es_word_state(w) == ES_LEASED && es_word_owner(w) == r->me && r->held[j] == es_word_round(w) + 1;
@@ -60,12 +61,12 @@ static bool holds_nothing(es_ring *r, uint64_t j, uint64_t round, uint64_t tail)
     return true;
 }
 
-/* Whether nothing can come any more. Retired, leased here and sealed throughout
- * are for ever on a closed ring, so one look at each batch is enough, whoever
- * takes, gives back or dies meanwhile. A batch that another learner leased comes
- * back if that is dead and not reaped yet; but two learners that each kept a
- * lease and waited for the other's would wait for ever, so who holds one does not. */
-static bool nothing_left(es_ring *r, bool patient)
+/* Whether no batch can come any more. On a closed ring a batch stays retired, leased here, or
+ * sealed throughout. So one look at each batch is enough, whatever others do meanwhile. A batch
+ * that another learner leased is given back if that learner is dead and not reaped yet. But two
+ * learners that each keep a lease and wait for the other's would wait for ever, so a learner that
+ * holds a lease does not wait. */
+static bool nothing_left(es_ring *r, bool grace)
 {
     es_map *m = &r->map;
     bool mine = false, others = false, left = false;
@@ -80,9 +81,10 @@ static bool nothing_left(es_ring *r, bool patient)
         left = es_word_state(w) == ES_FILL && !holds_nothing(r, j, es_word_round(w), tail);
     }
     pthread_mutex_unlock(&r->look_lock);
-    if (left || (patient && others && !mine))
+    if (left || (grace && others && !mine))
         return false;
-    /* SYNC batch-release: acquire. Last: a release that crossed the close may have opened space at the tail. */
+    /* SYNC batch-release: acquire. Last: a release during the close may have opened space at the
+     * tail. */
     uint64_t b = atomic_load_explicit(&m->batches[tail / m->batch_size % m->num_batches].word, memory_order_acquire);
     return es_word_round(b) < tail / m->capacity;
 }
@@ -95,52 +97,55 @@ static uint64_t nothing_since(es_ring *r, uint64_t now)
         atomic_compare_exchange_strong_explicit(&r->finish_ns, &since, now, memory_order_relaxed, memory_order_relaxed);
     if (first)
         atomic_store_explicit(&r->finish_asks, 0, memory_order_relaxed);
-    return first || since > now ? now : since; /* another thread may have looked at the clock after us */
+    return first || since > now ? now : since; /* another thread may have read the clock later */
 }
 
-/* Since the close, or, should closed_ns be nonsense, since this attachment first asked. */
-static bool still_patient(es_ring *r, uint64_t asked, uint64_t now)
+/* Whether the grace period still runs: since the close, or since this attachment first asked if
+ * closed_ns is nonsense. */
+static bool within_grace(es_ring *r, uint64_t asked, uint64_t now)
 {
     uint64_t closed = atomic_load_explicit(&r->map.hdr->closed_ns, memory_order_relaxed);
-    return now - (closed < asked ? closed : asked) < ES_PATIENCE_NS;
+    return now - (closed < asked ? closed : asked) < GRACE_NS;
 }
 
-static int64_t finish(es_ring *r, uint32_t flags, bool patient)
+static int64_t finish(es_ring *r, uint32_t flags, bool grace)
 {
     uint64_t sealed = es_slots_turn(r, ES_REOPEN, 0, ES_SEALED);
     sealed += es_slots_turn_free(r, UINT64_MAX, 0, ES_SEALED);
-    es_wake_alarm(r); /* again: a release that crossed the close has zeroed one */
+    es_wake_alarm(r); /* again: a release during the close has zeroed a count */
     bool open = claims_open(r);
-    if (open && !patient) {
+    if (open && !grace) {
         sealed += es_slots_turn(r, ES_CLAIMED, 0, ES_SEALED);
-        sealed += es_slots_turn(r, ES_HELD, 0, ES_SEALED); /* whose learner stands still in a partial take */
+        sealed += es_slots_turn(r, ES_HELD, 0, ES_SEALED); /* their learner is stopped in a partial take */
         open = claims_open(r);
     }
-    /* Another learner may have seen the tail past a slot, not yet its seal, and gone to sleep over it. */
+    /* Another learner may have seen the tail past a slot, but not its seal yet, and may have gone
+     * to sleep. */
     if (sealed > 0)
         es_wake_learners(r);
-    /* Everywhere, whatever given_back_seq says: a reaper may have died between a batch and that. */
+    /* Look everywhere, whatever given_back_seq says: a reaper may have died between a batch word
+     * and the sequence. */
     pthread_mutex_lock(&r->look_lock);
     r->seen_given_back = UINT64_MAX;
     pthread_mutex_unlock(&r->look_lock);
-    /* The claims that were open have been committed or sealed: perhaps a full batch now. */
+    /* The claims that were open are committed or sealed now: there may be a full batch. */
     int64_t rc = es_consumer_look(r, flags);
     if (rc != ES_EMPTY || open)
         return rc;
     rc = es_consumer_look(r, flags | ES_TAKE_SHORT);
     if (rc != ES_EMPTY)
         return rc;
-    return nothing_left(r, patient) ? ES_ENDED : ES_EMPTY;
+    return nothing_left(r, grace) ? ES_ENDED : ES_EMPTY;
 }
 
 int64_t es_drain_finish(es_ring *r, uint32_t flags)
 {
     uint64_t now = es_clock_ns(), since = nothing_since(r, now);
-    int64_t rc = finish(r, flags, still_patient(r, since, now));
+    int64_t rc = finish(r, flags, within_grace(r, since, now));
     if (rc >= 0)
         atomic_store_explicit(&r->finish_ns, 0, memory_order_relaxed);
-    else if (atomic_fetch_add_explicit(&r->finish_asks, 1, memory_order_relaxed) >= ES_LEAST_ASKS &&
-             now - since >= ES_LONGEST_END_NS)
+    else if (atomic_fetch_add_explicit(&r->finish_asks, 1, memory_order_relaxed) >= LEAST_ASKS &&
+             now - since >= LONGEST_DRAIN_NS)
         rc = ES_ENDED;
     return rc;
 }

@@ -57,7 +57,7 @@ void es_journal_settle(es_map *m, uint32_t index)
     settle_journal(m, index);
     ES_COMPILER_BARRIER();
     for (uint32_t i = 0; i < m->num_remotes; i++) {
-        /* SYNC remote: acquire, acq_rel; the count is visible to whoever takes the entry. */
+        /* SYNC remote: acquire, acq_rel; the count is visible to the bridge that takes the entry. */
         uint64_t w = atomic_load_explicit(&m->remotes[i].word, memory_order_acquire);
         if (es_word_remote_bridge(w) != index ||
             (es_word_remote_state(w) != ES_REMOTE_HERE && es_word_remote_state(w) != ES_REMOTE_TAKEN))

@@ -115,8 +115,8 @@ int es_layout_format(void *base, uint64_t size, const es_geometry *geo, const ui
     memcpy(hdr->uuid, uuid, sizeof hdr->uuid);
     memcpy((uint8_t *)base + o.leaves, leaf_sizes, geo->num_leaves * sizeof *leaf_sizes);
     memcpy((uint8_t *)base + o.schema, schema, geo->schema_size);
-    /* Slot and batch words, owners and hints: zero is their empty state.
-     * SYNC magic: release; whoever loads the magic (es_layout_check) sees the rest. */
+    /* Slot and batch words, owners and hints: zero is their empty state. SYNC magic: release; a
+     * process that loads the magic (es_layout_check) sees the rest. */
     atomic_store_explicit(&hdr->magic, ES_MAGIC, memory_order_release);
     return ES_OK;
 }
@@ -142,7 +142,8 @@ int es_layout_check(const void *base, uint64_t size)
         return ES_EMAGIC;
     if (hdr->version != ES_VERSION || hdr->header_size != sizeof *hdr)
         return ES_EVERSION;
-    /* A copy: what is checked must be what is used, even if somebody writes meanwhile. */
+    /* A copy: what is checked must be what is used, even if somebody writes to the segment
+     * meanwhile. */
     es_geometry geo = hdr->geometry;
     es_offsets claimed = hdr->offsets, o;
     if (!geometry_in_range(&geo))
@@ -166,12 +167,12 @@ void es_layout_describe(const void *base, uint64_t size, es_geometry *geo, uint8
 {
     const es_header *hdr = base;
     *geo = hdr->geometry;
-    if (geo->schema_size > size) /* changed since: nobody shall make room for that */
+    if (geo->schema_size > size) /* somebody has changed it since the check: the caller must not allocate that much */
         geo->schema_size = 0;
     memcpy(uuid, hdr->uuid, sizeof hdr->uuid);
     *pid = hdr->creator_pid;
     *created_ns = hdr->created_ns;
-    /* Whoever can write the segment may change these after es_layout_check(). */
+    /* A process that can write the segment may change these after es_layout_check(). */
     uint64_t at = hdr->offsets.schema, bytes = geo->schema_size < room ? geo->schema_size : room;
     if (bytes > 0 && at <= size && bytes <= size - at)
         memcpy(schema, (const uint8_t *)base + at, bytes);
@@ -195,8 +196,8 @@ int es_layout_map(es_map *map, void *base, uint64_t size)
     es_header *hdr = base;
     es_geometry geo = hdr->geometry;
     es_offsets o = hdr->offsets, again;
-    /* Whoever can write the segment may change it after es_layout_check(): the private
-     * copies are what counts, so they are checked once more. */
+    /* A process that can write the segment may change it after es_layout_check(). The private
+     * copies are what counts, so they are checked again. */
     if (!leaf_table_fits(&geo, size))
         return ES_EOFFSET;
     map->leaf_size = malloc(geo.num_leaves * sizeof *map->leaf_size);

@@ -10,8 +10,8 @@
 int64_t es_lease_take(es_ring *r, uint64_t j, uint64_t seen)
 {
     uint64_t round = es_word_round(seen);
-    /* SYNC batch-take: acq_rel; one learner wins. Whoever sees the lease sees our owner entry, and so
-     * can tell at the end of a stream whether we live. */
+    /* SYNC batch-take: acq_rel; one learner wins. A process that sees the lease also sees this
+     * learner's owner entry, so at the end of a stream it can tell whether the learner lives. */
     if (!atomic_compare_exchange_strong_explicit(&r->map.batches[j].word, &seen, es_word(round, r->me, ES_LEASED),
                                                  memory_order_acq_rel, memory_order_relaxed))
         return ES_AGAIN;
@@ -32,8 +32,8 @@ static bool end_lease(es_ring *r, uint64_t j, uint64_t round)
 
 static void poison(es_ring *r, uint64_t j, uint64_t round)
 {
-    /* First: should we die in here, the batch must not be given back. Before the bytes for everybody,
-     * since only our death makes anybody look. */
+    /* First: if this process dies in here, the batch must not be given back. Nobody looks at this
+     * word before that death, so the compiler's order is enough. */
     atomic_store_explicit(&r->map.batches[j].word, es_word(round, r->me, ES_POISONING), memory_order_relaxed);
     ES_COMPILER_BARRIER();
     /* All ones: NaN as a float, -1 as a signed integer. */
@@ -46,7 +46,8 @@ static void poison(es_ring *r, uint64_t j, uint64_t round)
 /* What a batch word becomes by a release in that round. */
 static uint64_t released_word(es_ring *r, uint64_t round)
 {
-    /* SYNC closed: acquire. A closed ring opens no new space: the writer of an evicted claim may still be at it. */
+    /* SYNC closed: acquire. A closed ring opens no new space: the producer of an evicted claim may
+     * still write to its slot. */
     bool closed = atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
     return closed ? es_word(round, 0, ES_RETIRED) : es_word(round + 1, 0, ES_FILL);
 }
@@ -58,16 +59,17 @@ int es_lease_release(es_ring *r, uint64_t j, uint64_t round)
     es_batch *b = &r->map.batches[j];
     if (r->poison)
         poison(r, j, round);
-    /* Before the word: afterwards it would erase the next lap's commits. */
+    /* Before the word. Afterwards it would erase the next lap's commits. */
     atomic_store_explicit(&b->count, 0, memory_order_relaxed);
     es_counter_add(&r->map.hdr->totals.batches_released, 1);
-    /* SYNC batch-release: release; our reads of the slots, and the count above, come
+    /* SYNC batch-release: release; this learner's reads of the slots, and the count above, come
      * before any claim of the next lap. */
     atomic_store_explicit(&b->word, released_word(r, round), memory_order_release);
     es_wake_producers(r);
-    /* SYNC closed: acquire. Anew, after that one's fence: the close may have crossed us. */
+    /* SYNC closed: acquire. Again, after the fence in es_wake_producers(): the close may have
+     * happened meanwhile. */
     if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0)
-        es_wake_learners(r); /* one that waits for this, the last lease */
+        es_wake_learners(r); /* one may wait for this lease, the last one */
     return ES_OK;
 }
 
@@ -84,12 +86,12 @@ int es_lease_give_back(es_ring *r, uint64_t j, uint64_t round)
         return ES_ESTALE;
     pthread_mutex_lock(&r->partial_lock);
     pthread_mutex_lock(&r->look_lock);
-    r->scan[j].lap = 0; /* of a partial batch, the held slots that it counts are let go of */
+    r->scan[j].lap = 0; /* the scan of a partial batch counts held slots, which are let go of below */
     pthread_mutex_unlock(&r->look_lock);
     es_counter_sub(&r->map.hdr->totals.batches_taken, 1);
-    /* SYNC batch-take: release; whoever takes it next sees what we saw. */
+    /* SYNC batch-take: release; the next learner that takes it sees what this one saw. */
     atomic_store_explicit(&r->map.batches[j].word, es_word(round, ES_GIVEN_BACK, ES_FILL), memory_order_release);
-    /* SYNC given-back-seq: release; after the word: it may lie below head. */
+    /* SYNC given-back-seq: release; after the word, which may lie below head. */
     atomic_fetch_add_explicit(&r->map.hdr->given_back_seq, 1, memory_order_release);
     es_slots_let_go(r);
     pthread_mutex_unlock(&r->partial_lock);
@@ -110,7 +112,8 @@ int64_t es_lease_give_back_all(es_ring *r, uint32_t index)
         uint64_t to =
             poisoning ? released_word(r, es_word_round(w)) : es_word(es_word_round(w), ES_GIVEN_BACK, ES_FILL);
         /* SYNC batch-take, batch-release: acq_rel. A CAS, although nobody else may write a dead
-         * learner's lease: a segment that is scribbled on must not gain a second delivery here. */
+         * learner's lease: it must not cause a second delivery in a segment that somebody
+         * scribbles on. */
         if (!atomic_compare_exchange_strong_explicit(&m->batches[j].word, &w, to, memory_order_acq_rel,
                                                      memory_order_relaxed))
             continue;
@@ -120,8 +123,8 @@ int64_t es_lease_give_back_all(es_ring *r, uint32_t index)
         else
             es_counter_sub(&m->hdr->totals.batches_taken, 1);
     }
-    /* SYNC given-back-seq: release; after the words, and unconditionally: our
-     * predecessor may have died between its words and this. */
+    /* SYNC given-back-seq: release; after the words, and unconditionally: an earlier reaper may
+     * have died between its words and this. */
     atomic_fetch_add_explicit(&m->hdr->given_back_seq, 1, memory_order_release);
     return n;
 }

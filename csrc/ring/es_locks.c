@@ -76,8 +76,8 @@ void es_locks_free(es_locks *locks)
             *at = locks->next;
             break;
         }
-    /* Another thread may have opened the file anew meanwhile and taken locks, which
-     * closing our descriptor would drop. Then it stays open; that is rare. */
+    /* Another thread may have opened the file again meanwhile and taken locks. Closing this
+     * descriptor would drop them. Then it stays open, which is rare. */
     bool shared = false;
     for (const es_locks *l = all; l != NULL; l = l->next)
         shared = shared || (l->fd >= 0 && l->device == locks->device && l->inode == locks->inode);
@@ -88,12 +88,12 @@ void es_locks_free(es_locks *locks)
     free(locks);
 }
 
-/* The second byte of learner i in the file, past those of all owners and the creator's,
- * and in locks->held. */
+/* The second byte of learner i: in the file, past those of all owners and the creator's; and in
+ * locks->held. */
 #define SECOND_BYTE(i) (ES_MAX_LEARNERS + ES_MAX_PRODUCERS + 1 + (i))
 #define SECOND(locks, i) ((locks)->count + (i))
 
-/* length 0: to the end of the file, wherever that is. */
+/* length 0: up to the end of the file. */
 static int byte_lock(const es_locks *locks, int command, short type, uint32_t index, uint32_t length, short *found)
 {
     struct flock fl = {.l_type = type, .l_whence = SEEK_SET, .l_start = index, .l_len = length};
@@ -122,8 +122,8 @@ static void drop_byte(es_locks *locks, uint32_t at, uint32_t byte)
 {
     if (locks->fd >= 0)
         byte_lock(locks, F_SETLK, F_UNLCK, byte, 1, NULL);
-    /* SYNC held: release; after the kernel's lock, never before: a thread that
-     * took the byte in between would lose it to our unlock. */
+    /* SYNC held: release; after the kernel's unlock, never before: another thread could take the
+     * byte in between, and this unlock would drop its lock. */
     atomic_store_explicit(&locks->held[at], 0, memory_order_release);
 }
 

@@ -17,8 +17,8 @@ static void raise_high(es_map *map, uint32_t index)
         ;
 }
 
-/* A gauge for people. Counted anew rather than kept by +1 and -1, which a crash
- * in between would leave wrong for ever. */
+/* A gauge for people. It is counted again each time, not kept by +1 and -1: a crash in between
+ * would leave it wrong for ever. */
 void es_owner_count_producers(es_map *map)
 {
     uint64_t n = 0;
@@ -53,7 +53,8 @@ int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id)
     uint32_t end = learner ? ES_MAX_LEARNERS : map->num_owners;
     for (uint32_t i = first; i < end; i++) {
         es_owner *owner = &map->owners[i];
-        /* SYNC owner-free: acquire, here and again below; the sweep of the last owner is visible. */
+        /* SYNC owner-free: acquire, here and again below; the sweep after the last owner is
+         * visible. */
         if (atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_FREE)
             continue;
         int rc = es_locks_seize(locks, i);
@@ -61,13 +62,13 @@ int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id)
             continue;
         if (rc != ES_OK)
             return rc;
-        /* Again under the lock: it may have been taken, and left by a death, meanwhile. */
+        /* Again under the lock: meanwhile another owner may have taken the entry and died. */
         if (atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_FREE) {
             es_locks_yield(locks, i);
             continue;
         }
         fill(owner, id);
-        /* Before LIVE: a sweep that stops below a live entry would never reap it. */
+        /* Before LIVE: a sweep that stops below a LIVE entry would never reap it. */
         raise_high(map, i);
         /* SYNC owner-live: release; publishes the identity to es_owner_next_dead(). */
         atomic_store_explicit(&owner->state, ES_OWNER_LIVE, memory_order_release);
@@ -87,7 +88,8 @@ void es_owner_free(es_map *map, uint32_t index)
 
 uint32_t es_owner_high(const es_map *map)
 {
-    /* SYNC owner-live: acquire; the mark was raised before the entry became LIVE, see raise_high(). */
+    /* SYNC owner-live: acquire; owners_high was raised before the entry became LIVE: see
+     * raise_high(). */
     uint32_t high = atomic_load_explicit(&map->hdr->owners_high, memory_order_acquire);
     return high < map->num_owners ? high : map->num_owners;
 }
@@ -109,7 +111,7 @@ int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from, uint32_t
         /* SYNC owner-live, owner-free: acquire. */
         if (atomic_load_explicit(&owner->state, memory_order_acquire) == ES_OWNER_LIVE)
             return i;
-        es_locks_yield(locks, i); /* it left, or was reaped, just now */
+        es_locks_yield(locks, i); /* its owner has left, or was reaped, just now */
     }
     return ES_EMPTY;
 }

@@ -5,7 +5,7 @@
 #include "ring/es_stats.h"
 #include "ring/es_word.h"
 
-/* Leases batch j if all its slots are committed or held by us, and some are committed. */
+/* Leases batch j if all its slots are committed or held here, and some are committed. */
 static int64_t lease_partial(es_ring *r, uint64_t j)
 {
     es_map *m = &r->map;
@@ -28,8 +28,8 @@ static int64_t lease_partial(es_ring *r, uint64_t j)
     return (int64_t)j;
 }
 
-/* The smallest such batch. Two learners that do this at once may each hold slots of
- * the same batch and both come away with nothing; what is in it stays in it. */
+/* Leases the first such batch from head on. Two learners that do this at once may each hold slots
+ * of the same batch. Then neither gets it, and its samples stay in it. */
 static int64_t lease_some_partial(es_ring *r)
 {
     es_map *m = &r->map;

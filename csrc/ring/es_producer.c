@@ -20,8 +20,8 @@
 #include "ring/es_wake.h"
 #include "ring/es_word.h"
 
-/* CAS tail p -> p+n with a copy of p: a failed compare-exchange overwrites what
- * it compared with, and p is still needed as the claimed position. */
+/* CAS tail p -> p+n with a copy of p: a compare-exchange that fails overwrites what it compared
+ * with, and p is still needed as the claimed position. */
 static void help_tail(es_ring *r, uint64_t p, uint64_t n)
 {
     uint64_t expected = p;
@@ -30,8 +30,8 @@ static void help_tail(es_ring *r, uint64_t p, uint64_t n)
                                             memory_order_relaxed);
 }
 
-/* SYNC slot-claim: acq_rel; acquires what release() and reap() did, and is the
- * ownership record itself: there is no instant at which a claimed slot has no owner. */
+/* SYNC slot-claim: acq_rel; acquires what a release and a reap have done. It is the ownership
+ * record itself: a claimed slot has an owner at every instant. */
 static bool claim_word(es_ring *r, uint64_t index, uint64_t seen, uint64_t lap)
 {
     bool won = atomic_compare_exchange_strong_explicit(&r->map.slots[index], &seen, es_word(lap, r->me, ES_CLAIMED),
@@ -41,19 +41,19 @@ static bool claim_word(es_ring *r, uint64_t index, uint64_t seen, uint64_t lap)
     return won;
 }
 
-/* Searches that claim_reopened() makes before it says that it is busy. */
-#define HOLE_TRIES 16
+/* How often claim_reopened() searches before it returns ES_BUSY. */
+#define REOPENED_TRIES 16
 
 /* Claims the oldest re-opened slot: 1, ES_EMPTY or ES_BUSY. */
 static int64_t claim_reopened(es_ring *r, uint32_t seq, uint64_t *pos)
 {
     es_map *m = &r->map;
-    /* A position is no larger than the callers' int64_t; a scribbled lap may be. */
+    /* A position fits the callers' int64_t. A scribbled lap may not. */
     uint64_t last_lap = (uint64_t)INT64_MAX / m->capacity;
-    for (int tries = 0; tries < HOLE_TRIES; tries++) {
+    for (int tries = 0; tries < REOPENED_TRIES; tries++) {
         uint64_t best = UINT64_MAX, best_word = 0;
         for (uint64_t q = 0; q < m->capacity; q++) {
-            /* SYNC slot-reopen: acquire. */
+            /* SYNC slot-reopen: acquire; what led to the re-opening is visible. */
             uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
             if (es_word_state(w) == ES_REOPEN && es_word_lap(w) - 1 < last_lap &&
                 (es_word_lap(w) - 1) * m->capacity + q < best) {
@@ -62,9 +62,9 @@ static int64_t claim_reopened(es_ring *r, uint32_t seq, uint64_t *pos)
             }
         }
         if (best == UINT64_MAX) {
-            /* Only now, and only up to what was current before the search: a hole made
-             * during it carries a newer number. Another thread of this process may store
-             * an older number here; that costs a search, not a hole. */
+            /* Only now, and only up to what was current before the search: a slot that is
+             * re-opened during the search has a newer number. Another thread of this process may
+             * store an older number here. That costs a search and misses no slot. */
             atomic_store_explicit(&r->seen_reopen, seq, memory_order_relaxed);
             return ES_EMPTY;
         }
@@ -78,24 +78,24 @@ static int64_t claim_reopened(es_ring *r, uint32_t seq, uint64_t *pos)
 
 enum try_result { TRY_OK, TRY_AGAIN, TRY_FULL };
 
-/* Looks at position p, claims it if it is the next one. */
+/* Looks at position p, and claims it if it is the next one. */
 static enum try_result try_claim(es_ring *r, uint64_t p)
 {
     es_map *m = &r->map;
     uint64_t q = p % m->capacity, round = p / m->capacity;
-    /* relaxed: a stale word fails the CAS or sends us round the loop. */
+    /* relaxed: with a stale word the CAS fails, or the caller tries again. */
     uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_relaxed);
-    if (es_word_lap(w) > round) { /* somebody claimed p, and perhaps died before moving the tail */
+    if (es_word_lap(w) > round) { /* somebody has claimed p, and may have died before it moved the tail */
         help_tail(r, p, 1);
         return TRY_AGAIN;
     }
-    /* SYNC batch-release: acquire; pairs with es_lease_release(): the learner's reads of
-     * the slot are over before our writes to it. */
+    /* SYNC batch-release: acquire; pairs with es_lease_release(): the learner's reads of the slot
+     * are over before this producer's writes to it. */
     uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
     if (es_word_round(b) < round)
         return TRY_FULL;
-    /* A later round, or p's own batch taken already: p was stale. To call this
-     * full would put a producer to sleep with nobody to wake it. */
+    /* A later round, or p's own batch is taken already: p was stale. If this were called full, a
+     * producer would sleep with nobody to wake it. */
     if (es_word_round(b) > round || es_word_state(b) != ES_FILL)
         return TRY_AGAIN;
     if (es_word_lap(w) != round)
@@ -103,8 +103,8 @@ static enum try_result try_claim(es_ring *r, uint64_t p)
     return claim_word(r, q, w, round + 1) ? TRY_OK : TRY_AGAIN;
 }
 
-/* SYNC closed: acquire; pairs with es_drain_close(). A claim that reads 0 just
- * before the close is found by the learners' seal of the ring. */
+/* SYNC closed: acquire; pairs with es_drain_close(). The learners that seal the ring find a claim
+ * that read 0 just before the close. */
 static bool is_closed(es_ring *r)
 {
     return atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
@@ -115,7 +115,7 @@ int64_t es_producer_claim(es_ring *r, uint64_t want, uint64_t *pos)
     es_header *hdr = r->map.hdr;
     if (is_closed(r))
         return ES_ECLOSED;
-    /* SYNC reopen-seq: acquire; pairs with abort and reap: the REOPEN words are visible. */
+    /* SYNC reopen-seq: acquire; pairs with abort, let go and reap: the REOPEN words are visible. */
     uint32_t seq = atomic_load_explicit(&hdr->reopen_seq, memory_order_acquire);
     if (seq != atomic_load_explicit(&r->seen_reopen, memory_order_relaxed)) {
         int64_t rc = claim_reopened(r, seq, pos);
@@ -149,19 +149,19 @@ uint64_t es_producer_commit(es_ring *r, uint64_t pos, uint64_t n)
     uint64_t q = pos % m->capacity, lap = pos / m->capacity + 1, done = 0;
     for (; done < n; done++) {
         uint64_t expected = es_word(lap, r->me, ES_CLAIMED);
-        /* SYNC slot-commit: release; publishes the slot's bytes to the learner's
-         * scan. A CAS and not a store: after the close a learner may have sealed it.
-         * Then the rest is left for it to seal: what was sent of a run is its beginning. */
+        /* SYNC slot-commit: release; publishes the slot's bytes to the learner's scan. A CAS and
+         * not a store: after the close a learner may have sealed the slot. Then it seals the rest
+         * of the run too, so what is committed of a run is its beginning. */
         if (!atomic_compare_exchange_strong_explicit(&m->slots[q + done], &expected, es_word(lap, r->me, ES_COMMITTED),
                                                      memory_order_release, memory_order_relaxed))
             break;
     }
     es_counter_add(&m->owners[r->me].samples, done);
     es_batch *b = &m->batches[q / m->batch_size];
-    /* acq_rel: the increments form a chain, so whoever completes the count has
-     * every other commit of the batch behind it when it wakes the learner. */
+    /* acq_rel: the increments form a chain. So the producer that completes the count has acquired
+     * every other commit of the batch when it wakes the learner. */
     uint64_t count = (uint64_t)atomic_fetch_add_explicit(&b->count, (uint32_t)n, memory_order_acq_rel) + n;
-    if (count >= m->batch_size) { /* not ==: an increment may come a lap late */
+    if (count >= m->batch_size) { /* not ==: an increment may arrive one lap late */
         if (es_stats_detailed(m))
             atomic_store_explicit(&b->ready_ns, es_clock_ns(), memory_order_relaxed);
         es_wake_learners(r);
@@ -178,18 +178,19 @@ void es_producer_abort(es_ring *r, uint64_t pos)
                                                  memory_order_release, memory_order_relaxed))
         return;
     es_counter_add(&m->hdr->totals.reopened_slots, 1);
-    /* SYNC reopen-seq: release; after the word, or a claimer would search in vain
-     * and not search again. */
+    /* SYNC reopen-seq: release; after the word, or a claimer would search in vain and not search
+     * again. */
     atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);
     es_wake_producers(r);
-    es_wake_learners(r); /* one that waits for the end of a closed ring */
+    es_wake_learners(r); /* one may wait for the end of a closed ring */
 }
 
 uint64_t es_producer_claimed(es_ring *r)
 {
     es_map *m = &r->map;
-    /* tail is a hint: whoever was to move it past our claim may stand still. Claims leave no gaps. relaxed: for what
-     * others have claimed any answer will do, and our own stores we see. */
+    /* tail is a hint: the process that was to move it past this thread's claim may be stopped.
+     * Claims leave no gaps. relaxed: any answer will do for what others have claimed, and a thread
+     * sees its own stores. */
     uint64_t n = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed);
     for (uint64_t q = 0; q < m->capacity; q++, n++)
         if (es_word_lap(atomic_load_explicit(&m->slots[n % m->capacity], memory_order_relaxed)) <= n / m->capacity)

@@ -15,8 +15,8 @@ int64_t es_reap(es_ring *r, uint32_t index)
     es_journal_settle(m, index);
     es_lease_give_back_all(r, index);
     int64_t n = es_slots_reopen(r, index);
-    es_wake_alarm(r); /* it may have died between a commit and its count */
-    es_wake_all(r);   /* unconditionally: the dead may have cleared a sleep flag and not woken */
+    es_wake_alarm(r); /* the owner may have died between a commit and its count */
+    es_wake_all(r);   /* unconditionally: the owner may have cleared a sleep flag and not woken anybody */
     if (atomic_load_explicit(&m->owners[index].role, memory_order_relaxed) == ES_ROLE_PRODUCER)
         es_counter_add(&m->hdr->totals.dead_producers, 1);
     es_owner_free(m, index);

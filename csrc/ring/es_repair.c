@@ -6,7 +6,7 @@
 #include "ring/es_wake.h"
 #include "ring/es_word.h"
 
-/* Whether the entry is nobody's. Then what names it is offered again. */
+/* If nobody has the entry, offers again whatever names it: how many words. */
 static uint64_t sweep_nobody(es_ring *r, uint32_t index)
 {
     es_map *m = &r->map;
@@ -27,7 +27,7 @@ static bool names_nobody(es_map *m, uint32_t index)
            atomic_load_explicit(&m->owners[index].state, memory_order_acquire) == ES_OWNER_FREE;
 }
 
-/* Anybody may claim, only learners lease and hold. */
+/* Any owner may claim. Only learners lease and hold. */
 static bool cannot_own(es_map *m, uint32_t index, bool claim)
 {
     return index >= m->num_owners || (!claim && index >= ES_MAX_LEARNERS);
@@ -36,7 +36,8 @@ static bool cannot_own(es_map *m, uint32_t index, bool claim)
 static uint64_t repair_batch(es_ring *r, uint64_t j)
 {
     es_map *m = &r->map;
-    /* SYNC batch-release, batch-take, closed: acquire. Who retired a batch saw the ring closed, and so do we. */
+    /* SYNC batch-release, batch-take, closed: acquire. The learner that retired a batch saw the
+     * ring closed, and so does this one. */
     uint64_t b = atomic_load_explicit(&m->batches[j].word, memory_order_acquire), round = es_word_round(b);
     bool closed = atomic_load_explicit(&m->hdr->closed, memory_order_acquire) != 0;
     bool leased = es_word_state(b) == ES_LEASED || es_word_state(b) == ES_POISONING;
@@ -56,8 +57,8 @@ static uint64_t repair_slot(es_ring *r, uint64_t q)
 {
     es_map *m = &r->map;
     _Atomic uint64_t *word = &m->batches[q / m->batch_size].word;
-    /* SYNC batch-release, slot-claim, slot-commit: acquire; the second load of the
-     * batch's word is then no older than what the slot's word rests on. */
+    /* SYNC batch-release, slot-claim, slot-commit: acquire; so the second load of the batch word
+     * is no older than what the slot word depends on. */
     uint64_t b = atomic_load_explicit(word, memory_order_acquire);
     uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
     if (es_word_state(b) != ES_FILL)
@@ -66,7 +67,8 @@ static uint64_t repair_slot(es_ring *r, uint64_t q)
         (es_word_state(w) == ES_CLAIMED || es_word_state(w) == ES_HELD) && es_word_lap(w) == es_word_round(b) + 1;
     if (owned && names_nobody(m, es_word_owner(w)))
         return sweep_nobody(r, es_word_owner(w));
-    /* SYNC closed: acquire; who sealed the slot saw the ring closed, and so do we. */
+    /* SYNC closed: acquire; the learner that sealed the slot saw the ring closed, and so does this
+     * one. */
     bool sealed = es_word_state(w) == ES_SEALED && es_word_lap(w) == es_word_round(b) + 1 &&
                   atomic_load_explicit(&m->hdr->closed, memory_order_acquire) == 0;
     bool nobodys = owned && cannot_own(m, es_word_owner(w), es_word_state(w) == ES_CLAIMED);
@@ -79,13 +81,13 @@ static uint64_t repair_slot(es_ring *r, uint64_t q)
                                                    memory_order_acq_rel, memory_order_relaxed);
 }
 
-/* A hole that was written without a new reopen_seq would never be searched for. One more
- * search for holes that producers know of is all that this costs them. */
-static void offer_holes(es_ring *r)
+/* A REOPEN word that was written without a new reopen_seq would never be found. If producers know
+ * of it already, this costs them one more search. */
+static void announce_reopened(es_ring *r)
 {
     es_map *m = &r->map;
     for (uint64_t q = 0; q < m->capacity; q++)
-        /* SYNC slot-reopen: acquire; who searches is told after the word. */
+        /* SYNC slot-reopen: acquire; producers are told to search after the word. */
         if (es_word_state(atomic_load_explicit(&m->slots[q], memory_order_acquire)) == ES_REOPEN) {
             /* SYNC reopen-seq: release. */
             atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);
@@ -93,11 +95,11 @@ static void offer_holes(es_ring *r)
         }
 }
 
-/* The laps of slot q that are claimed for sure. What is wrong with a word here will be mended
- * when its batch is being filled; until then it must not pull the tail down. */
+/* The laps of slot q that are certainly claimed. A wrong word is repaired when its batch is being
+ * filled. Until then it must not lower the tail. */
 static uint64_t claimed_laps(es_map *m, uint64_t q, uint64_t w)
 {
-    /* SYNC batch-release: acquire; after w was loaded, so no older than what w rests on. */
+    /* SYNC batch-release: acquire; after w was loaded, so no older than what w depends on. */
     uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire),
              round = es_word_round(b);
     if (es_word_state(b) != ES_FILL || es_word_lap(w) > round + 1)
@@ -118,12 +120,11 @@ static void repair_tail(es_ring *r)
             word = w;
         }
     }
-    /* It lags by less than a lap: a claimer brings it up before it claims. */
+    /* The tail lags by less than a lap: a claimer moves it forward before it claims. */
     if (unclaimed == UINT64_MAX || (tail <= unclaimed && unclaimed - tail <= m->capacity))
         return;
-    /* The tail is a hint that publishes nothing: we may have seen it past a claim whose word we
-     * do not see yet. A CAS cannot miss it.
-     * SYNC slot-claim: acq_rel. */
+    /* The tail is a hint that publishes nothing. It may be past a claim whose word this process
+     * does not see yet. A CAS cannot miss the word. SYNC slot-claim: acq_rel. */
     if (atomic_compare_exchange_strong_explicit(&m->slots[unclaimed % m->capacity], &word, word, memory_order_acq_rel,
                                                 memory_order_relaxed))
         atomic_compare_exchange_strong_explicit(&m->hdr->tail, &tail, unclaimed, memory_order_relaxed,
@@ -133,7 +134,8 @@ static void repair_tail(es_ring *r)
 static void repair_head(es_ring *r)
 {
     es_map *m = &r->map;
-    /* SYNC head: acquire; pairs with look_from_head(): the words that it went by are no older below. */
+    /* SYNC head: acquire; pairs with look_from_head(): the words loaded below are no older than
+     * those that moved it. */
     uint64_t head = atomic_load_explicit(&m->hdr->head, memory_order_acquire), oldest = UINT64_MAX;
     bool passed = false; /* a batch that was never leased */
     for (uint64_t j = 0; j < m->num_batches; j++) {
@@ -149,17 +151,18 @@ static void repair_head(es_ring *r)
                                                 memory_order_relaxed);
 }
 
-/* Scans remember what they saw, which may have been nonsense. */
+/* Scans remember what they saw, and that may have been nonsense. */
 static void forget_scans(es_ring *r)
 {
     pthread_mutex_lock(&r->look_lock);
     for (uint64_t j = 0; j < r->map.num_batches; j++)
-        if (r->held[j] == 0) /* a leased batch's gaps are still asked for */
+        if (r->held[j] == 0) /* the gaps of a leased batch are still needed */
             r->scan[j].lap = 0;
     pthread_mutex_unlock(&r->look_lock);
 }
 
-/* The owners' table: a state that is not FREE is taken, and all that are taken are below the mark. */
+/* The table of owners: any state other than FREE becomes LIVE, and all LIVE entries lie below
+ * owners_high. */
 static void repair_owners(es_ring *r)
 {
     es_map *m = &r->map;
@@ -174,7 +177,8 @@ static void repair_owners(es_ring *r)
                                                     memory_order_relaxed);
         /* SYNC owner-live: acquire, as in es_owner_high(). */
         uint32_t high = atomic_load_explicit(&m->hdr->owners_high, memory_order_acquire);
-        /* SYNC owner-live: acq_rel. Never on a sound table: it is raised before an entry becomes LIVE. */
+        /* SYNC owner-live: acq_rel. Never in a sound table: owners_high is raised before an entry
+         * becomes LIVE. */
         if (high <= i)
             atomic_compare_exchange_strong_explicit(&m->hdr->owners_high, &high, i + 1, memory_order_acq_rel,
                                                     memory_order_relaxed);
@@ -190,7 +194,7 @@ int64_t es_repair(es_ring *r)
         n += repair_batch(r, j);
     for (uint64_t q = 0; q < m->capacity; q++)
         n += repair_slot(r, q);
-    offer_holes(r);
+    announce_reopened(r);
     repair_tail(r);
     repair_head(r);
     forget_scans(r);

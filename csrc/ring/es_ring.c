@@ -23,8 +23,8 @@ es_ring *es_ring_open(void *base, uint64_t size, es_locks *locks, int poison, in
     r->poison = poison != 0;
     r->fork_generation = es_locks_fork_generation();
     r->detached = 1;                 /* until es_api_attach() */
-    r->seen_reopen = UINT64_MAX;     /* no 32-bit sequence: the first claim searches for holes */
-    r->seen_given_back = UINT64_MAX; /* and the first look is everywhere */
+    r->seen_reopen = UINT64_MAX;     /* no 32-bit sequence: the first claim searches for re-opened slots */
+    r->seen_given_back = UINT64_MAX; /* and the first look is a full scan */
     return r;
 }
 

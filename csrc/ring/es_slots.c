@@ -19,20 +19,21 @@ uint64_t es_slots_turn(es_ring *r, uint32_t from, uint32_t owner, uint32_t to)
     es_map *m = &r->map;
     uint64_t n = 0;
     for (uint64_t q = 0; q < m->capacity; q++) {
-        /* SYNC slot-claim, slot-commit: acquire; what led to the word is visible to whoever gets it from us. */
+        /* SYNC slot-claim, slot-commit: acquire; what led to the word is visible to the process
+         * that gets the slot next. */
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
         bool ours = from != ES_HELD || to == ES_SEALED || es_word_owner(w) == r->me;
         if (es_word_state(w) == from && ours && es_slots_filling(r, q, w))
-            /* SYNC slot-claim, slot-reopen: acq_rel; a producer's claim of the hole, or its
-             * commit, wins or loses here; what was held becomes a hole. */
+            /* SYNC slot-claim, slot-reopen: acq_rel; it wins or loses against a producer's claim
+             * or commit. A slot that was held is offered again. */
             n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_word_lap(w), owner, to),
                                                          memory_order_acq_rel, memory_order_relaxed);
     }
     return n;
 }
 
-/* Steps of the tail to the end of what is claimed (it lags by less than a lap), and
- * over what is still free; the rest is for steps that others spoil. */
+/* How many steps of the tail are enough: to the end of what is claimed (it lags by less than a
+ * lap), over what is still free, and for steps in which others are faster. */
 static uint64_t most_steps(const es_map *m)
 {
     return 2 * m->capacity + ES_TRIES;
@@ -91,14 +92,14 @@ void es_slots_let_go(es_ring *r)
     /* SYNC reopen-seq: release; after the words. */
     atomic_fetch_add_explicit(&r->map.hdr->reopen_seq, 1, memory_order_release);
     es_wake_producers(r);
-    /* SYNC closed: acquire. On a closed ring a learner may wait for these slots, to seal them. */
+    /* SYNC closed: acquire. On a closed ring a learner may wait for these slots to seal them. */
     if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0)
         es_wake_learners(r);
 }
 
-/* What the owner claimed as a producer, or held as a learner. A held word of a past
- * lap is a leftover and no claim; of this lap, in a batch that is being filled, it
- * stays what it is until we change it, since nobody else may. */
+/* Whether the owner has claimed the slot as a producer, or holds it as a learner. A HELD word of a
+ * past lap means nothing. One of this lap, in a batch that is being filled, stays as it is until
+ * the caller changes it, because nobody else may. */
 static bool is_claim_of(es_map *m, uint64_t q, uint64_t w, uint32_t index)
 {
     if (es_word_owner(w) != index || es_word_lap(w) == 0)
@@ -117,7 +118,8 @@ int64_t es_slots_reopen(es_ring *r, uint32_t index)
     for (uint64_t q = 0; q < m->capacity; q++) {
         /* SYNC slot-claim, slot-commit: acquire; the dead owner's last word. */
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
-        /* SYNC slot-reopen: acq_rel; acquires the dead owner's last word, and pairs with claim_reopened(). */
+        /* SYNC slot-reopen: acq_rel; acquires the dead owner's last word, and releases it to
+         * claim_reopened(). */
         if (is_claim_of(m, q, w, index))
             n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_word_lap(w), 0, ES_REOPEN),
                                                          memory_order_acq_rel, memory_order_relaxed);

@@ -36,7 +36,7 @@ void es_stats_count_take(es_map *m, uint64_t j)
     }
 }
 
-/* A gauge for people, counted anew for the reason that es_owner_count_producers() gives. */
+/* A gauge for people, counted again each time for the reason given at es_owner_count_producers(). */
 void es_stats_count_remotes(es_map *m)
 {
     uint64_t n = 0;

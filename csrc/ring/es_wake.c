@@ -7,19 +7,19 @@
 void es_wake_learners(es_ring *r)
 {
     es_header *hdr = r->map.hdr;
-    /* FENCE ready: pairs with the fence in es_blocking_take(). Either the sleeper's
-     * last look sees our slot word, or we see its flag. */
+    /* FENCE ready: pairs with the fence in es_blocking_take(). Either the sleeper's last look sees
+     * the slot word, or this process sees the sleeper's flag. */
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&hdr->learner_sleeps, memory_order_relaxed) == 0)
         return;
-    /* The waker clears the flag. A sleeper that cleared it on waking would erase
-     * the flag of another one. */
+    /* The waker clears the flag. If a sleeper cleared it on waking, it would erase the flag of
+     * another sleeper. */
     if (atomic_exchange_explicit(&hdr->learner_sleeps, 0, memory_order_acq_rel) == 0)
         return;
     /* SYNC ready-seq: acq_rel; pairs with the acquire before parking. */
     atomic_fetch_add_explicit(&hdr->ready_seq, 1, memory_order_acq_rel);
     es_counter_add(&hdr->totals.notify_count,
-                   1); /* before the woken reads it: one of the two would wait for the line */
+                   1); /* before the wake-up, or the woken process would contend for the cache line */
     es_wait_wake(&hdr->ready_seq);
 }
 
@@ -48,6 +48,6 @@ void es_wake_all(es_ring *r)
 void es_wake_alarm(es_ring *r)
 {
     for (uint64_t j = 0; j < r->map.num_batches; j++)
-        /* acq_rel: in the chain of the commits' increments, see es_producer_commit(). */
+        /* acq_rel: in the chain of the commits' increments: see es_producer_commit(). */
         atomic_fetch_or_explicit(&r->map.batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
 }

@@ -147,7 +147,7 @@ static void a_hole_and_the_close(es_world *w)
 KILL_EVERYWHERE(
     drain_a_closed_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = a_hole_and_the_close,
     .act = drain, .want = ES_ENDED, .outcomes = REAPED | RELEASED | RETURNED | CLOSED,
-    .through = "es_drain_finish es_slots_turn es_slots_turn_free claims_open nothing_left holds_nothing still_patient "
+    .through = "es_drain_finish es_slots_turn es_slots_turn_free claims_open nothing_left holds_nothing within_grace "
                "es_lease_release");
 
 static void a_claim_and_the_close(es_world *w)
@@ -166,7 +166,7 @@ static void long_ago(es_world *w)
 KILL_EVERYWHERE(drain_evicts, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = long_ago,
                 .check = commit_the_claim, .act = drain, .want = ES_ENDED,
                 .outcomes = REAPED | RELEASED | RETURNED | CLOSED | EVICTED,
-                .through = "es_drain_finish still_patient es_slots_turn claims_open nothing_left");
+                .through = "es_drain_finish within_grace es_slots_turn claims_open nothing_left");
 
 /* Soon after it is waited for. */
 KILL_EVERYWHERE(drain_waits_for_a_claim, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_LEARNER,

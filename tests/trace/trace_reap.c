@@ -229,5 +229,5 @@ static int64_t mend(es_world *w)
 KILL_EVERYWHERE(mend_a_scribbled_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = scribble,
                 .check = mend_the_rest, .act = mend, .want = 1, .outcomes = REAPED,
                 .through =
-                    "es_repair repair_batch repair_slot repair_tail repair_head repair_owners offer_holes forget_scans "
+                    "es_repair repair_batch repair_slot repair_tail repair_head repair_owners announce_reopened forget_scans "
                     "sweep_nobody");
