@@ -18,15 +18,15 @@ from echo_shm.errors import (
     WireError,
     WorkerError,
 )
-from echo_shm.handle import Handle
-from echo_shm.metrics import HistSnapshot, SampleInfo
-from echo_shm.net.client import TcpClient, connect
+from echo_shm.net.client.client import TcpClient, connect
 from echo_shm.net.transport import TcpTransport
-from echo_shm.protocols import Finishing, Transport
-from echo_shm.sample import Lease, Sample
+from echo_shm.ring.handle import Handle
+from echo_shm.ring.metrics import HistSnapshot, SampleInfo
+from echo_shm.ring.protocols import Finishing, Transport
+from echo_shm.ring.sample import Lease, Sample
 from echo_shm.server import Server
-from echo_shm.spawn import WorkerGroup
-from echo_shm.trajectory_accumulator import TrajectoryAccumulator
+from echo_shm.trajectory.accumulator import TrajectoryAccumulator
+from echo_shm.workers.group import WorkerGroup
 
 __version__ = version("echo-shm")
 

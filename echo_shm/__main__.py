@@ -2,7 +2,7 @@
 
 import sys
 
-from echo_shm.cli import main
+from echo_shm.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

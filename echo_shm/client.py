@@ -11,10 +11,10 @@ import numpy as np
 import optree
 
 from echo_shm._core import ffi, lib
-from echo_shm.attachment import Attachment
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
-from echo_shm.fast_path import compile_fast_path, compile_tree
-from echo_shm.handle import Handle, attach_segment
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.fast_path import compile_fast_path, compile_tree
+from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.spec import Array, Leaf
 
 _NOT_NOW = (lib.ES_FULL, lib.ES_TIMEOUT, -errno.EINTR)

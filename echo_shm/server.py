@@ -11,16 +11,16 @@ import numpy as np
 import optree
 
 from echo_shm._core import lib
-from echo_shm.attachment import Attachment
 from echo_shm.client import SampleWriter
 from echo_shm.errors import ConnectionClosedError
-from echo_shm.handle import Handle, attach_segment
-from echo_shm.protocols import Finishing, Transport
-from echo_shm.sample import Lease, Sample
-from echo_shm.segment import Geometry, Segment
-from echo_shm.spawn import WorkerGroup
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.batch_reader import Taker
+from echo_shm.ring.handle import Handle, attach_segment
+from echo_shm.ring.protocols import Finishing, Transport
+from echo_shm.ring.sample import Lease, Sample
+from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
-from echo_shm.taker import Taker
+from echo_shm.workers.group import WorkerGroup
 
 #: Clients of bridges that a segment has room for, at least.
 _REMOTES = 1024

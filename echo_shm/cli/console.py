@@ -33,7 +33,7 @@ def need(module: str, extra: str) -> Any:
         raise UsageError(f"this needs the package {package}: pip install 'echo-shm[{extra}]'") from None
 
 
-def console() -> "Console":
+def open_console() -> "Console":
     """Standard output: at most 80 columns of a terminal, all that a line needs elsewhere."""
     rich_console = need("rich.console", "cli").Console
     found: Console = rich_console(highlight=False)

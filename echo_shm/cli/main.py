@@ -19,11 +19,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from echo_shm import demo, screen, segment, top
+from echo_shm.cli import console, top
+from echo_shm.cli.demo import demo
 from echo_shm.errors import EchoShmError, SegmentError
-from echo_shm.handle import Handle
-from echo_shm.metrics import RingView
 from echo_shm.net.transport import TcpTransport
+from echo_shm.ring import segment
+from echo_shm.ring.handle import Handle
+from echo_shm.ring.metrics import RingView
 
 _ALLOW = "--allow-unauthenticated"
 
@@ -47,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
-    except screen.UsageError as error:
+    except console.UsageError as error:
         return _fail(2, error)
     except EchoShmError as error:
         return _fail(1, error)
@@ -177,7 +179,7 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _print_table(found: list[dict[str, Any]]) -> None:
-    table = screen.need("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table = console.need("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("name", overflow="fold")
     for label in ("creator", "size", "ring", "prod", "learn", "full", "age"):
         table.add_column(label, justify="right", no_wrap=True)
@@ -185,12 +187,12 @@ def _print_table(found: list[dict[str, Any]]) -> None:
     for one in found:
         style = _STYLES[one["state"]]
         table.add_row(one["name"], *_cells(one), f"[{style}]{one['state']}[/]")
-    console = screen.console()
-    console.print(table)
+    terminal = console.open_console()
+    terminal.print(table)
     for one in found:
         if one["fault"]:
-            console.print(
-                f"{one['name']}: {one['fault']}", markup=False, soft_wrap=not console.is_terminal, style="dim"
+            terminal.print(
+                f"{one['name']}: {one['fault']}", markup=False, soft_wrap=not terminal.is_terminal, style="dim"
             )
 
 
@@ -199,12 +201,12 @@ def _cells(one: dict[str, Any]) -> list[str]:
         return ["-" if one["creator_alive"] is not False else "dead"] + ["-"] * 6
     return [
         f"{one['creator_pid']}" if one["creator_alive"] else f"{one['creator_pid']} dead",
-        screen.size(one["bytes"]),
+        console.size(one["bytes"]),
         f"{one['batch_size']:,}x{one['num_buffers']:,}",
         f"{one['producers']}",
         f"{one['learners']}",
-        screen.share(one["occupancy"], one["capacity"]),
-        screen.duration(one["age_seconds"]),
+        console.share(one["occupancy"], one["capacity"]),
+        console.duration(one["age_seconds"]),
     ]
 
 
@@ -265,7 +267,7 @@ def _gc(options: argparse.Namespace) -> int:
             if name in segment.names():  # else it was closed just now
                 print(f"kept     {name}: {error}")
             continue
-        size = f" ({screen.size(seen.segment.size)})" if seen.segment is not None else ""
+        size = f" ({console.size(seen.segment.size)})" if seen.segment is not None else ""
         if not seen.locked and options.dry_run:
             print(f"garbage  {name}{size}: would be removed")
         elif not seen.locked and segment.collect(name):

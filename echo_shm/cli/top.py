@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from echo_shm import screen, segment
 from echo_shm._core import lib
-from echo_shm.attachment import find_process, pid_namespace
+from echo_shm.cli import console
 from echo_shm.errors import SegmentError
-from echo_shm.metrics import Owner, Remote, RingView
-from echo_shm.sidecar import open_sidecar
+from echo_shm.ring import segment
+from echo_shm.ring.attachment import find_process, pid_namespace
+from echo_shm.ring.lockfile import open_sidecar
+from echo_shm.ring.metrics import Owner, Remote, RingView
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -127,7 +128,7 @@ class Watch:
             most: Lines for producers and remote clients together.
 
         """
-        group: type[Any] = screen.need("rich.console", "cli").Group
+        group: type[Any] = console.need("rich.console", "cli").Group
         remotes = len(self._latest.remotes)
         of_remotes = min(remotes + _TABLE_LINES, most // 2) if remotes else 0
         parts = [self._head(), "", self._figures(), "", self._producers(max(1, most - of_remotes))]
@@ -149,7 +150,7 @@ class Watch:
         geometry = mapped.geometry
         return (
             f"[bold]{mapped.name}[/]  batches of {geometry.batch_size:,} x {geometry.num_batches:,}, "
-            f"{screen.size(mapped.size)}, {screen.duration(time.time() - mapped.created)} old\n"
+            f"{console.size(mapped.size)}, {console.duration(time.time() - mapped.created)} old\n"
             f"[dim]{creator}[/]"
         )
 
@@ -160,7 +161,7 @@ class Watch:
         samples = self._rate("samples_inserted")
         dead = sum(state == "dead" for _, state in self._latest.owners)
         ring = _grid(2)
-        ring.add_row("ring", screen.bar(snap.occupancy, capacity), f"{snap.occupancy:,} of {capacity:,} slots")
+        ring.add_row("ring", console.bar(snap.occupancy, capacity), f"{snap.occupancy:,} of {capacity:,} slots")
         figures = _grid(4)
         figures.add_row(
             "samples/s", f"{samples:,.0f}", "blocked", f"{snap.producers_waiting}",
@@ -174,7 +175,7 @@ class Watch:
             "MB/s", f"{samples * leaf_bytes / 1e6:,.1f}", "remote", f"{snap.active_remotes}",
             "refused", f"{snap.refused_remotes}",
         )  # fmt: skip
-        group: type[Any] = screen.need("rich.console", "cli").Group
+        group: type[Any] = console.need("rich.console", "cli").Group
         return group(ring, "", figures)
 
     def _producers(self, most: int) -> Any:
@@ -185,7 +186,7 @@ class Watch:
             rates = self._since(earlier.get(owner.index), owner)
             table.add_row(
                 f"{owner.index}", f"{owner.pid}", f"{rates.samples:,.0f}", f"{owner.samples:,}",
-                screen.share(rates.blocked, 1), f"{owner.held}", _styled(state),
+                console.share(rates.blocked, 1), f"{owner.held}", _styled(state),
             )  # fmt: skip
         if len(found) > most:
             table.add_row("", f"and {len(found) - most} more")
@@ -220,7 +221,7 @@ class Watch:
             table.add_row(
                 f"{now.index}", now.peer.replace("[", r"\["),
                 f"{(now.committed - then.committed) * per_second:,.0f}", f"{now.committed:,}",
-                screen.size(now.bytes), f"{now.frames:,}", "[green]here[/]" if now.connected else "[dim]gone[/]",
+                console.size(now.bytes), f"{now.frames:,}", "[green]here[/]" if now.connected else "[dim]gone[/]",
             )  # fmt: skip
         if len(found) > most:
             table.add_row("", f"and {len(found) - most} more")
@@ -233,7 +234,7 @@ def _styled(state: str) -> str:
 
 def _grid(pairs: int) -> Any:
     """Labels and figures side by side."""
-    grid = screen.need("rich.table", "cli").Table.grid(padding=(0, 2, 0, 0))
+    grid = console.need("rich.table", "cli").Table.grid(padding=(0, 2, 0, 0))
     for _ in range(pairs):
         grid.add_column(style="bold")
         grid.add_column(justify="right")
@@ -241,7 +242,7 @@ def _grid(pairs: int) -> Any:
 
 
 def _table(*columns: str) -> Any:
-    table = screen.need("rich.table", "cli").Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = console.need("rich.table", "cli").Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for label in columns:
         table.add_column(label, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
@@ -264,38 +265,38 @@ def run(name: str, interval: float, *, once: bool) -> int:
         UsageError: No segment can be called so, or rich is not installed.
 
     """
-    console = screen.console()
+    terminal = console.open_console()
     try:
         watch = Watch(name)
     except ValueError as error:
-        raise screen.UsageError(str(error)) from None
+        raise console.UsageError(str(error)) from None
     try:
-        going = _watch_once(watch, console, interval) if once else _watch_live(watch, console, interval)
+        going = _watch_once(watch, terminal, interval) if once else _watch_live(watch, terminal, interval)
     except KeyboardInterrupt:
         return 0
     if not going:
-        console.print(f"segment {name!r} was closed", markup=False, soft_wrap=True)
+        terminal.print(f"segment {name!r} was closed", markup=False, soft_wrap=True)
     return 0
 
 
-def _watch_once(watch: Watch, console: "Console", interval: float) -> bool:
+def _watch_once(watch: Watch, terminal: "Console", interval: float) -> bool:
     time.sleep(interval)
     going = watch.look()
     if going:
-        console.print(watch.render(most=10**6))
+        terminal.print(watch.render(most=10**6))
     return going
 
 
-def _watch_live(watch: Watch, console: "Console", interval: float) -> bool:
-    if not console.is_terminal:
-        while _watch_once(watch, console, interval):
+def _watch_live(watch: Watch, terminal: "Console", interval: float) -> bool:
+    if not terminal.is_terminal:
+        while _watch_once(watch, terminal, interval):
             print(flush=True)
         return False
-    live = screen.need("rich.live", "cli").Live(console=console, auto_refresh=False)
+    live = console.need("rich.live", "cli").Live(console=terminal, auto_refresh=False)
     try:  # not `with live`: a Ctrl-C while it starts would leave the terminal without a cursor
         live.start()
         while True:
-            most = max(3, console.height - _OTHER_LINES)
+            most = max(3, terminal.height - _OTHER_LINES)
             live.update(watch.render(most), refresh=True)
             time.sleep(interval)
             if not watch.look():

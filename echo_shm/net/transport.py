@@ -12,10 +12,10 @@ import time
 import weakref
 from typing import Any, TypeAlias
 
-from echo_shm.handle import Handle
-from echo_shm.net import checks
-from echo_shm.net.keeper import Keeper, forking_a_bridge
-from echo_shm.segment import Segment
+from echo_shm.net import validation
+from echo_shm.net.bridge.supervisor import Keeper, forking_a_bridge
+from echo_shm.ring.handle import Handle
+from echo_shm.ring.segment import Segment
 
 _log = logging.getLogger("echo_shm")
 
@@ -65,14 +65,14 @@ class TcpTransport:
         processes: int = 1,
         allow_unauthenticated: bool = False,
     ) -> None:
-        checks.integer("num_threads", num_threads, 1, 1 << 16)
-        self._wanted_port = checks.integer("port", port, 0, 65535)
-        self._wire_version = checks.integer("wire_version", wire_version, 1, 2)
-        self._authkey = checks.key(authkey)
-        self._tls = checks.context(tls, server_side=True)
-        self._host = checks.host(host)
-        self.max_connections = checks.integer("max_connections", max_connections, 1, _MOST_CONNECTIONS)
-        self._processes = checks.integer("processes", processes, 1, _MOST_PROCESSES)
+        validation.integer("num_threads", num_threads, 1, 1 << 16)
+        self._wanted_port = validation.integer("port", port, 0, 65535)
+        self._wire_version = validation.integer("wire_version", wire_version, 1, 2)
+        self._authkey = validation.key(authkey)
+        self._tls = validation.context(tls, server_side=True)
+        self._host = validation.host(host)
+        self.max_connections = validation.integer("max_connections", max_connections, 1, _MOST_CONNECTIONS)
+        self._processes = validation.integer("processes", processes, 1, _MOST_PROCESSES)
         if authkey is not None and wire_version == 1:
             raise ValueError("wire version 1 has no authentication: use wire_version=2 with an authkey")
         self._open_to_all = bool(allow_unauthenticated)

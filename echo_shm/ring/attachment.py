@@ -14,7 +14,7 @@ import psutil
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
-from echo_shm.segment import Segment
+from echo_shm.ring.segment import Segment
 
 _log = logging.getLogger("echo_shm")
 

@@ -5,11 +5,11 @@ import time
 from typing import Any
 
 from echo_shm._core import ffi, lib
-from echo_shm.attachment import Attachment
-from echo_shm.fast_path import compile_tree
-from echo_shm.metrics import SampleInfo
-from echo_shm.protocols import Finishing
-from echo_shm.sample import Rest, Sample
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.fast_path import compile_tree
+from echo_shm.ring.metrics import SampleInfo
+from echo_shm.ring.protocols import Finishing
+from echo_shm.ring.sample import Rest, Sample
 
 # Names of this module, since attributes of lib and parsed types cost time on every batch.
 _SNAPSHOT = ffi.typeof("es_snapshot *")

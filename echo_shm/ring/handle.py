@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echo_shm.errors import SegmentError, SpecMismatchError
-from echo_shm.segment import Segment
+from echo_shm.ring.segment import Segment
 from echo_shm.spec import Spec
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import error_from
-from echo_shm.segment import Segment
+from echo_shm.ring.segment import Segment
 
 
 @dataclass(frozen=True)

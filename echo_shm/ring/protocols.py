@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from echo_shm.handle import Handle
+from echo_shm.ring.handle import Handle
 
 
 class Transport(Protocol):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from echo_shm._core import ffi, lib
-from echo_shm.metrics import SampleInfo
+from echo_shm.ring.metrics import SampleInfo
 from echo_shm.spec import Array
 
 _es_release_batch = lib.es_release_batch  # an attribute of lib costs time on every batch

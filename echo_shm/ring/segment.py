@@ -15,7 +15,7 @@ import posix_ipc
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
-from echo_shm.sidecar import (
+from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
     PrivateSidecar,
     Sidecar,
@@ -25,8 +25,8 @@ from echo_shm.sidecar import (
     shm_file,
     unlink_sidecar,
 )
-from echo_shm.sidecar import collect as collect
-from echo_shm.sidecar import names as names
+from echo_shm.ring.lockfile import collect as collect
+from echo_shm.ring.lockfile import names as names
 from echo_shm.spec import Array, Spec
 
 #: Space is allocated in steps: a signal interrupts posix_fallocate, which then starts its step again.

@@ -20,8 +20,8 @@ from typing import Any
 
 from echo_shm.client import ShmClient
 from echo_shm.errors import ConnectionClosedError, WorkerError
-from echo_shm.handle import Handle
-from echo_shm.lifetime import die_with
+from echo_shm.ring.handle import Handle
+from echo_shm.workers.parent_death import die_with
 
 _log = logging.getLogger("echo_shm")
 

@@ -15,12 +15,13 @@ import numpy as np
 from choices import Below
 
 from echo_shm import EchoShmError, Server
-from echo_shm.net import link, wire
-from echo_shm.net.bridge import Bridge, Settings
-from echo_shm.net.inbound import Bye, Inbound, Inbound1, Samples
-from echo_shm.net.link import Link, Options
+from echo_shm.net import wire
+from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.net.bridge.decoder import Bye, Inbound, Inbound1, Samples
+from echo_shm.net.client import connection
+from echo_shm.net.client.connection import Link, Options
 from echo_shm.net.wire import Accept, Greeting, Hello
-from echo_shm.segment import Segment
+from echo_shm.ring.segment import Segment
 from echo_shm.spec import Spec
 
 EXAMPLE = {"a": np.zeros((), np.int32), "b": np.zeros(3, np.uint8)}
@@ -215,7 +216,7 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
         def __getattr__(self, name: str) -> Any:
             return getattr(near, name)
 
-    with mock.patch.object(link, "_connect", return_value=Near()), near, far:
+    with mock.patch.object(connection, "_connect", return_value=Near()), near, far:
         try:
             it = Link(options, 0, 20)
         except (EchoShmError, OSError):

@@ -18,7 +18,7 @@ import numpy as np
 
 import echo_shm
 from echo_shm import Server, TcpClient, TcpTransport
-from echo_shm.lifetime import die_with
+from echo_shm.workers.parent_death import die_with
 
 EXAMPLE = {"who": np.zeros((), np.int64), "n": np.zeros((), np.int64), "x": np.zeros(500, np.uint8)}
 KEY = b"the key of these two hosts"

@@ -14,7 +14,8 @@ from remote import EXAMPLE, numbers, raw, said, sample
 
 import echo_shm
 from echo_shm import ConnectionClosedError, Server, ShmClient, TcpClient
-from echo_shm.net import pump, wire
+from echo_shm.net import wire
+from echo_shm.net.client import sender
 from echo_shm.net.wire import Hello
 
 
@@ -43,7 +44,7 @@ def test_a_lone_sample_does_not_wait_for_others(serve, client):
 
 def test_what_ends_the_gathering(serve, client, monkeypatch):
     """No sample waits for others to share its frame when that is full, or when somebody is in wait()."""
-    monkeypatch.setattr(pump, "_GATHER_NS", 60_000_000_000)
+    monkeypatch.setattr(sender, "_GATHER_NS", 60_000_000_000)
     server = serve(1, 5000)
     one = client(server)
     # As if in wait(), and before the sample: a gathering that has begun is not cut short (it has a millisecond).

@@ -17,8 +17,9 @@ from pretender import RING
 from remote import EXAMPLE, sample
 
 from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
-from echo_shm.net import link, wire
-from echo_shm.net.patience import Patience
+from echo_shm.net import wire
+from echo_shm.net.client import connection
+from echo_shm.net.client.backoff import Patience
 from echo_shm.net.wire import Refusal
 
 BIG = np.zeros(1 << 22, np.uint8)
@@ -88,7 +89,7 @@ def test_a_server_that_drips(pretend):
 
 def test_a_peer_that_says_nothing(pretend, monkeypatch):
     """Something that takes connections and then is mute, or speaks of other things, is no server for long."""
-    monkeypatch.setattr(link, "_FIRST_TIME", 0.5)
+    monkeypatch.setattr(connection, "_FIRST_TIME", 0.5)
     host = pretend(lambda visit: time.sleep(20))
     with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} took the connection, and then did not say"):
         TcpClient("127.0.0.1", host.port, EXAMPLE)
@@ -101,7 +102,7 @@ def test_a_peer_that_says_nothing(pretend, monkeypatch):
 
 def test_a_peer_that_takes_its_time(pretend, client, monkeypatch):
     """Who says how long connecting may take has that long."""
-    monkeypatch.setattr(link, "_FIRST_TIME", 0.2)
+    monkeypatch.setattr(connection, "_FIRST_TIME", 0.2)
     client(pretend(lambda visit: (time.sleep(0.6), _takes_all(visit))), timeout=30).send(sample(0))
 
 
@@ -396,7 +397,7 @@ def test_collected_in_its_own_thread(pretend, eventually):
 def test_how_patience_ends(monkeypatch):
     """Tries come faster at first; what goes well in between starts the time anew, a mere connection does not."""
     clock = itertools.count(1000).__next__
-    monkeypatch.setattr("echo_shm.net.patience.time", mock.Mock(monotonic=lambda: clock()))
+    monkeypatch.setattr("echo_shm.net.client.backoff.time", mock.Mock(monotonic=lambda: clock()))
     patience = Patience(10)
     assert patience.left() <= 0
     patience.begin(well=False)
@@ -449,9 +450,9 @@ def test_times_without_end(pretend):
 
 def test_keys_are_not_shown():
     """Neither a client's nor a bridge's settings show the key when they are printed."""
-    from echo_shm.net.bridge import Settings
+    from echo_shm.net.bridge.bridge import Settings
     from echo_shm.spec import Spec
 
     key = b"this is the key!"
-    assert "this" not in repr(link.Options("h", 1, Spec.from_example(EXAMPLE), b"c" * 16, key, None))
+    assert "this" not in repr(connection.Options("h", 1, Spec.from_example(EXAMPLE), b"c" * 16, key, None))
     assert "this" not in repr(Settings(key, 2, 3))

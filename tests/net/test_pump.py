@@ -14,8 +14,9 @@ from interrupts import Interrupt, at_opcode, interrupt, run_traced
 from remote import EXAMPLE, sample
 
 from echo_shm import ConnectionClosedError, TcpClient
-from echo_shm.net import client as client_module
-from echo_shm.net import link, pump, wire
+from echo_shm.net import wire
+from echo_shm.net.client import client as client_module
+from echo_shm.net.client import connection, sender
 
 BIG = np.zeros(1 << 22, np.uint8)
 
@@ -97,7 +98,7 @@ def test_a_reader_that_fails(pretend, eventually):
             one.wait(20)
 
     one = TcpClient("127.0.0.1", pretend(take_all).port, EXAMPLE)
-    with mock.patch.object(link.Link, "_receive", side_effect=MemoryError("none left")):
+    with mock.patch.object(connection.Link, "_receive", side_effect=MemoryError("none left")):
         one._pump._lose(one._pump._link, OSError("cut"))  # the next link is read through this
         with pytest.raises(ConnectionClosedError, match="none left"):
             send_on()
@@ -156,7 +157,7 @@ def test_close_interrupted_anywhere(pretend):
         one = TcpClient("127.0.0.1", host.port, EXAMPLE)
         one._timeout = 0.01
         one.send(sample(0))
-        trace, left = at_opcode(n, interrupt, pump, client_module)
+        trace, left = at_opcode(n, interrupt, sender, client_module)
         with contextlib.suppress(Interrupt, ConnectionClosedError):
             run_traced(one.close, trace)
         with contextlib.suppress(ConnectionClosedError):

@@ -13,14 +13,14 @@ import pytest
 from remote import EXAMPLE, KEY, exactly, greet, numbers, raw, said, sample
 
 from echo_shm import ConnectionClosedError, Server, SpecMismatchError, TcpClient, WireError
-from echo_shm.metrics import RingView
-from echo_shm.net import bridge as bridge_module
 from echo_shm.net import wire
-from echo_shm.net.bridge import Bridge, Settings
-from echo_shm.net.connection import Connection
-from echo_shm.net.inbound import Inbound
+from echo_shm.net.bridge import bridge as bridge_module
+from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.net.bridge.connection import Connection
+from echo_shm.net.bridge.decoder import Inbound
 from echo_shm.net.wire import Hello
-from echo_shm.segment import Segment
+from echo_shm.ring.metrics import RingView
+from echo_shm.ring.segment import Segment
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,12 @@ from containers import (
     unshare,
 )
 
-from echo_shm import ConnectionClosedError, Server, ShmClient, segment
+from echo_shm import ConnectionClosedError, Server, ShmClient
 from echo_shm._core import ffi, lib
-from echo_shm.attachment import pid_namespace
-from echo_shm.cli import describe
-from echo_shm.metrics import RingView
+from echo_shm.cli.main import describe
+from echo_shm.ring import segment
+from echo_shm.ring.attachment import pid_namespace
+from echo_shm.ring.metrics import RingView
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,9 @@ import pytest
 import stamped
 from actors import until
 
-from echo_shm import Server, ShmClient, segment
+from echo_shm import Server, ShmClient
 from echo_shm._core import lib
+from echo_shm.ring import segment
 
 
 def _in_child(function):

@@ -12,9 +12,10 @@ import optree
 import pytest
 from interrupts import Interrupt, at_opcode, interrupt, run_traced
 
-from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient, TcpTransport, segment
+from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient, TcpTransport
 from echo_shm import server as server_module
 from echo_shm._core import ffi, lib
+from echo_shm.ring import segment
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
 

@@ -9,7 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from echo_shm import Server, ShmClient, attachment
+from echo_shm import Server, ShmClient
+from echo_shm.ring import attachment
 
 EXAMPLE = np.zeros((), np.int64)
 
@@ -71,7 +72,8 @@ def test_a_signal_handler_runs_while_waiting(alarm, what, reap_interval):
 WAIT = """
 import signal, sys, time, numpy as np
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
-from echo_shm import Server, ShmClient, attachment
+from echo_shm import Server, ShmClient
+from echo_shm.ring import attachment
 s = Server(np.zeros(3), 1, num_buffers=1, reap_interval=3600)
 c = ShmClient(s.handle)
 if sys.argv[1] == "send":

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from interrupts import Interrupt, at_opcode, interrupt, run_traced
 
-from echo_shm import Server, attachment
+from echo_shm import Server
 from echo_shm._core import ffi, lib
+from echo_shm.ring import attachment
 
 EXAMPLE = np.zeros((), np.int64)
 

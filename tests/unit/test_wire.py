@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from echo_shm import WireError
 from echo_shm.net import wire
-from echo_shm.net.inbound import Bye, Inbound, Inbound1
+from echo_shm.net.bridge.decoder import Bye, Inbound, Inbound1
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello
 from echo_shm.spec import Spec
 

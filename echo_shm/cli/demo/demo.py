@@ -1,7 +1,7 @@
 """``echo-shm demo``: Gymnasium environments in worker processes feed a learner through the ring.
 
 :func:`play` is all that a worker does, and :func:`run` all that a learner
-does; what they show on the screen is in :mod:`echo_shm.demo_view`.
+does; what they show on the screen is in :mod:`echo_shm.cli.demo.view`.
 """
 
 import contextlib
@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from echo_shm import screen, segment
+from echo_shm.cli import console
+from echo_shm.cli.demo.check import SequenceCheck
+from echo_shm.cli.demo.view import DemoView, Tally
 from echo_shm.client import ShmClient
-from echo_shm.demo_check import SequenceCheck
-from echo_shm.demo_view import DemoView, Tally
+from echo_shm.ring import segment
 from echo_shm.server import Server
 from echo_shm.spec import Array
 
@@ -72,9 +73,9 @@ def play(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
 def make_env(env_id: str) -> Any:
     """Makes a Gymnasium environment; brings in the Atari games where the name asks for one."""
     atari = env_id.startswith("ALE/")
-    gymnasium = screen.need("gymnasium", "atari" if atari else "demo")
+    gymnasium = console.need("gymnasium", "atari" if atari else "demo")
     if atari:
-        ale_py = screen.need("ale_py", "atari")
+        ale_py = console.need("ale_py", "atari")
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner from every process
         gymnasium.register_envs(ale_py)
     with warnings.catch_warnings():
@@ -101,9 +102,9 @@ def blank_transition(env: Any) -> dict[str, Array]:
 
 
 def _zeros(space: Any, what: str) -> Array:
-    spaces = screen.need("gymnasium", "demo").spaces
+    spaces = console.need("gymnasium", "demo").spaces
     if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-        raise screen.UsageError(
+        raise console.UsageError(
             f"the {what} space is {space}, which the demo does not put into arrays; "
             "choose an environment with Box, Discrete, MultiDiscrete or MultiBinary spaces"
         )
@@ -121,11 +122,11 @@ def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
         SegmentError: Shared memory is too small.
 
     """
-    screen.need("rich", "demo")
+    console.need("rich", "demo")
     example = _example(env_id)
     with _terminated_cleanly(), _serve(example, batch_size) as server, contextlib.ExitStack() as stack:
         check, tally = SequenceCheck(server.capacity), Tally(sum(leaf.nbytes for leaf in example.values()))
-        view = DemoView(server.name, f"{env_id}, {screen.plural(workers, 'worker')}", seconds, tally)
+        view = DemoView(server.name, f"{env_id}, {console.plural(workers, 'worker')}", seconds, tally)
         deadline = time.monotonic() + seconds
         with _undisturbed():
             group = stack.enter_context(
@@ -145,11 +146,11 @@ def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
 def _example(env_id: str) -> dict[str, Array]:
     try:
         env = make_env(env_id)
-    except screen.UsageError:
+    except console.UsageError:
         raise
     except Exception as error:  # environments raise what they like
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise screen.UsageError(f"cannot make the environment {env_id!r}: {reason}") from error
+        raise console.UsageError(f"cannot make the environment {env_id!r}: {reason}") from error
     try:
         return blank_transition(env)
     finally:
@@ -160,7 +161,7 @@ def _serve(example: dict[str, Array], batch_size: int) -> Server:
     try:
         return Server(example, batch_size)
     except ValueError as error:
-        raise screen.UsageError(str(error)) from None
+        raise console.UsageError(str(error)) from None
 
 
 @contextlib.contextmanager

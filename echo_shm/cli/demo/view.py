@@ -5,10 +5,10 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from echo_shm import screen
-from echo_shm.demo_check import SequenceCheck
-from echo_shm.metrics import RingView
-from echo_shm.segment import Segment
+from echo_shm.cli import console
+from echo_shm.cli.demo.check import SequenceCheck
+from echo_shm.ring.metrics import RingView
+from echo_shm.ring.segment import Segment
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -104,7 +104,7 @@ class DemoView:
         self._geometry = segment.geometry
         self._capacity = segment.geometry.capacity
         self._size = segment.size
-        self._console = screen.console()
+        self._console = console.open_console()
         self._started = time.monotonic()
         self._rates = Rates()
         self._live: Live | None = None
@@ -126,11 +126,11 @@ class DemoView:
 
     def _start(self) -> None:
         if self._console.is_terminal:
-            live: type[Live] = screen.need("rich.live", "demo").Live
+            live: type[Live] = console.need("rich.live", "demo").Live
             self._live = live(self._screen(), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
         else:
-            self._print(f"{self._what}; ring {self._name}, {screen.size(self._size)}")
+            self._print(f"{self._what}; ring {self._name}, {console.size(self._size)}")
         self._thread.start()
 
     def _stop(self) -> None:
@@ -159,7 +159,7 @@ class DemoView:
 
     def _line(self) -> str:
         snap, (samples, batches) = self.ring.snapshot(), self._speeds()
-        full = screen.share(snap.occupancy, self._capacity)
+        full = console.share(snap.occupancy, self._capacity)
         trouble = [("stalled", snap.stalled_producers), ("dead", snap.dead_producers)]
         return (
             f"{time.monotonic() - self._started:6.1f} s  {samples:,.0f} samples/s  {batches:,.1f} batches/s  "
@@ -168,14 +168,14 @@ class DemoView:
         )
 
     def _screen(self) -> "RenderableType":
-        table = screen.need("rich.table", "demo").Table
+        table = console.need("rich.table", "demo").Table
         snap, (samples, batches) = self.ring.snapshot(), self._speeds()
         elapsed = time.monotonic() - self._started
         bars = table.grid(padding=(0, 2))
         bars.add_column(style="bold", width=9)
-        bars.add_row("time", screen.bar(elapsed, self._seconds), f"{elapsed:.1f} of {self._seconds:g} s")
+        bars.add_row("time", console.bar(elapsed, self._seconds), f"{elapsed:.1f} of {self._seconds:g} s")
         bars.add_row(
-            "ring", screen.bar(snap.occupancy, self._capacity), f"{snap.occupancy:,} of {self._capacity:,} slots"
+            "ring", console.bar(snap.occupancy, self._capacity), f"{snap.occupancy:,} of {self._capacity:,} slots"
         )
         figures = table.grid(padding=(0, 2))
         for _ in range(3):
@@ -194,10 +194,10 @@ class DemoView:
         return self._panel(bars, "", figures)
 
     def _panel(self, *parts: Any) -> "RenderableType":
-        group = screen.need("rich.console", "demo").Group
-        panel = screen.need("rich.panel", "demo").Panel
+        group = console.need("rich.console", "demo").Group
+        panel = console.need("rich.panel", "demo").Panel
         geometry = self._geometry
-        footer = f"[dim]batches of {geometry.batch_size:,} x {geometry.num_batches}, {screen.size(self._size)}[/]"
+        footer = f"[dim]batches of {geometry.batch_size:,} x {geometry.num_batches}, {console.size(self._size)}[/]"
         framed: RenderableType = panel(
             group(*parts, "", f"[dim]in another terminal:[/] echo-shm top {self._name}"),
             title=f"[bold]echo-shm demo[/]  {self._what}",
@@ -215,11 +215,11 @@ class DemoView:
         tally, snap = self._tally, self.ring.snapshot()
         counts = ((snap.reopened_slots, "slot"), (snap.dead_producers, "dead producer"), (restarts, "restart"))
         self._rows(
-            ("played", f"{self._what}, {screen.plural(check.episodes, 'episode')}"),
+            ("played", f"{self._what}, {console.plural(check.episodes, 'episode')}"),
             ("received", f"{tally.samples:,} samples in {tally.batches:,} batches, {self._average()}"),
-            ("learner", f"waited {screen.share(tally.waited, tally.span)} of the time"),
+            ("learner", f"waited {console.share(tally.waited, tally.span)} of the time"),
             ("sequences", self._verdict(check)),
-            ("re-opened", ", ".join(screen.plural(count, noun) for count, noun in counts)),
+            ("re-opened", ", ".join(console.plural(count, noun) for count, noun in counts)),
         )
         for text in check.faults:
             self._rows(("", text))
@@ -231,7 +231,7 @@ class DemoView:
     def _verdict(self, check: SequenceCheck) -> str:
         processes = f"{check.workers} worker process" + ("" if check.workers == 1 else "es")
         if check.fault_count:
-            return f"BROKEN: {screen.plural(check.fault_count, 'fault')} in the steps of {processes}"
+            return f"BROKEN: {console.plural(check.fault_count, 'fault')} in the steps of {processes}"
         if check.workers == 0:
             return "none: no sample came"
         early = f"; {check.early} came early, in re-opened slots" if check.early else ""

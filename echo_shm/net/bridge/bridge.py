@@ -22,12 +22,12 @@ from typing import NamedTuple
 from echo_shm._core import lib
 from echo_shm.errors import WireError
 from echo_shm.net import tcp, wire
-from echo_shm.net.connection import MOST_OUT, Connection
-from echo_shm.net.door import Door, is_crowded
-from echo_shm.net.inbound import Bye, Inbound, Inbound1, Samples
-from echo_shm.net.intake import Intake
+from echo_shm.net.bridge.acceptor import Door, is_crowded
+from echo_shm.net.bridge.connection import MOST_OUT, Connection
+from echo_shm.net.bridge.decoder import Bye, Inbound, Inbound1, Samples
+from echo_shm.net.bridge.ingest import Intake
 from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
-from echo_shm.segment import Segment
+from echo_shm.ring.segment import Segment
 
 _log = logging.getLogger("echo_shm.bridge")
 

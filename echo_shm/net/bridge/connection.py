@@ -5,7 +5,7 @@ import selectors
 import socket
 import ssl
 
-from echo_shm.net.inbound import Inbound, Inbound1, Samples
+from echo_shm.net.bridge.decoder import Inbound, Inbound1, Samples
 from echo_shm.net.wire import Greeting
 
 #: Where bytes go that nobody reads.

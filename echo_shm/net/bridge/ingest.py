@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Iterator
 
 from echo_shm._core import ffi, lib
-from echo_shm.attachment import Attachment
 from echo_shm.errors import WireError, error_from
 from echo_shm.net import wire
-from echo_shm.net.connection import Connection
-from echo_shm.net.inbound import Samples
-from echo_shm.segment import Segment
+from echo_shm.net.bridge.connection import Connection
+from echo_shm.net.bridge.decoder import Samples
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.segment import Segment
 
 #: How long a bridge may wait in the ring for space, with sockets waiting meanwhile (nanoseconds).
 _SPACE_NS = 2_000_000

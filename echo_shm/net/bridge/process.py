@@ -11,9 +11,9 @@ import sys
 from typing import Any
 
 from echo_shm.errors import SegmentError
-from echo_shm.lifetime import die_with
-from echo_shm.net.bridge import Bridge, Settings
-from echo_shm.segment import Segment, names
+from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.ring.segment import Segment, names
+from echo_shm.workers.parent_death import die_with
 
 #: Descriptors that a bridge needs besides its clients': guests, listeners, the ring's files, logs.
 _OTHER_DESCRIPTORS = 256

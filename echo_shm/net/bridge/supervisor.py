@@ -16,7 +16,7 @@ import weakref
 from typing import IO, Any
 
 from echo_shm.errors import EchoShmError
-from echo_shm.net import process
+from echo_shm.net.bridge import process
 
 _log = logging.getLogger("echo_shm")
 
@@ -26,7 +26,7 @@ _BEGIN_TIME, _END_TIME = 60.0, 5.0
 _SHORT_LIFE, _PAUSE = 1.0, 0.5
 
 #: With our module path and nothing else: a file that lies in the current directory is not imported by its name.
-_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from echo_shm.net.process import main; main()"
+_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from echo_shm.net.bridge.process import main; main()"
 
 _processes: "weakref.WeakSet[_Process]" = weakref.WeakSet()
 _here = threading.local()
@@ -177,7 +177,7 @@ class Keeper:
     """Keeps one bridge process running, in a thread of its own, until told to stop.
 
     Args:
-        told: What the bridge is told; see :func:`echo_shm.net.process.serve`.
+        told: What the bridge is told; see :func:`echo_shm.net.bridge.process.serve`.
         tls: As for the transport.
 
     """

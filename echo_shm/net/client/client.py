@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 
 from echo_shm.client import SampleWriter, ShmClient
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
-from echo_shm.net import checks, unattended
-from echo_shm.net.link import Options
-from echo_shm.net.pump import Pump
+from echo_shm.net import validation
+from echo_shm.net.client import finalizers
+from echo_shm.net.client.connection import Options
+from echo_shm.net.client.sender import Pump
 from echo_shm.spec import Spec
 
 #: How long a client tries to reach its server again, unless told (seconds).
@@ -64,20 +65,20 @@ class TcpClient:
         reconnect: bool | float = True,
         timeout: float | None = None,
     ) -> None:
-        most = checks.integer("max_inflight_msgs", max_inflight_msgs, 1, _MOST_INFLIGHT)
+        most = validation.integer("max_inflight_msgs", max_inflight_msgs, 1, _MOST_INFLIGHT)
         options = Options(
-            checks.host(host),
-            checks.integer("port", port, 1, 65535),
+            validation.host(host),
+            validation.integer("port", port, 1, 65535),
             Spec.from_example(data_sample),
             secrets.token_bytes(16),
-            checks.key(authkey),
-            checks.context(tls, server_side=False),
+            validation.key(authkey),
+            validation.context(tls, server_side=False),
         )
         if isinstance(reconnect, bool):
             grace = _GRACE if reconnect else 0.0
         else:
-            grace = checks.seconds("reconnect", reconnect, "True or False")
-        self._timeout = None if timeout is None else checks.seconds("timeout", timeout, "None for ever")
+            grace = validation.seconds("reconnect", reconnect, "True or False")
+        self._timeout = None if timeout is None else validation.seconds("timeout", timeout, "None for ever")
         self._timeout = None if self._timeout == math.inf else self._timeout
         self._pump = Pump(options, most, grace, self._timeout)
         try:
@@ -85,10 +86,10 @@ class TcpClient:
             self._writer = SampleWriter(self._pump.producer, None, self._pump.rouse)
             self._send_now = self._writer._send_at_once
             self._peer = options.peer
-            unattended.watch(self, self._pump, self._timeout)
+            finalizers.watch(self, self._pump, self._timeout)
         except BaseException:
             self._pump.give_up()
-            unattended.forget(self._pump)
+            finalizers.forget(self._pump)
             raise
 
     def send(self, data: Any, timeout: float | None = None) -> None:
@@ -143,7 +144,7 @@ class TcpClient:
             raise told from late.__cause__
 
     def _time(self, timeout: float | None) -> float | None:
-        return self._timeout if timeout is None else checks.limit("timeout", timeout, "None for the client's own")
+        return self._timeout if timeout is None else validation.limit("timeout", timeout, "None for the client's own")
 
     def wait(self, timeout: float | None = None) -> None:
         """Returns when every sample sent so far is in the server's ring.
@@ -172,9 +173,9 @@ class TcpClient:
         try:
             self._pump.close(self._timeout)
         except ConnectionClosedError:
-            unattended.forget(self._pump)
+            finalizers.forget(self._pump)
             raise
-        unattended.forget(self._pump)
+        finalizers.forget(self._pump)
 
     @property
     def _in_flight_count(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError, WireError
 from echo_shm.net import tcp, wire
-from echo_shm.net.duplex import Duplex
+from echo_shm.net.client.tls_stream import Duplex
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
 from echo_shm.spec import Spec
 

@@ -10,7 +10,7 @@ import weakref
 from multiprocessing.util import Finalize
 
 from echo_shm.errors import ConnectionClosedError
-from echo_shm.net.pump import Pump
+from echo_shm.net.client.sender import Pump
 
 _log = logging.getLogger("echo_shm")
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from echo_shm._core import ffi, lib
-from echo_shm.attachment import Attachment
-from echo_shm.segment import Geometry, Segment
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
 
 

@@ -15,9 +15,9 @@ import time
 from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, SpecMismatchError, WireError
 from echo_shm.net import wire
-from echo_shm.net.link import ForgottenError, Link, Options, RefusedError, first_link
-from echo_shm.net.outbox import Outbox
-from echo_shm.net.patience import Patience
+from echo_shm.net.client.backoff import Patience
+from echo_shm.net.client.connection import ForgottenError, Link, Options, RefusedError, first_link
+from echo_shm.net.client.outbox import Outbox
 
 _log = logging.getLogger("echo_shm")
 

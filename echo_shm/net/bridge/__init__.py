@@ -1,0 +1,1 @@
+"""The bridge: receives samples from clients and puts them into the ring."""

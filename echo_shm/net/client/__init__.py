@@ -1,0 +1,1 @@
+"""The client: sends samples to a server on another host."""
