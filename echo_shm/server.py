@@ -14,7 +14,7 @@ from echo_shm._core import lib
 from echo_shm.client import SampleWriter
 from echo_shm.errors import ConnectionClosedError
 from echo_shm.ring.attachment import Attachment
-from echo_shm.ring.batch_reader import Taker
+from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.ring.protocols import Finishing, Transport
 from echo_shm.ring.sample import Lease, Sample
@@ -143,9 +143,9 @@ class Server:
         self._started: list[Transport] = []
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER)
         self._ring = self._attachment.ring
-        self._attachment.sweep()
+        self._attachment.reaper.sweep()
         self._writer = SampleWriter(self._attachment, None)
-        self._taker = Taker(self._attachment, writable)
+        self._reader = BatchReader(self._attachment, writable)
 
     # -- what it is
 
@@ -198,7 +198,7 @@ class Server:
             ForkedError: Called in a child of the process that attached.
 
         """
-        return self._taker.next_current(timeout, None, True)
+        return self._reader.next_current(timeout, None, True)
 
     def lease(self, timeout: float | None = None) -> Lease:
         """A context manager over one batch, for holding several at a time::
@@ -212,7 +212,7 @@ class Server:
             timeout: As for :meth:`sample`.
 
         """
-        return Lease(lambda snap: self._taker.take(snap, timeout, None, drop_last=True), self._taker.give_back)
+        return Lease(lambda snap: self._reader.take(snap, timeout, None, drop_last=True), self._reader.give_back)
 
     def dataset_iter(
         self, copy: bool = False, drop_last: bool = True, until: Finishing | None = None
@@ -233,15 +233,15 @@ class Server:
         if until is not None and not (hasattr(until, "check") and hasattr(until, "finished")):
             raise TypeError(f"until is a WorkerGroup, or has finished and check(); got {type(until).__name__}")
         while True:
-            self._taker.release_current()
+            self._reader.release_current()
             if until is not None:
                 until.check()
-            sample = self._taker.next_current(None, until, drop_last)
+            sample = self._reader.next_current(None, until, drop_last)
             if sample is None:
                 return
             if copy:
                 sample = Sample(optree.tree_map(np.copy, sample.batch), sample.info)
-                self._taker.release_current()
+                self._reader.release_current()
             yield sample
 
     # -- putting samples in
@@ -312,7 +312,7 @@ class Server:
             self._attachment.detach()
             return
         with contextlib.ExitStack() as ending:
-            ending.callback(self._taker.release_current)  # nothing is written to a closed ring: what it holds stays
+            ending.callback(self._reader.release_current)  # nothing is written to a closed ring: what it holds stays
             ending.callback(self._end_stream)
             ending.callback(self._shut_down)
 

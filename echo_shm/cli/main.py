@@ -156,7 +156,7 @@ def describe(name: str) -> dict[str, Any]:
         "creator_pid": seen.segment.creator_pid,
         "bytes": seen.segment.size,
         "batch_size": geometry.batch_size,
-        "num_buffers": geometry.num_batches,
+        "num_buffers": geometry.num_buffers,
         "producers": sum(owner.role == "producer" for owner in owners),
         "learners": sum(owner.role == "learner" for owner in owners),
         "occupancy": int(view.snapshot().occupancy),

@@ -10,9 +10,9 @@ from echo_shm._core import lib
 from echo_shm.cli import console
 from echo_shm.errors import SegmentError
 from echo_shm.ring import segment
-from echo_shm.ring.attachment import find_process, pid_namespace
-from echo_shm.ring.lockfile import open_sidecar
+from echo_shm.ring.lockfile import open_lockfile
 from echo_shm.ring.metrics import Owner, Remote, RingView
+from echo_shm.ring.processes import find_process, pid_namespace
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -34,7 +34,7 @@ def states(view: RingView) -> list[tuple[Owner, str]]:
     """
     try:
         # Through the registry of this process: opening the lock file here a second time would drop its locks.
-        locks = open_sidecar(view.segment.name, create=False).locks
+        locks = open_lockfile(view.segment.name, create=False).locks
     except FileNotFoundError:
         return [(owner, _state(owner, locked=True)) for owner in view.owners()]
     return [(owner, _state(owner, locked=lib.es_locks_held(locks, owner.index) != 0)) for owner in view.owners()]
@@ -149,7 +149,7 @@ class Watch:
             creator += ", [red]nobody is attached: `echo-shm gc` removes it[/]"
         geometry = mapped.geometry
         return (
-            f"[bold]{mapped.name}[/]  batches of {geometry.batch_size:,} x {geometry.num_batches:,}, "
+            f"[bold]{mapped.name}[/]  batches of {geometry.batch_size:,} x {geometry.num_buffers:,}, "
             f"{console.size(mapped.size)}, {console.duration(time.time() - mapped.created)} old\n"
             f"[dim]{creator}[/]"
         )

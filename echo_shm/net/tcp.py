@@ -5,12 +5,12 @@ import socket
 from typing import Any
 
 
-def name_of(host: str, port: int) -> str:
+def format_address(host: str, port: int) -> str:
     """An address for messages; IPv6 ones in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def prepare(sock: socket.socket) -> None:
+def set_options(sock: socket.socket) -> None:
     """Sends what is small at once.
 
     Has the kernel notice a peer that is gone without a word while nothing is on its way: within about a minute.
@@ -21,7 +21,7 @@ def prepare(sock: socket.socket) -> None:
         _set(sock, name, value)
 
 
-def give_up_on_silence(sock: socket.socket) -> None:
+def set_send_timeout(sock: socket.socket) -> None:
     """The same while something is on its way.
 
     Not for who sends samples: on Linux the time counts while a peer that is alive has no room for them.

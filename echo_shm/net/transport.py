@@ -13,7 +13,7 @@ import weakref
 from typing import Any, TypeAlias
 
 from echo_shm.net import validation
-from echo_shm.net.bridge.supervisor import Keeper, forking_a_bridge
+from echo_shm.net.bridge.supervisor import Supervisor, forking_a_bridge
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.segment import Segment
 
@@ -23,9 +23,9 @@ _log = logging.getLogger("echo_shm")
 _Address: TypeAlias = tuple[Any, Any, int, str, Any]
 
 #: Most of ``max_connections``, and of ``processes``.
-_MOST_CONNECTIONS, _MOST_PROCESSES = 1 << 20, 64
+_MAX_CONNECTIONS, _MAX_PROCESSES = 1 << 20, 64
 #: Longest sample (bytes): a frame's length has four bytes.
-_MOST_SAMPLE = (1 << 32) - 1
+_MAX_SAMPLE = (1 << 32) - 1
 
 
 class TcpTransport:
@@ -69,17 +69,17 @@ class TcpTransport:
         self._wanted_port = validation.integer("port", port, 0, 65535)
         self._wire_version = validation.integer("wire_version", wire_version, 1, 2)
         self._authkey = validation.key(authkey)
-        self._tls = validation.context(tls, server_side=True)
+        self._tls = validation.tls_context(tls, server_side=True)
         self._host = validation.host(host)
-        self.max_connections = validation.integer("max_connections", max_connections, 1, _MOST_CONNECTIONS)
-        self._processes = validation.integer("processes", processes, 1, _MOST_PROCESSES)
+        self.max_connections = validation.integer("max_connections", max_connections, 1, _MAX_CONNECTIONS)
+        self._processes = validation.integer("processes", processes, 1, _MAX_PROCESSES)
         if authkey is not None and wire_version == 1:
             raise ValueError("wire version 1 has no authentication: use wire_version=2 with an authkey")
-        self._open_to_all = bool(allow_unauthenticated)
-        self._check_reach(_addresses(host))
-        self._busy = threading.RLock()  # of whoever starts it or shuts it down
+        self._allow_unauthenticated = bool(allow_unauthenticated)
+        self._check_exposure(_addresses(host))
+        self._lock = threading.RLock()  # of whoever starts it or shuts it down
         self._listeners: list[socket.socket] = []
-        self._keepers: list[Keeper] = []
+        self._supervisors: list[Supervisor] = []
         _transports.add(self)
 
     @property
@@ -99,17 +99,17 @@ class TcpTransport:
             EchoShmError: A bridge process could not begin.
 
         """
-        with self._busy:
+        with self._lock:
             self._start(handle)
 
     def _start(self, handle: Handle) -> None:
-        if self._listeners or self._keepers:
+        if self._listeners or self._supervisors:
             raise RuntimeError("TCP server already started")
         self._check_samples(handle)
         addresses = _addresses(self._host)
-        self._check_reach(addresses)  # a name may stand for others by now
+        self._check_exposure(addresses)  # a name may stand for others by now
         self._listeners = _listen(addresses, self._wanted_port, self._host)
-        told = {
+        config = {
             "name": handle.name,
             "uuid": handle.uuid.hex(),
             "authkey": None if self._authkey is None else self._authkey.hex(),
@@ -121,16 +121,16 @@ class TcpTransport:
         }
         try:
             for _ in range(self._processes):
-                self._keepers.append(Keeper(told, self._tls))
-                self._keepers[-1].start()
-            for keeper in self._keepers:
-                keeper.wait_until_ready()
+                self._supervisors.append(Supervisor(config, self._tls))
+                self._supervisors[-1].start()
+            for supervisor in self._supervisors:
+                supervisor.wait_until_ready()
         except BaseException:
             self.shutdown()
             raise
 
-    def _check_reach(self, addresses: list[_Address]) -> None:
-        if self._authkey is not None or self._open_to_all:
+    def _check_exposure(self, addresses: list[_Address]) -> None:
+        if self._authkey is not None or self._allow_unauthenticated:
             return
         if not all(ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback for *_, address in addresses):
             raise ValueError(
@@ -140,8 +140,8 @@ class TcpTransport:
 
     def _check_samples(self, handle: Handle) -> None:
         size = Segment.attach(handle.name, handle.uuid, read_only=True).spec.sample_bytes
-        if size > _MOST_SAMPLE:
-            raise ValueError(f"samples of {size:,} bytes: a frame has at most {_MOST_SAMPLE:,}")
+        if size > _MAX_SAMPLE:
+            raise ValueError(f"samples of {size:,} bytes: a frame has at most {_MAX_SAMPLE:,}")
         if size == 0 and self._wire_version == 1:
             raise ValueError("wire version 1 cannot carry samples without bytes: use wire_version=2")
 
@@ -154,17 +154,18 @@ class TcpTransport:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         return all(
-            keeper.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for keeper in self._keepers
+            supervisor.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for supervisor in self._supervisors
         )
 
     def shutdown(self) -> None:
         """Tells every client, ends the bridges, and gives up the port. Idempotent."""
-        with self._busy:
+        with self._lock:
             try:
-                for keeper in self._keepers:
-                    keeper.stop()
-                for keeper in self._keepers:
-                    keeper.join()
+                for supervisor in self._supervisors:
+                    supervisor.stop()
+                for supervisor in self._supervisors:
+                    supervisor.join()
             finally:
                 for listener in self._listeners:
                     with contextlib.suppress(OSError):
@@ -175,7 +176,7 @@ class TcpTransport:
     def _forget(self) -> None:
         for listener in self._listeners:
             listener.close()
-        self._keepers, self._listeners = [], []
+        self._supervisors, self._listeners = [], []
 
 
 def _addresses(host: str) -> list[_Address]:
@@ -214,7 +215,7 @@ def _leave_to_parent() -> None:
     """In a forked child: the port is its parent's, and free when that has closed it."""
     if not forking_a_bridge():
         for transport in list(_transports):
-            transport._busy = threading.RLock()  # some thread of the parent's may have had it
+            transport._lock = threading.RLock()  # some thread of the parent's may have had it
             transport._forget()
 
 

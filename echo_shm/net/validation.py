@@ -6,7 +6,7 @@ import ssl
 from typing import Any
 
 #: Least bytes of a key.
-_LEAST_KEY = 16
+_MIN_KEY = 16
 
 
 def integer(label: str, value: Any, least: int, most: int) -> int:
@@ -72,15 +72,15 @@ def key(value: Any) -> bytes | None:
         return None
     if not isinstance(value, bytes):
         hint = ", for instance authkey.encode()" if isinstance(value, str) else ""
-        raise ValueError(f"authkey is of type {type(value).__name__}: use at least {_LEAST_KEY} bytes{hint}")
-    if len(value) < _LEAST_KEY:
+        raise ValueError(f"authkey is of type {type(value).__name__}: use at least {_MIN_KEY} bytes{hint}")
+    if len(value) < _MIN_KEY:
         raise ValueError(
-            f"authkey has {len(value)} bytes: use at least {_LEAST_KEY}, for instance secrets.token_bytes(32)"
+            f"authkey has {len(value)} bytes: use at least {_MIN_KEY}, for instance secrets.token_bytes(32)"
         )
     return value
 
 
-def context(value: Any, *, server_side: bool) -> ssl.SSLContext | None:
+def tls_context(value: Any, *, server_side: bool) -> ssl.SSLContext | None:
     """A context to talk TLS with, from that side, or None.
 
     Raises:

@@ -19,8 +19,9 @@ MAGIC = b"ECHO"
 MAX_TEXT = 1 << 12
 MAX_SCHEMA = 1 << 20
 
-#: A server repeats its acknowledgement every BEAT seconds at least; who says nothing for SILENCE is taken for gone.
-BEAT, SILENCE = 5.0, 60.0
+#: A server repeats its acknowledgement at least every HEARTBEAT seconds. A server that is silent for SILENCE seconds
+#: is taken for gone.
+HEARTBEAT, SILENCE = 5.0, 60.0
 
 #: No sample has a number so high.
 MAX_NUMBER = 1 << 62
@@ -232,7 +233,7 @@ def _server_proof(key: bytes | None, greeting: Greeting, hello: Hello, accept: b
 
 def refuse(code: Refusal, text: str) -> bytes:
     """A frame that ends a connection before it has begun."""
-    return _texted(Frame.REFUSE, code, text)
+    return _text_frame(Frame.REFUSE, code, text)
 
 
 def refuse_spec(schema: bytes) -> bytes:
@@ -242,16 +243,16 @@ def refuse_spec(schema: bytes) -> bytes:
 
 def bye(number: int, text: str = "") -> bytes:
     """A frame after which its sender sends no samples, or takes none."""
-    return _texted(Frame.BYE, number, text)
+    return _text_frame(Frame.BYE, number, text)
 
 
-def text_of(body: bytes) -> str:
+def printable(body: bytes) -> str:
     """A peer's text: nothing in it can do more than be read."""
     text = body[:MAX_TEXT].decode(errors="replace")
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _texted(kind: Frame, number: int, text: str) -> bytes:
+def _text_frame(kind: Frame, number: int, text: str) -> bytes:
     body = text.encode()[:MAX_TEXT]
     return _HEADER.pack(kind, 0, 0, len(body), number) + body
 
@@ -292,9 +293,9 @@ def frame_limit(sample_bytes: int, target: int) -> int:
 
 
 #: Samples without bytes (every leaf empty) go in frames of at most so many.
-_MOST_EMPTY = 1 << 16
+_MAX_EMPTY = 1 << 16
 
 
 def samples_in(limit: int, sample_bytes: int) -> int:
     """How many samples a frame of that many bytes takes."""
-    return limit // sample_bytes if sample_bytes else _MOST_EMPTY
+    return limit // sample_bytes if sample_bytes else _MAX_EMPTY

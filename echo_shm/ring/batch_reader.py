@@ -9,7 +9,7 @@ from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.fast_path import compile_tree
 from echo_shm.ring.metrics import SampleInfo
 from echo_shm.ring.protocols import Finishing
-from echo_shm.ring.sample import Rest, Sample
+from echo_shm.ring.sample import Remainder, Sample
 
 # Names of this module, since attributes of lib and parsed types cost time on every batch.
 _SNAPSHOT = ffi.typeof("es_snapshot *")
@@ -22,7 +22,7 @@ _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
 _NAP = 0.001
 
 
-class Taker:
+class BatchReader:
     """Takes batches through a learner's attachment. Threads may share it."""
 
     def __init__(self, attachment: Attachment, writable: bool) -> None:
@@ -34,14 +34,14 @@ class Taker:
         batches = [
             segment.array(
                 lib.es_leaf_offset(self._ring, i),
-                (geometry.num_batches, geometry.batch_size, *leaf.shape),
+                (geometry.num_buffers, geometry.batch_size, *leaf.shape),
                 leaf.dtype,
                 writable=writable,
             )
             for i, leaf in enumerate(spec.leaves)
         ]
         self._tree = compile_tree(spec, batches)
-        self._rest = Rest(self._ring, batches, self._batch_size, spec.treespec.unflatten)
+        self._remainder = Remainder(self._ring, batches, self._batch_size, spec.treespec.unflatten)
         # One, or as many as threads called at the same time. Each step on a dict is atomic.
         self._current: dict[int, Sample] = {}
 
@@ -67,7 +67,7 @@ class Taker:
 
     def give_back(self, snap: Any) -> None:
         """Undoes the take that ``snap`` tells of, if it tells of one that nobody has made his own."""
-        if snap.length and not self._rest.holds(snap.batch, snap.round):
+        if snap.length and not self._remainder.holds(snap.batch, snap.round):
             lib.es_return_batch(self._ring, snap.batch, snap.round)
 
     def take(self, snap: Any, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
@@ -77,7 +77,7 @@ class Taker:
         """
         index = _es_take(self._ring, 0, 0, snap)
         if snap.sweep_due:
-            self._attachment.sweep()
+            self._attachment.reaper.sweep()
         if index >= 0 and snap.length == self._batch_size:
             return self._full(index, snap)
         return self._take_slowly(index, snap, timeout, until, drop_last)
@@ -97,12 +97,12 @@ class Taker:
         while True:
             nanoseconds, was_settled, settled = 0, settled, False
             if index >= 0:
-                self._rest.add(index, snap)
+                self._remainder.add(index, snap)
             elif index == lib.ES_ENDED and was_settled:
-                return self._rest.next(snap, drop_last)
+                return self._remainder.next(snap, drop_last)
             elif index == lib.ES_ENDED:
                 # What the dead had leased comes back, perhaps by another process's hand, and perhaps just now.
-                reaped, sure = self._attachment.look_for_the_dead()
+                reaped, sure = self._attachment.reaper.reap_and_check()
                 settled = sure and reaped == 0
                 if not sure and reaped == 0:
                     time.sleep(min(_NAP, self._next_slice(started, timeout) / 1e9))
@@ -121,7 +121,7 @@ class Taker:
             # First of all, for a batch waits here. A sweep that is due stays due at the next take.
             if index >= 0 and snap.length == self._batch_size:
                 return self._full(index, snap)
-            if snap.sweep_due and self._attachment.sweep() > 0:
+            if snap.sweep_due and self._attachment.reaper.sweep() > 0:
                 settled = False
 
     def _next_slice(self, started: float, timeout: float | None) -> int:
@@ -147,9 +147,9 @@ class Taker:
                 until.check()
                 continue
             if index < 0 and settled:
-                return self._rest.next(snap, drop_last)
+                return self._remainder.next(snap, drop_last)
             if index < 0:  # those that were killed, too, have left their slots
-                settled = self._attachment.look_for_the_dead() == (0, True)
+                settled = self._attachment.reaper.reap_and_check() == (0, True)
                 if not settled:
                     until.check()
                     time.sleep(_NAP)
@@ -157,4 +157,4 @@ class Taker:
             settled = False
             if snap.length == self._batch_size:
                 return self._full(index, snap)
-            self._rest.add(index, snap)
+            self._remainder.add(index, snap)

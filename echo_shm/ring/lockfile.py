@@ -1,7 +1,7 @@
 """Sidecars: the lock files by which the kernel tells who is alive, and how segments are named.
 
 A segment named ``run`` is two files. ``echo_shm.run`` is the POSIX
-shared-memory object with the ring. ``echo_shm_locks.run``, the sidecar, is
+shared-memory object with the ring. ``echo_shm_locks.run``, the lockfile, is
 empty: only record locks on its bytes matter. Byte ``i`` is held by owner ``i``
 for as long as it lives, and a byte past all owners by the segment's creator,
 from before the segment exists until it is unlinked. Past that, learners have a
@@ -25,7 +25,7 @@ from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
 
 _SEGMENT_PREFIX = "echo_shm."
-_SIDECAR_PREFIX = "echo_shm_locks."
+_LOCKFILE_PREFIX = "echo_shm_locks."
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 #: Where POSIX shared memory shows as files, on Linux; elsewhere sidecars go to the temporary directory.
@@ -44,7 +44,7 @@ def check_name(name: str) -> str:
     return name
 
 
-class Sidecar:
+class LockFile:
     """This process's locks on one sidecar file. There is never more than one of them for a file."""
 
     def __init__(self, fd: int) -> None:
@@ -55,7 +55,7 @@ class Sidecar:
     def is_linked(self, name: str) -> bool:
         """Whether this very file still goes by its name."""
         try:
-            status = os.stat(sidecar_path(name), follow_symlinks=False)
+            status = os.stat(lockfile_path(name), follow_symlinks=False)
         except FileNotFoundError:
             return False
         return self._file == (status.st_dev, status.st_ino)
@@ -68,7 +68,7 @@ class Sidecar:
         return bool(code == 0)
 
 
-class PrivateSidecar(Sidecar):
+class PrivateLockFile(LockFile):
     """In place of one, for a segment that no other process knows."""
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class PrivateSidecar(Sidecar):
         return True
 
 
-_open: "weakref.WeakValueDictionary[tuple[int, int, int], Sidecar]" = weakref.WeakValueDictionary()
-#: Held while a sidecar is opened, or locked as a whole: the two must not meet in one process.
+_open: "weakref.WeakValueDictionary[tuple[int, int, int], LockFile]" = weakref.WeakValueDictionary()
+#: Held while a lockfile is opened, or locked as a whole: the two must not meet in one process.
 _opening = threading.RLock()
 
 
@@ -93,9 +93,9 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def sidecar_path(name: str) -> str:
-    """Where a segment's sidecar is."""
-    return os.path.join(_SHM_DIR or tempfile.gettempdir(), _SIDECAR_PREFIX + name)
+def lockfile_path(name: str) -> str:
+    """Where a segment's lockfile is."""
+    return os.path.join(_SHM_DIR or tempfile.gettempdir(), _LOCKFILE_PREFIX + name)
 
 
 def ipc_name(name: str) -> str:
@@ -114,13 +114,13 @@ def shm_file(name: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def open_sidecar(name: str, *, create: bool) -> Sidecar:
+def open_lockfile(name: str, *, create: bool) -> LockFile:
     """Opens a sidecar through the process-wide registry.
 
     Closing any descriptor of the file would drop every lock that this process
     has on it, so a file that is open here already is never opened again.
     """
-    path = sidecar_path(name)
+    path = lockfile_path(name)
     with _opening:
         if not create:
             known = os.lstat(path)
@@ -135,37 +135,39 @@ def open_sidecar(name: str, *, create: bool) -> Sidecar:
         if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
             os.close(fd)
             raise SegmentError(f"{path} does not belong to this user (uid {status.st_uid}); it is not trusted")
-        sidecar = Sidecar(fd)
-        _open[lib.es_fork_generation(), status.st_dev, status.st_ino] = sidecar
-        return sidecar
+        lockfile = LockFile(fd)
+        _open[lib.es_fork_generation(), status.st_dev, status.st_ino] = lockfile
+        return lockfile
 
 
 def _is_open_here(status: os.stat_result) -> bool:
-    """Whether this process has that file open as a sidecar."""
+    """Whether this process has that file open as a lockfile."""
     with _opening:
         return (lib.es_fork_generation(), status.st_dev, status.st_ino) in _open
 
 
-def unlink_sidecar(name: str) -> None:
+def unlink_lockfile(name: str) -> None:
     """Removes a sidecar's name, if it is there."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(sidecar_path(name))
+        os.unlink(lockfile_path(name))
 
 
 def names() -> list[str]:
     """The names of this machine's segments, in order; also of sidecars whose segment is not made yet."""
     # Only Linux shows shared memory as files; the sidecars do elsewhere.
     entries = os.listdir(_SHM_DIR or tempfile.gettempdir())
-    found = {e[len(prefix) :] for e in entries for prefix in (_SEGMENT_PREFIX, _SIDECAR_PREFIX) if e.startswith(prefix)}
+    found = {
+        e[len(prefix) :] for e in entries for prefix in (_SEGMENT_PREFIX, _LOCKFILE_PREFIX) if e.startswith(prefix)
+    }
     return sorted(name for name in found if _NAME.fullmatch(name))
 
 
 def collect(name: str) -> bool:
     """Removes a segment that nobody holds a lock of; False when somebody does.
 
-    The whole sidecar is locked meanwhile, so nobody can join what is being removed.
+    The whole lockfile is locked meanwhile, so nobody can join what is being removed.
     """
-    path = sidecar_path(name)
+    path = lockfile_path(name)
     with _opening:
         try:
             status = os.stat(path, follow_symlinks=False)
@@ -180,7 +182,7 @@ def collect(name: str) -> bool:
                 return False
             with contextlib.suppress(posix_ipc.ExistentialError):
                 posix_ipc.unlink_shared_memory(ipc_name(name))
-            unlink_sidecar(name)
+            unlink_lockfile(name)
         except (BlockingIOError, PermissionError, FileNotFoundError):
             return False
         finally:

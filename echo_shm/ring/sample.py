@@ -81,7 +81,7 @@ class Lease:
             self._sample = None
 
 
-class Rest:
+class Remainder:
     """Samples of short batches at the end of a stream, copied out in the order of their positions."""
 
     def __init__(self, ring: Any, batches: list[Array], batch_size: int, unflatten: Callable[..., Any]) -> None:

@@ -17,13 +17,13 @@ from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
-    PrivateSidecar,
-    Sidecar,
+    LockFile,
+    PrivateLockFile,
     check_name,
     ipc_name,
-    open_sidecar,
+    open_lockfile,
     shm_file,
-    unlink_sidecar,
+    unlink_lockfile,
 )
 from echo_shm.ring.lockfile import collect as collect
 from echo_shm.ring.lockfile import names as names
@@ -37,7 +37,7 @@ class Geometry(NamedTuple):
     """What determines a segment's layout, beside its Spec. Times are in seconds."""
 
     batch_size: int
-    num_batches: int
+    num_buffers: int
     max_producers: int
     order: str
     detailed_metrics: bool
@@ -47,7 +47,7 @@ class Geometry(NamedTuple):
     @property
     def capacity(self) -> int:
         """Samples that the ring holds."""
-        return self.batch_size * self.num_batches
+        return self.batch_size * self.num_buffers
 
     def to_c(self, spec: Spec) -> Any:
         """An ``es_geometry``."""
@@ -57,7 +57,7 @@ class Geometry(NamedTuple):
             "es_geometry *",
             {
                 "batch_size": self.batch_size,
-                "num_batches": self.num_batches,
+                "num_batches": self.num_buffers,
                 "reap_interval_ns": int(self.reap_interval * 1e9),
                 "max_producers": self.max_producers,
                 "max_remotes": self.max_remotes,
@@ -72,7 +72,7 @@ class Geometry(NamedTuple):
         """Reads an ``es_geometry``."""
         return cls(
             batch_size=geo.batch_size,
-            num_batches=geo.num_batches,
+            num_buffers=geo.num_batches,
             max_producers=geo.max_producers,
             order="ready" if geo.flags & lib.ES_FLAG_READY_ORDER else "fifo",
             detailed_metrics=bool(geo.flags & lib.ES_FLAG_DETAILED),
@@ -94,13 +94,13 @@ class Segment:
         name: As passed to :meth:`attach`.
         uuid: 16 random bytes, which tell this segment from an earlier one of the same name.
         spec, geometry: What it holds.
-        sidecar: The lock file, or None for a read-only mapping.
+        lockfile: The lock file, or None for a read-only mapping.
 
     """
 
-    def __init__(self, name: str, mapping: mmap.mmap, sidecar: Sidecar | None) -> None:
+    def __init__(self, name: str, mapping: mmap.mmap, lockfile: LockFile | None) -> None:
         self.name = name
-        self.sidecar = sidecar
+        self.lockfile = lockfile
         self._file: tuple[int, int] | None = None
         self._view = memoryview(mapping)
         # numpy looks through a memoryview to the mapping, which is writable; through an array it does not.
@@ -137,19 +137,19 @@ class Segment:
         size: int = lib.es_segment_size(geo, sizes)
         if size == 0:
             raise ValueError(
-                f"batch_size={geometry.batch_size}, num_buffers={geometry.num_batches}, "
+                f"batch_size={geometry.batch_size}, num_buffers={geometry.num_buffers}, "
                 f"max_producers={geometry.max_producers}, reap_interval={geometry.reap_interval} with "
                 f"{spec.sample_bytes} bytes a sample is out of range: "
                 "counts must be at least 1, batch_size at most 2**30, batch_size * num_buffers at most 2**32, "
                 "max_producers at most 60000"
             )
         with contextlib.ExitStack() as undo:
-            sidecar = _create_sidecar(name)
-            undo.callback(unlink_sidecar, name)
+            lockfile = _create_lockfile(name)
+            undo.callback(unlink_lockfile, name)
             # gc may have locked and removed the file between its making and our lock
-            if not sidecar.try_lock(CREATOR_BYTE) or not sidecar.is_linked(name):
+            if not lockfile.try_lock(CREATOR_BYTE) or not lockfile.is_linked(name):
                 raise SegmentError(f"segment {name!r} was taken for garbage by `echo-shm gc` just now; try again")
-            undo.callback(lib.es_locks_drop, sidecar.locks, CREATOR_BYTE)
+            undo.callback(lib.es_locks_drop, lockfile.locks, CREATOR_BYTE)
             mapping = _create_mapping(name, size, undo)
             uuid = ffi.new("uint8_t[16]", secrets.token_bytes(16))
             base = ffi.from_buffer("uint8_t[]", mapping)
@@ -158,7 +158,7 @@ class Segment:
             )
             if code != lib.ES_OK:
                 raise error_from(code, f"segment {name!r}")
-            segment = cls(name, mapping, sidecar)
+            segment = cls(name, mapping, lockfile)
             segment.spec = spec
             undo.pop_all()
         return segment
@@ -175,7 +175,7 @@ class Segment:
         uuid = ffi.new("uint8_t[16]", secrets.token_bytes(16))
         base = ffi.from_buffer("uint8_t[]", mapping)
         lib.es_format(base, size, geo, sizes, ffi.from_buffer(spec.schema), uuid, os.getpid(), time.time_ns())
-        segment = cls(what, mapping, PrivateSidecar())
+        segment = cls(what, mapping, PrivateLockFile())
         segment.spec = spec
         return segment
 
@@ -224,7 +224,7 @@ class Segment:
             raise SegmentError(f"segment {name!r} is another one than the handle's: that one was closed since")
         if not read_only:
             try:
-                segment.sidecar = open_sidecar(name, create=False)
+                segment.lockfile = open_lockfile(name, create=False)
             except FileNotFoundError:
                 raise SegmentError(f"segment {name!r} was closed just now, or its lock file was deleted") from None
             except SegmentError:
@@ -246,21 +246,21 @@ class Segment:
         """Whether others can still find this very segment, and its lock file, by its name."""
         if self._file is not None and shm_file(self.name) not in (None, self._file):
             return False
-        return self.sidecar is not None and self.sidecar.is_linked(self.name)
+        return self.lockfile is not None and self.lockfile.is_linked(self.name)
 
     def unlink(self) -> None:
         """Removes the name, and drops the creator's lock. Those attached keep their mapping."""
         if self.is_linked():  # else somebody removed it, and the name may be another segment's by now
             with contextlib.suppress(posix_ipc.ExistentialError):
                 posix_ipc.unlink_shared_memory(ipc_name(self.name))
-            unlink_sidecar(self.name)
-        if self.sidecar is not None:
-            lib.es_locks_drop(self.sidecar.locks, CREATOR_BYTE)
+            unlink_lockfile(self.name)
+        if self.lockfile is not None:
+            lib.es_locks_drop(self.lockfile.locks, CREATOR_BYTE)
 
 
-def _create_sidecar(name: str) -> Sidecar:
+def _create_lockfile(name: str) -> LockFile:
     try:
-        return open_sidecar(name, create=True)
+        return open_lockfile(name, create=True)
     except FileExistsError:
         raise SegmentError(
             f"a segment named {name!r} exists already. Is it in use (`echo-shm ls`)? Then choose another name, or "
@@ -369,7 +369,7 @@ def listing(name: str) -> Listing:
 
     """
     try:
-        sidecar = open_sidecar(name, create=False)
+        lockfile = open_lockfile(name, create=False)
     except FileNotFoundError:
         raise SegmentError(f"segment {name!r} has no lock file: who uses it cannot be told") from None
     except PermissionError:
@@ -383,8 +383,8 @@ def listing(name: str) -> Listing:
             fault = f"segment {name!r} is only a lock file: it is being made, or its creator died doing so"
     return Listing(
         name=name,
-        locked=lib.es_locks_any(sidecar.locks) != 0,
-        creator_alive=lib.es_locks_held(sidecar.locks, CREATOR_BYTE) != 0,
+        locked=lib.es_locks_any(lockfile.locks) != 0,
+        creator_alive=lib.es_locks_held(lockfile.locks, CREATOR_BYTE) != 0,
         segment=segment,
         fault=fault,
     )

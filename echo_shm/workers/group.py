@@ -21,7 +21,7 @@ from typing import Any
 from echo_shm.client import ShmClient
 from echo_shm.errors import ConnectionClosedError, WorkerError
 from echo_shm.ring.handle import Handle
-from echo_shm.workers.parent_death import die_with
+from echo_shm.workers.parent_death import die_with_parent
 
 _log = logging.getLogger("echo_shm")
 
@@ -40,7 +40,7 @@ class RemoteTraceback(Exception):
 # --- in the worker ------------------------------------------------------------
 
 
-def _die_with_parent(by_signal: bool) -> None:
+def _watch_parent(by_signal: bool) -> None:
     """Makes this process end when its parent ends, however that ends.
 
     A thread waits for the parent's end of a pipe to close. Where the parent's
@@ -57,7 +57,7 @@ def _die_with_parent(by_signal: bool) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if by_signal and parent.pid is not None:
-        die_with(parent.pid)
+        die_with_parent(parent.pid)
     threading.Thread(target=watch, name="echo_shm-parent-watch", daemon=True).start()
 
 
@@ -65,7 +65,7 @@ def _run_worker(
     report: Connection, by_signal: bool, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     """A worker process's whole life."""
-    _die_with_parent(by_signal)
+    _watch_parent(by_signal)
     try:
         with ShmClient(handle) as client:
             try:

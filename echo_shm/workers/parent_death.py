@@ -9,7 +9,7 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Has the kernel kill this process when the thread that started it ends, on Linux.
 
     Args:

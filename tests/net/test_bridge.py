@@ -48,11 +48,11 @@ def test_what_ends_the_gathering(serve, client, monkeypatch):
     server = serve(1, 5000)
     one = client(server)
     # As if in wait(), and before the sample: a gathering that has begun is not cut short (it has a millisecond).
-    one._pump._flushing += 1
+    one._sender._flushing += 1
     one.send(sample(0))
     assert numbers(server.sample(timeout=20).batch) == [0]
-    one._pump._flushing -= 1
-    frame = one._pump._outbox.size - 1
+    one._sender._flushing -= 1
+    frame = one._sender._outbox.size - 1
     one.send_many({"n": np.arange(1, 1 + frame), "x": np.ones((frame, 2, 3), np.float32)})
     for n in range(1, 1 + frame):
         assert server.sample(timeout=20).batch["n"].tolist() == [n]
@@ -153,7 +153,7 @@ def test_what_top_shows(serve, client):
     one.wait()
     gone.send(sample(0))
     gone.wait()
-    gone._pump._link.shut()  # as if cut; it comes again
+    gone._sender._connection.shut()  # as if cut; it comes again
     gone.send(sample(1))
     gone.wait()
     with raw(server) as sock:

@@ -19,7 +19,7 @@ from remote import EXAMPLE, sample
 from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
 from echo_shm.net import wire
 from echo_shm.net.client import connection
-from echo_shm.net.client.backoff import Patience
+from echo_shm.net.client.backoff import Backoff
 from echo_shm.net.wire import Refusal
 
 BIG = np.zeros(1 << 22, np.uint8)
@@ -57,7 +57,7 @@ def test_a_server_that_takes_nothing(pretend, client):
 
 
 def test_a_server_that_has_no_room(pretend, client):
-    """A connection on which the server said something was of use, though nothing was acknowledged: patience renewed."""
+    """A server that speaks, though it acknowledges nothing, makes the connection one of use: the time starts anew."""
 
     def play(visit):
         visit.accept(known=True)
@@ -332,7 +332,7 @@ def test_close_while_others_send(pretend, client):
         one.close()
         for thread in threads:
             thread.join(20)
-        assert one._pump.acknowledged == one._pump.sent() == sum(sent)
+        assert one._sender.acknowledged == one._sender.sent() == sum(sent)
         host.close()
 
 
@@ -345,10 +345,10 @@ def test_close_while_connecting(pretend, eventually):
     eventually(lambda: len(host.visits) > 1)
     with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
         one.close()
-    assert one._pump._sender.is_alive()
+    assert one._sender._send_thread.is_alive()
     host.close()
-    one._pump._sender.join(20)
-    assert not one._pump._sender.is_alive()
+    one._sender._send_thread.join(20)
+    assert not one._sender._send_thread.is_alive()
 
 
 def test_ctrl_c_in_close(pretend, client, eventually, background):
@@ -362,7 +362,7 @@ def test_ctrl_c_in_close(pretend, client, eventually, background):
     one.send(sample(0))
 
     def interrupt():
-        eventually(lambda: one._pump._flushing)
+        eventually(lambda: one._sender._flushing)
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupting = background(interrupt)
@@ -370,8 +370,8 @@ def test_ctrl_c_in_close(pretend, client, eventually, background):
         one.close()
     interrupting.result()
     one.close()
-    one._pump._sender.join(20)
-    assert not one._pump._sender.is_alive()
+    one._sender._send_thread.join(20)
+    assert not one._sender._send_thread.is_alive()
     with pytest.raises(ConnectionClosedError, match="is closed"):
         one.send(sample(1))
 
@@ -379,8 +379,8 @@ def test_ctrl_c_in_close(pretend, client, eventually, background):
 def test_collected_in_its_own_thread(pretend, eventually):
     """A client that the collector finds in the thread that delivers does not wait there for itself."""
     one = TcpClient("127.0.0.1", pretend(_takes_all).port, EXAMPLE)
-    its, one.me = one._pump, one
-    take = its._take_full
+    its, one.me = one._sender, one
+    take = its._lease_full
 
     def take_after_collecting(*args):
         gc.collect()
@@ -388,29 +388,29 @@ def test_collected_in_its_own_thread(pretend, eventually):
 
     one.send(sample(0))
     del one
-    its._take_full = take_after_collecting
-    its.rouse()
-    eventually(its.over.is_set)
+    its._lease_full = take_after_collecting
+    its.wake()
+    eventually(its.ended.is_set)
     assert its.acknowledged == its.sent() == 1
 
 
-def test_how_patience_ends(monkeypatch):
+def test_how_trying_again_ends(monkeypatch):
     """Tries come faster at first; what goes well in between starts the time anew, a mere connection does not."""
     clock = itertools.count(1000).__next__
     monkeypatch.setattr("echo_shm.net.client.backoff.time", mock.Mock(monotonic=lambda: clock()))
-    patience = Patience(10)
-    assert patience.left() <= 0
-    patience.begin(well=False)
-    assert patience.left() == 9
-    pauses = [patience.next_pause() for _ in range(9)]
+    backoff = Backoff(10)
+    assert backoff.time_left() <= 0
+    backoff.restart(useful=False)
+    assert backoff.time_left() == 9
+    pauses = [backoff.next_delay() for _ in range(9)]
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (0, 1)
-    patience.begin(well=False)
-    assert patience.left() == 8
-    assert patience.next_pause() == 1
-    patience.begin(well=True)
-    assert patience.left() == 9
-    assert patience.next_pause() == 0
+    backoff.restart(useful=False)
+    assert backoff.time_left() == 8
+    assert backoff.next_delay() == 1
+    backoff.restart(useful=True)
+    assert backoff.time_left() == 9
+    assert backoff.next_delay() == 0
 
 
 @pytest.mark.parametrize(

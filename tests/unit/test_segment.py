@@ -220,7 +220,7 @@ def test_memory_and_lock_file_must_belong_together():
     mapped = segment.Segment.attach(name("pair"))
     first.close()
     with Server(EXAMPLE, 2, name=name("pair")):
-        mapped.sidecar = lockfile.open_sidecar(name("pair"), create=False)
+        mapped.lockfile = lockfile.open_lockfile(name("pair"), create=False)
         assert not mapped.is_linked()
         with pytest.raises(SegmentError, match="closed"):
             Attachment(mapped, lib.ES_ROLE_LEARNER)
@@ -336,7 +336,7 @@ def test_leaving_keeps_the_locks_of_the_others(run_python):
             "seen = segment.listing(sys.argv[1]); assert seen.locked and seen.creator_alive, seen\n"
             "from echo_shm._core import lib\n"
             "l = Server.attach(sys.argv[1])\n"
-            "held = [lib.es_locks_held(l._segment.sidecar.locks, i) for i in (0, 1, 64, 65)]\n"
+            "held = [lib.es_locks_held(l._segment.lockfile.locks, i) for i in (0, 1, 64, 65)]\n"
             "assert held == [1, 1, 1, 0], held\n",  # the creator, ourselves, the client, nobody
             server.name,
         )

@@ -121,7 +121,7 @@ def test_buffers_are_cycled(num_buffers):
     with Server(EXAMPLE, 3, num_buffers=num_buffers) as server:
         for k in range(5 * num_buffers + 1):
             if num_buffers == 1:
-                server._taker.release_current()
+                server._reader.release_current()
             for i in range(3 * k, 3 * k + 3):
                 server.submit(row(i), timeout=5)
             assert acts(server.sample(5)) == [3 * k, 3 * k + 1, 3 * k + 2]
@@ -148,7 +148,7 @@ def test_an_infinite_timeout_is_no_timeout(background):
         server.submit(row(1))
         assert acts(waiting.result()) == [1]
         sender = background(server.submit, row(2), float("inf"))
-        server._taker.release_current()
+        server._reader.release_current()
         sender.result()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from echo_shm.spec import Array
 
 #: Faults that are kept as text; further ones are only counted.
-_MOST_TEXTS = 5
+_MAX_TEXTS = 5
 
 
 class Step(NamedTuple):
@@ -122,7 +122,7 @@ class SequenceCheck:
 
     def _fault(self, text: str) -> None:
         self.fault_count += 1
-        if len(self.faults) < _MOST_TEXTS:
+        if len(self.faults) < _MAX_TEXTS:
             self.faults.append(text)
 
 

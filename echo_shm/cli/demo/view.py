@@ -197,7 +197,7 @@ class DemoView:
         group = console.need("rich.console", "demo").Group
         panel = console.need("rich.panel", "demo").Panel
         geometry = self._geometry
-        footer = f"[dim]batches of {geometry.batch_size:,} x {geometry.num_batches}, {console.size(self._size)}[/]"
+        footer = f"[dim]batches of {geometry.batch_size:,} x {geometry.num_buffers}, {console.size(self._size)}[/]"
         framed: RenderableType = panel(
             group(*parts, "", f"[dim]in another terminal:[/] echo-shm top {self._name}"),
             title=f"[bold]echo-shm demo[/]  {self._what}",

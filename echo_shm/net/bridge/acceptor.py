@@ -7,7 +7,7 @@ import selectors
 import socket
 from collections.abc import Iterator
 
-from echo_shm.net.tcp import name_of
+from echo_shm.net.tcp import format_address
 
 _log = logging.getLogger("echo_shm.bridge")
 
@@ -17,7 +17,7 @@ _SPARE = 16
 _AT_ONCE = 64
 
 
-class Door:
+class Acceptor:
     """Some listening sockets.
 
     Args:
@@ -28,35 +28,35 @@ class Door:
 
     def __init__(self, listeners: list[socket.socket], selector: selectors.BaseSelector) -> None:
         self._listeners, self._selector = listeners, selector
-        self._is_open = False
+        self._accepting = False
         for listener in listeners:
             listener.setblocking(False)
-        self.open()
+        self.resume()
 
-    def open(self) -> None:
+    def resume(self) -> None:
         """Lets connections in, again. Idempotent."""
-        if not self._is_open:
+        if not self._accepting:
             for listener in self._listeners:
                 self._selector.register(listener, selectors.EVENT_READ)
-        self._is_open = True
+        self._accepting = True
 
-    def shut(self) -> None:
+    def pause(self) -> None:
         """Leaves connections outside for now."""
-        if self._is_open:
+        if self._accepting:
             for listener in self._listeners:
                 self._selector.unregister(listener)
-        self._is_open = False
+        self._accepting = False
 
     def close(self) -> None:
         """Shuts, for good."""
-        self.shut()
+        self.pause()
         for listener in self._listeners:
             listener.close()
 
     def accept(self, listener: socket.socket) -> Iterator[tuple[socket.socket, str]]:
         """Those who have come, and their addresses; shuts when there are no descriptors for them."""
         for _ in range(_AT_ONCE):
-            if not self._is_open:
+            if not self._accepting:
                 return
             try:
                 sock, address = listener.accept()
@@ -65,11 +65,11 @@ class Door:
             except OSError as error:
                 if error.errno != errno.EINVAL:  # nobody listens any more: it is closing time
                     _log.warning("cannot accept connections for now: %s", error)
-                self.shut()
+                self.pause()
                 return
-            yield sock, name_of(address[0], address[1])
+            yield sock, format_address(address[0], address[1])
 
 
-def is_crowded(newest: socket.socket) -> bool:
+def is_exhausted(newest: socket.socket) -> bool:
     """Whether, with this socket, there are as many as there may be. (The kernel gives out the lowest number free.)"""
     return newest.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE

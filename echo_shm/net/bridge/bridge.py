@@ -22,10 +22,10 @@ from typing import NamedTuple
 from echo_shm._core import lib
 from echo_shm.errors import WireError
 from echo_shm.net import tcp, wire
-from echo_shm.net.bridge.acceptor import Door, is_crowded
-from echo_shm.net.bridge.connection import MOST_OUT, Connection
-from echo_shm.net.bridge.decoder import Bye, Inbound, Inbound1, Samples
-from echo_shm.net.bridge.ingest import Intake
+from echo_shm.net.bridge.acceptor import Acceptor, is_exhausted
+from echo_shm.net.bridge.connection import MAX_OUT, Connection
+from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Samples
+from echo_shm.net.bridge.ingest import Ingest
 from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
 from echo_shm.ring.segment import Segment
 
@@ -36,17 +36,17 @@ FRAME = 1 << 20
 #: A connection that has not said hello by then is ended (seconds).
 _HELLO_TIME = 10.0
 #: Guests at a time. A client is one for two round trips.
-_MOST_GUESTS = 512
+_MAX_PENDING = 512
 #: How long a connection is told why it must go (seconds).
-_LEAVE_TIME = 0.5
+_CLOSE_TIME = 0.5
 #: How long the loop waits when there is nothing to do (seconds).
-_TURN_TIME = 0.1
+_MAX_SELECT = 0.1
 #: Between looks at connections that nothing comes from (seconds).
-_LOOK_EVERY = 0.25
+_CHECK_EVERY = 0.25
 #: Times that one connection is read from, and messages that are taken from it, before the next one's turn.
 _READS, _MESSAGES = 8, 32
 #: Lines of complaints between two looks; of the others only their number is told.
-_MOST_LINES = 10
+_MAX_LINES = 10
 
 
 class Settings(NamedTuple):
@@ -77,15 +77,15 @@ class Bridge:
         self._settings, self._tls = settings, tls
         self._uuid, self._spec = segment.uuid, segment.spec
         self._max_frame = wire.frame_limit(self._spec.sample_bytes, FRAME)
-        self._intake = Intake(segment)
+        self._ingest = Ingest(segment)
         self._selector = selectors.DefaultSelector()
-        self._door = Door(listeners, self._selector)
-        self._guests: dict[Connection, None] = {}  # the first first
+        self._acceptor = Acceptor(listeners, self._selector)
+        self._pending: dict[Connection, None] = {}  # the first first
         self._clients: set[Connection] = set()
-        self._more: set[Connection] = set()  # of which more is here than was their turn
+        self._unfinished: set[Connection] = set()  # of which more is here than was their turn
         self._stopping = False
-        self._last_look = self._last_beat = time.monotonic()
-        self._complaints = 0  # since the last look
+        self._last_check = self._last_heartbeat = time.monotonic()
+        self._refusals = 0  # since the last look
 
     def watch(self, fd: int) -> None:
         """Stops when that descriptor becomes readable."""
@@ -96,34 +96,34 @@ class Bridge:
 
         An exception tells nobody: clients then come again, to the bridge that is started in this one's place.
         """
-        while not self._stopping and not self._intake.closed:
-            self.turn(_TURN_TIME)
-        closed = self._intake.closed
-        self.say_goodbye()
+        while not self._stopping and not self._ingest.closed:
+            self.run_once(_MAX_SELECT)
+        closed = self._ingest.closed
+        self.close()
         return closed
 
-    def turn(self, wait: float) -> None:
+    def run_once(self, wait: float) -> None:
         """Serves whoever is ready, once; waits at most so many seconds for somebody."""
-        unread, self._more = [*self._unread(), *self._more], set()
-        for key, _ in self._selector.select(0 if self._intake.has_pending or unread else wait):
+        unread, self._unfinished = [*self._unread(), *self._unfinished], set()
+        for key, _ in self._selector.select(0 if self._ingest.has_blocked or unread else wait):
             if isinstance(key.data, Connection):
                 self._serve(key.data)
             elif isinstance(key.fileobj, socket.socket):
-                for sock, peer in self._door.accept(key.fileobj):
+                for sock, peer in self._acceptor.accept(key.fileobj):
                     self._accept(sock, peer)
             else:
                 self._stopping = True
         for connection in unread:
             self._serve(connection)
-        for connection in self._intake.feed():
+        for connection in self._ingest.retry_blocked():
             self._serve(connection)  # what came behind those samples
-        self._look_at_the_clock()
+        self._do_timed_work()
 
     def _unread(self) -> list[Connection]:
         """Those of whose bytes TLS has some in hand."""
         if self._tls is None:
             return []
-        return [one for one in (*self._guests, *self._clients) if one.has_unread]
+        return [one for one in (*self._pending, *self._clients) if one.has_unread]
 
     # -- who comes
 
@@ -136,19 +136,19 @@ class Bridge:
 
     def _begin(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
-        tcp.prepare(sock)
-        tcp.give_up_on_silence(sock)
+        tcp.set_options(sock)
+        tcp.set_send_timeout(sock)
         if self._tls is not None:
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        crowded = is_crowded(sock)
-        if self._guests and (crowded or len(self._guests) >= _MOST_GUESTS):
-            unlucky = random.choice(list(self._guests))
-            self._end(unlucky, "" if unlucky.leaving else "no hello yet, and others wait")
-        elif crowded:
-            self._complain(peer, "refused: no descriptors are left; raise the limit (ulimit -n)")
+        exhausted = is_exhausted(sock)
+        if self._pending and (exhausted or len(self._pending) >= _MAX_PENDING):
+            victim = random.choice(list(self._pending))
+            self._end(victim, "" if victim.closing else "no hello yet, and others wait")
+        elif exhausted:
+            self._log_refusal(peer, "refused: no descriptors are left; raise the limit (ulimit -n)")
             sock.close()
             return
-        kind = Inbound1 if self._settings.wire_version == 1 else Inbound
+        kind = DecoderV1 if self._settings.wire_version == 1 else Decoder
         connection = Connection(
             sock, peer, kind(self._spec.sample_bytes, self._max_frame), time.monotonic() + _HELLO_TIME
         )
@@ -157,21 +157,21 @@ class Bridge:
         else:
             connection.greeting = Greeting(self._settings.authkey is not None, secrets.token_bytes(32))
             connection.out += connection.greeting.to_bytes()
-        self._guests[connection] = None
+        self._pending[connection] = None
         self._serve(connection)
 
     def _admit_1(self, connection: Connection) -> None:
         """A version 1 client says nothing first."""
-        assert isinstance(connection.inbound, Inbound1)
-        if self._enter(connection, b"", 0) < 0:
+        assert isinstance(connection.decoder, DecoderV1)
+        if self._open_entry(connection, b"", 0) < 0:
             self._end(connection, f"refused: {self._full()}")
             return
-        connection.inbound.begin()
+        connection.decoder.begin()
 
     def _admit(self, connection: Connection, hello: Hello) -> None:
         key, greeting = self._settings.authkey, connection.greeting
         assert greeting is not None
-        assert isinstance(connection.inbound, Inbound)
+        assert isinstance(connection.decoder, Decoder)
         if key is not None and not hello.is_signed(key, greeting):
             self._refuse(connection, Refusal.KEY, "it does not know the authkey")
             return
@@ -181,7 +181,7 @@ class Bridge:
         for other in [one for one in self._clients if one.client == hello.client]:
             self._end(other)
         # Who may have samples here that it was not told of is not counted from its own number.
-        index = self._enter(connection, hello.client, hello.acknowledged, known=hello.doubt == self._uuid)
+        index = self._open_entry(connection, hello.client, hello.acknowledged, known=hello.doubt == self._uuid)
         if index == lib.ES_UNSURE:
             self._refuse(connection, Refusal.BUSY, "another bridge serves it")
             return
@@ -191,45 +191,45 @@ class Bridge:
         if index < 0:
             self._refuse(connection, Refusal.FULL, self._full())
             return
-        connection.inbound.begin()
-        known = self._intake.is_known(connection)
+        connection.decoder.begin()
+        known = self._ingest.is_known(connection)
         accept = Accept(self._uuid, self._max_frame, known, self._spec.schema, connection.acknowledged)
         connection.out += accept.to_bytes(key, greeting, hello)
 
     def _full(self) -> str:
-        return f"too many clients: {self._intake.connected()} are connected"
+        return f"too many clients: {self._ingest.connected()} are connected"
 
-    def _enter(self, connection: Connection, client: bytes, number: int, *, known: bool = False) -> int:
-        """Makes a client of a guest, unless what it returns is negative."""
-        index = self._intake.enter(connection, client, number, known=known)
+    def _open_entry(self, connection: Connection, client: bytes, number: int, *, known: bool = False) -> int:
+        """Makes a client of a connection, unless what it returns is negative."""
+        index = self._ingest.open_entry(connection, client, number, known=known)
         if index == lib.ES_UNSURE:  # it may be a dead bridge that has the entry
-            self._intake.sweep()
-            index = self._intake.enter(connection, client, number, known=known)
+            self._ingest.sweep()
+            index = self._ingest.open_entry(connection, client, number, known=known)
         if index < 0:
             return index
-        if self._intake.connected() > self._settings.max_connections:
-            self._intake.leave(connection, keep=self._intake.is_known(connection))
+        if self._ingest.connected() > self._settings.max_connections:
+            self._ingest.close_entry(connection, keep=self._ingest.is_known(connection))
             return int(lib.ES_ENOOWNER)
         connection.deadline = None
-        self._guests.pop(connection)
+        self._pending.pop(connection)
         self._clients.add(connection)
         return index
 
     # -- who goes
 
-    def _is_here(self, connection: Connection) -> bool:
-        return connection in self._clients or connection in self._guests
+    def _is_open(self, connection: Connection) -> bool:
+        return connection in self._clients or connection in self._pending
 
     def _end(self, connection: Connection, why: str = "", *, keep: bool = True) -> None:
         """Ends a connection; ``why`` says what was wrong with it."""
-        if not self._is_here(connection):
+        if not self._is_open(connection):
             return
         if why:
-            self._complain(connection.peer, why)
-        self._intake.leave(connection, keep=keep)
+            self._log_refusal(connection.peer, why)
+        self._ingest.close_entry(connection, keep=keep)
         self._clients.discard(connection)
-        self._guests.pop(connection, None)
-        if connection.mask:
+        self._pending.pop(connection, None)
+        if connection.watched:
             self._selector.unregister(connection.sock)
         connection.close()
 
@@ -237,39 +237,39 @@ class Bridge:
         if code is Refusal.BUSY:  # nothing is wrong: who has lost a bridge asks until that one is cleaned up after
             _log.debug("%s: refused: %s", connection.peer, text)
         else:
-            self._complain(connection.peer, f"refused: {text}")
+            self._log_refusal(connection.peer, f"refused: {text}")
         if connection.version == 1:
             self._end(connection)
         elif connection in self._clients:
-            self._see_off(connection, text)
+            self._say_bye(connection, text)
         elif code is Refusal.SPEC:
-            connection.leave(wire.refuse_spec(self._spec.schema), time.monotonic() + _LEAVE_TIME)
+            connection.start_closing(wire.refuse_spec(self._spec.schema), time.monotonic() + _CLOSE_TIME)
         else:
-            connection.leave(wire.refuse(code, text), time.monotonic() + _LEAVE_TIME)
+            connection.start_closing(wire.refuse(code, text), time.monotonic() + _CLOSE_TIME)
 
-    def _see_off(self, connection: Connection, text: str) -> None:
+    def _say_bye(self, connection: Connection, text: str) -> None:
         """Tells a client what it has in the ring, and why it must go."""
-        committed = self._intake.committed(connection)
-        self._intake.leave(connection, keep=True)
+        committed = self._ingest.committed(connection)
+        self._ingest.close_entry(connection, keep=True)
         self._clients.discard(connection)
-        self._guests[connection] = None
-        connection.leave(wire.bye(committed, text), time.monotonic() + _LEAVE_TIME)
+        self._pending[connection] = None
+        connection.start_closing(wire.bye(committed, text), time.monotonic() + _CLOSE_TIME)
 
-    def _complain(self, peer: str, text: str) -> None:
-        self._intake.count_refused()
-        self._complaints += 1
-        if self._complaints <= _MOST_LINES:
+    def _log_refusal(self, peer: str, text: str) -> None:
+        self._ingest.count_refused()
+        self._refusals += 1
+        if self._refusals <= _MAX_LINES:
             _log.warning("%s: %s", peer, text)
 
     # -- in and out
 
     def _serve(self, connection: Connection) -> None:
         """Does what can be done for a connection now."""
-        if not self._is_here(connection):
+        if not self._is_open(connection):
             return
         try:
             if connection.shake_hands():
-                self._converse(connection)
+                self._exchange(connection)
         except WireError as error:
             self._refuse(connection, Refusal.PROTOCOL, str(error))
         except OSError as error:
@@ -277,34 +277,34 @@ class Bridge:
                 self._end(connection, f"no TLS: {error}")
             else:
                 _log.log(
-                    logging.WARNING if connection.inbound.in_the_middle else logging.DEBUG,
+                    logging.WARNING if connection.decoder.is_mid_message else logging.DEBUG,
                     "%s: connection lost: %s", connection.peer, error,
                 )  # fmt: skip
                 self._end(connection)
-        if connection.version == 2 and len(connection.out) > MOST_OUT + len(self._spec.schema):
+        if connection.version == 2 and len(connection.out) > MAX_OUT + len(self._spec.schema):
             self._end(connection, "it does not read its acknowledgements")
-        if self._is_here(connection):
+        if self._is_open(connection):
             self._watch(connection)
 
     def _watch(self, connection: Connection) -> None:
         """Has the selector look for what the connection can do next."""
         events = connection.events
-        if events == connection.mask:
+        if events == connection.watched:
             return
-        if connection.mask == 0:
+        if connection.watched == 0:
             self._selector.register(connection.sock, events, connection)
         elif events == 0:
             self._selector.unregister(connection.sock)
         else:
             self._selector.modify(connection.sock, events, connection)
-        connection.mask = events
+        connection.watched = events
 
-    def _converse(self, connection: Connection) -> None:
-        if connection.version == 1 and connection in self._guests:
+    def _exchange(self, connection: Connection) -> None:
+        if connection.version == 1 and connection in self._pending:
             self._admit_1(connection)
         reads, ended = 0, False
         # At first what came behind samples that had to wait.
-        while not connection.is_clogged and self._take(connection) and reads < _READS:
+        while not connection.is_backed_up and self._handle_messages(connection) and reads < _READS:
             n = connection.receive()
             if n is None:
                 break
@@ -312,78 +312,77 @@ class Bridge:
                 ended = True
                 break
             reads += 1
-            self._intake.count_bytes(connection, n)
-        if self._is_here(connection):
-            self._intake.acknowledge(connection)
+            self._ingest.count_bytes(connection, n)
+        if self._is_open(connection):
+            self._ingest.acknowledge(connection)
             connection.send()
         if ended:
-            self._end(connection, "gone in the middle of a frame" if connection.inbound.in_the_middle else "")
+            self._end(connection, "gone in the middle of a frame" if connection.decoder.is_mid_message else "")
 
-    def _take(self, connection: Connection) -> bool:
+    def _handle_messages(self, connection: Connection) -> bool:
         """Takes what is complete, as far as it is this connection's turn; whether more may be read."""
         for _ in range(_MESSAGES):
-            if not self._is_here(connection) or connection.waiting is not None:
+            if not self._is_open(connection) or connection.samples is not None:
                 return False
-            if connection.leaving:
+            if connection.closing:
                 return True
-            event = connection.inbound.next_event()
+            event = connection.decoder.next_event()
             if event is None:
                 return True
             if isinstance(event, Samples):
-                self._intake.take(connection, event)
+                self._ingest.put(connection, event)
             elif isinstance(event, Hello):
                 self._admit(connection, event)
             elif isinstance(event, Bye):
-                self._intake.acknowledge(connection)
+                self._ingest.acknowledge(connection)
                 connection.send()
                 self._end(connection, keep=False)  # it will not come again
-        self._more.add(connection)
+        self._unfinished.add(connection)
         return False
 
     # -- the clock, and the end
 
-    def _look_at_the_clock(self) -> None:
+    def _do_timed_work(self) -> None:
         now = time.monotonic()
-        self._intake.sweep_now_and_then(now)
-        if now - self._last_look < _LOOK_EVERY:
+        self._ingest.sweep_regularly(now)
+        if now - self._last_check < _CHECK_EVERY:
             return
-        self._last_look = now
-        self._door.open()
-        if self._complaints > _MOST_LINES:
-            _log.warning("%d more connections were refused or ended", self._complaints - _MOST_LINES)
-        self._complaints = 0
-        self._end_the_late(now)
-        for client in [one for one in self._clients if self._intake.is_wanted(one)]:
+        self._last_check = now
+        self._acceptor.resume()
+        if self._refusals > _MAX_LINES:
+            _log.warning("%d more connections were refused or ended", self._refusals - _MAX_LINES)
+        self._refusals = 0
+        self._end_overdue(now)
+        for client in [one for one in self._clients if self._ingest.is_wanted_elsewhere(one)]:
             self._end(client)
-        if (
-            now - self._last_beat >= wire.BEAT
-        ):  # and to write shows whose connection was reset while their samples waited
-            self._last_beat = now
+        if now - self._last_heartbeat >= wire.HEARTBEAT:
+            # Writing also shows which connections were reset while their samples waited.
+            self._last_heartbeat = now
             for client in [one for one in self._clients if one.version == 2]:
                 client.out += wire.ack(client.acknowledged)
                 self._watch(client)
 
-    def _end_the_late(self, now: float) -> None:
-        for guest in list(self._guests):
-            if guest.deadline is not None and guest.deadline < now:
-                self._end(guest, "" if guest.leaving else f"no hello within {_HELLO_TIME} s")
+    def _end_overdue(self, now: float) -> None:
+        for connection in list(self._pending):
+            if connection.deadline is not None and connection.deadline < now:
+                self._end(connection, "" if connection.closing else f"no hello within {_HELLO_TIME} s")
 
-    def say_goodbye(self) -> None:
+    def close(self) -> None:
         """Tells every client that the server was closed, and leaves the ring."""
-        self._door.close()
-        for guest in list(self._guests):
-            if not guest.leaving:
-                self._end(guest)
+        self._acceptor.close()
+        for connection in list(self._pending):
+            if not connection.closing:
+                self._end(connection)
         for client in list(self._clients):
             if client.version == 1:
                 self._end(client)
             else:
-                self._see_off(client, "the server was closed")
+                self._say_bye(client, "the server was closed")
                 self._serve(client)
-        while self._guests:
+        while self._pending:
             for key, _ in self._selector.select(0.05):
                 if isinstance(key.data, Connection):
                     self._serve(key.data)
-            self._end_the_late(time.monotonic())
+            self._end_overdue(time.monotonic())
         self._selector.close()
-        self._intake.detach()
+        self._ingest.detach()

@@ -5,13 +5,13 @@ import selectors
 import socket
 import ssl
 
-from echo_shm.net.bridge.decoder import Inbound, Inbound1, Samples
+from echo_shm.net.bridge.decoder import Decoder, DecoderV1, Samples
 from echo_shm.net.wire import Greeting
 
 #: Where bytes go that nobody reads.
 _SCRATCH = bytearray(1 << 16)
 #: Answers (acknowledgements) that may lie unread by a client (bytes).
-MOST_OUT = 1 << 16
+MAX_OUT = 1 << 16
 
 
 class Connection:
@@ -19,7 +19,7 @@ class Connection:
 
     Attributes:
         peer: Its address, for messages.
-        inbound: What has come and was not taken.
+        decoder: What has come and was not taken.
         out: What is to be sent.
         deadline: When to end it (on the clock of ``time.monotonic()``), or None.
         greeting: What it was told first, in version 2.
@@ -31,20 +31,20 @@ class Connection:
 
     """
 
-    def __init__(self, sock: socket.socket, peer: str, inbound: Inbound | Inbound1, deadline: float) -> None:
+    def __init__(self, sock: socket.socket, peer: str, decoder: Decoder | DecoderV1, deadline: float) -> None:
         self.sock = sock
         self.peer = peer
-        self.inbound = inbound
+        self.decoder = decoder
         self.out = bytearray()
         self.deadline: float | None = deadline
         self.greeting: Greeting | None = None
         self.client = b""
         self.remote = -1
-        self.waiting: Samples | None = None
+        self.samples: Samples | None = None
         self.done = 0
         self.acknowledged = 0
-        self.leaving = False
-        self.mask = 0  # what the selector watches for
+        self.closing = False
+        self.watched = 0  # what the selector watches for
         self.in_handshake = isinstance(sock, ssl.SSLSocket)
         self._tls_wants = selectors.EVENT_READ if self.in_handshake else 0
         self._ended = False  # nothing more goes out
@@ -52,7 +52,7 @@ class Connection:
     @property
     def version(self) -> int:
         """Of the wire."""
-        return 1 if isinstance(self.inbound, Inbound1) else 2
+        return 1 if isinstance(self.decoder, DecoderV1) else 2
 
     @property
     def events(self) -> int:
@@ -62,25 +62,30 @@ class Connection:
         events = self._tls_wants
         if self.out:
             events |= selectors.EVENT_WRITE
-        if self.waiting is None and not self.is_clogged:
+        if self.samples is None and not self.is_backed_up:
             events |= selectors.EVENT_READ
         return events
 
     @property
-    def is_clogged(self) -> bool:
+    def is_backed_up(self) -> bool:
         """Whether a version 1 client is to read its acknowledgements, a byte for each sample, before it sends more."""
-        return self.version == 1 and len(self.out) > MOST_OUT
+        return self.version == 1 and len(self.out) > MAX_OUT
 
     @property
     def has_unread(self) -> bool:
         """Whether TLS has taken bytes from the socket that were not read yet: the selector does not tell."""
-        if not isinstance(self.sock, ssl.SSLSocket) or self.in_handshake or self.waiting is not None or self.is_clogged:
+        if (
+            not isinstance(self.sock, ssl.SSLSocket)
+            or self.in_handshake
+            or self.samples is not None
+            or self.is_backed_up
+        ):
             return False
         return self.sock.pending() > 0
 
     def receive(self) -> int | None:
         """Takes what is here into ``inbound``: how many bytes; 0 at the end, None when nothing is here now."""
-        space = memoryview(_SCRATCH) if self.leaving else self.inbound.space()
+        space = memoryview(_SCRATCH) if self.closing else self.decoder.space()
         try:
             n = self.sock.recv_into(space)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -89,8 +94,8 @@ class Connection:
             self._tls_wants = selectors.EVENT_WRITE
             return None
         self._tls_wants = 0
-        if not self.leaving:
-            self.inbound.filled(n)
+        if not self.closing:
+            self.decoder.filled(n)
         return n
 
     def send(self) -> None:
@@ -100,7 +105,7 @@ class Connection:
                 del self.out[: self.sock.send(self.out)]
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
-        if self.leaving and not self._ended:
+        if self.closing and not self._ended:
             # Its own end is waited for: to close with bytes unread would reset the connection, and lose what was sent.
             self._ended = True
             if not isinstance(self.sock, ssl.SSLSocket):
@@ -119,11 +124,11 @@ class Connection:
             self.in_handshake, self._tls_wants = False, 0
         return True
 
-    def leave(self, last_words: bytes, deadline: float) -> None:
+    def start_closing(self, last_words: bytes, deadline: float) -> None:
         """From here on it is only told why; whatever has come or comes is thrown away."""
         self.out += last_words
-        self.deadline, self.leaving, self.waiting = deadline, True, None
-        self.inbound.discard()
+        self.deadline, self.closing, self.samples = deadline, True, None
+        self.decoder.discard()
 
     def close(self) -> None:
         """Closes the socket."""

@@ -62,12 +62,12 @@ class _Buffer:
         return self._buffer[self._start - n : self._start]
 
     @property
-    def in_the_middle(self) -> bool:
+    def is_mid_message(self) -> bool:
         """Whether a message has begun and not ended."""
         return self._end > self._start
 
 
-class Inbound(_Buffer):
+class Decoder(_Buffer):
     """What a version 2 server makes of the bytes of one connection.
 
     Fill :meth:`space`, say so with :meth:`filled`, then take :meth:`next_event` until it is
@@ -101,7 +101,7 @@ class Inbound(_Buffer):
         body = self._take(wire.HEADER_BYTES + size)[wire.HEADER_BYTES :]
         if header.kind is Frame.SAMPLES:
             return Samples(header.length, header.number, body)
-        return Bye(wire.text_of(bytes(body)))
+        return Bye(wire.printable(bytes(body)))
 
     def _hello(self) -> Hello | None:
         magic = bytes(self._look(min(self._here(), len(wire.MAGIC))))
@@ -122,7 +122,7 @@ class Inbound(_Buffer):
         raise WireError(f"a client sends no {header.kind.name} frame of {header.length} bytes")
 
 
-class Inbound1(_Buffer):
+class DecoderV1(_Buffer):
     """The same for version 1: nothing but samples, one after the other."""
 
     def __init__(self, sample_bytes: int, max_frame: int) -> None:

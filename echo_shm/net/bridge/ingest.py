@@ -18,10 +18,10 @@ from echo_shm.ring.segment import Segment
 _SPACE_NS = 2_000_000
 
 #: Between two sweeps that clients bring about (seconds).
-_LEAST_SWEEP = 0.05
+_MIN_SWEEP = 0.05
 
 
-class Intake:
+class Ingest:
     """Puts clients' samples into a ring, and answers for what is in it.
 
     Args:
@@ -33,15 +33,15 @@ class Intake:
         self._attachment = Attachment(segment, lib.ES_ROLE_PRODUCER)
         self._ring = self._attachment.ring
         self._attachment.check(lib.es_bridge_begin(self._ring))
-        self._pending: deque[Connection] = deque()  # clients whose samples wait for space, in turn
+        self._blocked: deque[Connection] = deque()  # clients whose samples wait for space, in turn
         self._sweep_every = segment.geometry.reap_interval
         self._last_sweep = time.monotonic()
         self._evicted = False
 
     @property
-    def has_pending(self) -> bool:
+    def has_blocked(self) -> bool:
         """Whether samples wait for space."""
-        return bool(self._pending)
+        return bool(self._blocked)
 
     @property
     def closed(self) -> bool:
@@ -50,7 +50,7 @@ class Intake:
 
     # -- clients
 
-    def enter(self, connection: Connection, client: bytes, number: int, *, known: bool) -> int:
+    def open_entry(self, connection: Connection, client: bytes, number: int, *, known: bool) -> int:
         """Makes a client of a connection.
 
         Args:
@@ -75,13 +75,13 @@ class Intake:
             connection.acknowledged = lib.es_remote_committed(self._ring, index)
         return index
 
-    def leave(self, connection: Connection, *, keep: bool) -> None:
+    def close_entry(self, connection: Connection, *, keep: bool) -> None:
         """Gives up a client's entry; what it has committed is remembered, if it may come again."""
         if connection.remote >= 0:
             lib.es_remote_leave(self._ring, connection.remote, keep and connection.client != b"")
             connection.remote = -1
         with contextlib.suppress(ValueError):
-            self._pending.remove(connection)
+            self._blocked.remove(connection)
 
     def connected(self) -> int:
         """Clients of this bridge and all others of the ring."""
@@ -93,7 +93,7 @@ class Intake:
         """Whether the client had an entry before."""
         return bool(lib.es_remote_known(self._ring, connection.remote))
 
-    def is_wanted(self, connection: Connection) -> bool:
+    def is_wanted_elsewhere(self, connection: Connection) -> bool:
         """Whether the client has come to another bridge since."""
         return bool(lib.es_remote_wanted(self._ring, connection.remote))
 
@@ -112,7 +112,7 @@ class Intake:
 
     # -- samples
 
-    def take(self, connection: Connection, samples: Samples) -> None:
+    def put(self, connection: Connection, samples: Samples) -> None:
         """Puts samples into the ring, or has them wait for space.
 
         Raises:
@@ -126,29 +126,29 @@ class Intake:
                 raise WireError(f"samples from {samples.number} on, expected from {committed} on")
             connection.done = min(committed - samples.number, samples.length)
         lib.es_remote_count(self._ring, connection.remote, 0, 1)
-        connection.waiting = samples
-        if not self._pending:
+        connection.samples = samples
+        if not self._blocked:
             self._put(connection, 0)
-        if connection.waiting is not None:
-            self._pending.append(connection)
+        if connection.samples is not None:
+            self._blocked.append(connection)
 
-    def feed(self) -> Iterator[Connection]:
+    def retry_blocked(self) -> Iterator[Connection]:
         """Puts in what waits, each client in its turn, while there is room; yields those that got some in."""
-        for turn in range(len(self._pending)):
-            if not self._pending:  # who was yielded may have left, and others with it
+        for turn in range(len(self._blocked)):
+            if not self._blocked:  # who was yielded may have left, and others with it
                 return
-            connection = self._pending.popleft()
+            connection = self._blocked.popleft()
             before = connection.done
             self._put(connection, _SPACE_NS if turn == 0 else 0)
-            if connection.waiting is not None and connection.done == before:
-                self._pending.appendleft(connection)
+            if connection.samples is not None and connection.done == before:
+                self._blocked.appendleft(connection)
                 return
-            if connection.waiting is not None:
-                self._pending.append(connection)
+            if connection.samples is not None:
+                self._blocked.append(connection)
             yield connection
 
     def _put(self, connection: Connection, timeout_ns: int) -> None:
-        samples = connection.waiting
+        samples = connection.samples
         assert samples is not None
         if connection.done < samples.length:
             data = ffi.from_buffer(samples.data)
@@ -163,7 +163,7 @@ class Intake:
             elif code not in (lib.ES_FULL, lib.ES_TIMEOUT, -errno.EINTR):
                 raise error_from(code, self._attachment.what)
         if connection.done == samples.length:
-            connection.waiting = None
+            connection.samples = None
 
     def acknowledge(self, connection: Connection) -> None:
         """Has a client told what is in the ring, if that is news."""
@@ -179,17 +179,17 @@ class Intake:
 
     # -- as any producer
 
-    def sweep_now_and_then(self, now: float) -> None:
+    def sweep_regularly(self, now: float) -> None:
         """Cleans up after the dead, once a reap interval."""
         if now - self._last_sweep >= self._sweep_every:
             self._last_sweep = now
-            self._attachment.sweep()
+            self._attachment.reaper.sweep()
 
     def sweep(self) -> None:
         """Cleans up after the dead, unless that was done just now."""
-        if time.monotonic() - self._last_sweep >= min(_LEAST_SWEEP, self._sweep_every):
+        if time.monotonic() - self._last_sweep >= min(_MIN_SWEEP, self._sweep_every):
             self._last_sweep = time.monotonic()
-            self._attachment.sweep()
+            self._attachment.reaper.sweep()
 
     def detach(self) -> None:
         """Leaves the ring."""

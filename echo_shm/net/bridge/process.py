@@ -13,7 +13,7 @@ from typing import Any
 from echo_shm.errors import SegmentError
 from echo_shm.net.bridge.bridge import Bridge, Settings
 from echo_shm.ring.segment import Segment, names
-from echo_shm.workers.parent_death import die_with
+from echo_shm.workers.parent_death import die_with_parent
 
 #: Descriptors that a bridge needs besides its clients': guests, listeners, the ring's files, logs.
 _OTHER_DESCRIPTORS = 256
@@ -23,29 +23,29 @@ _OTHER_DESCRIPTORS = 256
 RING_CLOSED = 64
 
 
-def serve(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | None = None) -> int:
+def serve(config: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | None = None) -> int:
     """Serves until ``control`` can be read or has ended, or the ring is closed; writes to ``ready`` when it can.
 
     Returns:
         The exit status: RING_CLOSED, or 0 when it was told to end.
 
     """
-    die_with(told["parent"])
+    die_with_parent(config["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, who then closes us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # until here it was held back
     descriptors, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = told["max_connections"] + _OTHER_DESCRIPTORS
+    wanted = config["max_connections"] + _OTHER_DESCRIPTORS
     if descriptors < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most < 0 else min(wanted, most), most))
     try:
-        segment = Segment.attach(told["name"], bytes.fromhex(told["uuid"]))
+        segment = Segment.attach(config["name"], bytes.fromhex(config["uuid"]))
     except SegmentError:
-        if told["name"] in names() and Segment.attach(told["name"], read_only=True).uuid.hex() == told["uuid"]:
+        if config["name"] in names() and Segment.attach(config["name"], read_only=True).uuid.hex() == config["uuid"]:
             raise
         return RING_CLOSED  # while the bridge before this one was dying; the name may be another ring's by now
-    key = None if told["authkey"] is None else bytes.fromhex(told["authkey"])
-    listeners = [socket.socket(fileno=fd) for fd in told["listeners"]]
-    bridge = Bridge(segment, listeners, Settings(key, told["wire_version"], told["max_connections"]), tls)
+    key = None if config["authkey"] is None else bytes.fromhex(config["authkey"])
+    listeners = [socket.socket(fileno=fd) for fd in config["listeners"]]
+    bridge = Bridge(segment, listeners, Settings(key, config["wire_version"], config["max_connections"]), tls)
     bridge.watch(control)
     os.write(ready, b"ready\n")
     os.close(ready)
@@ -60,8 +60,8 @@ def main() -> None:
         if not chunk:
             sys.exit(1)
         line += chunk
-    told = json.loads(line)
-    logging.basicConfig(level=told["log_level"], format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    config = json.loads(line)
+    logging.basicConfig(level=config["log_level"], format="%(asctime)s %(name)s %(levelname)s %(message)s")
     ready = os.dup(1)
     os.dup2(2, 1)
-    sys.exit(serve(told, 0, ready))
+    sys.exit(serve(config, 0, ready))

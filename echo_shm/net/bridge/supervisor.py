@@ -28,13 +28,13 @@ _SHORT_LIFE, _PAUSE = 1.0, 0.5
 #: With our module path and nothing else: a file that lies in the current directory is not imported by its name.
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from echo_shm.net.bridge.process import main; main()"
 
-_processes: "weakref.WeakSet[_Process]" = weakref.WeakSet()
-_here = threading.local()
+_processes: "weakref.WeakSet[_BridgeProcess]" = weakref.WeakSet()
+_fork_state = threading.local()
 
 
 def forking_a_bridge() -> bool:
     """Whether the fork that this is called after is our own, and not a user's."""
-    return getattr(_here, "forking", False)
+    return getattr(_fork_state, "forking", False)
 
 
 def _forget() -> None:
@@ -46,10 +46,10 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-class _Process:
+class _BridgeProcess:
     """One bridge process: ends when :meth:`stop` writes to its control pipe, or this process ends."""
 
-    def __init__(self, told: dict[str, Any], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: dict[str, Any], tls: ssl.SSLContext | None) -> None:
         self._popen: subprocess.Popen[bytes] | None = None
         self._control: IO[bytes] | None = None
         self._ready: IO[bytes] | None = None
@@ -59,27 +59,27 @@ class _Process:
         try:
             # An ssl.SSLContext cannot be handed to another program. A fork has it.
             if tls is None:
-                self._start(told)
+                self._start(config)
             else:
-                self._fork(told, tls)
+                self._fork(config, tls)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, told: dict[str, Any]) -> None:
+    def _start(self, config: dict[str, Any]) -> None:
         self._popen = popen = subprocess.Popen(
-            [sys.executable, "-I", "-c", _PROGRAM, f"echo_shm bridge of {told['name']}", *sys.path],
+            [sys.executable, "-I", "-c", _PROGRAM, f"echo_shm bridge of {config['name']}", *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            pass_fds=told["listeners"],
+            pass_fds=config["listeners"],
         )
         self.pid, self._control, self._ready = popen.pid, popen.stdin, popen.stdout
         assert self._control is not None
         with contextlib.suppress(BrokenPipeError):
-            self._control.write(json.dumps(told).encode() + b"\n")
+            self._control.write(json.dumps(config).encode() + b"\n")
 
-    def _fork(self, told: dict[str, Any], tls: ssl.SSLContext) -> None:
+    def _fork(self, config: dict[str, Any], tls: ssl.SSLContext) -> None:
         with contextlib.ExitStack() as here:
             control_read, control_write = os.pipe()
             here.callback(os.close, control_read)
@@ -87,16 +87,16 @@ class _Process:
             ready_read, ready_write = os.pipe()
             here.callback(os.close, ready_write)
             self._ready = os.fdopen(ready_read, "rb", buffering=0)
-            pid, _here.forking = -1, True
+            pid, _fork_state.forking = -1, True
             try:
                 pid = os.fork()
             finally:
-                _here.forking = pid == 0
+                _fork_state.forking = pid == 0
             if pid == 0:
-                _be_bridge(told, control_read, ready_write, tls)
+                _run_bridge(config, control_read, ready_write, tls)
             self.pid = pid
 
-    def is_ready(self) -> bool:
+    def wait_until_ready(self) -> bool:
         """Waits until it serves; False when it ended instead."""
         assert self._ready is not None
         said = self._ready.read(16)
@@ -140,19 +140,19 @@ class _Process:
                     os.kill(self.pid, signal.SIGKILL)
 
 
-def _be_bridge(told: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext) -> None:
+def _run_bridge(config: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext) -> None:
     """In a fork of ours; does not return."""
     status = 1
     try:
-        _shed(told["listeners"])
-        status = process.serve(told, control, ready, tls)
+        _drop_inherited(config["listeners"])
+        status = process.serve(config, control, ready, tls)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(status)
 
 
-def _shed(keep: list[int]) -> None:
+def _drop_inherited(keep: list[int]) -> None:
     """Leaves what is the learner's own and a fork brings along: its signals' handlers, its listening sockets."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
@@ -173,24 +173,24 @@ def _listens(descriptor: int) -> bool:
         return duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
 
 
-class Keeper:
+class Supervisor:
     """Keeps one bridge process running, in a thread of its own, until told to stop.
 
     Args:
-        told: What the bridge is told; see :func:`echo_shm.net.bridge.process.serve`.
+        config: What the bridge is told; see :func:`echo_shm.net.bridge.process.serve`.
         tls: As for the transport.
 
     """
 
-    def __init__(self, told: dict[str, Any], tls: ssl.SSLContext | None) -> None:
-        self._told, self._tls = told, tls
+    def __init__(self, config: dict[str, Any], tls: ssl.SSLContext | None) -> None:
+        self._config, self._tls = config, tls
         self._lock = threading.Lock()
-        self._process: _Process | None = None
+        self._process: _BridgeProcess | None = None
         self._stopping = threading.Event()
-        self._first = threading.Event()
+        self._begun = threading.Event()
         self._ended = threading.Event()  # Thread.join() that Ctrl-C interrupts may take a thread for dead that is not
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="echo_shm bridge keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="echo_shm-bridge-supervisor", daemon=True)
 
     def start(self) -> None:
         """Starts the bridge. Not by the constructor: what Ctrl-C interrupts in here must be somebody's to stop."""
@@ -198,7 +198,7 @@ class Keeper:
 
     def wait_until_ready(self) -> None:
         """Returns when the first bridge serves."""
-        if not self._first.wait(_BEGIN_TIME):
+        if not self._begun.wait(_BEGIN_TIME):
             raise EchoShmError(f"the bridge process did not begin within {_BEGIN_TIME} s")
         if self._failure is not None:
             raise self._failure
@@ -253,7 +253,7 @@ class Keeper:
             self._failure = error
             _log.exception("the bridge cannot be kept running")
         finally:
-            self._first.set()
+            self._begun.set()
             self._ended.set()
 
     def _serve_once(self) -> None:
@@ -261,21 +261,21 @@ class Keeper:
             with self._lock:
                 if self._stopping.is_set():
                     return
-                made = self._process = _Process(self._told, self._tls)
+                made = self._process = _BridgeProcess(self._config, self._tls)
         except OSError as error:  # no memory or no PID left, perhaps for now
-            if not self._first.is_set():
+            if not self._begun.is_set():
                 raise
             _log.warning("cannot start another bridge process; trying again: %s", error)
             return
-        if made.is_ready():
-            self._first.set()
+        if made.wait_until_ready():
+            self._begun.set()
         status = made.wait()
         with self._lock:
             self._process = None
         made.close()
         if self._stopping.is_set():
             return
-        if not self._first.is_set():
+        if not self._begun.is_set():
             self._failure = EchoShmError(f"the bridge process ended with status {status} before it began; see its log")
             self._stopping.set()
         elif status == process.RING_CLOSED:

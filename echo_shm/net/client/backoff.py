@@ -3,10 +3,10 @@
 import time
 
 #: Between two tries (seconds).
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.02, 1.0
 
 
-class Patience:
+class Backoff:
     """Goes on for ``grace`` seconds after something last went well.
 
     A connection that is made and lost again, with nothing delivered in between, has not gone well.
@@ -15,18 +15,18 @@ class Patience:
     def __init__(self, grace: float) -> None:
         self.grace = grace
         self._end: float | None = None
-        self._pause = 0.0
+        self._delay = 0.0
 
-    def begin(self, *, well: bool) -> None:
+    def restart(self, *, useful: bool) -> None:
         """A connection was lost; ``well`` if it was of use. Then the next try is at once, and the time starts anew."""
-        if well or self._end is None:
-            self._end, self._pause = time.monotonic() + self.grace, 0.0
+        if useful or self._end is None:
+            self._end, self._delay = time.monotonic() + self.grace, 0.0
 
-    def left(self) -> float:
+    def time_left(self) -> float:
         """Seconds, or not more than none: it is over."""
         return 0.0 if self._end is None else self._end - time.monotonic()
 
-    def next_pause(self) -> float:
+    def next_delay(self) -> float:
         """Seconds before the next try."""
-        pause, self._pause = self._pause, min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
-        return pause
+        delay, self._delay = self._delay, min(max(2 * self._delay, _FIRST_DELAY), _LONGEST_DELAY)
+        return delay

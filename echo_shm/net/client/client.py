@@ -14,7 +14,7 @@ from echo_shm.errors import ConnectionClosedError, SpecMismatchError
 from echo_shm.net import validation
 from echo_shm.net.client import finalizers
 from echo_shm.net.client.connection import Options
-from echo_shm.net.client.sender import Pump
+from echo_shm.net.client.sender import Sender
 from echo_shm.spec import Spec
 
 #: How long a client tries to reach its server again, unless told (seconds).
@@ -22,7 +22,7 @@ _GRACE = 30.0
 #: Keywords of TcpClient that ShmClient has not.
 _ONLY_TCP = frozenset({"max_inflight_msgs", "authkey", "tls", "reconnect", "timeout"})
 #: Most of ``max_inflight_msgs``.
-_MOST_INFLIGHT = 1 << 20
+_MAX_INFLIGHT = 1 << 20
 
 
 class TcpClient:
@@ -65,14 +65,14 @@ class TcpClient:
         reconnect: bool | float = True,
         timeout: float | None = None,
     ) -> None:
-        most = validation.integer("max_inflight_msgs", max_inflight_msgs, 1, _MOST_INFLIGHT)
+        most = validation.integer("max_inflight_msgs", max_inflight_msgs, 1, _MAX_INFLIGHT)
         options = Options(
             validation.host(host),
             validation.integer("port", port, 1, 65535),
             Spec.from_example(data_sample),
             secrets.token_bytes(16),
             validation.key(authkey),
-            validation.context(tls, server_side=False),
+            validation.tls_context(tls, server_side=False),
         )
         if isinstance(reconnect, bool):
             grace = _GRACE if reconnect else 0.0
@@ -80,16 +80,16 @@ class TcpClient:
             grace = validation.seconds("reconnect", reconnect, "True or False")
         self._timeout = None if timeout is None else validation.seconds("timeout", timeout, "None for ever")
         self._timeout = None if self._timeout == math.inf else self._timeout
-        self._pump = Pump(options, most, grace, self._timeout)
+        self._sender = Sender(options, most, grace, self._timeout)
         try:
             # A full ring is emptied by nobody else: the sender must not sleep while somebody waits for space.
-            self._writer = SampleWriter(self._pump.producer, None, self._pump.rouse)
+            self._writer = SampleWriter(self._sender.producer, None, self._sender.wake)
             self._send_now = self._writer._send_at_once
             self._peer = options.peer
-            finalizers.watch(self, self._pump, self._timeout)
+            finalizers.register(self, self._sender, self._timeout)
         except BaseException:
-            self._pump.give_up()
-            finalizers.forget(self._pump)
+            self._sender.abandon()
+            finalizers.unregister(self._sender)
             raise
 
     def send(self, data: Any, timeout: float | None = None) -> None:
@@ -108,8 +108,8 @@ class TcpClient:
         """
         if not self._send_now(data):
             self._send_slowly(self._writer.send, data, timeout)
-        if self._pump.sleeping:
-            self._pump.rouse()
+        if self._sender.sleeping:
+            self._sender.wake()
 
     def send_many(self, data: Any, timeout: float | None = None) -> None:
         """Sends n samples, in order: every leaf of ``data`` has a leading n.
@@ -120,19 +120,19 @@ class TcpClient:
         try:
             self._send_slowly(self._writer.send_many, data, timeout)
         finally:
-            if self._pump.sleeping:
-                self._pump.rouse()
+            if self._sender.sleeping:
+                self._sender.wake()
 
     def _send_slowly(self, send: Callable[[Any, float | None], None], data: Any, timeout: float | None) -> None:
         timeout = self._time(timeout)
-        self._pump.raise_if_forked()
+        self._sender.raise_if_forked()
         try:
             send(data, timeout)
         except SpecMismatchError as error:
             raise SpecMismatchError(f"Payload size or structure != expected: {error}") from None
         except (ConnectionClosedError, TimeoutError) as error:
             sent = getattr(error, "sent", None)
-            late = self._pump.why_over() or (
+            late = self._sender.end_reason() or (
                 TimeoutError(f"{self._peer} did not take samples for {timeout} s")
                 if isinstance(error, TimeoutError)
                 else error
@@ -158,7 +158,7 @@ class TcpClient:
             ForkedError: Called in a child of the process that connected.
 
         """
-        self._pump.flush(self._time(timeout))
+        self._sender.flush(self._time(timeout))
 
     def close(self) -> None:
         """Delivers what was sent, then disconnects. Idempotent.
@@ -171,24 +171,24 @@ class TcpClient:
 
         """
         try:
-            self._pump.close(self._timeout)
+            self._sender.close(self._timeout)
         except ConnectionClosedError:
-            finalizers.forget(self._pump)
+            finalizers.unregister(self._sender)
             raise
-        finalizers.forget(self._pump)
+        finalizers.unregister(self._sender)
 
     @property
     def _in_flight_count(self) -> int:
         """Samples sent and not acknowledged."""
-        return self._pump.sent() - self._pump.acknowledged
+        return self._sender.sent() - self._sender.acknowledged
 
     @property
     def _closed(self) -> threading.Event:
         """Set once nothing can be sent any more."""
-        return self._pump.over
+        return self._sender.ended
 
     def __repr__(self) -> str:
-        return f"<TcpClient for {self._peer}, {'closed' if self._pump.over.is_set() else 'open'}>"
+        return f"<TcpClient for {self._peer}, {'closed' if self._sender.ended.is_set() else 'open'}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a TcpClient belongs to its process: connect anew in the other one")

@@ -13,12 +13,12 @@ import numpy as np
 
 from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError, WireError
 from echo_shm.net import tcp, wire
-from echo_shm.net.client.tls_stream import Duplex
+from echo_shm.net.client.tls_stream import TlsStream
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
 from echo_shm.spec import Spec
 
 #: Most buffers in one sendmsg (POSIX asks for 16 at least, Linux has 1024).
-_MOST_BUFFERS = 512
+_MAX_BUFFERS = 512
 
 #: How long it may take to connect for the first time, unless told, and between two tries then (seconds).
 _FIRST_TIME, _BUSY_PAUSE = 10.0, 0.02
@@ -43,7 +43,7 @@ class Options(NamedTuple):
     @property
     def peer(self) -> str:
         """For messages."""
-        return tcp.name_of(self.host, self.port)
+        return tcp.format_address(self.host, self.port)
 
 
 class RefusedError(ConnectionClosedError):
@@ -58,7 +58,7 @@ class BusyError(ConnectionClosedError):
     """Somebody else at the server may still have this client: it should come again shortly."""
 
 
-class Link:
+class Connection:
     """A connection whose handshake is over.
 
     Attributes:
@@ -74,7 +74,7 @@ class Link:
         self._options = options
         self._deadline = time.monotonic() + timeout
         self._sock = _connect(options, self._deadline)
-        self._tls: Duplex | None = None
+        self._tls: TlsStream | None = None
         try:
             self.version = wire.read_version(self._read, options.peer)
             self.ring, self.known, self.committed, self.max_frame = b"", False, acknowledged, _FRAME_1
@@ -84,18 +84,18 @@ class Link:
                 self._handshake_2(acknowledged, doubt)
             self._sock.settimeout(None)
             if isinstance(self._sock, ssl.SSLSocket):
-                self._tls = Duplex(self._sock)
+                self._tls = TlsStream(self._sock)
         except BaseException:
             self.close()
             raise
         self._inbox = b""
         self.heard = False  # something from the server, since the handshake
-        self._farewell: str | None = None
+        self._bye: str | None = None
 
     def _read(self, n: int) -> bytes:
         data = bytearray()
         while len(data) < n:
-            self._sock.settimeout(_left(self._deadline))
+            self._sock.settimeout(_time_left(self._deadline))
             try:
                 chunk = self._sock.recv(n - len(data))
             except TimeoutError:
@@ -157,7 +157,7 @@ class Link:
     def _refusal(self, code: int, body: bytes) -> Exception:
         if code == Refusal.SPEC:
             return self._mismatch(body)
-        text = f"{self._options.peer} refused the connection: {wire.text_of(body)}"
+        text = f"{self._options.peer} refused the connection: {wire.printable(body)}"
         if code == Refusal.BUSY:
             return BusyError(text)
         if code == Refusal.FULL:
@@ -170,9 +170,9 @@ class Link:
         try:
             self._options.spec.check_same(Spec.from_schema(schema, "its answer"), self._options.peer)
         except SpecMismatchError as error:
-            return SpecMismatchError(f"Server spec mismatch: {wire.text_of(str(error).encode())}")
+            return SpecMismatchError(f"Server spec mismatch: {wire.printable(str(error).encode())}")
         except SegmentError as error:
-            return WireError(f"{self._options.peer}: {wire.text_of(str(error).encode())}")
+            return WireError(f"{self._options.peer}: {wire.printable(str(error).encode())}")
         return WireError(f"{self._options.peer} refused samples that are its own")
 
     # -- after the handshake
@@ -184,7 +184,7 @@ class Link:
             return
         left = [memoryview(b).cast("B") for b in buffers if len(b)]
         while left:
-            sent = self._sock.sendmsg(left[:_MOST_BUFFERS])
+            sent = self._sock.sendmsg(left[:_MAX_BUFFERS])
             while left and sent >= len(left[0]):
                 sent -= len(left.pop(0))
             if sent:
@@ -210,8 +210,8 @@ class Link:
             OSError, WireError: The connection is lost, or not to be trusted.
 
         """
-        if self._farewell is not None:
-            raise ConnectionClosedError(f"{self._options.peer} has closed: {self._farewell}")
+        if self._bye is not None:
+            raise ConnectionClosedError(f"{self._options.peer} has closed: {self._bye}")
         chunk = self._receive()
         if not chunk:
             if self.version == 1:
@@ -226,7 +226,7 @@ class Link:
             if len(self._inbox) < end:
                 break
             if header.kind is Frame.BYE:
-                self._farewell = wire.text_of(self._inbox[wire.HEADER_BYTES : end])
+                self._bye = wire.printable(self._inbox[wire.HEADER_BYTES : end])
                 return header.number
             if header.kind is not Frame.ACK:
                 raise WireError(f"{self._options.peer} sent {header.kind.name} after the handshake")
@@ -260,19 +260,19 @@ class Link:
         self._sock.close()
 
 
-def first_link(options: Options, timeout: float | None) -> Link:
+def open_first(options: Options, timeout: float | None) -> Connection:
     """A new client's link: within ``timeout`` seconds, or some, if None. Comes again while it is told to."""
     end = time.monotonic() + (_FIRST_TIME if timeout is None else timeout)
     while True:
         try:
-            return Link(options, 0, max(0.01, end - time.monotonic()))
+            return Connection(options, 0, max(0.01, end - time.monotonic()))
         except BusyError:
             if time.monotonic() > end:
                 raise
         time.sleep(_BUSY_PAUSE)
 
 
-def _left(deadline: float) -> float:
+def _time_left(deadline: float) -> float:
     """Seconds for a socket's next call; never none, which would mean not to wait at all."""
     return max(1e-3, deadline - time.monotonic())
 
@@ -289,9 +289,9 @@ def _connect(options: Options, deadline: float) -> socket.socket:
         refused = isinstance(error, ConnectionRefusedError)
         raise OSError(error.errno, f"{options.peer}: {error.strerror}{hint if refused else ''}") from None
     try:
-        tcp.prepare(sock)
+        tcp.set_options(sock)
         if options.tls is not None:
-            sock.settimeout(_left(deadline))
+            sock.settimeout(_time_left(deadline))
             return options.tls.wrap_socket(sock, server_hostname=options.host)
         return sock
     except ssl.SSLCertVerificationError:
@@ -318,7 +318,7 @@ def _connect_to_any(options: Options, deadline: float) -> socket.socket:
         sock = None
         try:
             sock = socket.socket(family, kind, protocol)
-            sock.settimeout(_left(deadline) / (len(addresses) - index))
+            sock.settimeout(_time_left(deadline) / (len(addresses) - index))
             sock.connect(address)
             return sock
         except BaseException as error:

@@ -12,7 +12,7 @@ from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
 
 
-class _Full(NamedTuple):
+class _LeasedBatch(NamedTuple):
     """A whole batch that is leased until its last sample is acknowledged."""
 
     batch: int
@@ -38,7 +38,7 @@ class Outbox:
     def __init__(self, spec: Spec, peer: str, size: int, most: int) -> None:
         geometry = Geometry(size, max(3, -(-most // size) + 1), 1, "fifo", False, 0.1)
         segment = Segment.private(f"to {peer}", spec, geometry)
-        self.size, self._batches, self._capacity = size, geometry.num_batches, geometry.capacity
+        self.size, self._batches, self._capacity = size, geometry.num_buffers, geometry.capacity
         self.producer = Attachment(segment, lib.ES_ROLE_PRODUCER)
         self._learner = Attachment(segment, lib.ES_ROLE_LEARNER)
         self._ring = self._learner.ring
@@ -49,7 +49,7 @@ class Outbox:
             )
             for i, nbytes in enumerate(self._sizes)
         ]
-        self._full: deque[_Full] = deque()
+        self._leased: deque[_LeasedBatch] = deque()
         self._lock = threading.Lock()
 
     def claimed(self) -> int:
@@ -68,21 +68,21 @@ class Outbox:
             for column, size in zip(self._columns, self._sizes, strict=True)
         ]
 
-    def hold(self, wait_ns: int = 0) -> None:
+    def lease_full(self, wait_ns: int = 0) -> None:
         """Keeps the batches that are full, until :meth:`release`; waits so long for the first of them."""
         snap = ffi.new("es_snapshot *")
         while (index := lib.es_take(self._ring, 0, wait_ns, snap)) >= 0:
             wait_ns = 0
             with self._lock:
                 end = (snap.round * self._batches + index + 1) * self.size
-                self._full.append(_Full(index, snap.round, end))
+                self._leased.append(_LeasedBatch(index, snap.round, end))
 
     def release(self, number: int) -> None:
         """Gives back the batches all of whose samples come before that one."""
         with self._lock:
-            while self._full and self._full[0].end <= number:
-                full = self._full.popleft()
-                lib.es_release_batch(self._ring, full.batch, full.round)
+            while self._leased and self._leased[0].end <= number:
+                leased = self._leased.popleft()
+                lib.es_release_batch(self._ring, leased.batch, leased.round)
 
     def detach(self) -> None:
         """Nothing is put in or taken out any more."""

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 _PIECE = 1 << 16
 
 
-class Duplex:
+class TlsStream:
     """A TLS connection whose handshake is over.
 
     OpenSSL does not promise to bear two threads at one connection, and who waits in it would keep the other out. So
@@ -24,7 +24,7 @@ class Duplex:
     def __init__(self, sock: ssl.SSLSocket) -> None:
         sock.setblocking(False)
         self._sock = sock
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
 
     def send(self, data: bytes) -> None:
         """Sends all of it; OSError when the connection is lost."""
@@ -46,7 +46,7 @@ class Duplex:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             try:
-                with self._alone:
+                with self._lock:
                     return call()
             except ssl.SSLWantReadError:
                 events = select.POLLIN
