@@ -1,19 +1,28 @@
-"""The common case of a send, and of a tree of views, compiled for one structure of samples.
+"""The common case of a send, and of building a tree of views, compiled for one structure of samples.
 
-A send of a few small arrays is mostly interpreter time: taking the tree apart,
-testing each leaf, finding its address. Code written for the samples' structure
-does the first, the extension module ``_send`` the others, in a quarter of the
-time. Anything out of the ordinary is left to the general path.
+A send of a few small arrays spends most of its time in the interpreter: it takes the tree apart, checks each leaf and
+finds its address. Code that is generated for the samples' structure takes the tree apart, and the extension module
+``_send`` does the rest, in a quarter of the time. The general path handles everything that is not common.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import optree
 
 from echo_shm._core import ffi, lib
 from echo_shm._send import make_plan, send
-from echo_shm.spec import Array, Spec
+from echo_shm.spec import Array, Spec, Tree
 
-#: What comes of code for containers that are nested more deeply than Python's compiler goes.
+if TYPE_CHECKING:
+    from types import EllipsisType
+
+    from echo_shm._core import Ring
+
+#: What a compiled tree of views is indexed with.
+Index: TypeAlias = "int | tuple[int, EllipsisType]"
+
+#: What the compiler raises for containers that are nested too deeply for it.
 _TOO_DEEP = (SyntaxError, RecursionError, MemoryError)
 
 _TEMPLATE = """
@@ -26,15 +35,15 @@ def send_at_once(tree):
 """
 
 
-def compile_fast_path(spec: Spec, ring: Any) -> Callable[[Any], bool]:
-    """A function that sends a tree whose leaves are all arrays that can be copied as they are.
+def compile_fast_path(spec: Spec, ring: "Ring") -> Callable[[Tree], bool]:
+    """Returns a function that sends a tree if all its leaves are arrays that can be copied as they are.
 
-    It returns True when the sample was sent. Otherwise, be the ring full, the
-    tree wrong or a leaf in need of care, nothing was sent: the caller finds out why.
+    The function returns True if it sent the sample. It returns False if it sent nothing: the ring is full, the tree
+    is wrong, or a leaf needs a conversion. The caller then finds out why.
     """
     count = len(spec.leaves)
     try:
-        unpacking = list(_unpack(spec.treespec, "tree", iter(range(count)), iter(range(1 << 30))))
+        unpacking = list(_unpack(spec.structure, "tree", iter(range(count)), iter(range(1 << 30))))
     except (_NoPlainContainerError, *_TOO_DEEP):
         unpacking = ["".join(f"a{i}, " for i in range(count)) + "= flatten(tree)"]
     source = _TEMPLATE.format(
@@ -47,24 +56,24 @@ def compile_fast_path(spec: Spec, ring: Any) -> Callable[[Any], bool]:
         spec.sample_bytes,
         tuple((leaf.dtype, leaf.shape) for leaf in spec.leaves),
     )
-    # The plan holds the ring's bare address: "ring" keeps what is there.
+    # The plan holds only the ring's address. "ring" keeps the ring alive.
     scope: dict[str, Any] = {
-        "flatten": spec.treespec.flatten_up_to,
+        "flatten": spec.structure.flatten_up_to,
         "send": send,
         "plan": plan,
         "ring": ring,
     }
     exec(source, scope)
-    send_at_once: Callable[[Any], bool] = scope["send_at_once"]
+    send_at_once: Callable[[Tree], bool] = scope["send_at_once"]
     return send_at_once
 
 
 class _NoPlainContainerError(Exception):
-    """The tree has nodes that only optree can take apart."""
+    """The tree has nodes that only optree can take apart or build."""
 
 
-def _unpack(treespec: Any, value: str, leaves: Iterator[int], nodes: Iterator[int]) -> Iterator[str]:
-    """Statements that bind a0, a1, ... to the leaves of the tree that the expression ``value`` gives."""
+def _unpack(treespec: optree.PyTreeSpec, value: str, leaves: Iterator[int], nodes: Iterator[int]) -> Iterator[str]:
+    """Statements that assign the leaves of the tree ``value``, an expression, to a0, a1, ..."""
     if treespec.is_leaf():
         yield f"a{next(leaves)} = {value}"
         return
@@ -72,7 +81,7 @@ def _unpack(treespec: Any, value: str, leaves: Iterator[int], nodes: Iterator[in
     if kind is type(None):
         yield f"if {value} is not None: return False"
         return
-    # Keys come from the segment's schema: only what repr() writes as a plain literal goes into code.
+    # Keys come from the segment's schema, which is not trusted: only keys whose repr() is a plain literal go into code.
     if kind not in (dict, list, tuple) or any(type(key) not in (str, int) for key in entries):
         raise _NoPlainContainerError
     node = f"n{next(nodes)}"
@@ -82,27 +91,27 @@ def _unpack(treespec: Any, value: str, leaves: Iterator[int], nodes: Iterator[in
         yield from _unpack(child, f"{node}[{key!r}]", leaves, nodes)
 
 
-def compile_tree(spec: Spec, arrays: list[Array]) -> Callable[[Any], Any]:
-    """A function of an index that gives the samples' tree, with ``arrays[i][index]`` for leaf i."""
-    unflatten = spec.treespec.unflatten
-    # As defaults, the arrays are local variables, which are the fastest.
-    scope: dict[str, Any] = {f"b{i}": array for i, array in enumerate(arrays)}
+def compile_tree(spec: Spec, arrays: list[Array]) -> Callable[[Index], Tree]:
+    """Returns a function that takes an index and builds the samples' tree, with ``arrays[i][index]`` as leaf i."""
+    unflatten = spec.structure.unflatten
+    # As default arguments the arrays are local variables, which are the fastest to read.
+    scope: dict[str, object] = {f"b{i}": array for i, array in enumerate(arrays)}
     defaults = ", ".join(f"{name}={name}" for name in scope)
     try:
         tree = _tree_source(unflatten(range(len(arrays))))
-        function: Callable[[Any], Any] = eval(f"lambda index, {defaults}: {tree}", scope)
+        function: Callable[[Index], Tree] = eval(f"lambda index, {defaults}: {tree}", scope)
     except (_NoPlainContainerError, *_TOO_DEEP):
         return lambda index: unflatten([array[index] for array in arrays])
     return function
 
 
-def _tree_source(tree: Any) -> str:
-    """An expression that builds the tree, whose leaves are the arrays' numbers."""
+def _tree_source(tree: Tree) -> str:
+    """An expression that builds the tree. The leaves of ``tree`` are the numbers of the arrays."""
     if type(tree) is int:
         return f"b{tree}[index]"
     if tree is None:
         return "None"
-    # As above: of the keys, only plain literals go into code.
+    # As above, only keys that are plain literals go into code.
     if type(tree) is dict and all(type(key) in (str, int) for key in tree):
         return "{" + ", ".join(f"{key!r}: {_tree_source(child)}" for key, child in tree.items()) + "}"
     if type(tree) is list:

@@ -1,48 +1,49 @@
-"""Naming a segment to another process, and what attaching by handle, name or example comes to."""
+"""Handles, which name a segment to another process; and attaching by handle, name or example."""
 
 from dataclasses import dataclass
-from typing import Any
+
+import optree
 
 from echo_shm.errors import SegmentError, SpecMismatchError
 from echo_shm.ring.segment import Segment
-from echo_shm.spec import Spec
+from echo_shm.spec import Spec, Tree
 
 
 @dataclass(frozen=True)
 class Handle:
-    """Names a segment for another process of the same user: pickle it to wherever the worker runs.
+    """Names a segment to another process of the same user. It pickles.
 
     Attributes:
         name: The segment's name.
-        uuid: Which segment of that name.
-        treespec: The samples' structure, so that trees with node types beyond
-            dict, list, tuple and None need no example.
+        uuid: The segment's uuid: a later segment of the same name has another one.
+        treespec: The samples' structure. With it, trees with node types beyond dict, list, tuple and None need no
+            example.
 
     """
 
     name: str
     uuid: bytes
-    treespec: Any
+    treespec: optree.PyTreeSpec | None
 
 
-def attach_segment(handle_or_name: Handle | str, example: Any, *, caller: str) -> Segment:
-    """Maps a segment and settles its treespec, from the handle, the example or the schema.
+def attach_segment(handle_or_name: Handle | str, example: Tree, *, caller: str) -> Segment:
+    """Maps a segment and finds its treespec, from the handle, the example or the schema.
 
     Raises:
-        SegmentError: See :meth:`Segment.attach`; or the handle is of other leaves than the segment.
-        SpecMismatchError: The example is not what the segment holds, or one is needed.
+        SegmentError: As :meth:`Segment.attach`; or the handle has another number of leaves than the segment.
+        SpecMismatchError: The example does not fit the segment, or one is needed.
 
     """
     if isinstance(handle_or_name, Handle):
         segment = Segment.attach(handle_or_name.name, handle_or_name.uuid)
-        # The same uuid says that it is the same segment, unless somebody has rewritten what is in it.
-        ours, theirs = handle_or_name.treespec.num_leaves, len(segment.spec.leaves)
-        if ours != theirs:
+        # The same uuid means the same segment, unless a process has overwritten its schema.
+        treespec, theirs = handle_or_name.treespec, len(segment.spec.leaves)
+        if treespec is not None and treespec.num_leaves != theirs:
             raise SegmentError(
                 f"segment {segment.name!r} cannot be used: its schema has {theirs} leaves, the samples of its handle "
-                f"have {ours}"
+                f"have {treespec.num_leaves}"
             )
-        segment.spec.treespec = handle_or_name.treespec
+        segment.spec.treespec = treespec
     elif isinstance(handle_or_name, str):
         segment = Segment.attach(handle_or_name)
     else:

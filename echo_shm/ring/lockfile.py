@@ -1,12 +1,13 @@
-"""Sidecars: the lock files by which the kernel tells who is alive, and how segments are named.
+"""Lock files, by which the kernel tells which owners are alive; and the names of segments.
 
-A segment named ``run`` is two files. ``echo_shm.run`` is the POSIX
-shared-memory object with the ring. ``echo_shm_locks.run``, the lockfile, is
-empty: only record locks on its bytes matter. Byte ``i`` is held by owner ``i``
-for as long as it lives, and a byte past all owners by the segment's creator,
-from before the segment exists until it is unlinked. Past that, learners have a
-second byte each, which whoever reaps one holds meanwhile. When nobody holds any
-byte, nobody is attached, and the segment is garbage.
+A segment named ``run`` is two files. ``echo_shm.run`` is the POSIX shared-memory object with the ring.
+``echo_shm_locks.run`` is the lock file. It is empty: only the record locks on its bytes matter.
+
+- Owner ``i`` holds byte ``i`` for as long as it lives.
+- The segment's creator holds one byte above all owners' bytes, from before the segment exists until it is unlinked.
+- Above that, each learner has a second byte. A process that reaps the learner holds it meanwhile.
+
+If no process holds any byte, nobody is attached and the segment is garbage.
 """
 
 import contextlib
@@ -28,15 +29,15 @@ _SEGMENT_PREFIX = "echo_shm."
 _LOCKFILE_PREFIX = "echo_shm_locks."
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
-#: Where POSIX shared memory shows as files, on Linux; elsewhere sidecars go to the temporary directory.
+#: Where Linux shows shared memory as files. On other systems, lock files are in the temporary directory.
 _SHM_DIR = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
-#: The sidecar's byte that a segment's creator holds; the owners' bytes lie below, learners' second ones above.
+#: The byte that a segment's creator holds. Owners' bytes are below it, and the learners' second bytes above.
 CREATOR_BYTE: int = lib.es_creator_byte()
 
 
 def check_name(name: str) -> str:
-    """Returns ``name``, or raises ValueError when no segment can be called so."""
+    """Returns ``name``. Raises ValueError if a segment cannot have that name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
             f"bad segment name {name!r}: use 1 to 200 letters, digits, '.', '_' and '-', not starting with '.'"
@@ -45,7 +46,7 @@ def check_name(name: str) -> str:
 
 
 class LockFile:
-    """This process's locks on one sidecar file. There is never more than one of them for a file."""
+    """This process's locks on one lock file. A process has at most one object for a file."""
 
     def __init__(self, fd: int) -> None:
         status = os.fstat(fd)
@@ -53,7 +54,7 @@ class LockFile:
         self.locks = ffi.gc(lib.es_locks_new(fd, CREATOR_BYTE + 1), lib.es_locks_free)
 
     def is_linked(self, name: str) -> bool:
-        """Whether this very file still goes by its name."""
+        """Whether this file still has its name."""
         try:
             status = os.stat(lockfile_path(name), follow_symlinks=False)
         except FileNotFoundError:
@@ -61,7 +62,7 @@ class LockFile:
         return self._file == (status.st_dev, status.st_ino)
 
     def try_lock(self, byte: int) -> bool:
-        """Takes a byte; False when somebody, this process included, holds it."""
+        """Locks a byte. Returns False if it is locked already, by this process or another."""
         code = lib.es_locks_try(self.locks, byte)
         if code not in (0, -errno.EAGAIN):
             raise error_from(code, "the segment's lock file")
@@ -69,23 +70,23 @@ class LockFile:
 
 
 class PrivateLockFile(LockFile):
-    """In place of one, for a segment that no other process knows."""
+    """The locks of a segment that no other process knows: there is no file."""
 
     def __init__(self) -> None:
         self.locks = ffi.gc(lib.es_locks_new(-1, CREATOR_BYTE + 1), lib.es_locks_free)
 
     def is_linked(self, name: str) -> bool:
-        """It goes by no name."""
+        """There is no name to lose."""
         return True
 
 
 _open: "weakref.WeakValueDictionary[tuple[int, int, int], LockFile]" = weakref.WeakValueDictionary()
-#: Held while a lockfile is opened, or locked as a whole: the two must not meet in one process.
+#: Held while a lock file is opened, or locked as a whole: one process must not do both at once.
 _opening = threading.RLock()
 
 
 def _renew_lock() -> None:
-    """In a forked child: a thread that held the lock at the fork does not exist there."""
+    """In a forked child: the thread that held the lock at the fork does not exist there."""
     global _opening
     _opening = threading.RLock()
 
@@ -94,17 +95,17 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def lockfile_path(name: str) -> str:
-    """Where a segment's lockfile is."""
+    """The path of a segment's lock file."""
     return os.path.join(_SHM_DIR or tempfile.gettempdir(), _LOCKFILE_PREFIX + name)
 
 
 def ipc_name(name: str) -> str:
-    """What the segment's shared-memory object is called."""
+    """The name of a segment's shared-memory object."""
     return "/" + _SEGMENT_PREFIX + name
 
 
 def shm_file(name: str) -> tuple[int, int] | None:
-    """Device and inode of what goes by the segment's name, or None where that cannot be seen."""
+    """Device and inode of the segment's file, (0, 0) if there is none; None if this system has no such files."""
     if _SHM_DIR is None:
         return None
     try:
@@ -115,10 +116,10 @@ def shm_file(name: str) -> tuple[int, int] | None:
 
 
 def open_lockfile(name: str, *, create: bool) -> LockFile:
-    """Opens a sidecar through the process-wide registry.
+    """Opens a lock file, or returns it from this process's registry.
 
-    Closing any descriptor of the file would drop every lock that this process
-    has on it, so a file that is open here already is never opened again.
+    Closing any descriptor of the file would drop every lock that this process has on it. So a file that is open in
+    this process is never opened again.
     """
     path = lockfile_path(name)
     with _opening:
@@ -141,20 +142,20 @@ def open_lockfile(name: str, *, create: bool) -> LockFile:
 
 
 def _is_open_here(status: os.stat_result) -> bool:
-    """Whether this process has that file open as a lockfile."""
+    """Whether this process has that file open as a lock file."""
     with _opening:
         return (lib.es_fork_generation(), status.st_dev, status.st_ino) in _open
 
 
 def unlink_lockfile(name: str) -> None:
-    """Removes a sidecar's name, if it is there."""
+    """Removes a lock file's name, if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(lockfile_path(name))
 
 
 def names() -> list[str]:
-    """The names of this machine's segments, in order; also of sidecars whose segment is not made yet."""
-    # Only Linux shows shared memory as files; the sidecars do elsewhere.
+    """The sorted names of this machine's segments, and of lock files whose segment does not exist yet."""
+    # Only Linux shows shared memory as files. The lock files are visible everywhere.
     entries = os.listdir(_SHM_DIR or tempfile.gettempdir())
     found = {
         e[len(prefix) :] for e in entries for prefix in (_SEGMENT_PREFIX, _LOCKFILE_PREFIX) if e.startswith(prefix)
@@ -163,9 +164,9 @@ def names() -> list[str]:
 
 
 def collect(name: str) -> bool:
-    """Removes a segment that nobody holds a lock of; False when somebody does.
+    """Removes a segment that nobody holds a lock of; returns False if somebody does.
 
-    The whole lockfile is locked meanwhile, so nobody can join what is being removed.
+    Meanwhile the whole lock file is locked, so that no process can attach to what is being removed.
     """
     path = lockfile_path(name)
     with _opening:

@@ -1,4 +1,8 @@
-"""What other code may bring: the shapes that :class:`~echo_shm.Server` accepts."""
+"""What a :class:`~echo_shm.Server` accepts from other code: transports, and what ends a stream.
+
+They are beside the ring, below both of its faces: the batch reader asks a ``Finishing``, the server starts a
+``Transport``, and a transport gets the ring's handle.
+"""
 
 from typing import Protocol
 
@@ -6,31 +10,31 @@ from echo_shm.ring.handle import Handle
 
 
 class Transport(Protocol):
-    """What brings remote samples into a ring; :class:`TcpTransport` is one.
+    """Brings remote samples into a ring. :class:`TcpTransport` is one.
 
-    Nothing in it needs to know the ring. It runs where it likes, best in a process of its own: whatever receives
-    samples there is a ``ShmClient(handle)`` that sends them. A transport may have ``port``, which ``server.port``
-    returns, and ``max_connections``.
+    A transport does not have to know the ring. It runs wherever it likes, best in a process of its own: the code that
+    receives samples there sends them with a ``ShmClient(handle)``. A transport may have the attributes ``port``,
+    which ``server.port`` returns, and ``max_connections``.
     """
 
     def start(self, handle: Handle) -> None:
-        """Starts accepting samples, and returns. Called by ``server.start()``, once.
+        """Starts to accept samples, and returns. ``server.start()`` calls it, once.
 
         Args:
-            handle: The segment's; pickles.
+            handle: The segment's handle. It pickles.
 
         """
 
     def shutdown(self) -> None:
-        """Stops accepting samples, and leaves the ring. Called by ``server.close()``, before the ring is closed."""
+        """Stops accepting samples and detaches from the ring. ``server.close()`` calls it before the ring closes."""
 
 
 class Finishing(Protocol):
-    """What ``dataset_iter(until=…)`` waits for; :class:`WorkerGroup` is one."""
+    """What ``dataset_iter(until=…)`` waits for. :class:`WorkerGroup` is one."""
 
     @property
     def finished(self) -> bool:
         """Whether no more samples will come from it."""
 
     def check(self) -> None:
-        """Raises if it failed."""
+        """Raises an exception if it failed."""

@@ -1,45 +1,47 @@
-"""What a learner is handed: a batch, and what is left over at the end of a stream."""
+"""What a learner gets: batches, and at the end of a stream what does not fill one."""
 
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from echo_shm._core import ffi, lib
 from echo_shm.ring.metrics import SampleInfo
-from echo_shm.spec import Array
+from echo_shm.spec import Array, Tree
 
-_es_release_batch = lib.es_release_batch  # an attribute of lib costs time on every batch
+if TYPE_CHECKING:
+    from echo_shm._core import Ring, Snapshot
+
+_es_release_batch = lib.es_release_batch  # looking it up in lib takes time on every batch
 
 
 class _SampleFields(NamedTuple):
-    batch: Any
+    batch: Tree
     info: SampleInfo
 
 
 class Sample(_SampleFields):
-    """A batch and the ring's state at the time: ``batch, info = sample`` works.
+    """A batch, and the ring's state when it was taken. ``batch, info = sample`` works.
 
     Attributes:
-        batch: The example's pytree; each leaf an array of shape
-            ``(batch_size, *leaf.shape)``, a view of the ring. It holds this batch until
-            the sample is released: by :meth:`release`, by the next ``server.sample()``,
-            at the end of its lease, or when its server is closed. After that it stays
-            safe to touch, but holds whatever comes next.
+        batch: A pytree like the example. Each leaf is an array of shape ``(batch_size, *leaf.shape)``, a view of the
+            ring. It holds this batch until the sample is released: by :meth:`release`, by the next
+            ``server.sample()``, at the end of its lease, or when its server is closed. After that it is still safe to
+            read, but holds the data of later samples.
         info: :class:`SampleInfo`.
 
     """
 
-    #: (es_ring, physical batch, round) while it is held
-    _lease: tuple[Any, int, int] | None = None
-    _also: Sequence[tuple[Any, int, int]] = ()
+    #: While the batch is leased: the ``es_ring``, the batch's index and its round.
+    _lease: "tuple[Ring, int, int] | None" = None
+    _also: "Sequence[tuple[Ring, int, int]]" = ()
 
     def release(self) -> None:
-        """Gives the batch's slots back to the producers. Idempotent."""
-        # Forgotten only afterwards: an exception may cut in, and a second release does nothing.
-        lease = self._lease  # once: another thread may be releasing it, too
+        """Gives the batch's space back to the producers. Idempotent."""
+        # Cleared only after the call, because an exception may interrupt it. A second release has no effect.
+        lease = self._lease  # read once: another thread may release it, too
         if lease is not None:
             _es_release_batch(*lease)
             self._lease = None
@@ -48,17 +50,17 @@ class Sample(_SampleFields):
                 _es_release_batch(*lease)
             self._also = ()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy has arrays of its own, and holds no slots.
-        return Sample, tuple(self)
+    def __reduce__(self) -> "tuple[type[Sample], tuple[Tree, SampleInfo]]":
+        # A copy has its own arrays and holds no slots.
+        return Sample, (self.batch, self.info)
 
 
 class Lease:
-    """One batch for the length of a ``with`` block; made by :meth:`Server.lease`."""
+    """A context manager over one batch. :meth:`Server.lease` makes it."""
 
     _sample: Sample | None = None
 
-    def __init__(self, take: Callable[[Any], Sample | None], give_back: Callable[[Any], None]) -> None:
+    def __init__(self, take: "Callable[[Snapshot], Sample | None]", give_back: "Callable[[Snapshot], None]") -> None:
         self._take = take
         self._give_back = give_back
         self._snap = ffi.new("es_snapshot *")
@@ -82,9 +84,11 @@ class Lease:
 
 
 class Remainder:
-    """Samples of short batches at the end of a stream, copied out in the order of their positions."""
+    """The samples of incomplete batches at the end of a stream, copied in the order of their positions."""
 
-    def __init__(self, ring: Any, batches: list[Array], batch_size: int, unflatten: Callable[..., Any]) -> None:
+    def __init__(
+        self, ring: "Ring", batches: list[Array], batch_size: int, unflatten: Callable[[list[Array]], Tree]
+    ) -> None:
         self._ring = ring
         self._batches = batches
         self._batch_size = batch_size
@@ -93,8 +97,8 @@ class Remainder:
         self._parts: list[tuple[int, list[Array]]] = []
         self._leases: list[tuple[int, int]] = []
 
-    def add(self, index: int, snap: Any) -> None:
-        """Copies the committed samples out of a leased batch. Its slots stay leased until they were all released."""
+    def add(self, index: int, snap: "Snapshot") -> None:
+        """Copies the committed samples of a leased batch. It stays leased until all of its samples are released."""
         mask = np.zeros(self._batch_size, np.uint8)
         lib.es_committed_mask(self._ring, index, snap.round, ffi.from_buffer("uint8_t[]", mask))
         number = snap.round * self._batches[0].shape[0] + index
@@ -105,19 +109,19 @@ class Remainder:
             self._leases.append((index, snap.round))
 
     def holds(self, index: int, round_: int) -> bool:
-        """Whether that batch is among those copied out."""
+        """Whether that batch is one of those copied."""
         with self._lock:
             return (index, round_) in self._leases
 
-    def next(self, snap: Any, drop_last: bool) -> Sample | None:
-        """The next batch: full ones first, then, unless dropped, the shorter last one."""
+    def next(self, snap: "Snapshot", drop_last: bool) -> Sample | None:
+        """The next batch: full ones first, then the shorter last one, unless it is dropped."""
         with self._lock:
             return self._next(snap, drop_last)
 
-    def _next(self, snap: Any, drop_last: bool) -> Sample | None:
+    def _next(self, snap: "Snapshot", drop_last: bool) -> Sample | None:
         total = sum(len(part[0]) for _, part in self._parts)
         if total == 0 or (total < self._batch_size and drop_last):
-            # Dropped, or nothing left: other learners need not wait for it.
+            # What is left is dropped, or nothing is left: other learners need not wait for these batches.
             for lease in self._leases:
                 _es_release_batch(self._ring, *lease)
             self._leases = []
@@ -136,7 +140,7 @@ class Remainder:
 
 
 def _concatenate(parts: Sequence[Array]) -> Array:
-    """As np.concatenate, which turns big-endian and padded dtypes into others."""
+    """As np.concatenate, which does not keep big-endian and padded dtypes."""
     joined: Array = np.empty((sum(len(part) for part in parts), *parts[0].shape[1:]), parts[0].dtype)
     at = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""Segments: create, attach, map, unlink, and collect what killed creators left."""
+"""Segments: create, attach, map and unlink them, and look at the segments of this machine."""
 
 import contextlib
 import errno
@@ -8,7 +8,7 @@ import secrets
 import stat
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import posix_ipc
@@ -29,12 +29,15 @@ from echo_shm.ring.lockfile import collect as collect
 from echo_shm.ring.lockfile import names as names
 from echo_shm.spec import Array, Spec
 
-#: Space is allocated in steps: a signal interrupts posix_fallocate, which then starts its step again.
+if TYPE_CHECKING:
+    from echo_shm._core import Geometry as CGeometry
+
+#: Shared memory is allocated in steps of this size (bytes): posix_fallocate starts over when a signal interrupts it.
 _ALLOCATION_STEP = 64 << 20
 
 
 class Geometry(NamedTuple):
-    """What determines a segment's layout, beside its Spec. Times are in seconds."""
+    """What determines a segment's layout, together with its Spec. Times are in seconds."""
 
     batch_size: int
     num_buffers: int
@@ -46,11 +49,11 @@ class Geometry(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Samples that the ring holds."""
+        """How many samples the ring holds."""
         return self.batch_size * self.num_buffers
 
-    def to_c(self, spec: Spec) -> Any:
-        """An ``es_geometry``."""
+    def to_c(self, spec: Spec) -> "CGeometry":
+        """The same as an ``es_geometry``."""
         flags = lib.ES_FLAG_READY_ORDER if self.order == "ready" else 0
         flags |= lib.ES_FLAG_DETAILED if self.detailed_metrics else 0
         return ffi.new(
@@ -68,7 +71,7 @@ class Geometry(NamedTuple):
         )
 
     @classmethod
-    def from_c(cls, geo: Any) -> "Geometry":
+    def from_c(cls, geo: "CGeometry") -> "Geometry":
         """Reads an ``es_geometry``."""
         return cls(
             batch_size=geo.batch_size,
@@ -87,12 +90,12 @@ class Geometry(NamedTuple):
 class Segment:
     """A mapped segment.
 
-    The mapping lives as long as anything refers to it: this object, or an array
-    that :meth:`array` gave out. Closing and unlinking never take it away.
+    The mapping lives as long as anything refers to it: this object, or an array that :meth:`array` returned.
+    Closing or unlinking the segment does not remove the mapping.
 
     Attributes:
-        name: As passed to :meth:`attach`.
-        uuid: 16 random bytes, which tell this segment from an earlier one of the same name.
+        name: The segment's name.
+        uuid: 16 random bytes that tell this segment from an earlier one of the same name.
         spec, geometry: What it holds.
         lockfile: The lock file, or None for a read-only mapping.
 
@@ -103,7 +106,7 @@ class Segment:
         self.lockfile = lockfile
         self._file: tuple[int, int] | None = None
         self._view = memoryview(mapping)
-        # numpy looks through a memoryview to the mapping, which is writable; through an array it does not.
+        # Through a memoryview, numpy still finds that the mapping is writable. Through an array it does not.
         self._read_only = np.asarray(self._view.toreadonly())
         self.size = len(self._view)
         self.base = ffi.from_buffer("uint8_t[]", mapping)
@@ -124,11 +127,11 @@ class Segment:
 
     @classmethod
     def create(cls, name: str | None, spec: Spec, geometry: Geometry) -> "Segment":
-        """Makes a new segment and takes its creator's lock. Leaves nothing behind when it fails.
+        """Creates a segment and takes the creator's lock. If it fails, nothing is left behind.
 
         Raises:
             SegmentError: The name is taken, or shared memory is too small.
-            ValueError: A bad name, or a geometry that no segment can have.
+            ValueError: The name or the geometry is not possible.
 
         """
         name = f"{os.getpid()}-{secrets.token_hex(4)}" if name is None else check_name(name)
@@ -146,7 +149,7 @@ class Segment:
         with contextlib.ExitStack() as undo:
             lockfile = _create_lockfile(name)
             undo.callback(unlink_lockfile, name)
-            # gc may have locked and removed the file between its making and our lock
+            # gc may have locked and removed the file before this lock was taken.
             if not lockfile.try_lock(CREATOR_BYTE) or not lockfile.is_linked(name):
                 raise SegmentError(f"segment {name!r} was taken for garbage by `echo-shm gc` just now; try again")
             undo.callback(lib.es_locks_drop, lockfile.locks, CREATOR_BYTE)
@@ -165,7 +168,7 @@ class Segment:
 
     @classmethod
     def private(cls, what: str, spec: Spec, geometry: Geometry) -> "Segment":
-        """A segment of this process alone, in ordinary memory; ``what`` names it in messages."""
+        """Creates a segment in this process's own memory, for this process alone. ``what`` names it in messages."""
         geo = geometry.to_c(spec)
         sizes = ffi.new("uint64_t[]", [leaf.nbytes for leaf in spec.leaves])
         size: int = lib.es_segment_size(geo, sizes)
@@ -181,20 +184,20 @@ class Segment:
 
     @classmethod
     def attach(cls, name: str, uuid: bytes | None = None, *, read_only: bool = False) -> "Segment":
-        """Maps an existing segment, after checking all of its header.
+        """Maps an existing segment, after it has checked the whole header.
 
         Args:
             name: The segment's name.
-            uuid: Insist on this very segment, not a later one of the same name.
-            read_only: Map without write access; the result can only be looked at.
+            uuid: Accept only the segment with this uuid, not a later one of the same name.
+            read_only: Map without write access.
 
         Raises:
-            SegmentError: No such segment, somebody else's, or one that is damaged or not finished.
+            SegmentError: There is no such segment, it is another user's, or it is damaged or not finished.
 
         """
         check_name(name)
         try:
-            # non-blocking, lest somebody has put a FIFO there
+            # Non-blocking: there may be a FIFO of that name.
             shm = posix_ipc.SharedMemory(ipc_name(name), os.O_NONBLOCK, read_only=read_only)
         except posix_ipc.ExistentialError:
             raise SegmentError(
@@ -206,7 +209,7 @@ class Segment:
             raise SegmentError(f"segment {name!r} cannot be opened: {error}") from None
         try:
             status = os.fstat(shm.fd)
-            if stat.S_IFMT(status.st_mode) not in (0, stat.S_IFREG):  # 0: systems where it is no file at all
+            if stat.S_IFMT(status.st_mode) not in (0, stat.S_IFREG):  # 0: systems where shared memory is not a file
                 raise SegmentError(f"segment {name!r} cannot be used: it is not shared memory")
             if status.st_uid != os.geteuid():
                 raise SegmentError(
@@ -221,7 +224,7 @@ class Segment:
         segment = cls(name, mapping, None)
         segment._file = status.st_dev, status.st_ino
         if uuid is not None and segment.uuid != uuid:
-            raise SegmentError(f"segment {name!r} is another one than the handle's: that one was closed since")
+            raise SegmentError(f"segment {name!r} is not the handle's: that one was closed, and this one is newer")
         if not read_only:
             try:
                 segment.lockfile = open_lockfile(name, create=False)
@@ -234,23 +237,23 @@ class Segment:
         return segment
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool) -> Array:
-        """An array over the segment's memory, which keeps the mapping alive."""
+        """An array over the segment's memory. It keeps the mapping alive."""
         view = self._view if writable else self._read_only
         try:
             array: Array = np.ndarray(shape, dtype, buffer=view, offset=offset)
-        except (ValueError, TypeError) as error:  # its shape is the schema's word
+        except (ValueError, TypeError) as error:  # the shape comes from the schema, which is not trusted
             raise SegmentError(f"segment {self.name!r} cannot be used: its schema is damaged ({error})") from None
         return array
 
     def is_linked(self) -> bool:
-        """Whether others can still find this very segment, and its lock file, by its name."""
+        """Whether other processes still find this segment and its lock file by the segment's name."""
         if self._file is not None and shm_file(self.name) not in (None, self._file):
             return False
         return self.lockfile is not None and self.lockfile.is_linked(self.name)
 
     def unlink(self) -> None:
-        """Removes the name, and drops the creator's lock. Those attached keep their mapping."""
-        if self.is_linked():  # else somebody removed it, and the name may be another segment's by now
+        """Removes the name and drops the creator's lock. Processes that are attached keep their mapping."""
+        if self.is_linked():  # otherwise the name may be another segment's by now
             with contextlib.suppress(posix_ipc.ExistentialError):
                 posix_ipc.unlink_shared_memory(ipc_name(self.name))
             unlink_lockfile(self.name)
@@ -292,11 +295,11 @@ def _create_mapping(name: str, size: int, undo: contextlib.ExitStack) -> mmap.mm
 
 
 def _cannot_be_made(name: str, error: Exception) -> SegmentError:
-    """When not even an empty file can be made."""
+    """The error if not even an empty file can be created."""
     number = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(number) if number is not None else str(error)
     advice = (
-        "It is full, of bytes or of files (df -i): remove some there; `echo-shm gc` removes what killed runs left"
+        "It is full, of bytes or of files (df -i): remove some there; `echo-shm gc` removes what killed processes left"
         if number in (errno.ENOSPC, errno.EDQUOT)
         else "Shared memory needs a tmpfs there that this user may write to: mount -t tmpfs tmpfs /dev/shm, or "
         "docker run --shm-size=..."
@@ -308,7 +311,7 @@ def _cannot_be_made(name: str, error: Exception) -> SegmentError:
 
 
 def _allocate(fd: int, name: str, size: int) -> None:
-    """Makes the kernel set the pages aside now: a sparse segment would kill whoever touches the first missing page."""
+    """Allocates all pages now. The kernel kills a process that touches a missing page of a sparse segment."""
     free = _free_bytes(fd)
     try:
         if free is not None and free < size:
@@ -340,17 +343,17 @@ def _round_up_gib(size: int) -> int:
     return -(-size // (1 << 30)) + 1
 
 
-# --- what is there ------------------------------------------------------------
+# --- segments of this machine --------------------------------------------------
 
 
 class Listing(NamedTuple):
-    """One segment as seen from outside.
+    """One segment, as a process sees it that is not attached.
 
     Attributes:
-        locked: Whether anybody holds one of its locks; when nobody does it is garbage.
-        creator_alive: Whether its creator is among them.
-        segment: A read-only mapping, or None when its header cannot be used.
-        fault: What is wrong with it, or ``""``.
+        locked: Whether any process holds one of its locks. If none does, the segment is garbage.
+        creator_alive: Whether its creator holds its lock.
+        segment: A read-only mapping, or None if the header cannot be used.
+        fault: What is wrong with the header, or ``""``.
 
     """
 
@@ -362,10 +365,10 @@ class Listing(NamedTuple):
 
 
 def listing(name: str) -> Listing:
-    """Looks at a segment without joining it.
+    """Looks at a segment without attaching.
 
     Raises:
-        SegmentError: It has no lock file, or somebody else's.
+        SegmentError: It has no lock file, or the lock file is another user's.
 
     """
     try:

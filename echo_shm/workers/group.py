@@ -1,4 +1,4 @@
-"""Worker processes that a learner starts, watches, restarts and takes down with it."""
+"""Worker processes that a learner starts, watches, restarts and ends."""
 
 import atexit
 import contextlib
@@ -27,7 +27,7 @@ _log = logging.getLogger("echo_shm")
 
 
 class RemoteTraceback(Exception):
-    """The cause of an exception re-raised from a worker; its text is the worker's traceback."""
+    """The cause of an exception that was raised in a worker. Its text is the worker's traceback."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -41,12 +41,11 @@ class RemoteTraceback(Exception):
 
 
 def _watch_parent(by_signal: bool) -> None:
-    """Makes this process end when its parent ends, however that ends.
+    """Ends this process when its parent ends, however the parent ends.
 
-    A thread waits for the parent's end of a pipe to close. Where the parent's
-    main thread started us, the kernel is asked for a SIGKILL besides, which
-    also reaches a worker that is stopped or keeps the GIL; it goes by the
-    starting thread's death, so not for workers started by other threads.
+    A thread waits until the parent's end of a pipe closes. With ``by_signal``, the kernel also sends a SIGKILL, which
+    reaches a worker that is stopped or holds the GIL. The kernel sends it when the thread that started the worker
+    ends, so only a worker that the parent's main thread started may ask for it.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -64,7 +63,7 @@ def _watch_parent(by_signal: bool) -> None:
 def _run_worker(
     report: Connection, by_signal: bool, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
-    """A worker process's whole life."""
+    """Runs a whole worker process."""
     _watch_parent(by_signal)
     try:
         with ShmClient(handle) as client:
@@ -73,13 +72,13 @@ def _run_worker(
             except ConnectionClosedError:
                 if not client.ring_closed:
                     raise
-                # The learner wants no more samples: the worker has finished.
+                # The learner takes no more samples, so the worker has finished.
     except KeyboardInterrupt:
-        # The terminal sends Ctrl-C to the parent too, which says what there is to say.
+        # The terminal sends Ctrl-C to the parent as well, and the parent reports it.
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
         pickled = None
-        with contextlib.suppress(Exception):  # it may hold what does not pickle
+        with contextlib.suppress(Exception):  # the exception may contain something that does not pickle
             pickled = pickle.dumps(error)
         report.send(("".join(traceback.format_exception(error)), pickled))
         sys.exit(1)
@@ -91,7 +90,7 @@ def _run_worker(
 
 
 class _Worker:
-    """One worker's process and what is known of it. Only the monitor thread asks the process how it ended."""
+    """One worker's process, and what is known of it. Only the monitor thread asks the process how it ended."""
 
     def __init__(self, number: int, args: tuple[Any, ...]) -> None:
         self.number = number
@@ -107,7 +106,7 @@ class _Worker:
         in_main = threading.current_thread() is threading.main_thread()
         by_signal = in_main and context.get_start_method() != "forkserver"
         self.report, theirs = context.Pipe(duplex=False)
-        # Not a daemon in multiprocessing's sense: those may not start processes, and environments do.
+        # Not a daemon in multiprocessing's sense: a daemon may not start processes, and some environments do.
         self.process = context.Process(
             target=_run_worker,
             args=(theirs, by_signal, handle, fn, self.args),
@@ -120,7 +119,7 @@ class _Worker:
             theirs.close()
 
     def read_report(self) -> None:
-        """Takes in why the worker failed, if it says so, and closes the pipe."""
+        """Reads why the worker failed, if it has reported that, and closes the pipe."""
         if self.report is not None:
             with contextlib.suppress(EOFError, OSError):
                 if self.report.poll():
@@ -129,22 +128,21 @@ class _Worker:
             self.report = None
 
     def collect(self) -> int:
-        """Waits for the process, which is ending, and returns its exit status."""
+        """Waits for the process, which is exiting, and returns its exit status."""
         self.process.join()
-        while self.process.exitcode is None:  # another thread of multiprocessing's is collecting it just now
+        while self.process.exitcode is None:  # another thread in multiprocessing is collecting it
             time.sleep(0.001)
         self.read_report()
         return int(self.process.exitcode)
 
 
 class WorkerGroup:
-    """Worker processes started by :meth:`Server.spawn`. A context manager; leaving it terminates what still runs.
+    """Worker processes started by :meth:`Server.spawn`. A context manager: leaving it ends those that still run.
 
-    A worker that raises, or exits with a status above 0, has failed: the first
-    failure is raised by :meth:`join`, and by ``dataset_iter(until=group)``. One
-    that a signal killed is restarted with ``restart=True``; otherwise it is logged and
-    counts as finished: see :attr:`exitcodes`. One that leaves ``fn`` with ConnectionClosedError after the
-    server was closed has finished, too.
+    A worker has failed if it raised an exception or exited with a status above 0. :meth:`join` and
+    ``dataset_iter(until=group)`` raise the first failure. If a signal killed a worker, ``restart=True`` starts it
+    again; otherwise this is logged, and the worker counts as finished (see :attr:`exitcodes`). A worker that leaves
+    ``fn`` with ConnectionClosedError after the server was closed has finished, too.
     """
 
     def __init__(
@@ -180,9 +178,9 @@ class WorkerGroup:
                     worker.process.kill()
                     worker.process.join()
             raise
-        # Before multiprocessing's own exit handler, which would wait for them for ever.
+        # This runs before multiprocessing's own exit handler, which would wait for the workers forever.
         atexit.register(self.terminate)
-        # A daemon: it must not keep a parent alive that has nothing else to do.
+        # A daemon: it must not keep the parent alive if the parent has nothing else to do.
         self._monitor = threading.Thread(target=self._watch, name="echo_shm-workers", daemon=True)
         self._monitor.start()
 
@@ -192,7 +190,7 @@ class WorkerGroup:
         running = list(self._workers)
         while running:
             by_event: dict[Any, _Worker] = {w.process.sentinel: w for w in running}
-            # Reports are read as they come: a long one would not fit the pipe, and its worker not end.
+            # Reports are read as they come. A worker could not end if a long report did not fit into the pipe.
             by_event.update((w.report, w) for w in running if w.report is not None)
             for event in multiprocessing.connection.wait(list(by_event)):
                 worker = by_event[event]
@@ -202,7 +200,7 @@ class WorkerGroup:
                     running.remove(worker)
 
     def _settle(self, worker: _Worker) -> bool:
-        """Deals with a worker that has ended; True when it was started again."""
+        """Handles the end of a worker. Returns True if it was started again."""
         code = worker.collect()
         with self._changed:
             if code < 0 and not self._terminating:
@@ -224,19 +222,19 @@ class WorkerGroup:
 
     @property
     def exitcodes(self) -> list[int | None]:
-        """Each worker's exit status: None while it runs, 0 when ``fn`` returned, -n when signal n killed it."""
+        """Each worker's exit status: None while it runs, 0 if ``fn`` returned, -n if signal n killed it."""
         with self._changed:
             return [w.exitcode for w in self._workers]
 
     @property
     def pids(self) -> list[int]:
-        """Each worker's process id, of its current incarnation."""
+        """Each worker's process id. A restarted worker has a new one."""
         with self._changed:
             return [w.process.pid for w in self._workers]
 
     @property
     def restarts(self) -> int:
-        """How many times a killed worker was started again, all workers together."""
+        """How often a killed worker was started again, all workers together."""
         with self._changed:
             return sum(w.restarts for w in self._workers)
 
@@ -250,7 +248,7 @@ class WorkerGroup:
         """Raises a failed worker's exception, with the worker's traceback as its cause.
 
         Raises:
-            WorkerError: A worker exited with a status above 0 and no exception that could be sent over.
+            WorkerError: A worker exited with a status above 0, and no exception of its own could be sent.
 
         """
         with self._changed:
@@ -261,8 +259,8 @@ class WorkerGroup:
         text, pickled = failed.failure or ("", None)
         error = None
         if pickled is not None:
-            with contextlib.suppress(Exception):  # its class may not be importable here, or not take its own args
-                error = pickle.loads(pickled)  # from our own child
+            with contextlib.suppress(Exception):  # its class may not be importable here, or not accept its arguments
+                error = pickle.loads(pickled)  # safe: it comes from a child of this process
         if isinstance(error, BaseException):
             raise error from RemoteTraceback(text)
         silent = ", before its function was called or from within; if it printed a traceback, that is on stderr"
@@ -277,11 +275,11 @@ class WorkerGroup:
         """Waits until every worker has ended.
 
         Args:
-            timeout: Seconds; None for ever.
+            timeout: Seconds to wait; None: no limit.
 
         Raises:
-            TimeoutError: Some still run.
-            BaseException: The first failed worker's exception; see :meth:`check`.
+            TimeoutError: Some workers still run.
+            BaseException: The exception of the first worker that failed; see :meth:`check`.
 
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -296,12 +294,12 @@ class WorkerGroup:
         self.check()
 
     def terminate(self) -> None:
-        """SIGTERMs every worker that still runs, SIGKILLs those that stay for 2 s, and waits for all. Idempotent."""
+        """SIGTERMs all workers that still run, SIGKILLs those that still run 2 s later, and waits. Idempotent."""
         if os.getpid() != self._pid:
-            return  # a forked child inherits the object, but the workers are its parent's
+            return  # in a forked child: the workers are its parent's
         with self._changed:
             self._terminating = True
-            # A stopped process takes no SIGTERM until it is continued.
+            # A stopped process handles SIGTERM only after SIGCONT.
             self._signal(signal.SIGTERM, signal.SIGCONT)
             self._changed.wait_for(lambda: self.finished, timeout=2.0)
             self._signal(signal.SIGKILL)
@@ -323,7 +321,7 @@ class WorkerGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.terminate()
-        # Somebody who asked neither join() nor dataset_iter(until=...) should still hear of it.
+        # Reports failures even if neither join() nor dataset_iter(until=...) was called.
         for worker in self._workers:
             if worker.failure is not None and not worker.raised:
                 _log.error("worker %d failed:\n%s", worker.number, worker.failure[0])

@@ -1,4 +1,4 @@
-"""Processes that end when the one that started them does."""
+"""A process that ends when the process that started it ends."""
 
 import contextlib
 import ctypes
@@ -10,10 +10,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when the thread that started it ends, on Linux.
+    """On Linux, makes the kernel kill this process when the thread that started it ends. Elsewhere, does nothing.
 
     Args:
-        parent: The process that it belongs to.
+        parent: The process id of the parent.
 
     """
     if sys.platform == "linux":
