@@ -1,19 +1,18 @@
-"""What transports and clients are given: each is what it should be, or an error says what it should."""
+"""Validation of the arguments of transports and clients. An error says what was got and what to use."""
 
 import math
 import numbers
 import ssl
-from typing import Any
 
-#: Least bytes of a key.
+#: The shortest key (bytes).
 _MIN_KEY = 16
 
 
-def integer(label: str, value: Any, least: int, most: int) -> int:
-    """A whole number in that range.
+def integer(label: str, value: object, least: int, most: int) -> int:
+    """An integer from ``least`` to ``most``.
 
     Raises:
-        ValueError: It is anything else.
+        ValueError: ``value`` is anything else.
 
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= int(value) <= most:
@@ -21,11 +20,11 @@ def integer(label: str, value: Any, least: int, most: int) -> int:
     return int(value)
 
 
-def seconds(label: str, value: Any, otherwise: str) -> float:
-    """A length of time that is more than none; may be infinite.
+def seconds(label: str, value: object, otherwise: str) -> float:
+    """A number of seconds above 0; may be infinite.
 
     Raises:
-        ValueError: It is anything else.
+        ValueError: ``value`` is anything else.
 
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value) or value <= 0:
@@ -33,11 +32,11 @@ def seconds(label: str, value: Any, otherwise: str) -> float:
     return float(value)
 
 
-def limit(label: str, value: Any, otherwise: str) -> float:
-    """A length of time to wait at most; 0 and less: not at all.
+def limit(label: str, value: object, otherwise: str) -> float:
+    """A timeout in seconds; 0 or less: do not wait.
 
     Raises:
-        ValueError: It is anything else.
+        ValueError: ``value`` is anything else.
 
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
@@ -45,11 +44,11 @@ def limit(label: str, value: Any, otherwise: str) -> float:
     return float(value)
 
 
-def host(value: Any) -> str:
-    """A name or an address.
+def host(value: object) -> str:
+    """A host name or an address.
 
     Raises:
-        ValueError: It can be neither.
+        ValueError: ``value`` can be neither.
 
     """
     if not isinstance(value, str) or "\0" in value:
@@ -57,15 +56,15 @@ def host(value: Any) -> str:
     try:
         value.encode("idna" if value.strip(".") else "ascii")
     except UnicodeError as error:
-        raise ValueError(f"host={value!r}: no host can be called so: {error}") from None
+        raise ValueError(f"host={value!r}: use a valid name or address: {error}") from None
     return value
 
 
-def key(value: Any) -> bytes | None:
+def key(value: object) -> bytes | None:
     """A key, or None.
 
     Raises:
-        ValueError: It is too short, or not bytes; does not say what it is.
+        ValueError: It is too short, or not bytes. The message does not contain the key.
 
     """
     if value is None:
@@ -80,11 +79,11 @@ def key(value: Any) -> bytes | None:
     return value
 
 
-def tls_context(value: Any, *, server_side: bool) -> ssl.SSLContext | None:
-    """A context to talk TLS with, from that side, or None.
+def tls_context(value: object, *, server_side: bool) -> ssl.SSLContext | None:
+    """A TLS context for that side, or None.
 
     Raises:
-        ValueError: It is none, or one for the other side.
+        ValueError: ``value`` is not a context, or is one for the other side.
 
     """
     if value is None:
@@ -96,5 +95,5 @@ def tls_context(value: Any, *, server_side: bool) -> ssl.SSLContext | None:
     try:
         value.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=server_side, server_hostname=name)
     except (ValueError, ssl.SSLError) as error:
-        raise ValueError(f"tls is no context for a {side}: {error}") from None
+        raise ValueError(f"tls is not a context for a {side}: {error}") from None
     return value

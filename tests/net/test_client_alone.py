@@ -91,12 +91,12 @@ def test_a_peer_that_says_nothing(pretend, monkeypatch):
     """Something that takes connections and then is mute, or speaks of other things, is no server for long."""
     monkeypatch.setattr(connection, "_FIRST_TIME", 0.5)
     host = pretend(lambda visit: time.sleep(20))
-    with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} took the connection, and then did not say"):
+    with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} accepted the connection, but did not answer"):
         TcpClient("127.0.0.1", host.port, EXAMPLE)
-    with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} does not answer: does it talk TLS"):
+    with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} does not answer: does it use TLS"):
         TcpClient("127.0.0.1", host.port, EXAMPLE, tls=ssl.create_default_context())
     port = pretend(lambda visit: visit.greet()).port
-    with pytest.raises(WireError, match="does not talk TLS as tls= has it"):
+    with pytest.raises(WireError, match="does not use TLS as tls= does"):
         TcpClient("127.0.0.1", port, EXAMPLE, tls=ssl.create_default_context(), timeout=20)
 
 
@@ -417,7 +417,7 @@ def test_how_trying_again_ends(monkeypatch):
     ("options", "message"),
     [
         ({"host": None}, "host=None: use a name or an address"),
-        ({"host": "x" * 70}, "no host can be called so"),
+        ({"host": "x" * 70}, "use a valid name or address"),
         ({"port": "50051"}, "port='50051': use an integer from 1 to 65535"),
         ({"port": 0}, "port=0: use an integer"),
         ({"port": True}, "port=True: use an integer"),

@@ -45,7 +45,7 @@ from echo_shm.ring.segment import Segment
         ({"port": None}, "port=None"),
         ({"host": None}, "host=None: use a name or an address"),
         ({"tls": True}, r"tls=True: use an ssl\.SSLContext\(ssl\.PROTOCOL_TLS_SERVER\)"),
-        ({"tls": ssl.create_default_context()}, "tls is no context for a server"),
+        ({"tls": ssl.create_default_context()}, "tls is not a context for a server"),
     ],
 )
 def test_unsafe_or_impossible_transports(options, message):
@@ -511,7 +511,7 @@ def test_a_bridge_that_never_begins(tls, with_tls, capfd, monkeypatch):
     monkeypatch.setattr("echo_shm.net.bridge.supervisor._PROGRAM", "raise RuntimeError('a fault')")  # of a process
     transport = TcpTransport(0, tls=tls[0] if with_tls else None)
     with Server(EXAMPLE, 1, transport=transport) as server:
-        with pytest.raises(EchoShmError, match="ended with status 1 before it began"):
+        with pytest.raises(EchoShmError, match="ended with status 1 before it served"):
             server.start()
         assert transport._listeners == []
     assert "RuntimeError: a fault" in capfd.readouterr().err

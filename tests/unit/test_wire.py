@@ -215,5 +215,5 @@ def test_frames_hold_at_least_a_sample():
     assert wire.frame_limit(10, 95) == 90
     assert wire.frame_limit(100, 95) == 100
     assert wire.frame_limit(0, 95) == 0
-    assert wire.samples_in(90, 10) == 9
-    assert wire.samples_in(0, 0) > 1
+    assert wire.samples_per_frame(90, 10) == 9
+    assert wire.samples_per_frame(0, 0) > 1

@@ -1,4 +1,4 @@
-"""Where connections come in: sockets that listen, while there are descriptors for what they accept."""
+"""The acceptor: it accepts connections from listening sockets, as long as there are descriptors for them."""
 
 import errno
 import logging
@@ -11,18 +11,18 @@ from echo_shm.net.tcp import format_address
 
 _log = logging.getLogger("echo_shm.bridge")
 
-#: Descriptors that stay free for other things than connections.
+#: Descriptors that are kept free for other uses than connections.
 _SPARE = 16
-#: Connections that are accepted before others are looked at.
+#: Most connections that are accepted at a time, before other sockets get their turn.
 _AT_ONCE = 64
 
 
 class Acceptor:
-    """Some listening sockets.
+    """Accepts connections from some listening sockets.
 
     Args:
-        listeners: Bound and listening; closed by :meth:`close`.
-        selector: Told of them while the door is open.
+        listeners: Bound and listening sockets; :meth:`close` closes them.
+        selector: Watches them while connections are accepted.
 
     """
 
@@ -34,27 +34,27 @@ class Acceptor:
         self.resume()
 
     def resume(self) -> None:
-        """Lets connections in, again. Idempotent."""
+        """Accepts connections, again. Idempotent."""
         if not self._accepting:
             for listener in self._listeners:
                 self._selector.register(listener, selectors.EVENT_READ)
         self._accepting = True
 
     def pause(self) -> None:
-        """Leaves connections outside for now."""
+        """Accepts no connections for now; the kernel queues them."""
         if self._accepting:
             for listener in self._listeners:
                 self._selector.unregister(listener)
         self._accepting = False
 
     def close(self) -> None:
-        """Shuts, for good."""
+        """Accepts no connections any more, and closes the sockets."""
         self.pause()
         for listener in self._listeners:
             listener.close()
 
     def accept(self, listener: socket.socket) -> Iterator[tuple[socket.socket, str]]:
-        """Those who have come, and their addresses; shuts when there are no descriptors for them."""
+        """Yields new connections and their addresses. It pauses if there are no descriptors for more."""
         for _ in range(_AT_ONCE):
             if not self._accepting:
                 return
@@ -63,7 +63,7 @@ class Acceptor:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno != errno.EINVAL:  # nobody listens any more: it is closing time
+                if error.errno != errno.EINVAL:  # the socket was shut down, because the server is closing
                     _log.warning("cannot accept connections for now: %s", error)
                 self.pause()
                 return
@@ -71,5 +71,5 @@ class Acceptor:
 
 
 def is_exhausted(newest: socket.socket) -> bool:
-    """Whether, with this socket, there are as many as there may be. (The kernel gives out the lowest number free.)"""
+    """Whether the process can have few more descriptors. (The kernel always assigns the lowest free number.)"""
     return newest.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE

@@ -1,13 +1,12 @@
-"""The bridge: a process of its own that takes samples from connections and puts them into the ring.
+"""The bridge: it takes samples from connections and puts them into the ring, in a process of its own.
 
-One thread, one loop over all sockets, none of which it ever waits for. A slot is claimed only when
-its bytes are here, so a client that stalls, in the middle of a frame or anywhere, holds nothing.
-When the ring is full the bridge stops reading from those who send, and TCP tells them.
+It has one thread and one loop over all sockets, and never waits for a single socket. It claims a slot only when the
+sample's bytes have come, so a client that stalls holds nothing, even in the middle of a frame. While the ring is full,
+the bridge does not read from clients that send, and TCP slows them down.
 
-Connections are guests until they are accepted, and again when they are only told why they must go.
-Guests have no memory but a few hundred bytes, and are few: when more come, any one of them must go,
-so that who floods a bridge with connections cannot keep others from being heard.
-Clients have an entry in the ring's table of remotes, and room for one frame.
+A connection is pending until its client is accepted, and again while it is told why it ends. A pending connection
+needs only a few hundred bytes, and their number is limited: if too many come, a random one is ended. So a flood of
+connections cannot keep others out. A client has an entry in the ring's table of remotes, and memory for one frame.
 """
 
 import logging
@@ -31,26 +30,26 @@ from echo_shm.ring.segment import Segment
 
 _log = logging.getLogger("echo_shm.bridge")
 
-#: Bytes of samples in the largest frame, about.
+#: Bytes of samples in the largest frame, approximately.
 FRAME = 1 << 20
-#: A connection that has not said hello by then is ended (seconds).
+#: How long a connection may take to say hello (seconds).
 _HELLO_TIME = 10.0
-#: Guests at a time. A client is one for two round trips.
+#: Most pending connections. A client is one for two round trips.
 _MAX_PENDING = 512
-#: How long a connection is told why it must go (seconds).
+#: How long a connection is told why it ends (seconds).
 _CLOSE_TIME = 0.5
-#: How long the loop waits when there is nothing to do (seconds).
+#: How long the loop waits if there is nothing to do (seconds).
 _MAX_SELECT = 0.1
-#: Between looks at connections that nothing comes from (seconds).
+#: The time between two checks of connections that nothing comes from (seconds).
 _CHECK_EVERY = 0.25
-#: Times that one connection is read from, and messages that are taken from it, before the next one's turn.
+#: How often one connection is read from, and how many messages are taken from it, before the next one's turn.
 _READS, _MESSAGES = 8, 32
-#: Lines of complaints between two looks; of the others only their number is told.
+#: Most lines that are logged between two checks. Of further refusals, only the number is logged.
 _MAX_LINES = 10
 
 
 class Settings(NamedTuple):
-    """What every connection has in common. max_connections: clients, of all bridges of the ring."""
+    """What all connections have in common. max_connections: most clients of all bridges of the ring together."""
 
     authkey: bytes | None
     wire_version: int
@@ -64,10 +63,10 @@ class Bridge:
     """Serves the clients of one ring.
 
     Args:
-        segment: Attached, as a producer's.
+        segment: The ring's segment, mapped with its lock file.
         listeners: Bound and listening sockets.
-        settings: See there.
-        tls: A context to talk TLS with, or None.
+        settings: What all connections have in common.
+        tls: A server-side context, or None.
 
     """
 
@@ -80,21 +79,21 @@ class Bridge:
         self._ingest = Ingest(segment)
         self._selector = selectors.DefaultSelector()
         self._acceptor = Acceptor(listeners, self._selector)
-        self._pending: dict[Connection, None] = {}  # the first first
+        self._pending: dict[Connection, None] = {}  # in the order in which they came
         self._clients: set[Connection] = set()
-        self._unfinished: set[Connection] = set()  # of which more is here than was their turn
+        self._unfinished: set[Connection] = set()  # those with more messages than fitted into their turn
         self._stopping = False
         self._last_check = self._last_heartbeat = time.monotonic()
-        self._refusals = 0  # since the last look
+        self._refusals = 0  # since the last check
 
     def watch(self, fd: int) -> None:
-        """Stops when that descriptor becomes readable."""
+        """Makes the bridge stop when that descriptor becomes readable."""
         self._selector.register(fd, selectors.EVENT_READ)
 
     def run(self) -> bool:
-        """Serves until it is told to stop or the ring is closed, then tells every client: whether the ring was.
+        """Serves until it is stopped or the ring is closed, then tells the clients. Returns whether the ring was closed.
 
-        An exception tells nobody: clients then come again, to the bridge that is started in this one's place.
+        After an exception, no client is told. Clients then connect to the bridge that replaces this one.
         """
         while not self._stopping and not self._ingest.closed:
             self.run_once(_MAX_SELECT)
@@ -103,7 +102,7 @@ class Bridge:
         return closed
 
     def run_once(self, wait: float) -> None:
-        """Serves whoever is ready, once; waits at most so many seconds for somebody."""
+        """Serves once all sockets that are ready. Waits at most ``wait`` seconds for one."""
         unread, self._unfinished = [*self._unread(), *self._unfinished], set()
         for key, _ in self._selector.select(0 if self._ingest.has_blocked or unread else wait):
             if isinstance(key.data, Connection):
@@ -116,21 +115,21 @@ class Bridge:
         for connection in unread:
             self._serve(connection)
         for connection in self._ingest.retry_blocked():
-            self._serve(connection)  # what came behind those samples
+            self._serve(connection)  # handles the messages behind those samples
         self._do_timed_work()
 
     def _unread(self) -> list[Connection]:
-        """Those of whose bytes TLS has some in hand."""
+        """The connections of which TLS holds bytes that were not read yet."""
         if self._tls is None:
             return []
         return [one for one in (*self._pending, *self._clients) if one.has_unread]
 
-    # -- who comes
+    # -- new connections
 
     def _accept(self, sock: socket.socket, peer: str) -> None:
         try:
             self._begin(sock, peer)
-        except OSError as error:  # gone already
+        except OSError as error:  # the connection is lost already
             _log.debug("%s: %s", peer, error)
             sock.close()
 
@@ -161,7 +160,7 @@ class Bridge:
         self._serve(connection)
 
     def _admit_1(self, connection: Connection) -> None:
-        """A version 1 client says nothing first."""
+        """Accepts a version 1 client, which does not say hello."""
         assert isinstance(connection.decoder, DecoderV1)
         if self._open_entry(connection, b"", 0) < 0:
             self._end(connection, f"refused: {self._full()}")
@@ -180,7 +179,7 @@ class Bridge:
             return
         for other in [one for one in self._clients if one.client == hello.client]:
             self._end(other)
-        # Who may have samples here that it was not told of is not counted from its own number.
+        # If samples beyond the client's number may be in this ring, its number cannot start a new entry.
         index = self._open_entry(connection, hello.client, hello.acknowledged, known=hello.doubt == self._uuid)
         if index == lib.ES_UNSURE:
             self._refuse(connection, Refusal.BUSY, "another bridge serves it")
@@ -200,9 +199,9 @@ class Bridge:
         return f"too many clients: {self._ingest.connected()} are connected"
 
     def _open_entry(self, connection: Connection, client: bytes, number: int, *, known: bool = False) -> int:
-        """Makes a client of a connection, unless what it returns is negative."""
+        """Makes a pending connection a client's. Returns the entry's index, or a negative result."""
         index = self._ingest.open_entry(connection, client, number, known=known)
-        if index == lib.ES_UNSURE:  # it may be a dead bridge that has the entry
+        if index == lib.ES_UNSURE:  # the bridge that has the entry may be dead
             self._ingest.sweep()
             index = self._ingest.open_entry(connection, client, number, known=known)
         if index < 0:
@@ -215,13 +214,13 @@ class Bridge:
         self._clients.add(connection)
         return index
 
-    # -- who goes
+    # -- the end of a connection
 
     def _is_open(self, connection: Connection) -> bool:
         return connection in self._clients or connection in self._pending
 
     def _end(self, connection: Connection, why: str = "", *, keep: bool = True) -> None:
-        """Ends a connection; ``why`` says what was wrong with it."""
+        """Ends a connection. ``why``: what was wrong with it, to be logged."""
         if not self._is_open(connection):
             return
         if why:
@@ -234,7 +233,7 @@ class Bridge:
         connection.close()
 
     def _refuse(self, connection: Connection, code: Refusal, text: str) -> None:
-        if code is Refusal.BUSY:  # nothing is wrong: who has lost a bridge asks until that one is cleaned up after
+        if code is Refusal.BUSY:  # no fault: a client whose bridge died asks until that bridge is reaped
             _log.debug("%s: refused: %s", connection.peer, text)
         else:
             self._log_refusal(connection.peer, f"refused: {text}")
@@ -248,7 +247,7 @@ class Bridge:
             connection.start_closing(wire.refuse(code, text), time.monotonic() + _CLOSE_TIME)
 
     def _say_bye(self, connection: Connection, text: str) -> None:
-        """Tells a client what it has in the ring, and why it must go."""
+        """Tells a client which of its samples are in the ring, and why its connection ends."""
         committed = self._ingest.committed(connection)
         self._ingest.close_entry(connection, keep=True)
         self._clients.discard(connection)
@@ -261,10 +260,10 @@ class Bridge:
         if self._refusals <= _MAX_LINES:
             _log.warning("%s: %s", peer, text)
 
-    # -- in and out
+    # -- receiving and sending
 
     def _serve(self, connection: Connection) -> None:
-        """Does what can be done for a connection now."""
+        """Does all that can be done for a connection now."""
         if not self._is_open(connection):
             return
         try:
@@ -287,7 +286,7 @@ class Bridge:
             self._watch(connection)
 
     def _watch(self, connection: Connection) -> None:
-        """Has the selector look for what the connection can do next."""
+        """Makes the selector watch for what the connection can do next."""
         events = connection.events
         if events == connection.watched:
             return
@@ -303,7 +302,7 @@ class Bridge:
         if connection.version == 1 and connection in self._pending:
             self._admit_1(connection)
         reads, ended = 0, False
-        # At first what came behind samples that had to wait.
+        # The first turn of the loop handles messages behind samples that had to wait.
         while not connection.is_backed_up and self._handle_messages(connection) and reads < _READS:
             n = connection.receive()
             if n is None:
@@ -317,10 +316,12 @@ class Bridge:
             self._ingest.acknowledge(connection)
             connection.send()
         if ended:
-            self._end(connection, "gone in the middle of a frame" if connection.decoder.is_mid_message else "")
+            self._end(
+                connection, "connection ended in the middle of a frame" if connection.decoder.is_mid_message else ""
+            )
 
     def _handle_messages(self, connection: Connection) -> bool:
-        """Takes what is complete, as far as it is this connection's turn; whether more may be read."""
+        """Handles complete messages, up to the connection's share of a turn. Returns whether more may be read."""
         for _ in range(_MESSAGES):
             if not self._is_open(connection) or connection.samples is not None:
                 return False
@@ -336,11 +337,11 @@ class Bridge:
             elif isinstance(event, Bye):
                 self._ingest.acknowledge(connection)
                 connection.send()
-                self._end(connection, keep=False)  # it will not come again
+                self._end(connection, keep=False)  # the client will not connect again
         self._unfinished.add(connection)
         return False
 
-    # -- the clock, and the end
+    # -- timed work, and the end
 
     def _do_timed_work(self) -> None:
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""A client as a bridge has it: a socket that nobody waits for, what has come from it, and what is to go to it."""
+"""A connection to a client, as a bridge has it: a non-blocking socket, its decoder, and the bytes to send."""
 
 import contextlib
 import selectors
@@ -8,26 +8,27 @@ import ssl
 from echo_shm.net.bridge.decoder import Decoder, DecoderV1, Samples
 from echo_shm.net.wire import Greeting
 
-#: Where bytes go that nobody reads.
+#: Where bytes are read to that nobody uses.
 _SCRATCH = bytearray(1 << 16)
-#: Answers (acknowledgements) that may lie unread by a client (bytes).
+#: Most bytes of acknowledgements that a client may leave unread.
 MAX_OUT = 1 << 16
 
 
 class Connection:
-    """One client; knows nothing of the ring.
+    """One connection. It knows nothing of the ring.
 
     Attributes:
-        peer: Its address, for messages.
-        decoder: What has come and was not taken.
-        out: What is to be sent.
-        deadline: When to end it (on the clock of ``time.monotonic()``), or None.
-        greeting: What it was told first, in version 2.
-        client: Its id, once it was accepted; empty in version 1.
-        remote: Its entry in the ring's table, or -1.
-        waiting: Samples that are here and not all in the ring yet; ``done`` of them are.
-        acknowledged: What it was told is in the ring.
-        leaving: It is only told why it must go; what it sends is thrown away.
+        peer: The client's address, for messages.
+        decoder: The bytes that were received and not decoded yet.
+        out: The bytes to send.
+        deadline: When to end the connection, on the clock of ``time.monotonic()``, or None.
+        greeting: What was sent first; None in version 1.
+        client: The client's id once it is accepted; empty in version 1.
+        remote: The index of the client's entry in the ring's table of remotes, or -1.
+        samples: Samples that were received and are not all in the ring yet; ``done`` of them are.
+        acknowledged: The last number that was acknowledged.
+        closing: The connection only sends why it ends. What the client sends is dropped.
+        watched: The events that the selector watches for.
 
     """
 
@@ -44,19 +45,19 @@ class Connection:
         self.done = 0
         self.acknowledged = 0
         self.closing = False
-        self.watched = 0  # what the selector watches for
+        self.watched = 0
         self.in_handshake = isinstance(sock, ssl.SSLSocket)
         self._tls_wants = selectors.EVENT_READ if self.in_handshake else 0
-        self._ended = False  # nothing more goes out
+        self._end_sent = False
 
     @property
     def version(self) -> int:
-        """Of the wire."""
+        """The wire version."""
         return 1 if isinstance(self.decoder, DecoderV1) else 2
 
     @property
     def events(self) -> int:
-        """What the selector should watch for. Reading stops while samples, or answers, wait: TCP tells the client."""
+        """The events to watch for. While samples wait or a client does not read, nothing is read: TCP slows it down."""
         if self.in_handshake:
             return self._tls_wants
         events = self._tls_wants
@@ -68,12 +69,12 @@ class Connection:
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether a version 1 client is to read its acknowledgements, a byte for each sample, before it sends more."""
+        """Whether a version 1 client must read its acknowledgements, a byte for each sample, before it sends more."""
         return self.version == 1 and len(self.out) > MAX_OUT
 
     @property
     def has_unread(self) -> bool:
-        """Whether TLS has taken bytes from the socket that were not read yet: the selector does not tell."""
+        """Whether TLS holds bytes that were not read yet. The selector cannot see them."""
         if (
             not isinstance(self.sock, ssl.SSLSocket)
             or self.in_handshake
@@ -84,7 +85,7 @@ class Connection:
         return self.sock.pending() > 0
 
     def receive(self) -> int | None:
-        """Takes what is here into ``inbound``: how many bytes; 0 at the end, None when nothing is here now."""
+        """Reads what is available. Returns the number of bytes; 0 at the end; None if nothing is available now."""
         space = memoryview(_SCRATCH) if self.closing else self.decoder.space()
         try:
             n = self.sock.recv_into(space)
@@ -99,20 +100,20 @@ class Connection:
         return n
 
     def send(self) -> None:
-        """Sends of ``out`` what the socket takes, and after the last of one that leaves, the end."""
+        """Sends as much of ``out`` as the socket takes. If the connection is closing, ends it after the last byte."""
         try:
             while self.out:
                 del self.out[: self.sock.send(self.out)]
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
-        if self.closing and not self._ended:
-            # Its own end is waited for: to close with bytes unread would reset the connection, and lose what was sent.
-            self._ended = True
+        if self.closing and not self._end_sent:
+            # The client ends the connection. Closing it with bytes unread would reset it, and lose what was sent.
+            self._end_sent = True
             if not isinstance(self.sock, ssl.SSLSocket):
                 self.sock.shutdown(socket.SHUT_WR)
 
     def shake_hands(self) -> bool:
-        """Goes on with setting TLS up; whether that is done."""
+        """Goes on with the TLS handshake. Returns whether it is complete, or not needed."""
         if self.in_handshake:
             assert isinstance(self.sock, ssl.SSLSocket)
             try:
@@ -124,9 +125,9 @@ class Connection:
             self.in_handshake, self._tls_wants = False, 0
         return True
 
-    def start_closing(self, last_words: bytes, deadline: float) -> None:
-        """From here on it is only told why; whatever has come or comes is thrown away."""
-        self.out += last_words
+    def start_closing(self, last_bytes: bytes, deadline: float) -> None:
+        """Sends ``last_bytes``, and drops everything else that comes or has come."""
+        self.out += last_bytes
         self.deadline, self.closing, self.samples = deadline, True, None
         self.decoder.discard()
 

@@ -1,6 +1,6 @@
-"""What a server makes of a connection's bytes, without any I/O: whole messages, however TCP has cut them.
+"""Decoders: they turn the bytes of a connection into messages, without any I/O. TCP may cut the bytes anywhere.
 
-Nothing is kept that is larger than one frame.
+A decoder never holds more than one frame.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from echo_shm.net.wire import Frame, Header, Hello
 
 
 class Samples(NamedTuple):
-    """Samples that are here: version 2's leaf after leaf, version 1's one after the other, ``data`` of the buffer."""
+    """Samples whose bytes have come: leaf after leaf in version 2, sample after sample in version 1."""
 
     length: int
     number: int
@@ -19,7 +19,7 @@ class Samples(NamedTuple):
 
 
 class Bye(NamedTuple):
-    """The client will send no more."""
+    """The client will send no more samples."""
 
     text: str
 
@@ -28,14 +28,14 @@ Event = Hello | Samples | Bye
 
 
 class _Buffer:
-    """Bytes that have come and were not taken yet, in one piece of memory."""
+    """Bytes that were received and not decoded yet, in one block of memory."""
 
     def __init__(self, size: int) -> None:
         self._buffer = memoryview(bytearray(size))
         self._start = self._end = 0
 
     def space(self) -> memoryview:
-        """Where the next bytes go; never empty once it was begun and everything complete was taken."""
+        """Where to read the next bytes to. It is not empty, if all complete messages were taken before."""
         if self._start:
             rest = self._end - self._start
             self._buffer[:rest] = self._buffer[self._start : self._end]
@@ -43,11 +43,11 @@ class _Buffer:
         return self._buffer[self._end :]
 
     def filled(self, n: int) -> None:
-        """n bytes have come."""
+        """Notes that n bytes were read."""
         self._end += n
 
     def discard(self) -> None:
-        """Forgets what has come, and gives the memory back. Nothing more may come."""
+        """Drops all bytes and frees the memory. Nothing more may be read."""
         self._buffer = memoryview(b"")
         self._start = self._end = 0
 
@@ -63,33 +63,33 @@ class _Buffer:
 
     @property
     def is_mid_message(self) -> bool:
-        """Whether a message has begun and not ended."""
+        """Whether a part of a message has come."""
         return self._end > self._start
 
 
 class Decoder(_Buffer):
-    """What a version 2 server makes of the bytes of one connection.
+    """Decodes the bytes of a version 2 client.
 
-    Fill :meth:`space`, say so with :meth:`filled`, then take :meth:`next_event` until it is
-    None. An event's ``data`` lies in the buffer and is good until the next :meth:`space`.
+    Read into :meth:`space`, call :meth:`filled`, then call :meth:`next_event` until it returns None. An event's
+    ``data`` is a view of the buffer, and is valid until the next :meth:`space`.
     """
 
     def __init__(self, sample_bytes: int, max_frame: int) -> None:
         super().__init__(wire.HELLO_BYTES)
         self._sample_bytes = sample_bytes
-        self._most = wire.samples_in(max_frame, sample_bytes)
+        self._most = wire.samples_per_frame(max_frame, sample_bytes)
         self._max_frame = max_frame
         self._greeted = False
 
     def begin(self) -> None:
-        """The hello was accepted: from here on frames come, and there is room for one."""
+        """Makes room for a frame, because the hello was accepted. After it, only frames come."""
         rest = bytes(self._look(self._here()))
         super().__init__(wire.HEADER_BYTES + max(self._max_frame, wire.MAX_TEXT))
         self._buffer[: len(rest)] = rest
         self._end = len(rest)
 
     def next_event(self) -> Event | None:
-        """What is complete."""
+        """The next complete message, or None."""
         if not self._greeted:
             return self._hello()
         if self._here() < wire.HEADER_BYTES:
@@ -123,7 +123,7 @@ class Decoder(_Buffer):
 
 
 class DecoderV1(_Buffer):
-    """The same for version 1: nothing but samples, one after the other."""
+    """Decodes the bytes of a version 1 client: samples only, one after the other."""
 
     def __init__(self, sample_bytes: int, max_frame: int) -> None:
         super().__init__(0)
@@ -131,11 +131,11 @@ class DecoderV1(_Buffer):
         self._number = 0
 
     def begin(self) -> None:
-        """The client was admitted: there is room for a frame."""
+        """Makes room for a frame, because the client was accepted."""
         super().__init__(max(self._max_frame, self._sample_bytes))
 
     def next_event(self) -> Samples | None:
-        """Every sample that is complete."""
+        """All samples that are complete, or None."""
         count = self._here() // self._sample_bytes
         if count == 0:
             return None

@@ -1,4 +1,4 @@
-"""What a bridge does with the ring: its clients' entries, and their samples."""
+"""What a bridge does with the ring: it keeps its clients' entries, and puts their samples into the ring."""
 
 import contextlib
 import errno
@@ -14,18 +14,18 @@ from echo_shm.net.bridge.decoder import Samples
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.segment import Segment
 
-#: How long a bridge may wait in the ring for space, with sockets waiting meanwhile (nanoseconds).
+#: How long a bridge may wait for a free slot while its sockets wait for it (nanoseconds).
 _SPACE_NS = 2_000_000
 
-#: Between two sweeps that clients bring about (seconds).
+#: The shortest time between two sweeps that clients cause (seconds).
 _MIN_SWEEP = 0.05
 
 
 class Ingest:
-    """Puts clients' samples into a ring, and answers for what is in it.
+    """Puts clients' samples into a ring, and tells what is in it.
 
     Args:
-        segment: Attached here, as a producer.
+        segment: The ring's segment. It is attached here, as a producer.
 
     """
 
@@ -33,35 +33,35 @@ class Ingest:
         self._attachment = Attachment(segment, lib.ES_ROLE_PRODUCER)
         self._ring = self._attachment.ring
         self._attachment.check(lib.es_bridge_begin(self._ring))
-        self._blocked: deque[Connection] = deque()  # clients whose samples wait for space, in turn
+        self._blocked: deque[Connection] = deque()  # clients whose samples wait for free slots, in turn
         self._sweep_every = segment.geometry.reap_interval
         self._last_sweep = time.monotonic()
         self._evicted = False
 
     @property
     def has_blocked(self) -> bool:
-        """Whether samples wait for space."""
+        """Whether samples wait for free slots."""
         return bool(self._blocked)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be put into the ring any more."""
+        """Whether nothing more can be put into the ring."""
         return self._evicted or self._attachment.ring_closed()
 
     # -- clients
 
     def open_entry(self, connection: Connection, client: bytes, number: int, *, known: bool) -> int:
-        """Makes a client of a connection.
+        """Opens the entry of a client in the ring's table of remotes.
 
         Args:
-            connection: Of somebody who may send.
-            client: Its id; empty if it cannot come again.
-            number: Of its first sample that was not acknowledged, by its own account.
-            known: Only if it has an entry.
+            connection: The client's connection.
+            client: The client's id; empty if it cannot connect again.
+            number: The number of its first sample that was not acknowledged, as the client says.
+            known: Open the entry only if it exists.
 
         Returns:
-            Its entry's index, ES_UNSURE if another bridge has the entry, ES_EMPTY if it has none and needs one,
-            or another error.
+            The entry's index; ES_UNSURE if another bridge has the entry; ES_EMPTY if it must exist and does not; or
+            another error.
 
         """
         peer = connection.peer.encode()[: lib.ES_PEER_SIZE - 1]
@@ -76,7 +76,7 @@ class Ingest:
         return index
 
     def close_entry(self, connection: Connection, *, keep: bool) -> None:
-        """Gives up a client's entry; what it has committed is remembered, if it may come again."""
+        """Closes a client's entry. With ``keep``, the ring remembers what a client that can connect again has sent."""
         if connection.remote >= 0:
             lib.es_remote_leave(self._ring, connection.remote, keep and connection.client != b"")
             connection.remote = -1
@@ -84,17 +84,17 @@ class Ingest:
             self._blocked.remove(connection)
 
     def connected(self) -> int:
-        """Clients of this bridge and all others of the ring."""
+        """How many clients all bridges of the ring have."""
         snap = ffi.new("es_snapshot *")
         lib.es_observe(self._ring, snap)
         return int(snap.active_remotes)
 
     def is_known(self, connection: Connection) -> bool:
-        """Whether the client had an entry before."""
+        """Whether the client had an entry before this connection."""
         return bool(lib.es_remote_known(self._ring, connection.remote))
 
     def is_wanted_elsewhere(self, connection: Connection) -> bool:
-        """Whether the client has come to another bridge since."""
+        """Whether the client has connected to another bridge since."""
         return bool(lib.es_remote_wanted(self._ring, connection.remote))
 
     def committed(self, connection: Connection) -> int:
@@ -102,21 +102,21 @@ class Ingest:
         return int(lib.es_remote_committed(self._ring, connection.remote))
 
     def count_bytes(self, connection: Connection, n: int) -> None:
-        """For people who look on."""
+        """Counts received bytes, for those who look at the ring."""
         if connection.remote >= 0:
             lib.es_remote_count(self._ring, connection.remote, n, 0)
 
     def count_refused(self) -> None:
-        """One more connection was ended for what was wrong with it."""
+        """Counts a connection that was refused or ended because of a fault."""
         lib.es_count_refused(self._ring)
 
     # -- samples
 
     def put(self, connection: Connection, samples: Samples) -> None:
-        """Puts samples into the ring, or has them wait for space.
+        """Puts samples into the ring, now or once slots are free.
 
         Raises:
-            WireError: They are not the client's next ones.
+            WireError: They are not the client's next samples.
 
         """
         connection.done = 0
@@ -133,9 +133,9 @@ class Ingest:
             self._blocked.append(connection)
 
     def retry_blocked(self) -> Iterator[Connection]:
-        """Puts in what waits, each client in its turn, while there is room; yields those that got some in."""
+        """Puts waiting samples into the ring, each client in turn, while slots are free. Yields those with progress."""
         for turn in range(len(self._blocked)):
-            if not self._blocked:  # who was yielded may have left, and others with it
+            if not self._blocked:  # the caller may have closed entries after a yield
                 return
             connection = self._blocked.popleft()
             before = connection.done
@@ -166,7 +166,7 @@ class Ingest:
             connection.samples = None
 
     def acknowledge(self, connection: Connection) -> None:
-        """Has a client told what is in the ring, if that is news."""
+        """Acknowledges what is in the ring, if that has changed."""
         if connection.remote < 0:
             return
         committed = self.committed(connection)
@@ -177,16 +177,16 @@ class Ingest:
                 connection.out += wire.ack(committed)
             connection.acknowledged = committed
 
-    # -- as any producer
+    # -- as every producer
 
     def sweep_regularly(self, now: float) -> None:
-        """Cleans up after the dead, once a reap interval."""
+        """Reaps dead owners, once a reap interval."""
         if now - self._last_sweep >= self._sweep_every:
             self._last_sweep = now
             self._attachment.reaper.sweep()
 
     def sweep(self) -> None:
-        """Cleans up after the dead, unless that was done just now."""
+        """Reaps dead owners, unless that was done just before."""
         if time.monotonic() - self._last_sweep >= min(_MIN_SWEEP, self._sweep_every):
             self._last_sweep = time.monotonic()
             self._attachment.reaper.sweep()

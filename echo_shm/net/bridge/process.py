@@ -1,4 +1,4 @@
-"""The bridge's process: told by one line of JSON on its standard input what to serve; ends when that is closed."""
+"""The bridge process. It reads its config as a line of JSON from standard input, and ends when that is closed."""
 
 import json
 import logging
@@ -8,31 +8,50 @@ import signal
 import socket
 import ssl
 import sys
-from typing import Any
+from typing import TypedDict
 
 from echo_shm.errors import SegmentError
 from echo_shm.net.bridge.bridge import Bridge, Settings
 from echo_shm.ring.segment import Segment, names
 from echo_shm.workers.parent_death import die_with_parent
 
-#: Descriptors that a bridge needs besides its clients': guests, listeners, the ring's files, logs.
+#: Descriptors that a bridge needs in addition to its clients': pending connections, listeners, the ring's files, logs.
 _OTHER_DESCRIPTORS = 256
 
 
-#: Exit status when the ring was closed: not 0, which is also said of a process that somebody else has reaped.
+#: The exit status if the ring was closed. It is not 0, which is also the status if other code has reaped the process.
 RING_CLOSED = 64
 
 
-def serve(config: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext | None = None) -> int:
-    """Serves until ``control`` can be read or has ended, or the ring is closed; writes to ``ready`` when it can.
+class BridgeConfig(TypedDict):
+    """What a bridge process serves. It travels as JSON, so bytes are in hexadecimal and sockets are descriptors."""
+
+    name: str
+    uuid: str
+    authkey: str | None
+    wire_version: int
+    max_connections: int
+    listeners: list[int]
+    log_level: int
+    parent: int
+
+
+def serve(config: BridgeConfig, control: int, ready: int, tls: ssl.SSLContext | None = None) -> int:
+    """Serves until the ring is closed, or ``control`` becomes readable or is closed.
+
+    Args:
+        config: What to serve.
+        control: A file descriptor.
+        ready: A file descriptor, to which ``ready`` is written once the bridge serves.
+        tls: A server-side context, or None.
 
     Returns:
-        The exit status: RING_CLOSED, or 0 when it was told to end.
+        The exit status: RING_CLOSED, or 0 if ``control`` ended it.
 
     """
     die_with_parent(config["parent"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, who then closes us
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # until here it was held back
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, which then stops this process
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the supervisor has blocked it until here
     descriptors, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = config["max_connections"] + _OTHER_DESCRIPTORS
     if descriptors < wanted:
@@ -42,7 +61,7 @@ def serve(config: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext 
     except SegmentError:
         if config["name"] in names() and Segment.attach(config["name"], read_only=True).uuid.hex() == config["uuid"]:
             raise
-        return RING_CLOSED  # while the bridge before this one was dying; the name may be another ring's by now
+        return RING_CLOSED  # it was closed while the bridge before this one died; the name may be another ring's
     key = None if config["authkey"] is None else bytes.fromhex(config["authkey"])
     listeners = [socket.socket(fileno=fd) for fd in config["listeners"]]
     bridge = Bridge(segment, listeners, Settings(key, config["wire_version"], config["max_connections"]), tls)
@@ -53,14 +72,14 @@ def serve(config: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext 
 
 
 def main() -> None:
-    """The process started by exec."""
+    """Runs the process that exec has started."""
     line = b""
     while not line.endswith(b"\n"):
-        chunk = os.read(0, 1)  # no more than the line: what comes after it is the end
+        chunk = os.read(0, 1)  # one byte at a time, because what follows the line means the end
         if not chunk:
             sys.exit(1)
         line += chunk
-    config = json.loads(line)
+    config: BridgeConfig = json.loads(line)
     logging.basicConfig(level=config["log_level"], format="%(asctime)s %(name)s %(levelname)s %(message)s")
     ready = os.dup(1)
     os.dup2(2, 1)

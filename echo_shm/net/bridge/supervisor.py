@@ -1,4 +1,4 @@
-"""Bridge processes: started, told to end, and started again when they die."""
+"""The supervisor: it starts a bridge process, stops it, and starts another one if it dies."""
 
 import contextlib
 import json
@@ -13,19 +13,20 @@ import threading
 import time
 import traceback
 import weakref
-from typing import IO, Any
+from typing import IO
 
 from echo_shm.errors import EchoShmError
 from echo_shm.net.bridge import process
+from echo_shm.net.bridge.process import BridgeConfig
 
 _log = logging.getLogger("echo_shm")
 
-#: How long a bridge may take to begin, and to end (seconds).
+#: How long a bridge may take to start, and to stop (seconds).
 _BEGIN_TIME, _END_TIME = 60.0, 5.0
-#: A bridge that has not lived this long is started again only after a pause (seconds).
+#: A bridge that has lived for less than this is replaced only after a pause (seconds).
 _SHORT_LIFE, _PAUSE = 1.0, 0.5
 
-#: With our module path and nothing else: a file that lies in the current directory is not imported by its name.
+#: Uses this process's module path and nothing else, so that no file in the current directory is imported by mistake.
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from echo_shm.net.bridge.process import main; main()"
 
 _processes: "weakref.WeakSet[_BridgeProcess]" = weakref.WeakSet()
@@ -33,12 +34,12 @@ _fork_state = threading.local()
 
 
 def forking_a_bridge() -> bool:
-    """Whether the fork that this is called after is our own, and not a user's."""
+    """In a child after a fork: whether this module has forked it."""
     return getattr(_fork_state, "forking", False)
 
 
 def _forget() -> None:
-    """In a forked child: the bridges are its parent's, who should see them end."""
+    """In a forked child: closes the pipes, so that the parent sees when its bridges end."""
     for one in list(_processes):
         one.close()
 
@@ -47,17 +48,17 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class _BridgeProcess:
-    """One bridge process: ends when :meth:`stop` writes to its control pipe, or this process ends."""
+    """One bridge process. It ends when :meth:`stop` writes to its control pipe, or when this process ends."""
 
-    def __init__(self, config: dict[str, Any], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: BridgeConfig, tls: ssl.SSLContext | None) -> None:
         self._popen: subprocess.Popen[bytes] | None = None
         self._control: IO[bytes] | None = None
         self._ready: IO[bytes] | None = None
         self._reaping = threading.Lock()
-        self._reaped = False  # from then on the PID may be another process's
+        self._reaped = False  # if True, the PID may be another process's
         _processes.add(self)
         try:
-            # An ssl.SSLContext cannot be handed to another program. A fork has it.
+            # An ssl.SSLContext cannot be sent to another program. A forked child has it.
             if tls is None:
                 self._start(config)
             else:
@@ -66,7 +67,7 @@ class _BridgeProcess:
             self.close()
             raise
 
-    def _start(self, config: dict[str, Any]) -> None:
+    def _start(self, config: BridgeConfig) -> None:
         self._popen = popen = subprocess.Popen(
             [sys.executable, "-I", "-c", _PROGRAM, f"echo_shm bridge of {config['name']}", *sys.path],
             stdin=subprocess.PIPE,
@@ -79,7 +80,7 @@ class _BridgeProcess:
         with contextlib.suppress(BrokenPipeError):
             self._control.write(json.dumps(config).encode() + b"\n")
 
-    def _fork(self, config: dict[str, Any], tls: ssl.SSLContext) -> None:
+    def _fork(self, config: BridgeConfig, tls: ssl.SSLContext) -> None:
         with contextlib.ExitStack() as here:
             control_read, control_write = os.pipe()
             here.callback(os.close, control_read)
@@ -97,27 +98,27 @@ class _BridgeProcess:
             self.pid = pid
 
     def wait_until_ready(self) -> bool:
-        """Waits until it serves; False when it ended instead."""
+        """Waits until it serves. Returns False if it ended before that."""
         assert self._ready is not None
         said = self._ready.read(16)
         self._ready.close()
         return said == b"ready\n"
 
     def stop(self) -> None:
-        """Tells it to end. (To close the pipe would not do: a child that was forked meanwhile has it, too.)"""
+        """Tells it to end. (Closing the pipe is not enough: a child forked meanwhile may have inherited it.)"""
         if self._control is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._control.write(b"\n")
 
     def close(self) -> None:
-        """Gives up our ends of the pipes. Idempotent."""
+        """Closes this process's ends of the pipes. Idempotent."""
         for pipe in (self._control, self._ready):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
     def wait(self) -> int:
-        """Its exit status, once it has ended."""
+        """Waits until it has ended, and returns its exit status."""
         if self._popen is not None:
             return self._popen.wait()
         try:
@@ -125,12 +126,12 @@ class _BridgeProcess:
             with self._reaping:
                 self._reaped = True
                 return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        except ChildProcessError:  # somebody else reaps our children, or SIGCHLD is ignored
+        except ChildProcessError:  # other code has reaped it, or SIGCHLD is ignored
             self._reaped = True
             return 0
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kills it."""
         if self._popen is not None:
             self._popen.kill()
             return
@@ -140,8 +141,8 @@ class _BridgeProcess:
                     os.kill(self.pid, signal.SIGKILL)
 
 
-def _run_bridge(config: dict[str, Any], control: int, ready: int, tls: ssl.SSLContext) -> None:
-    """In a fork of ours; does not return."""
+def _run_bridge(config: BridgeConfig, control: int, ready: int, tls: ssl.SSLContext) -> None:
+    """Runs a bridge in a forked child. Does not return."""
     status = 1
     try:
         _drop_inherited(config["listeners"])
@@ -153,7 +154,7 @@ def _run_bridge(config: dict[str, Any], control: int, ready: int, tls: ssl.SSLCo
 
 
 def _drop_inherited(keep: list[int]) -> None:
-    """Leaves what is the learner's own and a fork brings along: its signals' handlers, its listening sockets."""
+    """Drops what belongs to the learner and was inherited: signal handlers and listening sockets."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -167,47 +168,47 @@ def _drop_inherited(keep: list[int]) -> None:
 def _listens(descriptor: int) -> bool:
     try:
         duplicate = socket.socket(fileno=os.dup(descriptor))
-    except OSError:  # no socket
+    except OSError:  # not a socket
         return False
     with duplicate:
         return duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
 
 
 class Supervisor:
-    """Keeps one bridge process running, in a thread of its own, until told to stop.
+    """Keeps one bridge process running, from a thread of its own, until it is stopped.
 
     Args:
-        config: What the bridge is told; see :func:`echo_shm.net.bridge.process.serve`.
+        config: What the bridge serves.
         tls: As for the transport.
 
     """
 
-    def __init__(self, config: dict[str, Any], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: BridgeConfig, tls: ssl.SSLContext | None) -> None:
         self._config, self._tls = config, tls
         self._lock = threading.Lock()
         self._process: _BridgeProcess | None = None
         self._stopping = threading.Event()
         self._begun = threading.Event()
-        self._ended = threading.Event()  # Thread.join() that Ctrl-C interrupts may take a thread for dead that is not
+        self._ended = threading.Event()  # needed because a Thread.join() that Ctrl-C interrupts may be wrong later
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="echo_shm-bridge-supervisor", daemon=True)
 
     def start(self) -> None:
-        """Starts the bridge. Not by the constructor: what Ctrl-C interrupts in here must be somebody's to stop."""
+        """Starts the bridge. Not part of the constructor: after a Ctrl-C here, the caller must be able to stop it."""
         self._thread.start()
 
     def wait_until_ready(self) -> None:
-        """Returns when the first bridge serves."""
+        """Waits until the first bridge serves."""
         if not self._begun.wait(_BEGIN_TIME):
-            raise EchoShmError(f"the bridge process did not begin within {_BEGIN_TIME} s")
+            raise EchoShmError(f"the bridge process did not start within {_BEGIN_TIME} s")
         if self._failure is not None:
             raise self._failure
 
     def wait(self, timeout: float | None) -> bool:
-        """Whether it has ended, in so many seconds.
+        """Waits until the bridge has ended for good. Returns False if that takes longer than ``timeout`` seconds.
 
         Raises:
-            EchoShmError: It has, and not because it should.
+            EchoShmError: It could not be kept running.
 
         """
         ended = self._ended.wait(timeout)
@@ -217,22 +218,22 @@ class Supervisor:
 
     @property
     def pid(self) -> int:
-        """Of the bridge that runs now; -1 if none does."""
+        """The process id of the bridge that runs now; -1 if none does."""
         with self._lock:
             return -1 if self._process is None else self._process.pid
 
     def stop(self) -> None:
-        """Has the bridge tell its clients and end."""
+        """Tells the bridge to say goodbye to its clients and end."""
         self._stopping.set()
         with self._lock:
             if self._process is not None:
                 self._process.stop()
 
     def join(self) -> None:
-        """Waits for its end; a bridge that takes too long is killed."""
+        """Waits until it has ended. A bridge that takes too long is killed."""
         self._stopping.set()
         if self._thread.ident is None:
-            return  # not started; if it is just about to be, it ends at once
+            return  # not started; if another thread is about to start it, it ends at once
         if not self._ended.wait(_END_TIME):
             with self._lock:
                 if self._process is not None:
@@ -241,7 +242,7 @@ class Supervisor:
         self._thread.join()
 
     def _run(self) -> None:
-        # What is started here has Ctrl-C held back until it ignores it.
+        # Bridges inherit the mask. They unblock SIGINT once they ignore it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             while not self._stopping.is_set():
@@ -262,7 +263,7 @@ class Supervisor:
                 if self._stopping.is_set():
                     return
                 made = self._process = _BridgeProcess(self._config, self._tls)
-        except OSError as error:  # no memory or no PID left, perhaps for now
+        except OSError as error:  # perhaps no memory or no PID is free for now
             if not self._begun.is_set():
                 raise
             _log.warning("cannot start another bridge process; trying again: %s", error)
@@ -276,7 +277,7 @@ class Supervisor:
         if self._stopping.is_set():
             return
         if not self._begun.is_set():
-            self._failure = EchoShmError(f"the bridge process ended with status {status} before it began; see its log")
+            self._failure = EchoShmError(f"the bridge process ended with status {status} before it served; see its log")
             self._stopping.set()
         elif status == process.RING_CLOSED:
             self._stopping.set()

@@ -1,4 +1,4 @@
-"""Producers on other hosts: :class:`TcpClient`, and :func:`connect` for either kind."""
+"""Producers on other hosts: :class:`TcpClient`; and :func:`connect`, which makes either kind of client."""
 
 import math
 import secrets
@@ -15,41 +15,40 @@ from echo_shm.net import validation
 from echo_shm.net.client import finalizers
 from echo_shm.net.client.connection import Options
 from echo_shm.net.client.sender import Sender
-from echo_shm.spec import Spec
+from echo_shm.spec import Spec, Tree
 
-#: How long a client tries to reach its server again, unless told (seconds).
+#: How long a client tries to connect again by default (seconds).
 _GRACE = 30.0
-#: Keywords of TcpClient that ShmClient has not.
+#: Keywords that TcpClient has and ShmClient has not.
 _ONLY_TCP = frozenset({"max_inflight_msgs", "authkey", "tls", "reconnect", "timeout"})
-#: Most of ``max_inflight_msgs``.
+#: The largest ``max_inflight_msgs``.
 _MAX_INFLIGHT = 1 << 20
 
 
 class TcpClient:
-    """A producer on another host than the learner: sends samples over TCP to a :class:`Server` with a transport.
+    """A producer on another host than the learner. It sends samples over TCP to a :class:`Server` with a transport.
 
-    When :meth:`send` returns, the sample is the client's to deliver: it is sent within a
-    millisecond, and again after a lost connection, until the server has it in its ring, once. :meth:`wait` waits for
-    that. Threads may share a client; a forked child may not use its parent's.
+    When :meth:`send` returns, the client is responsible for the sample. It sends the sample within a millisecond, and
+    again after a lost connection, until the sample is in the server's ring, exactly once. :meth:`wait` waits for
+    that. Threads may share a client. A forked child must not use its parent's client.
 
     Args:
-        host, port: The learner's host, and ``server.port`` there.
-        data_sample: Example pytree; must agree with the server's in structure, dtypes and shapes.
-        max_inflight_msgs: Frames that may be unacknowledged before :meth:`send` waits. A frame is a
-            sample on wire version 1, and up to a mebibyte of samples on version 2, where 8 are the most.
-        authkey: The server's key; both sides prove that they know it.
-        tls: A context to talk TLS with; it decides which certificates are good.
-        reconnect: After a lost connection, how many seconds to try again; True for 30,
-            False not at all. What was not delivered then raises.
-        timeout: Seconds that connecting, :meth:`wait` and :meth:`close` may take, and that :meth:`send`
-            waits for a server that does not keep up, unless a call is given its own; None for ever, but 10 for
-            connecting.
+        host, port: The learner's host, and its ``server.port``.
+        data_sample: Example pytree. It must have the server's structure, dtypes and shapes.
+        max_inflight_msgs: How many frames may be unacknowledged before :meth:`send` waits. In wire version 1 a frame
+            is one sample. In version 2 it is up to a mebibyte of samples, and at most 8 may be unacknowledged.
+        authkey: The server's key. Both sides prove that they know it.
+        tls: A client-side context. It decides which certificates are accepted.
+        reconnect: How many seconds to try again after a lost connection. True: 30. False: not at all. After that,
+            calls raise ConnectionClosedError.
+        timeout: Seconds that connecting, :meth:`wait` and :meth:`close` may take, and that :meth:`send` waits for
+            a slow server. Single calls can have a timeout of their own. None: 10 for connecting, no limit otherwise.
 
     Raises:
-        SpecMismatchError: The server's samples are others; names the first leaf that differs.
-        WireError: The peer is no such server, or does not know the key. (A ValueError.)
-        ConnectionClosedError: The server closed, or refuses more clients.
-        OSError: It cannot be reached.
+        SpecMismatchError: The server has other samples. The message names the first leaf that differs.
+        WireError: The peer is not such a server, or does not know the key. (A ValueError.)
+        ConnectionClosedError: The server was closed, or refuses more clients.
+        OSError: The server cannot be reached.
 
     """
 
@@ -57,7 +56,7 @@ class TcpClient:
         self,
         host: str,
         port: int,
-        data_sample: Any,
+        data_sample: Tree,
         max_inflight_msgs: int = 32,
         *,
         authkey: bytes | None = None,
@@ -82,7 +81,7 @@ class TcpClient:
         self._timeout = None if self._timeout == math.inf else self._timeout
         self._sender = Sender(options, most, grace, self._timeout)
         try:
-            # A full ring is emptied by nobody else: the sender must not sleep while somebody waits for space.
+            # Only the sender frees slots of this ring. It must not sleep while a thread waits for a free slot.
             self._writer = SampleWriter(self._sender.producer, None, self._sender.wake)
             self._send_now = self._writer._send_at_once
             self._peer = options.peer
@@ -92,17 +91,17 @@ class TcpClient:
             finalizers.unregister(self._sender)
             raise
 
-    def send(self, data: Any, timeout: float | None = None) -> None:
-        """Sends one sample; returns when it is copied.
+    def send(self, data: Tree, timeout: float | None = None) -> None:
+        """Sends one sample. Returns when it is copied.
 
         Args:
             data: As for :meth:`ShmClient.send`.
-            timeout: Seconds to wait for a server that does not keep up; None for the client's own ``timeout``.
+            timeout: Seconds to wait for a slow server; None: the client's own ``timeout``.
 
         Raises:
-            SpecMismatchError: Structure, dtype or shape differ; nothing was sent.
+            SpecMismatchError: The structure, a dtype or a shape differs. Nothing was sent.
             ConnectionClosedError: The client or the server was closed, or the connection is lost for good.
-            TimeoutError: The server did not keep up; nothing was sent.
+            TimeoutError: The server was too slow. Nothing was sent.
             ForkedError: Called in a child of the process that connected.
 
         """
@@ -111,11 +110,12 @@ class TcpClient:
         if self._sender.sleeping:
             self._sender.wake()
 
-    def send_many(self, data: Any, timeout: float | None = None) -> None:
-        """Sends n samples, in order: every leaf of ``data`` has a leading n.
+    def send_many(self, data: Tree, timeout: float | None = None) -> None:
+        """Sends n samples, in order. Every leaf of ``data`` has a leading n.
 
-        ``timeout`` is as for :meth:`send`, each time that the server does not keep up. Raises as that does, but
-        part may have been sent then: the message and the error's attribute ``sent`` say how many samples.
+        ``timeout`` is as for :meth:`send`, and counts each time the client waits for the server. It raises what
+        :meth:`send` raises. Some samples may have been sent then: the message and the error's attribute ``sent`` say
+        how many.
         """
         try:
             self._send_slowly(self._writer.send_many, data, timeout)
@@ -123,7 +123,7 @@ class TcpClient:
             if self._sender.sleeping:
                 self._sender.wake()
 
-    def _send_slowly(self, send: Callable[[Any, float | None], None], data: Any, timeout: float | None) -> None:
+    def _send_slowly(self, send: Callable[[Tree, float | None], None], data: Tree, timeout: float | None) -> None:
         timeout = self._time(timeout)
         self._sender.raise_if_forked()
         try:
@@ -147,14 +147,14 @@ class TcpClient:
         return self._timeout if timeout is None else validation.limit("timeout", timeout, "None for the client's own")
 
     def wait(self, timeout: float | None = None) -> None:
-        """Returns when every sample sent so far is in the server's ring.
+        """Returns when all samples sent so far are in the server's ring.
 
         Args:
-            timeout: Seconds; None for the client's own ``timeout``.
+            timeout: Seconds to wait; None: the client's own ``timeout``.
 
         Raises:
             ConnectionClosedError: The connection was lost for good before that.
-            TimeoutError: The time has passed.
+            TimeoutError: It took longer than ``timeout``.
             ForkedError: Called in a child of the process that connected.
 
         """
@@ -163,11 +163,11 @@ class TcpClient:
     def close(self) -> None:
         """Delivers what was sent, then disconnects. Idempotent.
 
-        Waits as :meth:`wait` does: ``timeout`` seconds, or for as long as the server is there. Ctrl-C meanwhile
-        gives up what was not delivered.
+        It waits as :meth:`wait` does: ``timeout`` seconds, or for as long as the server is there. If Ctrl-C
+        interrupts it, what was not delivered yet is dropped.
 
         Raises:
-            ConnectionClosedError: Something could not be delivered; says how many samples.
+            ConnectionClosedError: Some samples could not be delivered. The message says how many.
 
         """
         try:
@@ -179,19 +179,19 @@ class TcpClient:
 
     @property
     def _in_flight_count(self) -> int:
-        """Samples sent and not acknowledged."""
+        """Samples that were sent and are not acknowledged."""
         return self._sender.sent() - self._sender.acknowledged
 
     @property
     def _closed(self) -> threading.Event:
-        """Set once nothing can be sent any more."""
+        """Set once nothing more can be sent."""
         return self._sender.ended
 
     def __repr__(self) -> str:
         return f"<TcpClient for {self._peer}, {'closed' if self._sender.ended.is_set() else 'open'}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a TcpClient belongs to its process: connect anew in the other one")
+        raise TypeError("a TcpClient belongs to its process: make a new one in the other process")
 
     def __enter__(self) -> "TcpClient":
         return self
@@ -202,20 +202,20 @@ class TcpClient:
         self.close()
 
 
-def connect(address: str, example: Any = None, **options: Any) -> ShmClient | TcpClient:
-    """A producer by address: ``tcp://host:port`` for :class:`TcpClient`, ``shm://name`` for :class:`ShmClient`.
+def connect(address: str, example: Tree = None, **options: Any) -> ShmClient | TcpClient:
+    """A producer by address: ``tcp://host:port`` makes a :class:`TcpClient`, ``shm://name`` a :class:`ShmClient`.
 
     Args:
-        address: IPv6 hosts in brackets: ``tcp://[::1]:50051``.
-        example: As for either; TcpClient needs one.
-        options: Keywords of either. Those that only TcpClient has are left out for ``shm://``, so that the same
-            call serves on the learner's host and elsewhere.
+        address: IPv6 hosts are in brackets: ``tcp://[::1]:50051``.
+        example: As for either client. TcpClient needs one.
+        options: Keywords of either client. For ``shm://``, those that only TcpClient has are ignored, so that the
+            same call works on the learner's host and elsewhere.
 
     Returns:
-        A client with ``send``, ``send_many``, ``wait`` and ``close``; a context manager.
+        A client with ``send``, ``send_many``, ``wait`` and ``close``. It is a context manager.
 
     Raises:
-        ValueError: No such address can be.
+        ValueError: The address is not valid.
         TypeError: ``tcp://`` without an example.
         Exception: As either client.
 

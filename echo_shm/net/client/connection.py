@@ -1,4 +1,4 @@
-"""One connection to a server, from the client's side: connecting, the handshake, frames out, acknowledgements in."""
+"""One connection to a server, on the client's side: it connects, shakes hands, sends frames, gets acknowledgements."""
 
 import contextlib
 import secrets
@@ -17,18 +17,18 @@ from echo_shm.net.client.tls_stream import TlsStream
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
 from echo_shm.spec import Spec
 
-#: Most buffers in one sendmsg (POSIX asks for 16 at least, Linux has 1024).
+#: Most buffers in one sendmsg. (POSIX guarantees 16, Linux allows 1024.)
 _MAX_BUFFERS = 512
 
-#: How long it may take to connect for the first time, unless told, and between two tries then (seconds).
+#: How long the first connection may take by default, and the pause between two tries for it (seconds).
 _FIRST_TIME, _BUSY_PAUSE = 10.0, 0.02
 
-#: Bytes of samples in a frame to a version 1 server, which has no frames.
+#: Bytes of samples that are sent at a time to a version 1 server, which has no frames.
 _FRAME_1 = 1 << 18
 
 
 class Options(NamedTuple):
-    """What every connection of a client has in common."""
+    """What all connections of a client have in common."""
 
     host: str
     port: int
@@ -42,31 +42,32 @@ class Options(NamedTuple):
 
     @property
     def peer(self) -> str:
-        """For messages."""
+        """The server's address in messages."""
         return tcp.format_address(self.host, self.port)
 
 
 class RefusedError(ConnectionClosedError):
-    """The server does not want this client, now or later."""
+    """The server refuses this client, now and later."""
 
 
 class ForgottenError(RefusedError):
-    """The server knows this client no more, and may have samples of it that were not acknowledged."""
+    """The server has forgotten this client, and may have samples of it that were not acknowledged."""
 
 
 class BusyError(ConnectionClosedError):
-    """Somebody else at the server may still have this client: it should come again shortly."""
+    """Another bridge of the server may still serve this client. It should try again soon."""
 
 
 class Connection:
-    """A connection whose handshake is over.
+    """A connection after its handshake.
 
     Attributes:
-        version: Of the wire.
+        version: The wire version.
         ring: The uuid of the server's segment; empty in version 1.
         known: Whether the server remembers the client.
         committed: The number of the client's first sample that the server does not have.
-        max_frame: Bytes of samples in a frame.
+        max_frame: Most bytes of samples in a frame.
+        heard: Whether the server has acknowledged anything on this connection.
 
     """
 
@@ -89,7 +90,7 @@ class Connection:
             self.close()
             raise
         self._inbox = b""
-        self.heard = False  # something from the server, since the handshake
+        self.heard = False
         self._bye: str | None = None
 
     def _read(self, n: int) -> bytes:
@@ -100,7 +101,7 @@ class Connection:
                 chunk = self._sock.recv(n - len(data))
             except TimeoutError:
                 raise TimeoutError(
-                    f"{self._options.peer} took the connection, and then did not say what an echo server says: "
+                    f"{self._options.peer} accepted the connection, but did not answer as an echo server: "
                     "is it one? Does it want tls=?"
                 ) from None
             if not chunk:
@@ -134,7 +135,7 @@ class Connection:
         if greeting.needs_key and key is None:
             raise WireError(f"{options.peer} asks for a key: pass the server's authkey=")
         if key is not None and not greeting.needs_key:
-            raise WireError(f"{options.peer} asks for no key, and so does not know ours: authkey= was given")
+            raise WireError(f"{options.peer} asks for no key, so it does not know this client's: authkey= was given")
         spec = wire.spec_hash(options.spec.schema)
         hello = Hello(options.client, acknowledged, secrets.token_bytes(32), spec, doubt)
         if key is not None:
@@ -173,12 +174,12 @@ class Connection:
             return SpecMismatchError(f"Server spec mismatch: {wire.printable(str(error).encode())}")
         except SegmentError as error:
             return WireError(f"{self._options.peer}: {wire.printable(str(error).encode())}")
-        return WireError(f"{self._options.peer} refused samples that are its own")
+        return WireError(f"{self._options.peer} refused samples that are the same as its own")
 
     # -- after the handshake
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Sends all of them; OSError when the connection is lost."""
+        """Sends all buffers. Raises OSError if the connection is lost."""
         if self._tls is not None:
             self._tls.send(b"".join(buffers))
             return
@@ -191,7 +192,7 @@ class Connection:
                 left[0] = left[0][sent:]
 
     def send_samples(self, number: int, count: int, columns: Sequence[memoryview]) -> None:
-        """Sends ``count`` samples, of which the first has that number; a column has all of one leaf."""
+        """Sends ``count`` samples, the first of which has that number. Each column has all values of one leaf."""
         if self.version == 2:
             self.send([wire.samples_header(count, number), *columns])
             return
@@ -203,11 +204,11 @@ class Connection:
         self.send([rows.data])
 
     def next_acknowledged(self, acknowledged: int) -> int:
-        """Waits for news: the number of the first sample that is not acknowledged.
+        """Waits for an acknowledgement. Returns the number of the first sample that is not acknowledged.
 
         Raises:
             ConnectionClosedError: The server has closed for good.
-            OSError, WireError: The connection is lost, or not to be trusted.
+            OSError, WireError: The connection is lost, or cannot be trusted.
 
         """
         if self._bye is not None:
@@ -235,7 +236,7 @@ class Connection:
         return acknowledged
 
     def _receive(self) -> bytes:
-        """What is here; waits for it, but not for ever: a version 2 server says something every few seconds."""
+        """Waits for bytes and returns them. Times out, because a version 2 server sends something every few seconds."""
         silence = wire.SILENCE if self.version == 2 else None
         silent = f"nothing came from {self._options.peer} for {silence} s"
         if self._tls is not None:
@@ -249,19 +250,19 @@ class Connection:
             raise TimeoutError(silent)
         return self._sock.recv(4096)
 
-    def shut(self) -> None:
-        """Makes every call of other threads end; the descriptor stays until :meth:`close`."""
+    def shutdown(self) -> None:
+        """Makes all calls of other threads end. The descriptor stays open until :meth:`close`."""
         with contextlib.suppress(OSError):
-            # Not SSLSocket's own, which would have later bytes go out as they are.
+            # SSLSocket's own shutdown() would send later bytes unencrypted.
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes the descriptor. Only when no other thread uses it."""
+        """Closes the descriptor. No other thread may use it then."""
         self._sock.close()
 
 
 def open_first(options: Options, timeout: float | None) -> Connection:
-    """A new client's link: within ``timeout`` seconds, or some, if None. Comes again while it is told to."""
+    """A new client's first connection, within ``timeout`` seconds. It tries again while the server is busy."""
     end = time.monotonic() + (_FIRST_TIME if timeout is None else timeout)
     while True:
         try:
@@ -273,7 +274,7 @@ def open_first(options: Options, timeout: float | None) -> Connection:
 
 
 def _time_left(deadline: float) -> float:
-    """Seconds for a socket's next call; never none, which would mean not to wait at all."""
+    """Seconds that a socket's next call may take; never 0, which would mean not to wait at all."""
     return max(1e-3, deadline - time.monotonic())
 
 
@@ -297,22 +298,22 @@ def _connect(options: Options, deadline: float) -> socket.socket:
     except ssl.SSLCertVerificationError:
         sock.close()
         raise
-    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # it was lost; another may be better
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # the connection was lost; another try may succeed
         sock.close()
-        raise ConnectionClosedError(f"{options.peer} closed the connection: does it talk TLS?") from None
+        raise ConnectionClosedError(f"{options.peer} closed the connection: does it use TLS?") from None
     except ssl.SSLError as error:
         sock.close()
-        raise WireError(f"{options.peer} does not talk TLS as tls= has it: {error}") from None
+        raise WireError(f"{options.peer} does not use TLS as tls= does: {error}") from None
     except TimeoutError:
         sock.close()
-        raise TimeoutError(f"{options.peer} does not answer: does it talk TLS?") from None
+        raise TimeoutError(f"{options.peer} does not answer: does it use TLS?") from None
     except BaseException:
         sock.close()
         raise
 
 
 def _connect_to_any(options: Options, deadline: float) -> socket.socket:
-    """Connects to the first of the host's addresses that takes it; each has its share of the time that is left."""
+    """Connects to the first of the host's addresses that accepts. Each gets an equal share of the time left."""
     addresses = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         sock = None

@@ -1,4 +1,4 @@
-"""Clients that nobody closes: what they sent arrives all the same, as they are collected or their process ends."""
+"""Clients that were not closed: their samples are delivered when they are collected, or at the end of the process."""
 
 import _thread
 import atexit
@@ -14,17 +14,17 @@ from echo_shm.net.client.sender import Sender
 
 _log = logging.getLogger("echo_shm")
 
-#: What was not closed yet, and the time that closing may take.
+#: The senders that are not closed yet, and how long closing each may take (seconds).
 _open: dict[Sender, float | None] = {}
-#: The process of multiprocessing that will call us at its end.
+#: The multiprocessing child that has registered :func:`_close_all` with its exit handlers.
 _registered = 0
 
 
 def register(client: object, sender: Sender, timeout: float | None) -> None:
-    """Closes the sender once its client is collected, or at the process's end."""
+    """Closes the sender when its client is collected, or at the end of the process."""
     global _registered
     _open[sender] = timeout
-    # Such a process leaves without the interpreter's own exit.
+    # A multiprocessing child exits without atexit.
     if multiprocessing.parent_process() is not None and _registered != os.getpid():
         _registered = os.getpid()
         Finalize(None, _close_all, exitpriority=0)
@@ -32,21 +32,21 @@ def register(client: object, sender: Sender, timeout: float | None) -> None:
 
 
 def unregister(sender: Sender) -> None:
-    """It was closed."""
+    """Forgets a sender that was closed."""
     _open.pop(sender, None)
 
 
 def _on_collected(sender: Sender) -> None:
-    """In whichever thread, in the middle of whatever: that may hold locks, and is not to wait for anything."""
+    """Starts a thread that closes the sender. The collector may run anywhere, so nothing here may wait or lock."""
     if sender in _open:
-        with contextlib.suppress(RuntimeError):  # no more threads can be had: then at the process's end
+        with contextlib.suppress(RuntimeError):  # no thread could be started: it is closed at the end of the process
             _thread.start_new_thread(_close, (sender,))
 
 
 def _close(sender: Sender) -> None:
     try:
         sender.close(_open.get(sender))
-    except ConnectionClosedError as error:  # there is nobody to raise to
+    except ConnectionClosedError as error:  # no caller would get it
         _log.error("%s", error)
     unregister(sender)
 

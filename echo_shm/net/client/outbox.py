@@ -1,4 +1,4 @@
-"""A client's own ring: what was sent, and that the server may not have yet."""
+"""A client's own ring: it holds what was sent and may not be in the server's ring yet."""
 
 import threading
 from collections import deque
@@ -13,24 +13,24 @@ from echo_shm.spec import Spec
 
 
 class _LeasedBatch(NamedTuple):
-    """A whole batch that is leased until its last sample is acknowledged."""
+    """A full batch. It is leased until its last sample is acknowledged."""
 
     batch: int
     round: int
-    end: int  # the number of the sample after its last
+    end: int  # the number of the sample after its last one
 
 
 class Outbox:
-    """A ring in this process's own memory, with a batch for a frame. A sample's number is its position.
+    """A ring in this process's own memory. A batch is a frame, and a sample's number is its position.
 
     Args:
-        spec: Of the samples.
-        peer: Whom they are for.
-        size: Samples of a batch.
-        most: Samples that may be on their way at a time.
+        spec: The samples' spec.
+        peer: The server's address, for messages.
+        size: Samples in a batch.
+        most: How many samples may be unacknowledged.
 
     Attributes:
-        producer: The attachment that writes into it.
+        producer: The attachment that writes to the ring.
         size: As given.
 
     """
@@ -53,15 +53,15 @@ class Outbox:
         self._lock = threading.Lock()
 
     def claimed(self) -> int:
-        """The number of the next sample that is put in; of the caller's own none is missing."""
+        """The number of the next sample that is claimed. It counts at least all samples of the calling thread."""
         return int(lib.es_claimed(self._ring))
 
     def committed(self, number: int) -> int:
-        """Samples of one batch that are there, from that one on."""
+        """How many samples of one batch are committed, from that number on."""
         return int(lib.es_committed_from(self._ring, number))
 
     def bytes_of(self, number: int, count: int) -> list[memoryview]:
-        """The bytes of some samples of one batch, leaf by leaf, where they lie."""
+        """The bytes of ``count`` samples of one batch, one view for each leaf. Nothing is copied."""
         slot = number % self._capacity
         return [
             column[slot * size : (slot + count) * size].data
@@ -69,7 +69,7 @@ class Outbox:
         ]
 
     def lease_full(self, wait_ns: int = 0) -> None:
-        """Keeps the batches that are full, until :meth:`release`; waits so long for the first of them."""
+        """Leases the full batches. Waits up to ``wait_ns`` nanoseconds for the first one."""
         snap = ffi.new("es_snapshot *")
         while (index := lib.es_take(self._ring, 0, wait_ns, snap)) >= 0:
             wait_ns = 0
@@ -78,13 +78,13 @@ class Outbox:
                 self._leased.append(_LeasedBatch(index, snap.round, end))
 
     def release(self, number: int) -> None:
-        """Gives back the batches all of whose samples come before that one."""
+        """Releases the batches whose samples are all below that number."""
         with self._lock:
             while self._leased and self._leased[0].end <= number:
                 leased = self._leased.popleft()
                 lib.es_release_batch(self._ring, leased.batch, leased.round)
 
     def detach(self) -> None:
-        """Nothing is put in or taken out any more."""
+        """Detaches from the ring. After this, nothing is put in or taken out."""
         self.producer.detach()
         self._learner.detach()

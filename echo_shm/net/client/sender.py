@@ -1,9 +1,9 @@
-"""A client's own ring, and the threads that take it to the server.
+"""The sender: two threads that deliver a client's samples to its server.
 
-A client has a ring in its own memory, with one batch a frame. ``send`` is what it is for
-:class:`ShmClient`: a copy into a slot. One thread takes frames out of that ring, full ones at once and
-others within a millisecond, and sends them; they stay leased until the server has them in its own
-ring, so that after a lost connection they are there to be sent again. Another reads the acknowledgements.
+A client has a ring in its own memory, whose batches are frames. ``send`` copies a sample into a slot of it, as
+:class:`ShmClient` does. The send thread takes frames out of that ring and sends them: full frames at once, others
+within a millisecond. A frame stays leased until it is in the server's ring, so that it can be sent again after a lost
+connection. The receive thread reads the acknowledgements.
 """
 
 import contextlib
@@ -21,40 +21,41 @@ from echo_shm.net.client.outbox import Outbox
 
 _log = logging.getLogger("echo_shm")
 
-#: Bytes of samples in a frame, about.
+#: Bytes of samples in a frame, approximately.
 _FRAME = 1 << 20
 #: Most samples in a frame.
 _MAX_FRAME_SAMPLES = 4096
-#: Frames that the client's own ring holds at most.
+#: Most frames in the client's own ring.
 _MAX_FRAMES = 8
-#: How long a sample waits for others to share its frame (nanoseconds).
+#: How long a sample waits for others to fill its frame (nanoseconds).
 _GATHER_NS = 1_000_000
-#: A connection that lived longer, with nothing to deliver, was of use (seconds).
+#: A connection that lived longer than this, with nothing to deliver, was useful (seconds).
 _SHORT_LIFE = 1.0
-#: Longest that one try may take (seconds).
+#: The longest that one try to connect may take (seconds).
 _LONGEST_TRY = 5.0
-#: How long close() waits for its thread, once everything is delivered or given up (seconds). Less when there is
-#: no connection: then the thread may be in a try to connect, which nothing cuts short, and leaves when that is over.
+#: How long close() waits for the send thread, once everything is delivered or dropped (seconds). Without a connection
+#: it waits less: the thread may be in a try to connect, which cannot be interrupted. It ends after that.
 _END_TIME, _END_TIME_UNCONNECTED = 10.0, 0.5
 
 
 class Sender:
-    """From a client's own ring to its server's, with two threads.
+    """Delivers the samples of a client's own ring, with two threads.
 
-    A sample's number is its position in the ring. The sender alone connects and takes from the ring; the reader alone
-    reads. What both change, ``acknowledged`` and the link and its state, changes under ``_changed``.
+    A sample's number is its position in the ring. Only the send thread connects and takes from the ring, and only the
+    receive thread reads. The state that both change (``acknowledged``, the connection and its loss) changes under
+    ``_changed``.
     """
 
     def __init__(self, options: Options, most_unacknowledged: int, grace: float, timeout: float | None) -> None:
         self._options = options
         self._backoff = Backoff(grace)
-        self.acknowledged = 0  # the number of the first sample that the server may not have
-        self._next = 0  # the number of the first sample that was not sent, on this link
+        self.acknowledged = 0  # the number of the first sample that may not be in the server's ring
+        self._next = 0  # the number of the first sample that was not sent on this connection
         self._connection = open_first(options, timeout)
         try:
             size = self._frame_samples(self._connection.max_frame)
             self._max_unacknowledged = size * min(most_unacknowledged, _MAX_FRAMES)
-            if self._connection.version == 1:  # an acknowledgement a sample
+            if self._connection.version == 1:  # each sample is acknowledged on its own
                 size, self._max_unacknowledged = min(size, most_unacknowledged), most_unacknowledged
             self._outbox = Outbox(options.spec, options.peer, size, self._max_unacknowledged)
         except BaseException:
@@ -62,25 +63,25 @@ class Sender:
             raise
         self.producer = self._outbox.producer
         self._changed = threading.Condition()
-        # A signal's handler may use both, wherever it cuts into the thread that does.
+        # A signal handler may use these two while the thread that it interrupts does.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closing = threading.RLock()
         self.sleeping = False
         self._flushing = 0
-        self._closed = False  # close() has done what it can
+        self._closed = False  # close() has finished
         self._stop = False  # nothing more is sent
-        self.ended = threading.Event()  # and every send() has come to an end
-        self._error: Exception | None = None  # why, unless by close()
-        self._loss: BaseException | None = None  # why the connection is of no use any more
+        self.ended = threading.Event()  # set after _stop, when no send() can add a sample any more
+        self._error: Exception | None = None  # why it stopped; None after close()
+        self._loss: BaseException | None = None  # why the connection cannot be used any more
         self._receiving: Connection | None = None
-        self._since = (0, time.monotonic())  # acknowledged, and the time, when the connection was made
+        self._since = (0, time.monotonic())  # when the connection was made: what was acknowledged, and the time
         self._generation = lib.es_fork_generation()
         self._receive_thread = threading.Thread(target=self._receive, name="echo_shm-client-receiver", daemon=True)
         self._send_thread = threading.Thread(target=self._run, name="echo_shm-client-sender", daemon=True)
         try:
             self._receive_thread.start()
             self._send_thread.start()
-        except BaseException:  # no more threads can be had, or Ctrl-C
+        except BaseException:  # no thread can be started, or Ctrl-C
             self.abandon()
             if not self._send_thread.is_alive():
                 self._disconnect()
@@ -88,26 +89,26 @@ class Sender:
 
     def _frame_samples(self, max_frame: int) -> int:
         size = self._options.spec.sample_bytes
-        return max(1, min(wire.samples_in(min(max_frame, max(_FRAME, size)), size), _MAX_FRAME_SAMPLES))
+        return max(1, min(wire.samples_per_frame(min(max_frame, max(_FRAME, size)), size), _MAX_FRAME_SAMPLES))
 
     def sent(self) -> int:
-        """The number of the sample that send() puts into the ring next."""
+        """The number of the sample that the next send() puts into the ring."""
         return self._outbox.claimed()
 
-    # -- for the client's threads
+    # -- called by the client's threads
 
     def wake(self) -> None:
-        """Has the sender look again, if it sleeps or is about to."""
+        """Wakes the send thread if it sleeps or is about to."""
         self._wakeups.put(None)
 
     def raise_if_ended(self) -> None:
-        """Raises what ended the connection for good, if something did."""
+        """Raises what ended delivery for good, if anything did."""
         error = self.end_reason()
         if error is not None:
             raise error from error.__cause__
 
     def end_reason(self) -> ConnectionClosedError | None:
-        """What ended the connection for good, if something did."""
+        """What ended delivery for good, if anything did."""
         if self._error is not None:
             error = ConnectionClosedError(f"TcpClient for {self._options.peer}: {self._error}")
             error.__cause__ = self._error
@@ -119,10 +120,12 @@ class Sender:
     def raise_if_forked(self) -> None:
         """Raises ForkedError in a child of the process that connected."""
         if lib.es_fork_generation() != self._generation:
-            raise ForkedError(f"this TcpClient for {self._options.peer} was inherited through a fork: connect anew")
+            raise ForkedError(
+                f"this TcpClient for {self._options.peer} was inherited through a fork: make a new one in the child"
+            )
 
     def flush(self, timeout: float | None) -> None:
-        """Waits until everything sent so far is acknowledged.
+        """Waits until all samples sent so far are acknowledged.
 
         Raises:
             TimeoutError, ConnectionClosedError, ForkedError: As :meth:`TcpClient.wait`.
@@ -149,28 +152,30 @@ class Sender:
         )
 
     def close(self, timeout: float | None) -> None:
-        """Delivers, says goodbye, and ends both threads.
+        """Delivers the samples, sends a goodbye, and ends both threads.
 
         Raises:
-            ConnectionClosedError: Samples are missing.
+            ConnectionClosedError: Some samples were not delivered.
 
         """
         if lib.es_fork_generation() != self._generation:
-            return  # a forked child: the threads and the connection are its parent's
+            return  # in a forked child: the threads and the connection are its parent's
         failure: Exception | None = None
         with self._closing:
             if self._closed:
                 return
-            interrupted = self._stop and self._error is None  # by Ctrl-C: that gave up what was not delivered
+            interrupted = (
+                self._stop and self._error is None
+            )  # Ctrl-C interrupted an earlier close(), which dropped them
             try:
-                self.producer.detach()  # whoever is in send() comes to its end: nothing is added after this
+                self.producer.detach()  # ends every send(): nothing is added after this
                 self.flush(timeout)
             except (EchoShmError, TimeoutError) as error:
                 failure = error
             finally:
                 self._finish(None)
                 if self.acknowledged < self.sent():
-                    self._connection.shut()  # the sender may be in the middle of what nobody takes
+                    self._connection.shutdown()  # the send thread may wait for a server that does not read
             self._send_thread.join(_END_TIME if self._loss is None else _END_TIME_UNCONNECTED)
             self._closed = True
         missing = self.sent() - self.acknowledged
@@ -180,12 +185,12 @@ class Sender:
             ) from None
 
     def abandon(self) -> None:
-        """Ends both threads, and delivers nothing more."""
+        """Ends both threads without delivering anything more."""
         self._finish(None)
-        self._connection.shut()
+        self._connection.shutdown()
 
     def _finish(self, error: Exception | None) -> None:
-        """Nothing more will be sent; the first call's ``error`` says why. May be cut short, and is then done again."""
+        """Stops sending. The first call's ``error`` says why. If Ctrl-C interrupts it, it can be called again."""
         with self._changed:
             if not self._stop:
                 self._error = error
@@ -196,7 +201,7 @@ class Sender:
             self._changed.notify_all()
         self.wake()
 
-    # -- the sender's thread
+    # -- the send thread
 
     def _run(self) -> None:
         try:
@@ -208,18 +213,18 @@ class Sender:
                 if count > 0:
                     self._transmit(count)
         except Exception as error:
-            self._lose(self._connection, error)  # perhaps in the middle of a frame: no word can follow
+            self._lose(self._connection, error)  # perhaps in the middle of a frame, so nothing more can be sent
             self._finish(error)
         finally:
             self._disconnect()
 
     def _lease_full(self, wait_ns: int = 0) -> None:
-        """Leases the batches that are complete: their slots are not used again before they are acknowledged."""
+        """Leases the full batches, so that their slots are not reused before they are acknowledged."""
         self._outbox.lease_full(wait_ns)
         self._outbox.release(self.acknowledged)
 
     def _samples_to_send(self) -> int:
-        """Waits for samples, and for more to share their frame: how many to send now. 0: look again at everything."""
+        """Waits for samples, and for more to fill their frame. Returns how many to send; 0: check the state again."""
         with self._changed:
             self._changed.wait_for(lambda: self._window() > 0 or self._stop or self._loss is not None)
         count = self._committed()
@@ -235,16 +240,16 @@ class Sender:
         return min(count, self._window())
 
     def _window(self) -> int:
-        """Samples that may be sent before more are acknowledged."""
+        """How many samples may be sent before more are acknowledged."""
         return self._max_unacknowledged - (self._next - self.acknowledged)
 
     def _committed(self) -> int:
-        """Samples of one batch that are there and not sent."""
+        """How many samples of one batch are committed and not sent."""
         return self._outbox.committed(self._next)
 
     def _sleep(self) -> None:
-        """Until somebody sends."""
-        self.sleeping = True  # before the look: whoever sends after it sees this
+        """Sleeps until a thread sends."""
+        self.sleeping = True  # before the check below: a thread that sends after it sees this and wakes the sender
         with contextlib.suppress(queue.Empty):
             while True:
                 self._wakeups.get_nowait()
@@ -253,18 +258,18 @@ class Sender:
         self.sleeping = False
 
     def _transmit(self, count: int) -> None:
-        """Sends the next samples; all of one batch."""
+        """Sends the next ``count`` samples, which are all of one batch."""
         most = self._frame_samples(self._connection.max_frame)
         try:
             for at in range(0, count, most):
                 n, number = min(most, count - at), self._next
-                self._next += n  # first, for the acknowledgement may be faster
+                self._next += n  # before sending, because the acknowledgement may come before the next line
                 self._connection.send_samples(number, n, self._outbox.bytes_of(number, n))
         except OSError as error:
             self._lose(self._connection, error)
 
     def _reconnect(self) -> None:
-        """Connects again and sends what is not acknowledged; raises when that cannot be done."""
+        """Connects again, to send again what is not acknowledged. Raises if that cannot be done."""
         lost, old = self._loss, self._connection
         with self._changed:
             self._changed.wait_for(lambda: self._receiving is not old)
@@ -293,7 +298,7 @@ class Sender:
         except BaseException:
             connection.close()
             raise
-        self._next = connection.committed  # what was sent beyond it is sent again
+        self._next = connection.committed  # samples from here on are sent again
         with self._changed:
             self._connection, self._loss = connection, None
             self._since = (self.acknowledged, time.monotonic())
@@ -320,20 +325,20 @@ class Sender:
             if self._connection is connection and self._loss is None:
                 self._loss = error
             self._changed.notify_all()
-        connection.shut()  # the other thread may be in a call that nothing else would end
+        connection.shutdown()  # ends the calls of the other thread
         self.wake()
 
     def _disconnect(self) -> None:
         with contextlib.suppress(OSError):
             if self._loss is None and self._connection.version == 2:
                 self._connection.send([wire.bye(self._next)])
-        self._connection.shut()
+        self._connection.shutdown()
         if self._receive_thread.is_alive():
             self._receive_thread.join(_END_TIME)
         self._connection.close()
         self._outbox.detach()
 
-    # -- the reader's thread
+    # -- the receive thread
 
     def _receive(self) -> None:
         connection: Connection | None = None
@@ -341,7 +346,7 @@ class Sender:
             try:
                 while True:
                     self._acknowledge(connection.next_acknowledged(self.acknowledged))
-            except ConnectionClosedError as error:  # for good
+            except ConnectionClosedError as error:  # the server has closed for good
                 self._lose(connection, error)
                 self._finish(error)
             except (OSError, WireError) as error:
@@ -351,7 +356,7 @@ class Sender:
                 self._finish(error)
 
     def _next_to_receive(self, last: Connection | None) -> Connection | None:
-        """Waits for a connection that was not read yet, or for the end."""
+        """Waits for a connection that was not read yet. Returns None at the end."""
         with self._changed:
             self._receiving = None
             self._changed.notify_all()
@@ -361,7 +366,7 @@ class Sender:
             return self._receiving
 
     def _acknowledge(self, number: int) -> None:
-        """Every sample below that number is in the server's ring."""
+        """Notes that all samples below this number are in the server's ring."""
         with self._changed:
             if not self.acknowledged <= number <= self._next:
                 raise WireError(f"acknowledged {number}, expected {self.acknowledged} to {self._next}")

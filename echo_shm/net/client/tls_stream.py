@@ -1,4 +1,4 @@
-"""TLS with one thread that reads and another that writes, of which neither holds the other up."""
+"""A TLS connection that one thread reads and another writes. Neither delays the other."""
 
 import functools
 import select
@@ -10,15 +10,15 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-#: Bytes given to TLS at a time.
+#: Most bytes that one call gives to TLS.
 _PIECE = 1 << 16
 
 
 class TlsStream:
-    """A TLS connection whose handshake is over.
+    """A TLS connection after its handshake.
 
-    OpenSSL does not promise to bear two threads at one connection, and who waits in it would keep the other out. So
-    nobody ever waits in it: the socket does not block, and each call is made alone.
+    OpenSSL does not allow two threads to use one connection at once, and a thread that waits inside OpenSSL would
+    block the other. So no thread waits there: the socket is non-blocking, and a lock is held during each call only.
     """
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
@@ -27,16 +27,16 @@ class TlsStream:
         self._lock = threading.Lock()
 
     def send(self, data: bytes) -> None:
-        """Sends all of it; OSError when the connection is lost."""
+        """Sends all of it. Raises OSError if the connection is lost."""
         left = memoryview(data)
         while left:
             left = left[self._do(functools.partial(self._sock.send, left[:_PIECE]), None) :]
 
     def receive(self, most: int, timeout: float | None) -> bytes:
-        """What is here, waiting for the first byte of it; nothing at the end.
+        """Waits for bytes and returns at most ``most`` of them; ``b""`` at the end of the connection.
 
         Raises:
-            TimeoutError: Nothing came that could be read, perhaps half a record.
+            TimeoutError: No byte could be decrypted in time. Part of a record may have come.
             OSError: The connection is lost.
 
         """
