@@ -1,4 +1,4 @@
-"""What the command line's screens share: figures in few characters, bars, and packages that may be missing."""
+"""What the commands share: the console, short formats for numbers, bars, and imports of optional packages."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
 _SIZES = ("B", "KB", "MB", "GB", "TB")
 _DURATIONS = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (float("inf"), 86400, "d"))
 
-#: Columns of a screen, where the terminal has them.
+#: The width of the output on a terminal, if it is wide enough (columns).
 WIDTH = 80
 
 
 class UsageError(Exception):
-    """A command cannot be carried out as it was asked for; the text is one line and says what to do."""
+    """A command was used wrongly. The text is one line and says what to do."""
 
 
 def need(module: str, extra: str) -> Any:
     """Imports an optional package.
 
     Raises:
-        UsageError: It is not installed; names the extra of echo-shm that brings it.
+        UsageError: It is not installed. The message names the extra of echo-shm that contains it.
 
     """
     try:
@@ -34,34 +34,34 @@ def need(module: str, extra: str) -> Any:
 
 
 def open_console() -> "Console":
-    """Standard output: at most 80 columns of a terminal, all that a line needs elsewhere."""
+    """Standard output. It is at most 80 columns wide on a terminal, and wide enough for every line elsewhere."""
     rich_console = need("rich.console", "cli").Console
     found: Console = rich_console(highlight=False)
     if found.is_terminal:
-        found.width = min(found.width, WIDTH) - 2  # room for the ^C that a terminal shows: it must not wrap
+        found.width = min(found.width, WIDTH) - 2  # so that the ^C that a terminal prints does not wrap the line
     else:
         found.width = 160
     return found
 
 
 def bar(part: float, whole: float, width: int = 34) -> str:
-    """How much of ``whole`` is ``part``, as a bar in rich's markup; readable without colours, too."""
+    """A bar that shows the share of ``part`` in ``whole``, in rich's markup. It is readable without colours."""
     filled = round(width * min(1.0, max(0.0, part / whole))) if whole > 0 else 0
     return f"[cyan]{'█' * filled}[/][dim]{'░' * (width - filled)}[/]"
 
 
 def plural(count: int, noun: str) -> str:
-    """A count of things: ``"2 workers"``."""
+    """A number of things: ``"2 workers"``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def share(part: float, whole: float) -> str:
-    """A part of a whole in percent."""
+    """The share of ``part`` in ``whole``, in percent."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else "-"
 
 
 def size(octets: float) -> str:
-    """Bytes, in powers of a thousand: ``"1.2 MB"``."""
+    """A number of bytes, in powers of a thousand: ``"1.2 MB"``."""
     unit = 0
     while octets >= 999.5 and unit < len(_SIZES) - 1:
         octets, unit = octets / 1000, unit + 1

@@ -1,7 +1,6 @@
-"""``echo-shm``: the demo, and a look at the segments of this machine.
+"""``echo-shm``: the demo, and tools for the segments of this machine.
 
-Looking (``ls``, ``top``) maps segments read-only and takes no lock, so it
-changes nothing for those who use them, nor for ``gc``.
+``ls`` and ``top`` map segments read-only and take no locks, so they change nothing for attached processes or ``gc``.
 """
 
 import argparse
@@ -29,7 +28,7 @@ from echo_shm.ring.metrics import RingView
 
 _ALLOW = "--allow-unauthenticated"
 
-#: How each state of a segment looks; see :func:`describe`.
+#: The colour of each state of a segment; see :func:`describe`.
 _STYLES = {"in use": "green", "orphaned": "yellow", "garbage": "red", "unreadable": "red"}
 
 
@@ -37,15 +36,15 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command.
 
     Args:
-        argv: Its words, without the program's name; None for the process's own.
+        argv: The words of the command, without the program's name; None: the process's own.
 
     Returns:
-        The exit status: 0, 1 when it failed, 2 when it was asked for wrongly or a package is missing, 130 after Ctrl-C.
+        The exit status: 0; 1 if it failed; 2 if it was used wrongly or a package is missing; 130 after Ctrl-C.
 
     """
     options = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still shows the rest
+        sys.stdout.reconfigure(errors="replace")  # for terminals that lack a character
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
@@ -57,18 +56,18 @@ def main(argv: list[str] | None = None) -> int:
         print("echo-shm: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader of our output has enough; Python must not flush into the pipe again when it exits.
+        # Nobody reads the output any more. Python must not flush into the pipe when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def _fail(status: int, error: Exception) -> int:
-    # an OSError's own text starts with its number
+    # str() of an OSError starts with its number.
     print(f"echo-shm: {(isinstance(error, OSError) and error.strerror) or error}", file=sys.stderr)
     return status
 
 
-# --- words --------------------------------------------------------------------
+# --- command line -------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = commands.add_parser("bridge", help="let clients on other hosts send to a running ring")
     sub.add_argument("name", metavar="NAME", help="a segment that `echo-shm ls` lists")
-    sub.add_argument("--port", type=int, default=0, help="to listen on (default: any that is free)")
+    sub.add_argument("--port", type=int, default=0, help="port to listen on (default: any free port)")
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     sub.add_argument("--authkey-file", metavar="FILE", help="a file with the key that clients must know")
     sub.add_argument(_ALLOW, action="store_true", help="listen beyond this machine without a key")
@@ -130,11 +129,14 @@ def _seconds(text: str) -> float:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What ``echo-shm ls --json`` says of a segment.
+    """What ``echo-shm ls --json`` says of a segment. Unknown values are None.
 
-    Its ``state`` is ``in use``; ``orphaned``: its creator is dead, but others are
-    attached; ``garbage``: nobody is; ``unreadable``: somebody is or may be, and
-    ``fault`` says why nothing can be told. What is not known is None.
+    Its ``state`` is one of
+
+    - ``in use``: the creator is alive;
+    - ``orphaned``: the creator is dead, but other processes are attached;
+    - ``garbage``: no process is attached;
+    - ``unreadable``: a process is or may be attached; ``fault`` says why the segment cannot be read.
     """
     found: dict[str, Any] = dict.fromkeys(
         ("name", "state", "creator_pid", "creator_alive", "bytes", "batch_size", "num_buffers",
@@ -236,13 +238,13 @@ def _bridge(options: argparse.Namespace) -> int:
         return _fail(2, ValueError(words))
     try:
         found = segment.Segment.attach(options.name, read_only=True)
-    except ValueError as error:  # no segment can be called so
+    except ValueError as error:  # a segment cannot have that name
         return _fail(2, error)
     try:
         transport.start(Handle(found.name, found.uuid, found.spec.treespec))
     except (OSError, ValueError) as error:
         return _fail(1, error)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clients are told of either
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as after Ctrl-C, clients are told
     try:
         print(f"{found.name}: listening on {options.host} port {transport.port}", flush=True)
         while not transport.wait(1.0):
@@ -264,7 +266,7 @@ def _gc(options: argparse.Namespace) -> int:
         try:
             seen = segment.listing(name)
         except SegmentError as error:
-            if name in segment.names():  # else it was closed just now
+            if name in segment.names():  # otherwise it was closed just now
                 print(f"kept     {name}: {error}")
             continue
         size = f" ({console.size(seen.segment.size)})" if seen.segment is not None else ""

@@ -1,4 +1,4 @@
-"""``echo-shm top``: a ring and everybody attached to it, live, through a read-only mapping."""
+"""``echo-shm top``: a live view of a ring and all processes attached to it, through a read-only mapping."""
 
 import contextlib
 import time
@@ -17,7 +17,7 @@ from echo_shm.ring.processes import find_process, pid_namespace
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-#: Lines of a screen that are not a producer's or a remote client's; those of a table that are no entry's.
+#: Lines of the screen besides those of producers and remote clients, and lines of a table besides its entries.
 _OTHER_LINES, _TABLE_LINES = 14, 3
 
 _STYLES = {"running": "green", "waiting": "yellow", "stopped": "yellow", "dead": "red"}
@@ -27,13 +27,13 @@ _STYLES = {"running": "green", "waiting": "yellow", "stopped": "yellow", "dead":
 
 
 def states(view: RingView) -> list[tuple[Owner, str]]:
-    """Everybody registered in a ring, and what each is doing.
+    """All registered owners of a ring, each with its state.
 
-    ``waiting``: a producer sleeps because the ring is full. ``stopped``: by a
-    SIGSTOP or a debugger. ``dead``: nobody has reaped it yet. ``running``: none of these.
+    ``waiting``: a producer sleeps because the ring is full. ``stopped``: the process is stopped, by SIGSTOP or a
+    debugger. ``dead``: the process has died and is not reaped yet. ``running``: everything else.
     """
     try:
-        # Through the registry of this process: opening the lock file here a second time would drop its locks.
+        # Through this process's registry: opening and closing the lock file a second time would drop its locks.
         locks = open_lockfile(view.segment.name, create=False).locks
     except FileNotFoundError:
         return [(owner, _state(owner, locked=True)) for owner in view.owners()]
@@ -41,7 +41,7 @@ def states(view: RingView) -> list[tuple[Owner, str]]:
 
 
 def _state(owner: Owner, *, locked: bool) -> str:
-    """The lock decides who is alive; the process table, where it is the same one, must not speak against a death."""
+    """An owner is dead if its lock is free and, in the same PID namespace, the process table does not contradict it."""
     status = _process_status(owner)
     if status in ("", psutil.STATUS_ZOMBIE) and not locked:
         return "dead"
@@ -51,7 +51,7 @@ def _state(owner: Owner, *, locked: bool) -> str:
 
 
 def _process_status(owner: Owner) -> str:
-    """What psutil calls the state of the owner's process; ``""`` when there is no such process to be seen."""
+    """psutil's word for the state of the owner's process; ``""`` if the process cannot be seen."""
     if owner.pid_namespace != pid_namespace():
         return ""
     process = find_process(owner.pid, owner.start_time)
@@ -64,7 +64,7 @@ def _process_status(owner: Owner) -> str:
 
 
 class _Reading(NamedTuple):
-    """A ring at one moment."""
+    """The state of a ring at one moment."""
 
     time: float
     snap: Any
@@ -75,20 +75,20 @@ class _Reading(NamedTuple):
 
 
 class _Rates(NamedTuple):
-    """What one producer did between two readings."""
+    """The activity of one producer between two readings: samples per second, and the share of time it was blocked."""
 
     samples: float
     blocked: float
 
 
 class Watch:
-    """One segment under observation.
+    """Reads one segment again and again, and shows the last two readings.
 
     Args:
-        name: The segment's.
+        name: The segment's name.
 
     Raises:
-        SegmentError: There is none of that name, or it cannot be read.
+        SegmentError: There is no such segment, or it cannot be read.
 
     """
 
@@ -99,7 +99,7 @@ class Watch:
         self._latest = self._earlier
 
     def look(self) -> bool:
-        """Takes another reading; False once the segment was closed and its name is gone, or another's."""
+        """Takes another reading. Returns False if the segment was closed, even if another one has its name now."""
         try:
             seen = segment.listing(self.segment.name)
         except SegmentError:
@@ -119,13 +119,13 @@ class Watch:
             seen.locked,
         )
 
-    # -- as a screen
+    # -- rendering
 
     def render(self, most: int) -> "RenderableType":
-        """The last two readings.
+        """Shows the last two readings.
 
         Args:
-            most: Lines for producers and remote clients together.
+            most: Most lines for producers and remote clients together.
 
         """
         group: type[Any] = console.need("rich.console", "cli").Group
@@ -195,7 +195,7 @@ class Watch:
         return table
 
     def _since(self, before: Owner | None, now: Owner) -> _Rates:
-        """What a producer did in the span; an entry that changed hands starts from nothing."""
+        """The activity between the two readings; none if the entry belonged to another process before."""
         span = self._latest.time - self._earlier.time
         if before is None or span <= 0 or (before.pid, before.start_time) != (now.pid, now.start_time):
             return _Rates(0.0, 0.0)
@@ -210,7 +210,7 @@ class Watch:
         return table
 
     def _remotes(self, most: int) -> Any:
-        """Clients of bridges, those that are connected first."""
+        """The clients of bridges. Connected ones come first."""
         table = _table("remote", "from", "samples/s", "samples", "bytes", "frames")
         span = self._latest.time - self._earlier.time
         before = {(remote.index, remote.peer): remote for remote in self._earlier.remotes}
@@ -233,7 +233,7 @@ def _styled(state: str) -> str:
 
 
 def _grid(pairs: int) -> Any:
-    """Labels and figures side by side."""
+    """A table of labels and numbers, side by side."""
     grid = console.need("rich.table", "cli").Table.grid(padding=(0, 2, 0, 0))
     for _ in range(pairs):
         grid.add_column(style="bold")
@@ -253,16 +253,16 @@ def _table(*columns: str) -> Any:
 
 
 def run(name: str, interval: float, *, once: bool) -> int:
-    """Watches a segment until it is closed, or until Ctrl-C: the exit status.
+    """Watches a segment until it is closed, or until Ctrl-C. Returns the exit status.
 
     Args:
-        name: The segment's.
+        name: The segment's name.
         interval: Seconds between two readings.
         once: Print one reading, with the rates of one interval, and return.
 
     Raises:
         SegmentError: There is no such segment, or it cannot be read.
-        UsageError: No segment can be called so, or rich is not installed.
+        UsageError: A segment cannot have that name, or rich is not installed.
 
     """
     terminal = console.open_console()
@@ -293,7 +293,7 @@ def _watch_live(watch: Watch, terminal: "Console", interval: float) -> bool:
             print(flush=True)
         return False
     live = console.need("rich.live", "cli").Live(console=terminal, auto_refresh=False)
-    try:  # not `with live`: a Ctrl-C while it starts would leave the terminal without a cursor
+    try:  # not `with live`: after a Ctrl-C while it starts, the terminal would have no cursor
         live.start()
         while True:
             most = max(3, terminal.height - _OTHER_LINES)

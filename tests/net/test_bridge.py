@@ -153,7 +153,7 @@ def test_what_top_shows(serve, client):
     one.wait()
     gone.send(sample(0))
     gone.wait()
-    gone._sender._connection.shut()  # as if cut; it comes again
+    gone._sender._connection.shutdown()  # as if cut; it comes again
     gone.send(sample(1))
     gone.wait()
     with raw(server) as sock:

@@ -1,4 +1,4 @@
-"""Whether every worker's steps reached the learner, each once and in order."""
+"""Checks that every worker's steps reach the learner, each once and in order. The demo shows the verdict."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from echo_shm.spec import Array
 
-#: Faults that are kept as text; further ones are only counted.
+#: How many faults are kept as text. Further ones are only counted.
 _MAX_TEXTS = 5
 
 
 class Step(NamedTuple):
-    """A place in one worker's sequence: steps count from 0 in each episode, episodes from 0."""
+    """A position in one worker's sequence. Episodes count from 0, and so do the steps in each."""
 
     episode: int
     step: int
@@ -21,14 +21,14 @@ class Step(NamedTuple):
 
 
 class _Stream:
-    """One worker process's sequence: the step that is due, and those that came before their turn."""
+    """The sequence of one worker process: the step that is due, and those that came before their turn."""
 
     def __init__(self) -> None:
         self.due = Step(0, 0)
         self.ahead: dict[Step, bool] = {}
 
     def advance(self, done: bool) -> None:
-        """The step that was due came, and ended its episode or not; with it those that waited for it."""
+        """Takes the step that was due, and after it those that came before their turn. ``done``: it ended an episode."""
         while True:
             self.due = Step(self.due.episode + 1, 0) if done else Step(self.due.episode, self.due.step + 1)
             if self.due not in self.ahead:
@@ -37,23 +37,21 @@ class _Stream:
 
 
 class SequenceCheck:
-    """Follows each worker's ``(episode, step)`` through the batches in the order in which they are delivered.
+    """Follows each worker's ``(episode, step)`` through the batches, in the order in which they are delivered.
 
-    The slot of a producer that died is filled by whoever sends next, so one
-    sample a re-opened slot may come before its turn, by less than the ring
-    holds. It is kept until its turn comes. What re-opened slots do not explain
-    is a fault: a step that never comes, comes twice, or comes too early or late.
+    If a producer dies, the next sample of any producer fills its slot. So for each re-opened slot, one sample may
+    come before its turn, by less than the ring holds. It is kept until its turn comes. Everything that re-opened
+    slots do not explain is a fault: a step that never comes, comes twice, or comes too early or too late.
 
-    A worker that is started again is another process with another number, and
-    so a sequence of its own.
+    A worker that is started again is another process with another number. It has a sequence of its own.
 
     Args:
         capacity: Samples that the ring holds.
 
     Attributes:
-        episodes: Episodes that were seen to end.
+        episodes: Episodes that have ended.
         early: Samples that came before their turn.
-        faults: What was wrong, one line each; the first few.
+        faults: The first few faults, one line each.
         fault_count: How many faults there were.
 
     """
@@ -68,11 +66,11 @@ class SequenceCheck:
 
     @property
     def workers(self) -> int:
-        """Worker processes that were heard of."""
+        """How many worker processes have sent anything."""
         return len(self._streams)
 
     def add(self, worker: Array, episode: Array, step: Array, done: Array) -> None:
-        """Takes in a batch; all arrays have shape ``(n,)``, and ``done`` says that the step ended its episode."""
+        """Takes a batch. All arrays have shape ``(n,)``. ``done`` is true for steps that ended their episode."""
         self.episodes += int(np.count_nonzero(done))
         for number in np.unique(worker).tolist():
             mine = worker == number
@@ -99,7 +97,7 @@ class SequenceCheck:
                 self._give_up_on(worker, stream)
 
     def _give_up_on(self, worker: int, stream: _Stream) -> None:
-        """The step that is due was lost: goes on with the first one after it."""
+        """The step that is due was lost: continues with the first one after it."""
         first = min(stream.ahead)
         self._fault(f"worker {worker}: {stream.due} never came; {first} came next")
         before = len(stream.ahead)
@@ -108,10 +106,10 @@ class SequenceCheck:
         self.early -= before - len(stream.ahead)
 
     def finish(self, reopened_slots: int) -> None:
-        """Judges what is left over at the end of the stream.
+        """Checks what is left at the end of the stream.
 
         Args:
-            reopened_slots: How many slots the ring counts as re-opened.
+            reopened_slots: How many slots were re-opened, according to the ring.
 
         """
         for worker, stream in self._streams.items():
@@ -127,7 +125,7 @@ class SequenceCheck:
 
 
 def _unbroken(due: Step, episode: Array, step: Array, done: Array) -> bool:
-    """Whether the steps follow ``due`` and each other."""
+    """Whether the steps follow ``due`` and each other without a gap."""
     expected_episode = np.concatenate([[due.episode], episode[:-1] + done[:-1]])
     expected_step = np.concatenate([[due.step], np.where(done[:-1], 0, step[:-1] + 1)])
     return bool((episode == expected_episode).all() and (step == expected_step).all())

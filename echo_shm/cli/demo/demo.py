@@ -1,7 +1,6 @@
 """``echo-shm demo``: Gymnasium environments in worker processes feed a learner through the ring.
 
-:func:`play` is all that a worker does, and :func:`run` all that a learner
-does; what they show on the screen is in :mod:`echo_shm.cli.demo.view`.
+:func:`play` is the whole worker and :func:`run` the whole learner. The display is in :mod:`echo_shm.cli.demo.view`.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from echo_shm.ring import segment
 from echo_shm.server import Server
 from echo_shm.spec import Array
 
-#: However late a worker's environment is ready, it plays for this long (seconds).
+#: A worker plays for at least this long, even if its environment takes long to start (seconds).
 _SHORTEST_PLAY = 1.0
 
 
@@ -32,12 +31,12 @@ _SHORTEST_PLAY = 1.0
 
 
 def play(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
-    """One worker: plays random actions and sends every transition.
+    """The worker: plays random actions and sends every transition.
 
     Args:
-        client: Attached to the learner's ring.
+        client: A client of the learner's ring.
         env_id: A Gymnasium environment.
-        seed: For the environment and the actions.
+        seed: The seed for the environment and the actions.
         deadline: When to stop, on the clock of ``time.monotonic()``, which all processes share.
 
     """
@@ -45,14 +44,14 @@ def play(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
     env.action_space.seed(seed)
     transition = blank_transition(env)
     transition["worker"][...] = os.getpid()
-    bound = client.bind(transition)  # from here on bound.send() copies what the arrays hold at that moment
+    bound = client.bind(transition)  # from here on, bound.send() copies what the arrays hold then
 
     deadline = max(deadline, time.monotonic() + _SHORTEST_PLAY)
     episode = step = 0
     obs, _ = env.reset(seed=seed)
     while time.monotonic() < deadline:
         action = env.action_space.sample()
-        transition["obs"][...] = obs  # before the step: an environment may reuse its array
+        transition["obs"][...] = obs  # before the step, because an environment may reuse its array
         next_obs, reward, terminated, truncated, _ = env.step(action)
         transition["action"][...] = action
         transition["reward"][...] = reward
@@ -71,12 +70,12 @@ def play(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
 
 
 def make_env(env_id: str) -> Any:
-    """Makes a Gymnasium environment; brings in the Atari games where the name asks for one."""
+    """Makes a Gymnasium environment. Registers the Atari games if it is one."""
     atari = env_id.startswith("ALE/")
     gymnasium = console.need("gymnasium", "atari" if atari else "demo")
     if atari:
         ale_py = console.need("ale_py", "atari")
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner from every process
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # otherwise every process prints a banner
         gymnasium.register_envs(ale_py)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -84,9 +83,9 @@ def make_env(env_id: str) -> Any:
 
 
 def blank_transition(env: Any) -> dict[str, Array]:
-    """One transition's arrays, all zero: what the ring is laid out for, and what a worker fills.
+    """The arrays of one transition, all zero. The ring is laid out for them, and a worker fills them.
 
-    ``worker`` is the process id of the worker: one that is started again begins a sequence of its own.
+    ``worker`` is the worker's process id. A worker that is started again has another one, and a sequence of its own.
     """
     return {
         "obs": _zeros(env.observation_space, "observation"),
@@ -115,10 +114,10 @@ def _zeros(space: Any, what: str) -> Array:
 
 
 def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
-    """Runs the demo: the exit status. 1 when a sequence was broken, or something was left in shared memory.
+    """Runs the demo. Returns the exit status: 1 if a sequence was broken, or something was left in shared memory.
 
     Raises:
-        UsageError: No such environment, spaces that do not fit, or a package is missing.
+        UsageError: There is no such environment, its spaces are not supported, or a package is missing.
         SegmentError: Shared memory is too small.
 
     """
@@ -148,7 +147,7 @@ def _example(env_id: str) -> dict[str, Array]:
         env = make_env(env_id)
     except console.UsageError:
         raise
-    except Exception as error:  # environments raise what they like
+    except Exception as error:  # environments may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise console.UsageError(f"cannot make the environment {env_id!r}: {reason}") from error
     try:
@@ -166,8 +165,8 @@ def _serve(example: dict[str, Array], batch_size: int) -> Server:
 
 @contextlib.contextmanager
 def _undisturbed() -> Generator[None, None, None]:
-    """Workers started in this block do not hear the terminal's Ctrl-C: the learner does, and ends them."""
-    resource_tracker.ensure_running()  # its start would unblock the signal
+    """Workers started in this block ignore the terminal's Ctrl-C. The learner handles it and ends them."""
+    resource_tracker.ensure_running()  # starting it later would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -177,7 +176,7 @@ def _undisturbed() -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def _terminated_cleanly() -> Generator[None, None, None]:
-    """A SIGTERM, or the terminal's end, leaves this block as an exception, so that nothing is left behind."""
+    """In this block, SIGTERM and the end of the terminal raise an exception, so that everything is cleaned up."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""What ``echo-shm demo`` shows: a live display on a terminal, a line a second elsewhere, and a summary."""
+"""What ``echo-shm demo`` shows: a live display on a terminal, one line a second elsewhere, and a summary."""
 
 import threading
 import time
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-#: Seconds between two looks at the ring.
+#: The time between two readings of the ring (seconds).
 _LIVE_INTERVAL = 0.25
 _LINE_INTERVAL = 1.0
 
-#: Seconds that a rate on a live screen looks back.
+#: The time over which a rate on the live display is measured (seconds).
 _RATE_WINDOW = 1.5
 
 
 class Tally:
-    """What the learner has received. Written by the learner, read by the display's thread.
+    """What the learner has received. The learner writes it, and the display's thread reads it.
 
     Args:
         sample_bytes: Bytes of one sample.
@@ -39,10 +39,10 @@ class Tally:
         self._before = 0
 
     def add(self, samples: int, waited: float) -> None:
-        """Counts a batch; ``waited``: the seconds that the learner slept for it."""
+        """Counts a batch. ``waited``: how many seconds the learner slept for it."""
         self._last = time.monotonic()
         if self.batches == 0:
-            self._first, self._before = self._last, samples  # the workers' start is not the ring's time
+            self._first, self._before = self._last, samples  # so that the workers' start does not count
         else:
             self.waited += waited
         self.samples += samples
@@ -55,25 +55,25 @@ class Tally:
 
     @property
     def rate(self) -> float:
-        """Samples a second in that time; 0 when there were no two batches."""
+        """Samples a second between those two; 0 if there were fewer than two batches."""
         return (self.samples - self._before) / self.span if self.span > 0 else 0.0
 
 
 class Reading(NamedTuple):
-    """Counters at a moment of ``time.monotonic()``."""
+    """Counters at one moment of ``time.monotonic()``."""
 
     time: float
     counts: tuple[float, ...]
 
 
 class Rates:
-    """How fast counters grow a second, over the last second or so."""
+    """How fast counters grow, per second, measured over the last second or two."""
 
     def __init__(self) -> None:
         self._readings: list[Reading] = []
 
     def __call__(self, *counts: float) -> tuple[float, ...]:
-        """Takes in the counters' values of now; 0 for each until there are two readings."""
+        """Takes the counters' current values and returns their rates; 0 until there are two readings."""
         now = Reading(time.monotonic(), counts)
         self._readings.append(now)
         while len(self._readings) > 2 and now.time - self._readings[1].time >= _RATE_WINDOW:
@@ -84,13 +84,13 @@ class Rates:
 
 
 class DemoView:
-    """The demo's screen. Between entering and leaving it, a thread keeps it up to date.
+    """The demo's display: a context manager, inside which a thread keeps the display up to date.
 
     Args:
         name: The segment's name.
-        what: Who plays what, in a few words.
+        what: What is played, in a few words.
         seconds: How long the workers play.
-        tally: What the learner counts.
+        tally: What the learner has received.
 
     Attributes:
         ring: A read-only view of the ring.
@@ -114,7 +114,7 @@ class DemoView:
     def __enter__(self) -> "DemoView":
         try:
             self._start()
-        except BaseException:  # a Ctrl-C while it starts must not leave the terminal without a cursor
+        except BaseException:  # after a Ctrl-C while it starts, the terminal would have no cursor
             self._stop()
             raise
         return self
@@ -149,10 +149,10 @@ class DemoView:
                 self._print(self._line())
 
     def _print(self, text: str) -> None:
-        # Not through rich: a line for a file or a pipe is neither wrapped nor coloured.
+        # Not through rich, which would wrap and colour a line for a file or a pipe.
         print(text, flush=True)
 
-    # -- while it runs
+    # -- during the run
 
     def _speeds(self) -> tuple[float, ...]:
         return self._rates(self._tally.samples, self._tally.batches)
@@ -211,7 +211,7 @@ class DemoView:
     # -- at the end
 
     def summarise(self, check: SequenceCheck, restarts: int) -> None:
-        """Prints what came of it."""
+        """Prints the results."""
         tally, snap = self._tally, self.ring.snapshot()
         counts = ((snap.reopened_slots, "slot"), (snap.dead_producers, "dead producer"), (restarts, "restart"))
         self._rows(
@@ -238,7 +238,7 @@ class DemoView:
         return f"unbroken, from {processes}{early}"
 
     def say_what_is_left(self, left: list[str]) -> None:
-        """Prints whether the segment is gone."""
+        """Prints what is left in shared memory."""
         self._rows(("left over", ", ".join(left) or "nothing in shared memory"))
 
     def _rows(self, *rows: tuple[str, str]) -> None:

@@ -91,7 +91,7 @@ class Bridge:
         self._selector.register(fd, selectors.EVENT_READ)
 
     def run(self) -> bool:
-        """Serves until it is stopped or the ring is closed, then tells the clients. Returns whether the ring was closed.
+        """Serves until it is stopped or the ring is closed, and tells the clients. Returns whether the ring is closed.
 
         After an exception, no client is told. Clients then connect to the bridge that replaces this one.
         """
