@@ -1,7 +1,8 @@
 """What the commands share: the console, short formats for numbers, bars, and imports of optional packages."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +18,7 @@ class UsageError(Exception):
     """A command was used wrongly. The text is one line and says what to do."""
 
 
-def need(module: str, extra: str) -> Any:
+def need(module: str, extra: str) -> ModuleType:
     """Imports an optional package.
 
     Raises:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from echo_shm.cli import console, top
 from echo_shm.cli.demo import demo
@@ -25,6 +25,9 @@ from echo_shm.net.transport import TcpTransport
 from echo_shm.ring import segment
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.metrics import RingView
+
+#: A JSON object.
+Description: TypeAlias = dict[str, Any]
 
 _ALLOW = "--allow-unauthenticated"
 
@@ -128,7 +131,7 @@ def _seconds(text: str) -> float:
 # --- ls -----------------------------------------------------------------------
 
 
-def describe(name: str) -> dict[str, Any]:
+def describe(name: str) -> Description:
     """What ``echo-shm ls --json`` says of a segment. Unknown values are None.
 
     Its ``state`` is one of
@@ -138,7 +141,7 @@ def describe(name: str) -> dict[str, Any]:
     - ``garbage``: no process is attached;
     - ``unreadable``: a process is or may be attached; ``fault`` says why the segment cannot be read.
     """
-    found: dict[str, Any] = dict.fromkeys(
+    found: Description = dict.fromkeys(
         ("name", "state", "creator_pid", "creator_alive", "bytes", "batch_size", "num_buffers",
          "producers", "learners", "occupancy", "capacity", "age_seconds", "fault")
     )  # fmt: skip
@@ -180,7 +183,7 @@ def _ls(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_table(found: list[dict[str, Any]]) -> None:
+def _print_table(found: list[Description]) -> None:
     table = console.need("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("name", overflow="fold")
     for label in ("creator", "size", "ring", "prod", "learn", "full", "age"):
@@ -198,7 +201,7 @@ def _print_table(found: list[dict[str, Any]]) -> None:
             )
 
 
-def _cells(one: dict[str, Any]) -> list[str]:
+def _cells(one: Description) -> list[str]:
     if one["bytes"] is None:
         return ["-" if one["creator_alive"] is not False else "dead"] + ["-"] * 6
     return [

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
@@ -15,7 +15,10 @@ from echo_shm.ring.metrics import Owner, Remote, RingView
 from echo_shm.ring.processes import find_process, pid_namespace
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, Group, RenderableType
+    from rich.table import Table
+
+    from echo_shm._core import Snapshot
 
 #: Lines of the screen besides those of producers and remote clients, and lines of a table besides its entries.
 _OTHER_LINES, _TABLE_LINES = 14, 3
@@ -67,7 +70,7 @@ class _Reading(NamedTuple):
     """The state of a ring at one moment."""
 
     time: float
-    snap: Any
+    snap: "Snapshot"
     owners: list[tuple[Owner, str]]
     remotes: list[Remote]
     creator_alive: bool
@@ -128,10 +131,16 @@ class Watch:
             most: Most lines for producers and remote clients together.
 
         """
-        group: type[Any] = console.need("rich.console", "cli").Group
+        group: type[Group] = console.need("rich.console", "cli").Group
         remotes = len(self._latest.remotes)
         of_remotes = min(remotes + _TABLE_LINES, most // 2) if remotes else 0
-        parts = [self._head(), "", self._figures(), "", self._producers(max(1, most - of_remotes))]
+        parts: list[RenderableType] = [
+            self._head(),
+            "",
+            self._figures(),
+            "",
+            self._producers(max(1, most - of_remotes)),
+        ]
         others = self._learners(), self._remotes(max(1, of_remotes - _TABLE_LINES))
         further = [table for table in others if table.row_count]
         framed: RenderableType = group(*parts, *(part for table in further for part in ("", table)))
@@ -154,7 +163,7 @@ class Watch:
             f"[dim]{creator}[/]"
         )
 
-    def _figures(self) -> Any:
+    def _figures(self) -> "Group":
         snap, geometry = self._latest.snap, self.segment.geometry
         capacity = geometry.capacity
         leaf_bytes = self.segment.spec.sample_bytes
@@ -175,10 +184,10 @@ class Watch:
             "MB/s", f"{samples * leaf_bytes / 1e6:,.1f}", "remote", f"{snap.active_remotes}",
             "refused", f"{snap.refused_remotes}",
         )  # fmt: skip
-        group: type[Any] = console.need("rich.console", "cli").Group
+        group: type[Group] = console.need("rich.console", "cli").Group
         return group(ring, "", figures)
 
-    def _producers(self, most: int) -> Any:
+    def _producers(self, most: int) -> "Table":
         table = _table("producer", "pid", "samples/s", "samples", "blocked", "held")
         earlier = {owner.index: owner for owner, _ in self._earlier.owners}
         found = [(owner, state) for owner, state in self._latest.owners if owner.role == "producer"]
@@ -202,14 +211,14 @@ class Watch:
         blocked = (now.blocked_time - before.blocked_time) / span
         return _Rates((now.samples - before.samples) / span, min(1.0, max(0.0, blocked)))
 
-    def _learners(self) -> Any:
+    def _learners(self) -> "Table":
         table = _table("learner", "pid", "held")
         for owner, state in self._latest.owners:
             if owner.role == "learner":
                 table.add_row(f"{owner.index}", f"{owner.pid}", f"{owner.held}", _styled(state))
         return table
 
-    def _remotes(self, most: int) -> Any:
+    def _remotes(self, most: int) -> "Table":
         """The clients of bridges. Connected ones come first."""
         table = _table("remote", "from", "samples/s", "samples", "bytes", "frames")
         span = self._latest.time - self._earlier.time
@@ -232,17 +241,17 @@ def _styled(state: str) -> str:
     return f"[{_STYLES[state]}]{state}[/]"
 
 
-def _grid(pairs: int) -> Any:
+def _grid(pairs: int) -> "Table":
     """A table of labels and numbers, side by side."""
-    grid = console.need("rich.table", "cli").Table.grid(padding=(0, 2, 0, 0))
+    grid: Table = console.need("rich.table", "cli").Table.grid(padding=(0, 2, 0, 0))
     for _ in range(pairs):
         grid.add_column(style="bold")
         grid.add_column(justify="right")
     return grid
 
 
-def _table(*columns: str) -> Any:
-    table = console.need("rich.table", "cli").Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+def _table(*columns: str) -> "Table":
+    table: Table = console.need("rich.table", "cli").Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for label in columns:
         table.add_column(label, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)

@@ -15,8 +15,10 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from echo_shm.client import ShmClient
 from echo_shm.errors import ConnectionClosedError, WorkerError
@@ -24,6 +26,8 @@ from echo_shm.ring.handle import Handle
 from echo_shm.workers.parent_death import die_with_parent
 
 _log = logging.getLogger("echo_shm")
+
+_Context: TypeAlias = SpawnContext | ForkContext | ForkServerContext
 
 
 class RemoteTraceback(Exception):
@@ -95,19 +99,19 @@ class _Worker:
     def __init__(self, number: int, args: tuple[Any, ...]) -> None:
         self.number = number
         self.args = args
-        self.process: Any = None
+        self._process: BaseProcess | None = None
         self.report: Connection | None = None
         self.restarts = 0
         self.failure: tuple[str, bytes | None] | None = None
         self.raised = False
         self.exitcode: int | None = None
 
-    def start(self, context: Any, handle: Handle, fn: Callable[..., Any]) -> None:
+    def start(self, context: _Context, handle: Handle, fn: Callable[..., Any]) -> None:
         in_main = threading.current_thread() is threading.main_thread()
         by_signal = in_main and context.get_start_method() != "forkserver"
         self.report, theirs = context.Pipe(duplex=False)
         # Not a daemon in multiprocessing's sense: a daemon may not start processes, and some environments do.
-        self.process = context.Process(
+        self._process = context.Process(
             target=_run_worker,
             args=(theirs, by_signal, handle, fn, self.args),
             name=f"echo_shm-worker-{self.number}",
@@ -117,6 +121,23 @@ class _Worker:
             self.process.start()
         finally:
             theirs.close()
+
+    @property
+    def process(self) -> BaseProcess:
+        """The worker's current process, once :meth:`start` was called."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def started(self) -> bool:
+        """Whether there has been a process."""
+        return self._process is not None and self._process.pid is not None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the current process."""
+        assert self.process.pid is not None
+        return self.process.pid
 
     def read_report(self) -> None:
         """Reads why the worker failed, if it has reported that, and closes the pipe."""
@@ -146,7 +167,13 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, handle: Handle, fn: Callable[..., Any], n: int, args: Sequence[Sequence[Any]], context: str, restart: bool
+        self,
+        handle: Handle,
+        fn: Callable[..., Any],
+        n: int,
+        args: Sequence[Sequence[Any]],
+        context: str,
+        restart: bool,
     ) -> None:
         if not callable(fn):
             raise TypeError(f"a worker runs a function, got {type(fn).__name__} {fn!r:.80}")
@@ -164,7 +191,7 @@ class WorkerGroup:
                     "each argument is a sequence with one entry a worker"
                 )
         self._handle, self._fn, self._restart = handle, fn, restart
-        self._context = multiprocessing.get_context(context)
+        self._context = cast(_Context, multiprocessing.get_context(context))
         self._workers = [_Worker(i, tuple(values[i] for values in args)) for i in range(n)]
         self._changed = threading.Condition()
         self._terminating = False
@@ -174,7 +201,7 @@ class WorkerGroup:
                 worker.start(self._context, handle, fn)
         except BaseException:
             for worker in self._workers:
-                if worker.process is not None and worker.process.pid is not None:
+                if worker.started:
                     worker.process.kill()
                     worker.process.join()
             raise
@@ -230,7 +257,7 @@ class WorkerGroup:
     def pids(self) -> list[int]:
         """Each worker's process id. A restarted worker has a new one."""
         with self._changed:
-            return [w.process.pid for w in self._workers]
+            return [w.pid for w in self._workers]
 
     @property
     def restarts(self) -> int:
@@ -312,7 +339,7 @@ class WorkerGroup:
             if worker.exitcode is None:
                 for number in numbers:
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(worker.process.pid, number)
+                        os.kill(worker.pid, number)
 
     def __enter__(self) -> "WorkerGroup":
         return self

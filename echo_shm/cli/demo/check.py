@@ -28,7 +28,7 @@ class _Stream:
         self.ahead: dict[Step, bool] = {}
 
     def advance(self, done: bool) -> None:
-        """Takes the step that was due, and after it those that came before their turn. ``done``: it ended an episode."""
+        """Takes the step that was due, and then those that came before their turn. ``done``: it ended an episode."""
         while True:
             self.due = Step(self.due.episode + 1, 0) if done else Step(self.due.episode, self.due.step + 1)
             if self.due not in self.ahead:

@@ -3,7 +3,7 @@
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from echo_shm.cli import console
 from echo_shm.cli.demo.check import SequenceCheck
@@ -193,7 +193,7 @@ class DemoView:
         )  # fmt: skip
         return self._panel(bars, "", figures)
 
-    def _panel(self, *parts: Any) -> "RenderableType":
+    def _panel(self, *parts: "RenderableType") -> "RenderableType":
         group = console.need("rich.console", "demo").Group
         panel = console.need("rich.panel", "demo").Panel
         geometry = self._geometry
