@@ -1,4 +1,4 @@
-"""``python -m echo_shm``: the command line, as ``echo-shm``."""
+"""``python -m echo_shm`` is the same as ``echo-shm``."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""The ring: its segment, who is attached to it, and what a learner takes from it."""
+"""The ring: its segment, the owners attached to it, and the batches that a learner takes from it."""

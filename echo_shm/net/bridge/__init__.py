@@ -1,1 +1,1 @@
-"""The bridge: receives samples from clients and puts them into the ring."""
+"""The bridge: it receives samples from clients and puts them into the ring."""

@@ -1,1 +1,1 @@
-"""The client: sends samples to a server on another host."""
+"""The client: it sends samples to a server on another host."""
