@@ -62,7 +62,7 @@ def test_keys(serve, client):
         client(server)
     with pytest.raises(WireError, match="it does not know the authkey"):
         client(server, authkey=b"x" * 16)
-    with pytest.raises(WireError, match="asks for no key, so it does not know this client.s: authkey= was given"):
+    with pytest.raises(WireError, match="asks for no key, so it does not know this client's: authkey="):
         client(serve(1), authkey=KEY)
 
 
