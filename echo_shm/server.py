@@ -47,7 +47,7 @@ class Server:
         detailed_metrics: Fill the histograms and claim counters of :class:`SampleInfo`. This reads the clock often.
         writable: The arrays of batches can be written to. Otherwise they are read-only.
         reap_interval: Seconds after which a waiting learner looks for dead producers. A dead producer delays the
-            batch that it was writing to by about this time.
+            batch that it was writing to by at most about this time.
         num_drainers, producer_queue_size: Accepted for code written for id-echo, and ignored: there are no queues
             and no drainers here.
         pin_host_memory: Must be false.

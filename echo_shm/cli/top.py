@@ -26,7 +26,7 @@ _OTHER_LINES, _TABLE_LINES = 14, 3
 _STYLES = {"running": "green", "waiting": "yellow", "stopped": "yellow", "dead": "red"}
 
 
-# --- who is alive -------------------------------------------------------------
+# --- owners' states ----------------------------------------------------------
 
 
 def states(view: RingView) -> list[tuple[Owner, str]]:

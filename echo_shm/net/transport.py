@@ -137,7 +137,7 @@ class TcpTransport:
         if not all(ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback for *_, address in addresses):
             raise ValueError(
                 f"host={self._host!r} can be reached from other machines: pass authkey=, or "
-                "allow_unauthenticated=True if everybody there may write samples"
+                "allow_unauthenticated=True if everybody who can connect may write samples"
             )
 
     def _check_samples(self, handle: Handle) -> None:

@@ -27,7 +27,7 @@ HEARTBEAT, SILENCE = 5.0, 60.0
 MAX_NUMBER = 1 << 62
 
 #: The acknowledgement of one sample in version 1.
-ACK_1 = b"\x01"
+ACK_V1 = b"\x01"
 
 _MAGIC_AND_VERSION = len(MAGIC) + 1
 _GREETING = struct.Struct("<4sBBH32s")
@@ -84,7 +84,7 @@ def spec_hash(schema: bytes) -> bytes:
 # --- version 1, which is id-echo's ----------------------------------------------
 
 
-def greeting_1(spec: Spec) -> bytes:
+def greeting_v1(spec: Spec) -> bytes:
     """The server's greeting: magic, version, and for each leaf its item size, number of dimensions and dimensions."""
     parts = [MAGIC, b"\x01", struct.pack("<I", len(spec.leaves))]
     for leaf in spec.leaves:
@@ -92,7 +92,7 @@ def greeting_1(spec: Spec) -> bytes:
     return b"".join(parts)
 
 
-def read_specs_1(read: Callable[[int], bytes]) -> list[tuple[int, tuple[int, ...]]]:
+def read_specs_v1(read: Callable[[int], bytes]) -> list[tuple[int, tuple[int, ...]]]:
     """Reads the rest of a version 1 greeting: (item size, shape) of each leaf. ``read(n)`` returns exactly n bytes."""
 
     def words(n: int) -> tuple[int, ...]:

@@ -164,7 +164,7 @@ def names() -> list[str]:
 
 
 def collect(name: str) -> bool:
-    """Removes a segment that nobody holds a lock of; returns False if somebody does.
+    """Removes a segment if no process holds a lock of it; returns False otherwise.
 
     Meanwhile the whole lock file is locked, so that no process can attach to what is being removed.
     """

@@ -55,7 +55,7 @@ class Reaper:
 
         It is cheap enough to run once a reap interval. It does nothing while another thread runs it.
         """
-        # Only a hint. With acquire(blocking=False), a Ctrl-C before the "try" would leave the lock held for ever.
+        # Only a hint. With acquire(blocking=False), a Ctrl-C before the "try" would leave the lock held forever.
         if self._sweep_running:
             return 0
         with self._lock:

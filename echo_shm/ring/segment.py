@@ -151,7 +151,7 @@ class Segment:
             undo.callback(unlink_lockfile, name)
             # gc may have locked and removed the file before this lock was taken.
             if not lockfile.try_lock(CREATOR_BYTE) or not lockfile.is_linked(name):
-                raise SegmentError(f"segment {name!r} was taken for garbage by `echo-shm gc` just now; try again")
+                raise SegmentError(f"segment {name!r} was removed as garbage by `echo-shm gc` just now; try again")
             undo.callback(lib.es_locks_drop, lockfile.locks, CREATOR_BYTE)
             mapping = _create_mapping(name, size, undo)
             uuid = ffi.new("uint8_t[16]", secrets.token_bytes(16))
@@ -374,7 +374,7 @@ def listing(name: str) -> Listing:
     try:
         lockfile = open_lockfile(name, create=False)
     except FileNotFoundError:
-        raise SegmentError(f"segment {name!r} has no lock file: who uses it cannot be told") from None
+        raise SegmentError(f"segment {name!r} has no lock file, so nothing tells whether it is in use") from None
     except PermissionError:
         raise SegmentError(f"segment {name!r} belongs to another user") from None
     segment, fault = None, ""

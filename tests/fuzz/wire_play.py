@@ -104,7 +104,7 @@ def draw_server(below: Below) -> Callable[[bytes], bytes]:
                 return wire.refuse_spec(schema)
         return headers[0] + texts[0] + headers[1] + texts[1]
 
-    start = _damaged(below, greeting.to_bytes() if below(8) else wire.greeting_1(SPEC))
+    start = _damaged(below, greeting.to_bytes() if below(8) else wire.greeting_v1(SPEC))
     return lambda hello: start if hello == b"" else answer(hello)
 
 

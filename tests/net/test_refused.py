@@ -310,7 +310,7 @@ def test_acknowledgements_of_tiny_samples():
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 1, 8), None)
-        greeting = wire.greeting_1(server._segment.spec)
+        greeting = wire.greeting_v1(server._segment.spec)
         with socket.create_connection(listener.getsockname(), timeout=20) as sock:
             sock.setblocking(False)
             left, heard = memoryview(bytes(count)), bytearray()
@@ -339,7 +339,7 @@ def test_acknowledgements_of_tiny_samples():
                     while chunk := sock.recv(1 << 16):
                         heard += chunk
                 assert bridge._clients
-            assert heard == greeting + wire.ACK_1 * count
+            assert heard == greeting + wire.ACK_V1 * count
         while bridge._clients:
             bridge.run_once(0.01)
         bridge.close()

@@ -49,16 +49,16 @@ def feed(decoder, data, cuts=()):
 def test_version_1_is_id_echos():
     """A version 1 greeting, byte by byte: magic, version, then of each array item size, dimensions and shape."""
     expected = b"ECHO\x01" + struct.pack("<I", 2) + struct.pack("<IIII", 4, 2, 2, 3) + struct.pack("<II", 8, 0)
-    assert wire.greeting_1(SPEC) == expected
+    assert wire.greeting_v1(SPEC) == expected
     assert wire.read_version(exactly(expected), "peer") == 1
-    assert wire.read_specs_1(exactly(expected[5:])) == [(4, (2, 3)), (8, ())]
+    assert wire.read_specs_v1(exactly(expected[5:])) == [(4, (2, 3)), (8, ())]
 
 
 @pytest.mark.parametrize("specs", [struct.pack("<I", 65537), struct.pack("<III", 1, 4, 65)])
 def test_version_1_greetings_are_bounded(specs):
     """A server cannot have a client read without end."""
     with pytest.raises(WireError, match="more than"):
-        wire.read_specs_1(exactly(specs))
+        wire.read_specs_v1(exactly(specs))
 
 
 def test_unknown_starts():

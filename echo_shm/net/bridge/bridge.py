@@ -152,14 +152,14 @@ class Bridge:
             sock, peer, kind(self._spec.sample_bytes, self._max_frame), time.monotonic() + _HELLO_TIME
         )
         if connection.version == 1:
-            connection.out += wire.greeting_1(self._spec)
+            connection.out += wire.greeting_v1(self._spec)
         else:
             connection.greeting = Greeting(self._settings.authkey is not None, secrets.token_bytes(32))
             connection.out += connection.greeting.to_bytes()
         self._pending[connection] = None
         self._serve(connection)
 
-    def _admit_1(self, connection: Connection) -> None:
+    def _admit_v1(self, connection: Connection) -> None:
         """Accepts a version 1 client, which does not say hello."""
         assert isinstance(connection.decoder, DecoderV1)
         if self._open_entry(connection, b"", 0) < 0:
@@ -300,7 +300,7 @@ class Bridge:
 
     def _exchange(self, connection: Connection) -> None:
         if connection.version == 1 and connection in self._pending:
-            self._admit_1(connection)
+            self._admit_v1(connection)
         reads, ended = 0, False
         # The first turn of the loop handles messages behind samples that had to wait.
         while not connection.is_backed_up and self._handle_messages(connection) and reads < _READS:

@@ -172,7 +172,7 @@ class Ingest:
         committed = self.committed(connection)
         if committed > connection.acknowledged:
             if connection.version == 1:
-                connection.out += wire.ACK_1 * (committed - connection.acknowledged)
+                connection.out += wire.ACK_V1 * (committed - connection.acknowledged)
             else:
                 connection.out += wire.ack(committed)
             connection.acknowledged = committed

@@ -77,7 +77,7 @@ class TcpClient:
             grace = _GRACE if reconnect else 0.0
         else:
             grace = validation.seconds("reconnect", reconnect, "True or False")
-        self._timeout = None if timeout is None else validation.seconds("timeout", timeout, "None for ever")
+        self._timeout = None if timeout is None else validation.seconds("timeout", timeout, "None for no limit")
         self._timeout = None if self._timeout == math.inf else self._timeout
         self._sender = Sender(options, most, grace, self._timeout)
         try:
@@ -144,7 +144,9 @@ class TcpClient:
             raise told from late.__cause__
 
     def _time(self, timeout: float | None) -> float | None:
-        return self._timeout if timeout is None else validation.limit("timeout", timeout, "None for the client's own")
+        if timeout is None:
+            return self._timeout
+        return validation.limit("timeout", timeout, "None for the client's own timeout")
 
     def wait(self, timeout: float | None = None) -> None:
         """Returns when all samples sent so far are in the server's ring.

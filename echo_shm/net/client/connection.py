@@ -24,7 +24,7 @@ _MAX_BUFFERS = 512
 _FIRST_TIME, _BUSY_PAUSE = 10.0, 0.02
 
 #: Bytes of samples that are sent at a time to a version 1 server, which has no frames.
-_FRAME_1 = 1 << 18
+_FRAME_V1 = 1 << 18
 
 
 class Options(NamedTuple):
@@ -78,11 +78,11 @@ class Connection:
         self._tls: TlsStream | None = None
         try:
             self.version = wire.read_version(self._read, options.peer)
-            self.ring, self.known, self.committed, self.max_frame = b"", False, acknowledged, _FRAME_1
+            self.ring, self.known, self.committed, self.max_frame = b"", False, acknowledged, _FRAME_V1
             if self.version == 1:
-                self._handshake_1()
+                self._handshake_v1()
             else:
-                self._handshake_2(acknowledged, doubt)
+                self._handshake_v2(acknowledged, doubt)
             self._sock.settimeout(None)
             if isinstance(self._sock, ssl.SSLSocket):
                 self._tls = TlsStream(self._sock)
@@ -113,12 +113,12 @@ class Connection:
             data += chunk
         return bytes(data)
 
-    def _handshake_1(self) -> None:
+    def _handshake_v1(self) -> None:
         if self._options.authkey is not None:
             raise WireError(
                 f"{self._options.peer} speaks wire version 1, which cannot authenticate; authkey= was given"
             )
-        theirs = wire.read_specs_1(self._read)
+        theirs = wire.read_specs_v1(self._read)
         mine = [(leaf.dtype.itemsize, leaf.shape) for leaf in self._options.spec.leaves]
         if theirs != mine:
             raise SpecMismatchError(
@@ -129,7 +129,7 @@ class Connection:
         if self._options.spec.sample_bytes == 0:
             raise SpecMismatchError("wire version 1 cannot carry samples without bytes")
 
-    def _handshake_2(self, acknowledged: int, doubt: bytes) -> None:
+    def _handshake_v2(self, acknowledged: int, doubt: bytes) -> None:
         options, key = self._options, self._options.authkey
         greeting = Greeting.from_bytes(wire.MAGIC + b"\x02" + self._read(wire.GREETING_REST))
         if greeting.needs_key and key is None:
@@ -219,7 +219,7 @@ class Connection:
                 raise ConnectionClosedError(f"{self._options.peer} closed the connection")
             raise ConnectionResetError(f"{self._options.peer} closed the connection")
         if self.version == 1:
-            return acknowledged + chunk.count(wire.ACK_1)
+            return acknowledged + chunk.count(wire.ACK_V1)
         self._inbox += chunk
         while len(self._inbox) >= wire.HEADER_BYTES:
             header = wire.read_server_header(self._inbox[: wire.HEADER_BYTES])
