@@ -3,13 +3,16 @@
 import os
 import time
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
 from echo_shm.ring.processes import pid_namespace, start_time
 from echo_shm.ring.reaper import Reaper
 from echo_shm.ring.segment import Segment
+
+if TYPE_CHECKING:
+    from echo_shm._core import Ring
 
 #: Python handles signals at least this often while it waits (seconds).
 _LONGEST_SLICE = 0.1
@@ -88,7 +91,7 @@ class Attachment:
             )  # fmt: skip
         if index < 0:
             raise error_from(index, self.what)
-        return int(index)
+        return index
 
     @property
     def attached(self) -> bool:
@@ -115,6 +118,6 @@ class Attachment:
             raise error_from(code, self.what)
 
 
-def _detach(ring: Any, segment: Segment) -> None:
+def _detach(ring: "Ring", segment: Segment) -> None:
     """Detaches. ``segment`` is an argument so that the mapping lives until then."""
     lib.es_detach(ring)

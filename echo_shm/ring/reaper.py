@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -13,6 +13,9 @@ from echo_shm._core import ffi, lib
 from echo_shm.errors import error_from
 from echo_shm.ring.processes import contradicts_death, find_process, has_memory, pid_namespace
 from echo_shm.ring.segment import Segment
+
+if TYPE_CHECKING:
+    from echo_shm._core import Ring
 
 _log = logging.getLogger("echo_shm")
 
@@ -36,7 +39,7 @@ class Reaper:
 
     """
 
-    def __init__(self, ring: Any, segment: Segment, what: str) -> None:
+    def __init__(self, ring: "Ring", segment: Segment, what: str) -> None:
         assert segment.lockfile is not None
         self.own_index: int = lib.ES_NOBODY
         self._ring = ring
