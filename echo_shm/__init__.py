@@ -1,9 +1,8 @@
 """A shared-memory experience buffer for reinforcement learning.
 
-Worker processes write samples (pytrees of numpy arrays) straight into a ring in
-shared memory; the learner takes fixed-size batches as views of it. Start with
-:class:`Server` on the learner's side and :meth:`Server.spawn` or
-:class:`ShmClient` on the workers'.
+Worker processes write samples (pytrees of numpy arrays) into a ring in shared memory. The learner takes batches of a
+fixed size, which are views of the ring. Start with :class:`Server` in the learner, and with :meth:`Server.spawn` or
+:class:`ShmClient` in the workers.
 """
 
 from importlib.metadata import version
@@ -18,15 +17,15 @@ from echo_shm.errors import (
     WireError,
     WorkerError,
 )
-from echo_shm.handle import Handle
-from echo_shm.metrics import HistSnapshot, SampleInfo
-from echo_shm.net.client import TcpClient, connect
+from echo_shm.net.client.client import TcpClient, connect
 from echo_shm.net.transport import TcpTransport
-from echo_shm.protocols import Finishing, Transport
-from echo_shm.sample import Lease, Sample
+from echo_shm.ring.handle import Handle
+from echo_shm.ring.metrics import HistSnapshot, SampleInfo
+from echo_shm.ring.protocols import Finishing, Transport
+from echo_shm.ring.sample import Lease, Sample
 from echo_shm.server import Server
-from echo_shm.spawn import WorkerGroup
-from echo_shm.trajectory_accumulator import TrajectoryAccumulator
+from echo_shm.trajectory.accumulator import TrajectoryAccumulator
+from echo_shm.workers.group import WorkerGroup
 
 __version__ = version("echo-shm")
 
@@ -56,3 +55,8 @@ __all__ = [
     "__version__",
     "connect",
 ]
+
+# Public names belong to this package, wherever they are defined: in messages, in help() and in pickles.
+for _name in __all__:
+    if not _name.startswith("_"):
+        globals()[_name].__module__ = __name__

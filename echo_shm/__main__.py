@@ -1,8 +1,8 @@
-"""``python -m echo_shm``: the command line, as ``echo-shm``."""
+"""``python -m echo_shm`` is the same as ``echo-shm``."""
 
 import sys
 
-from echo_shm.cli import main
+from echo_shm.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

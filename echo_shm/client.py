@@ -1,27 +1,40 @@
-"""Producers: from a pytree to a committed slot."""
+"""Producers: they copy pytrees into slots and commit them."""
 
 import errno
 import functools
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import optree
 
 from echo_shm._core import ffi, lib
-from echo_shm.attachment import Attachment
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
-from echo_shm.fast_path import compile_fast_path, compile_tree
-from echo_shm.handle import Handle, attach_segment
-from echo_shm.spec import Array, Leaf
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.fast_path import compile_fast_path, compile_tree
+from echo_shm.ring.handle import Handle, attach_segment
+from echo_shm.spec import Array, Leaf, Tree
 
+if TYPE_CHECKING:
+    from types import EllipsisType
+
+    from echo_shm._core import CData, Numbers, Pointers
+
+#: Results that say that the sample cannot be sent now, but perhaps later.
 _NOT_NOW = (lib.ES_FULL, lib.ES_TIMEOUT, -errno.EINTR)
 
 
 class SampleWriter:
-    """Writes pytrees into a ring through an attachment. Threads may share it."""
+    """Writes pytrees into a ring through an attachment. Threads may share it.
+
+    Args:
+        attachment: A producer's or a learner's.
+        learner_grace: As for :class:`ShmClient`.
+        before_waiting: Called each time before a wait for a free slot.
+
+    """
 
     def __init__(
         self, attachment: Attachment, learner_grace: float | None, before_waiting: Callable[[], None] | None = None
@@ -31,26 +44,25 @@ class SampleWriter:
         self._learner_grace = learner_grace
         self._ring = attachment.ring
         self._spec = attachment.segment.spec
-        self._flatten = self._spec.treespec.flatten_up_to
+        self._flatten = self._spec.structure.flatten_up_to
         self._buffers = [_has_buffer(leaf) for leaf in self._spec.leaves]
         self._send_at_once = compile_fast_path(self._spec, self._ring)
-        self._slots: Callable[[Any], Any] | None = None
+        self._slots: Callable[[tuple[int, EllipsisType]], Tree] | None = None
 
-    def send(self, tree: Any, timeout: float | None = None) -> None:
-        """Copies one sample into the ring. When this returns the sample is committed: no death loses it.
+    def send(self, tree: Tree, timeout: float | None = None) -> None:
+        """Copies one sample into the ring. When it returns, the sample is committed: no process's death loses it.
 
         Args:
-            tree: A pytree of the segment's structure. Each leaf an array of exactly
-                the leaf's dtype and shape, contiguous or not. For shape () a scalar
-                will do: a numpy scalar of the dtype, or a Python number, which takes the
-                leaf's precision. Nothing else is cast.
-            timeout: Seconds to wait while the ring is full; None for ever.
+            tree: A pytree of the segment's structure. Each leaf is an array of exactly the leaf's dtype and shape,
+                contiguous or not. A leaf of shape () may also be a numpy scalar of the dtype, or a Python number,
+                which is rounded to the leaf's precision. Nothing else is cast.
+            timeout: Seconds to wait while the ring is full; None: no limit.
 
         Raises:
-            SpecMismatchError: Structure, dtype or shape differ; nothing was sent.
-            TimeoutError: The ring stayed full; nothing was sent.
-            ConnectionClosedError: The ring or this client was closed, or every
-                learner is dead (see ``learner_grace``); nothing was sent.
+            SpecMismatchError: The structure, a dtype or a shape differs. Nothing was sent.
+            TimeoutError: The ring stayed full. Nothing was sent.
+            ConnectionClosedError: The ring or this client was closed, or every learner is dead (see
+                ``learner_grace``). Nothing was sent.
             ForkedError: Called in a child of the process that attached.
 
         """
@@ -61,21 +73,21 @@ class SampleWriter:
         if code:
             self._finish_send(code, pointers, timeout)
 
-    def _finish_send(self, code: int, pointers: Any, timeout: float | None) -> None:
-        """What a send that could not be done at once comes to."""
+    def _finish_send(self, code: int, pointers: "Pointers", timeout: float | None) -> None:
+        """Goes on with a send whose first attempt returned ``code``."""
         if code in _NOT_NOW:
             code = self._wait(lambda ns: lib.es_send_wait(self._ring, pointers, ns), timeout)
         self._attachment.check(code)
 
-    def bind(self, tree: Any) -> "BoundSample":
-        """Fixes a set of arrays whose contents of the moment each ``.send()`` copies, with one C call.
+    def bind(self, tree: Tree) -> "BoundSample":
+        """Fixes a set of arrays. Each ``.send()`` of the result copies what they hold then, with one C call.
 
         Args:
-            tree: As for :meth:`send`, but C-contiguous numpy arrays only. They are
-                kept, not copied: write into them between sends.
+            tree: As for :meth:`send`, but every leaf is a C-contiguous numpy array. The arrays are kept, not copied:
+                write into them between sends.
 
         Raises:
-            SpecMismatchError: Structure, dtype or shape differ.
+            SpecMismatchError: The structure, a dtype or a shape differs.
             TypeError: A leaf is not an array.
             ValueError: An array is not C-contiguous.
 
@@ -96,17 +108,17 @@ class SampleWriter:
             arrays.append(array)
         return BoundSample(self, tuple(arrays), [self._pointer(i, a) for i, a in enumerate(arrays)])
 
-    def send_many(self, tree: Any, timeout: float | None = None) -> None:
-        """Copies n samples into the ring, in order; other producers' samples may lie between them.
+    def send_many(self, tree: Tree, timeout: float | None = None) -> None:
+        """Copies n samples into the ring, in order. Samples of other producers may be between them.
 
         Args:
-            tree: As for :meth:`send`, every leaf an array with a leading n: ``(n, *leaf.shape)``.
-            timeout: Seconds to wait each time that the ring is full; None for ever.
+            tree: As for :meth:`send`, but every leaf is an array with a leading n: ``(n, *leaf.shape)``.
+            timeout: Seconds to wait each time the ring is full; None: no limit.
 
         Raises:
-            TimeoutError, ConnectionClosedError: As :meth:`send`, but part may have been
-                sent: the message and the attribute ``sent`` say how many samples.
-            SpecMismatchError, ForkedError: As :meth:`send`; nothing was sent.
+            TimeoutError, ConnectionClosedError: As :meth:`send`, but some samples may have been sent: the message
+                and the attribute ``sent`` say how many.
+            SpecMismatchError, ForkedError: As :meth:`send`. Nothing was sent.
 
         """
         arrays, count = [], -1
@@ -148,31 +160,29 @@ class SampleWriter:
             with client.reserve() as slot:
                 slot["obs"][...] = obs
 
-        The value is a pytree of writable arrays, of each leaf's dtype and shape, that
-        are the slot itself. Assign into them: ``slot["obs"] = obs`` would only replace the
-        dict's entry. They hold whatever the slot held before; write all of them. A clean
-        exit commits the sample; an exception aborts it. After the exit the arrays must
-        not be written to: by then the slot may be another sample's.
+        The value is a pytree of writable arrays, each of its leaf's dtype and shape. They are views of the slot.
+        Write into them: ``slot["obs"] = obs`` would only replace the dict's entry. At first they hold data of an
+        earlier sample, so write all of them. A clean exit commits the sample, an exception aborts it. Do not write
+        to the arrays after the exit: the slot may hold another sample then.
 
         Args:
-            timeout: Seconds to wait while the ring is full; None for ever.
+            timeout: Seconds to wait while the ring is full; None: no limit.
 
         Raises:
             TimeoutError, ConnectionClosedError, ForkedError: On entry, as :meth:`send`.
-            ConnectionClosedError: On exit, when the ring was closed more than a second
-                before; the sample was not sent.
+            ConnectionClosedError: On exit, if the ring was closed more than a second before. The sample was not sent.
 
         """
         return Reservation(self, timeout)
 
-    def _claim(self, position: Any, timeout: float | None) -> None:
+    def _claim(self, position: "Numbers", timeout: float | None) -> None:
         """Claims a slot and stores its position in ``*position``."""
         code = lib.es_reserve(self._ring, 0, position)
         if code in _NOT_NOW:
             code = self._wait(lambda ns: lib.es_reserve(self._ring, ns, position), timeout)
         self._attachment.check(code)
 
-    def _slot(self, position: int) -> Any:
+    def _slot(self, position: int) -> Tree:
         """A pytree of writable views of a slot."""
         segment = self._attachment.segment
         capacity = segment.geometry.capacity
@@ -184,27 +194,27 @@ class SampleWriter:
             self._slots = compile_tree(self._spec, arrays)
         return self._slots((position % capacity, ...))
 
-    def _leaves(self, tree: Any) -> list[Any]:
+    def _leaves(self, tree: Tree) -> list[Any]:
         try:
             return list(self._flatten(tree))
         except (ValueError, TypeError) as error:
             raise self._wrong_structure(tree, error) from None
 
-    def _wrong_structure(self, tree: Any, error: Exception) -> SpecMismatchError:
-        # Bounded: optree's message holds the sample itself.
+    def _wrong_structure(self, tree: Tree, error: Exception) -> SpecMismatchError:
+        # Cut, because optree's message contains the sample itself.
         return SpecMismatchError(
             f"the sample's structure is not that of {self._attachment.what}: expected {self._spec.treespec!s:.400}, "
             f"got {optree.tree_structure(tree)!s:.400}: {error!s:.400}"
         )
 
-    def _pointer(self, index: int, array: Array) -> Any:
-        """Where a contiguous array's bytes are; the result keeps the array alive."""
+    def _pointer(self, index: int, array: Array) -> "CData":
+        """A pointer to a contiguous array's bytes. It keeps the array alive."""
         if not array.size:
             return ffi.NULL
         return ffi.from_buffer(array if self._buffers[index] else array.reshape(-1).view(np.uint8))
 
     def _wait(self, attempt: Callable[[int], int], timeout: float | None) -> int:
-        """Repeats a C call that sleeps for a slice of time, so that signals get through and dead learners are seen."""
+        """Repeats a C call that sleeps for one slice. In between, Python handles signals, and learners are checked."""
         started = time.monotonic()
         alone_since: float | None = None
         while True:
@@ -228,7 +238,7 @@ class SampleWriter:
 
 
 def _has_buffer(leaf: Leaf) -> bool:
-    """Whether arrays of the leaf's dtype offer Python's buffer protocol; datetime64 and extension dtypes do not."""
+    """Whether arrays of the leaf's dtype have Python's buffer protocol. datetime64 and extension dtypes have not."""
     try:
         ffi.from_buffer(np.empty(1, leaf.dtype))
     except (ValueError, TypeError, BufferError):
@@ -237,15 +247,14 @@ def _has_buffer(leaf: Leaf) -> bool:
 
 
 class BoundSample:
-    """A fixed set of arrays that :meth:`send` copies into the ring as they are at that moment, with one C call.
+    """A fixed set of arrays. :meth:`send` copies what they hold then into the ring, with one C call.
 
-    Made by :meth:`ShmClient.bind`. Keeps the arrays alive; write into them
-    (``array[...] = value``) between sends.
+    :meth:`ShmClient.bind` makes it. It keeps the arrays alive; write into them (``array[...] = value``) between sends.
     """
 
     __slots__ = ("_arrays", "_pointers", "_ring", "_send", "_writer")
 
-    def __init__(self, writer: SampleWriter, arrays: tuple[Array, ...], pointers: list[Any]) -> None:
+    def __init__(self, writer: SampleWriter, arrays: tuple[Array, ...], pointers: "list[CData]") -> None:
         self._writer = writer
         self._arrays = arrays
         self._pointers = ffi.new("void *[]", pointers), pointers
@@ -260,19 +269,19 @@ class BoundSample:
 
 
 class Reservation:
-    """A slot being written in place: a context manager whose value is a pytree of writable views of the slot.
+    """A slot that is written in place: a context manager whose value is a pytree of writable views of the slot.
 
-    A clean exit commits the sample; an exception aborts it, and the slot goes to the next producer.
+    A clean exit commits the sample. An exception aborts it, and the next producer gets the slot.
     """
 
     def __init__(self, writer: SampleWriter, timeout: float | None) -> None:
         self._writer = writer
         self._timeout = timeout
         self._attachment = writer._attachment
-        # Written by the C call that claims the slot: no exception can come between the claim and this.
+        # The C call that claims the slot also writes this. So no exception can come between the two.
         self._position = ffi.new("int64_t *", -1)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Tree:
         if self._position[0] >= 0:
             raise RuntimeError("this reservation is entered already; call reserve() for each sample")
         try:
@@ -293,34 +302,33 @@ class Reservation:
         self._attachment.check(code)
 
     def _abort(self) -> None:
-        # Not checked: the exception under way says more than that the ring is closed.
+        # Not checked: the exception that caused this says more than that the ring is closed.
         if self._position[0] >= 0:
             lib.es_reserve_abort(self._attachment.ring, self._position[0])
             self._position[0] = -1
 
 
 class ShmClient(SampleWriter):
-    """A producer: attaches to a segment on this machine and writes samples into its ring.
+    """A producer. It attaches to a segment on this machine and writes samples into its ring.
 
-    Threads may share a client. A forked child may not use its parent's: attach anew there.
+    Threads may share a client. A forked child must not use its parent's client, but attach anew.
 
     Args:
         handle_or_name: ``server.handle``, or the segment's name.
-        example: Example pytree; must agree with the segment's in structure, dtypes
-            and shapes. Needed only when attaching by name to a segment whose
-            trees have node types beyond dict, list, tuple and None.
-        learner_grace: When the ring is full and no learner is alive, how many
-            seconds to wait for a new one before ConnectionClosedError; None for ever.
+        example: Example pytree. It must have the segment's structure, dtypes and shapes. It is only needed to attach
+            by name to a segment whose trees have node types beyond dict, list, tuple and None.
+        learner_grace: How many seconds to wait for a new learner if the ring is full and no learner is alive. After
+            that, ConnectionClosedError is raised. None: no limit.
 
     Raises:
-        SegmentError: No such segment, or one that cannot be trusted or joined.
-        SpecMismatchError: The example is not what the segment holds; names the first leaf that differs.
+        SegmentError: There is no such segment, or it cannot be trusted or joined.
+        SpecMismatchError: The example does not fit the segment. The message names the first leaf that differs.
         ConnectionClosedError: The ring is closed already.
 
     """
 
     def __init__(
-        self, handle_or_name: Handle | str, example: Any = None, *, learner_grace: float | None = 30.0
+        self, handle_or_name: Handle | str, example: Tree = None, *, learner_grace: float | None = 30.0
     ) -> None:
         segment = attach_segment(handle_or_name, example, caller="ShmClient")
         super().__init__(Attachment(segment, lib.ES_ROLE_PRODUCER), learner_grace)
@@ -335,17 +343,17 @@ class ShmClient(SampleWriter):
 
     @property
     def ring_closed(self) -> bool:
-        """Whether the segment's creator has closed it: no sample can be sent any more."""
+        """Whether the segment's creator has closed the ring. After that, no sample can be sent."""
         return self._attachment.ring_closed()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Returns at once: a sample is committed when its :meth:`send` returns. For code that has either client."""
+        """Returns at once: a sample is committed when :meth:`send` returns. For code that has either client."""
 
     def close(self) -> None:
-        """Leaves the ring. Idempotent; samples sent stay sent.
+        """Leaves the ring. Idempotent. Samples that were sent stay in the ring.
 
-        Open reservations are aborted, those of other threads, too: their slots may be another
-        producer's at once, so nobody may be writing to one.
+        Open reservations are aborted, those of other threads too. Other producers may get their slots at once, so
+        no thread may still write to one.
         """
         self._attachment.detach()
 

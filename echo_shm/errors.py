@@ -1,4 +1,4 @@
-"""Every exception that echo_shm raises of its own, and the one place that makes them from result codes.
+"""The exceptions of echo_shm, and the one function that makes them from result codes of the C core.
 
 ::
 
@@ -10,7 +10,7 @@
     ├── WireError               (also ValueError)       the peer of a connection does not speak the protocol
     └── WorkerError             (also RuntimeError)     a spawned worker failed without an exception to re-raise
 
-A wait that runs out of time raises the built-in :class:`TimeoutError`.
+A wait that times out raises the built-in :class:`TimeoutError`.
 """
 
 import os
@@ -19,11 +19,11 @@ from echo_shm._core import lib
 
 
 class EchoShmError(Exception):
-    """Root of the exceptions that echo_shm raises of its own."""
+    """The root of the exceptions of echo_shm."""
 
 
 class SpecMismatchError(EchoShmError, ValueError):
-    """A pytree's structure, a leaf's dtype or a leaf's shape is not the one that the segment holds."""
+    """A pytree's structure, a leaf's dtype or a leaf's shape is not the segment's."""
 
 
 class SegmentError(EchoShmError, OSError):
@@ -31,22 +31,22 @@ class SegmentError(EchoShmError, OSError):
 
 
 class ConnectionClosedError(EchoShmError, ConnectionError):
-    """The ring was closed, every learner is gone, or this attachment was closed."""
+    """The ring or this attachment was closed, or every learner is gone."""
 
 
 class ForkedError(EchoShmError, RuntimeError):
-    """An attachment inherited through a fork was used: it belongs to the parent process."""
+    """A forked child used an attachment of its parent process."""
 
 
 class WireError(EchoShmError, ValueError):
-    """The peer of a connection sent what the wire does not allow, or does not know the key."""
+    """The peer of a connection sent something that the protocol does not allow, or it does not know the key."""
 
 
 class WorkerError(EchoShmError, RuntimeError):
-    """A spawned worker failed and there is no exception of its own to re-raise."""
+    """A spawned worker failed, and it has left no exception to re-raise."""
 
 
-#: What is wrong with a segment, by the code that ``es_check`` returns.
+#: What is wrong with a segment, for each code that ``es_check`` returns.
 _SEGMENT_FAULTS: dict[int, str] = {
     lib.ES_EMAGIC: "it is not an echo_shm segment (wrong magic number)",
     lib.ES_EINIT: "its creator has not finished initialising it, or died doing so; try again, or run `echo-shm gc`",
@@ -59,7 +59,7 @@ _SEGMENT_FAULTS: dict[int, str] = {
 
 
 def error_from(code: int, what: str) -> Exception:
-    """The exception for a negative result of the C core; ``what`` names the object, such as ``"ring 'x'"``."""
+    """The exception for a negative result of the C core. ``what`` names the object, for example ``"ring 'x'"``."""
     if code in _SEGMENT_FAULTS:
         return SegmentError(f"{what} cannot be used: {_SEGMENT_FAULTS[code]}")
     if code == lib.ES_ECLOSED:

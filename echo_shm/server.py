@@ -1,66 +1,69 @@
-"""Learners: batches as zero-copy pytrees."""
+"""Learners: they take batches from a ring as zero-copy pytrees."""
 
 import contextlib
 import numbers
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import optree
 
 from echo_shm._core import lib
-from echo_shm.attachment import Attachment
 from echo_shm.client import SampleWriter
 from echo_shm.errors import ConnectionClosedError
-from echo_shm.handle import Handle, attach_segment
-from echo_shm.protocols import Finishing, Transport
-from echo_shm.sample import Lease, Sample
-from echo_shm.segment import Geometry, Segment
-from echo_shm.spawn import WorkerGroup
-from echo_shm.spec import Spec
-from echo_shm.taker import Taker
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.batch_reader import BatchReader
+from echo_shm.ring.handle import Handle, attach_segment
+from echo_shm.ring.protocols import Finishing, Transport
+from echo_shm.ring.sample import Lease, Sample
+from echo_shm.ring.segment import Geometry, Segment
+from echo_shm.spec import Spec, Tree
+from echo_shm.workers.group import WorkerGroup
 
-#: Clients of bridges that a segment has room for, at least.
+if TYPE_CHECKING:
+    from echo_shm._core import Ring
+
+#: A segment has entries for at least this many clients of bridges.
 _REMOTES = 1024
 
 
 class Server:
-    """Creates a segment and takes fixed-size batches out of its ring.
+    """Creates a segment and takes batches of a fixed size out of its ring.
 
     Args:
-        example: Pytree of numpy arrays: structure, dtypes and shapes of one sample.
+        example: Pytree of numpy arrays. It gives the structure, dtypes and shapes of one sample.
         batch_size: Samples in a batch.
-        transport: Brings in samples of remote hosts: :class:`TcpTransport`, or anything with the methods of
-            :class:`Transport`, or several in a list; None for this machine only.
-        num_buffers: Batches that the ring holds. One is being read while the others fill.
-        name: The segment's name; None makes one up.
-        max_producers: Producers that may be attached at a time.
-        order: ``"fifo"``: batches come in the order of their positions, so one producer
-            that stalls inside a send or reserve holds up what is behind it, once its batch is
-            next. ``"ready"``: such a batch is passed over until it is complete. In either order the
-            ring stops ``num_buffers - 1`` batches later, when that batch's slots are needed again.
-        detailed_metrics: Fill the histograms and claim counters of :class:`SampleInfo`; costs clock readings.
-        writable: Batch arrays can be written to. Otherwise they are read-only.
-        reap_interval: Seconds after which a waiting learner looks for dead producers, and at
-            most which a producer's death holds up the batch that it was writing to.
-        num_drainers, producer_queue_size: Accepted for code written for id-echo, and
-            ignored: nothing is queued or drained here.
+        transport: Receives samples from other hosts: :class:`TcpTransport`, any object with the methods of
+            :class:`Transport`, or a list of them. None: this machine only.
+        num_buffers: Batches that the ring holds. The learner reads one while the others fill.
+        name: The segment's name. None: a unique name is made.
+        max_producers: How many producers may be attached at the same time.
+        order: ``"fifo"``: batches are taken in the order of their positions. If a producer stalls inside a send or
+            reserve and its batch is next, the batches behind it have to wait. ``"ready"``: such a batch is passed
+            over until it is complete. In either order the ring stops ``num_buffers - 1`` batches later, when that
+            batch's slots are needed again.
+        detailed_metrics: Fill the histograms and claim counters of :class:`SampleInfo`. This reads the clock often.
+        writable: The arrays of batches can be written to. Otherwise they are read-only.
+        reap_interval: Seconds after which a waiting learner looks for dead producers. A dead producer delays the
+            batch that it was writing to by at most about this time.
+        num_drainers, producer_queue_size: Accepted for code written for id-echo, and ignored: there are no queues
+            and no drainers here.
         pin_host_memory: Must be false.
 
     Raises:
-        TypeError: A leaf of the example is not an array, or has no fixed size.
-        ValueError: A count or name out of range.
+        TypeError: A leaf of the example is not an array, or its items have no fixed size.
+        ValueError: A number or the name is out of range.
         SegmentError: The name is taken, or shared memory is too small.
 
-    A Server is a context manager: leaving it closes it. One is attached as a learner for as long as it
-    is open; if its process is killed, what it had taken is delivered to another learner.
+    A Server is a context manager that closes on exit. While it is open, it is attached as a learner. If its process
+    is killed, another learner gets the batches that it had taken.
     """
 
     def __init__(
         self,
-        example: Any,
+        example: Tree,
         batch_size: int,
         transport: Transport | Sequence[Transport] | None = None,
         num_buffers: int = 4,
@@ -111,14 +114,14 @@ class Server:
         except BaseException:
             segment.unlink()
             raise
-        # The segment ends when its creator closes it, forgets it, or exits.
+        # The segment ends when its creator closes it, drops the last reference to it, or exits.
         self._end = weakref.finalize(self, _end, self._ring, segment)
 
     @classmethod
-    def attach(cls, name_or_handle: str | Handle, example: Any = None, *, writable: bool = False) -> "Server":
-        """Joins an existing ring as a further learner: each batch goes to exactly one.
+    def attach(cls, name_or_handle: str | Handle, example: Tree = None, *, writable: bool = False) -> "Server":
+        """Attaches to an existing ring as a further learner. Each batch goes to exactly one learner.
 
-        What a learner held that was killed is delivered again, to whoever asks next.
+        If a learner is killed, the batches that it held are delivered again, to whichever learner takes next.
 
         Args:
             name_or_handle: As for :class:`ShmClient`.
@@ -134,20 +137,20 @@ class Server:
         self._join(segment, (), writable)
         return self
 
-    #: Closes the ring and unlinks the segment; None for a further learner.
-    _end: "weakref.finalize[Any, Any] | None" = None
+    #: Closes the ring and unlinks the segment. None for a further learner.
+    _end: "weakref.finalize[..., Server] | None" = None
 
-    def _join(self, segment: Segment, transports: Sequence[Any], writable: bool) -> None:
+    def _join(self, segment: Segment, transports: Sequence[Transport], writable: bool) -> None:
         self._segment = segment
         self._transports = transports
         self._started: list[Transport] = []
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER)
         self._ring = self._attachment.ring
-        self._attachment.sweep()
+        self._attachment.reaper.sweep()
         self._writer = SampleWriter(self._attachment, None)
-        self._taker = Taker(self._attachment, writable)
+        self._reader = BatchReader(self._attachment, writable)
 
-    # -- what it is
+    # -- properties
 
     @property
     def name(self) -> str:
@@ -156,7 +159,7 @@ class Server:
 
     @property
     def handle(self) -> Handle:
-        """What another process of this user needs to attach; pickles."""
+        """What another process of this user needs to attach. It pickles."""
         return Handle(self._segment.name, self._segment.uuid, self._segment.spec.treespec)
 
     @property
@@ -171,7 +174,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that the transport listens on, after :meth:`start`; of several, the first that has one."""
+        """The port that the transport listens on, after :meth:`start`. If there are several, that of the first one."""
         for transport in self._transports:
             if hasattr(transport, "port"):
                 return int(transport.port)
@@ -180,76 +183,76 @@ class Server:
     # -- taking batches
 
     def sample(self, timeout: float | None = None) -> Sample | None:
-        """Waits for a batch and returns it. Releases the batch of the previous call first.
+        """Waits for a batch and returns it. Before that, it releases the batch of the previous call.
 
-        Other threads run meanwhile, and Ctrl-C gets through. Threads that share a server
-        share its previous batch, too: use :meth:`lease` there. What a thread got stays leased
-        until any of them calls anew; calls that wait already release nothing more.
+        Other threads run while it waits, and Ctrl-C interrupts it. Threads that share a server also share its
+        previous batch: use :meth:`lease` there. A thread's batch stays leased until any thread calls again. A call
+        that was already waiting does not release it.
 
         Args:
-            timeout: Seconds; None for ever, 0 not at all.
+            timeout: Seconds to wait; 0: do not wait; None: no limit.
 
         Returns:
-            A :class:`Sample`, or None once the ring is closed and fewer than
-            ``batch_size`` samples are left in it.
+            A :class:`Sample`, or None once the ring is closed and fewer than ``batch_size`` samples are left in it.
 
         Raises:
             TimeoutError: No batch was complete in time.
             ForkedError: Called in a child of the process that attached.
 
         """
-        return self._taker.next_current(timeout, None, True)
+        return self._reader.next_current(timeout, None, True)
 
     def lease(self, timeout: float | None = None) -> Lease:
-        """A context manager over one batch, for holding several at a time::
+        """Returns a context manager over one batch. With it, several batches can be held at the same time::
 
             with server.lease() as a, server.lease() as b: ...
 
-        Its value is as :meth:`sample` returns it. The batch keeps its slots until the
-        block ends. A lease that never ends stops the ring after ``num_buffers - 1`` more batches.
+        Its value is what :meth:`sample` returns. The batch keeps its slots until the block ends. A lease that never
+        ends stops the ring after ``num_buffers - 1`` more batches.
 
         Args:
             timeout: As for :meth:`sample`.
 
         """
-        return Lease(lambda snap: self._taker.take(snap, timeout, None, drop_last=True), self._taker.give_back)
+        return Lease(lambda snap: self._reader.take(snap, timeout, None, drop_last=True), self._reader.give_back)
 
     def dataset_iter(
         self, copy: bool = False, drop_last: bool = True, until: Finishing | None = None
     ) -> Generator[Sample, None, None]:
-        """Yields batches as they become complete; each is released when the next is asked for.
+        """Yields batches as they become complete. Each is released when the next one is requested.
 
-        Ends once the ring is closed and drained. With ``until`` it ends, too, once that
-        has finished and no full batch is left.
+        It ends once the ring is closed and drained. With ``until``, it also ends once ``until`` has finished and no
+        full batch is left.
 
         Args:
-            copy: Yield copies, which stay as they are, and free the slots at once.
-            drop_last: At the end, leave out what does not fill a batch (fewer than
-                ``batch_size`` samples). Otherwise it comes as one shorter batch, a copy.
-            until: A :class:`WorkerGroup`, or anything with ``finished`` and ``check()``.
-                If it failed, its exception is raised.
+            copy: Yield copies, which do not change later, and release each batch at once.
+            drop_last: At the end, drop the samples that do not fill a batch. Otherwise they come as one shorter
+                batch, a copy.
+            until: A :class:`WorkerGroup`, or any object with ``finished`` and ``check()``. If it failed, its
+                exception is raised.
 
         """
         if until is not None and not (hasattr(until, "check") and hasattr(until, "finished")):
             raise TypeError(f"until is a WorkerGroup, or has finished and check(); got {type(until).__name__}")
         while True:
-            self._taker.release_current()
+            self._reader.release_current()
             if until is not None:
                 until.check()
-            sample = self._taker.next_current(None, until, drop_last)
+            sample = self._reader.next_current(None, until, drop_last)
             if sample is None:
                 return
             if copy:
                 sample = Sample(optree.tree_map(np.copy, sample.batch), sample.info)
-                self._taker.release_current()
+                self._reader.release_current()
             yield sample
 
-    # -- putting samples in
+    # -- sending
 
-    def submit(self, data: Any, timeout: float | None = None) -> None:
-        """Puts one sample into the ring from this process. As :meth:`ShmClient.send`.
+    def submit(self, data: Tree, timeout: float | None = None) -> None:
+        """Puts one sample into the ring from this process, as :meth:`ShmClient.send` does.
 
-        Beware of a full ring: a thread that is the only learner waits for itself here, for ever without ``timeout``.
+        If the ring is full and this thread is the only learner, the call waits for itself, without a ``timeout``
+        forever.
         """
         self._writer.send(data, timeout)
 
@@ -261,31 +264,31 @@ class Server:
         context: Literal["spawn", "forkserver", "fork"] = "spawn",
         restart: bool = False,
     ) -> WorkerGroup:
-        """Starts n worker processes; worker i runs ``fn(client, args0[i], args1[i], ...)``, attached already.
+        """Starts n worker processes. Worker i runs ``fn(client, args0[i], args1[i], ...)``; its client is attached.
 
         Workers never outlive this process, however it ends.
 
         Args:
-            fn: A function that pickles: defined at the top level of a module. What is typed
-                into a notebook or an interpreter does not reach a spawned worker.
+            fn: A function that pickles: defined at the top level of a module. A spawned worker cannot import a
+                function that was typed into a notebook or an interpreter.
             n: How many.
-            per_worker_args: Sequences of n entries, one a worker.
-            context: multiprocessing's start method. "spawn" and "forkserver" import the main
-                module anew, which therefore starts its work under ``if __name__ == "__main__":``.
-            restart: Start a worker again, from the top of ``fn``, when a signal kills it.
+            per_worker_args: Sequences of n entries, one for each worker.
+            context: multiprocessing's start method. "spawn" and "forkserver" import the main module again, so it
+                must start its work under ``if __name__ == "__main__":``.
+            restart: If a signal kills a worker, start it again, from the top of ``fn``.
 
         Returns:
-            A :class:`WorkerGroup`; leaving its ``with`` block terminates what still runs.
+            A :class:`WorkerGroup`. Leaving its ``with`` block terminates the workers that still run.
 
         """
         if self._attachment.ring_closed():
             raise ConnectionClosedError(f"{self._attachment.what} is closed: workers could not send anything")
         return WorkerGroup(self.handle, fn, n, per_worker_args, context, restart)
 
-    # -- beginning and end
+    # -- start and close
 
     def start(self) -> None:
-        """Starts the transports; when one cannot, none is. Without any there is nothing to start: the ring exists."""
+        """Starts the transports. If one fails, all are shut down. Without transports it does nothing."""
         with contextlib.ExitStack() as undo:
             for transport in self._transports:
                 transport.start(self.handle)
@@ -294,36 +297,35 @@ class Server:
             self._started += self._transports
 
     def reset_histograms(self) -> None:
-        """Empties the histograms of later :class:`SampleInfo` snapshots. Counters and gauges stay."""
+        """Empties the histograms of later :class:`SampleInfo` snapshots. Counters and gauges are kept."""
         self._attachment.check(lib.es_reset_histograms(self._ring))
 
     def close(self) -> None:
         """Ends the stream. Idempotent.
 
-        By the segment's creator: unlinks the segment; producers get
-        ConnectionClosedError; what is committed can still be taken, until :meth:`sample`
-        returns None. A claim that a producer, or a batch that another
-        living learner, holds on to is waited for no longer than a second; one that a dead
-        learner held is waited for until it is back.
+        The segment's creator unlinks the segment. Producers get ConnectionClosedError. Learners can still take what
+        is committed, until :meth:`sample` returns None. It waits at most a second for a producer's open claim, and
+        for a batch that another living learner holds. It waits for a dead learner's batch until that is delivered
+        again.
 
-        By a further learner: releases what it holds and leaves; the ring goes on.
+        A further learner releases what it holds and detaches. The ring goes on.
         """
         if self._end is None:
             self._attachment.detach()
             return
         with contextlib.ExitStack() as ending:
-            ending.callback(self._taker.release_current)  # nothing is written to a closed ring: what it holds stays
+            ending.callback(self._reader.release_current)  # last: a closed ring does not change, so its data stays
             ending.callback(self._end_stream)
             ending.callback(self._shut_down)
 
     def _end_stream(self) -> None:
-        # The finalizer is not called, for it would be so once only, also when Ctrl-C cuts that short.
+        # The finalizer is not called, because it runs only once, even if Ctrl-C interrupts it.
         if self._end is not None and self._end.alive:
             _end(self._ring, self._segment)
             self._end.detach()
 
     def _shut_down(self) -> None:
-        """Shuts down what was started, the last first, each once. Ctrl-C leaves the rest to another close()."""
+        """Shuts down each started transport once, the last one first. After Ctrl-C, another close() does the rest."""
         failures: list[Exception] = []
         while self._started:
             try:
@@ -353,7 +355,7 @@ class Server:
         self.close()
 
 
-def _end(ring: Any, segment: Segment) -> None:
+def _end(ring: "Ring", segment: Segment) -> None:
     # A forked child inherits the object, but the segment is its parent's.
     if lib.es_close_stream(ring) != lib.ES_EFORK:
         segment.unlink()

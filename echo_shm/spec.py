@@ -1,38 +1,43 @@
-"""What a sample looks like: the pytree's structure and each leaf's dtype and shape.
+"""What a sample looks like: the pytree's structure, and each leaf's dtype and shape.
 
-A :class:`Spec` is made from an example pytree, or from a schema: JSON that
-travels in the segment, so that a process can attach by name alone. Only dict
-(with str or int keys), list, tuple and None can be rebuilt from a schema;
-other node types are named in it, and whoever attaches must bring an example
-(or a handle, which carries the structure).
+A :class:`Spec` is made from an example pytree, or from a schema. The schema is JSON that the segment holds, so that
+a process can attach by name alone. Only dict (with str or int keys), list, tuple and None can be rebuilt from a
+schema. It names other node types, and a process that attaches then needs an example, or a handle, which has the
+structure.
 """
 
 import json
 import math
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import optree
 
 from echo_shm.errors import SegmentError, SpecMismatchError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+#: A pytree of arrays: a sample, an example or a batch. Its type is the user's own.
+Tree: TypeAlias = Any
+
+#: What ``json.loads`` returns.
+_Json: TypeAlias = Any
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _MAX_DIMENSION = 2**62
 
-#: No leaf is as large as that, its dimensions of 0 counted as 1 (bytes).
+#: The largest size of a leaf (bytes). Dimensions of 0 count as 1.
 _MAX_LEAF = 2**40
 
-#: How numpy writes the dtypes that have no fields.
+#: numpy's notation for dtypes that have no fields.
 _DTYPE = re.compile(r"[<>|=][a-zA-Z]\d*(\[\w+\])?")
 
-#: The package whose dtypes a schema may name.
+#: The only package whose dtypes a schema may name.
 _EXTENSION_MODULE = "ml_dtypes"
 
 
 class Leaf(NamedTuple):
-    """One array of a sample. ``path`` is how one would write it: ``['obs'][0]``."""
+    """One array of a sample. ``path`` is what indexes it in the tree: ``['obs'][0]``."""
 
     path: str
     dtype: np.dtype[Any]
@@ -45,7 +50,7 @@ class Leaf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The leaf's name in messages."""
         return f"leaf {self.path}" if self.path else "the leaf"
 
     def __str__(self) -> str:
@@ -56,16 +61,22 @@ class Spec:
     """Structure, dtypes and shapes of one sample.
 
     Attributes:
-        treespec: The optree structure, or None when the schema has node types that need an example.
-        leaves: One :class:`Leaf` per array, in optree's flattening order.
-        schema: Canonical JSON of all that, as bytes.
+        treespec: The optree structure, or None if the schema has node types that need an example.
+        leaves: One :class:`Leaf` for each array, in optree's flattening order.
+        schema: The same as canonical JSON, as bytes.
 
     """
 
-    def __init__(self, treespec: Any, leaves: tuple[Leaf, ...], schema: bytes) -> None:
+    def __init__(self, treespec: optree.PyTreeSpec | None, leaves: tuple[Leaf, ...], schema: bytes) -> None:
         self.treespec = treespec
         self.leaves = leaves
         self.schema = schema
+
+    @property
+    def structure(self) -> optree.PyTreeSpec:
+        """``treespec``, for code that runs only when it is known."""
+        assert self.treespec is not None
+        return self.treespec
 
     @property
     def sample_bytes(self) -> int:
@@ -73,8 +84,8 @@ class Spec:
         return sum(leaf.nbytes for leaf in self.leaves)
 
     @classmethod
-    def from_example(cls, example: Any) -> "Spec":
-        """Reads structure, dtypes and shapes off an example pytree; its values do not matter.
+    def from_example(cls, example: Tree) -> "Spec":
+        """Reads structure, dtypes and shapes from an example pytree. Its values do not matter.
 
         Raises:
             TypeError: A leaf is not a numpy array (or numpy scalar), or its dtype has no fixed size.
@@ -102,10 +113,10 @@ class Spec:
 
     @classmethod
     def from_schema(cls, schema: bytes, what: str) -> "Spec":
-        """Rebuilds a Spec from a segment's schema, which is data that anybody may have written.
+        """Rebuilds a Spec from a segment's schema. The schema is not trusted: any process may have written it.
 
         Raises:
-            SegmentError: The schema is not one.
+            SegmentError: It is not a valid schema.
 
         """
         try:
@@ -127,7 +138,7 @@ class Spec:
         return cls(treespec, leaves, schema)
 
     def check_same(self, theirs: "Spec", what: str) -> None:
-        """Raises SpecMismatchError, naming the first leaf that differs, unless both describe the same samples."""
+        """Raises SpecMismatchError, which names the first leaf that differs, unless both describe the same samples."""
         if self.schema == theirs.schema:
             return
         for mine, other in zip(self.leaves, theirs.leaves, strict=False):
@@ -147,13 +158,13 @@ class Spec:
         )
 
     def exact(self, index: int, value: Any, shape: tuple[int, ...] | None = None) -> Array:
-        """``value`` as a C-contiguous array of leaf ``index``'s dtype and shape; nothing is cast.
+        """Returns ``value`` as a C-contiguous array of the dtype and shape of leaf ``index``. Nothing is cast.
 
-        ``shape`` replaces the leaf's shape (stacked samples). A Python or numpy
-        scalar will do where the shape is ``()``.
+        ``shape`` replaces the leaf's shape, for stacked samples. If the shape is ``()``, ``value`` may be a Python
+        or numpy scalar.
 
         Raises:
-            SpecMismatchError: Another dtype, shape or type.
+            SpecMismatchError: ``value`` has another dtype, shape or type.
 
         """
         leaf = self.leaves[index]
@@ -165,7 +176,7 @@ class Spec:
                     f"{leaf.name}: got an array of {value.dtype}{list(value.shape)}, "
                     f"expected {leaf.dtype}{list(want)}; nothing is cast or broadcast{hint}"
                 )
-            # a subclass (a matrix, a masked array) must not bring its own idea of a copy
+            # A subclass (a matrix, a masked array) may copy in a way of its own.
             return np.ascontiguousarray(value.view(np.ndarray)).reshape(want)
         if want == ():
             return self._from_scalar(leaf, value)
@@ -177,7 +188,7 @@ class Spec:
     @staticmethod
     def _from_scalar(leaf: Leaf, value: Any) -> Array:
         if isinstance(value, np.generic):
-            # numpy scalars are always in native byte order, and strings as short as they can be
+            # numpy scalars are in native byte order, and string scalars are as short as possible.
             same_kind = value.dtype.kind == leaf.dtype.kind and value.dtype.kind in "SU"
             if value.dtype in (leaf.dtype, leaf.dtype.newbyteorder("=")) or (
                 same_kind and value.itemsize <= leaf.dtype.itemsize
@@ -187,7 +198,7 @@ class Spec:
             try:
                 with np.errstate(over="ignore"):
                     array = np.asarray(value, leaf.dtype)
-                if _is_bent(value, array):
+                if _is_altered(value, array):
                     raise OverflowError("out of range")
                 return array
             except (OverflowError, ValueError) as error:
@@ -199,8 +210,8 @@ class Spec:
         )
 
 
-def _is_bent(value: Any, array: Array) -> bool:
-    """Whether a number became infinite, wrapped, or lost its fraction to an integer."""
+def _is_altered(value: Any, array: Array) -> bool:
+    """Whether the conversion made a number infinite, wrapped it, or dropped its fraction."""
     if isinstance(value, bytes | str):
         return False
     if "int" in array.dtype.name:
@@ -209,9 +220,9 @@ def _is_bent(value: Any, array: Array) -> bool:
 
 
 def _python_scalar_fits(value: Any, dtype: np.dtype[Any]) -> bool:
-    """Python scalars have no width, so a float is a float of any width, but no int and no bool."""
+    """Whether a Python scalar fits a dtype. A float fits a float of any width, but not an int or a bool."""
     kind = dtype.kind if dtype.names is None else ""
-    if kind == "V" and dtype.type is not np.void:  # ml_dtypes' floats
+    if kind == "V" and dtype.type is not np.void:  # a float of ml_dtypes
         kind = "f"
     accepted: dict[str, tuple[type, ...]] = {"f": (int, float), "c": (int, float, complex), "i": (int,), "u": (int,)}
     if isinstance(value, bool):
@@ -223,10 +234,10 @@ def _python_scalar_fits(value: Any, dtype: np.dtype[Any]) -> bool:
     return isinstance(value, accepted.get(kind, ()))
 
 
-# --- schema: JSON out ---------------------------------------------------------
+# --- spec to schema -----------------------------------------------------------
 
 
-def _to_schema(treespec: Any, leaves: list[Leaf]) -> bytes:
+def _to_schema(treespec: optree.PyTreeSpec, leaves: list[Leaf]) -> bytes:
     data = {
         "tree": _treespec_to_json(treespec),
         "leaves": [{"path": x.path, "dtype": _dtype_to_json(x.dtype), "shape": list(x.shape)} for x in leaves],
@@ -238,7 +249,7 @@ def _tree_json(schema: bytes) -> str:
     return json.dumps(json.loads(schema)["tree"])
 
 
-def _treespec_to_json(treespec: Any) -> Any:
+def _treespec_to_json(treespec: optree.PyTreeSpec) -> _Json:
     if treespec.is_leaf():
         return "leaf"
     kind = treespec.type
@@ -249,10 +260,11 @@ def _treespec_to_json(treespec: Any) -> Any:
         return {kind.__name__: children}
     if kind is dict and all(type(key) in (str, int) for key in treespec.entries()):
         return {"dict": [[key, child] for key, child in zip(treespec.entries(), children, strict=True)]}
+    assert kind is not None
     return {"node": f"{kind.__module__}.{kind.__qualname__}", "children": children}
 
 
-def _dtype_to_json(dtype: np.dtype[Any]) -> Any:
+def _dtype_to_json(dtype: np.dtype[Any]) -> _Json:
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return {"base": _dtype_to_json(base), "shape": list(shape)}
@@ -269,13 +281,13 @@ def _dtype_to_json(dtype: np.dtype[Any]) -> Any:
     return dtype.str
 
 
-# --- schema: JSON in ----------------------------------------------------------
+# --- schema to spec -----------------------------------------------------------
 
 _NEEDS_EXAMPLE = object()
 
 
-def _example_from_json(node: Any) -> Any:
-    """A tree of the described structure with 0 at its leaves."""
+def _example_from_json(node: _Json) -> Tree:
+    """A tree of the described structure, with 0 at its leaves."""
     if node is None:
         return None
     if node == "leaf":
@@ -292,9 +304,9 @@ def _example_from_json(node: Any) -> Any:
     return {"list": list, "tuple": tuple}[kind](parts)
 
 
-def _dtype_from_json(data: Any) -> np.dtype[Any]:
+def _dtype_from_json(data: _Json) -> np.dtype[Any]:
     if isinstance(data, str):
-        # Others numpy may read as code for a tuple, or as a list of fields.
+        # numpy may take other strings for code of a tuple, or for a list of fields.
         dtype = np.dtype(data if _DTYPE.fullmatch(data) else "O")
         if dtype.str != data or dtype.hasobject:
             raise ValueError(f"{data!r} is not a dtype of fixed size")

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from echo_shm import SegmentError
-from echo_shm.segment import Segment
+from echo_shm.ring.segment import Segment
 
 SHM = Path("/dev/shm")
 

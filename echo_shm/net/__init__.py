@@ -1,1 +1,1 @@
-"""Samples from other hosts: the wire, the bridge that receives, the client that sends."""
+"""Samples from other hosts: the wire protocol, the client that sends, and the bridge that receives."""

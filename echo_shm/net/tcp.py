@@ -1,36 +1,32 @@
-"""What both ends of a connection ask of TCP."""
+"""TCP options that both ends of a connection use."""
 
 import contextlib
 import socket
-from typing import Any
 
 
-def name_of(host: str, port: int) -> str:
-    """An address for messages; IPv6 ones in brackets."""
+def format_address(host: str, port: int) -> str:
+    """An address in messages. IPv6 addresses are in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def prepare(sock: socket.socket) -> None:
-    """Sends what is small at once.
-
-    Has the kernel notice a peer that is gone without a word while nothing is on its way: within about a minute.
-    """
+def set_options(sock: socket.socket) -> None:
+    """Sends small messages at once, and notices a dead peer within about a minute while nothing is in flight."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
         _set(sock, name, value)
 
 
-def give_up_on_silence(sock: socket.socket) -> None:
-    """The same while something is on its way.
+def set_send_timeout(sock: socket.socket) -> None:
+    """Notices a dead peer within a minute while data is in flight.
 
-    Not for who sends samples: on Linux the time counts while a peer that is alive has no room for them.
+    Not for the end that sends samples: on Linux, the time also counts while a living peer has no room for them.
     """
     _set(sock, "TCP_USER_TIMEOUT", 60_000)
 
 
-def _set(sock: socket.socket, name: str, value: Any) -> None:
-    """Sets an option of TCP, on systems that have it."""
+def _set(sock: socket.socket, name: str, value: int) -> None:
+    """Sets a TCP option on systems that have it."""
     if hasattr(socket, name):
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

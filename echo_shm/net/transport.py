@@ -1,4 +1,4 @@
-"""What a Server needs to be reached over TCP: sockets that listen, and bridge processes that serve them."""
+"""A Server's transport over TCP: the listening sockets, and the bridge processes that serve them."""
 
 import contextlib
 import errno
@@ -12,43 +12,45 @@ import time
 import weakref
 from typing import Any, TypeAlias
 
-from echo_shm.handle import Handle
-from echo_shm.net import checks
-from echo_shm.net.keeper import Keeper, forking_a_bridge
-from echo_shm.segment import Segment
+from echo_shm.net import validation
+from echo_shm.net.bridge.process import BridgeConfig
+from echo_shm.net.bridge.supervisor import Supervisor, forking_a_bridge
+from echo_shm.ring.handle import Handle
+from echo_shm.ring.segment import Segment
 
 _log = logging.getLogger("echo_shm")
 
-#: What getaddrinfo() says of one.
+#: One result of getaddrinfo().
 _Address: TypeAlias = tuple[Any, Any, int, str, Any]
 
-#: Most of ``max_connections``, and of ``processes``.
-_MOST_CONNECTIONS, _MOST_PROCESSES = 1 << 20, 64
-#: Longest sample (bytes): a frame's length has four bytes.
-_MOST_SAMPLE = (1 << 32) - 1
+#: The largest ``max_connections`` and ``processes``.
+_MAX_CONNECTIONS, _MAX_PROCESSES = 1 << 20, 64
+#: The largest sample (bytes): a frame's length has four bytes.
+_MAX_SAMPLE = (1 << 32) - 1
 
 
 class TcpTransport:
-    """Brings in the samples of remote hosts: ``Server(example, batch_size, transport=TcpTransport(port))``.
+    """Receives samples from other hosts: ``Server(example, batch_size, transport=TcpTransport(port))``.
 
-    The sockets are this process's and outlive the bridge processes that serve them: a bridge that is
-    killed is started again, on the same port, and its clients go on where they were.
+    The listening sockets belong to this process and outlive the bridge processes that serve them. If a bridge is
+    killed, another one is started on the same port, and its clients continue where they were.
 
     Args:
-        port: To listen on; 0 for any that is free, which :attr:`port` says after ``server.start()``.
+        port: Port to listen on. 0: any free port; :attr:`port` tells which, after ``server.start()``.
         num_threads: Accepted for code written for id-echo, and ignored: a bridge has one thread.
-        host: Address or name to listen on; every address that it stands for. Anything but this machine's own
-            loopback needs ``authkey`` or ``allow_unauthenticated``.
-        authkey: Clients must know it, and know that the server does. At least 16 bytes; it is never sent. It
-            says who connects, not who listens in: that takes ``tls``.
+        host: Address or name to listen on. A name means all its addresses. Any but a loopback address needs
+            ``authkey`` or ``allow_unauthenticated``.
+        authkey: A key of at least 16 bytes. Clients and server prove to each other that they know it, and never
+            send it. It does not encrypt what is sent: use ``tls`` for that.
         tls: A server-side context.
-        wire_version: 2, or 1 for clients of id-echo, which has no dtypes, no keys and no second try.
-        max_connections: Clients at a time, of all bridges of the ring; more are refused.
-        processes: Bridge processes, which share the port.
-        allow_unauthenticated: Listen beyond loopback without a key. Whoever can connect can then write samples.
+        wire_version: 2, or 1 for clients of id-echo. Version 1 has no dtypes, no keys and no reconnection.
+        max_connections: How many clients may be connected to all bridges of the ring. More are refused.
+        processes: How many bridge processes share the port.
+        allow_unauthenticated: Listen on other than loopback addresses without a key. Everybody who can connect can
+            then write samples.
 
     Raises:
-        ValueError: What the arguments ask for is not possible, or not safe.
+        ValueError: An argument is out of range, or the combination is not possible or not safe.
 
     """
 
@@ -65,51 +67,51 @@ class TcpTransport:
         processes: int = 1,
         allow_unauthenticated: bool = False,
     ) -> None:
-        checks.integer("num_threads", num_threads, 1, 1 << 16)
-        self._wanted_port = checks.integer("port", port, 0, 65535)
-        self._wire_version = checks.integer("wire_version", wire_version, 1, 2)
-        self._authkey = checks.key(authkey)
-        self._tls = checks.context(tls, server_side=True)
-        self._host = checks.host(host)
-        self.max_connections = checks.integer("max_connections", max_connections, 1, _MOST_CONNECTIONS)
-        self._processes = checks.integer("processes", processes, 1, _MOST_PROCESSES)
+        validation.integer("num_threads", num_threads, 1, 1 << 16)
+        self._wanted_port = validation.integer("port", port, 0, 65535)
+        self._wire_version = validation.integer("wire_version", wire_version, 1, 2)
+        self._authkey = validation.key(authkey)
+        self._tls = validation.tls_context(tls, server_side=True)
+        self._host = validation.host(host)
+        self.max_connections = validation.integer("max_connections", max_connections, 1, _MAX_CONNECTIONS)
+        self._processes = validation.integer("processes", processes, 1, _MAX_PROCESSES)
         if authkey is not None and wire_version == 1:
             raise ValueError("wire version 1 has no authentication: use wire_version=2 with an authkey")
-        self._open_to_all = bool(allow_unauthenticated)
-        self._check_reach(_addresses(host))
-        self._busy = threading.RLock()  # of whoever starts it or shuts it down
+        self._allow_unauthenticated = bool(allow_unauthenticated)
+        self._check_exposure(_addresses(host))
+        self._lock = threading.RLock()  # held by start() and shutdown()
         self._listeners: list[socket.socket] = []
-        self._keepers: list[Keeper] = []
+        self._supervisors: list[Supervisor] = []
         _transports.add(self)
 
     @property
     def port(self) -> int:
-        """The port that clients connect to, once started."""
+        """The port that clients connect to. Before :meth:`start`, the port that was asked for."""
         if not self._listeners:
             return self._wanted_port
         return int(self._listeners[0].getsockname()[1])
 
     def start(self, handle: Handle) -> None:
-        """Listens, and starts the bridge processes. Called by ``server.start()``.
+        """Listens, and starts the bridge processes. ``server.start()`` calls it.
 
         Raises:
-            OSError: The address cannot be listened on.
-            RuntimeError: Started already.
-            ValueError: This wire cannot carry such samples.
-            EchoShmError: A bridge process could not begin.
+            OSError: It cannot listen on the address.
+            RuntimeError: It was started already.
+            ValueError: This wire version cannot carry such samples.
+            EchoShmError: A bridge process could not start.
 
         """
-        with self._busy:
+        with self._lock:
             self._start(handle)
 
     def _start(self, handle: Handle) -> None:
-        if self._listeners or self._keepers:
+        if self._listeners or self._supervisors:
             raise RuntimeError("TCP server already started")
         self._check_samples(handle)
         addresses = _addresses(self._host)
-        self._check_reach(addresses)  # a name may stand for others by now
+        self._check_exposure(addresses)  # the name may have other addresses now
         self._listeners = _listen(addresses, self._wanted_port, self._host)
-        told = {
+        config: BridgeConfig = {
             "name": handle.name,
             "uuid": handle.uuid.hex(),
             "authkey": None if self._authkey is None else self._authkey.hex(),
@@ -121,32 +123,32 @@ class TcpTransport:
         }
         try:
             for _ in range(self._processes):
-                self._keepers.append(Keeper(told, self._tls))
-                self._keepers[-1].start()
-            for keeper in self._keepers:
-                keeper.wait_until_ready()
+                self._supervisors.append(Supervisor(config, self._tls))
+                self._supervisors[-1].start()
+            for supervisor in self._supervisors:
+                supervisor.wait_until_ready()
         except BaseException:
             self.shutdown()
             raise
 
-    def _check_reach(self, addresses: list[_Address]) -> None:
-        if self._authkey is not None or self._open_to_all:
+    def _check_exposure(self, addresses: list[_Address]) -> None:
+        if self._authkey is not None or self._allow_unauthenticated:
             return
         if not all(ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback for *_, address in addresses):
             raise ValueError(
                 f"host={self._host!r} can be reached from other machines: pass authkey=, or "
-                "allow_unauthenticated=True if everybody there may write samples"
+                "allow_unauthenticated=True if everybody who can connect may write samples"
             )
 
     def _check_samples(self, handle: Handle) -> None:
         size = Segment.attach(handle.name, handle.uuid, read_only=True).spec.sample_bytes
-        if size > _MOST_SAMPLE:
-            raise ValueError(f"samples of {size:,} bytes: a frame has at most {_MOST_SAMPLE:,}")
+        if size > _MAX_SAMPLE:
+            raise ValueError(f"samples of {size:,} bytes: a frame has at most {_MAX_SAMPLE:,}")
         if size == 0 and self._wire_version == 1:
             raise ValueError("wire version 1 cannot carry samples without bytes: use wire_version=2")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the ring is closed by its creator: whether that was so, in so many seconds.
+        """Waits until the creator closes the ring. Returns False if that takes longer than ``timeout`` seconds.
 
         Raises:
             EchoShmError: A bridge cannot be kept running.
@@ -154,28 +156,29 @@ class TcpTransport:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         return all(
-            keeper.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) for keeper in self._keepers
+            supervisor.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for supervisor in self._supervisors
         )
 
     def shutdown(self) -> None:
-        """Tells every client, ends the bridges, and gives up the port. Idempotent."""
-        with self._busy:
+        """Tells every client, stops the bridges, and frees the port. Idempotent."""
+        with self._lock:
             try:
-                for keeper in self._keepers:
-                    keeper.stop()
-                for keeper in self._keepers:
-                    keeper.join()
+                for supervisor in self._supervisors:
+                    supervisor.stop()
+                for supervisor in self._supervisors:
+                    supervisor.join()
             finally:
                 for listener in self._listeners:
                     with contextlib.suppress(OSError):
-                        listener.shutdown(socket.SHUT_RDWR)  # whatever other process may still have it
+                        listener.shutdown(socket.SHUT_RDWR)  # also in any other process that has inherited it
                     listener.close()
-            self._forget()  # not after Ctrl-C: who calls again goes on with the bridges that are left
+            self._forget()  # not after Ctrl-C: then another shutdown() continues with the bridges that are left
 
     def _forget(self) -> None:
         for listener in self._listeners:
             listener.close()
-        self._keepers, self._listeners = [], []
+        self._supervisors, self._listeners = [], []
 
 
 def _addresses(host: str) -> list[_Address]:
@@ -187,7 +190,7 @@ def _addresses(host: str) -> list[_Address]:
 
 
 def _listen(addresses: list[_Address], port: int, host: str) -> list[socket.socket]:
-    """A listening socket for each address; all on the same port."""
+    """One listening socket for each address, all on the same port."""
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in addresses:
@@ -211,10 +214,10 @@ _transports: "weakref.WeakSet[TcpTransport]" = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """In a forked child: the port is its parent's, and free when that has closed it."""
+    """In a forked child: closes the sockets, so that the port is free when the parent has closed them."""
     if not forking_a_bridge():
         for transport in list(_transports):
-            transport._busy = threading.RLock()  # some thread of the parent's may have had it
+            transport._lock = threading.RLock()  # another thread of the parent may have held it
             transport._forget()
 
 

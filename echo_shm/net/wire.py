@@ -1,6 +1,6 @@
-"""The wire's two versions as bytes, without any I/O. WIRE.md, beside this file, describes them.
+"""Both versions of the protocol as bytes, without any I/O. WIRE.md, beside this file, specifies them.
 
-Whatever comes from a peer is checked here, once: what does not fit raises :class:`WireError`.
+What comes from a peer is validated here, and only here: anything that is not allowed raises :class:`WireError`.
 """
 
 import hashlib
@@ -15,18 +15,19 @@ from echo_shm.spec import Spec
 
 MAGIC = b"ECHO"
 
-#: Longest text (bytes), and longest schema of others that a client reads, if its own is not longer.
+#: The longest text, and the longest schema that a client reads unless its own is longer (bytes).
 MAX_TEXT = 1 << 12
 MAX_SCHEMA = 1 << 20
 
-#: A server repeats its acknowledgement every BEAT seconds at least; who says nothing for SILENCE is taken for gone.
-BEAT, SILENCE = 5.0, 60.0
+#: A server repeats its acknowledgement at least every HEARTBEAT seconds. If a server is silent for SILENCE seconds,
+#: the client takes the connection for lost.
+HEARTBEAT, SILENCE = 5.0, 60.0
 
-#: No sample has a number so high.
+#: The highest number of a sample.
 MAX_NUMBER = 1 << 62
 
-#: Version 1's acknowledgement of one sample.
-ACK_1 = b"\x01"
+#: The acknowledgement of one sample in version 1.
+ACK_V1 = b"\x01"
 
 _MAGIC_AND_VERSION = len(MAGIC) + 1
 _GREETING = struct.Struct("<4sBBH32s")
@@ -37,7 +38,7 @@ _PROOF_BYTES = 32
 
 HEADER_BYTES = _HEADER.size
 HELLO_BYTES = _HELLO.size
-#: Of a version 2 greeting, what follows magic and version.
+#: Bytes of a version 2 greeting after magic and version.
 GREETING_REST = _GREETING.size - _MAGIC_AND_VERSION
 
 _NO_PROOF = bytes(_PROOF_BYTES)
@@ -45,7 +46,7 @@ NO_RING = bytes(16)
 
 
 class Frame(IntEnum):
-    """What a version 2 frame carries."""
+    """The type of a version 2 frame."""
 
     ACCEPT = 1
     REFUSE = 2
@@ -55,7 +56,7 @@ class Frame(IntEnum):
 
 
 class Refusal(IntEnum):
-    """Why a server refuses a client: for good, but for FULL, which may pass, and BUSY, which soon will."""
+    """Why a server refuses a client. FULL may pass, BUSY will soon; all others are final."""
 
     OTHER = 0
     SPEC = 1
@@ -68,7 +69,7 @@ class Refusal(IntEnum):
 
 
 class Header(NamedTuple):
-    """The start of every frame. length: samples, or bytes of a body; number: a sample's, or a refusal's code."""
+    """The header of a frame. length: samples, or bytes of the body. number: a sample's, or a refusal's code."""
 
     kind: Frame
     length: int
@@ -76,23 +77,23 @@ class Header(NamedTuple):
 
 
 def spec_hash(schema: bytes) -> bytes:
-    """SHA-256 of a schema: two specs are the same exactly when it is."""
+    """SHA-256 of a schema. Two specs are the same exactly if their hashes are."""
     return hashlib.sha256(schema).digest()
 
 
-# --- version 1: id-echo's -------------------------------------------------------
+# --- version 1, which is id-echo's ----------------------------------------------
 
 
-def greeting_1(spec: Spec) -> bytes:
-    """Magic, version, and of each leaf the item size, the number of dimensions and the dimensions."""
+def greeting_v1(spec: Spec) -> bytes:
+    """The server's greeting: magic, version, and for each leaf its item size, number of dimensions and dimensions."""
     parts = [MAGIC, b"\x01", struct.pack("<I", len(spec.leaves))]
     for leaf in spec.leaves:
         parts.append(struct.pack(f"<II{len(leaf.shape)}I", leaf.dtype.itemsize, len(leaf.shape), *leaf.shape))
     return b"".join(parts)
 
 
-def read_specs_1(read: Callable[[int], bytes]) -> list[tuple[int, tuple[int, ...]]]:
-    """The rest of a version 1 greeting, by a function that returns exactly n bytes: (item size, shape) of each leaf."""
+def read_specs_v1(read: Callable[[int], bytes]) -> list[tuple[int, tuple[int, ...]]]:
+    """Reads the rest of a version 1 greeting: (item size, shape) of each leaf. ``read(n)`` returns exactly n bytes."""
 
     def words(n: int) -> tuple[int, ...]:
         return struct.unpack(f"<{n}I", read(4 * n))
@@ -113,26 +114,26 @@ def read_specs_1(read: Callable[[int], bytes]) -> list[tuple[int, tuple[int, ...
 
 
 class Greeting(NamedTuple):
-    """What a version 2 server says first."""
+    """The first message of a version 2 server."""
 
     needs_key: bool
     nonce: bytes
 
     def to_bytes(self) -> bytes:
-        """As it goes over the wire."""
+        """The message as bytes."""
         return _GREETING.pack(MAGIC, 2, self.needs_key, 0, self.nonce)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Greeting":
-        """Reads a whole greeting, magic included."""
+        """Reads a whole greeting, including the magic."""
         magic, version, flags, zero, nonce = _GREETING.unpack(data)
         if (magic, version) != (MAGIC, 2) or zero != 0 or flags > 1:
-            raise WireError(f"a damaged greeting: {data!r}")
+            raise WireError(f"the server's greeting is damaged: {data!r}")
         return cls(bool(flags), nonce)
 
 
 def read_version(read: Callable[[int], bytes], peer: str) -> int:
-    """The version, after the magic, that a server sends first."""
+    """Reads the magic and the version, which a server sends first. Returns the version."""
     magic = read(len(MAGIC))
     if magic != MAGIC:
         raise WireError(f"Unexpected handshake magic {magic!r} from {peer}; is the peer an echo server?")
@@ -143,10 +144,10 @@ def read_version(read: Callable[[int], bytes], peer: str) -> int:
 
 
 class Hello(NamedTuple):
-    """What a version 2 client answers.
+    """The first message of a version 2 client.
 
-    acknowledged: the number of the first sample that was not acknowledged. doubt: the uuid of the ring that may
-    have that sample or later ones, which were sent; zeros if none was.
+    acknowledged: the number of the client's first sample that is not acknowledged. doubt: the uuid of the ring that
+    may hold that sample or later ones; zeros if none of them was sent.
     """
 
     client: bytes
@@ -157,12 +158,12 @@ class Hello(NamedTuple):
     proof: bytes = _NO_PROOF
 
     def to_bytes(self) -> bytes:
-        """As it goes over the wire."""
+        """The message as bytes."""
         return _HELLO.pack(MAGIC, 2, 0, 0, *self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Hello":
-        """Reads what must be a hello."""
+        """Reads a whole hello."""
         magic, version, flags, zero, *fields = _HELLO.unpack(data)
         if magic != MAGIC:
             raise WireError(f"unexpected magic {magic!r}, expected {MAGIC!r}")
@@ -176,11 +177,11 @@ class Hello(NamedTuple):
         return hello
 
     def signed(self, key: bytes, greeting: Greeting) -> "Hello":
-        """With the proof that its sender knows the key."""
+        """A copy with the proof that the client knows the key."""
         return self._replace(proof=self._proof(key, greeting))
 
     def is_signed(self, key: bytes, greeting: Greeting) -> bool:
-        """Whether its sender knows the key."""
+        """Whether the client has proved that it knows the key."""
         return hmac.compare_digest(self.proof, self._proof(key, greeting))
 
     def _proof(self, key: bytes, greeting: Greeting) -> bytes:
@@ -189,10 +190,10 @@ class Hello(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """What a version 2 server answers to a client that it takes.
+    """The answer of a version 2 server that accepts a client.
 
-    ring: the segment's uuid. max_frame: bytes of samples in a frame. known: the client's number is
-    what it has in the ring; otherwise the server had never heard of it.
+    ring: the segment's uuid. max_frame: most bytes of samples in a frame. known: True if the server remembers the
+    client, and ``committed`` is what it has in the ring; False if the client is new to the server.
     """
 
     ring: bytes
@@ -202,14 +203,14 @@ class Accept(NamedTuple):
     committed: int
 
     def to_bytes(self, key: bytes | None, greeting: Greeting, hello: Hello) -> bytes:
-        """As a frame, with the proof that the server knows the key."""
+        """The answer as a frame, with the proof that the server knows the key."""
         body = _ACCEPT.pack(_NO_PROOF, self.ring, self.max_frame, self.known, 0, 0) + self.schema
         header = _HEADER.pack(Frame.ACCEPT, 0, 0, len(body), self.committed)
         return header + _server_proof(key, greeting, hello, header + body) + body[_PROOF_BYTES:]
 
     @classmethod
     def from_bytes(cls, header: Header, body: bytes, key: bytes | None, greeting: Greeting, hello: Hello) -> "Accept":
-        """Reads the frame's body; the server must know the key, if there is one."""
+        """Reads the frame's body. If there is a key, the server must have proved that it knows it."""
         if len(body) < _ACCEPT.size:
             raise WireError(f"the server's answer has {len(body)} bytes, fewer than {_ACCEPT.size}")
         proof, ring, max_frame, known, *zeros = _ACCEPT.unpack_from(body)
@@ -217,7 +218,7 @@ class Accept(NamedTuple):
         if not hmac.compare_digest(proof, _server_proof(key, greeting, hello, signed)):
             raise WireError("the server does not know the authkey")
         if zeros != [0, 0] or known > 1:
-            raise WireError("a damaged answer of the server")
+            raise WireError("the server's answer is damaged")
         return cls(ring, max_frame, bool(known), body[_ACCEPT.size :], header.number)
 
 
@@ -231,43 +232,43 @@ def _server_proof(key: bytes | None, greeting: Greeting, hello: Hello, accept: b
 
 
 def refuse(code: Refusal, text: str) -> bytes:
-    """A frame that ends a connection before it has begun."""
-    return _texted(Frame.REFUSE, code, text)
+    """The frame that refuses a client."""
+    return _text_frame(Frame.REFUSE, code, text)
 
 
 def refuse_spec(schema: bytes) -> bytes:
-    """The refusal of a client whose samples are others than these."""
+    """The frame that refuses a client whose samples are not those of ``schema``."""
     return _HEADER.pack(Frame.REFUSE, 0, 0, len(schema), Refusal.SPEC) + schema
 
 
 def bye(number: int, text: str = "") -> bytes:
-    """A frame after which its sender sends no samples, or takes none."""
-    return _texted(Frame.BYE, number, text)
+    """The last frame of a connection: its sender sends no more samples, or accepts no more."""
+    return _text_frame(Frame.BYE, number, text)
 
 
-def text_of(body: bytes) -> str:
-    """A peer's text: nothing in it can do more than be read."""
+def printable(body: bytes) -> str:
+    """A peer's text, with every character that is not printable replaced by ``?``."""
     text = body[:MAX_TEXT].decode(errors="replace")
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _texted(kind: Frame, number: int, text: str) -> bytes:
+def _text_frame(kind: Frame, number: int, text: str) -> bytes:
     body = text.encode()[:MAX_TEXT]
     return _HEADER.pack(kind, 0, 0, len(body), number) + body
 
 
 def ack(committed: int) -> bytes:
-    """A frame that says: every sample below this number is in the ring."""
+    """The frame that says that every sample below this number is in the ring."""
     return _HEADER.pack(Frame.ACK, 0, 0, 0, committed)
 
 
 def samples_header(count: int, number: int) -> bytes:
-    """What goes before ``count`` samples, leaf after leaf, of which the first has that number."""
+    """The header of a frame of ``count`` samples, the first of which has that number."""
     return _HEADER.pack(Frame.SAMPLES, 0, 0, count, number)
 
 
 def read_header(data: bytes | memoryview) -> Header:
-    """Reads the first bytes of a frame."""
+    """Reads the header of a frame."""
     kind, flags, zero, count, number = _HEADER.unpack_from(data)
     if flags != 0 or zero != 0 or kind not in Frame._value2member_map_:
         raise WireError(f"no frame starts with {bytes(data[:HEADER_BYTES])!r}")
@@ -277,7 +278,7 @@ def read_header(data: bytes | memoryview) -> Header:
 
 
 def read_server_header(data: bytes, schema: bytes = b"") -> Header:
-    """As :func:`read_header`, for what a server may send to a client of that schema."""
+    """As :func:`read_header`, but only accepts what a server may send to a client with that schema."""
     header = read_header(data)
     most = _ACCEPT.size + max(MAX_SCHEMA, len(schema))
     limit = {Frame.ACCEPT: most, Frame.REFUSE: most, Frame.BYE: MAX_TEXT, Frame.ACK: 0}.get(header.kind, -1)
@@ -287,14 +288,14 @@ def read_server_header(data: bytes, schema: bytes = b"") -> Header:
 
 
 def frame_limit(sample_bytes: int, target: int) -> int:
-    """Bytes of samples in the largest frame: about ``target``, and one sample at least."""
+    """Bytes of samples in the largest frame: about ``target``, but at least one sample."""
     return max(sample_bytes, target - target % sample_bytes) if sample_bytes else 0
 
 
-#: Samples without bytes (every leaf empty) go in frames of at most so many.
-_MOST_EMPTY = 1 << 16
+#: Most samples in a frame if a sample has no bytes: every leaf is empty.
+_MAX_EMPTY = 1 << 16
 
 
-def samples_in(limit: int, sample_bytes: int) -> int:
-    """How many samples a frame of that many bytes takes."""
-    return limit // sample_bytes if sample_bytes else _MOST_EMPTY
+def samples_per_frame(limit: int, sample_bytes: int) -> int:
+    """How many samples fit into a frame of that many bytes."""
+    return limit // sample_bytes if sample_bytes else _MAX_EMPTY

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from choices import Below
 
-from echo_shm import EchoShmError, Server, ShmClient, segment
-from echo_shm.segment import Geometry, Segment
+from echo_shm import EchoShmError, Server, ShmClient
+from echo_shm.ring import segment
+from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Leaf, Spec
 
 _DTYPES = ["<f4", "<i8", "|u1", "|b1", ">f8", "<M8[ns]", "<U3", "|S5", "|V7", "<c8", "<f2", "|V0", "|S0"]

@@ -15,12 +15,13 @@ import numpy as np
 from choices import Below
 
 from echo_shm import EchoShmError, Server
-from echo_shm.net import link, wire
-from echo_shm.net.bridge import Bridge, Settings
-from echo_shm.net.inbound import Bye, Inbound, Inbound1, Samples
-from echo_shm.net.link import Link, Options
+from echo_shm.net import wire
+from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Samples
+from echo_shm.net.client import connection
+from echo_shm.net.client.connection import Connection, Options
 from echo_shm.net.wire import Accept, Greeting, Hello
-from echo_shm.segment import Segment
+from echo_shm.ring.segment import Segment
 from echo_shm.spec import Spec
 
 EXAMPLE = {"a": np.zeros((), np.int32), "b": np.zeros(3, np.uint8)}
@@ -103,7 +104,7 @@ def draw_server(below: Below) -> Callable[[bytes], bytes]:
                 return wire.refuse_spec(schema)
         return headers[0] + texts[0] + headers[1] + texts[1]
 
-    start = _damaged(below, greeting.to_bytes() if below(8) else wire.greeting_1(SPEC))
+    start = _damaged(below, greeting.to_bytes() if below(8) else wire.greeting_v1(SPEC))
     return lambda hello: start if hello == b"" else answer(hello)
 
 
@@ -143,20 +144,20 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
     return events, False
 
 
-def feed(inbound: Inbound | Inbound1, stream: bytes, sizes: Iterator[int], events: list[Any]) -> None:
+def feed(decoder: Decoder | DecoderV1, stream: bytes, sizes: Iterator[int], events: list[Any]) -> None:
     """Gives a stream to a parser in pieces of those sizes; what comes of it is added to ``events``."""
     at = 0
     while at < len(stream):
-        space = inbound.space()
+        space = decoder.space()
         n = min(len(space), len(stream) - at, next(sizes, len(stream)))
         assert n > 0
         space[:n] = stream[at : at + n]
         at += n
-        inbound.filled(n)
-        while (event := inbound.next_event()) is not None:
+        decoder.filled(n)
+        while (event := decoder.next_event()) is not None:
             if isinstance(event, Hello):
-                assert isinstance(inbound, Inbound)
-                inbound.begin()
+                assert isinstance(decoder, Decoder)
+                decoder.begin()
             events.append((*event[:2], bytes(event.data)) if isinstance(event, Samples) else event)
 
 
@@ -167,21 +168,21 @@ def _sizes(below: Below, most: int) -> Iterator[int]:
 
 def parse(stream: bytes, below: Below) -> int:
     """Feeds a stream in pieces; asserts that what comes of it is what it means. Returns the number of events."""
-    inbound, events, failed = Inbound(SIZE, MOST), [], False
+    decoder, events, failed = Decoder(SIZE, MOST), [], False
     try:
-        feed(inbound, stream, _sizes(below, 200), events)
+        feed(decoder, stream, _sizes(below, 200), events)
     except wire.WireError:
         failed = True
     assert (events, failed) == expected(stream)
-    assert len(inbound._buffer) <= wire.HEADER_BYTES + wire.MAX_TEXT
+    assert len(decoder._buffer) <= wire.HEADER_BYTES + wire.MAX_TEXT
     return len(events)
 
 
 def parse_1(stream: bytes, below: Below) -> None:
     """The same for version 1, of which any bytes are samples."""
-    inbound, events = Inbound1(SIZE, MOST), []
-    inbound.begin()
-    feed(inbound, stream, _sizes(below, 30), events)
+    decoder, events = DecoderV1(SIZE, MOST), []
+    decoder.begin()
+    feed(decoder, stream, _sizes(below, 30), events)
     assert b"".join(data for _, _, data in events) == stream[: len(stream) - len(stream) % SIZE]
     assert [number for _, number, _ in events] == [sum(n for n, _, _ in events[:i]) for i in range(len(events))]
     assert all(len(data) == count * SIZE for count, _, data in events)
@@ -215,9 +216,9 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
         def __getattr__(self, name: str) -> Any:
             return getattr(near, name)
 
-    with mock.patch.object(link, "_connect", return_value=Near()), near, far:
+    with mock.patch.object(connection, "_connect", return_value=Near()), near, far:
         try:
-            it = Link(options, 0, 20)
+            it = Connection(options, 0, 20)
         except (EchoShmError, OSError):
             return False
         far.shutdown(socket.SHUT_WR)
@@ -245,7 +246,7 @@ class Table:
 
     def close(self) -> None:
         """Ends both."""
-        self.bridge.say_goodbye()
+        self.bridge.close()
         self.server.close()
 
     def play(self, below: Below) -> None:
@@ -263,7 +264,7 @@ class Table:
             if below(2):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
-        while self.bridge._guests or self.bridge._clients:
+        while self.bridge._pending or self.bridge._clients:
             self._turn()
         self._good_client()
 
@@ -271,7 +272,7 @@ class Table:
         return socket.create_connection(self._address, timeout=20)
 
     def _turn(self) -> None:
-        self.bridge.turn(0)
+        self.bridge.run_once(0)
         with contextlib.suppress(TimeoutError):
             while True:
                 self.server.sample(timeout=0)
@@ -284,11 +285,11 @@ class Table:
             sock.sendall(hello.to_bytes() + wire.samples_header(1, 0) + b"\x07\0\0\0xyz")
             sock.setblocking(False)
             while not said.endswith(wire.ack(1)):
-                self.bridge.turn(0.01)
+                self.bridge.run_once(0.01)
                 with contextlib.suppress(BlockingIOError):
                     said += sock.recv(4096)
             sock.sendall(wire.bye(1))
         batch = self.server.sample(timeout=0).batch
         assert (batch["a"].tolist(), batch["b"].tobytes()) == ([7], b"xyz")
-        while self.bridge._guests or self.bridge._clients:
+        while self.bridge._pending or self.bridge._clients:
             self._turn()

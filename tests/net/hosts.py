@@ -18,7 +18,7 @@ import numpy as np
 
 import echo_shm
 from echo_shm import Server, TcpClient, TcpTransport
-from echo_shm.lifetime import die_with
+from echo_shm.workers.parent_death import die_with_parent
 
 EXAMPLE = {"who": np.zeros((), np.int64), "n": np.zeros((), np.int64), "x": np.zeros(500, np.uint8)}
 KEY = b"the key of these two hosts"
@@ -173,7 +173,7 @@ def client(host: str, port: int, who: int, count: int) -> None:
 
 def _main(words: list[str]) -> NoReturn:
     numbers = [int(word) for word in words[2:]]
-    die_with(os.getppid())
+    die_with_parent(os.getppid())
     with contextlib.suppress(KeyboardInterrupt):
         {"learner": learner, "client": client}[words[0]](words[1], *numbers)
     sys.exit(0)

@@ -92,7 +92,7 @@ def _take(account, server, rng):
 def _disturb(account, transport, proxies, rng):
     what = rng.choice(["bridges killed", "bridges stopped", "links cut", "links cut", "links stalled"])
     account.events[what] += 1
-    bridge = rng.choice(transport._keepers).pid
+    bridge = rng.choice(transport._supervisors).pid
     proxy = rng.choice(proxies)
     if what == "links cut":
         proxy.cut()

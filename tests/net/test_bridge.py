@@ -14,7 +14,8 @@ from remote import EXAMPLE, numbers, raw, said, sample
 
 import echo_shm
 from echo_shm import ConnectionClosedError, Server, ShmClient, TcpClient
-from echo_shm.net import pump, wire
+from echo_shm.net import wire
+from echo_shm.net.client import sender
 from echo_shm.net.wire import Hello
 
 
@@ -43,15 +44,15 @@ def test_a_lone_sample_does_not_wait_for_others(serve, client):
 
 def test_what_ends_the_gathering(serve, client, monkeypatch):
     """No sample waits for others to share its frame when that is full, or when somebody is in wait()."""
-    monkeypatch.setattr(pump, "_GATHER_NS", 60_000_000_000)
+    monkeypatch.setattr(sender, "_GATHER_NS", 60_000_000_000)
     server = serve(1, 5000)
     one = client(server)
     # As if in wait(), and before the sample: a gathering that has begun is not cut short (it has a millisecond).
-    one._pump._flushing += 1
+    one._sender._flushing += 1
     one.send(sample(0))
     assert numbers(server.sample(timeout=20).batch) == [0]
-    one._pump._flushing -= 1
-    frame = one._pump._outbox.size - 1
+    one._sender._flushing -= 1
+    frame = one._sender._outbox.size - 1
     one.send_many({"n": np.arange(1, 1 + frame), "x": np.ones((frame, 2, 3), np.float32)})
     for n in range(1, 1 + frame):
         assert server.sample(timeout=20).batch["n"].tolist() == [n]
@@ -152,7 +153,7 @@ def test_what_top_shows(serve, client):
     one.wait()
     gone.send(sample(0))
     gone.wait()
-    gone._pump._link.shut()  # as if cut; it comes again
+    gone._sender._connection.shutdown()  # as if cut; it comes again
     gone.send(sample(1))
     gone.wait()
     with raw(server) as sock:

@@ -17,8 +17,9 @@ from pretender import RING
 from remote import EXAMPLE, sample
 
 from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
-from echo_shm.net import link, wire
-from echo_shm.net.patience import Patience
+from echo_shm.net import wire
+from echo_shm.net.client import connection
+from echo_shm.net.client.backoff import Backoff
 from echo_shm.net.wire import Refusal
 
 BIG = np.zeros(1 << 22, np.uint8)
@@ -56,7 +57,7 @@ def test_a_server_that_takes_nothing(pretend, client):
 
 
 def test_a_server_that_has_no_room(pretend, client):
-    """A connection on which the server said something was of use, though nothing was acknowledged: patience renewed."""
+    """A server that speaks, though it acknowledges nothing, makes the connection one of use: the time starts anew."""
 
     def play(visit):
         visit.accept(known=True)
@@ -88,20 +89,20 @@ def test_a_server_that_drips(pretend):
 
 def test_a_peer_that_says_nothing(pretend, monkeypatch):
     """Something that takes connections and then is mute, or speaks of other things, is no server for long."""
-    monkeypatch.setattr(link, "_FIRST_TIME", 0.5)
+    monkeypatch.setattr(connection, "_FIRST_TIME", 0.5)
     host = pretend(lambda visit: time.sleep(20))
-    with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} took the connection, and then did not say"):
+    with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} accepted the connection, but did not answer"):
         TcpClient("127.0.0.1", host.port, EXAMPLE)
-    with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} does not answer: does it talk TLS"):
+    with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} does not answer: does it use TLS"):
         TcpClient("127.0.0.1", host.port, EXAMPLE, tls=ssl.create_default_context())
     port = pretend(lambda visit: visit.greet()).port
-    with pytest.raises(WireError, match="does not talk TLS as tls= has it"):
+    with pytest.raises(WireError, match="does not use TLS as tls= does"):
         TcpClient("127.0.0.1", port, EXAMPLE, tls=ssl.create_default_context(), timeout=20)
 
 
 def test_a_peer_that_takes_its_time(pretend, client, monkeypatch):
     """Who says how long connecting may take has that long."""
-    monkeypatch.setattr(link, "_FIRST_TIME", 0.2)
+    monkeypatch.setattr(connection, "_FIRST_TIME", 0.2)
     client(pretend(lambda visit: (time.sleep(0.6), _takes_all(visit))), timeout=30).send(sample(0))
 
 
@@ -331,7 +332,7 @@ def test_close_while_others_send(pretend, client):
         one.close()
         for thread in threads:
             thread.join(20)
-        assert one._pump.acknowledged == one._pump.sent() == sum(sent)
+        assert one._sender.acknowledged == one._sender.sent() == sum(sent)
         host.close()
 
 
@@ -344,10 +345,10 @@ def test_close_while_connecting(pretend, eventually):
     eventually(lambda: len(host.visits) > 1)
     with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
         one.close()
-    assert one._pump._sender.is_alive()
+    assert one._sender._send_thread.is_alive()
     host.close()
-    one._pump._sender.join(20)
-    assert not one._pump._sender.is_alive()
+    one._sender._send_thread.join(20)
+    assert not one._sender._send_thread.is_alive()
 
 
 def test_ctrl_c_in_close(pretend, client, eventually, background):
@@ -361,7 +362,7 @@ def test_ctrl_c_in_close(pretend, client, eventually, background):
     one.send(sample(0))
 
     def interrupt():
-        eventually(lambda: one._pump._flushing)
+        eventually(lambda: one._sender._flushing)
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupting = background(interrupt)
@@ -369,8 +370,8 @@ def test_ctrl_c_in_close(pretend, client, eventually, background):
         one.close()
     interrupting.result()
     one.close()
-    one._pump._sender.join(20)
-    assert not one._pump._sender.is_alive()
+    one._sender._send_thread.join(20)
+    assert not one._sender._send_thread.is_alive()
     with pytest.raises(ConnectionClosedError, match="is closed"):
         one.send(sample(1))
 
@@ -378,8 +379,8 @@ def test_ctrl_c_in_close(pretend, client, eventually, background):
 def test_collected_in_its_own_thread(pretend, eventually):
     """A client that the collector finds in the thread that delivers does not wait there for itself."""
     one = TcpClient("127.0.0.1", pretend(_takes_all).port, EXAMPLE)
-    its, one.me = one._pump, one
-    take = its._take_full
+    its, one.me = one._sender, one
+    take = its._lease_full
 
     def take_after_collecting(*args):
         gc.collect()
@@ -387,36 +388,36 @@ def test_collected_in_its_own_thread(pretend, eventually):
 
     one.send(sample(0))
     del one
-    its._take_full = take_after_collecting
-    its.rouse()
-    eventually(its.over.is_set)
+    its._lease_full = take_after_collecting
+    its.wake()
+    eventually(its.ended.is_set)
     assert its.acknowledged == its.sent() == 1
 
 
-def test_how_patience_ends(monkeypatch):
+def test_how_trying_again_ends(monkeypatch):
     """Tries come faster at first; what goes well in between starts the time anew, a mere connection does not."""
     clock = itertools.count(1000).__next__
-    monkeypatch.setattr("echo_shm.net.patience.time", mock.Mock(monotonic=lambda: clock()))
-    patience = Patience(10)
-    assert patience.left() <= 0
-    patience.begin(well=False)
-    assert patience.left() == 9
-    pauses = [patience.next_pause() for _ in range(9)]
+    monkeypatch.setattr("echo_shm.net.client.backoff.time", mock.Mock(monotonic=lambda: clock()))
+    backoff = Backoff(10)
+    assert backoff.time_left() <= 0
+    backoff.restart(useful=False)
+    assert backoff.time_left() == 9
+    pauses = [backoff.next_delay() for _ in range(9)]
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (0, 1)
-    patience.begin(well=False)
-    assert patience.left() == 8
-    assert patience.next_pause() == 1
-    patience.begin(well=True)
-    assert patience.left() == 9
-    assert patience.next_pause() == 0
+    backoff.restart(useful=False)
+    assert backoff.time_left() == 8
+    assert backoff.next_delay() == 1
+    backoff.restart(useful=True)
+    assert backoff.time_left() == 9
+    assert backoff.next_delay() == 0
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"host": None}, "host=None: use a name or an address"),
-        ({"host": "x" * 70}, "no host can be called so"),
+        ({"host": "x" * 70}, "use a valid name or address"),
         ({"port": "50051"}, "port='50051': use an integer from 1 to 65535"),
         ({"port": 0}, "port=0: use an integer"),
         ({"port": True}, "port=True: use an integer"),
@@ -449,9 +450,9 @@ def test_times_without_end(pretend):
 
 def test_keys_are_not_shown():
     """Neither a client's nor a bridge's settings show the key when they are printed."""
-    from echo_shm.net.bridge import Settings
+    from echo_shm.net.bridge.bridge import Settings
     from echo_shm.spec import Spec
 
     key = b"this is the key!"
-    assert "this" not in repr(link.Options("h", 1, Spec.from_example(EXAMPLE), b"c" * 16, key, None))
+    assert "this" not in repr(connection.Options("h", 1, Spec.from_example(EXAMPLE), b"c" * 16, key, None))
     assert "this" not in repr(Settings(key, 2, 3))

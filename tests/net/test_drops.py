@@ -95,8 +95,10 @@ def test_killed_bridges(processes):
     transport, kills = TcpTransport(0, processes=processes, max_connections=4), []
 
     def kill():
-        keeper = random.choice(transport._keepers)
-        kills.append(until(lambda: keeper.pid > 0 and keeper.pid not in kills and keeper.pid, "another bridge runs"))
+        supervisor = random.choice(transport._supervisors)
+        kills.append(
+            until(lambda: supervisor.pid > 0 and supervisor.pid not in kills and supervisor.pid, "another bridge runs")
+        )
         os.kill(kills[-1], signal.SIGKILL)
 
     with Server(EXAMPLE, 10, transport=transport) as server:

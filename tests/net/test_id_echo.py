@@ -108,7 +108,7 @@ def recorder():
             sock, _ = listener.accept()
             with sock:
                 sock.settimeout(20)
-                sock.sendall(echo_shm.net.wire.greeting_1(spec))
+                sock.sendall(echo_shm.net.wire.greeting_v1(spec))
                 data = exactly(sock, samples * spec.sample_bytes)
                 sock.sendall(b"\x01" * samples)
                 assert sock.recv(1) == b""  # it says nothing else, and then closes

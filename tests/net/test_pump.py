@@ -14,8 +14,9 @@ from interrupts import Interrupt, at_opcode, interrupt, run_traced
 from remote import EXAMPLE, sample
 
 from echo_shm import ConnectionClosedError, TcpClient
-from echo_shm.net import client as client_module
-from echo_shm.net import link, pump, wire
+from echo_shm.net import wire
+from echo_shm.net.client import client as client_module
+from echo_shm.net.client import connection, sender
 
 BIG = np.zeros(1 << 22, np.uint8)
 
@@ -42,7 +43,7 @@ def test_a_block_beyond_the_clients_ring(serve, client, eventually, background):
     send = one._writer.send_many
 
     def send_to_a_sleeper(data, timeout):
-        eventually(lambda: one._pump.sleeping and one._pump._calls.empty())
+        eventually(lambda: one._sender.sleeping and one._sender._wakeups.empty())
         send(data, timeout)
 
     one._writer.send_many = send_to_a_sleeper
@@ -97,18 +98,18 @@ def test_a_reader_that_fails(pretend, eventually):
             one.wait(20)
 
     one = TcpClient("127.0.0.1", pretend(take_all).port, EXAMPLE)
-    with mock.patch.object(link.Link, "_receive", side_effect=MemoryError("none left")):
-        one._pump._lose(one._pump._link, OSError("cut"))  # the next link is read through this
+    with mock.patch.object(connection.Connection, "_receive", side_effect=MemoryError("none left")):
+        one._sender._lose(one._sender._connection, OSError("cut"))  # the next link is read through this
         with pytest.raises(ConnectionClosedError, match="none left"):
             send_on()
     with contextlib.suppress(ConnectionClosedError):
         one.close()
-    for thread in (one._pump._reader, one._pump._sender):
+    for thread in (one._sender._receive_thread, one._sender._send_thread):
         thread.join(20)
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("which", ["reader", "sender"])
+@pytest.mark.parametrize("which", ["receiver", "sender"])
 def test_no_more_threads(pretend, eventually, monkeypatch, which):
     """A client that cannot have its threads leaves none, and no connection."""
     gone, start = threading.Event(), threading.Thread.start
@@ -137,15 +138,15 @@ def test_closed_by_a_signals_handler(pretend, eventually, background):
     one.send(sample(0))
     before = signal.signal(signal.SIGUSR1, lambda *_: one.close())
     try:
-        cutting = background(lambda: (eventually(lambda: one._pump._flushing), os.kill(os.getpid(), signal.SIGUSR1)))
+        cutting = background(lambda: (eventually(lambda: one._sender._flushing), os.kill(os.getpid(), signal.SIGUSR1)))
         with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
             one.close()
         cutting.result()
     finally:
         signal.signal(signal.SIGUSR1, before)
     one.close()
-    one._pump._sender.join(20)
-    assert not one._pump._sender.is_alive()
+    one._sender._send_thread.join(20)
+    assert not one._sender._send_thread.is_alive()
 
 
 def test_close_interrupted_anywhere(pretend):
@@ -156,17 +157,17 @@ def test_close_interrupted_anywhere(pretend):
         one = TcpClient("127.0.0.1", host.port, EXAMPLE)
         one._timeout = 0.01
         one.send(sample(0))
-        trace, left = at_opcode(n, interrupt, pump, client_module)
+        trace, left = at_opcode(n, interrupt, sender, client_module)
         with contextlib.suppress(Interrupt, ConnectionClosedError):
             run_traced(one.close, trace)
         with contextlib.suppress(ConnectionClosedError):
             one.close()
-        assert one._pump.over.is_set(), f"interrupted at point {n}"
-        one._pump._sender.join(20)
-        one._pump._reader.join(20)
-        assert not one._pump._sender.is_alive(), f"interrupted at point {n}"
-        assert not one._pump._reader.is_alive(), f"interrupted at point {n}"
-        assert one._pump._flushing == 0, f"interrupted at point {n}"
+        assert one._sender.ended.is_set(), f"interrupted at point {n}"
+        one._sender._send_thread.join(20)
+        one._sender._receive_thread.join(20)
+        assert not one._sender._send_thread.is_alive(), f"interrupted at point {n}"
+        assert not one._sender._receive_thread.is_alive(), f"interrupted at point {n}"
+        assert one._sender._flushing == 0, f"interrupted at point {n}"
     assert n > 20
 
 
@@ -182,12 +183,12 @@ def test_collected_while_it_delivers(pretend, eventually):
         visit.sock.recv(100)
 
     one = TcpClient("127.0.0.1", pretend(play).port, EXAMPLE)
-    its, one.me = one._pump, one
+    its, one.me = one._sender, one
     one.send(sample(0))
     del one
     gc.collect()
     eventually(lambda: its._closing.acquire(blocking=False) is False or its._closing.release())
-    assert not its.over.is_set()
+    assert not its.ended.is_set()
     gate.set()
     eventually(lambda: its._closed)
     assert its.acknowledged == its.sent() == 1

@@ -13,14 +13,14 @@ import pytest
 from remote import EXAMPLE, KEY, exactly, greet, numbers, raw, said, sample
 
 from echo_shm import ConnectionClosedError, Server, SpecMismatchError, TcpClient, WireError
-from echo_shm.metrics import RingView
-from echo_shm.net import bridge as bridge_module
 from echo_shm.net import wire
-from echo_shm.net.bridge import Bridge, Settings
-from echo_shm.net.connection import Connection
-from echo_shm.net.inbound import Inbound
+from echo_shm.net.bridge import bridge as bridge_module
+from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.net.bridge.connection import Connection
+from echo_shm.net.bridge.decoder import Decoder
 from echo_shm.net.wire import Hello
-from echo_shm.segment import Segment
+from echo_shm.ring.metrics import RingView
+from echo_shm.ring.segment import Segment
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_keys(serve, client):
         client(server)
     with pytest.raises(WireError, match="it does not know the authkey"):
         client(server, authkey=b"x" * 16)
-    with pytest.raises(WireError, match="asks for no key, and so does not know ours: authkey= was given"):
+    with pytest.raises(WireError, match="asks for no key, so it does not know this client's: authkey="):
         client(serve(1), authkey=KEY)
 
 
@@ -157,7 +157,7 @@ def test_silent_connections(serve, client):
     server = serve(1, max_connections=1)
     silent = [raw(server) for _ in range(700)]
     client(server).send(sample(1))
-    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    bridge = psutil.Process(server._transports[0]._supervisors[0].pid)
     assert len(bridge.net_connections()) < 600
     assert numbers(server.sample(timeout=20).batch) == [1]
     for sock in silent:
@@ -172,7 +172,7 @@ def test_silent_connections_over_tls(serve, client, tls):
     for sock in silent[10:]:
         sock.sendall(b"\x16\x03\x01\x02\x00\x01")  # the start of a ClientHello
     one = client(server, host="localhost", tls=tls[1])
-    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    bridge = psutil.Process(server._transports[0]._supervisors[0].pid)
     before, started = sum(bridge.cpu_times()[:2]), time.monotonic()
     time.sleep(1)
     assert (sum(bridge.cpu_times()[:2]) - before) / (time.monotonic() - started) < 0.5
@@ -186,7 +186,7 @@ def test_memory_is_bounded(serve, eventually):
     """Clients that stall in the middle of the longest frame cost a bridge one frame each; who is refused, nothing."""
     example = np.zeros(1 << 16, np.uint8)
     server, clients = serve(1, 2, example, max_connections=16), []
-    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    bridge = psutil.Process(server._transports[0]._supervisors[0].pid)
     before = bridge.memory_info().rss
     for i in range(40):
         sock = raw(server)
@@ -207,7 +207,7 @@ def test_memory_is_bounded(serve, eventually):
 def test_memory_before_tls(serve, tls, eventually):
     """A connection that has not come through the setting up of TLS costs no frame either."""
     server, clients = serve(1, 2, np.zeros(1 << 24, np.uint8), wire_version=1, tls=tls[0]), []
-    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    bridge = psutil.Process(server._transports[0]._supervisors[0].pid)
     before = bridge.memory_info().rss
     for _ in range(20):
         clients.append(raw(server))
@@ -310,7 +310,7 @@ def test_acknowledgements_of_tiny_samples():
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 1, 8), None)
-        greeting = wire.greeting_1(server._segment.spec)
+        greeting = wire.greeting_v1(server._segment.spec)
         with socket.create_connection(listener.getsockname(), timeout=20) as sock:
             sock.setblocking(False)
             left, heard = memoryview(bytes(count)), bytearray()
@@ -319,7 +319,7 @@ def test_acknowledgements_of_tiny_samples():
                 nonlocal left
                 with contextlib.suppress(BlockingIOError):
                     left = left[sock.send(left) :] if left else left
-                bridge.turn(0.001)
+                bridge.run_once(0.001)
                 with contextlib.suppress(TimeoutError):
                     server.sample(timeout=0)
                 return max((len(client.out) for client in bridge._clients), default=0)
@@ -339,10 +339,10 @@ def test_acknowledgements_of_tiny_samples():
                     while chunk := sock.recv(1 << 16):
                         heard += chunk
                 assert bridge._clients
-            assert heard == greeting + wire.ACK_1 * count
+            assert heard == greeting + wire.ACK_V1 * count
         while bridge._clients:
-            bridge.turn(0.01)
-        bridge.say_goodbye()
+            bridge.run_once(0.01)
+        bridge.close()
 
 
 def test_samples_that_are_there_already(serve):
@@ -378,32 +378,32 @@ def test_many_small_frames():
     """However many frames lie in a bridge's hands, of samples that it has already, others come in between."""
     with Server(EXAMPLE, 1) as server, socket.create_server(("127.0.0.1", 0)) as listener:
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
-        bridge.turn(0)
+        bridge.run_once(0)
         evil, good = (socket.create_connection(listener.getsockname(), timeout=20) for _ in range(2))
         with evil, good:
             for sock, client_id, number in ((evil, b"e" * 16, 2**40), (good, b"g" * 16, 0)):
                 sock.sendall(Hello(client_id, number, bytes(32), wire.spec_hash(bridge._spec.schema)).to_bytes())
             while len(bridge._clients) < 2:
-                bridge.turn(0.1)
+                bridge.run_once(0.1)
             evil.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 while True:
                     evil.sendall((wire.samples_header(1, 0) + bytes(32)) * 1000)
             good.sendall(wire.samples_header(1, 0) + bytes(32))
-            with mock.patch.object(bridge._intake, "take", wraps=bridge._intake.take) as take:
-                bridge.turn(0.1)
-                bridge.turn(0.1)
+            with mock.patch.object(bridge._ingest, "put", wraps=bridge._ingest.put) as take:
+                bridge.run_once(0.1)
+                bridge.run_once(0.1)
             assert server.sample(timeout=0) is not None
             assert 2 <= take.call_count < 1000
         while bridge._clients:
-            bridge.turn(0.1)
-        bridge.say_goodbye()
+            bridge.run_once(0.1)
+        bridge.close()
 
 
 def test_a_quiet_server_beats(monkeypatch, eventually):
     """While a ring is full a bridge says now and then that it is there: its clients wait, and do not give it up."""
-    monkeypatch.setattr(wire, "BEAT", 0.1)
-    monkeypatch.setattr(bridge_module, "_LOOK_EVERY", 0.05)
+    monkeypatch.setattr(wire, "HEARTBEAT", 0.1)
+    monkeypatch.setattr(bridge_module, "_CHECK_EVERY", 0.05)
     with Server(EXAMPLE, 1, num_buffers=2) as server, socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
@@ -412,11 +412,11 @@ def test_a_quiet_server_beats(monkeypatch, eventually):
         with TcpClient("127.0.0.1", port, EXAMPLE) as one:
             for n in range(10):
                 one.send(sample(n))
-            first = one._pump._link
+            first = one._sender._connection
             for _ in range(3):
                 first.heard = False
                 eventually(lambda: first.heard)
-            assert one._pump._link is first
+            assert one._sender._connection is first
             assert [numbers(server.sample(timeout=20).batch) for _ in range(10)] == [[n] for n in range(10)]
             one.wait()
         bridge._stopping = True
@@ -425,9 +425,9 @@ def test_a_quiet_server_beats(monkeypatch, eventually):
 
 
 def test_out_of_descriptors(serve, client, eventually):
-    """A bridge that has no more descriptors serves those it has; a guest makes room for the next who comes."""
+    """A bridge that has no more descriptors serves those it has; a pending one makes room for the next who comes."""
     server = serve(1)
-    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    bridge = psutil.Process(server._transports[0]._supervisors[0].pid)
     bridge.rlimit(psutil.RLIMIT_NOFILE, (bridge.num_fds() + 20, 1024))
     one = client(server)
     silent = [raw(server) for _ in range(30)]
@@ -461,12 +461,12 @@ def test_who_leaves_costs_nothing():
     """A connection that is only told why it must go gives its memory back at once."""
     near, far = socket.socketpair()
     with near, far:
-        inbound = Inbound(8, 1 << 20)
-        inbound.begin()
-        connection = Connection(near, "peer", inbound, 0.0)
-        assert len(inbound.space()) > 1 << 20
-        connection.leave(b"because", 1.0)
-        assert len(inbound.space()) == 0
+        decoder = Decoder(8, 1 << 20)
+        decoder.begin()
+        connection = Connection(near, "peer", decoder, 0.0)
+        assert len(decoder.space()) > 1 << 20
+        connection.start_closing(b"because", 1.0)
+        assert len(decoder.space()) == 0
         far.sendall(bytes(1000))
         assert connection.receive() == 1000
         connection.send()
@@ -498,7 +498,7 @@ def test_a_flood_of_connects(serve, client, eventually):
     """Hundreds of connections that come and go leave nothing behind and hold nobody up."""
     server = serve(1, max_connections=50)
     one = client(server)
-    bridge = psutil.Process(server._transports[0]._keepers[0].pid)
+    bridge = psutil.Process(server._transports[0]._supervisors[0].pid)
     before = bridge.num_fds()
     for turn in range(5):
         socks = [raw(server) for _ in range(100)]

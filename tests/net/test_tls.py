@@ -62,7 +62,7 @@ def test_half_a_record(pretend, tls, monkeypatch, eventually):
     one = TcpClient("localhost", host.port, EXAMPLE, tls=tls[1])
     eventually(lambda: len(host.visits) > 3)
     host.close()
-    one._pump.give_up()
+    one._sender.abandon()
 
 
 def test_both_ways_at_once(serve, tls, background):

@@ -18,10 +18,10 @@ import pytest
 from remote import EXAMPLE, KEY, greet, numbers, raw, said, sample
 
 from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport, connect
-from echo_shm.handle import Handle
 from echo_shm.net import wire
-from echo_shm.net.bridge import Bridge, Settings
-from echo_shm.segment import Segment
+from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.ring.handle import Handle
+from echo_shm.ring.segment import Segment
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ from echo_shm.segment import Segment
         ({"port": None}, "port=None"),
         ({"host": None}, "host=None: use a name or an address"),
         ({"tls": True}, r"tls=True: use an ssl\.SSLContext\(ssl\.PROTOCOL_TLS_SERVER\)"),
-        ({"tls": ssl.create_default_context()}, "tls is no context for a server"),
+        ({"tls": ssl.create_default_context()}, "tls is not a context for a server"),
     ],
 )
 def test_unsafe_or_impossible_transports(options, message):
@@ -155,7 +155,7 @@ def test_tls_keeps_nothing_back(tls, background):
 
         coming = background(come)
         while coming.thread.is_alive():
-            bridge.turn(0.01)
+            bridge.run_once(0.01)
         with coming.result() as sock:
             # The first frame fills the bridge's buffer. A turn reads eight times, a TLS record each: so that the frame
             # ends with a turn's last read it goes in 72 records, of which the last has the second frame besides.
@@ -168,11 +168,11 @@ def test_tls_keeps_nothing_back(tls, background):
             background(lambda: [sock.sendall(piece) for piece in pieces]).result()  # into the kernel's buffers
             (client,) = bridge._clients
             for _ in range(12):
-                bridge.turn(0.05)
-            assert bridge._intake.committed(client) == 1032
+                bridge.run_once(0.05)
+            assert bridge._ingest.committed(client) == 1032
         while bridge._clients:
-            bridge.turn(0.01)
-        bridge.say_goodbye()
+            bridge.run_once(0.01)
+        bridge.close()
 
 
 def test_the_command(client):
@@ -280,7 +280,7 @@ if __name__ == "__main__":
 
 
 def _bridge(server):
-    return server._transports[0]._keepers[0]
+    return server._transports[0]._supervisors[0]
 
 
 def _fork_unseen():
@@ -305,7 +305,8 @@ def _fork():
 @pytest.mark.parametrize("fork", [_fork, _fork_unseen])
 def test_a_forked_child(serve, client, tls, with_tls, fork, eventually, monkeypatch):
     """A child that was forked from the learner, and lives on, keeps neither the bridge nor the port."""
-    monkeypatch.setattr("echo_shm.net.keeper._END_TIME", 50)  # it is told to end, and not killed when that is over
+    # The bridge is told to end; it is not killed when this time is over.
+    monkeypatch.setattr("echo_shm.net.bridge.supervisor._END_TIME", 50)
     options = ({"tls": tls[0]}, {"tls": tls[1], "host": "localhost"}) if with_tls else ({}, {})
     server = serve(1, **options[0])
     one, port, pid = client(server, **options[1]), server.port, fork()
@@ -369,10 +370,10 @@ with Server(np.zeros(3), 1, transport=TcpTransport(0, tls=server_side)) as serve
     server.start()
     with TcpClient("localhost", server.port, np.zeros(3), tls=client_side) as client:
         for _ in range(3):
-            os.kill(server._transports[0]._keepers[0].pid, signal.SIGKILL)
+            os.kill(server._transports[0]._supervisors[0].pid, signal.SIGKILL)
             client.send(np.zeros(3))
             assert server.sample(timeout=30) is not None
-            while server._transports[0]._keepers[0].pid < 0: time.sleep(0.01)
+            while server._transports[0]._supervisors[0].pid < 0: time.sleep(0.01)
 """,
         *map(str, certificate),
         str(with_tls),
@@ -400,9 +401,9 @@ with Server(np.zeros(3), 1, transport=TcpTransport(0, tls=context)) as server:
         pass
     else:
         sys.exit("somebody listens there")
-    pid = server._transports[0]._keepers[0].pid
+    pid = server._transports[0]._supervisors[0].pid
     os.kill(pid, signal.SIGTERM)
-    while server._transports[0]._keepers[0].pid in (pid, -1): time.sleep(0.01)
+    while server._transports[0]._supervisors[0].pid in (pid, -1): time.sleep(0.01)
 """,
         *map(str, certificate),
     )
@@ -438,7 +439,7 @@ for turn in range(25):
         taken += 1
     server.close()
     transport.shutdown()
-    left = [thread for thread in threading.enumerate() if thread.is_alive() and "keeper" in thread.name]
+    left = [thread for thread in threading.enumerate() if thread.is_alive() and "supervisor" in thread.name]
     assert not left, left
 assert taken > 5
 children = [c for c in psutil.Process().children(recursive=True) if c.status() != psutil.STATUS_ZOMBIE]
@@ -462,7 +463,7 @@ def test_shutdown_while_another_thread_starts():
             starting.join(30)
             transport.shutdown()
             assert not starting.is_alive()
-            assert transport._listeners == transport._keepers == []
+            assert transport._listeners == transport._supervisors == []
 
 
 def test_a_bridge_that_fails(background, eventually):
@@ -473,14 +474,14 @@ def test_a_bridge_that_fails(background, eventually):
         running = background(bridge.run)
         with socket.create_connection(address, timeout=20) as sock:
             greet(server, sock)
-            with mock.patch.object(bridge._intake, "take", side_effect=RuntimeError("a fault")):
+            with mock.patch.object(bridge._ingest, "put", side_effect=RuntimeError("a fault")):
                 sock.sendall(wire.samples_header(1, 0) + bytes(32))
                 with pytest.raises(RuntimeError, match="a fault"):
                     running.result()
             sock.settimeout(0.2)
             with pytest.raises(TimeoutError):
                 sock.recv(1)
-        bridge.say_goodbye()
+        bridge.close()
 
 
 def test_a_bridge_that_cannot_be_started(serve, client, monkeypatch, eventually):
@@ -504,11 +505,13 @@ def test_a_bridge_that_cannot_be_started(serve, client, monkeypatch, eventually)
 @pytest.mark.parametrize("with_tls", [False, True])
 def test_a_bridge_that_never_begins(tls, with_tls, capfd, monkeypatch):
     """A bridge that fails before it serves is an error of start(), with the cause on stderr, and nothing is left."""
-    monkeypatch.setattr("echo_shm.net.process.serve", mock.Mock(side_effect=RuntimeError("a fault")))  # of a fork
-    monkeypatch.setattr("echo_shm.net.keeper._PROGRAM", "raise RuntimeError('a fault')")  # of a process
+    monkeypatch.setattr(
+        "echo_shm.net.bridge.process.serve", mock.Mock(side_effect=RuntimeError("a fault"))
+    )  # of a fork
+    monkeypatch.setattr("echo_shm.net.bridge.supervisor._PROGRAM", "raise RuntimeError('a fault')")  # of a process
     transport = TcpTransport(0, tls=tls[0] if with_tls else None)
     with Server(EXAMPLE, 1, transport=transport) as server:
-        with pytest.raises(EchoShmError, match="ended with status 1 before it began"):
+        with pytest.raises(EchoShmError, match="ended with status 1 before it served"):
             server.start()
         assert transport._listeners == []
     assert "RuntimeError: a fault" in capfd.readouterr().err

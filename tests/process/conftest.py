@@ -9,8 +9,9 @@ import pytest
 import stamped
 from actors import Actor
 
-from echo_shm import Server, segment
-from echo_shm.metrics import Owner, RingView
+from echo_shm import Server
+from echo_shm.ring import segment
+from echo_shm.ring.metrics import Owner, RingView
 
 
 @pytest.fixture

@@ -25,11 +25,12 @@ from containers import (
     unshare,
 )
 
-from echo_shm import ConnectionClosedError, Server, ShmClient, segment
+from echo_shm import ConnectionClosedError, Server, ShmClient
 from echo_shm._core import ffi, lib
-from echo_shm.attachment import pid_namespace
-from echo_shm.cli import describe
-from echo_shm.metrics import RingView
+from echo_shm.cli.main import describe
+from echo_shm.ring import segment
+from echo_shm.ring.metrics import RingView
+from echo_shm.ring.processes import pid_namespace
 
 
 @pytest.fixture(autouse=True)
@@ -301,13 +302,13 @@ def holder(request, serve, container):
 def test_a_dead_producer_is_reaped_whatever_its_pid_is_here(holder, owners):
     """That a process of its pid lives here does not keep it alive."""
     server, actor, index, process = holder
-    server._attachment.sweep()
+    server._attachment.reaper.sweep()
     assert index in [o.index for o in owners(server.name)]
     os.kill(process, signal.SIGKILL)
     actor.end()
 
     def reaped():
-        server._attachment.sweep()
+        server._attachment.reaper.sweep()
         return [o.role for o in owners(server.name)] == ["learner"]
 
     until(reaped, "the producer is reaped")
@@ -353,7 +354,7 @@ def _reap_one(conn, pid, again):
         view = RingView(server._segment)
         assert [o.role for o in view.owners()] == ["learner", "producer"]
         for _ in range(3):
-            server._attachment.sweep()
+            server._attachment.reaper.sweep()
         left = [o.role for o in view.owners()]
     conn.send(left)  # when nothing is left in /dev/shm: we may be killed now
 
@@ -389,5 +390,5 @@ def test_a_child_in_a_namespace_that_its_parent_made(serve, act, owners):
     assert parent.hear() == "dead"
     assert sorted(o.pid for o in owners(server.name) if o.role == "producer") == [1, parent.pid]
     for _ in range(3):
-        server._attachment.sweep()
+        server._attachment.reaper.sweep()
     assert [o.pid for o in owners(server.name) if o.role == "producer"] == [parent.pid]

@@ -8,7 +8,7 @@ import stamped
 from actors import until_asleep
 
 from echo_shm import Server, ShmClient
-from echo_shm.metrics import RingView
+from echo_shm.ring.metrics import RingView
 
 #: A wait looks up at least every 0.1 s; the rest is for a busy machine (seconds).
 PROMPT = 20.0

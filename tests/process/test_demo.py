@@ -24,8 +24,10 @@ import psutil
 import pytest
 from actors import until
 
-from echo_shm import Server, ShmClient, demo, screen
-from echo_shm.metrics import Owner
+from echo_shm import Server, ShmClient
+from echo_shm.cli import console
+from echo_shm.cli.demo import demo
+from echo_shm.ring.metrics import Owner
 
 SHM = Path("/dev/shm")
 
@@ -337,7 +339,7 @@ def test_spaces_become_arrays() -> None:
         made = demo.blank_transition(SimpleNamespace(observation_space=space, action_space=space))
         for leaf in ("obs", "action", "next_obs"):
             assert (made[leaf].shape, made[leaf].dtype) == (shape, dtype)
-    with pytest.raises(screen.UsageError, match="Text"):
+    with pytest.raises(console.UsageError, match="Text"):
         demo.blank_transition(SimpleNamespace(observation_space=spaces.Discrete(2), action_space=spaces.Text(5)))
 
 

@@ -8,8 +8,9 @@ import pytest
 import stamped
 from actors import until
 
-from echo_shm import Server, ShmClient, segment
+from echo_shm import Server, ShmClient
 from echo_shm._core import lib
+from echo_shm.ring import segment
 
 
 def _in_child(function):
@@ -117,8 +118,8 @@ def test_locks_outlast(serve, act, owners, what):
     (owner,) = [owner for owner in owners(server.name) if owner.role == "producer"]
     assert (owner.pid, owner.held) == (actor.pid, 1)
     # The kernel's word, not the pid's: another process sees the byte locked.
-    assert lib.es_locks_held(server._segment.sidecar.locks, owner.index) == 1
-    server._attachment.sweep()
+    assert lib.es_locks_held(server._segment.lockfile.locks, owner.index) == 1
+    server._attachment.reaper.sweep()
     actor.say("commit")
     assert actor.hear() == "sent"
     with ShmClient(server.handle) as client:
@@ -154,14 +155,14 @@ def test_a_child_that_attaches_is_an_owner_of_its_own(serve, act, owners):
     actor = act(_child_owner, server.handle)
     parent, child = actor.hear()
     assert sorted(o.pid for o in owners(server.name) if o.role == "producer") == sorted([parent, child])
-    server._attachment.sweep()
-    locked = [lib.es_locks_held(server._segment.sidecar.locks, o.index) for o in owners(server.name)]
+    server._attachment.reaper.sweep()
+    locked = [lib.es_locks_held(server._segment.lockfile.locks, o.index) for o in owners(server.name)]
     assert locked == [1, 1, 1]
     os.kill(child, 9)
     assert actor.hear() == "collected"
 
     def reaped():
-        server._attachment.sweep()
+        server._attachment.reaper.sweep()
         return [o.pid for o in owners(server.name) if o.role == "producer"] == [parent]
 
     until(reaped, "the child is reaped")

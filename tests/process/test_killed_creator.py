@@ -6,7 +6,8 @@ import pytest
 import stamped
 from actors import until, until_asleep
 
-from echo_shm import ConnectionClosedError, SegmentError, Server, ShmClient, segment
+from echo_shm import ConnectionClosedError, SegmentError, Server, ShmClient
+from echo_shm.ring import segment
 
 
 def _create(conn, name):

@@ -100,7 +100,7 @@ def test_a_reaped_learner_wakes_learners(serve, act):
         holder.hear()
         (waiter,) = _parked(act, _take, server.handle)
         holder.kill()
-        server._attachment.sweep()
+        server._attachment.reaper.sweep()
         assert waiter.hear(_PROMPT) is True
 
 
@@ -113,7 +113,7 @@ def test_a_reaped_producer_wakes_producers(serve, act):
         _fill(client, 1)
         (waiter,) = _parked(act, _reserve, server.handle)
         holder.kill()
-        server._attachment.sweep()
+        server._attachment.reaper.sweep()
         assert waiter.hear(_PROMPT) is True
 
 

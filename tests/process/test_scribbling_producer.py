@@ -15,7 +15,9 @@ import pytest
 import stamped
 from actors import LONG, until
 
-from echo_shm import ConnectionClosedError, Server, ShmClient, cli, segment
+from echo_shm import ConnectionClosedError, Server, ShmClient
+from echo_shm.cli import main as cli
+from echo_shm.ring import segment
 
 #: How long it goes on (seconds), over any words and over those of the slots.
 SPELL, SLOTS_SPELL = 0.7, 0.3

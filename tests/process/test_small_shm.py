@@ -10,7 +10,8 @@ import pytest
 import stamped
 from containers import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, Box, Mount, contain, probe, shm
 
-from echo_shm import SegmentError, Server, ShmClient, segment
+from echo_shm import SegmentError, Server, ShmClient
+from echo_shm.ring import segment
 
 MB = 1 << 20
 

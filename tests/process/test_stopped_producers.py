@@ -8,7 +8,7 @@ import stamped
 from actors import stop, until
 
 from echo_shm import ShmClient
-from echo_shm.metrics import RingView
+from echo_shm.ring.metrics import RingView
 
 
 def _in_reserve(conn, handle, incarnation):

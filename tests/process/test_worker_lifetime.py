@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from actors import LONG, is_gone, state, stop, until
 
-from echo_shm import segment
+from echo_shm.ring import segment
 
 _FOLDER = str(Path(__file__).parent)
 

@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo_shm import Server, ShmClient, cli, screen, segment, top
-from echo_shm.metrics import RingView
+from echo_shm import Server, ShmClient
+from echo_shm.cli import console, top
+from echo_shm.cli import main as cli
+from echo_shm.ring import segment
+from echo_shm.ring.metrics import RingView
 
 SHM = Path("/dev/shm")
 EXAMPLE = {"obs": np.zeros(4, np.float32), "step": np.zeros((), np.int64)}
@@ -239,9 +242,9 @@ def test_top_once_shows_rates_and_owners(name: str) -> None:
             client.send({"obs": np.zeros(4, np.float32), "step": step})
         with server.lease(timeout=10):
             assert watch.look()
-            console = screen.console()
-            with console.capture() as captured:
-                console.print(watch.render(10))
+            terminal = console.open_console()
+            with terminal.capture() as captured:
+                terminal.print(watch.render(10))
     lines = captured.get().splitlines()
     assert name in lines[0]
     assert any("12 of 32 slots" in line for line in lines)
@@ -267,9 +270,9 @@ def test_top_keeps_to_the_screen(name: str) -> None:
         for _ in range(5):
             clients.enter_context(ShmClient(server.handle))
         watch = top.Watch(name)
-        console = screen.console()
-        with console.capture() as captured:
-            console.print(watch.render(3))
+        terminal = console.open_console()
+        with terminal.capture() as captured:
+            terminal.print(watch.render(3))
     assert captured.get().count("running") == 3 + 1
     assert "and 2 more" in captured.get()
 
@@ -349,5 +352,5 @@ def test_looking_keeps_the_locks_of_this_process(name: str, run_python: Callable
     with Server(EXAMPLE, 8, name=name):
         top.Watch(name).look()
         cli.describe(name)
-        script = "import sys; from echo_shm import segment; print(segment.collect(sys.argv[1]))"
+        script = "import sys; from echo_shm.ring import segment; print(segment.collect(sys.argv[1]))"
         assert run_python(script, name).stdout == "False\n"

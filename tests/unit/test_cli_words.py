@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo_shm import Server, cli
+from echo_shm import Server
+from echo_shm.cli import main as cli
 
 
 @pytest.mark.parametrize(

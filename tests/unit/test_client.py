@@ -10,8 +10,8 @@ import pytest
 
 from echo_shm import ConnectionClosedError, SegmentError, Server, ShmClient, SpecMismatchError
 from echo_shm._core import ffi, lib
-from echo_shm.metrics import RingView
-from echo_shm.segment import Segment
+from echo_shm.ring.metrics import RingView
+from echo_shm.ring.segment import Segment
 
 #: One run of these tests must not meet another.
 AGAIN = f"test-again-{os.getpid()}"
@@ -296,7 +296,7 @@ def test_a_handle_of_an_earlier_segment():
     with Server(EXAMPLE, 1, name=AGAIN) as second:
         assert old != second.handle
         for attach in (ShmClient, Server.attach):
-            with pytest.raises(SegmentError, match="another one than the handle"):
+            with pytest.raises(SegmentError, match="is not the handle"):
                 attach(old)
         ShmClient(AGAIN).close()
 

@@ -246,7 +246,7 @@ def test_words_that_do_not_stand_still_are_no_end(monkeypatch):
     with make() as server:
         for i in range(2):
             server.submit(np.int64(i))
-        monkeypatch.setattr("echo_shm.taker._es_take", take)
+        monkeypatch.setattr("echo_shm.ring.batch_reader._es_take", take)
         until = types.SimpleNamespace(finished=True, check=lambda: None)
         assert numbers(server.dataset_iter(until=until, drop_last=False)) == [[0, 1]]
         assert len(tried) > 3

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo_shm.demo_check import SequenceCheck
+from echo_shm.cli.demo.check import SequenceCheck
 
 
 class Steps:

@@ -1,145 +1,130 @@
-"""Imports and includes go down. The floors are in the order of the list; what is above knows what is below."""
+"""Imports go down: each module of the package knows only what is on a floor below its own."""
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[2] / "echo_shm"
 
-#: From the bottom. Modules that share a floor do not know each other.
-FLOORS = [
-    {"_core", "_send", "_build"},
-    {"errors", "lifetime"},
-    {"spec", "sidecar"},
-    {"segment"},
-    {"metrics", "attachment"},
-    {"sample", "fast_path", "handle"},
-    {"client", "protocols", "trajectory_accumulator"},
-    {"spawn", "taker", "net"},
-    {"server"},
-    {"screen", "demo_check"},
-    {"top", "demo_view"},
-    {"demo"},
-    {"cli"},
-    {"__main__"},
-]
-
-#: The rooms of the floor that is a folder, from the bottom.
-NET = [
-    {"wire", "checks", "patience", "tcp", "duplex", "outbox"},
-    {"inbound", "link", "door"},
-    {"connection"},
-    {"intake"},
-    {"pump", "bridge"},
-    {"unattended", "process"},
-    {"client"},
-    {"keeper"},
-    {"transport"},
-]
-
-#: A concept's files may be several; those of one floor of ``INCLUDES`` are in the order of what may include what.
-CONCEPTS = {
-    "es_take": "es_ring",
-    "es_reap": "es_ring",
-    "es_mend": "es_ring",
-    "es_end": "es_ring",
-    "es_watch": "es_api",
-    "es_bridge": "es_api",
+#: For each package, its floors from the bottom: modules and packages. Those on one floor do not know each other.
+FLOORS = {
+    "": [
+        ["_core", "_send", "_build"],
+        ["errors"],
+        ["spec"],
+        ["ring", "trajectory"],
+        ["client"],
+        ["workers"],
+        ["server", "net"],
+        ["cli"],
+        ["__main__"],
+    ],
+    "ring": [
+        ["lockfile", "processes", "fast_path"],
+        ["segment"],
+        ["reaper", "metrics", "handle"],
+        ["attachment", "sample", "protocols"],
+        ["batch_reader"],
+    ],
+    "trajectory": [["accumulator"]],
+    "workers": [["parent_death"], ["group"]],
+    "net": [["wire", "tcp", "validation"], ["client", "bridge"], ["transport"]],
+    "net.client": [["backoff", "tls_stream", "outbox"], ["connection"], ["sender"], ["finalizers"], ["client"]],
+    "net.bridge": [["acceptor", "decoder"], ["connection"], ["ingest"], ["bridge"], ["process"], ["supervisor"]],
+    "cli": [["console"], ["top", "demo"], ["main"]],
+    "cli.demo": [["check"], ["view"], ["demo"]],
 }
-INCLUDES = [
-    ["es_types", "es_base", "es_wait"],
-    ["es_words", "es_layout", "es_owner", "es_stats"],
-    ["es_ring", "es_copy"],
-    ["es_api"],
-]
 
 
-def imported(tree):
-    """The echo_shm modules that a syntax tree imports, wherever in it."""
-    for node in ast.walk(tree):
+def dotted(path):
+    """A file's module name below ``echo_shm``: ``"net.wire"``; ``"net"`` for a package's ``__init__``."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = [name for name, path in FILES.items() if path.stem != "__init__"]
+
+
+def imported(name, source):
+    """The modules and packages of echo_shm that a module imports, wherever in its source, by their dotted names."""
+    here = ["echo_shm", *name.split(".")]
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = "echo_shm" if node.level else ""
-            module = ".".join(part for part in (base, node.module) if part)
-            names = [f"{module}.{alias.name}" if module == "echo_shm" else module for alias in node.names]
+            base = ".".join([*here[: -node.level], *filter(None, [node.module])] if node.level else [node.module])
+            # What is imported from a package may be a module of it.
+            found = [f"{base}.{alias.name}" if f"{base}.{alias.name}"[9:] in FILES else base for alias in node.names]
         else:
             continue
-        for name in names:
-            if name.split(".")[0] == "echo_shm" and "." in name:
-                yield name.split(".")[1]
+        yield from (one.removeprefix("echo_shm").removeprefix(".") for one in found if one.split(".")[0] == "echo_shm")
+
+
+def floor_of(package, child):
+    """The number of the floor of a package on which a module or package of it is; None if it is on none."""
+    return next((number for number, floor in enumerate(FLOORS[package]) if child in floor), None)
+
+
+def goes_down(name, other):
+    """Whether the import of one module by another goes to a lower floor of the package that both are in."""
+    mine, theirs = name.split("."), other.split(".")
+    depth = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
+    if depth is None:  # itself, or a package that it is in
+        return False
+    package = ".".join(mine[:depth])
+    above, below = floor_of(package, mine[depth]), floor_of(package, theirs[depth])
+    return above is not None and below is not None and below < above
 
 
 def upward(name, source):
     """What a module imports that is not on a floor below its own."""
-    floor = {module: number for number, modules in enumerate(FLOORS) for module in modules}
-    return sorted({other for other in imported(ast.parse(source)) if floor.get(other, 99) >= floor[name]})
-
-
-MODULES = sorted(path.stem for path in (ROOT / "echo_shm").glob("*.py") if path.stem != "__init__")
+    return sorted({other for other in imported(name, source) if not goes_down(name, other)})
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_go_down(name):
-    """A module imports from floors below its own only, functions' own imports included."""
-    assert name in set().union(*FLOORS), f"give {name} a floor"
-    assert upward(name, (ROOT / "echo_shm" / f"{name}.py").read_text()) == []
+    """A module imports from floors below its own only; imports inside functions count."""
+    assert upward(name, FILES[name].read_text()) == []
 
 
-NET_MODULES = sorted(path.stem for path in (ROOT / "echo_shm" / "net").glob("*.py") if path.stem != "__init__")
+def test_every_file_has_one_floor():
+    """The table names each module and package exactly once, and nothing else."""
+    for package, floors in FLOORS.items():
+        folder = PACKAGE.joinpath(*package.split("."))
+        there = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+        there += [path.parent.name for path in folder.glob("*/__init__.py")]
+        there += ["_core", "_send"] if package == "" else []
+        assert sorted(child for floor in floors for child in floor) == sorted(there), package or "echo_shm"
+    assert set(FLOORS) == {name for name, path in FILES.items() if path.stem == "__init__"}
 
 
-def upward_in_net(name, source):
-    """What a module of net/ imports that is neither below it there nor below net/."""
-    room = {module: number for number, modules in enumerate(NET) for module in modules}
-    rooms, others = set(), set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module == "echo_shm.net":
-            rooms |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("echo_shm.net."):
-            rooms.add(str(node.module).split(".")[2])
-        elif isinstance(node, ast.ImportFrom | ast.Import):
-            others |= set(imported(node))
-    floor = next(number for number, modules in enumerate(FLOORS) if "net" in modules)
-    below = set().union(*FLOORS[:floor])
-    return sorted({other for other in rooms if room.get(other, 99) >= room[name]} | (others - below))
-
-
-@pytest.mark.parametrize("name", NET_MODULES)
-def test_imports_in_net_go_down(name):
-    """A module of net/ imports from what is below it there, and from floors below net/."""
-    assert name in set().union(*NET), f"give net/{name} a room"
-    assert upward_in_net(name, (ROOT / "echo_shm" / "net" / f"{name}.py").read_text()) == []
-
-
-def test_upward_imports_in_net_are_seen():
-    """The reader of net/ sees imports that go up or sideways."""
-    assert upward_in_net("wire", "from echo_shm.net import link") == ["link"]
-    assert upward_in_net("pump", "from echo_shm.net.bridge import Bridge") == ["bridge"]
-    assert upward_in_net("link", "from echo_shm.server import Server") == ["server"]
-    assert upward_in_net("link", "from echo_shm.net.wire import Frame\nfrom echo_shm.spec import Spec") == []
-
-
-def test_nobody_imports_the_package():
-    """Modules import from each other, not from the package, whose __init__ imports them."""
-    for name in MODULES:
-        source = (ROOT / "echo_shm" / f"{name}.py").read_text()
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom) and node.module == "echo_shm":
-                assert all((ROOT / "echo_shm" / f"{alias.name}.py").exists() for alias in node.names), name
+def test_inner_packages_import_nothing():
+    """Only ``echo_shm/__init__.py`` imports: a package inside is no more than a folder."""
+    for name, path in FILES.items():
+        if path.stem == "__init__" and name:
+            assert list(imported(name, path.read_text())) == [], name
 
 
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("segment", "import echo_shm.server"),
-        ("segment", "from echo_shm.client import ShmClient"),
-        ("errors", "def f():\n    from echo_shm import spec"),
+        ("ring.segment", "import echo_shm.server"),  # another room, above
+        ("ring.segment", "from echo_shm.client import ShmClient"),
+        ("ring.segment", "from echo_shm.ring.attachment import Attachment"),  # this room, above
+        ("ring.segment", "from echo_shm.ring import attachment"),
+        ("ring.segment", "from . import attachment"),
+        ("ring.segment", "from ..client import ShmClient"),
+        ("ring.reaper", "from echo_shm.ring.metrics import RingView"),  # the same floor
+        ("net.client.sender", "from echo_shm.net.bridge.bridge import Bridge"),  # another room on the same floor
+        ("net.wire", "from echo_shm.net.client import connection"),
+        ("server", "from echo_shm.net.transport import TcpTransport"),
+        ("ring.handle", "from echo_shm.net import wire"),  # a circle between packages
+        ("errors", "def f():\n    from echo_shm import spec"),  # inside a function
         ("client", "from .server import Server"),
         ("client", "from . import server"),
-        ("metrics", "from echo_shm.attachment import Attachment"),
+        ("client", "from echo_shm import Server"),  # the package itself, which imports everything
         ("spec", "from echo_shm.unheard_of import x"),
     ],
 )
@@ -148,38 +133,14 @@ def test_upward_imports_are_seen(name, source):
     assert upward(name, source) != []
 
 
-def c_rank(file):
-    """A C file's floor, and its place there."""
-    stem = Path(file).stem
-    concept = CONCEPTS.get(stem, stem)
-    return next((f, row.index(concept)) for f, row in enumerate(INCLUDES) if concept in row)
-
-
-def c_upward(file, source):
-    """What a C file includes that is neither below it nor of its own concept."""
-    included = re.findall(r'^\s*#\s*include\s*"([^"]+)"', source, re.MULTILINE)
-    return [other for other in included if not (c_rank(other) <= c_rank(file))]
-
-
-C_FILES = sorted(path.name for path in (ROOT / "csrc").glob("*.[ch]"))
-
-
-@pytest.mark.parametrize("file", C_FILES)
-def test_includes_go_down(file):
-    """A C file includes its own concept's header and those below, never one above."""
-    assert c_upward(file, (ROOT / "csrc" / file).read_text()) == []
-
-
-def test_upward_includes_are_seen():
-    """The reader of includes sees an upward one."""
-    assert c_upward("es_layout.c", '#include <stdio.h>\n# include "es_ring.h"\n') == ["es_ring.h"]
-    assert c_upward("es_wait.h", '#include "es_layout.h"') == ["es_layout.h"]
-    assert c_upward("es_ring.h", '#include "es_api.h"') == ["es_api.h"]
-
-
-def test_python_reads_one_header():
-    """The Python build reads es_api.h and the plain types under it, and no atomics."""
-    build = (ROOT / "echo_shm" / "_build.py").read_text()
-    assert set(re.findall(r"es_\w+\.h", build)) == {"es_types.h", "es_api.h"}
-    for header in ("es_types.h", "es_api.h"):
-        assert "_Atomic" not in re.sub(r"/\*.*?\*/", "", (ROOT / "csrc" / header).read_text(), flags=re.DOTALL)
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("net.client.connection", "from echo_shm.net.wire import Frame\nfrom echo_shm.spec import Spec"),
+        ("net.client.connection", "from .. import wire\nfrom .tls_stream import TlsStream"),
+        ("server", "from echo_shm.ring import segment\nimport echo_shm.workers.group, json"),
+    ],
+)
+def test_downward_imports_are_allowed(name, source):
+    """The reader of imports says nothing of those that go down."""
+    assert upward(name, source) == []

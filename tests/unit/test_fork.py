@@ -149,7 +149,7 @@ def test_what_the_child_inherits_does_not_keep_locks(eventually):
             server.submit(np.int64(2))
 
             def reaped():
-                server._attachment.sweep()
+                server._attachment.reaper.sweep()
                 server.submit(np.int64(1), timeout=0)
                 return server.sample(1).info.dead_producers == 1
 

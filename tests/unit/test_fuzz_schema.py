@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from echo_shm import SegmentError, Server, ShmClient
 from echo_shm._core import lib
-from echo_shm.attachment import Attachment
-from echo_shm.segment import Geometry, Segment
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
 
 sys.path.append(str(Path(__file__).parents[1] / "fuzz"))

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from echo_shm import SegmentError, Server, ShmClient, SpecMismatchError, segment
-from echo_shm.segment import Geometry, Segment
+from echo_shm import SegmentError, Server, ShmClient, SpecMismatchError
+from echo_shm.ring import segment
+from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
 
 EXAMPLE = {"a": np.zeros(3, np.float32), "b": [np.zeros((), np.int64)]}
@@ -132,7 +133,7 @@ def test_fuzzed_rings_never_crash(image, run_python, tmp_path):
 import sys, os, random, contextlib
 import numpy as np
 from echo_shm import ShmClient, Server, EchoShmError
-from echo_shm import segment, metrics
+from echo_shm.ring import metrics, segment
 image, name = open(sys.argv[1], "rb").read(), sys.argv[2]
 rng = random.Random(1)
 for i in range(60):

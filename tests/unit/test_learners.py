@@ -58,13 +58,13 @@ def test_what_comes_back_at_the_last_moment_is_delivered(monkeypatch):
         snap = ffi.new("es_snapshot *")
         assert lib.es_take(other._ring, 0, 0, snap) == 0
         attachment = server._attachment
-        look_for_the_dead = attachment.look_for_the_dead
+        reap_and_check = attachment.reaper.reap_and_check
 
         def give_back_and_look():
             lib.es_return_batch(other._ring, snap.batch, snap.round)
-            return look_for_the_dead()
+            return reap_and_check()
 
-        monkeypatch.setattr(attachment, "look_for_the_dead", give_back_and_look)
+        monkeypatch.setattr(attachment.reaper, "reap_and_check", give_back_and_look)
         server.close()
         assert [sample.batch.tolist() for sample in server.dataset_iter()] == [[0, 1]]
 

@@ -151,7 +151,7 @@ def test_writable_batches():
         batch = server.sample(1).batch
         batch *= 2
         with ShmClient(server.name) as client:
-            server._taker.release_current()
+            server._reader.release_current()
             with client.reserve() as slot:
                 assert slot.tolist() == [2, 2, 2]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo_shm import screen
+from echo_shm.cli import console
 
 
 @pytest.mark.parametrize(
@@ -11,17 +11,17 @@ from echo_shm import screen
 )
 def test_sizes(octets: float, text: str) -> None:
     """Sizes have three figures and a unit."""
-    assert screen.size(octets) == text
+    assert console.size(octets) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "0 s"), (59.9, "59 s"), (60, "1 min"), (7200, "2 h"), (3e5, "3 d")])
 def test_durations(seconds: float, text: str) -> None:
     """Durations are in their largest whole unit; a clock set back makes none negative."""
-    assert screen.duration(seconds) == text
+    assert console.duration(seconds) == text
 
 
 @pytest.mark.parametrize(("part", "full"), [(-1, 0), (0, 0), (5, 17), (10, 34), (11, 34)])
 def test_bars(part: float, full: int) -> None:
     """A bar is as full as its figure, never fuller than full, and always as wide."""
-    bar = screen.bar(part, 10)
+    bar = console.bar(part, 10)
     assert (bar.count("█"), bar.count("░")) == (full, 34 - full)

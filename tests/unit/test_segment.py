@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echo_shm import SegmentError, Server, ShmClient, segment, sidecar
+from echo_shm import SegmentError, Server, ShmClient
 from echo_shm._core import lib
-from echo_shm.attachment import Attachment
+from echo_shm.ring import lockfile, segment
+from echo_shm.ring.attachment import Attachment
 
 SHM = Path("/dev/shm")
 EXAMPLE = np.zeros(1000)
@@ -219,7 +220,7 @@ def test_memory_and_lock_file_must_belong_together():
     mapped = segment.Segment.attach(name("pair"))
     first.close()
     with Server(EXAMPLE, 2, name=name("pair")):
-        mapped.sidecar = sidecar.open_sidecar(name("pair"), create=False)
+        mapped.lockfile = lockfile.open_lockfile(name("pair"), create=False)
         assert not mapped.is_linked()
         with pytest.raises(SegmentError, match="closed"):
             Attachment(mapped, lib.ES_ROLE_LEARNER)
@@ -286,7 +287,7 @@ def test_files_that_are_no_files(which, kind, tmp_path, run_python):
         else:
             os.mkfifo(path)
         run_python(
-            "import sys; from echo_shm import ShmClient, SegmentError, segment\n"
+            "import sys; from echo_shm import ShmClient, SegmentError; from echo_shm.ring import segment\n"
             "try: ShmClient(sys.argv[1])\n"
             "except SegmentError: pass\n"
             "else: raise SystemExit('attached')\n"
@@ -331,11 +332,11 @@ def test_leaving_keeps_the_locks_of_the_others(run_python):
         segment.listing(server.name)
         gc.collect()
         run_python(
-            "import sys; from echo_shm import segment, Server\n"
+            "import sys; from echo_shm import Server; from echo_shm.ring import segment\n"
             "seen = segment.listing(sys.argv[1]); assert seen.locked and seen.creator_alive, seen\n"
             "from echo_shm._core import lib\n"
             "l = Server.attach(sys.argv[1])\n"
-            "held = [lib.es_locks_held(l._segment.sidecar.locks, i) for i in (0, 1, 64, 65)]\n"
+            "held = [lib.es_locks_held(l._segment.lockfile.locks, i) for i in (0, 1, 64, 65)]\n"
             "assert held == [1, 1, 1, 0], held\n",  # the creator, ourselves, the client, nobody
             server.name,
         )

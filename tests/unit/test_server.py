@@ -12,9 +12,10 @@ import optree
 import pytest
 from interrupts import Interrupt, at_opcode, interrupt, run_traced
 
-from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient, TcpTransport, segment
+from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient, TcpTransport
 from echo_shm import server as server_module
 from echo_shm._core import ffi, lib
+from echo_shm.ring import segment
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
 
@@ -120,7 +121,7 @@ def test_buffers_are_cycled(num_buffers):
     with Server(EXAMPLE, 3, num_buffers=num_buffers) as server:
         for k in range(5 * num_buffers + 1):
             if num_buffers == 1:
-                server._taker.release_current()
+                server._reader.release_current()
             for i in range(3 * k, 3 * k + 3):
                 server.submit(row(i), timeout=5)
             assert acts(server.sample(5)) == [3 * k, 3 * k + 1, 3 * k + 2]
@@ -147,7 +148,7 @@ def test_an_infinite_timeout_is_no_timeout(background):
         server.submit(row(1))
         assert acts(waiting.result()) == [1]
         sender = background(server.submit, row(2), float("inf"))
-        server._taker.release_current()
+        server._reader.release_current()
         sender.result()
 
 

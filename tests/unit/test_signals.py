@@ -9,7 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from echo_shm import Server, ShmClient, attachment
+from echo_shm import Server, ShmClient
+from echo_shm.ring import processes, reaper
 
 EXAMPLE = np.zeros((), np.int64)
 
@@ -71,7 +72,7 @@ def test_a_signal_handler_runs_while_waiting(alarm, what, reap_interval):
 WAIT = """
 import signal, sys, time, numpy as np
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
-from echo_shm import Server, ShmClient, attachment
+from echo_shm import Server, ShmClient
 s = Server(np.zeros(3), 1, num_buffers=1, reap_interval=3600)
 c = ShmClient(s.handle)
 if sys.argv[1] == "send":
@@ -146,7 +147,7 @@ def test_other_threads_run_during_a_wait(background, eventually, what):
             sys.setswitchinterval(before)
         if what == "send":
             assert server.sample(30) is not None
-            server._taker.release_current()
+            server._reader.release_current()
         else:
             client.send(EXAMPLE)
         waiting.result()
@@ -167,13 +168,13 @@ def test_an_interrupted_sweep_keeps_no_lock(monkeypatch, run_python):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(attachment, "_contradicts_death", interrupted)
+            patch.setattr(reaper, "contradicts_death", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                server._attachment.sweep()
-        assert server._attachment.sweep() == 1
+                server._attachment.reaper.sweep()
+        assert server._attachment.reaper.sweep() == 1
 
 
 @pytest.mark.parametrize("pid", [-5, 2**40, 2**62])
 def test_impossible_pids_are_nobody(pid):
     """Whatever a process wrote for its PID, nothing is raised: it is simply not found."""
-    assert attachment.find_process(pid, 0.0) is None
+    assert processes.find_process(pid, 0.0) is None

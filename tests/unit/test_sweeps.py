@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from interrupts import Interrupt, at_opcode, interrupt, run_traced
 
-from echo_shm import Server, attachment
+from echo_shm import Server
 from echo_shm._core import ffi, lib
+from echo_shm.ring import processes, reaper
 
 EXAMPLE = np.zeros((), np.int64)
 
@@ -33,8 +34,8 @@ def lease(server):
 
 def die(server, monkeypatch):
     """Its lock is dropped, as by the kernel at a death."""
-    monkeypatch.setattr(attachment, "_contradicts_death", lambda pid, start_time: False)
-    lib.es_locks_drop(server._segment.sidecar.locks, server._attachment.index)
+    monkeypatch.setattr(reaper, "contradicts_death", lambda pid, start_time: False)
+    lib.es_locks_drop(server._segment.lockfile.locks, server._attachment.index)
 
 
 def numbers(server, **options):
@@ -42,20 +43,20 @@ def numbers(server, **options):
     return [sample.batch.tolist() for sample in server.dataset_iter(**options)]
 
 
-@pytest.mark.parametrize("which", ["sweep", "look_for_the_dead"])
+@pytest.mark.parametrize("which", ["sweep", "reap_and_check"])
 def test_interrupted_anywhere(two, monkeypatch, which, background):
     """A sweep that Ctrl-C cuts short anywhere keeps no lock: the next one finds the dead, from any thread."""
     server, other = two
     die(other, monkeypatch)
-    attached, locks, n = server._attachment, server._segment.sidecar.locks, 0
+    attached, locks, n = server._attachment, server._segment.lockfile.locks, 0
     monkeypatch.setattr(lib_of(monkeypatch), "es_settle", spare)
     while True:
         n += 1
-        trace, left = at_opcode(n, interrupt, attachment)
+        trace, left = at_opcode(n, interrupt, reaper, processes)
         with contextlib.suppress(Interrupt):
-            run_traced(getattr(attached, which), trace)
+            run_traced(getattr(attached.reaper, which), trace)
         assert lib.es_locks_held(locks, other._attachment.index) == 0, f"interrupted at point {n}"
-        assert background(attached.look_for_the_dead).result(10)[0] == 1, f"interrupted at point {n}"
+        assert background(attached.reaper.reap_and_check).result(10)[0] == 1, f"interrupted at point {n}"
         assert lib.es_locks_held(locks, other._attachment.index) == 0
         if left[0] > 0:
             break
@@ -70,9 +71,9 @@ class _Lib:
 
 
 def lib_of(monkeypatch):
-    """A stand-in for attachment.py's C core."""
+    """A stand-in for reaper.py's C core."""
     stand_in = _Lib()
-    monkeypatch.setattr(attachment, "lib", stand_in)
+    monkeypatch.setattr(reaper, "lib", stand_in)
     return stand_in
 
 
@@ -86,18 +87,20 @@ def test_a_handler_that_sweeps_too(two, monkeypatch):
     """A signal's handler may sweep, or drain, whatever sweep it comes upon: nothing waits for itself."""
     server, other = two
     die(other, monkeypatch)
-    attached, locks = server._attachment, server._segment.sidecar.locks
+    attached, locks = server._attachment, server._segment.lockfile.locks
     monkeypatch.setattr(lib_of(monkeypatch), "es_settle", spare)
     n = 0
     while True:
         n += 1
-        trace, left = at_opcode(n, lambda: (attached.sweep(), attached.look_for_the_dead()), attachment)
-        run_traced(attached.sweep, trace)
+        trace, left = at_opcode(
+            n, lambda: (attached.reaper.sweep(), attached.reaper.reap_and_check()), reaper, processes
+        )
+        run_traced(attached.reaper.sweep, trace)
         assert lib.es_locks_held(locks, other._attachment.index) == 0, f"handled at point {n}"
         if left[0] > 0:
             break
     assert n > 20
-    assert attached.look_for_the_dead()[0] == 1
+    assert attached.reaper.reap_and_check()[0] == 1
 
 
 def test_a_lock_file_that_was_closed_is_an_error(run_python):
@@ -150,7 +153,7 @@ def test_a_learner_that_is_dying_is_not_alive(two, monkeypatch):
         lib.es_return_batch(other._ring, snap.batch, snap.round)
         return True
 
-    monkeypatch.setattr(attachment, "_has_memory", has_memory)
+    monkeypatch.setattr(reaper, "has_memory", has_memory)
     server.close()
     assert numbers(server) == [[0, 1]]
     assert asked[:5] == [os.getpid()] * 5
@@ -158,14 +161,14 @@ def test_a_learner_that_is_dying_is_not_alive(two, monkeypatch):
 
 def test_only_processes_without_memory_are_dying():
     """This process has memory; a kernel thread, or one that has exited, has none."""
-    assert attachment._has_memory(os.getpid())
+    assert processes.has_memory(os.getpid())
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert not attachment._has_memory(pid)
+    assert not processes.has_memory(pid)
     os.waitpid(pid, 0)
-    assert not attachment._has_memory(pid)
+    assert not processes.has_memory(pid)
 
 
 def test_the_last_sweep_counts_as_well(two, monkeypatch):
@@ -173,15 +176,15 @@ def test_the_last_sweep_counts_as_well(two, monkeypatch):
     server, other = two
     lease(other)
     attached = server._attachment
-    look_for_the_dead, killed = attached.look_for_the_dead, []
+    reap_and_check, killed = attached.reaper.reap_and_check, []
 
     def look_then_die():
-        result = look_for_the_dead()
+        result = reap_and_check()
         if not killed:
             killed.append(die(other, monkeypatch))
             time.sleep(0.02)  # a reap interval passes
         return result
 
-    monkeypatch.setattr(attached, "look_for_the_dead", look_then_die)
+    monkeypatch.setattr(attached.reaper, "reap_and_check", look_then_die)
     server.close()
     assert numbers(server) == [[0, 1]]

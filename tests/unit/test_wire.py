@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from echo_shm import WireError
 from echo_shm.net import wire
-from echo_shm.net.inbound import Bye, Inbound, Inbound1
+from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello
 from echo_shm.spec import Spec
 
@@ -39,26 +39,26 @@ def exactly(data):
     return read
 
 
-def feed(inbound, data, cuts=()):
+def feed(decoder, data, cuts=()):
     """Every event that comes of data, cut into pieces of those sizes."""
     events = []
-    wire_play.feed(inbound, data, iter(cuts), events)
+    wire_play.feed(decoder, data, iter(cuts), events)
     return events
 
 
 def test_version_1_is_id_echos():
     """A version 1 greeting, byte by byte: magic, version, then of each array item size, dimensions and shape."""
     expected = b"ECHO\x01" + struct.pack("<I", 2) + struct.pack("<IIII", 4, 2, 2, 3) + struct.pack("<II", 8, 0)
-    assert wire.greeting_1(SPEC) == expected
+    assert wire.greeting_v1(SPEC) == expected
     assert wire.read_version(exactly(expected), "peer") == 1
-    assert wire.read_specs_1(exactly(expected[5:])) == [(4, (2, 3)), (8, ())]
+    assert wire.read_specs_v1(exactly(expected[5:])) == [(4, (2, 3)), (8, ())]
 
 
 @pytest.mark.parametrize("specs", [struct.pack("<I", 65537), struct.pack("<III", 1, 4, 65)])
 def test_version_1_greetings_are_bounded(specs):
     """A server cannot have a client read without end."""
     with pytest.raises(WireError, match="more than"):
-        wire.read_specs_1(exactly(specs))
+        wire.read_specs_v1(exactly(specs))
 
 
 def test_unknown_starts():
@@ -131,7 +131,7 @@ def test_version_2_in_any_pieces(counts, cuts):
         expected.append((count, number, data))
         number += count
     stream += wire.bye(number, "that was all")
-    assert feed(Inbound(size, 9 * size), stream, cuts) == [*expected, Bye("that was all")]
+    assert feed(Decoder(size, 9 * size), stream, cuts) == [*expected, Bye("that was all")]
 
 
 @given(st.integers(1, 20), st.lists(st.integers(1, 70), max_size=60))
@@ -140,15 +140,15 @@ def test_version_1_in_any_pieces(count, cuts):
     """Samples are put together from whatever pieces come; each block's number follows from the last."""
     size = SPEC.sample_bytes
     data = bytes(i % 251 for i in range(count * size))
-    inbound = Inbound1(size, 3 * size)
-    inbound.begin()
-    events = feed(inbound, data, cuts)
+    decoder = DecoderV1(size, 3 * size)
+    decoder.begin()
+    events = feed(decoder, data, cuts)
     assert b"".join(piece for _, _, piece in events) == data
     assert [number for _, number, _ in events] == [sum(n for n, _, _ in events[:i]) for i in range(len(events))]
 
 
 def _after_hello(data):
-    return feed(Inbound(4, 400), HELLO.to_bytes() + data)
+    return feed(Decoder(4, 400), HELLO.to_bytes() + data)
 
 
 @pytest.mark.parametrize(
@@ -183,20 +183,20 @@ def test_bad_frames(data, message):
 def test_bad_hellos(data, message):
     """What does not speak the protocol is refused as soon as that shows."""
     with pytest.raises(WireError, match=message):
-        feed(Inbound(4, 400), data)
+        feed(Decoder(4, 400), data)
 
 
 @given(st.binary(max_size=600), st.booleans(), st.lists(st.integers(1, 50), max_size=20))
 @settings(max_examples=500, deadline=None)
 def test_garbage(data, greeted, cuts):
     """Whatever comes is an event, an error, or not complete; no other exception, and no more memory than a frame."""
-    inbound = Inbound(4, 400)
+    decoder = Decoder(4, 400)
     try:
-        for event in feed(inbound, (HELLO.to_bytes() if greeted else b"") + data, cuts):
+        for event in feed(decoder, (HELLO.to_bytes() if greeted else b"") + data, cuts):
             assert isinstance(event, Hello | Bye) or 1 <= event[0] <= 100
     except WireError:
         pass
-    assert len(inbound._buffer) <= max(wire.HELLO_BYTES, wire.HEADER_BYTES + max(400, wire.MAX_TEXT))
+    assert len(decoder._buffer) <= max(wire.HELLO_BYTES, wire.HEADER_BYTES + max(400, wire.MAX_TEXT))
 
 
 @given(st.binary(min_size=16, max_size=16))
@@ -215,5 +215,5 @@ def test_frames_hold_at_least_a_sample():
     assert wire.frame_limit(10, 95) == 90
     assert wire.frame_limit(100, 95) == 100
     assert wire.frame_limit(0, 95) == 0
-    assert wire.samples_in(90, 10) == 9
-    assert wire.samples_in(0, 0) > 1
+    assert wire.samples_per_frame(90, 10) == 9
+    assert wire.samples_per_frame(0, 0) > 1

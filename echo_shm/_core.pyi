@@ -1,0 +1,351 @@
+"""The C core, as cffi builds it from the headers that ``_build.py`` names. A test compares this file with them.
+
+Outside this file, the names other than ``ffi`` and ``lib`` exist for type checkers only.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
+
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+_C = TypeVar("_C", bound=CData)
+
+class CData:
+    """A C value that Python only hands on."""
+
+class CType(Generic[_C]):
+    """A parsed C type."""
+
+class Numbers(CData):
+    """A pointer to, or an array of, integers."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+    def __iter__(self) -> Iterator[int]: ...
+
+class Address(CData):
+    """A ``uintptr_t``."""
+
+    def __int__(self) -> int: ...
+
+class Ring(CData):
+    """``es_ring *``."""
+
+class Locks(CData):
+    """``es_locks *``."""
+
+class Bytes:
+    """The bytes of a C value."""
+
+    def __bytes__(self) -> bytes: ...
+    def __setitem__(self, index: slice, value: bytes, /) -> None: ...
+
+#: One ``void *`` for each leaf.
+Pointers: TypeAlias = CData | Sequence[CData]
+
+class Geometry(CData):
+    """``es_geometry *``."""
+
+    batch_size: int
+    num_batches: int
+    reap_interval_ns: int
+    max_producers: int
+    max_remotes: int
+    num_leaves: int
+    schema_size: int
+    flags: int
+    zero: int
+
+class Identity(CData):
+    """``es_identity *``."""
+
+    role: int
+    index: int
+    pid: int
+    pid_namespace: int
+    start_time: float
+
+class OwnerInfo(CData):
+    """``es_owner_info *``."""
+
+    id: Identity
+    samples: int
+    blocked: int
+    blocked_ns: int
+    waiting: int
+
+class RemoteInfo(CData):
+    """``es_remote_info *``."""
+
+    index: int
+    state: int
+    bridge: int
+    committed: int
+    bytes: int
+    frames: int
+    since_ns: int
+    peer: CData
+
+class HistSummary(CData):
+    """``es_hist_summary *``."""
+
+    count: int
+    min_ns: int
+    max_ns: int
+    sum_ns: int
+    p50_ns: int
+    p90_ns: int
+    p99_ns: int
+
+class Snapshot(CData):
+    """``es_snapshot *``."""
+
+    batch: int
+    round: int
+    length: int
+    store_size: int
+    occupancy: int
+    occupancy_max: int
+    samples_inserted: int
+    batches_taken: int
+    push_blocked: int
+    producers_waiting: int
+    notify_count: int
+    active_producers: int
+    active_remotes: int
+    refused_remotes: int
+    dead_producers: int
+    stalled_producers: int
+    reopened_slots: int
+    learner_wait_ns: int
+    cas_success: int
+    cas_failure: int
+    reservation_retries: int
+    look: HistSummary
+    copy: HistSummary
+    dwell: HistSummary
+    sweep_due: int
+    closed: int
+
+class ffi:
+    NULL: Final[CData]
+
+    @overload
+    @staticmethod
+    def new(cdecl: CType[_C], /) -> _C: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_snapshot *"], /) -> Snapshot: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_owner_info *"], /) -> OwnerInfo: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_remote_info *"], /) -> RemoteInfo: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_identity *"], init: Mapping[str, float], /) -> Identity: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_geometry *"], init: Mapping[str, int] = ..., /) -> Geometry: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["int *", "int64_t *", "uint32_t *", "uint64_t *"], init: int = ..., /) -> Numbers: ...
+    @overload
+    @staticmethod
+    def new(
+        cdecl: Literal["uint8_t[]", "uint8_t[16]", "uint32_t[]", "uint64_t[]"],
+        init: int | bytes | Sequence[int] = ...,
+        /,
+    ) -> Numbers: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["void *[]"], init: Sequence[CData], /) -> CData: ...
+    @staticmethod
+    def typeof(cdecl: Literal["es_snapshot *"], /) -> CType[Snapshot]: ...
+    @staticmethod
+    def gc(value: _C, destructor: Callable[[_C], object], /) -> _C: ...
+    @overload
+    @staticmethod
+    def from_buffer(value: Buffer | npt.NDArray[Any], /) -> CData: ...
+    @overload
+    @staticmethod
+    def from_buffer(cdecl: Literal["uint8_t[]"], value: Buffer | npt.NDArray[Any], /) -> CData: ...
+    @staticmethod
+    def buffer(value: CData, /) -> Bytes: ...
+    @staticmethod
+    def string(value: CData, /) -> bytes: ...
+    @staticmethod
+    def cast(cdecl: Literal["uintptr_t"], value: CData, /) -> Address: ...
+    @staticmethod
+    def addressof(library: type[lib], name: str, /) -> CData: ...
+
+class lib:
+    ES_OK: Final[int]
+    ES_FULL: Final[int]
+    ES_EMPTY: Final[int]
+    ES_TIMEOUT: Final[int]
+    ES_ENDED: Final[int]
+    ES_UNSURE: Final[int]
+    ES_ECLOSED: Final[int]
+    ES_EDETACHED: Final[int]
+    ES_EFORK: Final[int]
+    ES_EEVICTED: Final[int]
+    ES_ESTALE: Final[int]
+    ES_ENOOWNER: Final[int]
+    ES_EREADONLY: Final[int]
+    ES_EMAGIC: Final[int]
+    ES_EINIT: Final[int]
+    ES_EVERSION: Final[int]
+    ES_ESIZE: Final[int]
+    ES_EGEOMETRY: Final[int]
+    ES_EOFFSET: Final[int]
+    ES_EHASH: Final[int]
+    ES_ROLE_LEARNER: Final[int]
+    ES_ROLE_PRODUCER: Final[int]
+    ES_NOBODY: Final[int]
+    ES_FLAG_READY_ORDER: Final[int]
+    ES_FLAG_DETAILED: Final[int]
+    ES_TAKE_ANY_ORDER: Final[int]
+    ES_TAKE_SHORT: Final[int]
+    ES_REMOTE_FREE: Final[int]
+    ES_REMOTE_TAKEN: Final[int]
+    ES_REMOTE_HERE: Final[int]
+    ES_REMOTE_AWAY: Final[int]
+    ES_PEER_SIZE: Final[int]
+
+    @staticmethod
+    def es_wait_kind() -> CData: ...
+    @staticmethod
+    def es_now_ns() -> int: ...
+    @staticmethod
+    def es_fork_generation() -> int: ...
+    @staticmethod
+    def es_segment_size(geo: Geometry, leaf_sizes: Numbers, /) -> int: ...
+    @staticmethod
+    def es_format(
+        base: CData,
+        size: int,
+        geo: Geometry,
+        leaf_sizes: Numbers,
+        schema: CData,
+        uuid: CData,
+        pid: int,
+        created_ns: int,
+        /,
+    ) -> int: ...
+    @staticmethod
+    def es_check(base: CData, size: int, /) -> int: ...
+    @staticmethod
+    def es_describe(
+        base: CData,
+        size: int,
+        geo: Geometry,
+        uuid: CData,
+        pid: Numbers,
+        created_ns: Numbers,
+        schema: CData,
+        room: int,
+        /,
+    ) -> None: ...
+    @staticmethod
+    def es_creator_byte() -> int: ...
+    @staticmethod
+    def es_locks_new(fd: int, count: int, /) -> Locks: ...
+    @staticmethod
+    def es_locks_free(locks: Locks, /) -> None: ...
+    @staticmethod
+    def es_locks_try(locks: Locks, index: int, /) -> int: ...
+    @staticmethod
+    def es_locks_drop(locks: Locks, index: int, /) -> None: ...
+    @staticmethod
+    def es_locks_held(locks: Locks, index: int, /) -> int: ...
+    @staticmethod
+    def es_locks_any(locks: Locks, /) -> int: ...
+    @staticmethod
+    def es_open(base: CData, size: int, locks: CData, poison: int, error: Numbers, /) -> Ring: ...
+    @staticmethod
+    def es_free(r: Ring, /) -> None: ...
+    @staticmethod
+    def es_attach(r: Ring, id: Identity, /) -> int: ...
+    @staticmethod
+    def es_detach(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_shape(r: Ring, batch_size: Numbers, num_batches: Numbers, num_leaves: Numbers, /) -> None: ...
+    @staticmethod
+    def es_leaf_offset(r: Ring, leaf: int, /) -> int: ...
+    @staticmethod
+    def es_leaf_size(r: Ring, leaf: int, /) -> int: ...
+    @staticmethod
+    def es_send(r: Ring, leaves: Pointers, /) -> int: ...
+    @staticmethod
+    def es_send_wait(r: Ring, leaves: Pointers, timeout_ns: int, /) -> int: ...
+    @staticmethod
+    def es_send_many(r: Ring, leaves: Pointers, first: int, n: int, timeout_ns: int, /) -> int: ...
+    @staticmethod
+    def es_reserve(r: Ring, timeout_ns: int, position: Numbers, /) -> int: ...
+    @staticmethod
+    def es_reserve_commit(r: Ring, position: int, /) -> int: ...
+    @staticmethod
+    def es_reserve_abort(r: Ring, position: int, /) -> int: ...
+    @staticmethod
+    def es_learner_alive(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_bridge_begin(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_remote_open(r: Ring, id: CData | bytes, number: int, peer: bytes, /) -> int: ...
+    @staticmethod
+    def es_remote_find(r: Ring, id: CData | bytes, peer: bytes, /) -> int: ...
+    @staticmethod
+    def es_remote_known(r: Ring, remote: int, /) -> int: ...
+    @staticmethod
+    def es_remote_wanted(r: Ring, remote: int, /) -> int: ...
+    @staticmethod
+    def es_remote_leave(r: Ring, remote: int, keep: int, /) -> int: ...
+    @staticmethod
+    def es_remote_committed(r: Ring, remote: int, /) -> int: ...
+    @staticmethod
+    def es_bridge_send(r: Ring, remote: int, data: CData, first: int, n: int, rows: int, timeout_ns: int, /) -> int: ...
+    @staticmethod
+    def es_remote_count(r: Ring, remote: int, bytes: int, frames: int, /) -> int: ...
+    @staticmethod
+    def es_count_refused(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_next_remote(r: Ring, start: int, info: RemoteInfo, /) -> int: ...
+    @staticmethod
+    def es_take(r: Ring, flags: int, timeout_ns: int, snap: Snapshot, /) -> int: ...
+    @staticmethod
+    def es_release_batch(r: Ring, batch: int, round: int, /) -> int: ...
+    @staticmethod
+    def es_return_batch(r: Ring, batch: int, round: int, /) -> int: ...
+    @staticmethod
+    def es_committed_mask(r: Ring, batch: int, round: int, mask: CData, /) -> int: ...
+    @staticmethod
+    def es_committed_from(r: Ring, position: int, /) -> int: ...
+    @staticmethod
+    def es_claimed(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_close_stream(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_reset_histograms(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_next_dead(r: Ring, start: int, id: Identity, /) -> int: ...
+    @staticmethod
+    def es_settle(r: Ring, dead: Identity, reap: int, /) -> int: ...
+    @staticmethod
+    def es_next_owner(r: Ring, start: int, info: OwnerInfo, /) -> int: ...
+    @staticmethod
+    def es_next_claim(r: Ring, start: int, word: Numbers, /) -> int: ...
+    @staticmethod
+    def es_claim_owner(word: int, /) -> int: ...
+    @staticmethod
+    def es_count_held(r: Ring, held: Numbers, count: int, /) -> None: ...
+    @staticmethod
+    def es_owner_count(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_observe(r: Ring, snap: Snapshot, /) -> None: ...
+    @staticmethod
+    def es_set_stalled(r: Ring, n: int, /) -> None: ...
+    @staticmethod
+    def es_valid(r: Ring, /) -> CData: ...

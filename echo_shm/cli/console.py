@@ -1,0 +1,77 @@
+"""What the commands share: the console, short formats for numbers, bars, and imports of optional packages."""
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SIZES = ("B", "KB", "MB", "GB", "TB")
+_DURATIONS = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (float("inf"), 86400, "d"))
+
+#: The width of the output on a terminal, if it is wide enough (columns).
+WIDTH = 80
+
+
+class UsageError(Exception):
+    """A command was used wrongly. The text is one line and says what to do."""
+
+
+def need(module: str, extra: str) -> ModuleType:
+    """Imports an optional package.
+
+    Raises:
+        UsageError: It is not installed. The message names the extra of echo-shm that contains it.
+
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name not in (module, package):
+            raise
+        raise UsageError(f"this needs the package {package}: pip install 'echo-shm[{extra}]'") from None
+
+
+def open_console() -> "Console":
+    """Standard output. It is at most 80 columns wide on a terminal, and wide enough for every line elsewhere."""
+    rich_console = need("rich.console", "cli").Console
+    found: Console = rich_console(highlight=False)
+    if found.is_terminal:
+        found.width = min(found.width, WIDTH) - 2  # so that the ^C that a terminal prints does not wrap the line
+    else:
+        found.width = 160
+    return found
+
+
+def bar(part: float, whole: float, width: int = 34) -> str:
+    """A bar that shows the share of ``part`` in ``whole``, in rich's markup. It is readable without colours."""
+    filled = round(width * min(1.0, max(0.0, part / whole))) if whole > 0 else 0
+    return f"[cyan]{'█' * filled}[/][dim]{'░' * (width - filled)}[/]"
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things: ``"2 workers"``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def share(part: float, whole: float) -> str:
+    """The share of ``part`` in ``whole``, in percent."""
+    return f"{100 * part / whole:.0f} %" if whole > 0 else "-"
+
+
+def size(octets: float) -> str:
+    """A number of bytes, in powers of a thousand: ``"1.2 MB"``."""
+    unit = 0
+    while octets >= 999.5 and unit < len(_SIZES) - 1:
+        octets, unit = octets / 1000, unit + 1
+    return f"{octets:.0f} {_SIZES[unit]}" if unit == 0 or octets >= 99.5 else f"{octets:.1f} {_SIZES[unit]}"
+
+
+def duration(seconds: float) -> str:
+    """A time span in its largest unit: ``"12 s"``, ``"3 min"``."""
+    for below, unit, name in _DURATIONS:
+        if seconds < below:
+            return f"{max(0, int(seconds / unit))} {name}"
+    raise AssertionError(seconds)

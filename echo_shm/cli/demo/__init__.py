@@ -1,0 +1,1 @@
+"""``echo-shm demo``: environments in worker processes feed a learner."""

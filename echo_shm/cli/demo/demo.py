@@ -1,0 +1,192 @@
+"""``echo-shm demo``: Gymnasium environments in worker processes feed a learner through the ring.
+
+:func:`play` is the whole worker and :func:`run` the whole learner. The display is in :mod:`echo_shm.cli.demo.view`.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Generator
+from multiprocessing import resource_tracker
+from typing import Any
+
+import numpy as np
+
+from echo_shm.cli import console
+from echo_shm.cli.demo.check import SequenceCheck
+from echo_shm.cli.demo.view import DemoView, Tally
+from echo_shm.client import ShmClient
+from echo_shm.ring import segment
+from echo_shm.server import Server
+from echo_shm.spec import Array
+
+#: A worker plays for at least this long, even if its environment takes long to start (seconds).
+_SHORTEST_PLAY = 1.0
+
+
+# --- in the workers -----------------------------------------------------------
+
+
+def play(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
+    """The worker: plays random actions and sends every transition.
+
+    Args:
+        client: A client of the learner's ring.
+        env_id: A Gymnasium environment.
+        seed: The seed for the environment and the actions.
+        deadline: When to stop, on the clock of ``time.monotonic()``, which all processes share.
+
+    """
+    env = make_env(env_id)
+    env.action_space.seed(seed)
+    transition = blank_transition(env)
+    transition["worker"][...] = os.getpid()
+    bound = client.bind(transition)  # from here on, bound.send() copies what the arrays hold then
+
+    deadline = max(deadline, time.monotonic() + _SHORTEST_PLAY)
+    episode = step = 0
+    obs, _ = env.reset(seed=seed)
+    while time.monotonic() < deadline:
+        action = env.action_space.sample()
+        transition["obs"][...] = obs  # before the step, because an environment may reuse its array
+        next_obs, reward, terminated, truncated, _ = env.step(action)
+        transition["action"][...] = action
+        transition["reward"][...] = reward
+        transition["next_obs"][...] = next_obs
+        transition["terminated"][...] = terminated
+        transition["truncated"][...] = truncated
+        transition["episode"][...] = episode
+        transition["step"][...] = step
+        bound.send()  # waits while the ring is full
+
+        obs, step = next_obs, step + 1
+        if terminated or truncated:
+            obs, _ = env.reset()
+            episode, step = episode + 1, 0
+    env.close()
+
+
+def make_env(env_id: str) -> Any:
+    """Makes a Gymnasium environment. Registers the Atari games if it is one."""
+    atari = env_id.startswith("ALE/")
+    gymnasium = console.need("gymnasium", "atari" if atari else "demo")
+    if atari:
+        ale_py = console.need("ale_py", "atari")
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # otherwise every process prints a banner
+        gymnasium.register_envs(ale_py)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return gymnasium.make(env_id, disable_env_checker=True)
+
+
+def blank_transition(env: Any) -> dict[str, Array]:
+    """The arrays of one transition, all zero. The ring is laid out for them, and a worker fills them.
+
+    ``worker`` is the worker's process id. A worker that is started again has another one, and a sequence of its own.
+    """
+    return {
+        "obs": _zeros(env.observation_space, "observation"),
+        "action": _zeros(env.action_space, "action"),
+        "reward": np.zeros((), np.float32),
+        "next_obs": _zeros(env.observation_space, "observation"),
+        "terminated": np.zeros((), np.bool_),
+        "truncated": np.zeros((), np.bool_),
+        "worker": np.zeros((), np.int64),
+        "episode": np.zeros((), np.int64),
+        "step": np.zeros((), np.int64),
+    }
+
+
+def _zeros(space: Any, what: str) -> Array:
+    spaces = console.need("gymnasium", "demo").spaces
+    if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+        raise console.UsageError(
+            f"the {what} space is {space}, which the demo does not put into arrays; "
+            "choose an environment with Box, Discrete, MultiDiscrete or MultiBinary spaces"
+        )
+    return np.zeros(space.shape, space.dtype)
+
+
+# --- in the learner -----------------------------------------------------------
+
+
+def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
+    """Runs the demo. Returns the exit status: 1 if a sequence was broken, or something was left in shared memory.
+
+    Raises:
+        UsageError: There is no such environment, its spaces are not supported, or a package is missing.
+        SegmentError: Shared memory is too small.
+
+    """
+    console.need("rich", "demo")
+    example = _example(env_id)
+    with _terminated_cleanly(), _serve(example, batch_size) as server, contextlib.ExitStack() as stack:
+        check, tally = SequenceCheck(server.capacity), Tally(sum(leaf.nbytes for leaf in example.values()))
+        view = DemoView(server.name, f"{env_id}, {console.plural(workers, 'worker')}", seconds, tally)
+        deadline = time.monotonic() + seconds
+        with _undisturbed():
+            group = stack.enter_context(
+                server.spawn(play, workers, [env_id] * workers, range(workers), [deadline] * workers, restart=True)
+            )
+        with view:
+            for batch, info in server.dataset_iter(until=group, drop_last=False):
+                check.add(batch["worker"], batch["episode"], batch["step"], batch["terminated"] | batch["truncated"])
+                tally.add(len(batch["step"]), info.learner_wait)
+        check.finish(view.ring.snapshot().reopened_slots)
+        view.summarise(check, group.restarts)
+    left = [name for name in segment.names() if name == server.name]
+    view.say_what_is_left(left)
+    return 1 if left or check.fault_count or tally.samples == 0 else 0
+
+
+def _example(env_id: str) -> dict[str, Array]:
+    try:
+        env = make_env(env_id)
+    except console.UsageError:
+        raise
+    except Exception as error:  # environments may raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise console.UsageError(f"cannot make the environment {env_id!r}: {reason}") from error
+    try:
+        return blank_transition(env)
+    finally:
+        env.close()
+
+
+def _serve(example: dict[str, Array], batch_size: int) -> Server:
+    try:
+        return Server(example, batch_size)
+    except ValueError as error:
+        raise console.UsageError(str(error)) from None
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Generator[None, None, None]:
+    """Workers started in this block ignore the terminal's Ctrl-C. The learner handles it and ends them."""
+    resource_tracker.ensure_running()  # starting it later would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _terminated_cleanly() -> Generator[None, None, None]:
+    """In this block, SIGTERM and the end of the terminal raise an exception, so that everything is cleaned up."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

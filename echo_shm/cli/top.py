@@ -1,0 +1,314 @@
+"""``echo-shm top``: a live view of a ring and all processes attached to it, through a read-only mapping."""
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+
+from echo_shm._core import lib
+from echo_shm.cli import console
+from echo_shm.errors import SegmentError
+from echo_shm.ring import segment
+from echo_shm.ring.lockfile import open_lockfile
+from echo_shm.ring.metrics import Owner, Remote, RingView
+from echo_shm.ring.processes import find_process, pid_namespace
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group, RenderableType
+    from rich.table import Table
+
+    from echo_shm._core import Snapshot
+
+#: Lines of the screen besides those of producers and remote clients, and lines of a table besides its entries.
+_OTHER_LINES, _TABLE_LINES = 14, 3
+
+_STYLES = {"running": "green", "waiting": "yellow", "stopped": "yellow", "dead": "red"}
+
+
+# --- owners' states ----------------------------------------------------------
+
+
+def states(view: RingView) -> list[tuple[Owner, str]]:
+    """All registered owners of a ring, each with its state.
+
+    ``waiting``: a producer sleeps because the ring is full. ``stopped``: the process is stopped, by SIGSTOP or a
+    debugger. ``dead``: the process has died and is not reaped yet. ``running``: everything else.
+    """
+    try:
+        # Through this process's registry: opening and closing the lock file a second time would drop its locks.
+        locks = open_lockfile(view.segment.name, create=False).locks
+    except FileNotFoundError:
+        return [(owner, _state(owner, locked=True)) for owner in view.owners()]
+    return [(owner, _state(owner, locked=lib.es_locks_held(locks, owner.index) != 0)) for owner in view.owners()]
+
+
+def _state(owner: Owner, *, locked: bool) -> str:
+    """An owner is dead if its lock is free and, in the same PID namespace, the process table does not contradict it."""
+    status = _process_status(owner)
+    if status in ("", psutil.STATUS_ZOMBIE) and not locked:
+        return "dead"
+    if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+        return "stopped"
+    return "waiting" if owner.waiting else "running"
+
+
+def _process_status(owner: Owner) -> str:
+    """psutil's word for the state of the owner's process; ``""`` if the process cannot be seen."""
+    if owner.pid_namespace != pid_namespace():
+        return ""
+    process = find_process(owner.pid, owner.start_time)
+    with contextlib.suppress(psutil.Error):
+        return str(process.status()) if process is not None else ""
+    return ""
+
+
+# --- readings -----------------------------------------------------------------
+
+
+class _Reading(NamedTuple):
+    """The state of a ring at one moment."""
+
+    time: float
+    snap: "Snapshot"
+    owners: list[tuple[Owner, str]]
+    remotes: list[Remote]
+    creator_alive: bool
+    locked: bool
+
+
+class _Rates(NamedTuple):
+    """The activity of one producer between two readings: samples per second, and the share of time it was blocked."""
+
+    samples: float
+    blocked: float
+
+
+class Watch:
+    """Reads one segment again and again, and shows the last two readings.
+
+    Args:
+        name: The segment's name.
+
+    Raises:
+        SegmentError: There is no such segment, or it cannot be read.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        self.segment = segment.Segment.attach(name, read_only=True)
+        self._view = RingView(self.segment)
+        self._earlier = self._read(segment.listing(name))
+        self._latest = self._earlier
+
+    def look(self) -> bool:
+        """Takes another reading. Returns False if the segment was closed, even if another one has its name now."""
+        try:
+            seen = segment.listing(self.segment.name)
+        except SegmentError:
+            return False
+        if seen.segment is None or seen.segment.uuid != self.segment.uuid:
+            return False
+        self._earlier, self._latest = self._latest, self._read(seen)
+        return True
+
+    def _read(self, seen: segment.Listing) -> _Reading:
+        return _Reading(
+            time.monotonic(),
+            self._view.snapshot(),
+            states(self._view),
+            self._view.remotes(),
+            seen.creator_alive,
+            seen.locked,
+        )
+
+    # -- rendering
+
+    def render(self, most: int) -> "RenderableType":
+        """Shows the last two readings.
+
+        Args:
+            most: Most lines for producers and remote clients together.
+
+        """
+        group: type[Group] = console.need("rich.console", "cli").Group
+        remotes = len(self._latest.remotes)
+        of_remotes = min(remotes + _TABLE_LINES, most // 2) if remotes else 0
+        parts: list[RenderableType] = [
+            self._head(),
+            "",
+            self._figures(),
+            "",
+            self._producers(max(1, most - of_remotes)),
+        ]
+        others = self._learners(), self._remotes(max(1, of_remotes - _TABLE_LINES))
+        further = [table for table in others if table.row_count]
+        framed: RenderableType = group(*parts, *(part for table in further for part in ("", table)))
+        return framed
+
+    def _rate(self, counter: str) -> float:
+        span = self._latest.time - self._earlier.time
+        before, after = (int(getattr(r.snap, counter)) for r in (self._earlier, self._latest))
+        return (after - before) / span if span > 0 else 0.0
+
+    def _head(self) -> str:
+        mapped, now = self.segment, self._latest
+        creator = f"creator {mapped.creator_pid}" + ("" if now.creator_alive else " [red]dead[/]")
+        if not now.locked:
+            creator += ", [red]nobody is attached: `echo-shm gc` removes it[/]"
+        geometry = mapped.geometry
+        return (
+            f"[bold]{mapped.name}[/]  batches of {geometry.batch_size:,} x {geometry.num_buffers:,}, "
+            f"{console.size(mapped.size)}, {console.duration(time.time() - mapped.created)} old\n"
+            f"[dim]{creator}[/]"
+        )
+
+    def _figures(self) -> "Group":
+        snap, geometry = self._latest.snap, self.segment.geometry
+        capacity = geometry.capacity
+        leaf_bytes = self.segment.spec.sample_bytes
+        samples = self._rate("samples_inserted")
+        dead = sum(state == "dead" for _, state in self._latest.owners)
+        ring = _grid(2)
+        ring.add_row("ring", console.bar(snap.occupancy, capacity), f"{snap.occupancy:,} of {capacity:,} slots")
+        figures = _grid(4)
+        figures.add_row(
+            "samples/s", f"{samples:,.0f}", "blocked", f"{snap.producers_waiting}",
+            "reaped", f"{snap.dead_producers}", "store", f"{snap.store_size:,}",
+        )  # fmt: skip
+        figures.add_row(
+            "batches/s", f"{self._rate('batches_taken'):,.1f}", "stalled", f"{snap.stalled_producers}",
+            "dead", f"[red]{dead}[/]" if dead else "0", "re-opened", f"{snap.reopened_slots}",
+        )  # fmt: skip
+        figures.add_row(
+            "MB/s", f"{samples * leaf_bytes / 1e6:,.1f}", "remote", f"{snap.active_remotes}",
+            "refused", f"{snap.refused_remotes}",
+        )  # fmt: skip
+        group: type[Group] = console.need("rich.console", "cli").Group
+        return group(ring, "", figures)
+
+    def _producers(self, most: int) -> "Table":
+        table = _table("producer", "pid", "samples/s", "samples", "blocked", "held")
+        earlier = {owner.index: owner for owner, _ in self._earlier.owners}
+        found = [(owner, state) for owner, state in self._latest.owners if owner.role == "producer"]
+        for owner, state in found[:most]:
+            rates = self._since(earlier.get(owner.index), owner)
+            table.add_row(
+                f"{owner.index}", f"{owner.pid}", f"{rates.samples:,.0f}", f"{owner.samples:,}",
+                console.share(rates.blocked, 1), f"{owner.held}", _styled(state),
+            )  # fmt: skip
+        if len(found) > most:
+            table.add_row("", f"and {len(found) - most} more")
+        if not found:
+            table.add_row("none")
+        return table
+
+    def _since(self, before: Owner | None, now: Owner) -> _Rates:
+        """The activity between the two readings; none if the entry belonged to another process before."""
+        span = self._latest.time - self._earlier.time
+        if before is None or span <= 0 or (before.pid, before.start_time) != (now.pid, now.start_time):
+            return _Rates(0.0, 0.0)
+        blocked = (now.blocked_time - before.blocked_time) / span
+        return _Rates((now.samples - before.samples) / span, min(1.0, max(0.0, blocked)))
+
+    def _learners(self) -> "Table":
+        table = _table("learner", "pid", "held")
+        for owner, state in self._latest.owners:
+            if owner.role == "learner":
+                table.add_row(f"{owner.index}", f"{owner.pid}", f"{owner.held}", _styled(state))
+        return table
+
+    def _remotes(self, most: int) -> "Table":
+        """The clients of bridges. Connected ones come first."""
+        table = _table("remote", "from", "samples/s", "samples", "bytes", "frames")
+        span = self._latest.time - self._earlier.time
+        before = {(remote.index, remote.peer): remote for remote in self._earlier.remotes}
+        found = sorted(self._latest.remotes, key=lambda remote: not remote.connected)
+        for now in found[:most]:
+            then = before.get((now.index, now.peer), now)
+            per_second = 1 / span if span > 0 else 0.0
+            table.add_row(
+                f"{now.index}", now.peer.replace("[", r"\["),
+                f"{(now.committed - then.committed) * per_second:,.0f}", f"{now.committed:,}",
+                console.size(now.bytes), f"{now.frames:,}", "[green]here[/]" if now.connected else "[dim]gone[/]",
+            )  # fmt: skip
+        if len(found) > most:
+            table.add_row("", f"and {len(found) - most} more")
+        return table
+
+
+def _styled(state: str) -> str:
+    return f"[{_STYLES[state]}]{state}[/]"
+
+
+def _grid(pairs: int) -> "Table":
+    """A table of labels and numbers, side by side."""
+    grid: Table = console.need("rich.table", "cli").Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(pairs):
+        grid.add_column(style="bold")
+        grid.add_column(justify="right")
+    return grid
+
+
+def _table(*columns: str) -> "Table":
+    table: Table = console.need("rich.table", "cli").Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for label in columns:
+        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    return table
+
+
+# --- the command --------------------------------------------------------------
+
+
+def run(name: str, interval: float, *, once: bool) -> int:
+    """Watches a segment until it is closed, or until Ctrl-C. Returns the exit status.
+
+    Args:
+        name: The segment's name.
+        interval: Seconds between two readings.
+        once: Print one reading, with the rates of one interval, and return.
+
+    Raises:
+        SegmentError: There is no such segment, or it cannot be read.
+        UsageError: A segment cannot have that name, or rich is not installed.
+
+    """
+    terminal = console.open_console()
+    try:
+        watch = Watch(name)
+    except ValueError as error:
+        raise console.UsageError(str(error)) from None
+    try:
+        going = _watch_once(watch, terminal, interval) if once else _watch_live(watch, terminal, interval)
+    except KeyboardInterrupt:
+        return 0
+    if not going:
+        terminal.print(f"segment {name!r} was closed", markup=False, soft_wrap=True)
+    return 0
+
+
+def _watch_once(watch: Watch, terminal: "Console", interval: float) -> bool:
+    time.sleep(interval)
+    going = watch.look()
+    if going:
+        terminal.print(watch.render(most=10**6))
+    return going
+
+
+def _watch_live(watch: Watch, terminal: "Console", interval: float) -> bool:
+    if not terminal.is_terminal:
+        while _watch_once(watch, terminal, interval):
+            print(flush=True)
+        return False
+    live = console.need("rich.live", "cli").Live(console=terminal, auto_refresh=False)
+    try:  # not `with live`: after a Ctrl-C while it starts, the terminal would have no cursor
+        live.start()
+        while True:
+            most = max(3, terminal.height - _OTHER_LINES)
+            live.update(watch.render(most), refresh=True)
+            time.sleep(interval)
+            if not watch.look():
+                return False
+    finally:
+        live.stop()

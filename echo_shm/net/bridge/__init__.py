@@ -1,0 +1,1 @@
+"""The bridge: it receives samples from clients and puts them into the ring."""

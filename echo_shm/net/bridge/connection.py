@@ -1,0 +1,137 @@
+"""A connection to a client, as a bridge has it: a non-blocking socket, its decoder, and the bytes to send."""
+
+import contextlib
+import selectors
+import socket
+import ssl
+
+from echo_shm.net.bridge.decoder import Decoder, DecoderV1, Samples
+from echo_shm.net.wire import Greeting
+
+#: Where bytes are read to that nobody uses.
+_SCRATCH = bytearray(1 << 16)
+#: Most bytes of acknowledgements that a client may leave unread.
+MAX_OUT = 1 << 16
+
+
+class Connection:
+    """One connection. It knows nothing of the ring.
+
+    Attributes:
+        peer: The client's address, for messages.
+        decoder: The bytes that were received and not decoded yet.
+        out: The bytes to send.
+        deadline: When to end the connection, on the clock of ``time.monotonic()``, or None.
+        greeting: What was sent first; None in version 1.
+        client: The client's id once it is accepted; empty in version 1.
+        remote: The index of the client's entry in the ring's table of remotes, or -1.
+        samples: Samples that were received and are not all in the ring yet; ``done`` of them are.
+        acknowledged: The last number that was acknowledged.
+        closing: The connection only sends why it ends. What the client sends is dropped.
+        watched: The events that the selector watches for.
+
+    """
+
+    def __init__(self, sock: socket.socket, peer: str, decoder: Decoder | DecoderV1, deadline: float) -> None:
+        self.sock = sock
+        self.peer = peer
+        self.decoder = decoder
+        self.out = bytearray()
+        self.deadline: float | None = deadline
+        self.greeting: Greeting | None = None
+        self.client = b""
+        self.remote = -1
+        self.samples: Samples | None = None
+        self.done = 0
+        self.acknowledged = 0
+        self.closing = False
+        self.watched = 0
+        self.in_handshake = isinstance(sock, ssl.SSLSocket)
+        self._tls_wants = selectors.EVENT_READ if self.in_handshake else 0
+        self._end_sent = False
+
+    @property
+    def version(self) -> int:
+        """The wire version."""
+        return 1 if isinstance(self.decoder, DecoderV1) else 2
+
+    @property
+    def events(self) -> int:
+        """The events to watch for. While samples wait or a client does not read, nothing is read: TCP slows it down."""
+        if self.in_handshake:
+            return self._tls_wants
+        events = self._tls_wants
+        if self.out:
+            events |= selectors.EVENT_WRITE
+        if self.samples is None and not self.is_backed_up:
+            events |= selectors.EVENT_READ
+        return events
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether a version 1 client must read its acknowledgements, a byte for each sample, before it sends more."""
+        return self.version == 1 and len(self.out) > MAX_OUT
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether TLS holds bytes that were not read yet. The selector cannot see them."""
+        if (
+            not isinstance(self.sock, ssl.SSLSocket)
+            or self.in_handshake
+            or self.samples is not None
+            or self.is_backed_up
+        ):
+            return False
+        return self.sock.pending() > 0
+
+    def receive(self) -> int | None:
+        """Reads what is available. Returns the number of bytes; 0 at the end; None if nothing is available now."""
+        space = memoryview(_SCRATCH) if self.closing else self.decoder.space()
+        try:
+            n = self.sock.recv_into(space)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return None
+        except ssl.SSLWantWriteError:
+            self._tls_wants = selectors.EVENT_WRITE
+            return None
+        self._tls_wants = 0
+        if not self.closing:
+            self.decoder.filled(n)
+        return n
+
+    def send(self) -> None:
+        """Sends as much of ``out`` as the socket takes. If the connection is closing, ends it after the last byte."""
+        try:
+            while self.out:
+                del self.out[: self.sock.send(self.out)]
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        if self.closing and not self._end_sent:
+            # The client ends the connection. Closing it with bytes unread would reset it, and lose what was sent.
+            self._end_sent = True
+            if not isinstance(self.sock, ssl.SSLSocket):
+                self.sock.shutdown(socket.SHUT_WR)
+
+    def shake_hands(self) -> bool:
+        """Goes on with the TLS handshake. Returns whether it is complete, or not needed."""
+        if self.in_handshake:
+            assert isinstance(self.sock, ssl.SSLSocket)
+            try:
+                self.sock.do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                reading = isinstance(error, ssl.SSLWantReadError)
+                self._tls_wants = selectors.EVENT_READ if reading else selectors.EVENT_WRITE
+                return False
+            self.in_handshake, self._tls_wants = False, 0
+        return True
+
+    def start_closing(self, last_bytes: bytes, deadline: float) -> None:
+        """Sends ``last_bytes``, and drops everything else that comes or has come."""
+        self.out += last_bytes
+        self.deadline, self.closing, self.samples = deadline, True, None
+        self.decoder.discard()
+
+    def close(self) -> None:
+        """Closes the socket."""
+        with contextlib.suppress(OSError):
+            self.sock.close()

@@ -1,0 +1,143 @@
+"""Decoders: they turn the bytes of a connection into messages, without any I/O. TCP may cut the bytes anywhere.
+
+A decoder never holds more than one frame.
+"""
+
+from typing import NamedTuple
+
+from echo_shm.errors import WireError
+from echo_shm.net import wire
+from echo_shm.net.wire import Frame, Header, Hello
+
+
+class Samples(NamedTuple):
+    """Samples whose bytes have come: leaf after leaf in version 2, sample after sample in version 1."""
+
+    length: int
+    number: int
+    data: memoryview
+
+
+class Bye(NamedTuple):
+    """The client will send no more samples."""
+
+    text: str
+
+
+Event = Hello | Samples | Bye
+
+
+class _Buffer:
+    """Bytes that were received and not decoded yet, in one block of memory."""
+
+    def __init__(self, size: int) -> None:
+        self._buffer = memoryview(bytearray(size))
+        self._start = self._end = 0
+
+    def space(self) -> memoryview:
+        """Where to read the next bytes to. It is not empty, if all complete messages were taken before."""
+        if self._start:
+            rest = self._end - self._start
+            self._buffer[:rest] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, rest
+        return self._buffer[self._end :]
+
+    def filled(self, n: int) -> None:
+        """Notes that n bytes were read."""
+        self._end += n
+
+    def discard(self) -> None:
+        """Drops all bytes and frees the memory. Nothing more may be read."""
+        self._buffer = memoryview(b"")
+        self._start = self._end = 0
+
+    def _here(self) -> int:
+        return self._end - self._start
+
+    def _look(self, n: int) -> memoryview:
+        return self._buffer[self._start : self._start + n]
+
+    def _take(self, n: int) -> memoryview:
+        self._start += n
+        return self._buffer[self._start - n : self._start]
+
+    @property
+    def is_mid_message(self) -> bool:
+        """Whether a part of a message has come."""
+        return self._end > self._start
+
+
+class Decoder(_Buffer):
+    """Decodes the bytes of a version 2 client.
+
+    Read into :meth:`space`, call :meth:`filled`, then call :meth:`next_event` until it returns None. An event's
+    ``data`` is a view of the buffer, and is valid until the next :meth:`space`.
+    """
+
+    def __init__(self, sample_bytes: int, max_frame: int) -> None:
+        super().__init__(wire.HELLO_BYTES)
+        self._sample_bytes = sample_bytes
+        self._most = wire.samples_per_frame(max_frame, sample_bytes)
+        self._max_frame = max_frame
+        self._greeted = False
+
+    def begin(self) -> None:
+        """Makes room for a frame, because the hello was accepted. After it, only frames come."""
+        rest = bytes(self._look(self._here()))
+        super().__init__(wire.HEADER_BYTES + max(self._max_frame, wire.MAX_TEXT))
+        self._buffer[: len(rest)] = rest
+        self._end = len(rest)
+
+    def next_event(self) -> Event | None:
+        """The next complete message, or None."""
+        if not self._greeted:
+            return self._hello()
+        if self._here() < wire.HEADER_BYTES:
+            return None
+        header = wire.read_header(self._look(wire.HEADER_BYTES))
+        size = self._size_of(header)
+        if self._here() < wire.HEADER_BYTES + size:
+            return None
+        body = self._take(wire.HEADER_BYTES + size)[wire.HEADER_BYTES :]
+        if header.kind is Frame.SAMPLES:
+            return Samples(header.length, header.number, body)
+        return Bye(wire.printable(bytes(body)))
+
+    def _hello(self) -> Hello | None:
+        magic = bytes(self._look(min(self._here(), len(wire.MAGIC))))
+        if not wire.MAGIC.startswith(magic):
+            raise WireError(f"unexpected magic {magic!r}, expected {wire.MAGIC!r}")
+        if self._here() < wire.HELLO_BYTES:
+            return None
+        self._greeted = True
+        return Hello.from_bytes(bytes(self._take(wire.HELLO_BYTES)))
+
+    def _size_of(self, header: Header) -> int:
+        if header.kind is Frame.SAMPLES:
+            if not 1 <= header.length <= self._most:
+                raise WireError(f"a frame of {header.length} samples, expected 1 to {self._most}")
+            return header.length * self._sample_bytes
+        if header.kind is Frame.BYE and header.length <= wire.MAX_TEXT:
+            return header.length
+        raise WireError(f"a client sends no {header.kind.name} frame of {header.length} bytes")
+
+
+class DecoderV1(_Buffer):
+    """Decodes the bytes of a version 1 client: samples only, one after the other."""
+
+    def __init__(self, sample_bytes: int, max_frame: int) -> None:
+        super().__init__(0)
+        self._sample_bytes, self._max_frame = sample_bytes, max_frame
+        self._number = 0
+
+    def begin(self) -> None:
+        """Makes room for a frame, because the client was accepted."""
+        super().__init__(max(self._max_frame, self._sample_bytes))
+
+    def next_event(self) -> Samples | None:
+        """All samples that are complete, or None."""
+        count = self._here() // self._sample_bytes
+        if count == 0:
+            return None
+        self._number += count
+        return Samples(count, self._number - count, self._take(count * self._sample_bytes))

@@ -1,0 +1,1 @@
+"""The client: it sends samples to a server on another host."""

@@ -1,0 +1,239 @@
+"""Producers on other hosts: :class:`TcpClient`; and :func:`connect`, which makes either kind of client."""
+
+import math
+import secrets
+import ssl
+import threading
+import urllib.parse
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn
+
+from echo_shm.client import SampleWriter, ShmClient
+from echo_shm.errors import ConnectionClosedError, SpecMismatchError
+from echo_shm.net import validation
+from echo_shm.net.client import finalizers
+from echo_shm.net.client.connection import Options
+from echo_shm.net.client.sender import Sender
+from echo_shm.spec import Spec, Tree
+
+#: How long a client tries to connect again by default (seconds).
+_GRACE = 30.0
+#: Keywords that TcpClient has and ShmClient has not.
+_ONLY_TCP = frozenset({"max_inflight_msgs", "authkey", "tls", "reconnect", "timeout"})
+#: The largest ``max_inflight_msgs``.
+_MAX_INFLIGHT = 1 << 20
+
+
+class TcpClient:
+    """A producer on another host than the learner. It sends samples over TCP to a :class:`Server` with a transport.
+
+    When :meth:`send` returns, the client is responsible for the sample. It sends the sample within a millisecond, and
+    again after a lost connection, until the sample is in the server's ring, exactly once. :meth:`wait` waits for
+    that. Threads may share a client. A forked child must not use its parent's client.
+
+    Args:
+        host, port: The learner's host, and its ``server.port``.
+        data_sample: Example pytree. It must have the server's structure, dtypes and shapes.
+        max_inflight_msgs: How many frames may be unacknowledged before :meth:`send` waits. In wire version 1 a frame
+            is one sample. In version 2 it is up to a mebibyte of samples, and at most 8 may be unacknowledged.
+        authkey: The server's key. Both sides prove that they know it.
+        tls: A client-side context. It decides which certificates are accepted.
+        reconnect: How many seconds to try again after a lost connection. True: 30. False: not at all. After that,
+            calls raise ConnectionClosedError.
+        timeout: Seconds that connecting, :meth:`wait` and :meth:`close` may take, and that :meth:`send` waits for
+            a slow server. Single calls can have a timeout of their own. None: 10 for connecting, no limit otherwise.
+
+    Raises:
+        SpecMismatchError: The server has other samples. The message names the first leaf that differs.
+        WireError: The peer is not such a server, or does not know the key. (A ValueError.)
+        ConnectionClosedError: The server was closed, or refuses more clients.
+        OSError: The server cannot be reached.
+
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        data_sample: Tree,
+        max_inflight_msgs: int = 32,
+        *,
+        authkey: bytes | None = None,
+        tls: ssl.SSLContext | None = None,
+        reconnect: bool | float = True,
+        timeout: float | None = None,
+    ) -> None:
+        most = validation.integer("max_inflight_msgs", max_inflight_msgs, 1, _MAX_INFLIGHT)
+        options = Options(
+            validation.host(host),
+            validation.integer("port", port, 1, 65535),
+            Spec.from_example(data_sample),
+            secrets.token_bytes(16),
+            validation.key(authkey),
+            validation.tls_context(tls, server_side=False),
+        )
+        if isinstance(reconnect, bool):
+            grace = _GRACE if reconnect else 0.0
+        else:
+            grace = validation.seconds("reconnect", reconnect, "True or False")
+        self._timeout = None if timeout is None else validation.seconds("timeout", timeout, "None for no limit")
+        self._timeout = None if self._timeout == math.inf else self._timeout
+        self._sender = Sender(options, most, grace, self._timeout)
+        try:
+            # Only the sender frees slots of this ring. It must not sleep while a thread waits for a free slot.
+            self._writer = SampleWriter(self._sender.producer, None, self._sender.wake)
+            self._send_now = self._writer._send_at_once
+            self._peer = options.peer
+            finalizers.register(self, self._sender, self._timeout)
+        except BaseException:
+            self._sender.abandon()
+            finalizers.unregister(self._sender)
+            raise
+
+    def send(self, data: Tree, timeout: float | None = None) -> None:
+        """Sends one sample. Returns when it is copied.
+
+        Args:
+            data: As for :meth:`ShmClient.send`.
+            timeout: Seconds to wait for a slow server; None: the client's own ``timeout``.
+
+        Raises:
+            SpecMismatchError: The structure, a dtype or a shape differs. Nothing was sent.
+            ConnectionClosedError: The client or the server was closed, or the connection is lost for good.
+            TimeoutError: The server was too slow. Nothing was sent.
+            ForkedError: Called in a child of the process that connected.
+
+        """
+        if not self._send_now(data):
+            self._send_slowly(self._writer.send, data, timeout)
+        if self._sender.sleeping:
+            self._sender.wake()
+
+    def send_many(self, data: Tree, timeout: float | None = None) -> None:
+        """Sends n samples, in order. Every leaf of ``data`` has a leading n.
+
+        ``timeout`` is as for :meth:`send`, and counts each time the client waits for the server. It raises what
+        :meth:`send` raises. Some samples may have been sent then: the message and the error's attribute ``sent`` say
+        how many.
+        """
+        try:
+            self._send_slowly(self._writer.send_many, data, timeout)
+        finally:
+            if self._sender.sleeping:
+                self._sender.wake()
+
+    def _send_slowly(self, send: Callable[[Tree, float | None], None], data: Tree, timeout: float | None) -> None:
+        timeout = self._time(timeout)
+        self._sender.raise_if_forked()
+        try:
+            send(data, timeout)
+        except SpecMismatchError as error:
+            raise SpecMismatchError(f"Payload size or structure != expected: {error}") from None
+        except (ConnectionClosedError, TimeoutError) as error:
+            sent = getattr(error, "sent", None)
+            late = self._sender.end_reason() or (
+                TimeoutError(f"{self._peer} did not take samples for {timeout} s")
+                if isinstance(error, TimeoutError)
+                else error
+            )
+            if sent is None or late is error:
+                raise late from late.__cause__
+            told = type(late)(f"{late}; {sent} of the samples were sent")
+            told.sent = sent  # type: ignore[union-attr]
+            raise told from late.__cause__
+
+    def _time(self, timeout: float | None) -> float | None:
+        if timeout is None:
+            return self._timeout
+        return validation.limit("timeout", timeout, "None for the client's own timeout")
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns when all samples sent so far are in the server's ring.
+
+        Args:
+            timeout: Seconds to wait; None: the client's own ``timeout``.
+
+        Raises:
+            ConnectionClosedError: The connection was lost for good before that.
+            TimeoutError: It took longer than ``timeout``.
+            ForkedError: Called in a child of the process that connected.
+
+        """
+        self._sender.flush(self._time(timeout))
+
+    def close(self) -> None:
+        """Delivers what was sent, then disconnects. Idempotent.
+
+        It waits as :meth:`wait` does: ``timeout`` seconds, or for as long as the server is there. If Ctrl-C
+        interrupts it, what was not delivered yet is dropped.
+
+        Raises:
+            ConnectionClosedError: Some samples could not be delivered. The message says how many.
+
+        """
+        try:
+            self._sender.close(self._timeout)
+        except ConnectionClosedError:
+            finalizers.unregister(self._sender)
+            raise
+        finalizers.unregister(self._sender)
+
+    @property
+    def _in_flight_count(self) -> int:
+        """Samples that were sent and are not acknowledged."""
+        return self._sender.sent() - self._sender.acknowledged
+
+    @property
+    def _closed(self) -> threading.Event:
+        """Set once nothing more can be sent."""
+        return self._sender.ended
+
+    def __repr__(self) -> str:
+        return f"<TcpClient for {self._peer}, {'closed' if self._sender.ended.is_set() else 'open'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a TcpClient belongs to its process: make a new one in the other process")
+
+    def __enter__(self) -> "TcpClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(address: str, example: Tree = None, **options: Any) -> ShmClient | TcpClient:
+    """A producer by address: ``tcp://host:port`` makes a :class:`TcpClient`, ``shm://name`` a :class:`ShmClient`.
+
+    Args:
+        address: IPv6 hosts are in brackets: ``tcp://[::1]:50051``.
+        example: As for either client. TcpClient needs one.
+        options: Keywords of either client. For ``shm://``, those that only TcpClient has are ignored, so that the
+            same call works on the learner's host and elsewhere.
+
+    Returns:
+        A client with ``send``, ``send_many``, ``wait`` and ``close``. It is a context manager.
+
+    Raises:
+        ValueError: The address is not valid.
+        TypeError: ``tcp://`` without an example.
+        Exception: As either client.
+
+    """
+    wrong = ValueError(f"address {address!r}: use tcp://host:port or shm://name")
+    try:
+        parts = urllib.parse.urlsplit(address)
+        port = parts.port
+    except ValueError:
+        raise wrong from None
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
+        raise wrong
+    if parts.scheme == "shm" and parts.netloc:
+        return ShmClient(parts.netloc, example, **{k: v for k, v in options.items() if k not in _ONLY_TCP})
+    if parts.scheme == "tcp" and parts.hostname and port:
+        if example is None:
+            raise TypeError(f"connect({address!r}) needs an example of the samples")
+        return TcpClient(parts.hostname, port, example, **options)
+    raise wrong

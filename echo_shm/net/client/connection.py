@@ -1,0 +1,330 @@
+"""One connection to a server, on the client's side: it connects, shakes hands, sends frames, gets acknowledgements."""
+
+import contextlib
+import secrets
+import select
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError, WireError
+from echo_shm.net import tcp, wire
+from echo_shm.net.client.tls_stream import TlsStream
+from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
+from echo_shm.spec import Spec
+
+#: Most buffers in one sendmsg. (POSIX guarantees 16, Linux allows 1024.)
+_MAX_BUFFERS = 512
+
+#: How long the first connection may take by default, and the pause between two tries for it (seconds).
+_FIRST_TIME, _BUSY_PAUSE = 10.0, 0.02
+
+#: Bytes of samples that are sent at a time to a version 1 server, which has no frames.
+_FRAME_V1 = 1 << 18
+
+
+class Options(NamedTuple):
+    """What all connections of a client have in common."""
+
+    host: str
+    port: int
+    spec: Spec
+    client: bytes
+    authkey: bytes | None
+    tls: ssl.SSLContext | None
+
+    def __repr__(self) -> str:
+        return f"Options for {self.peer}"  # without the key
+
+    @property
+    def peer(self) -> str:
+        """The server's address in messages."""
+        return tcp.format_address(self.host, self.port)
+
+
+class RefusedError(ConnectionClosedError):
+    """The server refuses this client, now and later."""
+
+
+class ForgottenError(RefusedError):
+    """The server has forgotten this client, and may have samples of it that were not acknowledged."""
+
+
+class BusyError(ConnectionClosedError):
+    """Another bridge of the server may still serve this client. It should try again soon."""
+
+
+class Connection:
+    """A connection after its handshake.
+
+    Attributes:
+        version: The wire version.
+        ring: The uuid of the server's segment; empty in version 1.
+        known: Whether the server remembers the client.
+        committed: The number of the client's first sample that the server does not have.
+        max_frame: Most bytes of samples in a frame.
+        heard: Whether the server has acknowledged anything on this connection.
+
+    """
+
+    def __init__(self, options: Options, acknowledged: int, timeout: float, doubt: bytes = wire.NO_RING) -> None:
+        self._options = options
+        self._deadline = time.monotonic() + timeout
+        self._sock = _connect(options, self._deadline)
+        self._tls: TlsStream | None = None
+        try:
+            self.version = wire.read_version(self._read, options.peer)
+            self.ring, self.known, self.committed, self.max_frame = b"", False, acknowledged, _FRAME_V1
+            if self.version == 1:
+                self._handshake_v1()
+            else:
+                self._handshake_v2(acknowledged, doubt)
+            self._sock.settimeout(None)
+            if isinstance(self._sock, ssl.SSLSocket):
+                self._tls = TlsStream(self._sock)
+        except BaseException:
+            self.close()
+            raise
+        self._inbox = b""
+        self.heard = False
+        self._bye: str | None = None
+
+    def _read(self, n: int) -> bytes:
+        data = bytearray()
+        while len(data) < n:
+            self._sock.settimeout(_time_left(self._deadline))
+            try:
+                chunk = self._sock.recv(n - len(data))
+            except TimeoutError:
+                raise TimeoutError(
+                    f"{self._options.peer} accepted the connection, but did not answer as an echo server: "
+                    "is it one? Does it want tls=?"
+                ) from None
+            if not chunk:
+                raise ConnectionClosedError(
+                    f"{self._options.peer} closed the connection during the handshake: does it want tls=?"
+                    if self._options.tls is None
+                    else f"{self._options.peer} closed the connection during the handshake"
+                )
+            data += chunk
+        return bytes(data)
+
+    def _handshake_v1(self) -> None:
+        if self._options.authkey is not None:
+            raise WireError(
+                f"{self._options.peer} speaks wire version 1, which cannot authenticate; authkey= was given"
+            )
+        theirs = wire.read_specs_v1(self._read)
+        mine = [(leaf.dtype.itemsize, leaf.shape) for leaf in self._options.spec.leaves]
+        if theirs != mine:
+            raise SpecMismatchError(
+                f"Server spec mismatch: shapes={[list(shape) for _, shape in theirs]} vs "
+                f"expected={[list(shape) for _, shape in mine]}, "
+                f"dtype_sizes={[n for n, _ in theirs]} vs expected={[n for n, _ in mine]}"
+            )
+        if self._options.spec.sample_bytes == 0:
+            raise SpecMismatchError("wire version 1 cannot carry samples without bytes")
+
+    def _handshake_v2(self, acknowledged: int, doubt: bytes) -> None:
+        options, key = self._options, self._options.authkey
+        greeting = Greeting.from_bytes(wire.MAGIC + b"\x02" + self._read(wire.GREETING_REST))
+        if greeting.needs_key and key is None:
+            raise WireError(f"{options.peer} asks for a key: pass the server's authkey=")
+        if key is not None and not greeting.needs_key:
+            raise WireError(f"{options.peer} asks for no key, so it does not know this client's: authkey= was given")
+        spec = wire.spec_hash(options.spec.schema)
+        hello = Hello(options.client, acknowledged, secrets.token_bytes(32), spec, doubt)
+        if key is not None:
+            hello = hello.signed(key, greeting)
+        self._sock.sendall(hello.to_bytes())
+        header = wire.read_server_header(self._read(wire.HEADER_BYTES), options.spec.schema)
+        body = self._read(header.length)
+        if header.kind is Frame.REFUSE:
+            raise self._refusal(header.number, body)
+        if header.kind is not Frame.ACCEPT:
+            raise WireError(f"{options.peer} answered the handshake with {header.kind.name}")
+        accept = Accept.from_bytes(header, body, key, greeting, hello)
+        if accept.schema != options.spec.schema:
+            raise self._mismatch(accept.schema)
+        if accept.max_frame < options.spec.sample_bytes:
+            raise WireError(f"{options.peer} takes frames of {accept.max_frame} bytes, less than a sample")
+        self.ring, self.known, self.committed = accept.ring, accept.known, accept.committed
+        self.max_frame = accept.max_frame
+
+    def _refusal(self, code: int, body: bytes) -> Exception:
+        if code == Refusal.SPEC:
+            return self._mismatch(body)
+        text = f"{self._options.peer} refused the connection: {wire.printable(body)}"
+        if code == Refusal.BUSY:
+            return BusyError(text)
+        if code == Refusal.FULL:
+            return ConnectionClosedError(text)
+        if code == Refusal.FORGOTTEN:
+            return ForgottenError(text)
+        return WireError(text) if code in (Refusal.KEY, Refusal.PROTOCOL) else RefusedError(text)
+
+    def _mismatch(self, schema: bytes) -> Exception:
+        try:
+            self._options.spec.check_same(Spec.from_schema(schema, "its answer"), self._options.peer)
+        except SpecMismatchError as error:
+            return SpecMismatchError(f"Server spec mismatch: {wire.printable(str(error).encode())}")
+        except SegmentError as error:
+            return WireError(f"{self._options.peer}: {wire.printable(str(error).encode())}")
+        return WireError(f"{self._options.peer} refused samples that are the same as its own")
+
+    # -- after the handshake
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Sends all buffers. Raises OSError if the connection is lost."""
+        if self._tls is not None:
+            self._tls.send(b"".join(buffers))
+            return
+        left = [memoryview(b).cast("B") for b in buffers if len(b)]
+        while left:
+            sent = self._sock.sendmsg(left[:_MAX_BUFFERS])
+            while left and sent >= len(left[0]):
+                sent -= len(left.pop(0))
+            if sent:
+                left[0] = left[0][sent:]
+
+    def send_samples(self, number: int, count: int, columns: Sequence[memoryview]) -> None:
+        """Sends ``count`` samples, the first of which has that number. Each column has all values of one leaf."""
+        if self.version == 2:
+            self.send([wire.samples_header(count, number), *columns])
+            return
+        sizes, at = [len(column) // count for column in columns], 0
+        rows = np.empty((count, sum(sizes)), np.uint8)
+        for column, size in zip(columns, sizes, strict=True):
+            rows[:, at : at + size] = np.frombuffer(column, np.uint8).reshape(count, size)
+            at += size
+        self.send([rows.data])
+
+    def next_acknowledged(self, acknowledged: int) -> int:
+        """Waits for an acknowledgement. Returns the number of the first sample that is not acknowledged.
+
+        Raises:
+            ConnectionClosedError: The server has closed for good.
+            OSError, WireError: The connection is lost, or cannot be trusted.
+
+        """
+        if self._bye is not None:
+            raise ConnectionClosedError(f"{self._options.peer} has closed: {self._bye}")
+        chunk = self._receive()
+        if not chunk:
+            if self.version == 1:
+                raise ConnectionClosedError(f"{self._options.peer} closed the connection")
+            raise ConnectionResetError(f"{self._options.peer} closed the connection")
+        if self.version == 1:
+            return acknowledged + chunk.count(wire.ACK_V1)
+        self._inbox += chunk
+        while len(self._inbox) >= wire.HEADER_BYTES:
+            header = wire.read_server_header(self._inbox[: wire.HEADER_BYTES])
+            end = wire.HEADER_BYTES + header.length
+            if len(self._inbox) < end:
+                break
+            if header.kind is Frame.BYE:
+                self._bye = wire.printable(self._inbox[wire.HEADER_BYTES : end])
+                return header.number
+            if header.kind is not Frame.ACK:
+                raise WireError(f"{self._options.peer} sent {header.kind.name} after the handshake")
+            acknowledged, self.heard = header.number, True
+            self._inbox = self._inbox[end:]
+        return acknowledged
+
+    def _receive(self) -> bytes:
+        """Waits for bytes and returns them. Times out, because a version 2 server sends something every few seconds."""
+        silence = wire.SILENCE if self.version == 2 else None
+        silent = f"nothing came from {self._options.peer} for {silence} s"
+        if self._tls is not None:
+            try:
+                return self._tls.receive(4096, silence)
+            except TimeoutError:
+                raise TimeoutError(silent) from None
+        waiting = select.poll()
+        waiting.register(self._sock, select.POLLIN)
+        if not waiting.poll(None if silence is None else silence * 1000):
+            raise TimeoutError(silent)
+        return self._sock.recv(4096)
+
+    def shutdown(self) -> None:
+        """Makes all calls of other threads end. The descriptor stays open until :meth:`close`."""
+        with contextlib.suppress(OSError):
+            # SSLSocket's own shutdown() would send later bytes unencrypted.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes the descriptor. No other thread may use it then."""
+        self._sock.close()
+
+
+def open_first(options: Options, timeout: float | None) -> Connection:
+    """A new client's first connection, within ``timeout`` seconds. It tries again while the server is busy."""
+    end = time.monotonic() + (_FIRST_TIME if timeout is None else timeout)
+    while True:
+        try:
+            return Connection(options, 0, max(0.01, end - time.monotonic()))
+        except BusyError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_BUSY_PAUSE)
+
+
+def _time_left(deadline: float) -> float:
+    """Seconds that a socket's next call may take; never 0, which would mean not to wait at all."""
+    return max(1e-3, deadline - time.monotonic())
+
+
+def _connect(options: Options, deadline: float) -> socket.socket:
+    try:
+        sock = _connect_to_any(options, deadline)
+    except socket.gaierror as error:
+        raise ConnectionClosedError(f"cannot find the host of {options.peer}: {error.strerror}") from None
+    except TimeoutError:
+        raise TimeoutError(f"{options.peer} does not answer") from None
+    except OSError as error:
+        hint = "; is the server started? (It listens beyond its own host only with host=.)"
+        refused = isinstance(error, ConnectionRefusedError)
+        raise OSError(error.errno, f"{options.peer}: {error.strerror}{hint if refused else ''}") from None
+    try:
+        tcp.set_options(sock)
+        if options.tls is not None:
+            sock.settimeout(_time_left(deadline))
+            return options.tls.wrap_socket(sock, server_hostname=options.host)
+        return sock
+    except ssl.SSLCertVerificationError:
+        sock.close()
+        raise
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # the connection was lost; another try may succeed
+        sock.close()
+        raise ConnectionClosedError(f"{options.peer} closed the connection: does it use TLS?") from None
+    except ssl.SSLError as error:
+        sock.close()
+        raise WireError(f"{options.peer} does not use TLS as tls= does: {error}") from None
+    except TimeoutError:
+        sock.close()
+        raise TimeoutError(f"{options.peer} does not answer: does it use TLS?") from None
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _connect_to_any(options: Options, deadline: float) -> socket.socket:
+    """Connects to the first of the host's addresses that accepts. Each gets an equal share of the time left."""
+    addresses = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
+    for index, (family, kind, protocol, _, address) in enumerate(addresses):
+        sock = None
+        try:
+            sock = socket.socket(family, kind, protocol)
+            sock.settimeout(_time_left(deadline) / (len(addresses) - index))
+            sock.connect(address)
+            return sock
+        except BaseException as error:
+            if sock is not None:
+                sock.close()
+            if not isinstance(error, OSError) or index == len(addresses) - 1:
+                raise
+    raise OSError(0, "the host has no address")

@@ -1,0 +1,59 @@
+"""Clients that were not closed: their samples are delivered when they are collected, or at the end of the process."""
+
+import _thread
+import atexit
+import contextlib
+import logging
+import multiprocessing
+import os
+import weakref
+from multiprocessing.util import Finalize
+
+from echo_shm.errors import ConnectionClosedError
+from echo_shm.net.client.sender import Sender
+
+_log = logging.getLogger("echo_shm")
+
+#: The senders that are not closed yet, and how long closing each may take (seconds).
+_open: dict[Sender, float | None] = {}
+#: The multiprocessing child that has registered :func:`_close_all` with its exit handlers.
+_registered = 0
+
+
+def register(client: object, sender: Sender, timeout: float | None) -> None:
+    """Closes the sender when its client is collected, or at the end of the process."""
+    global _registered
+    _open[sender] = timeout
+    # A multiprocessing child exits without atexit.
+    if multiprocessing.parent_process() is not None and _registered != os.getpid():
+        _registered = os.getpid()
+        Finalize(None, _close_all, exitpriority=0)
+    weakref.finalize(client, _on_collected, sender).atexit = False
+
+
+def unregister(sender: Sender) -> None:
+    """Forgets a sender that was closed."""
+    _open.pop(sender, None)
+
+
+def _on_collected(sender: Sender) -> None:
+    """Starts a thread that closes the sender. The collector may run anywhere, so nothing here may wait or lock."""
+    if sender in _open:
+        with contextlib.suppress(RuntimeError):  # no thread could be started: it is closed at the end of the process
+            _thread.start_new_thread(_close, (sender,))
+
+
+def _close(sender: Sender) -> None:
+    try:
+        sender.close(_open.get(sender))
+    except ConnectionClosedError as error:  # no caller would get it
+        _log.error("%s", error)
+    unregister(sender)
+
+
+def _close_all() -> None:
+    for sender in list(_open):
+        _close(sender)
+
+
+atexit.register(_close_all)

@@ -1,0 +1,90 @@
+"""A client's own ring: it holds what was sent and may not be in the server's ring yet."""
+
+import threading
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from echo_shm._core import ffi, lib
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.segment import Geometry, Segment
+from echo_shm.spec import Spec
+
+
+class _LeasedBatch(NamedTuple):
+    """A full batch. It is leased until its last sample is acknowledged."""
+
+    batch: int
+    round: int
+    end: int  # the number of the sample after its last one
+
+
+class Outbox:
+    """A ring in this process's own memory. A batch is a frame, and a sample's number is its position.
+
+    Args:
+        spec: The samples' spec.
+        peer: The server's address, for messages.
+        size: Samples in a batch.
+        most: How many samples may be unacknowledged.
+
+    Attributes:
+        producer: The attachment that writes to the ring.
+        size: As given.
+
+    """
+
+    def __init__(self, spec: Spec, peer: str, size: int, most: int) -> None:
+        geometry = Geometry(size, max(3, -(-most // size) + 1), 1, "fifo", False, 0.1)
+        segment = Segment.private(f"to {peer}", spec, geometry)
+        self.size, self._batches, self._capacity = size, geometry.num_buffers, geometry.capacity
+        self.producer = Attachment(segment, lib.ES_ROLE_PRODUCER)
+        self._learner = Attachment(segment, lib.ES_ROLE_LEARNER)
+        self._ring = self._learner.ring
+        self._sizes = [leaf.nbytes for leaf in spec.leaves]
+        self._columns = [
+            segment.array(
+                lib.es_leaf_offset(self._ring, i), (self._capacity * nbytes,), np.dtype(np.uint8), writable=False
+            )
+            for i, nbytes in enumerate(self._sizes)
+        ]
+        self._leased: deque[_LeasedBatch] = deque()
+        self._lock = threading.Lock()
+
+    def claimed(self) -> int:
+        """The number of the next sample that is claimed. It counts at least all samples of the calling thread."""
+        return int(lib.es_claimed(self._ring))
+
+    def committed(self, number: int) -> int:
+        """How many samples of one batch are committed, from that number on."""
+        return int(lib.es_committed_from(self._ring, number))
+
+    def bytes_of(self, number: int, count: int) -> list[memoryview]:
+        """The bytes of ``count`` samples of one batch, one view for each leaf. Nothing is copied."""
+        slot = number % self._capacity
+        return [
+            column[slot * size : (slot + count) * size].data
+            for column, size in zip(self._columns, self._sizes, strict=True)
+        ]
+
+    def lease_full(self, wait_ns: int = 0) -> None:
+        """Leases the full batches. Waits up to ``wait_ns`` nanoseconds for the first one."""
+        snap = ffi.new("es_snapshot *")
+        while (index := lib.es_take(self._ring, 0, wait_ns, snap)) >= 0:
+            wait_ns = 0
+            with self._lock:
+                end = (snap.round * self._batches + index + 1) * self.size
+                self._leased.append(_LeasedBatch(index, snap.round, end))
+
+    def release(self, number: int) -> None:
+        """Releases the batches whose samples are all below that number."""
+        with self._lock:
+            while self._leased and self._leased[0].end <= number:
+                leased = self._leased.popleft()
+                lib.es_release_batch(self._ring, leased.batch, leased.round)
+
+    def detach(self) -> None:
+        """Detaches from the ring. After this, nothing is put in or taken out."""
+        self.producer.detach()
+        self._learner.detach()

@@ -1,0 +1,375 @@
+"""The sender: two threads that deliver a client's samples to its server.
+
+A client has a ring in its own memory, whose batches are frames. ``send`` copies a sample into a slot of it, as
+:class:`ShmClient` does. The send thread takes frames out of that ring and sends them: full frames at once, others
+within a millisecond. A frame stays leased until it is in the server's ring, so that it can be sent again after a lost
+connection. The receive thread reads the acknowledgements.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+
+from echo_shm._core import lib
+from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, SpecMismatchError, WireError
+from echo_shm.net import wire
+from echo_shm.net.client.backoff import Backoff
+from echo_shm.net.client.connection import Connection, ForgottenError, Options, RefusedError, open_first
+from echo_shm.net.client.outbox import Outbox
+
+_log = logging.getLogger("echo_shm")
+
+#: Bytes of samples in a frame, approximately.
+_FRAME = 1 << 20
+#: Most samples in a frame.
+_MAX_FRAME_SAMPLES = 4096
+#: Most frames in the client's own ring.
+_MAX_FRAMES = 8
+#: How long a sample waits for others to fill its frame (nanoseconds).
+_GATHER_NS = 1_000_000
+#: A connection that lived longer than this, with nothing to deliver, was useful (seconds).
+_SHORT_LIFE = 1.0
+#: The longest that one try to connect may take (seconds).
+_LONGEST_TRY = 5.0
+#: How long close() waits for the send thread, once everything is delivered or dropped (seconds). Without a connection
+#: it waits less: the thread may be in a try to connect, which cannot be interrupted. It ends after that.
+_END_TIME, _END_TIME_UNCONNECTED = 10.0, 0.5
+
+
+class Sender:
+    """Delivers the samples of a client's own ring, with two threads.
+
+    A sample's number is its position in the ring. Only the send thread connects and takes from the ring, and only the
+    receive thread reads. The state that both change (``acknowledged``, the connection and its loss) changes under
+    ``_changed``.
+    """
+
+    def __init__(self, options: Options, most_unacknowledged: int, grace: float, timeout: float | None) -> None:
+        self._options = options
+        self._backoff = Backoff(grace)
+        self.acknowledged = 0  # the number of the first sample that may not be in the server's ring
+        self._next = 0  # the number of the first sample that was not sent on this connection
+        self._connection = open_first(options, timeout)
+        try:
+            size = self._frame_samples(self._connection.max_frame)
+            self._max_unacknowledged = size * min(most_unacknowledged, _MAX_FRAMES)
+            if self._connection.version == 1:  # each sample is acknowledged on its own
+                size, self._max_unacknowledged = min(size, most_unacknowledged), most_unacknowledged
+            self._outbox = Outbox(options.spec, options.peer, size, self._max_unacknowledged)
+        except BaseException:
+            self._connection.close()
+            raise
+        self.producer = self._outbox.producer
+        self._changed = threading.Condition()
+        # A signal handler may use these two while the thread that it interrupts does.
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._closing = threading.RLock()
+        self.sleeping = False
+        self._flushing = 0
+        self._closed = False  # close() has finished
+        self._stop = False  # nothing more is sent
+        self.ended = threading.Event()  # set after _stop, when no send() can add a sample any more
+        self._error: Exception | None = None  # why it stopped; None after close()
+        self._loss: BaseException | None = None  # why the connection cannot be used any more
+        self._receiving: Connection | None = None
+        self._since = (0, time.monotonic())  # when the connection was made: what was acknowledged, and the time
+        self._generation = lib.es_fork_generation()
+        self._receive_thread = threading.Thread(target=self._receive, name="echo_shm-client-receiver", daemon=True)
+        self._send_thread = threading.Thread(target=self._run, name="echo_shm-client-sender", daemon=True)
+        try:
+            self._receive_thread.start()
+            self._send_thread.start()
+        except BaseException:  # no thread can be started, or Ctrl-C
+            self.abandon()
+            if not self._send_thread.is_alive():
+                self._disconnect()
+            raise
+
+    def _frame_samples(self, max_frame: int) -> int:
+        size = self._options.spec.sample_bytes
+        return max(1, min(wire.samples_per_frame(min(max_frame, max(_FRAME, size)), size), _MAX_FRAME_SAMPLES))
+
+    def sent(self) -> int:
+        """The number of the sample that the next send() puts into the ring."""
+        return self._outbox.claimed()
+
+    # -- called by the client's threads
+
+    def wake(self) -> None:
+        """Wakes the send thread if it sleeps or is about to."""
+        self._wakeups.put(None)
+
+    def raise_if_ended(self) -> None:
+        """Raises what ended delivery for good, if anything did."""
+        error = self.end_reason()
+        if error is not None:
+            raise error from error.__cause__
+
+    def end_reason(self) -> ConnectionClosedError | None:
+        """What ended delivery for good, if anything did."""
+        if self._error is not None:
+            error = ConnectionClosedError(f"TcpClient for {self._options.peer}: {self._error}")
+            error.__cause__ = self._error
+            return error
+        if self._stop or not self.producer.attached:
+            return ConnectionClosedError(f"TcpClient for {self._options.peer} is closed")
+        return None
+
+    def raise_if_forked(self) -> None:
+        """Raises ForkedError in a child of the process that connected."""
+        if lib.es_fork_generation() != self._generation:
+            raise ForkedError(
+                f"this TcpClient for {self._options.peer} was inherited through a fork: make a new one in the child"
+            )
+
+    def flush(self, timeout: float | None) -> None:
+        """Waits until all samples sent so far are acknowledged.
+
+        Raises:
+            TimeoutError, ConnectionClosedError, ForkedError: As :meth:`TcpClient.wait`.
+
+        """
+        self.raise_if_forked()
+        target = self.sent()
+        with self._changed:
+            try:
+                self._flushing += 1
+                self.wake()
+                self._changed.wait_for(
+                    lambda: self.acknowledged >= target or self.ended.is_set(),
+                    None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout,
+                )
+            finally:
+                self._flushing -= 1
+            if self.acknowledged >= target:
+                return
+        if self.ended.is_set():
+            self.raise_if_ended()
+        raise TimeoutError(
+            f"{self._options.peer} has not acknowledged {target - self.acknowledged} samples within {timeout} s"
+        )
+
+    def close(self, timeout: float | None) -> None:
+        """Delivers the samples, sends a goodbye, and ends both threads.
+
+        Raises:
+            ConnectionClosedError: Some samples were not delivered.
+
+        """
+        if lib.es_fork_generation() != self._generation:
+            return  # in a forked child: the threads and the connection are its parent's
+        failure: Exception | None = None
+        with self._closing:
+            if self._closed:
+                return
+            interrupted = (
+                self._stop and self._error is None
+            )  # Ctrl-C interrupted an earlier close(), which dropped them
+            try:
+                self.producer.detach()  # ends every send(): nothing is added after this
+                self.flush(timeout)
+            except (EchoShmError, TimeoutError) as error:
+                failure = error
+            finally:
+                self._finish(None)
+                if self.acknowledged < self.sent():
+                    self._connection.shutdown()  # the send thread may wait for a server that does not read
+            self._send_thread.join(_END_TIME if self._loss is None else _END_TIME_UNCONNECTED)
+            self._closed = True
+        missing = self.sent() - self.acknowledged
+        if missing and not interrupted:
+            raise ConnectionClosedError(
+                f"TcpClient for {self._options.peer} was closed with {missing} samples not acknowledged: {failure}"
+            ) from None
+
+    def abandon(self) -> None:
+        """Ends both threads without delivering anything more."""
+        self._finish(None)
+        self._connection.shutdown()
+
+    def _finish(self, error: Exception | None) -> None:
+        """Stops sending. The first call's ``error`` says why. If Ctrl-C interrupts it, it can be called again."""
+        with self._changed:
+            if not self._stop:
+                self._error = error
+            self._stop = True
+        self.producer.detach()
+        self.ended.set()
+        with self._changed:
+            self._changed.notify_all()
+        self.wake()
+
+    # -- the send thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stop:
+                if self._loss is not None:
+                    self._reconnect()
+                self._lease_full()
+                count = self._samples_to_send()
+                if count > 0:
+                    self._transmit(count)
+        except Exception as error:
+            self._lose(self._connection, error)  # perhaps in the middle of a frame, so nothing more can be sent
+            self._finish(error)
+        finally:
+            self._disconnect()
+
+    def _lease_full(self, wait_ns: int = 0) -> None:
+        """Leases the full batches, so that their slots are not reused before they are acknowledged."""
+        self._outbox.lease_full(wait_ns)
+        self._outbox.release(self.acknowledged)
+
+    def _samples_to_send(self) -> int:
+        """Waits for samples, and for more to fill their frame. Returns how many to send; 0: check the state again."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._window() > 0 or self._stop or self._loss is not None)
+        count = self._committed()
+        if count == 0:
+            self._sleep()
+            count = self._committed()
+        if count == 0 or self._stop or self._loss is not None:
+            return 0
+        whole = self._outbox.size - self._next % self._outbox.size
+        if count < min(whole, self._window()) and not self._flushing:
+            self._lease_full(_GATHER_NS)
+            count = self._committed()
+        return min(count, self._window())
+
+    def _window(self) -> int:
+        """How many samples may be sent before more are acknowledged."""
+        return self._max_unacknowledged - (self._next - self.acknowledged)
+
+    def _committed(self) -> int:
+        """How many samples of one batch are committed and not sent."""
+        return self._outbox.committed(self._next)
+
+    def _sleep(self) -> None:
+        """Sleeps until a thread sends."""
+        self.sleeping = True  # before the check below: a thread that sends after it sees this and wakes the sender
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._wakeups.get_nowait()
+        if self._committed() == 0 and not self._stop and self._loss is None:
+            self._wakeups.get()
+        self.sleeping = False
+
+    def _transmit(self, count: int) -> None:
+        """Sends the next ``count`` samples, which are all of one batch."""
+        most = self._frame_samples(self._connection.max_frame)
+        try:
+            for at in range(0, count, most):
+                n, number = min(most, count - at), self._next
+                self._next += n  # before sending, because the acknowledgement may come before the next line
+                self._connection.send_samples(number, n, self._outbox.bytes_of(number, n))
+        except OSError as error:
+            self._lose(self._connection, error)
+
+    def _reconnect(self) -> None:
+        """Connects again, to send again what is not acknowledged. Raises if that cannot be done."""
+        lost, old = self._loss, self._connection
+        with self._changed:
+            self._changed.wait_for(lambda: self._receiving is not old)
+        old.close()
+        if isinstance(lost, EchoShmError) or self._backoff.grace <= 0:
+            raise ConnectionClosedError(f"connection lost: {lost}") from lost
+        acknowledged, made = self._since
+        idle = self.acknowledged == self._next and time.monotonic() - made > _SHORT_LIFE
+        self._backoff.restart(useful=idle or old.heard or self.acknowledged > acknowledged)
+        _log.warning("TcpClient for %s: connection lost (%s); trying again", self._options.peer, lost)
+        in_doubt = self._next - self.acknowledged
+        forgotten = ConnectionClosedError(f"the server has forgotten this client: {in_doubt} samples are in doubt")
+        try:
+            connection = self._next_connection(lost, old.ring if in_doubt > 0 and old.version == 2 else wire.NO_RING)
+        except ForgottenError:
+            raise forgotten from None
+        try:
+            if connection.version != old.version:
+                raise ConnectionClosedError(
+                    f"the server speaks wire version {connection.version} now, no longer {old.version}: "
+                    f"{in_doubt} samples are in doubt"
+                )
+            if connection.ring == old.ring and not connection.known and in_doubt > 0:
+                raise forgotten
+            self._acknowledge(connection.committed)
+        except BaseException:
+            connection.close()
+            raise
+        self._next = connection.committed  # samples from here on are sent again
+        with self._changed:
+            self._connection, self._loss = connection, None
+            self._since = (self.acknowledged, time.monotonic())
+            self._changed.notify_all()
+
+    def _next_connection(self, why: BaseException | None, doubt: bytes) -> Connection:
+        grace = self._backoff.grace
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stop, self._backoff.next_delay())
+            left = self._backoff.time_left()
+            if left <= 0 or self._stop:
+                ending = "closed meanwhile" if self._stop else f"not made again within {grace} s"
+                raise ConnectionClosedError(f"connection lost, and {ending}: {why}") from why
+            try:
+                return Connection(self._options, self.acknowledged, min(max(left, 0.1), _LONGEST_TRY), doubt)
+            except (SpecMismatchError, WireError, RefusedError):
+                raise
+            except (OSError, EchoShmError) as error:
+                why = error
+
+    def _lose(self, connection: Connection, error: BaseException) -> None:
+        with self._changed:
+            if self._connection is connection and self._loss is None:
+                self._loss = error
+            self._changed.notify_all()
+        connection.shutdown()  # ends the calls of the other thread
+        self.wake()
+
+    def _disconnect(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._loss is None and self._connection.version == 2:
+                self._connection.send([wire.bye(self._next)])
+        self._connection.shutdown()
+        if self._receive_thread.is_alive():
+            self._receive_thread.join(_END_TIME)
+        self._connection.close()
+        self._outbox.detach()
+
+    # -- the receive thread
+
+    def _receive(self) -> None:
+        connection: Connection | None = None
+        while (connection := self._next_to_receive(connection)) is not None:
+            try:
+                while True:
+                    self._acknowledge(connection.next_acknowledged(self.acknowledged))
+            except ConnectionClosedError as error:  # the server has closed for good
+                self._lose(connection, error)
+                self._finish(error)
+            except (OSError, WireError) as error:
+                self._lose(connection, error)
+            except Exception as error:
+                self._lose(connection, error)
+                self._finish(error)
+
+    def _next_to_receive(self, last: Connection | None) -> Connection | None:
+        """Waits for a connection that was not read yet. Returns None at the end."""
+        with self._changed:
+            self._receiving = None
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._stop or (self._loss is None and self._connection is not last))
+            if self._connection is not last and self._loss is None:
+                self._receiving = self._connection
+            return self._receiving
+
+    def _acknowledge(self, number: int) -> None:
+        """Notes that all samples below this number are in the server's ring."""
+        with self._changed:
+            if not self.acknowledged <= number <= self._next:
+                raise WireError(f"acknowledged {number}, expected {self.acknowledged} to {self._next}")
+            self.acknowledged = number
+            self._changed.notify_all()
+        self._outbox.release(number)

@@ -1,0 +1,123 @@
+"""One process's place in a ring: it registers as an owner, and it leaves."""
+
+import os
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from echo_shm._core import ffi, lib
+from echo_shm.errors import SegmentError, error_from
+from echo_shm.ring.processes import pid_namespace, start_time
+from echo_shm.ring.reaper import Reaper
+from echo_shm.ring.segment import Segment
+
+if TYPE_CHECKING:
+    from echo_shm._core import Ring
+
+#: Python handles signals at least this often while it waits (seconds).
+_LONGEST_SLICE = 0.1
+
+#: How long a process that finds every owner entry in use waits for one to become free (seconds).
+_ENTRY_WAIT = 0.5
+
+
+class Attachment:
+    """A registered owner of a ring.
+
+    Attributes:
+        ring: The ``es_ring``. It stays usable after :meth:`detach`: every call then returns ES_EDETACHED.
+        index: The owner index of this attachment.
+        reaper: Reaps dead owners of the ring.
+        segment: The ring's segment.
+        what: The ring's name in messages.
+
+    """
+
+    def __init__(self, segment: Segment, role: int) -> None:
+        assert segment.lockfile is not None
+        self.segment = segment
+        self.what = f"ring {segment.name!r}"
+        error = ffi.new("int *")
+        poison = os.environ.get("ECHO_SHM_POISON", "") not in ("", "0")
+        ring = lib.es_open(segment.base, segment.size, segment.lockfile.locks, poison, error)
+        if ring == ffi.NULL:
+            raise error_from(error[0], f"segment {segment.name!r}")
+        self.ring = ffi.gc(ring, lib.es_free)
+        self._check_layout()
+        self._slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
+        self.reaper = Reaper(self.ring, segment, self.what)
+        self.index = self.reaper.own_index = self._register(role)
+        # The finalizer also runs at interpreter exit, while the segment is still mapped.
+        self._detach = weakref.finalize(self, _detach, self.ring, segment)
+        if not segment.is_linked():
+            self.detach()
+            raise SegmentError(f"segment {segment.name!r} was closed just now")
+
+    def _check_layout(self) -> None:
+        """Raises SegmentError unless the C core and Python have read the same layout. The core copies by its own."""
+        batch_size, num_batches = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        num_leaves = ffi.new("uint32_t *")
+        lib.es_shape(self.ring, batch_size, num_batches, num_leaves)
+        name, geometry = self.segment.name, self.segment.geometry
+        if (batch_size[0], num_batches[0]) != (geometry.batch_size, geometry.num_buffers):
+            raise SegmentError(f"segment {name!r} cannot be used: its header was changed just now")
+        sizes = [lib.es_leaf_size(self.ring, i) for i in range(num_leaves[0])]
+        if sizes != [leaf.nbytes for leaf in self.segment.spec.leaves]:
+            raise SegmentError(f"segment {name!r} cannot be used: its schema does not fit its layout")
+
+    def _register(self, role: int) -> int:
+        identity = ffi.new(
+            "es_identity *",
+            {
+                "role": role,
+                "pid": os.getpid(),
+                "pid_namespace": pid_namespace(),
+                "start_time": start_time(os.getpid()),
+            },
+        )
+        index = lib.es_attach(self.ring, identity)
+        # Reaping frees entries: by this process, or by another one that reaped just now or is doing so.
+        deadline = time.monotonic() + _ENTRY_WAIT
+        while index == lib.ES_ENOOWNER and time.monotonic() < deadline:
+            if self.reaper.reap_all()[0] == 0:
+                time.sleep(0.001)
+            index = lib.es_attach(self.ring, identity)
+        if index == lib.ES_ENOOWNER:
+            limit, name = self.segment.geometry.max_producers, self.segment.name
+            raise SegmentError(
+                f"segment {name!r} has no place left for a "
+                + (f"producer: max_producers={limit} are attached; create it with a larger max_producers"
+                   if role == lib.ES_ROLE_PRODUCER else "learner: 64 are attached")
+            )  # fmt: skip
+        if index < 0:
+            raise error_from(index, self.what)
+        return index
+
+    @property
+    def attached(self) -> bool:
+        """Whether :meth:`detach` has not been called yet."""
+        return self._detach.alive
+
+    def detach(self) -> None:
+        """Leaves the ring: its claims are aborted, its leases are released. Idempotent."""
+        self._detach()
+
+    def slice_ns_within(self, left: float | None) -> int:
+        """Nanoseconds that one C call may sleep. ``left``: seconds to wait in all; None: no limit."""
+        return max(1, int((self._slice if left is None else min(self._slice, left)) * 1e9))
+
+    def ring_closed(self) -> bool:
+        """Whether the ring is closed to producers."""
+        snap = ffi.new("es_snapshot *")
+        lib.es_observe(self.ring, snap)
+        return bool(snap.closed)
+
+    def check(self, code: int) -> None:
+        """Raises the exception for a negative result."""
+        if code < 0:
+            raise error_from(code, self.what)
+
+
+def _detach(ring: "Ring", segment: Segment) -> None:
+    """Detaches. ``segment`` is an argument so that the mapping lives until then."""
+    lib.es_detach(ring)

@@ -1,0 +1,121 @@
+"""The common case of a send, and of building a tree of views, compiled for one structure of samples.
+
+A send of a few small arrays spends most of its time in the interpreter: it takes the tree apart, checks each leaf and
+finds its address. Code that is generated for the samples' structure takes the tree apart, and the extension module
+``_send`` does the rest, in a quarter of the time. The general path handles everything that is not common.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import optree
+
+from echo_shm._core import ffi, lib
+from echo_shm._send import make_plan, send
+from echo_shm.spec import Array, Spec, Tree
+
+if TYPE_CHECKING:
+    from types import EllipsisType
+
+    from echo_shm._core import Ring
+
+#: What a compiled tree of views is indexed with.
+Index: TypeAlias = "int | tuple[int, EllipsisType]"
+
+#: What the compiler raises for containers that are nested too deeply for it.
+_TOO_DEEP = (SyntaxError, RecursionError, MemoryError)
+
+_TEMPLATE = """
+def send_at_once(tree):
+    try:
+{unpacking}
+    except (ValueError, TypeError, KeyError):
+        return False
+    return send(plan, {leaves})
+"""
+
+
+def compile_fast_path(spec: Spec, ring: "Ring") -> Callable[[Tree], bool]:
+    """Returns a function that sends a tree if all its leaves are arrays that can be copied as they are.
+
+    The function returns True if it sent the sample. It returns False if it sent nothing: the ring is full, the tree
+    is wrong, or a leaf needs a conversion. The caller then finds out why.
+    """
+    count = len(spec.leaves)
+    try:
+        unpacking = list(_unpack(spec.structure, "tree", iter(range(count)), iter(range(1 << 30))))
+    except (_NoPlainContainerError, *_TOO_DEEP):
+        unpacking = ["".join(f"a{i}, " for i in range(count)) + "= flatten(tree)"]
+    source = _TEMPLATE.format(
+        unpacking="\n".join(" " * 8 + line for line in unpacking),
+        leaves=", ".join(f"a{i}" for i in range(count)),
+    )
+    plan = make_plan(
+        int(ffi.cast("uintptr_t", ffi.addressof(lib, "es_send"))),
+        int(ffi.cast("uintptr_t", ring)),
+        spec.sample_bytes,
+        tuple((leaf.dtype, leaf.shape) for leaf in spec.leaves),
+    )
+    # The plan holds only the ring's address. "ring" keeps the ring alive.
+    scope: dict[str, Any] = {
+        "flatten": spec.structure.flatten_up_to,
+        "send": send,
+        "plan": plan,
+        "ring": ring,
+    }
+    exec(source, scope)
+    send_at_once: Callable[[Tree], bool] = scope["send_at_once"]
+    return send_at_once
+
+
+class _NoPlainContainerError(Exception):
+    """The tree has nodes that only optree can take apart or build."""
+
+
+def _unpack(treespec: optree.PyTreeSpec, value: str, leaves: Iterator[int], nodes: Iterator[int]) -> Iterator[str]:
+    """Statements that assign the leaves of the tree ``value``, an expression, to a0, a1, ..."""
+    if treespec.is_leaf():
+        yield f"a{next(leaves)} = {value}"
+        return
+    kind, entries = treespec.type, treespec.entries()
+    if kind is type(None):
+        yield f"if {value} is not None: return False"
+        return
+    # Keys come from the segment's schema, which is not trusted: only keys whose repr() is a plain literal go into code.
+    if kind not in (dict, list, tuple) or any(type(key) not in (str, int) for key in entries):
+        raise _NoPlainContainerError
+    node = f"n{next(nodes)}"
+    yield f"{node} = {value}"
+    yield f"if type({node}) is not {kind.__name__} or len({node}) != {len(entries)}: return False"
+    for key, child in zip(entries, treespec.children(), strict=True):
+        yield from _unpack(child, f"{node}[{key!r}]", leaves, nodes)
+
+
+def compile_tree(spec: Spec, arrays: list[Array]) -> Callable[[Index], Tree]:
+    """Returns a function that takes an index and builds the samples' tree, with ``arrays[i][index]`` as leaf i."""
+    unflatten = spec.structure.unflatten
+    # As default arguments the arrays are local variables, which are the fastest to read.
+    scope: dict[str, object] = {f"b{i}": array for i, array in enumerate(arrays)}
+    defaults = ", ".join(f"{name}={name}" for name in scope)
+    try:
+        tree = _tree_source(unflatten(range(len(arrays))))
+        function: Callable[[Index], Tree] = eval(f"lambda index, {defaults}: {tree}", scope)
+    except (_NoPlainContainerError, *_TOO_DEEP):
+        return lambda index: unflatten([array[index] for array in arrays])
+    return function
+
+
+def _tree_source(tree: Tree) -> str:
+    """An expression that builds the tree. The leaves of ``tree`` are the numbers of the arrays."""
+    if type(tree) is int:
+        return f"b{tree}[index]"
+    if tree is None:
+        return "None"
+    # As above, only keys that are plain literals go into code.
+    if type(tree) is dict and all(type(key) in (str, int) for key in tree):
+        return "{" + ", ".join(f"{key!r}: {_tree_source(child)}" for key, child in tree.items()) + "}"
+    if type(tree) is list:
+        return "[" + ", ".join(map(_tree_source, tree)) + "]"
+    if type(tree) is tuple:
+        return "(" + "".join(f"{_tree_source(child)}, " for child in tree) + ")"
+    raise _NoPlainContainerError

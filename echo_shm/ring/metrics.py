@@ -1,0 +1,260 @@
+"""What is counted and measured: the snapshot that comes with each batch, and a read-only view of a ring.
+
+Names are id-echo's where it has one. Each keeps the nearest meaning that it can have in a ring that producers write
+to directly, without queues and without drainers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from echo_shm._core import ffi, lib
+from echo_shm.errors import error_from
+from echo_shm.ring.segment import Segment
+
+if TYPE_CHECKING:
+    from echo_shm._core import HistSummary, Snapshot
+
+
+@dataclass(frozen=True)
+class HistSnapshot:
+    """A distribution of durations, in nanoseconds. All fields are 0 without ``detailed_metrics``.
+
+    Percentiles are upper edges of buckets that are an eighth of a power of two wide. So they are at most 12.5 %
+    above the true value.
+    """
+
+    count: int
+    min_ns: int
+    max_ns: int
+    mean_ns: float
+    p50_ns: int
+    p90_ns: int
+    p99_ns: int
+
+    @classmethod
+    def _from_c(cls, h: "HistSummary") -> "HistSnapshot":
+        mean = h.sum_ns / h.count if h.count else 0.0
+        return cls(h.count, h.min_ns, h.max_ns, mean, h.p50_ns, h.p90_ns, h.p99_ns)
+
+
+class SampleInfo:
+    """The state of the ring when a batch was taken. Immutable.
+
+    Counters (``…_total``, ``…_count``, ``dead_producers``, ``reopened_slots``, ``refused_connections``) only grow,
+    over the life of the segment and all its learners. Three of them need ``detailed_metrics``, and cover only the
+    producers that are attached now. All other numbers are gauges. A process that is killed between an event and its
+    count leaves the number wrong by one.
+    """
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: "Snapshot") -> None:
+        self._raw = raw
+
+    @property
+    def store_size(self) -> int:
+        """Samples claimed by producers and not yet taken by a learner."""
+        return self._raw.store_size
+
+    @property
+    def active_connections(self) -> int:
+        """Attached producers, and clients connected to bridges. :meth:`Server.submit` does not count as one."""
+        return self._raw.active_producers + int(self._raw.active_remotes)
+
+    @property
+    def refused_connections(self) -> int:
+        """Remote connections that a bridge refused, or ended because of what they sent or failed to send."""
+        return self._raw.refused_remotes
+
+    @property
+    def queue_depth_sum(self) -> int:
+        """Slots in use: samples claimed and not yet released. Includes those in leased batches."""
+        return self._raw.occupancy
+
+    @property
+    def queue_depth_max(self) -> int:
+        """The largest number of slots in use that any take has seen. If it is the capacity, producers had to wait."""
+        return self._raw.occupancy_max
+
+    @property
+    def push_blocked_count(self) -> int:
+        """How often a producer found the ring full and slept. A long sleep counts once a reap interval."""
+        return self._raw.push_blocked
+
+    @property
+    def samples_inserted_total(self) -> int:
+        """Slots claimed since the segment was created, :meth:`Server.submit` included."""
+        return self._raw.samples_inserted
+
+    @property
+    def notify_count(self) -> int:
+        """How often a producer woke sleeping learners. A learner that finds its batch ready does not sleep."""
+        return self._raw.notify_count
+
+    @property
+    def dead_producers(self) -> int:
+        """Producers that died and were reaped."""
+        return self._raw.dead_producers
+
+    @property
+    def stalled_producers(self) -> int:
+        """Living producers that are stopped (SIGSTOP), or have held one claim for a second."""
+        return self._raw.stalled_producers
+
+    @property
+    def reopened_slots(self) -> int:
+        """Slots whose producer died or aborted, and that were opened for other producers again."""
+        return self._raw.reopened_slots
+
+    @property
+    def learner_wait(self) -> float:
+        """Seconds that this learner slept for this batch."""
+        return self._raw.learner_wait_ns / 1e9
+
+    @property
+    def cas_success_total(self) -> int:
+        """Slots claimed by producers attached now. Needs ``detailed_metrics``."""
+        return self._raw.cas_success
+
+    @property
+    def cas_failure_total(self) -> int:
+        """Claims that lost a slot to another producer, by producers attached now. Needs ``detailed_metrics``."""
+        return self._raw.cas_failure
+
+    @property
+    def reservation_retries_total(self) -> int:
+        """Claims that started over, by producers attached now. Needs ``detailed_metrics``."""
+        return self._raw.reservation_retries
+
+    @property
+    def drain_round(self) -> HistSnapshot:
+        """The time a learner took to find a complete batch and lease it. Needs ``detailed_metrics``."""
+        return HistSnapshot._from_c(self._raw.look)
+
+    @property
+    def memcpy(self) -> HistSnapshot:
+        """The time a producer took to copy the samples of one claim into their slots. Needs ``detailed_metrics``."""
+        return HistSnapshot._from_c(self._raw.copy)
+
+    @property
+    def queue_dwell(self) -> HistSnapshot:
+        """The time from a batch's last commit until it was taken. Needs ``detailed_metrics``."""
+        return HistSnapshot._from_c(self._raw.dwell)
+
+    def as_dict(self) -> dict[str, float | HistSnapshot]:
+        """All fields by name."""
+        return {name: getattr(self, name) for name, kind in vars(type(self)).items() if isinstance(kind, property)}
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{k}={v!r}" for k, v in self.as_dict().items() if not isinstance(v, HistSnapshot))
+        return f"SampleInfo({fields})"
+
+    def __reduce__(self) -> tuple[Callable[[bytes], "SampleInfo"], tuple[bytes]]:
+        return _unpickle_info, (bytes(ffi.buffer(self._raw)),)
+
+
+def _unpickle_info(data: bytes) -> SampleInfo:
+    raw = ffi.new("es_snapshot *")
+    ffi.buffer(raw)[:] = data
+    return SampleInfo(raw)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A producer or learner attached to a ring.
+
+    ``blocked_time`` is in seconds. ``held`` counts the slots that it has claimed, or the batches that it leases, now.
+    """
+
+    index: int
+    role: str
+    pid: int
+    pid_namespace: int
+    start_time: float
+    samples: int
+    blocked: int
+    blocked_time: float
+    waiting: bool
+    held: int
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A client of a bridge. It is connected, or it was and is remembered.
+
+    ``bridge`` is the owner index of its bridge. ``committed`` counts its samples that are in the ring. ``bytes`` and
+    ``frames`` count what it has sent since it first connected.
+    """
+
+    index: int
+    peer: str
+    connected: bool
+    bridge: int
+    committed: int
+    bytes: int
+    frames: int
+
+
+class RingView:
+    """A view of a ring through a read-only mapping. Nothing here can change the ring."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        error = ffi.new("int *")
+        ring = lib.es_open(segment.base, segment.size, ffi.NULL, 0, error)
+        if ring == ffi.NULL:
+            raise error_from(error[0], f"segment {segment.name!r}")
+        self._ring = ffi.gc(ring, lib.es_free)
+
+    def snapshot(self) -> "Snapshot":
+        """The ring's state now. No batch is taken, so ``batch``, ``round``, ``length`` and the wait are 0."""
+        snap = ffi.new("es_snapshot *")
+        lib.es_observe(self._ring, snap)
+        return snap
+
+    def remotes(self) -> list[Remote]:
+        """The clients of all bridges."""
+        info, found = ffi.new("es_remote_info *"), []
+        index = lib.es_next_remote(self._ring, 0, info)
+        while index >= 0:
+            if info.state in (lib.ES_REMOTE_HERE, lib.ES_REMOTE_AWAY):
+                found.append(
+                    Remote(
+                        index=index,
+                        peer=ffi.string(info.peer).decode(errors="replace"),
+                        connected=info.state == lib.ES_REMOTE_HERE,
+                        bridge=info.bridge,
+                        committed=info.committed,
+                        bytes=info.bytes,
+                        frames=info.frames,
+                    )
+                )
+            index = lib.es_next_remote(self._ring, index + 1, info)
+        return found
+
+    def owners(self) -> list[Owner]:
+        """All registered owners, including dead ones that are not reaped yet."""
+        info = ffi.new("es_owner_info *")
+        count = lib.es_owner_count(self._ring)
+        held = ffi.new("uint32_t[]", count)
+        lib.es_count_held(self._ring, held, count)
+        found = []
+        index = lib.es_next_owner(self._ring, 0, info)
+        while index >= 0:
+            found.append(
+                Owner(
+                    index=index,
+                    role="learner" if info.id.role == lib.ES_ROLE_LEARNER else "producer",
+                    pid=info.id.pid,
+                    pid_namespace=info.id.pid_namespace,
+                    start_time=info.id.start_time,
+                    samples=info.samples,
+                    blocked=info.blocked,
+                    blocked_time=info.blocked_ns / 1e9,
+                    waiting=bool(info.waiting),
+                    held=held[index],
+                )
+            )
+            index = lib.es_next_owner(self._ring, index + 1, info)
+        return found

@@ -1,0 +1,1 @@
+"""Samples that are whole trajectories."""

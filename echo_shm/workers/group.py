@@ -1,0 +1,354 @@
+"""Worker processes that a learner starts, watches, restarts and ends."""
+
+import atexit
+import contextlib
+import logging
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.process
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, TypeAlias, cast
+
+from echo_shm.client import ShmClient
+from echo_shm.errors import ConnectionClosedError, WorkerError
+from echo_shm.ring.handle import Handle
+from echo_shm.workers.parent_death import die_with_parent
+
+_log = logging.getLogger("echo_shm")
+
+_Context: TypeAlias = SpawnContext | ForkContext | ForkServerContext
+
+
+class RemoteTraceback(Exception):
+    """The cause of an exception that was raised in a worker. Its text is the worker's traceback."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n\n" + self.text
+
+
+# --- in the worker ------------------------------------------------------------
+
+
+def _watch_parent(by_signal: bool) -> None:
+    """Ends this process when its parent ends, however the parent ends.
+
+    A thread waits until the parent's end of a pipe closes. With ``by_signal``, the kernel also sends a SIGKILL, which
+    reaches a worker that is stopped or holds the GIL. The kernel sends it when the thread that started the worker
+    ends, so only a worker that the parent's main thread started may ask for it.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if by_signal and parent.pid is not None:
+        die_with_parent(parent.pid)
+    threading.Thread(target=watch, name="echo_shm-parent-watch", daemon=True).start()
+
+
+def _run_worker(
+    report: Connection, by_signal: bool, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    """Runs a whole worker process."""
+    _watch_parent(by_signal)
+    try:
+        with ShmClient(handle) as client:
+            try:
+                fn(client, *args)
+            except ConnectionClosedError:
+                if not client.ring_closed:
+                    raise
+                # The learner takes no more samples, so the worker has finished.
+    except KeyboardInterrupt:
+        # The terminal sends Ctrl-C to the parent as well, and the parent reports it.
+        sys.exit(128 + signal.SIGINT)
+    except Exception as error:
+        pickled = None
+        with contextlib.suppress(Exception):  # the exception may contain something that does not pickle
+            pickled = pickle.dumps(error)
+        report.send(("".join(traceback.format_exception(error)), pickled))
+        sys.exit(1)
+    finally:
+        report.close()
+
+
+# --- in the parent ------------------------------------------------------------
+
+
+class _Worker:
+    """One worker's process, and what is known of it. Only the monitor thread asks the process how it ended."""
+
+    def __init__(self, number: int, args: tuple[Any, ...]) -> None:
+        self.number = number
+        self.args = args
+        self._process: BaseProcess | None = None
+        self.report: Connection | None = None
+        self.restarts = 0
+        self.failure: tuple[str, bytes | None] | None = None
+        self.raised = False
+        self.exitcode: int | None = None
+
+    def start(self, context: _Context, handle: Handle, fn: Callable[..., Any]) -> None:
+        in_main = threading.current_thread() is threading.main_thread()
+        by_signal = in_main and context.get_start_method() != "forkserver"
+        self.report, theirs = context.Pipe(duplex=False)
+        # Not a daemon in multiprocessing's sense: a daemon may not start processes, and some environments do.
+        self._process = context.Process(
+            target=_run_worker,
+            args=(theirs, by_signal, handle, fn, self.args),
+            name=f"echo_shm-worker-{self.number}",
+            daemon=False,
+        )
+        try:
+            self.process.start()
+        finally:
+            theirs.close()
+
+    @property
+    def process(self) -> BaseProcess:
+        """The worker's current process, once :meth:`start` was called."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def started(self) -> bool:
+        """Whether there has been a process."""
+        return self._process is not None and self._process.pid is not None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the current process."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def read_report(self) -> None:
+        """Reads why the worker failed, if it has reported that, and closes the pipe."""
+        if self.report is not None:
+            with contextlib.suppress(EOFError, OSError):
+                if self.report.poll():
+                    self.failure = self.report.recv()
+            self.report.close()
+            self.report = None
+
+    def collect(self) -> int:
+        """Waits for the process, which is exiting, and returns its exit status."""
+        self.process.join()
+        while self.process.exitcode is None:  # another thread in multiprocessing is collecting it
+            time.sleep(0.001)
+        self.read_report()
+        return int(self.process.exitcode)
+
+
+class WorkerGroup:
+    """Worker processes started by :meth:`Server.spawn`. A context manager: leaving it ends those that still run.
+
+    A worker has failed if it raised an exception or exited with a status above 0. :meth:`join` and
+    ``dataset_iter(until=group)`` raise the first failure. If a signal killed a worker, ``restart=True`` starts it
+    again; otherwise this is logged, and the worker counts as finished (see :attr:`exitcodes`). A worker that leaves
+    ``fn`` with ConnectionClosedError after the server was closed has finished, too.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        fn: Callable[..., Any],
+        n: int,
+        args: Sequence[Sequence[Any]],
+        context: str,
+        restart: bool,
+    ) -> None:
+        if not callable(fn):
+            raise TypeError(f"a worker runs a function, got {type(fn).__name__} {fn!r:.80}")
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise ValueError(f"n={n!r}: a group has a whole number of workers, at least 1")
+        for position, values in enumerate(args):
+            if not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
+                raise TypeError(
+                    f"per-worker argument {position} is {type(values).__name__} {values!r:.80}; "
+                    "each argument is a sequence with one entry a worker"
+                )
+            if len(values) != n:
+                raise ValueError(
+                    f"per-worker argument {position} has {len(values)} entries for {n} workers; "
+                    "each argument is a sequence with one entry a worker"
+                )
+        self._handle, self._fn, self._restart = handle, fn, restart
+        self._context = cast(_Context, multiprocessing.get_context(context))
+        self._workers = [_Worker(i, tuple(values[i] for values in args)) for i in range(n)]
+        self._changed = threading.Condition()
+        self._terminating = False
+        self._pid = os.getpid()
+        try:
+            for worker in self._workers:
+                worker.start(self._context, handle, fn)
+        except BaseException:
+            for worker in self._workers:
+                if worker.started:
+                    worker.process.kill()
+                    worker.process.join()
+            raise
+        # This runs before multiprocessing's own exit handler, which would wait for the workers forever.
+        atexit.register(self.terminate)
+        # A daemon: it must not keep the parent alive if the parent has nothing else to do.
+        self._monitor = threading.Thread(target=self._watch, name="echo_shm-workers", daemon=True)
+        self._monitor.start()
+
+    # -- the monitor thread
+
+    def _watch(self) -> None:
+        running = list(self._workers)
+        while running:
+            by_event: dict[Any, _Worker] = {w.process.sentinel: w for w in running}
+            # Reports are read as they come. A worker could not end if a long report did not fit into the pipe.
+            by_event.update((w.report, w) for w in running if w.report is not None)
+            for event in multiprocessing.connection.wait(list(by_event)):
+                worker = by_event[event]
+                if event is worker.report:
+                    worker.read_report()
+                elif event == worker.process.sentinel and not self._settle(worker):
+                    running.remove(worker)
+
+    def _settle(self, worker: _Worker) -> bool:
+        """Handles the end of a worker. Returns True if it was started again."""
+        code = worker.collect()
+        with self._changed:
+            if code < 0 and not self._terminating:
+                if self._restart:
+                    _log.warning("worker %d was killed by signal %d; restarting it", worker.number, -code)
+                    worker.restarts += 1
+                    worker.start(self._context, self._handle, self._fn)
+                    return True
+                _log.warning("worker %d was killed by signal %d", worker.number, -code)
+            worker.exitcode = code
+            if self._has_failed(worker):
+                _log.warning(
+                    "worker %d failed: join(), or dataset_iter(until=workers), raises its exception", worker.number
+                )
+            self._changed.notify_all()
+            return False
+
+    # -- for the learner
+
+    @property
+    def exitcodes(self) -> list[int | None]:
+        """Each worker's exit status: None while it runs, 0 if ``fn`` returned, -n if signal n killed it."""
+        with self._changed:
+            return [w.exitcode for w in self._workers]
+
+    @property
+    def pids(self) -> list[int]:
+        """Each worker's process id. A restarted worker has a new one."""
+        with self._changed:
+            return [w.pid for w in self._workers]
+
+    @property
+    def restarts(self) -> int:
+        """How often a killed worker was started again, all workers together."""
+        with self._changed:
+            return sum(w.restarts for w in self._workers)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every worker has ended."""
+        with self._changed:
+            return all(w.exitcode is not None for w in self._workers)
+
+    def check(self) -> None:
+        """Raises a failed worker's exception, with the worker's traceback as its cause.
+
+        Raises:
+            WorkerError: A worker exited with a status above 0, and no exception of its own could be sent.
+
+        """
+        with self._changed:
+            failed = next((w for w in self._workers if self._has_failed(w)), None)
+            if failed is None:
+                return
+            failed.raised = True
+        text, pickled = failed.failure or ("", None)
+        error = None
+        if pickled is not None:
+            with contextlib.suppress(Exception):  # its class may not be importable here, or not accept its arguments
+                error = pickle.loads(pickled)  # safe: it comes from a child of this process
+        if isinstance(error, BaseException):
+            raise error from RemoteTraceback(text)
+        silent = ", before its function was called or from within; if it printed a traceback, that is on stderr"
+        detail = f"\n\n{text}" if text else silent
+        raise WorkerError(f"worker {failed.number} exited with status {failed.exitcode}{detail}")
+
+    def _has_failed(self, worker: _Worker) -> bool:
+        code = worker.exitcode
+        return code is not None and (worker.failure is not None or (code > 0 and not self._terminating))
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until every worker has ended.
+
+        Args:
+            timeout: Seconds to wait; None: no limit.
+
+        Raises:
+            TimeoutError: Some workers still run.
+            BaseException: The exception of the first worker that failed; see :meth:`check`.
+
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not self.finished:
+                self.check()
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    running = [w.number for w in self._workers if w.exitcode is None]
+                    raise TimeoutError(f"workers {running} still run after {timeout} s")
+                self._changed.wait(left)
+        self.check()
+
+    def terminate(self) -> None:
+        """SIGTERMs all workers that still run, SIGKILLs those that still run 2 s later, and waits. Idempotent."""
+        if os.getpid() != self._pid:
+            return  # in a forked child: the workers are its parent's
+        with self._changed:
+            self._terminating = True
+            # A stopped process handles SIGTERM only after SIGCONT.
+            self._signal(signal.SIGTERM, signal.SIGCONT)
+            self._changed.wait_for(lambda: self.finished, timeout=2.0)
+            self._signal(signal.SIGKILL)
+            self._changed.wait_for(lambda: self.finished)
+        self._monitor.join()
+        atexit.unregister(self.terminate)
+
+    def _signal(self, *numbers: int) -> None:
+        for worker in self._workers:
+            if worker.exitcode is None:
+                for number in numbers:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker.pid, number)
+
+    def __enter__(self) -> "WorkerGroup":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.terminate()
+        # Reports failures even if neither join() nor dataset_iter(until=...) was called.
+        for worker in self._workers:
+            if worker.failure is not None and not worker.raised:
+                _log.error("worker %d failed:\n%s", worker.number, worker.failure[0])
