@@ -8,12 +8,12 @@ class Plan:
     """What the samples of one attachment look like: a capsule."""
 
 def make_plan(
-    es_send: int, es_ring: int, nbytes: int, leaves: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...], /
+    es_api_send: int, es_ring: int, nbytes: int, leaves: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...], /
 ) -> Plan:
     """Makes a plan.
 
     Args:
-        es_send: The address of the C function.
+        es_api_send: The address of the C function.
         es_ring: The address of the attachment. The caller keeps it alive for as long as the plan is used.
         nbytes: Bytes of one sample.
         leaves: The dtype and shape of each leaf.

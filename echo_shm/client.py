@@ -69,14 +69,14 @@ class SampleWriter:
         if self._send_at_once(tree):
             return
         pointers = [self._pointer(i, self._spec.exact(i, leaf)) for i, leaf in enumerate(self._leaves(tree))]
-        code = lib.es_send(self._ring, pointers)
+        code = lib.es_api_send(self._ring, pointers)
         if code:
             self._finish_send(code, pointers, timeout)
 
     def _finish_send(self, code: int, pointers: "Pointers", timeout: float | None) -> None:
         """Goes on with a send whose first attempt returned ``code``."""
         if code in _NOT_NOW:
-            code = self._wait(lambda ns: lib.es_send_wait(self._ring, pointers, ns), timeout)
+            code = self._wait(lambda ns: lib.es_api_send_wait(self._ring, pointers, ns), timeout)
         self._attachment.check(code)
 
     def bind(self, tree: Tree) -> "BoundSample":
@@ -142,7 +142,7 @@ class SampleWriter:
             arrays.append(self._spec.exact(index, array, (count, *leaf.shape)))
         pointers, sent = [self._pointer(i, array) for i, array in enumerate(arrays)], 0
         while sent < count:
-            attempt = functools.partial(lib.es_send_many, self._ring, pointers, sent, count)
+            attempt = functools.partial(lib.es_api_send_many, self._ring, pointers, sent, count)
             try:
                 code = attempt(0)
                 if code in _NOT_NOW:
@@ -177,9 +177,9 @@ class SampleWriter:
 
     def _claim(self, position: "Numbers", timeout: float | None) -> None:
         """Claims a slot and stores its position in ``*position``."""
-        code = lib.es_reserve(self._ring, 0, position)
+        code = lib.es_api_reserve(self._ring, 0, position)
         if code in _NOT_NOW:
-            code = self._wait(lambda ns: lib.es_reserve(self._ring, ns, position), timeout)
+            code = self._wait(lambda ns: lib.es_api_reserve(self._ring, ns, position), timeout)
         self._attachment.check(code)
 
     def _slot(self, position: int) -> Tree:
@@ -188,7 +188,7 @@ class SampleWriter:
         capacity = segment.geometry.capacity
         if self._slots is None:
             arrays = [
-                segment.array(lib.es_leaf_offset(self._ring, i), (capacity, *leaf.shape), leaf.dtype, writable=True)
+                segment.array(lib.es_api_leaf_offset(self._ring, i), (capacity, *leaf.shape), leaf.dtype, writable=True)
                 for i, leaf in enumerate(self._spec.leaves)
             ]
             self._slots = compile_tree(self._spec, arrays)
@@ -226,7 +226,7 @@ class SampleWriter:
             code = attempt(self._attachment.slice_ns_within(left))
             if code not in _NOT_NOW:
                 return code
-            if lib.es_learner_alive(self._ring):
+            if lib.es_api_learner_alive(self._ring):
                 alone_since = None
                 continue
             alone_since = time.monotonic() if alone_since is None else alone_since
@@ -259,7 +259,7 @@ class BoundSample:
         self._arrays = arrays
         self._pointers = ffi.new("void *[]", pointers), pointers
         self._ring = writer._attachment.ring
-        self._send = lib.es_send
+        self._send = lib.es_api_send
 
     def send(self, timeout: float | None = None) -> None:
         """Copies the bound arrays into the next slot. Waits and raises as :meth:`ShmClient.send` does."""
@@ -297,14 +297,14 @@ class Reservation:
         if kind is not None or self._position[0] < 0:
             self._abort()
             return
-        code = lib.es_reserve_commit(self._attachment.ring, self._position[0])
+        code = lib.es_api_commit(self._attachment.ring, self._position[0])
         self._position[0] = -1
         self._attachment.check(code)
 
     def _abort(self) -> None:
         # Not checked: the exception that caused this says more than that the ring is closed.
         if self._position[0] >= 0:
-            lib.es_reserve_abort(self._attachment.ring, self._position[0])
+            lib.es_api_abort(self._attachment.ring, self._position[0])
             self._position[0] = -1
 
 

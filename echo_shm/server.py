@@ -298,7 +298,7 @@ class Server:
 
     def reset_histograms(self) -> None:
         """Empties the histograms of later :class:`SampleInfo` snapshots. Counters and gauges are kept."""
-        self._attachment.check(lib.es_reset_histograms(self._ring))
+        self._attachment.check(lib.es_api_reset_histograms(self._ring))
 
     def close(self) -> None:
         """Ends the stream. Idempotent.
@@ -357,5 +357,5 @@ class Server:
 
 def _end(ring: "Ring", segment: Segment) -> None:
     # A forked child inherits the object, but the segment is its parent's.
-    if lib.es_close_stream(ring) != lib.ES_EFORK:
+    if lib.es_api_close(ring) != lib.ES_EFORK:
         segment.unlink()

@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from echo_shm._core import ffi, lib
 from echo_shm.cli import console, top
 from echo_shm.cli.demo import demo
 from echo_shm.errors import EchoShmError, SegmentError
@@ -73,9 +74,14 @@ def _fail(status: int, error: Exception) -> int:
 # --- command line -------------------------------------------------------------
 
 
+def _version() -> str:
+    """The package's version, and how this build waits: by futexes, or by polling."""
+    return f"echo-shm {version('echo-shm')} ({ffi.string(lib.es_api_wait_kind()).decode()})"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="echo-shm", description="A shared-memory experience ring: demo and tools.")
-    parser.add_argument("--version", action="version", version=f"echo-shm {version('echo-shm')}")
+    parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     sub = commands.add_parser("demo", help="environments in worker processes feed a learner")

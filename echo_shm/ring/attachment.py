@@ -39,10 +39,10 @@ class Attachment:
         self.what = f"ring {segment.name!r}"
         error = ffi.new("int *")
         poison = os.environ.get("ECHO_SHM_POISON", "") not in ("", "0")
-        ring = lib.es_open(segment.base, segment.size, segment.lockfile.locks, poison, error)
+        ring = lib.es_api_open(segment.base, segment.size, segment.lockfile.locks, poison, error)
         if ring == ffi.NULL:
             raise error_from(error[0], f"segment {segment.name!r}")
-        self.ring = ffi.gc(ring, lib.es_free)
+        self.ring = ffi.gc(ring, lib.es_api_free)
         self._check_layout()
         self._slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
         self.reaper = Reaper(self.ring, segment, self.what)
@@ -57,11 +57,11 @@ class Attachment:
         """Raises SegmentError unless the C core and Python have read the same layout. The core copies by its own."""
         batch_size, num_batches = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         num_leaves = ffi.new("uint32_t *")
-        lib.es_shape(self.ring, batch_size, num_batches, num_leaves)
+        lib.es_api_shape(self.ring, batch_size, num_batches, num_leaves)
         name, geometry = self.segment.name, self.segment.geometry
         if (batch_size[0], num_batches[0]) != (geometry.batch_size, geometry.num_buffers):
             raise SegmentError(f"segment {name!r} cannot be used: its header was changed just now")
-        sizes = [lib.es_leaf_size(self.ring, i) for i in range(num_leaves[0])]
+        sizes = [lib.es_api_leaf_size(self.ring, i) for i in range(num_leaves[0])]
         if sizes != [leaf.nbytes for leaf in self.segment.spec.leaves]:
             raise SegmentError(f"segment {name!r} cannot be used: its schema does not fit its layout")
 
@@ -75,13 +75,13 @@ class Attachment:
                 "start_time": start_time(os.getpid()),
             },
         )
-        index = lib.es_attach(self.ring, identity)
+        index = lib.es_api_attach(self.ring, identity)
         # Reaping frees entries: by this process, or by another one that reaped just now or is doing so.
         deadline = time.monotonic() + _ENTRY_WAIT
         while index == lib.ES_ENOOWNER and time.monotonic() < deadline:
             if self.reaper.reap_all()[0] == 0:
                 time.sleep(0.001)
-            index = lib.es_attach(self.ring, identity)
+            index = lib.es_api_attach(self.ring, identity)
         if index == lib.ES_ENOOWNER:
             limit, name = self.segment.geometry.max_producers, self.segment.name
             raise SegmentError(
@@ -109,7 +109,7 @@ class Attachment:
     def ring_closed(self) -> bool:
         """Whether the ring is closed to producers."""
         snap = ffi.new("es_snapshot *")
-        lib.es_observe(self.ring, snap)
+        lib.es_monitor_observe(self.ring, snap)
         return bool(snap.closed)
 
     def check(self, code: int) -> None:
@@ -120,4 +120,4 @@ class Attachment:
 
 def _detach(ring: "Ring", segment: Segment) -> None:
     """Detaches. ``segment`` is an argument so that the mapping lives until then."""
-    lib.es_detach(ring)
+    lib.es_api_detach(ring)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Looking these up in lib, and parsing the type, would take time on every batch.
 _SNAPSHOT = ffi.typeof("es_snapshot *")
-_es_take = lib.es_take
+_es_take = lib.es_api_take
 _new = ffi.new
 
 _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
@@ -36,7 +36,7 @@ class BatchReader:
         # One array for each leaf, of shape (num_buffers, batch_size, *leaf.shape). The batch's index selects its view.
         batches = [
             segment.array(
-                lib.es_leaf_offset(self._ring, i),
+                lib.es_api_leaf_offset(self._ring, i),
                 (geometry.num_buffers, geometry.batch_size, *leaf.shape),
                 leaf.dtype,
                 writable=writable,
@@ -71,7 +71,7 @@ class BatchReader:
     def give_back(self, snap: "Snapshot") -> None:
         """Undoes the take that ``snap`` describes, if there is one and its samples were not copied."""
         if snap.length and not self._remainder.holds(snap.batch, snap.round):
-            lib.es_return_batch(self._ring, snap.batch, snap.round)
+            lib.es_api_give_back(self._ring, snap.batch, snap.round)
 
     def take(self, snap: "Snapshot", timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
         """Takes a batch. Returns None at the end of the stream.
@@ -132,7 +132,7 @@ class BatchReader:
         left = None if timeout is None else timeout - (time.monotonic() - started)
         if left is not None and left <= 0:
             snap = _new(_SNAPSHOT)
-            lib.es_observe(self._ring, snap)
+            lib.es_monitor_observe(self._ring, snap)
             raise TimeoutError(
                 f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s; "
                 f"samples in it: {snap.store_size}, producers attached: {snap.active_producers}, "

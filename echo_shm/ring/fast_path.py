@@ -51,7 +51,7 @@ def compile_fast_path(spec: Spec, ring: "Ring") -> Callable[[Tree], bool]:
         leaves=", ".join(f"a{i}" for i in range(count)),
     )
     plan = make_plan(
-        int(ffi.cast("uintptr_t", ffi.addressof(lib, "es_send"))),
+        int(ffi.cast("uintptr_t", ffi.addressof(lib, "es_api_send"))),
         int(ffi.cast("uintptr_t", ring)),
         spec.sample_bytes,
         tuple((leaf.dtype, leaf.shape) for leaf in spec.leaves),

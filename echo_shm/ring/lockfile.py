@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _SHM_DIR = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 #: The byte that a segment's creator holds. Owners' bytes are below it, and the learners' second bytes above.
-CREATOR_BYTE: int = lib.es_creator_byte()
+CREATOR_BYTE: int = lib.es_api_creator_byte()
 
 
 def check_name(name: str) -> str:
@@ -51,7 +51,7 @@ class LockFile:
     def __init__(self, fd: int) -> None:
         status = os.fstat(fd)
         self._file = status.st_dev, status.st_ino
-        self.locks = ffi.gc(lib.es_locks_new(fd, CREATOR_BYTE + 1), lib.es_locks_free)
+        self.locks = ffi.gc(lib.es_api_locks_new(fd, CREATOR_BYTE + 1), lib.es_api_locks_free)
 
     def is_linked(self, name: str) -> bool:
         """Whether this file still has its name."""
@@ -63,7 +63,7 @@ class LockFile:
 
     def try_lock(self, byte: int) -> bool:
         """Locks a byte. Returns False if it is locked already, by this process or another."""
-        code = lib.es_locks_try(self.locks, byte)
+        code = lib.es_api_locks_try(self.locks, byte)
         if code not in (0, -errno.EAGAIN):
             raise error_from(code, "the segment's lock file")
         return bool(code == 0)
@@ -73,7 +73,7 @@ class PrivateLockFile(LockFile):
     """The locks of a segment that no other process knows: there is no file."""
 
     def __init__(self) -> None:
-        self.locks = ffi.gc(lib.es_locks_new(-1, CREATOR_BYTE + 1), lib.es_locks_free)
+        self.locks = ffi.gc(lib.es_api_locks_new(-1, CREATOR_BYTE + 1), lib.es_api_locks_free)
 
     def is_linked(self, name: str) -> bool:
         """There is no name to lose."""
@@ -127,7 +127,7 @@ def open_lockfile(name: str, *, create: bool) -> LockFile:
             known = os.lstat(path)
             if not stat.S_ISREG(known.st_mode):
                 raise SegmentError(f"{path} is not a regular file; it is not trusted")
-            found = _open.get((lib.es_fork_generation(), known.st_dev, known.st_ino))
+            found = _open.get((lib.es_api_fork_generation(), known.st_dev, known.st_ino))
             if found is not None:
                 return found
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
@@ -137,14 +137,14 @@ def open_lockfile(name: str, *, create: bool) -> LockFile:
             os.close(fd)
             raise SegmentError(f"{path} does not belong to this user (uid {status.st_uid}); it is not trusted")
         lockfile = LockFile(fd)
-        _open[lib.es_fork_generation(), status.st_dev, status.st_ino] = lockfile
+        _open[lib.es_api_fork_generation(), status.st_dev, status.st_ino] = lockfile
         return lockfile
 
 
 def _is_open_here(status: os.stat_result) -> bool:
     """Whether this process has that file open as a lock file."""
     with _opening:
-        return (lib.es_fork_generation(), status.st_dev, status.st_ino) in _open
+        return (lib.es_api_fork_generation(), status.st_dev, status.st_ino) in _open
 
 
 def unlink_lockfile(name: str) -> None:

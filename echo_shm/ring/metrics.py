@@ -202,21 +202,21 @@ class RingView:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         error = ffi.new("int *")
-        ring = lib.es_open(segment.base, segment.size, ffi.NULL, 0, error)
+        ring = lib.es_api_open(segment.base, segment.size, ffi.NULL, 0, error)
         if ring == ffi.NULL:
             raise error_from(error[0], f"segment {segment.name!r}")
-        self._ring = ffi.gc(ring, lib.es_free)
+        self._ring = ffi.gc(ring, lib.es_api_free)
 
     def snapshot(self) -> "Snapshot":
         """The ring's state now. No batch is taken, so ``batch``, ``round``, ``length`` and the wait are 0."""
         snap = ffi.new("es_snapshot *")
-        lib.es_observe(self._ring, snap)
+        lib.es_monitor_observe(self._ring, snap)
         return snap
 
     def remotes(self) -> list[Remote]:
         """The clients of all bridges."""
         info, found = ffi.new("es_remote_info *"), []
-        index = lib.es_next_remote(self._ring, 0, info)
+        index = lib.es_monitor_next_remote(self._ring, 0, info)
         while index >= 0:
             if info.state in (lib.ES_REMOTE_HERE, lib.ES_REMOTE_AWAY):
                 found.append(
@@ -230,17 +230,17 @@ class RingView:
                         frames=info.frames,
                     )
                 )
-            index = lib.es_next_remote(self._ring, index + 1, info)
+            index = lib.es_monitor_next_remote(self._ring, index + 1, info)
         return found
 
     def owners(self) -> list[Owner]:
         """All registered owners, including dead ones that are not reaped yet."""
         info = ffi.new("es_owner_info *")
-        count = lib.es_owner_count(self._ring)
+        count = lib.es_monitor_owner_entries(self._ring)
         held = ffi.new("uint32_t[]", count)
-        lib.es_count_held(self._ring, held, count)
+        lib.es_monitor_count_held(self._ring, held, count)
         found = []
-        index = lib.es_next_owner(self._ring, 0, info)
+        index = lib.es_monitor_next_owner(self._ring, 0, info)
         while index >= 0:
             found.append(
                 Owner(
@@ -256,5 +256,5 @@ class RingView:
                     held=held[index],
                 )
             )
-            index = lib.es_next_owner(self._ring, index + 1, info)
+            index = lib.es_monitor_next_owner(self._ring, index + 1, info)
         return found

@@ -65,7 +65,7 @@ class Reaper:
             self._sweep_running = True
             try:
                 reaped, _ = self.reap_all()
-                lib.es_set_stalled(self._ring, len(self._overdue() | self._stopped()))
+                lib.es_sweep_set_stalled(self._ring, len(self._overdue() | self._stopped()))
                 return reaped
             finally:
                 self._sweep_running = False
@@ -84,16 +84,17 @@ class Reaper:
     def reap_all(self) -> tuple[int, int]:
         """Reaps every owner whose lock is free; returns how many, and the result that ended the sweep."""
         dead, reaped = self._in_hand, 0
-        lib.es_settle(self._ring, dead, 0)  # if this is a signal handler: the owner that the interrupted sweep seized
+        # If this is a signal handler: the owner that the interrupted sweep seized.
+        lib.es_sweep_settle(self._ring, dead, 0)
         try:
-            index = lib.es_next_dead(self._ring, 0, dead)
+            index = lib.es_sweep_next_dead(self._ring, 0, dead)
             while index >= 0:
                 same_namespace = dead.pid_namespace == pid_namespace() and dead.pid_namespace != 0
                 if same_namespace and contradicts_death(dead.pid, dead.start_time):
-                    lib.es_settle(self._ring, dead, 0)
+                    lib.es_sweep_settle(self._ring, dead, 0)
                     self._warn_of_lost_lock(index, dead.pid)
                 else:
-                    reopened = lib.es_settle(self._ring, dead, 1)
+                    reopened = lib.es_sweep_settle(self._ring, dead, 1)
                     reaped += 1
                     if reopened < 0:  # a signal handler has reaped it meanwhile
                         reopened = 0
@@ -101,27 +102,27 @@ class Reaper:
                     _log.info(
                         "%s: %s %d (pid %d) died; %d slots re-opened", self._what, role, index, dead.pid, reopened
                     )
-                index = lib.es_next_dead(self._ring, index + 1, dead)
+                index = lib.es_sweep_next_dead(self._ring, index + 1, dead)
         except BaseException:  # for example Ctrl-C: a lock that this process kept would make the dead owner look alive
-            lib.es_settle(self._ring, dead, 0)
+            lib.es_sweep_settle(self._ring, dead, 0)
             raise
         return reaped, index
 
     def _is_a_learner_exiting(self) -> bool:
         """Whether a learner has lost its memory, or is gone, and this sweep still found its lock held."""
         info = ffi.new("es_owner_info *")
-        index = lib.es_next_owner(self._ring, 0, info)
+        index = lib.es_monitor_next_owner(self._ring, 0, info)
         while index >= 0 and info.id.role == lib.ES_ROLE_LEARNER:
             # Nothing can be known of other namespaces. The PID comes from the segment, which may contain anything.
             # A process that is gone holds no lock, so if this lock is held, the PID was another process's.
             if index != self.own_index and info.id.pid_namespace == pid_namespace() != 0 != info.id.start_time:
                 if find_process(info.id.pid, info.id.start_time) is None:
-                    exiting = lib.es_locks_held(self._locks, index) == 0
+                    exiting = lib.es_api_locks_held(self._locks, index) == 0
                 else:
                     exiting = not has_memory(info.id.pid)
                 if exiting:
                     return True
-            index = lib.es_next_owner(self._ring, index + 1, info)
+            index = lib.es_monitor_next_owner(self._ring, index + 1, info)
         return False
 
     def _warn_of_lost_lock(self, index: int, pid: int) -> None:
@@ -139,13 +140,13 @@ class Reaper:
     def _overdue(self) -> set[int]:
         """The owners of claims that have not changed for ``_STALLED_AFTER``."""
         now, word, claims = time.monotonic(), ffi.new("uint64_t *"), {}
-        slot = lib.es_next_claim(self._ring, 0, word)
+        slot = lib.es_monitor_next_claim(self._ring, 0, word)
         while slot >= 0:
             known = self._claims.get(slot)
             claims[slot] = known if known is not None and known[0] == word[0] else (word[0], now)
-            slot = lib.es_next_claim(self._ring, slot + 1, word)
+            slot = lib.es_monitor_next_claim(self._ring, slot + 1, word)
         self._claims = claims
-        return {lib.es_claim_owner(w) for w, since in claims.values() if now - since >= _STALLED_AFTER}
+        return {lib.es_monitor_claim_owner(w) for w, since in claims.values() if now - since >= _STALLED_AFTER}
 
     def _stopped(self) -> set[int]:
         """The producers of this PID namespace that are stopped, as far as known.
@@ -154,11 +155,11 @@ class Reaper:
         """
         info = ffi.new("es_owner_info *")
         producers = {}
-        index = lib.es_next_owner(self._ring, 0, info)
+        index = lib.es_monitor_next_owner(self._ring, 0, info)
         while index >= 0:
             if info.id.role == lib.ES_ROLE_PRODUCER and info.id.pid_namespace == pid_namespace():
                 producers[index] = info.id.pid
-            index = lib.es_next_owner(self._ring, index + 1, info)
+            index = lib.es_monitor_next_owner(self._ring, index + 1, info)
         asked = sorted(producers, key=lambda i: (i < self._next_state, i))[:_STATES_PER_SWEEP]
         self._next_state = asked[-1] + 1 if asked else 0
         stopped = {i for i in self._last_stopped if i in producers and i not in asked}

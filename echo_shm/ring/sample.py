@@ -14,7 +14,7 @@ from echo_shm.spec import Array, Tree
 if TYPE_CHECKING:
     from echo_shm._core import Ring, Snapshot
 
-_es_release_batch = lib.es_release_batch  # looking it up in lib takes time on every batch
+_es_release_batch = lib.es_api_release  # looking it up in lib takes time on every batch
 
 
 class _SampleFields(NamedTuple):
@@ -100,7 +100,7 @@ class Remainder:
     def add(self, index: int, snap: "Snapshot") -> None:
         """Copies the committed samples of a leased batch. It stays leased until all of its samples are released."""
         mask = np.zeros(self._batch_size, np.uint8)
-        lib.es_committed_mask(self._ring, index, snap.round, ffi.from_buffer("uint8_t[]", mask))
+        lib.es_api_committed_mask(self._ring, index, snap.round, ffi.from_buffer("uint8_t[]", mask))
         number = snap.round * self._batches[0].shape[0] + index
         part = number, [batches[index][mask.astype(bool)] for batches in self._batches]
         with self._lock:
@@ -131,7 +131,7 @@ class Remainder:
         self._parts = [(0, [leaf[self._batch_size :] for leaf in joined])]
         for leaf in batch:
             leaf.flags.writeable = self._batches[0].flags.writeable
-        lib.es_observe(self._ring, snap)
+        lib.es_monitor_observe(self._ring, snap)
         sample = Sample(self._unflatten(batch), SampleInfo(snap))
         if total <= self._batch_size:
             leases, self._leases = self._leases, []

@@ -107,14 +107,14 @@ MUTANTS = [
     _mutant("wake_one", "B=2 K=1", {8}, "release wakes one sleeper"),
     _mutant("woken_clears_flag", "B=2 K=1 M=3", {8}, "the woken clears the sleep flag, not the waker"),
     _mutant("head_fetch_add", "B=1 K=2 M=1 NL=2", {8}, "head is advanced by fetch_add, not CAS"),
-    _mutant("head_lowered", "B=1 K=2 M=1 NL=2 BACK=1", {8}, "giving back lowers head; no returned_seq"),
-    _mutant("no_returned_seq", "B=1 K=2 M=1 NL=2 KL=1", {8}, "reap does not change returned_seq"),
+    _mutant("head_lowered", "B=1 K=2 M=1 NL=2 BACK=1", {8}, "giving back lowers head; no given_back_seq"),
+    _mutant("no_returned_seq", "B=1 K=2 M=1 NL=2 KL=1", {8}, "reap does not change given_back_seq"),
     _mutant("plain_store", "B=1 K=1 M=1 CLOSE", {2, 3}, "commit by plain store, on a ring that closed and evicted"),
     _mutant(
         "returned_early",
         "NP=1 B=1 K=2 M=1 NL=2 KL=1 KP=1 RESTART=1 NO_HEIR",
         {8},
-        "returned_seq changes before the words; a producer reaps",
+        "given_back_seq changes before the words; a producer reaps",
     ),
     _mutant(
         "unsure_ignored", "NP=1 B=1 K=1 M=1 KP=1 KL=1 RESTART=1 CLOSE", {3}, "the end, although another may be reaping"

@@ -54,7 +54,7 @@ def _stop_in_a_reap(conn, handle):
     """Finds a dead learner, and stands still with its lock byte."""
     with ShmClient(handle) as client:
         dead = ffi.new("es_identity *")
-        until(lambda: lib.es_next_dead(client._ring, 0, dead) >= 0, "a learner's lock is free")
+        until(lambda: lib.es_sweep_next_dead(client._ring, 0, dead) >= 0, "a learner's lock is free")
         conn.send(dead.role == lib.ES_ROLE_LEARNER)
         conn.recv()
 

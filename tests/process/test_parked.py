@@ -19,7 +19,7 @@ def _take(conn, handle):
     with Server.attach(handle) as server:
         snap = ffi.new("es_snapshot *")
         conn.send("attached")
-        conn.send(lib.es_take(server._ring, 0, _ENDLESS, snap) >= 0)
+        conn.send(lib.es_api_take(server._ring, 0, _ENDLESS, snap) >= 0)
         conn.recv()
 
 
@@ -28,8 +28,8 @@ def _reserve(conn, handle):
     with ShmClient(handle) as client:
         conn.send("attached")
         position = ffi.new("int64_t *")
-        code = lib.es_reserve(client._ring, _ENDLESS, position)
-        conn.send(lib.es_reserve_commit(client._ring, position[0]) == 0 if code == 0 else code)
+        code = lib.es_api_reserve(client._ring, _ENDLESS, position)
+        conn.send(lib.es_api_commit(client._ring, position[0]) == 0 if code == 0 else code)
         conn.recv()
 
 

@@ -20,7 +20,7 @@ from echo_shm._core import ffi, lib
 
 def main():
     assert echo_shm.__file__.startswith({build!r}), echo_shm.__file__
-    assert ffi.string(lib.es_wait_kind()) == b"poll"
+    assert ffi.string(lib.es_api_wait_kind()) == b"poll"
     with Server(stamped.example(), 4, num_buffers=2) as server:
         with server.spawn(workers.send_some, 3, [0, 1, 2], [500] * 3, context="fork") as group:
             came = [s for b in server.dataset_iter(until=group, drop_last=False) for s in stamped.stamps(b.batch)]

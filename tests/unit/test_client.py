@@ -249,7 +249,7 @@ def test_attaching_after_the_close(server):
 
 def test_attaching_just_before_the_name_is_gone(server):
     """A ring that is closed but still has its name refuses a client, which leaves again."""
-    lib.es_close_stream(server._ring)
+    lib.es_api_close(server._ring)
     with pytest.raises(ConnectionClosedError, match="closed by the learner"):
         ShmClient(server.name)
     assert RingView(Segment.attach(server.name, read_only=True)).snapshot().active_producers == 0

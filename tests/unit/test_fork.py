@@ -86,7 +86,7 @@ def test_an_inherited_reservation(server):
                 # The child's copy of the reservation: entered by the parent.
                 from echo_shm._core import lib
 
-                return lib.es_reserve_commit(client._attachment.ring, 0) == lib.ES_EFORK
+                return lib.es_api_commit(client._attachment.ring, 0) == lib.ES_EFORK
 
             in_child(leave)
             slot[...] = 7

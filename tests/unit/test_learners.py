@@ -56,12 +56,12 @@ def test_what_comes_back_at_the_last_moment_is_delivered(monkeypatch):
         for i in range(2):
             server.submit(np.int64(i))
         snap = ffi.new("es_snapshot *")
-        assert lib.es_take(other._ring, 0, 0, snap) == 0
+        assert lib.es_api_take(other._ring, 0, 0, snap) == 0
         attachment = server._attachment
         reap_and_check = attachment.reaper.reap_and_check
 
         def give_back_and_look():
-            lib.es_return_batch(other._ring, snap.batch, snap.round)
+            lib.es_api_give_back(other._ring, snap.batch, snap.round)
             return reap_and_check()
 
         monkeypatch.setattr(attachment.reaper, "reap_and_check", give_back_and_look)

@@ -336,7 +336,7 @@ def test_leaving_keeps_the_locks_of_the_others(run_python):
             "seen = segment.listing(sys.argv[1]); assert seen.locked and seen.creator_alive, seen\n"
             "from echo_shm._core import lib\n"
             "l = Server.attach(sys.argv[1])\n"
-            "held = [lib.es_locks_held(l._segment.lockfile.locks, i) for i in (0, 1, 64, 65)]\n"
+            "held = [lib.es_api_locks_held(l._segment.lockfile.locks, i) for i in (0, 1, 64, 65)]\n"
             "assert held == [1, 1, 1, 0], held\n",  # the creator, ourselves, the client, nobody
             server.name,
         )

@@ -59,9 +59,9 @@ def test_the_core_stub_is_the_headers():
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("int es_detach(es_ring *r);", ""),
-        ("int es_detach(es_ring *r);", "int es_detach(es_ring *r, int how);"),
-        ("int es_detach(es_ring *r);", "int es_detach(es_ring *r);\nvoid es_leave(es_ring *r);"),
+        ("int es_api_detach(es_ring *r);", ""),
+        ("int es_api_detach(es_ring *r);", "int es_api_detach(es_ring *r, int how);"),
+        ("int es_api_detach(es_ring *r);", "int es_api_detach(es_ring *r);\nvoid es_leave(es_ring *r);"),
         ("ES_FULL = -10001,", "ES_FULL = -10001, ES_STUFFED = -10099,"),
         ("uint32_t closed;", "uint32_t shut;"),
     ],

@@ -28,14 +28,14 @@ def two(monkeypatch):
 def lease(server):
     """Takes a batch, which stays leased."""
     snap = ffi.new("es_snapshot *")
-    assert lib.es_take(server._ring, 0, 0, snap) == 0
+    assert lib.es_api_take(server._ring, 0, 0, snap) == 0
     return snap
 
 
 def die(server, monkeypatch):
     """Its lock is dropped, as by the kernel at a death."""
     monkeypatch.setattr(reaper, "contradicts_death", lambda pid, start_time: False)
-    lib.es_locks_drop(server._segment.lockfile.locks, server._attachment.index)
+    lib.es_api_locks_drop(server._segment.lockfile.locks, server._attachment.index)
 
 
 def numbers(server, **options):
@@ -49,15 +49,15 @@ def test_interrupted_anywhere(two, monkeypatch, which, background):
     server, other = two
     die(other, monkeypatch)
     attached, locks, n = server._attachment, server._segment.lockfile.locks, 0
-    monkeypatch.setattr(lib_of(monkeypatch), "es_settle", spare)
+    monkeypatch.setattr(lib_of(monkeypatch), "es_sweep_settle", spare)
     while True:
         n += 1
         trace, left = at_opcode(n, interrupt, reaper, processes)
         with contextlib.suppress(Interrupt):
             run_traced(getattr(attached.reaper, which), trace)
-        assert lib.es_locks_held(locks, other._attachment.index) == 0, f"interrupted at point {n}"
+        assert lib.es_api_locks_held(locks, other._attachment.index) == 0, f"interrupted at point {n}"
         assert background(attached.reaper.reap_and_check).result(10)[0] == 1, f"interrupted at point {n}"
-        assert lib.es_locks_held(locks, other._attachment.index) == 0
+        assert lib.es_api_locks_held(locks, other._attachment.index) == 0
         if left[0] > 0:
             break
     assert n > 20
@@ -78,8 +78,8 @@ def lib_of(monkeypatch):
 
 
 def spare(ring, dead, reap):
-    """es_settle() that never reaps, so that there is somebody dead for the next sweep."""
-    lib.es_settle(ring, dead, 0)
+    """es_sweep_settle() that never reaps, so that there is somebody dead for the next sweep."""
+    lib.es_sweep_settle(ring, dead, 0)
     return 0
 
 
@@ -88,7 +88,7 @@ def test_a_handler_that_sweeps_too(two, monkeypatch):
     server, other = two
     die(other, monkeypatch)
     attached, locks = server._attachment, server._segment.lockfile.locks
-    monkeypatch.setattr(lib_of(monkeypatch), "es_settle", spare)
+    monkeypatch.setattr(lib_of(monkeypatch), "es_sweep_settle", spare)
     n = 0
     while True:
         n += 1
@@ -96,7 +96,7 @@ def test_a_handler_that_sweeps_too(two, monkeypatch):
             n, lambda: (attached.reaper.sweep(), attached.reaper.reap_and_check()), reaper, processes
         )
         run_traced(attached.reaper.sweep, trace)
-        assert lib.es_locks_held(locks, other._attachment.index) == 0, f"handled at point {n}"
+        assert lib.es_api_locks_held(locks, other._attachment.index) == 0, f"handled at point {n}"
         if left[0] > 0:
             break
     assert n > 20
@@ -150,7 +150,7 @@ def test_a_learner_that_is_dying_is_not_alive(two, monkeypatch):
         asked.append(pid)
         if len(asked) < 5:
             return False
-        lib.es_return_batch(other._ring, snap.batch, snap.round)
+        lib.es_api_give_back(other._ring, snap.batch, snap.round)
         return True
 
     monkeypatch.setattr(reaper, "has_memory", has_memory)

@@ -150,7 +150,7 @@ def test_closing_a_client_under_a_waiting_thread(background, eventually, way):
         }[way]
         waiting = background(use)
         snap = ffi.new("es_snapshot *")
-        eventually(lambda: lib.es_observe(server._ring, snap) or snap.producers_waiting == 1)
+        eventually(lambda: lib.es_monitor_observe(server._ring, snap) or snap.producers_waiting == 1)
         client.close()
         with pytest.raises(ConnectionClosedError):
             waiting.result()
@@ -164,7 +164,7 @@ def test_closing_the_ring_under_waiting_producers(background, eventually):
         clients[0].send(row(0, 0))
         waiting = [background(client.send, row(1, n)) for n, client in enumerate(clients)]
         snap = ffi.new("es_snapshot *")
-        eventually(lambda: lib.es_observe(server._ring, snap) or snap.producers_waiting == 3)
+        eventually(lambda: lib.es_monitor_observe(server._ring, snap) or snap.producers_waiting == 3)
         server.close()
         for thread in waiting:
             with pytest.raises(ConnectionClosedError):

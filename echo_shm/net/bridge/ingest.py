@@ -66,19 +66,19 @@ class Ingest:
         """
         peer = connection.peer.encode()[: lib.ES_PEER_SIZE - 1]
         index = int(
-            lib.es_remote_find(self._ring, client, peer)
+            lib.es_bridge_find(self._ring, client, peer)
             if known
-            else lib.es_remote_open(self._ring, client or ffi.NULL, number, peer)
+            else lib.es_bridge_open(self._ring, client or ffi.NULL, number, peer)
         )
         if index >= 0:
             connection.remote, connection.client = index, client
-            connection.acknowledged = lib.es_remote_committed(self._ring, index)
+            connection.acknowledged = lib.es_bridge_committed(self._ring, index)
         return index
 
     def close_entry(self, connection: Connection, *, keep: bool) -> None:
         """Closes a client's entry. With ``keep``, the ring remembers what a client that can connect again has sent."""
         if connection.remote >= 0:
-            lib.es_remote_leave(self._ring, connection.remote, keep and connection.client != b"")
+            lib.es_bridge_leave(self._ring, connection.remote, keep and connection.client != b"")
             connection.remote = -1
         with contextlib.suppress(ValueError):
             self._blocked.remove(connection)
@@ -86,29 +86,29 @@ class Ingest:
     def connected(self) -> int:
         """How many clients all bridges of the ring have."""
         snap = ffi.new("es_snapshot *")
-        lib.es_observe(self._ring, snap)
+        lib.es_monitor_observe(self._ring, snap)
         return int(snap.active_remotes)
 
     def is_known(self, connection: Connection) -> bool:
         """Whether the client had an entry before this connection."""
-        return bool(lib.es_remote_known(self._ring, connection.remote))
+        return bool(lib.es_bridge_known(self._ring, connection.remote))
 
     def is_wanted_elsewhere(self, connection: Connection) -> bool:
         """Whether the client has connected to another bridge since."""
-        return bool(lib.es_remote_wanted(self._ring, connection.remote))
+        return bool(lib.es_bridge_wanted(self._ring, connection.remote))
 
     def committed(self, connection: Connection) -> int:
         """The number of the client's first sample that is not in the ring."""
-        return int(lib.es_remote_committed(self._ring, connection.remote))
+        return int(lib.es_bridge_committed(self._ring, connection.remote))
 
     def count_bytes(self, connection: Connection, n: int) -> None:
         """Counts received bytes, for those who look at the ring."""
         if connection.remote >= 0:
-            lib.es_remote_count(self._ring, connection.remote, n, 0)
+            lib.es_bridge_count(self._ring, connection.remote, n, 0)
 
     def count_refused(self) -> None:
         """Counts a connection that was refused or ended because of a fault."""
-        lib.es_count_refused(self._ring)
+        lib.es_bridge_count_refused(self._ring)
 
     # -- samples
 
@@ -125,7 +125,7 @@ class Ingest:
             if samples.number > committed:
                 raise WireError(f"samples from {samples.number} on, expected from {committed} on")
             connection.done = min(committed - samples.number, samples.length)
-        lib.es_remote_count(self._ring, connection.remote, 0, 1)
+        lib.es_bridge_count(self._ring, connection.remote, 0, 1)
         connection.samples = samples
         if not self._blocked:
             self._put(connection, 0)

@@ -45,7 +45,7 @@ class Outbox:
         self._sizes = [leaf.nbytes for leaf in spec.leaves]
         self._columns = [
             segment.array(
-                lib.es_leaf_offset(self._ring, i), (self._capacity * nbytes,), np.dtype(np.uint8), writable=False
+                lib.es_api_leaf_offset(self._ring, i), (self._capacity * nbytes,), np.dtype(np.uint8), writable=False
             )
             for i, nbytes in enumerate(self._sizes)
         ]
@@ -54,11 +54,11 @@ class Outbox:
 
     def claimed(self) -> int:
         """The number of the next sample that is claimed. It counts at least all samples of the calling thread."""
-        return int(lib.es_claimed(self._ring))
+        return int(lib.es_api_claimed(self._ring))
 
     def committed(self, number: int) -> int:
         """How many samples of one batch are committed, from that number on."""
-        return int(lib.es_committed_from(self._ring, number))
+        return int(lib.es_api_committed_from(self._ring, number))
 
     def bytes_of(self, number: int, count: int) -> list[memoryview]:
         """The bytes of ``count`` samples of one batch, one view for each leaf. Nothing is copied."""
@@ -71,7 +71,7 @@ class Outbox:
     def lease_full(self, wait_ns: int = 0) -> None:
         """Leases the full batches. Waits up to ``wait_ns`` nanoseconds for the first one."""
         snap = ffi.new("es_snapshot *")
-        while (index := lib.es_take(self._ring, 0, wait_ns, snap)) >= 0:
+        while (index := lib.es_api_take(self._ring, 0, wait_ns, snap)) >= 0:
             wait_ns = 0
             with self._lock:
                 end = (snap.round * self._batches + index + 1) * self.size
@@ -82,7 +82,7 @@ class Outbox:
         with self._lock:
             while self._leased and self._leased[0].end <= number:
                 leased = self._leased.popleft()
-                lib.es_release_batch(self._ring, leased.batch, leased.round)
+                lib.es_api_release(self._ring, leased.batch, leased.round)
 
     def detach(self) -> None:
         """Detaches from the ring. After this, nothing is put in or taken out."""

@@ -75,7 +75,7 @@ class Sender:
         self._loss: BaseException | None = None  # why the connection cannot be used any more
         self._receiving: Connection | None = None
         self._since = (0, time.monotonic())  # when the connection was made: what was acknowledged, and the time
-        self._generation = lib.es_fork_generation()
+        self._generation = lib.es_api_fork_generation()
         self._receive_thread = threading.Thread(target=self._receive, name="echo_shm-client-receiver", daemon=True)
         self._send_thread = threading.Thread(target=self._run, name="echo_shm-client-sender", daemon=True)
         try:
@@ -119,7 +119,7 @@ class Sender:
 
     def raise_if_forked(self) -> None:
         """Raises ForkedError in a child of the process that connected."""
-        if lib.es_fork_generation() != self._generation:
+        if lib.es_api_fork_generation() != self._generation:
             raise ForkedError(
                 f"this TcpClient for {self._options.peer} was inherited through a fork: make a new one in the child"
             )
@@ -158,7 +158,7 @@ class Sender:
             ConnectionClosedError: Some samples were not delivered.
 
         """
-        if lib.es_fork_generation() != self._generation:
+        if lib.es_api_fork_generation() != self._generation:
             return  # in a forked child: the threads and the connection are its parent's
         failure: Exception | None = None
         with self._closing:
