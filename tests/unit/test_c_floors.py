@@ -91,7 +91,7 @@ def symbols(tmp_path_factory):
             ["nm", str(folder / f"{Path(stem).name}.o")], check=True, capture_output=True, text=True
         ).stdout.splitlines()
         rows = [line.split()[-2:] for line in lines]
-        defined = {name for kind, name in rows if kind == "T" and name.startswith("es_")}
+        defined = {name for kind, name in rows if kind == "T"}
         found[stem] = (defined, {name for kind, name in rows if kind == "U" and name.startswith("es_")})
     return found
 
