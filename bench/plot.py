@@ -11,6 +11,7 @@ import textwrap
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bench import report
@@ -34,8 +35,10 @@ def _draw_row(axes: Axes, y: float, row: report.Row) -> None:
         axes.plot([statistics.median(values)], [y], "o", color=colour, markersize=9, zorder=3)
     if row.limit:
         limit = statistics.median(row.limit)
-        axes.plot([limit], [y], "|", color=_INK, markersize=20, markeredgewidth=2, zorder=4)
-        axes.annotate(row.headline.limit, (limit, y), (0, -19), textcoords="offset points", ha="center", color=_INK)
+        axes.plot([limit, limit], [y - 0.22, y + 0.06], color=_INK, linewidth=2, zorder=4)
+        axes.annotate(
+            row.headline.limit, (limit, y - 0.22), (0, -9), textcoords="offset points", ha="center", color=_INK
+        )
     for value, colour in ((ours, _OURS), (theirs, _THEIRS)):
         axes.annotate(
             _short(value), (value, y), (0, 9), textcoords="offset points", ha="center", color=colour, fontweight="bold"
@@ -49,7 +52,7 @@ def draw(results: object) -> Figure:
     """The picture."""
     rows = report.rows(results)
     figure = Figure(figsize=(9, 4.2), facecolor=_PAPER)
-    axes = figure.add_axes((0.255, 0.215, 0.715, 0.62), facecolor=_PAPER)
+    axes = figure.add_axes((0.295, 0.215, 0.68, 0.63), facecolor=_PAPER)
     for y, row in enumerate(rows):
         _draw_row(axes, -y, row)
     axes.set_yticks([-y for y in range(len(rows))], [f"{row.headline.call}\n{row.headline.what}" for row in rows])
@@ -63,10 +66,13 @@ def draw(results: object) -> Figure:
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_xlabel("samples per second that reach the learner, logarithmic scale", color=_INK)
-    figure.text(0.012, 0.925, "echo_shm", color=_OURS, fontsize=13, fontweight="bold")
-    figure.text(0.115, 0.925, "and", color=_INK, fontsize=13)
-    figure.text(0.157, 0.925, "id-echo", color=_THEIRS, fontsize=13, fontweight="bold")
-    place = "\n".join(textwrap.wrap(report.where(results), 125))
+    handles = [Line2D([], [], color=colour, marker="o", linewidth=0, markersize=9) for colour in (_OURS, _THEIRS)]
+    legend = figure.legend(
+        handles, ["echo_shm", "id-echo"], loc="upper left", ncols=2, frameon=False, fontsize=12, labelcolor="linecolor"
+    )
+    for text in legend.get_texts():
+        text.set_fontweight("bold")
+    place = "\n".join(textwrap.wrap(report.where(results), 140, break_on_hyphens=False))
     figure.text(0.012, 0.02, place, color=_MUTED, fontsize=8, linespacing=1.4)
     return figure
 

@@ -102,7 +102,7 @@ def readme(results: Any) -> str:
     """The block of README.md: the plot, the four rows, and where they were measured."""
     made = rows(results)
     lines = [
-        f"![The four rows below as a plot with a logarithmic scale, samples per second]({PLOT.parent.name}/{PLOT.name})",
+        f"![The four rows below, drawn on a logarithmic scale]({PLOT.parent.name}/{PLOT.name})",
         "",
         "| | echo_shm, samples/s | id-echo, samples/s | ratio |",
         "| --- | --- | --- | --- |",
@@ -113,7 +113,7 @@ def readme(results: Any) -> str:
         lines.append(f"| `{row.headline.call}`: {row.headline.what} | {ours} | {theirs} | {times} |")
     limits = [
         f"`{row.headline.call}` of {row.headline.what.partition(' a')[0]} reaches "
-        f"{_ratio(row.ours, row.limit):.2f} of the speed of a plain `{row.headline.limit}` loop."
+        f"{_ratio(row.ours, row.limit):.0%} of the speed of a plain `{row.headline.limit}` loop."
         for row in made
         if row.limit
     ]
