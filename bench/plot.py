@@ -80,8 +80,10 @@ def draw(results: object) -> Figure:
 def main() -> None:
     """The command."""
     # A salt of its own and no date: the same results make the same file.
+    results = report.load()
+    about = {"Date": None, "Creator": None, "Identifier": f"results.json {report.digest(results)}"}
     with mpl.rc_context({"svg.hashsalt": "echo_shm", "font.size": 9}):
-        draw(report.load()).savefig(report.PLOT, metadata={"Date": None, "Creator": None})
+        draw(results).savefig(report.PLOT, metadata=about)
     print(f"drawn: {report.PLOT.relative_to(report.PLOT.parent.parent)}")
 
 

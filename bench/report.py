@@ -4,6 +4,7 @@ Each file has one block between two marks. What stands there comes from the
 results alone, and a test compares it with them.
 """
 
+import hashlib
 import json
 import statistics
 from dataclasses import dataclass
@@ -70,6 +71,11 @@ def _ratio(ours: list[float], theirs: list[float]) -> float:
 def load(path: Path = RESULTS) -> Any:
     """The results of a run."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def digest(results: Any) -> str:
+    """What tells these results from others; the plot carries it."""
+    return hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def rows(results: Any) -> list[Row]:
