@@ -10,7 +10,7 @@ from bench import report
 from bench.table import Figure
 
 
-@pytest.mark.parametrize("path", report.BLOCKS, ids=lambda path: path.parent.name + "/" + path.name)
+@pytest.mark.parametrize("path", report.BLOCKS, ids=["README.md", "bench/README.md"])
 def test_the_files_show_the_results(path):
     """What stands between the marks is what the results make, word by word."""
     assert report.block(path.read_text(encoding="utf-8")) == report.BLOCKS[path](report.load())
