@@ -16,9 +16,7 @@ import pytest
 _ROOT = Path(__file__).resolve().parents[2]
 
 #: What a checkout holds besides its sources.
-_MADE = (
-    ".*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "_core.c",
-)  # fmt: skip
+_MADE = (".*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "_core.c")
 
 
 def _run(*command, cwd):
@@ -86,6 +84,7 @@ def test_the_sdist_has_all_sources(built):
     assert built.sources - inside == set()
 
 
+@pytest.mark.watchdog(300)  # it downloads the dependencies where they are not in pip's cache
 def test_the_wheel_works_outside_the_checkout(built, tmp_path):
     """Installed with its dependencies alone, it runs README's quick start and the command line."""
     _run(sys.executable, "-m", "venv", "fresh", cwd=tmp_path)
