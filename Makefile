@@ -9,6 +9,8 @@
 #   make storm-remote SECONDS=60    the same of remote clients, their links and their bridges
 #   make fuzz SECONDS=60     hostile segments, by coverage                  (needs clang)
 #   make test-aarch64        the C tests for another processor              (needs qemu-user, a cross compiler)
+# How fast it is:
+#   make bench               measures, and writes bench/results.json, the plot and the tables that are made of it
 
 PYTHON ?= python3
 ENV := .venv
@@ -57,7 +59,9 @@ lint: $(ENV)/.test
 	$(BIN)/mypy
 
 bench: $(ENV)/.bench
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --json bench/results.json
+	$(BIN)/python -m bench.plot
+	$(BIN)/python -m bench.report
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(ENV)

@@ -2,12 +2,16 @@
 
 ``--quick`` takes small sizes, to see that everything runs; its figures mean
 nothing. ``--only NAME`` measures one group. ``--json FILE`` also writes every
-repetition's value. A missed floor is printed, not an error.
+repetition's value; ``make bench`` writes ``bench/results.json`` and has
+:mod:`bench.plot` and :mod:`bench.report` make the plot and the tables of it.
+A missed floor is printed, not an error.
 """
 
 import argparse
 import ctypes
+import datetime
 import json
+import shlex
 import signal
 import sys
 import time
@@ -67,8 +71,15 @@ def main(arguments: list[str] | None = None) -> None:
     print()
     print(NOTES.format(**vars(size)))
     if options.json:
+        results = {
+            "date": datetime.date.today().isoformat(),
+            "command": shlex.join(["python", "-m", "bench", *(sys.argv[1:] if arguments is None else arguments)]),
+            "machine": machine,
+            "scale": vars(size),
+            "figures": [figure.as_dict() for figure in figures],
+        }
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": machine, "figures": [f.as_dict() for f in figures]}, file, indent=1)
+            file.write(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Figures, and how they are printed."""
 
+import contextlib
 import os
 import platform
 import statistics
@@ -69,6 +70,12 @@ class Figure:
             "verdict": self.verdict,
         }
 
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Figure":
+        """A figure out of JSON."""
+        floor = None if data["floor"] is None else Floor(**data["floor"])
+        return cls(data["path"], data["unit"], data["ours"], data["peer"], data["theirs"], floor)
+
     def cells(self) -> list[str]:
         """The row's cells."""
         floor = ""
@@ -103,20 +110,20 @@ def markdown(figures: Sequence[Figure]) -> str:
 def machine() -> dict[str, str]:
     """Where the figures were taken."""
     return {
-        "CPU": _cpu_model(),
+        "CPU": _cpu("model name") or platform.machine(),
         "cores": str(len(os.sched_getaffinity(0))),
+        "virtual": "yes" if "hypervisor" in _cpu("flags").split() else "no",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
         **{name: _version(name) for name in ("numpy", "echo-shm", "id-echo")},
     }
 
 
-def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
+def _cpu(key: str) -> str:
+    """What /proc/cpuinfo says of the first processor; empty where there is no such file or line."""
+    with contextlib.suppress(OSError, StopIteration), open("/proc/cpuinfo", encoding="utf-8") as file:
+        return next(line.split(":", 1)[1].strip() for line in file if line.startswith(key))
+    return ""
 
 
 def _version(package: str) -> str:

@@ -1,28 +1,118 @@
-"""The README's first example, and the one with other hosts."""
+"""README's Python blocks run as printed: each is saved to a file and run in a process of its own."""
 
+import importlib.util
+import os
 import re
 import socket
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+
+import pytest
 
 _README = Path(__file__).resolve().parents[2] / "README.md"
 
+#: What the fragments about producers and learners take for granted.
+_AROUND = """\
+import numpy as np
+from echo_shm import Server
 
-def test_the_example_runs_as_printed(tmp_path):
-    """The first Python block with server.spawn, saved to a file, runs and ends well."""
-    blocks = re.findall(r"^```python\n(.*?)^```", _README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    (example, *_) = [block for block in blocks if "server.spawn" in block]
-    script = tmp_path / "example.py"
-    script.write_text(example, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+example = {"obs": np.zeros(4, np.float32), "action": np.zeros((), np.int64)}
+obs = np.arange(4, dtype=np.float32)
+tree = {"obs": obs, "action": np.array(1)}
+trees = {"obs": np.stack([obs] * 3), "action": np.arange(3)}
+"""
+
+
+def _blocks(language="python"):
+    text = _README.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def _block(words):
+    """The one Python block with these words in it."""
+    (block,) = [block for block in _blocks() if words in block]
+    return block
+
+
+def _run(folder, script, **env):
+    """What the script prints; asserts that it ends well."""
+    path = folder / "example.py"
+    path.write_text(script, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, os.fspath(path)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env={**os.environ, **env},
+    )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_prints_what_readme_shows(tmp_path):
+    """The quick start runs, and prints what stands in the block after it."""
+    text = _README.read_text(encoding="utf-8")
+    shown = re.search(r"server\.spawn.*?^```\n+^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert _run(tmp_path, _block("server.spawn")) == shown.group(1)
+
+
+def _with_loop(block, name):
+    """The quick start with another loop, which keeps what the block makes beside a copy of the batch."""
+    loop = r"( +)batches, total = .*?^ +total \+=[^\n]*\n.*"
+    start, indent = re.split(loop, _block("server.spawn"), flags=re.DOTALL | re.MULTILINE)[:2]
+    keep = f"    kept.append(({name}, {{key: leaf.copy() for key, leaf in batch.items()}}))\n"
+    check = (
+        "assert len(kept) == 156\n"
+        "for made, copies in kept:\n"
+        "    for key, leaf in copies.items():\n"
+        "        np.testing.assert_array_equal(np.asarray(made[key]), leaf)\n"
+    )
+    return start + textwrap.indent(f"kept = []\n{block}{keep}{check}", indent)
+
+
+def test_the_torch_block_copies(tmp_path):
+    """Its tensors hold their batch when the loop is over and the ring's memory was overwritten."""
+    if importlib.util.find_spec("torch") is None:
+        assert "ECHO_SHM_NEED_TORCH" not in os.environ, "torch is not installed"
+        pytest.skip("needs torch, which is too large for the test extra; .ci/run installs it: pip install torch")
+    _run(tmp_path, _with_loop(_block("import torch"), "tensors"), ECHO_SHM_POISON="1")
+
+
+def test_the_jax_block_copies(tmp_path):
+    """Its arrays hold their batch when the loop is over and the ring's memory was overwritten."""
+    _run(tmp_path, _with_loop(_block("import jax"), "arrays"), ECHO_SHM_POISON="1", JAX_PLATFORMS="cpu")
+
+
+def test_the_producer_block_runs(tmp_path):
+    """Every way to send sends: the block puts six samples into the ring."""
+    block = _block("client.send_many").replace('"segment-name"', "server.name")
+    check = (
+        "batch = server.sample(5).batch\n"
+        "np.testing.assert_array_equal(batch['obs'], [obs] * 6)\n"
+        "np.testing.assert_array_equal(batch['action'][:4], [1, 0, 1, 2])\n"
+    )
+    _run(tmp_path, f"{_AROUND}server = Server(example, 6)\n{block}{check}server.close()\n")
+
+
+def test_the_learner_block_runs(tmp_path):
+    """It takes a batch, holds two, and gets a shorter one at the end; the further learner joins the same ring."""
+    block, other = _block("server.lease() as a").split("other = ")
+    assert block.count("    ...") == 2
+    block = block.replace("    ...", "    sizes.append([len(x.batch['obs']) for x in (a, b)])", 1)
+    block = block.replace("    ...", "    sizes.append(len(sample.batch['obs']))", 1)
+    block = block.replace("for sample in", "server.close()\nfor sample in")
+    fill = "for _ in range(11): server.submit(tree)\nsizes = []\n"
+    other = f"other = {other}".replace('"segment-name"', "server.name")
+    script = f"{_AROUND}server = Server(example, 3)\n{fill}{other}other.close()\n{block}"
+    _run(tmp_path, f"{script}assert sizes == [[3, 3], 2], sizes\n")
 
 
 def test_the_remote_example_runs(tmp_path):
     """The block with TcpTransport, with this machine for the learner's host: each client sends, and is heard."""
-    blocks = re.findall(r"^```python\n(.*?)^```", _README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    (remote, *_) = [block for block in blocks if "TcpTransport(50051" in block]
+    remote = _block("TcpTransport(50051")
     assert remote.count("client = ") == 3
     remote = remote.replace("50051", "PORT").replace("learner-host", "127.0.0.1")
     remote = remote.replace('"tcp://127.0.0.1:PORT"', 'f"tcp://127.0.0.1:{PORT}"')
@@ -32,13 +122,22 @@ def test_the_remote_example_runs(tmp_path):
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    script = tmp_path / "example.py"
-    script.write_text(
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    _run(
+        tmp_path,
         f"import numpy as np\nPORT = {port}\nexample = {{'x': np.zeros(3)}}\n{remote}\n"
         "server.close()\n"
         "assert sum(s.batch['x'].shape[0] for s in server.dataset_iter(drop_last=False)) == 3\n",
-        encoding="utf-8",
     )
-    (tmp_path / "key").write_bytes(bytes(range(32)))
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=50)
-    assert done.returncode == 0, done.stderr
+
+
+def test_the_tls_block_runs(tmp_path):
+    """Both contexts are made, from a certificate and a key in the named files."""
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=learner-host -keyout key.pem -out cert.pem"
+    subprocess.run(make.split(), cwd=tmp_path, check=True, capture_output=True)
+    _run(tmp_path, f"import ssl\n{_block('PROTOCOL_TLS_SERVER')}assert tls.get_ca_certs()\n")
+
+
+def test_no_other_block_is_unheard_of():
+    """README has no Python block besides those that run above."""
+    assert len(_blocks()) == 7
