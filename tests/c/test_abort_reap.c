@@ -68,14 +68,14 @@ TEST(reap_may_be_repeated_from_any_point)
             CHECK_EQ(fix_sweep(live), 1);
             atomic_store(&live->map.owners[me].state, ES_OWNER_LIVE);
         }
-        uint32_t reopen = live->map.hdr->reopen_seq, returned = live->map.hdr->given_back_seq;
+        uint32_t reopen = live->map.hdr->reopen_seq, given_back = live->map.hdr->given_back_seq;
         CHECK_EQ(fix_sweep(live), 1);
         CHECK_EQ(fix_slot_word(live, 0), es_word(2, 0, ES_REOPEN));
         CHECK_EQ(fix_slot_word(live, 4), es_word(1, 0, ES_REOPEN));
         CHECK_EQ(fix_slot_word(live, 1), es_word(1, me, ES_COMMITTED));
         /* The reap announces even when it changed no word: the first reaper may have died before it announced. */
         CHECK(live->map.hdr->reopen_seq != reopen);
-        CHECK(live->map.hdr->given_back_seq != returned);
+        CHECK(live->map.hdr->given_back_seq != given_back);
         CHECK_EQ(live->map.hdr->totals.reopened_slots, done == 1 ? 1 : 2);
         fix_free(f);
     }

@@ -9,7 +9,7 @@ static void commit_all(es_ring *r, uint64_t j, uint64_t lap)
 }
 
 /* Committed words make a batch complete, even if every producer died before it counted. */
-TEST(takes_by_words_when_count_says_none)
+TEST(takes_by_words_when_the_count_is_zero)
 {
     es_fix *f = fix_new(3, 2, 0);
     es_ring *l = fix_learner(f);
@@ -23,7 +23,7 @@ TEST(takes_by_words_when_count_says_none)
 }
 
 /* A full count does not make a batch complete while one of its words is still claimed. */
-TEST(leaves_a_batch_whose_count_is_full_and_a_word_is_not)
+TEST(does_not_take_by_the_count_alone)
 {
     es_fix *f = fix_new(3, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
@@ -43,7 +43,7 @@ TEST(leaves_a_batch_whose_count_is_full_and_a_word_is_not)
 }
 
 /* Words that were committed in the previous lap do not belong to this lap's batch. */
-TEST(leaves_the_last_laps_words)
+TEST(does_not_take_words_of_the_last_lap)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);

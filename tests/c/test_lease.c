@@ -111,7 +111,7 @@ TEST(releases_out_of_order)
 }
 
 /* A lease that is never released stops the ring after K - 1 further batches. */
-TEST(lease_kept_for_ever_stops_the_ring_after_the_others)
+TEST(unreleased_lease_stops_the_ring_after_the_others)
 {
     es_fix *f = fix_new(1, 3, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);

@@ -136,7 +136,7 @@ TEST(lock_bytes_exclude)
     es_locks_free(locks);
 }
 
-/* Whoever holds a learner's second byte knows that its first byte is free or held by a living learner. */
+/* A process that holds a learner's second byte knows that the first byte is free or held by a living learner. */
 TEST(learners_bytes_are_seized_with_a_second_one)
 {
     es_locks *locks = es_locks_new(-1, ES_MAX_LEARNERS + 2);

@@ -134,7 +134,7 @@ TEST(partial_take_lets_go_of_a_batch_without_samples)
 
 /* A learner that dies with a partial lease leaves an ordinary unfinished batch. Its held words of past laps mean
  * nothing. */
-TEST(partial_lease_of_the_dead_is_undone)
+TEST(partial_lease_of_the_dead_is_given_back)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f), *dead = fix_learner(f);

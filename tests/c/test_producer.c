@@ -166,15 +166,15 @@ TEST(reopened_slot_keeps_its_lap)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
-    uint64_t pos, hole;
+    uint64_t pos, reopened;
     fix_spin_laps(p, l, 2);
     REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(pos, 8);
     es_producer_abort(p, pos);
-    REQUIRE_EQ(es_one_claim(q, &hole), ES_OK);
-    CHECK_EQ(hole, 8);
+    REQUIRE_EQ(es_one_claim(q, &reopened), ES_OK);
+    CHECK_EQ(reopened, 8);
     CHECK_EQ(fix_slot_word(q, 0), es_word(3, q->me, ES_CLAIMED));
-    CHECK_EQ(es_one_commit(q, hole, 1), ES_OK);
+    CHECK_EQ(es_one_commit(q, reopened, 1), ES_OK);
     CHECK_EQ(fix_slot_word(q, 0), es_word(3, q->me, ES_COMMITTED));
     CHECK_STR(es_valid(q), NULL);
     fix_free(f);

@@ -235,10 +235,10 @@ TEST(repair_wakes_everybody)
 {
     world w = world_at(2, 0, 0);
     es_header *h = w.l->map.hdr;
-    uint32_t ready = h->ready_seq, space = h->space_seq, reopen = h->reopen_seq, returned = h->given_back_seq;
+    uint32_t ready = h->ready_seq, space = h->space_seq, reopen = h->reopen_seq, given_back = h->given_back_seq;
     fix_slot(w.l, 0, 9, 0, 9);
     CHECK_EQ(es_repair(w.l), 1);
-    CHECK(h->ready_seq != ready && h->space_seq != space && h->reopen_seq != reopen && h->given_back_seq != returned);
+    CHECK(h->ready_seq != ready && h->space_seq != space && h->reopen_seq != reopen && h->given_back_seq != given_back);
     for (uint64_t j = 0; j < K; j++)
         CHECK(fix_count(w.l, j) >= ES_COUNT_ALARM);
     fix_free(w.f);

@@ -125,7 +125,7 @@ TEST(owner_info_counts_what_is_held)
 }
 
 /* Dead producers are counted. Dead learners and producers that detach are not. */
-TEST(counts_dead_producers_and_not_learners_or_leavers)
+TEST(counts_dead_producers_only)
 {
     es_fix *f = fix_new(1, 4, 0);
     es_ring *a = fix_producer(f), *b = fix_producer(f), *x = fix_learner(f), *l = fix_learner(f);

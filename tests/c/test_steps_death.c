@@ -279,7 +279,7 @@ static void m_detaches(void)
     es_api_detach(scene.m);
 }
 
-static void leaver_is_gone(void)
+static void detached_owner_is_gone(void)
 {
     kernel_drops_bytes_of_the_dead();
     fix_sweep(scene.l);
@@ -298,10 +298,11 @@ static void leased_batch_is_delivered(void)
 }
 
 /* A process that is killed while it detaches is dead like any other. */
-TEST(leaver_killed_at_any_step)
+TEST(detach_killed_at_any_step)
 {
     for (int other = 0; other < 2; other++) {
-        es_step_case c = {"detach", p_holds_a_claim, p_detaches, other ? q_and_l_work : NULL, leaver_is_gone, true};
+        es_step_case c = {"detach", p_holds_a_claim, p_detaches, other ? q_and_l_work : NULL, detached_owner_is_gone,
+                          true};
         es_step_each(&c);
         es_step_case d = {"detach with a lease", two_batches, m_detaches, NULL, leased_batch_is_delivered, true};
         es_step_each(&d);

@@ -106,7 +106,7 @@ TEST(end_against_an_abort)
 }
 
 /* The same when the claimant detaches. */
-TEST(end_against_a_leaver)
+TEST(end_against_a_detach)
 {
     both_ways(
         (es_step_case){"drain, detach", closed_with_a_claim, drain, p_detaches, ended_means_all_delivered, false});

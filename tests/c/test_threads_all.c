@@ -198,7 +198,7 @@ static void *learn(void *arg)
 
 /* --- reapers, which also observe ------------------------------------------------ */
 
-static void look_on(es_ring *r)
+static void observe(es_ring *r)
 {
     uint32_t held[ES_MAX_LEARNERS + FIX_PRODUCERS] = {0};
     es_owner_info info;
@@ -223,7 +223,7 @@ static void *reap(void *arg)
     es_ring *r = join(v->a, ES_ROLE_LEARNER);
     while (!atomic_load(&v->a->over)) {
         fix_sweep(r);
-        look_on(r);
+        observe(r);
         sched_yield();
     }
     leave(r);

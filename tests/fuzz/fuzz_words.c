@@ -157,7 +157,7 @@ static void do_sweep(party *p)
     }
 }
 
-static void do_look_on(party *p)
+static void do_observe(party *p)
 {
     es_snapshot snap;
     es_owner_info info;
@@ -209,7 +209,7 @@ static void act(party *p)
         do_sweep(p);
         return;
     case 1:
-        do_look_on(p);
+        do_observe(p);
         return;
     case 2:
         do_leave(p, what & 32);

@@ -69,12 +69,19 @@ CONFIGURATIONS = [
     _holds("closed-bulk", "NP=1 B=2 K=1 RUN=2 CLOSE", "the ring closes; part of a bulk claim evicted", quick=True),
     _holds("closed-21-kills", "NP=1 B=2 K=1 KP=1 KL=1 CLOSE", "the ring closes; one of each killed"),
     _holds("closed-learners", "NP=1 B=1 K=1 M=1 NL=2 CLOSE", "the ring closes; two learners"),
-    _holds("closed-replaced", "NP=1 B=2 K=1 KP=1 KL=1 RESTART=1 CLOSE", "the ring closes; one of each replaced"),
+    _holds(
+        "closed-replaced", "NP=1 B=2 K=1 KP=1 KL=1 RESTART=1 CLOSE", "the ring closes; one of each killed and replaced"
+    ),
     _holds("cycles-11-one", "B=1 K=1 M=1 CYCLES", "no endless run", "cycles", quick=True),
     _holds("cycles-11", "B=1 K=1 CYCLES", "no endless run", "cycles"),
     _holds("cycles-21", "B=2 K=1 KP=1 CYCLES", "no endless run, a producer killed", "cycles"),
     _holds("cycles-12", "NP=1 B=1 K=2 NL=2 CYCLES", "no endless run, two learners", "cycles"),
-    _holds("closed-learners-kill", "NP=1 B=1 K=1 M=1 NL=2 KL=1 CLOSE", "two learners, one replaced", "bits"),
+    _holds(
+        "closed-learners-kill",
+        "NP=1 B=1 K=1 M=1 NL=2 KL=1 CLOSE",
+        "the ring closes; two learners, one replaced",
+        "bits",
+    ),
     _holds("three-22", "NP=3 B=2 K=2 KP=1 KL=1", "three producers, one of each killed", "bits"),
     _holds("three-21", "NP=3 B=2 K=1 KP=1 KL=1", "three producers, one of each killed", "bits"),
     _holds("three-bulk", "NP=3 B=2 K=2 RUN=2 KP=2 ABORTS=1", "three producers, bulk, abort, two killed", "bits"),

@@ -69,11 +69,11 @@ static void become_a_bridge_and_send(es_world *w)
 }
 
 /* A bridge that detaches hands over its clients as a dead one does. */
-KILL_EVERYWHERE(bridge_leaves, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+KILL_EVERYWHERE(bridge_detaches, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
                 .prepare = become_a_bridge_and_send, .act = leave, .sends = SAMPLES,
                 .check = another_bridge_sends_the_rest, .outcomes = KEPT | REAPED, .through = "es_journal_settle");
 
-static int64_t come_and_go(es_world *w)
+static int64_t connect_and_leave(es_world *w)
 {
     int64_t remote = es_bridge_open(w->mine, ANN, 7, "ann");
     return es_bridge_committed(w->mine, (uint32_t)remote) + es_bridge_known(w->mine, (uint32_t)remote) +
@@ -86,7 +86,7 @@ static void begin(es_world *w)
     CHECK_EQ(es_bridge_begin(w->mine), ES_OK);
 }
 
-static unsigned client_is_gone_or_as_it_was(es_world *w)
+static unsigned client_is_gone_or_unchanged(es_world *w)
 {
     es_remote_info info;
     CHECK_EQ(es_bridge_begin(w->p), ES_OK);
@@ -99,8 +99,9 @@ static unsigned client_is_gone_or_as_it_was(es_world *w)
 }
 
 /* The bridge dies while its client's entry is half made, made, or left. */
-KILL_EVERYWHERE(client_comes_and_goes, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER, .prepare = begin,
-                .act = come_and_go, .want = 7, .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
+KILL_EVERYWHERE(client_connects_and_leaves, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+                .prepare = begin, .act = connect_and_leave, .want = 7, .check = client_is_gone_or_unchanged,
+                .outcomes = REAPED,
                 .through = "es_bridge_open take_new es_bridge_leave es_bridge_committed es_bridge_count_refused");
 
 static int64_t begin_it(es_world *w)
@@ -156,7 +157,7 @@ static void one_came_and_went(es_world *w)
     }
 }
 
-static int64_t come_again(es_world *w)
+static int64_t come_back(es_world *w)
 {
     es_remote_info info;
     return es_bridge_committed(w->mine, (uint32_t)es_bridge_open(w->mine, ANN, 0, "ann")) +
@@ -166,8 +167,8 @@ static int64_t come_again(es_world *w)
 }
 
 /* A known client comes back, and another client gets the entry of one that has left. */
-KILL_EVERYWHERE(clients_come_again, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
-                .before = one_came_and_went, .prepare = begin, .act = come_again, .want = 11,
-                .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
+KILL_EVERYWHERE(clients_come_back, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+                .before = one_came_and_went, .prepare = begin, .act = come_back, .want = 11,
+                .check = client_is_gone_or_unchanged, .outcomes = REAPED,
                 .through = "es_bridge_open find has_id turn take_entry es_monitor_next_remote es_api_committed_from "
                            "es_bridge_find es_api_claimed");
