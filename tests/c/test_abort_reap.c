@@ -1,8 +1,8 @@
-/* Claims that end without a sample, and what the dead leave behind. */
+/* Abort and reap: claims that end without a sample, and what dead owners leave behind. */
 #include "es_fixture.h"
 #include "es_test.h"
 
-/* An abort re-opens its own claim, announces it, and touches nothing else. */
+/* An abort re-opens its own claim, announces it, and changes nothing else. */
 TEST(abort_reopens_its_claim_and_announces_it)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -11,12 +11,12 @@ TEST(abort_reopens_its_claim_and_announces_it)
     REQUIRE_EQ(pos, 0);
     uint32_t seq = p->map.hdr->reopen_seq;
     CHECK_EQ(es_api_abort(q, (uint64_t)pos), ES_OK);
-    CHECK_EQ(fix_slot_word(p, 0), es_word(1, p->me, ES_CLAIMED)); /* not q's */
+    CHECK_EQ(fix_slot_word(p, 0), es_word(1, p->me, ES_CLAIMED)); /* q cannot abort p's claim */
     CHECK_EQ(p->map.hdr->reopen_seq, seq);
     CHECK_EQ(es_api_abort(p, (uint64_t)pos), ES_OK);
     CHECK_EQ(fix_slot_word(p, 0), es_word(1, 0, ES_REOPEN));
     CHECK_EQ(p->map.hdr->reopen_seq, seq + 1);
-    CHECK_EQ(es_api_commit(p, (uint64_t)pos), ES_EEVICTED); /* no longer ours */
+    CHECK_EQ(es_api_commit(p, (uint64_t)pos), ES_EEVICTED); /* the claim is gone */
     CHECK_EQ(fix_slot_word(p, 0), es_word(1, 0, ES_REOPEN));
     fix_free(f);
 }
@@ -33,7 +33,7 @@ static void leave_debris(es_fix *f, es_ring *dead, es_ring *live)
     fix_batch(live, 0, 1, 0, ES_FILL);
 }
 
-/* Every claim of the dead is re-opened in its lap; the living and the committed are left. */
+/* A reap re-opens every claim of the dead owner in the same lap. Live owners' claims and committed slots stay. */
 TEST(reap_reopens_the_claims_of_the_dead_alone)
 {
     es_fix *f = fix_new(2, 3, 0);
@@ -53,7 +53,7 @@ TEST(reap_reopens_the_claims_of_the_dead_alone)
     fix_free(f);
 }
 
-/* A reaper may die at any point and be followed by another: the end is the same. */
+/* A reaper can die at any point. The next one finishes the reap with the same result. */
 TEST(reap_may_be_repeated_from_any_point)
 {
     for (int done = 0; done < 4; done++) {
@@ -62,26 +62,26 @@ TEST(reap_may_be_repeated_from_any_point)
         leave_debris(f, dead, live);
         uint32_t me = dead->me;
         fix_die(f, dead);
-        if (done == 1) /* half of the words */
+        if (done == 1) /* the dead reaper re-opened half of the words */
             fix_slot(live, 0, 2, 0, ES_REOPEN);
-        for (int i = 2; i <= done; i++) { /* all but the entry, once and twice */
+        for (int i = 2; i <= done; i++) { /* it did everything except free the entry; 3: two reapers did */
             CHECK_EQ(fix_sweep(live), 1);
             atomic_store(&live->map.owners[me].state, ES_OWNER_LIVE);
         }
-        uint32_t reopen = live->map.hdr->reopen_seq, returned = live->map.hdr->given_back_seq;
+        uint32_t reopen = live->map.hdr->reopen_seq, given_back = live->map.hdr->given_back_seq;
         CHECK_EQ(fix_sweep(live), 1);
         CHECK_EQ(fix_slot_word(live, 0), es_word(2, 0, ES_REOPEN));
         CHECK_EQ(fix_slot_word(live, 4), es_word(1, 0, ES_REOPEN));
         CHECK_EQ(fix_slot_word(live, 1), es_word(1, me, ES_COMMITTED));
-        /* announced although there was nothing left to turn: the first reaper may have died before it did */
+        /* The reap announces even when it changed no word: the first reaper may have died before it announced. */
         CHECK(live->map.hdr->reopen_seq != reopen);
-        CHECK(live->map.hdr->given_back_seq != returned);
+        CHECK(live->map.hdr->given_back_seq != given_back);
         CHECK_EQ(live->map.hdr->totals.reopened_slots, done == 1 ? 1 : 2);
         fix_free(f);
     }
 }
 
-/* Both wake-ups are made by every reap, sleep flag or none. */
+/* Every reap wakes both kinds of sleeper, whether or not a sleep flag is set. */
 TEST(reap_wakes_everybody_unconditionally)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -95,13 +95,13 @@ TEST(reap_wakes_everybody_unconditionally)
     fix_free(f);
 }
 
-/* From a death on, each commit wakes: the dead may have kept a count to itself. */
+/* After a reap every commit wakes the learners, because the dead producer may have committed without counting. */
 TEST(reap_raises_every_count_beyond_a_batch)
 {
     es_fix *f = fix_new(3, 2, 0);
     es_ring *dead = fix_producer(f), *p = fix_producer(f), *l = fix_learner(f);
     fix_send(p, 1);
-    fix_slot(p, 1, 1, dead->me, ES_COMMITTED); /* and died before count + 1 */
+    fix_slot(p, 1, 1, dead->me, ES_COMMITTED); /* dead commits but dies before it counts */
     atomic_store(&p->map.hdr->tail, 2);
     fix_die(f, dead);
     CHECK_EQ(fix_sweep(l), 1);
@@ -112,11 +112,11 @@ TEST(reap_raises_every_count_beyond_a_batch)
     CHECK_EQ(fix_send(p, 2), ES_OK);
     CHECK(l->map.hdr->ready_seq != ready);
     CHECK_EQ(fix_take_k(l, 0), 0);
-    CHECK(fix_count(l, 0) < 3); /* until its batch is released */
+    CHECK(fix_count(l, 0) < 3); /* the release zeroes the count */
     fix_free(f);
 }
 
-/* A dead learner's leases, and nobody else's, are delivered again. */
+/* Only the dead learner's leases are given back. Those batches are delivered again. */
 TEST(reap_gives_back_the_leases_of_the_dead_alone)
 {
     es_fix *f = fix_new(1, 3, 0);
@@ -151,7 +151,7 @@ TEST(released_batch_is_not_given_back)
     fix_free(f);
 }
 
-/* Died after zeroing the count and before giving the space back: the batch comes again, whole. */
+/* The learner dies after it zeroes the count and before it releases the batch. The whole batch is delivered again. */
 TEST(learner_dead_between_count_and_word_gives_its_batch_back)
 {
     es_fix *f = fix_new(2, 1, 0);
@@ -174,7 +174,7 @@ TEST(learner_dead_between_count_and_word_gives_its_batch_back)
     fix_free(f);
 }
 
-/* es_valid() names each thing that cannot be. */
+/* es_valid() names each broken invariant. */
 TEST(valid_names_what_is_broken)
 {
     es_fix *f = fix_new(2, 2, 0);

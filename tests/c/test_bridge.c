@@ -1,4 +1,4 @@
-/* Bridges: what clients on other hosts sent is counted, and their entries outlive connections and bridges. */
+/* Bridges: the samples of remote clients are counted. Client entries outlive connections and bridges. */
 #include <string.h>
 
 #include "es_fixture.h"
@@ -16,7 +16,7 @@ static es_ring *bridge(es_fix *f)
     return r;
 }
 
-/* n samples from id on, leaf after leaf or sample after sample. */
+/* n samples from id on: leaf by leaf, or with rows sample by sample. */
 static void block_of(uint8_t *out, uint64_t id, uint64_t n, bool rows)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -40,7 +40,7 @@ static int64_t committed(es_ring *r, int64_t remote)
     return es_bridge_committed(r, (uint32_t)remote);
 }
 
-/* Either layout comes out as the same samples, each counted, whatever part of the block is sent. */
+/* Both layouts give the same samples. Each sample is counted, whatever part of the block is sent. */
 TEST(blocks_of_either_layout_are_sent)
 {
     for (int rows = 0; rows < 2; rows++) {
@@ -62,7 +62,7 @@ TEST(blocks_of_either_layout_are_sent)
     }
 }
 
-/* A full ring takes what there is room for; the rest is for later. */
+/* A full ring takes as many samples as fit. The bridge sends the rest later. */
 TEST(full_ring_takes_a_part)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -74,7 +74,7 @@ TEST(full_ring_takes_a_part)
     fix_free(f);
 }
 
-/* A client that comes again goes on where it was; another starts afresh. */
+/* A client that comes back finds its entry and its count. A new client gets a new entry. */
 TEST(entries_are_found_again)
 {
     es_fix *f = fix_new(4, 2, 0);
@@ -100,7 +100,7 @@ TEST(entries_are_found_again)
     fix_free(f);
 }
 
-/* When all entries are in use, the one that was left first goes to a newcomer; those that are here stay. */
+/* When all entries are in use, a newcomer gets the one that was left first. Entries of connected clients stay. */
 TEST(oldest_of_those_away_makes_room)
 {
     es_fix *f = fix_new(4, 2, 0);
@@ -115,14 +115,14 @@ TEST(oldest_of_those_away_makes_room)
     CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), ann);
     CHECK_EQ(committed(b, ann), 1);
     CHECK_EQ(es_bridge_open(b, NULL, 0, "no id"), ES_ENOOWNER);
-    es_bridge_leave(b, (uint32_t)cat, 0); /* for good */
+    es_bridge_leave(b, (uint32_t)cat, 0); /* the entry becomes free */
     CHECK_EQ(es_bridge_open(b, NULL, 0, "no id"), cat);
     CHECK_EQ(es_bridge_open(b, CAT, 0, "cat"), ES_ENOOWNER);
     fix_free(f);
 }
 
-/* Who must be known is found, or has no entry: it is not given one, however often it asks. */
-TEST(who_was_forgotten_stays_forgotten)
+/* es_bridge_find() finds a known client's entry. It never makes a new entry, however often it is called. */
+TEST(a_forgotten_client_stays_forgotten)
 {
     es_fix *f = fix_new(4, 2, 0);
     es_ring *b = bridge(f), *other = bridge(f);
@@ -142,7 +142,7 @@ TEST(who_was_forgotten_stays_forgotten)
     fix_free(f);
 }
 
-/* A client of a bridge that is dead, and not reaped, has to wait: its count is not settled. */
+/* A client of a dead bridge that is not reaped must wait, because its count is not settled. */
 TEST(a_dead_bridges_clients_wait_for_the_reaper)
 {
     es_fix *f = fix_new(4, 2, 0);
@@ -151,7 +151,7 @@ TEST(a_dead_bridges_clients_wait_for_the_reaper)
     CHECK_EQ(send_block(dead, (uint32_t)ann, 0, 2, false), 2);
     CHECK_EQ(es_bridge_wanted(dead, (uint32_t)ann), 0);
     CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), ES_UNSURE);
-    CHECK_EQ(es_bridge_wanted(dead, (uint32_t)ann), 1); /* were it alive, it would see that and leave it */
+    CHECK_EQ(es_bridge_wanted(dead, (uint32_t)ann), 1); /* a live bridge would see this and leave the client */
     fix_die(f, dead);
     CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), ES_UNSURE);
     CHECK_EQ(fix_sweep(l), 1);
@@ -165,7 +165,7 @@ TEST(a_dead_bridges_clients_wait_for_the_reaper)
     fix_free(f);
 }
 
-/* Gauges: bridges are no producers, their clients are connections. */
+/* The gauges do not count a bridge as a producer. They count its clients as connections. */
 TEST(clients_of_bridges_are_counted)
 {
     es_fix *f = fix_new(4, 2, 0);
@@ -193,7 +193,7 @@ TEST(clients_of_bridges_are_counted)
     fix_free(f);
 }
 
-/* Only a producer is a bridge; only the bridge that serves a client sends for it. */
+/* Only a producer can be a bridge. Only the bridge that serves a client can send for it. */
 TEST(others_cannot_bridge)
 {
     es_fix *f = fix_new(4, 2, 0);
@@ -206,7 +206,7 @@ TEST(others_cannot_bridge)
     fix_free(f);
 }
 
-/* A journal that names no client, or more slots than there are, moves nothing that it must not. */
+/* A scribbled journal that names no client, or more slots than exist, does no harm. */
 TEST(scribbled_journal_does_no_harm)
 {
     es_fix *f = fix_new(2, 2, 0);

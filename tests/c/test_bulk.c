@@ -1,10 +1,10 @@
-/* Runs of claims, and many samples at once. */
+/* Bulk claims, and sends of many samples at once. */
 #include <string.h>
 
 #include "es_fixture.h"
 #include "es_test.h"
 
-/* A run ends with its batch. */
+/* A run ends at the end of its batch. */
 TEST(run_stays_inside_one_batch)
 {
     es_fix *f = fix_new(3, 2, 0);
@@ -21,7 +21,7 @@ TEST(run_stays_inside_one_batch)
     fix_free(f);
 }
 
-/* A run stops before a position that somebody else has claimed, and no word is claimed twice. */
+/* A run stops before a position that another producer has claimed. No word is claimed twice. */
 TEST(run_stops_at_a_foreign_claim)
 {
     es_fix *f = fix_new(4, 2, 0);
@@ -36,8 +36,8 @@ TEST(run_stops_at_a_foreign_claim)
     fix_free(f);
 }
 
-/* A hole is a run of one. */
-TEST(run_into_a_hole_is_one_slot)
+/* A claim that gets a re-opened slot gets one slot only. */
+TEST(run_into_a_reopened_slot_is_one_slot)
 {
     es_fix *f = fix_new(4, 2, 0);
     es_ring *p = fix_producer(f);
@@ -51,7 +51,7 @@ TEST(run_into_a_hole_is_one_slot)
     fix_free(f);
 }
 
-/* A run's commits are counted together, and wake when they complete the batch. */
+/* The commits of a run are counted together. They wake the learner when they complete the batch. */
 TEST(run_is_counted_at_once_and_wakes)
 {
     es_fix *f = fix_new(4, 2, 0);
@@ -70,7 +70,7 @@ TEST(run_is_counted_at_once_and_wakes)
     fix_free(f);
 }
 
-/* Many samples go through a ring smaller than they are, in order and whole. */
+/* More samples than the ring has slots arrive in order and whole. */
 TEST(many_samples_arrive_in_order)
 {
     es_fix *f = fix_new(3, 2, 0);
@@ -93,7 +93,7 @@ TEST(many_samples_arrive_in_order)
     fix_free(f);
 }
 
-/* first skips samples already sent; nothing left to send is no error. */
+/* `first` skips samples that were sent already. It is no error when nothing is left to send. */
 TEST(resumes_many_from_first)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -116,7 +116,7 @@ TEST(resumes_many_from_first)
     fix_free(f);
 }
 
-/* A reserved slot is written in place and committed, or offered again. */
+/* A reserved slot is written in place. Then it is committed, or aborted and offered again. */
 TEST(reserve_commit_and_abort)
 {
     es_fix *f = fix_new(2, 1, 0);
@@ -137,7 +137,7 @@ TEST(reserve_commit_and_abort)
     fix_free(f);
 }
 
-/* Committing a position a second time claims nothing and loses nothing. */
+/* A second commit of the same position is refused and loses nothing. */
 TEST(second_commit_is_refused)
 {
     es_fix *f = fix_new(2, 2, 0);

@@ -1,4 +1,4 @@
-/* Looks and takes: which batch, and in what order. */
+/* Look and take: which batch is taken, and in what order. */
 #include "es_fixture.h"
 #include "es_test.h"
 
@@ -8,8 +8,8 @@ static void commit_all(es_ring *r, uint64_t j, uint64_t lap)
         fix_slot(r, j * r->map.batch_size + i, lap, ES_MAX_LEARNERS, ES_COMMITTED);
 }
 
-/* Committed words make a batch, though every committer died before counting. */
-TEST(takes_by_words_when_count_says_none)
+/* Committed words make a batch complete, even if every producer died before it counted. */
+TEST(takes_by_words_when_the_count_is_zero)
 {
     es_fix *f = fix_new(3, 2, 0);
     es_ring *l = fix_learner(f);
@@ -22,8 +22,8 @@ TEST(takes_by_words_when_count_says_none)
     fix_free(f);
 }
 
-/* A full count does not make a batch while a word is still claimed. */
-TEST(leaves_a_batch_whose_count_is_full_and_a_word_is_not)
+/* A full count does not make a batch complete while one of its words is still claimed. */
+TEST(does_not_take_by_the_count_alone)
 {
     es_fix *f = fix_new(3, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
@@ -34,7 +34,7 @@ TEST(leaves_a_batch_whose_count_is_full_and_a_word_is_not)
             commit_all(l, 0, 1);
             atomic_store(&l->map.slots[q], words[i]);
             atomic_store(&l->map.batches[0].count, 3);
-            l->scan[0] = (es_scan){0}; /* the words go backwards here, as they never do */
+            l->scan[0] = (es_scan){0}; /* this test moves words backwards, which real words never do */
             CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
         }
     commit_all(l, 0, 1);
@@ -42,8 +42,8 @@ TEST(leaves_a_batch_whose_count_is_full_and_a_word_is_not)
     fix_free(f);
 }
 
-/* Words committed in the lap before are not this lap's batch. */
-TEST(leaves_the_last_laps_words)
+/* Words that were committed in the previous lap do not belong to this lap's batch. */
+TEST(does_not_take_words_of_the_last_lap)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
@@ -56,7 +56,7 @@ TEST(leaves_the_last_laps_words)
     fix_free(f);
 }
 
-/* Looks again and again resume a scan without ever missing the last word. */
+/* Repeated looks resume the scan and never miss the last word. */
 TEST(resumes_a_scan_at_each_missing_word)
 {
     es_fix *f = fix_new(4, 2, 0);
@@ -84,23 +84,23 @@ static void second_batch_ready_first(es_fix *f, es_ring **l, es_ring **p, uint64
         CHECK_EQ(fix_send(*p, i), ES_OK);
 }
 
-/* fifo: nothing is taken past an incomplete batch, in either kind of look. */
+/* In fifo order no look takes a batch past an incomplete one: neither look_everywhere() nor look_from_head(). */
 TEST(fifo_stops_at_the_first_incomplete_batch)
 {
     es_fix *f = fix_new(2, 3, 0);
     es_ring *l, *p;
     uint64_t pos;
     second_batch_ready_first(f, &l, &p, &pos);
-    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* everywhere */
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* look_everywhere() */
     CHECK_EQ(l->seen_given_back, 0);
-    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* from head */
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* look_from_head() */
     CHECK_EQ(es_one_commit(p, pos, 1), ES_OK);
     CHECK_EQ(fix_take_k(l, 0), 0);
     CHECK_EQ(fix_take_k(l, 0), 1);
     fix_free(f);
 }
 
-/* ready: a complete batch is taken past an incomplete one, in either kind of look. */
+/* In ready order both kinds of look take a complete batch past an incomplete one. */
 TEST(ready_passes_over_an_incomplete_batch)
 {
     for (int warm = 0; warm < 2; warm++) {
@@ -109,7 +109,7 @@ TEST(ready_passes_over_an_incomplete_batch)
         uint64_t pos;
         if (warm) {
             l = fix_learner(f);
-            CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* from here on it looks from head */
+            CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* from now on l looks from head */
             p = fix_producer(f);
             CHECK_EQ(es_one_claim(p, &pos), ES_OK);
             for (uint64_t i = 0; i < 3; i++)
@@ -118,14 +118,14 @@ TEST(ready_passes_over_an_incomplete_batch)
             second_batch_ready_first(f, &l, &p, &pos);
         }
         CHECK_EQ(fix_take_k(l, 0), 1);
-        CHECK_EQ(fix_head(l), 0); /* not past the incomplete one */
+        CHECK_EQ(fix_head(l), 0); /* head does not pass the incomplete batch */
         CHECK_EQ(es_one_commit(p, pos, 1), ES_OK);
         CHECK_EQ(fix_take_k(l, 0), 0);
         fix_free(f);
     }
 }
 
-/* A fifo ring may be asked for any order by one take. */
+/* A single take can ask a fifo ring for any order. */
 TEST(any_order_flag_passes_over_an_incomplete_batch)
 {
     es_fix *f = fix_new(2, 3, 0);
@@ -138,7 +138,7 @@ TEST(any_order_flag_passes_over_an_incomplete_batch)
     fix_free(f);
 }
 
-/* head moves by one, and only past a batch that is leased or of a later round. */
+/* head moves by one, and only past a batch that is leased or in a later round. */
 TEST(head_moves_only_past_leased_batches)
 {
     es_fix *f = fix_new(1, 3, ES_FLAG_READY_ORDER);
@@ -154,13 +154,13 @@ TEST(head_moves_only_past_leased_batches)
     CHECK_EQ(fix_head(l), 0);
     CHECK_EQ(es_one_commit(p, pos, 1), ES_OK);
     CHECK_EQ(fix_take(l, 0, &round), 0);
-    CHECK_EQ(fix_head(l), 0); /* a take does not move it, the next look does */
+    CHECK_EQ(fix_head(l), 0); /* a take does not move head; the next look does */
     CHECK_EQ(fix_take(l, 0, &round), ES_EMPTY);
     CHECK_EQ(fix_head(l), 3);
     fix_free(f);
 }
 
-/* A batch given back is delivered although head has passed it, smallest number first. */
+/* Batches that were given back are delivered although head has passed them. The smallest number comes first. */
 TEST(delivers_batches_given_back_below_head_smallest_first)
 {
     for (uint32_t flags = 0; flags <= ES_FLAG_READY_ORDER; flags += ES_FLAG_READY_ORDER) {
@@ -185,7 +185,7 @@ TEST(delivers_batches_given_back_below_head_smallest_first)
     }
 }
 
-/* Smallest number first holds across the end of the ring, where index order is another. */
+/* The smallest number comes first also across the end of the ring, where the order of indices differs. */
 TEST(given_back_across_the_wrap_in_number_order)
 {
     es_fix *f = fix_new(1, 3, 0);
@@ -206,7 +206,7 @@ TEST(given_back_across_the_wrap_in_number_order)
     fix_free(f);
 }
 
-/* The first look of a new learner is everywhere: what was given back before it came is found. */
+/* A new learner looks everywhere first, so it finds batches that were given back before it attached. */
 TEST(new_learner_finds_what_was_given_back_before)
 {
     es_fix *f = fix_new(1, 2, 0);
@@ -226,7 +226,7 @@ TEST(new_learner_finds_what_was_given_back_before)
     fix_free(f);
 }
 
-/* A batch has one learner: the second finds it leased. */
+/* A batch has one learner. A second learner finds it leased. */
 TEST(two_learners_never_hold_one_batch)
 {
     es_fix *f = fix_new(1, 3, 0);

@@ -1,8 +1,8 @@
-/* The close, and what comes out after it. */
+/* Drain: the close, and what is delivered after it. */
 #include "es_fixture.h"
 #include "es_test.h"
 
-/* After the close nobody claims; the full batch and then the short one come out; then it is over. */
+/* After the close no claim succeeds. The full batch is delivered, then the short one, then the stream ends. */
 TEST(close_refuses_claims_and_drains)
 {
     es_fix *f = fix_new(2, 3, 0);
@@ -25,7 +25,7 @@ TEST(close_refuses_claims_and_drains)
     fix_free(f);
 }
 
-/* An empty ring that is closed ends at once. */
+/* An empty closed ring ends at once. */
 TEST(close_of_an_empty_ring_ends)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -36,7 +36,7 @@ TEST(close_of_an_empty_ring_ends)
     fix_free(f);
 }
 
-/* Full batches come first, in whatever order; a short one that is older comes after. */
+/* Full batches come first, in any order. A short batch comes after them even if it is older. */
 TEST(closed_fifo_gives_full_batches_before_short_ones)
 {
     es_fix *f = fix_new(2, 3, 0);
@@ -57,7 +57,7 @@ TEST(closed_fifo_gives_full_batches_before_short_ones)
     fix_free(f);
 }
 
-/* A claim under way keeps a short batch back, and its commit wakes though the batch stays short. */
+/* A claim under way keeps a short batch back. Its commit wakes the learner, although the batch stays short. */
 TEST(closed_ring_waits_for_claims_under_way)
 {
     es_fix *f = fix_new(3, 2, 0);
@@ -78,7 +78,7 @@ TEST(closed_ring_waits_for_claims_under_way)
     fix_free(f);
 }
 
-/* An abort after the close wakes the learner, which need not wait for that slot any more. */
+/* An abort after the close wakes the learner, which no longer has to wait for that slot. */
 TEST(abort_on_a_closed_ring_wakes_the_learner)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -96,7 +96,7 @@ TEST(abort_on_a_closed_ring_wakes_the_learner)
     fix_free(f);
 }
 
-/* A dead producer's claim is sealed once it is reaped. */
+/* The claim of a dead producer is sealed after it is reaped. */
 TEST(reap_after_the_close_ends_the_stream)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -114,7 +114,7 @@ TEST(reap_after_the_close_ends_the_stream)
     fix_free(f);
 }
 
-/* A claim still open a second after the close is taken away, and its commit says so. */
+/* A claim that is still open one second after the close is evicted, and its commit reports it. */
 TEST(stalled_claim_is_evicted_after_the_close)
 {
     es_fix *f = fix_new(3, 2, 0);
@@ -136,7 +136,7 @@ TEST(stalled_claim_is_evicted_after_the_close)
     fix_free(f);
 }
 
-/* A close that lies ahead of this clock, as another time namespace may have it, evicts nobody. */
+/* A close time in the future, which another time namespace can cause, evicts no claim. */
 TEST(close_in_the_future_evicts_nobody)
 {
     es_fix *f = fix_new(2, 1, 0);
@@ -150,7 +150,7 @@ TEST(close_in_the_future_evicts_nobody)
     fix_free(f);
 }
 
-/* A second close is the first one: it does not put the eviction off. */
+/* A second close changes nothing: it does not delay the eviction. */
 TEST(second_close_does_not_put_eviction_off)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -164,7 +164,7 @@ TEST(second_close_does_not_put_eviction_off)
     fix_free(f);
 }
 
-/* A closed ring opens no new space: a writer of an evicted claim may still be at it. */
+/* A release on a closed ring opens no new lap, because the writer of an evicted claim may still write. */
 TEST(release_on_a_closed_ring_retires)
 {
     es_fix *f = fix_new(1, 2, 0);
@@ -180,7 +180,7 @@ TEST(release_on_a_closed_ring_retires)
     fix_free(f);
 }
 
-/* Sealing steps over a claim that never moved the tail, instead of sealing past it or stopping. */
+/* Sealing helps the tail over a claim that never moved it. It neither seals past the claim nor stops there. */
 TEST(seal_helps_the_tail_over_claims)
 {
     es_fix *f = fix_new(3, 2, 0);
@@ -196,7 +196,7 @@ TEST(seal_helps_the_tail_over_claims)
     fix_free(f);
 }
 
-/* The stream has not ended while a lease may still come back from a learner that dies. */
+/* The stream does not end while another learner holds a lease, because that learner may die and be reaped. */
 TEST(stream_does_not_end_under_a_lease_of_another)
 {
     es_fix *f = fix_new(1, 2, 0);
@@ -213,7 +213,7 @@ TEST(stream_does_not_end_under_a_lease_of_another)
     fix_free(f);
 }
 
-/* A learner that holds a lease of its own does not wait for others': two of them would wait for ever. */
+/* A learner that holds a lease does not wait for other leases. Otherwise two such learners would wait forever. */
 TEST(two_learners_with_leases_both_see_the_end)
 {
     es_fix *f = fix_new(1, 2, 0);
@@ -226,7 +226,7 @@ TEST(two_learners_with_leases_both_see_the_end)
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
     CHECK_EQ(fix_take_short(m, 0, ids), ES_ENDED);
     CHECK_EQ(es_api_release(l, 0, 0), ES_OK);
-    CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY); /* m's lease may come back */
+    CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY); /* m's batch may be given back */
     l->map.hdr->learner_sleeps = 1;
     uint32_t ready = l->map.hdr->ready_seq;
     CHECK_EQ(es_api_release(m, 1, 0), ES_OK);
@@ -235,7 +235,7 @@ TEST(two_learners_with_leases_both_see_the_end)
     fix_free(f);
 }
 
-/* What a run committed before part of it was evicted is counted as sent, and delivered; what is behind is not. */
+/* What a run committed before its eviction counts as sent and is delivered. The rest is not. */
 TEST(partial_eviction_ends_a_run)
 {
     es_fix *f = fix_new(3, 1, 0);

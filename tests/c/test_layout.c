@@ -1,4 +1,4 @@
-/* What es_layout_format() writes, and what es_layout_check() refuses. */
+/* What es_layout_format() writes and what es_layout_check() refuses. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@ static es_header *header(es_fix *f)
     return (es_header *)f->base;
 }
 
-/* A formatted segment is accepted, and zero-filled words are an empty ring. */
+/* A formatted segment is accepted. Zero-filled words are an empty ring. */
 TEST(accepts_what_it_formatted)
 {
     es_fix *f = fix_new(3, 2, ES_FLAG_DETAILED);
@@ -27,7 +27,7 @@ TEST(accepts_what_it_formatted)
     fix_free(f);
 }
 
-/* Until the magic is stored a segment is unfinished, whatever else is in it. */
+/* Until the magic is stored a segment is unfinished, whatever its other fields say. */
 TEST(reports_unfinished_while_magic_is_zero)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -38,7 +38,7 @@ TEST(reports_unfinished_while_magic_is_zero)
     fix_free(f);
 }
 
-/* Another layout, by number or by header size, is refused before its fields are believed. */
+/* Another version or header size is refused before any other field is trusted. */
 TEST(refuses_another_version)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -50,16 +50,16 @@ TEST(refuses_another_version)
     fix_free(f);
 }
 
-/* The size mapped must be the size written down, and nothing beyond it is read. */
+/* The mapped size must be the recorded size. Nothing beyond it is read. */
 TEST(refuses_a_truncated_or_grown_segment)
 {
     es_fix *f = fix_new(2, 2, 0);
     for (uint64_t size = 0; size < f->size; size += 64) {
-        /* exactly size bytes, so that a read beyond them is caught */
+        /* exactly size bytes, so that a sanitizer catches a read beyond them */
         uint8_t *cut = aligned_alloc(64, size > 0 ? size : 64);
         memcpy(cut, f->base, size);
         CHECK_EQ(es_layout_check(cut, size), ES_ESIZE);
-        if (size >= sizeof(es_header)) { /* a header that agrees with the cut is caught by its offsets */
+        if (size >= sizeof(es_header)) { /* if the header records the cut size, its offsets are wrong */
             ((es_header *)cut)->offsets.total = size;
             CHECK_EQ(es_layout_check(cut, size), ES_EOFFSET);
         }
@@ -69,7 +69,7 @@ TEST(refuses_a_truncated_or_grown_segment)
     fix_free(f);
 }
 
-/* Each offset is recomputed, none believed. */
+/* Every offset is recomputed and compared. */
 TEST(refuses_every_wrong_offset)
 {
     es_fix *f = fix_new(2, 2, ES_FLAG_DETAILED);
@@ -102,7 +102,7 @@ static void expect_geometry(es_fix *f, es_geometry geo, int want)
         expect_geometry(f, geo_, (want)); \
     } while (0)
 
-/* Counts out of range are named as such, before they are multiplied. */
+/* Counts out of range are refused as such, before they are multiplied. */
 TEST(refuses_geometry_out_of_range)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -111,9 +111,9 @@ TEST(refuses_geometry_out_of_range)
     WITH(batch_size, UINT64_MAX, ES_EGEOMETRY);
     WITH(num_batches, 0, ES_EGEOMETRY);
     WITH(num_batches, UINT64_MAX, ES_EGEOMETRY);
-    WITH(num_batches, UINT64_C(1) << 63, ES_EGEOMETRY); /* times batch_size wraps to 0 */
+    WITH(num_batches, UINT64_C(1) << 63, ES_EGEOMETRY); /* num_batches * batch_size wraps to 0 */
     WITH(num_batches, ES_MAX_SLOTS, ES_EGEOMETRY);
-    es_geometry wraps = f->geo; /* 2^70 slots, while every table but theirs has a size */
+    es_geometry wraps = f->geo; /* 2^70 slots; all other tables have valid sizes */
     wraps.batch_size = ES_MAX_BATCH_SIZE;
     wraps.num_batches = UINT64_C(1) << 40;
     expect_geometry(f, wraps, ES_EGEOMETRY);
@@ -129,7 +129,7 @@ TEST(refuses_geometry_out_of_range)
     fix_free(f);
 }
 
-/* A count in range that is not the creator's moves an offset; one that moves none changes the hash. */
+/* A wrong count that is in range moves an offset, or changes the hash if it moves none. */
 TEST(refuses_plausible_geometry_that_is_not_its_own)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -144,7 +144,7 @@ TEST(refuses_plausible_geometry_that_is_not_its_own)
     fix_free(f);
 }
 
-/* Leaf sizes that overflow are a matter of range, others move the total, zero-sum changes the hash. */
+/* Leaf sizes that overflow are out of range. Other wrong sizes change the total, or the hash if the sum is equal. */
 TEST(refuses_a_corrupt_leaf_table)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -158,14 +158,14 @@ TEST(refuses_a_corrupt_leaf_table)
     CHECK_EQ(es_layout_check(f->base, f->size), ES_EOFFSET);
     leaf[0] = 4096;
     CHECK_EQ(es_layout_check(f->base, f->size), ES_EOFFSET);
-    leaf[0] = was + 1; /* rounds to the same page */
+    leaf[0] = was + 1; /* rounds up to the same page */
     CHECK_EQ(es_layout_check(f->base, f->size), ES_EHASH);
     leaf[0] = was;
     CHECK_EQ(es_layout_check(f->base, f->size), ES_OK);
     fix_free(f);
 }
 
-/* The hash covers every byte of the schema, and itself. */
+/* The hash covers every byte of the schema and its own field. */
 TEST(refuses_any_flipped_schema_byte)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -180,7 +180,7 @@ TEST(refuses_any_flipped_schema_byte)
     fix_free(f);
 }
 
-/* What es_layout_check() refuses is refused at opening, with the same code. */
+/* Opening refuses what es_layout_check() refuses, with the same code. */
 TEST(opening_reports_what_the_check_found)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -191,7 +191,7 @@ TEST(opening_reports_what_the_check_found)
     fix_free(f);
 }
 
-/* Nothing is laid out for a geometry that es_layout_check() would refuse, or in too little memory. */
+/* es_layout_format() refuses a geometry that es_layout_check() would refuse, and memory that is too small. */
 TEST(formats_nothing_it_would_refuse)
 {
     uint64_t leaf[2] = {8, 8};
@@ -208,7 +208,7 @@ TEST(formats_nothing_it_would_refuse)
     free(memory);
 }
 
-/* Leaves do not overlap and start on pages; a leaf of size 0 takes no room. */
+/* Leaves do not overlap, and each starts on a page. A leaf of size 0 takes no space. */
 TEST(places_zero_size_leaves)
 {
     const uint64_t sizes[4] = {0, 5, 0, 4096};
@@ -235,7 +235,7 @@ TEST(places_zero_size_leaves)
     fix_free(f);
 }
 
-/* The smallest ring is a ring. */
+/* A ring of one slot works. */
 TEST(one_slot_is_enough)
 {
     es_fix *f = fix_new(1, 1, 0);

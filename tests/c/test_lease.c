@@ -1,10 +1,10 @@
-/* Giving a batch's space back. */
+/* Leases: release and give back. */
 #include <string.h>
 
 #include "es_fixture.h"
 #include "es_test.h"
 
-/* Release opens the next round for claims and starts its count from nothing. */
+/* A release opens the next round for claims and zeroes its count. */
 TEST(release_opens_the_next_round)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -17,12 +17,12 @@ TEST(release_opens_the_next_round)
     CHECK_EQ(es_api_release(l, 0, round), ES_OK);
     CHECK_EQ(fix_batch_word(l, 0), es_word(1, 0, ES_FILL));
     CHECK_EQ(fix_count(l, 0), 0);
-    CHECK_EQ(fix_slot_word(l, 0), es_word(1, p->me, ES_COMMITTED)); /* slot words are left alone */
+    CHECK_EQ(fix_slot_word(l, 0), es_word(1, p->me, ES_COMMITTED)); /* a release leaves slot words as they are */
     CHECK_STR(es_valid(l), NULL);
     fix_free(f);
 }
 
-/* A lease ends once: a second release is stale and gives nobody's batch away. */
+/* A lease ends once. A second release is stale and does not release another learner's batch. */
 TEST(second_release_is_stale_and_gives_nothing_away)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -43,7 +43,7 @@ TEST(second_release_is_stale_and_gives_nothing_away)
     fix_free(f);
 }
 
-/* The same physical batch taken again by the same learner is another lease. */
+/* When the same learner takes the same physical batch again, it is another lease. */
 TEST(release_of_an_earlier_round_leaves_the_later_lease)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -60,7 +60,7 @@ TEST(release_of_an_earlier_round_leaves_the_later_lease)
     fix_free(f);
 }
 
-/* No index and no round that was not leased releases anything. */
+/* An index or a round that was not leased releases nothing. */
 TEST(release_out_of_range_is_stale)
 {
     es_fix *f = fix_new(1, 2, 0);
@@ -72,7 +72,7 @@ TEST(release_out_of_range_is_stale)
     fix_free(f);
 }
 
-/* The round before the first is no round: nothing is held in it. */
+/* No lease has the round before the first one, so its release is stale. */
 TEST(release_of_round_minus_one_is_stale)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -87,7 +87,7 @@ TEST(release_of_round_minus_one_is_stale)
     fix_free(f);
 }
 
-/* Batches may be released in any order; claims wait for the oldest. */
+/* Batches can be released in any order. Claims wait for the oldest. */
 TEST(releases_out_of_order)
 {
     es_fix *f = fix_new(1, 3, 0);
@@ -111,7 +111,7 @@ TEST(releases_out_of_order)
 }
 
 /* A lease that is never released stops the ring after K - 1 further batches. */
-TEST(lease_kept_for_ever_stops_the_ring_after_the_others)
+TEST(unreleased_lease_stops_the_ring_after_the_others)
 {
     es_fix *f = fix_new(1, 3, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
@@ -126,7 +126,7 @@ TEST(lease_kept_for_ever_stops_the_ring_after_the_others)
     fix_free(f);
 }
 
-/* A released batch is overwritten when asked for, every leaf, and no neighbour. */
+/* With poison, a release overwrites every leaf of its batch and nothing outside it. */
 TEST(poisons_the_released_batch_alone)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -150,7 +150,7 @@ TEST(poisons_the_released_batch_alone)
     fix_free(f);
 }
 
-/* Only the holder learns which slots of a batch hold samples. */
+/* Only the holder of a lease can read which slots hold samples. */
 TEST(committed_mask_is_the_holders)
 {
     es_fix *f = fix_new(3, 1, 0);
@@ -170,8 +170,8 @@ TEST(committed_mask_is_the_holders)
     fix_free(f);
 }
 
-/* A take undone is as if it had not been: the batch, now below head, comes first, to whoever asks. */
-TEST(returned_batch_is_delivered_again)
+/* A batch that was given back lies below head, and the next learner that looks gets it first. */
+TEST(batch_given_back_is_delivered_again)
 {
     es_fix *f = fix_new(2, 3, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f), *m = fix_learner(f);
@@ -193,8 +193,8 @@ TEST(returned_batch_is_delivered_again)
     fix_free(f);
 }
 
-/* The slots that a partial take kept from producers are theirs again when it is undone. */
-TEST(returned_partial_batch_fills_on)
+/* When a partial batch is given back, the slots that the take held are free for producers again. */
+TEST(partial_batch_given_back_can_be_filled)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);

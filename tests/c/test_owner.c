@@ -1,4 +1,4 @@
-/* Who is attached, and who of them is dead. */
+/* Owners: who is attached, and which of them are dead. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -13,7 +13,7 @@ static int64_t register_producer(es_fix *f, es_ring *by)
     return es_owner_register(&by->map, f->locks, &id);
 }
 
-/* Roles have ranges of their own, and a full range says so. */
+/* Each role has its own range of entries, and registration reports when it is full. */
 TEST(each_role_has_its_own_entries)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -27,18 +27,18 @@ TEST(each_role_has_its_own_entries)
     fix_free(f);
 }
 
-/* A LIVE entry is not taken although its byte is free: it is to be reaped first. */
+/* Registration does not take a LIVE entry even if its lock byte is free, because the entry must be reaped first. */
 TEST(registration_skips_live_entries_whose_byte_is_free)
 {
     es_fix *f = fix_new(1, 1, 0);
     es_ring *l = fix_learner(f), *p = fix_producer(f);
     fix_die(f, p);
     CHECK_EQ(register_producer(f, l), p->me + 1);
-    CHECK_EQ(es_locks_held(f->locks, p->me), 0); /* and the byte was let go again */
+    CHECK_EQ(es_locks_held(f->locks, p->me), 0); /* registration has dropped the byte again */
     fix_free(f);
 }
 
-/* A FREE entry whose byte is held is being left or taken by somebody: skipped. */
+/* Registration skips a FREE entry whose byte is held: its owner is leaving, or another process registers in it. */
 TEST(registration_skips_free_entries_whose_byte_is_held)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -51,7 +51,7 @@ TEST(registration_skips_free_entries_whose_byte_is_held)
     fix_free(f);
 }
 
-/* An index is given out again after its sweep and not before, with fresh counters. */
+/* An index is used again only after its sweep, and with fresh counters. */
 TEST(index_is_reused_only_after_its_sweep)
 {
     es_fix *f = fix_new(2, 1, 0);
@@ -74,7 +74,7 @@ TEST(index_is_reused_only_after_its_sweep)
     fix_free(f);
 }
 
-/* Whoever holds its byte is alive, this process included; a spared one may be looked at again. */
+/* The process that holds the byte is alive, also if it is this one. An owner that is spared can be seized again. */
 TEST(only_a_free_byte_is_death)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -83,10 +83,10 @@ TEST(only_a_free_byte_is_death)
     CHECK_EQ(es_sweep_next_dead(l, 0, &id), ES_EMPTY);
     fix_die(f, p);
     REQUIRE_EQ(es_sweep_next_dead(l, 0, &id), p->me);
-    CHECK_EQ(es_sweep_next_dead(l, 0, &other), ES_EMPTY); /* being looked at: a second reaper is kept out */
+    CHECK_EQ(es_sweep_next_dead(l, 0, &other), ES_EMPTY); /* seized, so a second reaper cannot seize it */
     CHECK_EQ(es_sweep_settle(l, &other, 1), ES_EMPTY);
     CHECK_EQ(es_sweep_settle(l, &id, 0), ES_OK);
-    CHECK_EQ(es_sweep_settle(l, &id, 0), ES_EMPTY); /* once is enough */
+    CHECK_EQ(es_sweep_settle(l, &id, 0), ES_EMPTY); /* it is settled already */
     REQUIRE_EQ(es_sweep_next_dead(l, p->me, &id), p->me);
     CHECK_EQ(es_sweep_next_dead(l, p->me + 1, &id), ES_EMPTY);
     CHECK_EQ(es_reap(l, p->me), 0);
@@ -94,7 +94,7 @@ TEST(only_a_free_byte_is_death)
     fix_free(f);
 }
 
-/* Died while registering: the entry is still FREE and its byte free, so it is simply taken. */
+/* A process died while it registered. The entry is FREE and its byte free, so registration takes it. */
 TEST(entry_half_filled_by_a_dead_registrant_is_taken)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -108,7 +108,7 @@ TEST(entry_half_filled_by_a_dead_registrant_is_taken)
     fix_free(f);
 }
 
-/* A scribbled high-water mark reads no entry beyond the table. */
+/* A scribbled high-water mark causes no read beyond the table. */
 TEST(high_water_mark_is_bounded)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -120,7 +120,7 @@ TEST(high_water_mark_is_bounded)
     fix_free(f);
 }
 
-/* Bytes exclude within the process, and out-of-range ones are errors. */
+/* Lock bytes exclude within a process. A byte out of range is an error. */
 TEST(lock_bytes_exclude)
 {
     es_locks *locks = es_locks_new(-1, 2);
@@ -136,7 +136,7 @@ TEST(lock_bytes_exclude)
     es_locks_free(locks);
 }
 
-/* With a learner's second byte in hand, its first is held by a living learner or by nobody. */
+/* A process that holds a learner's second byte knows that the first byte is free or held by a living learner. */
 TEST(learners_bytes_are_seized_with_a_second_one)
 {
     es_locks *locks = es_locks_new(-1, ES_MAX_LEARNERS + 2);
@@ -144,22 +144,22 @@ TEST(learners_bytes_are_seized_with_a_second_one)
     CHECK_EQ(es_locks_seize(locks, 3), -EBUSY);
     CHECK_EQ(es_locks_seize(locks, 4), ES_OK);
     es_locks_yield(locks, 4);
-    es_locks_keep(locks, 3); /* it is the caller's own now */
+    es_locks_keep(locks, 3); /* now the caller owns it */
     CHECK_EQ(es_locks_seize(locks, 3), -EAGAIN);
     CHECK_EQ(es_locks_held(locks, 3), 1);
     es_locks_drop(locks, 3);
     CHECK_EQ(es_locks_any(locks), 0);
     CHECK_EQ(es_locks_seize(locks, 3), ES_OK);
     es_locks_drop(locks, 3);
-    CHECK_EQ(es_locks_any(locks), 1); /* the second */
+    CHECK_EQ(es_locks_any(locks), 1); /* the second byte */
     es_locks_keep(locks, 3);
     CHECK_EQ(es_locks_any(locks), 0);
     CHECK_EQ(es_locks_seize(locks, ES_MAX_LEARNERS), ES_OK);
-    CHECK_EQ(es_locks_seize(locks, ES_MAX_LEARNERS), -EAGAIN); /* producers have one */
+    CHECK_EQ(es_locks_seize(locks, ES_MAX_LEARNERS), -EAGAIN); /* a producer has one byte */
     es_locks_free(locks);
 }
 
-/* Somebody else is looking after a dead learner: the sweep passes over it, and says so to its end. */
+/* While another process looks after a dead learner, a sweep skips it and reports ES_UNSURE at the end. */
 TEST(sweep_is_unsure_of_a_learner_that_others_look_after)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -169,20 +169,20 @@ TEST(sweep_is_unsure_of_a_learner_that_others_look_after)
     REQUIRE_EQ(es_sweep_next_dead(p, 0, &id), dead->me);
     l->finish_ns = 1;
     CHECK_EQ(es_sweep_next_dead(l, 0, &other), ES_UNSURE);
-    CHECK_EQ(l->finish_ns, 0); /* the end of a stream waits anew for what the words may never say */
+    CHECK_EQ(l->finish_ns, 0); /* the sweep restarts the clock of the drain */
     fix_die(f, p);
     CHECK_EQ(es_sweep_next_dead(l, 0, &other), p->me);
     CHECK_EQ(es_sweep_settle(l, &other, 1), 0);
-    CHECK_EQ(es_sweep_next_dead(l, p->me + 1, &other), ES_UNSURE); /* it was on the way */
+    CHECK_EQ(es_sweep_next_dead(l, p->me + 1, &other), ES_UNSURE); /* this sweep has passed the uncertain entry */
     CHECK_EQ(es_sweep_settle(p, &id, 0), ES_OK);
     CHECK_EQ(es_sweep_next_dead(l, 0, &id), dead->me);
     CHECK_EQ(es_sweep_settle(l, &id, 1), 0);
     CHECK_EQ(es_sweep_next_dead(l, 0, &id), ES_EMPTY);
-    CHECK_EQ(fix_learner(f)->me, dead->me); /* both its bytes are free */
+    CHECK_EQ(fix_learner(f)->me, dead->me); /* both of its bytes are free again */
     fix_free(f);
 }
 
-/* Leaving re-opens what was claimed and releases what was leased; then nothing works any more. */
+/* Detach re-opens claims and releases leases. Afterwards every call is refused. */
 TEST(detach_leaves_nothing_behind)
 {
     es_fix *f = fix_new(1, 3, 0);
@@ -206,12 +206,12 @@ TEST(detach_leaves_nothing_behind)
     CHECK_EQ(es_api_abort(p, 1), ES_EDETACHED);
     CHECK_EQ(es_api_take(l, 0, 0, &snap), ES_EDETACHED);
     CHECK_EQ(es_api_release(l, 0, 0), ES_EDETACHED);
-    CHECK_EQ(es_api_close(l), ES_OK); /* the one call that a leaver may still make */
+    CHECK_EQ(es_api_close(l), ES_OK); /* the only call that is still allowed */
     CHECK_STR(es_valid(other), NULL);
     fix_free(f);
 }
 
-/* A mapping that never attached cannot send, and one without locks cannot attach. */
+/* An attachment that never registered cannot send. One without locks cannot register. */
 TEST(observer_only_observes)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -274,7 +274,7 @@ static int every_call_refuses(es_fix *f, es_ring *r)
     return bad;
 }
 
-/* A forked child owns nothing: every call on what it inherited is refused, and the parent is unharmed. */
+/* A forked child owns nothing: every call on what it inherited is refused, and the parent is not affected. */
 TEST(inherited_attachment_refuses_every_call)
 {
     es_fix *f = fix_new(1, 2, 0);
@@ -292,7 +292,7 @@ static int attach_refuses(es_fix *f, es_ring *r)
     return es_api_attach(r, &id) != ES_EFORK;
 }
 
-/* An attachment opened before the fork and not attached is no better than an attached one. */
+/* The same holds for an attachment that was opened, but not registered, before the fork. */
 TEST(inherited_attachment_refuses_to_attach)
 {
     es_fix *f = fix_new(1, 2, 0);
@@ -308,7 +308,7 @@ static int asks_for_learners(es_fix *f, es_ring *r)
     return es_api_learner_alive(observer) == ES_EREADONLY ? 0 : 1;
 }
 
-/* Without locks nobody can be told dead or alive: an error, no crash. */
+/* Without locks it is unknown who is dead: the call returns an error and does not crash. */
 TEST(observer_cannot_ask_for_learners)
 {
     es_fix *f = fix_new(1, 2, 0);
@@ -316,7 +316,7 @@ TEST(observer_cannot_ask_for_learners)
     fix_free(f);
 }
 
-/* One attachment is one owner: a second attach would leave the first entry for ever alive. */
+/* An attachment is one owner. A second attach would leave the first entry LIVE forever. */
 TEST(attached_attachment_does_not_attach_again)
 {
     es_fix *f = fix_new(1, 2, 0);

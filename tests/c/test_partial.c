@@ -1,8 +1,8 @@
-/* Partial takes: what is there of a batch that is still being filled. */
+/* Partial takes: the samples of a batch that is still being filled. */
 #include "es_fixture.h"
 #include "es_test.h"
 
-/* A partial take hands out what is there of the batch being filled; the ring goes on, the next lap too. */
+/* A partial take delivers the samples in the batch being filled. The ring goes on, also in the next lap. */
 TEST(partial_take_ends_the_batch_and_the_ring_goes_on)
 {
     es_fix *f = fix_new(3, 2, 0);
@@ -11,7 +11,7 @@ TEST(partial_take_ends_the_batch_and_the_ring_goes_on)
     for (int lap = 0; lap < 5; lap++) {
         fix_send(p, n);
         fix_send(p, n + 1);
-        CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY); /* only to who asks for it */
+        CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY); /* only with ES_TAKE_SHORT */
         CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), 2);
         CHECK_EQ(ids[0], n);
         CHECK_EQ(ids[1], n + 1);
@@ -26,7 +26,7 @@ TEST(partial_take_ends_the_batch_and_the_ring_goes_on)
     fix_free(f);
 }
 
-/* Between batches there is nothing to hold, and nothing changes. */
+/* At a batch boundary there is nothing to hold, and a partial take changes nothing. */
 TEST(partial_take_at_a_batch_boundary_changes_nothing)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -40,7 +40,7 @@ TEST(partial_take_at_a_batch_boundary_changes_nothing)
     fix_free(f);
 }
 
-/* A claim under way is not waited for, and its batch is left as it was: others may go on filling it. */
+/* A partial take does not wait for a claim under way. It leaves that batch as it was, and others can fill it. */
 TEST(partial_take_lets_go_of_a_batch_with_a_claim_under_way)
 {
     es_fix *f = fix_new(3, 2, 0);
@@ -59,7 +59,7 @@ TEST(partial_take_lets_go_of_a_batch_with_a_claim_under_way)
     fix_free(f);
 }
 
-/* Letting go of a held slot wakes a producer that waits for one. */
+/* When a partial take lets go of a held slot, it wakes a producer that waits for one. */
 TEST(partial_take_wakes_producers_for_what_it_lets_go)
 {
     es_fix *f = fix_new(2, 1, 0);
@@ -74,8 +74,8 @@ TEST(partial_take_wakes_producers_for_what_it_lets_go)
     fix_free(f);
 }
 
-/* Holes of dead producers do not keep what lies around them, in whatever batch, from coming out. */
-TEST(partial_take_passes_over_holes_in_several_batches)
+/* Re-opened slots do not keep the samples around them from a partial take, in any batch. */
+TEST(partial_take_passes_over_reopened_slots_in_several_batches)
 {
     es_fix *f = fix_new(2, 3, 0);
     es_ring *p = fix_producer(f), *dead = fix_producer(f), *l = fix_learner(f);
@@ -99,22 +99,22 @@ TEST(partial_take_passes_over_holes_in_several_batches)
     fix_free(f);
 }
 
-/* A position claimed beyond a lagging tail belongs to the batch being filled. */
+/* A position that is claimed beyond a lagging tail belongs to the batch being filled. */
 TEST(partial_take_looks_beyond_a_stale_tail)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
     uint64_t ids[4];
-    fix_slot(p, 0, 1, p->me, ES_CLAIMED); /* and died before moving the tail */
+    fix_slot(p, 0, 1, p->me, ES_CLAIMED); /* p dies before it moves the tail */
     fix_die(f, p);
     CHECK_EQ(fix_sweep(l), 1);
-    CHECK_EQ(fix_send(q, 3), ES_OK); /* fills the hole: the tail is 0 still */
+    CHECK_EQ(fix_send(q, 3), ES_OK); /* fills the re-opened slot; the tail is still 0 */
     CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), 1);
     fix_free(f);
 }
 
-/* A batch in which no sample is left holds nothing up: its slots go back to the producers. */
-TEST(partial_take_gives_back_a_batch_without_samples)
+/* A partial take gives back the slots of a batch that has no sample left. The batch blocks nothing. */
+TEST(partial_take_lets_go_of_a_batch_without_samples)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
@@ -132,15 +132,15 @@ TEST(partial_take_gives_back_a_batch_without_samples)
     fix_free(f);
 }
 
-/* Killed with a partial batch leased, a learner leaves an ordinary unfinished batch; held words of past laps mean
+/* A learner that dies with a partial lease leaves an ordinary unfinished batch. Its held words of past laps mean
  * nothing. */
-TEST(partial_lease_of_the_dead_is_undone)
+TEST(partial_lease_of_the_dead_is_given_back)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f), *dead = fix_learner(f);
     uint64_t ids[4], round;
     fix_send(p, 0);
-    CHECK_EQ(fix_take_short(dead, ES_TAKE_SHORT, ids), 1); /* slot 1 stays HELD(dead), lap 1 */
+    CHECK_EQ(fix_take_short(dead, ES_TAKE_SHORT, ids), 1); /* slot 1 keeps HELD(dead) of lap 1 */
     fix_send(p, 1);
     REQUIRE_EQ(fix_take(dead, ES_TAKE_SHORT, &round), 1);
     fix_die(f, dead);

@@ -1,4 +1,4 @@
-/* Processes killed at random moments: the kernel's locks, real deaths, real waits. */
+/* Processes that are killed at random moments: kernel locks, real deaths, real waits. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -14,14 +14,14 @@
 #include "es_fixture.h"
 #include "es_test.h"
 
-#define LIVES 8192 /* incarnations of a run */
-#define SEQS 2048  /* samples of one life */
-#define MAX_RUN 5  /* samples of one send: as many may be committed and not yet noted */
-#define CREW 3     /* producers alive at a time */
+#define LIVES 8192 /* processes in one run */
+#define SEQS 2048  /* samples of one process */
+#define MAX_RUN 5  /* samples of one send; so many can be committed but not noted */
+#define CREW 3     /* producers that live at the same time */
 #define SLACK_NS UINT64_C(5000000000)
 
 typedef struct side_table {        /* shared memory */
-    _Atomic uint32_t noted[LIVES]; /* seqs below this were sent, says the child */
+    _Atomic uint32_t noted[LIVES]; /* the child says that it sent the numbers below this */
     _Atomic uint8_t got[LIVES][SEQS];
     _Atomic uint8_t released[LIVES];
     _Atomic uint32_t ready;
@@ -33,7 +33,7 @@ typedef struct world {
     uint64_t size;
     side_table *side;
     char path[32];
-    es_locks *locks; /* the parent's */
+    es_locks *locks; /* of the parent */
 } world;
 
 static void *shared(uint64_t size)
@@ -67,13 +67,13 @@ static es_ring *attach(world *w, es_locks *locks, uint32_t role)
     int error;
     es_ring *r = es_api_open(w->base, w->size, locks, 0, &error);
     es_identity id = {.role = role, .pid = getpid()};
-    /* Entries of the dead may fill the table for a moment. */
+    /* Entries of dead owners can fill the table for a moment. */
     while (r != NULL && es_api_attach(r, &id) == ES_ENOOWNER)
         sched_yield();
     return r;
 }
 
-/* Runs body in a child with locks of its own; the child ends with its parent. */
+/* Runs body in a child with its own locks. The child dies with its parent. */
 static pid_t spawn(world *w, uint32_t role, void (*body)(world *, es_ring *, uint32_t), uint32_t life)
 {
     pid_t pid = fork();
@@ -100,7 +100,7 @@ static void producing(world *w, es_ring *r, uint32_t life)
     es_random rnd = es_random_new(life);
     uint64_t slice = w->geo.reap_interval_ns;
     if (es_random_below(&rnd, 4) == 0)
-        fix_sweep(r); /* reapers are killed too */
+        fix_sweep(r); /* so reapers are killed too */
     for (uint32_t seq = 0; seq + MAX_RUN < SEQS;) {
         uint64_t id = (uint64_t)life << 32 | seq;
         uint32_t way = es_random_below(&rnd, 16);
@@ -139,7 +139,7 @@ static void count_batch(world *w, es_ring *l, int64_t j, const es_snapshot *snap
     CHECK_EQ(es_api_release(l, (uint64_t)j, snap->round), ES_OK);
 }
 
-/* Every noted sample once; of those beyond, at most one send's worth, once. */
+/* Every noted sample arrived once. Beyond them, at most one send's samples arrived, once each. */
 static void check_life(world *w, uint32_t life)
 {
     uint32_t noted = atomic_load(&w->side->noted[life]), lost = 0, doubled = 0, beyond = 0;
@@ -193,7 +193,7 @@ static void kill_producers(uint64_t B, uint64_t K, uint32_t flags, uint32_t kill
         }
         if (snap.sweep_due || es_random_below(&rnd, 8) == 0)
             fix_sweep(l);
-        /* A crew that has sent all it may send would wait for ever to be killed. */
+        /* A crew that has sent everything would wait forever to be killed. */
         if (es_random_below(&rnd, 12) == 0 || j < 0 || ++spared > 40) {
             uint32_t victim = es_random_below(&rnd, CREW);
             kill_and_wait(crew[victim]);
@@ -212,7 +212,7 @@ static void kill_producers(uint64_t B, uint64_t K, uint32_t flags, uint32_t kill
     world_close(&w);
 }
 
-/* Producers, and reapers among them, killed at random: sent is delivered, once, and nobody waits long. */
+/* Producers and reapers are killed at random. Every sample sent is delivered once, and no process waits long. */
 TEST(killed_producers_lose_nothing_in_fifo_order)
 {
     const uint64_t g[][2] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {3, 2}, {8, 4}};
@@ -220,7 +220,7 @@ TEST(killed_producers_lose_nothing_in_fifo_order)
         kill_producers(g[i][0], g[i][1], 0, (uint32_t)es_test_scaled(300));
 }
 
-/* The same where batches may overtake. */
+/* The same in ready order. */
 TEST(killed_producers_lose_nothing_in_ready_order)
 {
     const uint64_t g[][2] = {{2, 2}, {3, 2}, {8, 4}};
@@ -255,7 +255,7 @@ static void learning(world *w, es_ring *r, uint32_t life)
     }
 }
 
-/* Learners killed at random, leases in hand: delivered at least once, and never after the release. */
+/* Learners are killed while they hold leases. A sample is delivered at least once, and never after its release. */
 TEST(killed_learners_leases_are_delivered_again)
 {
     world w;
@@ -268,7 +268,7 @@ TEST(killed_learners_leases_are_delivered_again)
     for (int i = 0; i < 2; i++)
         crew[i] = spawn(&w, ES_ROLE_LEARNER, learning, 0);
     while (seq < SEQS - SEQS % 3 && es_test_failures() == 0) {
-        /* spread over the run, so that a kill meets every state of a lease */
+        /* The kills are spread over the run, so that they meet every state of a lease. */
         if (kills < want && es_random_below(&rnd, SEQS) < 2 * want) {
             uint32_t victim = es_random_below(&rnd, 2);
             kill_and_wait(crew[victim]);
@@ -311,8 +311,8 @@ static void until_ready(world *w)
         sched_yield();
 }
 
-/* A lease lasts as long as its process, and not longer. */
-TEST(lease_of_a_killed_process_comes_back)
+/* A lease lasts exactly as long as its process lives. */
+TEST(lease_of_a_killed_process_is_given_back)
 {
     world w;
     if (!world_open(&w, 1, 2, 0))
@@ -341,7 +341,7 @@ static void reserve_and_stop(world *w, es_ring *r, uint32_t life)
     atomic_store(&w->side->ready, 1);
 }
 
-/* A stopped producer is alive: it is not reaped, and under order ready it holds up its own batch alone. */
+/* A stopped producer is alive and is not reaped. In ready order it holds up only its own batch. */
 TEST(stopped_producer_harms_its_slot_alone)
 {
     world w;
@@ -359,7 +359,7 @@ TEST(stopped_producer_harms_its_slot_alone)
     CHECK_EQ(fix_take_k(l, 0), 1);
     CHECK_EQ(fix_take_k(l, 0), 2);
     CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
-    CHECK_EQ(fix_send(p, 6), ES_FULL); /* a lap later its slot is in everybody's way */
+    CHECK_EQ(fix_send(p, 6), ES_FULL); /* one lap later its slot blocks all producers */
     kill(child, SIGCONT);
     until_ready(&w);
     CHECK_EQ(fix_take_k(l, 0), 0);
@@ -370,7 +370,7 @@ TEST(stopped_producer_harms_its_slot_alone)
     world_close(&w);
 }
 
-/* Another process's byte is seen as held, and free once it is dead. */
+/* The byte of another process is seen as held while it lives, and as free after it dies. */
 TEST(byte_of_another_process_is_held_while_it_lives)
 {
     world w;
@@ -386,7 +386,7 @@ TEST(byte_of_another_process_is_held_while_it_lives)
     kill_and_wait(child);
     CHECK_EQ(es_locks_held(w.locks, ES_MAX_LEARNERS), 0);
     CHECK_EQ(fix_sweep(l), 1);
-    CHECK_EQ(es_locks_any(w.locks), 1); /* our own */
+    CHECK_EQ(es_locks_any(w.locks), 1); /* this process's own byte */
     CHECK_EQ(es_api_detach(l), ES_OK);
     CHECK_EQ(es_locks_any(w.locks), 0);
     es_api_free(l);

@@ -1,8 +1,8 @@
-/* Claims: which position, and when there is none. */
+/* Claims: which position is claimed, and when there is none. */
 #include "es_fixture.h"
 #include "es_test.h"
 
-/* A slot claimed by a producer that died before moving the tail is stepped over. */
+/* A claim moves the tail past a slot whose producer died before it moved the tail. */
 TEST(helps_tail_past_a_claim_that_never_moved_it)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -17,7 +17,7 @@ TEST(helps_tail_past_a_claim_that_never_moved_it)
     fix_free(f);
 }
 
-/* A tail that lags by many claims is caught up with, however long the row. */
+/* A tail that lags by many claims catches up, however many they are. */
 TEST(helps_tail_past_a_whole_row_of_claims)
 {
     es_fix *f = fix_new(3, 2, 0);
@@ -32,7 +32,7 @@ TEST(helps_tail_past_a_whole_row_of_claims)
     fix_free(f);
 }
 
-/* How many were claimed is told though the tail lags. */
+/* es_producer_claimed() counts claims that a lagging tail does not show. */
 TEST(counts_claims_that_the_tail_does_not)
 {
     es_fix *f = fix_new(3, 2, 0);
@@ -47,7 +47,7 @@ TEST(counts_claims_that_the_tail_does_not)
     fix_free(f);
 }
 
-/* The position returned is the one claimed, not where the tail has got to. */
+/* The position returned is the one claimed, not the current tail. */
 TEST(returns_the_position_whose_word_it_wrote)
 {
     es_fix *f = fix_new(2, 3, 0);
@@ -61,7 +61,7 @@ TEST(returns_the_position_whose_word_it_wrote)
     fix_free(f);
 }
 
-/* FULL is said while, and only while, the position's batch of an older lap is unreleased. */
+/* A claim returns ES_FULL only while an earlier lap of the position's batch is not released. */
 TEST(full_only_while_an_older_batch_is_unreleased)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -71,17 +71,17 @@ TEST(full_only_while_an_older_batch_is_unreleased)
         CHECK_EQ(fix_send(p, i), ES_OK);
     CHECK_EQ(es_one_claim(p, &pos), ES_FULL);
     REQUIRE_EQ(fix_take(l, 0, &round), 0);
-    CHECK_EQ(es_one_claim(p, &pos), ES_FULL); /* leased is not released */
+    CHECK_EQ(es_one_claim(p, &pos), ES_FULL); /* leased but not released */
     CHECK_EQ(es_api_release(l, 0, round), ES_OK);
     REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(pos, 4);
     CHECK_EQ(fix_slot_word(p, 0), es_word(2, p->me, ES_CLAIMED));
     CHECK_EQ(es_one_claim(p, &pos), ES_OK);
-    CHECK_EQ(es_one_claim(p, &pos), ES_FULL); /* batch 1 of the first lap is next */
+    CHECK_EQ(es_one_claim(p, &pos), ES_FULL); /* batch 1 of the first lap is not released */
     fix_free(f);
 }
 
-/* A tail a lap or more behind the words is a stale hint, not a full ring. */
+/* A tail that is a lap or more behind the words is a stale hint. The ring is not full. */
 TEST(stale_tail_is_not_full)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -92,13 +92,13 @@ TEST(stale_tail_is_not_full)
         atomic_store(&p->map.hdr->tail, 12 - behind);
         REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
         CHECK_EQ(pos, 12);
-        fix_slot(p, 0, 3, p->me, ES_COMMITTED); /* as if it had not been claimed */
+        fix_slot(p, 0, 3, p->me, ES_COMMITTED); /* makes position 12 unclaimed again */
     }
     fix_free(f);
 }
 
-/* Claims go to a hole before they go to the tail. */
-TEST(fills_a_hole_before_the_tail)
+/* A claim takes a re-opened slot before a new position at the tail. */
+TEST(claims_a_reopened_slot_before_the_tail)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f);
@@ -114,8 +114,8 @@ TEST(fills_a_hole_before_the_tail)
     fix_free(f);
 }
 
-/* Of several holes the oldest position is filled first, across the end of the ring. */
-TEST(fills_the_oldest_hole_first)
+/* Among several re-opened slots the oldest position is claimed first, also across the end of the ring. */
+TEST(claims_the_oldest_reopened_slot_first)
 {
     es_fix *f = fix_new(2, 3, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
@@ -124,7 +124,7 @@ TEST(fills_the_oldest_hole_first)
         fix_send(p, i);
     CHECK_EQ(fix_take_k(l, 0), 0);
     CHECK_EQ(fix_take_k(l, 0), 1);
-    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* head is 2 now */
+    CHECK_EQ(fix_take_k(l, 0), ES_EMPTY); /* now head is 2 */
     CHECK_EQ(fix_take_k(l, 0), ES_EMPTY);
     for (int i = 0; i < 6; i++)
         REQUIRE_EQ(es_one_claim(p, &pos[i]), ES_OK); /* positions 4 .. 9: indices 4 5 0 1 2 3 */
@@ -141,8 +141,8 @@ TEST(fills_the_oldest_hole_first)
     fix_free(f);
 }
 
-/* With the head hint behind, position still decides which hole is oldest. */
-TEST(fills_the_oldest_hole_first_under_a_stale_head)
+/* The oldest position comes first even when the head hint is stale. */
+TEST(claims_the_oldest_reopened_slot_first_under_a_stale_head)
 {
     es_fix *f = fix_new(2, 3, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
@@ -161,33 +161,33 @@ TEST(fills_the_oldest_hole_first_under_a_stale_head)
     fix_free(f);
 }
 
-/* A hole is a position of its own lap: filling it in a later lap keeps the lap. */
-TEST(hole_keeps_its_lap)
+/* A re-opened slot keeps the lap of its position, however late it is claimed. */
+TEST(reopened_slot_keeps_its_lap)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
-    uint64_t pos, hole;
+    uint64_t pos, reopened;
     fix_spin_laps(p, l, 2);
     REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(pos, 8);
     es_producer_abort(p, pos);
-    REQUIRE_EQ(es_one_claim(q, &hole), ES_OK);
-    CHECK_EQ(hole, 8);
+    REQUIRE_EQ(es_one_claim(q, &reopened), ES_OK);
+    CHECK_EQ(reopened, 8);
     CHECK_EQ(fix_slot_word(q, 0), es_word(3, q->me, ES_CLAIMED));
-    CHECK_EQ(es_one_commit(q, hole, 1), ES_OK);
+    CHECK_EQ(es_one_commit(q, reopened, 1), ES_OK);
     CHECK_EQ(fix_slot_word(q, 0), es_word(3, q->me, ES_COMMITTED));
     CHECK_STR(es_valid(q), NULL);
     fix_free(f);
 }
 
-/* A search that finds nothing is not repeated until reopen_seq moves on. */
-TEST(searches_for_holes_once_a_reopen)
+/* A search that finds no re-opened slot is not repeated until reopen_seq changes. */
+TEST(searches_once_for_each_reopen)
 {
     es_fix *f = fix_new(2, 2, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f);
     uint64_t pos;
     REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
-    fix_slot(p, 0, 1, 0, ES_REOPEN); /* a hole nobody announced */
+    fix_slot(p, 0, 1, 0, ES_REOPEN); /* re-opened without an announcement */
     REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
     CHECK_EQ(pos, 1);
     atomic_fetch_add(&p->map.hdr->reopen_seq, 1);
@@ -197,8 +197,8 @@ TEST(searches_for_holes_once_a_reopen)
     fix_free(f);
 }
 
-/* While a hole was found, the next claim searches again: there may be a second one. */
-TEST(finds_both_holes_of_one_reopen)
+/* After a search that found a re-opened slot, the next claim searches again, because there may be another. */
+TEST(finds_both_reopened_slots)
 {
     es_fix *f = fix_new(4, 1, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f), *l = fix_learner(f);
@@ -213,8 +213,8 @@ TEST(finds_both_holes_of_one_reopen)
     fix_free(f);
 }
 
-/* A hole can be filled although the ring is full. */
-TEST(fills_a_hole_of_a_full_ring)
+/* A re-opened slot can be claimed although the ring is full. */
+TEST(claims_a_reopened_slot_of_a_full_ring)
 {
     es_fix *f = fix_new(2, 1, 0);
     es_ring *p = fix_producer(f), *q = fix_producer(f);
@@ -228,8 +228,8 @@ TEST(fills_a_hole_of_a_full_ring)
     fix_free(f);
 }
 
-/* Free memory whose state nibble says REOPEN in lap 0 is no position of any lap. */
-TEST(lap_zero_is_never_a_hole)
+/* A word of lap 0 whose state bits say REOPEN is not a re-opened slot. */
+TEST(lap_zero_is_never_reopened)
 {
     es_fix *f = fix_new(2, 1, 0);
     es_ring *p = fix_producer(f);
@@ -240,7 +240,7 @@ TEST(lap_zero_is_never_a_hole)
     fix_free(f);
 }
 
-/* A commit changes the committer's own claim and no other word. */
+/* A commit changes only the committer's own claim. */
 TEST(commit_leaves_a_word_that_is_not_its_claim)
 {
     es_fix *f = fix_new(2, 1, 0);

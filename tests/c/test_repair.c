@@ -1,4 +1,4 @@
-/* A ring that somebody scribbled on: it goes on, and a ring left alone is left alone. */
+/* Repair: a scribbled ring goes on, and an intact ring is not changed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #define K 3
 #define C (B * K)
 
-/* An owner entry that nobody is registered in, one of each role. */
+/* Owner entries in which nobody is registered, one of each role. */
 #define NO_PRODUCER (ES_MAX_LEARNERS + 5)
 #define NO_LEARNER 5
 
@@ -33,7 +33,7 @@ static world world_at(uint64_t sent, uint64_t taken, uint32_t flags)
     return w;
 }
 
-/* Whether three more laps of batches come through, with a mend whenever nothing moves. */
+/* Whether three more laps of batches are delivered, with a repair whenever nothing moves. */
 static bool goes_on(world *w)
 {
     int batches = 0;
@@ -51,7 +51,7 @@ static bool goes_on(world *w)
     return batches == 3 * K;
 }
 
-/* At every fill level and after every number of batches taken. */
+/* Runs for every fill level and every number of batches taken. */
 #define EACH_PHASE(sent, taken)                    \
     for (uint64_t sent = 0; sent <= 2 * C; sent++) \
         for (uint64_t taken = sent < C ? 0 : sent / B - K + 1; taken <= sent / B; taken++)
@@ -64,12 +64,12 @@ static void slot_survives(uint64_t lap_offset, uint32_t owner, uint32_t state)
                 world w = world_at(sent, taken, flags);
                 fix_slot(w.l, q, es_word_lap(fix_slot_word(w.l, q)) + lap_offset, owner, state);
                 if (!CHECK(goes_on(&w)))
-                    CHECK_EQ(state * 1000000 + q * 10000 + sent * 100 + taken, -1); /* names it */
+                    CHECK_EQ(state * 1000000 + q * 10000 + sent * 100 + taken, -1); /* fails, and prints the case */
                 fix_free(w.f);
             }
 }
 
-/* Whatever a slot word is overwritten with, unless it names a live owner. */
+/* The ring goes on after any slot word, unless the word names a live owner. */
 TEST(ring_goes_on_after_any_slot_word)
 {
     const uint64_t offsets[] = {0, 1, UINT64_MAX, UINT64_C(1) << 43};
@@ -94,7 +94,7 @@ static void batch_survives(uint64_t round_offset, uint32_t owner, uint32_t state
         }
 }
 
-/* A batch word's state or owner may be nonsense. */
+/* The ring goes on after a batch word with an invalid state or owner. */
 TEST(ring_goes_on_after_a_batch_word_of_nobody)
 {
     batch_survives(0, NO_LEARNER, ES_LEASED);
@@ -106,14 +106,14 @@ TEST(ring_goes_on_after_a_batch_word_of_nobody)
     batch_survives(0, 0xffff, 15);
 }
 
-/* Nor may a batch word name a producer as its learner. */
+/* The ring goes on after a batch word that names a producer as its learner. */
 TEST(ring_goes_on_after_a_lease_of_a_producer)
 {
-    batch_survives(0, ES_MAX_LEARNERS, ES_LEASED); /* the world's own */
+    batch_survives(0, ES_MAX_LEARNERS, ES_LEASED); /* the producer of this world */
     batch_survives(0, ES_MAX_LEARNERS, ES_POISONING);
 }
 
-/* A word of a leased batch waits for its turn: it does not pull the tail down meanwhile. */
+/* A scribbled word in a leased batch does not pull the tail down. It is repaired when its batch is being filled. */
 TEST(leased_batch_with_a_scribbled_word_stops_nobody_else)
 {
     for (uint64_t q = 0; q < B; q++) {
@@ -133,7 +133,7 @@ TEST(leased_batch_with_a_scribbled_word_stops_nobody_else)
     }
 }
 
-/* Whatever is written over the owners' states and their mark, a death is noticed. */
+/* Dead owners are found whatever is written over the owners' states and the high-water mark. */
 TEST(the_dead_are_found_in_a_scribbled_table)
 {
     for (uint32_t state = ES_OWNER_LIVE; state <= ES_OWNER_LIVE + 1; state++) {
@@ -150,7 +150,7 @@ TEST(the_dead_are_found_in_a_scribbled_table)
     }
 }
 
-/* A tail that is anywhere at all. */
+/* The ring goes on after any value of tail. */
 TEST(ring_goes_on_after_any_tail)
 {
     const uint64_t offsets[] = {1, B, C, 2 * C + 1, UINT64_MAX, UINT64_C(1) << 40, UINT64_C(1) << 63};
@@ -163,7 +163,7 @@ TEST(ring_goes_on_after_any_tail)
         }
 }
 
-/* A head that is anywhere at all. */
+/* The ring goes on after any value of head. */
 TEST(ring_goes_on_after_any_head)
 {
     const uint64_t offsets[] = {1, K, UINT64_MAX, UINT64_C(1) << 40, UINT64_C(1) << 63};
@@ -176,69 +176,69 @@ TEST(ring_goes_on_after_any_head)
         }
 }
 
-static void mend_changes_nothing(world *w)
+static void repair_changes_nothing(world *w)
 {
     uint64_t size = w->f->size;
     uint8_t *before = malloc(size);
     memcpy(before, w->f->base, size);
     CHECK_EQ(es_repair(w->l), 0);
-    ((es_header *)(void *)before)->reopen_seq = w->l->map.hdr->reopen_seq; /* may have been raised */
+    ((es_header *)(void *)before)->reopen_seq = w->l->map.hdr->reopen_seq; /* repair may raise it */
     CHECK(memcmp(before, w->f->base, size) == 0);
     free(before);
 }
 
-/* A ring that nobody scribbles on: mending writes nothing, whatever is under way. */
-TEST(mend_leaves_a_ring_that_keeps_to_the_protocol_alone)
+/* On a ring that nobody scribbled on, repair writes nothing, whatever is under way. */
+TEST(repair_leaves_an_intact_ring_alone)
 {
     EACH_PHASE (sent, taken)
         for (int scene = 0; scene < 8; scene++) {
             world w = world_at(sent, taken, 0);
             es_ring *q = fix_producer(w.f), *m = fix_learner(w.f);
             uint64_t round;
-            if (scene & 1) /* a claim, and a hole */
+            if (scene & 1) /* a claim and a re-opened slot */
                 fix_reserve(q, 0);
             if (scene & 2) {
                 int64_t pos = fix_reserve(w.p, 0);
                 if (pos >= 0)
                     es_api_abort(w.p, pos);
             }
-            if (scene & 4) /* a lease, of a partial batch with held slots if it can be */
+            if (scene & 4) /* a lease, if possible of a partial batch with held slots */
                 fix_take(m, ES_TAKE_SHORT | ES_TAKE_ANY_ORDER, &round);
-            mend_changes_nothing(&w);
+            repair_changes_nothing(&w);
             es_api_close(w.l);
-            es_api_take(w.l, 0, 0, &(es_snapshot){0}); /* seals */
-            mend_changes_nothing(&w);
+            es_api_take(w.l, 0, 0, &(es_snapshot){0}); /* seals the free slots */
+            repair_changes_nothing(&w);
             fix_free(w.f);
         }
 }
 
-/* A learner to whom nothing comes mends by itself, once in a reap interval. */
-TEST(waiting_learner_mends)
+/* A learner that gets nothing repairs the ring itself, once in a reap interval. */
+TEST(waiting_learner_repairs)
 {
     world w = world_at(1, 0, 0);
     es_snapshot snap;
     fix_slot(w.l, 0, 9, 0, 9);
     CHECK_EQ(fix_send(w.p, 1), ES_OK);
     uint64_t interval = w.l->map.reap_interval_ns = 600 * UINT64_C(1000000000);
-    CHECK_EQ(es_api_take(w.l, 0, 1, &snap), ES_TIMEOUT); /* not that soon after it came */
+    CHECK_EQ(es_api_take(w.l, 0, 1, &snap), ES_TIMEOUT); /* no repair so soon after it attached */
     CHECK_EQ(fix_slot_word(w.l, 0), es_word(9, 0, 9));
     atomic_store(&w.l->last_repair_ns, es_clock_ns() - interval);
     CHECK_EQ(es_api_take(w.l, 0, 1, &snap), ES_TIMEOUT);
     CHECK_EQ(fix_slot_word(w.l, 0), es_word(1, 0, ES_REOPEN));
-    CHECK_EQ(fix_send(w.p, 2), ES_OK); /* into the hole */
+    CHECK_EQ(fix_send(w.p, 2), ES_OK); /* into the re-opened slot */
     CHECK_EQ(fix_take_k(w.l, 0), 0);
     fix_free(w.f);
 }
 
-/* What was mended is told: sleepers are woken, and the commits of these laps wake learners. */
-TEST(mend_wakes_everybody)
+/* A repair wakes all sleepers, and after it the commits of these laps wake learners. */
+TEST(repair_wakes_everybody)
 {
     world w = world_at(2, 0, 0);
     es_header *h = w.l->map.hdr;
-    uint32_t ready = h->ready_seq, space = h->space_seq, reopen = h->reopen_seq, returned = h->given_back_seq;
+    uint32_t ready = h->ready_seq, space = h->space_seq, reopen = h->reopen_seq, given_back = h->given_back_seq;
     fix_slot(w.l, 0, 9, 0, 9);
     CHECK_EQ(es_repair(w.l), 1);
-    CHECK(h->ready_seq != ready && h->space_seq != space && h->reopen_seq != reopen && h->given_back_seq != returned);
+    CHECK(h->ready_seq != ready && h->space_seq != space && h->reopen_seq != reopen && h->given_back_seq != given_back);
     for (uint64_t j = 0; j < K; j++)
         CHECK(fix_count(w.l, j) >= ES_COUNT_ALARM);
     fix_free(w.f);
@@ -262,7 +262,7 @@ TEST(scribbled_ring_ends_when_closed)
     fix_free(w.f);
 }
 
-/* Words that never say that nothing is left: the stream ends all the same, once it was asked for long enough. */
+/* When scribbled words never say that nothing is left, the stream ends after enough tries over enough time. */
 TEST(closed_ring_of_far_rounds_ends)
 {
     world w = world_at(0, 0, 0);

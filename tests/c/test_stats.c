@@ -2,7 +2,7 @@
 #include "es_fixture.h"
 #include "es_test.h"
 
-/* Each bucket's range contains its values: an upper edge is never below them, nor an eighth above. */
+/* The upper edge of a bucket is at least its values and at most an eighth above them. */
 TEST(percentile_is_within_an_eighth_above)
 {
     es_fix *f = fix_new(1, 1, ES_FLAG_DETAILED);
@@ -24,7 +24,7 @@ TEST(percentile_is_within_an_eighth_above)
     fix_free(f);
 }
 
-/* A percentile is the smallest edge that so many values lie at or below. */
+/* A percentile is the smallest bucket edge with that share of the values at or below it. */
 TEST(percentiles_of_a_known_sample)
 {
     es_fix *f = fix_new(1, 1, ES_FLAG_DETAILED);
@@ -45,7 +45,7 @@ TEST(percentiles_of_a_known_sample)
     fix_free(f);
 }
 
-/* A segment without detailed metrics has no histograms to write to. */
+/* A segment without detailed metrics has no histograms. */
 TEST(no_histograms_without_the_flag)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -60,7 +60,7 @@ TEST(no_histograms_without_the_flag)
     fix_free(f);
 }
 
-/* The gauges follow claims, takes and releases; the largest occupancy stays. */
+/* The gauges follow claims, takes and releases. The maximum occupancy stays. */
 TEST(snapshot_follows_the_ring)
 {
     es_fix *f = fix_new(2, 2, ES_FLAG_DETAILED);
@@ -92,7 +92,7 @@ TEST(snapshot_follows_the_ring)
     fix_free(f);
 }
 
-/* An owner's line says who it is, what it did, and what it holds now. */
+/* es_owner_info says who an owner is, what it did, and what it holds now. */
 TEST(owner_info_counts_what_is_held)
 {
     es_fix *f = fix_new(1, 4, 0);
@@ -111,7 +111,7 @@ TEST(owner_info_counts_what_is_held)
     es_monitor_count_held(l, held, es_monitor_owner_entries(l));
     CHECK_EQ(held[l->me], 1);
     CHECK_EQ(held[p->me], 2);
-    es_monitor_count_held(l, held, 1); /* a shorter table is not written beyond */
+    es_monitor_count_held(l, held, 1); /* nothing is written beyond a shorter table */
     CHECK_EQ(held[l->me], 2);
     CHECK_EQ(held[p->me], 2);
     uint64_t word;
@@ -124,8 +124,8 @@ TEST(owner_info_counts_what_is_held)
     fix_free(f);
 }
 
-/* The dead are counted by their role, leavers are not dead. */
-TEST(counts_dead_producers_and_not_learners_or_leavers)
+/* Dead producers are counted. Dead learners and producers that detach are not. */
+TEST(counts_dead_producers_only)
 {
     es_fix *f = fix_new(1, 4, 0);
     es_ring *a = fix_producer(f), *b = fix_producer(f), *x = fix_learner(f), *l = fix_learner(f);
@@ -144,7 +144,7 @@ TEST(counts_dead_producers_and_not_learners_or_leavers)
     fix_free(f);
 }
 
-/* A sweep falls due once an interval, and a sweep that is begun puts it off. */
+/* A sweep falls due once an interval, and the start of a sweep puts off the next. */
 TEST(sweep_falls_due_until_it_is_begun)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -156,7 +156,7 @@ TEST(sweep_falls_due_until_it_is_begun)
     CHECK_EQ(s.sweep_due, 1);
     es_sweep_next_dead(l, 1, &id);
     CHECK_EQ(es_api_take(l, 0, 0, &s), ES_EMPTY);
-    CHECK_EQ(s.sweep_due, 1); /* from 1 on is the middle of a sweep */
+    CHECK_EQ(s.sweep_due, 1); /* a call with from > 0 continues a sweep */
     es_sweep_next_dead(l, 0, &id);
     CHECK(atomic_load(&l->last_sweep_ns) != 0);
     fix_free(f);

@@ -1,4 +1,4 @@
-/* A bridge killed before any of its steps: its client sends the rest, and nothing twice. */
+/* A bridge that is killed before any of its steps: its client sends the rest, and nothing twice. */
 #include <string.h>
 
 #include "es_core.h"
@@ -11,7 +11,7 @@
 static int64_t remote;
 static es_ring *reaper;
 
-/* Samples first .. SAMPLES - 1 of the client, whose ids are their numbers. */
+/* Sends samples first .. SAMPLES - 1 of the client. Their ids are their numbers. */
 static int64_t send_from(es_ring *bridge, uint64_t first)
 {
     uint8_t block[SAMPLES * (8 + FIX_PATTERN)];
@@ -40,7 +40,7 @@ static void bridge_sends(void)
     send_from(scene.p, 0);
 }
 
-/* For longer than a lap, if nobody is in the way. */
+/* Others fill and drain more than a lap, unless something blocks them. */
 static void others_work(void)
 {
     for (uint64_t id = 21; id < 50; id++) {
@@ -49,8 +49,8 @@ static void others_work(void)
     }
 }
 
-/* The bridge is dead, and perhaps a reaper of it. */
-static void another_bridge_goes_on(void)
+/* The bridge is dead. A reaper of it may be dead too. */
+static void another_bridge_continues(void)
 {
     es_locks_yield(scene.f->locks, scene.p->me);
     if (scene.rc)
@@ -68,12 +68,12 @@ static void another_bridge_goes_on(void)
     scene_close();
 }
 
-/* Killed before any step of its send, alone and with others at work meanwhile. */
+/* The bridge is killed before any step of its send, alone and with others at work in between. */
 TEST(bridge_killed_at_any_step)
 {
-    es_step_case c = {"bridge sends", two_are_in, bridge_sends, NULL, another_bridge_goes_on, true};
+    es_step_case c = {"bridge sends", two_are_in, bridge_sends, NULL, another_bridge_continues, true};
     es_step_each(&c);
-    es_step_case d = {"bridge sends, others", two_are_in, bridge_sends, others_work, another_bridge_goes_on, true};
+    es_step_case d = {"bridge sends, others", two_are_in, bridge_sends, others_work, another_bridge_continues, true};
     es_step_each(&d);
 }
 
@@ -92,7 +92,7 @@ static void bridge_died_half_way(void)
         fix_sample(i, &s);
         es_leaves_write(&scene.p->map, pos + i, (void *[]){&s.id, s.pattern});
     }
-    CHECK_EQ(es_producer_commit(scene.p, pos, 1), 1); /* of two */
+    CHECK_EQ(es_producer_commit(scene.p, pos, 1), 1); /* one of the two claimed */
     es_locks_drop(scene.f->locks, scene.p->me);
     scene.rc = 1;
 }
@@ -102,13 +102,13 @@ static void it_is_reaped(void)
     fix_sweep(reaper);
 }
 
-/* The reaper is killed before any step of its reap: the next one settles the same count. */
+/* The reaper is killed before any step of its reap. The next reaper settles the same count. */
 TEST(reaper_of_a_bridge_killed_at_any_step)
 {
-    es_step_case c = {"a bridge is reaped", bridge_died_half_way, it_is_reaped, NULL, another_bridge_goes_on, true};
+    es_step_case c = {"a bridge is reaped", bridge_died_half_way, it_is_reaped, NULL, another_bridge_continues, true};
     es_step_each(&c);
     es_step_case d = {
-        "a bridge is reaped, others", bridge_died_half_way, it_is_reaped, others_work, another_bridge_goes_on, true};
+        "a bridge is reaped, others", bridge_died_half_way, it_is_reaped, others_work, another_bridge_continues, true};
     es_step_each(&d);
 }
 
@@ -136,7 +136,7 @@ static void comes_to_the_second(void)
     second = es_bridge_open(scene.q, ANN, 0, "ann");
 }
 
-/* Entries that are somebody's with that id. */
+/* How many entries with that id are in use. */
 static int entries_of(const uint8_t *id)
 {
     const es_map *m = &scene.p->map;
@@ -155,7 +155,7 @@ static void has_one_entry_at_most(void)
     scene_close();
 }
 
-/* Its hello lies at one bridge still, when it has gone to the other. */
+/* A client has gone to a second bridge while its hello still waits at the first. It gets one entry. */
 TEST(a_client_at_two_bridges_has_one_entry)
 {
     es_step_case c = {"two open", two_bridges, comes_to_the_first, comes_to_the_second, has_one_entry_at_most, false};
@@ -168,13 +168,13 @@ static void bob_was_here(void)
     uint8_t id[16] = "others, no. ...";
     int64_t bob = es_bridge_open(scene.p, BOB, 7, "bob");
     REQUIRE_EQ(es_bridge_leave(scene.p, (uint32_t)bob, 1), ES_OK);
-    for (uint32_t i = 1; i < scene.p->map.num_remotes; i++) { /* so that bob's is the one to be used again */
+    for (uint32_t i = 1; i < scene.p->map.num_remotes; i++) { /* so that bob's entry is the oldest of those away */
         id[15] = (uint8_t)i;
         REQUIRE_EQ(es_bridge_open(scene.q, id, 0, "other"), i);
     }
 }
 
-/* Who looks for an entry to use again sees that another is being given out, and puts bob's back. */
+/* The search for an entry to use again finds bob's, sees that another entry is being given out, and puts it back. */
 static void bob_was_here_and_somebody_is_new(void)
 {
     bob_was_here();
@@ -227,7 +227,7 @@ static void bob_has_his_own_count(void)
     scene_close();
 }
 
-/* Between the look at an entry and the taking of it, it is another client's for a while, and left as it was. */
+/* Between the look at an entry and its take, another client has used the entry and left it as it was. */
 TEST(an_entry_that_was_anothers_meanwhile)
 {
     es_step_case c = {"open", bob_was_here, bob_comes, ann_has_been, bob_has_his_own_count, false};

@@ -38,7 +38,7 @@ static void first_thread(void)
     scene_drain(scene.m, ES_TAKE_SHORT);
 }
 
-/* Takes one batch and keeps it; nothing where the first thread holds a lock that this one would wait for. */
+/* Takes one batch and keeps it. Does nothing when the first thread holds a lock that this one would wait for. */
 static void second_thread(void)
 {
     uint8_t mask[SCENE_IDS];
@@ -85,7 +85,7 @@ static void ring_goes_on(void)
     scene_close();
 }
 
-/* A slot that one thread holds is not taken for its own by another: none re-opens in a leased batch or a past lap. */
+/* Threads do not confuse each other's held slots: no slot re-opens in a leased batch or a past lap. */
 TEST(threads_share_partial_takes)
 {
     es_step_case c = {"partial, partial", one_sent_one_claimed, first_thread, second_thread, ring_goes_on, false};
@@ -131,8 +131,8 @@ static void drained_to_the_end(void)
     scene_close();
 }
 
-/* A batch given back while a learner looks for the end is seen, before or after. */
-TEST(end_against_a_lease_that_comes_back)
+/* A batch that is given back during a drain is delivered. */
+TEST(end_against_a_lease_given_back)
 {
     es_step_case c = {"drain, reap", m_died_after_the_close, drain, q_reaps, drained_to_the_end, false};
     es_step_each(&c);
@@ -147,10 +147,10 @@ static void m_died_and_head_is_past(void)
 static void next_reaper_comes(void)
 {
     drain();
-    /* once given back, taken: the reaper may be stopped for long */
+    /* The batch is taken as soon as it is given back, because the reaper may be stopped for long. */
     CHECK(es_word_state(fix_batch_word(scene.l, 0)) != ES_FILL);
     if (!scene.ended) {
-        es_locks_yield(scene.f->locks, scene.m->me); /* the dead reaper's hold on it */
+        es_locks_yield(scene.f->locks, scene.m->me); /* the kernel drops the dead reaper's locks */
         fix_sweep(scene.l);
         CHECK_EQ(scene_drain(scene.l, 0), ES_ENDED);
     }
@@ -158,7 +158,7 @@ static void next_reaper_comes(void)
     scene_close();
 }
 
-/* A reaper killed between a batch and its announcement hides no batch from the end. */
+/* A reaper dies after it gave a batch back and before it announced that. The drain finds the batch. */
 TEST(end_after_a_reaper_died_half_way)
 {
     es_step_case c = {"reap, end", m_died_and_head_is_past, q_reaps, NULL, next_reaper_comes, true};
@@ -174,7 +174,7 @@ static void m_holds_a_partial_lease(void)
     es_snapshot snap;
     scene_open(2, 3, 0);
     late = fix_learner(scene.f);
-    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY); /* their first looks, everywhere */
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY); /* the first look of each learner is everywhere */
     CHECK_EQ(fix_take_k(late, 0), ES_EMPTY);
     scene_send(scene.q, 0);
     CHECK_EQ(es_api_take(scene.m, ES_TAKE_SHORT, 0, &snap), 0);
@@ -189,13 +189,13 @@ static void m_is_reaped(void)
 {
     fix_die(scene.f, scene.m);
     fix_sweep(scene.p);
-    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY); /* everywhere: batch 0 came back incomplete */
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY); /* looks everywhere: batch 0 was given back incomplete */
 }
 
 static void batch_0_is_found(void)
 {
     es_api_detach(late);
-    CHECK_EQ(scene_send(scene.q, 1), ES_OK); /* completes it */
+    CHECK_EQ(scene_send(scene.q, 1), ES_OK); /* completes batch 0 */
     scene_drain(scene.l, 0);
     CHECK_EQ(scene.got[0] + 10 * scene.got[1], 11);
     for (uint64_t id = 10; id < 16; id++) {
@@ -206,8 +206,8 @@ static void batch_0_is_found(void)
     scene_close();
 }
 
-/* A learner that saw a lease moves head past the batch after it was given back: it is found all the same. */
-TEST(head_moves_past_a_batch_that_came_back)
+/* A learner that saw a lease moves head past the batch after it was given back. The batch is still found. */
+TEST(head_moves_past_a_batch_given_back)
 {
     es_step_case c = {"look, reap", m_holds_a_partial_lease, late_looks, m_is_reaped, batch_0_is_found, false};
     es_step_each(&c);
@@ -227,17 +227,17 @@ static void close_and_wait(void)
     scene.rc = es_api_take(scene.l, 0, 1000, &snap);
 }
 
-static void waiter_was_told(void)
+static void waiter_was_woken(void)
 {
     if (scene.rc < 0 && scene.rc != ES_ENDED && es_step_parked(&scene.l->map.hdr->ready_seq))
         CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
     scene_close();
 }
 
-/* The last lease ends across the close: who waits for the end is woken. */
+/* The last lease ends while the ring closes. The learner that waits for the end is woken. */
 TEST(release_across_the_close_wakes)
 {
-    es_step_case c = {"release, close", m_holds_a_lease, m_releases, close_and_wait, waiter_was_told, false};
+    es_step_case c = {"release, close", m_holds_a_lease, m_releases, close_and_wait, waiter_was_woken, false};
     es_step_each(&c);
 }
 
@@ -262,21 +262,21 @@ static void close_commit_and_wait(void)
     scene.rc = es_api_take(scene.l, 0, 1000, &snap);
 }
 
-static void waiter_was_told_of_slots(void)
+static void waiter_was_woken_for_slots(void)
 {
     if (scene.got[0])
-        scene_close(); /* a lease, which the test above is about */
+        scene_close(); /* m holds a lease, which the previous test covers */
     else
-        waiter_was_told();
+        waiter_was_woken();
 }
 
-/* Held slots that are let go of across the close wake the learner that waits to seal them. */
+/* A partial take lets go of held slots while the ring closes. It wakes the learner that waits to seal them. */
 TEST(partial_take_across_the_close_wakes)
 {
-    es_step_case c = {"partial, close",         three_sent, m_takes_one_partially, close_and_wait,
-                      waiter_was_told_of_slots, false};
+    es_step_case c = {"partial, close",           three_sent, m_takes_one_partially, close_and_wait,
+                      waiter_was_woken_for_slots, false};
     es_step_each(&c);
-    c = (es_step_case){"partial, close and commit", one_sent_one_claimed,     m_takes_one_partially,
-                       close_commit_and_wait,       waiter_was_told_of_slots, false};
+    c = (es_step_case){"partial, close and commit", one_sent_one_claimed,       m_takes_one_partially,
+                       close_commit_and_wait,       waiter_was_woken_for_slots, false};
     es_step_each(&c);
 }

@@ -1,4 +1,4 @@
-/* Killed at every step: nothing committed is lost or doubled, and the ring goes on. */
+/* Killed at every step: no committed sample is lost or doubled, and the ring goes on. */
 #include "es_scene.h"
 #include "es_test.h"
 
@@ -32,7 +32,7 @@ static void reserve_and_abort(void)
     es_api_abort(scene.p, (uint64_t)pos);
 }
 
-/* The others go on for laps, with the dead reaped first or not before they have to. */
+/* The others go on for several laps. They reap the dead producer first, or only when they have to. */
 static void the_ring_goes_on(void)
 {
     fix_die(scene.f, scene.p);
@@ -54,7 +54,7 @@ static void q_sends(void)
     scene_send(scene.q, 41);
 }
 
-/* Invariants 2, 3, 4, 7 for each kind of producer, alone and with another in between. */
+/* Statements 2, 3, 4 and 7 of tests/model/checks.pml for each kind of producer, alone and with another in between. */
 TEST(producer_killed_at_any_step)
 {
     void (*const acts[])(void) = {send_1, send_three, reserve_and_abort};
@@ -87,14 +87,14 @@ static void take_and_release(void)
         return;
     es_api_release(scene.m, (uint64_t)j, round);
     released = true;
-    for (int i = 0; i < 2; i++) /* counted as delivered only if it was released */
+    for (int i = 0; i < 2; i++) /* counted as delivered only after the release */
         scene.got[2 * j + i]++;
 }
 
-static void lease_comes_back_unless_released(void)
+static void lease_is_given_back_unless_released(void)
 {
     bool given = fix_batch_word(scene.l, 0) == es_word(1, 0, ES_FILL);
-    if (given && !released) /* died right after the word: delivered, in its own eyes */
+    if (given && !released) /* m died right after the word was stored, so it delivered the batch */
         for (int i = 0; i < 2; i++)
             scene.got[i]++;
     fix_die(scene.f, scene.m);
@@ -108,10 +108,10 @@ static void lease_comes_back_unless_released(void)
     scene_close();
 }
 
-/* A lease comes back if its learner died before giving the space back, and never after. */
+/* A learner dies. Its lease is given back if it died before the release, and never after it. */
 TEST(learner_killed_at_any_step)
 {
-    es_step_case c = {"take, release", two_batches, take_and_release, NULL, lease_comes_back_unless_released, true};
+    es_step_case c = {"take, release", two_batches, take_and_release, NULL, lease_is_given_back_unless_released, true};
     es_step_each(&c);
 }
 
@@ -137,8 +137,8 @@ static void reaper_sweeps(void)
     fix_sweep(reaper);
 }
 
-/* The kernel would drop every byte of the dead reaper. */
-static void bytes_of_the_dead_fall_free(void)
+/* The kernel drops every lock byte of the dead reaper. */
+static void kernel_drops_bytes_of_the_dead(void)
 {
     for (uint32_t i = 0; i < scene.l->map.num_owners; i++)
         if (i != scene.l->me && i != scene.q->me)
@@ -147,19 +147,19 @@ static void bytes_of_the_dead_fall_free(void)
 
 static void sweep_is_done_again(void)
 {
-    bytes_of_the_dead_fall_free();
+    kernel_drops_bytes_of_the_dead();
     fix_sweep(scene.l);
     CHECK_EQ(fix_batch_word(scene.l, 0), es_word(0, ES_GIVEN_BACK, ES_FILL));
     CHECK_EQ(fix_slot_word(scene.l, 3), es_word(1, 0, ES_REOPEN));
-    CHECK_EQ(scene_send(scene.q, 4), ES_OK); /* q had looked for holes before */
+    CHECK_EQ(scene_send(scene.q, 4), ES_OK); /* q had searched for re-opened slots before */
     CHECK_EQ(fix_slot_word(scene.l, 3), es_word(1, scene.q->me, ES_COMMITTED));
     es_owner_info info;
     for (uint32_t i = 0; i < es_owner_high(&scene.l->map); i++)
         if (es_monitor_next_owner(scene.l, i, &info) == i)
             CHECK(i == scene.l->me || i == scene.q->me);
-    scene_drain(scene.l, 0); /* l had looked everywhere before, and finds the batch given back */
+    scene_drain(scene.l, 0); /* l had looked everywhere before; it finds the batch that was given back */
     for (int id = 0; id < 5; id++)
-        CHECK_EQ(scene.got[id], id != 3); /* 3 is alone in the last batch */
+        CHECK_EQ(scene.got[id], id != 3); /* sample 3 is alone in the last batch */
     scene_settle(scene.l);
     scene_close();
 }
@@ -172,7 +172,7 @@ static void everybody_looked_before(void)
     CHECK_EQ(fix_take(scene.l, 0, &round), ES_EMPTY);
 }
 
-/* Invariant 9: a reaper killed at any step is followed by one that finishes the work. */
+/* Statement 9: when a reaper is killed at any step, the next one finishes the reap. */
 TEST(reaper_killed_at_any_step)
 {
     es_step_case c = {"reap", everybody_looked_before, reaper_sweeps, NULL, sweep_is_done_again, true};
@@ -188,8 +188,8 @@ static void m_died_with_a_lease(void)
     fix_die(scene.f, scene.m);
 }
 
-/* At the end of a stream nobody waits for the leases of the living: so none may pass for one. */
-static void the_dead_ones_lease_is_known(void)
+/* A drain does not wait forever for live learners' leases. So a dead learner's lease must never look like one. */
+static void lease_of_the_dead_is_known(void)
 {
     bool leased = es_word_state(fix_batch_word(scene.l, 0)) == ES_LEASED;
     CHECK(fix_sweep(scene.l) != 0 || !leased);
@@ -197,7 +197,7 @@ static void the_dead_ones_lease_is_known(void)
 
 static void nothing_else_happens(void)
 {
-    bytes_of_the_dead_fall_free();
+    kernel_drops_bytes_of_the_dead();
     fix_sweep(scene.l);
     scene_settle(scene.l);
     scene_close();
@@ -209,24 +209,24 @@ static void attach_a_learner(void)
     es_owner_register(&scene.l->map, scene.f->locks, &id);
 }
 
-static void another_comes_leases_and_dies(void)
+static void another_attaches_leases_and_dies(void)
 {
     uint64_t round;
     es_ring *other = fix_learner(scene.f);
     CHECK_EQ(fix_take(other, 0, &round), 0);
     fix_die(scene.f, other);
-    the_dead_ones_lease_is_known();
+    lease_of_the_dead_is_known();
 }
 
-/* Whoever stands still with the byte of a dead learner, as its reaper or as its successor. */
-TEST(dead_ones_lease_is_known_at_any_step)
+/* A process stops, or dies, while it holds the byte of a dead learner: its reaper, or its successor in the entry. */
+TEST(lease_of_the_dead_is_known_at_any_step)
 {
     for (int kill = 0; kill < 2; kill++) {
-        es_step_case c = {"reap, is anybody dead?",     m_died_with_a_lease,  reaper_sweeps,
-                          the_dead_ones_lease_is_known, nothing_else_happens, kill};
+        es_step_case c = {"reap, is anybody dead?",   m_died_with_a_lease,  reaper_sweeps,
+                          lease_of_the_dead_is_known, nothing_else_happens, kill};
         es_step_each(&c);
-        es_step_case d = {"register, is anybody dead?",  two_batches,          attach_a_learner,
-                          another_comes_leases_and_dies, nothing_else_happens, kill};
+        es_step_case d = {"register, is anybody dead?",     two_batches,          attach_a_learner,
+                          another_attaches_leases_and_dies, nothing_else_happens, kill};
         es_step_each(&d);
     }
 }
@@ -239,7 +239,7 @@ static void q_and_l_work(void)
 
 static void nothing_is_lost(void)
 {
-    bytes_of_the_dead_fall_free();
+    kernel_drops_bytes_of_the_dead();
     fix_sweep(scene.l);
     scene_drain(scene.l, 0);
     for (uint64_t id = 10; id < 20; id++) {
@@ -250,7 +250,7 @@ static void nothing_is_lost(void)
     scene_close();
 }
 
-/* A reap with others at work in the middle of it, finished or not. */
+/* Others work in the middle of a reap, which is finished or killed. */
 TEST(reap_among_others_at_any_step)
 {
     for (int kill = 0; kill < 2; kill++) {
@@ -279,31 +279,32 @@ static void m_detaches(void)
     es_api_detach(scene.m);
 }
 
-static void leaver_is_gone(void)
+static void detached_owner_is_gone(void)
 {
-    bytes_of_the_dead_fall_free();
+    kernel_drops_bytes_of_the_dead();
     fix_sweep(scene.l);
     CHECK_EQ(es_owner_learner_alive(&scene.l->map, scene.f->locks), 1);
     es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 1};
-    CHECK_EQ(es_owner_register(&scene.l->map, scene.f->locks, &id), scene.p->me); /* its index is free */
+    CHECK_EQ(es_owner_register(&scene.l->map, scene.f->locks, &id), scene.p->me); /* the index of p is free */
     nothing_is_lost();
 }
 
-static void leased_batch_is_out(void)
+static void leased_batch_is_delivered(void)
 {
     for (int id = 0; id < 4; id++)
-        scene.sent[id] = 2; /* released by leaving, or given back by dying */
-    bytes_of_the_dead_fall_free();
+        scene.sent[id] = 2; /* released by the detach, or given back after the death */
+    kernel_drops_bytes_of_the_dead();
     nothing_is_lost();
 }
 
-/* Leaving, killed in the middle, is a death like any other. */
-TEST(leaver_killed_at_any_step)
+/* A process that is killed while it detaches is dead like any other. */
+TEST(detach_killed_at_any_step)
 {
     for (int other = 0; other < 2; other++) {
-        es_step_case c = {"detach", p_holds_a_claim, p_detaches, other ? q_and_l_work : NULL, leaver_is_gone, true};
+        es_step_case c = {"detach", p_holds_a_claim, p_detaches, other ? q_and_l_work : NULL, detached_owner_is_gone,
+                          true};
         es_step_each(&c);
-        es_step_case d = {"detach with a lease", two_batches, m_detaches, NULL, leased_batch_is_out, true};
+        es_step_case d = {"detach with a lease", two_batches, m_detaches, NULL, leased_batch_is_delivered, true};
         es_step_each(&d);
     }
 }
@@ -334,15 +335,15 @@ static void nobody_shares_an_index(void)
     CHECK(scene.rc != scene.got[0] || scene.rc == 0);
     if (scene.rc != 0)
         CHECK_EQ(scene.q->map.owners[scene.rc].pid, 1);
-    bytes_of_the_dead_fall_free();
+    kernel_drops_bytes_of_the_dead();
     fix_sweep(scene.l);
     es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 3};
-    for (int i = 0; i < FIX_PRODUCERS - 1; i++) /* all but q's */
+    for (int i = 0; i < FIX_PRODUCERS - 1; i++) /* all entries except that of q */
         CHECK(es_owner_register(&scene.q->map, scene.f->locks, &id) >= 0);
     scene_close();
 }
 
-/* Registration killed at any step leaks no entry; run to its end it shares none. */
+/* A registration that is killed at any step leaks no entry. One that finishes shares no entry. */
 TEST(registrant_killed_at_any_step)
 {
     void (*const others[])(void) = {NULL, attach_another, attach_another_that_dies};

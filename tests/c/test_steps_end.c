@@ -1,4 +1,4 @@
-/* The end of a stream against everything that may cross it. */
+/* Drain steps: the end of a stream against everything that can cross it. */
 #include <string.h>
 
 #include "es_scene.h"
@@ -30,7 +30,7 @@ static void close_and_drain(void)
     drain();
 }
 
-/* Nothing is delivered to a learner that was told the end, so nothing may be left then. */
+/* A learner that was told the end takes nothing more, so nothing may be left. */
 static void ended_means_all_delivered(void)
 {
     if (!scene.ended)
@@ -84,35 +84,35 @@ static void both_ways(es_step_case c)
     es_step_each(&c);
 }
 
-/* A commit under way at the end is delivered, or refused. */
+/* A commit that crosses the end is delivered or refused. */
 TEST(end_against_a_commit)
 {
     both_ways(
         (es_step_case){"drain, commit", closed_with_a_claim, drain, commit_claim, ended_means_all_delivered, false});
 }
 
-/* A send that crosses the close is delivered, or refused. */
+/* A send that crosses the close is delivered or refused. */
 TEST(end_against_a_send)
 {
     both_ways(
         (es_step_case){"send, close and drain", some_sent, send_3, close_and_drain, ended_means_all_delivered, false});
 }
 
-/* A claim re-opened between the learner's seal and its search for claims does not end the stream early. */
+/* A claim that re-opens between the learner's seal and its search for claims does not end the stream early. */
 TEST(end_against_an_abort)
 {
     both_ways(
         (es_step_case){"drain, abort", closed_with_a_claim, drain, abort_claim, ended_means_all_delivered, false});
 }
 
-/* The same when the claimant leaves. */
-TEST(end_against_a_leaver)
+/* The same when the claimant detaches. */
+TEST(end_against_a_detach)
 {
     both_ways(
         (es_step_case){"drain, detach", closed_with_a_claim, drain, p_detaches, ended_means_all_delivered, false});
 }
 
-/* The same when another process reaps it. */
+/* The same when another process reaps the claimant. */
 TEST(end_against_a_reaper)
 {
     both_ways((es_step_case){"drain, reap", closed_with_a_claim, drain, m_reaps_p, ended_means_all_delivered, false});
@@ -141,7 +141,7 @@ static void close_by_m(void)
     es_api_close(scene.m);
 }
 
-/* A learner that waits for the end is told: by the close, by the last commit, by the last abort. */
+/* The close, the last commit and the last abort each wake a learner that waits for the end. */
 TEST(waiter_for_the_end_is_woken)
 {
     both_ways((es_step_case){"close, take", empty_ring, close_by_m, wait_for_the_end, waiter_missed_nothing, false});
@@ -156,7 +156,7 @@ static void partial_by_m(void)
     scene_drain(scene.m, ES_TAKE_SHORT);
 }
 
-static void all_come_by_partial_takes(void)
+static void partial_takes_deliver_all(void)
 {
     fix_sweep(scene.l);
     scene_drain(scene.l, ES_TAKE_SHORT);
@@ -170,10 +170,10 @@ static void all_come_by_partial_takes(void)
     scene_close();
 }
 
-/* A partial take crossed by a send, or by another one, loses nothing, and the ring goes on. */
+/* A send, or another partial take, crosses a partial take. Nothing is lost, and the ring goes on. */
 TEST(partial_take_against_a_send)
 {
-    both_ways((es_step_case){"partial, send", some_sent, partial_by_m, send_3, all_come_by_partial_takes, false});
+    both_ways((es_step_case){"partial, send", some_sent, partial_by_m, send_3, partial_takes_deliver_all, false});
 }
 
 static void partial_by_l(void)
@@ -184,7 +184,7 @@ static void partial_by_l(void)
 TEST(partial_take_against_a_partial_take)
 {
     both_ways(
-        (es_step_case){"partial, partial", some_sent, partial_by_m, partial_by_l, all_come_by_partial_takes, false});
+        (es_step_case){"partial, partial", some_sent, partial_by_m, partial_by_l, partial_takes_deliver_all, false});
 }
 
 static void m_died(void)
@@ -192,7 +192,7 @@ static void m_died(void)
     fix_die(scene.f, scene.m);
     fix_sweep(scene.l);
     CHECK_STR(es_valid(scene.l), NULL);
-    memset(scene.got, 0, sizeof scene.got); /* what it took and did not release comes again: look at the words alone */
+    memset(scene.got, 0, sizeof scene.got); /* samples that m took and did not release come twice; check words only */
     for (uint64_t q = 0; q < scene.l->map.capacity; q++)
         CHECK(es_word_state(fix_slot_word(scene.l, q)) != ES_HELD ||
               es_word_lap(fix_slot_word(scene.l, q)) ==
@@ -207,7 +207,7 @@ static void m_died(void)
     scene_close();
 }
 
-/* A learner killed anywhere in a partial take leaves no slot that nobody can use. */
+/* A learner that dies anywhere in a partial take leaves no unusable slot. */
 TEST(partial_taker_killed_at_any_step)
 {
     es_step_case c = {"partial", one_sent_one_claimed, partial_by_m, commit_claim, m_died, true};
@@ -223,11 +223,11 @@ static void m_died_and_nothing_is_lost(void)
     if (!scene.ended)
         CHECK_EQ(scene_drain(scene.l, 0), ES_ENDED);
     for (int id = 0; id < SCENE_IDS; id++)
-        CHECK(scene.sent[id] == 0 || scene.got[id] >= 1); /* twice, if m died before its release */
+        CHECK(scene.sent[id] == 0 || scene.got[id] >= 1); /* twice if m died before its release */
     scene_close();
 }
 
-/* The stream has not ended while a learner in mid-take may die and leave what it held. */
+/* The stream does not end while a learner in the middle of a partial take may die and leave its samples. */
 TEST(end_against_a_partial_taker_that_dies)
 {
     es_step_case c = {"partial, close", some_sent, partial_by_m, close_and_drain, m_died_and_nothing_is_lost, true};
@@ -236,11 +236,11 @@ TEST(end_against_a_partial_taker_that_dies)
 
 static void closer_died(void)
 {
-    scene_settle(scene.l); /* closes again */
+    scene_settle(scene.l); /* closes the ring again */
     scene_close();
 }
 
-/* A creator killed while it closes: whoever closes again finishes it. */
+/* When the creator dies while it closes, the next close finishes the work. */
 TEST(closer_killed_at_any_step)
 {
     es_step_case c = {"close", some_sent, close_by_m, NULL, closer_died, true};
@@ -270,18 +270,18 @@ static void close_drain_send(void)
 
 static void both_learners_see_the_end(void)
 {
-    scene_drain(scene.m, 0); /* whoever releases across the close looks again */
+    scene_drain(scene.m, 0); /* a learner whose release crosses the close looks again */
     ended_means_all_delivered();
 }
 
-/* A release that crosses the close leaves nothing behind that its own next take does not find. */
+/* A release that crosses the close leaves only what its learner's next take finds. */
 TEST(end_against_a_release)
 {
     both_ways((es_step_case){"release, close", m_holds_a_lease, m_releases, close_drain_send, both_learners_see_the_end,
                              false});
 }
 
-/* A lease of another learner is waited for, but not for ever. */
+/* A drain waits for another learner's lease, but not forever. */
 TEST(stream_ends_under_a_lease_that_is_kept)
 {
     m_holds_a_lease();
@@ -304,7 +304,7 @@ static void drain_by_l(void)
     scene_drain(scene.l, 0);
 }
 
-static void everything_came_once(void)
+static void everything_is_delivered_once(void)
 {
     es_api_close(scene.m);
     scene_drain(scene.m, 0);
@@ -317,22 +317,22 @@ static void some_sent_and_closed(void)
     es_api_close(scene.p);
 }
 
-/* Invariant 2: two learners on one ring, open or closed, never both deliver a batch. */
+/* Statement 2: two learners on one ring, open or closed, never both deliver a batch. */
 TEST(two_learners_take_each_batch_once)
 {
-    both_ways((es_step_case){"take, take", some_sent, drain_by_l, drain_by_m, everything_came_once, false});
-    both_ways(
-        (es_step_case){"drain, drain", some_sent_and_closed, drain_by_l, drain_by_m, everything_came_once, false});
+    both_ways((es_step_case){"take, take", some_sent, drain_by_l, drain_by_m, everything_is_delivered_once, false});
+    both_ways((es_step_case){"drain, drain", some_sent_and_closed, drain_by_l, drain_by_m, everything_is_delivered_once,
+                             false});
     both_ways((es_step_case){"close, close", some_sent, close_by_m, close_and_drain, ended_means_all_delivered, false});
 }
 
-/* A partial take crossed by whatever ends a claim loses nothing that was sent. */
+/* A partial take is crossed by whatever ends a claim. Nothing that was sent is lost. */
 TEST(partial_take_against_the_end_of_a_claim)
 {
     void (*const ends[])(void) = {abort_claim, commit_claim, p_detaches, m_reaps_p};
     for (int i = 0; i < 4; i++)
         both_ways((es_step_case){"partial, end of a claim", one_sent_one_claimed, partial_by_m, ends[i],
-                                 all_come_by_partial_takes, false});
+                                 partial_takes_deliver_all, false});
 }
 
 static void close_drain_and_evict(void)
@@ -354,7 +354,7 @@ static void empty_ring_of_four(void)
     scene_open(4, 2, 0);
 }
 
-/* A send whose claim is taken away after the close says so, and is not delivered. */
+/* A send whose claim is evicted after the close reports it, and its sample is not delivered. */
 TEST(eviction_against_a_send)
 {
     es_step_case c = {"send, evict", some_sent, send_3, close_drain_and_evict, ended_means_all_delivered, false};
@@ -372,7 +372,7 @@ static void as_many_as_it_said(void)
     scene_close();
 }
 
-/* A run of which part was taken away counts the part that will be delivered. */
+/* A run that is partly evicted counts only the part that is delivered. */
 TEST(eviction_against_a_run)
 {
     es_step_case c = {"send many, evict",    empty_ring_of_four, send_three,

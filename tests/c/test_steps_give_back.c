@@ -1,4 +1,4 @@
-/* A take that is undone, against everything that may cross it. */
+/* Give-back steps: a give back against everything that can cross it. */
 #include "es_scene.h"
 #include "es_test.h"
 
@@ -12,7 +12,7 @@ static void m_holds_a_lease(void)
     scene.got[0] = 1;
 }
 
-static void m_returns(void)
+static void m_gives_back(void)
 {
     scene.got[0] = 0;
     es_api_give_back(scene.m, 0, round_of_m);
@@ -34,14 +34,14 @@ static void send_and_drain_by_l(void)
     scene_drain(scene.l, 0);
 }
 
-/* A batch whose take is undone meanwhile is found by one learner, once. */
-TEST(return_against_a_take)
+/* A batch that is given back in the middle of a look is delivered once, to one learner. */
+TEST(give_back_against_a_take)
 {
-    es_step_case c = {"return, take", m_holds_a_lease, m_returns, send_and_drain_by_l, both_have_drained, false};
+    es_step_case c = {"give back, take", m_holds_a_lease, m_gives_back, send_and_drain_by_l, both_have_drained, false};
     es_step_each(&c);
 }
 
-static void m_died_returning(void)
+static void m_died_giving_back(void)
 {
     scene.got[0] = 0;
     fix_die(scene.f, scene.m);
@@ -52,10 +52,10 @@ static void m_died_returning(void)
     scene_close();
 }
 
-/* Killed while it undoes a take: the batch is delivered all the same. */
-TEST(returner_killed_at_any_step)
+/* A learner dies while it gives a batch back. The batch is delivered. */
+TEST(learner_killed_while_it_gives_back)
 {
-    es_step_case c = {"return", m_holds_a_lease, m_returns, NULL, m_died_returning, true};
+    es_step_case c = {"give back", m_holds_a_lease, m_gives_back, NULL, m_died_giving_back, true};
     es_step_each(&c);
 }
 
@@ -68,20 +68,20 @@ static void m_releases_and_poisons(void)
 static void m_died_poisoning(void)
 {
     scene.got[0] = 0;
-    scene.sent[0] = 2; /* comes again if the release had not begun */
+    scene.sent[0] = 2; /* delivered again if the release had not begun */
     fix_die(scene.f, scene.m);
     fix_sweep(scene.l);
     CHECK_STR(es_valid(scene.l), NULL);
-    for (uint64_t id = 1; id < 5; id++) { /* two laps */
+    for (uint64_t id = 1; id < 5; id++) { /* two laps of the ring */
         CHECK_EQ(scene_send(scene.p, id), ES_OK);
-        scene_drain(scene.l, 0); /* reads whole samples only */
+        scene_drain(scene.l, 0); /* fails on a torn sample */
     }
     scene_settle(scene.l);
     scene_close();
 }
 
-/* Killed while it overwrites what it releases: nobody is given the pieces, and the space is not lost. */
-TEST(poisoner_killed_at_any_step)
+/* A learner dies while it poisons a batch. No learner gets the torn samples, and the space is not lost. */
+TEST(learner_killed_while_it_poisons)
 {
     es_step_case c = {"release, poisoned", m_holds_a_lease, m_releases_and_poisons, NULL, m_died_poisoning, true};
     es_step_each(&c);

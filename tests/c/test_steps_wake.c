@@ -1,4 +1,4 @@
-/* No wake-up is lost: a waiter and a waker interrupt each other at every step. */
+/* Wake-ups: a waiter and a waker interrupt each other at every step, and no wake-up is lost. */
 #include "es_scene.h"
 #include "es_test.h"
 
@@ -30,7 +30,7 @@ static void half_a_batch(void)
     fix_send(scene.q, 0);
 }
 
-/* A learner still parked, or one that timed out, has nothing to take. */
+/* A learner that is still parked, or that timed out, has nothing to take. */
 static void learner_missed_nothing(void)
 {
     if (scene.rc < 0 && es_step_parked(&scene.l->map.hdr->ready_seq))
@@ -38,7 +38,7 @@ static void learner_missed_nothing(void)
     scene_close();
 }
 
-/* A producer still parked finds the ring full. */
+/* A producer that is still parked finds the ring full. */
 static void producer_missed_nothing(void)
 {
     if (scene.rc < 0 && es_step_parked(&scene.l->map.hdr->space_seq))
@@ -65,7 +65,7 @@ static void full_ring_with_a_claim(void)
     scene_open(2, 1, 0);
     CHECK_EQ(es_one_claim(scene.p, &claim), ES_OK);
     fix_send(scene.q, 0);
-    CHECK_EQ(fix_send(scene.q, 0), ES_FULL); /* has looked for holes */
+    CHECK_EQ(fix_send(scene.q, 0), ES_FULL); /* q has searched for re-opened slots */
 }
 
 static void abort_claim(void)
@@ -114,28 +114,28 @@ static void both_ways(es_step_case c)
     es_step_each(&c);
 }
 
-/* The explorer itself: an operation has steps, and each is visited. */
+/* Tests the stepper itself: an operation has steps, and each is visited. */
 TEST(every_step_is_visited)
 {
     es_step_case c = {"send", half_a_batch, send_1, NULL, scene_close, false};
     CHECK(es_step_count(&c) >= 8);
 }
 
-/* Invariant 8, learners: a commit that completes a batch. */
+/* Statement 8 of tests/model/checks.pml for learners: a commit completes a batch. */
 TEST(commit_against_a_parking_learner)
 {
     both_ways((es_step_case){"send, take", half_a_batch, send_1, take_wait, learner_missed_nothing, false});
 }
 
-/* Invariant 8, producers: a release. */
+/* Statement 8 for producers: a release. */
 TEST(release_against_a_parking_producer)
 {
     both_ways(
         (es_step_case){"release, send", full_ring_with_a_lease, release, send_wait, producer_missed_nothing, false});
 }
 
-/* Invariant 8, producers: a hole made by an abort, by leaving, by the reaper. */
-TEST(hole_against_a_parking_producer)
+/* Statement 8 for producers: a slot is re-opened by an abort, a detach or a reap. */
+TEST(reopened_slot_against_a_parking_producer)
 {
     both_ways(
         (es_step_case){"abort, send", full_ring_with_a_claim, abort_claim, send_wait, producer_missed_nothing, false});
@@ -144,7 +144,7 @@ TEST(hole_against_a_parking_producer)
     both_ways((es_step_case){"reap, send", dead_claim, sweep_by_l, send_wait, producer_missed_nothing, false});
 }
 
-/* Invariant 8, learners: a batch given back. */
+/* Statement 8 for learners: a batch is given back. */
 TEST(batch_given_back_against_a_parking_learner)
 {
     both_ways((es_step_case){"reap, take", dead_lease, sweep_by_q, take_wait, learner_missed_nothing, false});
@@ -153,10 +153,10 @@ TEST(batch_given_back_against_a_parking_learner)
 static void full_ring_to_be_searched(void)
 {
     full_ring_with_a_claim();
-    atomic_fetch_add(&scene.q->map.hdr->reopen_seq, 1); /* for a hole that somebody has filled */
+    atomic_fetch_add(&scene.q->map.hdr->reopen_seq, 1); /* for a re-opened slot that is claimed again */
 }
 
-static void hole_is_found(void)
+static void reopened_slot_is_found(void)
 {
     if (scene.rc != ES_OK)
         CHECK_EQ(fix_send(scene.q, 9), ES_OK);
@@ -164,13 +164,16 @@ static void hole_is_found(void)
     scene_close();
 }
 
-/* A search that ran while a hole was being made is repeated after it. */
-TEST(hole_made_during_a_search_is_found_by_the_next)
+/* A slot that is re-opened during a search is found by the next search. */
+TEST(slot_reopened_during_a_search_is_found_by_the_next)
 {
-    both_ways((es_step_case){"abort, send", full_ring_with_a_claim, abort_claim, send_wait, hole_is_found, false});
-    both_ways((es_step_case){"detach, send", full_ring_with_a_claim, detach_p, send_wait, hole_is_found, false});
-    both_ways((es_step_case){"abort, search", full_ring_to_be_searched, abort_claim, send_wait, hole_is_found, false});
-    both_ways((es_step_case){"reap, send", dead_claim, sweep_by_l, send_wait, hole_is_found, false});
+    both_ways(
+        (es_step_case){"abort, send", full_ring_with_a_claim, abort_claim, send_wait, reopened_slot_is_found, false});
+    both_ways(
+        (es_step_case){"detach, send", full_ring_with_a_claim, detach_p, send_wait, reopened_slot_is_found, false});
+    both_ways((es_step_case){"abort, search", full_ring_to_be_searched, abort_claim, send_wait, reopened_slot_is_found,
+                             false});
+    both_ways((es_step_case){"reap, send", dead_claim, sweep_by_l, send_wait, reopened_slot_is_found, false});
 }
 
 static void batch_is_found(void)
@@ -181,7 +184,7 @@ static void batch_is_found(void)
     scene_close();
 }
 
-/* A look that ran while a batch was being given back is repeated after it. */
+/* A batch that is given back during a look is found by the next look. */
 TEST(batch_given_back_during_a_look_is_found_by_the_next)
 {
     both_ways((es_step_case){"reap, take", dead_lease, sweep_by_q, take_wait, batch_is_found, false});
@@ -192,7 +195,7 @@ static void register_again(void)
     es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 1};
     if (es_owner_register(&scene.q->map, scene.f->locks, &id) != scene.p->me)
         return;
-    /* The index is somebody else's now: its sweep and its wake-ups must be over. */
+    /* The index has a new owner. The sweep and the wake-ups for the old one must be over. */
     CHECK_EQ(fix_slot_word(scene.q, 0), es_word(1, 0, ES_REOPEN));
     CHECK(scene.q->map.hdr->reopen_seq != 0);
     CHECK(scene.q->map.hdr->given_back_seq != 0);
@@ -200,14 +203,14 @@ static void register_again(void)
     CHECK(scene.q->map.hdr->space_seq != 0);
 }
 
-/* Invariant 10: the entry is free only when nothing of the reap is left to do. */
+/* Statement 10: the entry becomes free only after everything else in the reap is done. */
 TEST(index_is_free_only_when_the_reap_is_over)
 {
     es_step_case c = {"reap, register", dead_claim, sweep_by_l, register_again, scene_close, false};
     es_step_each(&c);
     c.before = full_ring_with_a_claim;
     c.act = detach_p;
-    c.meanwhile = NULL; /* leaving gives no lease back, so given_back_seq does not move */
+    c.meanwhile = NULL; /* detach gives no lease back, so given_back_seq does not change */
     es_step_each(&c);
 }
 
@@ -218,7 +221,7 @@ static void take_release_and_send_again(void)
         fix_send(scene.q, i);
 }
 
-static void whoever_waits_is_woken_by_the_last_commit(void)
+static void learner_is_woken_by_the_last_commit(void)
 {
     es_snapshot snap;
     while (fix_take_k(scene.l, 0) >= 0)
@@ -246,13 +249,13 @@ static void send_two_by_q(void)
     fix_send(scene.q, 4);
 }
 
-/* A count that arrives a lap late, or is zeroed around a commit, leaves the next batch able to wake. */
+/* A count that arrives a lap late, or is zeroed around a commit, still lets the next batch wake the learner. */
 TEST(late_or_early_counts_still_wake)
 {
     both_ways((es_step_case){"send, take and release", half_a_batch, send_1, take_release_and_send_again,
-                             whoever_waits_is_woken_by_the_last_commit, false});
+                             learner_is_woken_by_the_last_commit, false});
     both_ways((es_step_case){"release, send", release_of_three, release, send_two_by_q,
-                             whoever_waits_is_woken_by_the_last_commit, false});
+                             learner_is_woken_by_the_last_commit, false});
 }
 
 static void laps_go_by(void)
@@ -282,7 +285,7 @@ static void one_slot_taken(void)
     fix_send(scene.q, 0);
 }
 
-/* Invariant 7: a claim whose position has gone stale looks again, the ring is not full. */
+/* Statement 7: a claim at a stale position looks again and does not say that the ring is full. */
 TEST(stale_position_is_not_full)
 {
     es_step_case c = {"send, laps", one_slot_taken, send_1_noting, laps_go_by, ring_had_room, false};

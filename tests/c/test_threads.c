@@ -1,4 +1,4 @@
-/* Threads against each other: every sample accounted for, in every ring from one slot up. */
+/* Threads against each other: every sample is accounted for, in every ring from one slot up. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 typedef struct arena {
     es_fix *f;
-    uint64_t each;         /* samples of a producer */
+    uint64_t each;         /* samples of each producer */
     _Atomic uint8_t *seen; /* [producer * each + seq] deliveries */
     _Atomic uint64_t delivered, torn;
     _Atomic int64_t disorder;
@@ -30,7 +30,7 @@ static uint64_t sample_id(uint32_t number, uint64_t seq)
     return (uint64_t)number << 32 | seq;
 }
 
-/* One sample, in one of the ways there are: how many were committed. */
+/* Sends one sample in a random way. Returns how many were committed. */
 static int64_t produce_some(worker *w, es_random *rnd, uint64_t seq)
 {
     uint32_t way = es_random_below(rnd, 8);
@@ -112,7 +112,7 @@ static void *learn(void *arg)
     }
 }
 
-/* producers and learners; shared: each kind through one attachment. */
+/* Runs producers and learners. shared: all threads of a kind use one attachment. */
 static void run(uint64_t B, uint64_t K, uint32_t flags, int producers, int learners, bool aborts, bool shared)
 {
     arena a = {.f = fix_new(B, K, flags), .each = es_test_scaled(6000), .aborts = aborts};
@@ -150,28 +150,28 @@ static void run(uint64_t B, uint64_t K, uint32_t flags, int producers, int learn
 static const uint64_t small[][2] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {3, 2}, {8, 4}};
 #define SMALL (sizeof small / sizeof *small)
 
-/* One learner, no aborts: fifo keeps each producer's order, and nothing is lost, doubled or torn. */
+/* One learner, no aborts: fifo order keeps each producer's order, and no sample is lost, doubled or torn. */
 TEST(fifo_keeps_each_producers_order)
 {
     for (size_t i = 0; i < SMALL; i++)
         run(small[i][0], small[i][1], 0, 3, 1, false, false);
 }
 
-/* Aborts and several learners: every sample once, whatever the order. */
+/* Aborts and several learners: every sample arrives once, in any order. */
 TEST(fifo_accounts_for_every_sample)
 {
     for (size_t i = 0; i < SMALL; i++)
         run(small[i][0], small[i][1], 0, 3, 2, true, false);
 }
 
-/* The same where batches may overtake. */
+/* The same in ready order. */
 TEST(ready_accounts_for_every_sample)
 {
     for (size_t i = 0; i < SMALL; i++)
         run(small[i][0], small[i][1], ES_FLAG_READY_ORDER, 4, 3, true, false);
 }
 
-/* Threads may share an attachment: the words tell claims apart by position. */
+/* Threads can share an attachment, because words tell claims apart by position. */
 TEST(threads_may_share_one_attachment)
 {
     for (size_t i = 0; i < SMALL; i++)
@@ -183,17 +183,17 @@ static void *produce_until_refused(void *arg)
     worker *w = arg;
     for (uint64_t seq = 0; seq < w->a->each;) {
         int rc = fix_send_wait(w->r, sample_id(w->number, seq), SLICE);
-        if (rc == ES_ECLOSED || rc == ES_EEVICTED) /* its copy took longer than learners wait */
+        if (rc == ES_ECLOSED || rc == ES_EEVICTED) /* its copy took longer than a drain waits */
             break;
         if (rc == ES_OK)
-            atomic_fetch_add(&w->a->seen[w->number * w->a->each + seq++], 16); /* sent */
+            atomic_fetch_add(&w->a->seen[w->number * w->a->each + seq++], 16); /* 16: sent */
         else
             CHECK_EQ(rc, ES_TIMEOUT);
     }
     return NULL;
 }
 
-/* Closed in the middle of the sending: what was sent is delivered, what was refused is not. */
+/* The ring closes during the sends. What was sent is delivered, and what was refused is not. */
 TEST(close_in_full_flight_delivers_what_was_sent)
 {
     for (uint64_t turn = 0; turn < es_test_scaled(120); turn++) {

@@ -1,8 +1,8 @@
-/* Every operation there is at once, on one ring: producers and learners that come, go and die,
- * reapers, onlookers, partial takes, batches given back, and the close.
+/* All operations at once on one ring: producers and learners that attach, detach and die, reapers, onlookers,
+ * partial takes, batches given back, and the close.
  *
- * A thread dies by dropping its lock byte with a claim or a lease in hand, as
- * the kernel would for a killed process. What was sent is then released once.
+ * A thread dies by dropping its lock byte while it holds a claim or a lease, as the kernel drops the byte of a
+ * killed process. Every sample that was sent is released once.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -20,12 +20,12 @@
 
 typedef struct fair {
     es_fix *f;
-    uint64_t each; /* samples of a producer */
+    uint64_t each; /* samples of each producer */
     _Atomic uint64_t sent[PRODUCERS];
     _Atomic uint8_t *released; /* [producer * each + seq] */
     _Atomic uint64_t torn, batches;
-    _Atomic bool over;    /* nobody dies any more, and the reapers may go */
-    uint64_t close_after; /* batches; 0: when all is sent */
+    _Atomic bool over;    /* no thread dies any more, and the reapers can stop */
+    uint64_t close_after; /* close after so many batches; 0: after everything is sent */
 } fair;
 
 typedef struct visitor {
@@ -39,7 +39,7 @@ static es_ring *join(fair *a, uint32_t role)
     es_identity id = {.role = role, .pid = 1, .start_time = 1.5};
     es_ring *r = es_api_open(a->f->base, a->f->size, a->f->locks, 0, &error);
     while (r != NULL && es_api_attach(r, &id) == ES_ENOOWNER)
-        sched_yield(); /* the reapers make room */
+        sched_yield(); /* until the reapers free an entry */
     return r;
 }
 
@@ -119,8 +119,8 @@ static void *produce(void *arg)
 
 /* --- learners ---------------------------------------------------------------- */
 
-/* Reads the samples of a leased batch: how many, and their ids. Of a full batch without
- * asking which slots are committed: the take alone must have made them visible. */
+/* Reads the samples of a leased batch: their ids, and how many. It does not ask which slots of a full batch are
+ * committed, because the take alone must have made them visible. */
 static int64_t read_batch(fair *a, es_ring *r, uint64_t j, const es_snapshot *snap, uint64_t *ids)
 {
     uint8_t mask[16];
@@ -146,7 +146,7 @@ static void note_released(fair *a, const uint64_t *ids, int64_t n)
     atomic_fetch_add(&a->batches, 1);
 }
 
-/* What a learner does with a batch; the attachment to go on with. */
+/* Does with a batch what a learner can do. Returns the attachment to continue with. */
 static es_ring *use(fair *a, es_ring *r, es_random *rnd, uint64_t j, const es_snapshot *snap)
 {
     uint64_t ids[16];
@@ -158,10 +158,10 @@ static es_ring *use(fair *a, es_ring *r, es_random *rnd, uint64_t j, const es_sn
     case 1:
         if (atomic_load(&a->over))
             break;
-        die(a, r); /* delivered again */
+        die(a, r); /* the batch is delivered again */
         return join(a, ES_ROLE_LEARNER);
     case 2:
-        leave(r); /* which releases it */
+        leave(r); /* the detach releases the batch */
         note_released(a, ids, n);
         return join(a, ES_ROLE_LEARNER);
     }
@@ -196,9 +196,9 @@ static void *learn(void *arg)
     return NULL;
 }
 
-/* --- reapers, who look on, too ------------------------------------------------- */
+/* --- reapers, which also observe ------------------------------------------------ */
 
-static void look_on(es_ring *r)
+static void observe(es_ring *r)
 {
     uint32_t held[ES_MAX_LEARNERS + FIX_PRODUCERS] = {0};
     es_owner_info info;
@@ -214,7 +214,7 @@ static void look_on(es_ring *r)
     es_monitor_observe(r, &snap);
     CHECK_EQ(es_api_learner_alive(r), 1);
     CHECK_EQ(es_api_reset_histograms(r), ES_OK);
-    (void)es_valid(r); /* under load its answer means nothing, but asking must be safe */
+    (void)es_valid(r); /* under load its answer means nothing, but the call must be safe */
 }
 
 static void *reap(void *arg)
@@ -223,7 +223,7 @@ static void *reap(void *arg)
     es_ring *r = join(v->a, ES_ROLE_LEARNER);
     while (!atomic_load(&v->a->over)) {
         fix_sweep(r);
-        look_on(r);
+        observe(r);
         sched_yield();
     }
     leave(r);
@@ -238,7 +238,7 @@ static void account_for(fair *a)
     es_ring *l = join(a, ES_ROLE_LEARNER);
     fix_sweep(l);
     CHECK_STR(es_valid(l), NULL);
-    take_until_the_end(a, l, &rnd); /* what the last dead learner held */
+    take_until_the_end(a, l, &rnd); /* what the last dead learner had leased */
     uint64_t lost = 0, doubled = 0, unsent = 0;
     for (int i = 0; i < PRODUCERS; i++)
         for (uint64_t s = 0; s < a->each; s++) {
@@ -269,7 +269,7 @@ static void hold_fair(uint64_t B, uint64_t K, uint32_t flags, uint64_t each, uin
     for (int i = 0; i < REAPERS; i++)
         pthread_join(t[PRODUCERS + LEARNERS + i], NULL);
     es_ring *l = join(&a, ES_ROLE_LEARNER);
-    fix_sweep(l); /* the last dead, whose batches the learners are to have before the end */
+    fix_sweep(l); /* reaps the last dead, so that learners get their batches before the end */
     CHECK_EQ(es_api_close(l), ES_OK);
     leave(l);
     for (int i = PRODUCERS; i < PRODUCERS + LEARNERS; i++)
@@ -282,7 +282,7 @@ static void hold_fair(uint64_t B, uint64_t K, uint32_t flags, uint64_t each, uin
 static const uint64_t shapes[][2] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {3, 2}, {8, 4}};
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
-/* To the last sample of every producer. */
+/* All producers send all their samples. */
 TEST(everything_at_once_accounts_for_every_sample)
 {
     for (size_t i = 0; i < 2 * SHAPES; i++)
@@ -290,7 +290,7 @@ TEST(everything_at_once_accounts_for_every_sample)
                   (i % 2 ? ES_FLAG_DETAILED : 0) | (i >= SHAPES ? ES_FLAG_READY_ORDER : 0), es_test_scaled(4000), 0);
 }
 
-/* Closed by a learner in the middle of it all: what was sent comes out, what was refused does not. */
+/* A learner closes the ring in the middle of everything. What was sent is delivered, what was refused is not. */
 TEST(everything_at_once_survives_the_close)
 {
     for (uint64_t turn = 0; turn < es_test_scaled(400); turn++)
@@ -298,7 +298,7 @@ TEST(everything_at_once_survives_the_close)
                   10 + turn % 100);
 }
 
-/* --- claims that are taken away after the close ------------------------------------- */
+/* --- claims that are evicted after the close ----------------------------------------- */
 
 typedef struct holder {
     fair *a;
@@ -336,7 +336,7 @@ static void *take_what_comes(void *arg)
     return NULL;
 }
 
-/* Either the commit says that it came too late, or the sample comes out; in the instant of the eviction, too. */
+/* Either the commit reports the eviction, or the sample is delivered, also at the instant of the eviction. */
 TEST(commit_against_eviction)
 {
     for (uint64_t turn = 0; turn < es_test_scaled(600); turn++) {
@@ -347,7 +347,7 @@ TEST(commit_against_eviction)
         es_random rnd = es_random_new(turn);
         pthread_t t[PRODUCERS + 2];
         holder h[PRODUCERS + 2];
-        uint64_t end = es_clock_ns() + 600000; /* when the patience with open claims is over */
+        uint64_t end = es_clock_ns() + 600000; /* ES_PATIENCE_NS after the close, a learner evicts open claims */
         for (uint32_t i = 0; i < PRODUCERS + 2; i++) {
             bool producer = i < PRODUCERS;
             h[i] = (holder){&a, producer ? fix_producer(a.f) : fix_learner(a.f), i, &claimed, end, 0};

@@ -1,4 +1,4 @@
-/* Threads of one process that share an attachment: they release each other's leases, and leave under each other. */
+/* Threads of one process that share an attachment: they release each other's leases and detach under each other. */
 #include <pthread.h>
 #include <sched.h>
 
@@ -13,7 +13,7 @@ static const uint64_t shapes[][2] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {3, 2}, {8,
 typedef struct crowd {
     es_ring *p, *l;
     _Atomic uint64_t sent, delivered;
-    _Atomic uint64_t lease; /* the last one taken: [round | batch:8 | samples + 1:8] */
+    _Atomic uint64_t lease; /* the last lease taken: [round | batch:8 | samples + 1:8] */
     uint64_t each;
 } crowd;
 
@@ -29,7 +29,7 @@ static void *send_until_detached(void *arg)
     }
 }
 
-/* Looks into no batch: whoever lets another thread leave must not. */
+/* Reads no batch: a thread that can be detached by another must not. */
 static void *take_until_detached(void *arg)
 {
     crowd *c = arg;
@@ -42,11 +42,11 @@ static void *take_until_detached(void *arg)
             continue;
         atomic_fetch_add(&c->delivered, snap.length);
         int rc = es_api_release(c->l, (uint64_t)j, snap.round);
-        CHECK(rc == ES_OK || rc == ES_EDETACHED); /* then the detach released it */
+        CHECK(rc == ES_OK || rc == ES_EDETACHED); /* ES_EDETACHED: the detach released the batch */
     }
 }
 
-/* Detach waits for the threads inside, who then hear of it; what they sent and took is counted once. */
+/* Detach waits for the threads inside a call and makes them return. Their sends and takes are counted once. */
 TEST(detach_under_threads_that_share_the_attachment)
 {
     for (uint64_t turn = 0; turn < es_test_scaled(500); turn++) {
@@ -86,7 +86,7 @@ static void *send_each(void *arg)
     return NULL;
 }
 
-/* Releases what others may be releasing, too; what was in it is counted by the one who did. */
+/* Releases a lease that other threads may also release. The thread that succeeds counts its samples. */
 static void release(crowd *c, uint64_t lease)
 {
     int rc = es_api_release(c->l, lease >> 8 & 0xff, lease >> 16);
@@ -107,7 +107,7 @@ static void *take_and_meddle(void *arg)
             return NULL;
         if (j < 0)
             continue;
-        if (es_random_below(&rnd, 8) == 0) { /* nobody else has heard of it: (batch, round) will be leased again */
+        if (es_random_below(&rnd, 8) == 0) { /* (batch, round) will be leased again, and no thread knows this lease */
             CHECK_EQ(es_api_give_back(c->l, (uint64_t)j, snap.round), ES_OK);
             continue;
         }
@@ -121,7 +121,7 @@ static void *take_and_meddle(void *arg)
     }
 }
 
-/* Of several threads that release one lease one does; others give theirs back meanwhile. */
+/* When several threads release one lease, one succeeds. Others give their leases back in between. */
 TEST(lease_is_released_by_one_thread)
 {
     for (size_t i = 0; i < 2 * SHAPES; i++) {

@@ -1,4 +1,4 @@
-/* Parking and waking. A thread that must be woken waits for a minute: the watchdog is the bound. */
+/* Parking and waking. A thread that must be woken waits for a minute; the watchdog is the limit. */
 #include <pthread.h>
 #include <sched.h>
 
@@ -35,7 +35,7 @@ static void until_set(_Atomic uint32_t *flag)
         sched_yield();
 }
 
-/* A word that has changed already is not slept on; one that has not is, until its time is over. */
+/* es_wait() does not sleep on a word that has changed. Otherwise it sleeps until the timeout. */
 TEST(wait_returns_on_a_changed_word)
 {
     _Atomic uint32_t word = 5;
@@ -46,7 +46,7 @@ TEST(wait_returns_on_a_changed_word)
     CHECK_EQ(es_wait(&word, 5, 0), ES_TIMEOUT);
 }
 
-/* The wait that was built is the one that was asked for. */
+/* The built kind of wait is the one that the build asked for. */
 TEST(wait_kind_is_the_one_built)
 {
 #ifdef ES_WAIT_POLL
@@ -73,7 +73,7 @@ TEST(commit_wakes_a_parked_learner)
     fix_free(f);
 }
 
-/* A release wakes every parked producer, not the first one. */
+/* A release wakes all parked producers. */
 TEST(release_wakes_all_parked_producers)
 {
     es_fix *f = fix_new(3, 1, 0);
@@ -97,7 +97,7 @@ TEST(release_wakes_all_parked_producers)
     fix_free(f);
 }
 
-/* All parked learners are woken by one commit: one takes, and the other's flag is not forgotten. */
+/* One commit wakes all parked learners. One takes the batch, and the other is woken again by the next. */
 TEST(second_learner_is_still_woken_after_the_first)
 {
     es_fix *f = fix_new(1, 3, 0);
@@ -115,7 +115,7 @@ TEST(second_learner_is_still_woken_after_the_first)
     fix_free(f);
 }
 
-/* A count already beyond B, from an increment a lap late, still wakes at the last commit. */
+/* A count beyond B, from an increment that came a lap late, does not stop the last commit from waking. */
 TEST(overcounted_batch_still_wakes)
 {
     for (uint32_t late = 1; late <= 3; late++) {
@@ -135,7 +135,7 @@ TEST(overcounted_batch_still_wakes)
     }
 }
 
-/* A hole wakes a producer parked on a full ring. */
+/* An abort wakes a producer that is parked on a full ring. */
 TEST(abort_wakes_a_parked_producer)
 {
     es_fix *f = fix_new(2, 1, 0);
@@ -153,7 +153,7 @@ TEST(abort_wakes_a_parked_producer)
     fix_free(f);
 }
 
-/* A reap wakes a producer for the dead one's hole. */
+/* A reap wakes a producer for the slot that it re-opens. */
 TEST(reap_wakes_a_parked_producer)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -172,7 +172,7 @@ TEST(reap_wakes_a_parked_producer)
     fix_free(f);
 }
 
-/* A reap wakes a learner for the batch given back. */
+/* A reap wakes a learner for the batch that it gives back. */
 TEST(reap_wakes_a_parked_learner)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -191,7 +191,7 @@ TEST(reap_wakes_a_parked_learner)
     fix_free(f);
 }
 
-/* The waker clears the flag: what a sleeper finds on waking is what others set since. */
+/* The waker clears the sleep flag. A sleeper that wakes leaves the flag as it is. */
 TEST(sleeper_leaves_the_flag_to_its_waker)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -208,7 +208,7 @@ TEST(sleeper_leaves_the_flag_to_its_waker)
     fix_free(f);
 }
 
-/* Nobody is woken who does not sleep. */
+/* No process is woken when none sleeps. */
 TEST(no_wake_without_a_sleeper)
 {
     es_fix *f = fix_new(1, 2, 0);
@@ -220,7 +220,7 @@ TEST(no_wake_without_a_sleeper)
     fix_free(f);
 }
 
-/* Leaving waits for threads inside a call, and takes the sleepers among them out. */
+/* Detach waits for threads inside a call, and ends the sleep of those that are parked. */
 TEST(detach_takes_parked_threads_out)
 {
     es_fix *f = fix_new(1, 1, 0);
@@ -244,7 +244,7 @@ TEST(detach_takes_parked_threads_out)
     fix_free(f);
 }
 
-/* The close takes a parked producer out, and ends a parked learner's wait. */
+/* The close ends the wait of a parked producer and of a parked learner. */
 TEST(close_takes_parked_threads_out)
 {
     es_fix *f = fix_new(1, 1, 0);

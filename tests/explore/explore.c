@@ -1,4 +1,4 @@
-/* Explores scenes: see usage below. Status 1 when there was a violation. */
+/* Explores scenes; see usage below. The exit status is 1 when a scene was violated. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +10,10 @@ static const char usage[] =
     "        [--list] [--quiet] [name part]\n"
     "explore --orders [name part]\n"
     "\n"
-    "Explores the scenes whose name has that part in it, depth first within the budget of preemptions,\n"
-    "stale reads (tso: stores that wait) and kills, or with --seed at random; at most N executions of each.\n"
-    "A violation is printed with its execution, step by step; the same command shows it again.\n"
-    "--orders weakens each memory order of the core and says which scene tells.\n";
+    "Explores the scenes whose name contains the part, depth first within the budget of preemptions, stale\n"
+    "reads (tso: delayed stores) and kills, or at random with --seed; at most N executions of each scene.\n"
+    "Prints a violation with its execution, step by step. The same command shows it again.\n"
+    "--orders weakens each memory order of the core and says which scene catches it.\n";
 
 typedef struct options {
     xp_budget budget;
@@ -32,7 +32,7 @@ static uint64_t number(const char *text)
     char *end;
     uint64_t n = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '\0')
-        complain("a number is wanted", *text == '\0' ? "nothing" : text);
+        complain("expected a number", *text == '\0' ? "nothing" : text);
     return n;
 }
 
@@ -42,11 +42,11 @@ static enum xp_memory memory_named(const char *name)
     for (int i = 0; i < 3; i++)
         if (strcmp(memories[i], name) == 0)
             return (enum xp_memory)i;
-    complain("--memory is sc, tso or c11", name);
+    complain("expected --memory sc, tso or c11", name);
     return XP_SC;
 }
 
-/* Whether the option took its value. */
+/* Whether the option used its value. */
 static bool read_option(options *o, const char *name, const char *value)
 {
     if (strcmp(name, "--list") == 0)
@@ -68,11 +68,11 @@ static bool read_option(options *o, const char *name, const char *value)
     else if (strcmp(name, "--seed") == 0)
         o->budget.seed = number(value);
     else
-        complain("an option of those below is wanted", name);
+        complain("expected one of the options below", name);
     return true;
 }
 
-/* Without a violation a quiet run has one line for all scenes. */
+/* A quiet run without a violation prints one line for all scenes. */
 static bool run_scenes(const options *o)
 {
     uint64_t executions = 0;

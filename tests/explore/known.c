@@ -1,42 +1,38 @@
-/* Weaker memory orders that the explorer's scenes do not tell from those that the core has. They stay
- * as they are: each says what its word is for, and on x86 none costs anything. SPARE: all of these at
- * once are explored too, and break nothing. DOUBLED: caught once all spare ones are weakened as well. */
+/* Weaker memory orders whose weakening no scene shows. The core keeps the stronger ones: each says what its word is
+ * for, and on x86 none costs anything.
+ *
+ * SPARE: all spare orders weakened at once are explored too, and nothing breaks.
+ * DOUBLED: caught only after all spare orders are weakened as well. */
 #include "xp.h"
 
-#define THREADS                                                                                             \
-    "orders threads of one process around an attachment; they meet through locks of their own before they " \
-    "share one, and what follows goes by locked operations"
-#define LOAD_FENCES                                                                                         \
-    "a locked operation reads the last value anyway; the load after it carries the fence, and that one is " \
-    "caught"
-#define END_REPEATS                                                                                       \
-    "a stale word leaves something to the next look of a stream that ends, and who changed it wakes the " \
-    "sleepers behind a fence"
-#define CLOSE_WAKES                                                                                     \
-    "whoever sleeps is woken after the close, and the wake-up orders the same; whoever does not looks " \
-    "again"
-#define SEQ_FOLLOWS "the sequence number that is raised after it is released as well, and that one is caught"
-#define BYTES "the bytes of the header are not explored; a segment seen half-written fails its hash and is refused"
-#define SCRIBBLED                                                                                         \
-    "only a ring that somebody scribbled on gets further; there each word is judged again by the locked " \
-    "operation that mends it"
-#define LOCKED                                                                                             \
-    "the owner's lock byte orders the same, and between processes that is the kernel's; what is swept is " \
-    "swept by locked operations"
-#define LOOKS_ON "looks on, or checks a ring at rest; nothing in the ring is decided by it"
-#define CAS_DECIDES                                                                                       \
-    "a stale word makes the locked operation after it fail, or is no claim of the dead, whose own words " \
-    "the lock byte brings with it"
-#define BRIDGES                                                                                                \
-    "the locked operation by which a bridge takes an entry, the lock byte of one that is dead, and the fence " \
-    "before a new one order the same"
-#define PUT_BACK "only a full table's entry is put back with something in it, and no scene fills the table"
-#define FENCED "a seq_cst fence beside it orders the same, and that one is caught"
-#define NOBODY_READS "nobody goes on from this word to others by what it releases or acquires"
-#define CLAIM_PAIR "the search for a hole and the claim of it acquire the same word"
-#define SCAN_DECIDES                                                                                       \
-    "the scan of the slot words acquires what the samples need; a stale batch word is looked at again or " \
-    "fails the take"
+#define THREADS                                                                                                  \
+    "only orders threads of one process around an attachment; their own locks order them before they share it, " \
+    "and locked operations order what follows"
+#define LOAD_FENCES \
+    "a locked operation reads the last value anyway; the next load carries the fence, and that load is caught"
+#define END_REPEATS \
+    "a drain that reads a stale word looks again, and the process that changed the word wakes sleepers behind a fence"
+#define CLOSE_WAKES \
+    "a sleeper is woken after the close, and the wake-up orders the same; a process that is awake looks again"
+#define SEQ_FOLLOWS "a sequence number is raised after it, also with release, and that order is caught"
+#define BYTES "header bytes are not explored; a half-written segment fails its hash and is refused"
+#define SCRIBBLED \
+    "matters only on a scribbled ring, where the locked operation that repairs a word checks the word again"
+#define LOCKED \
+    "the owner's lock byte orders the same, and between processes the kernel keeps it; a sweep uses locked operations"
+#define LOOKS_ON "only observes, or checks a ring at rest; the ring decides nothing by it"
+#define CAS_DECIDES                                                                                                   \
+    "a stale word makes the next locked operation fail, or is not a dead owner's claim; the lock byte brings a dead " \
+    "owner's words"
+#define BRIDGES                                                                                                        \
+    "the same is ordered by the locked operation that takes an entry, by a dead bridge's lock byte, and by the fence " \
+    "before a new entry"
+#define PUT_BACK "an entry with contents is put back only when the table is full, and no scene fills the table"
+#define FENCED "a seq_cst fence next to it orders the same, and that fence is caught"
+#define NOBODY_READS "no process relies on what this word releases or acquires"
+#define CLAIM_PAIR "the search for a re-opened slot and the claim of it acquire the same word"
+#define SCAN_DECIDES \
+    "the scan of the slot words acquires what the samples need; a stale batch word is loaded again or fails the take"
 #define SCANNED "the scan of the take has acquired the same words"
 
 #define SPARE false

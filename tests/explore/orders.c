@@ -1,4 +1,4 @@
-/* Every memory order of the core, weakened one at a time. */
+/* Weakens every memory order of the core, one at a time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,10 +19,10 @@ extern xp_site __start_xp_sites[], __stop_xp_sites[];
 
 static const char *const order_names[] = {"relaxed", "consume", "acquire", "release", "acq_rel", "seq_cst"};
 
-/* One operation in the source, which may have been compiled into several files, and one weaker order for it. */
+/* One operation in the source and one weaker order for it. Several files may contain the compiled operation. */
 typedef struct order {
     const xp_site *site;
-    int to, number; /* number: which of those of its function that read the same */
+    int to, number; /* number: counts equal operations in a function */
 } order;
 
 static order orders[MAX_ORDERS];
@@ -46,7 +46,7 @@ static void add(const xp_site *site, int to)
         if (same_place(orders[i].site, site) && orders[i].to == to)
             return;
     if (num_orders == MAX_ORDERS)
-        xp_die("more orders than the list has room for");
+        xp_die("the list of orders is too short");
     orders[num_orders++] = (order){site, to, 0};
 }
 
@@ -102,7 +102,7 @@ static bool was_reached(const order *o)
     return false;
 }
 
-/* What a scene is tried with: everything near the usual, then at random far from it. */
+/* How each scene is tried: first all executions near the usual one, then random ones far from it. */
 static const xp_budget tries[] = {
     {.memory = XP_C11, .preemptions = 1, .stale = 1, .kills = 0, .executions = 3000},
     {.memory = XP_C11, .preemptions = 30, .stale = 6, .kills = 0, .executions = 4000, .seed = 1},
@@ -124,7 +124,7 @@ static void find_reached(void)
     }
 }
 
-/* "function op order->weaker", and which of several that read so. */
+/* The key of an order: "function op order->weaker", and a number that counts equal ones in the function. */
 static void name_of(int o, char *name, size_t size)
 {
     const order *it = &orders[o];
@@ -140,11 +140,11 @@ static int named(const char *wanted)
         if (strcmp(name, wanted) == 0)
             return o;
     }
-    fprintf(stderr, "explore: the list of known orders has %s, and the core has not\n", wanted);
+    fprintf(stderr, "explore: known.c lists %s, which the core does not have\n", wanted);
     exit(2);
 }
 
-/* What the scenes that come to any of these find, or NULL. */
+/* The violation that the scenes which reach one of these orders find, or NULL. */
 static const char *explore_all(const bool *weakened, const char **scene)
 {
     for (int i = 0; i < NUM_TRIES; i++)
@@ -161,13 +161,13 @@ static const char *explore_all(const bool *weakened, const char **scene)
     return NULL;
 }
 
-/* What catches o, alone or in the company of all spare ones; o < 0: what catches those. */
-static const char *catch (int o, bool in_company, const char **scene)
+/* What catches order o, alone or together with all spare ones. o < 0: what catches all spare ones. */
+static const char *catch (int o, bool with_spare, const char **scene)
 {
     bool weakened[MAX_ORDERS] = {false}, wanted[MAX_ORDERS] = {false};
     if (o >= 0)
         weakened[o] = wanted[o] = true;
-    for (const xp_known *k = xp_known_orders; k->name != NULL && in_company; k++)
+    for (const xp_known *k = xp_known_orders; k->name != NULL && with_spare; k++)
         weakened[named(k->name)] = weakened[named(k->name)] || !k->doubled;
     for (int i = 0; i < num_orders; i++)
         if (weakened[i])
@@ -187,7 +187,7 @@ static bool reached_anywhere(int o)
     return false;
 }
 
-/* All orders that are not relaxed, as many as there are weaker ones. */
+/* Lists all orders that are not relaxed, once for each weaker order. */
 static void list_orders(void)
 {
     for (const xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
@@ -221,11 +221,15 @@ static enum verdict try_order(int o)
     bool lone = known != NULL && known->doubled && what == NULL && catch (o, true, &(const char *){""}) == NULL;
     printf("%-58s ", name);
     if (what != NULL)
-        printf("caught%s: %s (%s)\n", known == NULL ? "" : ", and listed as one that is not", what, scene);
+        printf("caught%s: %s (%s)\n", known == NULL ? "" : ", although known.c lists it", what, scene);
     else if (known == NULL)
-        printf("SURVIVES%s\n", reached_anywhere(o) ? "" : ": no scene comes to it");
+        printf("SURVIVES%s\n", reached_anywhere(o) ? "" : ": no scene reaches it");
     else
-        printf("%s: %s\n", lone ? "SURVIVES in company" : known->doubled ? "doubled" : "spare", known->why);
+        printf("%s: %s\n",
+               lone             ? "SURVIVES together with the spare ones"
+               : known->doubled ? "doubled"
+                                : "spare",
+               known->why);
     fflush(stdout);
     if (what != NULL)
         return known == NULL ? CAUGHT : WRONG;
@@ -240,15 +244,15 @@ static bool spare_ones_together(void)
     return what == NULL;
 }
 
-/* What the processes share that try the orders between them. */
+/* Shared by the processes that divide the orders between them. */
 typedef struct share {
-    _Atomic int next; /* the next order to be tried by somebody */
+    _Atomic int next; /* the next order to try */
     _Atomic int verdicts[3];
-    _Atomic bool broken; /* the spare ones together break something */
+    _Atomic bool broken; /* the spare orders together break something */
 } share;
 
-/* Tries orders until there are no more. Number 0 stands for all spare ones together, which
- * takes the longest. */
+/* Tries orders until none is left. Number 0 stands for all spare orders together, which takes
+ * the longest. */
 static void try_shares(share *all, const char *part)
 {
     for (int i = all->next++; i <= num_orders; i = all->next++) {
@@ -274,7 +278,7 @@ bool xp_try_orders(const char *part)
         named(k->name);
     find_reached();
     bool failed = false;
-    fflush(stdout); /* or each process would print again what is still in there */
+    fflush(stdout); /* otherwise each process prints what the buffer holds */
     for (long n = sysconf(_SC_NPROCESSORS_ONLN); n > 0; n--)
         if (fork() == 0) {
             try_shares(all, part);
@@ -283,7 +287,7 @@ bool xp_try_orders(const char *part)
     for (int status; wait(&status) > 0;)
         failed = failed || status != 0;
     const int caught = all->verdicts[CAUGHT], known = all->verdicts[KNOWN], wrong = all->verdicts[WRONG];
-    printf("%d weaker orders: %d caught, %d known, with the reason, not to be caught here, %d wrong\n",
-           caught + known + wrong, caught, known, wrong);
+    printf("%d weaker orders: %d caught, %d known and not caught, %d wrong\n", caught + known + wrong, caught, known,
+           wrong);
     return !failed && !all->broken && wrong == 0;
 }

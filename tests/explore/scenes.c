@@ -1,4 +1,4 @@
-/* What is explored: a few threads each, around one promise of the ring. */
+/* What is explored: a few threads in each scene, around one promise of the ring. */
 #include "xp.h"
 
 /* --- parts ----------------------------------------------------------------------- */
@@ -45,32 +45,32 @@ static void aborts_then_sends(void)
     xp_send(XP_NOW);
 }
 
-static void sends_and_leaves(void)
+static void sends_and_detaches(void)
 {
     xp_send(XP_NOW);
     xp_leave();
 }
 
-static void leaves(void)
+static void detaches(void)
 {
     xp_leave();
 }
 
-/* Leaves with a slot claimed and not committed. */
-static void leaves_a_claim(void)
+/* Detaches with a slot that is claimed and not committed. */
+static void detaches_with_a_claim(void)
 {
     int64_t pos;
     es_api_reserve(xp_theatre.of[xp_me()], XP_NOW, &pos);
     xp_leave();
 }
 
-static void joins_and_sends(void)
+static void attaches_and_sends(void)
 {
     if (xp_attach(ES_ROLE_PRODUCER) >= 0)
         xp_send(XP_NOW);
 }
 
-static void joins_and_leaves(void)
+static void attaches_and_detaches(void)
 {
     if (xp_attach(ES_ROLE_LEARNER) >= 0)
         xp_leave();
@@ -108,20 +108,20 @@ static void takes_to_the_end(void)
     xp_take_to_the_end(XP_LONG);
 }
 
-/* When nobody waits any more for what others have leased. */
+/* Takes at a time when a drain no longer waits for other learners' leases. */
 static void takes_late_to_the_end(void)
 {
     xp_pass(UINT64_C(2000000000));
     takes_to_the_end();
 }
 
-static void joins_and_gives_back(void)
+static void attaches_and_gives_back(void)
 {
     if (xp_attach(ES_ROLE_LEARNER) >= 0)
         xp_take_and_give_back(0, XP_NOW);
 }
 
-/* Nobody waits for ever for the lease of the living. */
+/* A drain does not wait forever for a living learner's lease, so this waits until thread 2 is dead. */
 static void takes_to_the_end_once_2_is_dead(void)
 {
     if (xp_dead(2))
@@ -133,7 +133,7 @@ static void takes_some(void)
     xp_take(ES_TAKE_SHORT | ES_TAKE_ANY_ORDER, XP_NOW);
 }
 
-static void joins_sweeps_and_takes(void)
+static void attaches_sweeps_and_takes(void)
 {
     if (xp_attach(ES_ROLE_LEARNER) < 0)
         return;
@@ -173,13 +173,13 @@ static void asks_for_the_end(void)
 {
     es_snapshot snap;
     if (es_api_take(xp_theatre.of[xp_me()], 0, XP_NOW, &snap) == ES_ENDED)
-        xp_violation("the end, and a claim is open");
+        xp_violation("ES_ENDED, although a claim is open");
 }
 
-static void mends(void)
+static void repairs(void)
 {
     if (es_repair(xp_theatre.of[xp_me()]) != 0)
-        xp_violation("a ring that nobody scribbled on was mended");
+        xp_violation("repair changed a ring that nobody scribbled on");
 }
 
 static void serves(void)
@@ -187,7 +187,7 @@ static void serves(void)
     xp_serve(2, XP_NOW, XP_LEAVES_CLIENT);
 }
 
-static void serves_one_by_one_and_leaves(void)
+static void serves_one_by_one_and_detaches(void)
 {
     xp_serve(1, XP_NOW, XP_LEAVES_RING);
 }
@@ -212,7 +212,7 @@ static void sweeps_and_serves(void)
 
 #define P 1 /* producer */
 #define L 2 /* learner */
-#define S 3 /* shares the attachment of the thread before */
+#define S 3 /* shares the attachment of the previous thread */
 #define N 4 /* not attached yet */
 #define B 5 /* bridge */
 
@@ -282,7 +282,7 @@ WITH_CLIENT(bbl_one, 2, 1, B, B, L, 0)
 WITH_CLIENT(bbp, 2, 0, B, B, P, 0)
 WITH_CLIENT(bpl_full, 2, 2, B, P, L, 0)
 
-/* The third has another client, in the first entry. */
+/* The third bridge serves another client, in the first entry. */
 static void bbb_other(void)
 {
     cast(B, B, B, 0);
@@ -290,7 +290,7 @@ static void bbb_other(void)
     xp_other_client(3);
 }
 
-/* A batch that its learner overwrites as it releases it. */
+/* The learner overwrites its batch when it releases it. */
 static void pll_poisoning(void)
 {
     cast(P, L, L, 0);
@@ -298,7 +298,7 @@ static void pll_poisoning(void)
     xp_theatre.of[2]->poison = true;
 }
 
-/* Closed, with a claim open. */
+/* The ring is closed and a claim is open. */
 static void ls_closed(void)
 {
     int64_t pos;
@@ -308,19 +308,19 @@ static void ls_closed(void)
     es_api_close(xp_theatre.producer);
 }
 
-/* Closed, and the one who has leased the batch is dead. */
+/* The ring is closed and the learner that leased the batch is dead. */
 static void plnl_leased(void)
 {
     es_snapshot snap;
     cast(P, L, N, L);
     xp_fill(1);
     if (es_api_take(xp_theatre.of[4], 0, XP_NOW, &snap) != 0)
-        xp_die("the batch is not there");
+        xp_die("there is no batch to take");
     es_api_close(xp_theatre.producer);
     es_locks_drop(xp_theatre.locks, xp_theatre.of[4]->me);
 }
 
-/* Closed, and the batch is there. */
+/* The ring is closed and a batch is complete. */
 static void nnl_closed(void)
 {
     cast(N, N, L, 0);
@@ -338,9 +338,9 @@ const xp_scene xp_scenes[] = {
     {"a full ring of one", 1, 1, 0, ppl_full_1x1, {sends_one, sends_one, takes_two}, .mortal = 7},
     {"a run and a single", 2, 2, 0, ppl_one, {sends_three_at_once, sends_one, takes_two}, .mortal = 3},
     {"two runs in a full ring", 2, 2, 0, ppl_full_2x2, {sends_two_at_once, sends_two_at_once, takes_two}, .mortal = 1},
-    {"an abort and a hole", 2, 1, 0, ppl_one, {aborts, sends_one, takes_one}, .mortal = 1},
+    {"an abort and a re-opened slot", 2, 1, 0, ppl_one, {aborts, sends_one, takes_one}, .mortal = 1},
     {"aborts in a full ring", 2, 1, 0, ppl, {aborts_then_sends, sends_two, takes_one}, .mortal = 1},
-    {"reserved, and another waits", 1, 1, 0, ppl, {reserves, aborts, takes_two}, .mortal = 3},
+    {"one reserves, another waits", 1, 1, 0, ppl, {reserves, aborts, takes_two}, .mortal = 3},
     {"two learners, one batch", 1, 2, 0, pll_one, {sends_one, takes_one, takes_one}, .mortal = 6},
     {"two learners, two batches", 1, 2, 0, pll_two, {sends_one, looks_twice, looks_twice}, .mortal = 6},
     {"two learners, in any order",
@@ -353,16 +353,28 @@ const xp_scene xp_scenes[] = {
     {"two learners, second lap", 1, 3, 0, pll_late, {sends_one, looks_twice, looks_twice}, .mortal = 6},
     {"a batch given back", 1, 2, 0, pll_one, {sends_one, gives_back, takes_two}, .mortal = 2},
     {"given back, two learners", 1, 2, 0, pll_two, {sends_one, gives_back, looks_twice}, .mortal = 2},
-    {"a dead producer is swept", 2, 2, 0, ppl_one, {sends_one, sends_one, sweeps_and_takes}, .mortal = 1},
+    {"a dead producer is reaped", 2, 2, 0, ppl_one, {sends_one, sends_one, sweeps_and_takes}, .mortal = 1},
     {"a dead reaper", 2, 1, 0, pplp, {sends_one, sends_one, sweeps_and_takes, sweeps}, .mortal = 13},
-    {"a dead learner, another comes", 1, 2, 0, lln_two, {takes_one, takes_one, joins_sweeps_and_takes}, .mortal = 7},
-    {"an entry used again", 2, 2, 0, pnpl_one, {leaves_a_claim, joins_and_sends, sends_one, sweeps}, .mortal = 7},
-    {"one comes as another dies",
+    {"a dead learner, another attaches",
+     1,
+     2,
+     0,
+     lln_two,
+     {takes_one, takes_one, attaches_sweeps_and_takes},
+     .mortal = 7},
+    {"an entry used again",
+     2,
+     2,
+     0,
+     pnpl_one,
+     {detaches_with_a_claim, attaches_and_sends, sends_one, sweeps},
+     .mortal = 7},
+    {"one attaches while another dies",
      2,
      2,
      0,
      ppn_one,
-     {sends_one, sends_and_leaves, joins_and_sends, sweeps},
+     {sends_one, sends_and_detaches, attaches_and_sends, sweeps},
      .mortal = 3},
     {"a close while two send", 2, 2, 0, pplp, {sends_one, sends_one, takes_to_the_end, closes}, .mortal = 3},
     {"a close of a full ring", 2, 1, 0, pplp_full, {sends_one, tries_to_send, takes_to_the_end, closes}, .mortal = 1},
@@ -374,19 +386,19 @@ const xp_scene xp_scenes[] = {
      pll_poisoning,
      {tries_to_send, looks_once, closes_and_takes},
      .mortal = 2},
-    {"the end of a closed ring, and a dead one's lease",
+    {"the end of a closed ring, and a dead learner's lease",
      1,
      2,
      0,
      plnl_leased,
-     {sweeps, takes_late_to_the_end, joins_and_leaves},
+     {sweeps, takes_late_to_the_end, attaches_and_detaches},
      .mortal = 5},
-    {"the end, and a lease of one whose entry another wants",
+    {"the end, and a dead learner whose entry another takes",
      1,
      2,
      0,
      nnl_closed,
-     {joins_and_leaves, joins_and_gives_back, takes_to_the_end_once_2_is_dead},
+     {attaches_and_detaches, attaches_and_gives_back, takes_to_the_end_once_2_is_dead},
      .mortal = 2},
     {"two threads ask for the end",
      1,
@@ -399,10 +411,10 @@ const xp_scene xp_scenes[] = {
     {"a partial batch", 2, 2, 0, pll_one, {sends_one, takes_some, looks_twice}, .mortal = 2},
     {"two take partially", 2, 2, 0, pll_three, {sends_one, takes_some, takes_some}, .mortal = 2},
     {"a partial batch, and an abort", 2, 1, 0, ppl, {aborts, sends_one, takes_some}, .mortal = 4},
-    {"mending what is sound", 2, 2, 0, ppl_one, {sends_two, aborts, mends}, .mortal = 1},
-    {"mending beside learners", 1, 2, 0, pll_two, {sends_two, takes_two, mends}, .mortal = 2},
-    {"mending beside a close", 1, 2, 0, plll, {closes, takes_to_the_end, takes_to_the_end, mends}, .mortal = 2},
-    {"mending beside a partial batch", 2, 1, 0, pll_one, {sends_one, takes_some, mends}, .mortal = 2},
+    {"repair of an intact ring", 2, 2, 0, ppl_one, {sends_two, aborts, repairs}, .mortal = 1},
+    {"repair beside learners", 1, 2, 0, pll_two, {sends_two, takes_two, repairs}, .mortal = 2},
+    {"repair beside a close", 1, 2, 0, plll, {closes, takes_to_the_end, takes_to_the_end, repairs}, .mortal = 2},
+    {"repair beside a partial batch", 2, 1, 0, pll_one, {sends_one, takes_some, repairs}, .mortal = 2},
     {"two threads of a producer",
      2,
      1,
@@ -411,12 +423,12 @@ const xp_scene xp_scenes[] = {
      {sends_one, sends_one, takes_one},
      .together = 2,
      .private_words = true},
-    {"leaving under another thread",
+    {"detaching under another thread",
      2,
      1,
      0,
      psl_full,
-     {sends_one, leaves, takes_one},
+     {sends_one, detaches, takes_one},
      .together = 2,
      .private_words = true},
     {"two threads of a learner",
@@ -427,23 +439,23 @@ const xp_scene xp_scenes[] = {
      {takes_one, takes_one, sends_one},
      .together = 2,
      .private_words = true},
-    {"leaving under a thread that waits",
+    {"detaching under a thread that waits",
      2,
      2,
      0,
      lsp,
-     {takes_one, leaves, sends_one},
+     {takes_one, detaches, sends_one},
      .together = 2,
      .private_words = true},
-    {"a learner waits, runs come", 2, 2, 0, pll, {sends_two_at_once, takes_one, takes_one}, .mortal = 6},
-    {"a bridge dies, another gets its client", 2, 2, 0, bbl, {serves, sweeps_and_serves, looks_twice}, .mortal = 1},
+    {"learners wait for a run", 2, 2, 0, pll, {sends_two_at_once, takes_one, takes_one}, .mortal = 6},
+    {"a bridge dies, another takes its client", 2, 2, 0, bbl, {serves, sweeps_and_serves, looks_twice}, .mortal = 1},
     {"two bridges die", 2, 2, 0, bbl_one, {serves, sweeps_and_serves, sweeps_and_takes}, .mortal = 7},
     {"a client goes from bridge to bridge",
      2,
      2,
      0,
      bbp,
-     {serves, serves_one_by_one_and_leaves, sends_one},
+     {serves, serves_one_by_one_and_detaches, sends_one},
      .mortal = 4},
     {"a bridge in a full ring", 2, 1, 0, bpl_full, {serves_and_waits, sweeps, takes_two}, .mortal = 1},
     {"a close while a bridge sends",
@@ -454,6 +466,12 @@ const xp_scene xp_scenes[] = {
      {serves_and_waits, sweeps_and_serves, closes_and_takes},
      .mortal = 1},
     {"a bridge is evicted", 2, 1, 0, bbl, {serves_and_waits, sweeps_and_serves, closes_and_takes_late}, .mortal = 1},
-    {"an entry becomes free as a client comes", 2, 2, 0, bbb_other, {serves, serves, lets_its_client_go}, .mortal = 4},
+    {"an entry becomes free while a client connects",
+     2,
+     2,
+     0,
+     bbb_other,
+     {serves, serves, lets_its_client_go},
+     .mortal = 4},
     {0},
 };

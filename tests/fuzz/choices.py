@@ -1,4 +1,4 @@
-"""Where a fuzzer's choices come from: ``below(n)`` is a number from 0 to n - 1."""
+"""Choices of a fuzzer: ``below(n)`` is a number from 0 to n - 1."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ Below = Callable[[int], int]
 
 
 def choices_of(data: bytes) -> Below:
-    """One or two bytes of an input a choice; zeros once it is over."""
+    """Choices from an input: one or two bytes for each, zeros after its end."""
     at = 0
 
     def below(n: int) -> int:

@@ -1,8 +1,7 @@
-/* What the fuzz targets share: reading an input, values worth trying, and saying what went wrong.
+/* Shared by the fuzz targets: reading an input, values worth trying, and reporting a failure.
  *
- * A target is libFuzzer's LLVMFuzzerTestOneInput(). Its input is a little program,
- * so any bytes are a valid one and shorter ones are simpler ones; bytes that are
- * not there read as 0.
+ * A target is LLVMFuzzerTestOneInput() of libFuzzer. Its input is a small program, so all bytes are valid, and
+ * shorter inputs are simpler. Bytes beyond the end read as 0.
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -13,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed);
-/* libFuzzer's, or fuzz_driver.c's. */
+/* From libFuzzer or fuzz_driver.c. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
 
 typedef struct fuzz_in {
@@ -24,22 +23,21 @@ uint8_t fuzz_byte(fuzz_in *in);
 uint32_t fuzz_below(fuzz_in *in, uint32_t n);
 uint64_t fuzz_u64(fuzz_in *in);
 bool fuzz_done(const fuzz_in *in);
-/* near: a value that one or two more or less may break. */
+/* near: a value for which one or two more or less may be wrong. */
 uint64_t fuzz_value(fuzz_in *in, uint64_t near);
 
-/* A program that only checks and says nothing would pass for ever: what FUZZ_CHECK
- * finds wrong ends the program as a crash does. */
+/* A target must not only print: when FUZZ_CHECK fails, the program ends as in a crash. */
 #define FUZZ_CHECK(cond) ((cond) ? (void)0 : fuzz_fail(__FILE__, __LINE__, #cond))
 _Noreturn void fuzz_fail(const char *file, int line, const char *what);
 
 /* Splitmix64: the next number of a stream. */
 uint64_t fuzz_random(uint64_t *state);
 
-/* size bytes, not one more: the sanitizer sees an access just past them. Aligned as a mapping's
- * structures are. */
+/* A block of exactly size bytes, so that the sanitizer sees an access just past them. It is aligned like the
+ * structures of a mapping. */
 uint8_t *fuzz_block(uint64_t size);
 
-/* Writes the corpus's first inputs: name, bytes. Each target has its own. */
+/* Writes the first inputs of the corpus: name, bytes. Each target has its own. */
 typedef void fuzz_seed_sink(const char *name, const uint8_t *data, size_t size);
 void fuzz_seeds(fuzz_seed_sink *sink);
 

@@ -1,12 +1,11 @@
-/* Everything that reads a foreign segment, over segments that are not what they should be.
+/* Attaches to segments that are damaged, or that change while they are read.
  *
- * Input: a mode byte, two races, and then either the segment's very bytes (RAW) or a
- * program that draws a good segment and damages it. The races change the header
- * at a chosen step of whoever reads it: what was checked need not be what is used.
+ * An input is a mode byte, two races, and a body. The body is the bytes of the segment (RAW), or a program that
+ * draws a good segment and damages it. A race changes the header at a chosen step of its reader, so the reader
+ * may use another value than the one it checked.
  *
- * A segment may be refused or accepted. Whatever is accepted must lie inside its
- * block, and everything that looks on, joins, sweeps or leaves must end, stay
- * inside, and keep no lock byte.
+ * A segment may be refused or accepted. An accepted one must lie inside its block. All calls that observe,
+ * attach, sweep or detach must end, stay inside the block, and keep no lock byte.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,13 +22,13 @@ enum mode { RAW = 1, RACES = 2, FIT_OFFSETS = 4, FIT_HASH = 8 };
 
 static struct race {
     uint16_t step, word;
-    bool swap;    /* all of the header and the leaf table */
-    bool restore; /* what the first one overwrote */
+    bool swap;    /* swaps the whole header and leaf table */
+    bool restore; /* restores what the first race overwrote */
     uint64_t value;
 } races[NUM_RACES];
-static uint8_t *racing; /* NULL: nobody writes */
+static uint8_t *racing; /* NULL: no race */
 static uint64_t racing_size, steps, overwritten;
-static uint8_t original[1024], other[1024]; /* the header and leaf table, and another good one's */
+static uint8_t original[1024], other[1024]; /* header and leaf table of this segment and of another good one */
 static uint64_t swapped_bytes;
 
 void fuzz_race(void);
@@ -66,7 +65,7 @@ static void read_races(fuzz_in *in)
     }
 }
 
-/* A header that would be good, were the segment another: hash, offsets and all. */
+/* Makes a header of another good segment, with its hash and offsets. */
 static void make_other(uint8_t *base, uint64_t size, uint64_t draw)
 {
     const es_header *hdr = (const es_header *)base;
@@ -102,7 +101,7 @@ static void make_other(uint8_t *base, uint64_t size, uint64_t draw)
     free(copy);
 }
 
-/* es_layout_check() says that hash and offsets are those of the rest: made anew, they are the same. */
+/* es_layout_check() accepted hash and offsets. Computed again, they are the same. */
 static void check_nothing_to_repair(const uint8_t *base, uint64_t size)
 {
     uint8_t *copy = fuzz_block(size);
@@ -111,7 +110,7 @@ static void check_nothing_to_repair(const uint8_t *base, uint64_t size)
     free(copy);
 }
 
-/* --- what is accepted lies inside ------------------------------------------- */
+/* --- an accepted segment lies inside its block ------------------------------ */
 
 static void within(const es_map *m, uint64_t size, const void *at, uint64_t count, uint64_t each)
 {
@@ -136,7 +135,7 @@ static void check_map(const es_ring *r, uint64_t size)
     }
 }
 
-/* --- what is done with it ----------------------------------------------------- */
+/* --- calls on an accepted segment ----------------------------------------------- */
 
 static void describe(const uint8_t *base, uint64_t size)
 {
@@ -144,7 +143,7 @@ static void describe(const uint8_t *base, uint64_t size)
     uint8_t identity[16];
     int64_t pid, created;
     es_layout_describe(base, size, &geo, identity, &pid, &created, NULL, 0);
-    /* The caller's room is what it was told a moment ago, or less. */
+    /* The schema may have grown since the first call: the second one gets no more room than the first reported. */
     uint64_t room = geo.schema_size < 4096 ? geo.schema_size : 4096;
     uint8_t *schema = fuzz_block(room);
     es_layout_describe(base, size, &geo, identity, &pid, &created, schema, room);
@@ -175,7 +174,7 @@ static void sweep(es_ring *r, const es_ring *self)
     es_identity dead;
     for (int64_t i = es_sweep_next_dead(r, 0, &dead); i >= 0; i = es_sweep_next_dead(r, (uint32_t)i + 1, &dead)) {
         FUZZ_CHECK(i < (int64_t)es_monitor_owner_entries(r) && dead.index == i);
-        FUZZ_CHECK(self == NULL || self->detached || i != self->me); /* who holds its byte is not dead */
+        FUZZ_CHECK(self == NULL || self->detached || i != self->me); /* an owner that holds its byte is not dead */
         FUZZ_CHECK(es_sweep_settle(r, &dead, i % 2 == 0) >= 0 && dead.index == ES_NOBODY);
         FUZZ_CHECK(es_sweep_settle(r, &dead, 1) == ES_EMPTY);
     }
@@ -219,7 +218,7 @@ static void join(uint8_t *base, uint64_t size, es_locks *locks, uint32_t role)
     if (r == NULL)
         return;
     check_map(r, size);
-    sweep(r, NULL); /* as who finds the table full */
+    sweep(r, NULL); /* as a process that finds the table full */
     int64_t index = es_api_attach(r, &id);
     FUZZ_CHECK(index < (int64_t)r->map.num_owners);
     if (index >= 0) {
@@ -237,7 +236,7 @@ static void observe(uint8_t *base, uint64_t size)
     int error;
     es_identity id = {.role = ES_ROLE_LEARNER};
     es_ring *r = es_api_open(base, size, NULL, 0, &error);
-    FUZZ_CHECK(r != NULL || racing != NULL); /* what es_layout_check() accepts can be opened */
+    FUZZ_CHECK(r != NULL || racing != NULL); /* a segment that es_layout_check() accepts can be opened */
     if (r == NULL)
         return;
     check_map(r, size);
@@ -249,7 +248,7 @@ static void observe(uint8_t *base, uint64_t size)
 
 static void use_segment(uint8_t *base, uint64_t size, bool with_races)
 {
-    static es_locks *locks; /* empty again after each input, as is checked */
+    static es_locks *locks; /* checked to be empty after each input */
     if (locks == NULL)
         locks = es_locks_new(-1, FUZZ_MAX_SEGMENT / sizeof(es_owner));
     racing = NULL;
@@ -268,7 +267,7 @@ static void use_segment(uint8_t *base, uint64_t size, bool with_races)
         describe(base, size);
     if (rc == ES_OK || with_races) {
         observe(base, size);
-        FUZZ_CHECK(with_races || memcmp(before, base, size) == 0); /* looking on changes nothing */
+        FUZZ_CHECK(with_races || memcmp(before, base, size) == 0); /* observing changes nothing */
         join(base, size, locks, ES_ROLE_LEARNER);
         join(base, size, locks, ES_ROLE_PRODUCER);
         FUZZ_CHECK(es_locks_any(locks) == 0);
@@ -301,7 +300,7 @@ static uint8_t *damaged(fuzz_in *in, uint8_t mode, uint64_t *size)
             *size = total;
         }
     }
-    if (cut >= 224) { /* a few bytes or pages less or more than it says */
+    if (cut >= 224) { /* a few bytes or pages less or more than the recorded size */
         uint64_t by = cut & 1 ? (cut & 15) >> 1 : (uint64_t)ES_PAGE * ((cut & 7) >> 1);
         uint64_t to = cut & 16 ? *size + by : *size > by ? *size - by : 0;
         base = resized(base, *size, to);
@@ -331,8 +330,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     return 0;
 }
 
-/* Raw segments mutated byte by byte would never pass the hash: half of the time fields are
- * damaged as in a program, and three times in four the hash is made to fit. */
+/* Raw segments that are mutated byte by byte would never pass the hash. So half of the time this damages fields, as
+ * a program does, and three times in four it makes the hash fit. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n, size_t max, unsigned seed)
 {
     uint64_t random = seed;
@@ -374,7 +373,7 @@ void fuzz_seeds(fuzz_seed_sink *sink)
         for (size_t d = 0; d < sizeof draws; d++)
             draws[d] = (uint8_t)fuzz_random(&random);
         char name[] = "seed-000";
-        name[5] = i % 2 ? 'r' : 'p'; /* raw, or a program */
+        name[5] = i % 2 ? 'r' : 'p'; /* r: raw, p: a program */
         name[6] = (char)('0' + i / 10), name[7] = (char)('0' + i % 10);
         draws[0] = (uint8_t)((draws[0] & ~RAW) | (i % 2 ? RAW : 0));
         if (i % 2 == 0) {

@@ -1,9 +1,9 @@
-/* Runs a target without libFuzzer: no coverage to steer by, but any compiler will do.
+/* Runs a target without libFuzzer. No coverage guides it, but it works with any compiler.
  *
- *   program [-seconds=S] [-runs=N] [-seed=S] [file ...]     inputs drawn at random, or the files' (.hex: as text)
+ *   program [-seconds=S] [-runs=N] [-seed=S] [file ...]     runs random inputs, or those in the files (.hex: as text)
  *   program -seeds=DIR                                      writes the first inputs of a corpus
  *
- * A drawn input that fails is left in ./failed-input.hex.
+ * A random input that fails is left in ./failed-input.hex.
  */
 #define _GNU_SOURCE
 #include "fuzz.h"
@@ -18,12 +18,12 @@
 
 #define MAX_INPUT (UINT64_C(1) << 16)
 #define POOL 256
-#define WATCHDOG_S 20 /* for one input: far more than any takes */
+#define WATCHDOG_S 20 /* for one input; far more than any input needs */
 
 static uint64_t random_state;
 static uint8_t input[MAX_INPUT];
 static size_t input_size;
-static const char *input_file; /* NULL: it was drawn */
+static const char *input_file; /* NULL: a random input */
 
 static struct kept {
     uint8_t *data;
@@ -36,7 +36,7 @@ static uint64_t below(uint64_t n)
     return fuzz_random(&random_state) % n;
 }
 
-/* A few of the changes that libFuzzer makes. */
+/* Some of the changes that libFuzzer makes. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max)
 {
     for (uint64_t changes = 1 + below(4); changes > 0; changes--) {
@@ -99,7 +99,7 @@ static void write_failed(void)
 
 static void on_failure(int number)
 {
-    /* Not a safe place for stdio; the program is lost already, and the input is worth the try. */
+    /* stdio is not safe here. The program is lost already, and the input is worth the try. */
     signal(number, SIG_DFL);
     fprintf(stderr, number == SIGALRM ? "hangs\n" : "failed\n");
     if (input_file != NULL)
@@ -111,7 +111,7 @@ static void on_failure(int number)
 
 static void run_input(void)
 {
-    /* A copy of its own, so that a read past it is seen. */
+    /* A copy of its own, so that a sanitizer sees a read past it. */
     uint8_t *exact = malloc(input_size > 0 ? input_size : 1);
     memcpy(exact, input, input_size);
     alarm(WATCHDOG_S);
@@ -131,7 +131,7 @@ static bool run_file(const char *path)
     if (length > 4 && strcmp(path + length - 4, ".hex") == 0) {
         unsigned byte;
         for (int c; (c = fgetc(file)) != EOF;)
-            if (c == '#') /* to the end of its line */
+            if (c == '#') /* a comment, to the end of its line */
                 while ((c = fgetc(file)) != EOF && c != '\n')
                     ;
             else if (isxdigit(c) && ungetc(c, file) == c && fscanf(file, "%2x", &byte) == 1 && input_size < MAX_INPUT)

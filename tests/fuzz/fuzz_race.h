@@ -1,5 +1,5 @@
-/* Put before es_layout.c and es_ring.c in the attach target: between any two of the steps that
- * read a foreign header, fuzz_race() may change it, as a hostile process could. */
+/* Included before the files of the core that read a foreign header, in the attach target. Between any two of their
+ * steps fuzz_race() may change the header, as a hostile process can. */
 #ifndef FUZZ_RACE_H
 #define FUZZ_RACE_H
 

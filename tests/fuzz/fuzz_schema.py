@@ -1,7 +1,7 @@
 """Schemas from a fuzzer: ``python fuzz_schema.py [libFuzzer options] [corpus]``; needs ``pip install atheris``.
 
-The first byte of an input says what follows it: a schema's own bytes, or the
-choices of :func:`schema_play.draw_schema`.
+The first byte of an input says what follows: the bytes of a schema, or the
+choices for :func:`schema_play.draw_schema`.
 """
 
 import sys
@@ -15,7 +15,7 @@ with atheris.instrument_imports(include=["echo_shm"]):
 
 
 def test_one_input(data: bytes) -> None:
-    """Raises whatever a process would that attaches."""
+    """Raises every exception that an attaching process must not raise."""
     if data[:1] < b"\x80":
         schema_play.parse(data[1:])
         return

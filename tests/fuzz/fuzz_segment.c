@@ -28,7 +28,7 @@ fuzz_shape fuzz_draw_shape(fuzz_in *in)
 uint8_t *fuzz_draw_segment(fuzz_in *in, const fuzz_shape *shape, uint64_t *size)
 {
     uint8_t schema[256];
-    /* A schema of zeros passes for a longer leaf table, one of text does not. */
+    /* A schema of zeros can pass as a longer leaf table. A schema of text cannot. */
     uint8_t first = fuzz_byte(in);
     for (uint32_t i = 0; i < shape->geo.schema_size; i++)
         schema[i] = first % 2 ? (uint8_t)('0' + i % 10) : 0;
@@ -40,7 +40,7 @@ uint8_t *fuzz_draw_segment(fuzz_in *in, const fuzz_shape *shape, uint64_t *size)
     return base;
 }
 
-/* Where a table lies as the header has it, kept inside the block; a block may be too short for a header. */
+/* Where a table lies according to the header, kept inside the block. The block may be too short for a header. */
 static uint64_t table(const uint8_t *base, uint64_t size, size_t offset_field)
 {
     uint64_t at = 0;
@@ -130,17 +130,17 @@ static const struct table {
 #undef TABLE
 };
 
-/* A word that some state of some ring could have, or nearly: [lap or round | owner | state]. */
+/* A word that some ring could have, or nearly: [lap or round | owner | state]. */
 static uint64_t packed(fuzz_in *in)
 {
     static const uint16_t owners[] = {0, 1, 2, 63, 64, 65, 66, 68, 69, 0xffff};
     uint64_t lap = fuzz_byte(in), state = fuzz_byte(in);
-    if (lap >= 192) /* the last ones before 2^44 */
+    if (lap >= 192) /* the last laps before 2^44 */
         lap = (UINT64_C(1) << 44) - (256 - lap);
     return lap << 20 | (uint64_t)owners[fuzz_below(in, 10)] << 4 | (state < 192 ? state % 6 : state & 15);
 }
 
-/* An owner that nobody is, among those that are looked at. */
+/* Makes an entry LIVE that no process holds, among the entries that a sweep reads. */
 static void plant_owner(fuzz_in *in, uint8_t *base, uint64_t size)
 {
     uint64_t owners = table(base, size, offsetof(es_header, offsets.owners)), index = fuzz_byte(in) % 80;
@@ -186,7 +186,7 @@ bool fuzz_repair(uint8_t *base, uint64_t size, bool offsets)
     uint64_t schema_at = (leaves_at + num_leaves * 8 + ES_CACHE_LINE - 1) & ~(uint64_t)(ES_CACHE_LINE - 1);
     if (num_leaves > ES_MAX_LEAVES || schema_size > ES_MAX_SCHEMA || schema_at + schema_size > size)
         return false;
-    /* es_layout_format() writes no more than header, leaf table and schema: those are given room. */
+    /* es_layout_format() writes only header, leaf table and schema, so only these get room. */
     uint8_t *made = fuzz_block(schema_at + schema_size);
     uint64_t *leaf_sizes = malloc(num_leaves * sizeof *leaf_sizes + 1);
     memcpy(leaf_sizes, base + leaves_at, num_leaves * sizeof *leaf_sizes);

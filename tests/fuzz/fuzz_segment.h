@@ -1,4 +1,4 @@
-/* Segments for the attach target: good ones, damaged ones, and damaged ones whose hash and offsets fit again. */
+/* Segments for the attach target: good ones, damaged ones, and damaged ones with fitting hash and offsets. */
 #ifndef FUZZ_SEGMENT_H
 #define FUZZ_SEGMENT_H
 
@@ -15,12 +15,12 @@ typedef struct fuzz_shape {
 
 /* A geometry whose segment has at most FUZZ_MAX_SEGMENT bytes. */
 fuzz_shape fuzz_draw_shape(fuzz_in *in);
-/* A good segment of that shape in a block of *size bytes; its schema is drawn, too. */
+/* A good segment of that shape in a block of *size bytes. Its schema is drawn too. */
 uint8_t *fuzz_draw_segment(fuzz_in *in, const fuzz_shape *shape, uint64_t *size);
-/* Overwrites one field of header, leaf table, schema, owners, words or histograms, or any bytes. */
+/* Overwrites one field of the header, leaf table, schema, owners, words or histograms, or any bytes. */
 void fuzz_edit(fuzz_in *in, uint8_t *base, uint64_t size);
-/* Makes hash, and offsets where asked, those of the geometry, leaf table and schema as they
- * are; total becomes size. False when no segment of that size can have them. */
+/* Makes the hash, and the offsets if asked, fit the geometry, leaf table and schema. total becomes size. False when
+ * no segment of that size can have them. */
 bool fuzz_repair(uint8_t *base, uint64_t size, bool offsets);
 
 #endif

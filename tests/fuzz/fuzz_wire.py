@@ -1,6 +1,6 @@
 """Peers from a fuzzer: ``python fuzz_wire.py [libFuzzer options] [corpus]``; needs ``pip install atheris``.
 
-The first byte of an input says what follows it: a client's own bytes, or the choices of :mod:`wire_play`.
+The first byte of an input says what follows: the bytes of a client, or the choices for :mod:`wire_play`.
 """
 
 import logging
@@ -16,7 +16,7 @@ _table = wire_play.Table()
 
 
 def test_one_input(data: bytes) -> None:
-    """Raises whatever a bridge or a client should not."""
+    """Raises every exception that a bridge or a client must not raise."""
     kind, below = data[:1], choices_of(data[1:])
     if kind < b"\x20":
         wire_play.parse(data[1:], below)

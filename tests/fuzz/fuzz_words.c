@@ -1,9 +1,10 @@
-/* Innocent producers and learners on a ring that somebody scribbles on.
+/* Correct producers and learners on a ring that somebody scribbles on.
  *
- * Input: the ring's shape, then calls, and in each call the steps before which the
- * scribbler writes or another party makes a call of its own. What is delivered may
- * be anything; but every call must end soon after the scribbling does, must
- * answer within its contract, and must touch nothing outside the ring.
+ * An input is the shape of the ring and then calls. Each call names the steps before which the scribbler writes
+ * or another party makes a call.
+ *
+ * Any data may be delivered. But every call must end soon after the scribbling ends, must answer within its
+ * contract, and must touch nothing outside the ring.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,14 +121,14 @@ static void do_end_lease(party *p, bool release)
     if (p->kept == 0)
         return;
     p->kept--;
-    call_begin(release ? "release" : "return");
+    call_begin(release ? "release" : "give back");
     int rc = (release ? es_api_release : es_api_give_back)(p->ring, p->batch[p->kept], p->round[p->kept]);
     call_end();
-    /* ES_ESTALE: made to look free, the batch was leased here a second time. */
+    /* ES_ESTALE: the scribbler made the batch look free, and it was leased here a second time. */
     ONE_OF(rc, ES_OK, ES_ESTALE, ES_EDETACHED);
 }
 
-/* --- the dead, and looking on ------------------------------------------------------ */
+/* --- reap and observe --------------------------------------------------------------- */
 
 static bool holds(uint32_t index)
 {
@@ -156,13 +157,13 @@ static void do_sweep(party *p)
     }
 }
 
-static void do_look_on(party *p)
+static void do_observe(party *p)
 {
     es_snapshot snap;
     es_owner_info info;
     uint64_t word;
     uint32_t held[ES_MAX_LEARNERS + PRODUCERS + 1] = {0};
-    call_begin("look on");
+    call_begin("observe");
     es_monitor_observe(p->ring, &snap);
     for (int64_t i = es_monitor_next_owner(p->ring, 0, &info); i >= 0;
          i = es_monitor_next_owner(p->ring, (uint32_t)i + 1, &info))
@@ -208,7 +209,7 @@ static void act(party *p)
         do_sweep(p);
         return;
     case 1:
-        do_look_on(p);
+        do_observe(p);
         return;
     case 2:
         do_leave(p, what & 32);
@@ -249,8 +250,8 @@ static void act_of_somebody(void)
     p->busy = false;
 }
 
-/* All but one are killed, the scribbler is gone: on a closed ring the last learner
- * comes to an end: in some looks, a second apart. */
+/* All parties but one are killed, and the scribbler stops. On a closed ring the last learner reaches the end after
+ * some looks, each a second apart. */
 static void end_of_stream(void)
 {
     party *p = &play->party[0];
@@ -265,10 +266,10 @@ static void end_of_stream(void)
     for (uint64_t looks = 0; rc != ES_ENDED && rc != ES_EDETACHED; looks++) {
         if (looks > 20 + 4 * p->ring->map.num_batches) {
             scene_print_words();
-            fuzz_fail(__FILE__, __LINE__, "a learner comes to the end of a closed ring");
+            fuzz_fail(__FILE__, __LINE__, "a learner reaches the end of a closed ring");
         }
         do_sweep(p);
-        rc = take(p, 0, looks == 0 ? 200000 : 0); /* more than a reap interval: what is broken is mended in waits */
+        rc = take(p, 0, looks == 0 ? 200000 : 0); /* longer than a reap interval, because a wait repairs the ring */
         while (p->kept > 0)
             do_end_lease(p, true);
         scene_advance(UINT64_C(1000000000));
@@ -285,7 +286,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!registered && getenv("FUZZ_LONGEST") != NULL)
         atexit(scene_print_longest);
     registered = true;
-    memset(sample_bytes, 0xa5, sizeof sample_bytes); /* to be told from what nobody wrote */
+    memset(sample_bytes, 0xa5, sizeof sample_bytes); /* differs from bytes that were never written */
     scene_open(data, size);
     scene_interlude = act_of_somebody;
     for (int calls = 0; !fuzz_done(&play->in) && calls < MAX_CALLS; calls++) {

@@ -1,7 +1,7 @@
-"""Schemas that lie, and what becomes of a process that attaches to a segment with such a one.
+"""Broken and hostile schemas, and a process that attaches to a segment with one.
 
-``below(n)`` is the source of all choices: a number from 0 to n - 1. A fuzzer's
-bytes, Hypothesis or a random generator can be behind it.
+``below(n)`` makes all choices: it returns a number from 0 to n - 1. Behind it
+are the bytes of a fuzzer, Hypothesis or a random generator.
 """
 
 import contextlib
@@ -77,13 +77,13 @@ _KEYS = [
 ]
 _KINDS = ["dict", "list", "tuple", "node", "set", "children", "leaf"]
 
-#: What no schema may bring a process to do.
+#: Audit events that no schema may cause.
 _FORBIDDEN = ("pickle.find_class", "os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.", "socket.")
 
-#: Memory that one attempt may take (bytes): far more than schemas of this size can be worth.
+#: Memory that one attempt may use (bytes): far more than schemas of this size need.
 _MOST_MEMORY = 64 << 20
 
-#: Sample sizes of segments that are made (bytes): larger ones are only parsed.
+#: The largest sample of a segment that is made (bytes). Schemas with larger samples are only parsed.
 _MOST_SAMPLE = 1 << 16
 
 _watching = False
@@ -91,7 +91,7 @@ _watching = False
 
 def _audit(event: str, arguments: Any) -> None:
     if _watching and event.startswith(_FORBIDDEN):
-        raise SystemExit(f"a schema led to {event}{arguments!r}")
+        raise SystemExit(f"a schema caused {event}{arguments!r}")
 
 
 sys.addaudithook(_audit)
@@ -138,7 +138,7 @@ def _draw_shape(below: Below) -> list[Any]:
 
 
 def _draw_tree(below: Below, leaves: list[Any], depth: int = 0) -> Any:
-    """A tree, one entry for each of whose leaves is added to ``leaves``."""
+    """Draws a tree and adds an entry to ``leaves`` for each of its leaves."""
     if depth == 0 and below(32) == 0:
         return _draw_chain(below, leaves)
     kind = below(8) if depth < 5 else 7
@@ -159,7 +159,7 @@ def _draw_tree(below: Below, leaves: list[Any], depth: int = 0) -> Any:
 
 
 def _draw_chain(below: Below, leaves: list[Any]) -> Any:
-    """One leaf, very deep down."""
+    """A single leaf, very deep down."""
     leaves.append(_draw_leaf(below, 0))
     tree: Any = "leaf"
     for _ in range(_one_of(below, [90, 150, 199, 201, 240, 500, 900, 1500])):
@@ -179,7 +179,7 @@ def _draw_leaf(below: Below, number: int) -> Any:
 
 
 def draw_schema(below: Below) -> bytes:
-    """Bytes that are a schema, or nearly."""
+    """The bytes of a schema, valid or nearly valid."""
     leaves: list[Any] = []
     data: Any = {"tree": _draw_tree(below, leaves), "leaves": leaves}
     change = below(24)
@@ -200,12 +200,12 @@ def draw_schema(below: Below) -> bytes:
     return b""
 
 
-# --- what they may lead to ------------------------------------------------------
+# --- what schemas may cause ------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _watched() -> Iterator[None]:
-    """Nothing forbidden is done, and memory stays within bounds."""
+    """Checks that nothing forbidden happens and that memory stays within bounds."""
     global _watching
     tracemalloc.start()
     _watching = True
@@ -218,7 +218,7 @@ def _watched() -> Iterator[None]:
 
 
 def parse(schema: bytes) -> Spec | None:
-    """Reads a schema; None when it is refused as it should be."""
+    """Reads a schema. Returns None when it is refused with an error of the project."""
     with _watched():
         try:
             return Spec.from_schema(schema, "segment 'fuzzed'")
@@ -228,10 +228,10 @@ def parse(schema: bytes) -> Spec | None:
 
 
 def attach(schema: bytes, below: Below) -> bool:
-    """Attaches to a segment with that schema, in each way, and uses it; whether it could be attached to.
+    """Attaches to a segment with that schema in each way, and uses it. Returns whether it could attach.
 
-    The segment's own leaves fit the schema's, most of the time. An error of the project's own may
-    come at any point, no other; nothing may be left behind.
+    Mostly the segment's own leaves fit the schema. Any step may raise an error of the project,
+    but no other error. Nothing may be left behind.
     """
     spec = parse(schema)
     leaves = list(spec.leaves) if spec is not None else [Leaf("", np.dtype("<f4"), (3,))]
@@ -271,6 +271,6 @@ def _use(name: str) -> bool:
 
 
 def _zeros(spec: Spec) -> Any:
-    # numpy gives items of no bytes one each, in arrays of its own
+    # numpy allocates one byte for each item of size 0 in its own arrays.
     leaves = [np.zeros(leaf.shape if math.prod(leaf.shape) <= _MOST_SAMPLE else 0, leaf.dtype) for leaf in spec.leaves]
     return spec.treespec.unflatten(leaves)

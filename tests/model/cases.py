@@ -8,18 +8,18 @@ Mode = Literal["all", "bits", "cycles"]
 
 @dataclass(frozen=True)
 class Case:
-    """One search: of a configuration, or of a mutant in the smallest configuration that shows it."""
+    """One search: a configuration, or a mutant in the smallest configuration that shows its fault."""
 
     name: str
     about: str
     flags: dict[str, int] = field(default_factory=dict)
-    mode: Mode = "all"  # every state; with bitstate hashing; every state, for endless runs
+    mode: Mode = "all"  # all: every state; bits: bitstate hashing; cycles: every state, looking for endless runs
     quick: bool = False
-    breaks: frozenset[int] = frozenset()  # statements, of which a mutant breaks one first
+    breaks: frozenset[int] = frozenset()  # a mutant breaks one of these statements first
 
     @property
     def mutant(self) -> bool:
-        """Whether an error is what the search is for."""
+        """Whether the search must find an error."""
         return bool(self.breaks)
 
 
@@ -42,17 +42,15 @@ CONFIGURATIONS = [
     _holds("quiet-21", "B=2 K=1", "no crash", quick=True),
     _holds("producer-22", "B=2 K=2 KP=1", "a producer killed", quick=True),
     _holds("learner-22", "B=2 K=2 KL=1", "a learner killed and replaced"),
-    _holds("both-22", "B=2 K=2 KP=1 KL=1", "one of each killed; reapers among them"),
-    _holds("both-11", "B=1 K=1 KP=1 KL=1", "one of each killed; reapers among them"),
-    _holds("both-21", "B=2 K=1 KP=1 KL=1", "one of each killed; reapers among them"),
+    _holds("both-22", "B=2 K=2 KP=1 KL=1", "one producer and one learner killed, reapers too"),
+    _holds("both-11", "B=1 K=1 KP=1 KL=1", "one producer and one learner killed, reapers too"),
+    _holds("both-21", "B=2 K=1 KP=1 KL=1", "one producer and one learner killed, reapers too"),
     _holds("producers-22", "B=2 K=2 KP=2", "both producers killed"),
     _holds("producers-21", "B=2 K=1 KP=2", "both producers killed"),
     _holds(
-        "replaced", "B=1 K=1 M=1 KP=2 RESTART=1", "a new producer reaps the old one to get its index, or dies at it"
+        "replaced", "B=1 K=1 M=1 KP=2 RESTART=1", "a new producer reaps the old one for its index, or dies doing so"
     ),
-    _holds(
-        "reuse", "NP=1 B=2 K=1 KL=2 SPARE_L=0", "a new learner has to reap the old one to get its index", quick=True
-    ),
+    _holds("reuse", "NP=1 B=2 K=1 KL=2 SPARE_L=0", "a new learner must reap the old one to get its index", quick=True),
     _holds("late", "B=2 K=1 M=1 KP=1 LATE", "producers attach to a live ring; one is killed"),
     _holds("abort-11", "B=1 K=1 ABORTS=2", "claims aborted"),
     _holds("abort-21", "B=2 K=1 KP=1 ABORTS=1", "a claim aborted, a producer killed"),
@@ -61,20 +59,29 @@ CONFIGURATIONS = [
     _holds("early-21", "B=2 K=1 EARLY=2", "sleeps that end early"),
     _holds("learners-12", "NP=1 B=1 K=2 NL=2 KL=1", "two learners, one killed"),
     _holds("learners-12-ready", "NP=1 B=1 K=2 NL=2 KL=1 READY", "the same, batches in any order"),
-    _holds("learners-12-back", "NP=1 B=1 K=2 M=1 NL=2 BACK=1", "two learners, a take undone", quick=True),
+    _holds("learners-12-back", "NP=1 B=1 K=2 M=1 NL=2 BACK=1", "two learners, a batch given back", quick=True),
     _holds("learners-11-back", "NP=1 B=1 K=1 NL=2 BACK=1", "the same over two laps"),
     _holds("closed-11", "B=1 K=1 M=1 CLOSE", "the ring closes at any moment"),
-    _holds("closed-abort", "NP=1 B=1 K=1 ABORTS=1 CLOSE", "closes; a claim aborted, perhaps after its eviction"),
+    _holds(
+        "closed-abort", "NP=1 B=1 K=1 ABORTS=1 CLOSE", "the ring closes; a claim aborted, perhaps after its eviction"
+    ),
     _holds("closed-21", "NP=1 B=2 K=1 M=3 CLOSE", "the ring closes at any moment", quick=True),
-    _holds("closed-bulk", "NP=1 B=2 K=1 RUN=2 CLOSE", "closes; a bulk claim, of which part may be evicted", quick=True),
-    _holds("closed-21-kills", "NP=1 B=2 K=1 KP=1 KL=1 CLOSE", "closes; one of each killed"),
-    _holds("closed-learners", "NP=1 B=1 K=1 M=1 NL=2 CLOSE", "closes; two learners"),
-    _holds("closed-replaced", "NP=1 B=2 K=1 KP=1 KL=1 RESTART=1 CLOSE", "closes; one of each killed and replaced"),
+    _holds("closed-bulk", "NP=1 B=2 K=1 RUN=2 CLOSE", "the ring closes; part of a bulk claim evicted", quick=True),
+    _holds("closed-21-kills", "NP=1 B=2 K=1 KP=1 KL=1 CLOSE", "the ring closes; one of each killed"),
+    _holds("closed-learners", "NP=1 B=1 K=1 M=1 NL=2 CLOSE", "the ring closes; two learners"),
+    _holds(
+        "closed-replaced", "NP=1 B=2 K=1 KP=1 KL=1 RESTART=1 CLOSE", "the ring closes; one of each killed and replaced"
+    ),
     _holds("cycles-11-one", "B=1 K=1 M=1 CYCLES", "no endless run", "cycles", quick=True),
     _holds("cycles-11", "B=1 K=1 CYCLES", "no endless run", "cycles"),
     _holds("cycles-21", "B=2 K=1 KP=1 CYCLES", "no endless run, a producer killed", "cycles"),
     _holds("cycles-12", "NP=1 B=1 K=2 NL=2 CYCLES", "no endless run, two learners", "cycles"),
-    _holds("closed-learners-kill", "NP=1 B=1 K=1 M=1 NL=2 KL=1 CLOSE", "closes; two learners, one replaced", "bits"),
+    _holds(
+        "closed-learners-kill",
+        "NP=1 B=1 K=1 M=1 NL=2 KL=1 CLOSE",
+        "the ring closes; two learners, one replaced",
+        "bits",
+    ),
     _holds("three-22", "NP=3 B=2 K=2 KP=1 KL=1", "three producers, one of each killed", "bits"),
     _holds("three-21", "NP=3 B=2 K=1 KP=1 KL=1", "three producers, one of each killed", "bits"),
     _holds("three-bulk", "NP=3 B=2 K=2 RUN=2 KP=2 ABORTS=1", "three producers, bulk, abort, two killed", "bits"),
@@ -82,44 +89,51 @@ CONFIGURATIONS = [
 
 MUTANTS = [
     _mutant("cursor_first", "B=2 K=1 M=1 KP=1", {5, 7, 8}, "claim moves the tail before the slot has an owner"),
-    _mutant("death_by_timeout", "B=1 K=1 EARLY=1", {6}, "whoever was slow is reaped, lock byte or not"),
-    _mutant("death_unasserted", "B=1 K=1 EARLY=1", {1, 2, 3, 4}, "the same, with nothing said about owners' entries"),
-    _mutant("bump_if_found", "B=1 K=1 M=1 KP=1 KL=1", {8}, "a reap that finds nothing to re-open leaves reopen_seq"),
+    _mutant("death_by_timeout", "B=1 K=1 EARLY=1", {6}, "a slow owner is reaped although it holds its lock byte"),
+    _mutant("death_unasserted", "B=1 K=1 EARLY=1", {1, 2, 3, 4}, "the same, with no assertion about owner entries"),
+    _mutant("bump_if_found", "B=1 K=1 M=1 KP=1 KL=1", {8}, "reopen_seq stays when a reap re-opens nothing"),
     _mutant("free_first", "B=1 K=1 M=1 KP=1 KL=1", {4}, "reap frees the entry before it sweeps"),
-    _mutant("free_before_reopen_seq", "B=1 K=1 M=1 KP=2 RESTART=1", {8}, "entry freed before reopen_seq changes"),
-    _mutant("free_before_wake", "B=1 K=1 M=1 KP=2 RESTART=1", {8}, "entry freed before everybody is woken"),
-    _mutant("no_alarm", "B=2 K=1 M=1 KP=1", {8}, "reap does not set the counts' alarm bit"),
-    _mutant("no_second_look", "B=1 K=1 M=1 KP=1 LATE", {10}, "registration does not look again under the lock"),
-    _mutant("seen_reopen_late", "B=2 K=1 KP=1", {8}, "a search for holes remembers reopen_seq as of its end"),
-    _mutant("reopen_early", "B=2 K=1 KP=1", {8}, "reopen_seq changes before the words"),
-    _mutant("reopen_without_lap", "B=1 K=1 ABORTS=2", {1, 5}, "a hole is claimed whatever lap it is of by now"),
-    _mutant("tail_fetch_add", "B=1 K=1", {5}, "the tail is helped by fetch_add, not CAS"),
-    _mutant("tail_not_helped", "B=1 K=1 M=1 KP=1 CYCLES", {7}, "nobody helps the tail past a dead claimant", "cycles"),
-    _mutant("position_overwritten", "B=1 K=1", {1, 4}, "a failed CAS of the tail overwrites the position claimed"),
-    _mutant("full_on_stale", "B=1 K=1", {7}, "FULL on a position that others have passed"),
-    _mutant("seq_after_look", "B=1 K=1", {8}, "space_seq is read after the last try, not before"),
-    _mutant("count_equals", "B=2 K=1 KP=1", {8}, "the committer wakes at count == B"),
-    _mutant("abort_wakes_nobody", "B=1 K=1 ABORTS=1", {8}, "abort wakes no producer"),
-    _mutant("counter_trusted", "B=2 K=1 M=1 KP=1", {2, 8}, "the learner believes the count"),
-    _mutant("release_early", "B=1 K=1", {2}, "release before the last read"),
-    _mutant("count_after_word", "B=2 K=1", {8}, "release zeroes the count after the batch word"),
-    _mutant("wake_if_was_full", "B=1 K=1", {8}, "release wakes if producers slept before it, not after"),
-    _mutant("wake_one", "B=2 K=1", {8}, "release wakes one sleeper"),
-    _mutant("woken_clears_flag", "B=2 K=1 M=3", {8}, "the woken clears the sleep flag, not the waker"),
-    _mutant("head_fetch_add", "B=1 K=2 M=1 NL=2", {8}, "head is advanced by fetch_add, not CAS"),
-    _mutant("head_lowered", "B=1 K=2 M=1 NL=2 BACK=1", {8}, "giving back lowers head; no given_back_seq"),
-    _mutant("no_returned_seq", "B=1 K=2 M=1 NL=2 KL=1", {8}, "reap does not change given_back_seq"),
-    _mutant("plain_store", "B=1 K=1 M=1 CLOSE", {2, 3}, "commit by plain store, on a ring that closed and evicted"),
     _mutant(
-        "returned_early",
+        "free_before_reopen_seq", "B=1 K=1 M=1 KP=2 RESTART=1", {8}, "reap frees the entry before it changes reopen_seq"
+    ),
+    _mutant("free_before_wake", "B=1 K=1 M=1 KP=2 RESTART=1", {8}, "reap frees the entry before it wakes everybody"),
+    _mutant("no_alarm", "B=2 K=1 M=1 KP=1", {8}, "reap does not set the counts' alarm bit"),
+    _mutant("no_second_look", "B=1 K=1 M=1 KP=1 LATE", {10}, "registration does not check again under the lock"),
+    _mutant("seen_reopen_late", "B=2 K=1 KP=1", {8}, "a search remembers reopen_seq as of its end"),
+    _mutant("reopen_early", "B=2 K=1 KP=1", {8}, "reopen_seq changes before the words"),
+    _mutant("reopen_without_lap", "B=1 K=1 ABORTS=2", {1, 5}, "a claim of a re-opened slot ignores its lap"),
+    _mutant("tail_fetch_add", "B=1 K=1", {5}, "helpers move the tail by fetch_add, not CAS"),
+    _mutant("tail_not_helped", "B=1 K=1 M=1 KP=1 CYCLES", {7}, "nobody helps the tail past a dead claimant", "cycles"),
+    _mutant("position_overwritten", "B=1 K=1", {1, 4}, "a failed CAS of tail overwrites the claimed position"),
+    _mutant("full_on_stale", "B=1 K=1", {7}, "claim says FULL at a position that others have passed"),
+    _mutant("seq_after_look", "B=1 K=1", {8}, "space_seq is read after the last try, not before it"),
+    _mutant("count_equals", "B=2 K=1 KP=1", {8}, "the committer wakes only at count == B"),
+    _mutant("abort_wakes_nobody", "B=1 K=1 ABORTS=1", {8}, "abort wakes no producer"),
+    _mutant("counter_trusted", "B=2 K=1 M=1 KP=1", {2, 8}, "the learner trusts the count"),
+    _mutant("release_early", "B=1 K=1", {2}, "release comes before the last read"),
+    _mutant("count_after_word", "B=2 K=1", {8}, "release zeroes the count after the batch word"),
+    _mutant("wake_if_was_full", "B=1 K=1", {8}, "release wakes if producers slept before it, not after it"),
+    _mutant("wake_one", "B=2 K=1", {8}, "release wakes one sleeper"),
+    _mutant("woken_clears_flag", "B=2 K=1 M=3", {8}, "the woken process clears the sleep flag, not the waker"),
+    _mutant("head_fetch_add", "B=1 K=2 M=1 NL=2", {8}, "head is moved by fetch_add, not CAS"),
+    _mutant("head_lowered", "B=1 K=2 M=1 NL=2 BACK=1", {8}, "give back lowers head and leaves given_back_seq"),
+    _mutant("no_given_back_seq", "B=1 K=2 M=1 NL=2 KL=1", {8}, "reap does not change given_back_seq"),
+    _mutant("plain_store", "B=1 K=1 M=1 CLOSE", {2, 3}, "commit is a plain store, after close and eviction"),
+    _mutant(
+        "given_back_early",
         "NP=1 B=1 K=2 M=1 NL=2 KL=1 KP=1 RESTART=1 NO_HEIR",
         {8},
         "given_back_seq changes before the words; a producer reaps",
     ),
     _mutant(
-        "unsure_ignored", "NP=1 B=1 K=1 M=1 KP=1 KL=1 RESTART=1 CLOSE", {3}, "the end, although another may be reaping"
+        "unsure_ignored",
+        "NP=1 B=1 K=1 M=1 KP=1 KL=1 RESTART=1 CLOSE",
+        {3},
+        "a learner ends while another may be reaping",
     ),
-    _mutant("asks_once", "NP=1 B=1 K=1 M=1 KP=1 KL=1 RESTART=1 CLOSE", {3}, "the end, after one look and one sweep"),
-    _mutant("closed_opens_space", "B=2 K=1 CLOSE", {1, 2, 3, 6}, "release opens a lap of a closed ring"),
+    _mutant(
+        "asks_once", "NP=1 B=1 K=1 M=1 KP=1 KL=1 RESTART=1 CLOSE", {3}, "a learner ends after one look and one sweep"
+    ),
+    _mutant("closed_opens_space", "B=2 K=1 CLOSE", {1, 2, 3, 6}, "release opens a new lap on a closed ring"),
     _mutant("lease_by_store", "B=1 K=2 M=1 NL=2", {2}, "a batch is leased without a CAS"),
 ]

@@ -1,22 +1,26 @@
-/* The ten statements, and where each is asserted: CHECK(number, ...).
+/* The ten statements, and where CHECK(number, ...) asserts each.
  *
- *  1  one live writer on a slot          check_claim, check_write
- *  2  delivered: committed, whole, once  check_lease, check_read, check_release
- *  3  committed: released, or in one slot check_claim (nothing unreleased is overwritten), at_rest
- *  4  no CLAIMED word of a reaped owner  check_freed, at_rest
- *  5  p < tail: S[p mod C].lap >= LAP(p) check_tail (laps only grow: check_claim), at_rest
- *  6  a live owner is never evicted      check_dead, check_evict
- *  7  a claim finishes, or ring is full  check_full, at_rest; configurations "cycles": no run is endless
- *  8  no lost wake-up                    at_rest: the ring is at rest with nobody dead only when nothing
- *                                        can be taken or claimed; the clock ticks only when somebody is
- *                                        dead and unreaped
- *  9  reap and attach, repeated          all of these, with reapers and registrants killed; at_rest: entries
- * 10  an index is re-used after its sweep check_registered
+ *  1  a slot has at most one live writer         check_claim, check_write
+ *  2  a delivered sample is committed, whole,    check_lease, check_read, check_release
+ *     and delivered once
+ *  3  a committed sample is released, or is      check_claim (no unreleased sample is overwritten),
+ *     in exactly one slot                        at_rest
+ *  4  a reaped owner has no CLAIMED word         check_freed, at_rest
+ *  5  p < tail implies S[p mod C].lap >= LAP(p)  check_tail (laps only grow: check_claim), at_rest
+ *  6  a live owner is never evicted              check_dead, check_evict
+ *  7  a claim finishes, or the ring is full      check_full, at_rest; in the "cycles" configurations
+ *                                                no run is endless
+ *  8  no wake-up is lost                         at_rest: with nobody dead, the ring rests only when
+ *                                                nothing can be taken or claimed; the clock ticks only
+ *                                                when an owner is dead and not reaped
+ *  9  reap and attach can be repeated            all of these, with reapers and registrants killed;
+ *                                                at_rest checks the entries
+ * 10  an index is re-used only after its sweep   check_registered
  */
 
-/* Whether somebody could claim slot q's next position, whatever the tail says. */
+/* Whether the next position of slot q can be claimed, whatever the tail says. */
 #define CLAIMABLE(q) (STATE(BW[(q) / B]) == FILL && LAP(S[q]) == ROUND(BW[(q) / B]))
-/* Whether its word is of the lap that its batch is in. */
+/* Whether the word of slot q is of its batch's current lap. */
 #define CURRENT(q) (LAP(S[q]) == ROUND(BW[(q) / B]) + 1)
 
 inline check_claim(q, lap) {
@@ -44,7 +48,7 @@ inline check_full() {
     }
 }
 
-/* Before tail becomes upto. */
+/* Called before tail becomes upto. */
 inline check_tail(upto) {
     d_step {
         z = tail; do :: z < upto -> CHECK(5, LAP(S[z % C]) > z / C); z++ :: else -> break od;
@@ -52,7 +56,7 @@ inline check_tail(upto) {
     }
 }
 
-/* A sealed slot of the batch's lap holds no sample. */
+/* A slot that is sealed in the current lap holds no sample. */
 #define GAP(q) (STATE(S[q]) == SEALED && CURRENT(q))
 
 inline check_lease(b) {
@@ -72,7 +76,7 @@ inline check_lease(b) {
     }
 }
 
-/* got: what was delivered, 0 for a gap. */
+/* got: the samples delivered, 0 for a gap. */
 inline check_read(b) {
     d_step {
         z = 0;
@@ -102,7 +106,7 @@ inline check_release(b) {
     }
 }
 
-/* The kernel would not have given the byte to us. */
+/* If the owner lived, the kernel would not have granted its lock byte. */
 inline check_dead(e) {
     d_step {
 #ifndef M_death_unasserted
@@ -147,15 +151,15 @@ inline check_owns_nothing(statement, e) {
 #define CLOSED false
 #endif
 
-/* Everybody is asleep or has finished, and nobody is dead but reaped. */
+/* Holds when every process is asleep or has finished, and every dead owner is reaped. */
 inline at_rest() {
-    /* 7, 8: nobody sleeps on a full ring that is not, and with learners alive none stays full. */
+    /* 7, 8: no producer sleeps while a position can be claimed, and with learners alive no ring stays full. */
     z = 0;
     do
     :: z < C ->
         CHECK(8, SENT_ALL || CLOSED || (!CLAIMABLE(z) && STATE(S[z]) != REOPEN));
         CHECK(4, STATE(S[z]) != CLAIMED);
-        /* 3: where every committed sample is. */
+        /* 3: collects the committed samples that are in slots. */
         if
         :: CURRENT(z) && STATE(S[z]) == COMMITTED && STATE(BW[z / B]) != RETIRED ->
             CHECK(3, data[z] != 0 && data[z] < READ);
@@ -176,7 +180,7 @@ inline at_rest() {
 #ifndef M_death_unasserted
     CHECK(9, placeless == 0 && live == locked);
 #endif
-    /* 8: no batch waits to be taken. In fifo order only the smallest unleased batch could be. */
+    /* 8: no batch waits to be taken. In fifo order only the smallest unleased batch can be taken. */
     y = NONE; z = 0;
     do
     :: z < K ->

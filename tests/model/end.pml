@@ -1,14 +1,16 @@
-/* es_end.c, closed rings: a learner seals what nobody has claimed, evicts claims that
- * stay open for too long, takes what is left, and knows when nothing is.
+/* es_drain.c: a closed ring. A learner seals free slots, evicts claims that stay open for
+ * too long, takes the rest, and finds out when nothing is left.
  *
- * `late` stands for the patience being over; it comes at any time after the close. Load
- * and CAS of turn_words() are one step: a word that changes in between fails the CAS,
- * and the batch word that filling() reads cannot change while the slot word does not.
+ * `late` means that ES_PATIENCE_NS are over. It can become 1 at any time after the close.
+ *
+ * The load and the CAS of es_slots_turn() are one step. A slot word that changes between
+ * them fails the CAS. The batch word that es_slots_filling() reads cannot change while the
+ * slot word stays the same.
  */
 #if CLOSE
 #define FILLING(q) (STATE(BW[(q) / B]) == FILL && CURRENT(q))
 
-/* Whoever made the ring, while it is alive: es_close_ring(). */
+/* The creator of the ring, while it lives: es_drain_close(). */
 proctype Closer() {
     byte i;
     atomic { closed = 1 };
@@ -23,8 +25,8 @@ proctype Closer() {
     late = 1
 }
 
-/* turn_words(): i counts slots. */
-inline turn_words(from) {
+/* es_slots_turn(): i counts slots. */
+inline es_slots_turn(from) {
     do
     :: STEP
         if
@@ -54,10 +56,10 @@ inline claims_open() {
     od
 }
 
-/* A label for each stage, `finish` first; goes to look, and from there to nothing_left. */
-inline es_finish() {
-    turn_words(REOPEN);
-turn_positions:
+/* Each stage has a label. The first is `finish`. Goes to look; to_empty() then goes to nothing_left. */
+inline es_drain_finish() {
+    es_slots_turn(REOPEN);
+turn_positions: /* es_slots_turn_free() */
     STEP pos = tail END;
     STEP /* load S */
         w = S[pos % C];
@@ -83,7 +85,7 @@ turned:
         help_tail(pos, pos + 1);
         pos = 0; goto turn_positions
     END;
-alarm: /* alarm_counts() */
+alarm: /* es_wake_alarm() */
     do
     :: STEP count[i] = B + 1; i++; if :: i == K -> i = 0; break :: else fi END
     od;
@@ -95,7 +97,7 @@ alarm: /* alarm_counts() */
         fi
     END;
 evict:
-    turn_words(CLAIMED);
+    es_slots_turn(CLAIMED);
     claims_open();
 tell: /* es_wake_learners() */
     STEP if :: !sealed || !learner_sleeps -> goto told :: else fi END;
@@ -103,12 +105,12 @@ tell: /* es_wake_learners() */
     STEP bump_ready END;
     STEP wake_all(ready_asleep) END;
 told:
-    atomic { sealed = 0; returned_unseen = returned_unseen | BIT; fin = 1; goto look };
+    atomic { sealed = 0; given_back_unseen = given_back_unseen | BIT; fin = 1; goto look };
 
-nothing_left: /* pos: the tail; j: batches, i: slots */
+nothing_left: /* pos: the tail; j counts batches, i counts slots */
     STEP pos = tail END;
 nothing_in:
-    STEP /* load BW[j]; a learner holds no lease here: what is leased is another's */
+    STEP /* load BW[j]; this learner holds no lease here, so a leased batch is another learner's */
         if
         :: STATE(BW[j]) == FILL -> k = ROUND(BW[j])
         :: STATE(BW[j]) == LEASED && !late -> pos = 0; j = 0; goto not_ended
@@ -133,7 +135,8 @@ nothing_on:
         if
         :: ROUND(BW[(pos % C) / B]) < pos / C ->
             pos = 0; fin = 0; shut = 0; phase = LOOK; slept = 0; ready_moved = ready_moved | BIT;
-            /* taker.py: ended is 1 while it looks for the dead, whose leases come back, 2 if there are none */
+            /* echo_shm: it ends only after a sweep. ended is 1 during the sweep, which may give back a dead
+             * learner's leases, and 2 when the sweep found nobody dead. */
             if
             :: ended == 2 -> ended = 0; finished = finished | BIT; goto over
             :: else -> ended = 1; goto sweep_now
@@ -142,7 +145,7 @@ nothing_on:
         fi
     END;
 not_ended:
-    atomic { came_to_nothing() };
+    atomic { took_nothing() };
 over:
     WHEN(false) skip END
 }

@@ -1,20 +1,22 @@
-/* es_take.c: look, take, release, and the waits of a learner.
+/* es_consumer.c: look. es_lease.c: take, release, give back. es_blocking.c: the waits of a learner.
  *
- * i: slots of a scan, j: physical batch, k: batches tried. Phases of es_take_wait(), in `phase`: LOOK
- * before the flag is up, ARMED after, AGAIN woken or timed out; slept: to the end of the slice.
+ * i counts slots of a scan, j is the physical batch, k counts batches tried.
+ *
+ * `phase` is the phase of es_blocking_take(): LOOK before the sleep flag is set, ARMED after
+ * it is set, AGAIN after a wake-up or a timeout. `slept` means that the sleep timed out.
  */
-/* The last lines of look_locked(), whatever the look came to. */
+/* The last lines of look_locked(), whatever the look found. */
 inline look_ends() {
     if
     :: everywhere ->
-        if :: !(returned_moved & BIT) && !given_back -> returned_unseen = returned_unseen & ~BIT :: else fi;
-        returned_moved = returned_moved | BIT; everywhere = 0; given_back = 0
+        if :: !(given_back_moved & BIT) && !given_back -> given_back_unseen = given_back_unseen & ~BIT :: else fi;
+        given_back_moved = given_back_moved | BIT; everywhere = 0; given_back = 0
     :: else
     fi
 }
 
-/* es_take_wait() goes on with nothing taken. */
-inline came_to_nothing() {
+/* es_blocking_take() goes on after a look that took nothing. */
+inline took_nothing() {
 #if CLOSE
     fin = 0; shut = 0; open = 0; ended = 0;
 #endif
@@ -25,7 +27,7 @@ inline came_to_nothing() {
     fi
 }
 
-/* The look came to nothing: look_or_finish() and es_finish() go on. */
+/* The look took nothing: look_or_finish() and es_drain_finish() go on. */
 inline to_empty() {
     look_ends();
     k = 0; pos = 0; j = 0; w = 0; best = 0; best_word = 0;
@@ -37,7 +39,7 @@ inline to_empty() {
     :: else
     fi;
 #endif
-    came_to_nothing()
+    took_nothing()
 }
 
 #if CLOSE
@@ -52,7 +54,7 @@ inline to_empty() {
 #define DONE_STATE(w) (STATE(w) == COMMITTED)
 #endif
 
-/* An incomplete batch: only order="ready", or a closed ring's learner, looks further. */
+/* The batch is incomplete. The look goes on only with order="ready" or on a closed ring. */
 inline look_on() {
     if
     :: ANY_ORDER && !everywhere && k < K - 1 -> k++; w = 0; goto look_from_head
@@ -61,7 +63,7 @@ inline look_on() {
     fi
 }
 
-/* All slots are COMMITTED or SEALED. The gaps are counted here, not while scanning: SEALED stays so. */
+/* All slots are COMMITTED or SEALED. The gaps can be counted here, after the scan, because SEALED does not change. */
 inline scanned() {
 #if CLOSE
     d_step {
@@ -77,7 +79,7 @@ inline scanned() {
     fi
 }
 
-/* scan(): goes on where the last scan of this lap stopped. */
+/* scan(): continues where the last scan of this lap stopped. */
 inline to_takeable() {
     if :: scan_lap[j] != ROUND(w) + 1 -> scan_lap[j] = ROUND(w) + 1; scan_next[j] = 0 :: else fi;
     if :: scan_next[j] == B -> scanned() :: else -> goto takeable fi
@@ -101,17 +103,17 @@ look_or_finish:
     END;
 #endif
 look: /* look_locked() */
-    STEP /* load returned_seq */
+    STEP /* load given_back_seq */
         i = 0; j = 0; k = 0; given_back = 0; w = 0;
         if
-        :: SOMEBODY_DEAD && phase == LOOK && FIRST_LOOK -> goto sweep_now /* taker.py: one may be due here */
-        :: returned_unseen & BIT ->
-            everywhere = 1; returned_moved = returned_moved & ~BIT; best = NONE; goto look_everywhere
-        :: !(returned_unseen & BIT) -> everywhere = 0
+        :: SOMEBODY_DEAD && phase == LOOK && FIRST_LOOK -> goto sweep_now /* echo_shm: a sweep may be due here */
+        :: given_back_unseen & BIT ->
+            everywhere = 1; given_back_moved = given_back_moved & ~BIT; best = NONE; goto look_everywhere
+        :: !(given_back_unseen & BIT) -> everywhere = 0
         fi
     END;
 
-    STEP /* look_from_head(): load head. pos is it */
+    STEP /* look_from_head(): load head into pos */
         pos = head
     END;
 look_from_head:
@@ -161,7 +163,7 @@ look_everywhere:
         :: j == K && best != NONE -> j = best % K; to_takeable()
         fi
     END;
-everywhere_next: /* in any order, each batch is scanned as it is met */
+everywhere_next: /* in any order, each batch is scanned in turn */
     atomic {
         j++;
         if
@@ -185,7 +187,7 @@ takeable:
         fi
     END;
 
-lease: /* es_lease() */
+lease: /* es_lease_take() */
     STEP /* CAS BW[j] */
         k = 0; pos = 0; best = 0; best_word = 0;
         if
@@ -210,7 +212,7 @@ lease: /* es_lease() */
         if :: backs > 0 -> goto give_back :: true fi
     END;
 #ifdef M_release_early
-    STEP /* the store of es_release() */
+    STEP /* the store of es_lease_release() */
         count[j] = 0; check_release(j); lessee[j] = 0; BW[j] = W(ROUND(w) + 1, 0, FILL)
     END;
     STEP check_read(j); w = 0; j = 0; forget_got(); goto wake_producers END;
@@ -220,7 +222,7 @@ lease: /* es_lease() */
         goto release
     END;
 
-release: /* es_release() */
+release: /* es_lease_release() */
 #ifdef M_count_after_word
     STEP /* store BW[j] */
         check_release(j); forget_got();
@@ -230,7 +232,7 @@ release: /* es_release() */
 #else
     STEP /* store count[j] */
 #ifdef M_wake_if_was_full
-        everywhere = producers_sleep; /* borrowed: was the ring full? */
+        everywhere = producers_sleep; /* re-uses a local: was the ring full? */
 #endif
         count[j] = 0
     END;
@@ -278,7 +280,7 @@ wake_producers: /* es_wake_producers() */
 
 producers_woken:
 #if CLOSE
-    STEP /* load closed, anew */
+    STEP /* load closed again */
         if :: !closed -> goto woken :: else fi
     END;
     es_wake_learners();
@@ -286,7 +288,7 @@ producers_woken:
     goto woken;
 #endif
 
-give_back: /* es_give_back(); nothing is held, so nothing to let go of */
+give_back: /* es_lease_give_back(); no slots are held, so es_slots_let_go() has nothing to do */
     STEP /* store BW[j] */
         backs--;
         forget_got();
@@ -300,7 +302,7 @@ give_back: /* es_give_back(); nothing is held, so nothing to let go of */
 #ifdef M_head_lowered
     STEP if :: pos < head -> head = pos :: else fi; pos = 0 END;
 #else
-    STEP bump_returned END;
+    STEP bump_given_back END;
 #endif
     es_wake_learners();
 
@@ -337,7 +339,7 @@ parked:
 
 #if CLOSE
 finish:
-    es_finish();
+    es_drain_finish();
 #endif
 
 sweep_now:
@@ -356,7 +358,7 @@ dead:
 #if NO_HEIR
     atomic { finished = finished | BIT; false };
 #endif
-    /* a new learner: registers, reaps the dead, and looks everywhere first */
+    /* A new learner registers, reaps the dead, and then looks everywhere. */
     es_owner_register();
     goto sweep_now;
 no_place:

@@ -1,15 +1,17 @@
-/* es_owner.c and es_reap.c: registration, the sweep for the dead, and the reap. Labels are
- * the process's own, so each inline can stand once in a process.
+/* es_owner.c and es_reap.c: registration, the sweep for the dead, and the reap.
  *
- * Load and CAS of a dead owner's word are one step here: nobody else may change
- * it, and a CAS that failed would do nothing.
+ * Labels belong to the process, so a process can use each inline only once.
+ *
+ * The load and the CAS of a dead owner's word are one step here. No other process may
+ * change that word, and a CAS that fails does nothing.
  */
 
-/* es_locks_seize() entry k: goes to to_seized; to to_next with k + 1, or to to_second with the second byte alone. */
+/* es_locks_seize() of entry k. Goes to to_seized with the entry seized, to to_next with k + 1 when it cannot
+ * be seized, or to to_second when only the second byte is held. */
 #define es_locks_seize(to_next, to_seized, to_second) \
-    STEP /* take_byte(): of a learner, the second */ \
+    STEP /* take_byte(), of a learner the second byte */ \
         if \
-        :: HAS_SECOND(k) && second[k] != 0 -> not_so_sure(); k++; goto to_next \
+        :: HAS_SECOND(k) && second[k] != 0 -> unsure_of_the_end(); k++; goto to_next \
         :: HAS_SECOND(k) && second[k] == 0 -> second[k] = id + 1 \
         :: !HAS_SECOND(k) && lock[k] != 0 -> k++; goto to_next \
         :: !HAS_SECOND(k) && lock[k] == 0 -> take_byte(k); goto to_seized \
@@ -22,8 +24,8 @@
         fi \
     END
 
-/* The end was said, and is not settled. */
-inline not_so_sure() {
+/* Another process looks after this entry, so the end of the stream is not certain. */
+inline unsure_of_the_end() {
 #if CLOSE && !defined(M_unsure_ignored)
     ended = 0
 #else
@@ -31,7 +33,7 @@ inline not_so_sure() {
 #endif
 }
 
-/* es_locks_yield(), to next with k + 1; the second byte follows. */
+/* es_locks_yield(). Goes to to_next with k + 1 when the owner has no second byte; otherwise drop_second() follows. */
 #define drop_first(to_next) \
     STEP \
         drop_byte_of(k); \
@@ -41,7 +43,7 @@ inline not_so_sure() {
 #define drop_second(to_next) \
     STEP second[k] = 0; k++; goto to_next END
 
-/* es_owner_register(). k counts entries. Leaves at once with a place, or goes to no_place. */
+/* es_owner_register(). k counts entries. Ends with an entry, or goes to no_place. */
 inline es_owner_register() {
     k = (IS_LEARNER -> 0 : NLE);
 register_next:
@@ -55,7 +57,7 @@ register_next:
     es_locks_seize(register_next, register_seized, register_yield);
 register_seized:
 #ifndef M_no_second_look
-    STEP /* again under the lock */
+    STEP /* load state again, under the lock */
         if
         :: IS_LIVE(k) -> goto register_drop
         :: else -> goto register_live
@@ -84,8 +86,8 @@ registered:
     skip
 }
 
-/* es_wake_everybody() */
-inline es_wake_everybody() {
+/* es_wake_all() */
+inline es_wake_all() {
     STEP bump_ready END;
     STEP wake_all(ready_asleep) END;
     STEP bump_space END;
@@ -101,8 +103,8 @@ inline owner_free() {
     END
 }
 
-/* es_owner_next_dead() and es_reap() of each that it finds, as attachment.py's sweep
- * does. k counts entries, i words. */
+/* es_owner_next_dead(), and es_reap() of each owner that it finds, as the sweep in echo_shm
+ * does. k counts entries, i counts words. */
 inline sweep() {
     k = 0;
 next_dead:
@@ -119,15 +121,15 @@ next_dead:
     es_locks_seize(next_dead, seized, second_byte);
 #endif
 seized:
-    STEP /* again under the lock */
+    STEP /* load state again, under the lock */
         if
-        :: IS_LIVE(k) -> check_dead(k); i = 0; not_so_sure(); goto give_back_leases
+        :: IS_LIVE(k) -> check_dead(k); i = 0; unsure_of_the_end(); goto give_back_leases
         :: else -> goto drop_byte
         fi
     END;
-give_back_leases:
-#ifdef M_returned_early
-    STEP bump_returned END;
+give_back_leases: /* es_lease_give_back_all() */
+#ifdef M_given_back_early
+    STEP bump_given_back END;
 #endif
 #ifdef M_free_first
     owner_free();
@@ -144,10 +146,10 @@ give_back_leases:
         if :: i == K -> i = 0; break :: else fi
     END
     od;
-#if !defined(M_returned_early) && !defined(M_no_returned_seq)
-    STEP bump_returned END;
+#if !defined(M_given_back_early) && !defined(M_no_given_back_seq)
+    STEP bump_given_back END;
 #endif
-reopen_claims:
+reopen_claims: /* es_slots_reopen() */
 #ifdef M_reopen_early
     STEP bump_reopen END;
 #endif
@@ -176,7 +178,7 @@ reopen_claims:
 #endif
 #ifndef M_no_alarm
     do
-    :: STEP /* fetch_or of the alarm bit */
+    :: STEP /* es_wake_alarm(): fetch_or of the alarm bit */
         count[i] = B + 1;
         i++;
         if :: i == K -> i = 0; break :: else fi
@@ -186,7 +188,7 @@ reopen_claims:
 #ifdef M_free_before_wake
     owner_free();
 #endif
-    es_wake_everybody();
+    es_wake_all();
 #if !defined(M_free_first) && !defined(M_free_before_wake) && !defined(M_free_before_reopen_seq)
     owner_free();
 #endif

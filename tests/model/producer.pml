@@ -1,13 +1,14 @@
-/* es_ring.c: claim, write, commit, abort, and the waits of a producer.
+/* es_producer.c: claim, write, commit, abort; and the waits of a producer in es_blocking.c.
  *
- * pos: the claimed position, n: how many; during a claim pos + n is the position tried.
+ * pos is the first claimed position, n is how many are claimed. During a claim, pos + n is
+ * the position that is tried.
  */
 #define Q ((pos + n) % C)
 #define P (pos + n)
 #define MINE(state) W(pos / C + 1, me, state)
 #define FIRST_SAMPLE ((id - NL) * M + 1)
 
-/* help_tail(): CAS from -> upto */
+/* help_tail(): CAS of tail, from -> upto */
 #define help_tail(from, upto) if :: tail == (from) -> check_tail(upto); tail = (upto) :: else fi
 
 inline es_wake_learners() {
@@ -21,7 +22,7 @@ inline es_wake_learners() {
     STEP wake_all(ready_asleep); goto woken END
 }
 
-/* es_claim_wait() after ES_FULL: the second time it sleeps. */
+/* es_blocking_claim() after ES_FULL. It sleeps only after the second one. */
 inline to_full() {
     if :: armed -> goto wait :: else -> goto arm fi
 }
@@ -38,7 +39,7 @@ proctype Producer(byte me) {
     atomic { me = NONE; goto born };
 #endif
 
-claim: /* es_claim_run() */
+claim: /* es_producer_claim() */
 #if CLOSE
     STEP /* load closed */
         if :: closed -> armed = 0; space_moved = space_moved | BIT; finished = finished | BIT; goto over :: else fi
@@ -47,12 +48,12 @@ claim: /* es_claim_run() */
     STEP /* load reopen_seq */
         n = 0;
         if
-        :: reopen_unseen & BIT -> reopen_moved = reopen_moved & ~BIT; i = 0; best = NONE; goto claim_hole
+        :: reopen_unseen & BIT -> reopen_moved = reopen_moved & ~BIT; i = 0; best = NONE; goto claim_reopened
         :: else -> goto claim_tail
         fi
     END;
 
-claim_hole:
+claim_reopened:
     STEP /* load S[i] */
         if
         :: STATE(S[i]) == REOPEN && (LAP(S[i]) - 1) * C + i < best ->
@@ -61,7 +62,7 @@ claim_hole:
         fi;
         i++;
         if
-        :: i < C -> goto claim_hole
+        :: i < C -> goto claim_reopened
         :: i == C && best == NONE -> /* seen_reopen = seq */
             i = 0; best = 0;
 #ifdef M_seen_reopen_late
@@ -71,10 +72,10 @@ claim_hole:
 #endif
             reopen_moved = reopen_moved | BIT;
             goto claim_tail
-        :: i == C && best != NONE -> i = 0; goto claim_hole_word
+        :: i == C && best != NONE -> i = 0; goto claim_reopened_word
         fi
     END;
-claim_hole_word: /* claim_word() */
+claim_reopened_word: /* claim_word() */
     STEP /* CAS S[best] */
         if
 #ifdef M_reopen_without_lap
@@ -87,7 +88,7 @@ claim_hole_word: /* claim_word() */
             S[pos % C] = MINE(CLAIMED); holder[pos % C] = id + 1;
             reopen_moved = reopen_moved | BIT;
             goto claimed
-        :: else -> best = NONE; best_word = 0; goto claim_hole
+        :: else -> best = NONE; best_word = 0; goto claim_reopened
         fi
     END;
 
@@ -108,7 +109,7 @@ try_claim:
         :: else -> goto try_batch
         fi
     END;
-try_help: /* help_tail() of a position that somebody claimed */
+try_help: /* help_tail() past a position that is claimed */
     STEP /* CAS tail */
 #if defined(M_tail_fetch_add)
         check_tail(tail + 1); tail++;
@@ -162,7 +163,7 @@ claim_over:
         goto claimed
     END;
 
-arm: /* es_claim_wait(), from a claim that found the ring full */
+arm: /* es_blocking_claim(), from a claim that found the ring full */
 #ifdef M_seq_after_look
     STEP producers_sleep = 1; armed = 1; goto claim END;
 wait:
@@ -204,7 +205,7 @@ claimed:
         armed = 0; space_moved = space_moved | BIT;
         do :: i < n -> check_write(pos % C + i); data[pos % C + i] = TORN; i++ :: else -> i = 0; break od
     END;
-    STEP /* the last byte, or an exception before it */
+    STEP /* the last byte, or an abort before it */
         if
         :: aborts > 0 && n == 1 -> aborts--; goto abort
         :: true ->
@@ -215,7 +216,7 @@ claimed:
         fi
     END;
 
-commit: /* es_commit_run() */
+commit: /* es_producer_commit() */
     STEP /* CAS S[pos % C + i] */
         if
 #ifdef M_plain_store
@@ -227,7 +228,7 @@ commit: /* es_commit_run() */
             committed = committed | SAMPLE(data[pos % C + i]);
             holder[pos % C + i] = 0; sent++;
             i++
-        :: else -> /* evicted: the rest is left to be */
+        :: else -> /* evicted: the rest is not committed */
             do :: i < n -> holder[pos % C + i] = 0; sent++; i++ :: else -> break od
         fi;
         if :: i < n -> goto commit :: else -> i = 0 fi
@@ -245,9 +246,9 @@ commit: /* es_commit_run() */
     END;
     es_wake_learners();
 
-abort: /* es_abort() */
+abort: /* es_producer_abort() */
     STEP /* CAS S[pos % C] */
-        n = 0; sent++; /* that sample is not sent again */
+        n = 0; sent++; /* an aborted sample is not sent again */
         if
         :: S[pos % C] == MINE(CLAIMED) ->
             S[pos % C] = W(pos / C + 1, 0, REOPEN); holder[pos % C] = 0; data[pos % C] = TORN; pos = 0
@@ -281,7 +282,7 @@ dead:
 born:
     es_owner_register();
     goto woken;
-no_place: /* attachment.py: _register() reaps the dead and tries again */
+no_place: /* echo_shm reaps the dead and registers again */
     WHEN(PLACE_OR_DEAD) placeless = placeless & ~BIT END;
     sweep();
 swept:

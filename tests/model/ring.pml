@@ -1,4 +1,4 @@
-/* The ring's protocol as csrc/ has it: README.md here says what is modelled. Parameters: words.pml. */
+/* The protocol of the ring in csrc/. README.md says what is modelled; words.pml has the parameters. */
 #include "words.pml"
 #include "checks.pml"
 #include "owner.pml"
@@ -11,14 +11,15 @@
 #else
 #define CLOSER_RESTS true
 #endif
-/* Nobody can move, but for dying. */
+/* No process can take a step. It can only die. */
 #define STUCK (CLOSER_RESTS && (ready_asleep | space_asleep | finished | placeless) == ALL && \
                ((placeless & ((1 << NL) - 1)) == 0 || (~locked & LEARNER_ENTRIES) == 0) && \
                ((placeless >> NL) == 0 || (~locked & ((1 << E) - 1 - LEARNER_ENTRIES)) == 0))
 
-/* Starts everybody, then is the clock: when nobody can move and somebody is dead and
- * not yet reaped, a reap interval passes, and every sleep is over. Nobody dead: the
- * ring is at rest, and no sleeper may have anything to wake for. */
+/* Starts all processes. Then it is the clock.
+ * When no process can move and an owner is dead and not reaped, a reap interval passes:
+ * every sleep times out. When no process can move and no owner is dead, the ring is at
+ * rest: no sleeper may have a reason to wake. */
 init {
     atomic {
         kills[0] = KL; kills[1] = KP;

@@ -1,11 +1,11 @@
-"""Runs the Spin model of the ring: configurations in which it must hold, mutants that must be caught.
+"""Runs the Spin model of the ring: the configurations must hold, the mutants must be caught.
 
     python tests/model/run.py                 everything
     python tests/model/run.py --quick         the small configurations, and all mutants
     python tests/model/run.py both-22 no_alarm
     python tests/model/run.py --list
 
-Needs spin and a C compiler. Work files: build/model. Exit status 1 when anything is not as it should be.
+Needs spin and a C compiler. Work files are in build/model. The exit status is 1 when a case fails.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from cases import CONFIGURATIONS, MUTANTS, Case
 HERE = Path(__file__).resolve().parent
 WORK = HERE.parents[1] / "build" / "model"
 SOURCE = HERE / "ring.pml"
-MEMORY_MIB = 5500  # of one search
+MEMORY_MIB = 5500  # for one search
 DEPTH = 1_000_000
 TRAIL_LINES = 60
 CFLAGS = {
@@ -33,21 +33,21 @@ CFLAGS = {
     "bits": ["-DSAFETY", "-DBITSTATE"],
     "cycles": ["-DNP", "-DCOLLAPSE"],
 }
-MINUTES = 4  # after which a bitstate search is cut: it is a sample in any case
+MINUTES = 4  # a bitstate search is cut after this time; it is a sample in any case
 PAN_ARGS = {"all": ["-w26"], "bits": ["-w33", "-k3", f"-Q{MINUTES}"], "cycles": ["-l", "-w24"]}
 
 
 @dataclass
 class Outcome:
-    """What came of a case. trouble: empty when it is as it should be."""
+    """The result of a case. trouble is empty when the result is the expected one."""
 
     case: Case
     trouble: str
     states: int = 0
     seconds: float = 0.0
     depth: int = 0
-    error: str = ""  # the first that the search met
-    coverage: str = ""  # of a bitstate search
+    error: str = ""  # the first error of the search
+    coverage: str = ""  # of a bitstate search only
     unreached: frozenset[str] = frozenset()
 
     def line(self) -> str:
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def _error(output: str) -> str:
-    """The error that pan reports, in words: a statement's number where it is one."""
+    """The error that pan reports, in words. A broken statement is named by its number."""
     statement = re.search(r"assertion violated \(failed!=(\d+)\)", output)
     if statement:
         return f"statement {statement[1]}"
@@ -74,7 +74,7 @@ def _number(pattern: str, output: str) -> int:
 
 
 def _unreached(output: str) -> frozenset[str]:
-    """Statements never executed, by process and text with its figures left out."""
+    """Promela statements that never ran: process, line, and text with its numbers left out."""
     process, found = "", set()
     for line in output.splitlines():
         heading = re.match(r"unreached in (?:proctype|init|claim) ?(\w*)", line)
@@ -105,9 +105,9 @@ def _judge(case: Case, output: str, status: int) -> Outcome:
     if errors is None or status != 0:
         outcome.trouble = f"the search broke off (status {status})"
     elif case.mode == "cycles" and not re.search(r"non-progress cycles\s+\+", output):
-        outcome.trouble = "the search was not for endless runs"
+        outcome.trouble = "the search did not look for endless runs"
     elif "max search depth too small" in output:
-        outcome.trouble = "the search was cut at its greatest depth"
+        outcome.trouble = "the search was cut at its maximum depth"
     elif case.mutant and not error:
         outcome.trouble = "this mutant survives"
     elif case.mutant and error not in {f"statement {n}" for n in case.breaks}:
@@ -124,7 +124,7 @@ def _flags(case: Case) -> list[str]:
 
 
 def _trail(case: Case, folder: Path) -> str:
-    """The end of the run that led to the error, one statement a line, and the words then."""
+    """The end of the run that led to the error, one statement a line, and then the state of the words."""
     command = ["spin", "-t", "-p", "-g", "-k", "ring.pml.trail", *_flags(case), str(SOURCE)]
     shown = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
     noise = re.compile(r"\[(\(1\)|else|IF|DO|break|sub-sequence|D_STEP\d*|goto .*|\.\(goto\)|[xyz] = .*|\(+kills.*)\]")
@@ -144,7 +144,7 @@ def run(case: Case, keep: bool = False) -> Outcome:
     made = subprocess.run(["spin", "-a", *_flags(case), str(SOURCE)], cwd=folder, capture_output=True, text=True)
     if made.returncode != 0 or not (folder / "pan.c").exists():
         return Outcome(case, "spin: " + made.stdout[-2000:] + made.stderr[-2000:])
-    # Where the search is short, optimising would take longer.
+    # A short search takes less time than optimising it.
     optimise = "-O0" if case.quick else "-O2"
     command = [os.environ.get("CC", "gcc"), optimise, "-w", f"-DMEMLIM={MEMORY_MIB}", *CFLAGS[case.mode]]
     made = subprocess.run([*command, "-o", "pan", "pan.c"], cwd=folder, capture_output=True, text=True)
@@ -165,7 +165,7 @@ def run(case: Case, keep: bool = False) -> Outcome:
 
 
 def run_all(cases: Iterable[Case], jobs: int, keep: bool) -> list[Outcome]:
-    """Runs them, printing each as it ends."""
+    """Runs the cases and prints each as it ends."""
     outcomes = []
     with ThreadPoolExecutor(jobs) as pool:
         for outcome in pool.map(lambda case: run(case, keep), cases):
@@ -175,7 +175,7 @@ def run_all(cases: Iterable[Case], jobs: int, keep: bool) -> list[Outcome]:
 
 
 def report(outcomes: list[Outcome], everything: bool) -> int:
-    """The sum of it, and the exit status."""
+    """Prints the summary. Returns the exit status."""
     failed = [o.case.name for o in outcomes if o.trouble]
     held = sum(not o.case.mutant and not o.trouble for o in outcomes)
     caught = sum(o.case.mutant and not o.trouble for o in outcomes)
@@ -184,19 +184,19 @@ def report(outcomes: list[Outcome], everything: bool) -> int:
     searched = [o.unreached for o in outcomes if o.case.mode == "all" and not o.case.mutant and not o.trouble]
     never = sorted(frozenset.intersection(*searched)) if everything and searched else []
     if never:
-        # Line of the innermost file. A few stand for good: what is expanded where it cannot happen.
-        print("reached in no configuration:", *never, sep="\n    ")
+        # The line is that of the innermost file. A few always appear: code that a macro expands where it cannot run.
+        print("not reached in any configuration:", *never, sep="\n    ")
     return 1 if failed else 0
 
 
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("case", nargs="*", help="run these only")
+    parser.add_argument("case", nargs="*", help="run only these cases")
     parser.add_argument("--quick", action="store_true", help="the small configurations, and all mutants")
-    parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument("--list", action="store_true", help="list the cases")
     parser.add_argument(
-        "--jobs", type=int, default=min(2, os.cpu_count() or 1), help="searches at a time, each to 6 GiB"
+        "--jobs", type=int, default=min(2, os.cpu_count() or 1), help="searches at a time, up to 6 GiB each"
     )
     parser.add_argument(
         "--trails", action="store_true", help="write how each mutant fails to build/model/NAME/trail.txt"

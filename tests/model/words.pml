@@ -1,17 +1,17 @@
 /* The shared words, what a step is, and what a death does.
  *
- * A step is one atomic operation of the C and the private arithmetic after it.
- * Memory is sequentially consistent: fences are not steps.
+ * A step is one atomic operation of the C code and the private arithmetic after it.
+ * Memory is sequentially consistent, so fences are not steps.
  *
- * The four sequence words are only ever compared with what somebody read before.
- * So the model keeps, for each reader, one bit that says "changed since you read
- * it" instead of a number: the same behaviours, and no number grows.
+ * A process only compares a sequence word with the value that it read before. So the
+ * model keeps no number. For each reader it keeps one bit: "changed since you read it".
+ * The behaviour is the same, and the state stays small.
  */
 #ifndef NP
 #define NP 2 /* producers */
 #endif
 #ifndef M
-#define M 2 /* samples each of them sends */
+#define M 2 /* samples that each producer sends */
 #endif
 #ifndef B
 #define B 2
@@ -23,7 +23,7 @@
 #define NL 1 /* learners */
 #endif
 #ifndef RUN
-#define RUN 1 /* longest bulk claim */
+#define RUN 1 /* the longest bulk claim */
 #endif
 #ifndef KP
 #define KP 0 /* kills of producers */
@@ -35,10 +35,10 @@
 #define ABORTS 0
 #endif
 #ifndef BACK
-#define BACK 0 /* takes that are undone */
+#define BACK 0 /* batches that are given back */
 #endif
 #ifndef EARLY
-#define EARLY 0 /* sleeps that end without a reason: a timeout with nobody dead */
+#define EARLY 0 /* sleeps that time out although nobody is dead */
 #endif
 #ifndef SPARE_L
 #define SPARE_L 1 /* owner entries of learners beyond the first NL */
@@ -47,19 +47,19 @@
 #define SPARE_P 0
 #endif
 #ifndef RESTART
-#define RESTART 0 /* killed producers that are replaced; killed learners are but for NO_HEIR */
+#define RESTART 0 /* killed producers that are replaced; killed learners always are, unless NO_HEIR */
 #endif
 #ifndef NO_HEIR
 #define NO_HEIR 0
 #endif
 #ifndef LATE
-#define LATE 0 /* producers are not registered at the start */
+#define LATE 0 /* 1: producers are not registered at the start */
 #endif
 #ifndef CLOSE
 #define CLOSE 0
 #endif
 
-/* death_by_timeout, and statement 6 not asserted: what follows from it. */
+/* death_by_timeout without the assertion of statement 6: shows the faults that follow. */
 #ifdef M_death_unasserted
 #define M_death_by_timeout
 #endif
@@ -71,11 +71,11 @@
 #define ALL ((1 << NPROC) - 1)
 #define EVERY_SAMPLE ((1 << (NP * M)) - 1)
 
-#define id (_pid - 1) /* of a process: learners first. It is not the owner index: that is local `me` */
+#define id (_pid - 1) /* of a process, learners first; the owner index is the local `me` */
 #define IS_LEARNER (id < NL)
 #define BIT (1 << id)
 
-/* es_words.h, with as many bits as are needed. */
+/* es_word.h, with no more bits than needed. */
 #if (NL + SPARE_L + NP + SPARE_P) <= 4
 #define word_t byte
 #define OWNERS 4
@@ -94,7 +94,7 @@
 #define LEASED 1
 #define RETIRED 2
 #define GIVEN_BACK 1
-#define LOOK 0 /* phases of es_take_wait(): learner.pml */
+#define LOOK 0 /* phases of es_blocking_take(), see learner.pml */
 #define ARMED 1
 #define AGAIN 2
 #define W(lap, owner, state) ((lap) * 8 * OWNERS + (owner) * 8 + (state))
@@ -108,47 +108,49 @@
 word_t S[C];
 word_t BW[K];
 byte tail, head;
-byte count[K]; /* beyond B + 1 it stays there; so does one with the alarm bit */
+byte count[K]; /* at most B + 1, which also stands for the alarm bit */
 byte high = NLE + NP;
 byte live;         /* owner entries that are LIVE */
 byte locked;       /* owner entries whose lock byte is held */
-byte lock[E];      /* by process id + 1 */
-byte second[NLE];  /* learners' second bytes, the same */
+byte lock[E];      /* id + 1 of the process that holds the lock byte */
+byte second[NLE];  /* the same for learners' second bytes */
 bit learner_sleeps, producers_sleep;
 #if CLOSE
-bit closed, late, close_done; /* late: ES_PATIENCE_NS have passed since */
+bit closed, late, close_done; /* late: ES_PATIENCE_NS have passed since the close */
 #endif
 
-/* reopen_seq, returned_seq: _unseen: differs from the process's seen_...; _moved: changed
- * since it was loaded for the search under way. ready_seq, space_seq: _moved as before;
- * _asleep: in the kernel's queue. A bit that nobody will read is kept 1. */
+/* One bit for each process.
+ * reopen_seq, given_back_seq: _unseen: it differs from the process's seen_...; _moved: it
+ * changed since the process loaded it for the search under way.
+ * ready_seq, space_seq: _moved: as above; _asleep: the process is in the kernel's queue.
+ * A bit that no process will read again is kept 1. */
 byte reopen_unseen = ALL, reopen_moved = ALL;
-byte returned_unseen = ALL, returned_moved = ALL;
+byte given_back_unseen = ALL, given_back_moved = ALL;
 byte ready_moved = ALL, ready_asleep;
 byte space_moved = ALL, space_asleep;
 
 #define bump_reopen reopen_unseen = ALL; reopen_moved = ALL
-#define bump_returned returned_unseen = ALL; returned_moved = ALL
+#define bump_given_back given_back_unseen = ALL; given_back_moved = ALL
 #define bump_ready ready_moved = ALL
 #define bump_space space_moved = ALL
 #define wake_all(asleep) asleep = 0
 
 /* --- what happens to the processes ------------------------------------------- */
 
-byte kills[2]; /* left, of learners and of producers */
+byte kills[2]; /* kills that are left: of learners, of producers */
 byte aborts = ABORTS, backs = BACK, early = EARLY, restarts = RESTART;
-byte timed_out; /* asleep until time was up */
-byte finished;  /* producers that have sent everything, or died for good */
-byte placeless; /* waits for an owner entry */
+byte timed_out; /* processes whose sleep timed out */
+byte finished;  /* processes that have done everything, or died and are not replaced */
+byte placeless; /* processes that wait for an owner entry */
 
-/* --- ghosts: no process decides anything by them ------------------------------ */
+/* --- ghost variables: only the checks read them ------------------------------- */
 
 #define TORN 15 /* half written, or not written */
 #define READ 14 /* released, and still whole */
-byte data[C];   /* which sample, from 1, the slot's bytes are */
+byte data[C];   /* the sample in the slot, counted from 1; or TORN, READ, 0 */
 byte holder[C]; /* id + 1 of the living claimant */
 byte lessee[K]; /* id + 1 of the living learner that leased the batch */
-byte committed, released; /* samples whose commit's CAS succeeded; whose batch was released */
+byte committed, released; /* samples whose commit succeeded; samples whose batch was released */
 #define SAMPLE(n) (1 << ((n) - 1))
 
 hidden byte x, y, z, seen, whole, failed;
@@ -161,10 +163,10 @@ hidden byte x, y, z, seen, whole, failed;
 #define LEARNER_ENTRIES ((1 << NLE) - 1)
 #define PLACE_OR_DEAD ((~locked & (IS_LEARNER -> LEARNER_ENTRIES : (1 << E) - 1 - LEARNER_ENTRIES)) != 0)
 
-/* Names the statement of the protocol page that does not hold. */
+/* Names the broken statement; checks.pml lists them. */
 #define CHECK(n, cond) if :: (cond) :: else -> failed = n; assert(failed != n) fi
 
-/* The same in every process, so that every step can forget them. */
+/* Every process has the same locals, so that a death at any step can clear them. */
 #if CLOSE
 #define CLOSING bit shut, open, sealed; byte fin, ended
 #define FORGET_CLOSING shut = 0; open = 0; sealed = 0; fin = 0; ended = 0;
@@ -186,7 +188,7 @@ hidden byte x, y, z, seen, whole, failed;
     x = 0; do :: x < K -> scan_lap[x] = 0; scan_next[x] = 0; x++ :: else -> break od; \
     x = 0; do :: x < B -> got[x] = 0; x++ :: else -> break od
 
-/* SIGKILL: the kernel drops the lock bytes; nothing else happens. */
+/* SIGKILL: the kernel drops the lock bytes, and nothing else happens. */
 inline die() {
     d_step {
         kills[1 - IS_LEARNER]--;
@@ -195,7 +197,7 @@ inline die() {
         x = 0; do :: x < C -> if :: holder[x] == id + 1 -> holder[x] = 0 :: else fi; x++ :: else -> break od;
         x = 0; do :: x < K -> if :: lessee[x] == id + 1 -> lessee[x] = 0 :: else fi; x++ :: else -> break od;
         reopen_unseen = reopen_unseen | BIT; reopen_moved = reopen_moved | BIT;
-        returned_unseen = returned_unseen | BIT; returned_moved = returned_moved | BIT;
+        given_back_unseen = given_back_unseen | BIT; given_back_moved = given_back_moved | BIT;
         ready_moved = ready_moved | BIT; space_moved = space_moved | BIT;
         ready_asleep = ready_asleep & ~BIT; space_asleep = space_asleep & ~BIT;
         timed_out = timed_out & ~BIT; finished = finished & ~BIT; placeless = placeless & ~BIT;
@@ -204,7 +206,7 @@ inline die() {
     }
 }
 
-/* Every step can be the one that does not happen. */
+/* The process can die instead of taking any step. */
 #define MAY_DIE (kills[1 - IS_LEARNER] > 0)
 #define STEP atomic { if :: MAY_DIE -> die(); goto dead :: true ->
 #define WHEN(cond) atomic { if :: MAY_DIE -> die(); goto dead :: (cond) ->

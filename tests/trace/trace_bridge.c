@@ -1,4 +1,4 @@
-/* Bridges killed while they send for a client: another one sends the rest, and nothing twice. */
+/* Bridges that are killed while they send for a client. Another bridge sends the rest, and nothing twice. */
 #include <string.h>
 
 #include "es_parts.h"
@@ -8,7 +8,7 @@
 
 static uint8_t block[SAMPLES * 64];
 
-/* The client's samples, leaf after leaf. */
+/* The samples of the client, leaf by leaf. */
 static void make_block(es_world *w)
 {
     uint64_t at = 0;
@@ -32,7 +32,7 @@ static int64_t send_the_block(es_world *w)
     return es_bridge_send(w->mine, 0, block, 0, SAMPLES, 0, 0);
 }
 
-/* What the client does whose connection is lost: it asks another bridge how far it was, and goes on from there. */
+/* A client that lost its connection asks another bridge how many samples are committed, and continues from there. */
 static unsigned another_bridge_sends_the_rest(es_world *w)
 {
     make_block(w);
@@ -51,7 +51,7 @@ static void one_before(es_world *w)
     world_send_n(w, 1);
 }
 
-/* Into two batches, the first of which it completes. */
+/* The block spans two batches and completes the first. */
 KILL_EVERYWHERE(bridge_sends, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER, .before = one_before,
                 .prepare = become_a_bridge, .act = send_the_block, .want = SAMPLES, .sends = SAMPLES,
                 .check = another_bridge_sends_the_rest, .outcomes = KEPT | REAPED,
@@ -68,12 +68,12 @@ static void become_a_bridge_and_send(es_world *w)
     CHECK_EQ(send_the_block(w), SAMPLES);
 }
 
-/* Leaving hands its clients over as its death does. */
-KILL_EVERYWHERE(bridge_leaves, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+/* A bridge that detaches hands over its clients as a dead one does. */
+KILL_EVERYWHERE(bridge_detaches, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
                 .prepare = become_a_bridge_and_send, .act = leave, .sends = SAMPLES,
                 .check = another_bridge_sends_the_rest, .outcomes = KEPT | REAPED, .through = "es_journal_settle");
 
-static int64_t come_and_go(es_world *w)
+static int64_t connect_and_leave(es_world *w)
 {
     int64_t remote = es_bridge_open(w->mine, ANN, 7, "ann");
     return es_bridge_committed(w->mine, (uint32_t)remote) + es_bridge_known(w->mine, (uint32_t)remote) +
@@ -86,7 +86,7 @@ static void begin(es_world *w)
     CHECK_EQ(es_bridge_begin(w->mine), ES_OK);
 }
 
-static unsigned client_is_gone_or_as_it_was(es_world *w)
+static unsigned client_is_gone_or_unchanged(es_world *w)
 {
     es_remote_info info;
     CHECK_EQ(es_bridge_begin(w->p), ES_OK);
@@ -98,9 +98,10 @@ static unsigned client_is_gone_or_as_it_was(es_world *w)
     return 0;
 }
 
-/* Dies with its client's entry half made, made, or left. */
-KILL_EVERYWHERE(client_comes_and_goes, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER, .prepare = begin,
-                .act = come_and_go, .want = 7, .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
+/* The bridge dies while its client's entry is half made, made, or left. */
+KILL_EVERYWHERE(client_connects_and_leaves, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+                .prepare = begin, .act = connect_and_leave, .want = 7, .check = client_is_gone_or_unchanged,
+                .outcomes = REAPED,
                 .through = "es_bridge_open take_new es_bridge_leave es_bridge_committed es_bridge_count_refused");
 
 static int64_t begin_it(es_world *w)
@@ -111,7 +112,7 @@ static int64_t begin_it(es_world *w)
 KILL_EVERYWHERE(bridge_begins, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER, .act = begin_it,
                 .outcomes = REAPED, .through = "es_bridge_begin");
 
-/* Dies with two samples written down, one of them committed. */
+/* Dies after it wrote two samples to the journal and committed one of them. */
 static void send_half_and_die(es_world *w)
 {
     uint64_t pos;
@@ -141,7 +142,7 @@ static int64_t sweep_up(es_world *w)
     return n;
 }
 
-/* Whoever dies in the reap of a bridge, its count stays what it is. */
+/* Reapers that die in the reap of a bridge do not change its count. */
 KILL_EVERYWHERE(reap_a_bridge, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = a_bridge_that_died_half_way, .act = sweep_up, .want = 1, .sends = SAMPLES,
                 .check = another_bridge_sends_the_rest, .outcomes = KEPT,
@@ -156,7 +157,7 @@ static void one_came_and_went(es_world *w)
     }
 }
 
-static int64_t come_again(es_world *w)
+static int64_t come_back(es_world *w)
 {
     es_remote_info info;
     return es_bridge_committed(w->mine, (uint32_t)es_bridge_open(w->mine, ANN, 0, "ann")) +
@@ -165,9 +166,9 @@ static int64_t come_again(es_world *w)
            (es_bridge_find(w->mine, ANN, "ann") == 0) + (es_api_claimed(w->mine) == 0);
 }
 
-/* A client that is known comes again, and another takes the place of one that has gone. */
-KILL_EVERYWHERE(clients_come_again, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
-                .before = one_came_and_went, .prepare = begin, .act = come_again, .want = 11,
-                .check = client_is_gone_or_as_it_was, .outcomes = REAPED,
+/* A known client comes back, and another client gets the entry of one that has left. */
+KILL_EVERYWHERE(clients_come_back, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+                .before = one_came_and_went, .prepare = begin, .act = come_back, .want = 11,
+                .check = client_is_gone_or_unchanged, .outcomes = REAPED,
                 .through = "es_bridge_open find has_id turn take_entry es_monitor_next_remote es_api_committed_from "
                            "es_bridge_find es_api_claimed");

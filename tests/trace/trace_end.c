@@ -1,4 +1,4 @@
-/* Learners killed at the end of a stream: of a closed ring, and of an open one for now. */
+/* Learners that are killed at the end of a stream: on a closed ring, and in a partial take on an open ring. */
 #include "es_parts.h"
 
 static void send_two(es_world *w)
@@ -19,7 +19,7 @@ KILL_EVERYWHERE(take_a_partial_batch, .batch_size = 3, .num_batches = 2, .role =
                 .through = "es_partial_take es_slots_help_tail es_slots_turn es_slots_turn_free lease_some_partial "
                            "lease_partial es_lease_take es_slots_let_go es_stats_count_take es_lease_release");
 
-static void holes_and_a_lagging_tail(es_world *w)
+static void reopened_slots_and_a_lagging_tail(es_world *w)
 {
     int64_t at[2];
     for (int i = 0; i < 2; i++)
@@ -30,8 +30,8 @@ static void holes_and_a_lagging_tail(es_world *w)
     es_api_abort(w->p, at[0]);
 }
 
-KILL_EVERYWHERE(take_a_partial_batch_with_holes, .batch_size = 4, .num_batches = 2, .role = ES_ROLE_LEARNER,
-                .before = holes_and_a_lagging_tail, .act = take_short_and_release,
+KILL_EVERYWHERE(take_a_partial_batch_with_reopened_slots, .batch_size = 4, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = reopened_slots_and_a_lagging_tail, .act = take_short_and_release,
                 .outcomes = REAPED | RELEASED | RETURNED,
                 .through = "es_partial_take es_slots_help_tail es_slots_turn es_slots_turn_free lease_partial");
 
@@ -69,7 +69,7 @@ static bool the_last_slot_is_held(es_world *w)
     return es_word_state(world_word(w, 2)) == ES_HELD;
 }
 
-/* A claim keeps it from the batch. While it holds the only free slot a producer goes to sleep for that. */
+/* A claim keeps the learner from the batch. While it holds the only free slot, a producer sleeps for that slot. */
 KILL_EVERYWHERE(held_slots_are_let_go_of, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = one_sent_one_claimed, .meddle_when = the_last_slot_is_held, .meddle = park_a_producer,
                 .check = commit_is_good, .act = take_short_and_release, .want = ES_EMPTY, .outcomes = REAPED | WOKEN,
@@ -80,13 +80,13 @@ static void take_short(es_world *w)
     CHECK_EQ(world_tracee_take(w, ES_TAKE_SHORT, 0), 2);
 }
 
-/* What it held goes back to the producers. */
+/* Producers get back the slots that were held. */
 KILL_EVERYWHERE(give_a_partial_batch_back, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = send_two, .prepare = take_short, .between = park_a_producer, .act = give_it_back,
                 .outcomes = REAPED | RETURNED | WOKEN,
                 .through = "es_lease_give_back es_slots_let_go es_slots_turn es_wake_producers");
 
-/* ... and the ring is closed meanwhile: another learner waits for the batch. */
+/* The same when the ring is closed in between: another learner waits for the batch. */
 KILL_EVERYWHERE(give_a_partial_batch_back_after_the_close, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = send_two, .prepare = take_short, .between = close_and_park_a_learner, .act = give_it_back,
                 .outcomes = REAPED | RETURNED | WOKEN | CLOSED,
@@ -133,7 +133,7 @@ static int64_t drain(es_world *w)
     return n;
 }
 
-static void a_hole_and_the_close(es_world *w)
+static void a_reopened_slot_and_the_close(es_world *w)
 {
     int64_t position = 0;
     CHECK_EQ(es_api_reserve(w->p, 0, &position), ES_OK);
@@ -143,10 +143,11 @@ static void a_hole_and_the_close(es_world *w)
     CHECK_EQ(world_take(w, w->l, 0, 0), 2);
 }
 
-/* A batch with a hole, and one that nobody began. The full one was taken before. */
+/* One batch has a re-opened slot, and one has no sample. The full batch was taken before. */
 KILL_EVERYWHERE(
-    drain_a_closed_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = a_hole_and_the_close,
-    .act = drain, .want = ES_ENDED, .outcomes = REAPED | RELEASED | RETURNED | CLOSED,
+    drain_a_closed_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+    .before = a_reopened_slot_and_the_close, .act = drain, .want = ES_ENDED,
+    .outcomes = REAPED | RELEASED | RETURNED | CLOSED,
     .through = "es_drain_finish es_slots_turn es_slots_turn_free claims_open nothing_left holds_nothing within_grace "
                "es_lease_release");
 
@@ -162,13 +163,13 @@ static void long_ago(es_world *w)
     atomic_store(&w->l->map.hdr->closed_ns, es_clock_ns() - UINT64_C(2000000000));
 }
 
-/* Long after the close a claim under way is taken away. */
+/* A claim that is still open long after the close is evicted. */
 KILL_EVERYWHERE(drain_evicts, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = long_ago,
                 .check = commit_the_claim, .act = drain, .want = ES_ENDED,
                 .outcomes = REAPED | RELEASED | RETURNED | CLOSED | EVICTED,
                 .through = "es_drain_finish within_grace es_slots_turn claims_open nothing_left");
 
-/* Soon after it is waited for. */
+/* Soon after the close a drain waits for the claim. */
 KILL_EVERYWHERE(drain_waits_for_a_claim, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = a_claim_and_the_close, .check = commit_is_good, .act = drain, .want = ES_EMPTY,
                 .outcomes = REAPED | CLOSED, .through = "es_drain_finish claims_open");
@@ -190,7 +191,7 @@ static unsigned release_of_l(es_world *w)
     return 0;
 }
 
-/* Another learner's lease might come back. */
+/* The drain waits for another learner's lease, because the batch may be given back. */
 KILL_EVERYWHERE(drain_waits_for_a_lease, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = a_lease_and_the_close, .check = release_of_l, .act = drain, .want = ES_EMPTY,
                 .outcomes = REAPED | RELEASED | RETURNED | CLOSED, .through = "nothing_left leased_here");
@@ -220,8 +221,8 @@ static int64_t ask_for_the_end(es_world *w)
     return es_api_take(w->mine, 0, 0, &snap);
 }
 
-/* Two that hold a lease each do not wait for one another. */
-KILL_EVERYWHERE(drain_with_a_lease_of_ones_own, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+/* Two learners that each hold a lease do not wait for each other. */
+KILL_EVERYWHERE(drain_with_an_own_lease, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_four, .prepare = take_before, .between = send_four_and_take_and_close,
                 .check = release_the_second, .act = ask_for_the_end, .want = ES_ENDED,
                 .outcomes = REAPED | RETURNED | CLOSED, .through = "nothing_left leased_here");

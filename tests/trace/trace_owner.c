@@ -1,4 +1,4 @@
-/* Killed while they attach, leave, ask, or are refused. */
+/* Processes that are killed while they attach, detach, ask, or are refused. */
 #define _GNU_SOURCE
 #include "es_parts.h"
 
@@ -64,7 +64,7 @@ static void a_used_entry(es_world *w)
     sweep(w);
 }
 
-/* Where somebody died and was reaped. */
+/* The entry's last owner died and was reaped. */
 KILL_EVERYWHERE(attach_in_a_used_entry, .batch_size = 2, .num_batches = 2, .before = a_used_entry,
                 .act = attach_a_producer, .want = ES_MAX_LEARNERS + 1, .outcomes = REAPED | NOBODY,
                 .through = "es_owner_register fill raise_high");
@@ -86,7 +86,7 @@ static unsigned unlock_it(es_world *w)
     return 0;
 }
 
-/* Beside a dead one's entry, not swept yet, and a free one that somebody is about to take. */
+/* The table has the entry of a dead owner that is not reaped, and a free entry that another process is taking. */
 KILL_EVERYWHERE(attach_beside_the_dead, .batch_size = 2, .num_batches = 2, .before = a_dead_and_a_locked_entry,
                 .check = unlock_it, .act = attach_a_producer, .want = ES_MAX_LEARNERS + 3, .outcomes = REAPED,
                 .through = "es_owner_register es_locks_seize take_byte byte_lock");
@@ -105,12 +105,12 @@ static void another_takes_it_and_dies(es_world *w)
     world_victim(w, ES_ROLE_PRODUCER, do_nothing);
 }
 
-/* Between its look at the entry and its lock. */
+/* Another process takes the entry between this one's look at it and its lock. */
 KILL_EVERYWHERE(attach_loses_the_race, .batch_size = 2, .num_batches = 2, .meddle_in = "take_byte",
                 .meddle = another_takes_it_and_dies, .act = attach_a_producer, .want = ES_MAX_LEARNERS + 2,
                 .outcomes = REAPED, .through = "es_owner_register es_locks_yield");
 
-/* Another registers above it meanwhile: the mark is higher already. */
+/* Another process registers above it in between, so the high-water mark is already higher. */
 KILL_EVERYWHERE(attach_below_another, .batch_size = 2, .num_batches = 2, .meddle_in = "raise_high",
                 .meddle = another_takes_it_and_dies, .act = attach_a_producer, .want = ES_MAX_LEARNERS + 1,
                 .outcomes = REAPED, .through = "raise_high");
@@ -130,12 +130,12 @@ static int64_t attach_and_sweep(es_world *w)
     return attach_a_producer(w) == es_sweep_next_dead(w->mine, ES_MAX_LEARNERS, &id) ? -EBADF : 0;
 }
 
-/* A lock file that cannot be locked: refused, and nothing is left locked or registered. */
+/* The lock file cannot be locked: attach is refused and leaves nothing locked or registered. */
 KILL_EVERYWHERE(attach_without_locks, .batch_size = 2, .num_batches = 2, .prepare = lock_file_for_reading,
                 .act = attach_and_sweep, .want = -EBADF, .outcomes = NOBODY,
                 .through = "es_owner_register es_owner_next_dead byte_lock");
 
-static int64_t leave(es_world *w)
+static int64_t detach(es_world *w)
 {
     return es_api_detach(w->mine);
 }
@@ -146,9 +146,9 @@ static void two_claims(es_world *w)
     world_mine_reserve(w, ID_ABORTED);
 }
 
-/* With two open claims, in a full ring in which a producer sleeps. */
-KILL_EVERYWHERE(leave_with_claims, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = two_claims,
-                .between = fill_and_park_a_producer, .act = leave, .outcomes = REAPED | NOBODY | WOKEN,
+/* Detaches with two open claims from a full ring in which a producer sleeps. */
+KILL_EVERYWHERE(detach_with_claims, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = two_claims,
+                .between = fill_and_park_a_producer, .act = detach, .outcomes = REAPED | NOBODY | WOKEN,
                 .through = "es_api_detach es_slots_reopen es_owner_free es_locks_drop es_owner_count_producers");
 
 static void send_four(es_world *w)
@@ -167,17 +167,17 @@ static void take_two(es_world *w)
     take_one(w);
 }
 
-KILL_EVERYWHERE(leave_with_leases, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_four,
-                .prepare = take_two, .act = leave, .outcomes = REAPED | NOBODY | RELEASED | RETURNED,
+KILL_EVERYWHERE(detach_with_leases, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_four,
+                .prepare = take_two, .act = detach, .outcomes = REAPED | NOBODY | RELEASED | RETURNED,
                 .through = "es_api_detach es_lease_release_all es_lease_release es_slots_reopen es_owner_free");
 
-/* With a lease for the space of which a producer sleeps. */
-KILL_EVERYWHERE(leaving_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
-                .before = send_four, .prepare = take_one, .between = park_a_producer, .act = leave,
+/* Detaches with a lease while a producer sleeps for its space. */
+KILL_EVERYWHERE(detach_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+                .before = send_four, .prepare = take_one, .between = park_a_producer, .act = detach,
                 .outcomes = REAPED | NOBODY | RELEASED | RETURNED | WOKEN,
                 .through = "es_api_detach es_lease_release_all es_lease_release es_wake_producers es_slots_reopen");
 
-static int64_t leave_for_good(es_world *w)
+static int64_t detach_and_free(es_world *w)
 {
     int rc = es_api_detach(w->mine);
     es_api_free(w->mine);
@@ -185,18 +185,18 @@ static int64_t leave_for_good(es_world *w)
     return rc;
 }
 
-KILL_EVERYWHERE(leave_and_free, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .act = leave_for_good,
+KILL_EVERYWHERE(detach_then_free, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .act = detach_and_free,
                 .outcomes = REAPED | NOBODY, .through = "es_api_detach es_api_free es_layout_unmap es_locks_free");
 
-/* The closing of the lock file alone ends an owner. */
-static int64_t forget_to_leave(es_world *w)
+/* Closing the lock file is enough to end an owner. */
+static int64_t close_without_detaching(es_world *w)
 {
     es_locks_free(w->locks);
     return 0;
 }
 
 KILL_EVERYWHERE(close_the_lock_file, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = two_claims,
-                .drops_locks = true, .act = forget_to_leave, .outcomes = REAPED, .through = "es_locks_free");
+                .drops_locks = true, .act = close_without_detaching, .outcomes = REAPED, .through = "es_locks_free");
 
 static int64_t ask(es_world *w)
 {
@@ -222,7 +222,7 @@ static int64_t ask(es_world *w)
            (attach_as(w, ES_ROLE_LEARNER) == -EALREADY);
 }
 
-/* Two producers, two claims and what else there is to ask: the dead asked nothing that it changed. */
+/* Two producers, two claims and the rest of what can be asked. Asking changes nothing. */
 KILL_EVERYWHERE(ask_about_everything, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = two_claims, .act = ask, .want = 17, .outcomes = REAPED,
                 .through = "es_monitor_observe es_monitor_count_held es_monitor_next_owner es_monitor_next_claim "
@@ -246,7 +246,7 @@ static int64_t calls_refused(es_ring *r, int64_t why)
 
 static int64_t refused_as_inherited(es_world *w)
 {
-    es_ring *r = w->l; /* the tracer's */
+    es_ring *r = w->l; /* an attachment of the tracer */
     es_identity id = {.role = ES_ROLE_LEARNER};
     return calls_refused(r, ES_EFORK) + (es_api_attach(r, &id) == ES_EFORK) + (es_api_close(r) == ES_EFORK) +
            (es_sweep_next_dead(r, 0, &id) == ES_EFORK) + (es_reap(r, 0) == ES_EFORK) +
@@ -258,7 +258,7 @@ KILL_EVERYWHERE(
     .act = refused_as_inherited, .want = 17, .outcomes = REAPED,
     .through = "es_api_attach es_api_close es_sweep_next_dead es_reap es_api_learner_alive enter es_sweep_settle");
 
-static void leave_before(es_world *w)
+static void detach_before(es_world *w)
 {
     CHECK_EQ(es_api_detach(w->mine), ES_OK);
 }
@@ -269,7 +269,7 @@ static int64_t refused_as_detached(es_world *w)
 }
 
 KILL_EVERYWHERE(detached_attachments_refuse, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .before = send_four, .prepare = leave_before, .act = refused_as_detached, .want = 12,
+                .before = send_four, .prepare = detach_before, .act = refused_as_detached, .want = 12,
                 .outcomes = NOBODY, .through = "enter es_api_send_wait es_api_take es_sweep_settle es_api_detach");
 
 static void observe(es_world *w)

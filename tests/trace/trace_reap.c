@@ -1,4 +1,4 @@
-/* Reapers killed while they reap. The next one does all of it again, to the same effect. */
+/* Reapers that are killed while they reap. The next reaper does all of it again, with the same result. */
 #include "es_kill.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ static void park_a_producer_in_a_full_ring(es_world *w)
     world_sleeper(w, ES_ROLE_PRODUCER);
 }
 
-/* A producer sleeps for the slots that the dead one claimed. */
+/* A producer sleeps for the slots that the dead producer claimed. */
 KILL_EVERYWHERE(reap_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = park_a_producer_in_a_full_ring, .act = sweep, .want = 2, .outcomes = REAPED | WOKEN,
                 .through = "es_slots_reopen es_wake_all");
@@ -53,21 +53,21 @@ static void commit_and_die(es_world *w)
     atomic_store(&w->mine->map.slots[index], es_word(es_word_lap(word), w->mine->me, ES_COMMITTED));
 }
 
-static void a_complete_batch_that_nobody_told_of(es_world *w)
+static void a_complete_batch_without_a_wake(es_world *w)
 {
     world_send_n(w, 1);
     world_sleeper(w, ES_ROLE_LEARNER);
     world_victim(w, ES_ROLE_PRODUCER, commit_and_die);
 }
 
-/* A complete batch, a sleeping learner, and nobody to tell it but the reaper, or the reaper's reaper. */
+/* A batch is complete and a learner sleeps. Only the reaper wakes it, or after the reaper's death the next reaper. */
 KILL_EVERYWHERE(reap_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .before = a_complete_batch_that_nobody_told_of, .act = sweep, .outcomes = REAPED | WOKEN,
+                .before = a_complete_batch_without_a_wake, .act = sweep, .outcomes = REAPED | WOKEN,
                 .through = "es_wake_alarm es_wake_all es_owner_free");
 
-/* A reaper need not be registered (a full table is swept by who wants to get in), and then nobody reaps it. */
+/* A reaper need not be registered: a process that wants an entry sweeps a full table. Nobody reaps that process. */
 KILL_EVERYWHERE(reap_by_one_without_an_entry, .batch_size = 2, .num_batches = 2,
-                .before = a_complete_batch_that_nobody_told_of, .act = sweep, .outcomes = REAPED | NOBODY | WOKEN,
+                .before = a_complete_batch_without_a_wake, .act = sweep, .outcomes = REAPED | NOBODY | WOKEN,
                 .through = "es_wake_alarm es_wake_all es_owner_free");
 
 static void take_two_and_die(es_world *w)
@@ -83,12 +83,12 @@ static void a_dead_learner(es_world *w)
     world_victim(w, ES_ROLE_LEARNER, take_two_and_die);
 }
 
-/* Its leases come back, and the slots that it held in the shorter one are holes. */
+/* Its leases are given back, and the slots that it held in the shorter batch are re-opened. */
 KILL_EVERYWHERE(reap_a_learner, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = a_dead_learner,
                 .act = sweep, .want = 2, .outcomes = REAPED,
                 .through = "es_reap es_lease_give_back_all es_slots_reopen is_claim_of");
 
-/* Dies in a release that overwrites. */
+/* Dies in a release that poisons the batch. */
 static void die_poisoning(es_world *w)
 {
     es_snapshot snap;
@@ -104,10 +104,10 @@ static void a_dead_poisoner_and_a_sleeper(es_world *w)
     world_sleeper(w, ES_ROLE_PRODUCER);
     world_victim(w, ES_ROLE_LEARNER, die_poisoning);
     for (uint64_t i = 0; i < w->geo.batch_size; i++)
-        w->side->sent[ID_BEFORE + i] = SENT_NOT; /* and had by the dead */
+        w->side->sent[ID_BEFORE + i] = SENT_NOT; /* delivered to the dead learner */
 }
 
-/* Its release is finished for it, and what it overwrote is not handed out. */
+/* The reaper finishes the release, and the poisoned batch is not delivered. */
 KILL_EVERYWHERE(reap_a_poisoner, .batch_size = 2, .num_batches = 2, .before = a_dead_poisoner_and_a_sleeper,
                 .act = sweep, .outcomes = REAPED | NOBODY | WOKEN, .through = "es_lease_give_back_all es_wake_all");
 
@@ -125,7 +125,7 @@ static void a_dead_learner_below_head(es_world *w)
     CHECK_EQ(world_take(w, w->l, 0, 0), ES_EMPTY);
 }
 
-/* Another learner has looked everywhere and gone on before. */
+/* Another learner has looked everywhere before, and head has passed the batch. */
 KILL_EVERYWHERE(reap_below_head, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_PRODUCER,
                 .before = a_dead_learner_below_head, .act = sweep, .outcomes = REAPED,
                 .through = "es_lease_give_back_all");
@@ -136,7 +136,7 @@ static void a_sleeper_and_a_dead_learner(es_world *w)
     world_sleeper(w, ES_ROLE_LEARNER);
 }
 
-KILL_EVERYWHERE(reap_hands_a_lease_to_a_sleeper, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER,
+KILL_EVERYWHERE(reap_gives_a_lease_back_to_a_sleeper, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = a_sleeper_and_a_dead_learner, .act = sweep, .want = 2, .outcomes = REAPED | WOKEN,
                 .through = "es_lease_give_back_all es_wake_all");
 
@@ -161,7 +161,7 @@ static int64_t spare(es_world *w)
     return i < 0 ? i : es_sweep_settle(w->mine, &id, 0) + es_sweep_settle(w->mine, &id, 0);
 }
 
-/* Thinks better of it, and has nothing left to settle then. */
+/* Decides not to reap. Then nothing is left to settle. */
 KILL_EVERYWHERE(look_at_the_dead_and_spare_them, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = a_dead_producer, .act = spare, .want = ES_EMPTY, .outcomes = REAPED,
                 .through = "es_sweep_next_dead es_sweep_settle es_locks_yield");
@@ -173,8 +173,8 @@ static void reap_it_first(es_world *w)
         CHECK(es_sweep_settle(w->l, &id, 1) >= 0);
 }
 
-/* Another reaper was there between its look at the entry and its lock; its own looks at another learner, which
- * has two bytes, and at a producer came before. */
+/* Another process reaps the owner between this reaper's look at the entry and its lock. Three locks come before:
+ * two for the bytes of a learner, and one of a producer. */
 KILL_EVERYWHERE(reap_what_was_just_reaped, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = a_dead_producer, .meddle_in = "take_byte", .meddle_skip = 3, .meddle = reap_it_first,
                 .act = sweep, .outcomes = REAPED, .through = "es_owner_next_dead drop_byte");
@@ -193,13 +193,13 @@ static unsigned reap_it_after(es_world *w)
     return 0;
 }
 
-/* Another reaper is at it: not ours. */
-KILL_EVERYWHERE(reap_nobody_who_is_being_reaped, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
+/* Another reaper holds the owner, so this one does not reap it. */
+KILL_EVERYWHERE(reap_nobody_that_is_being_reaped, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = look_at_it_too, .check = reap_it_after, .act = sweep, .outcomes = REAPED,
                 .through = "es_owner_next_dead byte_lock");
 
-/* Words that nobody writes who keeps to the protocol: of entry 66, which is nobody's, of one that there is not, and
- * of no state. */
+/* Words that no correct process writes: of entry 66, which is free, of an entry that does not exist, and of an
+ * invalid state. */
 static void scribble(es_world *w)
 {
     es_map *m = &w->l->map;
@@ -213,21 +213,21 @@ static void scribble(es_world *w)
     atomic_store(&m->hdr->head, 7);
 }
 
-static unsigned mend_the_rest(es_world *w)
+static unsigned repair_the_rest(es_world *w)
 {
     while (es_repair(w->l) > 0)
         ;
     return 0;
 }
 
-static int64_t mend(es_world *w)
+static int64_t repair(es_world *w)
 {
     return es_repair(w->mine) > 0;
 }
 
-/* Menders die, too. */
-KILL_EVERYWHERE(mend_a_scribbled_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = scribble,
-                .check = mend_the_rest, .act = mend, .want = 1, .outcomes = REAPED,
+/* A learner that is killed in a repair. */
+KILL_EVERYWHERE(repair_a_scribbled_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = scribble,
+                .check = repair_the_rest, .act = repair, .want = 1, .outcomes = REAPED,
                 .through =
                     "es_repair repair_batch repair_slot repair_tail repair_head repair_owners announce_reopened forget_scans "
                     "sweep_nobody");

@@ -1,4 +1,4 @@
-/* Producers killed while they send, reserve, commit and abort. */
+/* Producers that are killed while they send, reserve, commit and abort. */
 #include "es_parts.h"
 
 static int64_t send_one(es_world *w)
@@ -16,7 +16,7 @@ static void reserve(es_world *w)
     w->position = world_mine_reserve(w, ID_TRACEE);
 }
 
-/* Into the middle of a batch. */
+/* Sends into the middle of a batch. */
 KILL_EVERYWHERE(send_into_a_batch, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = one_before,
                 .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED,
                 .through =
@@ -29,7 +29,7 @@ static void one_before_a_sleeper(es_world *w)
     world_sleeper(w, ES_ROLE_LEARNER);
 }
 
-/* The last sample of a batch that a learner sleeps for: it is told, by the sender or by the sweep. */
+/* Sends the last sample of a batch that a learner sleeps for. The sender or the sweep wakes it. */
 KILL_EVERYWHERE(send_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = one_before_a_sleeper, .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED | WOKEN,
                 .through = "es_producer_commit es_wake_learners es_wait_wake");
@@ -43,7 +43,7 @@ static int64_t send_for_a_microsecond(es_world *w)
     return es_api_send_wait(w->mine, w->leaves, 1000);
 }
 
-/* Parks, and gives up. */
+/* Parks, and times out. */
 KILL_EVERYWHERE(send_times_out, .batch_size = 2, .num_batches = 1, .role = ES_ROLE_PRODUCER, .before = full_ring,
                 .act = send_for_a_microsecond, .want = ES_TIMEOUT, .outcomes = REAPED,
                 .through = "es_blocking_claim es_wait es_clock_ns to_timespec");
@@ -58,7 +58,7 @@ static void take_a_batch(es_world *w)
     CHECK(world_take(w, w->l, 0, 0) > 0);
 }
 
-/* Parks until a learner releases a batch; dies before, in, and after its sleep. */
+/* Parks until a learner releases a batch. Dies before, in, and after its sleep. */
 KILL_EVERYWHERE(send_sleeps_until_there_is_space, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = full_ring, .when_asleep = take_a_batch, .act = send_for_an_hour, .sends = 1,
                 .outcomes = KEPT | LOST | REAPED, .through = "es_blocking_claim es_wait es_producer_commit");
@@ -68,19 +68,19 @@ static bool producer_says_it_sleeps(es_world *w)
     return w->l->map.hdr->producers_sleep != 0;
 }
 
-/* Space comes between its flag and its last try. */
+/* Space is released between the store of its sleep flag and its last try. */
 KILL_EVERYWHERE(send_does_not_sleep_when_space_comes, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = full_ring, .meddle_when = producer_says_it_sleeps, .meddle = take_a_batch,
                 .when_asleep = take_a_batch, .must_not_sleep = true, .act = send_for_an_hour, .sends = 1,
                 .outcomes = KEPT | LOST | REAPED, .through = "es_blocking_claim");
 
-/* ... or between its first try and its look at what it is going to sleep on. */
+/* The same between its first try and its load of the word that it will sleep on. */
 KILL_EVERYWHERE(send_tries_again_before_it_sleeps, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = full_ring, .meddle_at = "es_clock_ns", .meddle = take_a_batch, .when_asleep = take_a_batch,
                 .must_not_sleep = true, .act = send_for_an_hour, .sends = 1, .outcomes = KEPT | LOST | REAPED,
                 .through = "es_blocking_claim");
 
-static void two_holes(es_world *w)
+static void two_reopened_slots(es_world *w)
 {
     int64_t at[3];
     for (int i = 0; i < 3; i++) {
@@ -95,9 +95,10 @@ static void two_holes(es_world *w)
     w->side->sent[w->next_id++] = SENT_OK;
 }
 
-/* The older of two slots that were given up. */
-KILL_EVERYWHERE(send_into_a_hole, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_PRODUCER, .before = two_holes,
-                .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED, .through = "claim_reopened claim_word");
+/* The older of two re-opened slots. */
+KILL_EVERYWHERE(send_into_a_reopened_slot, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+                .before = two_reopened_slots, .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED,
+                .through = "claim_reopened claim_word");
 
 static void lagging_tail(es_world *w)
 {
@@ -106,7 +107,7 @@ static void lagging_tail(es_world *w)
     world_lower_tail(w);
 }
 
-/* Two claimants died before they moved the tail. */
+/* Two producers died before they moved the tail. */
 KILL_EVERYWHERE(send_helps_the_tail, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .flags = ES_FLAG_DETAILED, .before = lagging_tail, .act = send_one, .sends = 1,
                 .outcomes = KEPT | LOST | REAPED, .through = "try_claim help_tail");
@@ -116,24 +117,24 @@ static void send_before_it(es_world *w)
     CHECK_EQ(world_send(w), ES_OK);
 }
 
-/* Another producer claims its position just before its exchange. */
+/* Another producer claims the position just before this one's exchange. */
 KILL_EVERYWHERE(send_loses_the_race_for_a_slot, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .flags = ES_FLAG_DETAILED, .meddle_in = "claim_word", .meddle = send_before_it, .act = send_one,
                 .sends = 1, .outcomes = KEPT | LOST | REAPED, .through = "claim_word try_claim es_stats_record");
 
-/* ... or the hole that it has found: it takes the next one. */
-KILL_EVERYWHERE(send_loses_the_race_for_a_hole, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_PRODUCER,
-                .before = two_holes, .meddle_in = "claim_word", .meddle = send_before_it, .act = send_one, .sends = 1,
-                .outcomes = KEPT | LOST | REAPED, .through = "claim_reopened");
+/* The same with a re-opened slot. It claims the next one. */
+KILL_EVERYWHERE(send_loses_the_race_for_a_reopened_slot, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+                .before = two_reopened_slots, .meddle_in = "claim_word", .meddle = send_before_it, .act = send_one,
+                .sends = 1, .outcomes = KEPT | LOST | REAPED, .through = "claim_reopened");
 
-/* A signal ends the sleep: its handler and the return from it are stepped through like the rest. */
+/* A signal ends the sleep. Its handler and the return from it are stepped through like the rest. */
 KILL_EVERYWHERE(send_is_interrupted, .batch_size = 2, .num_batches = 1, .role = ES_ROLE_PRODUCER, .before = full_ring,
                 .prepare = expect_a_signal, .when_asleep = interrupt, .act = send_for_an_hour, .want = -EINTR,
                 .outcomes = REAPED, .through = "es_blocking_claim es_wait");
 
 static const uint64_t many_leaves[] = {8, 1, 4, 8, 0, 1000};
 
-/* Every way of copying but the streamed one; the last leaf's copy takes some instructions. */
+/* All kinds of copy except the streamed one. The last leaf's copy takes several instructions. */
 KILL_EVERYWHERE(send_leaves_of_all_sizes, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .leaf_sizes = many_leaves, .num_leaves = 6, .act = send_one, .sends = 1,
                 .outcomes = KEPT | LOST | REAPED, .through = "es_leaves_write copy");
@@ -146,7 +147,7 @@ static void streamed_before(es_world *w)
     CHECK(world_take(w, w->l, 0, 0) > 0);
 }
 
-/* Past the caches, over an old sample, from and to odd addresses. */
+/* Streams past the caches, over an old sample, from and to odd addresses. */
 KILL_EVERYWHERE(send_past_the_caches, .batch_size = 1, .num_batches = 3, .role = ES_ROLE_PRODUCER,
                 .leaf_sizes = streamed_leaves, .num_leaves = 2, .streams = true, .before = streamed_before,
                 .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED, .through = "es_copy_stream");
@@ -156,7 +157,7 @@ static int64_t send_five(es_world *w)
     return es_api_send_many(w->mine, w->leaves, 0, 5, 0);
 }
 
-/* Two samples of one batch, which a learner sleeps for, and three of the next. */
+/* Two samples go into one batch, which a learner sleeps for, and three into the next. */
 KILL_EVERYWHERE(
     send_many_across_batches, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
     .before = one_before_a_sleeper, .act = send_five, .want = 5, .sends = 5, .outcomes = KEPT | LOST | REAPED | WOKEN,
@@ -167,7 +168,7 @@ static void three_before(es_world *w)
     world_send_n(w, 3);
 }
 
-/* No space but for one. */
+/* There is space for one sample only. */
 KILL_EVERYWHERE(send_many_until_full, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .flags = ES_FLAG_DETAILED, .before = three_before, .act = send_five, .want = 1, .sends = 1,
                 .outcomes = KEPT | LOST | REAPED, .through = "es_api_send_many es_stats_record es_histogram_record");
@@ -188,7 +189,7 @@ KILL_EVERYWHERE(reserve_write_commit, .batch_size = 3, .num_batches = 2, .role =
                 .act = fill_a_slot, .sends = 1, .outcomes = KEPT | LOST | REAPED,
                 .through = "es_api_reserve es_api_commit es_producer_commit");
 
-static int64_t change_ones_mind(es_world *w)
+static int64_t reserve_then_abort(es_world *w)
 {
     int64_t position = 0;
     int rc = es_api_reserve(w->mine, 0, &position);
@@ -196,7 +197,7 @@ static int64_t change_ones_mind(es_world *w)
 }
 
 KILL_EVERYWHERE(reserve_and_abort, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = one_before,
-                .act = change_ones_mind, .outcomes = REAPED,
+                .act = reserve_then_abort, .outcomes = REAPED,
                 .through = "es_api_reserve es_api_abort es_producer_abort es_wake_producers es_wake_learners");
 
 static int64_t claim_it(es_world *w)
@@ -206,8 +207,8 @@ static int64_t claim_it(es_world *w)
     return es_one_claim(w->mine, &position) == ES_OK ? es_api_reserve(w->mine, 0, &position_or_full) : 1;
 }
 
-/* A claim that is all there is of it, and one for which there is no space. */
-KILL_EVERYWHERE(claim_and_no_more, .batch_size = 2, .num_batches = 1, .role = ES_ROLE_PRODUCER, .before = one_before,
+/* A claim without a write, and a second claim for which there is no space. */
+KILL_EVERYWHERE(claim_only, .batch_size = 2, .num_batches = 1, .role = ES_ROLE_PRODUCER, .before = one_before,
                 .act = claim_it, .want = ES_FULL, .outcomes = REAPED, .through = "es_api_reserve");
 
 static int64_t abort_it(es_world *w)
@@ -215,7 +216,7 @@ static int64_t abort_it(es_world *w)
     return es_api_abort(w->mine, (int64_t)w->position);
 }
 
-/* In a full ring: the slot that it gives up is the sleeping producer's. */
+/* The ring is full, and the sleeping producer gets the slot that is aborted. */
 KILL_EVERYWHERE(abort_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = reserve,
                 .between = fill_and_park_a_producer, .act = abort_it, .outcomes = REAPED | WOKEN,
                 .through = "es_producer_abort es_wake_producers es_wait_wake");
@@ -230,17 +231,18 @@ static void send_another(es_world *w)
     CHECK_EQ(world_send(w), ES_OK);
 }
 
-/* A death would have everybody search again; while all live, one search must have found it. */
-static void the_hole_is_filled(es_world *w)
+/* A death would make everybody search again. While all live, one search must have found the slot. */
+static void the_reopened_slot_is_claimed(es_world *w)
 {
     CHECK_EQ(world_send(w), ES_OK);
     CHECK_EQ(world_take(w, w->l, 0, 0), 2);
 }
 
-/* Another producer searches for holes as soon as it is told that there is one. */
+/* Another producer searches as soon as reopen_seq says that a slot is re-opened. */
 KILL_EVERYWHERE(abort_while_another_searches, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = one_before, .prepare = reserve, .meddle_when = reopened, .meddle = send_another,
-                .alive = the_hole_is_filled, .act = abort_it, .outcomes = REAPED, .through = "es_producer_abort");
+                .alive = the_reopened_slot_is_claimed, .act = abort_it, .outcomes = REAPED,
+                .through = "es_producer_abort");
 
 static int64_t commit_it(es_world *w)
 {
@@ -255,7 +257,7 @@ static void close_and_evict(es_world *w)
     CHECK_EQ(world_take(w, w->l, 0, 0), 1);
 }
 
-/* Its claim was taken away after the close. */
+/* The claim was evicted after the close. */
 KILL_EVERYWHERE(commit_of_an_evicted_claim, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = reserve, .between = close_and_evict, .act = commit_it, .want = ES_EEVICTED,
                 .outcomes = REAPED | CLOSED, .through = "es_producer_commit es_api_commit");
@@ -270,7 +272,7 @@ static void send_and_close_and_park(es_world *w)
     close_and_park_a_learner(w);
 }
 
-/* On a closed ring: the claim under way is what a learner sleeps for. */
+/* On a closed ring a learner sleeps for the claim under way. */
 KILL_EVERYWHERE(commit_after_the_close_wakes, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = reserve, .between = send_and_close_and_park, .act = commit_it, .sends = 1,
                 .outcomes = KEPT | LOST | REAPED | CLOSED | WOKEN, .through = "es_producer_commit es_wake_learners");

@@ -1,4 +1,4 @@
-/* Learners killed while they take, release and give back whole batches. */
+/* Learners that are killed while they take, release and give back whole batches. */
 #include "es_parts.h"
 
 #define HOUR_NS UINT64_C(3600000000000)
@@ -37,7 +37,7 @@ static void take_one_before(es_world *w)
     CHECK_EQ(take_and_release(w), ES_OK);
 }
 
-/* The second one looks from head on, which it moves. */
+/* The second take looks from head on, and moves head. */
 KILL_EVERYWHERE(take_and_release_second, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .prepare = take_one_before, .act = take_and_release,
                 .outcomes = REAPED | RELEASED | RETURNED,
@@ -54,12 +54,12 @@ KILL_EVERYWHERE(release_wakes_a_producer, .batch_size = 2, .num_batches = 2, .ro
                 .outcomes = REAPED | RELEASED | RETURNED | WOKEN,
                 .through = "es_lease_release es_wake_producers es_wait_wake");
 
-/* It overwrites what it gives up: nobody may be handed that. */
+/* The release poisons the batch. No learner may get that. */
 KILL_EVERYWHERE(poisoning_release, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .poison = true,
                 .before = full_ring, .prepare = take_before, .act = release_it,
                 .outcomes = REAPED | RELEASED | RETURNED, .through = "es_lease_release poison");
 
-/* The last lease of a closed ring, which another learner waits for: it ends, or the batch is its own. */
+/* Another learner waits for the last lease of a closed ring. Its stream ends, or it gets the batch. */
 KILL_EVERYWHERE(release_ends_the_stream, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one_batch, .prepare = take_before, .between = close_and_park_a_learner,
                 .act = release_it, .outcomes = REAPED | RELEASED | RETURNED | WOKEN | CLOSED,
@@ -67,11 +67,11 @@ KILL_EVERYWHERE(release_ends_the_stream, .batch_size = 2, .num_batches = 2, .rol
 
 static int64_t take_for_a_microsecond(es_world *w)
 {
-    w->mine->last_repair_ns = 0; /* long ago */
+    w->mine->last_repair_ns = 0; /* so a repair is due */
     return world_tracee_take(w, 0, 1000);
 }
 
-/* Parks, and gives up; looks for damage, and finds none. */
+/* Parks, and times out. Checks for damage, and finds none. */
 KILL_EVERYWHERE(
     take_times_out, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_three,
     .prepare = take_one_before, .act = take_for_a_microsecond, .want = ES_TIMEOUT, .outcomes = REAPED,
@@ -93,7 +93,7 @@ static int64_t take_for_an_hour(es_world *w)
     return n < 0 ? n : world_tracee_release(w);
 }
 
-/* Parks until a producer completes the batch; dies before, in, and after its sleep. */
+/* Parks until a producer completes the batch. Dies before, in, and after its sleep. */
 KILL_EVERYWHERE(take_sleeps_until_a_batch_is_there, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one, .when_asleep = send_one_more, .act = take_for_an_hour,
                 .outcomes = REAPED | RELEASED | RETURNED, .through = "es_blocking_take es_wait es_lease_take");
@@ -103,13 +103,13 @@ static bool learner_says_it_sleeps(es_world *w)
     return w->l->map.hdr->learner_sleeps != 0;
 }
 
-/* The batch is completed between its flag and its last look. */
+/* The batch is completed between the store of its sleep flag and its last look. */
 KILL_EVERYWHERE(take_does_not_sleep_when_a_batch_comes, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one, .meddle_when = learner_says_it_sleeps, .meddle = send_one_more,
                 .when_asleep = send_one_more, .must_not_sleep = true, .act = take_for_an_hour,
                 .outcomes = REAPED | RELEASED | RETURNED, .through = "es_blocking_take es_lease_take");
 
-/* ... or between its first look and its look at what it is going to sleep on. */
+/* The same between its first look and its load of the word that it will sleep on. */
 KILL_EVERYWHERE(take_looks_again_before_it_sleeps, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one, .meddle_at = "es_clock_ns", .meddle = send_one_more, .when_asleep = send_one_more,
                 .must_not_sleep = true, .act = take_for_an_hour, .outcomes = REAPED | RELEASED | RETURNED,
@@ -120,7 +120,7 @@ static void take_it_first(es_world *w)
     CHECK(world_take(w, w->l, 0, 0) > 0);
 }
 
-/* Another learner takes the batch just before its exchange: it looks again, and finds the next. */
+/* Another learner takes the batch just before this one's exchange. It looks again and finds the next batch. */
 KILL_EVERYWHERE(take_loses_the_race, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .meddle_in = "es_lease_take", .meddle = take_it_first,
                 .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
@@ -142,7 +142,7 @@ static unsigned commit_the_first(es_world *w)
     return 0;
 }
 
-/* A producer is slow: in order "ready" the batch after its own is taken. */
+/* A producer is slow. In ready order the learner takes the next batch. */
 KILL_EVERYWHERE(take_past_an_open_claim, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .flags = ES_FLAG_READY_ORDER, .before = hold_up_the_first, .check = commit_the_first,
                 .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
@@ -159,7 +159,7 @@ KILL_EVERYWHERE(take_past_an_open_claim_again, .batch_size = 2, .num_batches = 4
                 .check = commit_the_first, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
                 .through = "look_from_head any_order scan es_lease_take");
 
-/* As es_api_take() without its snapshot, which reads a thousand counters. */
+/* es_api_take() without its snapshot, which reads a thousand counters. */
 static int64_t take_measured(es_world *w)
 {
     int64_t j = es_blocking_take(w->mine, 0, 0);
@@ -178,14 +178,14 @@ KILL_EVERYWHERE(take_with_detailed_metrics, .batch_size = 2, .num_batches = 2, .
                 .outcomes = REAPED | RELEASED | RETURNED,
                 .through = "es_consumer_look es_stats_count_take es_stats_record");
 
-static int64_t take_and_undo(es_world *w)
+static int64_t take_then_give_back(es_world *w)
 {
     int64_t n = world_tracee_take(w, 0, 0);
     return n < 0 ? n : es_api_give_back(w->mine, w->side->takes[0].batch, w->side->takes[0].round);
 }
 
 KILL_EVERYWHERE(take_and_give_back, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
-                .before = send_two_batches, .act = take_and_undo, .outcomes = REAPED | RETURNED,
+                .before = send_two_batches, .act = take_then_give_back, .outcomes = REAPED | RETURNED,
                 .through = "es_api_give_back es_lease_give_back end_lease es_slots_turn es_wake_learners");
 
 static void park_a_learner(es_world *w)
@@ -193,7 +193,7 @@ static void park_a_learner(es_world *w)
     world_sleeper(w, ES_ROLE_LEARNER);
 }
 
-/* Another learner sleeps: what comes back is for it, below head or not. */
+/* Another learner sleeps. The batch that is given back is for it, below head or not. */
 KILL_EVERYWHERE(give_back_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_three, .prepare = take_before, .between = park_a_learner, .act = give_it_back,
                 .outcomes = REAPED | RETURNED | WOKEN, .through = "es_lease_give_back es_wake_learners es_wait_wake");
@@ -204,12 +204,12 @@ static void let_the_other_go_on(es_world *w)
     CHECK_EQ(world_take(w, w->l, 0, 0), ES_EMPTY);
 }
 
-/* Another learner has looked everywhere and gone on: what comes back lies below head. */
+/* Another learner has looked everywhere and gone on. The batch that is given back lies below head. */
 KILL_EVERYWHERE(give_back_below_head, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .prepare = take_before, .between = let_the_other_go_on, .act = give_it_back,
                 .outcomes = REAPED | RETURNED, .through = "es_lease_give_back");
 
-static bool returned(es_world *w)
+static bool was_given_back(es_world *w)
 {
     return w->l->map.hdr->given_back_seq != 0;
 }
@@ -219,17 +219,17 @@ static void look(es_world *w)
     world_take(w, w->l, 0, 0);
 }
 
-/* A death would have everybody look everywhere again; while all live, this one's look must have found it. */
+/* A death would make everybody look everywhere again. While all live, this learner's look must have found it. */
 static void it_is_found(es_world *w)
 {
     world_take(w, w->l, 0, 0);
     CHECK_EQ(w->side->got[ID_BEFORE], 1);
 }
 
-/* ... and looks again as soon as it is told that something came back. */
+/* The other learner looks again as soon as given_back_seq says that a batch was given back. */
 KILL_EVERYWHERE(give_back_while_another_looks, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .prepare = take_before, .between = let_the_other_go_on,
-                .meddle_when = returned, .meddle = look, .never_releases = true, .alive = it_is_found,
+                .meddle_when = was_given_back, .meddle = look, .never_releases = true, .alive = it_is_found,
                 .act = give_it_back, .outcomes = REAPED | RETURNED, .through = "es_lease_give_back");
 
 static void take_and_die(es_world *w)
@@ -238,7 +238,7 @@ static void take_and_die(es_world *w)
     CHECK(es_api_take(w->mine, 0, 0, &snap) >= 0);
 }
 
-static void come_back_below_head(es_world *w)
+static void given_back_below_head(es_world *w)
 {
     es_identity id;
     world_send_n(w, 3 * w->geo.batch_size);
@@ -252,12 +252,12 @@ static void come_back_below_head(es_world *w)
     CHECK(es_sweep_settle(w->l, &id, 1) >= 0);
 }
 
-/* Its learner died, and was reaped. */
-KILL_EVERYWHERE(take_what_came_back, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
-                .before = come_back_below_head, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+/* The batch's learner died and was reaped. */
+KILL_EVERYWHERE(take_what_was_given_back, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = given_back_below_head, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
                 .through = "look_everywhere es_lease_take es_lease_release");
 
-static int64_t end_leases_it_has_not(es_world *w)
+static int64_t end_stale_leases(es_world *w)
 {
     uint8_t mask[4];
     return es_api_release(w->mine, 0, 7) == ES_ESTALE && es_api_give_back(w->mine, 99, 0) == ES_ESTALE &&
@@ -265,7 +265,7 @@ static int64_t end_leases_it_has_not(es_world *w)
 }
 
 KILL_EVERYWHERE(stale_leases, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_three,
-                .prepare = take_before, .act = end_leases_it_has_not, .want = 1, .outcomes = REAPED | RETURNED,
+                .prepare = take_before, .act = end_stale_leases, .want = 1, .outcomes = REAPED | RETURNED,
                 .through = "end_lease es_lease_committed es_api_reset_histograms es_lease_release es_lease_give_back");
 
 static int64_t take_none(es_world *w)
@@ -274,12 +274,12 @@ static int64_t take_none(es_world *w)
     return first == second ? first : 1;
 }
 
-/* In order "ready", everywhere and from head on. */
+/* In ready order, both kinds of look. */
 KILL_EVERYWHERE(take_nothing_in_any_order, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .flags = ES_FLAG_READY_ORDER, .before = send_one, .act = take_none, .want = ES_EMPTY,
                 .outcomes = REAPED, .through = "look_everywhere look_from_head");
 
-/* A signal ends the sleep: its handler and the return from it are stepped through like the rest. */
+/* A signal ends the sleep. Its handler and the return from it are stepped through like the rest. */
 KILL_EVERYWHERE(take_is_interrupted, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_one,
                 .prepare = expect_a_signal, .when_asleep = interrupt, .act = take_for_an_hour, .want = -EINTR,
                 .outcomes = REAPED, .through = "es_blocking_take es_wait");

@@ -1,4 +1,4 @@
-/* The last test: in which functions of the core nobody was killed. Runs when all scenarios have. */
+/* The last test: names the functions of the core in which no process was killed. It runs after all scenarios. */
 #include "es_cover.h"
 #include "es_test.h"
 
@@ -10,14 +10,14 @@ static const char *const covered[] = {
     "es_drain.c",    "es_partial.c", "es_journal.c", "es_reap.c",    "es_repair.c",   "es_invariant.c",
     "es_blocking.c", "es_api.c",     "es_bridge.c",  "es_monitor.c", "es_sweep.c",    NULL};
 
-#define FORWARDS "one jump to the function that it stands for, in which somebody is killed where it writes"
+#define FORWARDS "one jump to the function that it stands for; processes are killed there"
 
-/* Functions in which nobody need be killed, and why. */
+/* Functions in which no process needs to be killed, and why. */
 static const es_excuse excused[] = {
-    {"before_fork", "runs in fork(), and writes nothing that another process sees"},
+    {"before_fork", "runs in fork() and writes nothing that another process sees"},
     {"in_parent", "as before_fork"},
     {"in_child", "as before_fork"},
-    {"watch_forks", "as before_fork; once a process, before the first scenario"},
+    {"watch_forks", "as before_fork; runs once in a process, before the first scenario"},
     {"es_api_fork_generation", FORWARDS},
     {"es_api_segment_size", FORWARDS},
     {"es_api_format", FORWARDS},
@@ -26,7 +26,7 @@ static const es_excuse excused[] = {
     {"es_api_locks_new", FORWARDS},
     {"es_api_locks_free", FORWARDS},
     {"es_api_locks_drop", FORWARDS},
-    {"es_api_shape", "reads this process's own map, nothing of the segment"},
+    {"es_api_shape", "reads this process's own map and nothing in the segment"},
     {NULL, NULL},
 };
 
