@@ -6,12 +6,16 @@ choices of :func:`schema_play.draw_schema`.
 
 import sys
 import warnings
+from pathlib import Path
 
 import atheris
-from choices import choices_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fuzz.choices import choices_of
 
 with atheris.instrument_imports(include=["echo_shm"]):
-    import schema_play
+    from fuzz import schema_play
 
 
 def test_one_input(data: bytes) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from choices import Below
+from fuzz.choices import Below
 
 from echo_shm import EchoShmError, Server, ShmClient, segment
 from echo_shm.segment import Geometry, Segment

@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from choices import Below
+from fuzz.choices import Below
 
 from echo_shm import EchoShmError, Server
 from echo_shm.net import link, wire

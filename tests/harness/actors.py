@@ -1,75 +1,23 @@
-"""Processes for a test to steer, and waiting for conditions.
+"""Processes that a test directs.
 
-An actor is forked from a server process that has echo_shm imported, has one
-thread and no attachments; it runs one function of a connection to the test.
-Nothing here waits without a deadline.
+An actor is forked from a server process that has imported echo_shm, has one
+thread and no attachments. It runs one function, which gets a connection to the
+test. No method here waits without a deadline.
 """
 
-import ctypes
 import multiprocessing
 import os
 import signal
-import time
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
-import psutil
-
-#: Far more than anything here takes (seconds); a wait that gets there has failed.
-LONG = 30.0
+from harness.processes import die_with_parent
+from harness.waiting import LONG
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["echo_shm", "actors", "stamped"])
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Has the kernel kill this process when the process that forked it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = LONG) -> Any:
-    """Polls until the condition's value is true, and returns it."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.001)
-
-
-def state(pid: int) -> str:
-    """The process's state as psutil names it; "gone" when there is none."""
-    try:
-        return str(psutil.Process(pid).status())
-    except psutil.Error:
-        return "gone"
-
-
-def is_gone(pid: int) -> bool:
-    """Whether the process has ended, whoever has yet to collect it."""
-    return state(pid) in ("gone", psutil.STATUS_ZOMBIE)
-
-
-def until_asleep(pid: int, seconds: float = LONG) -> None:
-    """Waits for a one-threaded process to sleep: in five looks in a row."""
-    asleep = 0
-
-    def look() -> bool:
-        nonlocal asleep
-        asleep = asleep + 1 if state(pid) == psutil.STATUS_SLEEPING else 0
-        return asleep >= 5
-
-    until(look, f"process {pid} sleeps", seconds)
-
-
-def stop(pid: int) -> None:
-    """Stops a process, and waits until it is stopped."""
-    os.kill(pid, signal.SIGSTOP)
-    until(lambda: state(pid) == psutil.STATUS_STOPPED, f"process {pid} is stopped")
+CONTEXT.set_forkserver_preload(["echo_shm", "harness.actors", "harness.stamped"])
 
 
 class Failure:
@@ -79,16 +27,27 @@ class Failure:
         self.text = text
 
 
-def _life(conn: Any, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    die_with_parent()
-    # A test runner ignores or handles what an ordinary process would not.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def perform(conn: Any, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Runs an actor's function; its exception goes to the test."""
     try:
         fn(conn, *args)
     except (EOFError, BrokenPipeError):
         pass  # the test is over
     except BaseException:
         conn.send(Failure(traceback.format_exc()))
+
+
+def perform_and_exit(conn: Any, fn: Callable[..., Any], args: tuple[Any, ...]) -> NoReturn:
+    """The same in a process that was forked from an actor: it ends without any clean-up."""
+    perform(conn, fn, args)
+    os._exit(0)
+
+
+def _life(conn: Any, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    die_with_parent()
+    # A test runner ignores or handles what an ordinary process would not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    perform(conn, fn, args)
 
 
 class Actor:
@@ -107,18 +66,18 @@ class Actor:
         return self.process.pid
 
     def hear(self, seconds: float = LONG) -> Any:
-        """The next thing it says; its exception is an error here."""
+        """The next message; the exception of its function fails the test."""
         assert self.conn.poll(seconds), f"the process said nothing for {seconds} s"
         said = self.conn.recv()
         assert not isinstance(said, Failure), said.text
         return said
 
     def is_silent(self, seconds: float = 0.0) -> bool:
-        """Whether it has said nothing yet, and says nothing for so long."""
+        """Whether there is no message, now and within that time."""
         return not self.conn.poll(seconds)
 
     def say(self, what: Any = None) -> None:
-        """Sends it something."""
+        """Sends it a message."""
         self.conn.send(what)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -128,14 +87,49 @@ class Actor:
             self.end()
 
     def end(self, seconds: float = LONG) -> int | None:
-        """Waits for its end: the exit code."""
+        """Waits for its end; returns the exit code."""
         self.process.join(seconds)
         assert self.process.exitcode is not None, f"the process still runs after {seconds} s"
         return self.process.exitcode
 
     def discard(self) -> None:
-        """Takes it down, whatever it does."""
+        """Kills it if it runs, and collects it."""
         if self.process.is_alive():
             self.process.kill()
         self.process.join(LONG)
         self.conn.close()
+
+
+@contextmanager
+def cast() -> Iterator[Callable[..., Actor]]:
+    """Makes actors, ``make(fn, *args)``, and discards them at the end."""
+    made: list[Actor] = []
+
+    def make(fn: Callable[..., Any], *args: Any) -> Actor:
+        made.append(Actor(fn, *args))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for actor in made:
+            actor.discard()
+
+
+class LastWords:
+    """The last message of each of several actors; ``dataset_iter(until=...)`` ends when all have come."""
+
+    def __init__(self, actors: Sequence[Actor]) -> None:
+        self.actors = actors
+        self.said: dict[int, Any] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether each actor has said something."""
+        for i, actor in enumerate(self.actors):
+            if i not in self.said and not actor.is_silent():
+                self.said[i] = actor.hear()
+        return len(self.said) == len(self.actors)
+
+    def check(self) -> None:
+        """Nothing: an actor that failed, or ended without a message, is an error in ``finished``."""

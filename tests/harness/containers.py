@@ -9,13 +9,14 @@ import contextlib
 import ctypes
 import os
 import signal
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import psutil
-from actors import Actor, Failure, die_with_parent
+
+from harness.actors import Actor, perform_and_exit
+from harness.processes import die_with_parent
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
@@ -122,19 +123,9 @@ def fork_as(pid: int, fn: Callable[..., Any], conn: Any, *args: Any) -> int:
             f.write(str(pid - 1))
     child = os.fork()
     if child == 0:
-        _run(conn, fn, args)
+        perform_and_exit(conn, fn, args)
     assert child == pid, f"asked for pid {pid}, got {child}"
     return child
-
-
-def _run(conn: Any, fn: Callable[..., Any], args: tuple[Any, ...]) -> NoReturn:
-    try:
-        fn(conn, *args)
-    except (EOFError, BrokenPipeError):
-        pass  # the test is over
-    except BaseException:
-        conn.send(Failure(traceback.format_exc()))
-    os._exit(0)
 
 
 def contain(conn: Any, box: Box, fn: Callable[..., Any], *args: Any) -> None:
@@ -144,7 +135,7 @@ def contain(conn: Any, box: Box, fn: Callable[..., Any], *args: Any) -> None:
     unshare()
     first = os.fork()
     if first == 0:
-        _run(conn, lambda conn: _first_process(conn, box, fn, args), ())
+        perform_and_exit(conn, _first_process, (box, fn, args))
     os.waitpid(first, 0)
 
 

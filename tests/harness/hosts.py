@@ -1,6 +1,7 @@
 """Hosts for tests: network namespaces joined by cables, and the programs that run there.
 
-Run as ``python hosts.py learner HOST CLIENTS COUNT`` or ``python hosts.py client HOST PORT WHO COUNT``.
+The programs, in ``tests/``: ``python -m harness.hosts learner HOST CLIENTS COUNT SILENCE`` and
+``python -m harness.hosts client HOST PORT WHO COUNT``.
 """
 
 import contextlib

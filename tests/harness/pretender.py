@@ -4,12 +4,11 @@ import contextlib
 import socket
 import threading
 
-from remote import exactly
-
 from echo_shm import WireError
 from echo_shm.net import wire
 from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
 from echo_shm.spec import Spec
+from harness.peers import exactly
 
 #: Of the ring that there is not.
 RING = b"r" * 16

@@ -7,9 +7,8 @@ import subprocess
 import sys
 import time
 
-import stamped
-
 from echo_shm import ForkedError, ShmClient
+from harness import stamped
 
 
 def send_some(client, incarnation, count):

@@ -5,8 +5,8 @@ import ssl
 import subprocess
 
 import pytest
-from pretender import Pretender
-from remote import EXAMPLE
+from harness.peers import EXAMPLE
+from harness.pretender import Pretender
 
 from echo_shm import ConnectionClosedError, Server, TcpClient, TcpTransport
 

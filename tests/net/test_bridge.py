@@ -10,7 +10,8 @@ import threading
 
 import numpy as np
 import pytest
-from remote import EXAMPLE, numbers, raw, said, sample
+from harness.peers import EXAMPLE, numbers, raw, said, sample
+from harness.programs import run_python
 
 import echo_shm
 from echo_shm import ConnectionClosedError, Server, ShmClient, TcpClient
@@ -186,7 +187,7 @@ def test_close_delivers(serve, client):
         one.send(sample(0))
 
 
-def test_a_client_that_exits_delivers(serve, run_python):
+def test_a_client_that_exits_delivers(serve):
     """A process that ends without close() delivers what it sent."""
     server = serve(7, 4, np.zeros((), np.int64))
     run_python(

@@ -13,8 +13,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from pretender import RING
-from remote import EXAMPLE, sample
+from harness.peers import EXAMPLE, sample
+from harness.pretender import RING
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
 from echo_shm.net import link, wire
@@ -134,7 +135,7 @@ def test_a_refusal_for_good(pretend, client):
     assert len(host.visits) == 2
 
 
-def test_a_server_that_is_silent(pretend, client, monkeypatch, eventually):
+def test_a_server_that_is_silent(pretend, client, monkeypatch):
     """A version 2 server that says nothing for long is taken for gone, though its host answers."""
     monkeypatch.setattr(wire, "SILENCE", 0.5)
 
@@ -148,7 +149,7 @@ def test_a_server_that_is_silent(pretend, client, monkeypatch, eventually):
     host = pretend(play)
     one = client(host, reconnect=30)
     one.send(sample(0))
-    eventually(lambda: one._in_flight_count == 0)
+    until(lambda: one._in_flight_count == 0)
     assert len(host.visits) >= 2
 
 
@@ -335,13 +336,13 @@ def test_close_while_others_send(pretend, client):
         host.close()
 
 
-def test_close_while_connecting(pretend, eventually):
+def test_close_while_connecting(pretend):
     """close() does not wait for a try to connect that gets no answer."""
     host = pretend(lambda visit: visit.accept(known=True) if visit.number == 0 else time.sleep(60))
     one = TcpClient("127.0.0.1", host.port, EXAMPLE)
     one._timeout = 0.2
     one.send(sample(0))
-    eventually(lambda: len(host.visits) > 1)
+    until(lambda: len(host.visits) > 1)
     with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
         one.close()
     assert one._pump._sender.is_alive()
@@ -350,7 +351,7 @@ def test_close_while_connecting(pretend, eventually):
     assert not one._pump._sender.is_alive()
 
 
-def test_ctrl_c_in_close(pretend, client, eventually, background):
+def test_ctrl_c_in_close(pretend, client, background):
     """Who interrupts close() gives up what was not delivered: nothing waits, and nothing runs, after that."""
 
     def play(visit):
@@ -361,7 +362,7 @@ def test_ctrl_c_in_close(pretend, client, eventually, background):
     one.send(sample(0))
 
     def interrupt():
-        eventually(lambda: one._pump._flushing)
+        until(lambda: one._pump._flushing)
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupting = background(interrupt)
@@ -375,7 +376,7 @@ def test_ctrl_c_in_close(pretend, client, eventually, background):
         one.send(sample(1))
 
 
-def test_collected_in_its_own_thread(pretend, eventually):
+def test_collected_in_its_own_thread(pretend):
     """A client that the collector finds in the thread that delivers does not wait there for itself."""
     one = TcpClient("127.0.0.1", pretend(_takes_all).port, EXAMPLE)
     its, one.me = one._pump, one
@@ -389,7 +390,7 @@ def test_collected_in_its_own_thread(pretend, eventually):
     del one
     its._take_full = take_after_collecting
     its.rouse()
-    eventually(its.over.is_set)
+    until(its.over.is_set)
     assert its.acknowledged == its.sent() == 1
 
 

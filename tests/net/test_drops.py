@@ -7,28 +7,21 @@ import signal
 import threading
 import time
 
-import numpy as np
 import pytest
-import remote_storm as storm
-from proxy import Proxy
+from harness import stamped
+from harness.account import Account
+from harness.proxy import Proxy
+from harness.waiting import until
+from stress import remote_storm
 
 from echo_shm import ConnectionClosedError, Server, TcpClient, TcpTransport
 
-EXAMPLE = {"who": np.zeros((), np.int64), "n": np.zeros((), np.int64)}
+EXAMPLE = stamped.example()
 
 
 def sample(who, n):
     """The n-th sample of a client."""
-    return {"who": np.int64(who), "n": np.int64(n)}
-
-
-def until(condition, what):
-    """Polls until the condition's value is true, and returns it."""
-    deadline = time.monotonic() + 30
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within 30 s: {what}"
-        time.sleep(0.001)
-    return value
+    return stamped.stamp(stamped.example(), who, n)
 
 
 class Stream:
@@ -43,8 +36,7 @@ class Stream:
 
     def __init__(self, server, ports, count, **options):
         self.server, self.count = server, count
-        self.got = [[] for _ in ports]
-        self.failures = []
+        self.account, self.failures = Account(), []
         self._connected = threading.Barrier(len(ports) + 1)  # to connect for the first time is tried once
         self.threads = [threading.Thread(target=self._send, args=(i, port, options)) for i, port in enumerate(ports)]
 
@@ -67,13 +59,11 @@ class Stream:
         for thread in self.threads:
             thread.start()
         self._connected.wait(30)
-        total, disturbed = self.count * len(self.got), 0
-        while sum(map(len, self.got)) < total and not self.failures:
+        total, disturbed = self.count * len(self.threads), 0
+        while self.account.samples < total and not self.failures:
             with contextlib.suppress(TimeoutError):
-                batch = self.server.sample(timeout=0.05).batch
-                for who in range(len(self.got)):
-                    self.got[who] += batch["n"][batch["who"] == who].tolist()
-            if sum(map(len, self.got)) > total * (disturbed + random.random()) / (times + 1):
+                self.account.enter(self.server.sample(timeout=0.05).batch)
+            if self.account.samples > total * (disturbed + random.random()) / (times + 1):
                 disturb()
                 disturbed += 1
         for thread in self.threads:
@@ -82,8 +72,8 @@ class Stream:
     def check(self, in_order=True):
         """Every sample came once; and in the order of its sends, unless a slot was offered again after a death."""
         assert self.failures == []
-        for got in self.got:
-            assert (got if in_order else sorted(got)) == list(range(self.count))
+        self.account.settle(dict.fromkeys(range(len(self.threads)), self.count))
+        assert not in_order or self.account.descents == 0
         with pytest.raises(TimeoutError):
             self.server.sample(timeout=0.1)
 
@@ -112,9 +102,9 @@ def test_storm():
     """All of it at random, the learner pausing now and then: every sample whose send() returned comes once, whole."""
     seed = int(os.environ.get("STORM_SEED", random.SystemRandom().getrandbits(32)))
     print(f"STORM_SEED={seed}")
-    account = storm.run(8, seed)
-    print(account)
-    account.check()
+    storm = remote_storm.run(8, seed)
+    print(storm)
+    storm.check()
 
 
 @pytest.mark.watchdog(180)
@@ -135,14 +125,12 @@ def test_a_stalled_client_delays_nobody():
     """While one client's connection stands still in mid-stream, another's samples come as ever."""
     with Server(EXAMPLE, 10, transport=TcpTransport(0)) as server:
         server.start()
-        proxy, got = Proxy(server.port), [[], []]
+        proxy, account = Proxy(server.port), Account()
         slow, fast = (TcpClient("127.0.0.1", port, EXAMPLE) for port in (proxy.port, server.port))
 
         def take_until(who, count):
-            while len(got[who]) < count:
-                batch = server.sample(timeout=20).batch
-                for one in (0, 1):
-                    got[one] += batch["n"][batch["who"] == one].tolist()
+            while account.next.get(who, 0) < count:
+                account.enter(server.sample(timeout=20).batch)
 
         slow.send(sample(0, 0))
         slow.wait()
@@ -153,14 +141,15 @@ def test_a_stalled_client_delays_nobody():
         for n in range(1000):
             fast.send(sample(1, n))
         take_until(1, 990)
-        assert len(got[0]) <= 10
+        assert account.next[0] <= 10
         proxy.stalled.clear()
         take_until(0, 990)
         slow.close()
         fast.close()
         take_until(0, 1000)
         take_until(1, 1000)
-        assert got == [list(range(1000))] * 2
+        account.settle({0: 1000, 1: 1000})
+        assert account.descents == 0
         proxy.close()
 
 
@@ -183,7 +172,7 @@ def test_another_server_on_the_same_port():
     with Server(EXAMPLE, 5, transport=TcpTransport(port)) as new:
         new.start()
         client.wait()
-        assert new.sample(timeout=20).batch["n"].tolist() == [5, 6, 7, 8, 9]
+        assert stamped.stamps(new.sample(timeout=20).batch) == [(0, n) for n in range(5, 10)]
         client.close()
     proxy.close()
 

@@ -1,7 +1,7 @@
 """A learner and its clients on hosts of their own: network namespaces, with cables that are cut in mid-stream."""
 
 import pytest
-from hosts import Host, why_not
+from harness.hosts import Host, why_not
 
 COUNT = 20_000
 

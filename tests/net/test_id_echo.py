@@ -6,7 +6,7 @@ import threading
 import echo
 import numpy as np
 import pytest
-from remote import exactly
+from harness.peers import exactly
 
 import echo_shm
 from echo_shm import TcpClient, TcpTransport

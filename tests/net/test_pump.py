@@ -10,8 +10,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from interrupts import Interrupt, at_opcode, interrupt, run_traced
-from remote import EXAMPLE, sample
+from harness.interrupts import Interrupt, at_opcode, interrupt, run_traced
+from harness.peers import EXAMPLE, sample
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, TcpClient
 from echo_shm.net import client as client_module
@@ -34,7 +35,7 @@ def take_all(visit):
         visit.sock.sendall(wire.ack(number + count))
 
 
-def test_a_block_beyond_the_clients_ring(serve, client, eventually, background):
+def test_a_block_beyond_the_clients_ring(serve, client, background):
     """A block that does not fit into the client's own ring is sent, also when its sender fell asleep just before."""
     example = np.zeros(1000, np.uint8)
     server = serve(1000, 4, example)
@@ -42,7 +43,7 @@ def test_a_block_beyond_the_clients_ring(serve, client, eventually, background):
     send = one._writer.send_many
 
     def send_to_a_sleeper(data, timeout):
-        eventually(lambda: one._pump.sleeping and one._pump._calls.empty())
+        until(lambda: one._pump.sleeping and one._pump._calls.empty())
         send(data, timeout)
 
     one._writer.send_many = send_to_a_sleeper
@@ -88,7 +89,7 @@ def test_impossible_times(pretend):
                     call(timeout=wrong)
 
 
-def test_a_reader_that_fails(pretend, eventually):
+def test_a_reader_that_fails(pretend):
     """Whatever goes wrong in the thread that reads: nobody waits for it."""
 
     def send_on():
@@ -109,7 +110,7 @@ def test_a_reader_that_fails(pretend, eventually):
 
 
 @pytest.mark.parametrize("which", ["reader", "sender"])
-def test_no_more_threads(pretend, eventually, monkeypatch, which):
+def test_no_more_threads(pretend, monkeypatch, which):
     """A client that cannot have its threads leaves none, and no connection."""
     gone, start = threading.Event(), threading.Thread.start
 
@@ -128,16 +129,16 @@ def test_no_more_threads(pretend, eventually, monkeypatch, which):
     with pytest.raises(RuntimeError, match="can't start new thread"):
         TcpClient("127.0.0.1", host.port, EXAMPLE)
     assert gone.wait(20)
-    eventually(lambda: not [thread for thread in threading.enumerate() if "echo_shm" in thread.name])
+    until(lambda: not [thread for thread in threading.enumerate() if "echo_shm" in thread.name])
 
 
-def test_closed_by_a_signals_handler(pretend, eventually, background):
+def test_closed_by_a_signals_handler(pretend, background):
     """close() in a handler that cuts into close() ends it."""
     one = TcpClient("127.0.0.1", pretend(stall).port, EXAMPLE, timeout=1)
     one.send(sample(0))
     before = signal.signal(signal.SIGUSR1, lambda *_: one.close())
     try:
-        cutting = background(lambda: (eventually(lambda: one._pump._flushing), os.kill(os.getpid(), signal.SIGUSR1)))
+        cutting = background(lambda: (until(lambda: one._pump._flushing), os.kill(os.getpid(), signal.SIGUSR1)))
         with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
             one.close()
         cutting.result()
@@ -170,7 +171,7 @@ def test_close_interrupted_anywhere(pretend):
     assert n > 20
 
 
-def test_collected_while_it_delivers(pretend, eventually):
+def test_collected_while_it_delivers(pretend):
     """Whoever collects a client does not wait for it to deliver, and it does."""
     gate = threading.Event()
 
@@ -186,8 +187,8 @@ def test_collected_while_it_delivers(pretend, eventually):
     one.send(sample(0))
     del one
     gc.collect()
-    eventually(lambda: its._closing.acquire(blocking=False) is False or its._closing.release())
+    until(lambda: its._closing.acquire(blocking=False) is False or its._closing.release())
     assert not its.over.is_set()
     gate.set()
-    eventually(lambda: its._closed)
+    until(lambda: its._closed)
     assert its.acknowledged == its.sent() == 1

@@ -10,7 +10,8 @@ from unittest import mock
 import numpy as np
 import psutil
 import pytest
-from remote import EXAMPLE, KEY, exactly, greet, numbers, raw, said, sample
+from harness.peers import EXAMPLE, KEY, exactly, greet, numbers, raw, said, sample
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, Server, SpecMismatchError, TcpClient, WireError
 from echo_shm.metrics import RingView
@@ -128,7 +129,7 @@ def test_half_a_frame_holds_nothing(serve, client):
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_more_clients_than_allowed(serve, client, processes, eventually):
+def test_more_clients_than_allowed(serve, client, processes):
     """Who comes when all places are taken is told so; a place that becomes free is the next one's."""
     server = serve(1, max_connections=2, processes=processes)
     one, _two = client(server), client(server)
@@ -136,7 +137,7 @@ def test_more_clients_than_allowed(serve, client, processes, eventually):
         with pytest.raises(ConnectionClosedError, match="too many clients: 2 are connected"):
             client(server)
     one.close()
-    eventually(lambda: _connected(server) == 1)
+    until(lambda: _connected(server) == 1)
     client(server).send(sample(1))
     assert numbers(server.sample(timeout=20).batch) == [1]
 
@@ -182,7 +183,7 @@ def test_silent_connections_over_tls(serve, client, tls):
         sock.close()
 
 
-def test_memory_is_bounded(serve, eventually):
+def test_memory_is_bounded(serve):
     """Clients that stall in the middle of the longest frame cost a bridge one frame each; who is refused, nothing."""
     example = np.zeros(1 << 16, np.uint8)
     server, clients = serve(1, 2, example, max_connections=16), []
@@ -197,14 +198,14 @@ def test_memory_is_bounded(serve, eventually):
             continue
         max_frame = wire.Accept.from_bytes(header, body, None, None, None).max_frame
         sock.sendall(wire.samples_header(max_frame >> 16, 0) + bytes(max_frame - 1))
-    eventually(lambda: bridge.memory_info().rss - before > 15 * max_frame)
+    until(lambda: bridge.memory_info().rss - before > 15 * max_frame)
     grown = bridge.memory_info().rss - before
     for sock in clients:
         sock.close()
     assert grown < 18 * max_frame + (4 << 20)
 
 
-def test_memory_before_tls(serve, tls, eventually):
+def test_memory_before_tls(serve, tls):
     """A connection that has not come through the setting up of TLS costs no frame either."""
     server, clients = serve(1, 2, np.zeros(1 << 24, np.uint8), wire_version=1, tls=tls[0]), []
     bridge = psutil.Process(server._transports[0]._keepers[0].pid)
@@ -212,14 +213,14 @@ def test_memory_before_tls(serve, tls, eventually):
     for _ in range(20):
         clients.append(raw(server))
     # And the listener; a fork may have others of ours besides.
-    eventually(lambda: sum(one.laddr.port == server.port for one in bridge.net_connections()) == 21)
+    until(lambda: sum(one.laddr.port == server.port for one in bridge.net_connections()) == 21)
     grown = bridge.memory_info().rss - before
     for sock in clients:
         sock.close()
     assert grown < 1 << 24
 
 
-def test_clients_that_come_again(serve, eventually):
+def test_clients_that_come_again(serve):
     """Who was connected before has no more right to a place than others: there are never more than allowed."""
     server = serve(1, max_connections=3)
     for turn in range(2):
@@ -231,30 +232,30 @@ def test_clients_that_come_again(serve, eventually):
             accepted += header.kind is wire.Frame.ACCEPT
             if turn == 0:
                 sock.close()
-                eventually(lambda: _connected(server) == 0)
+                until(lambda: _connected(server) == 0)
         for sock in socks:
             sock.close()
         assert accepted == (12, 3)[turn]
-        eventually(lambda: _connected(server) == 0)
+        until(lambda: _connected(server) == 0)
 
 
 def _connected(server):
     return sum(remote.connected for remote in RingView(Segment.attach(server.name, read_only=True)).remotes())
 
 
-def test_places_of_the_lost(serve, client, eventually):
+def test_places_of_the_lost(serve, client):
     """Connections that are reset while the ring is full, with samples of theirs still waiting, give their places up."""
     server = serve(1, 2, max_connections=4)
     socks = [raw(server) for _ in range(4)]
     for i, sock in enumerate(socks):
         greet(server, sock, bytes([i + 1]) * 16)
         sock.sendall(wire.samples_header(100, 0) + bytes(3200))
-    eventually(lambda: _connected(server) == 4)
+    until(lambda: _connected(server) == 4)
     time.sleep(0.2)
     for sock in socks:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
-    eventually(lambda: _connected(server) == 0)
+    until(lambda: _connected(server) == 0)
     client(server)
 
 
@@ -278,7 +279,7 @@ def test_a_client_that_comes_twice(serve):
     assert [numbers(server.sample(timeout=20).batch) for _ in range(6)] == [[n] for n in range(6)]
 
 
-def test_a_client_that_was_forgotten(serve, eventually):
+def test_a_client_that_was_forgotten(serve):
     """A client in doubt, whose place went to others, is told so each time that it comes; others come meanwhile."""
     server = serve(1, 40)
     mine, entries = server._segment.uuid, server._segment.geometry.max_remotes
@@ -292,7 +293,7 @@ def test_a_client_that_was_forgotten(serve, eventually):
     for i in range(entries):
         with raw(server) as sock:
             assert greet(server, sock, b"%016d" % i)[0].kind is wire.Frame.ACCEPT
-        eventually(lambda: _connected(server) == 0)
+        until(lambda: _connected(server) == 0)
     for _ in range(3):
         with raw(server) as sock:
             header, text = greet(server, sock, doubt=mine)
@@ -400,7 +401,7 @@ def test_many_small_frames():
         bridge.say_goodbye()
 
 
-def test_a_quiet_server_beats(monkeypatch, eventually):
+def test_a_quiet_server_beats(monkeypatch):
     """While a ring is full a bridge says now and then that it is there: its clients wait, and do not give it up."""
     monkeypatch.setattr(wire, "BEAT", 0.1)
     monkeypatch.setattr(bridge_module, "_LOOK_EVERY", 0.05)
@@ -415,7 +416,7 @@ def test_a_quiet_server_beats(monkeypatch, eventually):
             first = one._pump._link
             for _ in range(3):
                 first.heard = False
-                eventually(lambda: first.heard)
+                until(lambda: first.heard)
             assert one._pump._link is first
             assert [numbers(server.sample(timeout=20).batch) for _ in range(10)] == [[n] for n in range(10)]
             one.wait()
@@ -424,7 +425,7 @@ def test_a_quiet_server_beats(monkeypatch, eventually):
         assert not serving.is_alive()
 
 
-def test_out_of_descriptors(serve, client, eventually):
+def test_out_of_descriptors(serve, client):
     """A bridge that has no more descriptors serves those it has; a guest makes room for the next who comes."""
     server = serve(1)
     bridge = psutil.Process(server._transports[0]._keepers[0].pid)
@@ -435,7 +436,7 @@ def test_out_of_descriptors(serve, client, eventually):
     assert numbers(server.sample(timeout=20).batch) == [0]
     for sock in silent:
         sock.close()
-    eventually(lambda: len(bridge.net_connections()) == 3)  # two clients, and the listener
+    until(lambda: len(bridge.net_connections()) == 3)  # two clients, and the listener
     bridge.rlimit(psutil.RLIMIT_NOFILE, (bridge.num_fds() + 2, 1024))
     with pytest.raises(ConnectionClosedError, match="closed the connection during the handshake"):
         client(server)
@@ -494,7 +495,7 @@ def test_refusals_are_counted(serve, client):
     assert server.sample(timeout=20).info.refused_connections == 3
 
 
-def test_a_flood_of_connects(serve, client, eventually):
+def test_a_flood_of_connects(serve, client):
     """Hundreds of connections that come and go leave nothing behind and hold nobody up."""
     server = serve(1, max_connections=50)
     one = client(server)
@@ -506,7 +507,7 @@ def test_a_flood_of_connects(serve, client, eventually):
         assert numbers(server.sample(timeout=20).batch) == [turn]
         for sock in socks:
             sock.close()
-    eventually(lambda: bridge.num_fds() == before)
+    until(lambda: bridge.num_fds() == before)
 
 
 def test_refusals_are_logged(serve, capfd):

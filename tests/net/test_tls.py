@@ -7,8 +7,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from pretender import Pretender
-from remote import EXAMPLE, sample
+from harness.peers import EXAMPLE, sample
+from harness.pretender import Pretender
+from harness.waiting import until
 
 from echo_shm import TcpClient
 from echo_shm.net import wire
@@ -49,7 +50,7 @@ def test_lost_in_the_handshake(pretend, tls):
     assert len(host.visits) == 3
 
 
-def test_half_a_record(pretend, tls, monkeypatch, eventually):
+def test_half_a_record(pretend, tls, monkeypatch):
     """A server that stands still in the middle of a record is silent, and not listened to for ever."""
     monkeypatch.setattr(wire, "SILENCE", 0.3)
 
@@ -60,7 +61,7 @@ def test_half_a_record(pretend, tls, monkeypatch, eventually):
 
     host = pretend(play)
     one = TcpClient("localhost", host.port, EXAMPLE, tls=tls[1])
-    eventually(lambda: len(host.visits) > 3)
+    until(lambda: len(host.visits) > 3)
     host.close()
     one._pump.give_up()
 

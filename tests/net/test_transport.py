@@ -15,7 +15,9 @@ from unittest import mock
 import numpy as np
 import psutil
 import pytest
-from remote import EXAMPLE, KEY, greet, numbers, raw, said, sample
+from harness.peers import EXAMPLE, KEY, greet, numbers, raw, said, sample
+from harness.programs import run_python
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport, connect
 from echo_shm.handle import Handle
@@ -303,7 +305,7 @@ def _fork():
 
 @pytest.mark.parametrize("with_tls", [False, True])
 @pytest.mark.parametrize("fork", [_fork, _fork_unseen])
-def test_a_forked_child(serve, client, tls, with_tls, fork, eventually, monkeypatch):
+def test_a_forked_child(serve, client, tls, with_tls, fork, monkeypatch):
     """A child that was forked from the learner, and lives on, keeps neither the bridge nor the port."""
     monkeypatch.setattr("echo_shm.net.keeper._END_TIME", 50)  # it is told to end, and not killed when that is over
     options = ({"tls": tls[0]}, {"tls": tls[1], "host": "localhost"}) if with_tls else ({}, {})
@@ -315,7 +317,7 @@ def test_a_forked_child(serve, client, tls, with_tls, fork, eventually, monkeypa
         assert one._closed.wait(20)
         with pytest.raises(ConnectionClosedError, match="the server was closed"):
             one.send(sample(0))
-        eventually(lambda: not psutil.pid_exists(bridge))
+        until(lambda: not psutil.pid_exists(bridge))
         with Server(EXAMPLE, 1, transport=TcpTransport(port)) as other:
             other.start()
             TcpClient("127.0.0.1", port, EXAMPLE).close()
@@ -339,7 +341,7 @@ def test_a_forked_child_that_closes(serve, client):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGABRT])
-def test_a_bridge_that_is_ended(serve, client, number, eventually):
+def test_a_bridge_that_is_ended(serve, client, number):
     """Whoever ends a bridge, however politely: another one takes its place, and its clients go on."""
     server = serve(1)
     one, bridge = client(server), _bridge(server).pid
@@ -348,11 +350,11 @@ def test_a_bridge_that_is_ended(serve, client, number, eventually):
     os.kill(bridge, number)
     one.send(sample(2))
     assert [numbers(server.sample(timeout=20).batch) for _ in range(2)] == [[1], [2]]
-    assert eventually(lambda: _bridge(server).pid not in (-1, bridge))
+    assert until(lambda: _bridge(server).pid not in (-1, bridge))
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-def test_a_bridge_that_somebody_else_reaps(run_python, certificate, with_tls):
+def test_a_bridge_that_somebody_else_reaps(certificate, with_tls):
     """Where SIGCHLD is ignored nobody can say how a bridge ended: another one is started all the same."""
     run_python(
         """
@@ -379,7 +381,7 @@ with Server(np.zeros(3), 1, transport=TcpTransport(0, tls=server_side)) as serve
     )
 
 
-def test_a_forked_bridge_is_its_own(run_python, certificate):
+def test_a_forked_bridge_is_its_own(certificate):
     """A bridge that is forked, for TLS, keeps neither the learner's signal handlers nor what else it listens on."""
     run_python(
         """
@@ -409,7 +411,7 @@ with Server(np.zeros(3), 1, transport=TcpTransport(0, tls=context)) as server:
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-def test_ctrl_c_while_a_server_starts(run_python, certificate, with_tls):
+def test_ctrl_c_while_a_server_starts(certificate, with_tls):
     """Wherever Ctrl-C comes in start(), and wherever in close(): nothing is left, nothing but it is said."""
     done = run_python(
         """
@@ -465,7 +467,7 @@ def test_shutdown_while_another_thread_starts():
             assert transport._listeners == transport._keepers == []
 
 
-def test_a_bridge_that_fails(background, eventually):
+def test_a_bridge_that_fails(background):
     """An exception in a bridge tells no client that the server was closed: they come again, to the next one."""
     with Server(EXAMPLE, 1) as server, socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
@@ -483,7 +485,7 @@ def test_a_bridge_that_fails(background, eventually):
         bridge.say_goodbye()
 
 
-def test_a_bridge_that_cannot_be_started(serve, client, monkeypatch, eventually):
+def test_a_bridge_that_cannot_be_started(serve, client, monkeypatch):
     """When no process can be started in place of a dead one, that is tried again."""
     server = serve(1)
     one, fails = client(server), iter([True, True])
@@ -540,7 +542,7 @@ def test_what_cannot_be_carried():
         assert transport._listeners == []
 
 
-def test_the_current_directory_is_not_imported_from(tmp_path, run_python, monkeypatch):
+def test_the_current_directory_is_not_imported_from(tmp_path, monkeypatch):
     """A file that happens to be called as a module of ours is not run by a bridge."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "psutil.py").write_text("open('imported', 'w')")

@@ -5,12 +5,10 @@ import random
 import signal
 import time
 
-import learner_storm
 import pytest
-import stamped
-import storm
-from actors import stop, until
-from containers import (
+from harness import stamped
+from harness.actors import LastWords
+from harness.containers import (
     CAN_CHOOSE_PIDS,
     CLONE_NEWPID,
     MS_BIND,
@@ -24,6 +22,9 @@ from containers import (
     probe,
     unshare,
 )
+from harness.processes import stop
+from harness.waiting import Until, until
+from stress import learner_storm, producer_storm
 
 from echo_shm import ConnectionClosedError, Server, ShmClient, segment
 from echo_shm._core import ffi, lib
@@ -55,23 +56,6 @@ def _seed():
 # --- the kill test --------------------------------------------------------------
 
 
-class _Told:
-    """``until`` for a learner that hears from the test when the storm is over, and how many there were."""
-
-    def __init__(self, conn):
-        self.conn = conn
-        self.incarnations = 0
-
-    @property
-    def finished(self):
-        if not self.incarnations and self.conn.poll(0):
-            self.incarnations = self.conn.recv()
-        return self.incarnations > 0
-
-    def check(self):
-        pass
-
-
 def _strangers(view):
     """How many owners are of another namespace, and how many of those have the pid of a process here."""
     pids = [o.pid for o in view.owners() if o.pid_namespace != pid_namespace()]
@@ -85,13 +69,14 @@ def _learn_through_a_storm(conn, neighbours, plan):
             signal.pause()
     with Server(stamped.example(), 16) as server:
         conn.send(server.handle)
-        told, ledger, view, seen, mistakable = _Told(conn), storm.Ledger(), RingView(server._segment), 0, 0
-        for number, (batch, info) in enumerate(server.dataset_iter(until=told, drop_last=False)):
-            ledger.enter(batch, info)
+        over = Until(lambda: conn.poll(0))
+        ledger, view, seen, mistakable = producer_storm.Ledger(), RingView(server._segment), 0, 0
+        for number, (batch, info) in enumerate(server.dataset_iter(until=over, drop_last=False)):
+            ledger.record(batch, info)
             if number % 16 == 0:
                 others, alike = _strangers(view)
                 seen, mistakable = seen + others, mistakable + alike
-        ledger.settle(storm.open_notes(plan.notes, plan.kills + plan.producers), told.incarnations)
+        ledger.settle_notes(producer_storm.open_notes(plan.notes, plan.kills + plan.producers), conn.recv())
         assert lib.es_valid(server._ring) == ffi.NULL
         assert [owner.role for owner in view.owners()] == ["learner"]
         name = server.name
@@ -109,11 +94,11 @@ def test_kills_in_another_container_lose_nothing(act, container, tmp_path, share
         assert holder.hear() == "mounted"
         box = Box((Mount("/dev/shm", flags=MS_BIND, source=str(tmp_path)),), within=holder.pid)
     notes = tmp_path.with_suffix(".notes")
-    plan = storm.Plan(seed=_seed(), notes=notes, kills=200, producers=4)
+    plan = producer_storm.Plan(seed=_seed(), notes=notes, kills=200, producers=4)
     learner = container(_learn_through_a_storm, plan.kills, plan, box=box)
     handle = learner.hear()
     assert (shared == "inherited") == (handle.name in segment.names())
-    incarnations, seconds = container(storm.master, handle, plan, box=box).hear(90)
+    incarnations, seconds = container(producer_storm.master, handle, plan, box=box).hear(90)
     learner.say(incarnations)
     samples, reopened, strangers, mistakable, left = learner.hear()
     print(f"{incarnations} kills in {seconds:.1f} s, {samples} samples, {reopened} slots re-opened")
@@ -125,9 +110,9 @@ def test_kills_in_another_container_lose_nothing(act, container, tmp_path, share
 
 def _crowd(conn, handle, first, path, incarnations):
     """Three producers, told by their incarnation."""
-    notes = storm.open_notes(path, incarnations)
+    notes = producer_storm.open_notes(path, incarnations)
     for i in range(first, first + 3):
-        storm._fork_producer(handle, i, notes)
+        producer_storm.fork_producer(handle, i, notes)
     conn.send("forked")
     conn.recv()
 
@@ -136,7 +121,7 @@ def _crowd(conn, handle, first, path, incarnations):
 def test_whole_containers_killed_lose_nothing(serve, container, background, owners, tmp_path):
     """Process 1 of a container is killed, and all producers in it die in the same instant; 20 times."""
     server, rng, rounds, path = serve(16, 4), random.Random(_seed()), 20, tmp_path / "notes"
-    notes = storm.open_notes(path, 3 * rounds)
+    notes = producer_storm.open_notes(path, 3 * rounds)
 
     def kill_them():
         for n in range(rounds):
@@ -145,20 +130,11 @@ def test_whole_containers_killed_lose_nothing(serve, container, background, owne
             time.sleep(rng.uniform(0, 0.05))  # the kill's moment
             kill_container(crowd)
 
-    killing, ledger = background(kill_them), storm.Ledger()
-
-    class Rounds:
-        @property
-        def finished(self):
-            return not killing.thread.is_alive()
-
-        def check(self):
-            pass
-
-    for batch, info in server.dataset_iter(until=Rounds(), drop_last=False):
-        ledger.enter(batch, info)
+    killing, ledger = background(kill_them), producer_storm.Ledger()
+    for batch, info in server.dataset_iter(until=Until(lambda: not killing.runs), drop_last=False):
+        ledger.record(batch, info)
     killing.result()
-    ledger.settle(notes, 3 * rounds)
+    ledger.settle_notes(notes, 3 * rounds)
     print(f"{ledger.samples} samples, {ledger.info.reopened_slots} slots re-opened")
     assert ledger.samples > 0
     assert lib.es_valid(server._ring) == ffi.NULL
@@ -176,12 +152,12 @@ def _create_and_learn(conn, name, log):
     """The creator, and the first of the learners to be killed."""
     server = Server(stamped.example(), 8, num_buffers=6, name=name)
     conn.send(server.handle)
-    learner_storm._learn(server.handle, 0, log)
+    learner_storm.learn(server.handle, 0, log)
 
 
 def _learn(conn, handle, number, log):
     conn.send("here")
-    learner_storm._learn(handle, number, log)
+    learner_storm.learn(handle, number, log)
 
 
 @pytest.mark.watchdog(100)
@@ -199,22 +175,12 @@ def test_a_learner_in_yet_another_container_takes_over(container, name, tmp_path
             assert learner.hear() == "here"
     for feeder in feeders:
         feeder.say("enough")
-    rest, sent = [], {}
-
-    class Feeders:
-        @property
-        def finished(self):
-            sent.update({i: f.hear() for i, f in enumerate(feeders) if i not in sent and not f.is_silent()})
-            return len(sent) == len(feeders)
-
-        def check(self):
-            pass
-
+    rest, sent = [], LastWords(feeders)
     with Server.attach(handle) as server:
-        for sample in server.dataset_iter(until=Feeders(), drop_last=False):
+        for sample in server.dataset_iter(until=sent, drop_last=False):
             rest += stamped.stamps(sample.batch)
         assert lib.es_valid(server._ring) == ffi.NULL
-    figures = learner_storm.settle(log, 8, rest, sent)
+    figures = learner_storm.settle(log, 8, rest, sent.said)
     print(figures)
     assert figures["released"] > 0
     assert describe(name)["state"] == "garbage"

@@ -4,8 +4,8 @@ import signal
 import time
 
 import pytest
-import stamped
-from actors import until_asleep
+from harness import stamped
+from harness.processes import until_asleep
 
 from echo_shm import Server, ShmClient
 from echo_shm.metrics import RingView

@@ -5,30 +5,13 @@ import os
 import threading
 
 import pytest
-import stamped
-from actors import until
+from harness import stamped
+from harness.actors import LastWords
+from harness.processes import in_child
+from harness.waiting import until
 
 from echo_shm import Server, ShmClient, segment
 from echo_shm._core import lib
-
-
-def _in_child(function):
-    """Runs a function in a forked child; what it raised, as text, or "" """
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        text = ""
-        try:
-            function()
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-        os.write(write, text.encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        text = pipe.read().decode()
-    os.waitpid(pid, 0)
-    return text
 
 
 def _every_use(conn, handle):
@@ -47,8 +30,8 @@ def _every_use(conn, handle):
         "submit": lambda: server.submit(stamped.example()),
         "iter": lambda: next(server.dataset_iter()),
     }
-    conn.send({name: _in_child(use) for name, use in uses.items()})
-    conn.send([_in_child(leave) for leave in (client.close, server.close)])
+    conn.send({name: in_child(use) for name, use in uses.items()})
+    conn.send([in_child(leave) for leave in (client.close, server.close)])
     stamped.stamp(slot, 1, 0)
     reservation.__exit__(None, None, None)
     client.send(stamped.stamp(stamped.example(), 1, 1))
@@ -73,11 +56,11 @@ def _forks(conn, handle, name):
         conn.send("inside")
         while (what := conn.recv()) != "commit":
             if what == "child exits":
-                conn.send(_in_child(lambda: None))
+                conn.send(in_child(lambda: None))
             elif what == "child attaches":
-                conn.send(_in_child(lambda: ShmClient(handle).close()))
+                conn.send(in_child(lambda: ShmClient(handle).close()))
             elif what == "child attaches, and lets go":
-                conn.send(_in_child(lambda: ShmClient(handle)))
+                conn.send(in_child(lambda: ShmClient(handle)))
             elif what == "listing":
                 segment.listing(name)
                 conn.send("")
@@ -183,13 +166,13 @@ def _fork_under_load(conn, handle):
     threads = [threading.Thread(target=send, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
-    raised = [_in_child(lambda: client.send(stamped.example())) for _ in range(50)]
+    raised = [in_child(lambda: client.send(stamped.example())) for _ in range(50)]
 
     def anew(i):
         with ShmClient(handle) as own:
             own.send(stamped.stamp(stamped.example(), 100 + i, 0))
 
-    raised += [_in_child(lambda i=i: anew(i)) for i in range(50)]
+    raised += [in_child(lambda i=i: anew(i)) for i in range(50)]
     over.set()
     for thread in threads:
         thread.join()
@@ -200,22 +183,9 @@ def test_forks_while_threads_send(serve, act):
     """Children neither hang nor send through what they inherited; those that attach anew do; nothing is lost."""
     server = serve(8, 4)
     actor = act(_fork_under_load, server.handle)
-
-    class Ended:
-        result = None
-
-        @property
-        def finished(self):
-            if self.result is None and not actor.is_silent():
-                self.result = actor.hear()
-            return self.result is not None
-
-        def check(self):
-            pass
-
-    ended = Ended()
+    ended = LastWords([actor])
     came = [s for b in server.dataset_iter(until=ended, drop_last=False) for s in stamped.stamps(b.batch)]
-    raised, sent = ended.result
+    raised, sent = ended.said[0]
     assert all(text.startswith("ForkedError") for text in raised[:50]), raised[:50]
     assert raised[50:] == [""] * 50
     expected = [(i, s) for i in range(4) for s in range(sent[i])] + [(100 + i, 0) for i in range(50)]

@@ -6,8 +6,8 @@ import signal
 import time
 
 import pytest
-import stamped
-from actors import stop, until_asleep
+from harness import stamped
+from harness.processes import stop, until_asleep
 
 from echo_shm import ConnectionClosedError, ShmClient
 

@@ -3,8 +3,9 @@
 import os
 
 import pytest
-import stamped
-from actors import until, until_asleep
+from harness import stamped
+from harness.processes import until_asleep
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, SegmentError, Server, ShmClient, segment
 

@@ -1,12 +1,12 @@
 """Learners that are killed, and several learners on one ring."""
 
 import random
-import types
 
-import learner_storm
 import pytest
-import stamped
-from actors import until
+from harness import stamped
+from harness.actors import LastWords
+from harness.waiting import Until, until
+from stress import learner_storm
 
 from echo_shm import Server, ShmClient
 from echo_shm._core import ffi, lib
@@ -46,7 +46,7 @@ def _take_what_is_there(conn, handle):
     with Server.attach(handle) as server:
         conn.send("attached")
         conn.recv()
-        finished = types.SimpleNamespace(finished=True, check=lambda: None)
+        finished = Until(lambda: True)
         conn.send([stamped.stamps(sample.batch) for sample in server.dataset_iter(until=finished)])
 
 
@@ -163,25 +163,10 @@ def _run(serve, act, tmp_path, kills, at_a_time, pause, batch_size, **options):
     learners = master.hear(60)
     for feeder in feeders:
         feeder.say("enough")
-    rest = []
-
-    class Feeders:
-        sent: dict[int, int] = {}  # noqa: RUF012
-
-        @property
-        def finished(self):
-            for i, feeder in enumerate(feeders):
-                if i not in self.sent and not feeder.is_silent():
-                    self.sent[i] = feeder.hear()
-            return len(self.sent) == len(feeders)
-
-        def check(self):
-            pass
-
-    fed = Feeders()
-    for sample in server.dataset_iter(until=fed, drop_last=False):
+    rest, sent = [], LastWords(feeders)
+    for sample in server.dataset_iter(until=sent, drop_last=False):
         rest += stamped.stamps(sample.batch)
-    figures = learner_storm.settle(log, batch_size, rest, fed.sent)
+    figures = learner_storm.settle(log, batch_size, rest, sent.said)
     print(f"{learners} learners killed: {figures}")
     assert learners >= kills
     assert lib.es_valid(server._ring) == ffi.NULL

@@ -4,7 +4,7 @@ import os
 import random
 
 import pytest
-import storm
+from stress import producer_storm
 
 from echo_shm._core import ffi, lib
 
@@ -22,11 +22,11 @@ def _files(name):
 
 def _weather(server, actor, plan, owners):
     """Runs a storm to its end and checks everything that must hold; returns the ledger."""
-    weather, ledger = storm.Storm(actor), storm.Ledger()
+    weather, ledger = producer_storm.Storm(actor), producer_storm.Ledger()
     for batch, info in server.dataset_iter(until=weather, drop_last=False):
-        ledger.enter(batch, info)
-    notes = storm.open_notes(plan.notes, plan.kills + plan.producers)
-    ledger.settle(notes, weather.incarnations)
+        ledger.record(batch, info)
+    notes = producer_storm.open_notes(plan.notes, plan.kills + plan.producers)
+    ledger.settle_notes(notes, weather.incarnations)
     print(
         f"{weather.incarnations} kills in {weather.seconds:.1f} s, {ledger.samples} samples, "
         f"{ledger.info.reopened_slots} slots re-opened, longest gap {ledger.longest_gap:.3f} s, "
@@ -49,7 +49,7 @@ def _weather(server, actor, plan, owners):
 def _plan(tmp_path, **options):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    return storm.Plan(seed=seed, notes=tmp_path / "notes", **options)
+    return producer_storm.Plan(seed=seed, notes=tmp_path / "notes", **options)
 
 
 @pytest.mark.watchdog(300)
@@ -57,7 +57,7 @@ def test_two_thousand_kills_lose_nothing(serve, act, owners, tmp_path):
     """2,000 producers killed anywhere, each replaced at once: nothing lost, doubled or torn, and no long wait."""
     server = serve(64, 4)
     plan = _plan(tmp_path, kills=2000, producers=6)
-    _weather(server, act(storm.master, server.handle, plan), plan, owners)
+    _weather(server, act(producer_storm.master, server.handle, plan), plan, owners)
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_other_shapes_lose_nothing(serve, act, owners, tmp_path, batch_size, num
     """The same, in small rings, out of order, and with impatient reaping."""
     server = serve(batch_size, num_buffers, **options)
     plan = _plan(tmp_path, kills=150)
-    _weather(server, act(storm.master, server.handle, plan), plan, owners)
+    _weather(server, act(producer_storm.master, server.handle, plan), plan, owners)
 
 
 def test_the_dead_take_no_places(serve, act, owners, tmp_path):
     """Where max_producers are alive or just replaced, a newcomer always finds the place of a dead one."""
     server = serve(8, 4, max_producers=5, reap_interval=0.005)
     plan = _plan(tmp_path, kills=300, producers=5)
-    _weather(server, act(storm.master, server.handle, plan), plan, owners)
+    _weather(server, act(producer_storm.master, server.handle, plan), plan, owners)

@@ -4,8 +4,9 @@ Python's waits last a reap interval at most and would hide a lost wake-up; these
 sleep in the core for longer than the test may take.
 """
 
-import stamped
-from actors import until, until_asleep
+from harness import stamped
+from harness.processes import until_asleep
+from harness.waiting import until
 
 from echo_shm import Server, ShmClient
 from echo_shm._core import ffi, lib

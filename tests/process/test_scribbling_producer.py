@@ -12,8 +12,8 @@ import struct
 import time
 
 import pytest
-import stamped
-from actors import LONG, until
+from harness import stamped
+from harness.waiting import LONG, until
 
 from echo_shm import ConnectionClosedError, Server, ShmClient, cli, segment
 

@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-import stamped
-from containers import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, Box, Mount, contain, probe, shm
+from harness import stamped
+from harness.containers import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, Box, Mount, contain, probe, shm
 
 from echo_shm import SegmentError, Server, ShmClient, segment
 

@@ -4,8 +4,9 @@ import os
 import signal
 
 import pytest
-import stamped
-from actors import stop, until
+from harness import stamped
+from harness.processes import stop
+from harness.waiting import until
 
 from echo_shm import ShmClient
 from echo_shm.metrics import RingView

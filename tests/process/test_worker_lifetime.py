@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from actors import LONG, is_gone, state, stop, until
+from harness.processes import is_gone, state, stop
+from harness.waiting import LONG, until
 
 from echo_shm import segment
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-import stamped
-import workers
-from actors import is_gone, stop, until
+from harness import stamped, workers
+from harness.processes import is_gone, stop
+from harness.waiting import Until, until
 
 from echo_shm import WorkerError
 
@@ -246,13 +246,6 @@ def test_two_groups_side_by_side(serve):
         server.spawn(workers.send_some, 1, [1], [3], context="fork") as one,
         server.spawn(workers.send_some, 1, [2], [3], context="fork") as two,
     ):
-
-        class Both:
-            finished = property(lambda self: one.finished and two.finished)
-
-            def check(self):
-                one.check()
-                two.check()
-
-        came = _take_all(server, Both())
+        both = Until(lambda: one.finished and two.finished, lambda: (one.check(), two.check()))
+        came = _take_all(server, both)
     assert sorted(came) == [(i, j) for i in (1, 2) for j in range(3)]

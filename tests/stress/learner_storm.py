@@ -1,24 +1,22 @@
-"""Learners that are killed at random moments and replaced at once, and the account of who got what.
+"""Learners are killed at random moments and replaced at once; the account says who got which sample.
 
-Each learner writes down, one line at a time in one file for all, what it took,
-what it is about to release and, after the release has returned, what it
-released. So of what it was killed with it is known whether that must come
-again, must not, or may. A line is written with
-one system call to a file opened for appending, so the file's order is the order of
-what happened: a batch is given to another learner only after its holder's death.
+All learners write to one log: what each took, what it is about to release, and
+what it has released once the release has returned. The log tells of a batch that
+a killed learner held whether it must be delivered again, must not, or may be. A
+line is one system call on a file opened for appending, so the lines are in the
+order of the events. Another learner gets a batch only after its holder's death.
 """
 
 import os
 import random
-import signal
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import stamped
-from actors import die_with_parent
+from harness import stamped
+from harness.processes import fork, kill_all
 
 from echo_shm import ConnectionClosedError, Handle, Server, ShmClient
 
@@ -50,7 +48,8 @@ def _words(batch_size: int) -> int:
     return 1 << (1 + 2 * batch_size).bit_length()
 
 
-def _learn(handle: Handle, learner: int, path: Path) -> None:
+def learn(handle: Handle, learner: int, path: Path) -> None:
+    """Takes and releases without end, and writes it down."""
     with Server.attach(handle) as server:
         taken = 0
         log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -70,15 +69,7 @@ def _learn(handle: Handle, learner: int, path: Path) -> None:
 
 
 def _fork_learner(handle: Handle, learner: int, path: Path) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            die_with_parent()
-            _learn(handle, learner, path)
-        except BaseException as error:
-            os.write(2, f"learner {learner}: {error!r}\n".encode())
-        os._exit(1)
-    return pid
+    return fork(f"learner {learner}", learn, handle, learner, path)
 
 
 def master(conn: Any, handle: Handle, path: Path, seed: int, kills: int, at_a_time: int, pause: float) -> None:
@@ -89,9 +80,7 @@ def master(conn: Any, handle: Handle, path: Path, seed: int, kills: int, at_a_ti
     while alive:
         time.sleep(rng.uniform(0, 2 * pause))  # the kill's moment
         at = rng.randrange(len(alive))
-        os.kill(alive[at], signal.SIGKILL)
-        status = os.waitpid(alive[at], 0)[1]
-        assert os.WIFSIGNALED(status), f"a learner ended by itself, with status {status:#x}"
+        kill_all([alive[at]])
         if learners < kills:
             alive[at] = _fork_learner(handle, learners, path)
             learners += 1

@@ -1,25 +1,25 @@
-"""A storm: producers that are killed at random moments and replaced at once, and the account of what they sent.
+"""A storm: producers are killed at random moments and replaced at once, and every sample is accounted for.
 
-A master process forks the producers and kills them. Each incarnation of a
-producer notes, in a file that all map, how many samples it has sent, after each
-send has returned. So of every incarnation at least the noted samples must come,
-each once, from 0 on without a gap, and beyond them at most what one send was at
-when the kill came.
+A master process forks the producers and kills them. After each send has
+returned, a producer writes how many samples it has sent to a file that all map.
+Each killed producer's successor is a new incarnation. At least the noted samples
+of an incarnation must come, once each and without a gap. At most the samples of
+one send may come beyond them: the send that the kill interrupted.
 """
 
 import gc
-import os
 import random
-import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-import stamped
-from actors import Actor, die_with_parent
+from harness import stamped
+from harness.account import Account
+from harness.actors import Actor
+from harness.processes import fork, kill_all
 
 from echo_shm import Handle, SampleInfo, ShmClient
 
@@ -77,25 +77,9 @@ def _produce(handle: Handle, incarnation: int, notes: Any) -> None:
         notes[incarnation] = sent
 
 
-def _fork_producer(handle: Handle, incarnation: int, notes: Any) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            die_with_parent()
-            _produce(handle, incarnation, notes)
-        except BaseException as error:
-            os.write(2, f"producer {incarnation}: {error!r}\n".encode())
-        os._exit(1)
-    return pid
-
-
-def _kill(pids: list[int]) -> None:
-    """Kills all, then collects all: their deaths overlap."""
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    for pid in pids:
-        status = os.waitpid(pid, 0)[1]
-        assert os.WIFSIGNALED(status), f"a producer ended by itself, with status {status:#x}"
+def fork_producer(handle: Handle, incarnation: int, notes: Any) -> int:
+    """Forks a producer that sends without end; returns its PID."""
+    return fork(f"producer {incarnation}", _produce, handle, incarnation, notes)
 
 
 def master(conn: Any, handle: Handle, plan: Plan) -> None:
@@ -105,16 +89,16 @@ def master(conn: Any, handle: Handle, plan: Plan) -> None:
     gc.collect()
     gc.freeze()
     started = time.monotonic()
-    alive = [_fork_producer(handle, i, notes) for i in range(plan.producers)]
+    alive = [fork_producer(handle, i, notes) for i in range(plan.producers)]
     incarnations = plan.producers
     while incarnations < plan.kills:
         time.sleep(rng.uniform(0, 2 * plan.pause))  # the kill's moment
         victims = rng.sample(alive, min(rng.randint(1, plan.at_once), plan.kills - incarnations))
-        _kill(victims)
+        kill_all(victims)
         for pid in victims:
-            alive[alive.index(pid)] = _fork_producer(handle, incarnations, notes)
+            alive[alive.index(pid)] = fork_producer(handle, incarnations, notes)
             incarnations += 1
-    _kill(alive)
+    kill_all(alive)
     conn.send((incarnations, time.monotonic() - started))
 
 
@@ -139,61 +123,26 @@ class Storm:
         assert self.finished or alive, "the master died"
 
 
-@dataclass
-class Ledger:
-    """What came out of the ring, entered batch by batch; does not grow with it."""
+class Ledger(Account):
+    """The account of a storm, and what its learner saw."""
 
-    next: dict[int, int] = field(default_factory=dict)
-    early: dict[int, set[int]] = field(default_factory=dict)
-    last: dict[int, int] = field(default_factory=dict)
-    samples: int = 0
-    descents: int = 0
-    longest_gap: float = 0.0
-    memory: list[int] = field(default_factory=list)
-    info: SampleInfo | None = None
-    _before: float | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_gap = 0.0
+        self.memory: list[int] = []
+        self.info: SampleInfo | None = None
+        self._before: float | None = None
 
-    def enter(self, batch: dict[str, Any], info: SampleInfo) -> None:
-        """Enters a batch: whole samples, none of which came before."""
-        now = time.monotonic()
+    def record(self, batch: dict[str, Any], info: SampleInfo) -> None:
+        """Enters a batch; notes the time since the last one, and now and then the learner's memory."""
         if self._before is not None:
-            self.longest_gap = max(self.longest_gap, now - self._before)
-        wrong = stamped.torn(batch)
-        assert not wrong.size, f"torn: {[{k: v[i] for k, v in batch.items()} for i in wrong[:3]]}"
-        incarnations = batch["incarnation"]
-        for incarnation in np.unique(incarnations).tolist():
-            self._enter(incarnation, batch["sequence"][incarnations == incarnation])
-        self.samples += len(incarnations)
+            self.longest_gap = max(self.longest_gap, time.monotonic() - self._before)
+        self.enter(batch)
         self.info = info
         if info.dead_producers >= 50 * (len(self.memory) + 1):
             self.memory.append(psutil.Process().memory_info().rss)
         self._before = time.monotonic()
 
-    def _enter(self, incarnation: int, sequences: Any) -> None:
-        ordered = np.concatenate(([self.last.get(incarnation, -1)], sequences))
-        self.descents += int((np.diff(ordered) < 0).sum())
-        self.last[incarnation] = int(sequences[-1])
-        expected, early = self.next.get(incarnation, 0), self.early.get(incarnation)
-        if early is None and sequences[0] == expected and (np.diff(sequences) == 1).all():
-            self.next[incarnation] = expected + len(sequences)
-            return
-        early = self.early.pop(incarnation, set())
-        for sequence in sequences.tolist():
-            assert sequence >= expected, f"{incarnation}:{sequence} was delivered twice"
-            assert sequence not in early, f"{incarnation}:{sequence} was delivered twice"
-            early.add(sequence)
-        while expected in early:
-            early.remove(expected)
-            expected += 1
-        self.next[incarnation] = expected
-        if early:
-            self.early[incarnation] = early
-
-    def settle(self, notes: Any, incarnations: int) -> None:
-        """Compares with the producers' notes: nothing lost, and nothing that one kill does not explain."""
-        assert not self.early, f"gaps (incarnation: what came after the gap): {self.early}"
-        for incarnation in range(incarnations):
-            noted, came = int(notes[incarnation]), self.next.get(incarnation, 0)
-            most = noted + MODES[incarnation % len(MODES)][1]
-            assert noted <= came <= most, f"{MODES[incarnation % 4]} {incarnation}: {noted} sent, {came} came"
-        assert self.samples == sum(self.next.values())
+    def settle_notes(self, notes: Any, incarnations: int) -> None:
+        """Compares with the producers' notes: nothing is lost, and nothing came that one kill does not explain."""
+        self.settle(dict(enumerate(notes[:incarnations].tolist())), lambda incarnation: MODES[incarnation % 4][1])

@@ -1,10 +1,9 @@
-"""Clients, links and bridges disturbed at random, every sample accounted for.
+"""Remote clients, their links and their bridges are disturbed at random; every sample is accounted for.
 
-By hand: ``python remote_storm.py [seconds [seed]]``.
+By hand, in ``tests/``: ``python -m stress.remote_storm [seconds [seed]]``.
 """
 
 import contextlib
-import itertools
 import os
 import random
 import signal
@@ -13,85 +12,81 @@ import threading
 import time
 from collections import Counter
 
-import numpy as np
-from proxy import Proxy
+from harness import stamped
+from harness.account import Account
+from harness.proxy import Proxy
 
 from echo_shm import Server, TcpClient, TcpTransport
 
-EXAMPLE = {"who": np.zeros((), np.int64), "n": np.zeros((), np.int64), "x": np.zeros(50, np.uint8)}
 CLIENTS, PROCESSES = 4, 2
 
+#: Samples that a ``send_many()`` of the storm sends.
+MANY = 40
 
-class Account:
+
+class Storm:
     """What was sent, what came, and what happened meanwhile."""
 
     def __init__(self):
-        self.sent = [0] * CLIENTS
-        self.got = [[] for _ in range(CLIENTS)]
+        self.sent = dict.fromkeys(range(CLIENTS), 0)
+        self.account = Account()
         self.events = Counter()
         self.failures = []
 
     def check(self):
-        """Every sample whose send() returned came once, whole, and no other. Out of order: only after deaths."""
+        """Every sample whose send() returned came once and whole, and no other came."""
         assert self.failures == [], self.failures
-        for sent, got in zip(self.sent, self.got, strict=True):
-            assert sorted(got) == list(range(sent))
+        self.account.settle(self.sent)
 
     def __str__(self):
-        backwards = sum(a > b for got in self.got for a, b in itertools.pairwise(got))
         events = ", ".join(f"{count} {name}" for name, count in sorted(self.events.items()))
-        return f"{sum(self.sent):,} samples, {backwards} after a later one; {events}"
+        return f"{self.account.samples:,} samples, {self.account.descents} after a younger one; {events}"
 
 
 def _connect(port, rng):
-    """A client. To connect for the first time is tried once: here links are cut then, too."""
+    """A client. It tries only once to connect for the first time; here links are cut during that, too."""
     while True:
         with contextlib.suppress(OSError):
-            return TcpClient("127.0.0.1", port, EXAMPLE, max_inflight_msgs=rng.choice([1, 2, 32]))
+            return TcpClient("127.0.0.1", port, stamped.example(), max_inflight_msgs=rng.choice([1, 2, 32]))
 
 
-def _send(account, who, port, stopping, rng):
-    """Sends until told to stop, as one client after the other; each delivers everything before it goes."""
+def _send(storm, who, port, stopping, rng):
+    """Sends until told to stop, through one client after the other; each delivers everything before it closes."""
+    one, many, n = stamped.example(), stamped.examples(MANY), 0
     try:
-        n = 0
         while not stopping.is_set():
             with _connect(port, rng) as client:
-                account.events["clients"] += 1
+                storm.events["clients"] += 1
                 for _ in range(rng.choice([1, 100, 30_000])):
-                    count = rng.choice([1, 1, 1, 40])
-                    numbers = np.arange(n, n + count)
-                    x = np.repeat(numbers.astype(np.uint8), 50).reshape(count, 50)
-                    if count == 1:
-                        client.send({"who": np.int64(who), "n": numbers[0], "x": x[0]})
+                    if rng.random() < 0.75:
+                        client.send(stamped.stamp(one, who, n))
+                        n += 1
                     else:
-                        client.send_many({"who": np.full(count, who), "n": numbers, "x": x})
-                    n += count
-                    account.sent[who] = n
+                        client.send_many(stamped.stamp_many(many, who, n))
+                        n += MANY
+                    storm.sent[who] = n
                     if rng.random() < 0.01:
                         time.sleep(rng.random() * 0.004)
                     if stopping.is_set():
                         break
-    except BaseException as error:  # shown by check()
-        account.failures.append((who, error))
+    except BaseException as error:  # check() shows it
+        storm.failures.append((who, error))
 
 
-def _take(account, server, rng):
+def _take(storm, server, rng):
     """Takes until the server was closed and everything in the ring has come."""
     try:
         for sample in server.dataset_iter(drop_last=False):
-            batch = sample.batch
-            assert (batch["x"] == batch["n"][:, None].astype(np.uint8)).all(), "a sample is torn"
-            for who in range(CLIENTS):
-                account.got[who] += batch["n"][batch["who"] == who].tolist()
+            storm.account.enter(sample.batch)
             if rng.random() < 0.0005:
                 time.sleep(0.3)  # the ring fills
-    except BaseException as error:  # shown by check()
-        account.failures.append(error)
+    except BaseException as error:  # check() shows it
+        storm.failures.append(error)
 
 
-def _disturb(account, transport, proxies, rng):
+def _disturb(storm, transport, proxies, rng):
     what = rng.choice(["bridges killed", "bridges stopped", "links cut", "links cut", "links stalled"])
-    account.events[what] += 1
+    storm.events[what] += 1
     bridge = rng.choice(transport._keepers).pid
     proxy = rng.choice(proxies)
     if what == "links cut":
@@ -111,41 +106,41 @@ def _disturb(account, transport, proxies, rng):
 
 
 def run(seconds, seed):
-    """Storms for so long: the account, settled."""
-    rng, account = random.Random(seed), Account()
+    """Storms for so long: returns it, to be checked."""
+    rng, storm = random.Random(seed), Storm()
     transport = TcpTransport(0, processes=PROCESSES, max_connections=4 * CLIENTS)
     stopping = threading.Event()
-    with Server(EXAMPLE, 50, num_buffers=20, transport=transport) as server:
+    with Server(stamped.example(), 50, num_buffers=20, transport=transport) as server:
         server.start()
         proxies = [Proxy(server.port) for _ in range(CLIENTS)]
         senders = [
-            threading.Thread(target=_send, args=(account, who, proxy.port, stopping, random.Random(rng.random())))
+            threading.Thread(target=_send, args=(storm, who, proxy.port, stopping, random.Random(rng.random())))
             for who, proxy in enumerate(proxies)
         ]
-        taker = threading.Thread(target=_take, args=(account, server, random.Random(rng.random())))
+        taker = threading.Thread(target=_take, args=(storm, server, random.Random(rng.random())))
         for thread in (*senders, taker):
             thread.start()
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not account.failures:
+        while time.monotonic() < end and not storm.failures:
             time.sleep(rng.random() * 0.3)
-            _disturb(account, transport, proxies, rng)
+            _disturb(storm, transport, proxies, rng)
         stopping.set()
         for thread in senders:
             thread.join(60)
             if thread.is_alive():
-                account.failures.append("a client does not end")
+                storm.failures.append("a client does not end")
         for proxy in proxies:
             proxy.close()
     taker.join(60)
     if taker.is_alive():
-        account.failures.append("the stream does not end")
-    return account
+        storm.failures.append("the stream does not end")
+    return storm
 
 
 if __name__ == "__main__":
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().getrandbits(32)
     print(f"seed {seed}", flush=True)
-    account = run(seconds, seed)
-    print(account)
-    account.check()
+    storm = run(seconds, seed)
+    print(storm)
+    storm.check()

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, SegmentError, Server, ShmClient, SpecMismatchError
 from echo_shm._core import ffi, lib
@@ -81,12 +82,12 @@ def test_a_full_ring_times_out(server, client, timeout):
     client.send(row(6), timeout)
 
 
-def test_a_waiting_send_wakes_on_release(server, client, background, eventually):
+def test_a_waiting_send_wakes_on_release(server, client, background):
     """A send that sleeps on a full ring goes through when a batch is released."""
     client.send_many(rows(0, 6))
     sender = background(client.send, row(6))
     view = RingView(Segment.attach(server.name, read_only=True))
-    eventually(lambda: view.snapshot().producers_waiting == 1)
+    until(lambda: view.snapshot().producers_waiting == 1)
     check_next(server, 0)
     check_next(server, 3)
     sender.result()

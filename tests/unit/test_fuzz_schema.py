@@ -3,12 +3,12 @@
 import json
 import os
 import random
-import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fuzz import schema_play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,10 +17,6 @@ from echo_shm._core import lib
 from echo_shm.attachment import Attachment
 from echo_shm.segment import Geometry, Segment
 from echo_shm.spec import Spec
-
-sys.path.append(str(Path(__file__).parents[1] / "fuzz"))
-
-import schema_play
 
 EXAMPLE = {"a": np.zeros(3, np.float32), "b": np.zeros((), np.int64)}
 

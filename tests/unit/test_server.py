@@ -10,7 +10,7 @@ import time
 import numpy as np
 import optree
 import pytest
-from interrupts import Interrupt, at_opcode, interrupt, run_traced
+from harness.interrupts import Interrupt, at_opcode, interrupt, run_traced
 
 from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient, TcpTransport, segment
 from echo_shm import server as server_module

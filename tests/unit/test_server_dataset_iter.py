@@ -120,7 +120,7 @@ def test_a_refilled_hole_is_delivered():
         assert server.sample(1).batch.tolist() == [0, 1]
 
 
-def test_a_commit_that_comes_after_the_close(eventually, background):
+def test_a_commit_that_comes_after_the_close(background):
     """A reservation that is open at the close and commits soon after is delivered."""
     with make(2, 2) as server, ShmClient(server.handle) as client:
         with client.reserve() as slot:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.programs import run_python
+from harness.waiting import until
 
 from echo_shm import Server, ShmClient, cli, screen, segment, top
 from echo_shm.metrics import RingView
@@ -293,9 +295,7 @@ def test_top_ends_with_the_segment(name: str) -> None:
         assert not watch.look()
 
 
-def test_top_tells_the_stopped_and_the_dead(
-    name: str, creator: Callable[[str], "subprocess.Popen[str]"], eventually: Callable[..., Any]
-) -> None:
+def test_top_tells_the_stopped_and_the_dead(name: str, creator: Callable[[str], "subprocess.Popen[str]"]) -> None:
     """A producer that is stopped is so called, and one that was killed and not reaped is dead."""
     process = creator(name)
     view = RingView(segment.Segment.attach(name, read_only=True))
@@ -305,22 +305,20 @@ def test_top_tells_the_stopped_and_the_dead(
 
     assert states() == {"running"}
     os.kill(process.pid, signal.SIGSTOP)
-    eventually(lambda: states() == {"stopped"})
+    until(lambda: states() == {"stopped"})
     process.kill()
-    eventually(lambda: states() == {"dead"})  # while its parent has not waited for it: a zombie
+    until(lambda: states() == {"dead"})  # while its parent has not waited for it: a zombie
     process.wait(30)
     assert states() == {"dead"}
 
 
-def test_top_calls_a_blocked_producer_waiting(
-    name: str, background: Callable[..., Any], eventually: Callable[..., Any]
-) -> None:
+def test_top_calls_a_blocked_producer_waiting(name: str, background: Callable[..., Any]) -> None:
     """A producer that sleeps because the ring is full is waiting."""
     with Server(EXAMPLE, 1, num_buffers=1, name=name) as server, ShmClient(server.handle) as client:
         client.send(EXAMPLE)
         blocked = background(client.send, EXAMPLE)
         view = RingView(segment.Segment.attach(name, read_only=True))
-        eventually(lambda: "waiting" in {state for _, state in top.states(view)})
+        until(lambda: "waiting" in {state for _, state in top.states(view)})
         assert server.sample(timeout=10) is not None
         assert server.sample(timeout=10) is not None
         blocked.result()
@@ -344,7 +342,7 @@ def test_looking_changes_nothing(
     assert not watch.look()
 
 
-def test_looking_keeps_the_locks_of_this_process(name: str, run_python: Callable[..., Any]) -> None:
+def test_looking_keeps_the_locks_of_this_process(name: str) -> None:
     """A process that looks at a segment of its own keeps its locks: gc elsewhere still finds it in use."""
     with Server(EXAMPLE, 8, name=name):
         top.Watch(name).look()

@@ -1,12 +1,11 @@
 """The command line's words: what is refused, and how it says so."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from harness.programs import run_python
 
 from echo_shm import Server, cli
 
@@ -82,7 +81,7 @@ def test_a_batch_size_beyond_all_rings_is_one_line(capsys: pytest.CaptureFixture
     assert "batch_size" in capsys.readouterr().err
 
 
-def test_both_ways_to_start_it(run_python: Callable[..., Any]) -> None:
+def test_both_ways_to_start_it() -> None:
     """``python -m echo_shm`` and the installed ``echo-shm`` are the same command line."""
     script = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
     installed = Path(sys.executable).with_name("echo-shm")

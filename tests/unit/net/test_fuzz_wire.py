@@ -3,16 +3,11 @@
 import logging
 import os
 import random
-import sys
-from pathlib import Path
 
 import pytest
+from fuzz import wire_play
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.append(str(Path(__file__).parents[1] / "fuzz"))
-
-import wire_play
 
 
 @pytest.fixture

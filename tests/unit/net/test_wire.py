@@ -2,11 +2,10 @@
 
 import hashlib
 import struct
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from fuzz import wire_play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,10 +14,6 @@ from echo_shm.net import wire
 from echo_shm.net.inbound import Bye, Inbound, Inbound1
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello
 from echo_shm.spec import Spec
-
-sys.path.append(str(Path(__file__).parents[1] / "fuzz"))
-
-import wire_play
 
 SPEC = Spec.from_example({"a": np.zeros((2, 3), np.float32), "b": np.zeros((), np.int64)})
 KEY = b"a key that nobody knows"

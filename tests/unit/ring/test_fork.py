@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness.programs import run_python
+from harness.waiting import until
 
 from echo_shm import ForkedError, Server, ShmClient
 
@@ -133,7 +135,7 @@ def test_closing_in_the_child_closes_nothing(server):
     client.close()
 
 
-def test_what_the_child_inherits_does_not_keep_locks(eventually):
+def test_what_the_child_inherits_does_not_keep_locks():
     """A child that lives on does not make its dead parent's client look alive."""
     with Server(EXAMPLE, 1, reap_interval=0.01) as server:
         script = (
@@ -153,12 +155,12 @@ def test_what_the_child_inherits_does_not_keep_locks(eventually):
                 server.submit(np.int64(1), timeout=0)
                 return server.sample(1).info.dead_producers == 1
 
-            eventually(reaped)
+            until(reaped)
         finally:
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_child_that_exits_normally(run_python):
+def test_a_child_that_exits_normally():
     """A forked child that ends with sys.exit(), exit handlers and all, neither unlinks nor detaches its parent's."""
     run_python("""
 import os, sys, numpy as np
@@ -183,7 +185,7 @@ assert out == "0 1\\n", out
 """)
 
 
-def test_multiprocessing_fork(run_python):
+def test_multiprocessing_fork():
     """A multiprocessing child started by fork may use the handle, and its parent goes on."""
     run_python("""
 import multiprocessing, numpy as np

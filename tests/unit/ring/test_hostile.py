@@ -9,6 +9,7 @@ import posixpath
 import numpy as np
 import optree
 import pytest
+from harness.programs import run_python
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -124,7 +125,7 @@ def test_fuzzed_headers(image, data):
         attach_all()
 
 
-def test_fuzzed_rings_never_crash(image, run_python, tmp_path):
+def test_fuzzed_rings_never_crash(image, tmp_path):
     """A ring whose words, owners and hints are random is attached to and looked at without a crash."""
     (tmp_path / "image").write_bytes(image)
     run_python(

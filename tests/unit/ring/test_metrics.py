@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from harness.waiting import until
 
 from echo_shm import HistSnapshot, Server, ShmClient
 
@@ -85,7 +86,7 @@ def test_waits():
         assert sampled(server).info.learner_wait == 0
 
 
-def test_wakes(background, eventually):
+def test_wakes(background):
     """A commit that wakes a sleeping learner is counted; one that finds none is not."""
     with Server(EXAMPLE, 1) as server:
         assert sampled(server).info.notify_count == 0
@@ -96,7 +97,7 @@ def test_wakes(background, eventually):
             taken.result()
             return sampled(server).info.notify_count
 
-        eventually(woken)
+        until(woken)
 
 
 def test_histograms_need_detailed_metrics():

@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 import pytest
-from interrupts import Interrupt, at_opcode, interrupt, run_traced
+from harness.interrupts import Interrupt, at_opcode, interrupt, run_traced
+from harness.programs import run_python
 
 from echo_shm import Server, attachment
 from echo_shm._core import ffi, lib
@@ -100,7 +101,7 @@ def test_a_handler_that_sweeps_too(two, monkeypatch):
     assert attached.look_for_the_dead()[0] == 1
 
 
-def test_a_lock_file_that_was_closed_is_an_error(run_python):
+def test_a_lock_file_that_was_closed_is_an_error():
     """Code that closes the lock file's descriptor gets an error at the end of a stream, and no endless wait."""
     run_python(
         """

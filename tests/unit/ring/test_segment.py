@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness.programs import run_python
 
 from echo_shm import SegmentError, Server, ShmClient, segment, sidecar
 from echo_shm._core import lib
@@ -191,7 +192,7 @@ def test_unlinked_when_collected():
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(0)", "raise SystemExit", "1 / 0", "sys.modules.clear()"])
-def test_unlinked_at_exit(ending, run_python):
+def test_unlinked_at_exit(ending):
     """An interpreter that ends in its own way without close() leaves nothing."""
     done = run_python(
         "import sys, numpy as np; from echo_shm import Server, ShmClient\n"
@@ -225,7 +226,7 @@ def test_memory_and_lock_file_must_belong_together():
             Attachment(mapped, lib.ES_ROLE_LEARNER)
 
 
-def test_the_resource_tracker_is_not_involved(run_python):
+def test_the_resource_tracker_is_not_involved():
     """No tracker process is started, and multiprocessing.shared_memory is not even imported."""
     run_python("""
 import sys, os, numpy as np
@@ -251,7 +252,7 @@ def test_another_users_segment(monkeypatch):
                 attach(server.name)
 
 
-def test_another_users_lock_file(monkeypatch, run_python):
+def test_another_users_lock_file(monkeypatch):
     """A lock file of another uid is refused, too."""
     with Server(EXAMPLE, 1) as server:
         run_python(
@@ -270,7 +271,7 @@ def test_another_users_lock_file(monkeypatch, run_python):
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("kind", ["symlink", "dangling", "directory", "fifo"])
-def test_files_that_are_no_files(which, kind, tmp_path, run_python):
+def test_files_that_are_no_files(which, kind, tmp_path):
     """A link, directory or pipe in a file's place is a SegmentError: never followed, never a hang."""
     own = name(kind)
     server = Server(EXAMPLE, 1, name=own)
@@ -300,7 +301,7 @@ def test_files_that_are_no_files(which, kind, tmp_path, run_python):
         server.close()
 
 
-def test_garbage_is_collected(eventually):
+def test_garbage_is_collected():
     """What a killed creator left is seen as garbage and removed; a living one's is neither."""
     script = "import sys, numpy as np; from echo_shm import Server; s = Server(np.zeros(3), 1, name=sys.argv[1]); "
     child = subprocess.Popen(
@@ -323,7 +324,7 @@ def test_garbage_is_collected(eventually):
     assert not segment.collect(name("garbage"))
 
 
-def test_leaving_keeps_the_locks_of_the_others(run_python):
+def test_leaving_keeps_the_locks_of_the_others():
     """A client or onlooker that comes and goes takes no lock of this process's other attachments along."""
     with Server(EXAMPLE, 1) as server, ShmClient(server.handle):
         ShmClient(server.name).close()

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
 from echo_shm._core import ffi, lib
@@ -137,7 +138,7 @@ def test_threads_share_the_end_of_a_stream(background, repeat):
 
 
 @pytest.mark.parametrize("way", ["send", "send_many", "reserve", "bind"])
-def test_closing_a_client_under_a_waiting_thread(background, eventually, way):
+def test_closing_a_client_under_a_waiting_thread(background, way):
     """A thread that waits for room gets ConnectionClosedError when another closes the client."""
     with Server(EXAMPLE, 1, num_buffers=1) as server:
         client = ShmClient(server.handle)
@@ -150,21 +151,21 @@ def test_closing_a_client_under_a_waiting_thread(background, eventually, way):
         }[way]
         waiting = background(use)
         snap = ffi.new("es_snapshot *")
-        eventually(lambda: lib.es_observe(server._ring, snap) or snap.producers_waiting == 1)
+        until(lambda: lib.es_observe(server._ring, snap) or snap.producers_waiting == 1)
         client.close()
         with pytest.raises(ConnectionClosedError):
             waiting.result()
         assert read(server.sample(1).batch) == [(0, 0)]
 
 
-def test_closing_the_ring_under_waiting_producers(background, eventually):
+def test_closing_the_ring_under_waiting_producers(background):
     """Threads and clients that wait for room are all told when the server closes."""
     with Server(EXAMPLE, 1, num_buffers=1) as server:
         clients = [ShmClient(server.handle) for _ in range(3)]
         clients[0].send(row(0, 0))
         waiting = [background(client.send, row(1, n)) for n, client in enumerate(clients)]
         snap = ffi.new("es_snapshot *")
-        eventually(lambda: lib.es_observe(server._ring, snap) or snap.producers_waiting == 3)
+        until(lambda: lib.es_observe(server._ring, snap) or snap.producers_waiting == 3)
         server.close()
         for thread in waiting:
             with pytest.raises(ConnectionClosedError):

@@ -5,6 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
+from harness.programs import run_python
 
 from echo_shm import Server, ShmClient
 
@@ -123,7 +124,7 @@ s.close(); del s; gc.collect(); assert np.isnan(a.batch["x"]).all(); touch(a.bat
 
 
 @pytest.mark.parametrize("what", SCRIPTS)
-def test_no_use_crashes(what, run_python):
+def test_no_use_crashes(what):
     """Reading and writing what was handed out is safe at any time, and the last reference unmaps."""
     run_python(SETUP + SCRIPTS[what])
 

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from harness.programs import run_python
 
 from echo_shm import Server, ShmClient, attachment
 
@@ -125,7 +126,7 @@ def test_ctrl_c_while_other_threads_wait():
 
 
 @pytest.mark.parametrize("what", ["sample", "send"])
-def test_other_threads_run_during_a_wait(background, eventually, what):
+def test_other_threads_run_during_a_wait(background, what):
     """While one thread sleeps in the core, another runs Python code: the lock is free."""
     with Server(EXAMPLE, 1, num_buffers=1) as server, ShmClient(server.handle) as client:
         if what == "send":
@@ -153,7 +154,7 @@ def test_other_threads_run_during_a_wait(background, eventually, what):
         server.close()
 
 
-def test_an_interrupted_sweep_keeps_no_lock(monkeypatch, run_python):
+def test_an_interrupted_sweep_keeps_no_lock(monkeypatch):
     """An exception in the middle of a sweep leaves the dead owner to the next one."""
     with Server(EXAMPLE, 1) as server:
         run_python(
