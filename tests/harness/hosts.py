@@ -15,13 +15,14 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-import numpy as np
-
 import echo_shm
 from echo_shm import Server, TcpClient, TcpTransport
 from echo_shm.lifetime import die_with
+from echo_shm.net import keeper
+from harness import stamped
+from harness.account import Account
+from harness.programs import TESTS
 
-EXAMPLE = {"who": np.zeros((), np.int64), "n": np.zeros((), np.int64), "x": np.zeros(500, np.uint8)}
 KEY = b"the key of these two hosts"
 
 _numbers = itertools.count()
@@ -35,23 +36,7 @@ def why_not() -> str:
     steps = [
         ["ip", "netns", "add", name],
         ["ip", "link", "add", "one", "netns", name, "type", "veth", "peer", "name", "two", "netns", name],
-        [
-            "tc",
-            "-n",
-            name,
-            "qdisc",
-            "add",
-            "dev",
-            "one",
-            "root",
-            "tbf",
-            "rate",
-            "1mbit",
-            "burst",
-            "16kb",
-            "latency",
-            "1ms",
-        ],
+        f"tc -n {name} qdisc add dev one root tbf rate 1mbit burst 16kb latency 1ms".split(),
     ]
     try:
         for step in steps:
@@ -106,8 +91,8 @@ class Host:
 
     def run(self, *words: Any) -> Iterator[dict[str, Any]]:
         """Starts a program there; yields what it says."""
-        command = ["ip", "netns", "exec", self.name, sys.executable, __file__, *map(str, words)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command = ["ip", "netns", "exec", self.name, sys.executable, "-m", "harness.hosts", *map(str, words)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=TESTS)
         self._processes.append(process)
         assert process.stdout is not None
         return map(json.loads, process.stdout)
@@ -141,30 +126,38 @@ def say(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-def learner(host: str, clients: int, count: int) -> None:
+#: What a bridge executes before it begins: its TCP connections give a silent peer up so many times as fast.
+_HURRY = (
+    "from echo_shm.net import tcp; usual = tcp._set; "
+    "tcp._set = lambda sock, name, value: usual(sock, name, value if name == 'TCP_KEEPCNT' else max(1, value // {}))"
+)
+
+
+def learner(host: str, clients: int, count: int, hurry: int = 1) -> None:
     """Takes what the clients send; says where it is reached, how it gets on, and that each sample came once."""
-    transport = TcpTransport(0, host=host, authkey=KEY)
-    with Server(EXAMPLE, 50, num_buffers=4, transport=transport) as server:
+    keeper._PROGRAM = keeper._PROGRAM.replace("; main()", f"; {_HURRY.format(hurry)}; main()")
+    transport, account = TcpTransport(0, host=host, authkey=KEY), Account()
+    with Server(stamped.example(), 50, num_buffers=4, transport=transport) as server:
         server.start()
         say(port=server.port)
-        got: list[list[int]] = [[] for _ in range(clients)]
-        while sum(map(len, got)) < clients * count:
+        while account.samples < clients * count:
             sample = server.sample()
             assert sample is not None
-            assert (sample.batch["x"] == sample.batch["n"][:, None] % 256).all()
-            for who in range(clients):
-                got[who] += sample.batch["n"][sample.batch["who"] == who].tolist()
-            say(got=[len(one) for one in got], connected=sample.info.active_connections)
-    assert got == [list(range(count))] * clients
+            account.enter(sample.batch)
+            got = [account.next.get(who, 0) for who in range(clients)]
+            say(got=got, connected=sample.info.active_connections)
+    account.settle(dict.fromkeys(range(clients), count))
+    assert account.descents == 0
     say(done=True)
 
 
 def client(host: str, port: int, who: int, count: int) -> None:
     """Sends so many samples, and says that they were delivered."""
     try:
-        with TcpClient(host, port, EXAMPLE, authkey=KEY, timeout=60) as one:
+        with TcpClient(host, port, stamped.example(), authkey=KEY, timeout=60) as one:
+            sample = stamped.example()
             for n in range(count):
-                one.send({"who": np.int64(who), "n": np.int64(n), "x": np.full(500, n % 256, np.uint8)})
+                one.send(stamped.stamp(sample, who, n))
             one.wait()
     except (OSError, echo_shm.EchoShmError) as error:
         say(error=str(error))

@@ -124,9 +124,9 @@ class Program:
         return int(ended.si_status) if ended.si_code == os.CLD_EXITED else -int(ended.si_status)
 
     def kill(self) -> None:
-        """Kills it and waits for its end."""
+        """Kills it, if it still runs, and waits for its end."""
         os.kill(self.pid, signal.SIGKILL)
-        self.process.wait(PATIENCE)
+        self.result()
 
     def discard(self) -> None:
         """Kills it and all that it started."""

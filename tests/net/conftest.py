@@ -9,6 +9,7 @@ from harness.peers import EXAMPLE
 from harness.pretender import Pretender
 
 from echo_shm import ConnectionClosedError, Server, TcpClient, TcpTransport
+from echo_shm.net import keeper
 
 
 @pytest.fixture
@@ -24,6 +25,18 @@ def serve():
             return server
 
         yield make
+
+
+@pytest.fixture
+def in_bridges(monkeypatch):
+    """Has each new bridge process execute some code before it begins; code for a bridge that is forked is not run."""
+
+    def patch(code):
+        program = keeper._PROGRAM
+        assert program.endswith("; main()")
+        monkeypatch.setattr(keeper, "_PROGRAM", program.replace("; main()", f"; {code}; main()"))
+
+    return patch
 
 
 @pytest.fixture

@@ -153,8 +153,9 @@ def test_more_version_1_clients_than_allowed(serve, client):
     assert (info.active_connections, info.refused_connections) == (1, 1)
 
 
-def test_silent_connections(serve, client):
-    """Who says no hello takes no client's place, however many they are, and is dropped in the end."""
+def test_silent_connections(serve, client, in_bridges):
+    """Connections without a hello take no client's place, however many there are, and are dropped in the end."""
+    in_bridges("from echo_shm.net import bridge; bridge._HELLO_TIME = 3.0")
     server = serve(1, max_connections=1)
     silent = [raw(server) for _ in range(700)]
     client(server).send(sample(1))
@@ -243,8 +244,9 @@ def _connected(server):
     return sum(remote.connected for remote in RingView(Segment.attach(server.name, read_only=True)).remotes())
 
 
-def test_places_of_the_lost(serve, client):
+def test_places_of_the_lost(serve, client, in_bridges):
     """Connections that are reset while the ring is full, with samples of theirs still waiting, give their places up."""
+    in_bridges("from echo_shm.net import wire; wire.BEAT = 0.5")  # which finds out that they are lost
     server = serve(1, 2, max_connections=4)
     socks = [raw(server) for _ in range(4)]
     for i, sock in enumerate(socks):
@@ -281,7 +283,7 @@ def test_a_client_that_comes_twice(serve):
 
 def test_a_client_that_was_forgotten(serve):
     """A client in doubt, whose place went to others, is told so each time that it comes; others come meanwhile."""
-    server = serve(1, 40)
+    server = serve(1, 40, max_connections=1)
     mine, entries = server._segment.uuid, server._segment.geometry.max_remotes
     with raw(server) as sock:
         greet(server, sock)

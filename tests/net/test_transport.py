@@ -424,7 +424,7 @@ if with_tls == "True":
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
 taken, end = 0, time.monotonic() + 20
-for turn in range(25):
+for turn in range(12):
     if taken > 5 and time.monotonic() > end:  # a slow machine: fewer turns
         break
     transport = TcpTransport(0, tls=context, processes=2)
@@ -455,8 +455,8 @@ assert not children, children
 def test_shutdown_while_another_thread_starts():
     """Whoever comes first, start() or shutdown() in another thread: in the end it is as they said last."""
     with Server(EXAMPLE, 1) as server:
-        for turn in range(8):
-            transport = TcpTransport(0, processes=3)
+        for turn in range(6):
+            transport = TcpTransport(0, processes=2)
             starting = threading.Thread(target=transport.start, args=(server.handle,))
             starting.start()
             time.sleep(turn * 0.01)

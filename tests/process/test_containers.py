@@ -87,14 +87,14 @@ def _learn_through_a_storm(conn, neighbours, plan):
 @pytest.mark.watchdog(100)
 @pytest.mark.parametrize("shared", ["inherited", "bound"])
 def test_kills_in_another_container_lose_nothing(act, container, tmp_path, shared):
-    """200 producers killed in one container, the learner in another whose processes have the same pids."""
+    """100 producers killed in one container, the learner in another whose processes have the same pids."""
     box = Box()
     if shared == "bound":  # as docker -v /dev/shm, or --ipc=container: each mounts the same tmpfs
         holder = act(pod, str(tmp_path))
         assert holder.hear() == "mounted"
         box = Box((Mount("/dev/shm", flags=MS_BIND, source=str(tmp_path)),), within=holder.pid)
     notes = tmp_path.with_suffix(".notes")
-    plan = producer_storm.Plan(seed=_seed(), notes=notes, kills=200, producers=4)
+    plan = producer_storm.Plan(seed=_seed(), notes=notes, kills=100, producers=4)
     learner = container(_learn_through_a_storm, plan.kills, plan, box=box)
     handle = learner.hear()
     assert (shared == "inherited") == (handle.name in segment.names())
@@ -119,8 +119,8 @@ def _crowd(conn, handle, first, path, incarnations):
 
 @pytest.mark.watchdog(100)
 def test_whole_containers_killed_lose_nothing(serve, container, background, owners, tmp_path):
-    """Process 1 of a container is killed, and all producers in it die in the same instant; 20 times."""
-    server, rng, rounds, path = serve(16, 4), random.Random(_seed()), 20, tmp_path / "notes"
+    """Process 1 of a container is killed, and all producers in it die in the same instant; 12 times."""
+    server, rng, rounds, path = serve(16, 4), random.Random(_seed()), 12, tmp_path / "notes"
     notes = producer_storm.open_notes(path, 3 * rounds)
 
     def kill_them():
@@ -163,7 +163,7 @@ def _learn(conn, handle, number, log):
 @pytest.mark.watchdog(100)
 def test_a_learner_in_yet_another_container_takes_over(container, name, tmp_path):
     """The creator is killed with its container, then one learner after another; each sample is released once."""
-    log, rng, kills = tmp_path / "log", random.Random(_seed()), 20
+    log, rng, kills = tmp_path / "log", random.Random(_seed()), 12
     learner = container(_create_and_learn, name, log)
     handle = learner.hear()
     feeders = [container(learner_storm.feed, handle, i) for i in range(2)]

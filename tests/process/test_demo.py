@@ -151,7 +151,7 @@ def test_demo_ends_on_ctrl_c_while_it_starts(command: Callable[..., Program]) ->
 
 def test_demo_survives_a_killed_worker(command: Callable[..., Program], owners: Callable[[str], list[Owner]]) -> None:
     """A worker killed in mid-run is started again, as a sequence of its own; the demo ends well."""
-    running = command("demo", "--seconds", "6")
+    running = command("demo", "--seconds", "4")
     name = _ring(running)
     victim = _first_sender(name, owners)
     os.kill(victim.pid, signal.SIGKILL)
