@@ -113,7 +113,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "value"), REFUSED, ids=repr)
+@pytest.mark.parametrize(("dtype", "value"), REFUSED, ids=lambda one: "object" if type(one) is object else repr(one))
 def test_a_scalar_that_does_not_fit(dtype, value):
     """A scalar of another kind or width, or out of range, is refused with what it was and what is expected."""
     with Server({"v": np.zeros((), dtype)}, 1) as server:
