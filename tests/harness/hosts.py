@@ -152,9 +152,10 @@ def learner(host: str, clients: int, count: int, hurry: int = 1) -> None:
 
 
 def client(host: str, port: int, who: int, count: int) -> None:
-    """Sends so many samples, and says that they were delivered."""
+    """Says that it is connected, sends so many samples, and says that they were delivered."""
     try:
         with TcpClient(host, port, stamped.example(), authkey=KEY, timeout=60) as one:
+            say(connected=True)
             sample = stamped.example()
             for n in range(count):
                 one.send(stamped.stamp(sample, who, n))

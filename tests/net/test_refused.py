@@ -24,9 +24,10 @@ from echo_shm.net.wire import Hello
 from echo_shm.segment import Segment
 
 
-@pytest.mark.parametrize(
-    ("example", "message"),
-    [
+def test_other_samples(serve):
+    """An example that is not the server's is refused, with the first leaf that differs."""
+    server = serve()
+    for example, message in (
         (
             sample(0) | {"x": np.zeros((2, 3), np.int32)},
             r"got \['x'\]: int32\[2, 3\], expected \['x'\]: float32\[2, 3\]",
@@ -34,13 +35,9 @@ from echo_shm.segment import Segment
         (sample(0) | {"x": np.zeros((3, 2), np.float32)}, r"got \['x'\]: float32\[3, 2\]"),
         ({"n": np.zeros((), np.int64)}, "got 1 leaves, expected 2"),
         ([np.zeros((), np.int64), np.zeros((2, 3), np.float32)], "Server spec mismatch"),
-    ],
-)
-def test_other_samples(serve, example, message):
-    """An example that is not the server's is refused, with the first leaf that differs."""
-    server = serve()
-    with pytest.raises(SpecMismatchError, match=message):
-        TcpClient("127.0.0.1", server.port, example)
+    ):
+        with pytest.raises(SpecMismatchError, match=message):
+            TcpClient("127.0.0.1", server.port, example)
 
 
 def test_a_sample_that_does_not_fit(serve, client):
@@ -67,50 +64,45 @@ def test_keys(serve, client):
         client(serve(1), authkey=KEY)
 
 
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
+def test_garbage(serve, client):
+    """What does not speak the protocol is told so and closed; others do not notice."""
+    server = serve(1)
+    one = client(server)
+    for data, text in (
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"unexpected magic b'GET ', expected b'ECHO'"),
         (b"\x00" * 200, b"unexpected magic b'\\x00\\x00\\x00\\x00', expected b'ECHO'"),
         (b"ECHO\x01" + b"\x00" * 200, b"unsupported wire version 1, expected 2"),
         (b"ECHO\x02" + b"\xff" * 200, b"unsupported wire version 2, expected 2"),
         (Hello(bytes(16), 0, bytes(32), bytes(32)).to_bytes(), b"a client's id may not be all zeros"),
         (Hello(b"i" * 16, 2**63, bytes(32), bytes(32)).to_bytes(), b"no sample has the number 9223372036854775808"),
-    ],
-)
-def test_garbage(serve, client, data, text):
-    """What does not speak the protocol is told so and closed; others do not notice."""
+    ):
+        with raw(server) as sock:
+            sock.sendall(data)
+            answer = said(sock)
+        assert answer[: wire.GREETING_REST + 5].startswith(b"ECHO\x02")
+        assert answer[wire.GREETING_REST + 5 :] == wire.refuse(wire.Refusal.PROTOCOL, text.decode())
+        one.send(sample(4))
+        assert numbers(server.sample(timeout=20).batch) == [4]
+
+
+def test_bad_frames(serve, client):
+    """A frame that is too long, not the next one, or none at all ends the connection; what came before it counts."""
     server = serve(1)
     one = client(server)
-    with raw(server) as sock:
-        sock.sendall(data)
-        answer = said(sock)
-    assert answer[: wire.GREETING_REST + 5].startswith(b"ECHO\x02")
-    assert answer[wire.GREETING_REST + 5 :] == wire.refuse(wire.Refusal.PROTOCOL, text.decode())
-    one.send(sample(4))
-    assert numbers(server.sample(timeout=20).batch) == [4]
-
-
-@pytest.mark.parametrize(
-    ("frame", "text"),
-    [
+    frames = [
         (wire.samples_header(2**31, 0), "a frame of 2147483648 samples, expected 1 to 32768"),
         (wire.samples_header(1, 99) + bytes(32), "samples from 99 on, expected from 1 on"),
         (wire.ack(1), "a client sends no ACK frame of 0 bytes"),
         (b"\xff" * 16, f"no frame starts with {b'!' * 16!r}".replace("!", "\\xff")),
-    ],
-)
-def test_bad_frames(serve, client, frame, text):
-    """A frame that is too long, not the next one, or none at all ends the connection; what came before it counts."""
-    server = serve(1)
-    one = client(server)
-    with raw(server) as sock:
-        greet(server, sock)
-        sock.sendall(wire.samples_header(1, 0) + struct.pack("<q6f", 7, *[7.0] * 6) + frame)
-        assert said(sock).endswith(wire.bye(1, text))
-    assert numbers(server.sample(timeout=20).batch) == [7]
-    one.send(sample(4))
-    assert numbers(server.sample(timeout=20).batch) == [4]
+    ]
+    for who, (frame, text) in enumerate(frames):
+        with raw(server) as sock:
+            greet(server, sock, bytes([who + 1]) * 16)
+            sock.sendall(wire.samples_header(1, 0) + struct.pack("<q6f", 7, *[7.0] * 6) + frame)
+            assert said(sock).endswith(wire.bye(1, text))
+        assert numbers(server.sample(timeout=20).batch) == [7]
+        one.send(sample(4))
+        assert numbers(server.sample(timeout=20).batch) == [4]
 
 
 def test_half_a_frame_holds_nothing(serve, client):
@@ -281,8 +273,9 @@ def test_a_client_that_comes_twice(serve):
     assert [numbers(server.sample(timeout=20).batch) for _ in range(6)] == [[n] for n in range(6)]
 
 
-def test_a_client_that_was_forgotten(serve):
+def test_a_client_that_was_forgotten(serve, monkeypatch):
     """A client in doubt, whose place went to others, is told so each time that it comes; others come meanwhile."""
+    monkeypatch.setattr("echo_shm.server._REMOTES", 16)  # the least number of places
     server = serve(1, 40, max_connections=1)
     mine, entries = server._segment.uuid, server._segment.geometry.max_remotes
     with raw(server) as sock:

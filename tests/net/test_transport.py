@@ -16,10 +16,10 @@ import numpy as np
 import psutil
 import pytest
 from harness.peers import EXAMPLE, KEY, greet, numbers, raw, said, sample
-from harness.programs import run_python
+from harness.programs import ECHO_SHM, run, run_python
 from harness.waiting import until
 
-from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport, connect
+from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport, cli, connect
 from echo_shm.handle import Handle
 from echo_shm.net import wire
 from echo_shm.net.bridge import Bridge, Settings
@@ -177,62 +177,59 @@ def test_tls_keeps_nothing_back(tls, background):
         bridge.say_goodbye()
 
 
-def test_the_command(client):
+@pytest.fixture
+def bridge(program):
+    """Runs ``echo-shm bridge`` for a server; returns the program and its port."""
+
+    def run(server, *words):
+        running = program(*ECHO_SHM, "bridge", server.name, *words)
+        listening = running.wait_for(rf"^{server.name}: listening on 127\.0\.0\.1 port (\d+)\n")
+        return running, int(listening.group(1))
+
+    return run
+
+
+def test_the_command(bridge):
     """`echo-shm bridge` serves a ring that runs already, until that is closed."""
     with Server(EXAMPLE, 5) as server:
-        command = [sys.executable, "-m", "echo_shm", "bridge", server.name]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        try:
-            said = process.stdout.readline()
-            assert said.startswith(f"{server.name}: listening on 127.0.0.1 port ")
-            with TcpClient("127.0.0.1", int(said.split()[-1]), EXAMPLE) as one:
-                for n in range(5):
-                    one.send(sample(n))
-            assert numbers(server.sample(timeout=20).batch) == list(range(5))
-            server.close()
-            assert process.wait(20) == 0
-            assert process.stdout.read() == f"{server.name}: closed\n"
-        finally:
-            process.kill()
-            process.communicate()
+        running, port = bridge(server)
+        with TcpClient("127.0.0.1", port, EXAMPLE) as one:
+            for n in range(5):
+                one.send(sample(n))
+        assert numbers(server.sample(timeout=20).batch) == list(range(5))
+        server.close()
+        assert running.result() == 0
+        assert running.output.splitlines()[1:] == [f"{server.name}: closed"]
 
 
-def test_the_command_and_another_ring():
+def test_the_command_and_another_ring(bridge):
     """A ring that ends while no bridge runs, and whose name is another's then, ends the command."""
     with Server(EXAMPLE, 5) as first:
-        command = [sys.executable, "-m", "echo_shm", "bridge", first.name]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        process.stdout.readline()
-        process.send_signal(signal.SIGSTOP)
-        for bridge in psutil.Process(process.pid).children():
-            bridge.kill()
-    with Server(EXAMPLE, 5, name=first.name):
-        process.send_signal(signal.SIGCONT)
-        try:
-            assert process.wait(20) == 0
-            assert process.stdout.read() == f"{first.name}: closed\n"
-        finally:
+        running, _ = bridge(first)
+        running.send_signal(signal.SIGSTOP)
+        for process in psutil.Process(running.pid).children():
             process.kill()
-            process.communicate()
+    with Server(EXAMPLE, 5, name=first.name):
+        running.send_signal(signal.SIGCONT)
+        assert running.result() == 0
+        assert running.output.splitlines()[-1] == f"{first.name}: closed"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_commands_end(number):
+def test_the_commands_end(bridge, number):
     """However it is told to end, `echo-shm bridge` tells every client first."""
     with Server(EXAMPLE, 5) as server:
-        command = [sys.executable, "-m", "echo_shm", "bridge", server.name]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        address = ("127.0.0.1", int(process.stdout.readline().split()[-1]))
+        running, port = bridge(server)
+        address = ("127.0.0.1", port)
         with contextlib.ExitStack() as stack:
             socks = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(200)]
             for i, sock in enumerate(socks):
                 greet(server, sock, bytes([1, i]) * 8)
-            process.send_signal(number)
+            running.send_signal(number)
             for sock in socks:
                 assert said(sock).endswith(wire.bye(0, "the server was closed"))
-        _, errors = process.communicate(timeout=20)
-        assert process.returncode == 130
-        assert errors == "echo-shm: interrupted\n"
+        assert running.result() == 130
+        assert running.output.splitlines()[1:] == ["echo-shm: interrupted"]
 
 
 @pytest.mark.parametrize(
@@ -244,14 +241,12 @@ def test_the_commands_end(number):
         (["x", "--authkey-file", "/no/such/file"], "--authkey-file /no/such/file: No such file"),
     ],
 )
-def test_bad_commands(words, message):
+def test_bad_commands(words, message, capsys):
     """What the command cannot do is one line on stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "echo_shm", "bridge", *words], capture_output=True, text=True, timeout=50
-    )
-    assert done.returncode in (1, 2)
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert cli.main(["bridge", *words]) in (1, 2)
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
 
 
 # --- processes come and go --------------------------------------------------------
@@ -424,7 +419,7 @@ if with_tls == "True":
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
 taken, end = 0, time.monotonic() + 20
-for turn in range(12):
+for turn in range(9):
     if taken > 5 and time.monotonic() > end:  # a slow machine: fewer turns
         break
     transport = TcpTransport(0, tls=context, processes=2)
@@ -552,25 +547,20 @@ def test_the_current_directory_is_not_imported_from(tmp_path, monkeypatch):
         "with echo_shm.Server(np.zeros(3), 1, transport=echo_shm.TcpTransport(0)) as server:\n"
         "    server.start()\n"
     )
-    subprocess.run([sys.executable, "user.py", str(tmp_path)], check=True, timeout=50)
+    run(sys.executable, "user.py", str(tmp_path))
     assert not (tmp_path / "imported").exists()
 
 
-def test_a_key_from_a_file(tmp_path):
+def test_a_key_from_a_file(bridge, tmp_path):
     """The command's key is the file's bytes, a newline at their end included."""
     key = bytes(range(9, 40)) + b"\n"
     (tmp_path / "key").write_bytes(key)
     with Server(EXAMPLE, 1) as server:
-        command = [sys.executable, "-m", "echo_shm", "bridge", server.name, "--authkey-file", str(tmp_path / "key")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            port = int(process.stdout.readline().split()[-1])
-            with TcpClient("127.0.0.1", port, EXAMPLE, authkey=key) as one:
-                one.send(sample(1))
-            assert numbers(server.sample(timeout=20).batch) == [1]
-        finally:
-            server.close()
-            process.communicate(timeout=20)
+        running, port = bridge(server, "--authkey-file", str(tmp_path / "key"))
+        with TcpClient("127.0.0.1", port, EXAMPLE, authkey=key) as one:
+            one.send(sample(1))
+        assert numbers(server.sample(timeout=20).batch) == [1]
+    assert running.result() == 0
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -579,5 +569,5 @@ def test_a_worker_that_exits_delivers(serve, tmp_path, method):
     server = serve(100, 40, np.zeros((), np.int64))
     script = tmp_path / "workers.py"
     script.write_text(_WORKERS)
-    subprocess.run([sys.executable, str(script), str(server.port), method], check=True, timeout=50)
+    run(sys.executable, str(script), str(server.port), method)
     assert [n for _ in range(40) for n in server.sample(timeout=20).batch.tolist()] == list(range(4000))

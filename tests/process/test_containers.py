@@ -290,10 +290,15 @@ def test_a_stopped_producer_is_never_reaped_whatever_its_pid_is_here(holder, own
         for i in range(2):
             client.send(stamped.stamp(stamped.example(), 2, i))
     assert stamped.stamps(server.sample(timeout=20).batch) == [(2, 0), (2, 1)]
-    deadline = time.monotonic() + 1.5
-    while time.monotonic() < deadline:
+
+    def reported():
         with pytest.raises(TimeoutError):
-            server.sample(timeout=0.11)
+            server.sample(timeout=0.11)  # a reap interval
+        return RingView(server._segment).snapshot().stalled_producers == 1
+
+    until(reported, "the producer is reported as stalled")
+    for _ in range(12):
+        server._attachment.sweep()
         assert [o.held for o in owners(server.name) if o.index == index] == [1]
     snapshot = RingView(server._segment).snapshot()
     assert (snapshot.stalled_producers, snapshot.dead_producers) == (1, 0)

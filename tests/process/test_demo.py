@@ -83,11 +83,10 @@ def test_demo_on_a_terminal(command: Callable[..., Program]) -> None:
 
 
 @pytest.mark.parametrize("env", ["FrozenLake-v1", "Pendulum-v1"])
-def test_demo_with_other_spaces(env: str, command: Callable[..., Program]) -> None:
+def test_demo_with_other_spaces(env: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Discrete observations and continuous actions go through the ring, too."""
-    running = command("demo", "--env", env, "--seconds", "0.2", "--workers", "1")
-    assert running.result() == 0, running.output
-    assert "unbroken, from 1 worker process" in running.output
+    assert demo.run(env, workers=1, batch_size=64, seconds=0.2) == 0
+    assert "unbroken, from 1 worker process" in capsys.readouterr().out
 
 
 def test_demo_with_atari(command: Callable[..., Program]) -> None:

@@ -186,7 +186,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("example", "wrong"), WRONG, ids=lambda a: f"{getattr(a, 'dtype', type(a).__name__)}{np.shape(a)}")
+@pytest.mark.parametrize(
+    ("example", "wrong"), WRONG, ids=lambda a: f"{getattr(a, 'dtype', type(a).__name__)}{np.shape(a)}"
+)
 def test_nothing_is_cast(example, wrong):
     """An array (or other object) of another dtype or shape is refused, by every way of sending."""
     with Server({"a": np.zeros(1), "b": example}, 1) as server:

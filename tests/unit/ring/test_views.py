@@ -1,6 +1,7 @@
 """Arrays outlive what they came from: no use of one may crash the process. Each script runs in a process of its own."""
 
 import gc
+import json
 import weakref
 
 import numpy as np
@@ -123,10 +124,35 @@ s.close(); del s; gc.collect(); assert np.isnan(a.batch["x"]).all(); touch(a.bat
 }
 
 
-@pytest.mark.parametrize("what", SCRIPTS)
-def test_no_use_crashes(what):
+#: Forks a process for each script, which runs it and ends as an interpreter does: finalizers, exit handlers and all.
+EACH = """
+import json
+failed = []
+for what, script in json.loads(sys.argv[1]).items():
+    pid = os.fork()
+    if pid == 0:
+        break
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if status != 0:
+        failed.append(f"{what}: status {status}")
+else:
+    sys.exit("; ".join(failed) or 0)
+exec(script)
+"""
+
+
+def test_no_use_crashes():
     """Reading and writing what was handed out is safe at any time, and the last reference unmaps."""
-    run_python(SETUP + SCRIPTS[what])
+    run_python(SETUP + EACH, json.dumps(SCRIPTS))
+
+
+def test_a_crash_is_seen():
+    """A script that crashes, and one that raises, fail the test above; the others run all the same."""
+    scripts = {"good": "pass", "crash": "import ctypes; ctypes.string_at(0)", "bad": "1 / 0", "last": "print('ran')"}
+    done = run_python(SETUP + EACH, json.dumps(scripts), status=1)
+    assert "crash: status -11; bad: status 1\n" in done.stderr
+    assert "good" not in done.stderr
+    assert done.stdout == "ran\n"
 
 
 def test_batches_are_read_only():
