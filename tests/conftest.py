@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from harness.actors import Actor, cast
+from harness.containers import CLONE_NEWNS, Mount, mount, unshare
 from harness.programs import Program
 from harness.threads import Background
 from harness.waiting import poll
@@ -32,6 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker, and keeps the real stderr for the watchdog."""
     config.addinivalue_line("markers", "watchdog(seconds): how long the test may take before the run is ended")
     config.stash[_stderr_copy] = os.dup(2)
+    if os.geteuid() == 0:  # a /dev/shm of our own, where the kernel allows it: no other program's files are in it
+        with contextlib.suppress(OSError):
+            unshare(CLONE_NEWNS)
+            mount(Mount(str(SHM), "tmpfs", 0, "mode=1777"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -18,7 +18,7 @@ import psutil
 from harness.actors import Actor, perform_and_exit
 from harness.processes import die_with_parent
 
-_CLONE_NEWNS = 0x00020000
+CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 
@@ -79,7 +79,7 @@ def mount(what: Mount) -> None:
     _call("mount", *words, ctypes.c_ulong(what.flags), what.options.encode())
 
 
-def unshare(flags: int = CLONE_NEWPID | _CLONE_NEWNS) -> None:
+def unshare(flags: int = CLONE_NEWPID | CLONE_NEWNS) -> None:
     """Leaves namespaces; whoever is not root makes a user namespace in which they are."""
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
@@ -89,12 +89,12 @@ def unshare(flags: int = CLONE_NEWPID | _CLONE_NEWNS) -> None:
         for file, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
             with open(f"/proc/self/{file}", "w") as f:
                 f.write(text)
-    if flags & _CLONE_NEWNS:
+    if flags & CLONE_NEWNS:
         mount(Mount("/", flags=_MS_REC | _MS_PRIVATE))
 
 
 def _enter(pid: int) -> None:
-    for kind, flag in (("user", _CLONE_NEWUSER), ("mnt", _CLONE_NEWNS)):
+    for kind, flag in (("user", _CLONE_NEWUSER), ("mnt", CLONE_NEWNS)):
         if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
             fd = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
             _call("setns", fd, flag)
@@ -141,7 +141,7 @@ def contain(conn: Any, box: Box, fn: Callable[..., Any], *args: Any) -> None:
 
 def pod(conn: Any, directory: str) -> None:
     """An actor's function: a mount namespace with a tmpfs on a directory, for containers to share."""
-    unshare(_CLONE_NEWNS)
+    unshare(CLONE_NEWNS)
     mount(Mount(directory, "tmpfs", 0, "size=256m"))
     conn.send("mounted")
     conn.recv()

@@ -76,6 +76,17 @@ class Visit:
         self.greet()
         self.sock.sendall(wire.refuse(code, text))
 
+    def take_all(self):
+        """Takes the client for one, and acknowledges all that it sends."""
+        self.accept()
+        self.acknowledge_all()
+
+    def acknowledge_all(self):
+        """Acknowledges all that the client sends, until it closes the connection."""
+        while True:
+            number, count = self.take()
+            self.sock.sendall(wire.ack(number + count))
+
     def take(self):
         """The number of a frame's first sample, and how many it has."""
         header = wire.read_header(exactly(self.sock, wire.HEADER_BYTES))

@@ -1,22 +1,16 @@
 """A server with TcpTransport and its clients, on loopback: every sample arrives, or somebody is told."""
 
-import contextlib
 import itertools
-import os
-import socket
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 from harness.peers import EXAMPLE, numbers, raw, said, sample
-from harness.programs import run_python
+from harness.processes import in_child
+from harness.programs import ECHO_SHM, run, run_python
 
-import echo_shm
-from echo_shm import ConnectionClosedError, Server, ShmClient, TcpClient
-from echo_shm.net import pump, wire
-from echo_shm.net.wire import Hello
+from echo_shm import ConnectionClosedError, ShmClient, TcpClient
+from echo_shm.net import pump
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -159,8 +153,7 @@ def test_what_top_shows(serve, client):
     with raw(server) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
         said(sock)
-    command = [sys.executable, "-m", "echo_shm", "top", server.name, "--once", "--interval", "0.2"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=50, env=os.environ | {"COLUMNS": "80"})
+    shown = run(*ECHO_SHM, "top", server.name, "--once", "--interval", "0.2", env={"COLUMNS": "80"})
     lines = [line.split() for line in shown.stdout.splitlines()]
     (figures,) = [line for line in lines if line[:1] == ["MB/s"]]
     assert figures[2:] == ["remote", "2", "refused", "1"]
@@ -214,49 +207,28 @@ def test_the_servers_end_reaches_clients(serve, client):
         one.send_many({"n": np.zeros(2, np.int64), "x": np.zeros((2, 2, 3), np.float32)})
 
 
-def test_wait_after_a_drop_raises():
+def test_wait_after_a_drop_raises(pretend):
     """wait() for a server that is gone without a word raises when the tries are over, and does not hang."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = Server(EXAMPLE, 4)
     taken = []
 
-    def pretend():
-        sock, _ = listener.accept()
-        listener.close()
-        greeting = wire.Greeting(False, bytes(32))
-        sock.sendall(greeting.to_bytes())
-        hello = Hello.from_bytes(sock.recv(wire.HELLO_BYTES, socket.MSG_WAITALL))
-        schema = server._segment.spec.schema
-        sock.sendall(wire.Accept(bytes(16), 4096, False, schema, 0).to_bytes(None, greeting, hello))
-        taken.append(sock.recv(4096))
-        sock.close()
+    def play(visit):
+        visit.accept()
+        taken.append(visit.take())
+        visit.host.close()
 
-    thread = threading.Thread(target=pretend)
-    thread.start()
-    one = TcpClient("127.0.0.1", listener.getsockname()[1], EXAMPLE, reconnect=0.5)
+    one = TcpClient("127.0.0.1", pretend(play).port, EXAMPLE, reconnect=0.5)
     one.send(sample(0))
     with pytest.raises(ConnectionClosedError, match=r"not made again within 0\.5 s"):
         one.wait()
     with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
         one.close()
-    thread.join(20)
-    assert taken
-    server.close()
+    assert taken == [(0, 1)]
 
 
 def test_forked_clients(serve, client):
     """A forked child cannot use its parent's client, and its end does not disturb the parent's."""
     server = serve(1)
     one = client(server)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        with contextlib.suppress(echo_shm.ForkedError):
-            try:
-                one.wait()
-            except echo_shm.ForkedError:
-                code = 0
-        os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert in_child(one.wait).startswith("ForkedError")
     one.send(sample(1))
     assert numbers(server.sample(timeout=20).batch) == [1]

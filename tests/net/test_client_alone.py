@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from harness.peers import EXAMPLE, sample
-from harness.pretender import RING
+from harness.pretender import RING, Visit
 from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
@@ -25,21 +25,6 @@ from echo_shm.net.wire import Refusal
 BIG = np.zeros(1 << 22, np.uint8)
 
 _LONG_REFUSAL = b"\x02\0\0\0\xff\xff\xff\x7f" + bytes(8)
-
-
-@pytest.fixture
-def client():
-    """Makes clients; what they could not deliver is no error here."""
-    made = []
-
-    def make(host, example=EXAMPLE, **options):
-        made.append(TcpClient("127.0.0.1", host.port, example, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        with contextlib.suppress(ConnectionClosedError):
-            one.close()
 
 
 def test_a_server_that_takes_nothing(pretend, client):
@@ -104,7 +89,7 @@ def test_a_peer_that_says_nothing(pretend, monkeypatch):
 def test_a_peer_that_takes_its_time(pretend, client, monkeypatch):
     """Who says how long connecting may take has that long."""
     monkeypatch.setattr(link, "_FIRST_TIME", 0.2)
-    client(pretend(lambda visit: (time.sleep(0.6), _takes_all(visit))), timeout=30).send(sample(0))
+    client(pretend(lambda visit: (time.sleep(0.6), visit.take_all())), timeout=30).send(sample(0))
 
 
 def test_nobody_there():
@@ -164,9 +149,7 @@ def test_a_server_that_reads_no_more(pretend, client):
             time.sleep(0.5)  # until the buffers in between are full
             visit.sock.shutdown(1)
             gone.wait(20)  # without closing: nothing resets the connection
-        while True:
-            number, count = visit.take()
-            visit.sock.sendall(wire.ack(number + count))
+        visit.acknowledge_all()
 
     host = pretend(play, BIG)
     one = client(host, BIG)
@@ -307,17 +290,10 @@ def test_a_long_name_in_a_refusal(pretend):
     assert len(str(caught.value)) < 6000
 
 
-def _takes_all(visit):
-    visit.accept()
-    while True:
-        number, count = visit.take()
-        visit.sock.sendall(wire.ack(number + count))
-
-
 def test_close_while_others_send(pretend, client):
     """A sample whose send() returned is delivered, or close() says that it is not, whoever closes meanwhile."""
     for _ in range(20):
-        host = pretend(_takes_all)
+        host = pretend(Visit.take_all)
         one, sent = client(host), [0, 0]
 
         def work(who, one=one, sent=sent):
@@ -379,7 +355,7 @@ def test_ctrl_c_in_close(pretend, client, background):
 
 def test_collected_in_its_own_thread(pretend):
     """A client that the collector finds in the thread that delivers does not wait there for itself."""
-    one = TcpClient("127.0.0.1", pretend(_takes_all).port, EXAMPLE)
+    one = TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE)
     its, one.me = one._pump, one
     take = its._take_full
 
@@ -444,7 +420,9 @@ def test_impossible_arguments(options, message):
 
 def test_times_without_end(pretend):
     """Infinite times are for ever."""
-    with TcpClient("127.0.0.1", pretend(_takes_all).port, EXAMPLE, timeout=float("inf"), reconnect=float("inf")) as one:
+    with TcpClient(
+        "127.0.0.1", pretend(Visit.take_all).port, EXAMPLE, timeout=float("inf"), reconnect=float("inf")
+    ) as one:
         one.send(sample(0))
         one.wait()
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from harness.interrupts import Interrupt, at_opcode, interrupt, run_traced
 from harness.peers import EXAMPLE, sample
+from harness.pretender import Visit
 from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, TcpClient
@@ -25,14 +26,6 @@ def stall(visit):
     """Takes the client, and none of its samples."""
     visit.accept()
     time.sleep(60)
-
-
-def take_all(visit):
-    """Takes the client, and all that comes."""
-    visit.accept()
-    while True:
-        number, count = visit.take()
-        visit.sock.sendall(wire.ack(number + count))
 
 
 def test_a_block_beyond_the_clients_ring(serve, client, background):
@@ -81,7 +74,7 @@ def test_what_was_sent_of_a_block(pretend, background):
 
 def test_impossible_times(pretend):
     """What is no length of time is refused; 0 is one."""
-    with TcpClient("127.0.0.1", pretend(take_all).port, EXAMPLE) as one:
+    with TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE) as one:
         one.send(sample(0), timeout=0)
         for call in (one.wait, lambda timeout: one.send_many({"n": np.zeros(1, np.int64)}, timeout)):
             for wrong in (float("nan"), "1", True):
@@ -97,7 +90,7 @@ def test_a_reader_that_fails(pretend):
             one.send(sample(0))
             one.wait(20)
 
-    one = TcpClient("127.0.0.1", pretend(take_all).port, EXAMPLE)
+    one = TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE)
     with mock.patch.object(link.Link, "_receive", side_effect=MemoryError("none left")):
         one._pump._lose(one._pump._link, OSError("cut"))  # the next link is read through this
         with pytest.raises(ConnectionClosedError, match="none left"):

@@ -39,9 +39,8 @@ def test_lost_in_the_handshake(pretend, tls):
 
     def play(visit):
         visit.accept(known=True)
-        while visit.number > 0:
-            number, count = visit.take()
-            visit.sock.sendall(wire.ack(number + count))
+        if visit.number > 0:
+            visit.acknowledge_all()
 
     host = pretend(play, before=lambda visit: visit.number != 1)
     with TcpClient("localhost", host.port, EXAMPLE, tls=tls[1]) as one:

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from harness.peers import EXAMPLE, KEY, greet, numbers, raw, said, sample
+from harness.processes import in_child
 from harness.programs import ECHO_SHM, run, run_python
 from harness.waiting import until
 
@@ -324,12 +325,7 @@ def test_a_forked_child(serve, client, tls, with_tls, fork, monkeypatch):
 def test_a_forked_child_that_closes(serve, client):
     """A forked child that closes the server it inherited does nothing to its parent's bridge."""
     server = serve(1)
-    pid = os.fork()
-    if pid == 0:
-        with contextlib.suppress(BaseException):
-            server._transports[0].shutdown()
-        os._exit(0)
-    os.waitpid(pid, 0)
+    in_child(server._transports[0].shutdown)
     one = client(server)
     one.send(sample(1))
     assert numbers(server.sample(timeout=20).batch) == [1]

@@ -14,41 +14,6 @@ from echo_shm import Server, ShmClient, segment
 from echo_shm._core import lib
 
 
-def _every_use(conn, handle):
-    """Uses everything inherited, in a child; then everything again in the parent."""
-    client, server = ShmClient(handle), Server.attach(handle)
-    bound, reservation = client.bind(stamped.example()), client.reserve()
-    slot = reservation.__enter__()
-    uses = {
-        "send": lambda: client.send(stamped.example()),
-        "send_many": lambda: client.send_many(stamped.examples(3)),
-        "bind": bound.send,
-        "reserve": lambda: client.reserve().__enter__(),
-        "commit": lambda: reservation.__exit__(None, None, None),
-        "sample": lambda: server.sample(timeout=1),
-        "lease": lambda: server.lease(timeout=1).__enter__(),
-        "submit": lambda: server.submit(stamped.example()),
-        "iter": lambda: next(server.dataset_iter()),
-    }
-    conn.send({name: in_child(use) for name, use in uses.items()})
-    conn.send([in_child(leave) for leave in (client.close, server.close)])
-    stamped.stamp(slot, 1, 0)
-    reservation.__exit__(None, None, None)
-    client.send(stamped.stamp(stamped.example(), 1, 1))
-    conn.send(stamped.stamps(server.sample(timeout=20).batch))
-    conn.recv()
-
-
-def test_whatever_was_inherited_raises(serve, act):
-    """Every use of an inherited client or learner is a ForkedError, leaving does no harm, and the parent goes on."""
-    server = serve(2, 2)
-    actor = act(_every_use, server.handle)
-    raised = actor.hear()
-    assert all(text.startswith("ForkedError") for text in raised.values()), raised
-    assert actor.hear() == ["", ""]
-    assert actor.hear() == [(1, 0), (1, 1)]
-
-
 def _forks(conn, handle, name):
     """Holds a reservation, and does one thing after the other that could drop this process's locks."""
     client = ShmClient(handle)

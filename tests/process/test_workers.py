@@ -48,17 +48,6 @@ def test_drop_last_leaves_out_what_fills_no_batch(serve):
         assert _take_all(server, group, drop_last=True) == [(1, i) for i in range(8)]
 
 
-def test_arguments_are_checked_before_anything_starts(serve):
-    """Sequences of another length, no workers, and a context that does not exist."""
-    server = serve()
-    with pytest.raises(ValueError, match="argument 1 has 1 entries for 2 workers"):
-        server.spawn(workers.send_some, 2, [1, 2], [1])
-    with pytest.raises(ValueError, match="at least 1"):
-        server.spawn(workers.send_some, 0, [], [])
-    with pytest.raises(ValueError, match="nowhere"):
-        server.spawn(workers.send_some, 1, [1], [1], context="nowhere")
-
-
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_a_function_that_does_not_pickle(serve, context):
     """Is an error at once, and leaves no worker behind."""

@@ -38,13 +38,6 @@ def server():
         assert lib.es_valid(server._ring) == ffi.NULL
 
 
-@pytest.fixture
-def client(server):
-    """A producer on it."""
-    with ShmClient(server.handle) as client:
-        yield client
-
-
 def check_next(server, start, n=3):
     """Takes a batch, and asserts that it is numbers start .. start+n with content to match."""
     batch = server.sample(5).batch

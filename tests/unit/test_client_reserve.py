@@ -21,13 +21,6 @@ def server():
         assert lib.es_valid(server._ring) == ffi.NULL
 
 
-@pytest.fixture
-def client(server):
-    """A producer on it."""
-    with ShmClient(server.handle) as client:
-        yield client
-
-
 def write(client, i):
     """Sends number i in place."""
     with client.reserve(timeout=5) as slot:

@@ -319,23 +319,6 @@ def test_what_belongs_to_a_process_does_not_pickle():
         kept.release()
 
 
-def test_spawn_on_a_closed_ring():
-    """Workers that could not send anything are not started."""
-    server = Server(EXAMPLE, 1)
-    server.close()
-    with pytest.raises(ConnectionClosedError, match="closed"):
-        server.spawn(print, 1)
-
-
-@pytest.mark.parametrize(
-    ("fn", "n", "args"), [("print", 1, ()), (print, "2", ()), (print, 2, (5,)), (print, 1, ({1},))]
-)
-def test_spawn_says_what_it_takes(fn, n, args):
-    """A function, a whole number, sequences: anything else is refused before a process starts."""
-    with Server(EXAMPLE, 1) as server, pytest.raises((TypeError, ValueError), match=r"worker|sequence"):
-        server.spawn(fn, n, *args)
-
-
 def test_close_interrupted_anywhere():
     """Wherever Ctrl-C comes in close(), another close() leaves nothing behind."""
     n, left = 0, [0]

@@ -1,10 +1,11 @@
 """dataset_iter: the stream of batches, and nothing lost at its end."""
 
-import types
+import threading
 
 import numpy as np
 import optree
 import pytest
+from harness.waiting import Until
 
 from echo_shm import Server, ShmClient
 from echo_shm._core import ffi, lib
@@ -131,18 +132,6 @@ def test_a_commit_that_comes_after_the_close(background):
         assert rest.result() == [[0, 1]]
 
 
-def test_a_claim_that_is_held_for_ever_does_not_hold_the_end():
-    """A reservation kept open past the close is taken away; its owner is told, the others' samples come."""
-    with make(2, 2) as server, ShmClient(server.handle) as client:
-        reservation = client.reserve()
-        reservation.__enter__()
-        client.send(np.int64(1))
-        server.close()
-        assert numbers(server.dataset_iter(drop_last=False)) == [[1]]
-        with pytest.raises(ConnectionError, match="not sent"):
-            reservation.__exit__(None, None, None)
-
-
 @pytest.mark.parametrize("dtype", [">f8", "<i2", "U3", "M8[us]", [("a", "i1"), ("b", ">f8")]])
 def test_the_short_batch_keeps_its_dtype(dtype):
     """The leaves of the last, shorter batch have the example's dtype to the byte order, as every other batch."""
@@ -215,7 +204,7 @@ def test_until_finished():
         with make() as server:
             for i in range(6):
                 server.submit(np.int64(i))
-            done = types.SimpleNamespace(finished=True, check=lambda: None)
+            done = Until(lambda: True)
             assert numbers(server.dataset_iter(drop_last=drop_last, until=done)) == expected
             assert lib.es_valid(server._ring) == ffi.NULL
             for i in range(10, 14):
@@ -225,12 +214,12 @@ def test_until_finished():
 
 def test_until_waits_until_it_is_finished(background):
     """The iterator goes on for as long as until is not finished, and takes what is sent meanwhile."""
-    state = types.SimpleNamespace(finished=False, check=lambda: None)
+    over = threading.Event()
     with make(2, 2) as server:
-        got = background(lambda: numbers(server.dataset_iter(until=state, drop_last=False)))
+        got = background(lambda: numbers(server.dataset_iter(until=Until(over.is_set), drop_last=False)))
         for i in range(7):
             server.submit(np.int64(i), timeout=5)
-        state.finished = True
+        over.set()
         assert got.result() == [[0, 1], [2, 3], [4, 5], [6]]
 
 
@@ -247,7 +236,7 @@ def test_words_that_do_not_stand_still_are_no_end(monkeypatch):
         for i in range(2):
             server.submit(np.int64(i))
         monkeypatch.setattr("echo_shm.taker._es_take", take)
-        until = types.SimpleNamespace(finished=True, check=lambda: None)
+        until = Until(lambda: True)
         assert numbers(server.dataset_iter(until=until, drop_last=False)) == [[0, 1]]
         assert len(tried) > 3
 
@@ -255,17 +244,15 @@ def test_words_that_do_not_stand_still_are_no_end(monkeypatch):
 def test_until_that_failed_raises():
     """An exception from until.check() comes out of the iterator."""
 
-    class Failed:
-        finished = True
+    def fail():
+        raise LookupError("worker 3")
 
-        def check(self):
-            raise LookupError("worker 3")
-
+    failed = Until(lambda: True, check=fail)
     with make(1) as server:
         for drop_last in (True, False):
             with pytest.raises(LookupError, match="worker 3"):
-                next(server.dataset_iter(until=Failed(), drop_last=drop_last))
+                next(server.dataset_iter(until=failed, drop_last=drop_last))
         server.submit(np.int64(1))
         with pytest.raises(LookupError, match="worker 3"):
-            next(server.dataset_iter(until=Failed()))
+            next(server.dataset_iter(until=failed))
         assert server.sample(1).batch.tolist() == [1]

@@ -4,44 +4,45 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from harness.actors import Actor
+from harness.processes import fork
 from harness.programs import run_python
 from harness.waiting import until
 
-from echo_shm import Server, ShmClient, cli, screen, segment, top
+from echo_shm import SegmentError, Server, ShmClient, cli, screen, segment, top
 from echo_shm.metrics import RingView
 
 SHM = Path("/dev/shm")
 EXAMPLE = {"obs": np.zeros(4, np.float32), "step": np.zeros((), np.int64)}
 
-#: Creates a segment called argv[1], with a producer that sent 3 samples; says so, and waits.
-CREATOR = """
-import sys
-import numpy as np
-from echo_shm import Server, ShmClient
-server = Server({"obs": np.zeros(4, np.float32), "step": np.zeros((), np.int64)}, 8, num_buffers=4, name=sys.argv[1])
-client = ShmClient(server.handle)
-for step in range(3):
-    client.send({"obs": np.zeros(4, np.float32), "step": step})
-print("ready", flush=True)
-sys.stdin.read()
-"""
+
+def _create(conn: Any, name: str) -> None:
+    """Creates a segment with a producer that has sent 3 samples; says so, and waits."""
+    server = Server(EXAMPLE, 8, num_buffers=4, name=name)
+    client = ShmClient(server.handle)
+    for step in range(3):
+        client.send({"obs": np.zeros(4, np.float32), "step": step})
+    conn.send("ready")
+    conn.recv()
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A segment's name of this test's own; its files are removed afterwards."""
-    name = f"cli-{os.getpid()}-{abs(hash(request.node.name)) % 10**8}"
-    yield name
-    for prefix in ("echo_shm.", "echo_shm_locks."):
-        (SHM / (prefix + name)).unlink(missing_ok=True)
+def creator(act: Callable[..., Actor]) -> Callable[[str], Actor]:
+    """Starts processes that create a segment and stay."""
+
+    def start(name: str) -> Actor:
+        process = act(_create, name)
+        assert process.hear() == "ready"
+        return process
+
+    return start
 
 
 @pytest.fixture
@@ -53,31 +54,6 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(segment, "names", lambda: [name for name in everything() if name in names])
 
     return restrict
-
-
-@pytest.fixture
-def creator() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Starts processes that create a segment and stay; kills them afterwards."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(name: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", CREATOR, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
-
-    yield start
-    for process in started:
-        with process:
-            process.kill()
-
-
-def _killed(process: "subprocess.Popen[str]") -> None:
-    process.kill()
-    process.wait(30)
 
 
 def _listed(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -124,7 +100,7 @@ def test_ls_shows_a_segment_in_use(name: str, only: Callable[..., None], capsys:
 def test_ls_tells_garbage_from_an_orphan(
     name: str,
     only: Callable[..., None],
-    creator: Callable[[str], "subprocess.Popen[str]"],
+    creator: Callable[[str], Actor],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A killed creator's segment is an orphan while somebody is attached, and garbage after."""
@@ -132,7 +108,7 @@ def test_ls_tells_garbage_from_an_orphan(
     process = creator(name)
     assert _listed(name, capsys)["state"] == "in use"
     learner = Server.attach(name)
-    _killed(process)
+    process.kill()
     found = _listed(name, capsys)
     assert (found["state"], found["creator_alive"], found["creator_pid"]) == ("orphaned", False, process.pid)
     assert (found["producers"], found["learners"]) == (0, 1)
@@ -175,7 +151,7 @@ def test_ls_survives_what_is_no_segment(
 def test_gc_removes_a_killed_creators_segment(
     name: str,
     only: Callable[..., None],
-    creator: Callable[[str], "subprocess.Popen[str]"],
+    creator: Callable[[str], Actor],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A live segment is kept; once its creator is killed a dry run names it, and gc removes both its files."""
@@ -184,7 +160,7 @@ def test_gc_removes_a_killed_creators_segment(
     assert cli.main(["gc"]) == 0
     assert capsys.readouterr().out.startswith(f"in use   {name}")
     assert (SHM / f"echo_shm.{name}").exists()
-    _killed(process)
+    process.kill()
     assert cli.main(["gc", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith(f"garbage  {name} (")
     assert (SHM / f"echo_shm.{name}").exists()
@@ -295,20 +271,33 @@ def test_top_ends_with_the_segment(name: str) -> None:
         assert not watch.look()
 
 
-def test_top_tells_the_stopped_and_the_dead(name: str, creator: Callable[[str], "subprocess.Popen[str]"]) -> None:
+def _serve_alone(name: str) -> None:
+    server = Server(EXAMPLE, 8, name=name)
+    with ShmClient(server.handle):
+        signal.pause()
+
+
+def _owners(name: str) -> int:
+    with contextlib.suppress(SegmentError):
+        return len(RingView(segment.Segment.attach(name, read_only=True)).owners())
+    return 0
+
+
+def test_top_tells_the_stopped_and_the_dead(name: str) -> None:
     """A producer that is stopped is so called, and one that was killed and not reaped is dead."""
-    process = creator(name)
+    pid = fork("creator", _serve_alone, name)
+    until(lambda: _owners(name) == 2, "it has attached")
     view = RingView(segment.Segment.attach(name, read_only=True))
 
     def states() -> set[str]:
         return {state for _, state in top.states(view)}
 
     assert states() == {"running"}
-    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
     until(lambda: states() == {"stopped"})
-    process.kill()
-    until(lambda: states() == {"dead"})  # while its parent has not waited for it: a zombie
-    process.wait(30)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: states() == {"dead"})  # a zombie: its parent has not waited for it
+    os.waitpid(pid, 0)
     assert states() == {"dead"}
 
 
@@ -324,9 +313,7 @@ def test_top_calls_a_blocked_producer_waiting(name: str, background: Callable[..
         blocked.result()
 
 
-def test_looking_changes_nothing(
-    name: str, only: Callable[..., None], creator: Callable[[str], "subprocess.Popen[str]"]
-) -> None:
+def test_looking_changes_nothing(name: str, only: Callable[..., None], creator: Callable[[str], Actor]) -> None:
     """Neither ls nor top writes to a segment, and neither holds a lock that would make its garbage look used."""
     only(name)
     process = creator(name)
@@ -336,7 +323,7 @@ def test_looking_changes_nothing(
     assert cli.main(["ls"]) == 0
     assert watch.look()
     assert (SHM / f"echo_shm.{name}").read_bytes() == before
-    _killed(process)
+    process.kill()
     assert watch.look()
     assert segment.collect(name)
     assert not watch.look()

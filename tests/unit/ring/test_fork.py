@@ -2,44 +2,24 @@
 
 import os
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from harness.processes import in_child
 from harness.programs import run_python
 from harness.waiting import until
 
-from echo_shm import ForkedError, Server, ShmClient
+from echo_shm import Server, ShmClient
 
 EXAMPLE = np.zeros((), np.int64)
 
 
-def in_child(function):
-    """Runs a function in a forked child, which must return True; a child that hangs is killed."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(20)
-            status = 0 if function() else 2
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-def raises_forked(use):
-    """Whether calling it raises ForkedError that says what to do."""
-    try:
-        use()
-    except ForkedError as error:
-        return "attach anew in the child" in str(error)
-    return False
+def is_refused(use):
+    """Whether a forked child that calls it gets a ForkedError that says what to do."""
+    raised = in_child(use)
+    return raised.startswith("ForkedError: ") and "attach anew in the child" in raised
 
 
 @pytest.fixture
@@ -73,7 +53,7 @@ def test_inherited_objects_are_refused(server, use, full):
         bound = client.bind(EXAMPLE.copy())
         if full:
             client.send_many(np.arange(4))
-        in_child(lambda: raises_forked(lambda: USES[use](server, client, bound)))
+        assert is_refused(lambda: USES[use](server, client, bound))
         if not full:
             client.send_many(np.arange(4))
         assert [int(server.sample(1).batch[0]) for _ in range(4)] == [0, 1, 2, 3]
@@ -88,9 +68,9 @@ def test_an_inherited_reservation(server):
                 # The child's copy of the reservation: entered by the parent.
                 from echo_shm._core import lib
 
-                return lib.es_reserve_commit(client._attachment.ring, 0) == lib.ES_EFORK
+                assert lib.es_reserve_commit(client._attachment.ring, 0) == lib.ES_EFORK
 
-            in_child(leave)
+            assert in_child(leave) == ""
             slot[...] = 7
         assert server.sample(1).batch.tolist() == [7]
 
@@ -104,11 +84,10 @@ def test_the_child_can_attach_anew(server):
                 mine.send(np.int64(1))
                 other.send(np.int64(2))
             with Server.attach(server.name) as learner:
-                first = learner.sample(1).batch.tolist() == [1]
+                assert learner.sample(1).batch.tolist() == [1]
             server.close()
-            return first
 
-        in_child(use)
+        assert in_child(use) == ""
         server.submit(np.int64(3))
         assert [server.sample(1).batch.tolist() for _ in range(2)] == [[2], [3]]
 
@@ -125,9 +104,9 @@ def test_closing_in_the_child_closes_nothing(server):
         objects[1].close()
         objects.clear()
         gc.collect()
-        return raises_forked(lambda: client.send(EXAMPLE))
+        client.send(EXAMPLE)
 
-    in_child(close)
+    assert is_refused(close)
     client.send(np.int64(5))
     assert server.sample(1).batch.tolist() == [5]
     assert server.sample.__self__ is server
@@ -135,18 +114,24 @@ def test_closing_in_the_child_closes_nothing(server):
     client.close()
 
 
-def test_what_the_child_inherits_does_not_keep_locks():
+def _fork_and_die(conn, name):
+    """Holds a reservation, forks a child that lives on, says the child's PID, and is killed."""
+    client = ShmClient(name)
+    client.reserve().__enter__()
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    conn.send(pid)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_the_child_inherits_does_not_keep_locks(act):
     """A child that lives on does not make its dead parent's client look alive."""
     with Server(EXAMPLE, 1, reap_interval=0.01) as server:
-        script = (
-            "import os, sys, time, signal; from echo_shm import ShmClient\n"
-            "c = ShmClient(sys.argv[1]); r = c.reserve(); r.__enter__()\n"
-            "pid = os.fork()\n"
-            "if pid == 0:\n    os.close(1); os.close(2); time.sleep(60); os._exit(0)\n"
-            "print(pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
-        )
-        done = subprocess.run([sys.executable, "-c", script, server.name], capture_output=True, text=True, timeout=30)
-        child = int(done.stdout)
+        parent = act(_fork_and_die, server.name)
+        child = parent.hear()
+        assert parent.end() == -signal.SIGKILL
         try:
             server.submit(np.int64(2))
 
@@ -155,7 +140,7 @@ def test_what_the_child_inherits_does_not_keep_locks():
                 server.submit(np.int64(1), timeout=0)
                 return server.sample(1).info.dead_producers == 1
 
-            until(reaped)
+            until(reaped, "the dead producer is reaped")
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -185,33 +170,14 @@ assert out == "0 1\\n", out
 """)
 
 
-def test_multiprocessing_fork():
-    """A multiprocessing child started by fork may use the handle, and its parent goes on."""
-    run_python("""
-import multiprocessing, numpy as np
-from echo_shm import Server, ShmClient, ForkedError
-def work(handle, client):
-    try:
-        client.send(np.int64(0))
-    except ForkedError:
-        with ShmClient(handle) as mine:
-            mine.send(np.int64(7))
-with Server(np.zeros((), np.int64), 1) as s, ShmClient(s.handle) as c:
-    p = multiprocessing.get_context("fork").Process(target=work, args=(s.handle, c))
-    p.start(); assert s.sample(20).batch[0] == 7; p.join(); assert p.exitcode == 0
-    c.send(np.int64(8)); assert s.sample(1).batch[0] == 8
-""")
-
-
 def test_a_grandchild_is_a_stranger_too(server):
     """What a child attached is refused in the grandchild."""
 
     def child():
         mine = ShmClient(server.handle)
-        in_child(lambda: raises_forked(lambda: mine.send(EXAMPLE)))
+        assert is_refused(lambda: mine.send(EXAMPLE))
         mine.send(np.int64(3))
-        return True
 
-    in_child(child)
+    assert in_child(child) == ""
     assert server.sample(1).batch.tolist() == [3]
     assert Path(f"/dev/shm/echo_shm.{server.name}").exists()
