@@ -1,4 +1,4 @@
-"""What every test gets: a watchdog, and a check that it leaves no segment and no process behind."""
+"""What every test gets: a watchdog, and a check that the test leaves no segment and no process behind."""
 
 import contextlib
 import faulthandler
@@ -23,7 +23,7 @@ from echo_shm.segment import Segment
 
 SHM = Path("/dev/shm")
 
-#: Seconds that a test may take unless it is marked ``@pytest.mark.watchdog(seconds)``.
+#: How long a test may take (seconds) unless it is marked ``@pytest.mark.watchdog(seconds)``.
 _WATCHDOG = 60.0
 
 _stderr_copy = pytest.StashKey[int]()
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         with contextlib.suppress(OSError):
             unshare(CLONE_NEWNS)
             mount(Mount(str(SHM), "tmpfs", 0, "mode=1777"))
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs inherit it
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs inherit it ignored
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -56,13 +56,13 @@ def _files() -> set[str]:
 
 
 def _is_somebody_elses(file: str) -> bool:
-    """Whether a running process that is no child of ours made it: another test run on this machine."""
+    """Whether a running process made it that is not our child, as in another test run on this machine."""
     name = file.removeprefix("echo_shm_locks.").removeprefix("echo_shm.")
     if not (SHM / f"echo_shm.{name}").is_file():
         return False
     try:
         pid = Segment.attach(name, read_only=True).creator_pid
-    except (SegmentError, ValueError, OSError):  # of another version, perhaps; names that are made up start with a PID
+    except (SegmentError, ValueError, OSError):  # perhaps of another version; a generated name starts with a PID
         pid = int(name.partition("-")[0]) if name.partition("-")[0].isdigit() else 0
     with contextlib.suppress(psutil.Error, OverflowError):
         creator = psutil.Process(pid)
@@ -71,7 +71,7 @@ def _is_somebody_elses(file: str) -> bool:
 
 
 def _children() -> dict[int, psutil.Process]:
-    """Our child processes, without the helpers that multiprocessing keeps for good."""
+    """Our child processes, without the helpers that multiprocessing keeps until the end."""
     found = {}
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -134,7 +134,7 @@ def program() -> Iterator[Callable[..., Program]]:
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A segment's name of this test's own; what is left of the segment is removed."""
+    """A name for a segment of this test alone; the files that are left of the segment are removed."""
     name = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
     yield name
     for prefix in ("echo_shm.", "echo_shm_locks."):

@@ -1,4 +1,4 @@
-"""Where a fuzzer's choices come from: ``below(n)`` is a number from 0 to n - 1."""
+"""The source of a fuzzer's choices: ``below(n)`` is a number from 0 to n - 1."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ Below = Callable[[int], int]
 
 
 def choices_of(data: bytes) -> Below:
-    """One or two bytes of an input a choice; zeros once it is over."""
+    """Each choice uses up one or two bytes of an input; after the end of the input it is 0."""
     at = 0
 
     def below(n: int) -> int:

@@ -19,7 +19,7 @@ with atheris.instrument_imports(include=["echo_shm"]):
 
 
 def test_one_input(data: bytes) -> None:
-    """Raises whatever a process would that attaches."""
+    """Raises what a process raises that attaches."""
     if data[:1] < b"\x80":
         schema_play.parse(data[1:])
         return

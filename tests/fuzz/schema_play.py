@@ -1,7 +1,7 @@
-"""Schemas that lie, and what becomes of a process that attaches to a segment with such a one.
+"""Schemas that lie, and what happens to a process that attaches to a segment with one.
 
-``below(n)`` is the source of all choices: a number from 0 to n - 1. A fuzzer's
-bytes, Hypothesis or a random generator can be behind it.
+All choices come from ``below(n)``, a number from 0 to n - 1. It takes them from
+a fuzzer's bytes, from Hypothesis or from a random generator.
 """
 
 import contextlib
@@ -76,13 +76,13 @@ _KEYS = [
 ]
 _KINDS = ["dict", "list", "tuple", "node", "set", "children", "leaf"]
 
-#: What no schema may bring a process to do.
+#: What no schema may cause a process to do.
 _FORBIDDEN = ("pickle.find_class", "os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.", "socket.")
 
-#: Memory that one attempt may take (bytes): far more than schemas of this size can be worth.
+#: Memory that one attempt may take (bytes): far more than schemas of this size need.
 _MOST_MEMORY = 64 << 20
 
-#: Sample sizes of segments that are made (bytes): larger ones are only parsed.
+#: The largest samples for which a segment is made (bytes); schemas of larger ones are only parsed.
 _MOST_SAMPLE = 1 << 16
 
 _watching = False
@@ -137,7 +137,7 @@ def _draw_shape(below: Below) -> list[Any]:
 
 
 def _draw_tree(below: Below, leaves: list[Any], depth: int = 0) -> Any:
-    """A tree, one entry for each of whose leaves is added to ``leaves``."""
+    """A tree. For each leaf of it an entry is added to ``leaves``."""
     if depth == 0 and below(32) == 0:
         return _draw_chain(below, leaves)
     kind = below(8) if depth < 5 else 7
@@ -158,7 +158,7 @@ def _draw_tree(below: Below, leaves: list[Any], depth: int = 0) -> Any:
 
 
 def _draw_chain(below: Below, leaves: list[Any]) -> Any:
-    """One leaf, very deep down."""
+    """One leaf inside very many containers."""
     leaves.append(_draw_leaf(below, 0))
     tree: Any = "leaf"
     for _ in range(_one_of(below, [90, 150, 199, 201, 240, 500, 900, 1500])):
@@ -178,7 +178,7 @@ def _draw_leaf(below: Below, number: int) -> Any:
 
 
 def draw_schema(below: Below) -> bytes:
-    """Bytes that are a schema, or nearly."""
+    """A schema as bytes, often with faults."""
     leaves: list[Any] = []
     data: Any = {"tree": _draw_tree(below, leaves), "leaves": leaves}
     change = below(24)
@@ -199,12 +199,12 @@ def draw_schema(below: Below) -> bytes:
     return b""
 
 
-# --- what they may lead to ------------------------------------------------------
+# --- reading and attaching ------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _watched() -> Iterator[None]:
-    """Nothing forbidden is done, and memory stays within bounds."""
+    """Fails when something forbidden is done, or too much memory is taken."""
     global _watching
     tracemalloc.start()
     _watching = True
@@ -217,7 +217,7 @@ def _watched() -> Iterator[None]:
 
 
 def parse(schema: bytes) -> Spec | None:
-    """Reads a schema; None when it is refused as it should be."""
+    """Reads a schema; returns None when it is refused as it should be."""
     with _watched():
         try:
             return Spec.from_schema(schema, "segment 'fuzzed'")
@@ -227,10 +227,10 @@ def parse(schema: bytes) -> Spec | None:
 
 
 def attach(schema: bytes, below: Below) -> bool:
-    """Attaches to a segment with that schema, in each way, and uses it; whether it could be attached to.
+    """Attaches to a segment with that schema, in each way, and uses it; returns whether it could attach.
 
-    The segment's own leaves fit the schema's, most of the time. An error of the project's own may
-    come at any point, no other; nothing may be left behind.
+    The segment's own leaves fit the schema's, most of the time. At any point an error of the project's own may be
+    raised, but no other. Nothing may be left behind.
     """
     spec = parse(schema)
     leaves = list(spec.leaves) if spec is not None else [Leaf("", np.dtype("<f4"), (3,))]
@@ -270,6 +270,6 @@ def _use(name: str) -> bool:
 
 
 def _zeros(spec: Spec) -> Any:
-    # numpy gives items of no bytes one each, in arrays of its own
+    # in arrays of its own numpy gives an item of no bytes one byte
     leaves = [np.zeros(leaf.shape if math.prod(leaf.shape) <= _MOST_SAMPLE else 0, leaf.dtype) for leaf in spec.leaves]
     return spec.treespec.unflatten(leaves)

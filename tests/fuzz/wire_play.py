@@ -1,7 +1,7 @@
-"""Peers that lie: what a server makes of a client's bytes, and a client of a server's.
+"""Peers that lie: how a server takes a client's bytes, and a client a server's.
 
-``below(n)`` is the source of all choices: a number from 0 to n - 1. A fuzzer's
-bytes, Hypothesis or a random generator can be behind it.
+All choices come from ``below(n)``, a number from 0 to n - 1. It takes them from
+a fuzzer's bytes, from Hypothesis or from a random generator.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from echo_shm.spec import Spec
 EXAMPLE = {"a": np.zeros((), np.int32), "b": np.zeros(3, np.uint8)}
 SPEC = Spec.from_example(EXAMPLE)
 SIZE = SPEC.sample_bytes
-#: Of the parser that is tried alone.
+#: The largest frame of the parser that is tried alone (bytes of samples).
 MOST = 5 * SIZE
 
 _NUMBERS = [0, 1, 2, 5, 6, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
@@ -57,7 +57,7 @@ def _header(below: Below, kind: int, length: int, number: int) -> bytes:
 
 
 def _damaged(below: Below, data: bytes) -> bytes:
-    """The same, in most cases."""
+    """The same bytes in most cases; else a few of them are changed."""
     if below(10) or not data:
         return data
     at = below(len(data))
@@ -65,7 +65,7 @@ def _damaged(below: Below, data: bytes) -> bytes:
 
 
 def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
-    """What a version 2 client may say, or nearly."""
+    """The bytes of a version 2 client, often with faults."""
     hello = Hello(client, _number(below, 0, 2**64 - 1), b"n" * 32, wire.spec_hash(SPEC.schema))
     if below(20) == 0:
         hello = hello._replace(spec=bytes(32))
@@ -86,7 +86,7 @@ def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
 
 
 def draw_server(below: Below) -> Callable[[bytes], bytes]:
-    """What a server may say, or nearly: from the client's hello, what comes after the greeting."""
+    """The bytes of a server, often with faults, as a function: b"" gives the greeting, a hello the answer."""
     kind, greeting = below(4), Greeting(below(8) == 0, bytes(32))
     ring, known, committed = bytes(16), below(2) == 1, _number(below, below(3), 2**64 - 1)
     schema = _damaged(below, SPEC.schema)
@@ -115,7 +115,7 @@ def _shown(text: bytes) -> str:
 
 
 def expected(stream: bytes) -> tuple[list[Any], bool]:
-    """What a whole stream of a client means, by WIRE.md: the events, and whether an error comes after them."""
+    """What WIRE.md says of a client's whole stream: its events, and whether an error comes after them."""
     if not b"ECHO".startswith(stream[:4]):
         return [], True
     if len(stream) < 144:
@@ -144,7 +144,7 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
 
 
 def feed(inbound: Inbound | Inbound1, stream: bytes, sizes: Iterator[int], events: list[Any]) -> None:
-    """Gives a stream to a parser in pieces of those sizes; what comes of it is added to ``events``."""
+    """Gives a stream to a parser in pieces of those sizes; adds the parser's events to ``events``."""
     at = 0
     while at < len(stream):
         space = inbound.space()
@@ -166,7 +166,7 @@ def _sizes(below: Below, most: int) -> Iterator[int]:
 
 
 def parse(stream: bytes, below: Below) -> int:
-    """Feeds a stream in pieces; asserts that what comes of it is what it means. Returns the number of events."""
+    """Feeds a stream in pieces; asserts that its events are the expected ones. Returns how many there are."""
     inbound, events, failed = Inbound(SIZE, MOST), [], False
     try:
         feed(inbound, stream, _sizes(below, 200), events)
@@ -178,7 +178,7 @@ def parse(stream: bytes, below: Below) -> int:
 
 
 def parse_1(stream: bytes, below: Below) -> None:
-    """The same for version 1, of which any bytes are samples."""
+    """The same for version 1, in which any bytes are samples."""
     inbound, events = Inbound1(SIZE, MOST), []
     inbound.begin()
     feed(inbound, stream, _sizes(below, 30), events)
@@ -187,17 +187,17 @@ def parse_1(stream: bytes, below: Below) -> None:
     assert all(len(data) == count * SIZE for count, _, data in events)
 
 
-# --- a client, at such a server ---------------------------------------------------
+# --- a client at such a server ----------------------------------------------------
 
 
 def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
-    """What a client makes of a server that says such things: whether it takes it for one."""
+    """Connects a client to a server that says this; returns whether the client accepts the server."""
     near, far = socket.socketpair()
     options = Options("fuzzed", 1, SPEC, b"c" * 16, key, None)
     far.sendall(said(b""))
 
     class Near:
-        """The client's socket, whose peer answers as soon as the hello is sent, and hangs up when nothing comes."""
+        """The client's socket. Its peer answers when the hello is sent, and hangs up when it has no more to say."""
 
         def sendall(self, data: bytes) -> None:
             near.sendall(data)
@@ -210,7 +210,7 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
             return near.recv(n)
 
         def settimeout(self, seconds: float | None) -> None:
-            """Nobody waits here: what comes is here, or the end is."""
+            """Does nothing: no call waits here."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(near, name)
@@ -229,11 +229,11 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
     return True
 
 
-# --- a bridge, with such clients ----------------------------------------------------
+# --- a bridge with such clients -----------------------------------------------------
 
 
 class Table:
-    """A ring and its bridge, in this process, to set clients before."""
+    """A ring and its bridge, both in this process, for clients to connect to."""
 
     def __init__(self) -> None:
         self.server = Server(EXAMPLE, 1, num_buffers=4)
@@ -244,12 +244,12 @@ class Table:
         self._taken = 0
 
     def close(self) -> None:
-        """Ends both."""
+        """Ends the bridge and the ring."""
         self.bridge.say_goodbye()
         self.server.close()
 
     def play(self, below: Below) -> None:
-        """Several clients say something by turns; then the bridge is as it was, and serves a good one."""
+        """Several clients speak by turns; afterwards the bridge has no connection left, and serves a good client."""
         clients = [(self._connect(), draw_client(below, bytes([65 + below(4)]) * 16)) for _ in range(1 + below(3))]
         ends = [0] * len(clients)
         for _ in range(below(12)):

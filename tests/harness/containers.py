@@ -1,8 +1,8 @@
 """Containers for tests: processes in PID and mount namespaces of their own.
 
-They are made as ``unshare --pid --mount --fork --mount-proc`` makes them; for a
-user who is not root, in a user namespace, too (``unshare -r``). /dev/shm is the
-one outside unless a Box says otherwise. What ends an actor ends its container.
+``unshare --pid --mount --fork --mount-proc`` makes the same. For a user who is
+not root there is a user namespace, too (``unshare -r``). /dev/shm is the one
+outside unless a Box says otherwise. A container ends with its actor.
 """
 
 import contextlib
@@ -50,8 +50,8 @@ class Box:
 
     Attributes:
         mounts: Made in order, after its /proc.
-        within: A process whose mount namespace it starts from; None: ours.
-        pid: Which process id its function runs as; process 1 only waits for it, unless it is that.
+        within: The process whose mount namespace it starts from; None: ours.
+        pid: The process id of the process that runs the function. Unless that is 1, process 1 only waits for it.
         proc: Whether it gets a /proc of its own.
 
     """
@@ -74,13 +74,13 @@ def _call(function: str, *args: Any) -> None:
 
 
 def mount(what: Mount) -> None:
-    """Mounts."""
+    """Calls mount(2)."""
     words = [word.encode() for word in (what.source, what.target, what.kind)]
     _call("mount", *words, ctypes.c_ulong(what.flags), what.options.encode())
 
 
 def unshare(flags: int = CLONE_NEWPID | CLONE_NEWNS) -> None:
-    """Leaves namespaces; whoever is not root makes a user namespace in which they are."""
+    """Enters new namespaces; a user who is not root gets a user namespace around them."""
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         _call("unshare", flags)
@@ -112,12 +112,12 @@ def _first_process(conn: Any, box: Box, fn: Callable[..., Any], args: tuple[Any,
         fn(conn, *args)
         return
     body = fork_as(box.pid, fn, conn, *args)
-    while os.wait()[0] != body:  # whose children become ours
+    while os.wait()[0] != body:  # its orphans become our children
         pass
 
 
 def fork_as(pid: int, fn: Callable[..., Any], conn: Any, *args: Any) -> int:
-    """Forks a process of that PID, which runs ``fn(conn, *args)`` and ends without any clean-up; returns the PID."""
+    """Forks a process with that PID, which runs ``fn(conn, *args)`` and ends without any clean-up; returns the PID."""
     if pid != 2 or os.getpid() != 1:
         with open(_LAST_PID, "w") as f:
             f.write(str(pid - 1))
@@ -148,7 +148,7 @@ def pod(conn: Any, directory: str) -> None:
 
 
 def probe(conn: Any) -> None:
-    """An actor's function: says why there can be no containers here, or ``""``."""
+    """An actor's function: says why no container can be made here, or ``""``."""
     try:
         contain(conn, Box((shm("size=1m"),)), lambda conn: conn.send(""))
     except OSError as error:
@@ -156,7 +156,7 @@ def probe(conn: Any) -> None:
 
 
 def inhabitants(actor: Actor) -> dict[int, int]:
-    """The processes of an actor's container: from the pid in there to the pid out here."""
+    """The processes of an actor's container: a mapping from the PID inside to the PID outside."""
     found = {}
     for process in psutil.Process(actor.pid).children(recursive=True):
         with contextlib.suppress(OSError), open(f"/proc/{process.pid}/status") as status:
@@ -166,6 +166,6 @@ def inhabitants(actor: Actor) -> dict[int, int]:
 
 
 def kill_container(actor: Actor) -> None:
-    """Kills process 1 of a container, and with it all others, at once."""
+    """Kills process 1 of a container; the kernel kills all the others at once."""
     os.kill(inhabitants(actor)[1], signal.SIGKILL)
     actor.end()

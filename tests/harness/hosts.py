@@ -1,6 +1,6 @@
-"""Hosts for tests: network namespaces joined by cables, and the programs that run there.
+"""Hosts for tests: network namespaces that cables join, and the programs that run on them.
 
-The programs, in ``tests/``: ``python -m harness.hosts learner HOST CLIENTS COUNT SILENCE`` and
+The programs, in ``tests/``: ``python -m harness.hosts learner HOST CLIENTS COUNT [HURRY]`` and
 ``python -m harness.hosts client HOST PORT WHO COUNT``.
 """
 
@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 
 def why_not() -> str:
-    """Why no such hosts can be made here; empty if they can."""
+    """Why no such host can be made here; empty if one can."""
     if any(shutil.which(tool) is None for tool in ("ip", "ss", "tc")):
         return "ip(8), ss(8) and tc(8) are needed: iproute2 is not installed"
     name = f"echo-{os.getpid()}-probe"
@@ -53,7 +53,7 @@ class Host:
 
     Args:
         far: The host at the cable's other end.
-        net: The third part of both addresses, of which the last are 1 (far) and 2.
+        net: The third part of both addresses. The last part is 1 for the far host and 2 for this one.
 
     """
 
@@ -85,12 +85,12 @@ class Host:
         _do("tc", "-n", self.name, "qdisc", "add", "dev", self.cable, "root", "tbf", *limit)
 
     def end_connections(self, to: str) -> list[str]:
-        """Ends the TCP connections with an address, as if they had failed; what they were."""
+        """Ends the TCP connections with an address, as if they had failed; returns a line for each."""
         done = _do("ip", "netns", "exec", self.name, "ss", "-HtnOK", "state", "established", "dst", to)
         return done.splitlines()
 
     def run(self, *words: Any) -> Iterator[dict[str, Any]]:
-        """Starts a program there; yields what it says."""
+        """Starts a program on this host; yields what the program says."""
         command = ["ip", "netns", "exec", self.name, sys.executable, "-m", "harness.hosts", *map(str, words)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=TESTS)
         self._processes.append(process)
@@ -98,13 +98,13 @@ class Host:
         return map(json.loads, process.stdout)
 
     def kill(self) -> None:
-        """Power off: its programs end, and nobody is told."""
+        """Power off: its programs end, and no peer is told."""
         if self._far is not None:
             self.cut()
         self.end()
 
     def end(self) -> None:
-        """Takes it down; a learner may clean up."""
+        """Removes the host; a learner on it may clean up."""
         for process in self._processes:
             process.send_signal(signal.SIGINT if "learner" in process.args else signal.SIGKILL)
             process.wait(30)
@@ -118,15 +118,15 @@ def _do(*command: str) -> str:
     return done.stdout
 
 
-# --- what runs there ----------------------------------------------------------
+# --- the programs -------------------------------------------------------------
 
 
 def say(**what: Any) -> None:
-    """To whoever started this."""
+    """Prints a line for the test that started this program."""
     print(json.dumps(what), flush=True)
 
 
-#: What a bridge executes before it begins: its TCP connections give a silent peer up so many times as fast.
+#: What a bridge executes before it begins: it gives up a silent peer so many times as fast.
 _HURRY = (
     "from echo_shm.net import tcp; usual = tcp._set; "
     "tcp._set = lambda sock, name, value: usual(sock, name, value if name == 'TCP_KEEPCNT' else max(1, value // {}))"
@@ -134,7 +134,7 @@ _HURRY = (
 
 
 def learner(host: str, clients: int, count: int, hurry: int = 1) -> None:
-    """Takes what the clients send; says where it is reached, how it gets on, and that each sample came once."""
+    """Takes what the clients send. Says its port, what has come so far, and at the end that each sample came once."""
     keeper._PROGRAM = keeper._PROGRAM.replace("; main()", f"; {_HURRY.format(hurry)}; main()")
     transport, account = TcpTransport(0, host=host, authkey=KEY), Account()
     with Server(stamped.example(), 50, num_buffers=4, transport=transport) as server:

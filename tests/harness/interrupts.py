@@ -1,4 +1,4 @@
-"""Acts, or interrupts, at every point at which the interpreter looks for signals."""
+"""Acts or interrupts at each point where the interpreter looks for signals."""
 
 import dis
 import functools
@@ -18,7 +18,7 @@ def interruptible(code):
 
 
 def at_opcode(n, act, *modules):
-    """A trace function that acts at the n-th point at which these modules can be interrupted, and what is left of n."""
+    """A trace function that acts at the n-th point where these modules can be interrupted, and what is left of n."""
     left, files = [n], {module.__file__ for module in modules}
 
     def trace(frame, event, arg):
@@ -37,7 +37,7 @@ def at_opcode(n, act, *modules):
 def run_traced(function, trace):
     """Calls it under a trace function."""
     before = sys.gettrace()
-    gc.disable()  # a finalizer of another test's must not be what is interrupted
+    gc.disable()  # or the finalizer of another test's object could be interrupted
     sys.settrace(trace)
     try:
         function()

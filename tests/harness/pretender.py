@@ -1,4 +1,4 @@
-"""A server that does what a test tells it to: speaks the wire's version 2, as far as it likes."""
+"""A server that does what a test tells it to. It speaks version 2 of the wire as far as the test wants."""
 
 import contextlib
 import socket
@@ -10,7 +10,7 @@ from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
 from echo_shm.spec import Spec
 from harness.peers import exactly
 
-#: Of the ring that there is not.
+#: The id of a ring that does not exist.
 RING = b"r" * 16
 
 
@@ -43,7 +43,7 @@ class Pretender:
             self._play(visit)
 
     def close(self):
-        """Listens no more, and ends every connection."""
+        """Stops listening, and ends every connection."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -53,7 +53,7 @@ class Pretender:
 
 
 class Visit:
-    """One connection to a pretender. ``number``: how many there were before it."""
+    """One connection to a pretender. ``number`` counts the connections before it."""
 
     def __init__(self, host, sock):
         self.host, self.sock, self.number = host, sock, len(host.visits)
@@ -66,18 +66,18 @@ class Visit:
         self.hello = Hello.from_bytes(exactly(self.sock, wire.HELLO_BYTES))
 
     def accept(self, committed=0, known=False, max_frame=1 << 23):
-        """Takes the client for one."""
+        """Greets, and accepts the client."""
         self.greet()
         accept = Accept(RING, max_frame, known, self.host.spec.schema, committed)
         self.sock.sendall(accept.to_bytes(None, self.greeting, self.hello))
 
     def refuse(self, text="come again", code=Refusal.BUSY):
-        """Sends the client away."""
+        """Refuses the client."""
         self.greet()
         self.sock.sendall(wire.refuse(code, text))
 
     def take_all(self):
-        """Takes the client for one, and acknowledges all that it sends."""
+        """Accepts the client, and acknowledges all that it sends."""
         self.accept()
         self.acknowledge_all()
 

@@ -32,7 +32,7 @@ def is_gone(pid: int) -> bool:
 
 
 def until_asleep(pid: int, seconds: float = LONG) -> None:
-    """Waits for a one-threaded process to sleep: in five looks in a row."""
+    """Waits until a process with one thread sleeps: in five looks in a row."""
     asleep = 0
 
     def look() -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.waiting import until
 
-#: Seconds after which a program that does not end, or does not print what it should, has failed.
+#: A program that has not ended, or has not printed what it should, after so many seconds has failed.
 PATIENCE = 60
 
 #: ``tests/``, so that a program can import the harness.

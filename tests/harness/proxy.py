@@ -1,4 +1,4 @@
-"""A host between a client and its server, which can cut, stall and delay what goes through it."""
+"""A host between a client and its server. It can cut and stall the connections that go through it."""
 
 import contextlib
 import random
@@ -57,12 +57,12 @@ class Proxy:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> None:
-        """Ends every connection: what is on its way is lost, in the middle of whatever it was."""
+        """Ends every connection, at any byte of what is on its way; that is lost."""
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
             for sock in random.sample(pair, 2):
-                # a reset, so that what the kernel still holds is thrown away
+                # a reset: the kernel throws away what it still holds
                 with contextlib.suppress(OSError):
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
                 with contextlib.suppress(OSError):
@@ -71,7 +71,7 @@ class Proxy:
             self.cuts += 1
 
     def close(self) -> None:
-        """Cuts, and accepts no more."""
+        """Ends every connection, and accepts no more."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

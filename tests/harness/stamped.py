@@ -1,4 +1,4 @@
-"""Samples that say who made them, in what order, and whether they are whole."""
+"""Samples that say which process made them, in what order, and whether they are whole."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def examples(n: int) -> dict[str, Any]:
 
 
 def stamp(sample: dict[str, Any], incarnation: int, sequence: int) -> dict[str, Any]:
-    """Writes a sample in place, payload first: a torn one would not add up."""
+    """Writes a sample in place, payload first: the sum of a torn sample is wrong."""
     key = (incarnation * 0x100000001B3 + sequence * 0xD6E8FEB86659FD93 + 1) & _MASK
     payload = sample["payload"]
     np.multiply(_FACTORS, np.uint64(key), out=payload)

@@ -1,4 +1,4 @@
-"""What worker processes of the tests run."""
+"""The functions of the tests' worker processes."""
 
 import ctypes
 import os
@@ -24,27 +24,27 @@ def send_without_end(client, incarnation):
 
 
 def say_and_wait(client, path):
-    """Writes its pid down and waits for ever."""
+    """Writes its PID to a file and waits without end."""
     _write_pid(path)
     while True:
         signal.pause()
 
 
 def ignore_sigterm(client, path):
-    """The same, deaf to SIGTERM."""
+    """The same, but ignores SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     say_and_wait(client, path)
 
 
 def keep_the_gil(client, path):
-    """Writes its pid down and sleeps in C without giving the interpreter up."""
+    """Writes its PID to a file and sleeps in C without releasing the GIL."""
     _write_pid(path)
     while True:
         ctypes.PyDLL(None).sleep(3600)
 
 
 def start_child(client, path):
-    """Starts a process of its own, by fork and by exec, and waits for both."""
+    """Starts processes of its own, one by fork and one by exec, and waits for both."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -60,7 +60,7 @@ def start_child(client, path):
 
 
 def multiply(client, path):
-    """Starts a multiprocessing child, which attaches anew."""
+    """Starts a child through multiprocessing; the child attaches by itself."""
     import multiprocessing
 
     from_spawn = multiprocessing.get_context("fork").Process(target=_child, args=(client.name,))
@@ -82,14 +82,14 @@ def _write_pid(path):
 
 
 class OddError(Exception):
-    """Pickles, and does not unpickle."""
+    """It can be pickled, but not unpickled."""
 
     def __init__(self, a, b):
         super().__init__(f"{a}{b}")
 
 
 def fail(client, how):
-    """Ends badly."""
+    """Ends in the given way."""
     if how == "plain":
         raise KeyError("plain failure")
     if how == "odd":
@@ -127,7 +127,7 @@ def fail_second(client, number, path):
 
 
 def die_once(client, incarnation, path):
-    """The first time, kills itself in the middle of a reservation; the second time, sends and ends."""
+    """Kills itself inside a reservation the first time; sends and ends the second time."""
     if not os.path.exists(path):
         client.send(stamped.stamp(stamped.example(), incarnation, 0))
         with client.reserve():
@@ -137,7 +137,7 @@ def die_once(client, incarnation, path):
 
 
 def count_starts(client, path, how):
-    """Writes down that it started, then ends in the given way."""
+    """Adds a letter to a file, then ends in the given way."""
     with open(path, "a") as file:
         file.write("x")
     if how == "raise":

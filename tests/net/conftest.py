@@ -29,7 +29,7 @@ def serve():
 
 @pytest.fixture
 def in_bridges(monkeypatch):
-    """Has each new bridge process execute some code before it begins; code for a bridge that is forked is not run."""
+    """Lets each new bridge process execute some code before it begins; a bridge that is forked, for TLS, does not."""
 
     def patch(code):
         program = keeper._PROGRAM
@@ -41,7 +41,7 @@ def in_bridges(monkeypatch):
 
 @pytest.fixture
 def client():
-    """Makes clients, and closes them; what they could not deliver is no error here."""
+    """Makes clients, and closes them; undelivered samples are no error here."""
     made = []
 
     def make(server, example=EXAMPLE, host="127.0.0.1", **options):
@@ -56,7 +56,7 @@ def client():
 
 @pytest.fixture
 def pretend():
-    """Makes servers that only pretend, and ends them."""
+    """Makes pretenders, and closes them."""
     with contextlib.ExitStack() as stack:
 
         def make(play, example=EXAMPLE):
@@ -82,7 +82,7 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture
 def tls(certificate):
-    """Contexts that talk to each other: the server's and the client's."""
+    """The server's and the client's context."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*certificate)
     return server, ssl.create_default_context(cafile=certificate[0])

@@ -1,4 +1,4 @@
-"""A server with TcpTransport and its clients, on loopback: every sample arrives, or somebody is told."""
+"""A server with TcpTransport and its clients, on loopback: every sample arrives, or an error says that it did not."""
 
 import itertools
 import threading
@@ -15,7 +15,7 @@ from echo_shm.net import pump
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_samples_arrive_in_order(serve, client, version):
-    """A client's samples arrive once, whole, and in the order of their sends; wait() says that they have."""
+    """A client's samples arrive once, whole and in order; wait() returns when all have."""
     server = serve(10, 12, wire_version=version)
     one = client(server)
     for n in range(100):
@@ -28,7 +28,7 @@ def test_samples_arrive_in_order(serve, client, version):
 
 
 def test_a_lone_sample_does_not_wait_for_others(serve, client):
-    """A sample is sent without another to fill its frame, and without wait()."""
+    """A sample is sent without others to fill its frame, and without wait()."""
     server = serve(1)
     one = client(server)
     for n in range(3):
@@ -37,11 +37,11 @@ def test_a_lone_sample_does_not_wait_for_others(serve, client):
 
 
 def test_what_ends_the_gathering(serve, client, monkeypatch):
-    """No sample waits for others to share its frame when that is full, or when somebody is in wait()."""
+    """A sample does not wait for others when its frame is full, or while a thread is in wait()."""
     monkeypatch.setattr(pump, "_GATHER_NS", 60_000_000_000)
     server = serve(1, 5000)
     one = client(server)
-    # As if in wait(), and before the sample: a gathering that has begun is not cut short (it has a millisecond).
+    # as if a thread were in wait(); before the sample, as a gathering that has begun goes on for its millisecond
     one._pump._flushing += 1
     one.send(sample(0))
     assert numbers(server.sample(timeout=20).batch) == [0]
@@ -53,7 +53,7 @@ def test_what_ends_the_gathering(serve, client, monkeypatch):
 
 
 def test_send_many(serve, client):
-    """Stacked samples arrive in order, be they more than a frame or than the ring."""
+    """Stacked samples arrive in order, also when they are more than a frame or the ring holds."""
     server = serve(50, 2)
     one = client(server)
     stacked = {"n": np.arange(10_000), "x": np.repeat(np.arange(10_000, dtype=np.float32), 6).reshape(-1, 2, 3)}
@@ -108,7 +108,7 @@ def test_samples_larger_than_a_frame(serve, client):
 
 @pytest.mark.parametrize("version", [2])
 def test_samples_without_bytes(serve, client, version):
-    """Samples whose every leaf is empty are counted all the same."""
+    """Samples of empty leaves only are counted like others."""
     example = np.zeros((0, 3), np.float32)
     server = serve(5, 4, example, wire_version=version)
     one = client(server, example)
@@ -118,7 +118,7 @@ def test_samples_without_bytes(serve, client, version):
 
 
 def test_a_full_ring_holds_the_client_up(serve, client):
-    """When nobody takes, send() waits, and says so after its timeout; nothing is lost by that."""
+    """While no learner takes, send() waits, and raises after its timeout; nothing is lost."""
     server = serve(4, 2)
     one = client(server, timeout=1.0, max_inflight_msgs=2)
     counter = itertools.count()
@@ -139,7 +139,7 @@ def test_a_full_ring_holds_the_client_up(serve, client):
 
 
 def test_what_top_shows(serve, client):
-    """`echo-shm top` has a line for each remote client, with what came from it, and counts who was refused."""
+    """`echo-shm top` has a line for each remote client, with what came from it, and counts refused connections."""
     server = serve(10, 4)
     one, gone = client(server), client(server)
     for n in range(20):
@@ -147,7 +147,7 @@ def test_what_top_shows(serve, client):
     one.wait()
     gone.send(sample(0))
     gone.wait()
-    gone._pump._link.shut()  # as if cut; it comes again
+    gone._pump._link.shut()  # as if cut: the client connects again
     gone.send(sample(1))
     gone.wait()
     with raw(server) as sock:
@@ -169,7 +169,7 @@ def test_what_top_shows(serve, client):
 
 
 def test_close_delivers(serve, client):
-    """close() sends what was not sent yet."""
+    """close() delivers what is not sent yet."""
     server = serve(7)
     with TcpClient("127.0.0.1", server.port, EXAMPLE) as one:
         for n in range(7):
@@ -208,7 +208,7 @@ def test_the_servers_end_reaches_clients(serve, client):
 
 
 def test_wait_after_a_drop_raises(pretend):
-    """wait() for a server that is gone without a word raises when the tries are over, and does not hang."""
+    """When a server is gone without a word, wait() raises after the last try to connect, and does not hang."""
     taken = []
 
     def play(visit):

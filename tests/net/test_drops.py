@@ -1,4 +1,4 @@
-"""Connections that are lost and bridges that are killed, in mid-stream: every sample once."""
+"""Connections are lost and bridges killed while samples go: every sample comes once."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from echo_shm import ConnectionClosedError, Server, TcpClient, TcpTransport
 
 EXAMPLE = stamped.example()
 
-#: How often a bridge is killed: each time it is about a second until the next one serves.
+#: How often a bridge is killed: each time it takes about a second until the next one serves.
 KILLS = 5
 
 
@@ -28,7 +28,7 @@ def sample(who, n):
 
 
 class Stream:
-    """Clients that send and a learner that takes, until everything has come; meanwhile somebody disturbs them.
+    """Clients that send, and a learner that takes until everything has come, while they are disturbed.
 
     Args:
         server: Started.
@@ -40,7 +40,7 @@ class Stream:
     def __init__(self, server, ports, count, **options):
         self.server, self.count = server, count
         self.account, self.failures = Account(), []
-        self._connected = threading.Barrier(len(ports) + 1)  # to connect for the first time is tried once
+        self._connected = threading.Barrier(len(ports) + 1)  # a client tries only once to connect for the first time
         self.threads = [threading.Thread(target=self._send, args=(i, port, options)) for i, port in enumerate(ports)]
 
     def _send(self, who, port, options):
@@ -54,11 +54,11 @@ class Stream:
                         time.sleep(0.002 * rng.random())
                     if rng.random() < 0.001:
                         client.wait()
-        except BaseException as error:  # shown by check()
+        except BaseException as error:  # check() shows it
             self.failures.append((who, error))
 
     def run(self, disturb, times):
-        """Takes until all samples have come, and calls ``disturb`` so many times on the way there."""
+        """Takes until all samples have come; calls ``disturb`` so many times in between."""
         for thread in self.threads:
             thread.start()
         self._connected.wait(30)
@@ -73,7 +73,7 @@ class Stream:
             thread.join(30)
 
     def check(self, in_order=True):
-        """Every sample came once; and in the order of its sends, unless a slot was offered again after a death."""
+        """Asserts that every sample came once; and in order, unless a bridge died and its slot was re-opened."""
         assert self.failures == []
         self.account.settle(dict.fromkeys(range(len(self.threads)), self.count))
         assert not in_order or self.account.descents == 0
@@ -84,7 +84,7 @@ class Stream:
 @pytest.mark.watchdog(180)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_killed_bridges(processes):
-    """The bridge is SIGKILLed again and again: it is started anew, clients go on, every sample comes once."""
+    """Bridges are killed again and again: each is started again, clients go on, every sample comes once."""
     transport, kills = TcpTransport(0, processes=processes, max_connections=4), []
 
     def kill():
@@ -102,7 +102,7 @@ def test_killed_bridges(processes):
 
 @pytest.mark.watchdog(180)
 def test_storm():
-    """All of it at random, the learner pausing now and then: every sample whose send() returned comes once, whole."""
+    """All of this at random, with a learner that pauses: every sample whose send() returned comes once and whole."""
     seed = int(os.environ.get("STORM_SEED", random.SystemRandom().getrandbits(32)))
     print(f"STORM_SEED={seed}")
     storm = remote_storm.run(4, seed)
@@ -112,7 +112,7 @@ def test_storm():
 
 @pytest.mark.watchdog(180)
 def test_cut_connections():
-    """Connections are reset at any byte, both ways: nothing is lost and nothing doubled."""
+    """Connections are reset at any byte, in both directions: nothing is lost or doubled."""
     with Server(EXAMPLE, 10, transport=TcpTransport(0)) as server:
         server.start()
         proxies = [Proxy(server.port) for _ in range(3)]
@@ -125,7 +125,7 @@ def test_cut_connections():
 
 
 def test_a_stalled_client_delays_nobody():
-    """While one client's connection stands still in mid-stream, another's samples come as ever."""
+    """While one client's connection is stalled, another client's samples come."""
     with Server(EXAMPLE, 10, transport=TcpTransport(0)) as server:
         server.start()
         proxy, account = Proxy(server.port), Account()
@@ -157,7 +157,7 @@ def test_a_stalled_client_delays_nobody():
 
 
 def test_another_server_on_the_same_port():
-    """A learner that starts anew, on the same port with a new ring, gets what the old one had not acknowledged."""
+    """A new learner on the same port, with a new ring, gets what the old one has not acknowledged."""
     with Server(EXAMPLE, 5, transport=TcpTransport(0)) as old:
         old.start()
         port = old.port
@@ -170,7 +170,7 @@ def test_another_server_on_the_same_port():
         time.sleep(0.2)
         for n in range(5, 10):
             client.send(sample(0, n))
-        proxy.cut()  # before the old server's goodbye could reach the client
+        proxy.cut()  # before the old server's BYE can reach the client
     proxy.stalled.clear()
     with Server(EXAMPLE, 5, transport=TcpTransport(port)) as new:
         new.start()
@@ -181,7 +181,7 @@ def test_another_server_on_the_same_port():
 
 
 def test_without_reconnect():
-    """reconnect=False: a lost connection ends the client, and says what is not acknowledged."""
+    """With reconnect=False a lost connection ends the client, which says what is not acknowledged."""
     with Server(EXAMPLE, 5, transport=TcpTransport(0)) as server:
         server.start()
         proxy = Proxy(server.port)

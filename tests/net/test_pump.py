@@ -1,4 +1,4 @@
-"""A client's threads: they wake each other, and come to an end, wherever one fails or is interrupted."""
+"""A client's threads wake each other, and end wherever one of them fails or is interrupted."""
 
 import contextlib
 import gc
@@ -23,13 +23,13 @@ BIG = np.zeros(1 << 22, np.uint8)
 
 
 def stall(visit):
-    """Takes the client, and none of its samples."""
+    """Accepts the client, and takes none of its samples."""
     visit.accept()
     time.sleep(60)
 
 
 def test_a_block_beyond_the_clients_ring(serve, client, background):
-    """A block that does not fit into the client's own ring is sent, also when its sender fell asleep just before."""
+    """A block larger than the client's own ring is sent, also when the sending thread has just fallen asleep."""
     example = np.zeros(1000, np.uint8)
     server = serve(1000, 4, example)
     one = client(server, example)
@@ -73,7 +73,7 @@ def test_what_was_sent_of_a_block(pretend, background):
 
 
 def test_impossible_times(pretend):
-    """What is no length of time is refused; 0 is one."""
+    """A timeout that is no number of seconds is refused; 0 is one."""
     with TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE) as one:
         one.send(sample(0), timeout=0)
         for call in (one.wait, lambda timeout: one.send_many({"n": np.zeros(1, np.int64)}, timeout)):
@@ -83,7 +83,7 @@ def test_impossible_times(pretend):
 
 
 def test_a_reader_that_fails(pretend):
-    """Whatever goes wrong in the thread that reads: nobody waits for it."""
+    """When the reading thread fails, no call waits for it."""
 
     def send_on():
         while True:
@@ -104,7 +104,7 @@ def test_a_reader_that_fails(pretend):
 
 @pytest.mark.parametrize("which", ["reader", "sender"])
 def test_no_more_threads(pretend, monkeypatch, which):
-    """A client that cannot have its threads leaves none, and no connection."""
+    """A client that cannot start its threads leaves no thread and no connection."""
     gone, start = threading.Event(), threading.Thread.start
 
     def play(visit):
@@ -126,7 +126,7 @@ def test_no_more_threads(pretend, monkeypatch, which):
 
 
 def test_closed_by_a_signals_handler(pretend, background):
-    """close() in a handler that cuts into close() ends it."""
+    """close() in a signal handler ends the close() that the signal interrupted."""
     one = TcpClient("127.0.0.1", pretend(stall).port, EXAMPLE, timeout=1)
     one.send(sample(0))
     before = signal.signal(signal.SIGUSR1, lambda *_: one.close())
@@ -143,7 +143,7 @@ def test_closed_by_a_signals_handler(pretend, background):
 
 
 def test_close_interrupted_anywhere(pretend):
-    """Wherever Ctrl-C comes in close(): another close() ends both threads, and nobody waits for ever."""
+    """Wherever Ctrl-C interrupts close(), another close() ends both threads."""
     host, n, left = pretend(stall), 0, [0]
     while left[0] <= 0:
         n += 1
@@ -165,7 +165,7 @@ def test_close_interrupted_anywhere(pretend):
 
 
 def test_collected_while_it_delivers(pretend):
-    """Whoever collects a client does not wait for it to deliver, and it does."""
+    """Collecting a client does not wait until it has delivered; it delivers all the same."""
     gate = threading.Event()
 
     def play(visit):

@@ -1,4 +1,4 @@
-"""What a bridge refuses, and whom it does not wait for: others notice nothing."""
+"""What a bridge refuses, and which clients it does not wait for: other clients do not notice."""
 
 import contextlib
 import socket
@@ -41,7 +41,7 @@ def test_other_samples(serve):
 
 
 def test_a_sample_that_does_not_fit(serve, client):
-    """A sample of another shape raises in send(), as id-echo's words have it, and the client goes on."""
+    """A sample of another shape raises in send(), in id-echo's words, and the client goes on."""
     server = serve(1)
     one = client(server)
     with pytest.raises(ValueError, match="Payload size"):
@@ -51,7 +51,7 @@ def test_a_sample_that_does_not_fit(serve, client):
 
 
 def test_keys(serve, client):
-    """Only who knows the key gets in, and only to a server that knows it, too."""
+    """Only a client that knows the key is accepted, and it accepts only a server that knows it."""
     server = serve(1, authkey=KEY)
     one = client(server, authkey=KEY)
     one.send(sample(3))
@@ -65,7 +65,7 @@ def test_keys(serve, client):
 
 
 def test_garbage(serve, client):
-    """What does not speak the protocol is told so and closed; others do not notice."""
+    """A connection that does not speak the protocol is told so and closed; other clients do not notice."""
     server = serve(1)
     one = client(server)
     for data, text in (
@@ -86,7 +86,7 @@ def test_garbage(serve, client):
 
 
 def test_bad_frames(serve, client):
-    """A frame that is too long, not the next one, or none at all ends the connection; what came before it counts."""
+    """A bad frame (too long, not the next one, no frame) ends the connection; the samples before it are delivered."""
     server = serve(1)
     one = client(server)
     frames = [
@@ -122,7 +122,7 @@ def test_half_a_frame_holds_nothing(serve, client):
 
 @pytest.mark.parametrize("processes", [1, 3])
 def test_more_clients_than_allowed(serve, client, processes):
-    """Who comes when all places are taken is told so; a place that becomes free is the next one's."""
+    """A client that comes when all places are taken is told so; a place that becomes free can be taken."""
     server = serve(1, max_connections=2, processes=processes)
     one, _two = client(server), client(server)
     for _ in range(3):
@@ -135,7 +135,7 @@ def test_more_clients_than_allowed(serve, client, processes):
 
 
 def test_more_version_1_clients_than_allowed(serve, client):
-    """Version 1 has no words for it: the connection is closed."""
+    """One version 1 client too many: its connection is closed without a word."""
     server = serve(1, max_connections=1, wire_version=1)
     one = client(server)
     with raw(server) as sock:
@@ -160,7 +160,7 @@ def test_silent_connections(serve, client, in_bridges):
 
 
 def test_silent_connections_over_tls(serve, client, tls):
-    """A client that never begins, or never ends, setting TLS up costs the bridge neither its time nor a place."""
+    """A client that never begins or never ends a TLS handshake costs the bridge neither time nor a place."""
     server = serve(1, max_connections=1, tls=tls[0])
     silent = [raw(server) for _ in range(20)]
     for sock in silent[10:]:
@@ -177,7 +177,7 @@ def test_silent_connections_over_tls(serve, client, tls):
 
 
 def test_memory_is_bounded(serve):
-    """Clients that stall in the middle of the longest frame cost a bridge one frame each; who is refused, nothing."""
+    """A client that stalls inside the longest frame costs a bridge the memory of one frame; a refused one, nothing."""
     example = np.zeros(1 << 16, np.uint8)
     server, clients = serve(1, 2, example, max_connections=16), []
     bridge = psutil.Process(server._transports[0]._keepers[0].pid)
@@ -199,13 +199,13 @@ def test_memory_is_bounded(serve):
 
 
 def test_memory_before_tls(serve, tls):
-    """A connection that has not come through the setting up of TLS costs no frame either."""
+    """A connection before the end of its TLS handshake does not cost the memory of a frame."""
     server, clients = serve(1, 2, np.zeros(1 << 24, np.uint8), wire_version=1, tls=tls[0]), []
     bridge = psutil.Process(server._transports[0]._keepers[0].pid)
     before = bridge.memory_info().rss
     for _ in range(20):
         clients.append(raw(server))
-    # And the listener; a fork may have others of ours besides.
+    # 20 and the listener; a forked bridge may have other sockets of ours
     until(lambda: sum(one.laddr.port == server.port for one in bridge.net_connections()) == 21)
     grown = bridge.memory_info().rss - before
     for sock in clients:
@@ -214,7 +214,7 @@ def test_memory_before_tls(serve, tls):
 
 
 def test_clients_that_come_again(serve):
-    """Who was connected before has no more right to a place than others: there are never more than allowed."""
+    """A client that was connected before is refused like others: there are never more clients than allowed."""
     server = serve(1, max_connections=3)
     for turn in range(2):
         accepted, socks = 0, []
@@ -237,8 +237,8 @@ def _connected(server):
 
 
 def test_places_of_the_lost(serve, client, in_bridges):
-    """Connections that are reset while the ring is full, with samples of theirs still waiting, give their places up."""
-    in_bridges("from echo_shm.net import wire; wire.BEAT = 0.5")  # which finds out that they are lost
+    """A connection that is reset while its samples wait for a full ring gives its place up."""
+    in_bridges("from echo_shm.net import wire; wire.BEAT = 0.5")  # a beat to a lost client fails
     server = serve(1, 2, max_connections=4)
     socks = [raw(server) for _ in range(4)]
     for i, sock in enumerate(socks):
@@ -254,7 +254,7 @@ def test_places_of_the_lost(serve, client, in_bridges):
 
 
 def test_a_client_that_comes_twice(serve):
-    """A client that comes again has lost its old connection, be that known here or not: it ends, and harms nothing."""
+    """A client that connects again has lost its old connection, known to the bridge or not; the old one ends."""
     server = serve(1, 10)
     with raw(server) as old, raw(server) as new:
         greet(server, old)
@@ -266,7 +266,7 @@ def test_a_client_that_comes_twice(serve):
         old.close()
         for n in range(1, 6):
             new.sendall(wire.samples_header(1, n) + struct.pack("<q6f", n, *[float(n)] * 6))
-            while (told := exactly(new, wire.HEADER_BYTES)) == wire.ack(n):  # a server repeats itself now and then
+            while (told := exactly(new, wire.HEADER_BYTES)) == wire.ack(n):  # a server may repeat an acknowledgement
                 pass
             assert told == wire.ack(n + 1)
             time.sleep(0.02)
@@ -274,7 +274,7 @@ def test_a_client_that_comes_twice(serve):
 
 
 def test_a_client_that_was_forgotten(serve, monkeypatch):
-    """A client in doubt, whose place went to others, is told so each time that it comes; others come meanwhile."""
+    """A client in doubt whose place went to another is told so each time it connects."""
     monkeypatch.setattr("echo_shm.server._REMOTES", 16)  # the least number of places
     server = serve(1, 40, max_connections=1)
     mine, entries = server._segment.uuid, server._segment.geometry.max_remotes
@@ -294,15 +294,15 @@ def test_a_client_that_was_forgotten(serve, monkeypatch):
             header, text = greet(server, sock, doubt=mine)
             assert (header.kind, header.number) == (wire.Frame.REFUSE, wire.Refusal.FORGOTTEN)
             assert text == b"it was forgotten, and samples of it may be in the ring"
-    with raw(server) as sock:  # of another ring it may
+    with raw(server) as sock:  # in doubt of another ring it is accepted
         assert greet(server, sock, doubt=b"o" * 16)[0].kind is wire.Frame.ACCEPT
 
 
 def test_acknowledgements_of_tiny_samples():
-    """A version 1 client that sends more than it reads of is not read from meanwhile, and not ended."""
+    """A version 1 client that does not read its acknowledgements is not read from, and not ended."""
     count = 4 << 20
     with Server(np.zeros((), np.uint8), 1 << 16, num_buffers=4) as server, socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # as of a network with a wire
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # as on a real network
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 1, 8), None)
@@ -342,7 +342,7 @@ def test_acknowledgements_of_tiny_samples():
 
 
 def test_samples_that_are_there_already(serve):
-    """Of a frame that begins below what the ring has only the rest goes there."""
+    """Samples of a frame that the ring has already do not go there again; the rest does."""
     server = serve(6, 2)
     with raw(server) as sock:
         greet(server, sock)
@@ -353,13 +353,13 @@ def test_samples_that_are_there_already(serve):
         acknowledged = []
         while 6 not in acknowledged:
             acknowledged.append(wire.read_server_header(exactly(sock, wire.HEADER_BYTES)).number)
-        assert set(acknowledged) <= {4, 6}  # the last alone, where all three came at once
+        assert set(acknowledged) <= {4, 6}  # 6 alone, when all three came at once
     assert numbers(server.sample(timeout=20).batch) == list(range(6))
 
 
 @pytest.mark.parametrize("end", [b"", wire.bye(50)])
 def test_a_client_that_only_reads_on(serve, end):
-    """Who ends its sending, with or without a word, and goes on reading, is told what arrived."""
+    """A client that ends its sending, with or without a BYE, and goes on reading, is told what arrived."""
     server = serve(1, 60)
     with raw(server) as sock:
         greet(server, sock)
@@ -367,11 +367,11 @@ def test_a_client_that_only_reads_on(serve, end):
         sock.shutdown(socket.SHUT_WR)
         told = said(sock)
     assert told.endswith(wire.ack(50))
-    assert not told.replace(wire.ack(50), b"").replace(wire.ack(0), b"")  # a server repeats itself now and then
+    assert not told.replace(wire.ack(50), b"").replace(wire.ack(0), b"")  # a server may repeat an acknowledgement
 
 
 def test_many_small_frames():
-    """However many frames lie in a bridge's hands, of samples that it has already, others come in between."""
+    """However many frames of one client a bridge has received, it serves the others in between."""
     with Server(EXAMPLE, 1) as server, socket.create_server(("127.0.0.1", 0)) as listener:
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
         bridge.turn(0)
@@ -397,7 +397,7 @@ def test_many_small_frames():
 
 
 def test_a_quiet_server_beats(monkeypatch):
-    """While a ring is full a bridge says now and then that it is there: its clients wait, and do not give it up."""
+    """While a ring is full a bridge repeats that it is there: its clients wait, and do not give it up."""
     monkeypatch.setattr(wire, "BEAT", 0.1)
     monkeypatch.setattr(bridge_module, "_LOOK_EVERY", 0.05)
     with Server(EXAMPLE, 1, num_buffers=2) as server, socket.create_server(("127.0.0.1", 0)) as listener:
@@ -421,7 +421,7 @@ def test_a_quiet_server_beats(monkeypatch):
 
 
 def test_out_of_descriptors(serve, client):
-    """A bridge that has no more descriptors serves those it has; a guest makes room for the next who comes."""
+    """A bridge without free descriptors serves the clients it has; a guest makes room for the next connection."""
     server = serve(1)
     bridge = psutil.Process(server._transports[0]._keepers[0].pid)
     bridge.rlimit(psutil.RLIMIT_NOFILE, (bridge.num_fds() + 20, 1024))
@@ -444,7 +444,7 @@ def test_out_of_descriptors(serve, client):
 
 
 def test_last_words_arrive(serve):
-    """Who is refused with much unread behind the fault still gets to know why."""
+    """A client is told why it is refused, also when much unread data follows the fault."""
     server = serve(1)
     with raw(server) as sock:
         greet(server, sock)
@@ -454,7 +454,7 @@ def test_last_words_arrive(serve):
 
 
 def test_who_leaves_costs_nothing():
-    """A connection that is only told why it must go gives its memory back at once."""
+    """A connection that is refused frees its memory at once."""
     near, far = socket.socketpair()
     with near, far:
         inbound = Inbound(8, 1 << 20)
@@ -470,7 +470,7 @@ def test_who_leaves_costs_nothing():
 
 
 def test_refusals_are_counted(serve, client):
-    """Each connection that was ended for what came from it counts once; those that end well do not."""
+    """Each connection that is ended because of what it sent counts once; those that end well do not."""
     server = serve(1)
     with pytest.raises(SpecMismatchError):
         client(server, {"n": np.zeros((), np.int64)})
@@ -491,7 +491,7 @@ def test_refusals_are_counted(serve, client):
 
 
 def test_a_flood_of_connects(serve, client):
-    """Hundreds of connections that come and go leave nothing behind and hold nobody up."""
+    """Hundreds of connections that come and go leave nothing behind, and delay no client."""
     server = serve(1, max_connections=50)
     one = client(server)
     bridge = psutil.Process(server._transports[0]._keepers[0].pid)
@@ -506,7 +506,7 @@ def test_a_flood_of_connects(serve, client):
 
 
 def test_refusals_are_logged(serve, capfd):
-    """The bridge's log has a line for whom it refuses, and why."""
+    """The bridge logs each connection that it refuses, with the reason."""
     server = serve(1)
     with raw(server) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n" * 20)

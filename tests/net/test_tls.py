@@ -1,4 +1,4 @@
-"""TLS from the client's side: what is lost and what stands still is noticed, as without it."""
+"""TLS from the client's side: lost and stalled connections are noticed, as without TLS."""
 
 import contextlib
 import socket
@@ -17,7 +17,7 @@ from echo_shm.net import wire
 
 @pytest.fixture
 def pretend(tls):
-    """Makes servers that only pretend, over TLS; ``before(visit)`` says whether a connection gets that far."""
+    """Makes pretenders with TLS; a connection for which ``before(visit)`` is false ends before its handshake."""
     with contextlib.ExitStack() as stack:
 
         def make(play, before=lambda visit: True):
@@ -35,7 +35,7 @@ def pretend(tls):
 
 
 def test_lost_in_the_handshake(pretend, tls):
-    """A connection that ends while TLS is set up is a lost one: the next may be better."""
+    """A connection that ends in its TLS handshake is a lost one: the client tries again."""
 
     def play(visit):
         visit.accept(known=True)
@@ -50,7 +50,7 @@ def test_lost_in_the_handshake(pretend, tls):
 
 
 def test_half_a_record(pretend, tls, monkeypatch):
-    """A server that stands still in the middle of a record is silent, and not listened to for ever."""
+    """A server that stops in the middle of a TLS record counts as silent, and is given up."""
     monkeypatch.setattr(wire, "SILENCE", 0.3)
 
     def play(visit):
@@ -66,7 +66,7 @@ def test_half_a_record(pretend, tls, monkeypatch):
 
 
 def test_both_ways_at_once(serve, tls, background):
-    """Acknowledgements come while samples go, megabytes of them, and a full ring holds neither thread in TLS."""
+    """Megabytes of samples go while acknowledgements come; a full ring blocks neither thread inside TLS."""
     example = np.zeros(1000, np.uint64)
     server = serve(100, 4, example, tls=tls[0])
     block = np.repeat(np.arange(6_000, dtype=np.uint64), 1000).reshape(-1, 1000)
@@ -83,7 +83,7 @@ def test_both_ways_at_once(serve, tls, background):
 
 
 def test_one_time_for_all_addresses():
-    """timeout= is for connecting as a whole, however many addresses a host has that do not answer."""
+    """timeout= bounds connecting as a whole, however many addresses of a host do not answer."""
     with contextlib.ExitStack() as stack:
         addresses, port = [], 0
         for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
@@ -106,7 +106,7 @@ def test_one_time_for_all_addresses():
 
 
 def test_the_next_address_serves(serve):
-    """An address at which nobody listens, or nothing answers, leaves time for the next one."""
+    """When nothing listens at an address, the next one is tried."""
     server = serve(1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         nobody = listener.getsockname()

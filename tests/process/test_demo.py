@@ -49,7 +49,7 @@ def _assert_gone(name: str) -> None:
 
 
 def test_demo_plain(command: Callable[..., Program]) -> None:
-    """Without a terminal: a line a second, a summary, status 0, nothing left, and no control characters."""
+    """Without a terminal: a line for each second, a summary, status 0, no control characters, and nothing is left."""
     running = command("demo", "--seconds", "2")
     name = _ring(running)
     assert running.result() == 0, running.output
@@ -68,7 +68,7 @@ def test_demo_plain(command: Callable[..., Program]) -> None:
 
 
 def test_demo_on_a_terminal(command: Callable[..., Program]) -> None:
-    """On a terminal: a display that is drawn again and again within 80 columns, then the summary."""
+    """On a terminal: a display within 80 columns that is drawn again and again, then the summary."""
     running = command("demo", "--seconds", "1", "--workers", "1", "--batch-size", "32", terminal=True)
     name = _ring(running)
     assert running.result() == 0, running.output
@@ -90,7 +90,7 @@ def test_demo_with_other_spaces(env: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_demo_with_atari(command: Callable[..., Program]) -> None:
-    """Atari games are found by their name alone, and their banner does not get between the lines."""
+    """The demo finds Atari games by their name alone, and does not print their banner."""
     running = command("demo", "--env", "ALE/Pong-v5", "--seconds", "1", "--workers", "1", "--batch-size", "8")
     assert running.result() == 0, running.output
     assert "unbroken, from 1 worker process" in running.output
@@ -102,7 +102,7 @@ def test_demo_with_atari(command: Callable[..., Program]) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_demo_ends_on_a_signal(number: int, status: int, command: Callable[..., Program]) -> None:
-    """A signal to the demo ends it and its workers without a traceback, and nothing is left."""
+    """A signal ends the demo and its workers without a traceback, and nothing is left."""
     running = command("demo", "--seconds", "50")
     name = _ring(running)
     running.wait_for(r"[1-9][\d,]* samples/s")
@@ -122,7 +122,7 @@ def _hears_ctrl_c(process: psutil.Process) -> bool:
 
 
 def test_demo_ends_on_ctrl_c(command: Callable[..., Program]) -> None:
-    """Ctrl-C is the learner's: its workers do not hear it. Status 130, the cursor back, no traceback."""
+    """Ctrl-C reaches the learner and not its workers: status 130, the cursor is shown again, no traceback."""
     running = command("demo", "--seconds", "50", terminal=True)
     name = _ring(running)
     running.wait_for(r"of 1,024 slots")
@@ -138,7 +138,7 @@ def test_demo_ends_on_ctrl_c(command: Callable[..., Program]) -> None:
 
 
 def test_demo_ends_on_ctrl_c_while_it_starts(command: Callable[..., Program]) -> None:
-    """Ctrl-C at the first frame, while the display and the workers start, leaves as little behind."""
+    """The same for Ctrl-C at the first frame, while the display and the workers start."""
     running = command("demo", "--seconds", "50", terminal=True)
     name = _ring(running)
     running.type(b"\x03")
@@ -149,7 +149,7 @@ def test_demo_ends_on_ctrl_c_while_it_starts(command: Callable[..., Program]) ->
 
 
 def test_demo_survives_a_killed_worker(command: Callable[..., Program], owners: Callable[[str], list[Owner]]) -> None:
-    """A worker killed in mid-run is started again, as a sequence of its own; the demo ends well."""
+    """A worker that is killed is started again, with a sequence of its own; the demo ends well."""
     running = command("demo", "--seconds", "4")
     name = _ring(running)
     victim = _first_sender(name, owners)
@@ -160,7 +160,7 @@ def test_demo_survives_a_killed_worker(command: Callable[..., Program], owners: 
     _assert_gone(name)
 
 
-# --- what the check is for ----------------------------------------------------
+# --- broken sequences ---------------------------------------------------------
 
 
 def play_badly(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
@@ -182,14 +182,14 @@ def play_nothing(client: ShmClient, env_id: str, seed: int, deadline: float) -> 
 def test_demo_reports_a_broken_sequence(
     worker: Any, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A step that is missing, and a run without samples, are in the summary, and the status is 1."""
+    """The summary reports a missing step, and a run without samples; the status is 1."""
     monkeypatch.setattr(demo, "play", worker)
     assert demo.run("CartPole-v1", workers=1, batch_size=4, seconds=0.1) == 1
     assert text in capsys.readouterr().out
 
 
 def test_transitions_chain(background: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a worker sends is what its environment did: within an episode one step's next_obs is the next one's obs."""
+    """A worker sends what its environment did: within an episode a step's next_obs is the obs of the next step."""
     monkeypatch.setattr(demo, "_SHORTEST_PLAY", 1.0)
     example = demo.blank_transition(gymnasium.make("CartPole-v1"))
     rows: list[dict[str, Any]] = []

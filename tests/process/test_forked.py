@@ -1,4 +1,4 @@
-"""What a fork inherits, and what it does not."""
+"""What a forked child inherits, and what it does not."""
 
 import gc
 import os
@@ -15,7 +15,7 @@ from echo_shm._core import lib
 
 
 def _forks(conn, handle, name):
-    """Holds a reservation, and does one thing after the other that could drop this process's locks."""
+    """Holds a reservation, and does what it is told to do, which could drop this process's locks."""
     client = ShmClient(handle)
     with client.reserve() as slot:
         conn.send("inside")
@@ -56,7 +56,7 @@ def _forks(conn, handle, name):
     ],
 )
 def test_locks_outlast(serve, act, owners, what):
-    """An owner is seen as alive by others after its process closed, in whatever way, something else."""
+    """An owner counts as alive after its process has closed another attachment or a lock file, in whatever way."""
     server = serve(2, 2)
     actor = act(_forks, server.handle, server.name)
     assert actor.hear() == "inside"
@@ -64,7 +64,7 @@ def test_locks_outlast(serve, act, owners, what):
     assert actor.hear() == ""
     (owner,) = [owner for owner in owners(server.name) if owner.role == "producer"]
     assert (owner.pid, owner.held) == (actor.pid, 1)
-    # The kernel's word, not the pid's: another process sees the byte locked.
+    # not only the PID lives: another process finds the byte locked
     assert lib.es_locks_held(server._segment.sidecar.locks, owner.index) == 1
     server._attachment.sweep()
     actor.say("commit")
@@ -77,13 +77,13 @@ def test_locks_outlast(serve, act, owners, what):
 
 
 def _child_owner(conn, handle):
-    """Holds a reservation in a child, beside its own client; says both pids."""
+    """Holds a client, and in a child a reservation; says both PIDs."""
     parent = ShmClient(handle)
     parent.send(stamped.stamp(stamped.example(), 1, 0))
     pid = os.fork()
     if pid == 0:
         with ShmClient(handle) as client, client.reserve():
-            # What was inherited goes; the child's own locks are on the same file.
+            # what the child inherited is collected; its own locks are on the same file
             del parent
             gc.collect()
             conn.send((os.getppid(), os.getpid()))
@@ -97,7 +97,7 @@ def _child_owner(conn, handle):
 
 
 def test_a_child_that_attaches_is_an_owner_of_its_own(serve, act, owners):
-    """Its death is noticed though its parent lives, and is not taken for its parent's."""
+    """The child's death is noticed while its parent lives, and is not taken for the parent's."""
     server = serve(2, 2)
     actor = act(_child_owner, server.handle)
     parent, child = actor.hear()
@@ -118,7 +118,7 @@ def test_a_child_that_attaches_is_an_owner_of_its_own(serve, act, owners):
 
 
 def _fork_under_load(conn, handle):
-    """Forks a hundred times while four threads send through one client."""
+    """Forks 100 times while four threads send through one client."""
     client, over = ShmClient(handle), threading.Event()
     sent = [0] * 4
 
@@ -145,7 +145,7 @@ def _fork_under_load(conn, handle):
 
 
 def test_forks_while_threads_send(serve, act):
-    """Children neither hang nor send through what they inherited; those that attach anew do; nothing is lost."""
+    """No child hangs. Children cannot send through what they inherited, but can attach and send; nothing is lost."""
     server = serve(8, 4)
     actor = act(_fork_under_load, server.handle)
     ended = LastWords([actor])
@@ -158,7 +158,7 @@ def test_forks_while_threads_send(serve, act):
 
 
 def _fork_while_attaching(conn, handle, name):
-    """Forks children that attach, while a thread looks segments up and attaches."""
+    """Forks children that attach, while a thread lists a segment and attaches."""
     over = threading.Event()
 
     def look():
@@ -181,7 +181,7 @@ def _fork_while_attaching(conn, handle, name):
 
 
 def test_forks_while_threads_attach(serve, act):
-    """A child may attach whatever its parent's other threads were at when it was forked."""
+    """A child can attach whatever its parent's other threads did when it was forked."""
     server = serve(2, 2)
     actor = act(_fork_while_attaching, server.handle, server.name)
     pid = None

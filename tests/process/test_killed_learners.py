@@ -52,7 +52,7 @@ def _take_what_is_there(conn, handle):
 
 
 def _stop_in_a_reap(conn, handle):
-    """Finds a dead learner, and stands still with its lock byte."""
+    """Finds a dead learner, and stops in the reap with the learner's lock byte locked."""
     with ShmClient(handle) as client:
         dead = ffi.new("es_identity *")
         until(lambda: lib.es_next_dead(client._ring, 0, dead) >= 0, "a learner's lock is free")
@@ -62,7 +62,7 @@ def _stop_in_a_reap(conn, handle):
 
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_a_dead_learners_batch_goes_to_another(serve, act, order):
-    """A batch held by a killed learner is delivered again, and before what comes after it."""
+    """A batch that a killed learner held is delivered again, before later samples."""
     server = serve(2, 3, order=order)
     with ShmClient(server.handle) as client:
         _send(client, 1, range(4))
@@ -76,7 +76,7 @@ def test_a_dead_learners_batch_goes_to_another(serve, act, order):
 
 
 def test_a_dead_learners_batch_goes_to_one_that_waits(serve, act):
-    """A learner that was asleep all the while gets the batch of one that is killed."""
+    """A learner that already waits gets the batch of a killed one."""
     server = serve(2, 2)
     with ShmClient(server.handle) as client:
         _send(client, 1, range(2))
@@ -90,7 +90,7 @@ def test_a_dead_learners_batch_goes_to_one_that_waits(serve, act):
 
 
 def test_a_dead_learners_batch_goes_to_one_attached_later(serve, act):
-    """A learner that attaches after the death finds the batch."""
+    """A learner that attaches after the death gets the batch."""
     server = serve(2, 2)
     with ShmClient(server.handle) as client:
         _send(client, 1, range(2))
@@ -102,7 +102,7 @@ def test_a_dead_learners_batch_goes_to_one_attached_later(serve, act):
 
 
 def test_a_batch_on_its_way_back_is_waited_for_at_the_end(serve, act):
-    """A stream, of a closed ring or of finished workers, goes on while somebody stands still in a learner's reap."""
+    """A stream of a closed ring, or of finished workers, does not end while another process is in a learner's reap."""
     scenes = []
     for take in (_take_all, _take_what_is_there):
         server = serve(2, 2)
@@ -119,7 +119,7 @@ def test_a_batch_on_its_way_back_is_waited_for_at_the_end(serve, act):
             server.close()
         waiter.say()
         scenes.append((waiter, reaper, batch))
-    time.sleep(4.5)  # a living learner's batch is given up after 1 s, and one that was spoilt after 3 s
+    time.sleep(4.5)  # the end waits 1 s for a living learner's batch, and 3 s for damaged words
     for waiter, reaper, batch in scenes:
         assert waiter.is_silent()
         reaper.kill()
@@ -143,7 +143,7 @@ def test_a_released_batch_never_comes_again(serve, act):
 
 
 def test_a_stopped_learner_keeps_its_batch(serve, act, owners):
-    """A learner that is stopped is alive: nobody else gets its batch."""
+    """A learner that is stopped is alive: no other learner gets its batch."""
     server = serve(2, 3)
     with ShmClient(server.handle) as client:
         _send(client, 1, range(4))
@@ -179,7 +179,7 @@ def _run(serve, act, tmp_path, kills, at_a_time, pause, batch_size, **options):
 
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_a_hundred_killed_learners_lose_nothing(serve, act, tmp_path, order):
-    """Every sample comes to somebody; to whoever releases it, once; and to nobody after that."""
+    """Each sample is delivered to a learner, and after a learner has released it, never again."""
     _run(serve, act, tmp_path, kills=100, at_a_time=3, pause=0.015, batch_size=8, order=order)
 
 
@@ -189,7 +189,7 @@ def test_each_batch_to_exactly_one_learner(serve, act, tmp_path):
 
 
 def test_learners_leave_no_owner_behind(serve, act, owners):
-    """A killed learner's entry is free again after a sweep."""
+    """After a sweep a killed learner's place is free again."""
     server = serve(2, 2)
     holder = act(_take_one, server.handle)
     holder.hear()

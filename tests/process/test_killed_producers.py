@@ -9,7 +9,7 @@ from stress import producer_storm
 from echo_shm._core import ffi, lib
 
 #: Longest time without a batch while producers send (seconds). A death holds a batch up for one reap
-#: interval, 0.1 s; the rest is for a machine with more to do than processors.
+#: interval, 0.1 s; the rest is for a busy machine.
 LONGEST_GAP = 10.0
 
 #: Memory that the learner may gain in a storm (bytes).
@@ -21,7 +21,7 @@ def _files(name):
 
 
 def _weather(server, actor, plan, owners):
-    """Runs a storm to its end and checks everything that must hold; returns the ledger."""
+    """Runs a storm to its end, and checks what must hold; returns the ledger."""
     weather, ledger = producer_storm.Storm(actor), producer_storm.Ledger()
     for batch, info in server.dataset_iter(until=weather, drop_last=False):
         ledger.record(batch, info)
@@ -34,8 +34,8 @@ def _weather(server, actor, plan, owners):
     )
     assert weather.incarnations >= plan.kills
     assert ledger.longest_gap < LONGEST_GAP
-    # A sample that went to a re-opened slot may come before its elders, and at the end full batches come before
-    # what is left of others; nothing else disturbs order="fifo".
+    # With order="fifo" a sample comes before an elder one for two reasons only: it is in a re-opened slot; or it is
+    # in a full batch at the end, and the elder one is in a partial batch.
     ready = server._segment.geometry.order == "ready"
     assert ready or ledger.descents <= ledger.info.reopened_slots + server.capacity
     assert lib.es_valid(server._ring) == ffi.NULL
@@ -54,7 +54,7 @@ def _plan(tmp_path, **options):
 
 @pytest.mark.watchdog(300)
 def test_many_kills_lose_nothing(serve, act, owners, tmp_path):
-    """Many producers killed anywhere, each replaced at once: nothing lost, doubled or torn, and no long wait."""
+    """Many producers are killed at any moment and replaced at once: nothing is lost, doubled or torn, no long wait."""
     server = serve(64, 4)
     plan = _plan(tmp_path, kills=int(os.environ.get("STORM_KILLS", 600)), producers=6)
     _weather(server, act(producer_storm.master, server.handle, plan), plan, owners)
@@ -71,14 +71,14 @@ def test_many_kills_lose_nothing(serve, act, owners, tmp_path):
     ],
 )
 def test_other_shapes_lose_nothing(serve, act, owners, tmp_path, batch_size, num_buffers, options):
-    """The same, in small rings, out of order, and with impatient reaping."""
+    """The same in small rings, with order="ready", and with a short reap interval."""
     server = serve(batch_size, num_buffers, **options)
     plan = _plan(tmp_path, kills=100)
     _weather(server, act(producer_storm.master, server.handle, plan), plan, owners)
 
 
 def test_the_dead_take_no_places(serve, act, owners, tmp_path):
-    """Where max_producers are alive or just replaced, a newcomer always finds the place of a dead one."""
+    """When all max_producers places are taken, a new producer gets the place of a dead one."""
     server = serve(8, 4, max_producers=5, reap_interval=0.005)
     plan = _plan(tmp_path, kills=200, producers=5)
     _weather(server, act(producer_storm.master, server.handle, plan), plan, owners)

@@ -58,7 +58,7 @@ def build(tmp_path_factory):
 
 @pytest.mark.watchdog(150)
 def test_polling_from_end_to_end(build, tmp_path):
-    """Samples flow, deaths are seen, timeouts end and Ctrl-C gets through with ECHO_SHM_WAIT=poll."""
+    """With ECHO_SHM_WAIT=poll samples arrive, deaths are noticed, waits time out, and Ctrl-C interrupts them."""
     script = tmp_path / "script.py"
     script.write_text(
         _SCRIPT.format(build=str(build), path=str(tmp_path / "once")),

@@ -1,4 +1,4 @@
-"""Workers never outlive the process that spawned them, however it ends."""
+"""Workers never outlive the process that spawned them, however that ends."""
 
 import json
 import signal
@@ -12,10 +12,10 @@ from harness.waiting import until
 
 from echo_shm import segment
 
-#: How many workers of each start method the parent has: new interpreters take their time.
+#: How many workers of each start method the parent has: starting an interpreter takes long.
 COUNTS = {"spawn": 1, "forkserver": 1, "fork": 2}
 
-#: Spawns its workers, then ends as argv[2] says. argv[4] has for each start method the files of its workers.
+#: Spawns its workers, then ends as argv[2] says. argv[4] has a file for each worker of each start method.
 _PARENT = """
 import json, os, signal, sys, threading
 from harness import stamped, workers
@@ -88,7 +88,7 @@ def _until_gone(pids):
 
 @pytest.mark.parametrize(("end", "status"), [("raise", 1), ("exit", 6), ("_exit", 5), ("thread exit", 6)])
 def test_the_parent_ends_by_itself(parent, end, status):
-    """By an exception, by sys.exit() without leaving the block, by _exit(): it does not hang, and no worker stays."""
+    """A parent that ends by an exception, by sys.exit() or by os._exit() does not hang, and no worker stays."""
     process, pids = parent(end)
     process.type(b"\n")
     assert process.result() == status, process.output
@@ -116,7 +116,7 @@ def test_the_parent_gets_a_signal(parent, number):
 
 @pytest.mark.parametrize("work", ["say_and_wait", "keep_the_gil"])
 def test_a_worker_that_cannot_watch(parent, work):
-    """A worker that is stopped, or keeps the interpreter for itself, ends with a killed parent all the same."""
+    """A worker that is stopped, or does not release the GIL, ends with its killed parent, too."""
     process, pids = parent("killed", work, ("spawn", "fork"))
     if work == "say_and_wait":
         for pid in pids:
@@ -134,7 +134,7 @@ def test_a_group_started_by_a_thread_outlives_the_thread(parent):
 
 
 def test_a_forked_child_of_the_parent_leaves_the_workers_alone(parent):
-    """A child that the parent forks itself, and that ends as programs do, neither hangs nor takes the workers down."""
+    """A child that the parent itself forks, and that ends normally, neither hangs nor ends the workers."""
     process, pids = parent("fork", contexts=("fork",))
     process.type(b"\n")
     process.wait_for("forked\n")

@@ -22,7 +22,7 @@ from echo_shm import ConnectionClosedError, Handle, Server, ShmClient
 
 _TAKEN, _RELEASED, _RELEASING = 1, 2, 3
 
-#: Every so many batches, a learner keeps one for so many seconds, so that many are killed holding one.
+#: After every so many batches a learner keeps one for so many seconds: many are killed while they hold one.
 LINGER_EVERY = 4
 LINGER = 0.004
 
@@ -44,12 +44,12 @@ def _line(kind: int, learner: int, batch: dict[str, Any]) -> bytes:
 
 
 def _words(batch_size: int) -> int:
-    """Of a line: a power of two, so that none crosses a page. What does may be written in part by one who is killed."""
+    """Words of a line: a power of two, so that no line crosses a page. A kill may cut a line that does."""
     return 1 << (1 + 2 * batch_size).bit_length()
 
 
 def learn(handle: Handle, learner: int, path: Path) -> None:
-    """Takes and releases without end, and writes it down."""
+    """Takes and releases batches without end, and writes it to the log."""
     with Server.attach(handle) as server:
         taken = 0
         log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -73,12 +73,12 @@ def _fork_learner(handle: Handle, learner: int, path: Path) -> int:
 
 
 def master(conn: Any, handle: Handle, path: Path, seed: int, kills: int, at_a_time: int, pause: float) -> None:
-    """Runs and kills learners, then kills those that are left; says how many there were."""
+    """Starts and kills learners, then kills those that are left; says how many there were."""
     rng = random.Random(seed)
     alive = [_fork_learner(handle, i, path) for i in range(at_a_time)]
     learners = at_a_time
     while alive:
-        time.sleep(rng.uniform(0, 2 * pause))  # the kill's moment
+        time.sleep(rng.uniform(0, 2 * pause))  # when the kill comes
         at = rng.randrange(len(alive))
         kill_all([alive[at]])
         if learners < kills:
@@ -90,11 +90,11 @@ def master(conn: Any, handle: Handle, path: Path, seed: int, kills: int, at_a_ti
 
 
 def settle(path: Path, batch_size: int, rest: list[tuple[int, int]], sent: dict[int, int]) -> dict[str, int]:
-    """Checks the log and what was taken at the end against what was sent: figures."""
+    """Checks the log, and what was taken at the end, against what was sent; returns figures."""
     log = np.fromfile(path, np.int64).reshape(-1, _words(batch_size))[:, : 2 + 2 * batch_size]
     takers: dict[tuple[int, int], list[int]] = defaultdict(list)
     released: dict[tuple[int, int], int] = {}
-    held: set[tuple[int, int]] = set()  # by learners that had not begun to release it
+    held: set[tuple[int, int]] = set()  # by learners that have not begun to release it
     for line in log.tolist():
         kind, learner = line[:2]
         for stamp in zip(line[2 : 2 + batch_size], line[2 + batch_size :], strict=True):

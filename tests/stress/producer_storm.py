@@ -26,11 +26,11 @@ from echo_shm import Handle, SampleInfo, ShmClient
 #: Samples that a send_many() of the storm sends.
 MANY = 7
 
-#: How incarnation i sends: MODES[i % 4], and how many samples of it a kill may leave unnoted.
+#: How incarnation i sends, MODES[i % 4], and how many sent samples a kill may keep out of its note.
 MODES = (("send", 1), ("many", MANY), ("reserve", 1), ("bind", 1))
 
 
-#: Every so many samples, a producer dwells inside reserve() for so many seconds, so that many are killed there.
+#: After every so many samples a producer stays inside reserve() for so many seconds: many are killed there.
 LINGER_EVERY = 16
 LINGER = 0.002
 
@@ -48,7 +48,7 @@ class Plan:
 
 
 def open_notes(path: Path, incarnations: int) -> Any:
-    """The file of notes, one number an incarnation."""
+    """The file of notes, with one number for each incarnation."""
     mode = "r+" if path.exists() else "w+"
     return np.memmap(path, np.int64, mode, shape=(incarnations,))
 
@@ -83,7 +83,7 @@ def fork_producer(handle: Handle, incarnation: int, notes: Any) -> int:
 
 
 def master(conn: Any, handle: Handle, plan: Plan) -> None:
-    """Runs the storm, then kills everybody and says how many incarnations there were and how long it took."""
+    """Runs the storm, then kills all producers; says how many incarnations there were and how long it took."""
     rng = random.Random(plan.seed)
     notes = open_notes(plan.notes, plan.kills + plan.producers)
     gc.collect()
@@ -92,7 +92,7 @@ def master(conn: Any, handle: Handle, plan: Plan) -> None:
     alive = [fork_producer(handle, i, notes) for i in range(plan.producers)]
     incarnations = plan.producers
     while incarnations < plan.kills:
-        time.sleep(rng.uniform(0, 2 * plan.pause))  # the kill's moment
+        time.sleep(rng.uniform(0, 2 * plan.pause))  # when the kill comes
         victims = rng.sample(alive, min(rng.randint(1, plan.at_once), plan.kills - incarnations))
         kill_all(victims)
         for pid in victims:
@@ -119,7 +119,7 @@ class Storm:
 
     def check(self) -> None:
         """Raises if the master failed."""
-        alive = self.actor.process.is_alive()  # first: it may report, and end, in between
+        alive = self.actor.process.is_alive()  # first: it may report and end in between
         assert self.finished or alive, "the master died"
 
 
@@ -134,7 +134,7 @@ class Ledger(Account):
         self._before: float | None = None
 
     def record(self, batch: dict[str, Any], info: SampleInfo) -> None:
-        """Enters a batch; notes the time since the last one, and now and then the learner's memory."""
+        """Enters a batch. Notes the time since the last one and, from time to time, the learner's memory."""
         if self._before is not None:
             self.longest_gap = max(self.longest_gap, time.monotonic() - self._before)
         self.enter(batch)
@@ -144,5 +144,5 @@ class Ledger(Account):
         self._before = time.monotonic()
 
     def settle_notes(self, notes: Any, incarnations: int) -> None:
-        """Compares with the producers' notes: nothing is lost, and nothing came that one kill does not explain."""
+        """Compares with the producers' notes: nothing is lost, and what came beyond a note one kill explains."""
         self.settle(dict(enumerate(notes[:incarnations].tolist())), lambda incarnation: MODES[incarnation % 4][1])

@@ -51,7 +51,7 @@ def _connect(port, rng):
 
 
 def _send(storm, who, port, stopping, rng):
-    """Sends until told to stop, through one client after the other; each delivers everything before it closes."""
+    """Sends until it is told to stop, through one client after the other; each delivers everything before it closes."""
     one, many, n = stamped.example(), stamped.examples(MANY), 0
     try:
         while not stopping.is_set():
@@ -74,7 +74,7 @@ def _send(storm, who, port, stopping, rng):
 
 
 def _take(storm, server, rng):
-    """Takes until the server was closed and everything in the ring has come."""
+    """Takes until the server is closed and everything in the ring has come."""
     try:
         for sample in server.dataset_iter(drop_last=False):
             storm.account.enter(sample.batch)
@@ -106,7 +106,7 @@ def _disturb(storm, transport, proxies, rng):
 
 
 def run(seconds, seed):
-    """Storms for so long: returns it, to be checked."""
+    """Runs a storm for so long (seconds), and returns it; the caller checks it."""
     rng, storm = random.Random(seed), Storm()
     transport = TcpTransport(0, processes=PROCESSES, max_connections=4 * CLIENTS)
     stopping = threading.Event()

@@ -29,7 +29,7 @@ def write(client, i):
 
 
 def test_the_slot_is_written_in_place(server, client):
-    """The value is a tree of writable views, of leaf shape and dtype, of memory that the batch then shows."""
+    """reserve() gives a tree of writable views of the slot's memory, with the leaves' shapes and dtypes."""
     addresses = []
     for i in range(2):
         with client.reserve() as slot:
@@ -47,7 +47,7 @@ def test_the_slot_is_written_in_place(server, client):
 
 
 def test_a_clean_exit_commits(server, client):
-    """Only the exit makes the sample part of a batch."""
+    """A reservation is delivered after its block has ended, and not before."""
     write(client, 0)
     with client.reserve() as slot:
         slot["x"][:], slot["i"][...] = 1, 1
@@ -58,7 +58,7 @@ def test_a_clean_exit_commits(server, client):
 
 @pytest.mark.parametrize("error", [Abandoned, KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_an_exception_aborts(server, client, error):
-    """The exception comes out, nothing is sent, and the next sample takes the slot."""
+    """An exception in the block comes out, nothing is sent, and the next sample gets the slot."""
     with pytest.raises(error), client.reserve() as slot:  # noqa: PT012
         slot["i"][...] = 99
         raise error
@@ -70,7 +70,7 @@ def test_an_exception_aborts(server, client, error):
 
 
 def test_another_producer_fills_the_hole(server, client):
-    """An aborted slot goes to the next claim by anyone, and wakes one that waits on a full ring."""
+    """The next claim by any producer gets an aborted slot, also on a full ring."""
     with ShmClient(server.handle) as other:
         for i in range(3):
             write(other, i)
@@ -103,7 +103,7 @@ def test_a_reservation_is_entered_once_at_a_time(client):
 
 
 def test_a_full_ring(server, client):
-    """reserve() waits on entry, for its timeout."""
+    """Entering a reservation waits for its timeout."""
     for i in range(4):
         write(client, i)
     reservation = client.reserve(timeout=0.01)
@@ -112,7 +112,7 @@ def test_a_full_ring(server, client):
 
 
 def test_closing_the_client_aborts_what_is_open(server, client):
-    """An open reservation of a closed client is offered to others, and its exit says why nothing was sent."""
+    """Closing a client re-opens the slot of its open reservation; the block's end says why nothing was sent."""
     other = ShmClient(server.handle)
     reservation = other.reserve()
     reservation.__enter__()["i"][...] = 99
@@ -125,14 +125,14 @@ def test_closing_the_client_aborts_what_is_open(server, client):
 
 
 def test_a_client_closed_inside_the_block(server):
-    """An exception out of a block whose client was closed comes out as it is."""
+    """An exception in a block whose client was closed comes out unchanged."""
     with pytest.raises(Abandoned), ShmClient(server.handle) as client, client.reserve():  # noqa: PT012
         client.close()
         raise Abandoned
 
 
 def test_a_forgotten_client_aborts_what_is_open(server, client):
-    """Dropping client and reservation gives the slot back."""
+    """Collecting a client and its reservation re-opens the slot."""
     import gc
 
     other = ShmClient(server.handle)

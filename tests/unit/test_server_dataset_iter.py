@@ -1,4 +1,4 @@
-"""dataset_iter: the stream of batches, and nothing lost at its end."""
+"""dataset_iter: the stream of batches, of which nothing is lost at the end."""
 
 import threading
 
@@ -59,7 +59,7 @@ def test_the_last_batch_is_shorter():
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_every_remainder(count, drop_last):
-    """No count of samples loses any with drop_last=False, or gives a short batch with True."""
+    """For any number of samples, drop_last=False loses none, and drop_last=True gives no short batch."""
     with make() as server:
         for i in range(count):
             server.submit(np.int64(i))
@@ -72,7 +72,7 @@ def test_every_remainder(count, drop_last):
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_holes_in_the_middle(order, drop_last):
-    """Samples around aborted reservations in several batches come through: more of them than one batch holds."""
+    """Samples beside aborted reservations are delivered, also when they are more than one batch."""
     with make(order=order) as server, ShmClient(server.handle) as client:
         # Every batch gets one hole: the reservations stay open while the others are sent.
         held, sent = [], []
@@ -134,7 +134,7 @@ def test_a_commit_that_comes_after_the_close(background):
 
 @pytest.mark.parametrize("dtype", [">f8", "<i2", "U3", "M8[us]", [("a", "i1"), ("b", ">f8")]])
 def test_the_short_batch_keeps_its_dtype(dtype):
-    """The leaves of the last, shorter batch have the example's dtype to the byte order, as every other batch."""
+    """The leaves of the last, shorter batch have the example's dtype, byte order included, like all batches."""
     example = np.zeros(2, dtype)
     with Server(example, 4) as server:
         for _ in range(5):
@@ -147,7 +147,7 @@ def test_the_short_batch_keeps_its_dtype(dtype):
 
 @pytest.mark.parametrize("writable", [False, True])
 def test_the_short_batch_is_as_writable_as_the_others(writable):
-    """Read-only unless the server is writable, at the stream's end too."""
+    """The last, shorter batch is read-only unless the server is writable."""
     with make(writable=writable) as server:
         server.submit(np.int64(0))
         server.close()
@@ -156,7 +156,7 @@ def test_the_short_batch_is_as_writable_as_the_others(writable):
 
 
 def test_each_batch_is_released_when_the_next_is_asked_for():
-    """A ring of one batch streams, because each batch is given back before the next is waited for."""
+    """A ring of one batch streams: each batch is released before the iterator waits for the next."""
     with make(1, 1) as server:
         got = []
         server.submit(np.int64(0))
@@ -173,7 +173,7 @@ def test_each_batch_is_released_when_the_next_is_asked_for():
 
 
 def test_copies_stay_and_free_the_slots():
-    """copy=True yields writable arrays of their own, and a ring of one batch has room at once."""
+    """copy=True gives writable arrays that own their memory; the batch is released at once."""
     with make(1, 1) as server:
         server.submit(np.int64(0))
         kept = []
@@ -199,7 +199,7 @@ def test_copies_keep_structure():
 
 
 def test_until_finished():
-    """With until the iterator ends on an open ring: full batches, then, unless dropped, the shorter one."""
+    """With ``until`` the iterator ends on an open ring: after the full batches, or a short one (drop_last=False)."""
     for drop_last, expected in ((True, [[0, 1, 2, 3]]), (False, [[0, 1, 2, 3], [4, 5]])):
         with make() as server:
             for i in range(6):
@@ -213,7 +213,7 @@ def test_until_finished():
 
 
 def test_until_waits_until_it_is_finished(background):
-    """The iterator goes on for as long as until is not finished, and takes what is sent meanwhile."""
+    """The iterator goes on until ``until`` is finished, and takes what is sent meanwhile."""
     over = threading.Event()
     with make(2, 2) as server:
         got = background(lambda: numbers(server.dataset_iter(until=Until(over.is_set), drop_last=False)))
@@ -224,12 +224,12 @@ def test_until_waits_until_it_is_finished(background):
 
 
 def test_words_that_do_not_stand_still_are_no_end(monkeypatch):
-    """With ``until`` finished, a look that others kept from its end is done again."""
+    """When ``until`` is finished, a look that other processes' changes cut short is repeated."""
     tried = []
 
     def take(ring, flags, nanoseconds, snap):
         tried.append(flags)
-        # ES_TIMEOUT of a look that may not wait: the words changed each time that it looked
+        # ES_TIMEOUT of a look that may not wait: the words changed each time it looked
         return lib.ES_TIMEOUT if len(tried) in (2, 3) else lib.es_take(ring, flags, nanoseconds, snap)
 
     with make() as server:

@@ -1,4 +1,4 @@
-"""Several learners on one ring, in one process and in several: each batch goes to exactly one."""
+"""Several learners on one ring, in one process and in several: each batch goes to one of them."""
 
 import gc
 
@@ -12,7 +12,7 @@ EXAMPLE = np.zeros((), np.int64)
 
 
 def test_attach_by_name_and_by_handle():
-    """A further learner says the same of itself as the first, however it attached."""
+    """A further learner has the same name, sizes and handle as the first, however it attached."""
     with Server(EXAMPLE, 2, num_buffers=3) as server:
         for by in (server.name, server.handle):
             with Server.attach(by) as other:
@@ -21,7 +21,7 @@ def test_attach_by_name_and_by_handle():
 
 
 def test_each_batch_goes_to_exactly_one():
-    """Two learners that take turns get disjoint batches, together all of them."""
+    """Two learners that take turns get different batches, and together all of them."""
     with Server(EXAMPLE, 2) as server, Server.attach(server.name) as other:
         got = {id(server): [], id(other): []}
         for k in range(10):
@@ -42,13 +42,13 @@ def test_both_drain_at_the_end(background):
         server.close()
         got = [int(learner.sample(1).batch[0]) for learner in (server, other, other, server)]
         assert sorted(got) == [0, 1, 2, 3]
-        waiting = background(server.sample)  # what the other holds would come back if it died
+        waiting = background(server.sample)  # if the other died, its batch would be delivered again
         assert other.sample() is None
         assert waiting.result() is None
 
 
 def test_what_comes_back_at_the_last_moment_is_delivered(monkeypatch):
-    """A batch given back between the end and the look for the dead is no part of what has ended."""
+    """A batch that is given back between the last take and the look for the dead is delivered."""
     with Server(EXAMPLE, 2) as server, Server.attach(server.name) as other:
         for i in range(2):
             server.submit(np.int64(i))
@@ -67,7 +67,7 @@ def test_what_comes_back_at_the_last_moment_is_delivered(monkeypatch):
 
 
 def test_a_further_learner_leaves_the_ring_going():
-    """close() of an attached learner gives back what it holds and ends nothing."""
+    """close() of a further learner releases what it holds; the ring goes on."""
     with Server(EXAMPLE, 1, num_buffers=1) as server:
         other = Server.attach(server.name)
         server.submit(np.int64(0))
@@ -83,7 +83,7 @@ def test_a_further_learner_leaves_the_ring_going():
 
 
 def test_a_forgotten_learner_leaves():
-    """A further learner that is only dropped gives back what it held."""
+    """A further learner that is collected without close() releases what it held."""
     with Server(EXAMPLE, 1, num_buffers=1) as server:
         other = Server.attach(server.name)
         server.submit(np.int64(0))
@@ -116,7 +116,7 @@ def test_attach_with_an_example():
 
 
 def test_there_is_room_for_64_learners():
-    """The 65th learner is told that there are 64."""
+    """The 65th learner gets an error that says that there are 64."""
     with Server(EXAMPLE, 1) as server:
         others = [Server.attach(server.handle) for _ in range(63)]
         with pytest.raises(SegmentError, match="64 are attached"):
@@ -128,7 +128,7 @@ def test_there_is_room_for_64_learners():
 
 
 def test_writable_is_each_learners_own():
-    """An attached learner's arrays are read-only unless it asks, whatever the creator asked."""
+    """A further learner's arrays are read-only unless it attached with writable=True."""
     with Server(EXAMPLE, 1, writable=True) as server:
         for writable in (False, True):
             with Server.attach(server.name, writable=writable) as other:

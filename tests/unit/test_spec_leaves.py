@@ -1,4 +1,4 @@
-"""Leaves: every fixed-size dtype, every shape, every memory layout, and nothing cast."""
+"""Leaves: every fixed-size dtype, shape and memory layout; nothing is cast."""
 
 import ml_dtypes
 import numpy as np
@@ -25,7 +25,7 @@ DTYPES = [
 
 
 def random_array(dtype, shape, seed=0):
-    """An array of random bytes, so that every bit of a copy is told from another; random numbers where not all do."""
+    """An array of random bytes; of random numbers where not every byte is possible."""
     n = int(np.prod(shape)) * dtype.itemsize
     data = np.random.default_rng(seed).integers(0, 100, n, np.uint8)
     if dtype.kind in "U?" or dtype.char in "gG":
@@ -34,7 +34,7 @@ def random_array(dtype, shape, seed=0):
 
 
 def stack(arrays):
-    """As np.stack, which does not keep every dtype."""
+    """Like np.stack, but keeps every dtype."""
     stacked = np.empty((len(arrays), *arrays[0].shape), arrays[0].dtype)
     for i, array in enumerate(arrays):
         stacked[i, ...] = array
@@ -42,7 +42,7 @@ def stack(arrays):
 
 
 def assert_same(got, expected):
-    """Equal dtype, shape and content, field by field: padding does not matter."""
+    """Asserts equal dtype, shape and content, field by field: padding may differ."""
     assert got.dtype == expected.dtype
     assert got.dtype.str == expected.dtype.str
     assert got.shape == expected.shape
@@ -108,7 +108,7 @@ def test_broadcast_arrays():
 
 
 class Own(np.ndarray):
-    """A subclass without any ideas of its own."""
+    """A subclass that changes nothing."""
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_array_subclasses(make):
 
 
 def test_record_arrays():
-    """A recarray is sent where its fields agree with the leaf's."""
+    """A recarray is sent when its fields are the leaf's."""
     plain = np.array([(1, 2.0), (3, 4.0)], [("a", "i4"), ("b", "f8")])
     with Server(plain, 1) as server:
         server.submit(plain.view(np.recarray))
@@ -232,7 +232,7 @@ def test_examples_need_leaves(example):
 
 
 def test_a_sample_of_no_bytes():
-    """Samples without a byte in them are counted like any others."""
+    """Samples without bytes are counted like others."""
     with Server({"a": np.zeros((0, 5)), "b": np.zeros(3, "V0")}, 2, num_buffers=2) as server:
         for _ in range(3):
             for _ in range(2):
@@ -243,7 +243,7 @@ def test_a_sample_of_no_bytes():
 
 
 def test_large_leaves():
-    """Leaves beyond the thresholds for streaming copies and for giving the GIL up come through whole."""
+    """Leaves beyond the thresholds for streaming copies and for releasing the GIL arrive whole."""
     big = np.random.default_rng(0).integers(0, 255, (1 << 20) + 13, np.uint8)
     with Server({"big": big, "odd": big[:4099]}, 2, num_buffers=40) as server:
         for k in range(3):

@@ -61,7 +61,7 @@ def randomised(tree, rng, lead=()):
 
 
 def content(leaf):
-    """A leaf's bytes, without the padding of structured items, which nothing promises."""
+    """A leaf's bytes without the padding of structured items, which may differ."""
     if leaf.dtype.names:
         return [content(np.asarray(leaf[name])) for name in leaf.dtype.names]
     return leaf.tobytes()
@@ -77,7 +77,7 @@ def content(leaf):
     seed=st.integers(0, 2**32 - 1),
 )
 def test_what_goes_in_comes_out(tree, batch_size, num_buffers, order, detailed, seed):
-    """Any tree of any leaves survives any mix of ways to send it, bit by bit, in order, structure and all."""
+    """Any tree of any leaves, sent in any mix of ways, arrives in order, with its structure and each bit."""
     rng = np.random.default_rng(seed)
     warnings.simplefilter("ignore")
     with (
@@ -120,7 +120,7 @@ def test_what_goes_in_comes_out(tree, batch_size, num_buffers, order, detailed, 
 @settings(max_examples=150, deadline=None)
 @given(tree=TREES)
 def test_schemas_are_faithful(tree):
-    """A schema rebuilds the very structure, dtypes, shapes and paths that it was made of."""
+    """A schema gives back the structure, dtypes, shapes and paths it was made from."""
     spec = Spec.from_example(tree)
     again = Spec.from_schema(spec.schema, "segment 'x'")
     assert again.treespec == spec.treespec

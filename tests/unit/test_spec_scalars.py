@@ -1,4 +1,4 @@
-"""Python and numpy scalars for leaves of shape (): taken when they fit exactly, never bent."""
+"""Python and numpy scalars for leaves of shape (): sent when they fit exactly, and never changed."""
 
 import enum
 
@@ -66,7 +66,7 @@ FITS = [
 
 @pytest.mark.parametrize(("dtype", "value"), FITS, ids=repr)
 def test_a_scalar_that_fits(dtype, value):
-    """A scalar of the leaf's kind arrives as itself."""
+    """A scalar of the leaf's kind arrives unchanged."""
     assert arrives(dtype, value) == value
 
 
@@ -138,7 +138,7 @@ def test_a_scalar_that_does_not_fit(dtype, value):
     ids=repr,
 )
 def test_a_number_beyond_the_dtype(dtype, value):
-    """A finite number is never turned into infinity, nor wrapped, nor cut to an integer."""
+    """A number beyond the dtype is refused: it does not become infinite, wrap, or lose its fraction."""
     with Server({"v": np.zeros((), dtype)}, 1) as server, pytest.raises(SpecMismatchError):
         server.submit({"v": value})
 

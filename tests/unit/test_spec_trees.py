@@ -1,4 +1,4 @@
-"""Structures: what can be attached by name alone, what needs an example, and what is said when they differ."""
+"""Structures: which ones attach by name alone, which need an example, and the errors when they differ."""
 
 import collections
 import dataclasses
@@ -208,7 +208,7 @@ def test_a_mismatch_names_the_first_leaf_that_differs(mine, message):
 
 
 def test_many_leaves():
-    """More leaves than fit a small buffer, or a function's arguments of old, are all sent."""
+    """All of 400 leaves are sent."""
     tree = {f"k{i:03}": np.full((), i, np.int32) for i in range(400)}
     with Server(tree, 1) as server, ShmClient(server.name) as client:
         client.send(tree)

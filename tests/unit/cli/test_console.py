@@ -1,4 +1,4 @@
-"""Figures as the command line's screens show them."""
+"""How the command line formats figures."""
 
 import pytest
 

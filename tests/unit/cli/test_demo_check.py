@@ -1,4 +1,4 @@
-"""The demo's check of its workers' sequences catches what a ring must not do, and nothing else."""
+"""The demo's check of its workers' sequences finds what a ring must not do, and nothing else."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_an_unbroken_sequence_passes() -> None:
 
 
 def test_workers_are_followed_apart() -> None:
-    """Sequences that interleave are each unbroken; one of the same steps by another process is another sequence."""
+    """Sequences of several workers may interleave; the same steps of another process are another sequence."""
     rows = [row for pair in zip(Steps(9, 9).rows, Steps(9, 9, worker=8).rows, strict=True) for row in pair]
     check = Steps().check(rows=rows)
     assert (check.fault_count, check.workers) == (0, 2)
@@ -43,7 +43,7 @@ def test_workers_are_followed_apart() -> None:
 @pytest.mark.parametrize("lost", [0, 1, 8, 9, 10, 13])
 @pytest.mark.parametrize("capacity", [3, 1000])
 def test_a_lost_sample_is_caught(lost: int, capacity: int) -> None:
-    """A step that never comes is one fault, in mid-episode and at its ends, soon or at the end of the stream."""
+    """A step that never comes is one fault, wherever in an episode, found soon or at the end of the stream."""
     steps = Steps(10, 10)
     del steps.rows[lost]
     check = steps.check(capacity=capacity, reopened=5)
@@ -52,7 +52,7 @@ def test_a_lost_sample_is_caught(lost: int, capacity: int) -> None:
 
 
 def test_a_lost_sample_is_caught_while_the_stream_goes_on() -> None:
-    """No more samples are kept waiting for a lost one than the ring could hold."""
+    """A lost sample is found before more samples wait for it than the ring can hold."""
     check = SequenceCheck(capacity=3)
     for step in range(1, 6):
         assert check.fault_count == (step > 4)
@@ -61,7 +61,7 @@ def test_a_lost_sample_is_caught_while_the_stream_goes_on() -> None:
 
 
 def test_a_sample_that_comes_early_twice_is_caught() -> None:
-    """A doubled step is a fault also while it waits for its turn."""
+    """A step that comes early twice is a fault."""
     rows = [Steps(5).rows[i] for i in (0, 2, 2, 1, 3, 4)]
     assert Steps().check(rows=rows, reopened=5).fault_count == 1
 
@@ -76,7 +76,7 @@ def test_two_lost_samples_are_two_faults() -> None:
 @pytest.mark.parametrize("doubled", [0, 4, 9, 10])
 @pytest.mark.parametrize("later", [0, 1, 6])
 def test_a_doubled_sample_is_caught(doubled: int, later: int) -> None:
-    """A step that comes twice is a fault, at once or later, whatever was re-opened."""
+    """A step that comes twice, at once or later, is a fault, whatever slots were re-opened."""
     steps = Steps(10, 10)
     steps.rows.insert(doubled + 1 + later, steps.rows[doubled])
     check = steps.check(reopened=5)
@@ -95,7 +95,7 @@ def test_a_swapped_sample_is_caught(at: int) -> None:
 
 
 def test_a_step_after_an_episodes_end_is_caught() -> None:
-    """An episode that was over may not go on, nor the next begin before it was."""
+    """A step after an episode's end is a fault, and so is an episode that begins before the last one has ended."""
     assert Steps().check(rows=[(7, 0, 0, True), (7, 0, 1, False)]).fault_count == 1
     assert Steps().check(rows=[(7, 0, 0, False), (7, 1, 0, False)]).fault_count == 1
 
@@ -111,7 +111,7 @@ def test_re_opened_slots_explain_samples_that_come_early() -> None:
 
 
 def test_many_faults_are_counted_and_few_are_kept() -> None:
-    """A stream that is all wrong does not fill the memory with texts."""
+    """Many faults are counted, and only a few texts are kept."""
     check = Steps().check(rows=Steps(4).rows[:1] * 100)
     assert check.fault_count == 99
     assert len(check.faults) < 10

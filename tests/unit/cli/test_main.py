@@ -1,4 +1,4 @@
-"""``echo-shm ls``, ``top`` and ``gc``: what they say of segments, and that looking changes nothing."""
+"""``echo-shm ls``, ``top`` and ``gc``: what they say of segments. Looking changes nothing."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def creator(act: Callable[..., Actor]) -> Callable[[str], Actor]:
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Restricts the commands to some names: other test runs of this machine have segments, too."""
+    """Restricts the commands to some names: other programs of this machine may have segments, too."""
     everything = segment.names
 
     def restrict(*names: str) -> None:
@@ -67,7 +67,7 @@ def _listed(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_ls_says_that_there_is_nothing(only: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    """Without segments the table is a line, and the list for scripts is empty."""
+    """Without segments the table is one line, and the list for scripts is empty."""
     only()
     assert cli.main(["ls"]) == 0
     assert capsys.readouterr().out == "no segments\n"
@@ -172,7 +172,7 @@ def test_gc_removes_a_killed_creators_segment(
 
 
 def test_gc_keeps_our_own(name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    """A segment of the very process that collects is in use, and stays usable."""
+    """A segment of the process that runs gc is in use, and stays usable."""
     with Server(EXAMPLE, 1, name=name) as server:
         only(name)
         assert cli.main(["gc"]) == 0
@@ -185,7 +185,7 @@ def test_gc_keeps_our_own(name: str, only: Callable[..., None], capsys: pytest.C
 def test_gc_removes_the_half_made(
     files: list[str], name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a creator left that was killed while it made its segment is garbage."""
+    """The files of a creator that was killed while it made its segment are garbage."""
     for prefix in files:
         (SHM / (prefix + name)).touch()
     only(name)
@@ -197,7 +197,7 @@ def test_gc_removes_the_half_made(
 def test_gc_keeps_what_nobody_can_vouch_for(
     name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without its lock file nobody can tell who uses a segment: it is kept, and the reason given."""
+    """A segment without its lock file is kept, with the reason: which processes use it is unknown."""
     (SHM / f"echo_shm.{name}").touch()
     only(name)
     assert cli.main(["gc"]) == 0
@@ -210,7 +210,7 @@ def test_gc_keeps_what_nobody_can_vouch_for(
 
 
 def test_top_once_shows_rates_and_owners(name: str) -> None:
-    """One reading: the ring, and a line for each producer and learner with what it did meanwhile."""
+    """One reading shows the ring, and a line for each producer and learner with what it did meanwhile."""
     with Server(EXAMPLE, 8, num_buffers=4, name=name) as server, ShmClient(server.handle) as client:
         watch = top.Watch(name)
         for step in range(12):
@@ -240,7 +240,7 @@ def test_top_command_prints_one_reading_and_exits(name: str, capsys: pytest.Capt
 
 
 def test_top_keeps_to_the_screen(name: str) -> None:
-    """More producers than the screen has lines for are counted instead."""
+    """Producers for which the screen has no lines are only counted."""
     with Server(EXAMPLE, 8, name=name) as server, contextlib.ExitStack() as clients:
         for _ in range(5):
             clients.enter_context(ShmClient(server.handle))
@@ -262,7 +262,7 @@ def test_top_without_such_a_segment(name: str, status: int, capsys: pytest.Captu
 
 
 def test_top_ends_with_the_segment(name: str) -> None:
-    """A watch notices that the segment was closed, also when another one has its name by then."""
+    """A watch notices that the segment was closed, also when a new one has its name."""
     with Server(EXAMPLE, 8, name=name):
         watch = top.Watch(name)
         assert watch.look()
@@ -284,7 +284,7 @@ def _owners(name: str) -> int:
 
 
 def test_top_tells_the_stopped_and_the_dead(name: str) -> None:
-    """A producer that is stopped is so called, and one that was killed and not reaped is dead."""
+    """A stopped producer is called stopped; one that was killed, and is not yet reaped, is called dead."""
     pid = fork("creator", _serve_alone, name)
     until(lambda: _owners(name) == 2, "it has attached")
     view = RingView(segment.Segment.attach(name, read_only=True))
@@ -302,7 +302,7 @@ def test_top_tells_the_stopped_and_the_dead(name: str) -> None:
 
 
 def test_top_calls_a_blocked_producer_waiting(name: str, background: Callable[..., Any]) -> None:
-    """A producer that sleeps because the ring is full is waiting."""
+    """A producer that sleeps on a full ring is called waiting."""
     with Server(EXAMPLE, 1, num_buffers=1, name=name) as server, ShmClient(server.handle) as client:
         client.send(EXAMPLE)
         blocked = background(client.send, EXAMPLE)
@@ -330,7 +330,7 @@ def test_looking_changes_nothing(name: str, only: Callable[..., None], creator: 
 
 
 def test_looking_keeps_the_locks_of_this_process(name: str) -> None:
-    """A process that looks at a segment of its own keeps its locks: gc elsewhere still finds it in use."""
+    """A process that looks at its own segment keeps its locks: gc in another process finds it in use."""
     with Server(EXAMPLE, 8, name=name):
         top.Watch(name).look()
         cli.describe(name)

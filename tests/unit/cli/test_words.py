@@ -1,4 +1,4 @@
-"""The command line's words: what is refused, and how it says so."""
+"""The command line's arguments: which are refused, and with which words."""
 
 import sys
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_a_missing_package_is_named_with_its_extra(
 
 @pytest.mark.parametrize("words", [["ls"], ["top", "x"]])
 def test_without_rich(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where rich is not installed at all, whatever part of it is wanted first, the hint is the same."""
+    """Without rich the hint is the same, whichever part of rich a command imports first."""
     for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich", None)
@@ -76,7 +76,7 @@ def test_an_environment_that_will_not_do_is_one_line(env: str, capsys: pytest.Ca
 
 
 def test_a_batch_size_beyond_all_rings_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """What the ring refuses is a usage error, not a traceback."""
+    """An impossible batch size is a usage error, not a traceback."""
     assert cli.main(["demo", "--batch-size", str(2**40)]) == 2
     assert "batch_size" in capsys.readouterr().err
 

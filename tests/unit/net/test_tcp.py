@@ -1,4 +1,4 @@
-"""What a bridge asks of TCP."""
+"""The TCP options of a bridge's connections."""
 
 import socket
 

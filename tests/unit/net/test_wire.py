@@ -1,4 +1,4 @@
-"""The wire as bytes: both versions' formats, and whatever else may come."""
+"""The wire as bytes: the formats of both versions, and other bytes."""
 
 import hashlib
 import struct
@@ -42,7 +42,7 @@ def feed(inbound, data, cuts=()):
 
 
 def test_version_1_is_id_echos():
-    """A version 1 greeting, byte by byte: magic, version, then of each array item size, dimensions and shape."""
+    """A version 1 greeting, byte by byte: magic, version, then item size, dimensions and shape of each array."""
     expected = b"ECHO\x01" + struct.pack("<I", 2) + struct.pack("<IIII", 4, 2, 2, 3) + struct.pack("<II", 8, 0)
     assert wire.greeting_1(SPEC) == expected
     assert wire.read_version(exactly(expected), "peer") == 1
@@ -51,13 +51,13 @@ def test_version_1_is_id_echos():
 
 @pytest.mark.parametrize("specs", [struct.pack("<I", 65537), struct.pack("<III", 1, 4, 65)])
 def test_version_1_greetings_are_bounded(specs):
-    """A server cannot have a client read without end."""
+    """A version 1 greeting that is too long is refused at once."""
     with pytest.raises(WireError, match="more than"):
         wire.read_specs_1(exactly(specs))
 
 
 def test_unknown_starts():
-    """What is no echo server, and what is a later one, is told apart."""
+    """A peer that is no echo server, and one of a later version, get different errors."""
     with pytest.raises(ValueError, match=r"Unexpected handshake magic b'HTTP' from h:1; is the peer an echo server\?"):
         wire.read_version(exactly(b"HTTP"), "h:1")
     with pytest.raises(WireError, match="Unsupported echo wire version 9 from h:1"):
@@ -78,7 +78,7 @@ def test_version_2_handshake():
 
 
 def accepted(data, key, hello):
-    """What a client makes of an answer."""
+    """What a client reads in an answer."""
     header = wire.read_server_header(data[: wire.HEADER_BYTES])
     if header.kind is not Frame.ACCEPT:
         raise WireError("refused")
@@ -106,7 +106,7 @@ def test_proofs_bind_everything():
 
 
 def test_a_clients_proof_is_no_servers():
-    """Nobody can answer a challenge by sending it back."""
+    """A client's proof, sent back to it, does not prove that the server knows the key."""
     signed = HELLO.signed(KEY, GREETING)
     body = ACCEPT.to_bytes(None, GREETING, signed)
     forged = body[: wire.HEADER_BYTES] + signed.proof + body[wire.HEADER_BYTES + 32 :]
@@ -161,7 +161,7 @@ def _after_hello(data):
     ],
 )
 def test_bad_frames(data, message):
-    """A frame that no client sends is refused at its header, before its body is here."""
+    """A frame that no client sends is refused at its header, before its body has come."""
     with pytest.raises(WireError, match=message):
         _after_hello(data)
 
@@ -176,7 +176,7 @@ def test_bad_frames(data, message):
     ],
 )
 def test_bad_hellos(data, message):
-    """What does not speak the protocol is refused as soon as that shows."""
+    """A peer that does not speak the protocol is refused at its first wrong byte."""
     with pytest.raises(WireError, match=message):
         feed(Inbound(4, 400), data)
 
@@ -184,7 +184,7 @@ def test_bad_hellos(data, message):
 @given(st.binary(max_size=600), st.booleans(), st.lists(st.integers(1, 50), max_size=20))
 @settings(max_examples=500, deadline=None)
 def test_garbage(data, greeted, cuts):
-    """Whatever comes is an event, an error, or not complete; no other exception, and no more memory than a frame."""
+    """Any bytes give events, a WireError, or nothing yet; never another error, or more memory than one frame."""
     inbound = Inbound(4, 400)
     try:
         for event in feed(inbound, (HELLO.to_bytes() if greeted else b"") + data, cuts):
@@ -206,7 +206,7 @@ def test_garbage_from_a_server(data):
 
 
 def test_frames_hold_at_least_a_sample():
-    """A frame is about as long as wanted, of whole samples, and of one sample if that is longer."""
+    """A frame has about the wanted length, in whole samples; one sample if that is longer."""
     assert wire.frame_limit(10, 95) == 90
     assert wire.frame_limit(100, 95) == 100
     assert wire.frame_limit(0, 95) == 0

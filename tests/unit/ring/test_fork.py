@@ -1,4 +1,4 @@
-"""fork: a child may not use what it inherited, harms nothing by it, and can attach anew."""
+"""fork: a child cannot use what it inherited, harms nothing by trying, and can attach by itself."""
 
 import os
 import signal
@@ -65,7 +65,7 @@ def test_an_inherited_reservation(server):
         with client.reserve() as slot:
 
             def leave():
-                # The child's copy of the reservation: entered by the parent.
+                # the child's copy of the reservation that its parent has entered
                 from echo_shm._core import lib
 
                 assert lib.es_reserve_commit(client._attachment.ring, 0) == lib.ES_EFORK
@@ -76,7 +76,7 @@ def test_an_inherited_reservation(server):
 
 
 def test_the_child_can_attach_anew(server):
-    """A child attaches as its own producer and learner, by name and by handle."""
+    """A forked child can attach by itself as producer and learner, by name and by handle."""
     with ShmClient(server.handle):
 
         def use():
@@ -93,7 +93,7 @@ def test_the_child_can_attach_anew(server):
 
 
 def test_closing_in_the_child_closes_nothing(server):
-    """close() and collection of inherited objects in the child leave the parent's as they are."""
+    """Closing or collecting inherited objects in the child does not affect the parent's."""
     client = ShmClient(server.handle)
     objects = [client, server]
 
@@ -146,7 +146,7 @@ def test_what_the_child_inherits_does_not_keep_locks(act):
 
 
 def test_a_child_that_exits_normally():
-    """A forked child that ends with sys.exit(), exit handlers and all, neither unlinks nor detaches its parent's."""
+    """A forked child that ends normally, with its exit handlers, neither unlinks nor detaches what is its parent's."""
     run_python("""
 import os, sys, numpy as np
 from echo_shm import Server, ShmClient
@@ -171,7 +171,7 @@ assert out == "0 1\\n", out
 
 
 def test_a_grandchild_is_a_stranger_too(server):
-    """What a child attached is refused in the grandchild."""
+    """What a child has attached cannot be used in a grandchild."""
 
     def child():
         mine = ShmClient(server.handle)

@@ -1,4 +1,4 @@
-"""Segments that are not what they should be: every one is an error at attach, none a crash."""
+"""Damaged and foreign segments: each is an error at attach, none a crash."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from echo_shm.spec import Spec
 
 EXAMPLE = {"a": np.zeros(3, np.float32), "b": [np.zeros((), np.int64)]}
 GEOMETRY = Geometry(2, 2, 4, "fifo", False, 0.1)
-NAME = f"test-hostile-{os.getpid()}"  # one run must not meet another
+NAME = f"test-hostile-{os.getpid()}"  # another run has another name
 PATH = posixpath.join("/dev/shm", f"echo_shm.{NAME}")
 
 
@@ -73,7 +73,7 @@ def refused(content, message):
 
 
 def test_a_good_image_attaches(image):
-    """The image that the other tests damage is good as it stands."""
+    """The undamaged image of the other tests attaches."""
     with planted(image):
         attach_all()
 
@@ -100,7 +100,7 @@ def test_truncated(image, cut):
 
 
 def test_another_version(image):
-    """Another layout version says that both sides must run the same."""
+    """A segment of another layout version is refused; the error says that both sides must run the same version."""
     refused(image[:8] + b"\x63" + image[9:], "incompatible version.*same version")
 
 
@@ -154,7 +154,7 @@ for i in range(60):
 
 
 def with_schema(schema):
-    """A segment whose header, hash included, fits a schema of our making."""
+    """A segment with this schema, and a header that fits it, hash included."""
     spec = Spec.from_example(EXAMPLE)
     return Segment.create(NAME, Spec(spec.treespec, spec.leaves, schema), GEOMETRY)
 
@@ -209,7 +209,7 @@ SCHEMAS = {
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_hostile_schemas(kind):
-    """A schema that lies, in a segment whose hash is right, is a SegmentError; nothing in it is run or believed."""
+    """A false schema in a segment with the right hash is a SegmentError; nothing in it is run."""
     try:
         made = with_schema(SCHEMAS[kind])
     except SegmentError as error:

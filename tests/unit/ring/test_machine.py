@@ -1,4 +1,4 @@
-"""Random walks through the ring's life against a model that says exactly what each step must give."""
+"""Random sequences of calls against a model that says exactly what each call must do."""
 
 import contextlib
 
@@ -20,7 +20,7 @@ def row(value):
 
 
 class Model:
-    """A ring as its documentation tells it: positions, batches, holes."""
+    """A ring as documented: positions, batches, holes."""
 
     def __init__(self, batch_size, num_buffers, order):
         self.b, self.k, self.order = batch_size, num_buffers, order
@@ -62,7 +62,7 @@ class Model:
         return None
 
     def drain(self):
-        """Everything that a closed ring still gives, claims all settled."""
+        """All that a closed ring still delivers when no claim is open."""
         batches = []
         while (found := self.take(any_order=True)) is not None:
             batches.append(found[1])
@@ -94,7 +94,7 @@ class RingMachine(RuleBasedStateMachine):
         """Some client, or a learner that submits."""
         return data.draw(st.sampled_from([*self.clients, *(learner._writer for learner in self.learners)]))
 
-    # -- who is there
+    # -- attaching and leaving
 
     @precondition(lambda self: len(self.clients) < 4)
     @rule(by_name=st.booleans())
@@ -105,7 +105,7 @@ class RingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def close_client(self, data):
-        """A client leaves: what it had reserved is offered again."""
+        """A client leaves: its reserved slots are re-opened."""
         client = data.draw(st.sampled_from(self.clients))
         self.clients.remove(client)
         client.close()
@@ -124,7 +124,7 @@ class RingMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.learners) > 1)
     @rule(data=st.data())
     def close_learner(self, data):
-        """A further learner leaves: what it held is released, what it had reserved is offered again."""
+        """A further learner leaves: its batches are released, its reserved slots re-opened."""
         learner = data.draw(st.sampled_from(self.learners[1:]))
         self.learners.remove(learner)
         learner.close()
@@ -239,7 +239,7 @@ class RingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), early=st.booleans())
     def end_lease(self, data, early):
-        """A lease ends, by its block's end or early; until then its content stayed."""
+        """A lease ends, with its block or early; until then its content did not change."""
         entry = data.draw(st.sampled_from(self.leases))
         self.leases.remove(entry)
         _, lease, sample, number = entry
@@ -284,4 +284,4 @@ RingMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50
 
 
 class TestRing(RingMachine.TestCase):
-    """Every committed sample is delivered exactly once, whole, in the promised order, whatever happens around it."""
+    """Every committed sample is delivered exactly once, whole, and in the promised order."""

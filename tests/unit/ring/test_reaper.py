@@ -1,4 +1,4 @@
-"""Sweeps for the dead that are cut short, cross each other, or come at the end of a stream."""
+"""Sweeps for the dead: interrupted, inside each other, and at the end of a stream."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def lease(server):
 
 
 def die(server, monkeypatch):
-    """Its lock is dropped, as by the kernel at a death."""
+    """Drops the lock of a learner, as the kernel does at a death."""
     monkeypatch.setattr(attachment, "_contradicts_death", lambda pid, start_time: False)
     lib.es_locks_drop(server._segment.sidecar.locks, server._attachment.index)
 
@@ -45,7 +45,7 @@ def numbers(server, **options):
 
 @pytest.mark.parametrize("which", ["sweep", "look_for_the_dead"])
 def test_interrupted_anywhere(two, monkeypatch, which, background):
-    """A sweep that Ctrl-C cuts short anywhere keeps no lock: the next one finds the dead, from any thread."""
+    """Wherever Ctrl-C interrupts a sweep, it keeps no lock: the next sweep of any thread finds the dead."""
     server, other = two
     die(other, monkeypatch)
     attached, locks, n = server._attachment, server._segment.sidecar.locks, 0
@@ -64,7 +64,7 @@ def test_interrupted_anywhere(two, monkeypatch, which, background):
 
 
 class _Lib:
-    """The C core, but for what a test replaces."""
+    """The C core, except what a test replaces."""
 
     def __getattr__(self, name):
         return getattr(lib, name)
@@ -78,13 +78,13 @@ def lib_of(monkeypatch):
 
 
 def spare(ring, dead, reap):
-    """es_settle() that never reaps, so that there is somebody dead for the next sweep."""
+    """An es_settle() that never reaps: the next sweep finds the same dead learner."""
     lib.es_settle(ring, dead, 0)
     return 0
 
 
 def test_a_handler_that_sweeps_too(two, monkeypatch):
-    """A signal's handler may sweep, or drain, whatever sweep it comes upon: nothing waits for itself."""
+    """A signal handler may sweep while it interrupts a sweep: nothing waits for itself."""
     server, other = two
     die(other, monkeypatch)
     attached, locks = server._attachment, server._segment.sidecar.locks
@@ -102,7 +102,7 @@ def test_a_handler_that_sweeps_too(two, monkeypatch):
 
 
 def test_a_lock_file_that_was_closed_is_an_error():
-    """Code that closes the lock file's descriptor gets an error at the end of a stream, and no endless wait."""
+    """A program that has closed the lock file's descriptor gets an error at the end of a stream, and does not hang."""
     run_python(
         """
 import os, numpy as np
@@ -128,19 +128,19 @@ os._exit(0)
 
 
 def test_what_the_dead_held_comes_without_waiting(monkeypatch):
-    """At the end of a stream a batch that our own sweep has brought back is taken at once, timeout=0 or not."""
+    """At the end of a stream a batch that this learner's own sweep gives back is taken at once, also with timeout=0."""
     with Server(EXAMPLE, 2, reap_interval=3600) as server, Server.attach(server.name) as other:
         for i in range(2):
             server.submit(np.int64(i))
         lease(other)
         server.close()
-        time.sleep(1.1)  # from now on the leases of the living are not waited for
+        time.sleep(1.1)  # from now on the end does not wait for leases of living learners
         die(other, monkeypatch)
         assert server.sample(timeout=0).batch.tolist() == [0, 1]
 
 
 def test_a_learner_that_is_dying_is_not_alive(two, monkeypatch):
-    """A learner without memory, whose lock the kernel has yet to drop, holds up the end of a stream."""
+    """The end of a stream waits for a dying learner: it has no memory, but the kernel has not dropped its lock."""
     server, other = two
     snap, asked = lease(other), []
 
@@ -170,7 +170,7 @@ def test_only_processes_without_memory_are_dying():
 
 
 def test_the_last_sweep_counts_as_well(two, monkeypatch):
-    """A sweep that is due after everything seemed over, and reaps somebody, is followed by another look."""
+    """When the last sweep of a stream reaps a learner, the stream looks once more."""
     server, other = two
     lease(other)
     attached = server._attachment

@@ -1,4 +1,4 @@
-"""Leases and early releases: who holds a batch's slots, and for how long."""
+"""Leases and early releases: how long the slots of a batch stay taken."""
 
 import threading
 
@@ -46,7 +46,7 @@ def test_a_lease_keeps_its_slots_until_it_ends():
 
 
 def test_leases_may_end_in_any_order():
-    """Batches given back out of order are filled again in position order, none twice."""
+    """Batches released out of order are filled again in position order."""
     with make(1, 3) as server:
         fill(server, 0, 3)
         first, second, third = (server.lease(1) for _ in range(3))
@@ -123,7 +123,7 @@ def test_release_inside_a_lease():
 
 
 def test_release_across_threads_counts_once():
-    """Many threads releasing one sample together give it back exactly once."""
+    """Many threads that release one sample at once release it exactly once."""
     with make(1, 2) as server:
         for k in range(50):
             fill(server, k, 1)
@@ -147,7 +147,7 @@ def test_release_across_threads_counts_once():
 
 
 def test_release_after_close():
-    """A lease that outlives close() reads on, and ends without an error."""
+    """A lease that outlives close() can still be read, and ends without an error."""
     with make(2, 2) as server:
         fill(server, 0, 4)
         with server.lease(1) as sample:
@@ -159,7 +159,7 @@ def test_release_after_close():
 
 
 def test_a_copied_sample_holds_no_slots():
-    """copy.copy() of a sample has its batch, but releasing it gives nothing back: the original holds the lease."""
+    """Releasing a copy.copy() of a sample releases nothing: the original holds the lease."""
     import copy
 
     with make(1, 1) as server:
@@ -173,7 +173,7 @@ def test_a_copied_sample_holds_no_slots():
 
 
 def test_poison(monkeypatch):
-    """With ECHO_SHM_POISON=1 a released batch reads all ones; 0 and unset leave it alone."""
+    """With ECHO_SHM_POISON=1 all bits of a released batch are ones; with 0, or unset, it is not changed."""
     for value, poisoned in (("1", True), ("0", False), (None, False)):
         if value is None:
             monkeypatch.delenv("ECHO_SHM_POISON", raising=False)

@@ -21,7 +21,7 @@ OWN = str(os.getpid())
 
 
 def name(what):
-    """A segment's name: one run of these tests must not meet another."""
+    """A segment's name; another run of these tests has other names."""
     return f"test-{what}-{os.getpid()}"
 
 
@@ -150,7 +150,7 @@ def test_a_name_that_is_taken():
 
 
 def test_a_name_that_only_the_memory_takes():
-    """A segment without a lock file is in the way too, is not touched, and no lock file is left beside it."""
+    """A name is taken also by a segment without a lock file; it is not touched, and no lock file is made beside it."""
     memory, locks = files(name("squatted"))
     memory.write_bytes(b"somebody's")
     try:
@@ -174,7 +174,7 @@ def test_names_can_be_used_again():
 
 
 def test_unlinked_when_closed():
-    """close() removes both files; the ring's content stays for those attached."""
+    """close() removes both files."""
     server = Server(EXAMPLE, 1)
     assert len(left_in_shm(server.name)) == 2
     server.close()
@@ -182,7 +182,7 @@ def test_unlinked_when_closed():
 
 
 def test_unlinked_when_collected():
-    """A server that is only forgotten takes its segment along."""
+    """A server that is collected without close() removes its segment."""
     server = Server(EXAMPLE, 1)
     name = server.name
     server.cycle = server
@@ -193,7 +193,7 @@ def test_unlinked_when_collected():
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(0)", "raise SystemExit", "1 / 0", "sys.modules.clear()"])
 def test_unlinked_at_exit(ending):
-    """An interpreter that ends in its own way without close() leaves nothing."""
+    """An interpreter that ends without close(), in whatever way of its own, leaves no file."""
     done = run_python(
         "import sys, numpy as np; from echo_shm import Server, ShmClient\n"
         "s = Server(np.zeros(3), 2); c = ShmClient(s.name); s.submit(np.zeros(3)); print(s.name)\n" + ending,
@@ -215,7 +215,7 @@ def test_closing_does_not_remove_a_successor():
 
 
 def test_memory_and_lock_file_must_belong_together():
-    """Who maps one segment and finds the lock file of its successor is told that it was closed."""
+    """A process that has mapped one segment, and opens the lock file of its successor, is told that it was closed."""
     first = Server(EXAMPLE, 2, name=name("pair"))
     mapped = segment.Segment.attach(name("pair"))
     first.close()
@@ -270,7 +270,7 @@ def test_another_users_lock_file(monkeypatch):
 
 
 def _attach_and_list(conn, name):
-    """Says what became of it."""
+    """Says whether it could attach."""
     outcome = "attached"
     try:
         ShmClient(name)
@@ -314,7 +314,7 @@ def _look_from_outside(conn, name):
 
 
 def test_leaving_keeps_the_locks_of_the_others(act):
-    """A client or onlooker that comes and goes takes no lock of this process's other attachments along."""
+    """A client, learner or listing that comes and goes drops no lock of this process's other attachments."""
     with Server(EXAMPLE, 1) as server, ShmClient(server.handle):
         ShmClient(server.name).close()
         Server.attach(server.name).close()

@@ -1,4 +1,4 @@
-"""Threads: several in one client, several in one server, and close() under those that wait."""
+"""Threads: several in one client, several in one server, and close() while others wait."""
 
 import sys
 import threading
@@ -55,7 +55,7 @@ def _switch_often():
 
 
 def test_threads_share_a_client(background):
-    """Samples of threads that share one client all arrive, whole, each thread's in its own order."""
+    """All samples of threads that share one client arrive whole, each thread's in order."""
     with Server(EXAMPLE, 4) as server, ShmClient(server.handle) as client:
         senders = [background(send_all, client, who) for who in range(4)]
         got = [pair for _ in range(COUNT) for pair in read(server.sample(30).batch)]
@@ -88,10 +88,10 @@ def test_threads_share_a_server(background):
 
 
 def test_threads_share_sample(background):
-    """Threads that call sample() on one server leak no lease, and lose no batch: the ring goes on to the last.
+    """Threads that call sample() on one server leak no lease and lose no batch.
 
-    Each goes on until the stream ends: a thread that stops before keeps its last batch from the producers until any
-    other calls anew, and the others may all be waiting.
+    Each goes on to the end of the stream. The batch of a thread that stops earlier would stay taken until another
+    thread calls sample(), and the others may all be waiting.
     """
     with Server(EXAMPLE, 1, num_buffers=2) as server:
 
@@ -99,7 +99,7 @@ def test_threads_share_sample(background):
             got = 0
             while server.sample(30) is not None:
                 got += 1
-                time.sleep(0.0005)  # with its batch, while another gets one
+                time.sleep(0.0005)  # keeps its batch while another thread gets one
             return got
 
         takers = [background(take) for _ in range(3)]
@@ -111,7 +111,7 @@ def test_threads_share_sample(background):
 
 @pytest.mark.parametrize("repeat", range(5))
 def test_threads_share_the_end_of_a_stream(background, repeat):
-    """Threads that drain one closed server together lose nothing of its partial batches, and double nothing."""
+    """Threads that drain one closed server together neither lose nor double samples of partial batches."""
 
     class Abandoned(Exception):
         pass
@@ -176,7 +176,7 @@ def test_closing_the_ring_under_waiting_producers(background):
 
 @pytest.mark.parametrize("samples", [0, 1])
 def test_closing_under_waiting_learners(background, samples):
-    """Threads that wait for a batch get None when the server closes; without drop_last, what is there."""
+    """Threads that wait for a batch get None when the server closes."""
     with Server(EXAMPLE, 2) as server, Server.attach(server.name) as other:
         waiting = [background(learner.lease().__enter__) for learner in (server, server, other)]
         for n in range(samples):
@@ -197,7 +197,7 @@ def test_closing_a_further_learner_under_its_waiting_thread(background):
 
 
 def test_closing_from_many_threads(background):
-    """close() by many threads at once, of servers and clients, is as one."""
+    """Many threads may close one server or client at once."""
     for _ in range(20):
         server = Server(EXAMPLE, 1)
         client = ShmClient(server.handle)
@@ -207,7 +207,7 @@ def test_closing_from_many_threads(background):
 
 
 def test_attaching_from_many_threads(background):
-    """Clients made and closed by many threads at once never take one another's place."""
+    """Many threads may make and close clients at once; no client gets the place of another."""
     with Server(EXAMPLE, 2, max_producers=8, num_buffers=64) as server:
 
         def come_and_go(who):

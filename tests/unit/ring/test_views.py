@@ -1,4 +1,4 @@
-"""Arrays outlive what they came from: no use of one may crash the process. Each script runs in a process of its own."""
+"""Arrays outlive the server and client they came from: no use of one may crash the process."""
 
 import gc
 import json
@@ -184,7 +184,7 @@ def test_writable_batches():
 
 
 def test_nothing_keeps_a_server():
-    """A server that nobody refers to is collected at once, batches, samples and clients notwithstanding."""
+    """A server without references is collected at once, though its batches, samples and clients live on."""
     server = Server(np.zeros(3), 1)
     client = ShmClient(server.handle)
     client.send(np.zeros(3))

@@ -20,7 +20,7 @@ class Rang(Exception):
 
 @pytest.fixture
 def alarm():
-    """Raises Rang in the main thread after a while; returns what tells how long ago that was."""
+    """Makes SIGALRM raise Rang; returns a function that says how long ago it did (seconds)."""
     rang = []
 
     def ring(*_):
@@ -34,7 +34,7 @@ def alarm():
 
 
 def ring_in_a_while(use):
-    """Does something, and has the alarm go meanwhile."""
+    """Calls a function, and has SIGALRM sent meanwhile."""
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     use()
 
@@ -69,7 +69,7 @@ def test_a_signal_handler_runs_while_waiting(alarm, what, reap_interval):
 
 
 def test_ctrl_c_while_other_threads_wait():
-    """A SIGINT that the kernel hands to another waiting thread reaches the main thread's wait."""
+    """A SIGINT that the kernel delivers to another waiting thread interrupts the main thread's wait."""
     with Server(EXAMPLE, 1) as server, Server.attach(server.name) as other:
         thread = threading.Thread(target=other.sample, daemon=True)
         thread.start()
@@ -98,7 +98,7 @@ def test_ctrl_c_while_other_threads_wait():
 
 @pytest.mark.parametrize("what", ["sample", "send"])
 def test_other_threads_run_during_a_wait(background, what):
-    """While one thread sleeps in the core, another runs Python code: the lock is free."""
+    """While one thread sleeps in the core, another runs Python code: the GIL is free."""
     with Server(EXAMPLE, 1, num_buffers=1) as server, ShmClient(server.handle) as client:
         if what == "send":
             client.send(EXAMPLE)
@@ -106,12 +106,12 @@ def test_other_threads_run_during_a_wait(background, what):
         else:
             waiting = background(server.sample)
         before = sys.getswitchinterval()
-        sys.setswitchinterval(30)  # nobody is made to give the lock up: who gets it got it freely
+        sys.setswitchinterval(30)  # no thread is forced to release the GIL
         try:
             ticks = 0
             started = time.monotonic()
             while ticks <= 10 and time.monotonic() - started < 20:
-                time.sleep(0.001)  # gives the lock up, and has to get it back
+                time.sleep(0.001)  # releases the GIL, and has to take it again
                 ticks += 1
             assert ticks > 10
         finally:
@@ -126,7 +126,7 @@ def test_other_threads_run_during_a_wait(background, what):
 
 
 def test_an_interrupted_sweep_keeps_no_lock(monkeypatch):
-    """An exception in the middle of a sweep leaves the dead owner to the next one."""
+    """After an exception in a sweep the next sweep finds the dead owner."""
     with Server(EXAMPLE, 1) as server:
         run_python(
             "import os, signal, sys; from echo_shm import ShmClient\n"
@@ -147,5 +147,5 @@ def test_an_interrupted_sweep_keeps_no_lock(monkeypatch):
 
 @pytest.mark.parametrize("pid", [-5, 2**40, 2**62])
 def test_impossible_pids_are_nobody(pid):
-    """Whatever a process wrote for its PID, nothing is raised: it is simply not found."""
+    """An impossible PID in shared memory belongs to no process, and raises nothing."""
     assert attachment.find_process(pid, 0.0) is None

@@ -50,7 +50,7 @@ def test_the_example_is_not_touched():
 
 
 def test_too_many_rows():
-    """One add more than a timescale has rows is an IndexError that names it, its size and the index."""
+    """Adding more rows than a timescale has is an IndexError that names the timescale and its size."""
     accumulator = TrajectoryAccumulator(EXAMPLE)
     fill(accumulator)
     with pytest.raises(IndexError, match=r"'steps' is full, with 3 added"):
@@ -86,7 +86,7 @@ def test_unknown_timescales():
 
 
 def test_a_wrong_structure():
-    """Data of another structure, or of a shape that does not fit, is an error and takes no row."""
+    """Data of another structure, or of a wrong shape, is an error, and takes no row."""
     accumulator = TrajectoryAccumulator(EXAMPLE)
     for wrong in ({"obs": np.zeros(2)}, {"obs": np.zeros(3), "act": 0}):
         with pytest.raises(ValueError):  # noqa: PT011
@@ -122,7 +122,7 @@ def test_single_items():
 
 
 def test_a_built_tree_is_a_sample():
-    """What build() returns is sent as it is."""
+    """The tree that build() returns can be sent."""
     with Server(EXAMPLE, 1) as server:
         accumulator = TrajectoryAccumulator(EXAMPLE)
         fill(accumulator)
