@@ -103,7 +103,7 @@ def test_demo_with_atari(command: Callable[..., Program]) -> None:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_demo_ends_on_a_signal(number: int, status: int, command: Callable[..., Program]) -> None:
     """A signal ends the demo and its workers without a traceback, and nothing is left."""
-    running = command("demo", "--seconds", "50")
+    running = command("demo", "--seconds", "50", "--workers", "1")
     name = _ring(running)
     running.wait_for(r"[1-9][\d,]* samples/s")
     workers = psutil.Process(running.pid).children()
