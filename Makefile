@@ -26,7 +26,7 @@ demo: $(ENV)/.demo
 	$(BIN)/echo-shm demo
 
 test: lint test-c $(ENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-c:
 	$(MAKE) -C tests/c all
@@ -48,7 +48,7 @@ storm:
 	$(MAKE) -C tests/storm run SECONDS=$(SECONDS)
 
 storm-remote: $(ENV)/.test
-	$(BIN)/python tests/net/remote_storm.py $(SECONDS)
+	PYTHONPATH=tests $(BIN)/python -m stress.remote_storm $(SECONDS)
 
 fuzz:
 	$(MAKE) -C tests/fuzz fuzz SECONDS=$(SECONDS)

@@ -1,26 +1,29 @@
-"""What every test gets: a watchdog, and a check that it leaves no segment and no process behind."""
+"""What every test gets: a watchdog, and a check that the test leaves no segment and no process behind."""
 
 import contextlib
 import faulthandler
 import os
 import signal
-import subprocess
-import sys
-import threading
-import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from harness.actors import Actor, cast
+from harness.containers import CLONE_NEWNS, Mount, mount, unshare
+from harness.programs import Program
+from harness.threads import Background
+from harness.waiting import poll
 
 from echo_shm import SegmentError
-from echo_shm.ring.segment import Segment
+from echo_shm.metrics import Owner, RingView
+from echo_shm.segment import Segment
 
 SHM = Path("/dev/shm")
 
-#: Seconds that a test may take unless it is marked ``@pytest.mark.watchdog(seconds)``.
+#: How long a test may take (seconds) unless it is marked ``@pytest.mark.watchdog(seconds)``.
 _WATCHDOG = 60.0
 
 _stderr_copy = pytest.StashKey[int]()
@@ -30,7 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker, and keeps the real stderr for the watchdog."""
     config.addinivalue_line("markers", "watchdog(seconds): how long the test may take before the run is ended")
     config.stash[_stderr_copy] = os.dup(2)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs inherit it
+    if os.geteuid() == 0:  # a /dev/shm of our own, where the kernel allows it: no other program's files are in it
+        with contextlib.suppress(OSError):
+            unshare(CLONE_NEWNS)
+            mount(Mount(str(SHM), "tmpfs", 0, "mode=1777"))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jobs inherit it ignored
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -49,13 +56,13 @@ def _files() -> set[str]:
 
 
 def _is_somebody_elses(file: str) -> bool:
-    """Whether a running process that is no child of ours made it: another test run on this machine."""
+    """Whether a running process made it that is not our child, as in another test run on this machine."""
     name = file.removeprefix("echo_shm_locks.").removeprefix("echo_shm.")
     if not (SHM / f"echo_shm.{name}").is_file():
         return False
     try:
         pid = Segment.attach(name, read_only=True).creator_pid
-    except (SegmentError, ValueError, OSError):  # of another version, perhaps; names that are made up start with a PID
+    except (SegmentError, ValueError, OSError):  # perhaps of another version; a generated name starts with a PID
         pid = int(name.partition("-")[0]) if name.partition("-")[0].isdigit() else 0
     with contextlib.suppress(psutil.Error, OverflowError):
         creator = psutil.Process(pid)
@@ -64,7 +71,7 @@ def _is_somebody_elses(file: str) -> bool:
 
 
 def _children() -> dict[int, psutil.Process]:
-    """Our child processes, without the helpers that multiprocessing keeps for good."""
+    """Our child processes, without the helpers that multiprocessing keeps until the end."""
     found = {}
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -73,20 +80,21 @@ def _children() -> dict[int, psutil.Process]:
     return found
 
 
-def _wait_for_none(find: Callable[[], Any], seconds: float) -> Any:
-    deadline = time.monotonic() + seconds
-    while (found := find()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return found
-
-
 @pytest.fixture(autouse=True)
 def nothing_left(watchdog: None) -> Iterator[None]:
     """Asserts that the test left nothing of ours in /dev/shm and no child process."""
     files, children = _files(), _children()
     yield
-    left = _wait_for_none(lambda: {f for f in _files() - files if not _is_somebody_elses(f)}, 3.0)
-    processes = _wait_for_none(lambda: {p: c for p, c in _children().items() if p not in children}, 5.0)
+    left: set[str] = set()
+    processes: dict[int, psutil.Process] = {}
+
+    def is_clean() -> bool:
+        nonlocal left, processes
+        left = {file for file in _files() - files if not _is_somebody_elses(file)}
+        processes = {pid: child for pid, child in _children().items() if pid not in children}
+        return not left and not processes
+
+    poll(is_clean, 5.0, pause=0.01)
     for process in processes.values():
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -98,64 +106,42 @@ def nothing_left(watchdog: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def eventually() -> Callable[..., Any]:
-    """Calls a function until it returns something true, and returns that; fails after a generous while."""
-
-    def wait(function: Callable[[], Any], seconds: float = 30.0) -> Any:
-        deadline = time.monotonic() + seconds
-        while not (value := function()):
-            assert time.monotonic() < deadline, "it never came true"
-            time.sleep(0.002)
-        return value
-
-    return wait
-
-
-class Background:
-    """A function in a thread; ``result()`` waits for it and returns its value or raises its exception."""
-
-    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
-        self._error: BaseException | None = None
-        self._value: Any = None
-
-        def run() -> None:
-            try:
-                self._value = function(*args)
-            except BaseException as error:
-                self._error = error
-
-        self.thread = threading.Thread(target=run, daemon=True)
-        self.thread.start()
-
-    def result(self, seconds: float = 30.0) -> Any:
-        """What the function came to."""
-        self.thread.join(seconds)
-        assert not self.thread.is_alive(), "the thread still runs"
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-
-@pytest.fixture
-def background() -> Callable[..., Background]:
+def background() -> type[Background]:
     """Runs a function in a thread: ``background(f, x).result()``."""
     return Background
 
 
 @pytest.fixture
-def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a script in a fresh interpreter and returns how it ended; asserts status 0 unless told otherwise."""
+def act() -> Iterator[Callable[..., Actor]]:
+    """Makes actors, and discards them after the test."""
+    with cast() as make:
+        yield make
 
-    def run(script: str, *args: str, status: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-X", "faulthandler", "-c", script, *args],
-            capture_output=True,
-            text=True,
-            timeout=50,
-            env={**os.environ, **env},
-        )
-        if status is not None:
-            assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
 
-    return run
+@pytest.fixture
+def program() -> Iterator[Callable[..., Program]]:
+    """Starts programs, and kills what is left of them after the test."""
+    started: list[Program] = []
+
+    def start(*words: str, **options: Any) -> Program:
+        started.append(Program(*words, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.discard()
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A name for a segment of this test alone; the files that are left of the segment are removed."""
+    name = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    yield name
+    for prefix in ("echo_shm.", "echo_shm_locks."):
+        (SHM / (prefix + name)).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def owners() -> Callable[[str], list[Owner]]:
+    """Looks up who is registered at a segment."""
+    return lambda name: RingView(Segment.attach(name, read_only=True)).owners()

@@ -1,4 +1,4 @@
-"""Choices of a fuzzer: ``below(n)`` is a number from 0 to n - 1."""
+"""The source of a fuzzer's choices: ``below(n)`` is a number from 0 to n - 1."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ Below = Callable[[int], int]
 
 
 def choices_of(data: bytes) -> Below:
-    """Choices from an input: one or two bytes for each, zeros after its end."""
+    """Each choice uses up one or two bytes of an input; after the end of the input it is 0."""
     at = 0
 
     def below(n: int) -> int:

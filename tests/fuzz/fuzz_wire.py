@@ -5,12 +5,16 @@ The first byte of an input says what follows: the bytes of a client, or the choi
 
 import logging
 import sys
+from pathlib import Path
 
 import atheris
-from choices import choices_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fuzz.choices import choices_of
 
 with atheris.instrument_imports(include=["echo_shm"]):
-    import wire_play
+    from fuzz import wire_play
 
 _table = wire_play.Table()
 

@@ -1,7 +1,7 @@
-"""Broken and hostile schemas, and a process that attaches to a segment with one.
+"""Schemas that lie, and what happens to a process that attaches to a segment with one.
 
-``below(n)`` makes all choices: it returns a number from 0 to n - 1. Behind it
-are the bytes of a fuzzer, Hypothesis or a random generator.
+All choices come from ``below(n)``, a number from 0 to n - 1. It takes them from
+a fuzzer's bytes, from Hypothesis or from a random generator.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from choices import Below
+from fuzz.choices import Below
 
 from echo_shm import EchoShmError, Server, ShmClient
 from echo_shm.ring import segment
@@ -77,13 +77,13 @@ _KEYS = [
 ]
 _KINDS = ["dict", "list", "tuple", "node", "set", "children", "leaf"]
 
-#: Audit events that no schema may cause.
+#: What no schema may cause a process to do.
 _FORBIDDEN = ("pickle.find_class", "os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.", "socket.")
 
-#: Memory that one attempt may use (bytes): far more than schemas of this size need.
+#: Memory that one attempt may take (bytes): far more than schemas of this size need.
 _MOST_MEMORY = 64 << 20
 
-#: The largest sample of a segment that is made (bytes). Schemas with larger samples are only parsed.
+#: The largest samples for which a segment is made (bytes); schemas of larger ones are only parsed.
 _MOST_SAMPLE = 1 << 16
 
 _watching = False
@@ -138,7 +138,7 @@ def _draw_shape(below: Below) -> list[Any]:
 
 
 def _draw_tree(below: Below, leaves: list[Any], depth: int = 0) -> Any:
-    """Draws a tree and adds an entry to ``leaves`` for each of its leaves."""
+    """A tree. For each leaf of it an entry is added to ``leaves``."""
     if depth == 0 and below(32) == 0:
         return _draw_chain(below, leaves)
     kind = below(8) if depth < 5 else 7
@@ -159,7 +159,7 @@ def _draw_tree(below: Below, leaves: list[Any], depth: int = 0) -> Any:
 
 
 def _draw_chain(below: Below, leaves: list[Any]) -> Any:
-    """A single leaf, very deep down."""
+    """One leaf inside very many containers."""
     leaves.append(_draw_leaf(below, 0))
     tree: Any = "leaf"
     for _ in range(_one_of(below, [90, 150, 199, 201, 240, 500, 900, 1500])):
@@ -179,7 +179,7 @@ def _draw_leaf(below: Below, number: int) -> Any:
 
 
 def draw_schema(below: Below) -> bytes:
-    """The bytes of a schema, valid or nearly valid."""
+    """A schema as bytes, often with faults."""
     leaves: list[Any] = []
     data: Any = {"tree": _draw_tree(below, leaves), "leaves": leaves}
     change = below(24)
@@ -200,12 +200,12 @@ def draw_schema(below: Below) -> bytes:
     return b""
 
 
-# --- what schemas may cause ------------------------------------------------------
+# --- reading and attaching ------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _watched() -> Iterator[None]:
-    """Checks that nothing forbidden happens and that memory stays within bounds."""
+    """Fails when something forbidden is done, or too much memory is taken."""
     global _watching
     tracemalloc.start()
     _watching = True
@@ -218,7 +218,7 @@ def _watched() -> Iterator[None]:
 
 
 def parse(schema: bytes) -> Spec | None:
-    """Reads a schema. Returns None when it is refused with an error of the project."""
+    """Reads a schema; returns None when it is refused as it should be."""
     with _watched():
         try:
             return Spec.from_schema(schema, "segment 'fuzzed'")
@@ -228,10 +228,10 @@ def parse(schema: bytes) -> Spec | None:
 
 
 def attach(schema: bytes, below: Below) -> bool:
-    """Attaches to a segment with that schema in each way, and uses it. Returns whether it could attach.
+    """Attaches to a segment with that schema, in each way, and uses it; returns whether it could attach.
 
-    Mostly the segment's own leaves fit the schema. Any step may raise an error of the project,
-    but no other error. Nothing may be left behind.
+    The segment's own leaves fit the schema's, most of the time. At any point an error of the project's own may be
+    raised, but no other. Nothing may be left behind.
     """
     spec = parse(schema)
     leaves = list(spec.leaves) if spec is not None else [Leaf("", np.dtype("<f4"), (3,))]
@@ -271,6 +271,6 @@ def _use(name: str) -> bool:
 
 
 def _zeros(spec: Spec) -> Any:
-    # numpy allocates one byte for each item of size 0 in its own arrays.
+    # in arrays of its own numpy gives an item of no bytes one byte
     leaves = [np.zeros(leaf.shape if math.prod(leaf.shape) <= _MOST_SAMPLE else 0, leaf.dtype) for leaf in spec.leaves]
     return spec.treespec.unflatten(leaves)

@@ -1,7 +1,7 @@
-"""Broken and hostile peers: what a server does with a client's bytes, and a client with a server's.
+"""Peers that lie: how a server takes a client's bytes, and a client a server's.
 
-``below(n)`` makes all choices: it returns a number from 0 to n - 1. Behind it
-are the bytes of a fuzzer, Hypothesis or a random generator.
+All choices come from ``below(n)``, a number from 0 to n - 1. It takes them from
+a fuzzer's bytes, from Hypothesis or from a random generator.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from choices import Below
+from fuzz.choices import Below
 
 from echo_shm import EchoShmError, Server
 from echo_shm.net import wire
@@ -27,7 +27,7 @@ from echo_shm.spec import Spec
 EXAMPLE = {"a": np.zeros((), np.int32), "b": np.zeros(3, np.uint8)}
 SPEC = Spec.from_example(EXAMPLE)
 SIZE = SPEC.sample_bytes
-#: The longest frame (bytes of samples) of the parser when it is tried alone.
+#: The largest frame of the parser that is tried alone (bytes of samples).
 MOST = 5 * SIZE
 
 _NUMBERS = [0, 1, 2, 5, 6, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
@@ -58,7 +58,7 @@ def _header(below: Below, kind: int, length: int, number: int) -> bytes:
 
 
 def _damaged(below: Below, data: bytes) -> bytes:
-    """The same data, mostly; sometimes damaged."""
+    """The same bytes in most cases; else a few of them are changed."""
     if below(10) or not data:
         return data
     at = below(len(data))
@@ -66,7 +66,7 @@ def _damaged(below: Below, data: bytes) -> bytes:
 
 
 def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
-    """The stream of a version 2 client, valid or nearly valid."""
+    """The bytes of a version 2 client, often with faults."""
     hello = Hello(client, _number(below, 0, 2**64 - 1), b"n" * 32, wire.spec_hash(SPEC.schema))
     if below(20) == 0:
         hello = hello._replace(spec=bytes(32))
@@ -87,7 +87,7 @@ def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
 
 
 def draw_server(below: Below) -> Callable[[bytes], bytes]:
-    """A server's answers, valid or nearly valid: ``b""`` gives its greeting, a hello gives what follows it."""
+    """The bytes of a server, often with faults, as a function: b"" gives the greeting, a hello the answer."""
     kind, greeting = below(4), Greeting(below(8) == 0, bytes(32))
     ring, known, committed = bytes(16), below(2) == 1, _number(below, below(3), 2**64 - 1)
     schema = _damaged(below, SPEC.schema)
@@ -116,7 +116,7 @@ def _shown(text: bytes) -> str:
 
 
 def expected(stream: bytes) -> tuple[list[Any], bool]:
-    """The meaning of a client's stream according to WIRE.md: its events, and whether an error follows them."""
+    """What WIRE.md says of a client's whole stream: its events, and whether an error comes after them."""
     if not b"ECHO".startswith(stream[:4]):
         return [], True
     if len(stream) < 144:
@@ -144,8 +144,8 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
     return events, False
 
 
-def feed(decoder: Decoder | DecoderV1, stream: bytes, sizes: Iterator[int], events: list[Any]) -> None:
-    """Feeds a stream to a parser in pieces of those sizes. Adds its events to ``events``."""
+def feed(inbound: Inbound | Inbound1, stream: bytes, sizes: Iterator[int], events: list[Any]) -> None:
+    """Gives a stream to a parser in pieces of those sizes; adds the parser's events to ``events``."""
     at = 0
     while at < len(stream):
         space = decoder.space()
@@ -167,8 +167,8 @@ def _sizes(below: Below, most: int) -> Iterator[int]:
 
 
 def parse(stream: bytes, below: Below) -> int:
-    """Feeds a stream in pieces and asserts that its events are the expected ones. Returns their number."""
-    decoder, events, failed = Decoder(SIZE, MOST), [], False
+    """Feeds a stream in pieces; asserts that its events are the expected ones. Returns how many there are."""
+    inbound, events, failed = Inbound(SIZE, MOST), [], False
     try:
         feed(decoder, stream, _sizes(below, 200), events)
     except wire.WireError:
@@ -179,26 +179,26 @@ def parse(stream: bytes, below: Below) -> int:
 
 
 def parse_1(stream: bytes, below: Below) -> None:
-    """The same for version 1, where all bytes are samples."""
-    decoder, events = DecoderV1(SIZE, MOST), []
-    decoder.begin()
-    feed(decoder, stream, _sizes(below, 30), events)
+    """The same for version 1, in which any bytes are samples."""
+    inbound, events = Inbound1(SIZE, MOST), []
+    inbound.begin()
+    feed(inbound, stream, _sizes(below, 30), events)
     assert b"".join(data for _, _, data in events) == stream[: len(stream) - len(stream) % SIZE]
     assert [number for _, number, _ in events] == [sum(n for n, _, _ in events[:i]) for i in range(len(events))]
     assert all(len(data) == count * SIZE for count, _, data in events)
 
 
-# --- a client and such a server ---------------------------------------------------
+# --- a client at such a server ----------------------------------------------------
 
 
 def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
-    """Connects a client to a server with these answers. Returns whether the client accepts it."""
+    """Connects a client to a server that says this; returns whether the client accepts the server."""
     near, far = socket.socketpair()
     options = Options("fuzzed", 1, SPEC, b"c" * 16, key, None)
     far.sendall(said(b""))
 
     class Near:
-        """The client's socket. Its peer answers as soon as the hello is sent, and hangs up when nothing is left."""
+        """The client's socket. Its peer answers when the hello is sent, and hangs up when it has no more to say."""
 
         def sendall(self, data: bytes) -> None:
             near.sendall(data)
@@ -211,7 +211,7 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
             return near.recv(n)
 
         def settimeout(self, seconds: float | None) -> None:
-            """Does nothing: the data or the end is always there already."""
+            """Does nothing: no call waits here."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(near, name)
@@ -230,11 +230,11 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
     return True
 
 
-# --- a bridge and such clients ------------------------------------------------------
+# --- a bridge with such clients -----------------------------------------------------
 
 
 class Table:
-    """A ring and its bridge in this process, for clients to connect to."""
+    """A ring and its bridge, both in this process, for clients to connect to."""
 
     def __init__(self) -> None:
         self.server = Server(EXAMPLE, 1, num_buffers=4)
@@ -246,11 +246,11 @@ class Table:
 
     def close(self) -> None:
         """Ends the bridge and the ring."""
-        self.bridge.close()
+        self.bridge.say_goodbye()
         self.server.close()
 
     def play(self, below: Below) -> None:
-        """Several clients send their streams in turns. Then all are gone, and the bridge serves a good client."""
+        """Several clients speak by turns; afterwards the bridge has no connection left, and serves a good client."""
         clients = [(self._connect(), draw_client(below, bytes([65 + below(4)]) * 16)) for _ in range(1 + below(3))]
         ends = [0] * len(clients)
         for _ in range(below(12)):

@@ -1,4 +1,4 @@
-"""What run.py runs: configurations that must hold, and mutants that must not."""
+"""The cases of run.py: configurations that must hold, and mutants that must not."""
 
 from dataclasses import dataclass, field
 from typing import Literal

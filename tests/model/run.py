@@ -1,4 +1,4 @@
-"""Runs the Spin model of the ring: the configurations must hold, the mutants must be caught.
+"""Runs the Spin model of the ring: configurations that must hold, and mutants that it must catch.
 
     python tests/model/run.py                 everything
     python tests/model/run.py --quick         the small configurations, and all mutants

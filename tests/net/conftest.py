@@ -5,10 +5,11 @@ import ssl
 import subprocess
 
 import pytest
-from pretender import Pretender
-from remote import EXAMPLE
+from harness.peers import EXAMPLE
+from harness.pretender import Pretender
 
 from echo_shm import ConnectionClosedError, Server, TcpClient, TcpTransport
+from echo_shm.net import keeper
 
 
 @pytest.fixture
@@ -27,8 +28,20 @@ def serve():
 
 
 @pytest.fixture
+def in_bridges(monkeypatch):
+    """Lets each new bridge process execute some code before it begins; a bridge that is forked, for TLS, does not."""
+
+    def patch(code):
+        program = keeper._PROGRAM
+        assert program.endswith("; main()")
+        monkeypatch.setattr(keeper, "_PROGRAM", program.replace("; main()", f"; {code}; main()"))
+
+    return patch
+
+
+@pytest.fixture
 def client():
-    """Makes clients, and closes them; what they could not deliver is no error here."""
+    """Makes clients, and closes them; undelivered samples are no error here."""
     made = []
 
     def make(server, example=EXAMPLE, host="127.0.0.1", **options):
@@ -43,7 +56,7 @@ def client():
 
 @pytest.fixture
 def pretend():
-    """Makes servers that only pretend, and ends them."""
+    """Makes pretenders, and closes them."""
     with contextlib.ExitStack() as stack:
 
         def make(play, example=EXAMPLE):
@@ -69,7 +82,7 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture
 def tls(certificate):
-    """Contexts that talk to each other: the server's and the client's."""
+    """The server's and the client's context."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*certificate)
     return server, ssl.create_default_context(cafile=certificate[0])

@@ -1,27 +1,21 @@
-"""A server with TcpTransport and its clients, on loopback: every sample arrives, or somebody is told."""
+"""A server with TcpTransport and its clients, on loopback: every sample arrives, or an error says that it did not."""
 
-import contextlib
 import itertools
-import os
-import socket
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
-from remote import EXAMPLE, numbers, raw, said, sample
+from harness.peers import EXAMPLE, numbers, raw, said, sample
+from harness.processes import in_child
+from harness.programs import ECHO_SHM, run, run_python
 
-import echo_shm
-from echo_shm import ConnectionClosedError, Server, ShmClient, TcpClient
-from echo_shm.net import wire
-from echo_shm.net.client import sender
-from echo_shm.net.wire import Hello
+from echo_shm import ConnectionClosedError, ShmClient, TcpClient
+from echo_shm.net import pump
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_samples_arrive_in_order(serve, client, version):
-    """A client's samples arrive once, whole, and in the order of their sends; wait() says that they have."""
+    """A client's samples arrive once, whole and in order; wait() returns when all have."""
     server = serve(10, 12, wire_version=version)
     one = client(server)
     for n in range(100):
@@ -34,7 +28,7 @@ def test_samples_arrive_in_order(serve, client, version):
 
 
 def test_a_lone_sample_does_not_wait_for_others(serve, client):
-    """A sample is sent without another to fill its frame, and without wait()."""
+    """A sample is sent without others to fill its frame, and without wait()."""
     server = serve(1)
     one = client(server)
     for n in range(3):
@@ -43,12 +37,12 @@ def test_a_lone_sample_does_not_wait_for_others(serve, client):
 
 
 def test_what_ends_the_gathering(serve, client, monkeypatch):
-    """No sample waits for others to share its frame when that is full, or when somebody is in wait()."""
-    monkeypatch.setattr(sender, "_GATHER_NS", 60_000_000_000)
+    """A sample does not wait for others when its frame is full, or while a thread is in wait()."""
+    monkeypatch.setattr(pump, "_GATHER_NS", 60_000_000_000)
     server = serve(1, 5000)
     one = client(server)
-    # As if in wait(), and before the sample: a gathering that has begun is not cut short (it has a millisecond).
-    one._sender._flushing += 1
+    # as if a thread were in wait(); before the sample, as a gathering that has begun goes on for its millisecond
+    one._pump._flushing += 1
     one.send(sample(0))
     assert numbers(server.sample(timeout=20).batch) == [0]
     one._sender._flushing -= 1
@@ -59,7 +53,7 @@ def test_what_ends_the_gathering(serve, client, monkeypatch):
 
 
 def test_send_many(serve, client):
-    """Stacked samples arrive in order, be they more than a frame or than the ring."""
+    """Stacked samples arrive in order, also when they are more than a frame or the ring holds."""
     server = serve(50, 2)
     one = client(server)
     stacked = {"n": np.arange(10_000), "x": np.repeat(np.arange(10_000, dtype=np.float32), 6).reshape(-1, 2, 3)}
@@ -114,7 +108,7 @@ def test_samples_larger_than_a_frame(serve, client):
 
 @pytest.mark.parametrize("version", [2])
 def test_samples_without_bytes(serve, client, version):
-    """Samples whose every leaf is empty are counted all the same."""
+    """Samples of empty leaves only are counted like others."""
     example = np.zeros((0, 3), np.float32)
     server = serve(5, 4, example, wire_version=version)
     one = client(server, example)
@@ -124,7 +118,7 @@ def test_samples_without_bytes(serve, client, version):
 
 
 def test_a_full_ring_holds_the_client_up(serve, client):
-    """When nobody takes, send() waits, and says so after its timeout; nothing is lost by that."""
+    """While no learner takes, send() waits, and raises after its timeout; nothing is lost."""
     server = serve(4, 2)
     one = client(server, timeout=1.0, max_inflight_msgs=2)
     counter = itertools.count()
@@ -145,7 +139,7 @@ def test_a_full_ring_holds_the_client_up(serve, client):
 
 
 def test_what_top_shows(serve, client):
-    """`echo-shm top` has a line for each remote client, with what came from it, and counts who was refused."""
+    """`echo-shm top` has a line for each remote client, with what came from it, and counts refused connections."""
     server = serve(10, 4)
     one, gone = client(server), client(server)
     for n in range(20):
@@ -153,14 +147,13 @@ def test_what_top_shows(serve, client):
     one.wait()
     gone.send(sample(0))
     gone.wait()
-    gone._sender._connection.shutdown()  # as if cut; it comes again
+    gone._pump._link.shut()  # as if cut: the client connects again
     gone.send(sample(1))
     gone.wait()
     with raw(server) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
         said(sock)
-    command = [sys.executable, "-m", "echo_shm", "top", server.name, "--once", "--interval", "0.2"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=50, env=os.environ | {"COLUMNS": "80"})
+    shown = run(*ECHO_SHM, "top", server.name, "--once", "--interval", "0.2", env={"COLUMNS": "80"})
     lines = [line.split() for line in shown.stdout.splitlines()]
     (figures,) = [line for line in lines if line[:1] == ["MB/s"]]
     assert figures[2:] == ["remote", "2", "refused", "1"]
@@ -176,7 +169,7 @@ def test_what_top_shows(serve, client):
 
 
 def test_close_delivers(serve, client):
-    """close() sends what was not sent yet."""
+    """close() delivers what is not sent yet."""
     server = serve(7)
     with TcpClient("127.0.0.1", server.port, EXAMPLE) as one:
         for n in range(7):
@@ -187,7 +180,7 @@ def test_close_delivers(serve, client):
         one.send(sample(0))
 
 
-def test_a_client_that_exits_delivers(serve, run_python):
+def test_a_client_that_exits_delivers(serve):
     """A process that ends without close() delivers what it sent."""
     server = serve(7, 4, np.zeros((), np.int64))
     run_python(
@@ -214,49 +207,28 @@ def test_the_servers_end_reaches_clients(serve, client):
         one.send_many({"n": np.zeros(2, np.int64), "x": np.zeros((2, 2, 3), np.float32)})
 
 
-def test_wait_after_a_drop_raises():
-    """wait() for a server that is gone without a word raises when the tries are over, and does not hang."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = Server(EXAMPLE, 4)
+def test_wait_after_a_drop_raises(pretend):
+    """When a server is gone without a word, wait() raises after the last try to connect, and does not hang."""
     taken = []
 
-    def pretend():
-        sock, _ = listener.accept()
-        listener.close()
-        greeting = wire.Greeting(False, bytes(32))
-        sock.sendall(greeting.to_bytes())
-        hello = Hello.from_bytes(sock.recv(wire.HELLO_BYTES, socket.MSG_WAITALL))
-        schema = server._segment.spec.schema
-        sock.sendall(wire.Accept(bytes(16), 4096, False, schema, 0).to_bytes(None, greeting, hello))
-        taken.append(sock.recv(4096))
-        sock.close()
+    def play(visit):
+        visit.accept()
+        taken.append(visit.take())
+        visit.host.close()
 
-    thread = threading.Thread(target=pretend)
-    thread.start()
-    one = TcpClient("127.0.0.1", listener.getsockname()[1], EXAMPLE, reconnect=0.5)
+    one = TcpClient("127.0.0.1", pretend(play).port, EXAMPLE, reconnect=0.5)
     one.send(sample(0))
     with pytest.raises(ConnectionClosedError, match=r"not made again within 0\.5 s"):
         one.wait()
     with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
         one.close()
-    thread.join(20)
-    assert taken
-    server.close()
+    assert taken == [(0, 1)]
 
 
 def test_forked_clients(serve, client):
     """A forked child cannot use its parent's client, and its end does not disturb the parent's."""
     server = serve(1)
     one = client(server)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        with contextlib.suppress(echo_shm.ForkedError):
-            try:
-                one.wait()
-            except echo_shm.ForkedError:
-                code = 0
-        os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert in_child(one.wait).startswith("ForkedError")
     one.send(sample(1))
     assert numbers(server.sample(timeout=20).batch) == [1]

@@ -1,4 +1,4 @@
-"""A client whose server misbehaves: it says what became of its samples, soon, and ends when it is told to."""
+"""A client whose server misbehaves: it soon says what happened to its samples, and ends when it is told to."""
 
 import contextlib
 import gc
@@ -13,8 +13,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from pretender import RING
-from remote import EXAMPLE, sample
+from harness.peers import EXAMPLE, sample
+from harness.pretender import RING, Visit
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, SpecMismatchError, TcpClient, WireError
 from echo_shm.net import wire
@@ -27,23 +28,8 @@ BIG = np.zeros(1 << 22, np.uint8)
 _LONG_REFUSAL = b"\x02\0\0\0\xff\xff\xff\x7f" + bytes(8)
 
 
-@pytest.fixture
-def client():
-    """Makes clients; what they could not deliver is no error here."""
-    made = []
-
-    def make(host, example=EXAMPLE, **options):
-        made.append(TcpClient("127.0.0.1", host.port, example, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        with contextlib.suppress(ConnectionClosedError):
-            one.close()
-
-
 def test_a_server_that_takes_nothing(pretend, client):
-    """Accepted and dropped, again and again, is not connected: the client gives up in time, and does not race."""
+    """A client that is accepted and dropped again and again gives up in time, and does not connect without pauses."""
     host = pretend(lambda visit: visit.accept(known=True))
     one = client(host, reconnect=1.5)
 
@@ -57,7 +43,7 @@ def test_a_server_that_takes_nothing(pretend, client):
 
 
 def test_a_server_that_has_no_room(pretend, client):
-    """A server that speaks, though it acknowledges nothing, makes the connection one of use: the time starts anew."""
+    """A connection on which the server said something renews the client's patience, though nothing was acknowledged."""
 
     def play(visit):
         visit.accept(known=True)
@@ -68,13 +54,14 @@ def test_a_server_that_has_no_room(pretend, client):
     host = pretend(play)
     one = client(host, reconnect=1, timeout=5)
     one.send(sample(0))
+    until(lambda: len(host.visits) >= 3, "it has connected again, and again")
     with pytest.raises(TimeoutError):
-        one.wait()
-    assert len(host.visits) >= 3
+        one.wait(0.5)
+    one._timeout = 0.1  # of its close()
 
 
 def test_a_server_that_drips(pretend):
-    """timeout= is for all of a handshake, however slowly it comes."""
+    """timeout= bounds the whole handshake, however slowly its bytes come."""
 
     def drip(visit):
         for byte in visit.greeting.to_bytes():
@@ -88,8 +75,8 @@ def test_a_server_that_drips(pretend):
 
 
 def test_a_peer_that_says_nothing(pretend, monkeypatch):
-    """Something that takes connections and then is mute, or speaks of other things, is no server for long."""
-    monkeypatch.setattr(connection, "_FIRST_TIME", 0.5)
+    """A client soon gives up a peer that accepts connections and says nothing, or speaks another protocol."""
+    monkeypatch.setattr(link, "_FIRST_TIME", 0.5)
     host = pretend(lambda visit: time.sleep(20))
     with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} accepted the connection, but did not answer"):
         TcpClient("127.0.0.1", host.port, EXAMPLE)
@@ -101,13 +88,13 @@ def test_a_peer_that_says_nothing(pretend, monkeypatch):
 
 
 def test_a_peer_that_takes_its_time(pretend, client, monkeypatch):
-    """Who says how long connecting may take has that long."""
-    monkeypatch.setattr(connection, "_FIRST_TIME", 0.2)
-    client(pretend(lambda visit: (time.sleep(0.6), _takes_all(visit))), timeout=30).send(sample(0))
+    """A client waits for a slow peer as long as its timeout= says."""
+    monkeypatch.setattr(link, "_FIRST_TIME", 0.2)
+    client(pretend(lambda visit: (time.sleep(0.6), visit.take_all())), timeout=30).send(sample(0))
 
 
 def test_nobody_there():
-    """Where nobody listens the error says where that is, and what may be the matter."""
+    """Where nothing listens, the error has the address, and what may be the reason."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(
@@ -135,8 +122,8 @@ def test_a_refusal_for_good(pretend, client):
     assert len(host.visits) == 2
 
 
-def test_a_server_that_is_silent(pretend, client, monkeypatch, eventually):
-    """A version 2 server that says nothing for long is taken for gone, though its host answers."""
+def test_a_server_that_is_silent(pretend, client, monkeypatch):
+    """A version 2 server that says nothing for long counts as gone, though its host answers."""
     monkeypatch.setattr(wire, "SILENCE", 0.5)
 
     def play(visit):
@@ -149,12 +136,12 @@ def test_a_server_that_is_silent(pretend, client, monkeypatch, eventually):
     host = pretend(play)
     one = client(host, reconnect=30)
     one.send(sample(0))
-    eventually(lambda: one._in_flight_count == 0)
+    until(lambda: one._in_flight_count == 0)
     assert len(host.visits) >= 2
 
 
 def test_a_server_that_reads_no_more(pretend, client):
-    """When a connection ends while the client is in the middle of sending on it, the next one is made at once."""
+    """When a connection ends while the client is sending on it, the next one is made at once."""
     gone = threading.Event()
 
     def play(visit):
@@ -163,9 +150,7 @@ def test_a_server_that_reads_no_more(pretend, client):
             time.sleep(0.5)  # until the buffers in between are full
             visit.sock.shutdown(1)
             gone.wait(20)  # without closing: nothing resets the connection
-        while True:
-            number, count = visit.take()
-            visit.sock.sendall(wire.ack(number + count))
+        visit.acknowledge_all()
 
     host = pretend(play, BIG)
     one = client(host, BIG)
@@ -178,7 +163,7 @@ def test_a_server_that_reads_no_more(pretend, client):
 
 
 def test_times_of_single_calls(pretend, client):
-    """A call may be given its own time, where the client has none, or a longer one."""
+    """A call may have a timeout of its own, where the client has none, or a longer one."""
 
     def send_until_full(one):
         for _ in range(100):
@@ -197,7 +182,7 @@ def test_times_of_single_calls(pretend, client):
 
 
 def test_a_server_that_is_busy(pretend, client):
-    """A client that is told to come again does, also when it is new."""
+    """A client that is told to come again does so, also when it is new."""
 
     def play(visit):
         if visit.number < 3:
@@ -216,7 +201,7 @@ def test_a_server_that_is_busy(pretend, client):
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_server_that_has_forgotten(pretend, client, refused):
-    """Whether samples arrived that an old connection carried, nobody knows then: the client says how many."""
+    """When the server has forgotten a client, the client says how many samples may not have arrived."""
 
     def play(visit):
         if visit.number == 0:
@@ -238,7 +223,7 @@ def test_a_server_that_has_forgotten(pretend, client, refused):
 
 
 def test_last_words(pretend, client):
-    """What a server says it has as it ends is acknowledged; its text is shown without what could be more than text."""
+    """The samples that a server names as it ends are acknowledged; control characters in its text are not shown."""
 
     def play(visit):
         visit.accept()
@@ -262,7 +247,7 @@ def test_last_words(pretend, client):
 
 @pytest.mark.parametrize("number", [2, 2**62])
 def test_acknowledgements_of_what_was_not_sent(pretend, client, number):
-    """A server that acknowledges what it never got is not believed."""
+    """An acknowledgement of samples that were not sent ends the client."""
 
     def play(visit):
         visit.accept()
@@ -292,7 +277,7 @@ def test_acknowledgements_of_what_was_not_sent(pretend, client, number):
     ],
 )  # fmt: skip
 def test_lies(pretend, play, kind, message):
-    """What a server says before it has shown anything takes little memory and time, and is told in short."""
+    """What a server says in the handshake takes little memory and time, and the error is short."""
     with pytest.raises(kind, match=message) as caught:
         TcpClient("127.0.0.1", pretend(play).port, EXAMPLE)
     assert len(str(caught.value)) < 6000
@@ -306,17 +291,10 @@ def test_a_long_name_in_a_refusal(pretend):
     assert len(str(caught.value)) < 6000
 
 
-def _takes_all(visit):
-    visit.accept()
-    while True:
-        number, count = visit.take()
-        visit.sock.sendall(wire.ack(number + count))
-
-
 def test_close_while_others_send(pretend, client):
-    """A sample whose send() returned is delivered, or close() says that it is not, whoever closes meanwhile."""
-    for _ in range(40):
-        host = pretend(_takes_all)
+    """When another thread closes, a sample whose send() returned is delivered, or close() says that it is not."""
+    for _ in range(20):
+        host = pretend(Visit.take_all)
         one, sent = client(host), [0, 0]
 
         def work(who, one=one, sent=sent):
@@ -336,13 +314,13 @@ def test_close_while_others_send(pretend, client):
         host.close()
 
 
-def test_close_while_connecting(pretend, eventually):
-    """close() does not wait for a try to connect that gets no answer."""
+def test_close_while_connecting(pretend):
+    """close() does not wait for a connect that gets no answer."""
     host = pretend(lambda visit: visit.accept(known=True) if visit.number == 0 else time.sleep(60))
     one = TcpClient("127.0.0.1", host.port, EXAMPLE)
     one._timeout = 0.2
     one.send(sample(0))
-    eventually(lambda: len(host.visits) > 1)
+    until(lambda: len(host.visits) > 1)
     with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
         one.close()
     assert one._sender._send_thread.is_alive()
@@ -351,8 +329,8 @@ def test_close_while_connecting(pretend, eventually):
     assert not one._sender._send_thread.is_alive()
 
 
-def test_ctrl_c_in_close(pretend, client, eventually, background):
-    """Who interrupts close() gives up what was not delivered: nothing waits, and nothing runs, after that."""
+def test_ctrl_c_in_close(pretend, client, background):
+    """Ctrl-C in close() gives up what is not delivered: no thread waits or runs afterwards."""
 
     def play(visit):
         visit.accept()
@@ -362,7 +340,7 @@ def test_ctrl_c_in_close(pretend, client, eventually, background):
     one.send(sample(0))
 
     def interrupt():
-        eventually(lambda: one._sender._flushing)
+        until(lambda: one._pump._flushing)
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupting = background(interrupt)
@@ -376,11 +354,11 @@ def test_ctrl_c_in_close(pretend, client, eventually, background):
         one.send(sample(1))
 
 
-def test_collected_in_its_own_thread(pretend, eventually):
-    """A client that the collector finds in the thread that delivers does not wait there for itself."""
-    one = TcpClient("127.0.0.1", pretend(_takes_all).port, EXAMPLE)
-    its, one.me = one._sender, one
-    take = its._lease_full
+def test_collected_in_its_own_thread(pretend):
+    """A client that is collected in its own sending thread does not wait there for that thread."""
+    one = TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE)
+    its, one.me = one._pump, one
+    take = its._take_full
 
     def take_after_collecting(*args):
         gc.collect()
@@ -388,14 +366,14 @@ def test_collected_in_its_own_thread(pretend, eventually):
 
     one.send(sample(0))
     del one
-    its._lease_full = take_after_collecting
-    its.wake()
-    eventually(its.ended.is_set)
+    its._take_full = take_after_collecting
+    its.rouse()
+    until(its.over.is_set)
     assert its.acknowledged == its.sent() == 1
 
 
-def test_how_trying_again_ends(monkeypatch):
-    """Tries come faster at first; what goes well in between starts the time anew, a mere connection does not."""
+def test_how_patience_ends(monkeypatch):
+    """Pauses between tries grow; a connection of use starts the time again, a mere connection does not."""
     clock = itertools.count(1000).__next__
     monkeypatch.setattr("echo_shm.net.client.backoff.time", mock.Mock(monotonic=lambda: clock()))
     backoff = Backoff(10)
@@ -436,14 +414,16 @@ def test_how_trying_again_ends(monkeypatch):
     ],
 )
 def test_impossible_arguments(options, message):
-    """What cannot be is refused before anything is connected, with what was got and what would do."""
+    """Impossible arguments are refused before the client connects, with what was got and what is possible."""
     with pytest.raises(ValueError, match=message):
         TcpClient(**{"host": "127.0.0.1", "port": 1, "data_sample": EXAMPLE, **options})
 
 
 def test_times_without_end(pretend):
-    """Infinite times are for ever."""
-    with TcpClient("127.0.0.1", pretend(_takes_all).port, EXAMPLE, timeout=float("inf"), reconnect=float("inf")) as one:
+    """Infinite times are possible: there is no timeout then."""
+    with TcpClient(
+        "127.0.0.1", pretend(Visit.take_all).port, EXAMPLE, timeout=float("inf"), reconnect=float("inf")
+    ) as one:
         one.send(sample(0))
         one.wait()
 

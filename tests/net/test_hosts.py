@@ -1,14 +1,14 @@
-"""A learner and its clients on hosts of their own: network namespaces, with cables that are cut in mid-stream."""
+"""A learner and its clients on hosts of their own: network namespaces, whose cables are cut while samples go."""
 
 import pytest
-from hosts import Host, why_not
+from harness.hosts import Host, why_not
 
 COUNT = 20_000
 
 
 @pytest.fixture(scope="module", autouse=True)
 def allowed():
-    """Skips where this user can make no network namespaces."""
+    """Skips the tests where this user cannot make network namespaces."""
     why = why_not()
     if why:
         pytest.skip(f"no hosts can be made here: {why}")
@@ -27,11 +27,16 @@ def hosts():
 
 
 def until(told, enough):
-    """Reads what a learner says until that is enough, and returns it."""
+    """Reads what a learner says until that is enough, and returns the last of it."""
     for said in told:
         if said.get("done") or enough(said):
             return said
     raise AssertionError("the learner ended")
+
+
+def all_sent(client):
+    """Whether a client said that it was connected, and that it has sent everything."""
+    return [next(client), next(client)] == [{"connected": True}, {"sent": COUNT}]
 
 
 @pytest.mark.parametrize("address", ["10.77.0.1", "fd77:0::1"])
@@ -41,12 +46,12 @@ def test_another_host(hosts, address):
     told = learner.run("learner", address, 1, COUNT)
     port = next(told)["port"]
     sent = near.run("client", address, port, 0, COUNT)
-    assert next(sent) == {"sent": COUNT}
+    assert all_sent(sent)
     assert until(told, lambda said: False) == {"done": True}
 
 
 def test_loopback_only(hosts):
-    """A learner that was not told to listen elsewhere cannot be reached from another host."""
+    """A learner that listens on loopback cannot be reached from another host."""
     learner, near, _ = hosts
     port = next(learner.run("learner", "127.0.0.1", 1, COUNT))["port"]
     assert "refused" in next(near.run("client", "10.77.0.1", port, 0, 1))["error"]
@@ -55,14 +60,14 @@ def test_loopback_only(hosts):
 @pytest.mark.watchdog(120)
 @pytest.mark.parametrize("cut", ["cable", "cable and connection", "far connection"])
 def test_cut_in_mid_stream(hosts, cut):
-    """A cable is pulled and put back, at times with the client's connection lost meanwhile, so that the bridge is
-    left with half of it; the other host's samples come all the while, and in the end everything has, once.
+    """A cable is pulled and put back. In two cases one end of the client's connection is lost, too. Meanwhile the
+    other host's samples come; in the end each sample has come once.
     """
     learner, near, other = hosts
     told = learner.run("learner", "0.0.0.0", 2, COUNT)
     port = next(told)["port"]
     for host in (near, other):
-        host.slow_down("16mbit")  # some 10 MB in 5 s: so that there is a middle of the stream
+        host.slow_down("24mbit")  # 6 MB in 2 s or more: the cuts come while samples go
     sent = [near.run("client", "10.77.0.1", port, 0, COUNT), other.run("client", "10.77.1.1", port, 1, COUNT)]
     for turn in range(1, 4):
         had = until(told, lambda said, turn=turn: said["got"][0] > turn * COUNT / 6)["got"]
@@ -74,15 +79,18 @@ def test_cut_in_mid_stream(hosts, cut):
             assert near.end_connections("10.77.0.1")
         until(told, lambda said, had=had: said["got"][1] > had[1] + 1000 or said["got"][1] == COUNT)
         near.mend()
-    assert [next(one) for one in sent] == [{"sent": COUNT}] * 2
+    assert all(map(all_sent, sent))
     assert until(told, lambda said: False) == {"done": True}
 
 
-@pytest.mark.watchdog(180)
+@pytest.mark.watchdog(120)
 def test_a_host_that_is_gone(hosts):
-    """A host that loses its power in mid-stream holds up nobody, and is noticed: within about a minute."""
+    """A host that loses its power delays no other, and its loss is noticed; in this test ten times as fast as usual.
+
+    ``test_tcp.py`` asserts the usual time.
+    """
     learner, near, other = hosts
-    told = learner.run("learner", "0.0.0.0", 2, 10**7)
+    told = learner.run("learner", "0.0.0.0", 2, 10**7, 10)
     port = next(told)["port"]
     near.run("client", "10.77.0.1", port, 0, 10**7)
     other.run("client", "10.77.1.1", port, 1, 10**7)
@@ -90,7 +98,7 @@ def test_a_host_that_is_gone(hosts):
     near.kill()
     had = until(told, lambda said: True)["got"]
     until(told, lambda said: said["got"][1] > had[1] + 5000 and said["connected"] == 2)
-    until(told, lambda said: said["connected"] == 1)  # before the watchdog ends it all
+    until(told, lambda said: said["connected"] == 1)  # before the watchdog ends the run
 
 
 @pytest.mark.watchdog(120)
@@ -100,9 +108,8 @@ def test_a_slow_link(hosts):
     near.slow_down("1mbit")
     told = learner.run("learner", "0.0.0.0", 2, COUNT)
     port = next(told)["port"]
-    near.run("client", "10.77.0.1", port, 0, COUNT)
-    until(told, lambda said: said["got"][0] >= 50)
+    assert next(near.run("client", "10.77.0.1", port, 0, COUNT)) == {"connected": True}
     fast = other.run("client", "10.77.1.1", port, 1, COUNT)
-    said = until(told, lambda said: said["got"][1] >= COUNT - 50)
-    assert said["got"][0] < COUNT / 4
-    assert next(fast) == {"sent": COUNT}
+    assert until(told, lambda said: said["got"][1] >= COUNT / 2)["connected"] == 2
+    assert until(told, lambda said: said["got"][1] >= COUNT - 50)["got"][0] < COUNT / 4
+    assert all_sent(fast)

@@ -1,4 +1,4 @@
-"""A client's threads: they wake each other, and come to an end, wherever one fails or is interrupted."""
+"""A client's threads wake each other, and end wherever one of them fails or is interrupted."""
 
 import contextlib
 import gc
@@ -10,8 +10,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from interrupts import Interrupt, at_opcode, interrupt, run_traced
-from remote import EXAMPLE, sample
+from harness.interrupts import Interrupt, at_opcode, interrupt, run_traced
+from harness.peers import EXAMPLE, sample
+from harness.pretender import Visit
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, TcpClient
 from echo_shm.net import wire
@@ -22,28 +24,20 @@ BIG = np.zeros(1 << 22, np.uint8)
 
 
 def stall(visit):
-    """Takes the client, and none of its samples."""
+    """Accepts the client, and takes none of its samples."""
     visit.accept()
     time.sleep(60)
 
 
-def take_all(visit):
-    """Takes the client, and all that comes."""
-    visit.accept()
-    while True:
-        number, count = visit.take()
-        visit.sock.sendall(wire.ack(number + count))
-
-
-def test_a_block_beyond_the_clients_ring(serve, client, eventually, background):
-    """A block that does not fit into the client's own ring is sent, also when its sender fell asleep just before."""
+def test_a_block_beyond_the_clients_ring(serve, client, background):
+    """A block larger than the client's own ring is sent, also when the sending thread has just fallen asleep."""
     example = np.zeros(1000, np.uint8)
     server = serve(1000, 4, example)
     one = client(server, example)
     send = one._writer.send_many
 
     def send_to_a_sleeper(data, timeout):
-        eventually(lambda: one._sender.sleeping and one._sender._wakeups.empty())
+        until(lambda: one._pump.sleeping and one._pump._calls.empty())
         send(data, timeout)
 
     one._writer.send_many = send_to_a_sleeper
@@ -80,8 +74,8 @@ def test_what_was_sent_of_a_block(pretend, background):
 
 
 def test_impossible_times(pretend):
-    """What is no length of time is refused; 0 is one."""
-    with TcpClient("127.0.0.1", pretend(take_all).port, EXAMPLE) as one:
+    """A timeout that is no number of seconds is refused; 0 is one."""
+    with TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE) as one:
         one.send(sample(0), timeout=0)
         for call in (one.wait, lambda timeout: one.send_many({"n": np.zeros(1, np.int64)}, timeout)):
             for wrong in (float("nan"), "1", True):
@@ -89,17 +83,17 @@ def test_impossible_times(pretend):
                     call(timeout=wrong)
 
 
-def test_a_reader_that_fails(pretend, eventually):
-    """Whatever goes wrong in the thread that reads: nobody waits for it."""
+def test_a_reader_that_fails(pretend):
+    """When the reading thread fails, no call waits for it."""
 
     def send_on():
         while True:
             one.send(sample(0))
             one.wait(20)
 
-    one = TcpClient("127.0.0.1", pretend(take_all).port, EXAMPLE)
-    with mock.patch.object(connection.Connection, "_receive", side_effect=MemoryError("none left")):
-        one._sender._lose(one._sender._connection, OSError("cut"))  # the next link is read through this
+    one = TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE)
+    with mock.patch.object(link.Link, "_receive", side_effect=MemoryError("none left")):
+        one._pump._lose(one._pump._link, OSError("cut"))  # the next link is read through this
         with pytest.raises(ConnectionClosedError, match="none left"):
             send_on()
     with contextlib.suppress(ConnectionClosedError):
@@ -109,9 +103,9 @@ def test_a_reader_that_fails(pretend, eventually):
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("which", ["receiver", "sender"])
-def test_no_more_threads(pretend, eventually, monkeypatch, which):
-    """A client that cannot have its threads leaves none, and no connection."""
+@pytest.mark.parametrize("which", ["reader", "sender"])
+def test_no_more_threads(pretend, monkeypatch, which):
+    """A client that cannot start its threads leaves no thread and no connection."""
     gone, start = threading.Event(), threading.Thread.start
 
     def play(visit):
@@ -129,16 +123,16 @@ def test_no_more_threads(pretend, eventually, monkeypatch, which):
     with pytest.raises(RuntimeError, match="can't start new thread"):
         TcpClient("127.0.0.1", host.port, EXAMPLE)
     assert gone.wait(20)
-    eventually(lambda: not [thread for thread in threading.enumerate() if "echo_shm" in thread.name])
+    until(lambda: not [thread for thread in threading.enumerate() if "echo_shm" in thread.name])
 
 
-def test_closed_by_a_signals_handler(pretend, eventually, background):
-    """close() in a handler that cuts into close() ends it."""
+def test_closed_by_a_signals_handler(pretend, background):
+    """close() in a signal handler ends the close() that the signal interrupted."""
     one = TcpClient("127.0.0.1", pretend(stall).port, EXAMPLE, timeout=1)
     one.send(sample(0))
     before = signal.signal(signal.SIGUSR1, lambda *_: one.close())
     try:
-        cutting = background(lambda: (eventually(lambda: one._sender._flushing), os.kill(os.getpid(), signal.SIGUSR1)))
+        cutting = background(lambda: (until(lambda: one._pump._flushing), os.kill(os.getpid(), signal.SIGUSR1)))
         with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
             one.close()
         cutting.result()
@@ -150,7 +144,7 @@ def test_closed_by_a_signals_handler(pretend, eventually, background):
 
 
 def test_close_interrupted_anywhere(pretend):
-    """Wherever Ctrl-C comes in close(): another close() ends both threads, and nobody waits for ever."""
+    """Wherever Ctrl-C interrupts close(), another close() ends both threads."""
     host, n, left = pretend(stall), 0, [0]
     while left[0] <= 0:
         n += 1
@@ -171,8 +165,8 @@ def test_close_interrupted_anywhere(pretend):
     assert n > 20
 
 
-def test_collected_while_it_delivers(pretend, eventually):
-    """Whoever collects a client does not wait for it to deliver, and it does."""
+def test_collected_while_it_delivers(pretend):
+    """Collecting a client does not wait until it has delivered; it delivers all the same."""
     gate = threading.Event()
 
     def play(visit):
@@ -187,8 +181,8 @@ def test_collected_while_it_delivers(pretend, eventually):
     one.send(sample(0))
     del one
     gc.collect()
-    eventually(lambda: its._closing.acquire(blocking=False) is False or its._closing.release())
-    assert not its.ended.is_set()
+    until(lambda: its._closing.acquire(blocking=False) is False or its._closing.release())
+    assert not its.over.is_set()
     gate.set()
-    eventually(lambda: its._closed)
+    until(lambda: its._closed)
     assert its.acknowledged == its.sent() == 1

@@ -1,4 +1,4 @@
-"""What a bridge refuses, and whom it does not wait for: others notice nothing."""
+"""What a bridge refuses, and which clients it does not wait for: other clients do not notice."""
 
 import contextlib
 import socket
@@ -10,7 +10,8 @@ from unittest import mock
 import numpy as np
 import psutil
 import pytest
-from remote import EXAMPLE, KEY, exactly, greet, numbers, raw, said, sample
+from harness.peers import EXAMPLE, KEY, exactly, greet, numbers, raw, said, sample
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, Server, SpecMismatchError, TcpClient, WireError
 from echo_shm.net import wire
@@ -23,9 +24,10 @@ from echo_shm.ring.metrics import RingView
 from echo_shm.ring.segment import Segment
 
 
-@pytest.mark.parametrize(
-    ("example", "message"),
-    [
+def test_other_samples(serve):
+    """An example that is not the server's is refused, with the first leaf that differs."""
+    server = serve()
+    for example, message in (
         (
             sample(0) | {"x": np.zeros((2, 3), np.int32)},
             r"got \['x'\]: int32\[2, 3\], expected \['x'\]: float32\[2, 3\]",
@@ -33,17 +35,13 @@ from echo_shm.ring.segment import Segment
         (sample(0) | {"x": np.zeros((3, 2), np.float32)}, r"got \['x'\]: float32\[3, 2\]"),
         ({"n": np.zeros((), np.int64)}, "got 1 leaves, expected 2"),
         ([np.zeros((), np.int64), np.zeros((2, 3), np.float32)], "Server spec mismatch"),
-    ],
-)
-def test_other_samples(serve, example, message):
-    """An example that is not the server's is refused, with the first leaf that differs."""
-    server = serve()
-    with pytest.raises(SpecMismatchError, match=message):
-        TcpClient("127.0.0.1", server.port, example)
+    ):
+        with pytest.raises(SpecMismatchError, match=message):
+            TcpClient("127.0.0.1", server.port, example)
 
 
 def test_a_sample_that_does_not_fit(serve, client):
-    """A sample of another shape raises in send(), as id-echo's words have it, and the client goes on."""
+    """A sample of another shape raises in send(), in id-echo's words, and the client goes on."""
     server = serve(1)
     one = client(server)
     with pytest.raises(ValueError, match="Payload size"):
@@ -53,7 +51,7 @@ def test_a_sample_that_does_not_fit(serve, client):
 
 
 def test_keys(serve, client):
-    """Only who knows the key gets in, and only to a server that knows it, too."""
+    """Only a client that knows the key is accepted, and it accepts only a server that knows it."""
     server = serve(1, authkey=KEY)
     one = client(server, authkey=KEY)
     one.send(sample(3))
@@ -66,50 +64,45 @@ def test_keys(serve, client):
         client(serve(1), authkey=KEY)
 
 
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
+def test_garbage(serve, client):
+    """A connection that does not speak the protocol is told so and closed; other clients do not notice."""
+    server = serve(1)
+    one = client(server)
+    for data, text in (
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"unexpected magic b'GET ', expected b'ECHO'"),
         (b"\x00" * 200, b"unexpected magic b'\\x00\\x00\\x00\\x00', expected b'ECHO'"),
         (b"ECHO\x01" + b"\x00" * 200, b"unsupported wire version 1, expected 2"),
         (b"ECHO\x02" + b"\xff" * 200, b"unsupported wire version 2, expected 2"),
         (Hello(bytes(16), 0, bytes(32), bytes(32)).to_bytes(), b"a client's id may not be all zeros"),
         (Hello(b"i" * 16, 2**63, bytes(32), bytes(32)).to_bytes(), b"no sample has the number 9223372036854775808"),
-    ],
-)
-def test_garbage(serve, client, data, text):
-    """What does not speak the protocol is told so and closed; others do not notice."""
+    ):
+        with raw(server) as sock:
+            sock.sendall(data)
+            answer = said(sock)
+        assert answer[: wire.GREETING_REST + 5].startswith(b"ECHO\x02")
+        assert answer[wire.GREETING_REST + 5 :] == wire.refuse(wire.Refusal.PROTOCOL, text.decode())
+        one.send(sample(4))
+        assert numbers(server.sample(timeout=20).batch) == [4]
+
+
+def test_bad_frames(serve, client):
+    """A bad frame (too long, not the next one, no frame) ends the connection; the samples before it are delivered."""
     server = serve(1)
     one = client(server)
-    with raw(server) as sock:
-        sock.sendall(data)
-        answer = said(sock)
-    assert answer[: wire.GREETING_REST + 5].startswith(b"ECHO\x02")
-    assert answer[wire.GREETING_REST + 5 :] == wire.refuse(wire.Refusal.PROTOCOL, text.decode())
-    one.send(sample(4))
-    assert numbers(server.sample(timeout=20).batch) == [4]
-
-
-@pytest.mark.parametrize(
-    ("frame", "text"),
-    [
+    frames = [
         (wire.samples_header(2**31, 0), "a frame of 2147483648 samples, expected 1 to 32768"),
         (wire.samples_header(1, 99) + bytes(32), "samples from 99 on, expected from 1 on"),
         (wire.ack(1), "a client sends no ACK frame of 0 bytes"),
         (b"\xff" * 16, f"no frame starts with {b'!' * 16!r}".replace("!", "\\xff")),
-    ],
-)
-def test_bad_frames(serve, client, frame, text):
-    """A frame that is too long, not the next one, or none at all ends the connection; what came before it counts."""
-    server = serve(1)
-    one = client(server)
-    with raw(server) as sock:
-        greet(server, sock)
-        sock.sendall(wire.samples_header(1, 0) + struct.pack("<q6f", 7, *[7.0] * 6) + frame)
-        assert said(sock).endswith(wire.bye(1, text))
-    assert numbers(server.sample(timeout=20).batch) == [7]
-    one.send(sample(4))
-    assert numbers(server.sample(timeout=20).batch) == [4]
+    ]
+    for who, (frame, text) in enumerate(frames):
+        with raw(server) as sock:
+            greet(server, sock, bytes([who + 1]) * 16)
+            sock.sendall(wire.samples_header(1, 0) + struct.pack("<q6f", 7, *[7.0] * 6) + frame)
+            assert said(sock).endswith(wire.bye(1, text))
+        assert numbers(server.sample(timeout=20).batch) == [7]
+        one.send(sample(4))
+        assert numbers(server.sample(timeout=20).batch) == [4]
 
 
 def test_half_a_frame_holds_nothing(serve, client):
@@ -128,21 +121,21 @@ def test_half_a_frame_holds_nothing(serve, client):
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_more_clients_than_allowed(serve, client, processes, eventually):
-    """Who comes when all places are taken is told so; a place that becomes free is the next one's."""
+def test_more_clients_than_allowed(serve, client, processes):
+    """A client that comes when all places are taken is told so; a place that becomes free can be taken."""
     server = serve(1, max_connections=2, processes=processes)
     one, _two = client(server), client(server)
     for _ in range(3):
         with pytest.raises(ConnectionClosedError, match="too many clients: 2 are connected"):
             client(server)
     one.close()
-    eventually(lambda: _connected(server) == 1)
+    until(lambda: _connected(server) == 1)
     client(server).send(sample(1))
     assert numbers(server.sample(timeout=20).batch) == [1]
 
 
 def test_more_version_1_clients_than_allowed(serve, client):
-    """Version 1 has no words for it: the connection is closed."""
+    """One version 1 client too many: its connection is closed without a word."""
     server = serve(1, max_connections=1, wire_version=1)
     one = client(server)
     with raw(server) as sock:
@@ -152,8 +145,9 @@ def test_more_version_1_clients_than_allowed(serve, client):
     assert (info.active_connections, info.refused_connections) == (1, 1)
 
 
-def test_silent_connections(serve, client):
-    """Who says no hello takes no client's place, however many they are, and is dropped in the end."""
+def test_silent_connections(serve, client, in_bridges):
+    """Connections without a hello take no client's place, however many there are, and are dropped in the end."""
+    in_bridges("from echo_shm.net import bridge; bridge._HELLO_TIME = 3.0")
     server = serve(1, max_connections=1)
     silent = [raw(server) for _ in range(700)]
     client(server).send(sample(1))
@@ -166,7 +160,7 @@ def test_silent_connections(serve, client):
 
 
 def test_silent_connections_over_tls(serve, client, tls):
-    """A client that never begins, or never ends, setting TLS up costs the bridge neither its time nor a place."""
+    """A client that never begins or never ends a TLS handshake costs the bridge neither time nor a place."""
     server = serve(1, max_connections=1, tls=tls[0])
     silent = [raw(server) for _ in range(20)]
     for sock in silent[10:]:
@@ -182,8 +176,8 @@ def test_silent_connections_over_tls(serve, client, tls):
         sock.close()
 
 
-def test_memory_is_bounded(serve, eventually):
-    """Clients that stall in the middle of the longest frame cost a bridge one frame each; who is refused, nothing."""
+def test_memory_is_bounded(serve):
+    """A client that stalls inside the longest frame costs a bridge the memory of one frame; a refused one, nothing."""
     example = np.zeros(1 << 16, np.uint8)
     server, clients = serve(1, 2, example, max_connections=16), []
     bridge = psutil.Process(server._transports[0]._supervisors[0].pid)
@@ -197,30 +191,30 @@ def test_memory_is_bounded(serve, eventually):
             continue
         max_frame = wire.Accept.from_bytes(header, body, None, None, None).max_frame
         sock.sendall(wire.samples_header(max_frame >> 16, 0) + bytes(max_frame - 1))
-    eventually(lambda: bridge.memory_info().rss - before > 15 * max_frame)
+    until(lambda: bridge.memory_info().rss - before > 15 * max_frame)
     grown = bridge.memory_info().rss - before
     for sock in clients:
         sock.close()
     assert grown < 18 * max_frame + (4 << 20)
 
 
-def test_memory_before_tls(serve, tls, eventually):
-    """A connection that has not come through the setting up of TLS costs no frame either."""
+def test_memory_before_tls(serve, tls):
+    """A connection before the end of its TLS handshake does not cost the memory of a frame."""
     server, clients = serve(1, 2, np.zeros(1 << 24, np.uint8), wire_version=1, tls=tls[0]), []
     bridge = psutil.Process(server._transports[0]._supervisors[0].pid)
     before = bridge.memory_info().rss
     for _ in range(20):
         clients.append(raw(server))
-    # And the listener; a fork may have others of ours besides.
-    eventually(lambda: sum(one.laddr.port == server.port for one in bridge.net_connections()) == 21)
+    # 20 and the listener; a forked bridge may have other sockets of ours
+    until(lambda: sum(one.laddr.port == server.port for one in bridge.net_connections()) == 21)
     grown = bridge.memory_info().rss - before
     for sock in clients:
         sock.close()
     assert grown < 1 << 24
 
 
-def test_clients_that_come_again(serve, eventually):
-    """Who was connected before has no more right to a place than others: there are never more than allowed."""
+def test_clients_that_come_again(serve):
+    """A client that was connected before is refused like others: there are never more clients than allowed."""
     server = serve(1, max_connections=3)
     for turn in range(2):
         accepted, socks = 0, []
@@ -231,35 +225,36 @@ def test_clients_that_come_again(serve, eventually):
             accepted += header.kind is wire.Frame.ACCEPT
             if turn == 0:
                 sock.close()
-                eventually(lambda: _connected(server) == 0)
+                until(lambda: _connected(server) == 0)
         for sock in socks:
             sock.close()
         assert accepted == (12, 3)[turn]
-        eventually(lambda: _connected(server) == 0)
+        until(lambda: _connected(server) == 0)
 
 
 def _connected(server):
     return sum(remote.connected for remote in RingView(Segment.attach(server.name, read_only=True)).remotes())
 
 
-def test_places_of_the_lost(serve, client, eventually):
-    """Connections that are reset while the ring is full, with samples of theirs still waiting, give their places up."""
+def test_places_of_the_lost(serve, client, in_bridges):
+    """A connection that is reset while its samples wait for a full ring gives its place up."""
+    in_bridges("from echo_shm.net import wire; wire.BEAT = 0.5")  # a beat to a lost client fails
     server = serve(1, 2, max_connections=4)
     socks = [raw(server) for _ in range(4)]
     for i, sock in enumerate(socks):
         greet(server, sock, bytes([i + 1]) * 16)
         sock.sendall(wire.samples_header(100, 0) + bytes(3200))
-    eventually(lambda: _connected(server) == 4)
+    until(lambda: _connected(server) == 4)
     time.sleep(0.2)
     for sock in socks:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
-    eventually(lambda: _connected(server) == 0)
+    until(lambda: _connected(server) == 0)
     client(server)
 
 
 def test_a_client_that_comes_twice(serve):
-    """A client that comes again has lost its old connection, be that known here or not: it ends, and harms nothing."""
+    """A client that connects again has lost its old connection, known to the bridge or not; the old one ends."""
     server = serve(1, 10)
     with raw(server) as old, raw(server) as new:
         greet(server, old)
@@ -271,16 +266,17 @@ def test_a_client_that_comes_twice(serve):
         old.close()
         for n in range(1, 6):
             new.sendall(wire.samples_header(1, n) + struct.pack("<q6f", n, *[float(n)] * 6))
-            while (told := exactly(new, wire.HEADER_BYTES)) == wire.ack(n):  # a server repeats itself now and then
+            while (told := exactly(new, wire.HEADER_BYTES)) == wire.ack(n):  # a server may repeat an acknowledgement
                 pass
             assert told == wire.ack(n + 1)
             time.sleep(0.02)
     assert [numbers(server.sample(timeout=20).batch) for _ in range(6)] == [[n] for n in range(6)]
 
 
-def test_a_client_that_was_forgotten(serve, eventually):
-    """A client in doubt, whose place went to others, is told so each time that it comes; others come meanwhile."""
-    server = serve(1, 40)
+def test_a_client_that_was_forgotten(serve, monkeypatch):
+    """A client in doubt whose place went to another is told so each time it connects."""
+    monkeypatch.setattr("echo_shm.server._REMOTES", 16)  # the least number of places
+    server = serve(1, 40, max_connections=1)
     mine, entries = server._segment.uuid, server._segment.geometry.max_remotes
     with raw(server) as sock:
         greet(server, sock)
@@ -292,21 +288,21 @@ def test_a_client_that_was_forgotten(serve, eventually):
     for i in range(entries):
         with raw(server) as sock:
             assert greet(server, sock, b"%016d" % i)[0].kind is wire.Frame.ACCEPT
-        eventually(lambda: _connected(server) == 0)
+        until(lambda: _connected(server) == 0)
     for _ in range(3):
         with raw(server) as sock:
             header, text = greet(server, sock, doubt=mine)
             assert (header.kind, header.number) == (wire.Frame.REFUSE, wire.Refusal.FORGOTTEN)
             assert text == b"it was forgotten, and samples of it may be in the ring"
-    with raw(server) as sock:  # of another ring it may
+    with raw(server) as sock:  # in doubt of another ring it is accepted
         assert greet(server, sock, doubt=b"o" * 16)[0].kind is wire.Frame.ACCEPT
 
 
 def test_acknowledgements_of_tiny_samples():
-    """A version 1 client that sends more than it reads of is not read from meanwhile, and not ended."""
+    """A version 1 client that does not read its acknowledgements is not read from, and not ended."""
     count = 4 << 20
     with Server(np.zeros((), np.uint8), 1 << 16, num_buffers=4) as server, socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # as of a network with a wire
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # as on a real network
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 1, 8), None)
@@ -346,7 +342,7 @@ def test_acknowledgements_of_tiny_samples():
 
 
 def test_samples_that_are_there_already(serve):
-    """Of a frame that begins below what the ring has only the rest goes there."""
+    """Samples of a frame that the ring has already do not go there again; the rest does."""
     server = serve(6, 2)
     with raw(server) as sock:
         greet(server, sock)
@@ -357,13 +353,13 @@ def test_samples_that_are_there_already(serve):
         acknowledged = []
         while 6 not in acknowledged:
             acknowledged.append(wire.read_server_header(exactly(sock, wire.HEADER_BYTES)).number)
-        assert set(acknowledged) <= {4, 6}  # the last alone, where all three came at once
+        assert set(acknowledged) <= {4, 6}  # 6 alone, when all three came at once
     assert numbers(server.sample(timeout=20).batch) == list(range(6))
 
 
 @pytest.mark.parametrize("end", [b"", wire.bye(50)])
 def test_a_client_that_only_reads_on(serve, end):
-    """Who ends its sending, with or without a word, and goes on reading, is told what arrived."""
+    """A client that ends its sending, with or without a BYE, and goes on reading, is told what arrived."""
     server = serve(1, 60)
     with raw(server) as sock:
         greet(server, sock)
@@ -371,11 +367,11 @@ def test_a_client_that_only_reads_on(serve, end):
         sock.shutdown(socket.SHUT_WR)
         told = said(sock)
     assert told.endswith(wire.ack(50))
-    assert not told.replace(wire.ack(50), b"").replace(wire.ack(0), b"")  # a server repeats itself now and then
+    assert not told.replace(wire.ack(50), b"").replace(wire.ack(0), b"")  # a server may repeat an acknowledgement
 
 
 def test_many_small_frames():
-    """However many frames lie in a bridge's hands, of samples that it has already, others come in between."""
+    """However many frames of one client a bridge has received, it serves the others in between."""
     with Server(EXAMPLE, 1) as server, socket.create_server(("127.0.0.1", 0)) as listener:
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
         bridge.run_once(0)
@@ -400,10 +396,10 @@ def test_many_small_frames():
         bridge.close()
 
 
-def test_a_quiet_server_beats(monkeypatch, eventually):
-    """While a ring is full a bridge says now and then that it is there: its clients wait, and do not give it up."""
-    monkeypatch.setattr(wire, "HEARTBEAT", 0.1)
-    monkeypatch.setattr(bridge_module, "_CHECK_EVERY", 0.05)
+def test_a_quiet_server_beats(monkeypatch):
+    """While a ring is full a bridge repeats that it is there: its clients wait, and do not give it up."""
+    monkeypatch.setattr(wire, "BEAT", 0.1)
+    monkeypatch.setattr(bridge_module, "_LOOK_EVERY", 0.05)
     with Server(EXAMPLE, 1, num_buffers=2) as server, socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
@@ -415,8 +411,8 @@ def test_a_quiet_server_beats(monkeypatch, eventually):
             first = one._sender._connection
             for _ in range(3):
                 first.heard = False
-                eventually(lambda: first.heard)
-            assert one._sender._connection is first
+                until(lambda: first.heard)
+            assert one._pump._link is first
             assert [numbers(server.sample(timeout=20).batch) for _ in range(10)] == [[n] for n in range(10)]
             one.wait()
         bridge._stopping = True
@@ -424,8 +420,8 @@ def test_a_quiet_server_beats(monkeypatch, eventually):
         assert not serving.is_alive()
 
 
-def test_out_of_descriptors(serve, client, eventually):
-    """A bridge that has no more descriptors serves those it has; a pending one makes room for the next who comes."""
+def test_out_of_descriptors(serve, client):
+    """A bridge without free descriptors serves the clients it has; a guest makes room for the next connection."""
     server = serve(1)
     bridge = psutil.Process(server._transports[0]._supervisors[0].pid)
     bridge.rlimit(psutil.RLIMIT_NOFILE, (bridge.num_fds() + 20, 1024))
@@ -435,7 +431,7 @@ def test_out_of_descriptors(serve, client, eventually):
     assert numbers(server.sample(timeout=20).batch) == [0]
     for sock in silent:
         sock.close()
-    eventually(lambda: len(bridge.net_connections()) == 3)  # two clients, and the listener
+    until(lambda: len(bridge.net_connections()) == 3)  # two clients, and the listener
     bridge.rlimit(psutil.RLIMIT_NOFILE, (bridge.num_fds() + 2, 1024))
     with pytest.raises(ConnectionClosedError, match="closed the connection during the handshake"):
         client(server)
@@ -448,7 +444,7 @@ def test_out_of_descriptors(serve, client, eventually):
 
 
 def test_last_words_arrive(serve):
-    """Who is refused with much unread behind the fault still gets to know why."""
+    """A client is told why it is refused, also when much unread data follows the fault."""
     server = serve(1)
     with raw(server) as sock:
         greet(server, sock)
@@ -458,7 +454,7 @@ def test_last_words_arrive(serve):
 
 
 def test_who_leaves_costs_nothing():
-    """A connection that is only told why it must go gives its memory back at once."""
+    """A connection that is refused frees its memory at once."""
     near, far = socket.socketpair()
     with near, far:
         decoder = Decoder(8, 1 << 20)
@@ -474,7 +470,7 @@ def test_who_leaves_costs_nothing():
 
 
 def test_refusals_are_counted(serve, client):
-    """Each connection that was ended for what came from it counts once; those that end well do not."""
+    """Each connection that is ended because of what it sent counts once; those that end well do not."""
     server = serve(1)
     with pytest.raises(SpecMismatchError):
         client(server, {"n": np.zeros((), np.int64)})
@@ -494,8 +490,8 @@ def test_refusals_are_counted(serve, client):
     assert server.sample(timeout=20).info.refused_connections == 3
 
 
-def test_a_flood_of_connects(serve, client, eventually):
-    """Hundreds of connections that come and go leave nothing behind and hold nobody up."""
+def test_a_flood_of_connects(serve, client):
+    """Hundreds of connections that come and go leave nothing behind, and delay no client."""
     server = serve(1, max_connections=50)
     one = client(server)
     bridge = psutil.Process(server._transports[0]._supervisors[0].pid)
@@ -506,11 +502,11 @@ def test_a_flood_of_connects(serve, client, eventually):
         assert numbers(server.sample(timeout=20).batch) == [turn]
         for sock in socks:
             sock.close()
-    eventually(lambda: bridge.num_fds() == before)
+    until(lambda: bridge.num_fds() == before)
 
 
 def test_refusals_are_logged(serve, capfd):
-    """The bridge's log has a line for whom it refuses, and why."""
+    """The bridge logs each connection that it refuses, with the reason."""
     server = serve(1)
     with raw(server) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n" * 20)

@@ -1,4 +1,4 @@
-"""TLS from the client's side: what is lost and what stands still is noticed, as without it."""
+"""TLS from the client's side: lost and stalled connections are noticed, as without TLS."""
 
 import contextlib
 import socket
@@ -7,8 +7,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from pretender import Pretender
-from remote import EXAMPLE, sample
+from harness.peers import EXAMPLE, sample
+from harness.pretender import Pretender
+from harness.waiting import until
 
 from echo_shm import TcpClient
 from echo_shm.net import wire
@@ -16,7 +17,7 @@ from echo_shm.net import wire
 
 @pytest.fixture
 def pretend(tls):
-    """Makes servers that only pretend, over TLS; ``before(visit)`` says whether a connection gets that far."""
+    """Makes pretenders with TLS; a connection for which ``before(visit)`` is false ends before its handshake."""
     with contextlib.ExitStack() as stack:
 
         def make(play, before=lambda visit: True):
@@ -34,13 +35,12 @@ def pretend(tls):
 
 
 def test_lost_in_the_handshake(pretend, tls):
-    """A connection that ends while TLS is set up is a lost one: the next may be better."""
+    """A connection that ends in its TLS handshake is a lost one: the client tries again."""
 
     def play(visit):
         visit.accept(known=True)
-        while visit.number > 0:
-            number, count = visit.take()
-            visit.sock.sendall(wire.ack(number + count))
+        if visit.number > 0:
+            visit.acknowledge_all()
 
     host = pretend(play, before=lambda visit: visit.number != 1)
     with TcpClient("localhost", host.port, EXAMPLE, tls=tls[1]) as one:
@@ -49,8 +49,8 @@ def test_lost_in_the_handshake(pretend, tls):
     assert len(host.visits) == 3
 
 
-def test_half_a_record(pretend, tls, monkeypatch, eventually):
-    """A server that stands still in the middle of a record is silent, and not listened to for ever."""
+def test_half_a_record(pretend, tls, monkeypatch):
+    """A server that stops in the middle of a TLS record counts as silent, and is given up."""
     monkeypatch.setattr(wire, "SILENCE", 0.3)
 
     def play(visit):
@@ -60,13 +60,13 @@ def test_half_a_record(pretend, tls, monkeypatch, eventually):
 
     host = pretend(play)
     one = TcpClient("localhost", host.port, EXAMPLE, tls=tls[1])
-    eventually(lambda: len(host.visits) > 3)
+    until(lambda: len(host.visits) > 3)
     host.close()
     one._sender.abandon()
 
 
 def test_both_ways_at_once(serve, tls, background):
-    """Acknowledgements come while samples go, megabytes of them, and a full ring holds neither thread in TLS."""
+    """Megabytes of samples go while acknowledgements come; a full ring blocks neither thread inside TLS."""
     example = np.zeros(1000, np.uint64)
     server = serve(100, 4, example, tls=tls[0])
     block = np.repeat(np.arange(6_000, dtype=np.uint64), 1000).reshape(-1, 1000)
@@ -83,7 +83,7 @@ def test_both_ways_at_once(serve, tls, background):
 
 
 def test_one_time_for_all_addresses():
-    """timeout= is for connecting as a whole, however many addresses a host has that do not answer."""
+    """timeout= bounds connecting as a whole, however many addresses of a host do not answer."""
     with contextlib.ExitStack() as stack:
         addresses, port = [], 0
         for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
@@ -106,7 +106,7 @@ def test_one_time_for_all_addresses():
 
 
 def test_the_next_address_serves(serve):
-    """An address at which nobody listens, or nothing answers, leaves time for the next one."""
+    """When nothing listens at an address, the next one is tried."""
     server = serve(1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         nobody = listener.getsockname()

@@ -15,9 +15,13 @@ from unittest import mock
 import numpy as np
 import psutil
 import pytest
-from remote import EXAMPLE, KEY, greet, numbers, raw, said, sample
+from harness.peers import EXAMPLE, KEY, greet, numbers, raw, said, sample
+from harness.processes import in_child
+from harness.programs import ECHO_SHM, run, run_python
+from harness.waiting import until
 
-from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport, connect
+from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport, cli, connect
+from echo_shm.handle import Handle
 from echo_shm.net import wire
 from echo_shm.net.bridge.bridge import Bridge, Settings
 from echo_shm.ring.handle import Handle
@@ -49,13 +53,13 @@ from echo_shm.ring.segment import Segment
     ],
 )
 def test_unsafe_or_impossible_transports(options, message):
-    """What cannot be, or would be open to everybody, is refused before anything listens."""
+    """Impossible options, and a server that is open to everybody, are refused before anything listens."""
     with pytest.raises(ValueError, match=message):
         TcpTransport(**{"port": 0, **options})
 
 
 def test_beyond_loopback_with_a_key_or_a_word():
-    """A key, or saying so, allows other addresses."""
+    """With a key, or with allow_unauthenticated=True, other addresses are allowed."""
     TcpTransport(0, host="0.0.0.0", authkey=KEY)
     TcpTransport(0, host="::", allow_unauthenticated=True)
     for host in ("localhost", "127.0.0.2", "::1"):
@@ -63,7 +67,7 @@ def test_beyond_loopback_with_a_key_or_a_word():
 
 
 def test_addresses(serve, client):
-    """connect() goes by address, and the same code sends: tcp and shm, IPv6 in brackets; what is neither says so."""
+    """connect() takes tcp:// and shm:// addresses (IPv6 in brackets) for the same code; others are refused."""
     server = serve(1, host="::1")
     for n, address in enumerate((f"tcp://[::1]:{server.port}", f"shm://{server.name}")):
         with connect(address, EXAMPLE) as one:
@@ -80,7 +84,7 @@ def test_addresses(serve, client):
 
 
 def test_both_loopbacks(serve, client):
-    """A name that stands for several addresses is listened to on each, on one port."""
+    """A host name with several addresses is served at each of them, on one port."""
     server = serve(1, host="localhost")
     for host in {address[0] for *_, address in socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM)}:
         client(server, host=host).send(sample(1))
@@ -111,7 +115,7 @@ class _Recorded:
 
 
 def test_several_transports():
-    """All are started and shut down; when one cannot start, those before it are shut down again."""
+    """All transports are started and shut down; when one cannot start, those before it are shut down again."""
     first, second = _Recorded(), _Recorded()
     with Server(EXAMPLE, 1, transport=[first, TcpTransport(0), second]) as server:
         server.start()
@@ -126,7 +130,7 @@ def test_several_transports():
 
 
 def test_tls(serve, client, tls):
-    """Samples go over TLS, to a server whose certificate is good, and not otherwise."""
+    """Samples go over TLS to a server whose certificate is valid, and to no other."""
     server = serve(100, 12, tls=tls[0])
     one = client(server, tls=tls[1], host="localhost")
     for n in range(1000):
@@ -142,7 +146,7 @@ def test_tls(serve, client, tls):
 
 
 def test_tls_keeps_nothing_back(tls, background):
-    """What TLS has decrypted with the end of a turn's last read, and nothing comes after it, is read all the same."""
+    """Decrypted bytes that a turn's last read leaves inside TLS are read, though no more bytes come."""
     example = np.zeros(1024, np.uint8)
     with Server(example, 64, num_buffers=64) as server, socket.create_server(("127.0.0.1", 0)) as listener:
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), tls[0])
@@ -157,8 +161,8 @@ def test_tls_keeps_nothing_back(tls, background):
         while coming.thread.is_alive():
             bridge.run_once(0.01)
         with coming.result() as sock:
-            # The first frame fills the bridge's buffer. A turn reads eight times, a TLS record each: so that the frame
-            # ends with a turn's last read it goes in 72 records, of which the last has the second frame besides.
+            # The first frame fills the bridge's buffer. A turn reads eight TLS records. The frame goes in 72 of them:
+            # it ends with a turn's last read. The last record also has the second frame.
             data = wire.samples_header(1024, 0) + bytes(1 << 20)
             size = (len(data) - 64) // 71 + 1
             pieces = [data[at : at + size] for at in range(0, len(data) - 64, size)]
@@ -175,62 +179,59 @@ def test_tls_keeps_nothing_back(tls, background):
         bridge.close()
 
 
-def test_the_command(client):
-    """`echo-shm bridge` serves a ring that runs already, until that is closed."""
+@pytest.fixture
+def bridge(program):
+    """Runs ``echo-shm bridge`` for a server; returns the program and its port."""
+
+    def run(server, *words):
+        running = program(*ECHO_SHM, "bridge", server.name, *words)
+        listening = running.wait_for(rf"^{server.name}: listening on 127\.0\.0\.1 port (\d+)\n")
+        return running, int(listening.group(1))
+
+    return run
+
+
+def test_the_command(bridge):
+    """`echo-shm bridge` serves an existing ring until that is closed."""
     with Server(EXAMPLE, 5) as server:
-        command = [sys.executable, "-m", "echo_shm", "bridge", server.name]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        try:
-            said = process.stdout.readline()
-            assert said.startswith(f"{server.name}: listening on 127.0.0.1 port ")
-            with TcpClient("127.0.0.1", int(said.split()[-1]), EXAMPLE) as one:
-                for n in range(5):
-                    one.send(sample(n))
-            assert numbers(server.sample(timeout=20).batch) == list(range(5))
-            server.close()
-            assert process.wait(20) == 0
-            assert process.stdout.read() == f"{server.name}: closed\n"
-        finally:
-            process.kill()
-            process.communicate()
+        running, port = bridge(server)
+        with TcpClient("127.0.0.1", port, EXAMPLE) as one:
+            for n in range(5):
+                one.send(sample(n))
+        assert numbers(server.sample(timeout=20).batch) == list(range(5))
+        server.close()
+        assert running.result() == 0
+        assert running.output.splitlines()[1:] == [f"{server.name}: closed"]
 
 
-def test_the_command_and_another_ring():
-    """A ring that ends while no bridge runs, and whose name is another's then, ends the command."""
+def test_the_command_and_another_ring(bridge):
+    """The command ends when its ring has ended, also when a new ring has the name."""
     with Server(EXAMPLE, 5) as first:
-        command = [sys.executable, "-m", "echo_shm", "bridge", first.name]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        process.stdout.readline()
-        process.send_signal(signal.SIGSTOP)
-        for bridge in psutil.Process(process.pid).children():
-            bridge.kill()
-    with Server(EXAMPLE, 5, name=first.name):
-        process.send_signal(signal.SIGCONT)
-        try:
-            assert process.wait(20) == 0
-            assert process.stdout.read() == f"{first.name}: closed\n"
-        finally:
+        running, _ = bridge(first)
+        running.send_signal(signal.SIGSTOP)
+        for process in psutil.Process(running.pid).children():
             process.kill()
-            process.communicate()
+    with Server(EXAMPLE, 5, name=first.name):
+        running.send_signal(signal.SIGCONT)
+        assert running.result() == 0
+        assert running.output.splitlines()[-1] == f"{first.name}: closed"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_commands_end(number):
-    """However it is told to end, `echo-shm bridge` tells every client first."""
+def test_the_commands_end(bridge, number):
+    """On SIGINT and SIGTERM `echo-shm bridge` tells every client before it ends."""
     with Server(EXAMPLE, 5) as server:
-        command = [sys.executable, "-m", "echo_shm", "bridge", server.name]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        address = ("127.0.0.1", int(process.stdout.readline().split()[-1]))
+        running, port = bridge(server)
+        address = ("127.0.0.1", port)
         with contextlib.ExitStack() as stack:
             socks = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(200)]
             for i, sock in enumerate(socks):
                 greet(server, sock, bytes([1, i]) * 8)
-            process.send_signal(number)
+            running.send_signal(number)
             for sock in socks:
                 assert said(sock).endswith(wire.bye(0, "the server was closed"))
-        _, errors = process.communicate(timeout=20)
-        assert process.returncode == 130
-        assert errors == "echo-shm: interrupted\n"
+        assert running.result() == 130
+        assert running.output.splitlines()[1:] == ["echo-shm: interrupted"]
 
 
 @pytest.mark.parametrize(
@@ -242,14 +243,12 @@ def test_the_commands_end(number):
         (["x", "--authkey-file", "/no/such/file"], "--authkey-file /no/such/file: No such file"),
     ],
 )
-def test_bad_commands(words, message):
-    """What the command cannot do is one line on stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "echo_shm", "bridge", *words], capture_output=True, text=True, timeout=50
-    )
-    assert done.returncode in (1, 2)
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_bad_commands(words, message, capsys):
+    """An error of the command is one line on stderr."""
+    assert cli.main(["bridge", *words]) in (1, 2)
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
 
 
 # --- processes come and go --------------------------------------------------------
@@ -284,7 +283,7 @@ def _bridge(server):
 
 
 def _fork_unseen():
-    """A fork that Python is not told of, as a library may make it."""
+    """A fork from C, which Python does not notice."""
     libc = ctypes.PyDLL(None)
     pid = libc.fork()
     if pid == 0:
@@ -303,10 +302,9 @@ def _fork():
 
 @pytest.mark.parametrize("with_tls", [False, True])
 @pytest.mark.parametrize("fork", [_fork, _fork_unseen])
-def test_a_forked_child(serve, client, tls, with_tls, fork, eventually, monkeypatch):
-    """A child that was forked from the learner, and lives on, keeps neither the bridge nor the port."""
-    # The bridge is told to end; it is not killed when this time is over.
-    monkeypatch.setattr("echo_shm.net.bridge.supervisor._END_TIME", 50)
+def test_a_forked_child(serve, client, tls, with_tls, fork, monkeypatch):
+    """A forked child of the learner that lives on keeps neither the bridge nor the port."""
+    monkeypatch.setattr("echo_shm.net.keeper._END_TIME", 50)  # the bridge is told to end, and not killed
     options = ({"tls": tls[0]}, {"tls": tls[1], "host": "localhost"}) if with_tls else ({}, {})
     server = serve(1, **options[0])
     one, port, pid = client(server, **options[1]), server.port, fork()
@@ -316,7 +314,7 @@ def test_a_forked_child(serve, client, tls, with_tls, fork, eventually, monkeypa
         assert one._closed.wait(20)
         with pytest.raises(ConnectionClosedError, match="the server was closed"):
             one.send(sample(0))
-        eventually(lambda: not psutil.pid_exists(bridge))
+        until(lambda: not psutil.pid_exists(bridge))
         with Server(EXAMPLE, 1, transport=TcpTransport(port)) as other:
             other.start()
             TcpClient("127.0.0.1", port, EXAMPLE).close()
@@ -326,22 +324,17 @@ def test_a_forked_child(serve, client, tls, with_tls, fork, eventually, monkeypa
 
 
 def test_a_forked_child_that_closes(serve, client):
-    """A forked child that closes the server it inherited does nothing to its parent's bridge."""
+    """A forked child that closes its inherited server does not end its parent's bridge."""
     server = serve(1)
-    pid = os.fork()
-    if pid == 0:
-        with contextlib.suppress(BaseException):
-            server._transports[0].shutdown()
-        os._exit(0)
-    os.waitpid(pid, 0)
+    in_child(server._transports[0].shutdown)
     one = client(server)
     one.send(sample(1))
     assert numbers(server.sample(timeout=20).batch) == [1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGABRT])
-def test_a_bridge_that_is_ended(serve, client, number, eventually):
-    """Whoever ends a bridge, however politely: another one takes its place, and its clients go on."""
+def test_a_bridge_that_is_ended(serve, client, number):
+    """When a signal ends a bridge, another one takes its place, and its clients go on."""
     server = serve(1)
     one, bridge = client(server), _bridge(server).pid
     one.send(sample(1))
@@ -349,12 +342,12 @@ def test_a_bridge_that_is_ended(serve, client, number, eventually):
     os.kill(bridge, number)
     one.send(sample(2))
     assert [numbers(server.sample(timeout=20).batch) for _ in range(2)] == [[1], [2]]
-    assert eventually(lambda: _bridge(server).pid not in (-1, bridge))
+    assert until(lambda: _bridge(server).pid not in (-1, bridge))
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-def test_a_bridge_that_somebody_else_reaps(run_python, certificate, with_tls):
-    """Where SIGCHLD is ignored nobody can say how a bridge ended: another one is started all the same."""
+def test_a_bridge_that_somebody_else_reaps(certificate, with_tls):
+    """Where SIGCHLD is ignored a bridge's exit status is unknown; another one is started all the same."""
     run_python(
         """
 import os, signal, ssl, sys, time
@@ -380,8 +373,8 @@ with Server(np.zeros(3), 1, transport=TcpTransport(0, tls=server_side)) as serve
     )
 
 
-def test_a_forked_bridge_is_its_own(run_python, certificate):
-    """A bridge that is forked, for TLS, keeps neither the learner's signal handlers nor what else it listens on."""
+def test_a_forked_bridge_is_its_own(certificate):
+    """A bridge that is forked, for TLS, keeps neither the learner's signal handlers nor its other listeners."""
     run_python(
         """
 import os, signal, socket, ssl, sys, time
@@ -410,8 +403,8 @@ with Server(np.zeros(3), 1, transport=TcpTransport(0, tls=context)) as server:
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-def test_ctrl_c_while_a_server_starts(run_python, certificate, with_tls):
-    """Wherever Ctrl-C comes in start(), and wherever in close(): nothing is left, nothing but it is said."""
+def test_ctrl_c_while_a_server_starts(certificate, with_tls):
+    """Wherever Ctrl-C interrupts start() or close(), nothing is left, and only KeyboardInterrupt is raised."""
     done = run_python(
         """
 import contextlib, os, random, signal, ssl, sys, threading, time
@@ -423,7 +416,7 @@ if with_tls == "True":
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
 taken, end = 0, time.monotonic() + 20
-for turn in range(25):
+for turn in range(9):
     if taken > 5 and time.monotonic() > end:  # a slow machine: fewer turns
         break
     transport = TcpTransport(0, tls=context, processes=2)
@@ -452,10 +445,10 @@ assert not children, children
 
 
 def test_shutdown_while_another_thread_starts():
-    """Whoever comes first, start() or shutdown() in another thread: in the end it is as they said last."""
+    """start() and shutdown() from two threads, in any order: after a last shutdown() nothing is left."""
     with Server(EXAMPLE, 1) as server:
-        for turn in range(8):
-            transport = TcpTransport(0, processes=3)
+        for turn in range(6):
+            transport = TcpTransport(0, processes=2)
             starting = threading.Thread(target=transport.start, args=(server.handle,))
             starting.start()
             time.sleep(turn * 0.01)
@@ -466,8 +459,8 @@ def test_shutdown_while_another_thread_starts():
             assert transport._listeners == transport._supervisors == []
 
 
-def test_a_bridge_that_fails(background, eventually):
-    """An exception in a bridge tells no client that the server was closed: they come again, to the next one."""
+def test_a_bridge_that_fails(background):
+    """A bridge that fails tells no client that the server was closed: clients connect again, to the next bridge."""
     with Server(EXAMPLE, 1) as server, socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
@@ -484,8 +477,8 @@ def test_a_bridge_that_fails(background, eventually):
         bridge.close()
 
 
-def test_a_bridge_that_cannot_be_started(serve, client, monkeypatch, eventually):
-    """When no process can be started in place of a dead one, that is tried again."""
+def test_a_bridge_that_cannot_be_started(serve, client, monkeypatch):
+    """When no bridge can be started in place of a dead one, that is tried again."""
     server = serve(1)
     one, fails = client(server), iter([True, True])
     start = subprocess.Popen
@@ -505,10 +498,8 @@ def test_a_bridge_that_cannot_be_started(serve, client, monkeypatch, eventually)
 @pytest.mark.parametrize("with_tls", [False, True])
 def test_a_bridge_that_never_begins(tls, with_tls, capfd, monkeypatch):
     """A bridge that fails before it serves is an error of start(), with the cause on stderr, and nothing is left."""
-    monkeypatch.setattr(
-        "echo_shm.net.bridge.process.serve", mock.Mock(side_effect=RuntimeError("a fault"))
-    )  # of a fork
-    monkeypatch.setattr("echo_shm.net.bridge.supervisor._PROGRAM", "raise RuntimeError('a fault')")  # of a process
+    monkeypatch.setattr("echo_shm.net.process.serve", mock.Mock(side_effect=RuntimeError("a fault")))  # if forked
+    monkeypatch.setattr("echo_shm.net.keeper._PROGRAM", "raise RuntimeError('a fault')")  # if not
     transport = TcpTransport(0, tls=tls[0] if with_tls else None)
     with Server(EXAMPLE, 1, transport=transport) as server:
         with pytest.raises(EchoShmError, match="ended with status 1 before it served"):
@@ -518,7 +509,7 @@ def test_a_bridge_that_never_begins(tls, with_tls, capfd, monkeypatch):
 
 
 def test_a_transport_is_one_servers(client):
-    """A transport serves the server that started it: no other can, nor end it."""
+    """A transport serves the server that started it; another server can neither start nor end it."""
     transport = TcpTransport(0)
     with Server(EXAMPLE, 1, transport=transport) as server:
         server.start()
@@ -530,7 +521,7 @@ def test_a_transport_is_one_servers(client):
 
 
 def test_what_cannot_be_carried():
-    """Samples that a wire cannot carry are refused as the transport starts, and no port is left open."""
+    """Samples that a wire version cannot carry are refused when the transport starts, and no port is left open."""
     for example, options, message in (
         (np.zeros((0, 3)), {"wire_version": 1}, "wire version 1 cannot carry samples without bytes"),
         (np.broadcast_to(np.uint8(0), (1 << 32,)), {}, r"samples of 4,294,967,296 bytes: a frame has at most"),
@@ -543,8 +534,8 @@ def test_what_cannot_be_carried():
         assert transport._listeners == []
 
 
-def test_the_current_directory_is_not_imported_from(tmp_path, run_python, monkeypatch):
-    """A file that happens to be called as a module of ours is not run by a bridge."""
+def test_the_current_directory_is_not_imported_from(tmp_path, monkeypatch):
+    """A bridge does not import a file of the current directory, whatever its name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "psutil.py").write_text("open('imported', 'w')")
     (tmp_path / "user.py").write_text(
@@ -553,32 +544,27 @@ def test_the_current_directory_is_not_imported_from(tmp_path, run_python, monkey
         "with echo_shm.Server(np.zeros(3), 1, transport=echo_shm.TcpTransport(0)) as server:\n"
         "    server.start()\n"
     )
-    subprocess.run([sys.executable, "user.py", str(tmp_path)], check=True, timeout=50)
+    run(sys.executable, "user.py", str(tmp_path))
     assert not (tmp_path / "imported").exists()
 
 
-def test_a_key_from_a_file(tmp_path):
-    """The command's key is the file's bytes, a newline at their end included."""
+def test_a_key_from_a_file(bridge, tmp_path):
+    """The command's key is all bytes of the file, also a newline at the end."""
     key = bytes(range(9, 40)) + b"\n"
     (tmp_path / "key").write_bytes(key)
     with Server(EXAMPLE, 1) as server:
-        command = [sys.executable, "-m", "echo_shm", "bridge", server.name, "--authkey-file", str(tmp_path / "key")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            port = int(process.stdout.readline().split()[-1])
-            with TcpClient("127.0.0.1", port, EXAMPLE, authkey=key) as one:
-                one.send(sample(1))
-            assert numbers(server.sample(timeout=20).batch) == [1]
-        finally:
-            server.close()
-            process.communicate(timeout=20)
+        running, port = bridge(server, "--authkey-file", str(tmp_path / "key"))
+        with TcpClient("127.0.0.1", port, EXAMPLE, authkey=key) as one:
+            one.send(sample(1))
+        assert numbers(server.sample(timeout=20).batch) == [1]
+    assert running.result() == 0
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_worker_that_exits_delivers(serve, tmp_path, method):
-    """A process of multiprocessing that ends without close() delivers what it sent, too."""
+    """A multiprocessing process that ends without close() delivers what it sent."""
     server = serve(100, 40, np.zeros((), np.int64))
     script = tmp_path / "workers.py"
     script.write_text(_WORKERS)
-    subprocess.run([sys.executable, str(script), str(server.port), method], check=True, timeout=50)
+    run(sys.executable, str(script), str(server.port), method)
     assert [n for _ in range(40) for n in server.sample(timeout=20).batch.tolist()] == list(range(4000))

@@ -1,16 +1,16 @@
-"""Ctrl-C gets through to whoever waits."""
+"""Ctrl-C interrupts every wait."""
 
 import signal
 import time
 
 import pytest
-import stamped
-from actors import until_asleep
+from harness import stamped
+from harness.processes import until_asleep
 
 from echo_shm import Server, ShmClient
 from echo_shm.ring.metrics import RingView
 
-#: A wait looks up at least every 0.1 s; the rest is for a busy machine (seconds).
+#: A wait looks for signals at least every 0.1 s; the rest is for a busy machine (seconds).
 PROMPT = 20.0
 
 
@@ -21,7 +21,7 @@ def _sample(conn, handle, timeout):
             server.sample(timeout=timeout)
         except KeyboardInterrupt:
             conn.send(time.monotonic())
-        # It is still a learner in good order.
+        # it can still take
         conn.send(stamped.stamps(server.sample(timeout=20).batch))
         conn.recv()
 
@@ -39,7 +39,7 @@ def _iterate(conn, handle, timeout):
 
 @pytest.mark.parametrize(("fn", "timeout"), [(_sample, None), (_sample, 60), (_iterate, None)])
 def test_a_learner_that_waits(serve, act, fn, timeout):
-    """KeyboardInterrupt comes at once, and the learner can go on."""
+    """Ctrl-C raises KeyboardInterrupt in a learner that waits; the learner can go on."""
     server = serve(2, 2)
     learner = act(fn, server.handle, timeout)
     assert learner.hear() == "waits"
@@ -74,7 +74,7 @@ def _produce(conn, handle, how):
 
 @pytest.mark.parametrize("how", ["send", "bind", "send_many", "reserve"])
 def test_a_producer_that_waits(serve, act, how):
-    """The same on a full ring; what was interrupted is not sent, and what is sent later is."""
+    """The same for a producer on a full ring: an interrupted sample is not sent, a later one is."""
     server = serve(1, 1)
     server.submit(stamped.stamp(stamped.example(), 9, 0))
     producer = act(_produce, server.handle, how)
@@ -90,7 +90,7 @@ def test_a_producer_that_waits(serve, act, how):
 
 
 def _take_between_alarms(conn, handle):
-    """Takes batches until told, while a timer interrupts it again and again, and goes on each time."""
+    """Takes batches until it is told to stop. A timer interrupts it again and again; it goes on each time."""
     came, interrupts, armed = 0, 0, False
 
     def interrupt(*_):
@@ -117,7 +117,7 @@ def _take_between_alarms(conn, handle):
 
 
 def test_an_interrupted_learner_leaks_no_lease(serve, act):
-    """However often sample() is interrupted, a learner that goes on does not stop the ring with what it took."""
+    """However often sample() is interrupted, a learner that goes on keeps no batch that stops the ring."""
     server = serve(1, 3)
     learner = act(_take_between_alarms, server.handle)
     with ShmClient(server.handle) as client:

@@ -1,19 +1,11 @@
 """The demo from start to end, on a terminal and without one, undisturbed and disturbed."""
 
-import contextlib
-import fcntl
 import itertools
 import os
-import pty
 import re
 import signal
-import struct
-import subprocess
-import sys
-import termios
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +14,8 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
-from actors import until
+from harness.programs import ECHO_SHM, PATIENCE, Program
+from harness.waiting import until
 
 from echo_shm import Server, ShmClient
 from echo_shm.cli import console
@@ -31,117 +24,21 @@ from echo_shm.ring.metrics import Owner
 
 SHM = Path("/dev/shm")
 
-#: Seconds after which a command that does not end is killed.
-PATIENCE = 60
-
-
-class Command:
-    """A command line that runs, its output collected by a thread.
-
-    Args:
-        words: What follows ``echo-shm``.
-        terminal: Give it a pseudo-terminal of 80 x 24 of its own; stderr goes there, too.
-
-    """
-
-    def __init__(self, *words: str, terminal: bool = False) -> None:
-        self.output = ""
-        self._grown = threading.Condition()
-        self._ended = False
-        if terminal:
-            self._mine, theirs = pty.openpty()
-            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        else:
-            self._mine, theirs = os.pipe()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "echo_shm", *words],
-            stdin=theirs if terminal else subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
-            preexec_fn=_own_terminal if terminal else _hear_ctrl_c,
-        )
-        os.close(theirs)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        data = b""
-        with contextlib.suppress(OSError):  # how a pseudo-terminal says that its other end is closed
-            while chunk := os.read(self._mine, 65536):
-                data += chunk
-                with self._grown:
-                    self.output = data.decode(errors="replace")
-                    self._grown.notify_all()
-        with self._grown:
-            self._ended = True
-            self._grown.notify_all()
-
-    def wait_for(self, pattern: str) -> "re.Match[str]":
-        """Waits until the output has something in it."""
-
-        def found() -> bool:
-            return self._ended or re.search(pattern, self.output) is not None
-
-        with self._grown:
-            assert self._grown.wait_for(found, PATIENCE), f"no {pattern!r} in\n{self.output}"
-        match = re.search(pattern, self.output)
-        assert match is not None, f"it ended without {pattern!r}:\n{self.output}"
-        return match
-
-    def type(self, keys: bytes) -> None:
-        """Presses keys of its terminal."""
-        os.write(self._mine, keys)
-
-    def result(self) -> int:
-        """Waits for its end: the exit status."""
-        pid, options = self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
-        # not waited for in earnest before discard(): until then its PID is nobody else's
-        ended: Any = until(lambda: os.waitid(os.P_PID, pid, options), "the command ends", PATIENCE)
-        self._reader.join(PATIENCE)
-        return int(ended.si_status) if ended.si_code == os.CLD_EXITED else -int(ended.si_status)
-
-    def discard(self) -> None:
-        """Kills it and all that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        os.close(self._mine)
-
-
-def _hear_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job of a script ignores it
-
-
-def _own_terminal() -> None:
-    _hear_ctrl_c()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
 
 @pytest.fixture
-def command() -> Iterator[Callable[..., Command]]:
-    """Starts commands, and kills what is left of them after the test."""
-    started: list[Command] = []
-
-    def start(*words: str, terminal: bool = False) -> Command:
-        started.append(Command(*words, terminal=terminal))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.discard()
+def command(program: Callable[..., Program]) -> Callable[..., Program]:
+    """Starts ``echo-shm`` with these words."""
+    return lambda *words, **options: program(*ECHO_SHM, *words, **options)
 
 
-def _ring(running: Command) -> str:
+def _ring(running: Program) -> str:
     """The name of a demo's segment, from what it shows first."""
     return running.wait_for(r"(?:ring|echo-shm top) (\d+-[0-9a-f]{8})").group(1)
 
 
-def _first_sender(name: str, owners: Callable[[str], list[Owner]], eventually: Callable[..., Any]) -> Owner:
+def _first_sender(name: str, owners: Callable[[str], list[Owner]]) -> Owner:
     """A producer that has sent something."""
-    found = eventually(lambda: [o for o in owners(name) if o.role == "producer" and o.samples > 0])
+    found = until(lambda: [o for o in owners(name) if o.role == "producer" and o.samples > 0])
     assert isinstance(found[0], Owner)
     return found[0]
 
@@ -153,8 +50,8 @@ def _assert_gone(name: str) -> None:
 # --- to the end ---------------------------------------------------------------
 
 
-def test_demo_plain(command: Callable[..., Command]) -> None:
-    """Without a terminal: a line a second, a summary, status 0, nothing left, and no control characters."""
+def test_demo_plain(command: Callable[..., Program]) -> None:
+    """Without a terminal: a line for each second, a summary, status 0, no control characters, and nothing is left."""
     running = command("demo", "--seconds", "2")
     name = _ring(running)
     assert running.result() == 0, running.output
@@ -172,8 +69,8 @@ def test_demo_plain(command: Callable[..., Command]) -> None:
     _assert_gone(name)
 
 
-def test_demo_on_a_terminal(command: Callable[..., Command]) -> None:
-    """On a terminal: a display that is drawn again and again within 80 columns, then the summary."""
+def test_demo_on_a_terminal(command: Callable[..., Program]) -> None:
+    """On a terminal: a display within 80 columns that is drawn again and again, then the summary."""
     running = command("demo", "--seconds", "1", "--workers", "1", "--batch-size", "32", terminal=True)
     name = _ring(running)
     assert running.result() == 0, running.output
@@ -188,15 +85,14 @@ def test_demo_on_a_terminal(command: Callable[..., Command]) -> None:
 
 
 @pytest.mark.parametrize("env", ["FrozenLake-v1", "Pendulum-v1"])
-def test_demo_with_other_spaces(env: str, command: Callable[..., Command]) -> None:
+def test_demo_with_other_spaces(env: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Discrete observations and continuous actions go through the ring, too."""
-    running = command("demo", "--env", env, "--seconds", "0.2", "--workers", "1")
-    assert running.result() == 0, running.output
-    assert "unbroken, from 1 worker process" in running.output
+    assert demo.run(env, workers=1, batch_size=64, seconds=0.2) == 0
+    assert "unbroken, from 1 worker process" in capsys.readouterr().out
 
 
-def test_demo_with_atari(command: Callable[..., Command]) -> None:
-    """Atari games are found by their name alone, and their banner does not get between the lines."""
+def test_demo_with_atari(command: Callable[..., Program]) -> None:
+    """The demo finds Atari games by their name alone, and does not print their banner."""
     running = command("demo", "--env", "ALE/Pong-v5", "--seconds", "1", "--workers", "1", "--batch-size", "8")
     assert running.result() == 0, running.output
     assert "unbroken, from 1 worker process" in running.output
@@ -207,13 +103,13 @@ def test_demo_with_atari(command: Callable[..., Command]) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_demo_ends_on_a_signal(number: int, status: int, command: Callable[..., Command]) -> None:
-    """A signal to the demo ends it and its workers without a traceback, and nothing is left."""
-    running = command("demo", "--seconds", "50")
+def test_demo_ends_on_a_signal(number: int, status: int, command: Callable[..., Program]) -> None:
+    """A signal ends the demo and its workers without a traceback, and nothing is left."""
+    running = command("demo", "--seconds", "50", "--workers", "1")
     name = _ring(running)
     running.wait_for(r"[1-9][\d,]* samples/s")
-    workers = psutil.Process(running.process.pid).children()
-    os.kill(running.process.pid, number)
+    workers = psutil.Process(running.pid).children()
+    os.kill(running.pid, number)
     assert running.result() == status, running.output
     assert "Traceback" not in running.output
     _assert_gone(name)
@@ -227,14 +123,14 @@ def _hears_ctrl_c(process: psutil.Process) -> bool:
     return not any(mask >> (signal.SIGINT - 1) & 1 for mask in masks)
 
 
-def test_demo_ends_on_ctrl_c(command: Callable[..., Command], eventually: Callable[..., Any]) -> None:
-    """Ctrl-C is the learner's: its workers do not hear it. Status 130, the cursor back, no traceback."""
+def test_demo_ends_on_ctrl_c(command: Callable[..., Program]) -> None:
+    """Ctrl-C reaches the learner and not its workers: status 130, the cursor is shown again, no traceback."""
     running = command("demo", "--seconds", "50", terminal=True)
     name = _ring(running)
     running.wait_for(r"of 1,024 slots")
-    children = psutil.Process(running.process.pid).children
+    children = psutil.Process(running.pid).children
     assert len(children()) > 2
-    eventually(lambda: not any(map(_hears_ctrl_c, children())), seconds=10)
+    until(lambda: not any(map(_hears_ctrl_c, children())), seconds=10)
     running.type(b"\x03")
     assert running.result() == 130, running.output
     assert "interrupted" in running.output
@@ -243,8 +139,8 @@ def test_demo_ends_on_ctrl_c(command: Callable[..., Command], eventually: Callab
     _assert_gone(name)
 
 
-def test_demo_ends_on_ctrl_c_while_it_starts(command: Callable[..., Command]) -> None:
-    """Ctrl-C at the first frame, while the display and the workers start, leaves as little behind."""
+def test_demo_ends_on_ctrl_c_while_it_starts(command: Callable[..., Program]) -> None:
+    """The same for Ctrl-C at the first frame, while the display and the workers start."""
     running = command("demo", "--seconds", "50", terminal=True)
     name = _ring(running)
     running.type(b"\x03")
@@ -254,13 +150,11 @@ def test_demo_ends_on_ctrl_c_while_it_starts(command: Callable[..., Command]) ->
     _assert_gone(name)
 
 
-def test_demo_survives_a_killed_worker(
-    command: Callable[..., Command], owners: Callable[[str], list[Owner]], eventually: Callable[..., Any]
-) -> None:
-    """A worker killed in mid-run is started again, as a sequence of its own; the demo ends well."""
-    running = command("demo", "--seconds", "6")
+def test_demo_survives_a_killed_worker(command: Callable[..., Program], owners: Callable[[str], list[Owner]]) -> None:
+    """A worker that is killed is started again, with a sequence of its own; the demo ends well."""
+    running = command("demo", "--seconds", "4")
     name = _ring(running)
-    victim = _first_sender(name, owners, eventually)
+    victim = _first_sender(name, owners)
     os.kill(victim.pid, signal.SIGKILL)
     assert running.result() == 0, running.output
     assert "unbroken, from 3 worker processes" in running.output
@@ -268,7 +162,7 @@ def test_demo_survives_a_killed_worker(
     _assert_gone(name)
 
 
-# --- what the check is for ----------------------------------------------------
+# --- broken sequences ---------------------------------------------------------
 
 
 def play_badly(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
@@ -290,14 +184,14 @@ def play_nothing(client: ShmClient, env_id: str, seed: int, deadline: float) -> 
 def test_demo_reports_a_broken_sequence(
     worker: Any, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A step that is missing, and a run without samples, are in the summary, and the status is 1."""
+    """The summary reports a missing step, and a run without samples; the status is 1."""
     monkeypatch.setattr(demo, "play", worker)
     assert demo.run("CartPole-v1", workers=1, batch_size=4, seconds=0.1) == 1
     assert text in capsys.readouterr().out
 
 
 def test_transitions_chain(background: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a worker sends is what its environment did: within an episode one step's next_obs is the next one's obs."""
+    """A worker sends what its environment did: within an episode a step's next_obs is the obs of the next step."""
     monkeypatch.setattr(demo, "_SHORTEST_PLAY", 1.0)
     example = demo.blank_transition(gymnasium.make("CartPole-v1"))
     rows: list[dict[str, Any]] = []
@@ -347,7 +241,7 @@ def test_spaces_become_arrays() -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_top_until_the_segment_closes(terminal: bool, command: Callable[..., Command]) -> None:
+def test_top_until_the_segment_closes(terminal: bool, command: Callable[..., Program]) -> None:
     """A live view shows the producers, and ends with status 0 when the segment is closed."""
     with Server({"x": np.zeros(3)}, 4) as server, ShmClient(server.handle) as client:
         watching = command("top", server.name, "--interval", "0.05", terminal=terminal)
@@ -357,7 +251,7 @@ def test_top_until_the_segment_closes(terminal: bool, command: Callable[..., Com
     assert "was closed" in watching.output
 
 
-def test_top_until_ctrl_c(command: Callable[..., Command]) -> None:
+def test_top_until_ctrl_c(command: Callable[..., Program]) -> None:
     """Ctrl-C ends the live view with status 0 and a cursor."""
     with Server({"x": np.zeros(3)}, 4) as server:
         watching = command("top", server.name, terminal=True)

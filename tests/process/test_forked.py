@@ -1,84 +1,32 @@
-"""What a fork inherits, and what it does not."""
+"""What a forked child inherits, and what it does not."""
 
 import gc
 import os
 import threading
 
 import pytest
-import stamped
-from actors import until
+from harness import stamped
+from harness.actors import LastWords
+from harness.processes import in_child
+from harness.waiting import until
 
 from echo_shm import Server, ShmClient
 from echo_shm._core import lib
 from echo_shm.ring import segment
 
 
-def _in_child(function):
-    """Runs a function in a forked child; what it raised, as text, or "" """
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        text = ""
-        try:
-            function()
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-        os.write(write, text.encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        text = pipe.read().decode()
-    os.waitpid(pid, 0)
-    return text
-
-
-def _every_use(conn, handle):
-    """Uses everything inherited, in a child; then everything again in the parent."""
-    client, server = ShmClient(handle), Server.attach(handle)
-    bound, reservation = client.bind(stamped.example()), client.reserve()
-    slot = reservation.__enter__()
-    uses = {
-        "send": lambda: client.send(stamped.example()),
-        "send_many": lambda: client.send_many(stamped.examples(3)),
-        "bind": bound.send,
-        "reserve": lambda: client.reserve().__enter__(),
-        "commit": lambda: reservation.__exit__(None, None, None),
-        "sample": lambda: server.sample(timeout=1),
-        "lease": lambda: server.lease(timeout=1).__enter__(),
-        "submit": lambda: server.submit(stamped.example()),
-        "iter": lambda: next(server.dataset_iter()),
-    }
-    conn.send({name: _in_child(use) for name, use in uses.items()})
-    conn.send([_in_child(leave) for leave in (client.close, server.close)])
-    stamped.stamp(slot, 1, 0)
-    reservation.__exit__(None, None, None)
-    client.send(stamped.stamp(stamped.example(), 1, 1))
-    conn.send(stamped.stamps(server.sample(timeout=20).batch))
-    conn.recv()
-
-
-def test_whatever_was_inherited_raises(serve, act):
-    """Every use of an inherited client or learner is a ForkedError, leaving does no harm, and the parent goes on."""
-    server = serve(2, 2)
-    actor = act(_every_use, server.handle)
-    raised = actor.hear()
-    assert all(text.startswith("ForkedError") for text in raised.values()), raised
-    assert actor.hear() == ["", ""]
-    assert actor.hear() == [(1, 0), (1, 1)]
-
-
 def _forks(conn, handle, name):
-    """Holds a reservation, and does one thing after the other that could drop this process's locks."""
+    """Holds a reservation, and does what it is told to do, which could drop this process's locks."""
     client = ShmClient(handle)
     with client.reserve() as slot:
         conn.send("inside")
         while (what := conn.recv()) != "commit":
             if what == "child exits":
-                conn.send(_in_child(lambda: None))
+                conn.send(in_child(lambda: None))
             elif what == "child attaches":
-                conn.send(_in_child(lambda: ShmClient(handle).close()))
+                conn.send(in_child(lambda: ShmClient(handle).close()))
             elif what == "child attaches, and lets go":
-                conn.send(_in_child(lambda: ShmClient(handle)))
+                conn.send(in_child(lambda: ShmClient(handle)))
             elif what == "listing":
                 segment.listing(name)
                 conn.send("")
@@ -109,7 +57,7 @@ def _forks(conn, handle, name):
     ],
 )
 def test_locks_outlast(serve, act, owners, what):
-    """An owner is seen as alive by others after its process closed, in whatever way, something else."""
+    """An owner counts as alive after its process has closed another attachment or a lock file, in whatever way."""
     server = serve(2, 2)
     actor = act(_forks, server.handle, server.name)
     assert actor.hear() == "inside"
@@ -117,9 +65,9 @@ def test_locks_outlast(serve, act, owners, what):
     assert actor.hear() == ""
     (owner,) = [owner for owner in owners(server.name) if owner.role == "producer"]
     assert (owner.pid, owner.held) == (actor.pid, 1)
-    # The kernel's word, not the pid's: another process sees the byte locked.
-    assert lib.es_api_locks_held(server._segment.lockfile.locks, owner.index) == 1
-    server._attachment.reaper.sweep()
+    # not only the PID lives: another process finds the byte locked
+    assert lib.es_locks_held(server._segment.sidecar.locks, owner.index) == 1
+    server._attachment.sweep()
     actor.say("commit")
     assert actor.hear() == "sent"
     with ShmClient(server.handle) as client:
@@ -130,13 +78,13 @@ def test_locks_outlast(serve, act, owners, what):
 
 
 def _child_owner(conn, handle):
-    """Holds a reservation in a child, beside its own client; says both pids."""
+    """Holds a client, and in a child a reservation; says both PIDs."""
     parent = ShmClient(handle)
     parent.send(stamped.stamp(stamped.example(), 1, 0))
     pid = os.fork()
     if pid == 0:
         with ShmClient(handle) as client, client.reserve():
-            # What was inherited goes; the child's own locks are on the same file.
+            # what the child inherited is collected; its own locks are on the same file
             del parent
             gc.collect()
             conn.send((os.getppid(), os.getpid()))
@@ -150,7 +98,7 @@ def _child_owner(conn, handle):
 
 
 def test_a_child_that_attaches_is_an_owner_of_its_own(serve, act, owners):
-    """Its death is noticed though its parent lives, and is not taken for its parent's."""
+    """The child's death is noticed while its parent lives, and is not taken for the parent's."""
     server = serve(2, 2)
     actor = act(_child_owner, server.handle)
     parent, child = actor.hear()
@@ -171,7 +119,7 @@ def test_a_child_that_attaches_is_an_owner_of_its_own(serve, act, owners):
 
 
 def _fork_under_load(conn, handle):
-    """Forks a hundred times while four threads send through one client."""
+    """Forks 100 times while four threads send through one client."""
     client, over = ShmClient(handle), threading.Event()
     sent = [0] * 4
 
@@ -184,13 +132,13 @@ def _fork_under_load(conn, handle):
     threads = [threading.Thread(target=send, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
-    raised = [_in_child(lambda: client.send(stamped.example())) for _ in range(50)]
+    raised = [in_child(lambda: client.send(stamped.example())) for _ in range(50)]
 
     def anew(i):
         with ShmClient(handle) as own:
             own.send(stamped.stamp(stamped.example(), 100 + i, 0))
 
-    raised += [_in_child(lambda i=i: anew(i)) for i in range(50)]
+    raised += [in_child(lambda i=i: anew(i)) for i in range(50)]
     over.set()
     for thread in threads:
         thread.join()
@@ -198,25 +146,12 @@ def _fork_under_load(conn, handle):
 
 
 def test_forks_while_threads_send(serve, act):
-    """Children neither hang nor send through what they inherited; those that attach anew do; nothing is lost."""
+    """No child hangs. Children cannot send through what they inherited, but can attach and send; nothing is lost."""
     server = serve(8, 4)
     actor = act(_fork_under_load, server.handle)
-
-    class Ended:
-        result = None
-
-        @property
-        def finished(self):
-            if self.result is None and not actor.is_silent():
-                self.result = actor.hear()
-            return self.result is not None
-
-        def check(self):
-            pass
-
-    ended = Ended()
+    ended = LastWords([actor])
     came = [s for b in server.dataset_iter(until=ended, drop_last=False) for s in stamped.stamps(b.batch)]
-    raised, sent = ended.result
+    raised, sent = ended.said[0]
     assert all(text.startswith("ForkedError") for text in raised[:50]), raised[:50]
     assert raised[50:] == [""] * 50
     expected = [(i, s) for i in range(4) for s in range(sent[i])] + [(100 + i, 0) for i in range(50)]
@@ -224,7 +159,7 @@ def test_forks_while_threads_send(serve, act):
 
 
 def _fork_while_attaching(conn, handle, name):
-    """Forks children that attach, while a thread looks segments up and attaches."""
+    """Forks children that attach, while a thread lists a segment and attaches."""
     over = threading.Event()
 
     def look():
@@ -247,7 +182,7 @@ def _fork_while_attaching(conn, handle, name):
 
 
 def test_forks_while_threads_attach(serve, act):
-    """A child may attach whatever its parent's other threads were at when it was forked."""
+    """A child can attach whatever its parent's other threads did when it was forked."""
     server = serve(2, 2)
     actor = act(_fork_while_attaching, server.handle, server.name)
     pid = None

@@ -1,4 +1,4 @@
-"""A full ring, and a ring that is closed, with producers in the middle of it."""
+"""A full ring, and a ring that is closed while producers send."""
 
 import contextlib
 import random
@@ -6,8 +6,8 @@ import signal
 import time
 
 import pytest
-import stamped
-from actors import stop, until_asleep
+from harness import stamped
+from harness.processes import stop, until_asleep
 
 from echo_shm import ConnectionClosedError, ShmClient
 
@@ -40,7 +40,7 @@ def _fill(server):
 
 
 def test_producers_block_and_all_go_on(serve, act):
-    """On a full ring nobody returns; when a batch is released, as many as it has places do, and then the others."""
+    """On a full ring no send returns. Each released batch lets as many sends return as it has slots."""
     server = serve(4, 1)
     _fill(server)
     producers = [act(_send_one, server.handle, i) for i in range(8)]
@@ -57,7 +57,7 @@ def test_producers_block_and_all_go_on(serve, act):
 
 
 def test_close_wakes_blocked_producers(serve, act):
-    """They get ConnectionClosedError, without waiting for anything."""
+    """Producers that wait on a full ring get ConnectionClosedError as soon as it is closed."""
     server = serve(4, 1)
     producers = [act(_send, server.handle, i) for i in range(3)]
     for producer in producers:
@@ -84,7 +84,7 @@ def _hold(conn, handle):
 
 
 def test_a_reservation_does_not_hold_up_the_end(serve, act):
-    """After about a second the slot is taken away: the rest comes, and the producer is told."""
+    """About a second after close() an open slot is taken away: the rest is delivered, and the producer is told."""
     server = serve(4, 2)
     holder = act(_hold, server.handle)
     assert holder.hear() == "inside"
@@ -101,7 +101,7 @@ def test_a_reservation_does_not_hold_up_the_end(serve, act):
 
 
 def test_a_reservation_in_time_is_delivered(serve, act):
-    """One that is committed within the second is in."""
+    """A reservation that is committed within the second is delivered."""
     server = serve(4, 2)
     holder = act(_hold, server.handle)
     assert holder.hear() == "inside"
@@ -112,7 +112,7 @@ def test_a_reservation_in_time_is_delivered(serve, act):
 
 
 def test_a_producer_killed_inside_reserve_does_not_hold_up_the_end(serve, act):
-    """Its slot holds nothing; what others sent comes."""
+    """A producer killed inside reserve() leaves an empty slot; what the others sent is delivered."""
     server = serve(4, 2)
     holder = act(_hold, server.handle)
     assert holder.hear() == "inside"
@@ -152,7 +152,7 @@ def _hammer(conn, mode):
     ids=["one by one", "send_many"],
 )
 def test_close_at_any_moment(serve, act, modes, beyond):
-    """Every send that returned is delivered, none that raised; of a send_many that raised, less than all of it."""
+    """Samples whose send returned are delivered, and none whose send raised; of a send_many that raised, not all."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -181,7 +181,7 @@ def test_close_at_any_moment(serve, act, modes, beyond):
 
 
 def test_close_with_a_stopped_producer(serve, act):
-    """A producer stopped in the middle of its sends cannot hold up the end; what it says was sent was delivered."""
+    """A producer that is stopped between sends cannot hold up the end; all it reports as sent was delivered."""
     server = serve(2, 2)
     producers = [act(_send, server.handle, i) for i in range(2)]
     for producer in producers:

@@ -1,10 +1,11 @@
-"""The learner that created a ring is killed: who is left, who takes over, and what can be removed."""
+"""The learner that created a ring is killed: another can take over, and the segment can be removed."""
 
 import os
 
 import pytest
-import stamped
-from actors import until, until_asleep
+from harness import stamped
+from harness.processes import until_asleep
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, SegmentError, Server, ShmClient
 from echo_shm.ring import segment
@@ -17,7 +18,7 @@ def _create(conn, name):
 
 
 def _fill(conn, handle, grace):
-    """Fills the ring and goes on; says what became of the send that did not fit."""
+    """Fills the ring and sends one sample more; says what happened to that."""
     with ShmClient(handle, learner_grace=grace) as client:
         for sequence in range(4):
             client.send(stamped.stamp(stamped.example(), 1, sequence))
@@ -35,7 +36,7 @@ def _files(name):
 
 
 def test_producers_give_up_after_learner_grace(name, act):
-    """Producers that wait on a full ring are told, not left to hang, once no learner came for learner_grace."""
+    """Producers that wait on a full ring get an error when there was no learner for learner_grace seconds."""
     creator = act(_create, name)
     handle = creator.hear()
     producers = [act(_fill, handle, 0.5)]
@@ -56,7 +57,7 @@ def test_a_living_learner_is_waited_for(name, act):
 
 
 def test_a_new_learner_takes_over(name, act):
-    """Server.attach by name, within learner_grace: everything comes, and the blocked producer goes on."""
+    """A learner that attaches by name within learner_grace gets everything, and the blocked producer goes on."""
     creator = act(_create, name)
     producer = act(_fill, creator.hear(), 60.0)
     assert producer.hear() == "full"
@@ -69,7 +70,7 @@ def test_a_new_learner_takes_over(name, act):
         sample.release()
         assert producer.hear() == "sent"
         assert not segment.collect(name)
-    # A segment that this process has mapped is not collected by it: forget it.
+    # a process does not collect a segment that it has mapped
     del heir, sample
     assert not segment.collect(name)  # the producer is still attached
     producer.say()
@@ -79,7 +80,7 @@ def test_a_new_learner_takes_over(name, act):
 
 
 def test_collect_spares_what_is_used(name, act):
-    """A segment is removed when nobody is attached, and not before; its name is free again then."""
+    """A segment is removed when no process is attached, and not before; then its name is free again."""
     creator = act(_create, name)
     producer = act(_fill, creator.hear(), None)
     assert producer.hear() == "full"
@@ -98,7 +99,7 @@ def test_collect_spares_what_is_used(name, act):
 
 
 def test_a_listing_says_who_lives(name, act):
-    """Seen from outside: creator alive, creator dead but in use, garbage."""
+    """A listing tells three states apart: creator alive; creator dead, but in use; not in use."""
     creator = act(_create, name)
     handle = creator.hear()
     with ShmClient(handle):
@@ -113,14 +114,14 @@ def test_a_listing_says_who_lives(name, act):
 
 
 def _create_slowly(conn, name):
-    """Is killed somewhere while creating and closing segments, over and over."""
+    """Creates and closes segments until it is killed."""
     conn.send("go")
     while True:
         Server(stamped.example(), 2, name=name).close()
 
 
 def test_killed_while_creating_or_closing(name, act):
-    """Whatever is left of a creator that was killed in the middle can be removed, and the name used again."""
+    """Whatever a killed creator leaves behind can be removed, and the name used again."""
     for _ in range(15):
         creator = act(_create_slowly, name)
         creator.hear()

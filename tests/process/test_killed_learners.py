@@ -1,12 +1,13 @@
 """Learners that are killed, and several learners on one ring."""
 
 import random
-import types
+import time
 
-import learner_storm
 import pytest
-import stamped
-from actors import until
+from harness import stamped
+from harness.actors import LastWords
+from harness.waiting import Until, until
+from stress import learner_storm
 
 from echo_shm import Server, ShmClient
 from echo_shm._core import ffi, lib
@@ -46,12 +47,12 @@ def _take_what_is_there(conn, handle):
     with Server.attach(handle) as server:
         conn.send("attached")
         conn.recv()
-        finished = types.SimpleNamespace(finished=True, check=lambda: None)
+        finished = Until(lambda: True)
         conn.send([stamped.stamps(sample.batch) for sample in server.dataset_iter(until=finished)])
 
 
 def _stop_in_a_reap(conn, handle):
-    """Finds a dead learner, and stands still with its lock byte."""
+    """Finds a dead learner, and stops in the reap with the learner's lock byte locked."""
     with ShmClient(handle) as client:
         dead = ffi.new("es_identity *")
         until(lambda: lib.es_sweep_next_dead(client._ring, 0, dead) >= 0, "a learner's lock is free")
@@ -61,7 +62,7 @@ def _stop_in_a_reap(conn, handle):
 
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_a_dead_learners_batch_goes_to_another(serve, act, order):
-    """A batch held by a killed learner is delivered again, and before what comes after it."""
+    """A batch that a killed learner held is delivered again, before later samples."""
     server = serve(2, 3, order=order)
     with ShmClient(server.handle) as client:
         _send(client, 1, range(4))
@@ -75,7 +76,7 @@ def test_a_dead_learners_batch_goes_to_another(serve, act, order):
 
 
 def test_a_dead_learners_batch_goes_to_one_that_waits(serve, act):
-    """A learner that was asleep all the while gets the batch of one that is killed."""
+    """A learner that already waits gets the batch of a killed one."""
     server = serve(2, 2)
     with ShmClient(server.handle) as client:
         _send(client, 1, range(2))
@@ -89,7 +90,7 @@ def test_a_dead_learners_batch_goes_to_one_that_waits(serve, act):
 
 
 def test_a_dead_learners_batch_goes_to_one_attached_later(serve, act):
-    """A learner that attaches after the death finds the batch."""
+    """A learner that attaches after the death gets the batch."""
     server = serve(2, 2)
     with ShmClient(server.handle) as client:
         _send(client, 1, range(2))
@@ -100,25 +101,29 @@ def test_a_dead_learners_batch_goes_to_one_attached_later(serve, act):
         assert [late.hear(), late.hear()] == ["attached", batch]
 
 
-@pytest.mark.parametrize("take", [_take_all, _take_what_is_there])
-def test_a_batch_on_its_way_back_is_waited_for_at_the_end(serve, act, take):
-    """A stream, of a closed ring or of finished workers, goes on while somebody stands still in a learner's reap."""
-    server = serve(2, 2)
-    waiter = act(take, server.handle)
-    assert waiter.hear() == "attached"
-    with ShmClient(server.handle) as client:
-        _send(client, 1, range(2))
-    holder = act(_hold, server.handle)
-    batch = holder.hear()
-    holder.kill()
-    reaper = act(_stop_in_a_reap, server.handle)
-    assert reaper.hear()
-    if take is _take_all:
-        server.close()
-    waiter.say()
-    assert waiter.is_silent(4.5)  # it gives up a living learner's batch after 1 s, and what was spoilt after 3 s
-    reaper.kill()
-    assert waiter.hear() == [batch]
+def test_a_batch_on_its_way_back_is_waited_for_at_the_end(serve, act):
+    """A stream of a closed ring, or of finished workers, does not end while another process is in a learner's reap."""
+    scenes = []
+    for take in (_take_all, _take_what_is_there):
+        server = serve(2, 2)
+        waiter = act(take, server.handle)
+        assert waiter.hear() == "attached"
+        with ShmClient(server.handle) as client:
+            _send(client, 1, range(2))
+        holder = act(_hold, server.handle)
+        batch = holder.hear()
+        holder.kill()
+        reaper = act(_stop_in_a_reap, server.handle)
+        assert reaper.hear()
+        if take is _take_all:
+            server.close()
+        waiter.say()
+        scenes.append((waiter, reaper, batch))
+    time.sleep(4.5)  # the end waits 1 s for a living learner's batch, and 3 s for damaged words
+    for waiter, reaper, batch in scenes:
+        assert waiter.is_silent()
+        reaper.kill()
+        assert waiter.hear() == [batch]
 
 
 def test_a_released_batch_never_comes_again(serve, act):
@@ -138,7 +143,7 @@ def test_a_released_batch_never_comes_again(serve, act):
 
 
 def test_a_stopped_learner_keeps_its_batch(serve, act, owners):
-    """A learner that is stopped is alive: nobody else gets its batch."""
+    """A learner that is stopped is alive: no other learner gets its batch."""
     server = serve(2, 3)
     with ShmClient(server.handle) as client:
         _send(client, 1, range(4))
@@ -163,25 +168,10 @@ def _run(serve, act, tmp_path, kills, at_a_time, pause, batch_size, **options):
     learners = master.hear(60)
     for feeder in feeders:
         feeder.say("enough")
-    rest = []
-
-    class Feeders:
-        sent: dict[int, int] = {}  # noqa: RUF012
-
-        @property
-        def finished(self):
-            for i, feeder in enumerate(feeders):
-                if i not in self.sent and not feeder.is_silent():
-                    self.sent[i] = feeder.hear()
-            return len(self.sent) == len(feeders)
-
-        def check(self):
-            pass
-
-    fed = Feeders()
-    for sample in server.dataset_iter(until=fed, drop_last=False):
+    rest, sent = [], LastWords(feeders)
+    for sample in server.dataset_iter(until=sent, drop_last=False):
         rest += stamped.stamps(sample.batch)
-    figures = learner_storm.settle(log, batch_size, rest, fed.sent)
+    figures = learner_storm.settle(log, batch_size, rest, sent.said)
     print(f"{learners} learners killed: {figures}")
     assert learners >= kills
     assert lib.es_valid(server._ring) == ffi.NULL
@@ -189,7 +179,7 @@ def _run(serve, act, tmp_path, kills, at_a_time, pause, batch_size, **options):
 
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_a_hundred_killed_learners_lose_nothing(serve, act, tmp_path, order):
-    """Every sample comes to somebody; to whoever releases it, once; and to nobody after that."""
+    """Each sample is delivered to a learner, and after a learner has released it, never again."""
     _run(serve, act, tmp_path, kills=100, at_a_time=3, pause=0.015, batch_size=8, order=order)
 
 
@@ -199,7 +189,7 @@ def test_each_batch_to_exactly_one_learner(serve, act, tmp_path):
 
 
 def test_learners_leave_no_owner_behind(serve, act, owners):
-    """A killed learner's entry is free again after a sweep."""
+    """After a sweep a killed learner's place is free again."""
     server = serve(2, 2)
     holder = act(_take_one, server.handle)
     holder.hear()

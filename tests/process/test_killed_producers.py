@@ -4,12 +4,12 @@ import os
 import random
 
 import pytest
-import storm
+from stress import producer_storm
 
 from echo_shm._core import ffi, lib
 
 #: Longest time without a batch while producers send (seconds). A death holds a batch up for one reap
-#: interval, 0.1 s; the rest is for a machine with more to do than processors.
+#: interval, 0.1 s; the rest is for a busy machine.
 LONGEST_GAP = 10.0
 
 #: Memory that the learner may gain in a storm (bytes).
@@ -21,12 +21,12 @@ def _files(name):
 
 
 def _weather(server, actor, plan, owners):
-    """Runs a storm to its end and checks everything that must hold; returns the ledger."""
-    weather, ledger = storm.Storm(actor), storm.Ledger()
+    """Runs a storm to its end, and checks what must hold; returns the ledger."""
+    weather, ledger = producer_storm.Storm(actor), producer_storm.Ledger()
     for batch, info in server.dataset_iter(until=weather, drop_last=False):
-        ledger.enter(batch, info)
-    notes = storm.open_notes(plan.notes, plan.kills + plan.producers)
-    ledger.settle(notes, weather.incarnations)
+        ledger.record(batch, info)
+    notes = producer_storm.open_notes(plan.notes, plan.kills + plan.producers)
+    ledger.settle_notes(notes, weather.incarnations)
     print(
         f"{weather.incarnations} kills in {weather.seconds:.1f} s, {ledger.samples} samples, "
         f"{ledger.info.reopened_slots} slots re-opened, longest gap {ledger.longest_gap:.3f} s, "
@@ -34,8 +34,8 @@ def _weather(server, actor, plan, owners):
     )
     assert weather.incarnations >= plan.kills
     assert ledger.longest_gap < LONGEST_GAP
-    # A sample that went to a re-opened slot may come before its elders, and at the end full batches come before
-    # what is left of others; nothing else disturbs order="fifo".
+    # With order="fifo" a sample comes before an elder one for two reasons only: it is in a re-opened slot; or it is
+    # in a full batch at the end, and the elder one is in a partial batch.
     ready = server._segment.geometry.order == "ready"
     assert ready or ledger.descents <= ledger.info.reopened_slots + server.capacity
     assert lib.es_valid(server._ring) == ffi.NULL
@@ -49,15 +49,15 @@ def _weather(server, actor, plan, owners):
 def _plan(tmp_path, **options):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    return storm.Plan(seed=seed, notes=tmp_path / "notes", **options)
+    return producer_storm.Plan(seed=seed, notes=tmp_path / "notes", **options)
 
 
 @pytest.mark.watchdog(300)
-def test_two_thousand_kills_lose_nothing(serve, act, owners, tmp_path):
-    """2,000 producers killed anywhere, each replaced at once: nothing lost, doubled or torn, and no long wait."""
+def test_many_kills_lose_nothing(serve, act, owners, tmp_path):
+    """Many producers are killed at any moment and replaced at once: nothing is lost, doubled or torn, no long wait."""
     server = serve(64, 4)
-    plan = _plan(tmp_path, kills=2000, producers=6)
-    _weather(server, act(storm.master, server.handle, plan), plan, owners)
+    plan = _plan(tmp_path, kills=int(os.environ.get("STORM_KILLS", 600)), producers=6)
+    _weather(server, act(producer_storm.master, server.handle, plan), plan, owners)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_two_thousand_kills_lose_nothing(serve, act, owners, tmp_path):
     ],
 )
 def test_other_shapes_lose_nothing(serve, act, owners, tmp_path, batch_size, num_buffers, options):
-    """The same, in small rings, out of order, and with impatient reaping."""
+    """The same in small rings, with order="ready", and with a short reap interval."""
     server = serve(batch_size, num_buffers, **options)
-    plan = _plan(tmp_path, kills=150)
-    _weather(server, act(storm.master, server.handle, plan), plan, owners)
+    plan = _plan(tmp_path, kills=100)
+    _weather(server, act(producer_storm.master, server.handle, plan), plan, owners)
 
 
 def test_the_dead_take_no_places(serve, act, owners, tmp_path):
-    """Where max_producers are alive or just replaced, a newcomer always finds the place of a dead one."""
+    """When all max_producers places are taken, a new producer gets the place of a dead one."""
     server = serve(8, 4, max_producers=5, reap_interval=0.005)
-    plan = _plan(tmp_path, kills=300, producers=5)
-    _weather(server, act(storm.master, server.handle, plan), plan, owners)
+    plan = _plan(tmp_path, kills=200, producers=5)
+    _weather(server, act(producer_storm.master, server.handle, plan), plan, owners)

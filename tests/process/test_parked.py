@@ -1,11 +1,12 @@
-"""Who sleeps is woken by what it waits for, and not by the end of its sleep.
+"""Each event wakes the processes that wait for it.
 
-Python's waits last a reap interval at most and would hide a lost wake-up; these
-sleep in the core for longer than the test may take.
+Python's waits last one reap interval at most, and would hide a lost wake-up. The
+waits here sleep in the core for longer than the test may take.
 """
 
-import stamped
-from actors import until, until_asleep
+from harness import stamped
+from harness.processes import until_asleep
+from harness.waiting import until
 
 from echo_shm import Server, ShmClient
 from echo_shm._core import ffi, lib
@@ -60,7 +61,7 @@ def _parked(act, fn, handle, n=1):
 
 
 def test_a_commit_wakes_learners(serve, act):
-    """The commit that completes a batch wakes whoever waits for one."""
+    """The commit that completes a batch wakes a learner that waits for one."""
     server = serve(2, 2)
     with ShmClient(server.handle) as client:
         (learner,) = _parked(act, _take, server.handle)
@@ -72,7 +73,7 @@ def test_a_commit_wakes_learners(serve, act):
 
 
 def test_two_batches_wake_two_learners(serve, act):
-    """Two learners asleep at once both get their batch."""
+    """Two learners that sleep at the same time both get a batch."""
     server = serve(2, 2)
     with ShmClient(server.handle) as client:
         learners = _parked(act, _take, server.handle, 2)
@@ -81,7 +82,7 @@ def test_two_batches_wake_two_learners(serve, act):
 
 
 def test_a_release_wakes_all_producers(serve, act):
-    """Everybody who waits for space is woken by the space of one batch."""
+    """The release of one batch wakes all producers that wait for space."""
     server = serve(4, 1)
     with ShmClient(server.handle) as client:
         _fill(client, 4)
@@ -118,7 +119,7 @@ def test_a_reaped_producer_wakes_producers(serve, act):
 
 
 def test_an_abort_wakes_producers(serve, act):
-    """A slot given up wakes a producer that sleeps on a full ring."""
+    """An aborted slot wakes a producer that sleeps on a full ring."""
     server = serve(2, 1)
     with ShmClient(server.handle) as client:
         reservation = client.reserve()
@@ -130,7 +131,7 @@ def test_an_abort_wakes_producers(serve, act):
 
 
 def test_a_producer_that_leaves_wakes_producers(serve, act):
-    """Closing a client with an open reservation offers its slot, and says so."""
+    """Closing a client with an open reservation offers the slot again, and wakes a producer that sleeps."""
     server = serve(2, 1)
     client, other = ShmClient(server.handle), ShmClient(server.handle)
     client.reserve().__enter__()
@@ -142,7 +143,7 @@ def test_a_producer_that_leaves_wakes_producers(serve, act):
 
 
 def test_close_wakes_producers_and_learners(serve, act):
-    """Nobody sleeps on when the ring is closed."""
+    """Closing the ring wakes all learners and producers."""
     server = serve(2, 1)
     (learner,) = _parked(act, _take, server.handle)
     server.close()
@@ -156,7 +157,7 @@ def test_close_wakes_producers_and_learners(serve, act):
 
 
 def test_a_learner_that_leaves_gives_its_batch_up(serve, act):
-    """A further learner's close releases what it holds: producers that sleep go on."""
+    """A further learner's close() releases what it holds, and wakes producers."""
     server = serve(2, 1)
     heir = Server.attach(server.handle)
     with ShmClient(server.handle) as client:

@@ -1,19 +1,17 @@
 """The build without futexes."""
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from harness.programs import TESTS, run
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 _SCRIPT = """
-import sys
-sys.path.insert(0, {folder!r})
-import signal, stamped, workers
+import signal
+from harness import stamped, workers
 import echo_shm
 from echo_shm import Server
 from echo_shm._core import ffi, lib
@@ -53,32 +51,18 @@ def build(tmp_path_factory):
         shutil.copytree(_ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.so", "__pycache__", "_core.c"))
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(_ROOT / name, folder / name)
-    done = subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-        cwd=folder,
-        env={**os.environ, "ECHO_SHM_WAIT": "poll", "CFLAGS": "-O1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    env = {"ECHO_SHM_WAIT": "poll", "CFLAGS": "-O1"}
+    run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=folder, env=env)
     return folder
 
 
 @pytest.mark.watchdog(150)
 def test_polling_from_end_to_end(build, tmp_path):
-    """Samples flow, deaths are seen, timeouts end and Ctrl-C gets through with ECHO_SHM_WAIT=poll."""
+    """With ECHO_SHM_WAIT=poll samples arrive, deaths are noticed, waits time out, and Ctrl-C interrupts them."""
     script = tmp_path / "script.py"
     script.write_text(
-        _SCRIPT.format(folder=str(Path(__file__).parent), build=str(build), path=str(tmp_path / "once")),
+        _SCRIPT.format(build=str(build), path=str(tmp_path / "once")),
         encoding="utf-8",
     )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(build)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    done = run(sys.executable, str(script), env={"PYTHONPATH": f"{build}:{TESTS}"}, cwd=tmp_path)
+    assert done.stdout == "interrupted\n", done.stderr

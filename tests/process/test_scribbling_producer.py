@@ -1,6 +1,6 @@
-"""A producer that writes garbage over the ring's words: it may spoil data, and nothing else.
+"""A producer that writes garbage over the ring's words can spoil data, and nothing else.
 
-Over any of the words: no call hangs, and the closed ring ends. Over those of the slots: the ring goes on, too.
+Garbage in any words: no call hangs, and a closed ring ends. Garbage in the slots' words: the ring goes on, too.
 """
 
 import json
@@ -12,33 +12,33 @@ import struct
 import time
 
 import pytest
-import stamped
-from actors import LONG, until
+from harness import stamped
+from harness.waiting import LONG, until
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
 from echo_shm.cli import main as cli
 from echo_shm.ring import segment
 
-#: How long it goes on (seconds), over any words and over those of the slots.
+#: How long the garbage is written (seconds), over any words and over the slots' words.
 SPELL, SLOTS_SPELL = 0.7, 0.3
 
 BATCH, BATCHES = 4, 4
 SLOTS = BATCH * BATCHES
 
-#: The producer that comes afterwards, and how many samples it sends: three laps and more.
+#: The producer that attaches afterwards, and how many samples it sends: more than three laps.
 AFTERWARDS, SENT = 99, 60
 
 _LAPS = (0, 1, 2, 3, 1 << 20, (1 << 44) - 2, (1 << 44) - 1)
 _OWNERS = (0, 1, 2, 63, 64, 65, 66, 0xFFFF)
-_SLOT_OWNERS = (1, 2, 64, 65, 66, 0xFFFF, *[63] * 6)  # half of the time nobody
+_SLOT_OWNERS = (1, 2, 64, 65, 66, 0xFFFF, *[63] * 6)  # 63, in half of the cases, is nobody
 _WORDS = (0, 1, 2, 255, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 63, (1 << 64) - 1)
 
-# The header, as es_layout.h has it: what is fixed ends before the first hint.
+# offsets in the header, from es_layout.h: the fixed part ends before the first hint
 _OFFSETS_AT, _HINTS_AT = 72, 192
 
 
 def _value(rng):
-    """Any 64 bits, half of the time such as a slot's or a batch's word could be."""
+    """Any 64 bits; in half of the cases a value that a slot's or a batch's word could have."""
     kind = rng.randrange(4)
     if kind == 0:
         return rng.choice(_WORDS)
@@ -48,7 +48,7 @@ def _value(rng):
 
 
 def write_anywhere(rng, memory):
-    """Hints; owners: a few, the scribbler's own among them; slot words, batch words, counts."""
+    """Writes to the hints, to some owners (its own among them), and to slot words, batch words and counts."""
     leaves, _, owners, slots, _, _, _, data, total = struct.unpack_from("9Q", memory, _OFFSETS_AT)
     assert total == len(memory)
     regions = [(_HINTS_AT, leaves)] * 2 + [(owners, owners + 4 * 128), (owners + 64 * 128, owners + 70 * 128)]
@@ -60,7 +60,7 @@ def write_anywhere(rng, memory):
 
 
 def write_slots(rng, memory):
-    """One slot's word, with its own lap or the one before or after. It never names the first owner, who stays."""
+    """Writes to one slot's word: its lap, or the one before or after. It never names the first owner, which stays."""
     slots = struct.unpack_from("9Q", memory, _OFFSETS_AT)[3]
     at = slots + 8 * rng.randrange(SLOTS)
     lap = max(0, (struct.unpack_from("<Q", memory, at)[0] >> 20) + rng.randrange(-1, 2)) % (1 << 44)
@@ -69,7 +69,7 @@ def write_slots(rng, memory):
 
 
 def scribble(conn, handle, write, seed):
-    """Joins as a producer, and then writes where only the protocol may, until it is told to stop."""
+    """Attaches as a producer, then writes over the ring's words until it is told to stop."""
     rng = random.Random(seed)
     with ShmClient(handle), open(f"/dev/shm/echo_shm.{handle.name}", "r+b") as file:
         memory = mmap.mmap(file.fileno(), 0)
@@ -77,10 +77,10 @@ def scribble(conn, handle, write, seed):
         writes = write(rng, memory)
         while not conn.poll(0):
             writes += write(rng, memory)
-            time.sleep(0.0002)  # let the others come to something in between
+            time.sleep(0.0002)  # the others get on in between
         conn.recv()
         conn.send(writes)
-        conn.recv()  # to be killed
+        conn.recv()  # here it is killed
 
 
 def send_on(conn, handle, incarnation):
@@ -98,7 +98,7 @@ def send_on(conn, handle, incarnation):
             except TimeoutError:
                 pass
             except ConnectionClosedError:
-                time.sleep(0.001)  # or so the ring says
+                time.sleep(0.001)  # the garbage may say that it is
         conn.send("stopped")
 
 
@@ -115,7 +115,7 @@ def send_all(conn, handle):
 
 
 def sample_on(conn, handle):
-    """Asks for batches, never for long, until it is told to stop."""
+    """Asks for batches with short timeouts until it is told to stop."""
     with Server.attach(handle) as server:
         conn.send("samples")
         while not conn.poll(0):
@@ -141,7 +141,7 @@ def learn_on(conn, handle):
 
 
 def _look_at(name, capsys):
-    """What the command line says of the segment, by ls, top and gc."""
+    """Runs ls, top and gc, and checks what they say of the segment."""
     capsys.readouterr()
     assert cli.main(["ls", "--json"]) == 0
     described = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
@@ -157,7 +157,7 @@ def _copy(batch, which=slice(None)):
 
 
 def _take(server, got):
-    """Takes a batch if one is there. Whether the closed ring says that nothing is left in it."""
+    """Takes a batch if there is one. Returns whether the closed ring says that nothing is left in it."""
     try:
         sample = server.sample(timeout=0.1)
     except TimeoutError:
@@ -169,7 +169,7 @@ def _take(server, got):
 
 @pytest.fixture
 def seed():
-    """Of the scribbler; a failure's report says it, and SCRIBBLE_SEED repeats it."""
+    """The scribbler's seed. The report of a failure has it, and SCRIBBLE_SEED repeats the run."""
     chosen = int(os.environ.get("SCRIBBLE_SEED", random.SystemRandom().getrandbits(32)))
     yield chosen
     print(f"SCRIBBLE_SEED={chosen}")
@@ -186,7 +186,7 @@ def _start(act, server, write, seed):
 
 
 def _stops(actor):
-    """It comes out of whatever call it is in, and leaves."""
+    """Asserts that an actor returns from its calls, and ends."""
     actor.say("stop")
     assert actor.hear() == "stopped"
     assert actor.end() == 0
@@ -200,9 +200,9 @@ def _is_interrupted(actor):
 
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_garbage_over_the_words(serve, act, capsys, monkeypatch, seed, order):
-    """Learners and honest producers get through it: calls return, Ctrl-C and the tools work, close() ends it all."""
+    """With garbage in any words calls return, Ctrl-C and the command line work, and close() ends the stream."""
     server = serve(BATCH, BATCHES, order=order, detailed_metrics=order == "ready", reap_interval=0.02)
-    monkeypatch.setattr(segment, "names", lambda: [server.name])  # gc must not meddle with other tests
+    monkeypatch.setattr(segment, "names", lambda: [server.name])  # gc must leave other tests' segments alone
     senders, sampler, other, scribbler = _start(act, server, write_anywhere, seed)
     time.sleep(SPELL)
     _stops(sampler)
@@ -221,9 +221,9 @@ def test_garbage_over_the_words(serve, act, capsys, monkeypatch, seed, order):
 
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_ring_goes_on_after_garbage_over_the_slots(serve, act, owners, seed, order):
-    """Once the scribbler is dead, and who else may be named has left: each new sample comes, once and whole."""
+    """When the scribbler, and every owner that its garbage may name, is gone, new samples come once and whole."""
     server = serve(BATCH, BATCHES, order=order, reap_interval=0.02)
-    assert [owner.index for owner in owners(server.name)] == [0]  # whom no word will name
+    assert [owner.index for owner in owners(server.name)] == [0]  # the garbage does not name this owner
     senders, sampler, other, scribbler = _start(act, server, write_slots, seed)
     time.sleep(SLOTS_SPELL)
     scribbler.say("stop")
@@ -240,7 +240,7 @@ def test_ring_goes_on_after_garbage_over_the_slots(serve, act, owners, seed, ord
     assert sender.hear() == "sent"
     server.close()
     until(lambda: _take(server, got), "the closed ring ends", LONG)
-    got += [_copy(sample.batch) for sample in server.dataset_iter(drop_last=False)]  # what fills no batch
+    got += [_copy(sample.batch) for sample in server.dataset_iter(drop_last=False)]  # samples that fill no batch
     old = sum(int((batch["incarnation"] != AFTERWARDS).sum()) for batch in got)
     new = [stamp for batch in got for stamp in stamped.stamps(_copy(batch, batch["incarnation"] == AFTERWARDS))]
     assert old <= SLOTS, "more than was in the ring"

@@ -1,4 +1,4 @@
-"""A /dev/shm of 64 MB, as Docker gives it, or one that cannot be used: clear errors, and nothing left."""
+"""A /dev/shm of 64 MB, as Docker makes it, and one that cannot be used: clear errors, and nothing is left."""
 
 import os
 import re
@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-import stamped
-from containers import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, Box, Mount, contain, probe, shm
+from harness import stamped
+from harness.containers import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, Box, Mount, contain, probe, shm
 
 from echo_shm import SegmentError, Server, ShmClient
 from echo_shm.ring import segment
@@ -34,7 +34,7 @@ def _example(megabytes):
 
 
 def _refusal(example, batch_size):
-    """What Server raises; and checks that nothing came of it in /dev/shm."""
+    """The message of what Server raises; asserts that nothing is left in /dev/shm."""
     before = sorted(os.listdir("/dev/shm"))
     with pytest.raises(SegmentError) as caught:
         Server(example, batch_size)
@@ -44,7 +44,7 @@ def _refusal(example, batch_size):
 
 
 def _figures(message):
-    """(bytes needed, bytes free, bytes of the --shm-size that is advised)"""
+    """From the message: bytes needed, bytes free, bytes of the advised --shm-size."""
     found = re.search(
         r"needs ([\d,]+) bytes of shared memory, and ([\d,]+) bytes are free in /dev/shm .*"
         r"smaller batch_size or num_buffers.*docker run --shm-size=(\d+)g",
@@ -63,7 +63,7 @@ def _too_large(conn):
 
 
 def test_a_ring_that_does_not_fit_is_refused(boxed):
-    """The error says what is needed, what there is, and what to do; the advice would do."""
+    """The error says what is needed, what is free, and what to do; the advised size suffices."""
     needed, free, advised = _figures(boxed(_too_large))
     assert 256 * MB < needed < 257 * MB
     assert 63 * MB < free <= 64 * MB
@@ -71,12 +71,12 @@ def test_a_ring_that_does_not_fit_is_refused(boxed):
 
 
 def _too_large_unforeseen(conn):
-    segment._free_bytes = lambda fd: None  # as if others had taken the space just after we looked
+    segment._free_bytes = lambda fd: None  # as if other processes took the space just after the check
     conn.send(_refusal(_example(1), 64))
 
 
 def test_space_that_is_gone_while_it_is_taken(boxed):
-    """When only the kernel's allocation finds out, it ends in the same way, with what was taken given back."""
+    """When the allocation fails after the check, the error is the same, and what was taken is freed."""
     message = boxed(_too_large_unforeseen)
     assert "/dev/shm (No space left on device)" in message
     assert "docker run --shm-size=" in message
@@ -114,7 +114,7 @@ def _nearly_all(conn):
 
 
 def test_a_ring_that_nearly_fills_it_works_to_the_last_page(boxed):
-    """Its memory is set aside: with not one page left it runs on. A second ring is refused before and after."""
+    """A ring's memory is allocated: it works when no page is free. A second ring is refused."""
     refused, refused_again, left = boxed(_nearly_all)
     needed, free, _ = _figures(refused)
     assert free < 4 * MB < needed
@@ -131,14 +131,14 @@ def _refused_with(conn):
 
 @pytest.mark.parametrize("inodes", [1, 2])
 def test_no_file_can_be_made(boxed, inodes):
-    """Out of inodes, for the lock file or for the ring: a clear error, nothing left."""
+    """No inode for the lock file, or none for the ring: a clear error, and nothing is left."""
     message = boxed(_refused_with, dev_shm=shm(f"size=64m,nr_inodes={inodes}"))
     assert "/dev/shm" in message
     assert "No space left on device" in message
 
 
 def test_read_only(boxed):
-    """The error names the place and the reason."""
+    """The error for a read-only /dev/shm names the place and the reason."""
     message = boxed(_refused_with, dev_shm=shm("size=64m", MS_RDONLY))
     assert "/dev/shm" in message
     assert "Read-only file system" in message
@@ -152,7 +152,7 @@ def _use(conn):
 
 
 def test_noexec_is_no_hindrance(boxed):
-    """Docker mounts it nosuid, nodev and noexec."""
+    """A /dev/shm that is nosuid, nodev and noexec, as Docker mounts it, will do."""
     assert boxed(_use, dev_shm=shm("size=64m", MS_NOSUID | MS_NODEV | MS_NOEXEC)) == [(1, 0), (1, 1)]
 
 
@@ -169,7 +169,7 @@ DEMO = ("-m", "echo_shm", "demo", "--seconds", "1")
 
 
 def test_demo_says_that_shared_memory_is_too_small(boxed):
-    """Status 1 and one message; no traceback, no file."""
+    """The demo ends with status 1 and one message: no traceback, no file."""
     status, out, err, files = boxed(_shell, *DEMO, "--batch-size", "1000000")
     assert status == 1, err
     assert out == ""
@@ -180,7 +180,7 @@ def test_demo_says_that_shared_memory_is_too_small(boxed):
 
 
 def test_demo_says_that_shared_memory_is_read_only(boxed):
-    """The same where nothing can be written."""
+    """The same where /dev/shm is read-only."""
     status, _, err, files = boxed(_shell, *DEMO, dev_shm=shm("size=64m", MS_RDONLY))
     assert status == 1, err
     assert "Read-only file system" in err
@@ -190,7 +190,7 @@ def test_demo_says_that_shared_memory_is_read_only(boxed):
 
 @pytest.mark.parametrize("words", [DEMO, ("-m", "echo_shm", "ls"), ("-m", "echo_shm", "gc")])
 def test_without_dev_shm(boxed, words):
-    """Where there is no /dev/shm at all, the demo says so; there are no segments to list or to collect."""
+    """Without a /dev/shm the demo says so, and ls and gc find no segments."""
     status, out, err, files = boxed(_shell, *words, dev_shm=Mount("/dev", "tmpfs", 0, "size=1m"))
     assert "Traceback" not in err
     if words == DEMO:

@@ -4,8 +4,9 @@ import os
 import signal
 
 import pytest
-import stamped
-from actors import stop, until
+from harness import stamped
+from harness.processes import stop
+from harness.waiting import until
 
 from echo_shm import ShmClient
 from echo_shm.ring.metrics import RingView
@@ -34,13 +35,13 @@ def _send(client, incarnation, sequences):
 
 
 def _sweep(server):
-    """Has the server's learner wait, and so look around, when no batch can come."""
+    """Lets the server's learner wait for a reap interval: it looks for the dead and the stalled."""
     with pytest.raises(TimeoutError):
         server.sample(timeout=0.11)
 
 
 def _stalled(server, client, count):
-    """Waits until so many producers are reported as stalled, and for a batch that says so."""
+    """Waits until so many producers are reported as stalled, also in a batch's info."""
     view = RingView(server._segment)
 
     def reported():
@@ -57,7 +58,7 @@ def _stalled(server, client, count):
 
 @pytest.mark.parametrize("order", ["fifo", "ready"])
 def test_stopped_while_idle(serve, act, owners, order):
-    """It is reported as stalled, harms nobody, stays registered, and is well again after SIGCONT."""
+    """A stopped producer is reported as stalled, delays nobody and stays registered; SIGCONT ends that."""
     server = serve(2, 2, order=order)
     idle = act(_idle, server.handle)
     idle.hear()
@@ -70,13 +71,13 @@ def test_stopped_while_idle(serve, act, owners, order):
 
 
 def test_stopped_inside_reserve_with_order_ready(serve, act, owners):
-    """It keeps its own slot, and not even the batches behind it wait."""
+    """With order="ready" it keeps its slot, and the batches behind it do not wait."""
     server = serve(2, 5, order="ready")
     holder = act(_in_reserve, server.handle, 1)
     holder.hear()
     stop(holder.pid)
     with ShmClient(server.handle) as client:
-        _send(client, 2, [0])  # beside it
+        _send(client, 2, [0])  # into the same batch
         _stalled(server, client, 1)
         assert [owner.held for owner in owners(server.name) if owner.pid == holder.pid] == [1]
         holder.kill(signal.SIGCONT)
@@ -87,7 +88,7 @@ def test_stopped_inside_reserve_with_order_ready(serve, act, owners):
 
 
 def test_stopped_inside_reserve_with_order_fifo(serve, act, owners):
-    """The batches behind it wait, are all there after SIGCONT, and in order; it is never reaped."""
+    """With order="fifo" the batches behind it wait, and come in order after SIGCONT; it is never reaped."""
     server = serve(2, 3)
     holder = act(_in_reserve, server.handle, 1)
     holder.hear()
@@ -130,7 +131,7 @@ def test_killed_while_stopped(serve, act):
 
 
 def test_slow_inside_reserve_counts_as_stalled(serve, act):
-    """One that runs but keeps a slot for over a second is reported too."""
+    """A producer that runs, but keeps a slot for more than a second, is reported as stalled, too."""
     server = serve(2, 3, order="ready")
     holder = act(_in_reserve, server.handle, 1)
     holder.hear()

@@ -1,32 +1,34 @@
-"""Workers never outlive the process that spawned them, however it ends."""
+"""Workers never outlive the process that spawned them, however that ends."""
 
-import contextlib
-import os
+import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from actors import LONG, is_gone, state, stop, until
+from harness.processes import is_gone, state, stop
+from harness.programs import TESTS
+from harness.waiting import until
 
 from echo_shm.ring import segment
 
-_FOLDER = str(Path(__file__).parent)
+#: How many workers of each start method the parent has: starting an interpreter takes long.
+COUNTS = {"spawn": 1, "forkserver": 1, "fork": 2}
 
+#: Spawns its workers, then ends as argv[2] says. argv[4] has a file for each worker of each start method.
 _PARENT = """
-import os, signal, sys, threading
-sys.path.insert(0, {folder!r})
-import stamped, workers
+import json, os, signal, sys, threading
+from harness import stamped, workers
 from echo_shm import Server
 
 def main():
-    name, context, end, work, *paths = sys.argv[1:]
+    name, end, work, paths = sys.argv[1:]
     server = Server(stamped.example(), 4, name=name)
     groups = []
 
     def spawn():
-        groups.append(server.spawn(getattr(workers, work), len(paths), paths, context=context))
+        for context, files in json.loads(paths).items():
+            groups.append(server.spawn(getattr(workers, work), len(files), files, context=context))
 
     if "thread" in end:
         thread = threading.Thread(target=spawn)
@@ -57,33 +59,25 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def parent(name, tmp_path):
-    """Runs a script that spawns workers; returns its process and the workers' pids."""
-    made = []
+def parent(name, program, tmp_path):
+    """Runs a script that spawns workers by each start method; returns the program and the workers' pids."""
+    made, files = [], []
 
-    def make(context, end, work="say_and_wait", count=2):
+    def make(end, work="say_and_wait", contexts=tuple(COUNTS)):
+        paths = {context: [str(tmp_path / f"{context}{i}") for i in range(COUNTS[context])] for context in contexts}
+        files.extend(Path(path) for group in paths.values() for path in group)
         script = tmp_path / "parent.py"
-        script.write_text(_PARENT.format(folder=_FOLDER))
-        paths = [tmp_path / f"pid{i}" for i in range(count)]
-        process = subprocess.Popen(
-            [sys.executable, str(script), name, context, end, work, *map(str, paths)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        made.append((process, paths))
-        assert process.stdout.readline() == "spawned\n"
-        until(lambda: all(path.exists() for path in paths), "every worker runs")
-        return process, [int(path.read_text()) for path in paths]
+        script.write_text(_PARENT)
+        words = (name, end, work, json.dumps(paths))
+        made.append(program(sys.executable, str(script), *words, env={"PYTHONPATH": str(TESTS)}))
+        made[-1].wait_for("spawned\n")
+        until(lambda: all(file.exists() for file in files), "every worker runs")
+        return made[-1], [int(file.read_text()) for file in files]
 
     yield make
-    for process, paths in made:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        _until_gone([int(path.read_text()) for path in paths if path.exists()])
+    for one in made:
+        one.kill()
+    _until_gone([int(file.read_text()) for file in files if file.exists()])
     if name in segment.names():
         until(lambda: segment.collect(name), "nobody is attached any more")
 
@@ -92,46 +86,38 @@ def _until_gone(pids):
     until(lambda: all(is_gone(pid) for pid in pids), f"the workers are gone: {[state(pid) for pid in pids]}")
 
 
-CONTEXTS = pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])
-
-
-@CONTEXTS
 @pytest.mark.parametrize(("end", "status"), [("raise", 1), ("exit", 6), ("_exit", 5), ("thread exit", 6)])
-def test_the_parent_ends_by_itself(parent, context, end, status):
-    """By an exception, by sys.exit() without leaving the block, at once: it does not hang, and nobody stays."""
-    process, pids = parent(context, end)
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert process.wait(LONG) == status
+def test_the_parent_ends_by_itself(parent, end, status):
+    """A parent that ends by an exception, by sys.exit() or by os._exit() does not hang, and no worker stays."""
+    process, pids = parent(end)
+    process.type(b"\n")
+    assert process.result() == status, process.output
     _until_gone(pids)
     if end == "raise":
-        assert "the parent's own" in process.stderr.read()
+        assert "the parent's own" in process.output
 
 
-@CONTEXTS
 @pytest.mark.parametrize("end", ["killed", "killed, workers from a thread"])
-def test_the_parent_is_killed(parent, context, end):
-    """With SIGKILL."""
-    process, pids = parent(context, end)
+def test_the_parent_is_killed(parent, end):
+    """After SIGKILL to the parent no worker stays."""
+    process, pids = parent(end)
     process.kill()
     _until_gone(pids)
 
 
-@CONTEXTS
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_the_parent_gets_a_signal(parent, context, number):
-    """Its own death by a signal, or KeyboardInterrupt, is the workers' end too."""
-    process, pids = parent(context, "killed")
+def test_the_parent_gets_a_signal(parent, number):
+    """A parent that a signal kills, or KeyboardInterrupt ends, leaves no worker."""
+    process, pids = parent("killed")
     process.send_signal(number)
-    process.wait(LONG)
+    process.result()
     _until_gone(pids)
 
 
-@pytest.mark.parametrize("context", ["spawn", "fork"])
 @pytest.mark.parametrize("work", ["say_and_wait", "keep_the_gil"])
-def test_a_worker_that_cannot_watch(parent, context, work):
-    """One that is stopped, or keeps the interpreter for itself, ends with a killed parent all the same."""
-    process, pids = parent(context, "killed", work)
+def test_a_worker_that_cannot_watch(parent, work):
+    """A worker that is stopped, or does not release the GIL, ends with its killed parent, too."""
+    process, pids = parent("killed", work, ("spawn", "fork"))
     if work == "say_and_wait":
         for pid in pids:
             stop(pid)
@@ -141,26 +127,15 @@ def test_a_worker_that_cannot_watch(parent, context, work):
 
 def test_a_group_started_by_a_thread_outlives_the_thread(parent):
     """Workers go with their process, not with the thread that started them."""
-    process, pids = parent("fork", "killed, workers from a thread")
+    process, pids = parent("killed, workers from a thread", contexts=("fork",))
     assert not any(is_gone(pid) for pid in pids)
     process.kill()
     _until_gone(pids)
 
 
 def test_a_forked_child_of_the_parent_leaves_the_workers_alone(parent):
-    """A child that the parent forks itself, and that ends as programs do, neither hangs nor takes the workers down."""
-    process, pids = parent("fork", "fork")
-    process.stdin.write("\n")
-    process.stdin.flush()
-    said, pipe = b"", process.stdout.fileno()
-    os.set_blocking(pipe, False)
-
-    def forked():
-        nonlocal said
-        with contextlib.suppress(BlockingIOError):
-            said += os.read(pipe, 100)
-        return b"forked" in said or process.poll() is not None
-
-    until(forked, "the child has ended", 10.0)
-    assert said == b"forked\n"
+    """A child that the parent itself forks, and that ends normally, neither hangs nor ends the workers."""
+    process, pids = parent("fork", contexts=("fork",))
+    process.type(b"\n")
+    process.wait_for("forked\n")
     assert not any(is_gone(pid) for pid in pids)

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-import stamped
-import workers
-from actors import is_gone, stop, until
+from harness import stamped, workers
+from harness.processes import is_gone, stop
+from harness.waiting import Until, until
 
 from echo_shm import WorkerError
 
@@ -24,7 +24,7 @@ def _paths(tmp_path, n):
 
 
 def _running(paths):
-    """The pids that workers wrote down, once all have."""
+    """The PIDs that workers have written, when all have."""
     until(lambda: all(os.path.exists(path) for path in paths), "every worker runs")
     return [int(Path(path).read_text()) for path in paths]
 
@@ -48,20 +48,9 @@ def test_drop_last_leaves_out_what_fills_no_batch(serve):
         assert _take_all(server, group, drop_last=True) == [(1, i) for i in range(8)]
 
 
-def test_arguments_are_checked_before_anything_starts(serve):
-    """Sequences of another length, no workers, and a context that does not exist."""
-    server = serve()
-    with pytest.raises(ValueError, match="argument 1 has 1 entries for 2 workers"):
-        server.spawn(workers.send_some, 2, [1, 2], [1])
-    with pytest.raises(ValueError, match="at least 1"):
-        server.spawn(workers.send_some, 0, [], [])
-    with pytest.raises(ValueError, match="nowhere"):
-        server.spawn(workers.send_some, 1, [1], [1], context="nowhere")
-
-
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_a_function_that_does_not_pickle(serve, context):
-    """Is an error at once, and leaves no worker behind."""
+    """A function that cannot be pickled is an error at once, and no worker is left."""
     server = serve()
     with pytest.raises(Exception, match=r"[Pp]ickle"):
         server.spawn(lambda client: None, 2, context=context)
@@ -69,7 +58,7 @@ def test_a_function_that_does_not_pickle(serve, context):
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_an_argument_that_does_not_pickle(serve, tmp_path, context):
-    """The workers that were started before it was found are taken down again."""
+    """An argument that cannot be pickled is an error; the workers that were started before it are ended."""
     server, path = serve(), tmp_path / "pid"
     with pytest.raises(Exception, match=r"[Pp]ickle"):
         server.spawn(workers.say_and_wait, 2, [str(path), lambda: None], context=context)
@@ -77,7 +66,7 @@ def test_an_argument_that_does_not_pickle(serve, tmp_path, context):
 
 @CONTEXTS
 def test_an_exception_is_raised_again(serve, context):
-    """Type and message as in the worker, whose traceback is the cause; by join() and by the iterator."""
+    """join() and the iterator raise a worker's exception, type and message; the worker's traceback is its cause."""
     server = serve()
     with server.spawn(workers.fail, 1, ["plain"], context=context) as group:
         with pytest.raises(KeyError, match="plain failure") as caught:
@@ -102,7 +91,7 @@ def test_an_exception_is_raised_again(serve, context):
     ],
 )
 def test_failures_that_cannot_be_sent_over(serve, how, text):
-    """Are a WorkerError that holds what is known: the worker's traceback, or its status."""
+    """A failure that cannot be pickled is a WorkerError with what is known: the worker's traceback, or its status."""
     server = serve()
     with server.spawn(workers.fail, 1, [how], context="forkserver") as group:
         with pytest.raises(WorkerError) as caught:
@@ -112,7 +101,7 @@ def test_failures_that_cannot_be_sent_over(serve, how, text):
 
 @CONTEXTS
 def test_a_very_long_traceback(serve, context):
-    """One that fills no pipe holds nobody up and comes whole."""
+    """A traceback longer than a pipe's buffer does not block a worker, and comes whole."""
     server = serve()
     with server.spawn(workers.fail, 3, ["long"] * 3, context=context) as group:
         with pytest.raises(ValueError, match="xxx") as caught:
@@ -122,7 +111,7 @@ def test_a_very_long_traceback(serve, context):
 
 
 def test_a_failure_is_raised_while_others_go_on(serve, tmp_path):
-    """The iterator does not wait for the other workers' end, nor for want of samples."""
+    """The iterator raises a worker's failure while the others go on."""
     server, path = serve(), tmp_path / "flowing"
     with server.spawn(workers.fail_second, 2, [0, 1], [str(path)] * 2, context="fork") as group:
 
@@ -136,7 +125,7 @@ def test_a_failure_is_raised_while_others_go_on(serve, tmp_path):
 
 
 def test_a_killed_worker_counts_as_finished(serve):
-    """Without restart it is in the exit codes, and nothing is raised."""
+    """Without restart=True a killed worker counts as finished: the exit codes have it, and nothing is raised."""
     server = serve()
     with server.spawn(workers.fail, 1, ["kill"], context="fork") as group:
         group.join(timeout=60)
@@ -145,7 +134,7 @@ def test_a_killed_worker_counts_as_finished(serve):
 
 
 def test_join_times_out(serve, tmp_path):
-    """And says who still runs."""
+    """join() raises TimeoutError, and says which workers still run."""
     server, paths = serve(), _paths(tmp_path, 2)
     with server.spawn(workers.say_and_wait, 2, paths, context="fork") as group:
         _running(paths)
@@ -157,7 +146,7 @@ def test_join_times_out(serve, tmp_path):
 
 @pytest.mark.parametrize("context", ["spawn", "fork"])
 def test_a_killed_worker_is_restarted(serve, tmp_path, context):
-    """From the top of its function, as often as it takes; what it left open goes to the next."""
+    """With restart=True a killed worker starts its function again; the next sample gets its open slot."""
     server, path = serve(2, 2), tmp_path / "once"
     with server.spawn(workers.die_once, 1, [7], [str(path)], context=context, restart=True) as group:
         assert _take_all(server, group) == [(7, 0), (7, 1)]
@@ -166,7 +155,7 @@ def test_a_killed_worker_is_restarted(serve, tmp_path, context):
 
 
 def test_killed_from_outside_again_and_again(serve):
-    """A group with restart=True keeps n workers at work through thirty kills."""
+    """A group with restart=True keeps its number of workers through thirty kills."""
     server = serve(4, 2)
     with server.spawn(workers.send_without_end, 2, [1, 2], context="fork", restart=True) as group:
         for kill in range(30):
@@ -181,7 +170,7 @@ def test_killed_from_outside_again_and_again(serve):
 
 @pytest.mark.parametrize("how", ["raise", "return"])
 def test_only_the_killed_are_restarted(serve, tmp_path, how):
-    """One that raised or returned has had its say."""
+    """A worker that raised or returned is not started again."""
     server, path = serve(), tmp_path / "starts"
     with server.spawn(workers.count_starts, 1, [str(path)], [how], context="fork", restart=True) as group:
         until(lambda: group.finished, "it ended")
@@ -191,7 +180,7 @@ def test_only_the_killed_are_restarted(serve, tmp_path, how):
 
 @CONTEXTS
 def test_leaving_the_block_takes_everybody_down(serve, tmp_path, context):
-    """Workers that wait, that are stopped, and that ignore SIGTERM."""
+    """At the end of the block workers are ended, whether they wait or are stopped."""
     server, paths = serve(), _paths(tmp_path, 2)
     with server.spawn(workers.say_and_wait, 2, paths, context=context) as group:
         pids = _running(paths)
@@ -204,7 +193,7 @@ def test_leaving_the_block_takes_everybody_down(serve, tmp_path, context):
 
 
 def test_a_worker_deaf_to_sigterm(serve, tmp_path):
-    """Is killed, after its two seconds, stopped or not."""
+    """A worker that ignores SIGTERM is killed after two seconds, stopped or not."""
     server, paths = serve(), _paths(tmp_path, 2)
     with server.spawn(workers.ignore_sigterm, 2, paths, context="fork", restart=True) as group:
         pids = _running(paths)
@@ -216,7 +205,7 @@ def test_a_worker_deaf_to_sigterm(serve, tmp_path):
 
 
 def test_an_exception_in_the_block(serve, tmp_path):
-    """Goes through, and takes the workers down all the same."""
+    """An exception in the block comes out, and the workers are ended."""
     server, paths = serve(), _paths(tmp_path, 1)
 
     def work():
@@ -231,7 +220,7 @@ def test_an_exception_in_the_block(serve, tmp_path):
 
 @pytest.mark.parametrize("fn", [workers.start_child, workers.multiply])
 def test_workers_may_start_processes(serve, tmp_path, fn):
-    """By fork, by exec and by multiprocessing; the worker's own client stays sound."""
+    """A worker may start processes by fork, exec and multiprocessing; its own client keeps working."""
     server, path = serve(2, 2), tmp_path / "done"
     with server.spawn(fn, 1, [str(path)], context="forkserver") as group:
         came = _take_all(server, group)
@@ -240,19 +229,12 @@ def test_workers_may_start_processes(serve, tmp_path, fn):
 
 
 def test_two_groups_side_by_side(serve):
-    """Each has its own workers and its own end."""
+    """Two groups have their own workers, and each its own end."""
     server = serve(2, 2)
     with (
         server.spawn(workers.send_some, 1, [1], [3], context="fork") as one,
         server.spawn(workers.send_some, 1, [2], [3], context="fork") as two,
     ):
-
-        class Both:
-            finished = property(lambda self: one.finished and two.finished)
-
-            def check(self):
-                one.check()
-                two.check()
-
-        came = _take_all(server, Both())
+        both = Until(lambda: one.finished and two.finished, lambda: (one.check(), two.check()))
+        came = _take_all(server, both)
     assert sorted(came) == [(i, j) for i in (1, 2) for j in range(3)]

@@ -1,4 +1,4 @@
-"""The benchmark runs: tiny sizes, only what needs no other library. What it measures is not judged here."""
+"""The benchmark runs, with tiny sizes and without other libraries. What it measures is not judged here."""
 
 import itertools
 
@@ -11,7 +11,7 @@ TINY = scale.Scale(repetitions=1, seconds=0.01, batch_size=4, num_buffers=2, lat
 
 
 def test_every_group_gives_figures(monkeypatch):
-    """Each group measures something, in all its ways, and leaves nothing running."""
+    """Each group measures something in each of its ways, and leaves nothing running."""
     monkeypatch.setattr(peers, "available", False)
     for name in ("sample", "wake", "submit", "learners"):
         for figure in command.measure([name], TINY):
@@ -19,7 +19,7 @@ def test_every_group_gives_figures(monkeypatch):
 
 
 def test_memcpy_rate_is_positive():
-    """The C loop copies."""
+    """The C loop of copies has a rate."""
     with native.built() as library:
         assert native.memcpy_rate(native.load(library), bytes(100), 8, 0.001) > 0
 
@@ -46,19 +46,19 @@ def test_rate_counts_samples_after_the_ring_was_filled():
     ],
 )
 def test_verdicts(unit, floor, verdict):
-    """A floor bounds rates from below and times from above, as ratios or themselves; medians are judged."""
+    """A floor bounds rates from below and times from above, as ratios or as values; medians are judged."""
     figure = table.Figure("p", unit, [10.0, 20.0, 60.0], "peer", [10.0, 10.0, 10.0], floor)
     assert figure.ratios == [1.0, 2.0, 6.0]
     assert figure.verdict == verdict
 
 
 def test_a_ratio_without_a_peer_is_not_judged():
-    """Without the other library its rows have values, but no verdict."""
+    """Without the other library a row has values, but no verdict."""
     assert table.Figure("p", "samples/s", [1.0], "id-echo", (), table.Floor(14)).verdict == ""
 
 
 def test_markdown_has_as_many_cells_in_every_row():
-    """The table can be pasted."""
+    """Every row of the table has the same number of cells."""
     figures = [table.Figure("a", "µs", [1.0]), table.Figure("b", "samples/s", [1e6, 2e6], "c", [1.0, 2.0])]
     lines = table.markdown(figures).splitlines()
     assert len(lines) == 4

@@ -7,13 +7,14 @@ import time
 
 import numpy as np
 import pytest
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, SegmentError, Server, ShmClient, SpecMismatchError
 from echo_shm._core import ffi, lib
 from echo_shm.ring.metrics import RingView
 from echo_shm.ring.segment import Segment
 
-#: One run of these tests must not meet another.
+#: Another run of these tests at the same time has another name.
 AGAIN = f"test-again-{os.getpid()}"
 EXAMPLE = {"x": np.zeros(2, np.float32), "i": np.zeros((), np.int64)}
 
@@ -37,15 +38,8 @@ def server():
         assert lib.es_valid(server._ring) == ffi.NULL
 
 
-@pytest.fixture
-def client(server):
-    """A producer on it."""
-    with ShmClient(server.handle) as client:
-        yield client
-
-
 def check_next(server, start, n=3):
-    """Takes a batch, and asserts that it is numbers start .. start+n with content to match."""
+    """Takes a batch, and asserts that it has samples start .. start+n, whole."""
     batch = server.sample(5).batch
     assert batch["i"].tolist() == list(range(start, start + n))
     np.testing.assert_array_equal(batch["x"], rows(start, n)["x"])
@@ -60,7 +54,7 @@ def test_send(server, client):
 
 
 def test_a_sample_is_copied_on_send(server, client):
-    """Arrays may be used again as soon as send() returned."""
+    """Arrays may be changed as soon as send() has returned."""
     mine = row(0)
     for i in range(3):
         mine["x"][:], mine["i"][...] = i, i
@@ -70,7 +64,7 @@ def test_a_sample_is_copied_on_send(server, client):
 
 @pytest.mark.parametrize("timeout", [0, 0.02])
 def test_a_full_ring_times_out(server, client, timeout):
-    """send() waits for its timeout, then says so; nothing was sent, and it works again once there is room."""
+    """send() raises after its timeout, and has sent nothing; it works again when there is space."""
     client.send_many(rows(0, 6))
     started = time.monotonic()
     with pytest.raises(TimeoutError, match="stayed full"):
@@ -81,12 +75,12 @@ def test_a_full_ring_times_out(server, client, timeout):
     client.send(row(6), timeout)
 
 
-def test_a_waiting_send_wakes_on_release(server, client, background, eventually):
+def test_a_waiting_send_wakes_on_release(server, client, background):
     """A send that sleeps on a full ring goes through when a batch is released."""
     client.send_many(rows(0, 6))
     sender = background(client.send, row(6))
     view = RingView(Segment.attach(server.name, read_only=True))
-    eventually(lambda: view.snapshot().producers_waiting == 1)
+    until(lambda: view.snapshot().producers_waiting == 1)
     check_next(server, 0)
     check_next(server, 3)
     sender.result()
@@ -155,7 +149,7 @@ def test_send_many_wants_stacked_leaves(server, client, wrong):
 
 
 def test_bind(server, client):
-    """A bound tree is sent as its arrays are at each send."""
+    """Each send of a bound tree sends what its arrays contain at that moment."""
     mine = row(0)
     bound = client.bind(mine)
     for i in range(6):
@@ -168,7 +162,7 @@ def test_bind(server, client):
 
 
 def test_bind_keeps_its_arrays(server, client):
-    """The caller may forget the arrays, and the client: the bound sample keeps what it needs."""
+    """A bound sample keeps its arrays and its client alive."""
     own = ShmClient(server.handle)
     bound = own.bind(row(4))
     del own
@@ -190,13 +184,13 @@ def test_bind_keeps_its_arrays(server, client):
     ],
 )
 def test_bind_is_strict(client, change, error, message):
-    """bind() refuses what it could not send in place, and says which leaf and why."""
+    """bind() refuses arrays that it cannot send in place, and says which leaf and why."""
     with pytest.raises(error, match=message):
         client.bind(row(0) | change)
 
 
 def test_bind_never_binds_a_copy():
-    """A strided array of a dtype without a buffer is refused, too: a copy of it would never change."""
+    """A strided array of a dtype without a buffer is refused, too: bind() makes no copy."""
     with Server(np.zeros(2, "M8[s]"), 1) as server, pytest.raises(ValueError, match="not C-contiguous"):
         server._writer.bind(np.zeros(4, "M8[s]")[::2])
 
@@ -239,7 +233,7 @@ def test_the_ring_closes_under_a_client(server, client):
 
 
 def test_attaching_after_the_close(server):
-    """A name or handle of a closed server leads nowhere, with an error that says so."""
+    """Attaching by the name or handle of a closed server is an error that says so."""
     handle, name = server.handle, server.name
     server.close()
     for by in (handle, name):
@@ -248,15 +242,15 @@ def test_attaching_after_the_close(server):
 
 
 def test_attaching_just_before_the_name_is_gone(server):
-    """A ring that is closed but still has its name refuses a client, which leaves again."""
-    lib.es_api_close(server._ring)
+    """A ring that is closed and still has its name refuses a client, and keeps no place for it."""
+    lib.es_close_stream(server._ring)
     with pytest.raises(ConnectionClosedError, match="closed by the learner"):
         ShmClient(server.name)
     assert RingView(Segment.attach(server.name, read_only=True)).snapshot().active_producers == 0
 
 
 def test_max_producers(server):
-    """One client more than max_producers is told the limit; a place that is left can be taken."""
+    """One client more than max_producers gets an error with the limit; a place that is left can be taken."""
     with Server(EXAMPLE, 1, max_producers=2) as small:
         one, two = ShmClient(small.name), ShmClient(small.name)
         with pytest.raises(SegmentError, match="max_producers=2"):
@@ -278,7 +272,7 @@ def test_context_manager_and_name(server):
 
 
 def test_wait_returns_at_once(client):
-    """wait() is there for code that calls it, and has nothing to wait for."""
+    """wait() returns at once: nothing is on its way."""
     assert client.wait() is None
 
 
@@ -290,7 +284,7 @@ def test_handles_pickle(server):
 
 
 def test_a_handle_of_an_earlier_segment():
-    """A handle whose segment was closed is refused although the name is in use again."""
+    """A handle of a closed segment is refused when a new segment has the name."""
     with Server(EXAMPLE, 1, name=AGAIN) as first:
         old = first.handle
     with Server(EXAMPLE, 1, name=AGAIN) as second:

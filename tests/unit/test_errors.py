@@ -1,4 +1,4 @@
-"""The exceptions' family tree, and what the package exports."""
+"""The exceptions' class tree, and what the package exports."""
 
 import errno
 import importlib.metadata
@@ -54,7 +54,7 @@ def test_version():
     ],
 )
 def test_family_tree(name, base):
-    """Every exception of ours is an EchoShmError and the built-in that it resembles; it pickles with its message."""
+    """Each exception is an EchoShmError and of one built-in type; it pickles with its message."""
     kind = getattr(echo_shm, name)
     assert issubclass(kind, echo_shm.EchoShmError)
     assert issubclass(kind, base)

@@ -1,14 +1,14 @@
-"""Schemas drawn at random, most of them nearly right: attached to or refused, and nothing worse."""
+"""Random schemas, most of them nearly right, are attached to or refused; nothing worse happens."""
 
 import json
 import os
 import random
-import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fuzz import schema_play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,23 +18,19 @@ from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
 
-sys.path.append(str(Path(__file__).parents[1] / "fuzz"))
-
-import schema_play
-
 EXAMPLE = {"a": np.zeros(3, np.float32), "b": np.zeros((), np.int64)}
 
 
 @pytest.fixture
 def seed():
-    """Of the random schemas; a failure's report says it, and SCHEMA_SEED repeats it."""
+    """The seed of the random schemas. The report of a failure has it, and SCHEMA_SEED repeats the run."""
     chosen = int(os.environ.get("SCHEMA_SEED", random.SystemRandom().getrandbits(32)))
     yield chosen
     print(f"SCHEMA_SEED={chosen}")
 
 
 def test_random_schemas_are_read_or_refused(seed):
-    """Reading one raises nothing but SegmentError, takes little memory and runs nothing."""
+    """Reading a random schema raises SegmentError or nothing, takes little memory and runs no code."""
     warnings.simplefilter("ignore")
     rng = random.Random(seed)
     read = [schema_play.parse(schema_play.draw_schema(rng.randrange)) is not None for _ in range(2000)]
@@ -42,7 +38,7 @@ def test_random_schemas_are_read_or_refused(seed):
 
 
 def test_random_segments_are_attached_to_or_refused(seed):
-    """The same for attaching, sending and taking, on segments whose hash is right and whose leaves may be others."""
+    """The same for attaching, sending and taking, on segments with the right hash and perhaps other leaves."""
     warnings.simplefilter("ignore")
     rng = random.Random(seed)
     attached = [schema_play.attach(schema_play.draw_schema(rng.randrange), rng.randrange) for _ in range(150)]
@@ -52,7 +48,7 @@ def test_random_segments_are_attached_to_or_refused(seed):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_schemas_shrunk_when_they_fail(data):
-    """Fewer of both, drawn so that a failure is reduced to the least schema that shows it."""
+    """The same with fewer schemas, which Hypothesis draws: it reduces a failure to a small schema."""
     warnings.simplefilter("ignore")
 
     def below(n):
@@ -62,7 +58,7 @@ def test_schemas_shrunk_when_they_fail(data):
 
 
 def planted(schema):
-    """A segment with the leaves of the example and a schema of our making."""
+    """A segment with the leaves of the example and this schema."""
     spec = Spec.from_example(EXAMPLE)
     return Segment.create(
         f"fuzzed-{os.getpid()}", Spec(spec.treespec, spec.leaves, schema), Geometry(2, 2, 2, "fifo", False, 0.1)
@@ -71,7 +67,7 @@ def planted(schema):
 
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_leaves_that_are_not_the_segments(count):
-    """A schema with fewer or more leaves than the segment has is refused before any is touched."""
+    """A schema with fewer or more leaves than the segment is refused before a leaf is touched."""
     leaves = b",".join([b'{"path":"","dtype":"<f4","shape":[3]}', b'{"path":"","dtype":"<i8","shape":[]}'] * 20)
     entries = leaves.replace(b"},{", b"}|{").split(b"|")[:count]
     tree = b'{"list":[' + b",".join([b'"leaf"'] * count) + b"]}"
@@ -85,7 +81,7 @@ def test_leaves_that_are_not_the_segments(count):
 
 
 def test_a_header_changed_while_attaching():
-    """The core's map decides how many bytes a mask has: a header that it read otherwise than Python is refused."""
+    """A header that changes between Python's and the core's reading is refused: the core's map gives a mask's size."""
     spec = Spec.from_example(EXAMPLE)
     shapes = [Geometry(batch_size, 16 // batch_size, 2, "fifo", False, 0.1) for batch_size in (4, 16)]
     made = [Segment.create(f"fuzzed-{os.getpid()}-{g.batch_size}", spec, g) for g in shapes]
@@ -104,7 +100,7 @@ def test_a_header_changed_while_attaching():
 
 @pytest.mark.parametrize("shape", [[0, 2**62], [2, 2**61, 0], [2**41]])
 def test_a_shape_that_only_its_zero_makes_small(shape):
-    """A leaf may not have dimensions that no array can have, be it without bytes."""
+    """A leaf may not have dimensions that no array can have, even if it has no bytes."""
     dtype = "<f4" if 0 in shape else "|S0"
     schema = json.dumps({"leaves": [{"path": "", "dtype": dtype, "shape": shape}], "tree": "leaf"}).encode()
     with pytest.raises(SegmentError, match="schema is damaged"):
@@ -115,7 +111,7 @@ def test_a_shape_that_only_its_zero_makes_small(shape):
     "dtype", ["(2Y,)f4", "(2,)f4", "('__import__(\"os\")',)f4", "3f4", "f4,f4", "{", "\n", "<f4\n"]
 )
 def test_dtypes_that_numpy_would_parse(dtype):
-    """Only what numpy itself writes for a dtype is one: repeats, lists and tuples in a string are refused unread."""
+    """A dtype is what numpy itself writes for it; strings with repeats, lists or tuples are refused unread."""
     schema = json.dumps({"leaves": [{"path": "", "dtype": dtype, "shape": []}], "tree": "leaf"}).encode()
     with pytest.raises(SegmentError, match="schema is damaged"):
         Spec.from_schema(schema, "segment 'x'")
@@ -123,7 +119,7 @@ def test_dtypes_that_numpy_would_parse(dtype):
 
 @pytest.mark.parametrize("depth", [150, 250])
 def test_containers_nested_deeply(depth):
-    """More deeply than Python's compiler goes: the sample comes through all the same."""
+    """A sample may be nested more deeply than Python's compiler can handle."""
     tree = np.zeros(2)
     for _ in range(depth):
         tree = [tree]

@@ -1,4 +1,4 @@
-"""Server: what it is made of, taking batches, submitting, ending."""
+"""Server: its settings, taking batches, submitting, closing."""
 
 import contextlib
 import copy
@@ -10,7 +10,7 @@ import time
 import numpy as np
 import optree
 import pytest
-from interrupts import Interrupt, at_opcode, interrupt, run_traced
+from harness.interrupts import Interrupt, at_opcode, interrupt, run_traced
 
 from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient, TcpTransport
 from echo_shm import server as server_module
@@ -31,7 +31,7 @@ def acts(sample):
 
 
 def test_signature():
-    """The constructor takes its arguments by the promised names, order and defaults."""
+    """The constructor has the promised argument names, order and defaults."""
     parameters = inspect.signature(Server).parameters
     assert list(parameters)[:4] == ["example", "batch_size", "transport", "num_buffers"]
     assert (parameters["transport"].default, parameters["num_buffers"].default) == (None, 4)
@@ -41,21 +41,21 @@ def test_signature():
 
 
 def test_what_it_says_of_itself():
-    """A server has its name, a handle of that name, its batch size and its capacity."""
+    """A server has a name, a handle with that name, a batch size and a capacity."""
     with Server(EXAMPLE, 3, num_buffers=5, name=f"test-itself-{os.getpid()}") as server:
         assert server.name == server.handle.name == f"test-itself-{os.getpid()}"
         assert (server.batch_size, server.capacity) == (3, 15)
 
 
 def test_made_up_names_differ():
-    """Without a name each server makes up one of its own."""
+    """Servers without a name have different names."""
     with Server(EXAMPLE, 1) as a, Server(EXAMPLE, 1) as b:
         assert a.name
         assert a.name != b.name
 
 
 def test_start_without_a_transport_does_nothing():
-    """start() is harmless, any number of times, and port says why there is none."""
+    """Without a transport start() does nothing, and port raises an error that says why."""
     with Server(EXAMPLE, 1) as server:
         server.start()
         server.start()
@@ -153,7 +153,7 @@ def test_an_infinite_timeout_is_no_timeout(background):
 
 
 def test_the_previous_batch_is_released_on_entry():
-    """sample() gives the last batch back before it waits, even if it then times out."""
+    """sample() releases the last batch before it waits, even if it then times out."""
     with Server(EXAMPLE, 1, num_buffers=1) as server:
         server.submit(row(0))
         server.sample(1)
@@ -178,7 +178,7 @@ def test_none_once_closed_and_drained():
 
 
 def test_close_is_idempotent_and_ends_submit():
-    """A second close() is harmless; submit() after it says that the ring is closed."""
+    """A second close() does nothing; submit() then says that the ring is closed."""
     server = Server(EXAMPLE, 2)
     server.close()
     server.close()
@@ -187,7 +187,7 @@ def test_close_is_idempotent_and_ends_submit():
 
 
 def test_leaving_the_block_closes():
-    """A server is a context manager: at the end its segment is gone and producers are told."""
+    """A server is a context manager that closes: the segment is gone, and producers get an error."""
     with Server(EXAMPLE, 1) as server:
         client = ShmClient(server.handle)
         assert server.__enter__() is server
@@ -206,7 +206,7 @@ def test_an_exception_in_the_block_closes_and_passes():
 @pytest.mark.parametrize("keyword", ["batch_size", "num_buffers", "max_producers"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, "3", None, True, 2**32, 2**70])
 def test_counts_are_checked(keyword, value):
-    """A count that is no integer from 1 up is refused by name, before anything is made."""
+    """A count that is no positive integer is refused by name, before anything is made."""
     with pytest.raises(ValueError, match=f"{keyword}="):
         Server(EXAMPLE, **{"batch_size": 2, keyword: value})
 
@@ -230,7 +230,7 @@ def test_numpy_counts_will_do():
     ],
 )
 def test_other_settings_are_checked(keywords, message):
-    """What the ring cannot do is refused with what it can."""
+    """Impossible settings are refused with what is possible."""
     with pytest.raises(ValueError, match=message):
         Server(EXAMPLE, **{"batch_size": 2, **keywords})
 
@@ -263,7 +263,7 @@ def test_order(order):
 
 
 def test_submit_wants_the_example_exactly():
-    """submit() casts nothing and puts nothing in when it raises."""
+    """submit() casts nothing, and sends nothing when it raises."""
     with Server(EXAMPLE, 1) as server:
         for wrong in (
             {"obs": np.zeros(3), "act": np.int64(0)},
@@ -298,7 +298,7 @@ def test_a_transport_that_fails_to_stop_leaves_nothing():
 
 @pytest.mark.parametrize("transport", ["tcp", 5, TcpTransport, [None, 7]])
 def test_a_transport_must_be_one(transport):
-    """What cannot be started and shut down is refused at once, a class that only could be, too."""
+    """An object that cannot be started and shut down is refused at once, and so is a class."""
     with pytest.raises(
         TypeError, match=r"a transport (has start\(handle\) and shutdown\(\), got|is an instance: TcpTransport\()"
     ):
@@ -306,7 +306,7 @@ def test_a_transport_must_be_one(transport):
 
 
 def test_what_belongs_to_a_process_does_not_pickle():
-    """Pickling or copying a server or client says what to pass on instead; a sample becomes arrays of its own."""
+    """Pickling or copying a server or client says what to pass instead; a copied sample has arrays of its own."""
     with Server(EXAMPLE, 1) as server, ShmClient(server.handle) as client:
         for refused in (server, client):
             with pytest.raises(TypeError, match="pickle server"):
@@ -320,25 +320,8 @@ def test_what_belongs_to_a_process_does_not_pickle():
         kept.release()
 
 
-def test_spawn_on_a_closed_ring():
-    """Workers that could not send anything are not started."""
-    server = Server(EXAMPLE, 1)
-    server.close()
-    with pytest.raises(ConnectionClosedError, match="closed"):
-        server.spawn(print, 1)
-
-
-@pytest.mark.parametrize(
-    ("fn", "n", "args"), [("print", 1, ()), (print, "2", ()), (print, 2, (5,)), (print, 1, ({1},))]
-)
-def test_spawn_says_what_it_takes(fn, n, args):
-    """A function, a whole number, sequences: anything else is refused before a process starts."""
-    with Server(EXAMPLE, 1) as server, pytest.raises((TypeError, ValueError), match=r"worker|sequence"):
-        server.spawn(fn, n, *args)
-
-
 def test_close_interrupted_anywhere():
-    """Wherever Ctrl-C comes in close(), another close() leaves nothing behind."""
+    """Wherever Ctrl-C interrupts close(), another close() leaves nothing behind."""
     n, left = 0, [0]
     while left[0] <= 0:
         n += 1

@@ -1,0 +1,338 @@
+"""``echo-shm ls``, ``top`` and ``gc``: what they say of segments. Looking changes nothing."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.actors import Actor
+from harness.processes import fork
+from harness.programs import run_python
+from harness.waiting import until
+
+from echo_shm import SegmentError, Server, ShmClient, cli, screen, segment, top
+from echo_shm.metrics import RingView
+
+SHM = Path("/dev/shm")
+EXAMPLE = {"obs": np.zeros(4, np.float32), "step": np.zeros((), np.int64)}
+
+
+def _create(conn: Any, name: str) -> None:
+    """Creates a segment with a producer that has sent 3 samples; says so, and waits."""
+    server = Server(EXAMPLE, 8, num_buffers=4, name=name)
+    client = ShmClient(server.handle)
+    for step in range(3):
+        client.send({"obs": np.zeros(4, np.float32), "step": step})
+    conn.send("ready")
+    conn.recv()
+
+
+@pytest.fixture
+def creator(act: Callable[..., Actor]) -> Callable[[str], Actor]:
+    """Starts processes that create a segment and stay."""
+
+    def start(name: str) -> Actor:
+        process = act(_create, name)
+        assert process.hear() == "ready"
+        return process
+
+    return start
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Restricts the commands to some names: other programs of this machine may have segments, too."""
+    everything = segment.names
+
+    def restrict(*names: str) -> None:
+        monkeypatch.setattr(segment, "names", lambda: [name for name in everything() if name in names])
+
+    return restrict
+
+
+def _listed(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert cli.main(["ls", "--json"]) == 0
+    (found,) = [one for one in json.loads(capsys.readouterr().out) if one["name"] == name]
+    assert isinstance(found, dict)
+    return found
+
+
+# --- ls -----------------------------------------------------------------------
+
+
+def test_ls_says_that_there_is_nothing(only: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """Without segments the table is one line, and the list for scripts is empty."""
+    only()
+    assert cli.main(["ls"]) == 0
+    assert capsys.readouterr().out == "no segments\n"
+    assert cli.main(["ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_ls_shows_a_segment_in_use(name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """Every figure of a live segment is there, in the table and for scripts."""
+    with Server(EXAMPLE, 8, num_buffers=4, name=name) as server, ShmClient(server.handle) as client:
+        for step in range(3):
+            client.send({"obs": np.zeros(4, np.float32), "step": step})
+        only(name)
+        found = _listed(name, capsys)
+        assert found.pop("age_seconds") >= 0
+        assert found == {
+            "name": name, "state": "in use", "creator_pid": os.getpid(), "creator_alive": True,
+            "bytes": (SHM / f"echo_shm.{name}").stat().st_size, "batch_size": 8, "num_buffers": 4,
+            "producers": 1, "learners": 1, "occupancy": 3, "capacity": 32, "fault": None,
+        }  # fmt: skip
+        assert cli.main(["ls"]) == 0
+        header, row = capsys.readouterr().out.splitlines()
+        assert header.split() == ["name", "creator", "size", "ring", "prod", "learn", "full", "age", "state"]
+        assert row.startswith(name)
+        assert "8x4" in row
+        assert "9 %" in row
+        assert row.rstrip().endswith("in use")
+
+
+def test_ls_tells_garbage_from_an_orphan(
+    name: str,
+    only: Callable[..., None],
+    creator: Callable[[str], Actor],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A killed creator's segment is an orphan while somebody is attached, and garbage after."""
+    only(name)
+    process = creator(name)
+    assert _listed(name, capsys)["state"] == "in use"
+    learner = Server.attach(name)
+    process.kill()
+    found = _listed(name, capsys)
+    assert (found["state"], found["creator_alive"], found["creator_pid"]) == ("orphaned", False, process.pid)
+    assert (found["producers"], found["learners"]) == (0, 1)
+    learner.close()
+    del learner
+    assert _listed(name, capsys)["state"] == "garbage"
+
+
+def test_the_tools_for_scripts_need_no_extra(
+    name: str, only: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``ls --json`` and ``gc`` work without rich."""
+    for module in ("rich", "rich.console", "rich.table"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with Server(EXAMPLE, 8, name=name):
+        only(name)
+        assert _listed(name, capsys)["state"] == "in use"
+        assert cli.main(["gc"]) == 0
+
+
+@pytest.mark.parametrize("files", [["echo_shm."], ["echo_shm_locks."], ["echo_shm.", "echo_shm_locks."]], ids="+".join)
+@pytest.mark.parametrize("content", [b"", b"x" * 5000], ids=["empty", "foreign"])
+def test_ls_survives_what_is_no_segment(
+    files: list[str], content: bytes, name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half-made and foreign files are listed with their fault."""
+    for prefix in files:
+        (SHM / (prefix + name)).write_bytes(content if prefix == "echo_shm." else b"")
+    only(name)
+    found = _listed(name, capsys)
+    assert found["state"] == ("garbage" if "echo_shm_locks." in files else "unreadable")
+    assert name in found["fault"]
+    assert cli.main(["ls"]) == 0
+    assert f"\n{name}: " in capsys.readouterr().out
+
+
+# --- gc -----------------------------------------------------------------------
+
+
+def test_gc_removes_a_killed_creators_segment(
+    name: str,
+    only: Callable[..., None],
+    creator: Callable[[str], Actor],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A live segment is kept; once its creator is killed a dry run names it, and gc removes both its files."""
+    only(name)
+    process = creator(name)
+    assert cli.main(["gc"]) == 0
+    assert capsys.readouterr().out.startswith(f"in use   {name}")
+    assert (SHM / f"echo_shm.{name}").exists()
+    process.kill()
+    assert cli.main(["gc", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith(f"garbage  {name} (")
+    assert (SHM / f"echo_shm.{name}").exists()
+    assert cli.main(["gc"]) == 0
+    assert capsys.readouterr().out.startswith(f"removed  {name} (")
+    assert not list(SHM.glob(f"echo_shm*{name}"))
+    assert cli.main(["gc"]) == 0
+    assert capsys.readouterr().out == "no segments\n"
+
+
+def test_gc_keeps_our_own(name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """A segment of the process that runs gc is in use, and stays usable."""
+    with Server(EXAMPLE, 1, name=name) as server:
+        only(name)
+        assert cli.main(["gc"]) == 0
+        assert capsys.readouterr().out.startswith(f"in use   {name}")
+        server.submit(EXAMPLE)
+        assert server.sample(timeout=10) is not None
+
+
+@pytest.mark.parametrize("files", [["echo_shm_locks."], ["echo_shm.", "echo_shm_locks."]], ids="+".join)
+def test_gc_removes_the_half_made(
+    files: list[str], name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The files of a creator that was killed while it made its segment are garbage."""
+    for prefix in files:
+        (SHM / (prefix + name)).touch()
+    only(name)
+    assert cli.main(["gc"]) == 0
+    assert capsys.readouterr().out == f"removed  {name}\n"
+    assert not list(SHM.glob(f"echo_shm*{name}"))
+
+
+def test_gc_keeps_what_nobody_can_vouch_for(
+    name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A segment without its lock file is kept, with the reason: which processes use it is unknown."""
+    (SHM / f"echo_shm.{name}").touch()
+    only(name)
+    assert cli.main(["gc"]) == 0
+    assert "kept" in (out := capsys.readouterr().out)
+    assert "no lock file" in out
+    assert (SHM / f"echo_shm.{name}").exists()
+
+
+# --- top ----------------------------------------------------------------------
+
+
+def test_top_once_shows_rates_and_owners(name: str) -> None:
+    """One reading shows the ring, and a line for each producer and learner with what it did meanwhile."""
+    with Server(EXAMPLE, 8, num_buffers=4, name=name) as server, ShmClient(server.handle) as client:
+        watch = top.Watch(name)
+        for step in range(12):
+            client.send({"obs": np.zeros(4, np.float32), "step": step})
+        with server.lease(timeout=10):
+            assert watch.look()
+            terminal = console.open_console()
+            with terminal.capture() as captured:
+                terminal.print(watch.render(10))
+    lines = captured.get().splitlines()
+    assert name in lines[0]
+    assert any("12 of 32 slots" in line for line in lines)
+    (producer,) = [line.split() for line in lines if line.rstrip().endswith("running") and "12" in line.split()]
+    assert producer[1] == str(os.getpid())
+    assert float(producer[2].replace(",", "")) > 0
+    (learner,) = [line.split() for line in lines[-2:] if "running" in line]
+    assert learner[1:] == [str(os.getpid()), "1", "running"]
+
+
+def test_top_command_prints_one_reading_and_exits(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``top NAME --once`` is a snapshot with status 0."""
+    with Server(EXAMPLE, 8, name=name):
+        assert cli.main(["top", name, "--once", "--interval", "0.01"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(name)
+    assert "samples/s" in out
+
+
+def test_top_keeps_to_the_screen(name: str) -> None:
+    """Producers for which the screen has no lines are only counted."""
+    with Server(EXAMPLE, 8, name=name) as server, contextlib.ExitStack() as clients:
+        for _ in range(5):
+            clients.enter_context(ShmClient(server.handle))
+        watch = top.Watch(name)
+        terminal = console.open_console()
+        with terminal.capture() as captured:
+            terminal.print(watch.render(3))
+    assert captured.get().count("running") == 3 + 1
+    assert "and 2 more" in captured.get()
+
+
+@pytest.mark.parametrize(("name", "status"), [("no-such-segment", 1), ("not/a/name", 2)])
+def test_top_without_such_a_segment(name: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown name is an error in one line, an impossible one a usage error."""
+    assert cli.main(["top", name]) == status
+    error = capsys.readouterr().err
+    assert name in error
+    assert error.count("\n") == 1
+
+
+def test_top_ends_with_the_segment(name: str) -> None:
+    """A watch notices that the segment was closed, also when a new one has its name."""
+    with Server(EXAMPLE, 8, name=name):
+        watch = top.Watch(name)
+        assert watch.look()
+    assert not watch.look()
+    with Server(EXAMPLE, 8, name=name):
+        assert not watch.look()
+
+
+def _serve_alone(name: str) -> None:
+    server = Server(EXAMPLE, 8, name=name)
+    with ShmClient(server.handle):
+        signal.pause()
+
+
+def _owners(name: str) -> int:
+    with contextlib.suppress(SegmentError):
+        return len(RingView(segment.Segment.attach(name, read_only=True)).owners())
+    return 0
+
+
+def test_top_tells_the_stopped_and_the_dead(name: str) -> None:
+    """A stopped producer is called stopped; one that was killed, and is not yet reaped, is called dead."""
+    pid = fork("creator", _serve_alone, name)
+    until(lambda: _owners(name) == 2, "it has attached")
+    view = RingView(segment.Segment.attach(name, read_only=True))
+
+    def states() -> set[str]:
+        return {state for _, state in top.states(view)}
+
+    assert states() == {"running"}
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: states() == {"stopped"})
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: states() == {"dead"})  # a zombie: its parent has not waited for it
+    os.waitpid(pid, 0)
+    assert states() == {"dead"}
+
+
+def test_top_calls_a_blocked_producer_waiting(name: str, background: Callable[..., Any]) -> None:
+    """A producer that sleeps on a full ring is called waiting."""
+    with Server(EXAMPLE, 1, num_buffers=1, name=name) as server, ShmClient(server.handle) as client:
+        client.send(EXAMPLE)
+        blocked = background(client.send, EXAMPLE)
+        view = RingView(segment.Segment.attach(name, read_only=True))
+        until(lambda: "waiting" in {state for _, state in top.states(view)})
+        assert server.sample(timeout=10) is not None
+        assert server.sample(timeout=10) is not None
+        blocked.result()
+
+
+def test_looking_changes_nothing(name: str, only: Callable[..., None], creator: Callable[[str], Actor]) -> None:
+    """Neither ls nor top writes to a segment, and neither holds a lock that would make its garbage look used."""
+    only(name)
+    process = creator(name)
+    os.kill(process.pid, signal.SIGSTOP)
+    before = (SHM / f"echo_shm.{name}").read_bytes()
+    watch = top.Watch(name)
+    assert cli.main(["ls"]) == 0
+    assert watch.look()
+    assert (SHM / f"echo_shm.{name}").read_bytes() == before
+    process.kill()
+    assert watch.look()
+    assert segment.collect(name)
+    assert not watch.look()
+
+
+def test_looking_keeps_the_locks_of_this_process(name: str) -> None:
+    """A process that looks at its own segment keeps its locks: gc in another process finds it in use."""
+    with Server(EXAMPLE, 8, name=name):
+        top.Watch(name).look()
+        cli.describe(name)
+        script = "import sys; from echo_shm.ring import segment; print(segment.collect(sys.argv[1]))"
+        assert run_python(script, name).stdout == "False\n"

@@ -1,0 +1,19 @@
+"""The TCP options of a bridge's connections."""
+
+import socket
+
+from echo_shm.net import tcp
+
+
+def test_a_silent_peer_is_given_up_after_a_minute():
+    """A peer that is gone without a word is noticed within 60 s, with data on its way to it and without."""
+    with socket.socket() as sock:
+        tcp.prepare(sock)
+        tcp.give_up_on_silence(sock)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle, interval, count, in_flight = (
+            sock.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        )
+    assert idle + interval * count == 60
+    assert in_flight == 60_000

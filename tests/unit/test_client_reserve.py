@@ -1,0 +1,146 @@
+"""reserve(): writing a sample in place."""
+
+import numpy as np
+import pytest
+
+from echo_shm import ConnectionClosedError, Server, ShmClient
+from echo_shm._core import ffi, lib
+
+EXAMPLE = {"x": np.zeros((2, 3), np.float32), "i": np.zeros((), np.int64), "none": None}
+
+
+class Abandoned(Exception):
+    """Makes a reservation abort."""
+
+
+@pytest.fixture
+def server():
+    """A ring of two batches of two."""
+    with Server(EXAMPLE, 2, num_buffers=2) as server:
+        yield server
+        assert lib.es_valid(server._ring) == ffi.NULL
+
+
+def write(client, i):
+    """Sends number i in place."""
+    with client.reserve(timeout=5) as slot:
+        slot["x"][:] = i
+        slot["i"][...] = i
+
+
+def test_the_slot_is_written_in_place(server, client):
+    """reserve() gives a tree of writable views of the slot's memory, with the leaves' shapes and dtypes."""
+    addresses = []
+    for i in range(2):
+        with client.reserve() as slot:
+            assert slot["none"] is None
+            assert (slot["x"].shape, slot["x"].dtype) == ((2, 3), np.float32)
+            assert (slot["i"].shape, slot["i"].dtype) == ((), np.int64)
+            assert slot["x"].flags.writeable
+            assert not slot["x"].flags.owndata
+            addresses.append(slot["x"].ctypes.data)
+            slot["x"][:], slot["i"][...] = i + 0.5, i
+    assert addresses[1] - addresses[0] == 24
+    batch = server.sample(1).batch
+    assert batch["i"].tolist() == [0, 1]
+    assert batch["x"][:, 1, 2].tolist() == [0.5, 1.5]
+
+
+def test_a_clean_exit_commits(server, client):
+    """A reservation is delivered after its block has ended, and not before."""
+    write(client, 0)
+    with client.reserve() as slot:
+        slot["x"][:], slot["i"][...] = 1, 1
+        with pytest.raises(TimeoutError):
+            server.sample(0)
+    assert server.sample(0).batch["i"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("error", [Abandoned, KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_exception_aborts(server, client, error):
+    """An exception in the block comes out, nothing is sent, and the next sample gets the slot."""
+    with pytest.raises(error), client.reserve() as slot:  # noqa: PT012
+        slot["i"][...] = 99
+        raise error
+    write(client, 0)
+    write(client, 1)
+    sample = server.sample(1)
+    assert sample.batch["i"].tolist() == [0, 1]
+    assert sample.info.reopened_slots == 1
+
+
+def test_another_producer_fills_the_hole(server, client):
+    """The next claim by any producer gets an aborted slot, also on a full ring."""
+    with ShmClient(server.handle) as other:
+        for i in range(3):
+            write(other, i)
+        with pytest.raises(Abandoned), client.reserve():  # noqa: PT012
+            with pytest.raises(TimeoutError):
+                other.send({"x": np.zeros((2, 3), np.float32), "i": 3, "none": None}, timeout=0)
+            raise Abandoned
+        write(other, 3)
+    assert server.sample(1).batch["i"].tolist() == [0, 1]
+    assert server.sample(1).batch["i"].tolist() == [2, 3]
+
+
+def test_several_reservations_at_once(server, client):
+    """One client may hold several slots, and commit them in any order."""
+    first, second = client.reserve(), client.reserve()
+    a, b = first.__enter__(), second.__enter__()
+    a["i"][...], b["i"][...] = 0, 1
+    second.__exit__(None, None, None)
+    with pytest.raises(TimeoutError):
+        server.sample(0)
+    first.__exit__(None, None, None)
+    assert server.sample(0).batch["i"].tolist() == [0, 1]
+
+
+def test_a_reservation_is_entered_once_at_a_time(client):
+    """Entering an open reservation again is refused."""
+    reservation = client.reserve()
+    with reservation, pytest.raises(RuntimeError, match="entered already"):
+        reservation.__enter__()
+
+
+def test_a_full_ring(server, client):
+    """Entering a reservation waits for its timeout."""
+    for i in range(4):
+        write(client, i)
+    reservation = client.reserve(timeout=0.01)
+    with pytest.raises(TimeoutError, match="stayed full"):
+        reservation.__enter__()
+
+
+def test_closing_the_client_aborts_what_is_open(server, client):
+    """Closing a client re-opens the slot of its open reservation; the block's end says why nothing was sent."""
+    other = ShmClient(server.handle)
+    reservation = other.reserve()
+    reservation.__enter__()["i"][...] = 99
+    other.close()
+    with pytest.raises(ConnectionClosedError):
+        reservation.__exit__(None, None, None)
+    write(client, 0)
+    write(client, 1)
+    assert server.sample(1).batch["i"].tolist() == [0, 1]
+
+
+def test_a_client_closed_inside_the_block(server):
+    """An exception in a block whose client was closed comes out unchanged."""
+    with pytest.raises(Abandoned), ShmClient(server.handle) as client, client.reserve():  # noqa: PT012
+        client.close()
+        raise Abandoned
+
+
+def test_a_forgotten_client_aborts_what_is_open(server, client):
+    """Collecting a client and its reservation re-opens the slot."""
+    import gc
+
+    other = ShmClient(server.handle)
+    reservation = other.reserve()
+    slot = reservation.__enter__()
+    del other, reservation
+    gc.collect()
+    write(client, 0)
+    write(client, 1)
+    assert server.sample(1).batch["i"].tolist() == [0, 1]
+    slot["x"][0, 0] += 1
