@@ -18,8 +18,8 @@ from harness.threads import Background
 from harness.waiting import poll
 
 from echo_shm import SegmentError
-from echo_shm.metrics import Owner, RingView
-from echo_shm.segment import Segment
+from echo_shm.ring.metrics import Owner, RingView
+from echo_shm.ring.segment import Segment
 
 SHM = Path("/dev/shm")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Looking these up in lib, and parsing the type, would take time on every batch.
 _SNAPSHOT = ffi.typeof("es_snapshot *")
-_es_take = lib.es_api_take
+_es_api_take = lib.es_api_take
 _new = ffi.new
 
 _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
@@ -78,7 +78,7 @@ class BatchReader:
 
         ``snap`` is a new ``es_snapshot``. After an exception, :meth:`give_back` finds there what was leased.
         """
-        index = _es_take(self._ring, 0, 0, snap)
+        index = _es_api_take(self._ring, 0, 0, snap)
         if snap.sweep_due:
             self._attachment.reaper.sweep()
         if index >= 0 and snap.length == self._batch_size:
@@ -120,7 +120,7 @@ class BatchReader:
                 nanoseconds = self._next_slice(started, timeout)
             if until is not None:
                 until.check()
-            index = _es_take(self._ring, 0, nanoseconds, snap)
+            index = _es_api_take(self._ring, 0, nanoseconds, snap)
             # This comes first, because a batch is ready. A sweep that is due is still due at the next take.
             if index >= 0 and snap.length == self._batch_size:
                 return self._full(index, snap)
@@ -145,7 +145,7 @@ class BatchReader:
         settled = False
         flags = lib.ES_TAKE_ANY_ORDER | (0 if drop_last else lib.ES_TAKE_SHORT)
         while True:
-            index = _es_take(self._ring, flags, 0, snap)
+            index = _es_api_take(self._ring, flags, 0, snap)
             if index == lib.ES_TIMEOUT:  # other processes kept changing the ring
                 until.check()
                 continue

@@ -14,7 +14,7 @@ from echo_shm.spec import Array, Tree
 if TYPE_CHECKING:
     from echo_shm._core import Ring, Snapshot
 
-_es_release_batch = lib.es_api_release  # looking it up in lib takes time on every batch
+_es_api_release = lib.es_api_release  # looking it up in lib takes time on every batch
 
 
 class _SampleFields(NamedTuple):
@@ -43,11 +43,11 @@ class Sample(_SampleFields):
         # Cleared only after the call, because an exception may interrupt it. A second release has no effect.
         lease = self._lease  # read once: another thread may release it, too
         if lease is not None:
-            _es_release_batch(*lease)
+            _es_api_release(*lease)
             self._lease = None
         if self._also:
             for lease in self._also:
-                _es_release_batch(*lease)
+                _es_api_release(*lease)
             self._also = ()
 
     def __reduce__(self) -> "tuple[type[Sample], tuple[Tree, SampleInfo]]":
@@ -123,7 +123,7 @@ class Remainder:
         if total == 0 or (total < self._batch_size and drop_last):
             # What is left is dropped, or nothing is left: other learners need not wait for these batches.
             for lease in self._leases:
-                _es_release_batch(self._ring, *lease)
+                _es_api_release(self._ring, *lease)
             self._leases = []
             return None
         joined = [_concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]

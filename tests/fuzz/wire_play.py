@@ -144,7 +144,7 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
     return events, False
 
 
-def feed(inbound: Inbound | Inbound1, stream: bytes, sizes: Iterator[int], events: list[Any]) -> None:
+def feed(decoder: Decoder | DecoderV1, stream: bytes, sizes: Iterator[int], events: list[Any]) -> None:
     """Gives a stream to a parser in pieces of those sizes; adds the parser's events to ``events``."""
     at = 0
     while at < len(stream):
@@ -168,7 +168,7 @@ def _sizes(below: Below, most: int) -> Iterator[int]:
 
 def parse(stream: bytes, below: Below) -> int:
     """Feeds a stream in pieces; asserts that its events are the expected ones. Returns how many there are."""
-    inbound, events, failed = Inbound(SIZE, MOST), [], False
+    decoder, events, failed = Decoder(SIZE, MOST), [], False
     try:
         feed(decoder, stream, _sizes(below, 200), events)
     except wire.WireError:
@@ -180,9 +180,9 @@ def parse(stream: bytes, below: Below) -> int:
 
 def parse_1(stream: bytes, below: Below) -> None:
     """The same for version 1, in which any bytes are samples."""
-    inbound, events = Inbound1(SIZE, MOST), []
-    inbound.begin()
-    feed(inbound, stream, _sizes(below, 30), events)
+    decoder, events = DecoderV1(SIZE, MOST), []
+    decoder.begin()
+    feed(decoder, stream, _sizes(below, 30), events)
     assert b"".join(data for _, _, data in events) == stream[: len(stream) - len(stream) % SIZE]
     assert [number for _, number, _ in events] == [sum(n for n, _, _ in events[:i]) for i in range(len(events))]
     assert all(len(data) == count * SIZE for count, _, data in events)
@@ -246,7 +246,7 @@ class Table:
 
     def close(self) -> None:
         """Ends the bridge and the ring."""
-        self.bridge.say_goodbye()
+        self.bridge.close()
         self.server.close()
 
     def play(self, below: Below) -> None:

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 import echo_shm
 from echo_shm import Server, TcpClient, TcpTransport
-from echo_shm.lifetime import die_with
-from echo_shm.net import keeper
+from echo_shm.net.bridge import supervisor
+from echo_shm.workers.parent_death import die_with_parent
 from harness import stamped
 from harness.account import Account
 from harness.programs import TESTS
@@ -135,7 +135,7 @@ _HURRY = (
 
 def learner(host: str, clients: int, count: int, hurry: int = 1) -> None:
     """Takes what the clients send. Says its port, what has come so far, and at the end that each sample came once."""
-    keeper._PROGRAM = keeper._PROGRAM.replace("; main()", f"; {_HURRY.format(hurry)}; main()")
+    supervisor._PROGRAM = supervisor._PROGRAM.replace("; main()", f"; {_HURRY.format(hurry)}; main()")
     transport, account = TcpTransport(0, host=host, authkey=KEY), Account()
     with Server(stamped.example(), 50, num_buffers=4, transport=transport) as server:
         server.start()

@@ -9,7 +9,7 @@ from harness.peers import EXAMPLE
 from harness.pretender import Pretender
 
 from echo_shm import ConnectionClosedError, Server, TcpClient, TcpTransport
-from echo_shm.net import keeper
+from echo_shm.net.bridge import supervisor
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def in_bridges(monkeypatch):
     """Lets each new bridge process execute some code before it begins; a bridge that is forked, for TLS, does not."""
 
     def patch(code):
-        program = keeper._PROGRAM
+        program = supervisor._PROGRAM
         assert program.endswith("; main()")
-        monkeypatch.setattr(keeper, "_PROGRAM", program.replace("; main()", f"; {code}; main()"))
+        monkeypatch.setattr(supervisor, "_PROGRAM", program.replace("; main()", f"; {code}; main()"))
 
     return patch
 

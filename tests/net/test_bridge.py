@@ -10,7 +10,7 @@ from harness.processes import in_child
 from harness.programs import ECHO_SHM, run, run_python
 
 from echo_shm import ConnectionClosedError, ShmClient, TcpClient
-from echo_shm.net import pump
+from echo_shm.net.client import sender
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -38,11 +38,11 @@ def test_a_lone_sample_does_not_wait_for_others(serve, client):
 
 def test_what_ends_the_gathering(serve, client, monkeypatch):
     """A sample does not wait for others when its frame is full, or while a thread is in wait()."""
-    monkeypatch.setattr(pump, "_GATHER_NS", 60_000_000_000)
+    monkeypatch.setattr(sender, "_GATHER_NS", 60_000_000_000)
     server = serve(1, 5000)
     one = client(server)
     # as if a thread were in wait(); before the sample, as a gathering that has begun goes on for its millisecond
-    one._pump._flushing += 1
+    one._sender._flushing += 1
     one.send(sample(0))
     assert numbers(server.sample(timeout=20).batch) == [0]
     one._sender._flushing -= 1
@@ -147,7 +147,7 @@ def test_what_top_shows(serve, client):
     one.wait()
     gone.send(sample(0))
     gone.wait()
-    gone._pump._link.shut()  # as if cut: the client connects again
+    gone._sender._connection.shutdown()  # as if cut: the client connects again
     gone.send(sample(1))
     gone.wait()
     with raw(server) as sock:

@@ -76,7 +76,7 @@ def test_a_server_that_drips(pretend):
 
 def test_a_peer_that_says_nothing(pretend, monkeypatch):
     """A client soon gives up a peer that accepts connections and says nothing, or speaks another protocol."""
-    monkeypatch.setattr(link, "_FIRST_TIME", 0.5)
+    monkeypatch.setattr(connection, "_FIRST_TIME", 0.5)
     host = pretend(lambda visit: time.sleep(20))
     with pytest.raises(TimeoutError, match=f"127.0.0.1:{host.port} accepted the connection, but did not answer"):
         TcpClient("127.0.0.1", host.port, EXAMPLE)
@@ -89,7 +89,7 @@ def test_a_peer_that_says_nothing(pretend, monkeypatch):
 
 def test_a_peer_that_takes_its_time(pretend, client, monkeypatch):
     """A client waits for a slow peer as long as its timeout= says."""
-    monkeypatch.setattr(link, "_FIRST_TIME", 0.2)
+    monkeypatch.setattr(connection, "_FIRST_TIME", 0.2)
     client(pretend(lambda visit: (time.sleep(0.6), visit.take_all())), timeout=30).send(sample(0))
 
 
@@ -340,7 +340,7 @@ def test_ctrl_c_in_close(pretend, client, background):
     one.send(sample(0))
 
     def interrupt():
-        until(lambda: one._pump._flushing)
+        until(lambda: one._sender._flushing)
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupting = background(interrupt)
@@ -357,8 +357,8 @@ def test_ctrl_c_in_close(pretend, client, background):
 def test_collected_in_its_own_thread(pretend):
     """A client that is collected in its own sending thread does not wait there for that thread."""
     one = TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE)
-    its, one.me = one._pump, one
-    take = its._take_full
+    its, one.me = one._sender, one
+    take = its._lease_full
 
     def take_after_collecting(*args):
         gc.collect()
@@ -366,9 +366,9 @@ def test_collected_in_its_own_thread(pretend):
 
     one.send(sample(0))
     del one
-    its._take_full = take_after_collecting
-    its.rouse()
-    until(its.over.is_set)
+    its._lease_full = take_after_collecting
+    its.wake()
+    until(its.ended.is_set)
     assert its.acknowledged == its.sent() == 1
 
 

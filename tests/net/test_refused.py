@@ -147,7 +147,7 @@ def test_more_version_1_clients_than_allowed(serve, client):
 
 def test_silent_connections(serve, client, in_bridges):
     """Connections without a hello take no client's place, however many there are, and are dropped in the end."""
-    in_bridges("from echo_shm.net import bridge; bridge._HELLO_TIME = 3.0")
+    in_bridges("from echo_shm.net.bridge import bridge; bridge._HELLO_TIME = 3.0")
     server = serve(1, max_connections=1)
     silent = [raw(server) for _ in range(700)]
     client(server).send(sample(1))
@@ -238,7 +238,7 @@ def _connected(server):
 
 def test_places_of_the_lost(serve, client, in_bridges):
     """A connection that is reset while its samples wait for a full ring gives its place up."""
-    in_bridges("from echo_shm.net import wire; wire.BEAT = 0.5")  # a beat to a lost client fails
+    in_bridges("from echo_shm.net import wire; wire.HEARTBEAT = 0.5")  # a beat to a lost client fails
     server = serve(1, 2, max_connections=4)
     socks = [raw(server) for _ in range(4)]
     for i, sock in enumerate(socks):
@@ -398,8 +398,8 @@ def test_many_small_frames():
 
 def test_a_quiet_server_beats(monkeypatch):
     """While a ring is full a bridge repeats that it is there: its clients wait, and do not give it up."""
-    monkeypatch.setattr(wire, "BEAT", 0.1)
-    monkeypatch.setattr(bridge_module, "_LOOK_EVERY", 0.05)
+    monkeypatch.setattr(wire, "HEARTBEAT", 0.1)
+    monkeypatch.setattr(bridge_module, "_CHECK_EVERY", 0.05)
     with Server(EXAMPLE, 1, num_buffers=2) as server, socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
@@ -412,7 +412,7 @@ def test_a_quiet_server_beats(monkeypatch):
             for _ in range(3):
                 first.heard = False
                 until(lambda: first.heard)
-            assert one._pump._link is first
+            assert one._sender._connection is first
             assert [numbers(server.sample(timeout=20).batch) for _ in range(10)] == [[n] for n in range(10)]
             one.wait()
         bridge._stopping = True

@@ -21,7 +21,6 @@ from harness.programs import ECHO_SHM, run, run_python
 from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport, cli, connect
-from echo_shm.handle import Handle
 from echo_shm.net import wire
 from echo_shm.net.bridge.bridge import Bridge, Settings
 from echo_shm.ring.handle import Handle
@@ -304,7 +303,7 @@ def _fork():
 @pytest.mark.parametrize("fork", [_fork, _fork_unseen])
 def test_a_forked_child(serve, client, tls, with_tls, fork, monkeypatch):
     """A forked child of the learner that lives on keeps neither the bridge nor the port."""
-    monkeypatch.setattr("echo_shm.net.keeper._END_TIME", 50)  # the bridge is told to end, and not killed
+    monkeypatch.setattr("echo_shm.net.bridge.supervisor._END_TIME", 50)  # the bridge is told to end, and not killed
     options = ({"tls": tls[0]}, {"tls": tls[1], "host": "localhost"}) if with_tls else ({}, {})
     server = serve(1, **options[0])
     one, port, pid = client(server, **options[1]), server.port, fork()
@@ -498,8 +497,10 @@ def test_a_bridge_that_cannot_be_started(serve, client, monkeypatch):
 @pytest.mark.parametrize("with_tls", [False, True])
 def test_a_bridge_that_never_begins(tls, with_tls, capfd, monkeypatch):
     """A bridge that fails before it serves is an error of start(), with the cause on stderr, and nothing is left."""
-    monkeypatch.setattr("echo_shm.net.process.serve", mock.Mock(side_effect=RuntimeError("a fault")))  # if forked
-    monkeypatch.setattr("echo_shm.net.keeper._PROGRAM", "raise RuntimeError('a fault')")  # if not
+    monkeypatch.setattr(
+        "echo_shm.net.bridge.process.serve", mock.Mock(side_effect=RuntimeError("a fault"))
+    )  # if forked
+    monkeypatch.setattr("echo_shm.net.bridge.supervisor._PROGRAM", "raise RuntimeError('a fault')")  # if not
     transport = TcpTransport(0, tls=tls[0] if with_tls else None)
     with Server(EXAMPLE, 1, transport=transport) as server:
         with pytest.raises(EchoShmError, match="ended with status 1 before it served"):

@@ -23,11 +23,11 @@ from harness.containers import (
     unshare,
 )
 from harness.processes import stop
+from harness.valid import problem_of
 from harness.waiting import Until, until
 from stress import learner_storm, producer_storm
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
-from echo_shm._core import ffi, lib
 from echo_shm.cli.main import describe
 from echo_shm.ring import segment
 from echo_shm.ring.metrics import RingView
@@ -78,7 +78,7 @@ def _learn_through_a_storm(conn, neighbours, plan):
                 others, alike = _strangers(view)
                 seen, mistakable = seen + others, mistakable + alike
         ledger.settle_notes(producer_storm.open_notes(plan.notes, plan.kills + plan.producers), conn.recv())
-        assert lib.es_valid(server._ring) == ffi.NULL
+        assert problem_of(server._ring) is None
         assert [owner.role for owner in view.owners()] == ["learner"]
         name = server.name
     left = [file for file in os.listdir("/dev/shm") if name in file]
@@ -138,7 +138,7 @@ def test_whole_containers_killed_lose_nothing(serve, container, background, owne
     ledger.settle_notes(notes, 3 * rounds)
     print(f"{ledger.samples} samples, {ledger.info.reopened_slots} slots re-opened")
     assert ledger.samples > 0
-    assert lib.es_valid(server._ring) == ffi.NULL
+    assert problem_of(server._ring) is None
     assert [owner.role for owner in owners(server.name)] == ["learner"]
 
 
@@ -180,7 +180,7 @@ def test_a_learner_in_yet_another_container_takes_over(container, name, tmp_path
     with Server.attach(handle) as server:
         for sample in server.dataset_iter(until=sent, drop_last=False):
             rest += stamped.stamps(sample.batch)
-        assert lib.es_valid(server._ring) == ffi.NULL
+        assert problem_of(server._ring) is None
     figures = learner_storm.settle(log, 8, rest, sent.said)
     print(figures)
     assert figures["released"] > 0
@@ -299,7 +299,7 @@ def test_a_stopped_producer_is_never_reaped_whatever_its_pid_is_here(holder, own
 
     until(reported, "the producer is reported as stalled")
     for _ in range(12):
-        server._attachment.sweep()
+        server._attachment.reaper.sweep()
         assert [o.held for o in owners(server.name) if o.index == index] == [1]
     snapshot = RingView(server._segment).snapshot()
     assert (snapshot.stalled_producers, snapshot.dead_producers) == (1, 0)

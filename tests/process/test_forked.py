@@ -66,8 +66,8 @@ def test_locks_outlast(serve, act, owners, what):
     (owner,) = [owner for owner in owners(server.name) if owner.role == "producer"]
     assert (owner.pid, owner.held) == (actor.pid, 1)
     # not only the PID lives: another process finds the byte locked
-    assert lib.es_locks_held(server._segment.sidecar.locks, owner.index) == 1
-    server._attachment.sweep()
+    assert lib.es_api_locks_held(server._segment.lockfile.locks, owner.index) == 1
+    server._attachment.reaper.sweep()
     actor.say("commit")
     assert actor.hear() == "sent"
     with ShmClient(server.handle) as client:

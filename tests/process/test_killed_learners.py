@@ -6,6 +6,7 @@ import time
 import pytest
 from harness import stamped
 from harness.actors import LastWords
+from harness.valid import problem_of
 from harness.waiting import Until, until
 from stress import learner_storm
 
@@ -174,7 +175,7 @@ def _run(serve, act, tmp_path, kills, at_a_time, pause, batch_size, **options):
     figures = learner_storm.settle(log, batch_size, rest, sent.said)
     print(f"{learners} learners killed: {figures}")
     assert learners >= kills
-    assert lib.es_valid(server._ring) == ffi.NULL
+    assert problem_of(server._ring) is None
 
 
 @pytest.mark.parametrize("order", ["fifo", "ready"])

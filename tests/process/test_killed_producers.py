@@ -4,9 +4,8 @@ import os
 import random
 
 import pytest
+from harness.valid import problem_of
 from stress import producer_storm
-
-from echo_shm._core import ffi, lib
 
 #: Longest time without a batch while producers send (seconds). A death holds a batch up for one reap
 #: interval, 0.1 s; the rest is for a busy machine.
@@ -38,7 +37,7 @@ def _weather(server, actor, plan, owners):
     # in a full batch at the end, and the elder one is in a partial batch.
     ready = server._segment.geometry.order == "ready"
     assert ready or ledger.descents <= ledger.info.reopened_slots + server.capacity
-    assert lib.es_valid(server._ring) == ffi.NULL
+    assert problem_of(server._ring) is None
     assert [owner.role for owner in owners(server.name)] == ["learner"]
     assert len(_files(server.name)) == 2
     if len(ledger.memory) > 4:

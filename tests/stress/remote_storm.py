@@ -87,7 +87,7 @@ def _take(storm, server, rng):
 def _disturb(storm, transport, proxies, rng):
     what = rng.choice(["bridges killed", "bridges stopped", "links cut", "links cut", "links stalled"])
     storm.events[what] += 1
-    bridge = rng.choice(transport._keepers).pid
+    bridge = rng.choice(transport._supervisors).pid
     proxy = rng.choice(proxies)
     if what == "links cut":
         proxy.cut()

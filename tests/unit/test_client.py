@@ -7,10 +7,11 @@ import time
 
 import numpy as np
 import pytest
+from harness.valid import problem_of
 from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, SegmentError, Server, ShmClient, SpecMismatchError
-from echo_shm._core import ffi, lib
+from echo_shm._core import lib
 from echo_shm.ring.metrics import RingView
 from echo_shm.ring.segment import Segment
 
@@ -35,7 +36,7 @@ def server():
     """A ring of two batches of three."""
     with Server(EXAMPLE, 3, num_buffers=2) as server:
         yield server
-        assert lib.es_valid(server._ring) == ffi.NULL
+        assert problem_of(server._ring) is None
 
 
 def check_next(server, start, n=3):
@@ -243,7 +244,7 @@ def test_attaching_after_the_close(server):
 
 def test_attaching_just_before_the_name_is_gone(server):
     """A ring that is closed and still has its name refuses a client, and keeps no place for it."""
-    lib.es_close_stream(server._ring)
+    lib.es_api_close(server._ring)
     with pytest.raises(ConnectionClosedError, match="closed by the learner"):
         ShmClient(server.name)
     assert RingView(Segment.attach(server.name, read_only=True)).snapshot().active_producers == 0

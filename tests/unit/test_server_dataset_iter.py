@@ -5,10 +5,11 @@ import threading
 import numpy as np
 import optree
 import pytest
+from harness.valid import problem_of
 from harness.waiting import Until
 
 from echo_shm import Server, ShmClient
-from echo_shm._core import ffi, lib
+from echo_shm._core import lib
 
 
 def make(batch_size=4, num_buffers=4, **keywords):
@@ -87,7 +88,7 @@ def test_holes_in_the_middle(order, drop_last):
         server.close()
         for reservation in held:
             reservation.__exit__(Abandoned, None, None)
-        assert lib.es_valid(server._ring) == ffi.NULL
+        assert problem_of(server._ring) is None
         got = numbers(server.dataset_iter(drop_last=drop_last))
         assert [len(batch) for batch in got] == [4, 4, 4]
         assert flat(got) == sent
@@ -206,7 +207,7 @@ def test_until_finished():
                 server.submit(np.int64(i))
             done = Until(lambda: True)
             assert numbers(server.dataset_iter(drop_last=drop_last, until=done)) == expected
-            assert lib.es_valid(server._ring) == ffi.NULL
+            assert problem_of(server._ring) is None
             for i in range(10, 14):
                 server.submit(np.int64(i), timeout=5)
             assert server.sample(5).batch.tolist()[-1] == (13 if not drop_last else 11)
@@ -230,12 +231,12 @@ def test_words_that_do_not_stand_still_are_no_end(monkeypatch):
     def take(ring, flags, nanoseconds, snap):
         tried.append(flags)
         # ES_TIMEOUT of a look that may not wait: the words changed each time it looked
-        return lib.ES_TIMEOUT if len(tried) in (2, 3) else lib.es_take(ring, flags, nanoseconds, snap)
+        return lib.ES_TIMEOUT if len(tried) in (2, 3) else lib.es_api_take(ring, flags, nanoseconds, snap)
 
     with make() as server:
         for i in range(2):
             server.submit(np.int64(i))
-        monkeypatch.setattr("echo_shm.taker._es_take", take)
+        monkeypatch.setattr("echo_shm.ring.batch_reader._es_api_take", take)
         until = Until(lambda: True)
         assert numbers(server.dataset_iter(until=until, drop_last=False)) == [[0, 1]]
         assert len(tried) > 3

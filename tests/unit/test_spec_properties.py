@@ -5,12 +5,12 @@ import warnings
 import ml_dtypes
 import numpy as np
 import optree
+from harness.valid import problem_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from echo_shm import Server, ShmClient
-from echo_shm._core import ffi, lib
 from echo_shm.spec import Spec
 
 SCALARS = st.one_of(
@@ -104,7 +104,7 @@ def test_what_goes_in_comes_out(tree, batch_size, num_buffers, order, detailed, 
             else:
                 with client.reserve() as slot:
                     optree.tree_map_(lambda to, value: to.__setitem__(..., value), slot, sent[-1])
-        assert lib.es_valid(server._ring) == ffi.NULL
+        assert problem_of(server._ring) is None
         for k in range(num_buffers):
             batch = (server, other)[k % 2].sample(5).batch
             assert optree.tree_structure(batch) == optree.tree_structure(tree)
@@ -114,7 +114,7 @@ def test_what_goes_in_comes_out(tree, batch_size, num_buffers, order, detailed, 
                 for a, b in zip(got, expected, strict=True):
                     assert (a.dtype, a.dtype.str, a.shape) == (b.dtype, b.dtype.str, b.shape)
                     assert content(a) == content(b)
-        assert lib.es_valid(server._ring) == ffi.NULL
+        assert problem_of(server._ring) is None
 
 
 @settings(max_examples=150, deadline=None)

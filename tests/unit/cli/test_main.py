@@ -16,8 +16,11 @@ from harness.processes import fork
 from harness.programs import run_python
 from harness.waiting import until
 
-from echo_shm import SegmentError, Server, ShmClient, cli, screen, segment, top
-from echo_shm.metrics import RingView
+from echo_shm import SegmentError, Server, ShmClient
+from echo_shm.cli import console, top
+from echo_shm.cli import main as cli
+from echo_shm.ring import segment
+from echo_shm.ring.metrics import RingView
 
 SHM = Path("/dev/shm")
 EXAMPLE = {"obs": np.zeros(4, np.float32), "step": np.zeros((), np.int64)}

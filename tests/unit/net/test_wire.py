@@ -185,7 +185,7 @@ def test_bad_hellos(data, message):
 @settings(max_examples=500, deadline=None)
 def test_garbage(data, greeted, cuts):
     """Any bytes give events, a WireError, or nothing yet; never another error, or more memory than one frame."""
-    inbound = Inbound(4, 400)
+    decoder = Decoder(4, 400)
     try:
         for event in feed(decoder, (HELLO.to_bytes() if greeted else b"") + data, cuts):
             assert isinstance(event, Hello | Bye) or 1 <= event[0] <= 100

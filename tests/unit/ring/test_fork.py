@@ -68,7 +68,7 @@ def test_an_inherited_reservation(server):
                 # the child's copy of the reservation that its parent has entered
                 from echo_shm._core import lib
 
-                assert lib.es_reserve_commit(client._attachment.ring, 0) == lib.ES_EFORK
+                assert lib.es_api_commit(client._attachment.ring, 0) == lib.ES_EFORK
 
             assert in_child(leave) == ""
             slot[...] = 7

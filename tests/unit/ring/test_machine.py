@@ -4,12 +4,12 @@ import contextlib
 
 import numpy as np
 import pytest
+from harness.valid import problem_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
-from echo_shm._core import ffi, lib
 
 EXAMPLE = {"v": np.zeros((), np.int64), "w": np.zeros(3, np.float32)}
 
@@ -254,8 +254,8 @@ class RingMachine(RuleBasedStateMachine):
     def valid(self):
         """The core's own invariants hold after every step."""
         if hasattr(self, "server"):
-            problem = lib.es_valid(self.server._ring)
-            assert problem == ffi.NULL, ffi.string(problem)
+            problem = problem_of(self.server._ring)
+            assert problem is None, problem
 
     def teardown(self):
         """The ring is closed and drained: everything committed and not yet delivered comes, once."""

@@ -35,8 +35,8 @@ def lease(server):
 
 def die(server, monkeypatch):
     """Drops the lock of a learner, as the kernel does at a death."""
-    monkeypatch.setattr(attachment, "_contradicts_death", lambda pid, start_time: False)
-    lib.es_locks_drop(server._segment.sidecar.locks, server._attachment.index)
+    monkeypatch.setattr(reaper, "contradicts_death", lambda pid, start_time: False)
+    lib.es_api_locks_drop(server._segment.lockfile.locks, server._attachment.index)
 
 
 def numbers(server, **options):
@@ -79,8 +79,8 @@ def lib_of(monkeypatch):
 
 
 def spare(ring, dead, reap):
-    """An es_settle() that never reaps: the next sweep finds the same dead learner."""
-    lib.es_settle(ring, dead, 0)
+    """An es_sweep_settle() that never reaps: the next sweep finds the same dead learner."""
+    lib.es_sweep_settle(ring, dead, 0)
     return 0
 
 

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from harness.valid import problem_of
 from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
@@ -63,7 +64,7 @@ def test_threads_share_a_client(background):
             sender.result()
         for who in range(4):
             assert [n for w, n in got if w == who] == list(range(COUNT))
-        assert lib.es_valid(server._ring) == ffi.NULL
+        assert problem_of(server._ring) is None
 
 
 def test_threads_share_a_server(background):
@@ -151,7 +152,7 @@ def test_closing_a_client_under_a_waiting_thread(background, way):
         }[way]
         waiting = background(use)
         snap = ffi.new("es_snapshot *")
-        until(lambda: lib.es_observe(server._ring, snap) or snap.producers_waiting == 1)
+        until(lambda: lib.es_monitor_observe(server._ring, snap) or snap.producers_waiting == 1)
         client.close()
         with pytest.raises(ConnectionClosedError):
             waiting.result()
@@ -165,7 +166,7 @@ def test_closing_the_ring_under_waiting_producers(background):
         clients[0].send(row(0, 0))
         waiting = [background(client.send, row(1, n)) for n, client in enumerate(clients)]
         snap = ffi.new("es_snapshot *")
-        until(lambda: lib.es_observe(server._ring, snap) or snap.producers_waiting == 3)
+        until(lambda: lib.es_monitor_observe(server._ring, snap) or snap.producers_waiting == 3)
         server.close()
         for thread in waiting:
             with pytest.raises(ConnectionClosedError):
@@ -221,4 +222,4 @@ def test_attaching_from_many_threads(background):
         for who in range(6):
             assert [n for w, n in got if w == who] == list(range(10))
         assert server.sample is not None
-        assert lib.es_valid(server._ring) == ffi.NULL
+        assert problem_of(server._ring) is None

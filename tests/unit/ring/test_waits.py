@@ -149,4 +149,4 @@ def test_an_interrupted_sweep_keeps_no_lock(monkeypatch):
 @pytest.mark.parametrize("pid", [-5, 2**40, 2**62])
 def test_impossible_pids_are_nobody(pid):
     """An impossible PID in shared memory belongs to no process, and raises nothing."""
-    assert attachment.find_process(pid, 0.0) is None
+    assert processes.find_process(pid, 0.0) is None

@@ -37,7 +37,7 @@ def test_a_block_beyond_the_clients_ring(serve, client, background):
     send = one._writer.send_many
 
     def send_to_a_sleeper(data, timeout):
-        until(lambda: one._pump.sleeping and one._pump._calls.empty())
+        until(lambda: one._sender.sleeping and one._sender._calls.empty())
         send(data, timeout)
 
     one._writer.send_many = send_to_a_sleeper
@@ -92,8 +92,8 @@ def test_a_reader_that_fails(pretend):
             one.wait(20)
 
     one = TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE)
-    with mock.patch.object(link.Link, "_receive", side_effect=MemoryError("none left")):
-        one._pump._lose(one._pump._link, OSError("cut"))  # the next link is read through this
+    with mock.patch.object(connection.Connection, "_receive", side_effect=MemoryError("none left")):
+        one._sender._lose(one._sender._connection, OSError("cut"))  # the next link is read through this
         with pytest.raises(ConnectionClosedError, match="none left"):
             send_on()
     with contextlib.suppress(ConnectionClosedError):
@@ -132,7 +132,7 @@ def test_closed_by_a_signals_handler(pretend, background):
     one.send(sample(0))
     before = signal.signal(signal.SIGUSR1, lambda *_: one.close())
     try:
-        cutting = background(lambda: (until(lambda: one._pump._flushing), os.kill(os.getpid(), signal.SIGUSR1)))
+        cutting = background(lambda: (until(lambda: one._sender._flushing), os.kill(os.getpid(), signal.SIGUSR1)))
         with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
             one.close()
         cutting.result()
@@ -182,7 +182,7 @@ def test_collected_while_it_delivers(pretend):
     del one
     gc.collect()
     until(lambda: its._closing.acquire(blocking=False) is False or its._closing.release())
-    assert not its.over.is_set()
+    assert not its.ended.is_set()
     gate.set()
     until(lambda: its._closed)
     assert its.acknowledged == its.sent() == 1
