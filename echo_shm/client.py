@@ -239,11 +239,13 @@ class SampleWriter:
 
 def _has_buffer(leaf: Leaf) -> bool:
     """Whether arrays of the leaf's dtype have Python's buffer protocol. datetime64 and extension dtypes have not."""
+    if leaf.nbytes == 0:  # its dtype may have any size
+        return False
     try:
         ffi.from_buffer(np.empty(1, leaf.dtype))
     except (ValueError, TypeError, BufferError):
         return False
-    return leaf.nbytes > 0
+    return True
 
 
 class BoundSample:

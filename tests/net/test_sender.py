@@ -37,7 +37,7 @@ def test_a_block_beyond_the_clients_ring(serve, client, background):
     send = one._writer.send_many
 
     def send_to_a_sleeper(data, timeout):
-        until(lambda: one._sender.sleeping and one._sender._calls.empty())
+        until(lambda: one._sender.sleeping and one._sender._wakeups.empty())
         send(data, timeout)
 
     one._writer.send_many = send_to_a_sleeper
@@ -103,7 +103,7 @@ def test_a_reader_that_fails(pretend):
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("which", ["reader", "sender"])
+@pytest.mark.parametrize("which", ["receiver", "sender"])
 def test_no_more_threads(pretend, monkeypatch, which):
     """A client that cannot start its threads leaves no thread and no connection."""
     gone, start = threading.Event(), threading.Thread.start

@@ -20,7 +20,8 @@ from harness.processes import in_child
 from harness.programs import ECHO_SHM, run, run_python
 from harness.waiting import until
 
-from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport, cli, connect
+from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport, connect
+from echo_shm.cli import main as cli
 from echo_shm.net import wire
 from echo_shm.net.bridge.bridge import Bridge, Settings
 from echo_shm.ring.handle import Handle

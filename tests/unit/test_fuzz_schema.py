@@ -117,6 +117,12 @@ def test_dtypes_that_numpy_would_parse(dtype):
         Spec.from_schema(schema, "segment 'x'")
 
 
+def test_a_huge_dtype_without_items():
+    """A leaf without items costs no memory, however large its dtype is."""
+    schema = json.dumps({"leaves": [{"path": "", "dtype": "|V2147483647", "shape": [0]}], "tree": "leaf"}).encode()
+    assert schema_play.attach(schema, lambda n: n - 1)
+
+
 @pytest.mark.parametrize("depth", [150, 250])
 def test_containers_nested_deeply(depth):
     """A sample may be nested more deeply than Python's compiler can handle."""

@@ -8,8 +8,8 @@ from echo_shm.net import tcp
 def test_a_silent_peer_is_given_up_after_a_minute():
     """A peer that is gone without a word is noticed within 60 s, with data on its way to it and without."""
     with socket.socket() as sock:
-        tcp.prepare(sock)
-        tcp.give_up_on_silence(sock)
+        tcp.set_options(sock)
+        tcp.set_send_timeout(sock)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         idle, interval, count, in_flight = (
             sock.getsockopt(socket.IPPROTO_TCP, option)
