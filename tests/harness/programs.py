@@ -72,7 +72,7 @@ class Program:
             stderr=theirs,
             env={**os.environ, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1", **(env or {})},
             start_new_session=True,
-            preexec_fn=_own_terminal if terminal else _hear_ctrl_c,
+            preexec_fn=_own_terminal if terminal else _default_signals,
         )
         os.close(theirs)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -138,10 +138,11 @@ class Program:
         os.close(self._mine)
 
 
-def _hear_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job of a script ignores it
+def _default_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):  # a background job of a script ignores the first, nohup the second
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _own_terminal() -> None:
-    _hear_ctrl_c()
+    _default_signals()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
