@@ -7,6 +7,8 @@ import numpy as np
 
 from echo_shm.net import wire
 from echo_shm.net.wire import Hello
+from echo_shm.ring.metrics import RingView
+from echo_shm.ring.segment import Segment
 
 EXAMPLE = {"n": np.zeros((), np.int64), "x": np.zeros((2, 3), np.float32)}
 KEY = b"k" * 16
@@ -21,6 +23,11 @@ def numbers(batch):
     """Which samples a batch has; each is whole."""
     assert (batch["x"] == batch["n"][:, None, None]).all()
     return batch["n"].tolist()
+
+
+def connected(server):
+    """How many remote clients a ring's bridges have."""
+    return sum(remote.connected for remote in RingView(Segment.attach(server.name, read_only=True)).remotes())
 
 
 def raw(server):

@@ -1,0 +1,166 @@
+"""A client's end without a server: close(), Ctrl-C, collection; and how long it tries again."""
+
+import contextlib
+import gc
+import itertools
+import os
+import signal
+import threading
+import time
+from unittest import mock
+
+import pytest
+from harness.peers import EXAMPLE, sample
+from harness.pretender import Visit
+from harness.waiting import until
+
+from echo_shm import ConnectionClosedError, TcpClient
+from echo_shm.net.client import connection
+from echo_shm.net.client.backoff import Backoff
+
+
+def test_close_while_others_send(pretend, client):
+    """When another thread closes, a sample whose send() returned is delivered, or close() says that it is not."""
+    for _ in range(20):
+        host = pretend(Visit.take_all)
+        one, sent = client(host), [0, 0]
+
+        def work(who, one=one, sent=sent):
+            with contextlib.suppress(ConnectionClosedError):
+                while True:
+                    one.send(sample(who))
+                    sent[who] += 1
+
+        threads = [threading.Thread(target=work, args=(who,)) for who in (0, 1)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.002)
+        one.close()
+        for thread in threads:
+            thread.join(20)
+        assert one._sender.acknowledged == one._sender.sent() == sum(sent)
+        host.close()
+
+
+def test_close_while_connecting(pretend):
+    """close() does not wait for a connect that gets no answer."""
+    host = pretend(lambda visit: visit.accept(known=True) if visit.number == 0 else time.sleep(60))
+    one = TcpClient("127.0.0.1", host.port, EXAMPLE)
+    one._timeout = 0.2
+    one.send(sample(0))
+    until(lambda: len(host.visits) > 1)
+    with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
+        one.close()
+    assert one._sender._send_thread.is_alive()
+    host.close()
+    one._sender._send_thread.join(20)
+    assert not one._sender._send_thread.is_alive()
+
+
+def test_ctrl_c_in_close(pretend, client, background):
+    """Ctrl-C in close() gives up what is not delivered: no thread waits or runs afterwards."""
+
+    def play(visit):
+        visit.accept()
+        time.sleep(60)
+
+    one = client(pretend(play))
+    one.send(sample(0))
+
+    def interrupt():
+        until(lambda: one._sender._flushing)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = background(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        one.close()
+    interrupting.result()
+    one.close()
+    one._sender._send_thread.join(20)
+    assert not one._sender._send_thread.is_alive()
+    with pytest.raises(ConnectionClosedError, match="is closed"):
+        one.send(sample(1))
+
+
+def test_collected_in_its_own_thread(pretend):
+    """A client that is collected in its own sending thread does not wait there for that thread."""
+    one = TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE)
+    its, one.me = one._sender, one
+    take = its._lease_full
+
+    def take_after_collecting(*args):
+        gc.collect()
+        take(*args)
+
+    one.send(sample(0))
+    del one
+    its._lease_full = take_after_collecting
+    its.wake()
+    until(its.ended.is_set)
+    assert its.acknowledged == its.sent() == 1
+
+
+def test_how_patience_ends(monkeypatch):
+    """Pauses between tries grow; a connection of use starts the time again, a mere connection does not."""
+    clock = itertools.count(1000).__next__
+    monkeypatch.setattr("echo_shm.net.client.backoff.time", mock.Mock(monotonic=lambda: clock()))
+    backoff = Backoff(10)
+    assert backoff.time_left() <= 0
+    backoff.restart(useful=False)
+    assert backoff.time_left() == 9
+    pauses = [backoff.next_delay() for _ in range(9)]
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (0, 1)
+    backoff.restart(useful=False)
+    assert backoff.time_left() == 8
+    assert backoff.next_delay() == 1
+    backoff.restart(useful=True)
+    assert backoff.time_left() == 9
+    assert backoff.next_delay() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host": None}, "host=None: use a name or an address"),
+        ({"host": "x" * 70}, "use a valid name or address"),
+        ({"port": "50051"}, "port='50051': use an integer from 1 to 65535"),
+        ({"port": 0}, "port=0: use an integer"),
+        ({"port": True}, "port=True: use an integer"),
+        ({"max_inflight_msgs": 0}, "max_inflight_msgs=0: use an integer"),
+        (
+            {"authkey": "a key of characters"},
+            r"authkey is of type str: use at least 16 bytes, for instance authkey\.encode\(\)",
+        ),
+        ({"authkey": b"short"}, "authkey has 5 bytes: use at least 16"),
+        ({"tls": True}, r"tls=True: use an ssl\.SSLContext\(ssl\.PROTOCOL_TLS_CLIENT\)"),
+        ({"reconnect": float("nan")}, "reconnect=nan: use seconds"),
+        ({"reconnect": -1}, "reconnect=-1: use seconds, more than 0, or True or False"),
+        ({"reconnect": None}, "reconnect=None: use seconds, more than 0, or True or False"),
+        ({"timeout": 0}, "timeout=0: use seconds, more than 0, or None"),
+        ({"timeout": "1"}, "timeout='1': use seconds"),
+    ],
+)
+def test_impossible_arguments(options, message):
+    """Impossible arguments are refused before the client connects, with what was got and what is possible."""
+    with pytest.raises(ValueError, match=message):
+        TcpClient(**{"host": "127.0.0.1", "port": 1, "data_sample": EXAMPLE, **options})
+
+
+def test_times_without_end(pretend):
+    """Infinite times are possible: there is no timeout then."""
+    with TcpClient(
+        "127.0.0.1", pretend(Visit.take_all).port, EXAMPLE, timeout=float("inf"), reconnect=float("inf")
+    ) as one:
+        one.send(sample(0))
+        one.wait()
+
+
+def test_keys_are_not_shown():
+    """Neither a client's nor a bridge's settings show the key when they are printed."""
+    from echo_shm.net.bridge.bridge import Settings
+    from echo_shm.spec import Spec
+
+    key = b"this is the key!"
+    assert "this" not in repr(connection.Options("h", 1, Spec.from_example(EXAMPLE), b"c" * 16, key, None))
+    assert "this" not in repr(Settings(key, 2, 3))
