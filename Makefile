@@ -30,7 +30,7 @@ test-c:
 	$(MAKE) -C tests/c all
 	$(MAKE) -C tests/explore quick
 	$(MAKE) -C tests/trace
-	$(MAKE) -C tests/storm short
+	$(MAKE) -C tests/stress short
 	$(MAKE) -C tests/fuzz quick
 
 test-aarch64:
@@ -43,7 +43,7 @@ model:
 	$(PYTHON) tests/model/run.py $(if $(QUICK),--quick)
 
 storm:
-	$(MAKE) -C tests/storm run SECONDS=$(SECONDS)
+	$(MAKE) -C tests/stress run SECONDS=$(SECONDS)
 
 storm-remote: $(ENV)/.test
 	$(BIN)/python tests/net/remote_storm.py $(SECONDS)
