@@ -7,12 +7,12 @@
 #include <unistd.h>
 
 #include "xp.h"
-#include "xp_words.h"
+#include "es_hook.h"
 
 #undef atomic_load
 #undef atomic_load_explicit
 
-extern xp_site __start_xp_sites[], __stop_xp_sites[];
+extern hook_site __start_hook_sites[], __stop_hook_sites[];
 
 #define MAX_ORDERS 400
 #define MAX_SCENES 64
@@ -21,7 +21,7 @@ static const char *const order_names[] = {"relaxed", "consume", "acquire", "rele
 
 /* One operation in the source, which may have been compiled into several files, and one weaker order for it. */
 typedef struct order {
-    const xp_site *site;
+    const hook_site *site;
     int to, number; /* number: which of those of its function that read the same */
 } order;
 
@@ -29,7 +29,7 @@ static order orders[MAX_ORDERS];
 static int num_orders;
 static bool reaches[MAX_SCENES][MAX_ORDERS];
 
-static bool same_place(const xp_site *a, const xp_site *b)
+static bool same_place(const hook_site *a, const hook_site *b)
 {
     return a->line == b->line && strcmp(a->file, b->file) == 0 && strcmp(a->op, b->op) == 0;
 }
@@ -40,7 +40,7 @@ static const char *base_name(const char *path)
     return slash == NULL ? path : slash + 1;
 }
 
-static void add(const xp_site *site, int to)
+static void add(const hook_site *site, int to)
 {
     for (int i = 0; i < num_orders; i++)
         if (same_place(orders[i].site, site) && orders[i].to == to)
@@ -50,7 +50,7 @@ static void add(const xp_site *site, int to)
     orders[num_orders++] = (order){site, to, 0};
 }
 
-static void add_weaker(const xp_site *site)
+static void add_weaker(const hook_site *site)
 {
     bool rmw = strcmp(site->op, "load") != 0 && strcmp(site->op, "store") != 0;
     switch (site->order) {
@@ -83,20 +83,20 @@ static int by_place(const void *a, const void *b)
 
 static void weaken(const order *o, bool on)
 {
-    for (xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+    for (hook_site *s = __start_hook_sites; s < __stop_hook_sites; s++)
         if (same_place(s, o->site))
             s->now = on ? o->to : s->order;
 }
 
 static void forget_reached(void)
 {
-    for (xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+    for (hook_site *s = __start_hook_sites; s < __stop_hook_sites; s++)
         s->reached = false;
 }
 
 static bool was_reached(const order *o)
 {
-    for (xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+    for (hook_site *s = __start_hook_sites; s < __stop_hook_sites; s++)
         if (same_place(s, o->site) && s->reached)
             return true;
     return false;
@@ -190,7 +190,7 @@ static bool reached_anywhere(int o)
 /* All orders that are not relaxed, as many as there are weaker ones. */
 static void list_orders(void)
 {
-    for (const xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+    for (const hook_site *s = __start_hook_sites; s < __stop_hook_sites; s++)
         add_weaker(s);
     qsort(orders, (size_t)num_orders, sizeof *orders, by_place);
     for (int i = 0; i < num_orders; i++) {

@@ -15,7 +15,7 @@
 #define XP_THREADS 6 /* thread 0 sets the scene and settles it */
 #define XP_IDS 32
 
-struct xp_site;
+struct hook_site;
 
 enum xp_memory {
     XP_SC,  /* every load sees the last store */
@@ -149,7 +149,7 @@ void xp_stage_settle(void);
 int xp_choose_stale(int n);
 int xp_running(void);
 /* A point at which others may run. */
-void xp_step(const struct xp_site *site, const void *word);
+void xp_step(const struct hook_site *site, const void *word);
 /* Prints about the step under way, when an execution is traced. */
 void xp_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool xp_parked_on(int thread, const void *word);

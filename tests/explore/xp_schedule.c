@@ -8,7 +8,7 @@
 #include <string.h>
 #include <ucontext.h>
 
-#include "xp_words.h"
+#include "es_hook.h"
 
 #define STACK (256 * 1024)
 #define MAX_STEPS 20000
@@ -211,7 +211,7 @@ static enum event next_event(int *whom)
     return KILL;
 }
 
-void xp_step(const xp_site *site, const void *word)
+void xp_step(const hook_site *site, const void *word)
 {
     int whom = 0;
     if (xp.running == 0)
