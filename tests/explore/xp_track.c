@@ -2,7 +2,7 @@
  * to the explorer, and no step. The lock bytes count among them: they stand in for the kernel's,
  * and it is kept who holds which.
  */
-#include "xp_track.h"
+#include "xp_history.h"
 
 #include <stdio.h>
 
@@ -80,6 +80,7 @@ int xp_track(const void *p, unsigned size)
             if (xp_tracked.count == XP_MAX_WORDS)
                 xp_die("more words than the explorer keeps");
             xp_tracked.words[xp_tracked.count] = (xp_word){(void *)(uintptr_t)p, size, is_lock_byte(p), 0};
+            xp_history_grow(xp_tracked.count);
             table[at] = (int16_t)xp_tracked.count++;
         }
     }
