@@ -2,9 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "xp.h"
 #include "es_hook.h"
@@ -15,7 +12,6 @@
 extern hook_site __start_hook_sites[], __stop_hook_sites[];
 
 #define MAX_ORDERS 400
-#define MAX_SCENES 64
 
 static const char *const order_names[] = {"relaxed", "consume", "acquire", "release", "acq_rel", "seq_cst"};
 
@@ -27,7 +23,7 @@ typedef struct order {
 
 static order orders[MAX_ORDERS];
 static int num_orders;
-static bool reaches[MAX_SCENES][MAX_ORDERS];
+static bool (*reaches)[MAX_ORDERS]; /* by scene; shared */
 
 static bool same_place(const hook_site *a, const hook_site *b)
 {
@@ -110,18 +106,17 @@ static const xp_budget tries[] = {
 };
 #define NUM_TRIES ((int)(sizeof tries / sizeof *tries))
 
-static void find_reached(void)
+static void find_reached_by(int scene, void *arg)
 {
-    for (int s = 0; xp_scenes[s].name != NULL; s++) {
-        forget_reached();
-        for (int i = 0; i < NUM_TRIES; i++) {
-            xp_budget b = tries[i];
-            b.executions /= 4;
-            xp_explore(&xp_scenes[s], &b);
-        }
-        for (int o = 0; o < num_orders; o++)
-            reaches[s][o] = was_reached(&orders[o]);
+    (void)arg;
+    forget_reached();
+    for (int i = 0; i < NUM_TRIES; i++) {
+        xp_budget b = tries[i];
+        b.executions /= 4;
+        xp_explore(&xp_scenes[scene], &b);
     }
+    for (int o = 0; o < num_orders; o++)
+        reaches[scene][o] = was_reached(&orders[o]);
 }
 
 /* "function op order->weaker", and which of several that read so. */
@@ -242,48 +237,38 @@ static bool spare_ones_together(void)
 
 /* What the processes share that try the orders between them. */
 typedef struct share {
-    _Atomic int next; /* the next order to be tried by somebody */
+    const char *part;
     _Atomic int verdicts[3];
     _Atomic bool broken; /* the spare ones together break something */
 } share;
 
-/* Tries orders until there are no more. Number 0 stands for all spare ones together, which
- * takes the longest. */
-static void try_shares(share *all, const char *part)
+/* Number 0 stands for all spare ones together, which takes the longest. */
+static void try_piece(int piece, void *arg)
 {
-    for (int i = all->next++; i <= num_orders; i = all->next++) {
-        char name[160] = "";
-        if (i == 0) {
-            if (part[0] == '\0' || strcmp(part, "together") == 0)
-                all->broken = !spare_ones_together();
-            continue;
-        }
-        name_of(i - 1, name, sizeof name);
-        if (strstr(name, part) != NULL)
-            all->verdicts[try_order(i - 1)]++;
+    share *all = arg;
+    char name[160] = "";
+    if (piece == 0) {
+        if (all->part[0] == '\0' || strcmp(all->part, "together") == 0)
+            all->broken = !spare_ones_together();
+        return;
     }
+    name_of(piece - 1, name, sizeof name);
+    if (strstr(name, all->part) != NULL)
+        all->verdicts[try_order(piece - 1)]++;
 }
 
 bool xp_try_orders(const char *part)
 {
-    share *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED)
-        return false;
+    share *all = xp_shared_memory(sizeof *all);
+    all->part = part;
     list_orders();
     for (const xp_known *k = xp_known_orders; k->name != NULL; k++)
         named(k->name);
-    find_reached();
-    bool failed = false;
-    fflush(stdout); /* or each process would print again what is still in there */
-    for (long n = sysconf(_SC_NPROCESSORS_ONLN); n > 0; n--)
-        if (fork() == 0) {
-            try_shares(all, part);
-            exit(0);
-        }
-    for (int status; wait(&status) > 0;)
-        failed = failed || status != 0;
+    int scenes = xp_count_scenes();
+    reaches = xp_shared_memory((size_t)scenes * sizeof *reaches);
+    bool done = xp_share_out(scenes, find_reached_by, NULL) && xp_share_out(num_orders + 1, try_piece, all);
     const int caught = all->verdicts[CAUGHT], known = all->verdicts[KNOWN], wrong = all->verdicts[WRONG];
     printf("%d weaker orders: %d caught, %d known, with the reason, not to be caught here, %d wrong\n",
            caught + known + wrong, caught, known, wrong);
-    return !failed && !all->broken && wrong == 0;
+    return done && !all->broken && wrong == 0;
 }

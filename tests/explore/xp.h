@@ -67,6 +67,7 @@ xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget);
 /* --- for scenes ------------------------------------------------------------ */
 
 extern const xp_scene xp_scenes[];
+int xp_count_scenes(void);
 
 /* A weaker order that no scene catches by itself, and why. doubled: caught once all spare ones are weakened, too. */
 typedef struct xp_known {
@@ -173,6 +174,13 @@ void xp_memory_release(int thread, const void *mutex);
 int xp_memory_pending(int thread);
 void xp_memory_flush_one(int thread);
 uint64_t xp_memory_latest(const void *word, unsigned size);
+
+/* --- xp_share.c ------------------------------------------------------------------- */
+
+/* Zero-filled memory that the processes begun from here on share. */
+void *xp_shared_memory(size_t size);
+/* Does pieces 0 .. pieces-1, on all processors: false when a process that was at it failed. */
+bool xp_share_out(int pieces, void (*work)(int piece, void *arg), void *arg);
 
 /* --- xp_track.c and xp_data.c ---------------------------------------------------- */
 
