@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "es_test.h"
 
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "es_watchdog.h"
+
 #define MAX_TESTS 512
-#define WATCHDOG_S 120
+#define WATCHDOG_S 120 /* far more than any test takes, on a slow machine, under a sanitizer */
 #define MAX_REPORTS 8
 
 #ifdef __has_feature /* Clang's way of saying it */
@@ -90,39 +91,13 @@ bool es_test_check_str(const char *file, int line, const char *what, const char 
 
 es_random es_random_new(uint64_t salt)
 {
-    /* splitmix64 of seed and salt: never the all-zero state of the xorshift below */
-    uint64_t z = seed + (salt + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (es_random){(z ^ z >> 31) | 1};
-}
-
-uint32_t es_random_below(es_random *random, uint32_t n)
-{
-    uint64_t x = random->state;
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    random->state = x;
-    return (uint32_t)((x >> 32) * n >> 32);
+    return es_random_of(seed, salt);
 }
 
 uint64_t es_test_scaled(uint64_t n)
 {
     uint64_t scaled = n * SCALE / 100;
     return scaled > 0 ? scaled : 1;
-}
-
-static void on_alarm(int signal_number)
-{
-    static const char text[] = "\nwatchdog: hangs: ";
-    (void)signal_number;
-    const char *name = current != NULL ? current->name : "?";
-    ssize_t ignored = write(2, text, sizeof text - 1);
-    ignored += write(2, name, strlen(name));
-    ignored += write(2, "\n", 1);
-    (void)ignored;
-    abort();
 }
 
 static bool chosen(const struct test *test, int argc, char **argv)
@@ -143,9 +118,9 @@ static bool run_one(const struct test *test)
 {
     current = test;
     atomic_store(&failures, 0);
-    alarm(WATCHDOG_S);
+    es_watchdog_start(test->name, WATCHDOG_S, NULL);
     test->run();
-    alarm(0);
+    es_watchdog_stop();
     bool held = es_test_failures() == 0;
     if (test->wanted)
         printf(held ? "WANTED AND HELD %s %s: make it a TEST\n" : "wanted %s %s\n", test->file, test->name);
@@ -160,7 +135,6 @@ int main(int argc, char **argv)
     const char *given = getenv("ES_TEST_SEED");
     seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 1000003u + (uint64_t)getpid();
     verbose = getenv("ES_TEST_VERBOSE") != NULL;
-    signal(SIGALRM, on_alarm);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1 && strcmp(argv[1], "-l") == 0) {
         for (int i = 0; i < num_tests; i++)

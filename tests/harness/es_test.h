@@ -1,17 +1,17 @@
-/* The harness: TEST registers, CHECK reports and goes on, REQUIRE reports and leaves.
+/* The test runner: TEST registers, CHECK reports and goes on, REQUIRE reports and leaves.
  *
  *   program [-l] [name-part ...]
  *
- * ES_TEST_SEED=n repeats a run's random choices; ES_TEST_VERBOSE=1 says why the
- * wanted tests do not hold.
- *
- * Each test has a watchdog: a hang aborts the program under the test's name.
+ * ES_TEST_SEED=n repeats a run's random choices. ES_TEST_VERBOSE=1 says why the wanted tests do not hold.
+ * Each test has a watchdog (es_watchdog.h).
  */
 #ifndef ES_TEST_H
 #define ES_TEST_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "es_random.h"
 
 typedef void es_test_function(void);
 
@@ -52,11 +52,7 @@ bool es_test_check_str(const char *file, int line, const char *what, const char 
 unsigned es_test_failures(void);
 
 /* A stream of its own for each salt, all from the printed seed. */
-typedef struct es_random {
-    uint64_t state;
-} es_random;
 es_random es_random_new(uint64_t salt);
-uint32_t es_random_below(es_random *random, uint32_t n);
 
 /* Scales the work down under sanitizers: percent of n, at least 1. */
 uint64_t es_test_scaled(uint64_t n);
