@@ -36,8 +36,23 @@ es_geometry fix_geometry(uint64_t batch_size, uint64_t num_batches, uint32_t fla
 
 /* --- the segment -------------------------------------------------------------- */
 
+es_locks *fix_own_locks(const es_fix *f)
+{
+    char path[64];
+    int fd = -1;
+    if (f->lock_fd >= 0) {
+        /* Opened anew: locks belong to an open file, which a duplicate would share. */
+        snprintf(path, sizeof path, "/proc/self/fd/%d", f->lock_fd);
+        fd = open(path, O_RDWR | O_CLOEXEC);
+        must(fd >= 0 ? path : NULL, "lock file");
+    }
+    return must(es_locks_new(fd, ES_MAX_LEARNERS + f->geo.max_producers), "locks");
+}
+
 void fix_again(es_fix *f)
 {
+    es_locks_free(f->locks);
+    f->locks = fix_own_locks(f);
     uint8_t *schema = must(calloc(1, f->geo.schema_size + sizeof text), "schema");
     memcpy(schema, text, sizeof text);
     memset(f->base, 0, f->size);
@@ -62,7 +77,6 @@ es_fix *fix_new_leaves(const es_geometry *geo, const uint64_t *leaf_sizes)
 {
     es_fix *f = fixture(geo, leaf_sizes);
     f->base = must(aligned_alloc(ES_PAGE, f->size), "segment");
-    f->locks = fix_own_locks(f);
     fix_again(f);
     return f;
 }
@@ -78,22 +92,8 @@ es_fix *fix_new_shared(const es_geometry *geo, const uint64_t *leaf_sizes)
     es_fix *f = fixture(geo, leaf_sizes != NULL ? leaf_sizes : sample_leaves);
     f->base = must(mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), "shared segment");
     f->lock_fd = memfd_create("locks", MFD_CLOEXEC);
-    f->locks = fix_own_locks(f);
     fix_again(f);
     return f;
-}
-
-es_locks *fix_own_locks(const es_fix *f)
-{
-    char path[64];
-    int fd = -1;
-    if (f->lock_fd >= 0) {
-        /* Opened anew: locks belong to an open file, which a duplicate would share. */
-        snprintf(path, sizeof path, "/proc/self/fd/%d", f->lock_fd);
-        fd = open(path, O_RDWR | O_CLOEXEC);
-        must(fd >= 0 ? path : NULL, "lock file");
-    }
-    return must(es_locks_new(fd, ES_MAX_LEARNERS + f->geo.max_producers), "locks");
 }
 
 void fix_free(es_fix *f)

@@ -35,7 +35,7 @@ es_fix *fix_new(uint64_t batch_size, uint64_t num_batches, uint32_t flags);
 es_fix *fix_new_leaves(const es_geometry *geo, const uint64_t *leaf_sizes);
 /* leaf_sizes NULL: those of fix_sample(). */
 es_fix *fix_new_shared(const es_geometry *geo, const uint64_t *leaf_sizes);
-/* Its segment as it was when it was new. Nobody is attached. */
+/* Its segment as it was when it was new, and new locks. Attachments that are left over are not to be used again. */
 void fix_again(es_fix *f);
 void fix_free(es_fix *f);
 

@@ -41,6 +41,7 @@
 #include "es_after.h"
 #include "es_cover.h"
 #include "es_tracee.h"
+#include "es_watchdog.h"
 
 #define MAX_INSTRUCTIONS 60000u
 #define MAX_BAD_KILLS 3u
@@ -68,6 +69,23 @@ static bool only_steps;
 static bool was_over;      /* the operation, at the last kill */
 static unsigned strays;    /* runs that left the path */
 static unsigned elsewhere; /* kills after as many instructions as wanted, on another path */
+
+static void say_where(const path *p, uint32_t n)
+{
+    const es_place *place = cover_place(p->pc[n]);
+    fprintf(stderr, "    killed before instruction %u of %u, at 0x%llx", n - p->entry, p->end - p->entry,
+            (unsigned long long)p->pc[n]);
+    if (place != NULL)
+        fprintf(stderr, ": %s, %s:%u", place->function, place->file, place->line);
+    fprintf(stderr, "\n");
+}
+
+/* For the watchdog: which kill hangs. */
+static uint32_t current_kill;
+static void say_kill(void)
+{
+    say_where(&the_path, current_kill);
+}
 
 /* --- the tracee ------------------------------------------------------------- */
 
@@ -99,7 +117,7 @@ static void wake_it(void *arg)
 
 static bool start(es_world *w, es_tracee *t, const es_scenario *s)
 {
-    alarm(WATCHDOG_S);
+    es_watchdog_start(s->name, WATCHDOG_S, say_kill);
     world_open(w, s);
     if (s->before != NULL)
         s->before(w);
@@ -298,16 +316,6 @@ static void surely_kill_at(const es_scenario *s, path *p, uint32_t n, unsigned *
     CHECK(kill_at(s, p, n, true, outcomes));
 }
 
-static void say_where(const path *p, uint32_t n)
-{
-    const es_place *place = cover_place(p->pc[n]);
-    fprintf(stderr, "    killed before instruction %u of %u, at 0x%llx", n - p->entry, p->end - p->entry,
-            (unsigned long long)p->pc[n]);
-    if (place != NULL)
-        fprintf(stderr, ": %s, %s:%u", place->function, place->file, place->line);
-    fprintf(stderr, "\n");
-}
-
 /* Near where we run: a step is two switches of context, and dear between processors. */
 static void stay_here(const cpu_set_t *all)
 {
@@ -317,15 +325,6 @@ static void stay_here(const cpu_set_t *all)
     CPU_ZERO(&here);
     CPU_SET((size_t)sched_getcpu(), &here);
     sched_setaffinity(0, sizeof here, &here);
-}
-
-/* On the watchdog's alarm, before it ends the program: which kill hangs. */
-static uint32_t current_kill;
-static void (*watchdog)(int);
-static void on_alarm(int number)
-{
-    say_where(&the_path, current_kill);
-    watchdog(number);
 }
 
 static void check_scenario(const es_scenario *s, unsigned outcomes)
@@ -349,8 +348,6 @@ void kill_everywhere(const es_scenario *s)
     if (CPU_COUNT(&all) == 0)
         sched_getaffinity(0, sizeof all, &all);
     stay_here(&all);
-    if (watchdog == NULL)
-        watchdog = signal(SIGALRM, on_alarm);
     current_kill = p->entry = p->end = 0;
     uint64_t began = es_clock_ns();
     cover_scenario();

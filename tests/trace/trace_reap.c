@@ -93,7 +93,7 @@ static void die_poisoning(es_world *w)
 {
     es_snapshot snap;
     CHECK_EQ(es_api_take(w->mine, 0, 0, &snap), 0);
-    memset(w->mine->map.leaf_data[1], 0xff, w->leaf_sizes[1]);
+    memset(w->mine->map.leaf_data[1], 0xff, w->f->leaf_sizes[1]);
     atomic_store(&w->mine->map.batches[0].word, es_word(snap.round, w->mine->me, ES_POISONING));
 }
 
