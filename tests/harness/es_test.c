@@ -1,10 +1,14 @@
 #define _GNU_SOURCE
 #include "es_test.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,7 +39,7 @@
 static struct test {
     const char *file, *name;
     es_test_function *run;
-    bool wanted;
+    enum es_test_kind kind;
 } tests[MAX_TESTS];
 static int num_tests;
 
@@ -44,12 +48,12 @@ static atomic_uint failures;
 static uint64_t seed;
 static bool verbose; /* says why a wanted test does not hold */
 
-void es_test_add(const char *file, const char *name, es_test_function *run, bool wanted)
+void es_test_add(const char *file, const char *name, es_test_function *run, enum es_test_kind kind)
 {
     if (num_tests == MAX_TESTS)
         abort();
     const char *base = strrchr(file, '/');
-    tests[num_tests++] = (struct test){base ? base + 1 : file, name, run, wanted};
+    tests[num_tests++] = (struct test){base ? base + 1 : file, name, run, kind};
 }
 
 unsigned es_test_failures(void)
@@ -59,7 +63,7 @@ unsigned es_test_failures(void)
 
 static bool report_this_one(const char *file, int line)
 {
-    if (atomic_fetch_add(&failures, 1) >= MAX_REPORTS || (current != NULL && current->wanted && !verbose))
+    if (atomic_fetch_add(&failures, 1) >= MAX_REPORTS || (current != NULL && current->kind == TEST_IS_WANTED && !verbose))
         return false;
     const char *base = strrchr(file, '/');
     fprintf(stderr, "  %s:%d: %s: ", base ? base + 1 : file, line, current ? current->name : "?");
@@ -121,13 +125,64 @@ static bool run_one(const struct test *test)
     es_watchdog_start(test->name, WATCHDOG_S, NULL);
     test->run();
     es_watchdog_stop();
-    bool held = es_test_failures() == 0;
-    if (test->wanted)
+    bool held = es_test_failures() == 0, wanted = test->kind == TEST_IS_WANTED;
+    if (wanted)
         printf(held ? "WANTED AND HELD %s %s: make it a TEST\n" : "wanted %s %s\n", test->file, test->name);
     else if (!held)
         printf("FAIL %s %s\n", test->file, test->name);
     fflush(stdout);
-    return held != test->wanted;
+    return held != wanted;
+}
+
+/* --- several processes --------------------------------------------------------- */
+
+static struct share {
+    _Atomic int next, passed, failed;
+} *all; /* shared by the processes */
+static int worker = -1;
+
+int es_test_worker(void)
+{
+    return worker;
+}
+
+static void run_and_count(const struct test *test)
+{
+    atomic_fetch_add(run_one(test) ? &all->passed : &all->failed, 1);
+}
+
+/* Takes the next test until there are no more. */
+static void run_shares(int argc, char **argv)
+{
+    for (int i; (i = atomic_fetch_add(&all->next, 1)) < num_tests;)
+        if (tests[i].kind != TEST_IS_LAST && chosen(&tests[i], argc, argv))
+            run_and_count(&tests[i]);
+}
+
+static void run_all(int jobs, int argc, char **argv)
+{
+    all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED)
+        abort();
+    for (int i = 0; i < jobs && jobs > 1; i++)
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            worker = i;
+            run_shares(argc, argv);
+            exit(0);
+        }
+    if (jobs == 1)
+        run_shares(argc, argv);
+    for (int status; wait(&status) > 0;)
+        if (status != 0) {
+            printf("FAIL: a process that ran tests ended with wait status 0x%x\n", (unsigned)status);
+            atomic_fetch_add(&all->failed, 1);
+            if (WIFEXITED(status))
+                exit(WEXITSTATUS(status));
+        }
+    for (int i = 0; i < num_tests; i++)
+        if (tests[i].kind == TEST_IS_LAST && chosen(&tests[i], argc, argv))
+            run_and_count(&tests[i]);
 }
 
 int main(int argc, char **argv)
@@ -142,10 +197,9 @@ int main(int argc, char **argv)
         return 0;
     }
     printf("seed %llu\n", (unsigned long long)seed);
-    int passed = 0, failed = 0;
-    for (int i = 0; i < num_tests; i++)
-        if (chosen(&tests[i], argc, argv))
-            run_one(&tests[i]) ? passed++ : failed++;
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0 || passed == 0;
+    fflush(stdout);
+    int jobs = argc > 1 && strncmp(argv[1], "-j", 2) == 0 ? atoi(argv[1] + 2) : 1;
+    run_all(jobs > 0 ? jobs : 1, argc, argv);
+    printf("%d passed, %d failed\n", all->passed, all->failed);
+    return all->failed != 0 || all->passed == 0;
 }

@@ -316,14 +316,24 @@ static void surely_kill_at(const es_scenario *s, path *p, uint32_t n, unsigned *
     CHECK(kill_at(s, p, n, true, outcomes));
 }
 
-/* Near where we run: a step is two switches of context, and dear between processors. */
+/* The processor that a process which runs scenarios stays on: one for each, or whichever it is on. */
+static size_t processor(const cpu_set_t *all)
+{
+    int which = es_test_worker() % CPU_COUNT(all);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && which >= 0; cpu++)
+        if (CPU_ISSET(cpu, all) && which-- == 0)
+            return cpu;
+    return (size_t)sched_getcpu();
+}
+
+/* Tracer and tracee on one processor: a step is two switches of context, and dear between processors. */
 static void stay_here(const cpu_set_t *all)
 {
     cpu_set_t here;
     sched_setaffinity(0, sizeof *all, all);
     sched_yield();
     CPU_ZERO(&here);
-    CPU_SET((size_t)sched_getcpu(), &here);
+    CPU_SET(processor(all), &here);
     sched_setaffinity(0, sizeof here, &here);
 }
 
