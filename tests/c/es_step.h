@@ -5,14 +5,15 @@
  * steps n, letting meanwhile() run to its end just before step n. Memory is
  * sequentially consistent here: what a missing fence would do is not seen.
  *
- * The clock advances by 1 ns a look, and a sleep does not sleep: it notes where
- * the sleeper is parked and returns a timeout.
+ * A sleep does not sleep (es_still.h).
  */
 #ifndef ES_STEP_H
 #define ES_STEP_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "es_still.h"
 
 typedef struct es_step_case {
     const char *name;
@@ -27,8 +28,5 @@ void es_step_each(const es_step_case *c);
 /* Steps act() has, for tests of the explorer itself. */
 long es_step_count(const es_step_case *c);
 
-/* Whether somebody parked on this word is still there: the word has not changed. */
-bool es_step_parked(const void *word);
-void es_step_advance(uint64_t ns);
 
 #endif
