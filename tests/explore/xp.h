@@ -10,7 +10,7 @@
 #ifndef XP_H
 #define XP_H
 
-#include "es_core.h"
+#include "es_fixture.h"
 
 #define XP_THREADS 6 /* thread 0 sets the scene and settles it */
 #define XP_IDS 32
@@ -23,15 +23,9 @@ enum xp_memory {
     XP_C11  /* a load sees any store that nothing which happened before hides from it */
 };
 
-#define XP_RINGS 12
-
 /* The ring that a scene plays on. Attachments that no thread has made yet are opened beforehand. */
 typedef struct xp_stage {
-    uint8_t *base;
-    uint64_t size;
-    es_locks *locks;
-    es_ring *rings[XP_RINGS];
-    int num_rings;
+    es_fix *f;
     es_ring *of[XP_THREADS];     /* by thread */
     es_ring *producer, *learner; /* the stage's own */
 } xp_stage;
