@@ -56,6 +56,7 @@ void scene_settle(es_ring *l)
     CHECK_EQ(scene_drain(l, 0), ES_ENDED);
     CHECK_STR(es_valid(l), NULL);
     for (int id = 0; id < SCENE_IDS; id++)
-        if (!CHECK_STR(es_account_name(es_account_verdict((enum es_sent)scene.sent[id], (uint64_t)scene.got[id])), NULL))
+        if (!CHECK_STR(es_account_name(es_account_verdict((enum es_sent)scene.sent[id], (uint64_t)scene.got[id])),
+                       NULL))
             CHECK_EQ(id, -1); /* names it */
 }

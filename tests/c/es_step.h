@@ -28,5 +28,4 @@ void es_step_each(const es_step_case *c);
 /* Steps act() has, for tests of the explorer itself. */
 long es_step_count(const es_step_case *c);
 
-
 #endif

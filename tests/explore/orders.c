@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "xp.h"
 #include "es_hook.h"
+#include "xp.h"
 
 #undef atomic_load
 #undef atomic_load_explicit

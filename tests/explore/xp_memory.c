@@ -11,8 +11,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "xp_history.h"
 #include "es_hook.h"
+#include "xp_history.h"
 
 #define MAX_BUFFER 16
 #define MAX_MUTEXES 16
@@ -107,7 +107,7 @@ static uint64_t apply(enum hook_op op, uint64_t old, uint64_t operand, unsigned 
     uint64_t value = op == HOOK_XCHG  ? operand
                      : op == HOOK_ADD ? old + operand
                      : op == HOOK_SUB ? old - operand
-                                    : old | operand;
+                                      : old | operand;
     return size == 8 ? value : value & ((UINT64_C(1) << (8 * size)) - 1);
 }
 

@@ -51,9 +51,9 @@ void hook_mutex_lock(pthread_mutex_t *mutex);
 void hook_mutex_unlock(pthread_mutex_t *mutex);
 int hook_nap(const struct timespec *time, struct timespec *left);
 
-#define HOOK_HERE(name, o)                                                               \
+#define HOOK_HERE(name, o)                                                                  \
     static hook_site hook_here __attribute__((section("hook_sites"), used, aligned(8))) = { \
-        __FILE__, __func__, name, __LINE__, (o), (o), false};                            \
+        __FILE__, __func__, name, __LINE__, (o), (o), false};                               \
     hook_here.reached = true
 #define HOOK_AT &hook_here,
 
@@ -73,20 +73,20 @@ int hook_nap(const struct timespec *time, struct timespec *left);
 void es_step(void);
 
 /* The operations on a word of so many bytes: the builtins want a plain integer of that size. */
-#define HOOK_BY_SIZE(word, size, operation)           \
-    switch (size) {                                   \
-    case 1: {                                         \
-        uint8_t *at = (word);                         \
-        operation;                                    \
-    }                                                 \
-    case 4: {                                         \
-        uint32_t *at = (word);                        \
-        operation;                                    \
-    }                                                 \
-    default: {                                        \
-        uint64_t *at = (word);                        \
-        operation;                                    \
-    }                                                 \
+#define HOOK_BY_SIZE(word, size, operation) \
+    switch (size) {                         \
+    case 1: {                               \
+        uint8_t *at = (word);               \
+        operation;                          \
+    }                                       \
+    case 4: {                               \
+        uint32_t *at = (word);              \
+        operation;                          \
+    }                                       \
+    default: {                              \
+        uint64_t *at = (word);              \
+        operation;                          \
+    }                                       \
     }
 
 static inline uint64_t hook_load(void *word, unsigned size)
@@ -98,7 +98,7 @@ static inline uint64_t hook_load(void *word, unsigned size)
 static inline void hook_store(void *word, unsigned size, uint64_t value)
 {
     es_step();
-    HOOK_BY_SIZE(word, size, __atomic_store_n(at, (__typeof__(*at))value, __ATOMIC_SEQ_CST); return)
+    HOOK_BY_SIZE(word, size, __atomic_store_n(at, (__typeof__(*at))value, __ATOMIC_SEQ_CST); return )
 }
 
 static inline uint64_t hook_rmw(void *word, unsigned size, enum hook_op op, uint64_t operand)
@@ -145,20 +145,20 @@ static inline bool hook_cas(void *word, unsigned size, uint64_t *expected, uint6
 /* The type of a word without its _Atomic. */
 #define HOOK_TYPE(p) __typeof__((void)0, *(p))
 
-#define atomic_load_explicit(p, o)                                \
-    ({                                                            \
-        HOOK_HERE("load", o);                                     \
+#define atomic_load_explicit(p, o)                                 \
+    ({                                                             \
+        HOOK_HERE("load", o);                                      \
         (HOOK_TYPE(p)) hook_load(HOOK_AT(void *)(p), sizeof *(p)); \
     })
 #define atomic_load(p) atomic_load_explicit(p, memory_order_seq_cst)
-#define atomic_store_explicit(p, v, o)                                   \
-    ({                                                                   \
-        HOOK_HERE("store", o);                                           \
+#define atomic_store_explicit(p, v, o)                              \
+    ({                                                              \
+        HOOK_HERE("store", o);                                      \
         hook_store(HOOK_AT(void *)(p), sizeof *(p), (uint64_t)(v)); \
     })
-#define HOOK_RMW(name, op, p, v, o)                                                    \
-    ({                                                                                 \
-        HOOK_HERE(name, o);                                                            \
+#define HOOK_RMW(name, op, p, v, o)                                                  \
+    ({                                                                               \
+        HOOK_HERE(name, o);                                                          \
         (HOOK_TYPE(p)) hook_rmw(HOOK_AT(void *)(p), sizeof *(p), op, (uint64_t)(v)); \
     })
 #define atomic_exchange_explicit(p, v, o) HOOK_RMW("exchange", HOOK_XCHG, p, v, o)
@@ -173,7 +173,7 @@ static inline bool hook_cas(void *word, unsigned size, uint64_t *expected, uint6
         _Static_assert((f) == memory_order_relaxed || (s) == memory_order_seq_cst, "failure order"); \
         __typeof__(e) hook_expected = (e);                                                           \
         uint64_t hook_seen = (uint64_t)*hook_expected;                                               \
-        bool hook_won = hook_cas(HOOK_AT(void *)(p), sizeof *(p), &hook_seen, (uint64_t)(v));      \
+        bool hook_won = hook_cas(HOOK_AT(void *)(p), sizeof *(p), &hook_seen, (uint64_t)(v));        \
         if (!hook_won)                                                                               \
             *hook_expected = (HOOK_TYPE(hook_expected))hook_seen;                                    \
         hook_won;                                                                                    \

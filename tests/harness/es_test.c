@@ -63,7 +63,8 @@ unsigned es_test_failures(void)
 
 static bool report_this_one(const char *file, int line)
 {
-    if (atomic_fetch_add(&failures, 1) >= MAX_REPORTS || (current != NULL && current->kind == TEST_IS_WANTED && !verbose))
+    if (atomic_fetch_add(&failures, 1) >= MAX_REPORTS ||
+        (current != NULL && current->kind == TEST_IS_WANTED && !verbose))
         return false;
     const char *base = strrchr(file, '/');
     fprintf(stderr, "  %s:%d: %s: ", base ? base + 1 : file, line, current ? current->name : "?");
@@ -138,7 +139,7 @@ static bool run_one(const struct test *test)
 
 static struct share {
     _Atomic int next, passed, failed;
-} *all; /* shared by the processes */
+} * all; /* shared by the processes */
 static int worker = -1;
 
 int es_test_worker(void)

@@ -11,7 +11,7 @@
 #define MAX_NAMES 512
 
 /* core_table.awk writes program.core: address, exchange or -, function, file, line */
-static es_place *places; /* shared by the processes that run scenarios */
+static es_place *places;      /* shared by the processes that run scenarios */
 static bool here[MAX_PLACES]; /* killed at in this scenario */
 static unsigned num_places;
 static char *names[MAX_NAMES];
