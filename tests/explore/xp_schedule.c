@@ -63,7 +63,7 @@ void xp_give_way(void)
         resume(ready[xp_choose(n, xp_at_random() ? (int)xp_random_below((unsigned)n) : 0)]);
 }
 
-/* It never returns: the next execution starts it again at its base. */
+/* Never returns. The next execution starts the thread again at its base. */
 static void thread_main(int number)
 {
     volatile int t = number;
@@ -78,7 +78,7 @@ static void start_thread(int t)
 {
     thread *c = &threads[t];
     c->state = XP_READY;
-    if (c->based) { /* as cheap as a switch: a new context would ask the kernel for the signal mask */
+    if (c->based) { /* a new context would cost two system calls for the signal mask */
         memcpy(&c->left_at, &c->base, sizeof c->base);
         return;
     }

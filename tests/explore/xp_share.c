@@ -1,4 +1,4 @@
-/* Work that is shared among the processors: one process for each, which takes the next piece until there are no more. */
+/* Work is shared among the processors: one process for each takes the next piece until there are no more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -153,7 +153,7 @@ void xp_stage_reap(void)
     xp_sweep_by(xp_theatre.learner);
 }
 
-/* Whoever died before it released a sample may have had it, or not. */
+/* A thread that died before it noted the release of a sample may have released it, or not. */
 static void check_sample(int id)
 {
     uint64_t final = 0;

@@ -1,8 +1,7 @@
 /* What the fuzz targets share: reading an input, values worth trying, and saying what went wrong.
  *
- * A target is libFuzzer's LLVMFuzzerTestOneInput(). Its input is a little program,
- * so any bytes are a valid one and shorter ones are simpler ones; bytes that are
- * not there read as 0.
+ * A target is libFuzzer's LLVMFuzzerTestOneInput(). Its input is a small program. Any bytes are
+ * a valid program, and fewer bytes a simpler one. Bytes past the end read as 0.
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -27,8 +26,7 @@ bool fuzz_done(const fuzz_in *in);
 /* near: a value that one or two more or less may break. */
 uint64_t fuzz_value(fuzz_in *in, uint64_t near);
 
-/* A program that only checks and says nothing would pass for ever: what FUZZ_CHECK
- * finds wrong ends the program as a crash does. */
+/* A failed check ends the program as a crash does, so that the fuzzer sees it. */
 #define FUZZ_CHECK(cond) ((cond) ? (void)0 : fuzz_fail(__FILE__, __LINE__, #cond))
 _Noreturn void fuzz_fail(const char *file, int line, const char *what);
 

@@ -2,7 +2,7 @@
  *
  * The stepped core calls es_step() before each of its atomic operations, so the
  * scribbler, or another participant, may come in between any two of them, as the
- * input says. Sleeps do not sleep: the clock moves instead.
+ * input says. A sleep returns at once, and the clock moves instead.
  */
 #ifndef WORDS_SCENE_H
 #define WORDS_SCENE_H

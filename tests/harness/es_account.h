@@ -1,15 +1,15 @@
-/* The account of the samples: which were sent, which came, and what is wrong with that.
+/* The account of the samples: which were sent, which came, and what is wrong.
  *
  * Senders number their samples 0, 1, ... A sender writes into its ledger word how many samples it is about to send
- * (in doubt). When the core has returned, one store moves what was sent to "acked". So whenever a sender is killed,
- * samples 0 .. acked-1 must come, beyond them a prefix of what was in doubt may, and nothing else. (The core commits
- * the samples of one call in their order. On a closed ring a learner may seal some slots of a call and not others:
- * there the prefix becomes a subset, of the size that the core said if it still could.)
+ * (in doubt). When the core has returned, one store moves what was sent to "acked". So wherever a sender is killed,
+ * samples 0 .. acked-1 must come. A prefix of what was in doubt may come, and nothing else: the core commits the samples
+ * of one call in their order. On a closed ring a learner may seal some slots of a call and not others. Then the prefix
+ * becomes a subset. Its size is known if the sender lived to write down what the core returned.
  *
- * A receiver enters each sample when it releases it for good. A sample that is entered twice is a fault at once. What is
- * missing, and what nobody sent, are found by es_account_settle().
+ * A receiver enters each sample once its release is certain. A sample that is entered twice is a fault at once.
+ * es_account_settle() finds the samples that are missing and those that nobody sent.
  *
- * The memory is shared with all processes that are forked later: threads and processes keep the same account.
+ * The memory is shared with all processes that are forked later, so threads and processes can keep one account.
  *
  * Suites with a few samples keep a table of their own, a state of sending and a count of deliveries for each sample,
  * and ask es_account_verdict() about each. */
@@ -65,18 +65,18 @@ typedef struct es_account {
 
 es_account *es_account_new(uint32_t senders, uint32_t samples);
 void es_account_free(es_account *a);
-/* Begins anew, where only the first so many senders have been used. */
+/* Clears the account. Only the first so many senders have been used. */
 void es_account_reset(es_account *a, uint32_t senders);
 
-/* A sender is about to send its next n samples; has sent so many of them, and the others not. */
+/* begin: a sender is about to send its next n samples. end: it has sent so many of them, and not the others. */
 void es_account_begin(es_account *a, uint32_t sender, uint32_t n);
 void es_account_end(es_account *a, uint32_t sender, uint32_t sent);
-/* It has sent so many of the n, not necessarily the first, because the ring was closed. It sends no more. */
+/* Instead of end: the ring was closed, and so many of the n were sent, not necessarily the first. It sends no more. */
 void es_account_cut(es_account *a, uint32_t sender, uint32_t n, uint32_t sent);
 /* How many the sender has surely sent. */
 uint32_t es_account_acked(const es_account *a, uint32_t sender);
 
-/* A sample of that id (es_sample.h) came, and was released. False: that was wrong. */
+/* The sample of that id (es_sample.h) came, and was released. False when that is a fault. */
 bool es_account_deliver(es_account *a, uint64_t id);
 bool es_account_came(const es_account *a, uint64_t id);
 /* A sample came that does not agree with itself, and said it was id. */

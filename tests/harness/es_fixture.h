@@ -16,7 +16,7 @@
 #define FIX_PRODUCERS 8
 #define FIX_REMOTES 3
 #define FIX_MAX_BATCH 64
-/* A batch was not what its take said, or a sample in it was torn. */
+/* A result: a batch was not what its take said, or a sample in it was torn. */
 #define FIX_TORN INT64_MIN
 
 typedef struct es_fix {
@@ -35,15 +35,15 @@ es_fix *fix_new(uint64_t batch_size, uint64_t num_batches, uint32_t flags);
 es_fix *fix_new_leaves(const es_geometry *geo, const uint64_t *leaf_sizes);
 /* leaf_sizes NULL: those of fix_sample(). */
 es_fix *fix_new_shared(const es_geometry *geo, const uint64_t *leaf_sizes);
-/* Its segment as it was when it was new, and new locks. Attachments that are left over are not to be used again. */
+/* Formats the segment again and makes new locks. Attachments from before must not be used again. */
 void fix_again(es_fix *f);
 void fix_free(es_fix *f);
 
 es_geometry fix_geometry(uint64_t batch_size, uint64_t num_batches, uint32_t flags);
 
-/* Shared: a process's own locks; it frees them. Private: locks of the process alone. */
+/* Locks of the calling process, which frees them. Private: no other process sees them. */
 es_locks *fix_own_locks(const es_fix *f);
-/* The caller's own attachment, which it frees. Waits while the dead have all entries. role 0: not registered. */
+/* An attachment that the caller frees. Waits while the dead have all owner entries. role 0: not registered. */
 es_ring *fix_join(const es_fix *f, es_locks *locks, uint32_t role, int poison);
 
 /* Attachments; freed with the fixture. */
@@ -52,7 +52,7 @@ es_ring *fix_attach(es_fix *f, uint32_t role);
 es_ring *fix_producer(es_fix *f);
 es_ring *fix_learner(es_fix *f);
 
-/* Dies as far as anybody else can tell; r must not be used again. */
+/* To everybody else its process has died. r must not be used again. */
 void fix_die(es_fix *f, es_ring *r);
 /* Reaps all the dead: how many, or ES_UNSURE. */
 int fix_sweep(es_ring *by);

@@ -1,15 +1,15 @@
-/* Hooks before atomics, for builds in which a test decides what happens between two steps of the core.
+/* Hooks before atomics: builds in which a test decides what happens between two steps of the core.
  *
  * This header is put before every core file (-include). Each atomic operation of the file then goes through a hook_
  * function. There are two kinds of builds:
  *
  *   stepped    The hook calls es_step(), which the program defines, and then does the operation. Memory is
- *              sequentially consistent: one thread plays all the parts. A fence is no step. Used by the stepped tests
+ *              sequentially consistent, since one thread plays all parts. A fence is no step. Used by the stepped tests
  *              (tests/c) and by the words target of the fuzzer.
- *   recorded   With ES_HOOK_SITES defined. The program defines the hook_ functions itself. Each place where an operation
- *              stands has a record: its function, its operation and its memory order, which the program may replace by
- *              a weaker one. The records lie in a section of their own, so all of them are known before anything
- *              runs. Mutexes and naps are hooked, too. Used by the explorer.
+ *   recorded   With ES_HOOK_SITES defined. The program defines the hook_ functions itself. Each operation in the
+ *              source has a record: its function, its name and its memory order, which the program may replace by a
+ *              weaker one. The records lie in a section of their own, so all are known before anything runs. Mutexes
+ *              and naps are hooked, too. Used by the explorer.
  */
 #ifndef ES_HOOK_H
 #define ES_HOOK_H

@@ -8,7 +8,7 @@ typedef struct es_random {
     uint64_t state;
 } es_random;
 
-/* Splitmix64: numbers that are near each other become numbers that are not. */
+/* Splitmix64: spreads seeds that are near each other. */
 static inline uint64_t es_random_mix(uint64_t z)
 {
     z += UINT64_C(0x9e3779b97f4a7c15);

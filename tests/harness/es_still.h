@@ -1,5 +1,5 @@
-/* In place of es_wait.c and es_clock.c in the stepped builds (es_hook.h): sleeps that do not sleep, and a clock that
- * moves only when somebody looks at it or sleeps. */
+/* In place of es_wait.c and es_clock.c in the stepped builds (es_hook.h). A sleep returns at once, and the clock moves only
+ * when somebody looks at it or sleeps. */
 #ifndef ES_STILL_H
 #define ES_STILL_H
 
@@ -7,7 +7,7 @@
 
 /* From here on nobody is parked, and the clock is at 0. */
 void es_still_begin(void);
-/* Whether somebody parked on this word is still there: the word has not changed. */
+/* Whether somebody parked on this word would still sleep: the word has not changed since. */
 bool es_still_parked(const void *word);
 /* Time passes. Each look at the clock takes es_still_look_ns. */
 void es_still_advance(uint64_t ns);

@@ -30,8 +30,8 @@ bool es_test_check_str(const char *file, int line, const char *what, const char 
     static void name(void)
 
 #define TEST(name) ES_TEST_REGISTER(name, TEST_IS_USUAL)
-/* States what should hold and does not yet: its failure is listed and not
- * counted, its success is a failure, so that it is turned into a TEST. */
+/* States what should hold and does not yet. Its failure is listed and not counted. Its success is a failure, so that
+ * somebody makes it a TEST. */
 #define TEST_WANTED(name) ES_TEST_REGISTER(name, TEST_IS_WANTED)
 /* Runs when all others have. */
 #define TEST_LAST(name) ES_TEST_REGISTER(name, TEST_IS_LAST)

@@ -72,6 +72,10 @@ static unsigned elsewhere; /* kills after as many instructions as wanted, on ano
 
 static void say_where(const path *p, uint32_t n)
 {
+    if (n < p->entry || p->end <= p->entry) {
+        fprintf(stderr, "    while its path was recorded\n");
+        return;
+    }
     const es_place *place = cover_place(p->pc[n]);
     fprintf(stderr, "    killed before instruction %u of %u, at 0x%llx", n - p->entry, p->end - p->entry,
             (unsigned long long)p->pc[n]);
@@ -316,7 +320,7 @@ static void surely_kill_at(const es_scenario *s, path *p, uint32_t n, unsigned *
     CHECK(kill_at(s, p, n, true, outcomes));
 }
 
-/* The processor that a process which runs scenarios stays on: one for each, or whichever it is on. */
+/* Where this process runs its scenarios: each of several has a processor of its own. */
 static size_t processor(const cpu_set_t *all)
 {
     int which = es_test_worker() % CPU_COUNT(all);
@@ -326,7 +330,7 @@ static size_t processor(const cpu_set_t *all)
     return (size_t)sched_getcpu();
 }
 
-/* Tracer and tracee on one processor: a step is two switches of context, and dear between processors. */
+/* Tracer and tracee stay on one processor. A step is two context switches, which cost more between processors. */
 static void stay_here(const cpu_set_t *all)
 {
     cpu_set_t here;

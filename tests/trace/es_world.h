@@ -1,8 +1,8 @@
-/* The ring that one kill is tried on, who lives beside it, and the account of its samples.
+/* The world of one kill: a ring, the processes on it, and the account of its samples.
  *
- * The tracer is alive throughout: a producer p and a learner l. Everybody else is a
- * process of its own with its own descriptor of the lock file: the tracee; victims,
- * which die before it; the sleeper, which is parked while the tracee runs.
+ * The tracer lives throughout. It is a producer p and a learner l. All others are processes of their own, each with its
+ * own descriptor of the lock file: the tracee; victims, which die before it; the sleeper, which is parked while the
+ * tracee runs.
  */
 #ifndef ES_WORLD_H
 #define ES_WORLD_H
@@ -92,7 +92,7 @@ int world_tracee_release(es_world *w);
 void world_sleeper(es_world *w, uint32_t role);
 /* Whether the sleeper has what it waits for, by the slot and batch words alone. */
 bool world_sleeper_due(es_world *w);
-/* Once it has come out (true), or looked about and gone to sleep again. */
+/* Returns once it has come out (true), or has looked and gone to sleep again (false). */
 bool world_sleeper_settles(es_world *w);
 /* Waits for its end; the watchdog is the limit. */
 void world_sleeper_await(es_world *w);
