@@ -16,6 +16,7 @@ PYTHON ?= python3
 ENV := .venv
 BIN := $(ENV)/bin
 CSRC := $(wildcard csrc/*/*.[ch])
+C_FILES := $(CSRC) $(wildcard tests/*/*.[ch] bench/*.[ch])
 BUILT := setup.py pyproject.toml echo_shm/_build.py $(CSRC)
 
 SECONDS ?= 60
@@ -28,11 +29,27 @@ demo: $(ENV)/.demo
 test: lint test-c $(ENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# First everything is compiled. Then suites run side by side, so that no processor waits. Each shares its own work
+# among the processors: two of them at once are enough.
+C_SUITES := c explore trace stress fuzz
 test-c:
-	$(MAKE) -C tests/c all
+	+$(MAKE) -j2 $(C_SUITES:%=build-%)
+	+$(MAKE) -j2 check-c check-stress
+	+$(MAKE) -j2 check-explore check-fuzz
+	+$(MAKE) check-trace
+
+.PHONY: $(C_SUITES:%=build-%) $(C_SUITES:%=check-%)
+build-%:
+	+$(MAKE) -C tests/$* build
+check-c:
+	+$(MAKE) -j4 -C tests/c all
+check-explore:
 	$(MAKE) -C tests/explore quick
+check-trace:
 	$(MAKE) -C tests/trace
-	$(MAKE) -C tests/storm short
+check-stress:
+	$(MAKE) -C tests/stress short
+check-fuzz:
 	$(MAKE) -C tests/fuzz quick
 
 test-aarch64:
@@ -45,7 +62,7 @@ model:
 	$(PYTHON) tests/model/run.py $(if $(QUICK),--quick)
 
 storm:
-	$(MAKE) -C tests/storm run SECONDS=$(SECONDS)
+	$(MAKE) -C tests/stress run SECONDS=$(SECONDS)
 
 storm-remote: $(ENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m stress.remote_storm $(SECONDS)
@@ -57,6 +74,7 @@ lint: $(ENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 
 bench: $(ENV)/.bench
 	$(BIN)/python -m bench --json bench/results.json

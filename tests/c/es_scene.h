@@ -1,4 +1,4 @@
-/* A small cast and an account, shared by the stepped tests. */
+/* The scene of the stepped tests: two producers and two learners on a small ring, and the account of its samples. */
 #ifndef ES_SCENE_H
 #define ES_SCENE_H
 
@@ -11,8 +11,8 @@ typedef struct es_scene {
     es_fix *f;
     es_ring *p, *q;      /* producers */
     es_ring *l, *m;      /* learners */
-    int sent[SCENE_IDS]; /* 1: its send returned OK; 2: it may or may not be in the ring */
-    int got[SCENE_IDS];
+    int sent[SCENE_IDS]; /* enum es_sent */
+    int got[SCENE_IDS];  /* deliveries */
     bool ended;
     int64_t rc; /* whatever the act leaves for the check */
 } es_scene;

@@ -3,23 +3,13 @@
 #include <setjmp.h>
 #include <stdio.h>
 
-#include "es_core.h"
-#include "es_fixture.h"
 #include "es_test.h"
 
-#define MAX_PARKED 16
 #define MAX_STEPS 5000
 
 static const es_step_case *running; /* NULL: nobody is interrupted */
 static long step, stop_at;
 static jmp_buf killed;
-static uint64_t now_ns = 1000;
-
-static struct parked {
-    _Atomic uint32_t *word;
-    uint32_t seen;
-} parked[MAX_PARKED];
-static int num_parked;
 
 void es_step(void);
 void es_step(void)
@@ -38,7 +28,7 @@ void es_step(void)
 /* One run, interrupted before step n: whether act() had that many. */
 static bool run_to(const es_step_case *c, long n)
 {
-    num_parked = 0;
+    es_still_begin();
     c->before();
     step = 0;
     stop_at = n;
@@ -76,44 +66,4 @@ long es_step_count(const es_step_case *c)
     while (run_to(c, n))
         n++;
     return n;
-}
-
-bool es_step_parked(const void *word)
-{
-    for (int i = 0; i < num_parked; i++)
-        if ((const void *)parked[i].word == word && atomic_load(parked[i].word) == parked[i].seen)
-            return true;
-    return false;
-}
-
-void es_step_advance(uint64_t ns)
-{
-    now_ns += ns;
-}
-
-/* --- in place of es_wait.c ------------------------------------------------- */
-
-uint64_t es_clock_ns(void)
-{
-    return ++now_ns;
-}
-
-int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
-{
-    if (atomic_load(word) != seen)
-        return ES_OK;
-    if (num_parked < MAX_PARKED)
-        parked[num_parked++] = (struct parked){word, seen};
-    now_ns += timeout_ns;
-    return ES_TIMEOUT;
-}
-
-void es_wait_wake(_Atomic uint32_t *word)
-{
-    (void)word; /* the word has changed: es_step_parked() sees that */
-}
-
-const char *es_wait_kind(void)
-{
-    return "stepped";
 }

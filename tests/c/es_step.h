@@ -1,18 +1,16 @@
 /* Every place where an operation can be interrupted or killed, one after the other.
  *
- * The stepped core calls es_step() before each atomic operation. es_step_each()
- * runs act() again and again, from a fresh ring each time: once for each of its
- * steps n, letting meanwhile() run to its end just before step n. Memory is
- * sequentially consistent here: what a missing fence would do is not seen.
- *
- * The clock advances by 1 ns a look, and a sleep does not sleep: it notes where
- * the sleeper is parked and returns a timeout.
+ * The stepped core calls es_step() before each atomic operation (es_hook.h). es_step_each() runs act() once for each of
+ * its steps n, from a fresh ring each time, and lets meanwhile() run to its end just before step n. Memory is
+ * sequentially consistent: what a missing fence would do is not seen. A sleep returns at once (es_still.h).
  */
 #ifndef ES_STEP_H
 #define ES_STEP_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "es_still.h"
 
 typedef struct es_step_case {
     const char *name;
@@ -24,11 +22,7 @@ typedef struct es_step_case {
 } es_step_case;
 
 void es_step_each(const es_step_case *c);
-/* Steps act() has, for tests of the explorer itself. */
+/* How many steps act() has, for a test of es_step_each() itself. */
 long es_step_count(const es_step_case *c);
-
-/* Whether somebody parked on this word is still there: the word has not changed. */
-bool es_step_parked(const void *word);
-void es_step_advance(uint64_t ns);
 
 #endif

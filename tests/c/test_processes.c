@@ -1,76 +1,44 @@
 /* Processes that are killed at random moments: kernel locks, real deaths, real waits. */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "es_account.h"
 #include "es_fixture.h"
 #include "es_test.h"
 
-#define LIVES 8192 /* processes in one run */
-#define SEQS 2048  /* samples of one process */
-#define MAX_RUN 5  /* samples of one send; so many can be committed but not noted */
-#define CREW 3     /* producers that live at the same time */
+#define SEQS 2048 /* samples of one process */
+#define MAX_RUN 5 /* samples of one send */
+#define CREW 3    /* producers that live at the same time */
 #define SLACK_NS UINT64_C(5000000000)
 
-typedef struct side_table {        /* shared memory */
-    _Atomic uint32_t noted[LIVES]; /* the child says that it sent the numbers below this */
-    _Atomic uint8_t got[LIVES][SEQS];
-    _Atomic uint8_t released[LIVES];
-    _Atomic uint32_t ready;
-} side_table;
-
+/* A ring that processes share, and what they know of its samples. */
 typedef struct world {
-    es_geometry geo;
-    void *base;
-    uint64_t size;
-    side_table *side;
-    char path[32];
-    es_locks *locks; /* of the parent */
+    es_fix *f;
+    es_account *account;
+    es_account *seen; /* samples that a learner has read, whether or not it lived to release them */
 } world;
 
-static void *shared(uint64_t size)
+static world world_open(uint64_t B, uint64_t K, uint32_t flags, uint32_t lives, uint32_t seqs)
 {
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
-}
-
-static bool world_open(world *w, uint64_t B, uint64_t K, uint32_t flags)
-{
-    w->geo = fix_geometry(B, K, flags);
-    w->size = fix_segment_size(&w->geo);
-    w->base = shared(w->size);
-    w->side = shared(sizeof *w->side);
-    strcpy(w->path, "/tmp/es-locks-XXXXXX");
-    int fd = mkstemp(w->path);
-    w->locks = es_locks_new(fd, ES_MAX_LEARNERS + FIX_PRODUCERS);
-    return CHECK(w->base && w->side && fd >= 0 && w->locks) && CHECK_EQ(fix_format(w->base, w->size, &w->geo), ES_OK);
+    es_geometry geo = fix_geometry(B, K, flags);
+    return (world){fix_new_shared(&geo, NULL), es_account_new(lives, seqs), es_account_new(lives, seqs)};
 }
 
 static void world_close(world *w)
 {
-    es_locks_free(w->locks);
-    unlink(w->path);
-    munmap(w->base, w->size);
-    munmap(w->side, sizeof *w->side);
+    es_account_free(w->account);
+    es_account_free(w->seen);
+    fix_free(w->f);
 }
 
-static es_ring *attach(world *w, es_locks *locks, uint32_t role)
+static es_ring *attach(world *w, uint32_t role)
 {
-    int error;
-    es_ring *r = es_api_open(w->base, w->size, locks, 0, &error);
-    es_identity id = {.role = role, .pid = getpid()};
-    /* Entries of dead owners can fill the table for a moment. */
-    while (r != NULL && es_api_attach(r, &id) == ES_ENOOWNER)
-        sched_yield();
-    return r;
+    return fix_join(w->f, w->f->locks, role, 0);
 }
 
 /* Runs body in a child with its own locks. The child dies with its parent. */
@@ -80,11 +48,7 @@ static pid_t spawn(world *w, uint32_t role, void (*body)(world *, es_ring *, uin
     if (pid != 0)
         return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    es_locks *locks = es_locks_new(open(w->path, O_RDWR | O_CLOEXEC), ES_MAX_LEARNERS + FIX_PRODUCERS);
-    es_ring *r = attach(w, locks, role);
-    if (r == NULL)
-        _exit(2);
-    body(w, r, life);
+    body(w, fix_join(w->f, fix_own_locks(w->f), role, 0), life);
     for (;;)
         pause();
 }
@@ -98,13 +62,14 @@ static void kill_and_wait(pid_t pid)
 static void producing(world *w, es_ring *r, uint32_t life)
 {
     es_random rnd = es_random_new(life);
-    uint64_t slice = w->geo.reap_interval_ns;
+    uint64_t slice = w->f->geo.reap_interval_ns;
     if (es_random_below(&rnd, 4) == 0)
         fix_sweep(r); /* so reapers are killed too */
     for (uint32_t seq = 0; seq + MAX_RUN < SEQS;) {
-        uint64_t id = (uint64_t)life << 32 | seq;
+        uint64_t id = es_sample_id(life, seq);
         uint32_t way = es_random_below(&rnd, 16);
         int64_t n;
+        es_account_begin(w->account, life, way == 0 ? MAX_RUN : way != 1);
         if (way == 0) {
             n = fix_send_many(r, id, 1 + es_random_below(&rnd, MAX_RUN), slice);
         } else if (way == 1) {
@@ -117,8 +82,8 @@ static void producing(world *w, es_ring *r, uint32_t life)
         } else {
             n = fix_send_wait(r, id, slice) == ES_OK;
         }
-        if (n > 0)
-            atomic_store(&w->side->noted[life], seq += (uint32_t)n);
+        es_account_end(w->account, life, n > 0 ? (uint32_t)n : 0);
+        seq += n > 0 ? (uint32_t)n : 0;
         if (way == 2 && es_random_below(&rnd, 16) == 0)
             fix_sweep(r);
     }
@@ -126,32 +91,12 @@ static void producing(world *w, es_ring *r, uint32_t life)
 
 static void count_batch(world *w, es_ring *l, int64_t j, const es_snapshot *snap)
 {
-    uint8_t mask[64];
-    CHECK_EQ(es_api_committed_mask(l, (uint64_t)j, snap->round, mask), (int64_t)snap->length);
-    for (uint64_t i = 0; i < w->geo.batch_size; i++) {
-        uint64_t id;
-        if (!mask[i])
-            continue;
-        if (CHECK(fix_read(l, (uint64_t)j * w->geo.batch_size + i, &id)) && CHECK(id >> 32 < LIVES) &&
-            CHECK((uint32_t)id < SEQS))
-            atomic_fetch_add(&w->side->got[id >> 32][(uint32_t)id], 1);
-    }
+    uint64_t ids[FIX_MAX_BATCH];
+    int64_t n = fix_read_batch(l, j, snap, ids);
+    CHECK_EQ(n, (int64_t)snap->length);
+    for (int64_t i = 0; i < n; i++)
+        es_account_deliver(w->account, ids[i]);
     CHECK_EQ(es_api_release(l, (uint64_t)j, snap->round), ES_OK);
-}
-
-/* Every noted sample arrived once. Beyond them, at most one send's samples arrived, once each. */
-static void check_life(world *w, uint32_t life)
-{
-    uint32_t noted = atomic_load(&w->side->noted[life]), lost = 0, doubled = 0, beyond = 0;
-    for (uint32_t s = 0; s < SEQS; s++) {
-        uint8_t n = atomic_load(&w->side->got[life][s]);
-        lost += s < noted && n == 0;
-        doubled += n > 1;
-        beyond += s >= noted && n > 0;
-    }
-    CHECK_EQ(lost, 0);
-    CHECK_EQ(doubled, 0);
-    CHECK(beyond <= MAX_RUN);
 }
 
 static void drain_to_the_end(world *w, es_ring *l)
@@ -161,7 +106,7 @@ static void drain_to_the_end(world *w, es_ring *l)
     CHECK_STR(es_valid(l), NULL);
     es_api_close(l);
     for (;;) {
-        int64_t j = es_api_take(l, 0, w->geo.reap_interval_ns, &snap);
+        int64_t j = es_api_take(l, 0, w->f->geo.reap_interval_ns, &snap);
         if (j >= 0)
             count_batch(w, l, j, &snap);
         else if (j != ES_TIMEOUT && j != ES_EMPTY)
@@ -172,10 +117,8 @@ static void drain_to_the_end(world *w, es_ring *l)
 
 static void kill_producers(uint64_t B, uint64_t K, uint32_t flags, uint32_t kills)
 {
-    world w;
-    if (!world_open(&w, B, K, flags))
-        return;
-    es_ring *l = attach(&w, w.locks, ES_ROLE_LEARNER);
+    world w = world_open(B, K, flags, kills + CREW + CREW, SEQS);
+    es_ring *l = attach(&w, ES_ROLE_LEARNER);
     es_random rnd = es_random_new(B * 100 + K);
     pid_t crew[CREW];
     uint32_t life = 0, spared = 0;
@@ -184,7 +127,7 @@ static void kill_producers(uint64_t B, uint64_t K, uint32_t flags, uint32_t kill
     uint64_t last = es_clock_ns(), longest = 0;
     while (life < kills + CREW && es_test_failures() == 0) {
         es_snapshot snap;
-        int64_t j = es_api_take(l, 0, w.geo.reap_interval_ns, &snap);
+        int64_t j = es_api_take(l, 0, w.f->geo.reap_interval_ns, &snap);
         uint64_t now = es_clock_ns();
         if (j >= 0) {
             longest = now - last > longest ? now - last : longest;
@@ -203,10 +146,10 @@ static void kill_producers(uint64_t B, uint64_t K, uint32_t flags, uint32_t kill
     }
     for (int i = 0; i < CREW; i++)
         kill_and_wait(crew[i]);
-    CHECK(longest < w.geo.reap_interval_ns + SLACK_NS);
+    CHECK(longest < w.f->geo.reap_interval_ns + SLACK_NS);
     drain_to_the_end(&w, l);
-    for (uint32_t i = 0; i < life; i++)
-        check_life(&w, i);
+    CHECK_EQ(es_account_settle(w.account, life, false), w.account->delivered);
+    CHECK_EQ(es_account_faults(w.account), 0);
     es_api_detach(l);
     es_api_free(l);
     world_close(&w);
@@ -230,39 +173,34 @@ TEST(killed_producers_lose_nothing_in_ready_order)
 
 static void learning(world *w, es_ring *r, uint32_t life)
 {
+    uint64_t ids[FIX_MAX_BATCH];
     (void)life;
     for (;;) {
         es_snapshot snap;
-        int64_t j = es_api_take(r, 0, w->geo.reap_interval_ns, &snap);
+        int64_t j = es_api_take(r, 0, w->f->geo.reap_interval_ns, &snap);
         if (j < 0)
             continue;
-        uint64_t id;
-        for (uint64_t i = 0; i < w->geo.batch_size; i++)
-            if (fix_read(r, (uint64_t)j * w->geo.batch_size + i, &id) && (uint32_t)id < SEQS) {
-                atomic_fetch_add(&w->side->got[0][(uint32_t)id], 1);
-                if (atomic_load(&w->side->released[(uint32_t)id]))
-                    atomic_store(&w->side->got[1][0], 1); /* delivered after its release */
-            } else {
-                atomic_store(&w->side->got[1][1], 1); /* torn */
-            }
-        uint64_t first = (uint64_t)j * w->geo.batch_size;
-        uint64_t ids[8];
-        for (uint64_t i = 0; i < w->geo.batch_size; i++)
-            fix_read(r, first + i, &ids[i]);
+        int64_t n = fix_read_batch(r, j, &snap, ids);
+        if (n != (int64_t)snap.length)
+            es_account_torn(w->seen, ids[0]);
+        for (int64_t i = 0; i < n; i++) {
+            if (es_account_came(w->account, ids[i]))
+                es_account_deliver(w->account, ids[i]); /* after its release: a fault */
+            if (!es_account_came(w->seen, ids[i]))
+                es_account_deliver(w->seen, ids[i]);
+        }
         es_api_release(r, (uint64_t)j, snap.round);
-        for (uint64_t i = 0; i < w->geo.batch_size; i++)
-            atomic_store(&w->side->released[ids[i] % SEQS], 1);
+        for (int64_t i = 0; i < n; i++)
+            es_account_deliver(w->account, ids[i]);
     }
 }
 
 /* Learners are killed while they hold leases. A sample is delivered at least once, and never after its release. */
 TEST(killed_learners_leases_are_delivered_again)
 {
-    world w;
-    if (!world_open(&w, 3, 2, 0))
-        return;
+    world w = world_open(3, 2, 0, 1, SEQS);
     es_random rnd = es_random_new(77);
-    es_ring *p = attach(&w, w.locks, ES_ROLE_PRODUCER);
+    es_ring *p = attach(&w, ES_ROLE_PRODUCER);
     pid_t crew[2];
     uint32_t kills = 0, want = (uint32_t)es_test_scaled(300), seq = 0;
     for (int i = 0; i < 2; i++)
@@ -275,23 +213,23 @@ TEST(killed_learners_leases_are_delivered_again)
             crew[victim] = spawn(&w, ES_ROLE_LEARNER, learning, 0);
             kills++;
         }
-        int rc = fix_send_wait(p, seq, w.geo.reap_interval_ns);
-        if (rc == ES_OK)
-            seq++;
-        else
-            CHECK_EQ(rc, ES_TIMEOUT);
+        es_account_begin(w.seen, 0, 1);
+        int rc = fix_send_wait(p, seq, w.f->geo.reap_interval_ns);
+        es_account_end(w.seen, 0, rc == ES_OK);
+        seq += rc == ES_OK;
+        CHECK(rc == ES_OK || rc == ES_TIMEOUT);
         fix_sweep(p);
     }
     for (int i = 0; i < 2; i++)
         kill_and_wait(crew[i]);
-    es_ring *l = attach(&w, w.locks, ES_ROLE_LEARNER);
+    es_ring *l = attach(&w, ES_ROLE_LEARNER);
     drain_to_the_end(&w, l);
-    uint32_t lost = 0;
-    for (uint32_t s = 0; s < seq; s++)
-        lost += w.side->got[0][s] == 0;
-    CHECK_EQ(lost, 0);
-    CHECK_EQ(w.side->got[1][0], 0);
-    CHECK_EQ(w.side->got[1][1], 0);
+    for (uint32_t s = 0; s < seq; s++) /* what was drained had not been released; it may have been seen */
+        if (es_account_came(w.account, s) && !es_account_came(w.seen, s))
+            es_account_deliver(w.seen, s);
+    es_account_settle(w.seen, 1, false);
+    CHECK_EQ(es_account_faults(w.seen), 0);
+    CHECK_EQ(es_account_faults(w.account), 0);
     es_api_free(l);
     es_api_free(p);
     world_close(&w);
@@ -302,22 +240,20 @@ static void lease_and_hold(world *w, es_ring *r, uint32_t life)
     es_snapshot snap;
     (void)life;
     if (es_api_take(r, 0, 0, &snap) == 0)
-        atomic_store(&w->side->ready, 1);
+        es_account_end(w->account, 0, 1);
 }
 
 static void until_ready(world *w)
 {
-    while (atomic_load(&w->side->ready) == 0)
+    while (es_account_acked(w->account, 0) == 0)
         sched_yield();
 }
 
 /* A lease lasts exactly as long as its process lives. */
 TEST(lease_of_a_killed_process_is_given_back)
 {
-    world w;
-    if (!world_open(&w, 1, 2, 0))
-        return;
-    es_ring *p = attach(&w, w.locks, ES_ROLE_PRODUCER), *l = attach(&w, w.locks, ES_ROLE_LEARNER);
+    world w = world_open(1, 2, 0, 1, 1);
+    es_ring *p = attach(&w, ES_ROLE_PRODUCER), *l = attach(&w, ES_ROLE_LEARNER);
     fix_send(p, 5);
     pid_t child = spawn(&w, ES_ROLE_LEARNER, lease_and_hold, 0);
     until_ready(&w);
@@ -338,16 +274,14 @@ static void reserve_and_stop(world *w, es_ring *r, uint32_t life)
     raise(SIGSTOP);
     fix_write(r, (uint64_t)pos, 7);
     es_api_commit(r, (uint64_t)pos);
-    atomic_store(&w->side->ready, 1);
+    es_account_end(w->account, 0, 1);
 }
 
 /* A stopped producer is alive and is not reaped. In ready order it holds up only its own batch. */
 TEST(stopped_producer_harms_its_slot_alone)
 {
-    world w;
-    if (!world_open(&w, 2, 3, ES_FLAG_READY_ORDER))
-        return;
-    es_ring *p = attach(&w, w.locks, ES_ROLE_PRODUCER), *l = attach(&w, w.locks, ES_ROLE_LEARNER);
+    world w = world_open(2, 3, ES_FLAG_READY_ORDER, 1, 1);
+    es_ring *p = attach(&w, ES_ROLE_PRODUCER), *l = attach(&w, ES_ROLE_LEARNER);
     int status;
     pid_t child = spawn(&w, ES_ROLE_PRODUCER, reserve_and_stop, 0);
     waitpid(child, &status, WUNTRACED);
@@ -373,22 +307,20 @@ TEST(stopped_producer_harms_its_slot_alone)
 /* The byte of another process is seen as held while it lives, and as free after it dies. */
 TEST(byte_of_another_process_is_held_while_it_lives)
 {
-    world w;
-    if (!world_open(&w, 1, 1, 0))
-        return;
-    es_ring *l = attach(&w, w.locks, ES_ROLE_LEARNER);
+    world w = world_open(1, 1, 0, 1, 1);
+    es_ring *l = attach(&w, ES_ROLE_LEARNER);
     pid_t child = spawn(&w, ES_ROLE_PRODUCER, reserve_and_stop, 0);
     int status;
     waitpid(child, &status, WUNTRACED);
-    CHECK_EQ(es_locks_held(w.locks, ES_MAX_LEARNERS), 1);
-    CHECK_EQ(es_locks_try(w.locks, ES_MAX_LEARNERS), -EAGAIN);
-    CHECK_EQ(es_locks_held(w.locks, ES_MAX_LEARNERS + 1), 0);
+    CHECK_EQ(es_locks_held(w.f->locks, ES_MAX_LEARNERS), 1);
+    CHECK_EQ(es_locks_try(w.f->locks, ES_MAX_LEARNERS), -EAGAIN);
+    CHECK_EQ(es_locks_held(w.f->locks, ES_MAX_LEARNERS + 1), 0);
     kill_and_wait(child);
-    CHECK_EQ(es_locks_held(w.locks, ES_MAX_LEARNERS), 0);
+    CHECK_EQ(es_locks_held(w.f->locks, ES_MAX_LEARNERS), 0);
     CHECK_EQ(fix_sweep(l), 1);
-    CHECK_EQ(es_locks_any(w.locks), 1); /* this process's own byte */
+    CHECK_EQ(es_locks_any(w.f->locks), 1); /* this process's own byte */
     CHECK_EQ(es_api_detach(l), ES_OK);
-    CHECK_EQ(es_locks_any(w.locks), 0);
+    CHECK_EQ(es_locks_any(w.f->locks), 0);
     es_api_free(l);
     world_close(&w);
 }

@@ -229,7 +229,7 @@ static void close_and_wait(void)
 
 static void waiter_was_woken(void)
 {
-    if (scene.rc < 0 && scene.rc != ES_ENDED && es_step_parked(&scene.l->map.hdr->ready_seq))
+    if (scene.rc < 0 && scene.rc != ES_ENDED && es_still_parked(&scene.l->map.hdr->ready_seq))
         CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
     scene_close();
 }

@@ -126,7 +126,7 @@ static void wait_for_the_end(void)
 
 static void waiter_missed_nothing(void)
 {
-    if (scene.rc < 0 && scene.rc != ES_ENDED && es_step_parked(&scene.l->map.hdr->ready_seq))
+    if (scene.rc < 0 && scene.rc != ES_ENDED && es_still_parked(&scene.l->map.hdr->ready_seq))
         CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
     scene_close();
 }
@@ -287,7 +287,7 @@ TEST(stream_ends_under_a_lease_that_is_kept)
     m_holds_a_lease();
     close_and_drain();
     CHECK(!scene.ended);
-    es_step_advance(UINT64_C(2000000000));
+    es_still_advance(UINT64_C(2000000000));
     drain();
     CHECK(scene.ended);
     CHECK_EQ(es_api_release(scene.m, 0, round_of_m), ES_OK);
@@ -338,7 +338,7 @@ TEST(partial_take_against_the_end_of_a_claim)
 static void close_drain_and_evict(void)
 {
     close_and_drain();
-    es_step_advance(UINT64_C(2000000000));
+    es_still_advance(UINT64_C(2000000000));
     drain();
 }
 

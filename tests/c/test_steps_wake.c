@@ -33,7 +33,7 @@ static void half_a_batch(void)
 /* A learner that is still parked, or that timed out, has nothing to take. */
 static void learner_missed_nothing(void)
 {
-    if (scene.rc < 0 && es_step_parked(&scene.l->map.hdr->ready_seq))
+    if (scene.rc < 0 && es_still_parked(&scene.l->map.hdr->ready_seq))
         CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
     scene_close();
 }
@@ -41,7 +41,7 @@ static void learner_missed_nothing(void)
 /* A producer that is still parked finds the ring full. */
 static void producer_missed_nothing(void)
 {
-    if (scene.rc < 0 && es_step_parked(&scene.l->map.hdr->space_seq))
+    if (scene.rc < 0 && es_still_parked(&scene.l->map.hdr->space_seq))
         CHECK_EQ(fix_send(scene.q, 9), ES_FULL);
     scene_close();
 }
@@ -230,7 +230,7 @@ static void learner_is_woken_by_the_last_commit(void)
     scene.rc = es_api_take(scene.l, 0, SLICE, &snap);
     for (uint64_t i = into; i < scene.l->map.batch_size; i++)
         fix_send(scene.q, 7);
-    CHECK(!es_step_parked(&scene.l->map.hdr->ready_seq));
+    CHECK(!es_still_parked(&scene.l->map.hdr->ready_seq));
     scene_close();
 }
 

@@ -1,22 +1,20 @@
 /* Threads against each other: every sample is accounted for, in every ring from one slot up. */
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
 
+#include "es_account.h"
 #include "es_fixture.h"
 #include "es_test.h"
 
 #define MAX_THREADS 6
+#define MAX_RUN 5 /* samples of one send */
 #define SLICE UINT64_C(20000000)
 
 typedef struct arena {
     es_fix *f;
-    uint64_t each;         /* samples of each producer */
-    _Atomic uint8_t *seen; /* [producer * each + seq] deliveries */
-    _Atomic uint64_t delivered, torn;
-    _Atomic int64_t disorder;
-    _Atomic int sending;
-    bool aborts, ordered;
+    uint64_t each; /* samples of each producer */
+    es_account *account;
+    bool aborts;
 } arena;
 
 typedef struct worker {
@@ -25,19 +23,14 @@ typedef struct worker {
     uint32_t number;
 } worker;
 
-static uint64_t sample_id(uint32_t number, uint64_t seq)
-{
-    return (uint64_t)number << 32 | seq;
-}
-
 /* Sends one sample in a random way. Returns how many were committed. */
 static int64_t produce_some(worker *w, es_random *rnd, uint64_t seq)
 {
     uint32_t way = es_random_below(rnd, 8);
     uint64_t left = w->a->each - seq;
     if (way == 0) {
-        uint64_t n = 1 + es_random_below(rnd, 5);
-        int64_t sent = fix_send_many(w->r, sample_id(w->number, seq), n < left ? n : left, SLICE);
+        uint64_t n = 1 + es_random_below(rnd, MAX_RUN);
+        int64_t sent = fix_send_many(w->r, es_sample_id(w->number, (uint32_t)seq), n < left ? n : left, SLICE);
         return sent == ES_TIMEOUT ? 0 : sent;
     }
     if (way <= 2) {
@@ -51,11 +44,11 @@ static int64_t produce_some(worker *w, es_random *rnd, uint64_t seq)
             es_api_abort(w->r, (uint64_t)pos);
             return 0;
         }
-        fix_write(w->r, (uint64_t)pos, sample_id(w->number, seq));
+        fix_write(w->r, (uint64_t)pos, es_sample_id(w->number, (uint32_t)seq));
         int rc = es_api_commit(w->r, (uint64_t)pos);
         return rc == ES_OK ? 1 : rc;
     }
-    int rc = fix_send_wait(w->r, sample_id(w->number, seq), SLICE);
+    int rc = fix_send_wait(w->r, es_sample_id(w->number, (uint32_t)seq), SLICE);
     return rc == ES_OK ? 1 : rc == ES_TIMEOUT ? 0 : rc;
 }
 
@@ -64,37 +57,20 @@ static void *produce(void *arg)
     worker *w = arg;
     es_random rnd = es_random_new(w->number);
     for (uint64_t seq = 0; seq < w->a->each;) {
+        es_account_begin(w->a->account, w->number, MAX_RUN);
         int64_t n = produce_some(w, &rnd, seq);
+        es_account_end(w->a->account, w->number, n < 0 ? 0 : (uint32_t)n);
         if (!CHECK(n >= 0))
             break;
         seq += (uint64_t)n;
     }
-    atomic_fetch_sub(&w->a->sending, 1);
     return NULL;
-}
-
-static void account(arena *a, es_ring *l, uint64_t index, uint64_t *last)
-{
-    uint64_t id;
-    uint32_t number;
-    if (!fix_read(l, index, &id) || (number = (uint32_t)(id >> 32)) >= MAX_THREADS || (uint32_t)id >= a->each) {
-        atomic_fetch_add(&a->torn, 1);
-        return;
-    }
-    uint64_t seq = (uint32_t)id;
-    atomic_fetch_add(&a->seen[number * a->each + seq], 1);
-    atomic_fetch_add(&a->delivered, 1);
-    if (a->ordered && last[number] != seq)
-        atomic_fetch_add(&a->disorder, 1);
-    last[number] = seq + 1;
 }
 
 static void *learn(void *arg)
 {
     worker *w = arg;
-    arena *a = w->a;
-    uint64_t last[MAX_THREADS] = {0};
-    uint8_t mask[64];
+    uint64_t ids[FIX_MAX_BATCH];
     es_snapshot snap;
     for (;;) {
         int64_t j = es_api_take(w->r, 0, SLICE, &snap);
@@ -104,10 +80,10 @@ static void *learn(void *arg)
             CHECK_EQ(j, ES_ENDED);
             return NULL;
         }
-        CHECK_EQ(es_api_committed_mask(w->r, (uint64_t)j, snap.round, mask), (int64_t)snap.length);
-        for (uint64_t i = 0; i < w->r->map.batch_size; i++)
-            if (mask[i])
-                account(a, w->r, (uint64_t)j * w->r->map.batch_size + i, last);
+        int64_t n = fix_read_batch(w->r, j, &snap, ids);
+        CHECK_EQ(n, (int64_t)snap.length);
+        for (int64_t i = 0; i < n; i++)
+            es_account_deliver(w->a->account, ids[i]);
         CHECK_EQ(es_api_release(w->r, (uint64_t)j, snap.round), ES_OK);
     }
 }
@@ -116,9 +92,8 @@ static void *learn(void *arg)
 static void run(uint64_t B, uint64_t K, uint32_t flags, int producers, int learners, bool aborts, bool shared)
 {
     arena a = {.f = fix_new(B, K, flags), .each = es_test_scaled(6000), .aborts = aborts};
-    a.ordered = learners == 1 && !aborts && !shared && (flags & ES_FLAG_READY_ORDER) == 0;
-    a.seen = calloc(MAX_THREADS * a.each, sizeof *a.seen);
-    a.sending = producers;
+    a.account = es_account_new((uint32_t)producers, (uint32_t)a.each);
+    a.account->ordered = learners == 1 && !aborts && !shared && (flags & ES_FLAG_READY_ORDER) == 0;
     es_ring *p = shared ? fix_producer(a.f) : NULL, *l = shared ? fix_learner(a.f) : NULL;
     worker w[2 * MAX_THREADS];
     pthread_t t[2 * MAX_THREADS];
@@ -134,16 +109,11 @@ static void run(uint64_t B, uint64_t K, uint32_t flags, int producers, int learn
     CHECK_EQ(es_api_close(w[0].r), ES_OK);
     for (int i = producers; i < n; i++)
         pthread_join(t[i], NULL);
-    uint64_t wrong = 0;
-    for (int i = 0; i < producers; i++)
-        for (uint64_t s = 0; s < a.each; s++)
-            wrong += a.seen[(uint64_t)i * a.each + s] != 1;
-    CHECK_EQ(wrong, 0);
-    CHECK_EQ(a.delivered, (uint64_t)producers * a.each);
-    CHECK_EQ(a.torn, 0);
-    CHECK_EQ(a.disorder, 0);
+    CHECK_EQ(es_account_settle(a.account, (uint32_t)producers, false), (uint64_t)producers * a.each);
+    CHECK_EQ(a.account->delivered, (uint64_t)producers * a.each);
+    CHECK_EQ(es_account_faults(a.account), 0);
     CHECK_STR(es_valid(w[0].r), NULL);
-    free(a.seen);
+    es_account_free(a.account);
     fix_free(a.f);
 }
 
@@ -182,13 +152,13 @@ static void *produce_until_refused(void *arg)
 {
     worker *w = arg;
     for (uint64_t seq = 0; seq < w->a->each;) {
-        int rc = fix_send_wait(w->r, sample_id(w->number, seq), SLICE);
+        es_account_begin(w->a->account, w->number, 1);
+        int rc = fix_send_wait(w->r, es_sample_id(w->number, (uint32_t)seq), SLICE);
+        es_account_end(w->a->account, w->number, rc == ES_OK);
         if (rc == ES_ECLOSED || rc == ES_EEVICTED) /* its copy took longer than a drain waits */
             break;
-        if (rc == ES_OK)
-            atomic_fetch_add(&w->a->seen[w->number * w->a->each + seq++], 16); /* 16: sent */
-        else
-            CHECK_EQ(rc, ES_TIMEOUT);
+        seq += rc == ES_OK;
+        CHECK(rc == ES_OK || rc == ES_TIMEOUT);
     }
     return NULL;
 }
@@ -199,25 +169,22 @@ TEST(close_in_full_flight_delivers_what_was_sent)
     for (uint64_t turn = 0; turn < es_test_scaled(120); turn++) {
         const uint64_t *g = small[turn % SMALL];
         arena a = {.f = fix_new(g[0], g[1], turn & 8 ? ES_FLAG_READY_ORDER : 0), .each = 1000};
-        a.seen = calloc(MAX_THREADS * a.each, 1);
+        a.account = es_account_new(3, (uint32_t)a.each);
         worker w[5];
         pthread_t t[5];
         for (int i = 0; i < 5; i++) {
             w[i] = (worker){&a, i < 3 ? fix_producer(a.f) : fix_learner(a.f), (uint32_t)i};
             pthread_create(&t[i], NULL, i < 3 ? produce_until_refused : learn, &w[i]);
         }
-        while (atomic_load(&a.delivered) < 20 + turn)
+        while (atomic_load(&a.account->delivered) < 20 + turn)
             sched_yield();
         es_api_close(w[4].r);
         for (int i = 0; i < 5; i++)
             pthread_join(t[i], NULL);
-        uint64_t wrong = 0;
-        for (uint64_t i = 0; i < 3 * a.each; i++)
-            wrong += a.seen[i] != 0 && a.seen[i] != 17;
-        CHECK_EQ(wrong, 0);
-        CHECK_EQ(a.torn, 0);
+        CHECK_EQ(es_account_settle(a.account, 3, false), a.account->delivered);
+        CHECK_EQ(es_account_faults(a.account), 0);
         CHECK_STR(es_valid(w[0].r), NULL);
-        free(a.seen);
+        es_account_free(a.account);
         fix_free(a.f);
     }
 }

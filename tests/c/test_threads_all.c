@@ -6,9 +6,8 @@
  */
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "es_account.h"
 #include "es_fixture.h"
 #include "es_test.h"
 
@@ -20,12 +19,11 @@
 
 typedef struct fair {
     es_fix *f;
-    uint64_t each; /* samples of each producer */
-    _Atomic uint64_t sent[PRODUCERS];
-    _Atomic uint8_t *released; /* [producer * each + seq] */
-    _Atomic uint64_t torn, batches;
-    _Atomic bool over;    /* no thread dies any more, and the reapers can stop */
-    uint64_t close_after; /* close after so many batches; 0: after everything is sent */
+    uint64_t each; /* samples of a producer */
+    es_account *account;
+    _Atomic uint64_t batches;
+    _Atomic bool over;    /* nobody dies any more, and the reapers may go */
+    uint64_t close_after; /* batches; 0: when all is sent */
 } fair;
 
 typedef struct visitor {
@@ -33,14 +31,10 @@ typedef struct visitor {
     uint32_t number;
 } visitor;
 
+/* Waits until the reapers make room. */
 static es_ring *join(fair *a, uint32_t role)
 {
-    int error;
-    es_identity id = {.role = role, .pid = 1, .start_time = 1.5};
-    es_ring *r = es_api_open(a->f->base, a->f->size, a->f->locks, 0, &error);
-    while (r != NULL && es_api_attach(r, &id) == ES_ENOOWNER)
-        sched_yield(); /* until the reapers free an entry */
-    return r;
+    return fix_join(a->f, a->f->locks, role, 0);
 }
 
 static void leave(es_ring *r)
@@ -83,8 +77,9 @@ static void *produce(void *arg)
     es_random rnd = es_random_new(v->number);
     es_ring *r = join(a, ES_ROLE_PRODUCER);
     for (uint64_t seq = 0; seq < a->each;) {
-        uint64_t id = (uint64_t)v->number << 32 | seq, left = a->each - seq;
+        uint64_t id = es_sample_id(v->number, (uint32_t)seq), left = a->each - seq;
         int64_t n = 0;
+        es_account_begin(a->account, v->number, left < 5 ? (uint32_t)left : 5);
         switch (es_random_below(&rnd, 24)) {
         case 0:
             leave(r);
@@ -106,12 +101,11 @@ static void *produce(void *arg)
             n = fix_send_wait(r, id, SLICE);
             n = n == ES_OK ? 1 : n;
         }
+        es_account_end(a->account, v->number, n > 0 ? (uint32_t)n : 0);
         if (n == ES_ECLOSED || n == ES_EEVICTED)
             break;
-        if (n > 0)
-            atomic_store(&a->sent[v->number], seq += (uint64_t)n);
-        else
-            CHECK(n == 0 || n == ES_TIMEOUT);
+        seq += n > 0 ? (uint64_t)n : 0;
+        CHECK(n >= 0 || n == ES_TIMEOUT);
     }
     leave(r);
     return NULL;
@@ -119,38 +113,19 @@ static void *produce(void *arg)
 
 /* --- learners ---------------------------------------------------------------- */
 
-/* Reads the samples of a leased batch: their ids, and how many. It does not ask which slots of a full batch are
- * committed, because the take alone must have made them visible. */
-static int64_t read_batch(fair *a, es_ring *r, uint64_t j, const es_snapshot *snap, uint64_t *ids)
-{
-    uint8_t mask[16];
-    int64_t n = 0;
-    memset(mask, 1, sizeof mask);
-    if (snap->length < r->map.batch_size)
-        CHECK_EQ(es_api_committed_mask(r, j, snap->round, mask), (int64_t)snap->length);
-    for (uint64_t i = 0; i < r->map.batch_size; i++)
-        if (mask[i] && !fix_read(r, j * r->map.batch_size + i, &ids[n++]))
-            atomic_fetch_add(&a->torn, 1);
-    return n;
-}
-
 static void note_released(fair *a, const uint64_t *ids, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t number = ids[i] >> 32, seq = (uint32_t)ids[i];
-        if (number < PRODUCERS && seq < a->each)
-            atomic_fetch_add(&a->released[number * a->each + seq], 1);
-        else
-            atomic_fetch_add(&a->torn, 1);
-    }
+    for (int64_t i = 0; i < n; i++)
+        es_account_deliver(a->account, ids[i]);
     atomic_fetch_add(&a->batches, 1);
 }
 
 /* Does with a batch what a learner can do. Returns the attachment to continue with. */
 static es_ring *use(fair *a, es_ring *r, es_random *rnd, uint64_t j, const es_snapshot *snap)
 {
-    uint64_t ids[16];
-    int64_t n = read_batch(a, r, j, snap, ids);
+    uint64_t ids[FIX_MAX_BATCH];
+    int64_t n = fix_read_batch(r, (int64_t)j, snap, ids);
+    CHECK_EQ(n, (int64_t)snap->length);
     switch (es_random_below(rnd, 16)) {
     case 0:
         CHECK_EQ(es_api_give_back(r, j, snap->round), ES_OK);
@@ -238,25 +213,15 @@ static void account_for(fair *a)
     es_ring *l = join(a, ES_ROLE_LEARNER);
     fix_sweep(l);
     CHECK_STR(es_valid(l), NULL);
-    take_until_the_end(a, l, &rnd); /* what the last dead learner had leased */
-    uint64_t lost = 0, doubled = 0, unsent = 0;
-    for (int i = 0; i < PRODUCERS; i++)
-        for (uint64_t s = 0; s < a->each; s++) {
-            uint8_t n = a->released[(uint64_t)i * a->each + s];
-            lost += s < a->sent[i] && n == 0;
-            doubled += n > 1;
-            unsent += s >= a->sent[i] && n > 0;
-        }
-    CHECK_EQ(lost, 0);
-    CHECK_EQ(doubled, 0);
-    CHECK_EQ(unsent, 0);
-    CHECK_EQ(a->torn, 0);
+    take_until_the_end(a, l, &rnd); /* what the last dead learner held */
+    es_account_settle(a->account, PRODUCERS, false);
+    CHECK_EQ(es_account_faults(a->account), 0);
 }
 
 static void hold_fair(uint64_t B, uint64_t K, uint32_t flags, uint64_t each, uint64_t close_after)
 {
     fair a = {.f = fix_new(B, K, flags), .each = each, .close_after = close_after};
-    a.released = calloc(PRODUCERS * each, sizeof *a.released);
+    a.account = es_account_new(PRODUCERS, (uint32_t)each);
     visitor v[PRODUCERS + LEARNERS + REAPERS];
     pthread_t t[PRODUCERS + LEARNERS + REAPERS];
     for (uint32_t i = 0; i < PRODUCERS + LEARNERS + REAPERS; i++) {
@@ -275,7 +240,7 @@ static void hold_fair(uint64_t B, uint64_t K, uint32_t flags, uint64_t each, uin
     for (int i = PRODUCERS; i < PRODUCERS + LEARNERS; i++)
         pthread_join(t[i], NULL);
     account_for(&a);
-    free(a.released);
+    es_account_free(a.account);
     fix_free(a.f);
 }
 
@@ -317,19 +282,22 @@ static void *commit_late(void *arg)
     atomic_fetch_add(h->claimed, 1);
     while (es_clock_ns() < h->until)
         ;
-    fix_write(h->r, (uint64_t)pos, (uint64_t)h->number << 32);
+    fix_write(h->r, (uint64_t)pos, es_sample_id(h->number, 0));
+    es_account_begin(h->a->account, h->number, 1);
     h->rc = es_api_commit(h->r, pos);
+    es_account_end(h->a->account, h->number, h->rc == ES_OK);
     return NULL;
 }
 
 static void *take_what_comes(void *arg)
 {
     holder *h = arg;
-    uint64_t ids[16];
+    uint64_t ids[FIX_MAX_BATCH];
     es_snapshot snap;
     for (int64_t j; (j = es_api_take(h->r, 0, SLICE, &snap)) != ES_ENDED;)
         if (j >= 0) {
-            int64_t n = read_batch(h->a, h->r, (uint64_t)j, &snap, ids);
+            int64_t n = fix_read_batch(h->r, j, &snap, ids);
+            CHECK_EQ(n, (int64_t)snap.length);
             CHECK_EQ(es_api_release(h->r, (uint64_t)j, snap.round), ES_OK);
             note_released(h->a, ids, n);
         }
@@ -341,9 +309,8 @@ TEST(commit_against_eviction)
 {
     for (uint64_t turn = 0; turn < es_test_scaled(600); turn++) {
         fair a = {.f = fix_new(1 + turn % 3, 3, turn & 4 ? ES_FLAG_READY_ORDER : 0), .each = 1};
-        _Atomic uint8_t released[PRODUCERS] = {0};
         _Atomic int claimed = 0;
-        a.released = released;
+        a.account = es_account_new(PRODUCERS, 1);
         es_random rnd = es_random_new(turn);
         pthread_t t[PRODUCERS + 2];
         holder h[PRODUCERS + 2];
@@ -360,10 +327,10 @@ TEST(commit_against_eviction)
         atomic_store(&a.f->rings[0]->map.hdr->closed_ns, end - UINT64_C(1000000000));
         for (int i = 0; i < PRODUCERS + 2; i++)
             pthread_join(t[i], NULL);
-        for (int i = 0; i < PRODUCERS; i++)
-            CHECK_EQ(released[i], h[i].rc == ES_OK);
-        CHECK_EQ(a.torn, 0);
+        CHECK_EQ(es_account_settle(a.account, PRODUCERS, false), a.account->delivered);
+        CHECK_EQ(es_account_faults(a.account), 0);
         CHECK_STR(es_valid(h[0].r), NULL);
+        es_account_free(a.account);
         fix_free(a.f);
     }
 }

@@ -72,30 +72,41 @@ static bool read_option(options *o, const char *name, const char *value)
     return true;
 }
 
+/* What the exploring processes share. */
+typedef struct tally {
+    const options *o;
+    _Atomic uint64_t executions;
+    _Atomic int scenes, complete, violated;
+} tally;
+
+static void run_scene(int number, void *arg)
+{
+    tally *t = arg;
+    const xp_scene *s = &xp_scenes[number];
+    if (strstr(s->name, t->o->part) == NULL)
+        return;
+    xp_outcome out = xp_explore(s, &t->o->budget);
+    t->executions += out.executions;
+    t->scenes++;
+    t->complete += out.complete;
+    t->violated += out.violation != NULL;
+    if (!t->o->quiet || out.violation != NULL)
+        printf("%-38s %9llu executions, %4llu steps at most, %s\n", s->name, (unsigned long long)out.executions,
+               (unsigned long long)out.longest,
+               out.violation != NULL ? out.violation
+               : out.complete        ? "complete"
+                                     : "stopped at the limit");
+}
+
 /* A quiet run without a violation prints one line for all scenes. */
 static bool run_scenes(const options *o)
 {
-    uint64_t executions = 0;
-    int scenes = 0, complete = 0, violated = 0;
-    for (const xp_scene *s = xp_scenes; s->name != NULL; s++) {
-        if (strstr(s->name, o->part) == NULL)
-            continue;
-        xp_outcome out = xp_explore(s, &o->budget);
-        executions += out.executions;
-        scenes++;
-        complete += out.complete;
-        violated += out.violation != NULL;
-        if (!o->quiet || out.violation != NULL)
-            printf("%-38s %9llu executions, %4llu steps at most, %s\n", s->name, (unsigned long long)out.executions,
-                   (unsigned long long)out.longest,
-                   out.violation != NULL ? out.violation
-                   : out.complete        ? "complete"
-                                         : "stopped at the limit");
-        fflush(stdout);
-    }
-    printf("%d scenes, %llu executions, %d explored completely within the budget, %d violated\n", scenes,
-           (unsigned long long)executions, complete, violated);
-    return scenes > 0 && violated == 0;
+    tally *t = xp_shared_memory(sizeof *t);
+    t->o = o;
+    bool done = xp_share_out(xp_count_scenes(), run_scene, t);
+    printf("%d scenes, %llu executions, %d explored completely within the budget, %d violated\n", t->scenes,
+           (unsigned long long)t->executions, t->complete, t->violated);
+    return done && t->scenes > 0 && t->violated == 0;
 }
 
 int main(int argc, char **argv)

@@ -2,34 +2,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "es_hook.h"
 #include "xp.h"
-#include "xp_words.h"
 
 #undef atomic_load
 #undef atomic_load_explicit
 
-extern xp_site __start_xp_sites[], __stop_xp_sites[];
+extern hook_site __start_hook_sites[], __stop_hook_sites[];
 
 #define MAX_ORDERS 400
-#define MAX_SCENES 64
 
 static const char *const order_names[] = {"relaxed", "consume", "acquire", "release", "acq_rel", "seq_cst"};
 
 /* One operation in the source and one weaker order for it. Several files may contain the compiled operation. */
 typedef struct order {
-    const xp_site *site;
+    const hook_site *site;
     int to, number; /* number: counts equal operations in a function */
 } order;
 
 static order orders[MAX_ORDERS];
 static int num_orders;
-static bool reaches[MAX_SCENES][MAX_ORDERS];
+static bool (*reaches)[MAX_ORDERS]; /* by scene; shared */
 
-static bool same_place(const xp_site *a, const xp_site *b)
+static bool same_place(const hook_site *a, const hook_site *b)
 {
     return a->line == b->line && strcmp(a->file, b->file) == 0 && strcmp(a->op, b->op) == 0;
 }
@@ -40,7 +36,7 @@ static const char *base_name(const char *path)
     return slash == NULL ? path : slash + 1;
 }
 
-static void add(const xp_site *site, int to)
+static void add(const hook_site *site, int to)
 {
     for (int i = 0; i < num_orders; i++)
         if (same_place(orders[i].site, site) && orders[i].to == to)
@@ -50,7 +46,7 @@ static void add(const xp_site *site, int to)
     orders[num_orders++] = (order){site, to, 0};
 }
 
-static void add_weaker(const xp_site *site)
+static void add_weaker(const hook_site *site)
 {
     bool rmw = strcmp(site->op, "load") != 0 && strcmp(site->op, "store") != 0;
     switch (site->order) {
@@ -83,20 +79,20 @@ static int by_place(const void *a, const void *b)
 
 static void weaken(const order *o, bool on)
 {
-    for (xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+    for (hook_site *s = __start_hook_sites; s < __stop_hook_sites; s++)
         if (same_place(s, o->site))
             s->now = on ? o->to : s->order;
 }
 
 static void forget_reached(void)
 {
-    for (xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+    for (hook_site *s = __start_hook_sites; s < __stop_hook_sites; s++)
         s->reached = false;
 }
 
 static bool was_reached(const order *o)
 {
-    for (xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+    for (hook_site *s = __start_hook_sites; s < __stop_hook_sites; s++)
         if (same_place(s, o->site) && s->reached)
             return true;
     return false;
@@ -110,18 +106,17 @@ static const xp_budget tries[] = {
 };
 #define NUM_TRIES ((int)(sizeof tries / sizeof *tries))
 
-static void find_reached(void)
+static void find_reached_by(int scene, void *arg)
 {
-    for (int s = 0; xp_scenes[s].name != NULL; s++) {
-        forget_reached();
-        for (int i = 0; i < NUM_TRIES; i++) {
-            xp_budget b = tries[i];
-            b.executions /= 4;
-            xp_explore(&xp_scenes[s], &b);
-        }
-        for (int o = 0; o < num_orders; o++)
-            reaches[s][o] = was_reached(&orders[o]);
+    (void)arg;
+    forget_reached();
+    for (int i = 0; i < NUM_TRIES; i++) {
+        xp_budget b = tries[i];
+        b.executions /= 4;
+        xp_explore(&xp_scenes[scene], &b);
     }
+    for (int o = 0; o < num_orders; o++)
+        reaches[scene][o] = was_reached(&orders[o]);
 }
 
 /* The key of an order: "function op order->weaker", and a number that counts equal ones in the function. */
@@ -190,7 +185,7 @@ static bool reached_anywhere(int o)
 /* Lists all orders that are not relaxed, once for each weaker order. */
 static void list_orders(void)
 {
-    for (const xp_site *s = __start_xp_sites; s < __stop_xp_sites; s++)
+    for (const hook_site *s = __start_hook_sites; s < __stop_hook_sites; s++)
         add_weaker(s);
     qsort(orders, (size_t)num_orders, sizeof *orders, by_place);
     for (int i = 0; i < num_orders; i++) {
@@ -246,48 +241,38 @@ static bool spare_ones_together(void)
 
 /* Shared by the processes that divide the orders between them. */
 typedef struct share {
-    _Atomic int next; /* the next order to try */
+    const char *part;
     _Atomic int verdicts[3];
     _Atomic bool broken; /* the spare orders together break something */
 } share;
 
-/* Tries orders until none is left. Number 0 stands for all spare orders together, which takes
- * the longest. */
-static void try_shares(share *all, const char *part)
+/* Number 0 stands for all spare orders together, which takes the longest. */
+static void try_piece(int piece, void *arg)
 {
-    for (int i = all->next++; i <= num_orders; i = all->next++) {
-        char name[160] = "";
-        if (i == 0) {
-            if (part[0] == '\0' || strcmp(part, "together") == 0)
-                all->broken = !spare_ones_together();
-            continue;
-        }
-        name_of(i - 1, name, sizeof name);
-        if (strstr(name, part) != NULL)
-            all->verdicts[try_order(i - 1)]++;
+    share *all = arg;
+    char name[160] = "";
+    if (piece == 0) {
+        if (all->part[0] == '\0' || strcmp(all->part, "together") == 0)
+            all->broken = !spare_ones_together();
+        return;
     }
+    name_of(piece - 1, name, sizeof name);
+    if (strstr(name, all->part) != NULL)
+        all->verdicts[try_order(piece - 1)]++;
 }
 
 bool xp_try_orders(const char *part)
 {
-    share *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED)
-        return false;
+    share *all = xp_shared_memory(sizeof *all);
+    all->part = part;
     list_orders();
     for (const xp_known *k = xp_known_orders; k->name != NULL; k++)
         named(k->name);
-    find_reached();
-    bool failed = false;
-    fflush(stdout); /* otherwise each process prints what the buffer holds */
-    for (long n = sysconf(_SC_NPROCESSORS_ONLN); n > 0; n--)
-        if (fork() == 0) {
-            try_shares(all, part);
-            exit(0);
-        }
-    for (int status; wait(&status) > 0;)
-        failed = failed || status != 0;
+    int scenes = xp_count_scenes();
+    reaches = xp_shared_memory((size_t)scenes * sizeof *reaches);
+    bool done = xp_share_out(scenes, find_reached_by, NULL) && xp_share_out(num_orders + 1, try_piece, all);
     const int caught = all->verdicts[CAUGHT], known = all->verdicts[KNOWN], wrong = all->verdicts[WRONG];
-    printf("%d weaker orders: %d caught, %d known and not caught, %d wrong\n", caught + known + wrong, caught, known,
-           wrong);
-    return !failed && !all->broken && wrong == 0;
+    printf("%d weaker orders: %d caught, %d known, with the reason, not to be caught here, %d wrong\n",
+           caught + known + wrong, caught, known, wrong);
+    return done && !all->broken && wrong == 0;
 }

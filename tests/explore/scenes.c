@@ -317,7 +317,7 @@ static void plnl_leased(void)
     if (es_api_take(xp_theatre.of[4], 0, XP_NOW, &snap) != 0)
         xp_die("there is no batch to take");
     es_api_close(xp_theatre.producer);
-    es_locks_drop(xp_theatre.locks, xp_theatre.of[4]->me);
+    es_locks_drop(xp_theatre.f->locks, xp_theatre.of[4]->me);
 }
 
 /* The ring is closed and a batch is complete. */

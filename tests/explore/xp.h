@@ -10,12 +10,12 @@
 #ifndef XP_H
 #define XP_H
 
-#include "es_core.h"
+#include "es_fixture.h"
 
 #define XP_THREADS 6 /* thread 0 sets the scene and settles it */
 #define XP_IDS 32
 
-struct xp_site;
+struct hook_site;
 
 enum xp_memory {
     XP_SC,  /* every load sees the last store */
@@ -23,15 +23,9 @@ enum xp_memory {
     XP_C11  /* a load sees any store that nothing which happened before hides from it */
 };
 
-#define XP_RINGS 12
-
 /* The ring that a scene plays on. Attachments that no thread has made yet are opened beforehand. */
 typedef struct xp_stage {
-    uint8_t *base;
-    uint64_t size;
-    es_locks *locks;
-    es_ring *rings[XP_RINGS];
-    int num_rings;
+    es_fix *f;
     es_ring *of[XP_THREADS];     /* by thread */
     es_ring *producer, *learner; /* the stage's own */
 } xp_stage;
@@ -67,6 +61,7 @@ xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget);
 /* --- for scenes ------------------------------------------------------------ */
 
 extern const xp_scene xp_scenes[];
+int xp_count_scenes(void);
 
 /* A weaker order that no scene catches by itself, and why. doubled: caught once all spare ones are weakened, too. */
 typedef struct xp_known {
@@ -149,7 +144,7 @@ void xp_stage_settle(void);
 int xp_choose_stale(int n);
 int xp_running(void);
 /* A point at which others may run. */
-void xp_step(const struct xp_site *site, const void *word);
+void xp_step(const struct hook_site *site, const void *word);
 /* Prints about the step under way, when an execution is traced. */
 void xp_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool xp_parked_on(int thread, const void *word);
@@ -173,6 +168,13 @@ void xp_memory_release(int thread, const void *mutex);
 int xp_memory_pending(int thread);
 void xp_memory_flush_one(int thread);
 uint64_t xp_memory_latest(const void *word, unsigned size);
+
+/* --- xp_share.c ------------------------------------------------------------------- */
+
+/* Zero-filled memory that the processes begun from here on share. */
+void *xp_shared_memory(size_t size);
+/* Does pieces 0 .. pieces-1, on all processors: false when a process that was at it failed. */
+bool xp_share_out(int pieces, void (*work)(int piece, void *arg), void *arg);
 
 /* --- xp_track.c and xp_data.c ---------------------------------------------------- */
 

@@ -23,7 +23,7 @@ void xp_client(int samples)
     xp_account.client_first = xp_account.next;
     xp_account.client_samples = samples;
     for (int i = 0; i < samples; i++)
-        xp_account.sent[xp_account.next++] = XP_IN_DOUBT;
+        xp_account.sent[xp_account.next++] = SENT_MAYBE;
 }
 
 void xp_other_client(int t)
@@ -57,7 +57,7 @@ static int64_t acknowledge(es_ring *r, uint32_t remote)
         xp_violation("a bridge counts fewer samples than the client was told");
     for (; xp_account.client_told < committed && xp_account.client_told < xp_account.client_samples;
          xp_account.client_told++)
-        xp_account.sent[xp_account.client_first + xp_account.client_told] = XP_SENT;
+        xp_account.sent[xp_account.client_first + xp_account.client_told] = SENT_OK;
     return committed;
 }
 

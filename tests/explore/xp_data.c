@@ -1,8 +1,7 @@
-/* The bytes of samples are no atomics: for each slot the explorer keeps who wrote and
- * who read it, and any two accesses that are not ordered by what happened before are a race,
- * whatever they happened to see.
+/* Races on the bytes of samples, which are not atomic. For each slot the explorer keeps who wrote it and who read it. Two
+ * accesses that no happens-before relation orders are a race, whatever they saw.
  *
- * Under TSO views are not kept; torn samples are seen as such.
+ * Under TSO views are not kept. There a race shows as a torn sample.
  */
 #include "xp_history.h"
 

@@ -17,6 +17,12 @@ static struct {
     xp_view current[XP_THREADS], acquired[XP_THREADS], fenced[XP_THREADS], shared;
 } past;
 
+void xp_history_grow(int word)
+{
+    for (int i = 0; i < past.num_stores; i++)
+        past.stores[i].released.at[word] = 0;
+}
+
 void xp_history_begin(void)
 {
     past.num_stores = 0;
@@ -44,6 +50,13 @@ void xp_view_join(xp_view *to, const xp_view *from)
         to->at[i] = from->at[i] > to->at[i] ? from->at[i] : to->at[i];
     for (int t = 0; t < XP_THREADS; t++)
         to->clock[t] = from->clock[t] > to->clock[t] ? from->clock[t] : to->clock[t];
+}
+
+/* Of the words that are tracked so far. */
+static void copy_view(xp_view *to, const xp_view *from)
+{
+    memcpy(to->at, from->at, (size_t)xp_tracked.count * sizeof *to->at);
+    memcpy(to->clock, from->clock, sizeof to->clock);
 }
 
 void xp_view_advance(int t)
@@ -77,7 +90,7 @@ void xp_history_fence(int t, int order)
         xp_view_join(&past.shared, &past.current[t]);
     }
     if (releases(order)) {
-        past.fenced[t] = past.current[t];
+        copy_view(&past.fenced[t], &past.current[t]);
         xp_view_advance(t);
     }
 }
@@ -134,9 +147,9 @@ void xp_history_append(int t, int id, uint64_t value, int order, const xp_kept *
     xp_kept *s = new_store();
     s->value = value;
     s->before = past.last[id];
-    s->index = old->index + 1;
+    s->index = (uint16_t)(old->index + 1);
     past.current[t].at[id] = s->index;
-    s->released = releases(order) ? past.current[t] : past.fenced[t];
+    copy_view(&s->released, releases(order) ? &past.current[t] : &past.fenced[t]);
     s->released.at[id] = s->index;
     if (replaced != NULL) /* a release sequence goes on through it */
         xp_view_join(&s->released, &replaced->released);

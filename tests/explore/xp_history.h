@@ -8,18 +8,20 @@
 #define XP_DEEPEST 3
 
 typedef struct xp_view {
-    uint32_t at[XP_MAX_WORDS];  /* index of the oldest store to show, per word */
+    uint16_t at[XP_MAX_WORDS];  /* index of the oldest store to show, per word */
     uint32_t clock[XP_THREADS]; /* what of each thread happened before */
 } xp_view;
 
 typedef struct xp_kept {
     uint64_t value;
     int32_t before; /* the store that it replaced, or -1 */
-    uint32_t index; /* of its word */
+    uint16_t index; /* of its word */
     xp_view released;
 } xp_kept;
 
 void xp_history_begin(void);
+/* One more word is tracked: no store so far has released anything of it. */
+void xp_history_grow(int word);
 
 xp_view *xp_view_of(int thread);
 void xp_view_join(xp_view *to, const xp_view *from);

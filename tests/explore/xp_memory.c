@@ -11,8 +11,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "es_hook.h"
 #include "xp_history.h"
-#include "xp_words.h"
 
 #define MAX_BUFFER 16
 #define MAX_MUTEXES 16
@@ -52,7 +52,7 @@ static void drain(int t)
 
 /* --- operations ------------------------------------------------------------------ */
 
-uint64_t xp_load(xp_site *site, void *p, unsigned size)
+uint64_t hook_load(hook_site *site, void *p, unsigned size)
 {
     int id = xp_track(p, size), t = xp_running();
     if (id < 0)
@@ -74,7 +74,7 @@ uint64_t xp_load(xp_site *site, void *p, unsigned size)
     return s->value;
 }
 
-void xp_store(xp_site *site, void *p, unsigned size, uint64_t value)
+void hook_store(hook_site *site, void *p, unsigned size, uint64_t value)
 {
     int id = xp_track(p, size), t = xp_running();
     if (id < 0) {
@@ -102,17 +102,17 @@ void xp_store(xp_site *site, void *p, unsigned size, uint64_t value)
     xp_history_append(t, id, value, site->now, NULL);
 }
 
-static uint64_t apply(enum xp_op op, uint64_t old, uint64_t operand, unsigned size)
+static uint64_t apply(enum hook_op op, uint64_t old, uint64_t operand, unsigned size)
 {
-    uint64_t value = op == XP_XCHG  ? operand
-                     : op == XP_ADD ? old + operand
-                     : op == XP_SUB ? old - operand
-                                    : old | operand;
+    uint64_t value = op == HOOK_XCHG  ? operand
+                     : op == HOOK_ADD ? old + operand
+                     : op == HOOK_SUB ? old - operand
+                                      : old | operand;
     return size == 8 ? value : value & ((UINT64_C(1) << (8 * size)) - 1);
 }
 
 /* A locked operation on a word that matters, of which old was the last value. */
-static void replace(xp_site *site, int t, int id, uint64_t value)
+static void replace(hook_site *site, int t, int id, uint64_t value)
 {
     xp_word *w = &xp_tracked.words[id];
     if (mem.kind == XP_TSO) {
@@ -127,7 +127,7 @@ static void replace(xp_site *site, int t, int id, uint64_t value)
     xp_history_append(t, id, value, site->now, old);
 }
 
-uint64_t xp_rmw(xp_site *site, void *p, unsigned size, enum xp_op op, uint64_t operand)
+uint64_t hook_rmw(hook_site *site, void *p, unsigned size, enum hook_op op, uint64_t operand)
 {
     int id = xp_track(p, size), t = xp_running();
     if (id >= 0) {
@@ -143,7 +143,7 @@ uint64_t xp_rmw(xp_site *site, void *p, unsigned size, enum xp_op op, uint64_t o
     return old;
 }
 
-bool xp_cas(xp_site *site, void *p, unsigned size, uint64_t *expected, uint64_t value)
+bool hook_cas(hook_site *site, void *p, unsigned size, uint64_t *expected, uint64_t value)
 {
     int id = xp_track(p, size), t = xp_running();
     if (id >= 0) {
@@ -182,7 +182,7 @@ bool xp_cas(xp_site *site, void *p, unsigned size, uint64_t *expected, uint64_t 
     return true;
 }
 
-void xp_fence(xp_site *site)
+void hook_fence(hook_site *site)
 {
     int t = xp_running();
     xp_step(site, NULL);
@@ -243,7 +243,7 @@ void xp_memory_release(int t, const void *mutex)
 
 void xp_memory_hold(int t, const es_ring *r)
 {
-    xp_tracked.words[xp_track(&xp_theatre.locks->held[r->me], 1)].holder = t;
+    xp_tracked.words[xp_track(&xp_theatre.f->locks->held[r->me], 1)].holder = t;
 }
 
 void xp_memory_join_all(int t)

@@ -29,7 +29,7 @@ static int new_id(void)
 {
     if (xp_account.next == XP_IDS)
         xp_die("more samples than the account has room for");
-    xp_account.sent[xp_account.next] = XP_IN_DOUBT;
+    xp_account.sent[xp_account.next] = SENT_MAYBE;
     return xp_account.next++;
 }
 
@@ -50,7 +50,7 @@ int xp_send(uint64_t timeout_ns)
     uint64_t value = (uint64_t)id;
     for (int n = slices(timeout_ns); n > 0 && rc == ES_TIMEOUT; n--)
         rc = es_api_send_wait(as_producer(), (void *[]){&value}, slice(timeout_ns));
-    xp_account.sent[id] = rc == ES_OK ? XP_SENT : XP_NOT_SENT;
+    xp_account.sent[id] = rc == ES_OK ? SENT_OK : SENT_NOT;
     return rc;
 }
 
@@ -64,7 +64,7 @@ int64_t xp_send_many(int n, uint64_t timeout_ns)
     for (int s = slices(timeout_ns); s > 0 && rc == ES_TIMEOUT; s--)
         rc = es_api_send_many(as_producer(), (void *[]){values}, 0, (uint64_t)n, slice(timeout_ns));
     for (int i = 0; i < n; i++)
-        xp_account.sent[first + i] = i < rc ? XP_SENT : XP_NOT_SENT;
+        xp_account.sent[first + i] = i < rc ? SENT_OK : SENT_NOT;
     return rc;
 }
 
@@ -82,13 +82,13 @@ int xp_reserve(bool commit, uint64_t timeout_ns)
     if (rc != ES_OK)
         return rc;
     int id = new_id();
-    xp_account.sent[id] = XP_NOT_SENT;
+    xp_account.sent[id] = SENT_NOT;
     write_slot(as_producer(), (uint64_t)pos, (uint64_t)id);
     if (!commit)
         return es_api_abort(as_producer(), pos);
-    xp_account.sent[id] = XP_IN_DOUBT;
+    xp_account.sent[id] = SENT_MAYBE;
     rc = es_api_commit(as_producer(), pos);
-    xp_account.sent[id] = rc == ES_OK ? XP_SENT : XP_NOT_SENT;
+    xp_account.sent[id] = rc == ES_OK ? SENT_OK : SENT_NOT;
     return rc;
 }
 
@@ -108,7 +108,7 @@ static void receive(es_ring *r, uint64_t index, int *ids, int *n)
         return;
     }
     int id = (int)before;
-    if (xp_account.sent[id] == XP_NOT_SENT)
+    if (xp_account.sent[id] == SENT_NOT)
         xp_violation("a sample came whose sending was refused");
     if (xp_account.num_got[id] == XP_MAX_GOT) {
         xp_violation("a sample came again and again");

@@ -2,15 +2,14 @@
 #ifndef XP_PLAY_H
 #define XP_PLAY_H
 
+#include "es_account.h"
 #include "xp.h"
 
 #define XP_MAX_GOT 6
 #define XP_REAP_INTERVAL UINT64_C(20000000)
 
-enum xp_sent { XP_NOT_SENT, XP_SENT, XP_IN_DOUBT };
-
 extern struct xp_account {
-    uint8_t sent[XP_IDS];
+    uint8_t sent[XP_IDS]; /* enum es_sent */
     struct {
         uint8_t by;
         bool released;

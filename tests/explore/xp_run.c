@@ -3,7 +3,10 @@
 
 #include <stdio.h>
 
+#include "es_watchdog.h"
+
 #define MAX_ROUNDS 60
+#define WATCHDOG_S 120 /* for 1024 executions, which take milliseconds */
 
 /* Everybody sleeps. Time passes for those who wait in vain; without a crash nobody
  * may sleep who has something to do. Returns whether anybody is left. */
@@ -59,6 +62,8 @@ xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget)
     xp.now_ns = 1000;
     xp_stage_set(scene);
     while (out.executions < budget->executions) {
+        if (out.executions % 1024 == 0)
+            es_watchdog_start(scene->name, WATCHDOG_S, NULL);
         if (xp_at_random())
             xp_draw_manners(out.executions);
         run_once();
@@ -79,6 +84,7 @@ xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget)
         printf("\n");
         xp.tracing = false;
     }
+    es_watchdog_stop();
     xp_memory_end();
     xp_stage_clear();
     return out;

@@ -1,8 +1,8 @@
-/* Which words matter: those by which threads come to know of each other. All others are plain memory
- * to the explorer, and no step. The lock bytes count among them: they stand in for the kernel's,
- * and it is kept who holds which.
+/* Which words matter: those by which threads learn of each other. To the explorer all other words are plain memory, and
+ * an operation on them is no step. Lock bytes matter, too. They stand for the kernel's, and the explorer keeps who holds
+ * which.
  */
-#include "xp_track.h"
+#include "xp_history.h"
 
 #include <stdio.h>
 
@@ -27,27 +27,27 @@ static bool explored_owner(uint64_t index)
 
 static bool is_lock_byte(const void *p)
 {
-    return inside(p, (const void *)xp_theatre.locks->held, xp_theatre.locks->count + ES_MAX_LEARNERS);
+    return inside(p, (const void *)xp_theatre.f->locks->held, xp_theatre.f->locks->count + ES_MAX_LEARNERS);
 }
 
 /* The owner whose byte, or second byte, it is. */
 static uint64_t byte_of(const void *p)
 {
-    uint64_t at = (uint64_t)((const uint8_t *)p - (const uint8_t *)xp_theatre.locks->held);
-    return at < xp_theatre.locks->count ? at : at - xp_theatre.locks->count;
+    uint64_t at = (uint64_t)((const uint8_t *)p - (const uint8_t *)xp_theatre.f->locks->held);
+    return at < xp_theatre.f->locks->count ? at : at - xp_theatre.f->locks->count;
 }
 
 /* Counters for people decide nothing and order nothing. */
 static bool matters(const void *p)
 {
-    const es_map *m = &xp_theatre.rings[0]->map;
+    const es_map *m = &xp_theatre.f->rings[0]->map;
     const es_header *h = m->hdr;
     if (is_lock_byte(p))
         return explored_owner(byte_of(p));
-    if (!inside(p, xp_theatre.base, xp_theatre.size)) {
+    if (!inside(p, xp_theatre.f->base, xp_theatre.f->size)) {
         bool of_ring = false;
-        for (int i = 0; i < xp_theatre.num_rings; i++)
-            of_ring = of_ring || inside(p, xp_theatre.rings[i], sizeof *xp_theatre.rings[i]);
+        for (int i = 0; i < xp_theatre.f->num_rings; i++)
+            of_ring = of_ring || inside(p, xp_theatre.f->rings[i], sizeof *xp_theatre.f->rings[i]);
         return of_ring && scene->private_words;
     }
     if (inside(p, &h->totals, sizeof h->totals))
@@ -80,6 +80,7 @@ int xp_track(const void *p, unsigned size)
             if (xp_tracked.count == XP_MAX_WORDS)
                 xp_die("more words than the explorer keeps");
             xp_tracked.words[xp_tracked.count] = (xp_word){(void *)(uintptr_t)p, size, is_lock_byte(p), 0};
+            xp_history_grow(xp_tracked.count);
             table[at] = (int16_t)xp_tracked.count++;
         }
     }
@@ -105,7 +106,7 @@ void xp_track_end(void)
 const char *xp_word_name(const void *p)
 {
     static char name[40];
-    const es_map *m = &xp_theatre.rings[0]->map;
+    const es_map *m = &xp_theatre.f->rings[0]->map;
     const es_header *h = m->hdr;
     const struct {
         const void *p;

@@ -4,14 +4,14 @@
 #include <pthread.h>
 
 #include "es_core.h"
-#include "xp_words.h"
+#include "es_hook.h"
 
 #undef pthread_mutex_lock
 #undef pthread_mutex_unlock
 #undef nanosleep
 
 /* Mutexes are private to a process; the real one says whether it is held. */
-void xp_mutex_lock(pthread_mutex_t *mutex)
+void hook_mutex_lock(pthread_mutex_t *mutex)
 {
     while (pthread_mutex_trylock(mutex) != 0) {
         if (xp.running == 0)
@@ -21,14 +21,14 @@ void xp_mutex_lock(pthread_mutex_t *mutex)
     xp_memory_acquire(xp.running, mutex);
 }
 
-void xp_mutex_unlock(pthread_mutex_t *mutex)
+void hook_mutex_unlock(pthread_mutex_t *mutex)
 {
     xp_memory_release(xp.running, mutex);
     pthread_mutex_unlock(mutex);
     xp_wake(XP_BLOCKED, mutex);
 }
 
-int xp_nap(const struct timespec *time, struct timespec *left)
+int hook_nap(const struct timespec *time, struct timespec *left)
 {
     (void)time;
     (void)left;

@@ -1,7 +1,7 @@
 /* Shared by the fuzz targets: reading an input, values worth trying, and reporting a failure.
  *
- * A target is LLVMFuzzerTestOneInput() of libFuzzer. Its input is a small program, so all bytes are valid, and
- * shorter inputs are simpler. Bytes beyond the end read as 0.
+ * A target is libFuzzer's LLVMFuzzerTestOneInput(). Its input is a small program. Any bytes are
+ * a valid program, and fewer bytes a simpler one. Bytes past the end read as 0.
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -26,7 +26,7 @@ bool fuzz_done(const fuzz_in *in);
 /* near: a value for which one or two more or less may be wrong. */
 uint64_t fuzz_value(fuzz_in *in, uint64_t near);
 
-/* A target must not only print: when FUZZ_CHECK fails, the program ends as in a crash. */
+/* A failed check ends the program as a crash does, so that the fuzzer sees it. */
 #define FUZZ_CHECK(cond) ((cond) ? (void)0 : fuzz_fail(__FILE__, __LINE__, #cond))
 _Noreturn void fuzz_fail(const char *file, int line, const char *what);
 

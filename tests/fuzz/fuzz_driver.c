@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "es_watchdog.h"
+
 #define MAX_INPUT (UINT64_C(1) << 16)
 #define POOL 256
 #define WATCHDOG_S 20 /* for one input; far more than any input needs */
@@ -101,12 +103,12 @@ static void on_failure(int number)
 {
     /* stdio is not safe here. The program is lost already, and the input is worth the try. */
     signal(number, SIG_DFL);
-    fprintf(stderr, number == SIGALRM ? "hangs\n" : "failed\n");
+    fprintf(stderr, "failed\n");
     if (input_file != NULL)
         fprintf(stderr, "the input is %s\n", input_file);
     else
         write_failed();
-    raise(number == SIGALRM ? SIGABRT : number);
+    raise(number);
 }
 
 static void run_input(void)
@@ -114,9 +116,9 @@ static void run_input(void)
     /* A copy of its own, so that a sanitizer sees a read past it. */
     uint8_t *exact = malloc(input_size > 0 ? input_size : 1);
     memcpy(exact, input, input_size);
-    alarm(WATCHDOG_S);
+    es_watchdog_start("an input", WATCHDOG_S, NULL);
     LLVMFuzzerTestOneInput(exact, input_size);
-    alarm(0);
+    es_watchdog_stop();
     free(exact);
 }
 
@@ -164,7 +166,6 @@ int main(int argc, char **argv)
     uint64_t seed = (uint64_t)time(NULL) * 1000003u + (uint64_t)getpid(), runs = UINT64_MAX, seconds = UINT64_MAX;
     int files = 0;
     signal(SIGABRT, on_failure);
-    signal(SIGALRM, on_failure);
     for (int i = 1; i < argc; i++)
         if (strncmp(argv[i], "-seeds=", 7) == 0) {
             seeds_folder = argv[i] + 7;

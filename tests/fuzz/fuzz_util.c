@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "es_random.h"
+
 uint8_t fuzz_byte(fuzz_in *in)
 {
     return in->at < in->end ? *in->at++ : 0;
@@ -82,10 +84,9 @@ void fuzz_fail(const char *file, int line, const char *what)
 
 uint64_t fuzz_random(uint64_t *state)
 {
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
+    uint64_t z = es_random_mix(*state);
+    *state += UINT64_C(0x9e3779b97f4a7c15);
+    return z;
 }
 
 uint8_t *fuzz_block(uint64_t size)

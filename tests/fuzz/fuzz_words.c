@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "es_still.h"
 #include "words_scene.h"
 
 #define MAX_CALLS 64
@@ -272,7 +273,7 @@ static void end_of_stream(void)
         rc = take(p, 0, looks == 0 ? 200000 : 0); /* longer than a reap interval, because a wait repairs the ring */
         while (p->kept > 0)
             do_end_lease(p, true);
-        scene_advance(UINT64_C(1000000000));
+        es_still_advance(UINT64_C(1000000000));
     }
     do_leave(p, false);
     call_begin("detach");

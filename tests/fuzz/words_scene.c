@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "es_core.h"
+#include "es_still.h"
 
 scene *play;
 void (*scene_interlude)(void);
@@ -21,7 +22,6 @@ static struct call {
 } calls[MAX_DEPTH];
 static int depth;
 static bool interrupted; /* the scribbler and the interlude make steps of their own */
-static uint64_t now_ns;
 
 static struct longest {
     const char *name;
@@ -134,37 +134,6 @@ void scene_print_words(void)
         }
         fprintf(stderr, "\n");
     }
-}
-
-/* --- in place of es_wait.c ------------------------------------------------------ */
-
-uint64_t es_clock_ns(void)
-{
-    return now_ns += 1000;
-}
-
-void scene_advance(uint64_t ns)
-{
-    now_ns += ns;
-}
-
-int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
-{
-    es_step();
-    if (atomic_load(word) != seen)
-        return ES_OK;
-    now_ns += timeout_ns;
-    return ES_TIMEOUT;
-}
-
-void es_wait_wake(_Atomic uint32_t *word)
-{
-    (void)word;
-}
-
-const char *es_wait_kind(void)
-{
-    return "stepped";
 }
 
 /* --- the scribbler ---------------------------------------------------------------- */
@@ -325,7 +294,6 @@ void scene_die(party *p)
 scene *scene_open(const uint8_t *data, size_t size)
 {
     static const uint64_t leaf_sizes[] = {8, 1, 0, 5, 40, 4};
-    static const uint8_t uuid[16] = "scribbled-on";
     play = calloc(1, sizeof *play);
     fuzz_in in = {data, data + size};
     uint8_t mode = fuzz_byte(&in);
@@ -334,7 +302,7 @@ scene *scene_open(const uint8_t *data, size_t size)
                               .reap_interval_ns = 100000,
                               .max_producers = PRODUCERS + 1,
                               .num_leaves = LEAVES,
-                              .schema_size = sizeof uuid,
+                              .schema_size = 16,
                               .flags = mode & (ES_FLAG_READY_ORDER | ES_FLAG_DETAILED)};
     for (int l = 0; l < LEAVES; l++)
         play->leaf_sizes[l] = leaf_sizes[fuzz_below(&in, 6)];
@@ -343,11 +311,12 @@ scene *scene_open(const uint8_t *data, size_t size)
         play->forever = fuzz_u64(&in) | 1;
     }
     play->in = in;
-    play->size = es_layout_size(&play->geo, play->leaf_sizes);
-    play->base = fuzz_block(play->size);
-    FUZZ_CHECK(es_layout_format(play->base, play->size, &play->geo, play->leaf_sizes, uuid, uuid, 1, 1) == ES_OK);
-    play->locks = es_locks_new(-1, ES_MAX_LEARNERS + PRODUCERS + 1);
-    now_ns = 0;
+    play->f = fix_new_leaves(&play->geo, play->leaf_sizes);
+    play->size = play->f->size;
+    play->base = play->f->base;
+    play->locks = play->f->locks;
+    es_still_begin();
+    es_still_look_ns = 1000;
     depth = 0;
     for (int i = 0; i < PARTIES; i++)
         scene_join(&play->party[i]);
@@ -375,9 +344,8 @@ void scene_close(void)
     FUZZ_CHECK(es_locks_any(play->locks) == 0);
     for (int i = 0; i < PARTIES; i++)
         es_api_free(play->party[i].ring);
-    es_locks_free(play->locks);
     free(play->fixed);
-    free(play->base);
+    fix_free(play->f);
     free(play);
     play = NULL;
 }

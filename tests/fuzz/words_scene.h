@@ -2,12 +2,13 @@
  *
  * The stepped core calls es_step() before each of its atomic operations, so the
  * scribbler, or another participant, may come in between any two of them, as the
- * input says. Sleeps do not sleep: the clock moves instead.
+ * input says. A sleep returns at once, and the clock moves instead.
  */
 #ifndef WORDS_SCENE_H
 #define WORDS_SCENE_H
 
 #include "es_core.h"
+#include "es_fixture.h"
 #include "fuzz.h"
 
 #define LEARNERS 2
@@ -29,6 +30,7 @@ typedef struct scene {
     fuzz_in in;
     es_geometry geo;
     uint64_t leaf_sizes[LEAVES];
+    es_fix *f;
     uint8_t *base;
     uint64_t size;
     es_locks *locks;
@@ -64,7 +66,6 @@ uint64_t scene_bound(void);
 /* Longest call seen, in steps without an interruption, by name. */
 void scene_print_longest(void);
 
-void scene_advance(uint64_t ns);
 /* The ring's words on stderr: what a failure was about. */
 void scene_print_words(void);
 

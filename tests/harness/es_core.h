@@ -1,4 +1,4 @@
-/* The whole core, for tests: they read and write what no user of the core sees. */
+/* The whole core. Tests read and write what no user of the core sees. */
 #ifndef ES_CORE_H
 #define ES_CORE_H
 

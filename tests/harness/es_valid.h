@@ -4,8 +4,7 @@
 
 #include "ring/es_ring.h"
 
-/* NULL, or the statement that does not hold. Racy unless the ring is at rest: under load it
- * only says that something was wrong for a moment. */
+/* NULL, or the statement that does not hold. Meaningful only while the ring is at rest; under load the call is safe. */
 const char *es_valid(es_ring *r);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is looked at when a process has died. */
+/* What is checked when a process has died. */
 #ifndef ES_AFTER_H
 #define ES_AFTER_H
 

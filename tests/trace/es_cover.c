@@ -4,13 +4,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define MAX_PLACES 32768
 #define MAX_NAMES 512
 
 /* core_table.awk writes program.core: address, exchange or -, function, file, line */
-static es_place places[MAX_PLACES];
+static es_place *places;      /* shared by the processes that run scenarios */
+static bool here[MAX_PLACES]; /* killed at in this scenario */
 static unsigned num_places;
 static char *names[MAX_NAMES];
 static unsigned num_names;
@@ -26,8 +28,12 @@ static const char *intern(const char *name)
     return names[num_names++];
 }
 
-static void load(void)
+/* Before any process is forked, so that all know the same places. */
+__attribute__((constructor)) static void load(void)
 {
+    places = mmap(NULL, MAX_PLACES * sizeof *places, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (places == MAP_FAILED)
+        abort();
     char path[4096], function[128], file[128], kind[16];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 8);
     if (n < 0)
@@ -52,8 +58,6 @@ static void load(void)
 
 static es_place *find(uint64_t pc)
 {
-    if (num_places == 0)
-        load();
     unsigned low = 0, high = num_places;
     while (low < high) {
         unsigned mid = (low + high) / 2;
@@ -72,15 +76,14 @@ const es_place *cover_place(uint64_t pc)
 
 void cover_scenario(void)
 {
-    for (unsigned i = 0; i < num_places; i++)
-        places[i].here = false;
+    memset(here, 0, sizeof here);
 }
 
 void cover_kill(uint64_t pc)
 {
     es_place *p = find(pc);
     if (p != NULL)
-        p->killed = p->here = true;
+        p->killed = here[p - places] = true;
 }
 
 void cover_counts(unsigned *instructions, unsigned *functions)
@@ -88,7 +91,7 @@ void cover_counts(unsigned *instructions, unsigned *functions)
     const char *seen[MAX_NAMES];
     *instructions = *functions = 0;
     for (unsigned i = 0; i < num_places; i++) {
-        if (!places[i].here)
+        if (!here[i])
             continue;
         ++*instructions;
         unsigned n = 0;
@@ -106,7 +109,7 @@ bool cover_visited(const char *function)
         if (strcmp(places[i].function, function) != 0)
             continue;
         known = true;
-        if (places[i].here)
+        if (here[i])
             return true;
     }
     if (!known)
@@ -163,8 +166,6 @@ static unsigned judge(const char *file, const char *function, const es_excuse *e
 unsigned cover_report(const char *const *files, const es_excuse *excuses)
 {
     unsigned wrong = 0, core_all = 0, core_killed = 0;
-    if (num_places == 0)
-        load();
     for (; *files != NULL; files++) {
         const char *file = intern(*files), *done[MAX_NAMES];
         unsigned all = 0, killed = 0, functions = 0, visited = 0;

@@ -9,8 +9,8 @@ typedef struct es_place {
     uint64_t address;
     const char *function, *file; /* as written: the innermost inlined function of a .c file of the core */
     uint32_t line;
-    bool exchange;     /* a compare-and-exchange */
-    bool killed, here; /* at any time, in this scenario */
+    bool exchange; /* a compare-and-exchange */
+    bool killed;   /* somebody, in any scenario */
 } es_place;
 
 /* NULL: not an instruction of the core. */

@@ -41,6 +41,7 @@
 #include "es_after.h"
 #include "es_cover.h"
 #include "es_tracee.h"
+#include "es_watchdog.h"
 
 #define MAX_INSTRUCTIONS 60000u
 #define MAX_BAD_KILLS 3u
@@ -68,6 +69,27 @@ static bool only_steps;
 static bool was_over;      /* the operation, at the last kill */
 static unsigned strays;    /* runs that left the path */
 static unsigned elsewhere; /* kills after as many instructions as wanted, on another path */
+
+static void say_where(const path *p, uint32_t n)
+{
+    if (n < p->entry || p->end <= p->entry) {
+        fprintf(stderr, "    while its path was recorded\n");
+        return;
+    }
+    const es_place *place = cover_place(p->pc[n]);
+    fprintf(stderr, "    killed before instruction %u of %u, at 0x%llx", n - p->entry, p->end - p->entry,
+            (unsigned long long)p->pc[n]);
+    if (place != NULL)
+        fprintf(stderr, ": %s, %s:%u", place->function, place->file, place->line);
+    fprintf(stderr, "\n");
+}
+
+/* For the watchdog: which kill hangs. */
+static uint32_t current_kill;
+static void say_kill(void)
+{
+    say_where(&the_path, current_kill);
+}
 
 /* --- the tracee ------------------------------------------------------------- */
 
@@ -99,7 +121,7 @@ static void wake_it(void *arg)
 
 static bool start(es_world *w, es_tracee *t, const es_scenario *s)
 {
-    alarm(WATCHDOG_S);
+    es_watchdog_start(s->name, WATCHDOG_S, say_kill);
     world_open(w, s);
     if (s->before != NULL)
         s->before(w);
@@ -298,34 +320,25 @@ static void surely_kill_at(const es_scenario *s, path *p, uint32_t n, unsigned *
     CHECK(kill_at(s, p, n, true, outcomes));
 }
 
-static void say_where(const path *p, uint32_t n)
+/* Where this process runs its scenarios: each of several has a processor of its own. */
+static size_t processor(const cpu_set_t *all)
 {
-    const es_place *place = cover_place(p->pc[n]);
-    fprintf(stderr, "    killed before instruction %u of %u, at 0x%llx", n - p->entry, p->end - p->entry,
-            (unsigned long long)p->pc[n]);
-    if (place != NULL)
-        fprintf(stderr, ": %s, %s:%u", place->function, place->file, place->line);
-    fprintf(stderr, "\n");
+    int which = es_test_worker() % CPU_COUNT(all);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && which >= 0; cpu++)
+        if (CPU_ISSET(cpu, all) && which-- == 0)
+            return cpu;
+    return (size_t)sched_getcpu();
 }
 
-/* Near where we run: a step is two switches of context, and dear between processors. */
+/* Tracer and tracee stay on one processor. A step is two context switches, which cost more between processors. */
 static void stay_here(const cpu_set_t *all)
 {
     cpu_set_t here;
     sched_setaffinity(0, sizeof *all, all);
     sched_yield();
     CPU_ZERO(&here);
-    CPU_SET((size_t)sched_getcpu(), &here);
+    CPU_SET(processor(all), &here);
     sched_setaffinity(0, sizeof here, &here);
-}
-
-/* On the watchdog's alarm, before it ends the program: which kill hangs. */
-static uint32_t current_kill;
-static void (*watchdog)(int);
-static void on_alarm(int number)
-{
-    say_where(&the_path, current_kill);
-    watchdog(number);
 }
 
 static void check_scenario(const es_scenario *s, unsigned outcomes)
@@ -349,8 +362,6 @@ void kill_everywhere(const es_scenario *s)
     if (CPU_COUNT(&all) == 0)
         sched_getaffinity(0, sizeof all, &all);
     stay_here(&all);
-    if (watchdog == NULL)
-        watchdog = signal(SIGALRM, on_alarm);
     current_kill = p->entry = p->end = 0;
     uint64_t began = es_clock_ns();
     cover_scenario();

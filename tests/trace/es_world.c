@@ -15,133 +15,93 @@
 #include "es_kill.h"
 #include "es_tracee.h"
 
-#define ARENA (UINT64_C(1) << 20)
 #define MAX_LEAF 5000u
 #define HOUR_NS UINT64_C(3600000000000)
 
 static const uint64_t usual_leaves[] = {8, 24};
-static const uint8_t uuid[16] = "killed-anywhere";
-static const char schema[] = "k";
 static uint8_t usual[WORLD_IDS][24]; /* leaf 1 of each id */
 static uint8_t stack[WORLD_LEAVES][WORLD_STACK * MAX_LEAF];
 
-static void *must(void *p, const char *what)
+static void *shared(uint64_t size)
 {
-    if (p == NULL || p == MAP_FAILED) {
-        perror(what);
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
         abort();
-    }
     return p;
 }
 
-static void *shared(uint64_t size)
-{
-    return must(mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), "shared memory");
-}
-
 /* --- samples --------------------------------------------------------------- */
-
-/* Every leaf follows from the id; leaf 0 is the id. */
-static void fill_leaf(uint64_t id, uint32_t leaf, uint64_t size, uint8_t *to)
-{
-    uint64_t x = id * WORLD_LEAVES + leaf;
-    for (uint64_t i = 0; i < size; i++) {
-        x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        to[i] = leaf == 0 ? (uint8_t)(id >> 8 * (i & 7)) : (uint8_t)(x >> 56);
-    }
-}
 
 void world_fill(es_world *w, uint64_t first, uint64_t n)
 {
     for (uint32_t l = 0; l < w->geo.num_leaves; l++) {
         for (uint64_t i = 0; i < n; i++)
-            fill_leaf(first + i, l, w->leaf_sizes[l], stack[l] + i * w->leaf_sizes[l]);
+            es_sample_leaf(first + i, l, w->f->leaf_sizes[l], stack[l] + i * w->f->leaf_sizes[l]);
         w->leaves[l] = stack[l];
     }
-}
-
-void world_write(es_world *w, es_ring *r, uint64_t position, uint64_t id)
-{
-    for (uint32_t l = 0; l < w->geo.num_leaves; l++)
-        fill_leaf(id, l, w->leaf_sizes[l], r->map.leaf_data[l] + position % r->map.capacity * w->leaf_sizes[l]);
 }
 
 /* The id in a slot; WORLD_IDS when its leaves disagree. Few instructions for the usual leaves: the
  * tracee is killed at those, too. */
 static uint64_t read_slot(es_world *w, es_ring *r, uint64_t index)
 {
-    static uint8_t want[MAX_LEAF];
     uint64_t id;
+    if (w->scenario->leaf_sizes != NULL)
+        return es_sample_read(&r->map, index, &id) && id < WORLD_IDS ? id : WORLD_IDS;
     memcpy(&id, r->map.leaf_data[0] + index * 8, 8);
-    if (w->scenario->leaf_sizes == NULL)
-        return id < WORLD_IDS && memcmp(usual[id], r->map.leaf_data[1] + index * 24, 24) == 0 ? id : WORLD_IDS;
-    for (uint32_t l = 0; l < w->geo.num_leaves; l++) {
-        fill_leaf(id, l, w->leaf_sizes[l], want);
-        if (memcmp(want, r->map.leaf_data[l] + index * w->leaf_sizes[l], w->leaf_sizes[l]) != 0)
-            return WORLD_IDS;
-    }
-    return id < WORLD_IDS ? id : WORLD_IDS;
+    return id < WORLD_IDS && memcmp(usual[id], r->map.leaf_data[1] + index * 24, 24) == 0 ? id : WORLD_IDS;
 }
 
 /* --- attachments ----------------------------------------------------------- */
 
-static es_locks *own_locks(es_world *w)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", w->lock_fd);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    return must(fd < 0 ? NULL : es_locks_new(fd, ES_MAX_LEARNERS + w->geo.max_producers), "lock file");
-}
-
 static es_ring *attach(es_world *w, uint32_t role)
 {
-    int error;
-    es_identity id = {.role = role, .pid = getpid(), .start_time = 1.5};
-    es_ring *r = must(es_api_open(w->base, w->size, w->locks, w->scenario->poison, &error), "open");
-    if (role != 0 && es_api_attach(r, &id) < 0)
-        abort();
-    return r;
+    return fix_join(w->f, w->locks, role, w->scenario->poison);
 }
 
 void world_enter(es_world *w, uint32_t role)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    w->locks = own_locks(w);
+    w->locks = fix_own_locks(w->f);
     w->mine = attach(w, role);
     w->mine->map.streams = w->scenario->streams;
 }
 
+/* The fixture is kept from one world to the next while the scenario is the same. */
+static es_fix *fixture_of(const struct es_scenario *s)
+{
+    static es_fix *f;
+    static const struct es_scenario *last;
+    es_geometry geo = {.batch_size = s->batch_size,
+                       .num_batches = s->num_batches,
+                       .reap_interval_ns = 1000000000,
+                       .max_producers = WORLD_PRODUCERS,
+                       .max_remotes = 2,
+                       .num_leaves = s->leaf_sizes != NULL ? s->num_leaves : 2,
+                       .schema_size = 2,
+                       .flags = s->flags};
+    if (s == last) {
+        fix_again(f);
+        return f;
+    }
+    if (f != NULL)
+        fix_free(f);
+    last = s;
+    return f = fix_new_shared(&geo, s->leaf_sizes != NULL ? s->leaf_sizes : usual_leaves);
+}
+
 void world_open(es_world *w, const struct es_scenario *s)
 {
-    static uint8_t *arena;
     static es_side *side;
-    static int lock_fd;
-    if (arena == NULL) {
-        arena = shared(ARENA);
+    if (side == NULL) {
         side = shared(sizeof *side);
-        lock_fd = memfd_create("locks", MFD_CLOEXEC);
         for (uint64_t id = 0; id < WORLD_IDS; id++)
-            fill_leaf(id, 1, sizeof usual[id], usual[id]);
+            es_sample_leaf(id, 1, sizeof usual[id], usual[id]);
     }
-    *w = (es_world){.scenario = s, .base = arena, .side = side, .lock_fd = lock_fd, .next_id = ID_BEFORE};
-    const uint64_t *leaf_sizes = s->leaf_sizes != NULL ? s->leaf_sizes : usual_leaves;
-    w->geo = (es_geometry){.batch_size = s->batch_size,
-                           .num_batches = s->num_batches,
-                           .reap_interval_ns = 1000000000,
-                           .max_producers = WORLD_PRODUCERS,
-                           .max_remotes = 2,
-                           .num_leaves = s->leaf_sizes != NULL ? s->num_leaves : 2,
-                           .schema_size = sizeof schema,
-                           .flags = s->flags};
-    memcpy(w->leaf_sizes, leaf_sizes, w->geo.num_leaves * sizeof *leaf_sizes);
-    w->size = es_layout_size(&w->geo, w->leaf_sizes);
-    if (w->size == 0 || w->size > ARENA)
-        abort();
-    memset(w->base, 0, w->size);
     memset((void *)side, 0, sizeof *side);
-    if (es_layout_format(w->base, w->size, &w->geo, w->leaf_sizes, schema, uuid, getpid(), 1) != ES_OK)
-        abort();
-    w->locks = own_locks(w);
+    *w = (es_world){.scenario = s, .f = fixture_of(s), .side = side, .next_id = ID_BEFORE};
+    w->geo = w->f->geo;
+    w->locks = w->f->locks;
     w->l = attach(w, ES_ROLE_LEARNER);
     w->p = attach(w, ES_ROLE_PRODUCER);
 }
@@ -165,7 +125,6 @@ void world_abandon(es_world *w)
     w->sleeper = 0;
     es_api_free(w->p);
     es_api_free(w->l);
-    es_locks_free(w->locks);
 }
 
 void world_victim(es_world *w, uint32_t role, void (*body)(es_world *w))
@@ -213,7 +172,7 @@ uint64_t world_mine_reserve(es_world *w, uint64_t id)
 {
     int64_t position = 0;
     CHECK_EQ(es_api_reserve(w->mine, 0, &position), ES_OK);
-    world_write(w, w->mine, (uint64_t)position, id);
+    fix_write(w->mine, (uint64_t)position, id);
     return (uint64_t)position;
 }
 

@@ -1,15 +1,16 @@
-/* The ring that one kill is tried on, who lives beside it, and the account of its samples.
+/* The world of one kill: a ring, the processes on it, and the account of its samples.
  *
- * The tracer is alive throughout: a producer p and a learner l. Everybody else is a
- * process of its own with its own descriptor of the lock file: the tracee; victims,
- * which die before it; the sleeper, which is parked while the tracee runs.
+ * The tracer lives throughout. It is a producer p and a learner l. All others are processes of their own, each with its
+ * own descriptor of the lock file: the tracee; victims, which die before it; the sleeper, which is parked while the
+ * tracee runs.
  */
 #ifndef ES_WORLD_H
 #define ES_WORLD_H
 
 #include <sys/types.h>
 
-#include "es_core.h"
+#include "es_account.h"
+#include "es_fixture.h"
 
 #define WORLD_LEAVES 6
 #define WORLD_STACK 8 /* samples of one send */
@@ -25,7 +26,6 @@
 #define ID_ABORTED 510u /* written into slots that are never committed */
 #define WORLD_IDS 512u
 
-enum sent { SENT_NOT, SENT_OK, SENT_MAYBE };
 enum phase { PHASE_BEFORE, PHASE_INSIDE, PHASE_OVER };
 
 typedef struct es_take_note {
@@ -37,7 +37,7 @@ typedef struct es_take_note {
 typedef struct es_side {
     _Atomic uint32_t phase;
     _Atomic int64_t rc;
-    _Atomic uint8_t sent[WORLD_IDS];    /* enum sent */
+    _Atomic uint8_t sent[WORLD_IDS];    /* enum es_sent */
     _Atomic uint8_t got[WORLD_IDS];     /* deliveries to the living */
     _Atomic uint8_t take_of[WORLD_IDS]; /* 1 + the tracee's take that it was in */
     _Atomic uint32_t torn;
@@ -51,12 +51,9 @@ struct es_scenario;
 
 struct es_world {
     const struct es_scenario *scenario;
+    es_fix *f; /* shared; each process attaches by itself */
     es_geometry geo;
-    uint64_t leaf_sizes[WORLD_LEAVES];
-    uint8_t *base;
-    uint64_t size;
     es_side *side;
-    int lock_fd;
     es_locks *locks;            /* this process's */
     es_ring *p, *l;             /* the tracer's */
     es_ring *mine;              /* this child's */
@@ -82,8 +79,6 @@ void world_victim(es_world *w, uint32_t role, void (*body)(es_world *w));
 
 /* n samples from id first on into w->leaves. */
 void world_fill(es_world *w, uint64_t first, uint64_t n);
-/* Writes a reserved slot in place. */
-void world_write(es_world *w, es_ring *r, uint64_t position, uint64_t id);
 /* p sends its next sample: the result. */
 int world_send(es_world *w);
 void world_send_n(es_world *w, uint64_t n);
@@ -97,7 +92,7 @@ int world_tracee_release(es_world *w);
 void world_sleeper(es_world *w, uint32_t role);
 /* Whether the sleeper has what it waits for, by the slot and batch words alone. */
 bool world_sleeper_due(es_world *w);
-/* Once it has come out (true), or looked about and gone to sleep again. */
+/* Returns once it has come out (true), or has looked and gone to sleep again (false). */
 bool world_sleeper_settles(es_world *w);
 /* Waits for its end; the watchdog is the limit. */
 void world_sleeper_await(es_world *w);

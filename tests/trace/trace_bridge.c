@@ -14,9 +14,9 @@ static void make_block(es_world *w)
     uint64_t at = 0;
     world_fill(w, ID_TRACEE, SAMPLES);
     for (uint32_t l = 0; l < w->geo.num_leaves; l++) {
-        CHECK(at + SAMPLES * w->leaf_sizes[l] <= sizeof block);
-        memcpy(block + at, w->leaves[l], SAMPLES * w->leaf_sizes[l]);
-        at += SAMPLES * w->leaf_sizes[l];
+        CHECK(at + SAMPLES * w->f->leaf_sizes[l] <= sizeof block);
+        memcpy(block + at, w->leaves[l], SAMPLES * w->f->leaf_sizes[l]);
+        at += SAMPLES * w->f->leaf_sizes[l];
     }
 }
 
@@ -120,7 +120,7 @@ static void send_half_and_die(es_world *w)
     es_owner *o = &w->mine->map.owners[w->mine->me];
     CHECK_EQ(es_producer_claim(w->mine, 2, &pos), 2);
     for (uint32_t i = 0; i < 2; i++)
-        world_write(w, w->mine, pos + i, ID_TRACEE + i);
+        fix_write(w->mine, pos + i, ID_TRACEE + i);
     o->pending_position = pos;
     o->pending_count = 2;
     o->pending_remote = 1;

@@ -49,7 +49,7 @@ static void one_sent_one_claimed(es_world *w)
 
 static unsigned commit_the_claim(es_world *w)
 {
-    world_write(w, w->p, w->position, w->next_id);
+    fix_write(w->p, w->position, w->next_id);
     int rc = es_api_commit(w->p, (int64_t)w->position);
     if (rc == ES_OK)
         w->side->sent[w->next_id++] = SENT_OK;

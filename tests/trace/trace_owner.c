@@ -35,9 +35,9 @@ static int64_t attach_from_scratch(es_world *w)
 {
     char path[64];
     int error;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", w->lock_fd);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", w->f->lock_fd);
     es_locks *locks = es_locks_new(open(path, O_RDWR | O_CLOEXEC), ES_MAX_LEARNERS + w->geo.max_producers);
-    w->mine = locks == NULL ? NULL : es_api_open(w->base, w->size, locks, 0, &error);
+    w->mine = locks == NULL ? NULL : es_api_open(w->f->base, w->f->size, locks, 0, &error);
     return w->mine == NULL ? -1 : attach_a_producer(w);
 }
 
@@ -119,9 +119,9 @@ static void lock_file_for_reading(es_world *w)
 {
     char path[64];
     int error;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", w->lock_fd);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", w->f->lock_fd);
     w->locks = es_locks_new(open(path, O_RDONLY | O_CLOEXEC), ES_MAX_LEARNERS + w->geo.max_producers);
-    w->mine = es_api_open(w->base, w->size, w->locks, 0, &error);
+    w->mine = es_api_open(w->f->base, w->f->size, w->locks, 0, &error);
 }
 
 static int64_t attach_and_sweep(es_world *w)
@@ -275,7 +275,7 @@ KILL_EVERYWHERE(detached_attachments_refuse, .batch_size = 2, .num_batches = 2, 
 static void observe(es_world *w)
 {
     int error;
-    w->mine = es_api_open(w->base, w->size, NULL, 0, &error);
+    w->mine = es_api_open(w->f->base, w->f->size, NULL, 0, &error);
 }
 
 static int64_t refused_as_an_observer(es_world *w)
@@ -288,8 +288,8 @@ static int64_t refused_as_an_observer(es_world *w)
     int64_t pid, ns;
     int64_t n = (es_api_attach(r, &id) == ES_EREADONLY) + (es_api_close(r) == ES_EREADONLY) +
                 (es_sweep_next_dead(r, 0, &id) == ES_EREADONLY) + (es_api_learner_alive(r) == ES_EREADONLY) +
-                (es_api_open(w->base, w->size - 1, NULL, 0, &error) == NULL && error == ES_ESIZE);
-    es_layout_describe(w->base, w->size, &geo, uuid, &pid, &ns, text, sizeof text);
+                (es_api_open(w->f->base, w->f->size - 1, NULL, 0, &error) == NULL && error == ES_ESIZE);
+    es_layout_describe(w->f->base, w->f->size, &geo, uuid, &pid, &ns, text, sizeof text);
     es_api_free(r);
     es_api_free(NULL);
     es_locks_free(NULL);

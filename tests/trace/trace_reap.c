@@ -93,7 +93,7 @@ static void die_poisoning(es_world *w)
 {
     es_snapshot snap;
     CHECK_EQ(es_api_take(w->mine, 0, 0, &snap), 0);
-    memset(w->mine->map.leaf_data[1], 0xff, w->leaf_sizes[1]);
+    memset(w->mine->map.leaf_data[1], 0xff, w->f->leaf_sizes[1]);
     atomic_store(&w->mine->map.batches[0].word, es_word(snap.round, w->mine->me, ES_POISONING));
 }
 
@@ -226,8 +226,9 @@ static int64_t repair(es_world *w)
 }
 
 /* A learner that is killed in a repair. */
-KILL_EVERYWHERE(repair_a_scribbled_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = scribble,
-                .check = repair_the_rest, .act = repair, .want = 1, .outcomes = REAPED,
-                .through =
-                    "es_repair repair_batch repair_slot repair_tail repair_head repair_owners announce_reopened forget_scans "
-                    "sweep_nobody");
+KILL_EVERYWHERE(
+    repair_a_scribbled_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = scribble,
+    .check = repair_the_rest, .act = repair, .want = 1, .outcomes = REAPED,
+    .through =
+        "es_repair repair_batch repair_slot repair_tail repair_head repair_owners announce_reopened forget_scans "
+        "sweep_nobody");

@@ -85,12 +85,12 @@ static void two_reopened_slots(es_world *w)
     int64_t at[3];
     for (int i = 0; i < 3; i++) {
         CHECK_EQ(es_api_reserve(w->p, 0, &at[i]), ES_OK);
-        world_write(w, w->p, (uint64_t)at[i], ID_ABORTED);
+        fix_write(w->p, (uint64_t)at[i], ID_ABORTED);
     }
     world_send_n(w, 1);
     es_api_abort(w->p, at[2]);
     es_api_abort(w->p, at[0]);
-    world_write(w, w->p, (uint64_t)at[1], w->next_id);
+    fix_write(w->p, (uint64_t)at[1], w->next_id);
     CHECK_EQ(es_api_commit(w->p, at[1]), ES_OK);
     w->side->sent[w->next_id++] = SENT_OK;
 }
@@ -180,8 +180,8 @@ static int64_t fill_a_slot(es_world *w)
     if (rc != ES_OK)
         return rc;
     for (uint32_t l = 0; l < w->geo.num_leaves; l++)
-        __builtin_memcpy(w->mine->map.leaf_data[l] + (uint64_t)position * w->leaf_sizes[l], w->leaves[l],
-                         w->leaf_sizes[l]);
+        __builtin_memcpy(w->mine->map.leaf_data[l] + (uint64_t)position * w->f->leaf_sizes[l], w->leaves[l],
+                         w->f->leaf_sizes[l]);
     return es_api_commit(w->mine, position);
 }
 

@@ -136,7 +136,7 @@ static void hold_up_the_first(es_world *w)
 
 static unsigned commit_the_first(es_world *w)
 {
-    world_write(w, w->p, w->position, w->next_id);
+    fix_write(w->p, w->position, w->next_id);
     CHECK_EQ(es_api_commit(w->p, (int64_t)w->position), ES_OK);
     w->side->sent[w->next_id++] = SENT_OK;
     return 0;

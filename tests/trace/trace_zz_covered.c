@@ -30,7 +30,7 @@ static const es_excuse excused[] = {
     {NULL, NULL},
 };
 
-TEST(every_function_was_killed_in)
+TEST_LAST(every_function_was_killed_in)
 {
     CHECK_EQ(cover_report(covered, excused), 0);
 }

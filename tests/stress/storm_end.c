@@ -31,7 +31,7 @@ static void continue_all(st_storm *s)
 static void kill_range(st_storm *s, uint32_t from, uint32_t to, uint32_t one_in)
 {
     for (uint32_t i = from; i < to; i++)
-        if (st_below(&s->random, one_in) == 0)
+        if (es_random_below(&s->random, one_in) == 0)
             st_kill(s, i);
 }
 
@@ -43,7 +43,7 @@ static bool end_open(st_storm *s, bool kill)
     atomic_store(&s->w.account->stage, ST_PRODUCERS_LEAVE);
     if (!wait_for(s, ST_LEARNERS, ST_PROCS, "a producer does not leave"))
         return false;
-    st_nap(st_below(&s->random, 30000000)); /* the learners go on for a while */
+    st_nap(es_random_below(&s->random, 30000000)); /* the learners go on for a while */
     kill_range(s, 0, ST_LEARNERS, kill ? 1 : 4);
     atomic_store(&s->w.account->stage, ST_ALL_LEAVE);
     return wait_for(s, 0, ST_LEARNERS, "a learner does not leave");
@@ -54,15 +54,15 @@ static bool end_closed(st_storm *s, bool evict)
 {
     continue_all(s);
     if (evict) { /* what it has claimed is taken away a second later */
-        st_stop(s, ST_LEARNERS + st_below(&s->random, s->w.config.producers), UINT64_MAX / 2);
+        st_stop(s, ST_LEARNERS + es_random_below(&s->random, s->w.config.producers), UINT64_MAX / 2);
         st_nap(2000000);
     }
     es_api_close(s->watcher);
     kill_range(s, ST_LEARNERS, ST_PROCS, 8);
     for (int n = 0; n < 4 && s->next_life < ST_LIVES; n++) {
-        st_nap(st_below(&s->random, 2000000));
+        st_nap(es_random_below(&s->random, 2000000));
         st_collect(s, 0, ST_PROCS);
-        uint32_t slot = st_below(&s->random, s->w.config.learners);
+        uint32_t slot = es_random_below(&s->random, s->w.config.learners);
         if (s->slot[slot].state == ST_EMPTY)
             st_spawn(s, slot);
         else if (s->w.config.learner_kill_rate > 0)
@@ -151,8 +151,8 @@ void st_end_round(st_storm *s)
     if (st_failed(a))
         return;
     check_rest(s);
-    uint64_t sent = st_settle_lives(a, s->next_life, closed);
-    if (sent != st_delivered() && !st_failed(a))
-        st_fault_add(a, ST_PHANTOM, 0, (int64_t)sent, (int64_t)st_delivered(), "sent and delivered differ");
+    uint64_t sent = es_account_settle(a->samples, s->next_life, closed), delivered = a->samples->delivered;
+    if (sent != delivered && !st_failed(a))
+        st_fault_add(a, ST_PHANTOM, 0, (int64_t)sent, (int64_t)delivered, "sent and delivered differ");
     s->sum.sent += sent;
 }

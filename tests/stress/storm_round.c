@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "es_watchdog.h"
 #include "storm.h"
 
 static void respawn(st_storm *s)
@@ -36,10 +37,10 @@ static bool asleep(st_storm *s, uint32_t slot)
 static uint32_t victim(st_storm *s, bool learner)
 {
     uint32_t first = learner ? 0 : ST_LEARNERS, n = learner ? s->w.config.learners : s->w.config.producers;
-    uint32_t start = st_below(&s->random, n);
-    if (st_below(&s->random, 32) == 0)
+    uint32_t start = es_random_below(&s->random, n);
+    if (es_random_below(&s->random, 32) == 0)
         return first + start;
-    bool any = st_below(&s->random, 4) == 0;
+    bool any = es_random_below(&s->random, 4) == 0;
     for (uint32_t i = 0; i < 2 * n; i++) {
         uint32_t slot = first + (start + i) % n;
         if (at_work(s, slot) && (any || i >= n || !asleep(s, slot)))
@@ -51,7 +52,7 @@ static uint32_t victim(st_storm *s, bool learner)
 static void kill_some(st_storm *s, bool learner)
 {
     const st_config *c = &s->w.config;
-    if (st_below(&s->random, 1000) == 0) /* all of a kind at once */
+    if (es_random_below(&s->random, 1000) == 0) /* all of a kind at once */
         for (uint32_t i = 0; i < (learner ? c->learners : c->producers); i++)
             st_kill(s, (learner ? 0 : ST_LEARNERS) + i);
     else
@@ -75,15 +76,15 @@ static uint64_t kill_due(st_storm *s, bool learner, uint32_t rate, uint64_t due,
 
 static void stop_one(st_storm *s)
 {
-    uint64_t mean = st_below(&s->random, 16) == 0 ? 60000000 : 4000000;
-    st_stop(s, victim(s, st_below(&s->random, 5) == 0), st_pause_ns(&s->random, (double)mean));
+    uint64_t mean = es_random_below(&s->random, 16) == 0 ? 60000000 : 4000000;
+    st_stop(s, victim(s, es_random_below(&s->random, 5) == 0), st_pause_ns(&s->random, (double)mean));
 }
 
 static void end_stops(st_storm *s, uint64_t now)
 {
     for (uint32_t i = 0; i < ST_PROCS; i++)
         if (s->slot[i].state == ST_STOPPED && s->slot[i].until_ns <= now) {
-            if (st_below(&s->random, 3) == 0)
+            if (es_random_below(&s->random, 3) == 0)
                 st_kill(s, i); /* if it is not spared */
             st_continue(s, i);
         }
@@ -118,7 +119,7 @@ static void watch_progress(st_storm *s, uint64_t now)
 /* The conductor's own longest wait for a processor: a yardstick for the gaps of a machine that has other work. */
 static void nap(st_storm *s)
 {
-    uint64_t wanted = 50000 + st_below(&s->random, 100000), start = es_clock_ns();
+    uint64_t wanted = 50000 + es_random_below(&s->random, 100000), start = es_clock_ns();
     st_nap(wanted);
     uint64_t late = es_clock_ns() - start - wanted;
     if (late < UINT64_MAX / 2 && late > s->sum.late_ns)
@@ -173,7 +174,7 @@ static void add_figures(st_storm *s)
     es_monitor_observe(s->watcher, &snap);
     s->sum.rounds++;
     s->sum.reopened += snap.reopened_slots;
-    s->sum.delivered += st_delivered();
+    s->sum.delivered += a->samples->delivered;
     s->sum.reaped += es_counter_get(&a->reaped);
     s->sum.given_back += es_counter_get(&a->leases_given_back);
     s->sum.returned += es_counter_get(&a->returned);
@@ -187,6 +188,12 @@ static void add_figures(st_storm *s)
     for (int k = 0; k < ST_FAULTS; k++)
         s->sum.faults_of[k] += es_counter_get(&a->faults_of[k]);
     add_gaps(s);
+}
+
+/* The conductor itself may hang in the core. What it waits for has limits of its own, which end long before. */
+static void watch(const st_storm *s, const char *phase, double seconds)
+{
+    es_watchdog_start(phase, 60 + (unsigned)(seconds + 10 * (double)s->watchdog_ns / 1e9), NULL);
 }
 
 bool st_round(st_storm *s, const st_config *config, uint32_t round, double seconds)
@@ -207,9 +214,11 @@ bool st_round(st_storm *s, const st_config *config, uint32_t round, double secon
     atomic_store(&a->calm_ns, s->watched_ns);
     atomic_store(&a->last_take_ns, s->watched_ns);
     atomic_store(&a->active, 1);
+    watch(s, "the storm's conductor, in the middle of a round", seconds);
     respawn(s);
     churn(s, s->round_start_ns + (uint64_t)(seconds * 1e9));
     atomic_store(&a->active, 0);
+    watch(s, "the storm's conductor, at the end of a round", 0);
     if (!*s->interrupted && !st_failed(a))
         st_end_round(s);
     if (st_failed(a))
@@ -217,5 +226,6 @@ bool st_round(st_storm *s, const st_config *config, uint32_t round, double secon
     st_kill_all(s);
     add_figures(s);
     st_segment_close(s);
+    es_watchdog_stop();
     return !st_failed(a);
 }

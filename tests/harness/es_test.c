@@ -6,11 +6,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "es_watchdog.h"
+
 #define MAX_TESTS 512
-#define WATCHDOG_S 120
+#define WATCHDOG_S 120 /* far more than any test takes, on a slow machine, under a sanitizer */
 #define MAX_REPORTS 8
 
 #ifdef __has_feature /* Clang's way of saying it */
@@ -34,7 +39,7 @@
 static struct test {
     const char *file, *name;
     es_test_function *run;
-    bool wanted;
+    enum es_test_kind kind;
 } tests[MAX_TESTS];
 static int num_tests;
 
@@ -43,12 +48,12 @@ static atomic_uint failures;
 static uint64_t seed;
 static bool verbose; /* says why a wanted test does not hold */
 
-void es_test_add(const char *file, const char *name, es_test_function *run, bool wanted)
+void es_test_add(const char *file, const char *name, es_test_function *run, enum es_test_kind kind)
 {
     if (num_tests == MAX_TESTS)
         abort();
     const char *base = strrchr(file, '/');
-    tests[num_tests++] = (struct test){base ? base + 1 : file, name, run, wanted};
+    tests[num_tests++] = (struct test){base ? base + 1 : file, name, run, kind};
 }
 
 unsigned es_test_failures(void)
@@ -58,7 +63,8 @@ unsigned es_test_failures(void)
 
 static bool report_this_one(const char *file, int line)
 {
-    if (atomic_fetch_add(&failures, 1) >= MAX_REPORTS || (current != NULL && current->wanted && !verbose))
+    if (atomic_fetch_add(&failures, 1) >= MAX_REPORTS ||
+        (current != NULL && current->kind == TEST_IS_WANTED && !verbose))
         return false;
     const char *base = strrchr(file, '/');
     fprintf(stderr, "  %s:%d: %s: ", base ? base + 1 : file, line, current ? current->name : "?");
@@ -90,39 +96,13 @@ bool es_test_check_str(const char *file, int line, const char *what, const char 
 
 es_random es_random_new(uint64_t salt)
 {
-    /* splitmix64 of seed and salt: never the all-zero state of the xorshift below */
-    uint64_t z = seed + (salt + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (es_random){(z ^ z >> 31) | 1};
-}
-
-uint32_t es_random_below(es_random *random, uint32_t n)
-{
-    uint64_t x = random->state;
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    random->state = x;
-    return (uint32_t)((x >> 32) * n >> 32);
+    return es_random_of(seed, salt);
 }
 
 uint64_t es_test_scaled(uint64_t n)
 {
     uint64_t scaled = n * SCALE / 100;
     return scaled > 0 ? scaled : 1;
-}
-
-static void on_alarm(int signal_number)
-{
-    static const char text[] = "\nwatchdog: hangs: ";
-    (void)signal_number;
-    const char *name = current != NULL ? current->name : "?";
-    ssize_t ignored = write(2, text, sizeof text - 1);
-    ignored += write(2, name, strlen(name));
-    ignored += write(2, "\n", 1);
-    (void)ignored;
-    abort();
 }
 
 static bool chosen(const struct test *test, int argc, char **argv)
@@ -143,16 +123,67 @@ static bool run_one(const struct test *test)
 {
     current = test;
     atomic_store(&failures, 0);
-    alarm(WATCHDOG_S);
+    es_watchdog_start(test->name, WATCHDOG_S, NULL);
     test->run();
-    alarm(0);
-    bool held = es_test_failures() == 0;
-    if (test->wanted)
+    es_watchdog_stop();
+    bool held = es_test_failures() == 0, wanted = test->kind == TEST_IS_WANTED;
+    if (wanted)
         printf(held ? "WANTED AND HELD %s %s: make it a TEST\n" : "wanted %s %s\n", test->file, test->name);
     else if (!held)
         printf("FAIL %s %s\n", test->file, test->name);
     fflush(stdout);
-    return held != test->wanted;
+    return held != wanted;
+}
+
+/* --- several processes --------------------------------------------------------- */
+
+static struct share {
+    _Atomic int next, passed, failed;
+} * all; /* shared by the processes */
+static int worker = -1;
+
+int es_test_worker(void)
+{
+    return worker;
+}
+
+static void run_and_count(const struct test *test)
+{
+    atomic_fetch_add(run_one(test) ? &all->passed : &all->failed, 1);
+}
+
+/* Takes the next test until there are no more. */
+static void run_shares(int argc, char **argv)
+{
+    for (int i; (i = atomic_fetch_add(&all->next, 1)) < num_tests;)
+        if (tests[i].kind != TEST_IS_LAST && chosen(&tests[i], argc, argv))
+            run_and_count(&tests[i]);
+}
+
+static void run_all(int jobs, int argc, char **argv)
+{
+    all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED)
+        abort();
+    for (int i = 0; i < jobs && jobs > 1; i++)
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            worker = i;
+            run_shares(argc, argv);
+            exit(0);
+        }
+    if (jobs == 1)
+        run_shares(argc, argv);
+    for (int status; wait(&status) > 0;)
+        if (status != 0) {
+            printf("FAIL: a process that ran tests ended with wait status 0x%x\n", (unsigned)status);
+            atomic_fetch_add(&all->failed, 1);
+            if (WIFEXITED(status))
+                exit(WEXITSTATUS(status));
+        }
+    for (int i = 0; i < num_tests; i++)
+        if (tests[i].kind == TEST_IS_LAST && chosen(&tests[i], argc, argv))
+            run_and_count(&tests[i]);
 }
 
 int main(int argc, char **argv)
@@ -160,7 +191,6 @@ int main(int argc, char **argv)
     const char *given = getenv("ES_TEST_SEED");
     seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 1000003u + (uint64_t)getpid();
     verbose = getenv("ES_TEST_VERBOSE") != NULL;
-    signal(SIGALRM, on_alarm);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1 && strcmp(argv[1], "-l") == 0) {
         for (int i = 0; i < num_tests; i++)
@@ -168,10 +198,9 @@ int main(int argc, char **argv)
         return 0;
     }
     printf("seed %llu\n", (unsigned long long)seed);
-    int passed = 0, failed = 0;
-    for (int i = 0; i < num_tests; i++)
-        if (chosen(&tests[i], argc, argv))
-            run_one(&tests[i]) ? passed++ : failed++;
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0 || passed == 0;
+    fflush(stdout);
+    int jobs = argc > 1 && strncmp(argv[1], "-j", 2) == 0 ? atoi(argv[1] + 2) : 1;
+    run_all(jobs > 0 ? jobs : 1, argc, argv);
+    printf("%d passed, %d failed\n", all->passed, all->failed);
+    return all->failed != 0 || all->passed == 0;
 }

@@ -1,11 +1,9 @@
-/* The harness: TEST registers, CHECK reports and goes on, REQUIRE reports and leaves.
+/* The test runner: TEST registers, CHECK reports and goes on, REQUIRE reports and leaves.
  *
- *   program [-l] [name-part ...]
+ *   program [-l] [-jN] [name-part ...]
  *
- * ES_TEST_SEED=n repeats a run's random choices; ES_TEST_VERBOSE=1 says why the
- * wanted tests do not hold.
- *
- * Each test has a watchdog: a hang aborts the program under the test's name.
+ * ES_TEST_SEED=n repeats a run's random choices. ES_TEST_VERBOSE=1 says why the wanted tests do not hold.
+ * -jN shares the tests among N processes. Each test has a watchdog (es_watchdog.h).
  */
 #ifndef ES_TEST_H
 #define ES_TEST_H
@@ -13,25 +11,30 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "es_random.h"
+
 typedef void es_test_function(void);
 
-void es_test_add(const char *file, const char *name, es_test_function *run, bool wanted);
+enum es_test_kind { TEST_IS_USUAL, TEST_IS_WANTED, TEST_IS_LAST };
+void es_test_add(const char *file, const char *name, es_test_function *run, enum es_test_kind kind);
 bool es_test_check(const char *file, int line, const char *what, bool ok);
 bool es_test_check_eq(const char *file, int line, const char *what, long long got, long long want);
 bool es_test_check_str(const char *file, int line, const char *what, const char *got, const char *want);
 
-#define ES_TEST_REGISTER(name, wanted)                                \
+#define ES_TEST_REGISTER(name, kind)                                  \
     static void name(void);                                           \
     __attribute__((constructor)) static void es_register_##name(void) \
     {                                                                 \
-        es_test_add(__FILE__, #name, name, wanted);                   \
+        es_test_add(__FILE__, #name, name, kind);                     \
     }                                                                 \
     static void name(void)
 
-#define TEST(name) ES_TEST_REGISTER(name, false)
-/* States what should hold and does not yet: its failure is listed and not
- * counted, its success is a failure, so that it is turned into a TEST. */
-#define TEST_WANTED(name) ES_TEST_REGISTER(name, true)
+#define TEST(name) ES_TEST_REGISTER(name, TEST_IS_USUAL)
+/* States what should hold and does not yet. Its failure is listed and not counted. Its success is a failure, so that
+ * somebody makes it a TEST. */
+#define TEST_WANTED(name) ES_TEST_REGISTER(name, TEST_IS_WANTED)
+/* Runs when all others have. */
+#define TEST_LAST(name) ES_TEST_REGISTER(name, TEST_IS_LAST)
 
 #define CHECK(cond) es_test_check(__FILE__, __LINE__, #cond, (cond))
 #define CHECK_EQ(got, want) es_test_check_eq(__FILE__, __LINE__, #got " == " #want, (long long)(got), (long long)(want))
@@ -52,11 +55,10 @@ bool es_test_check_str(const char *file, int line, const char *what, const char 
 unsigned es_test_failures(void);
 
 /* A stream of its own for each salt, all from the printed seed. */
-typedef struct es_random {
-    uint64_t state;
-} es_random;
 es_random es_random_new(uint64_t salt);
-uint32_t es_random_below(es_random *random, uint32_t n);
+
+/* Which of the processes that share the tests this is, or -1. */
+int es_test_worker(void);
 
 /* Scales the work down under sanitizers: percent of n, at least 1. */
 uint64_t es_test_scaled(uint64_t n);

@@ -3,9 +3,9 @@
  *
  *   storm.c           main: rounds until the time is over; the guardian of names
  *   storm_options.c   options, and which configuration a round has
- *   storm_sample.c    what a sample contains
+ *   storm_sample.c    sizes and pauses
  *   storm_account.c   the account: see there for why it is exact
- *   storm_mend.c      that nothing is ever mended
+ *   storm_repair.c    that nothing is ever repaired
  *   storm_producer.c  a producer's life
  *   storm_learner.c   a learner's life, and the sweep
  *   storm_process.c   a round's segment and processes
@@ -17,7 +17,10 @@
 #ifndef STORM_H
 #define STORM_H
 
+#include "es_account.h"
 #include "es_core.h"
+#include "es_random.h"
+#include "es_sample.h"
 
 #define ST_LIVES 32768u /* of a round; life 0 is nobody's */
 #define ST_SEQS 16384u  /* samples of one life; then it leaves */
@@ -31,14 +34,8 @@
 
 /* --- randomness ------------------------------------------------------------ */
 
-typedef struct st_random {
-    uint64_t state;
-} st_random;
-
-st_random st_random_new(uint64_t seed, uint64_t salt);
-uint32_t st_below(st_random *random, uint32_t n);
 /* Exponentially distributed, mean_ns on average. */
-uint64_t st_pause_ns(st_random *random, double mean_ns);
+uint64_t st_pause_ns(es_random *random, double mean_ns);
 void st_nap(uint64_t ns);
 
 /* --- configurations -------------------------------------------------------- */
@@ -79,14 +76,10 @@ typedef struct st_shape {
 
 static inline uint64_t st_id(uint32_t life, uint32_t seq)
 {
-    return (uint64_t)life << 32 | seq;
+    return es_sample_id(life, seq);
 }
 
 void st_shape_init(st_shape *shape, uint64_t bytes);
-/* Writes sample id; leaf[l] points at its leaf l. */
-void st_fill(const st_shape *shape, uint64_t id, uint8_t *const *leaf);
-/* Whether the sample's leaves agree with one another in every byte; *id is what leaf 0 says. */
-bool st_whole(const st_shape *shape, const uint8_t *const *leaf, uint64_t *id);
 
 /* --- the account ------------------------------------------------------------ */
 
@@ -170,14 +163,6 @@ typedef struct st_proc {
 
 enum st_stage { ST_RUN, ST_PRODUCERS_LEAVE, ST_ALL_LEAVE };
 
-/* A producer's ledger word [acked:24 | in doubt:16 | done:16 | closed:8]. */
-typedef struct st_ledger {
-    uint32_t acked;  /* samples 0 .. acked-1 were sent, the core said so */
-    uint32_t doubt;  /* the operation under way would send so many more */
-    uint32_t done;   /* closed: it sent this many of them, not necessarily the first */
-    uint32_t closed; /* 1: that operation came to its end on a closed ring */
-} st_ledger;
-
 typedef struct st_account {
     _Atomic uint32_t stage;
     /* Gaps count while active. stopped: processes stopped now. calm_ns: since then none was, and both a producer and a
@@ -191,7 +176,7 @@ typedef struct st_account {
     _Atomic uint64_t faults_of[ST_FAULTS];
     st_fault fault[16];
     st_proc proc[ST_PROCS];
-    _Atomic uint64_t ledger[ST_LIVES];
+    es_account *samples;              /* a sender is a life */
     _Atomic uint8_t killed[ST_LIVES]; /* 1 from before the signal is sent */
     uint8_t gone[ST_LIVES];           /* by the conductor: collected, so it writes no more */
     st_entry entry[ST_LEARNERS][ST_ENTRIES];
@@ -199,8 +184,6 @@ typedef struct st_account {
 
 st_account *st_account_new(void);
 void st_account_reset(st_account *a, uint32_t lives);
-uint64_t st_ledger_word(st_ledger l);
-st_ledger st_ledger_of(const st_account *a, uint32_t life);
 void st_fault_add(st_account *a, enum st_fault_kind kind, uint64_t id, int64_t position, int64_t code,
                   const char *text);
 static inline bool st_failed(st_account *a)
@@ -217,9 +200,6 @@ void st_mend_watch(st_account *a);
 uint64_t st_consume(st_account *a, es_ring *r);
 /* One delivered sample. */
 void st_deliver(st_account *a, uint64_t id, int64_t position);
-/* Compares what lives 1 .. lives-1 sent with what came: samples sent. */
-uint64_t st_settle_lives(st_account *a, uint32_t lives, bool closed_under_load);
-uint64_t st_delivered(void);
 
 /* --- processes --------------------------------------------------------------- */
 
@@ -253,7 +233,7 @@ typedef struct st_actor {
     st_proc *proc;
     es_locks *locks;
     es_ring *r;
-    st_random random;
+    es_random random;
     uint32_t life;
     uint32_t slot;
 } st_actor;
@@ -268,7 +248,7 @@ void st_attach(st_actor *actor, uint32_t role);
 void st_detach(st_actor *actor);
 /* Finds the dead, sees to their journals, reaps them: how many, or -1 when others may be at it. random: may dwell on
  * the way. */
-int st_sweep(st_account *a, es_ring *r, st_random *random);
+int st_sweep(st_account *a, es_ring *r, es_random *random);
 /* Whether a wait of a whole slice that missed something is to be taken seriously: not if the machine itself had stood
  * still. For calm rounds. */
 bool st_slept_through(st_actor *actor);
@@ -307,7 +287,7 @@ typedef struct st_figures {
 typedef struct st_storm {
     st_world w;
     st_figures sum;
-    st_random random;
+    es_random random;
     es_locks *locks;
     es_ring *watcher; /* registered only to drain */
     st_slot slot[ST_PROCS];

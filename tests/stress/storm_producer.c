@@ -14,19 +14,15 @@ typedef struct producer {
     bool over;
 } producer;
 
-/* Both are single stores: a kill finds the one or the other, and nothing in between. The first is seq_cst: it must
- * be there before the core's commit is. */
 static void begin(producer *p, uint32_t n)
 {
-    uint64_t w = st_ledger_word((st_ledger){.acked = p->acked, .doubt = n});
-    atomic_store(&p->actor->a->ledger[p->actor->life], w);
+    es_account_begin(p->actor->a->samples, p->actor->life, n);
 }
 
 static void end(producer *p, uint32_t sent)
 {
     p->acked += sent;
-    uint64_t w = st_ledger_word((st_ledger){.acked = p->acked});
-    atomic_store(&p->actor->a->ledger[p->actor->life], w);
+    es_account_end(p->actor->a->samples, p->actor->life, sent);
 }
 
 static void count(producer *p, enum st_path path, bool succeeded)
@@ -54,12 +50,9 @@ static void check(producer *p, int64_t rc, const char *what)
 static void fill_buffers(producer *p, uint32_t n)
 {
     const st_shape *shape = &p->actor->w->shape;
-    uint8_t *leaf[ST_LEAVES];
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         for (uint32_t l = 0; l < shape->num_leaves; l++)
-            leaf[l] = p->buffer[l] + i * shape->size[l];
-        st_fill(shape, st_id(p->actor->life, p->acked + i), leaf);
-    }
+            es_sample_leaf(st_id(p->actor->life, p->acked + i), l, shape->size[l], p->buffer[l] + i * shape->size[l]);
 }
 
 /* In a calm round nobody sleeps through a release: whoever slept for a whole slice must find the ring full still. */
@@ -96,15 +89,14 @@ static void send_many(producer *p)
     void *leaves[ST_LEAVES];
     for (uint32_t l = 0; l < ST_LEAVES; l++)
         leaves[l] = p->buffer[l];
-    uint32_t n = 1 + st_below(&p->actor->random, p->many);
+    uint32_t n = 1 + es_random_below(&p->actor->random, p->many);
     fill_buffers(p, n);
     st_at(p->actor, ST_SENDING_MANY);
     begin(p, n);
     int64_t rc = es_api_send_many(p->actor->r, leaves, 0, n, p->actor->w->slice_ns);
     uint32_t sent = rc > 0 ? (uint32_t)rc : 0;
     if (rc > 0 && sent < n && closed(p)) { /* perhaps not the first ones */
-        st_ledger l = {.acked = p->acked, .doubt = n, .done = sent, .closed = 1};
-        atomic_store(&p->actor->a->ledger[p->actor->life], st_ledger_word(l));
+        es_account_cut(p->actor->a->samples, p->actor->life, n, sent);
         p->over = true;
         return;
     }
@@ -112,14 +104,6 @@ static void send_many(producer *p)
     count(p, ST_BY_SEND_MANY, sent > 0);
     check(p, rc, "es_api_send_many");
     check_slept(p, rc);
-}
-
-static void leaves_of(producer *p, int64_t position, uint8_t **leaf)
-{
-    es_ring *r = p->actor->r;
-    uint64_t index = (uint64_t)position % r->map.capacity;
-    for (uint32_t l = 0; l < r->map.num_leaves; l++)
-        leaf[l] = (uint8_t *)p->actor->w->base + es_api_leaf_offset(r, l) + index * es_api_leaf_size(r, l);
 }
 
 static bool reserve(producer *p, uint64_t timeout_ns, int64_t *position)
@@ -134,21 +118,20 @@ static bool reserve(producer *p, uint64_t timeout_ns, int64_t *position)
 /* Leaves half a sample of nonsense in the slot, now and then for a while. */
 static void scribble(producer *p, int64_t position)
 {
-    uint8_t *leaf[ST_LEAVES];
-    leaves_of(p, position, leaf);
+    const es_map *m = &p->actor->r->map;
+    uint64_t index = (uint64_t)position % m->capacity;
     st_at(p->actor, ST_WRITING);
-    for (uint32_t l = 0; l < p->actor->r->map.num_leaves; l++)
-        memset(leaf[l], 0xee, (p->actor->r->map.leaf_size[l] + 1) / 2);
-    if (st_below(&p->actor->random, 8) == 0)
-        st_nap(st_below(&p->actor->random, 1000000));
+    for (uint32_t l = 0; l < m->num_leaves; l++)
+        memset(m->leaf_data[l] + index * m->leaf_size[l], 0xee, (m->leaf_size[l] + 1) / 2);
+    if (es_random_below(&p->actor->random, 8) == 0)
+        st_nap(es_random_below(&p->actor->random, 1000000));
 }
 
 static void write_and_commit(producer *p, int64_t position, enum st_path path)
 {
-    uint8_t *leaf[ST_LEAVES];
+    const es_map *m = &p->actor->r->map;
     scribble(p, position);
-    leaves_of(p, position, leaf);
-    st_fill(&p->actor->w->shape, st_id(p->actor->life, p->acked), leaf);
+    es_sample_write(m, (uint64_t)position % m->capacity, st_id(p->actor->life, p->acked));
     st_at(p->actor, ST_COMMITTING);
     begin(p, 1);
     int rc = es_api_commit(p->actor->r, position);
@@ -192,7 +175,7 @@ static void reserve_and_abort(producer *p)
 static void leave_and_return(producer *p)
 {
     int64_t position;
-    if (st_below(&p->actor->random, 2) == 0 && reserve(p, p->actor->w->slice_ns, &position))
+    if (es_random_below(&p->actor->random, 2) == 0 && reserve(p, p->actor->w->slice_ns, &position))
         scribble(p, position);
     st_detach(p->actor);
     st_attach(p->actor, ES_ROLE_PRODUCER);
@@ -201,7 +184,7 @@ static void leave_and_return(producer *p)
 
 static void rare(producer *p)
 {
-    switch (st_below(&p->actor->random, 8)) {
+    switch (es_random_below(&p->actor->random, 8)) {
     case 0:
         st_sweep(p->actor->a, p->actor->r, &p->actor->random);
         return;
@@ -210,7 +193,7 @@ static void rare(producer *p)
         return;
     case 2:
         st_at(p->actor, ST_IDLE);
-        st_nap(st_below(&p->actor->random, 500000));
+        st_nap(es_random_below(&p->actor->random, 500000));
         return;
     default:
         reserve_two(p);
@@ -224,7 +207,7 @@ static void operate(producer *p)
         st_nap(5000000);
         return;
     }
-    uint32_t way = st_below(&p->actor->random, 64);
+    uint32_t way = es_random_below(&p->actor->random, 64);
     if (way < 12)
         send_one(p, 0);
     else if (way < 34)

@@ -1,13 +1,7 @@
-/* The account: what was sent, what came, and why a kill leaves no doubt about either.
+/* The storm's account: what was sent, what came, and why a kill leaves no doubt about either. Ledger, deliveries and
+ * balance are those of es_account.h; a sender is a life. Here is how it is known what came.
  *
- * Sent. Before an operation a producer writes into its ledger word how many samples it is about to send; when the core
- * has returned, one store moves what was sent from "in doubt" to "acked". A sample's sequence number is its place
- * in the ledger, and the core commits the samples of one call in their order. So of a life that was killed, samples
- * 0 .. acked-1 must come, beyond them a prefix of what was in doubt may, and nothing else. On a closed ring a
- * learner may seal some of a call's slots and not others: there the prefix becomes a subset, of the size that the
- * core said if it still could.
- *
- * Came. A learner verifies a lease, writes its samples into a journal entry, sets that PENDING, calls release, and sets
+ * A learner verifies a lease, writes its samples into a journal entry, sets that PENDING, calls release, and sets
  * it RELEASED. The conductor alone counts entries, and it is never killed. Only a learner that dies while an entry
  * is PENDING leaves a question: had the release happened? The core's own word answers it, but only for as long
  * as nobody has given the batch to another learner, who would release it too. That cannot happen before a reaper
@@ -43,10 +37,9 @@ const char *const st_phase_name[ST_PHASES] = {
 const char *const st_path_name[ST_PATHS] = {
     "send", "send_wait", "send_many", "reserve and commit", "two reserves", "reserve and abort", "leave and return"};
 
-/* One bit a sample; the conductor's own, kept out of its children. */
-#define WORDS (ST_SEQS / 64)
-static uint64_t (*came)[WORDS];
-static uint64_t delivered;
+/* Which sample the account is told of: for the reports of its faults. */
+static int64_t position_told = -1;
+static st_account *account_told;
 
 static void *pages(uint64_t size)
 {
@@ -54,31 +47,27 @@ static void *pages(uint64_t size)
     return p == MAP_FAILED ? NULL : p;
 }
 
+static void tell(enum es_account_fault fault, uint32_t life, int64_t seq, int64_t code, const char *text)
+{
+    static const enum st_fault_kind kinds[] = {ST_LOST, ST_DOUBLED, ST_TORN, ST_PHANTOM, ST_CODE};
+    st_fault_add(account_told, kinds[fault], st_id(life, (uint32_t)seq), position_told, code, text);
+}
+
 st_account *st_account_new(void)
 {
-    came = pages(sizeof *came * ST_LIVES);
-    if (came == NULL || madvise(came, sizeof *came * ST_LIVES, MADV_DONTFORK) != 0)
-        return NULL;
-    return pages(sizeof(st_account));
+    st_account *a = account_told = pages(sizeof(st_account));
+    if (a != NULL) {
+        a->samples = es_account_new(ST_LIVES, ST_SEQS);
+        a->samples->tell = tell;
+    }
+    return a;
 }
 
 void st_account_reset(st_account *a, uint32_t lives)
 {
-    memset(came, 0, sizeof *came * lives);
+    es_account *samples = a->samples;
     memset(a, 0, sizeof *a);
-    delivered = 0;
-}
-
-uint64_t st_ledger_word(st_ledger l)
-{
-    return (uint64_t)l.acked << 40 | (uint64_t)l.doubt << 24 | (uint64_t)l.done << 8 | l.closed;
-}
-
-st_ledger st_ledger_of(const st_account *a, uint32_t life)
-{
-    uint64_t w = atomic_load_explicit(&((st_account *)(uintptr_t)a)->ledger[life], memory_order_acquire);
-    return (st_ledger){(uint32_t)(w >> 40), (uint32_t)(w >> 24) & 0xffffu, (uint32_t)(w >> 8) & 0xffffu,
-                       (uint32_t)w & 0xffu};
+    es_account_reset(a->samples = samples, lives);
 }
 
 void st_fault_add(st_account *a, enum st_fault_kind kind, uint64_t id, int64_t position, int64_t code, const char *text)
@@ -110,16 +99,9 @@ void st_resolve(st_account *a, es_ring *r, uint32_t life, uint32_t owner)
 
 void st_deliver(st_account *a, uint64_t id, int64_t position)
 {
-    uint32_t life = (uint32_t)(id >> 32), seq = (uint32_t)id;
-    if (life == 0 || life >= ST_LIVES || seq >= ST_SEQS) {
-        st_fault_add(a, ST_PHANTOM, id, position, 0, "nobody has such samples");
-        return;
-    }
-    uint64_t bit = UINT64_C(1) << seq % 64;
-    if (came[life][seq / 64] & bit)
-        st_fault_add(a, ST_DOUBLED, id, position, 0, "released before");
-    came[life][seq / 64] |= bit;
-    delivered++;
+    position_told = position;
+    es_account_deliver(a->samples, id);
+    position_told = -1;
 }
 
 /* See above: whether the owner entry has another life by now, or none. */
@@ -152,57 +134,4 @@ uint64_t st_consume(st_account *a, es_ring *r)
         atomic_store_explicit(&entry->state, ST_ENTRY_FREE, memory_order_release);
     }
     return batches;
-}
-
-static bool has_come(uint32_t life, uint32_t seq)
-{
-    return came[life][seq / 64] >> seq % 64 & 1;
-}
-
-static uint32_t total_came(uint32_t life)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < WORDS; i++)
-        n += (uint32_t)__builtin_popcountll(came[life][i]);
-    return n;
-}
-
-/* Compares one life with its ledger: how many samples it sent. */
-static uint32_t settle_life(st_account *a, uint32_t life, bool any_subset)
-{
-    st_ledger l = st_ledger_of(a, life);
-    uint32_t in_doubt = 0, last = 0, total = total_came(life), found = 0;
-    for (uint32_t seq = 0; seq < l.acked; seq++) {
-        found += has_come(life, seq);
-        if (!has_come(life, seq))
-            st_fault_add(a, ST_LOST, st_id(life, seq), -1, l.acked, "acked, and never came");
-    }
-    for (uint32_t i = 0; i < l.doubt; i++)
-        if (has_come(life, l.acked + i)) {
-            in_doubt++;
-            last = i + 1;
-        }
-    if (last != in_doubt && !any_subset && !l.closed)
-        st_fault_add(a, ST_LOST, st_id(life, l.acked + in_doubt), -1, last, "came not, a later one of its call did");
-    if (l.closed && in_doubt != l.done)
-        st_fault_add(a, in_doubt < l.done ? ST_LOST : ST_PHANTOM, st_id(life, l.acked), -1, l.done,
-                     "other than the core said of a call that the close cut short");
-    if (total != found + in_doubt)
-        for (uint32_t seq = l.acked + l.doubt; seq < ST_SEQS; seq++)
-            if (has_come(life, seq))
-                st_fault_add(a, ST_PHANTOM, st_id(life, seq), -1, l.acked, "came, and was never sent");
-    return l.acked + in_doubt;
-}
-
-uint64_t st_settle_lives(st_account *a, uint32_t lives, bool closed_under_load)
-{
-    uint64_t sent = 0;
-    for (uint32_t life = 1; life < lives; life++)
-        sent += settle_life(a, life, closed_under_load);
-    return sent;
-}
-
-uint64_t st_delivered(void)
-{
-    return delivered;
 }

@@ -86,7 +86,7 @@ static bool rounds(st_storm *s, const st_options *o, st_vitals *warm)
     for (uint32_t round = 0; ok && !interrupted && since(s->start_ns) < o->seconds; round++) {
         st_config config = st_config_of(o, round);
         double left = o->seconds - since(s->start_ns);
-        s->random = st_random_new(o->seed, UINT64_C(1) << 63 | round);
+        s->random = es_random_of(o->seed, UINT64_C(1) << 63 | round);
         ok = st_round(s, &config, round, left < o->round_seconds ? left : o->round_seconds);
         if (round < WARM_UP_ROUNDS)
             *warm = st_vitals_now();

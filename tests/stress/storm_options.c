@@ -150,9 +150,9 @@ static int64_t draw(const st_options *o, int d, uint32_t round)
     if (o->fixed[d] >= 0)
         return o->fixed[d];
     uint32_t order[6];
-    st_random random = st_random_new(o->seed, (uint64_t)(d + 1) << 32 | round / deck->n);
+    es_random random = es_random_of(o->seed, (uint64_t)(d + 1) << 32 | round / deck->n);
     for (uint32_t i = 0; i < deck->n; i++) {
-        uint32_t j = st_below(&random, i + 1);
+        uint32_t j = es_random_below(&random, i + 1);
         order[i] = order[j];
         order[j] = i;
     }
@@ -164,7 +164,7 @@ static int64_t draw(const st_options *o, int d, uint32_t round)
 
 st_config st_config_of(const st_options *o, uint32_t round)
 {
-    st_random random = st_random_new(o->seed, round);
+    es_random random = es_random_of(o->seed, round);
     st_config c = {.sample_bytes = (uint64_t)draw(o, D_SIZE, round),
                    .batch_size = (uint64_t)draw(o, D_BATCH, round),
                    .num_batches = (uint64_t)draw(o, D_NUM, round),
@@ -182,9 +182,9 @@ st_config st_config_of(const st_options *o, uint32_t round)
         c.reap_ms = ST_CALM_REAP_MS;
         c.ending = ST_END_CLOSE; /* which wakes everybody, however long they would sleep */
     }
-    c.poison = st_below(&random, 2) == 0;
-    c.partial = st_below(&random, 4) == 0;
-    c.flags |= st_below(&random, 3) == 0 ? ES_FLAG_DETAILED : 0;
+    c.poison = es_random_below(&random, 2) == 0;
+    c.partial = es_random_below(&random, 4) == 0;
+    c.flags |= es_random_below(&random, 3) == 0 ? ES_FLAG_DETAILED : 0;
     for (int d = D_NUM; c.sample_bytes * c.batch_size * c.num_batches > MOST_BYTES; d = D_NUM + D_BATCH - d) {
         uint64_t *n = d == D_NUM ? &c.num_batches : &c.batch_size;
         *n = *n > 1 ? *n / 2 : 1;

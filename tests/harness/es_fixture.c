@@ -1,21 +1,22 @@
 #define _GNU_SOURCE
 #include "es_fixture.h"
 
-#include "es_test.h"
-
+#include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static const uint64_t sample_leaves[FIX_LEAVES] = {sizeof(uint64_t), FIX_PATTERN};
 static const uint8_t uuid[16] = "fixture-segment";
-static const char schema[] = "id:u8 pattern:40";
+static const char text[] = "id:u8 pattern:40"; /* the schema, as much of it as there is room for */
 
 static void *must(void *p, const char *what)
 {
-    if (p == NULL) {
-        fprintf(stderr, "fixture: %s\n", what);
+    if (p == NULL || p == MAP_FAILED) {
+        perror(what);
         abort();
     }
     return p;
@@ -29,46 +30,69 @@ es_geometry fix_geometry(uint64_t batch_size, uint64_t num_batches, uint32_t fla
                          .max_producers = FIX_PRODUCERS,
                          .max_remotes = FIX_REMOTES,
                          .num_leaves = FIX_LEAVES,
-                         .schema_size = sizeof schema,
+                         .schema_size = sizeof text,
                          .flags = flags};
 }
 
-uint64_t fix_segment_size(const es_geometry *geo)
+/* --- the segment -------------------------------------------------------------- */
+
+es_locks *fix_own_locks(const es_fix *f)
 {
-    return es_layout_size(geo, sample_leaves);
+    char path[64];
+    int fd = -1;
+    if (f->lock_fd >= 0) {
+        /* Opened anew: locks belong to an open file, which a duplicate would share. */
+        snprintf(path, sizeof path, "/proc/self/fd/%d", f->lock_fd);
+        fd = open(path, O_RDWR | O_CLOEXEC);
+        must(fd >= 0 ? path : NULL, "lock file");
+    }
+    return must(es_locks_new(fd, ES_MAX_LEARNERS + f->geo.max_producers), "locks");
 }
 
-int fix_format(void *base, uint64_t size, const es_geometry *geo)
+void fix_again(es_fix *f)
 {
-    return es_layout_format(base, size, geo, sample_leaves, schema, uuid, getpid(), 1);
+    es_locks_free(f->locks);
+    f->locks = fix_own_locks(f);
+    uint8_t *schema = must(calloc(1, f->geo.schema_size + sizeof text), "schema");
+    memcpy(schema, text, sizeof text);
+    memset(f->base, 0, f->size);
+    must(es_layout_format(f->base, f->size, &f->geo, f->leaf_sizes, schema, uuid, getpid(), 1) == ES_OK ? f : NULL,
+         "format");
+    free(schema);
 }
 
 static es_fix *fixture(const es_geometry *geo, const uint64_t *leaf_sizes)
 {
-    es_fix *f = must(calloc(1, sizeof *f), "memory");
+    es_fix *f = must(calloc(1, sizeof *f), "fixture");
     f->geo = *geo;
+    f->lock_fd = -1;
     f->size = es_layout_size(geo, leaf_sizes);
-    f->base = must(f->size != 0 ? aligned_alloc(ES_PAGE, f->size) : NULL, "segment");
-    memset(f->base, 0, f->size);
-    /* locks that live in this process alone */
-    f->locks = must(es_locks_new(-1, ES_MAX_LEARNERS + geo->max_producers), "locks");
-    return f;
-}
-
-es_fix *fix_new(uint64_t batch_size, uint64_t num_batches, uint32_t flags)
-{
-    es_geometry geo = fix_geometry(batch_size, num_batches, flags);
-    es_fix *f = fixture(&geo, sample_leaves);
-    must(fix_format(f->base, f->size, &geo) == ES_OK ? f : NULL, "format");
+    f->leaf_sizes = must(calloc(geo->num_leaves + 1, sizeof *leaf_sizes), "leaf sizes");
+    memcpy(f->leaf_sizes, leaf_sizes, geo->num_leaves * sizeof *leaf_sizes);
+    must(f->size != 0 ? f : NULL, "segment size");
     return f;
 }
 
 es_fix *fix_new_leaves(const es_geometry *geo, const uint64_t *leaf_sizes)
 {
     es_fix *f = fixture(geo, leaf_sizes);
-    uint8_t *text = must(calloc(1, geo->schema_size + 1), "schema");
-    must(es_layout_format(f->base, f->size, geo, leaf_sizes, text, uuid, getpid(), 1) == ES_OK ? f : NULL, "format");
-    free(text);
+    f->base = must(aligned_alloc(ES_PAGE, f->size), "segment");
+    fix_again(f);
+    return f;
+}
+
+es_fix *fix_new(uint64_t batch_size, uint64_t num_batches, uint32_t flags)
+{
+    es_geometry geo = fix_geometry(batch_size, num_batches, flags);
+    return fix_new_leaves(&geo, sample_leaves);
+}
+
+es_fix *fix_new_shared(const es_geometry *geo, const uint64_t *leaf_sizes)
+{
+    es_fix *f = fixture(geo, leaf_sizes != NULL ? leaf_sizes : sample_leaves);
+    f->base = must(mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), "shared segment");
+    f->lock_fd = memfd_create("locks", MFD_CLOEXEC);
+    fix_again(f);
     return f;
 }
 
@@ -77,16 +101,38 @@ void fix_free(es_fix *f)
     for (int i = 0; i < f->num_rings; i++)
         es_api_free(f->rings[i]);
     es_locks_free(f->locks);
-    free(f->base);
+    if (f->lock_fd >= 0) {
+        munmap(f->base, f->size);
+        close(f->lock_fd);
+    } else {
+        free(f->base);
+    }
+    free(f->leaf_sizes);
     free(f);
+}
+
+/* --- attachments -------------------------------------------------------------- */
+
+static es_ring *opened(const es_fix *f, es_locks *locks, int poison)
+{
+    int error;
+    return must(es_api_open(f->base, f->size, locks, poison, &error), "open");
 }
 
 es_ring *fix_open(es_fix *f, int poison)
 {
-    int error;
-    es_ring *r = must(es_api_open(f->base, f->size, f->locks, poison, &error), "open");
-    must(f->num_rings < FIX_MAX_RINGS ? f : NULL, "too many attachments");
-    f->rings[f->num_rings++] = r;
+    must(f->num_rings < FIX_MAX_RINGS ? f : NULL, "room for attachments");
+    return f->rings[f->num_rings++] = opened(f, f->locks, poison);
+}
+
+es_ring *fix_join(const es_fix *f, es_locks *locks, uint32_t role, int poison)
+{
+    es_ring *r = opened(f, locks, poison);
+    es_identity id = {.role = role, .pid = getpid(), .start_time = 1.5};
+    int64_t index = 0;
+    while (role != 0 && (index = es_api_attach(r, &id)) == ES_ENOOWNER)
+        sched_yield(); /* the dead have all entries */
+    must(index >= 0 ? r : NULL, "attach");
     return r;
 }
 
@@ -158,14 +204,12 @@ uint64_t fix_head(es_ring *r)
     return atomic_load(&r->map.hdr->head);
 }
 
+/* --- samples ------------------------------------------------------------------- */
+
 void fix_sample(uint64_t id, fix_sample_t *out)
 {
     out->id = id;
-    uint64_t x = id;
-    for (int i = 0; i < FIX_PATTERN; i++) {
-        x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        out->pattern[i] = (uint8_t)(x >> 56);
-    }
+    es_sample_leaf(id, 1, FIX_PATTERN, out->pattern);
 }
 
 int fix_send_wait(es_ring *r, uint64_t id, uint64_t timeout_ns)
@@ -204,20 +248,33 @@ int64_t fix_reserve(es_ring *r, uint64_t timeout_ns)
 
 void fix_write(es_ring *r, uint64_t pos, uint64_t id)
 {
-    fix_sample_t s;
-    fix_sample(id, &s);
-    uint64_t index = pos % r->map.capacity;
-    memcpy(r->map.leaf_data[0] + index * sizeof s.id, &s.id, sizeof s.id);
-    memcpy(r->map.leaf_data[1] + index * FIX_PATTERN, s.pattern, FIX_PATTERN);
+    es_sample_write(&r->map, pos % r->map.capacity, id);
 }
 
 bool fix_read(es_ring *r, uint64_t index, uint64_t *id)
 {
-    fix_sample_t s;
-    memcpy(id, r->map.leaf_data[0] + index * sizeof *id, sizeof *id);
-    fix_sample(*id, &s);
-    return memcmp(s.pattern, r->map.leaf_data[1] + index * FIX_PATTERN, FIX_PATTERN) == 0;
+    return es_sample_read(&r->map, index, id);
 }
+
+int64_t fix_read_batch(es_ring *r, int64_t j, const es_snapshot *snap, uint64_t *ids)
+{
+    uint8_t mask[FIX_MAX_BATCH];
+    int64_t n = 0;
+    must(r->map.batch_size <= FIX_MAX_BATCH ? r : NULL, "room for a batch");
+    bool full = snap->length == r->map.batch_size, whole = true;
+    memset(mask, 1, sizeof mask);
+    /* A full batch is read before it is asked which slots are committed: the take alone must have made them visible. */
+    if (!full && es_api_committed_mask(r, (uint64_t)j, snap->round, mask) != (int64_t)snap->length)
+        return FIX_TORN;
+    for (uint64_t i = 0; i < r->map.batch_size; i++)
+        if (mask[i])
+            whole = fix_read(r, (uint64_t)j * r->map.batch_size + i, &ids[n++]) && whole;
+    if (full)
+        whole = es_api_committed_mask(r, (uint64_t)j, snap->round, mask) == n && whole;
+    return whole ? n : FIX_TORN;
+}
+
+/* --- taking -------------------------------------------------------------------- */
 
 int64_t fix_take(es_ring *r, uint32_t flags, uint64_t *round)
 {
@@ -241,16 +298,11 @@ int64_t fix_take_k(es_ring *r, uint32_t flags)
 int64_t fix_take_short(es_ring *l, uint32_t flags, uint64_t *ids)
 {
     es_snapshot snap;
-    uint8_t mask[16];
-    int64_t j = es_api_take(l, flags, 0, &snap), n = 0;
+    int64_t j = es_api_take(l, flags, 0, &snap);
     if (j < 0)
         return j;
-    CHECK_EQ(es_api_committed_mask(l, (uint64_t)j, snap.round, mask), (int64_t)snap.length);
-    for (uint64_t i = 0; i < l->map.batch_size; i++)
-        if (mask[i])
-            CHECK(fix_read(l, (uint64_t)j * l->map.batch_size + i, &ids[n++]));
-    CHECK_EQ(es_api_release(l, (uint64_t)j, snap.round), ES_OK);
-    return n;
+    int64_t n = fix_read_batch(l, j, &snap, ids);
+    return es_api_release(l, (uint64_t)j, snap.round) == ES_OK ? n : FIX_TORN;
 }
 
 void fix_spin_laps(es_ring *producer, es_ring *learner, uint64_t laps)

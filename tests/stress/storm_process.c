@@ -80,7 +80,7 @@ static void child(st_storm *s, uint32_t slot)
     close(s->guardian_fd);
     st_proc *proc = &s->w.account->proc[slot];
     st_actor actor = {.w = &s->w, .a = s->w.account, .proc = proc, .life = proc->life, .slot = slot};
-    actor.random = st_random_new(s->w.seed, (uint64_t)s->w.round << 32 | proc->life);
+    actor.random = es_random_of(s->w.seed, (uint64_t)s->w.round << 32 | proc->life);
     int fd = open(s->w.lock_path, O_RDWR | O_CLOEXEC);
     actor.locks = fd < 0 ? NULL : es_locks_new(fd, es_locks_creator_byte() + 1);
     if (actor.locks == NULL) {

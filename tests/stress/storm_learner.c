@@ -68,7 +68,7 @@ uint32_t st_leases_of(es_ring *r, uint32_t owner)
     return n;
 }
 
-int st_sweep(st_account *a, es_ring *r, st_random *random)
+int st_sweep(st_account *a, es_ring *r, es_random *random)
 {
     es_identity dead;
     int reaped = 0;
@@ -81,8 +81,8 @@ int st_sweep(st_account *a, es_ring *r, st_random *random)
             es_sweep_settle(r, &dead, 0);
             return reaped;
         }
-        if (random != NULL && st_below(random, 64) == 0)
-            st_nap(st_below(random, 300000));
+        if (random != NULL && es_random_below(random, 64) == 0)
+            st_nap(es_random_below(random, 300000));
         uint32_t leases = st_leases_of(r, (uint32_t)i);
         st_resolve(a, r, life, (uint32_t)i);
         int64_t reopened = es_sweep_settle(r, &dead, 1);
@@ -103,16 +103,6 @@ static void sweep(learner *l)
     st_sweep(l->actor->a, l->actor->r, &l->actor->random);
 }
 
-/* Whether sample i of a batch is whole; *id is what it says it is. */
-static bool read_sample(const st_world *w, es_ring *r, uint64_t batch, uint64_t i, uint64_t *id)
-{
-    const uint8_t *leaf[ST_LEAVES];
-    uint64_t index = batch * r->map.batch_size + i;
-    for (uint32_t l = 0; l < r->map.num_leaves; l++)
-        leaf[l] = (const uint8_t *)w->base + es_api_leaf_offset(r, l) + index * es_api_leaf_size(r, l);
-    return st_whole(&w->shape, leaf, id);
-}
-
 uint32_t st_read_batch(const st_world *w, es_ring *r, uint64_t batch, const es_snapshot *snap, uint64_t *ids)
 {
     uint8_t mask[ST_BATCH];
@@ -123,7 +113,7 @@ uint32_t st_read_batch(const st_world *w, es_ring *r, uint64_t batch, const es_s
     for (uint64_t i = 0; i < r->map.batch_size; i++) {
         if (!mask[i])
             continue;
-        if (!read_sample(w, r, batch, i, &ids[n]))
+        if (!es_sample_read(&r->map, batch * r->map.batch_size + i, &ids[n]))
             st_fault_add(w->account, ST_TORN, ids[n],
                          (int64_t)(snap->round * r->map.capacity + batch * r->map.batch_size + i), 0,
                          "its bytes do not belong together");
@@ -173,7 +163,7 @@ static void keep(learner *l, uint64_t batch, const es_snapshot *snap)
     e->batch = batch;
     e->round = snap->round;
     e->n = st_read_batch(actor->w, actor->r, batch, snap, e->ids);
-    if (st_below(&actor->random, 48) == 0) {
+    if (es_random_below(&actor->random, 48) == 0) {
         st_at(actor, ST_RETURNING);
         int rc = es_api_give_back(actor->r, batch, snap->round);
         if (rc != ES_OK)
@@ -201,7 +191,7 @@ static void release_one(learner *l, uint32_t which)
 {
     held h = l->held[which];
     l->held[which] = l->held[--l->num_held];
-    if (st_below(&l->actor->random, l->actor->w->config.sample_bytes > 10000 ? 8 : 2) == 0)
+    if (es_random_below(&l->actor->random, l->actor->w->config.sample_bytes > 10000 ? 8 : 2) == 0)
         verify_again(l, &h);
     st_at(l->actor, ST_RELEASING);
     int rc = es_api_release(l->actor->r, h.batch, h.snap.round);
@@ -213,21 +203,21 @@ static void release_one(learner *l, uint32_t which)
 static void release_all(learner *l)
 {
     while (l->num_held > 0)
-        release_one(l, st_below(&l->actor->random, l->num_held));
+        release_one(l, es_random_below(&l->actor->random, l->num_held));
 }
 
 static void dwell(learner *l)
 {
-    if (st_below(&l->actor->random, 16) != 0)
+    if (es_random_below(&l->actor->random, 16) != 0)
         return;
     st_at(l->actor, ST_HOLDING);
-    st_nap(st_below(&l->actor->random, 1000000));
+    st_nap(es_random_below(&l->actor->random, 1000000));
 }
 
 /* Leaves; es_api_detach() releases what is still held. */
 static void leave(learner *l)
 {
-    if (st_below(&l->actor->random, 2) == 0)
+    if (es_random_below(&l->actor->random, 2) == 0)
         release_all(l);
     st_detach(l->actor);
     for (uint32_t i = 0; i < l->num_held; i++)
@@ -252,7 +242,7 @@ static int64_t take(learner *l, es_snapshot *snap)
     if (batch >= 0 || batch == ES_ENDED)
         return batch;
     release_all(l);
-    bool partial = actor->w->config.partial && st_below(&actor->random, 16) == 0;
+    bool partial = actor->w->config.partial && es_random_below(&actor->random, 16) == 0;
     st_at(actor, ST_PARKING);
     uint64_t start = es_clock_ns();
     batch = es_api_take(actor->r, partial ? ES_TAKE_ANY_ORDER | ES_TAKE_SHORT : 0, actor->w->slice_ns, snap);
@@ -270,7 +260,7 @@ void st_learn(st_actor *actor)
 {
     uint64_t batches = actor->w->config.num_batches;
     learner l = {.actor = actor, .max_held = batches < MAX_HELD ? (uint32_t)batches : MAX_HELD};
-    l.max_held = 1 + st_below(&actor->random, l.max_held);
+    l.max_held = 1 + es_random_below(&actor->random, l.max_held);
     bool settled = false; /* it has ended, and then nobody was dead */
     st_attach(actor, ES_ROLE_LEARNER);
     sweep(&l);
@@ -290,8 +280,8 @@ void st_learn(st_actor *actor)
         /* What the dead had leased comes back. */
         settled = batch == ES_ENDED && st_sweep(actor->a, actor->r, &actor->random) == 0;
         while (l.num_held >= l.max_held)
-            release_one(&l, st_below(&actor->random, l.num_held));
-        if (st_below(&actor->random, 4096) == 0)
+            release_one(&l, es_random_below(&actor->random, l.num_held));
+        if (es_random_below(&actor->random, 4096) == 0)
             break; /* leaves of its own accord; the conductor sends another */
     }
     leave(&l);

@@ -1,0 +1,44 @@
+/* Work is shared among the processors: one process for each takes the next piece until there are no more. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "xp.h"
+
+void *xp_shared_memory(size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        xp_die("no shared memory");
+    return p;
+}
+
+int xp_count_scenes(void)
+{
+    int n = 0;
+    while (xp_scenes[n].name != NULL)
+        n++;
+    return n;
+}
+
+bool xp_share_out(int pieces, void (*work)(int piece, void *arg), void *arg)
+{
+    bool ok = true;
+    _Atomic int *next = xp_shared_memory(sizeof *next);
+    fflush(stdout); /* or each process would print again what is still in there */
+    for (long n = sysconf(_SC_NPROCESSORS_ONLN); n > 0; n--)
+        if (fork() == 0) {
+            setvbuf(stdout, NULL, _IOFBF, 1 << 20); /* what a piece prints stays together */
+            for (int i = (*next)++; i < pieces; i = (*next)++) {
+                work(i, arg);
+                fflush(stdout);
+            }
+            exit(0);
+        }
+    for (int status; wait(&status) > 0;)
+        ok = ok && status == 0;
+    munmap((void *)next, sizeof *next);
+    return ok;
+}
