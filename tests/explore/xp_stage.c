@@ -199,6 +199,6 @@ int64_t __wrap_es_repair(es_ring *r)
 {
     int64_t n = __real_es_repair(r);
     if (n != 0)
-        xp_violation("a ring that nobody scribbled on was mended");
+        xp_violation("a ring that nobody scribbled on was repaired");
     return n;
 }

@@ -110,7 +110,7 @@ int main(int argc, char **argv)
     s.watchdog_ns = (uint64_t)(o.watchdog_seconds * 1e9);
     s.w.seed = o.seed;
     s.w.account = st_account_new();
-    st_mend_watch(s.w.account);
+    st_repair_watch(s.w.account);
     struct sigaction act = {.sa_handler = on_signal};
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);

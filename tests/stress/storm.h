@@ -93,7 +93,7 @@ enum st_fault_kind {
     ST_INVALID,
     ST_HUNG,
     ST_SLEPT,
-    ST_MENDED,
+    ST_REPAIRED,
     ST_CODE,
     ST_FAULTS
 };
@@ -171,7 +171,7 @@ typedef struct st_account {
     _Atomic uint64_t calm_ns, last_take_ns;
     _Atomic uint64_t gap_ns, gap_at_ns, gap_any_ns;
     _Atomic uint64_t stood_still_ns; /* when the conductor last found that it had not run for long */
-    _Atomic uint64_t reaped, leases_given_back, returned, mends, partials, attached;
+    _Atomic uint64_t reaped, leases_given_back, returned, repairs, partials, attached;
     _Atomic uint32_t num_faults;
     _Atomic uint64_t faults_of[ST_FAULTS];
     st_fault fault[16];
@@ -193,8 +193,8 @@ static inline bool st_failed(st_account *a)
 /* For the holder of dead learner's lock byte, before it reaps: was each of its pending leases released? */
 void st_resolve(st_account *a, es_ring *r, uint32_t life, uint32_t owner);
 
-/* From now on, whatever es_repair() mends is a fault in this account. */
-void st_mend_watch(st_account *a);
+/* From now on, whatever es_repair() repairs is a fault in this account. */
+void st_repair_watch(st_account *a);
 
 /* The conductor's half. */
 uint64_t st_consume(st_account *a, es_ring *r);
@@ -273,7 +273,7 @@ typedef struct st_slot {
 typedef struct st_figures {
     uint32_t rounds;
     uint64_t kills_producers, kills_learners, stops, killed_stopped, left;
-    uint64_t sent, delivered, batches, reaped, reopened, given_back, returned, partials, attached, mends;
+    uint64_t sent, delivered, batches, reaped, reopened, given_back, returned, partials, attached, repairs;
     uint64_t gap_ns, gap_any_ns, late_ns;
     double gap_at_s;
     uint32_t gap_round;

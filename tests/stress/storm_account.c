@@ -29,7 +29,7 @@
 #include "storm.h"
 
 const char *const st_fault_name[ST_FAULTS] = {"lost",    "doubled", "torn",      "orphaned", "phantom", "evicted",
-                                              "invalid", "hung",    "not woken", "mended",   "failed"};
+                                              "invalid", "hung",    "not woken", "repaired", "failed"};
 const char *const st_phase_name[ST_PHASES] = {
     "starting", "attaching", "idle",     "sending", "waiting", "sending many", "reserving", "writing",   "committing",
     "aborting", "leaving",   "sweeping", "looking", "parking", "reading",      "holding",   "releasing", "returning"};

@@ -87,7 +87,7 @@ void st_report(const st_storm *s, double seconds, const st_vitals *start, const 
     printf("  slots re-opened  %s\n", grouped(f->reopened));
     printf("  leases           %s of the dead and %s of the living given back, %s of unfinished batches\n",
            grouped(f->given_back), grouped(f->returned), grouped(f->partials));
-    printf("  mending          looked at %s times by learners to whom nothing came\n", grouped(f->mends));
+    printf("  mending          looked at %s times by learners to whom nothing came\n", grouped(f->repairs));
     printf("  longest gap      %.1f ms with a producer and a learner at work and nobody stopped (at %.1f s, round %u); "
            "%.1f ms in all\n",
            (double)f->gap_ns / 1e6, f->gap_at_s, f->gap_round, (double)f->gap_any_ns / 1e6);

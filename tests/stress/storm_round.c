@@ -178,7 +178,7 @@ static void add_figures(st_storm *s)
     s->sum.reaped += es_counter_get(&a->reaped);
     s->sum.given_back += es_counter_get(&a->leases_given_back);
     s->sum.returned += es_counter_get(&a->returned);
-    s->sum.mends += es_counter_get(&a->mends);
+    s->sum.repairs += es_counter_get(&a->repairs);
     s->sum.partials += es_counter_get(&a->partials);
     s->sum.attached += es_counter_get(&a->attached);
     s->sum.rounds_with[s->w.config.sample_bytes > 64 ? s->w.config.sample_bytes > 10000 ? 2 : 1 : 0]++;

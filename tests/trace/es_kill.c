@@ -174,7 +174,7 @@ static unsigned finish(es_world *w, es_tracee *t)
         tracee_kill(t);
     }
     for (uint32_t i = 0; i < w->side->num_takes; i++)
-        outcomes |= w->released[i] ? RELEASED : RETURNED;
+        outcomes |= w->released[i] ? RELEASED : GIVEN_BACK;
     outcomes |= after_death(w);
     world_close(w);
     return outcomes;

@@ -7,15 +7,15 @@
 
 /* What the kills of a scenario must have led to, each at least once. */
 enum outcome {
-    KEPT = 1,     /* a sample under way was delivered */
-    LOST = 2,     /* ... was not */
-    RELEASED = 4, /* the dead learner had released its batch */
-    RETURNED = 8, /* its lease came back */
-    REAPED = 16,  /* the sweep found the dead */
-    NOBODY = 32,  /* the sweep found nobody: not registered yet, or not any more */
-    EVICTED = 64, /* set by the scenario: a claim of the living was taken away */
-    CLOSED = 128, /* the ring was closed when the process died */
-    WOKEN = 256   /* the sleeper came out without anybody's further doing than the sweep */
+    KEPT = 1,       /* a sample under way was delivered */
+    LOST = 2,       /* ... was not */
+    RELEASED = 4,   /* the dead learner had released its batch */
+    GIVEN_BACK = 8, /* its lease came back */
+    REAPED = 16,    /* the sweep found the dead */
+    NOBODY = 32,    /* the sweep found nobody: not registered yet, or not any more */
+    EVICTED = 64,   /* set by the scenario: a claim of the living was taken away */
+    CLOSED = 128,   /* the ring was closed when the process died */
+    WOKEN = 256     /* the sleeper came out without anybody's further doing than the sweep */
 };
 
 typedef struct es_scenario {

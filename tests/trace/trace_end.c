@@ -15,7 +15,7 @@ static int64_t take_short_and_release(es_world *w)
 /* --- open ------------------------------------------------------------------ */
 
 KILL_EVERYWHERE(take_a_partial_batch, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_two,
-                .act = take_short_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+                .act = take_short_and_release, .outcomes = REAPED | RELEASED | GIVEN_BACK,
                 .through = "es_partial_take es_slots_help_tail es_slots_turn es_slots_turn_free lease_some_partial "
                            "lease_partial es_lease_take es_slots_let_go es_stats_count_take es_lease_release");
 
@@ -32,7 +32,7 @@ static void reopened_slots_and_a_lagging_tail(es_world *w)
 
 KILL_EVERYWHERE(take_a_partial_batch_with_reopened_slots, .batch_size = 4, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = reopened_slots_and_a_lagging_tail, .act = take_short_and_release,
-                .outcomes = REAPED | RELEASED | RETURNED,
+                .outcomes = REAPED | RELEASED | GIVEN_BACK,
                 .through = "es_partial_take es_slots_help_tail es_slots_turn es_slots_turn_free lease_partial");
 
 KILL_EVERYWHERE(take_a_partial_batch_of_nothing, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
@@ -83,13 +83,13 @@ static void take_short(es_world *w)
 /* Producers get back the slots that were held. */
 KILL_EVERYWHERE(give_a_partial_batch_back, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = send_two, .prepare = take_short, .between = park_a_producer, .act = give_it_back,
-                .outcomes = REAPED | RETURNED | WOKEN,
+                .outcomes = REAPED | GIVEN_BACK | WOKEN,
                 .through = "es_lease_give_back es_slots_let_go es_slots_turn es_wake_producers");
 
 /* The same when the ring is closed in between: another learner waits for the batch. */
 KILL_EVERYWHERE(give_a_partial_batch_back_after_the_close, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = send_two, .prepare = take_short, .between = close_and_park_a_learner, .act = give_it_back,
-                .outcomes = REAPED | RETURNED | WOKEN | CLOSED,
+                .outcomes = REAPED | GIVEN_BACK | WOKEN | CLOSED,
                 .through = "es_lease_give_back es_slots_let_go es_wake_learners");
 
 /* --- the close -------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static void a_reopened_slot_and_the_close(es_world *w)
 KILL_EVERYWHERE(
     drain_a_closed_ring, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
     .before = a_reopened_slot_and_the_close, .act = drain, .want = ES_ENDED,
-    .outcomes = REAPED | RELEASED | RETURNED | CLOSED,
+    .outcomes = REAPED | RELEASED | GIVEN_BACK | CLOSED,
     .through = "es_drain_finish es_slots_turn es_slots_turn_free claims_open nothing_left holds_nothing within_grace "
                "es_lease_release");
 
@@ -166,7 +166,7 @@ static void long_ago(es_world *w)
 /* A claim that is still open long after the close is evicted. */
 KILL_EVERYWHERE(drain_evicts, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = long_ago,
                 .check = commit_the_claim, .act = drain, .want = ES_ENDED,
-                .outcomes = REAPED | RELEASED | RETURNED | CLOSED | EVICTED,
+                .outcomes = REAPED | RELEASED | GIVEN_BACK | CLOSED | EVICTED,
                 .through = "es_drain_finish within_grace es_slots_turn claims_open nothing_left");
 
 /* Soon after the close a drain waits for the claim. */
@@ -194,7 +194,7 @@ static unsigned release_of_l(es_world *w)
 /* The drain waits for another learner's lease, because the batch may be given back. */
 KILL_EVERYWHERE(drain_waits_for_a_lease, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = a_lease_and_the_close, .check = release_of_l, .act = drain, .want = ES_EMPTY,
-                .outcomes = REAPED | RELEASED | RETURNED | CLOSED, .through = "nothing_left leased_here");
+                .outcomes = REAPED | RELEASED | GIVEN_BACK | CLOSED, .through = "nothing_left leased_here");
 
 static void send_four_and_take_and_close(es_world *w)
 {
@@ -225,4 +225,4 @@ static int64_t ask_for_the_end(es_world *w)
 KILL_EVERYWHERE(drain_with_an_own_lease, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_four, .prepare = take_before, .between = send_four_and_take_and_close,
                 .check = release_the_second, .act = ask_for_the_end, .want = ES_ENDED,
-                .outcomes = REAPED | RETURNED | CLOSED, .through = "nothing_left leased_here");
+                .outcomes = REAPED | GIVEN_BACK | CLOSED, .through = "nothing_left leased_here");

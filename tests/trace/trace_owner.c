@@ -168,13 +168,13 @@ static void take_two(es_world *w)
 }
 
 KILL_EVERYWHERE(detach_with_leases, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_four,
-                .prepare = take_two, .act = detach, .outcomes = REAPED | NOBODY | RELEASED | RETURNED,
+                .prepare = take_two, .act = detach, .outcomes = REAPED | NOBODY | RELEASED | GIVEN_BACK,
                 .through = "es_api_detach es_lease_release_all es_lease_release es_slots_reopen es_owner_free");
 
 /* Detaches with a lease while a producer sleeps for its space. */
 KILL_EVERYWHERE(detach_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_four, .prepare = take_one, .between = park_a_producer, .act = detach,
-                .outcomes = REAPED | NOBODY | RELEASED | RETURNED | WOKEN,
+                .outcomes = REAPED | NOBODY | RELEASED | GIVEN_BACK | WOKEN,
                 .through = "es_api_detach es_lease_release_all es_lease_release es_wake_producers es_slots_reopen");
 
 static int64_t detach_and_free(es_world *w)

@@ -17,7 +17,7 @@ static int64_t take_and_release(es_world *w)
 /* The first take of an attachment looks at every batch. */
 KILL_EVERYWHERE(
     take_and_release_first, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER, .before = send_three,
-    .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+    .act = take_and_release, .outcomes = REAPED | RELEASED | GIVEN_BACK,
     .through = "es_api_take es_blocking_take look_or_finish es_consumer_look look_locked look_everywhere takeable scan "
                "es_lease_take es_stats_count_take es_stats_snapshot es_lease_committed end_lease es_lease_release "
                "es_wake_producers");
@@ -40,7 +40,7 @@ static void take_one_before(es_world *w)
 /* The second take looks from head on, and moves head. */
 KILL_EVERYWHERE(take_and_release_second, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .prepare = take_one_before, .act = take_and_release,
-                .outcomes = REAPED | RELEASED | RETURNED,
+                .outcomes = REAPED | RELEASED | GIVEN_BACK,
                 .through = "look_from_head scan es_lease_take es_lease_release");
 
 static int64_t release_it(es_world *w)
@@ -51,18 +51,18 @@ static int64_t release_it(es_world *w)
 /* A producer sleeps for the space. */
 KILL_EVERYWHERE(release_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = full_ring, .prepare = take_before, .between = park_a_producer, .act = release_it,
-                .outcomes = REAPED | RELEASED | RETURNED | WOKEN,
+                .outcomes = REAPED | RELEASED | GIVEN_BACK | WOKEN,
                 .through = "es_lease_release es_wake_producers es_wait_wake");
 
 /* The release poisons the batch. No learner may get that. */
 KILL_EVERYWHERE(poisoning_release, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .poison = true,
                 .before = full_ring, .prepare = take_before, .act = release_it,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_lease_release poison");
+                .outcomes = REAPED | RELEASED | GIVEN_BACK, .through = "es_lease_release poison");
 
 /* Another learner waits for the last lease of a closed ring. Its stream ends, or it gets the batch. */
 KILL_EVERYWHERE(release_ends_the_stream, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one_batch, .prepare = take_before, .between = close_and_park_a_learner,
-                .act = release_it, .outcomes = REAPED | RELEASED | RETURNED | WOKEN | CLOSED,
+                .act = release_it, .outcomes = REAPED | RELEASED | GIVEN_BACK | WOKEN | CLOSED,
                 .through = "es_lease_release es_wake_learners");
 
 static int64_t take_for_a_microsecond(es_world *w)
@@ -96,7 +96,7 @@ static int64_t take_for_an_hour(es_world *w)
 /* Parks until a producer completes the batch. Dies before, in, and after its sleep. */
 KILL_EVERYWHERE(take_sleeps_until_a_batch_is_there, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one, .when_asleep = send_one_more, .act = take_for_an_hour,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_blocking_take es_wait es_lease_take");
+                .outcomes = REAPED | RELEASED | GIVEN_BACK, .through = "es_blocking_take es_wait es_lease_take");
 
 static bool learner_says_it_sleeps(es_world *w)
 {
@@ -107,12 +107,12 @@ static bool learner_says_it_sleeps(es_world *w)
 KILL_EVERYWHERE(take_does_not_sleep_when_a_batch_comes, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one, .meddle_when = learner_says_it_sleeps, .meddle = send_one_more,
                 .when_asleep = send_one_more, .must_not_sleep = true, .act = take_for_an_hour,
-                .outcomes = REAPED | RELEASED | RETURNED, .through = "es_blocking_take es_lease_take");
+                .outcomes = REAPED | RELEASED | GIVEN_BACK, .through = "es_blocking_take es_lease_take");
 
 /* The same between its first look and its load of the word that it will sleep on. */
 KILL_EVERYWHERE(take_looks_again_before_it_sleeps, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_one, .meddle_at = "es_clock_ns", .meddle = send_one_more, .when_asleep = send_one_more,
-                .must_not_sleep = true, .act = take_for_an_hour, .outcomes = REAPED | RELEASED | RETURNED,
+                .must_not_sleep = true, .act = take_for_an_hour, .outcomes = REAPED | RELEASED | GIVEN_BACK,
                 .through = "es_blocking_take es_lease_take");
 
 static void take_it_first(es_world *w)
@@ -123,7 +123,7 @@ static void take_it_first(es_world *w)
 /* Another learner takes the batch just before this one's exchange. It looks again and finds the next batch. */
 KILL_EVERYWHERE(take_loses_the_race, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .meddle_in = "es_lease_take", .meddle = take_it_first,
-                .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+                .act = take_and_release, .outcomes = REAPED | RELEASED | GIVEN_BACK,
                 .through = "es_lease_take look_everywhere look_locked");
 
 static void hold_up_the_first(es_world *w)
@@ -145,7 +145,7 @@ static unsigned commit_the_first(es_world *w)
 /* A producer is slow. In ready order the learner takes the next batch. */
 KILL_EVERYWHERE(take_past_an_open_claim, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .flags = ES_FLAG_READY_ORDER, .before = hold_up_the_first, .check = commit_the_first,
-                .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+                .act = take_and_release, .outcomes = REAPED | RELEASED | GIVEN_BACK,
                 .through = "look_everywhere any_order scan es_lease_take");
 
 static void send_two_more_past_it(es_world *w)
@@ -156,7 +156,7 @@ static void send_two_more_past_it(es_world *w)
 
 KILL_EVERYWHERE(take_past_an_open_claim_again, .batch_size = 2, .num_batches = 4, .role = ES_ROLE_LEARNER,
                 .flags = ES_FLAG_READY_ORDER, .before = send_two_more_past_it, .prepare = take_one_before,
-                .check = commit_the_first, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+                .check = commit_the_first, .act = take_and_release, .outcomes = REAPED | RELEASED | GIVEN_BACK,
                 .through = "look_from_head any_order scan es_lease_take");
 
 /* es_api_take() without its snapshot, which reads a thousand counters. */
@@ -175,7 +175,7 @@ static int64_t take_measured(es_world *w)
 
 KILL_EVERYWHERE(take_with_detailed_metrics, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .flags = ES_FLAG_DETAILED, .before = send_three, .act = take_measured,
-                .outcomes = REAPED | RELEASED | RETURNED,
+                .outcomes = REAPED | RELEASED | GIVEN_BACK,
                 .through = "es_consumer_look es_stats_count_take es_stats_record");
 
 static int64_t take_then_give_back(es_world *w)
@@ -185,7 +185,7 @@ static int64_t take_then_give_back(es_world *w)
 }
 
 KILL_EVERYWHERE(take_and_give_back, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
-                .before = send_two_batches, .act = take_then_give_back, .outcomes = REAPED | RETURNED,
+                .before = send_two_batches, .act = take_then_give_back, .outcomes = REAPED | GIVEN_BACK,
                 .through = "es_api_give_back es_lease_give_back end_lease es_slots_turn es_wake_learners");
 
 static void park_a_learner(es_world *w)
@@ -196,7 +196,7 @@ static void park_a_learner(es_world *w)
 /* Another learner sleeps. The batch that is given back is for it, below head or not. */
 KILL_EVERYWHERE(give_back_wakes_a_learner, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_three, .prepare = take_before, .between = park_a_learner, .act = give_it_back,
-                .outcomes = REAPED | RETURNED | WOKEN, .through = "es_lease_give_back es_wake_learners es_wait_wake");
+                .outcomes = REAPED | GIVEN_BACK | WOKEN, .through = "es_lease_give_back es_wake_learners es_wait_wake");
 
 static void let_the_other_go_on(es_world *w)
 {
@@ -207,7 +207,7 @@ static void let_the_other_go_on(es_world *w)
 /* Another learner has looked everywhere and gone on. The batch that is given back lies below head. */
 KILL_EVERYWHERE(give_back_below_head, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .prepare = take_before, .between = let_the_other_go_on, .act = give_it_back,
-                .outcomes = REAPED | RETURNED, .through = "es_lease_give_back");
+                .outcomes = REAPED | GIVEN_BACK, .through = "es_lease_give_back");
 
 static bool was_given_back(es_world *w)
 {
@@ -230,7 +230,7 @@ static void it_is_found(es_world *w)
 KILL_EVERYWHERE(give_back_while_another_looks, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
                 .before = send_two_batches, .prepare = take_before, .between = let_the_other_go_on,
                 .meddle_when = was_given_back, .meddle = look, .never_releases = true, .alive = it_is_found,
-                .act = give_it_back, .outcomes = REAPED | RETURNED, .through = "es_lease_give_back");
+                .act = give_it_back, .outcomes = REAPED | GIVEN_BACK, .through = "es_lease_give_back");
 
 static void take_and_die(es_world *w)
 {
@@ -254,7 +254,7 @@ static void given_back_below_head(es_world *w)
 
 /* The batch's learner died and was reaped. */
 KILL_EVERYWHERE(take_what_was_given_back, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
-                .before = given_back_below_head, .act = take_and_release, .outcomes = REAPED | RELEASED | RETURNED,
+                .before = given_back_below_head, .act = take_and_release, .outcomes = REAPED | RELEASED | GIVEN_BACK,
                 .through = "look_everywhere es_lease_take es_lease_release");
 
 static int64_t end_stale_leases(es_world *w)
@@ -265,7 +265,7 @@ static int64_t end_stale_leases(es_world *w)
 }
 
 KILL_EVERYWHERE(stale_leases, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_three,
-                .prepare = take_before, .act = end_stale_leases, .want = 1, .outcomes = REAPED | RETURNED,
+                .prepare = take_before, .act = end_stale_leases, .want = 1, .outcomes = REAPED | GIVEN_BACK,
                 .through = "end_lease es_lease_committed es_api_reset_histograms es_lease_release es_lease_give_back");
 
 static int64_t take_none(es_world *w)
