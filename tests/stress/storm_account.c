@@ -15,8 +15,9 @@
  *
  * A learner that leaves in an orderly way releases in es_api_detach(). If it is killed after that has freed its owner
  * entry, no reaper finds it. So for a PENDING entry of a collected process the conductor looks at the owner entry, and
- * only then once more at the state: no longer LIVE with this life, and still PENDING, means that no reaper was there (it
- * would have answered before it freed the entry), so the learner freed it itself, after it had released everything.
+ * only then once more at the state: no longer LIVE with this life, and still PENDING, means that no reaper was there
+ * (it would have answered before it freed the entry), so the learner freed it itself, after it had released
+ * everything.
  *
  * An owner index that is used again confuses nobody: entries are found by the life, which the owner entry carries in
  * place of a start time, and a life has no second one.
