@@ -1,5 +1,5 @@
-/* Races on the bytes of samples, which are not atomic. For each slot the explorer keeps who wrote it and who read it. Two
- * accesses that no happens-before relation orders are a race, whatever they saw.
+/* Races on the bytes of samples, which are not atomic. For each slot the explorer keeps who wrote it and who read it.
+ * Two accesses that no happens-before relation orders are a race, whatever they saw.
  *
  * Under TSO views are not kept. There a race shows as a torn sample.
  */

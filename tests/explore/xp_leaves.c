@@ -1,5 +1,5 @@
-/* In place of es_leaves.c and es_copy.c. A sample is one leaf of 8 bytes. It is written in two steps, and the explorer is
- * told. */
+/* In place of es_leaves.c and es_copy.c. A sample is one leaf of 8 bytes. It is written in two steps, and the explorer
+ * is told. */
 #include <string.h>
 
 #include "es_core.h"

@@ -1,6 +1,6 @@
-/* Which words matter: those by which threads learn of each other. To the explorer all other words are plain memory, and
- * an operation on them is no step. Lock bytes matter, too. They stand for the kernel's, and the explorer keeps who holds
- * which.
+/* Which words matter: those by which threads learn of each other. To the explorer all other words are plain memory,
+ * and an operation on them is no step. Lock bytes matter, too. They stand for the kernel's, and the explorer keeps who
+ * holds which.
  */
 #include "xp_history.h"
 

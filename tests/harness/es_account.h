@@ -2,9 +2,9 @@
  *
  * Senders number their samples 0, 1, ... A sender writes into its ledger word how many samples it is about to send
  * (in doubt). When the core has returned, one store moves what was sent to "acked". So wherever a sender is killed,
- * samples 0 .. acked-1 must come. A prefix of what was in doubt may come, and nothing else: the core commits the samples
- * of one call in their order. On a closed ring a learner may seal some slots of a call and not others. Then the prefix
- * becomes a subset. Its size is known if the sender lived to write down what the core returned.
+ * samples 0 .. acked-1 must come. A prefix of what was in doubt may come, and nothing else: the core commits the
+ * samples of one call in their order. On a closed ring a learner may seal some slots of a call and not others. Then the
+ * prefix becomes a subset. Its size is known if the sender lived to write down what the core returned.
  *
  * A receiver enters each sample once its release is certain. A sample that is entered twice is a fault at once.
  * es_account_settle() finds the samples that are missing and those that nobody sent.

@@ -3,8 +3,8 @@
  *
  *   private   One process stands in for many: all attachments share one es_locks. fix_die() drops an owner's lock byte
  *             and nothing else, which is what the kernel does when a process is killed.
- *   shared    For processes that are forked: the segment is shared memory, and the lock bytes are the kernel's, on a file
- *             that each process opens for itself.
+ *   shared    For processes that are forked: the segment is shared memory, and the lock bytes are the kernel's, on a
+ *             file that each process opens for itself.
  */
 #ifndef ES_FIXTURE_H
 #define ES_FIXTURE_H

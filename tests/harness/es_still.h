@@ -1,5 +1,5 @@
-/* In place of es_wait.c and es_clock.c in the stepped builds (es_hook.h). A sleep returns at once, and the clock moves only
- * when somebody looks at it or sleeps. */
+/* In place of es_wait.c and es_clock.c in the stepped builds (es_hook.h). A sleep returns at once, and the clock moves
+ * only when somebody looks at it or sleeps. */
 #ifndef ES_STILL_H
 #define ES_STILL_H
 

@@ -125,7 +125,7 @@ enum st_phase {
     ST_READING,
     ST_HOLDING,
     ST_RELEASING,
-    ST_RETURNING,
+    ST_GIVING_BACK,
     ST_PHASES
 };
 extern const char *const st_phase_name[ST_PHASES];

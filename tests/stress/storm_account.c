@@ -10,13 +10,14 @@
  *   LEASED(same round, dead owner)   not released; it will be delivered again: UNRELEASED
  *   anything else                    released
  * While the byte is held, nobody but this reaper may change such a word, and the owner index cannot be used again
- * before the sweep. If the reaper dies on the way, the next one finds the same words, for reaping begins only when
- * every entry has its answer; and an answered entry is not asked again.
+ * before the sweep. If the reaper dies on the way, the next one finds the same words, because reaping begins only when
+ * every entry has its answer. An entry that has its answer is not asked again.
  *
- * A learner that leaves in an orderly way releases in es_api_detach(). Killed after that has freed its owner entry, it is
- * found by no reaper. So for a PENDING entry of a collected process the conductor looks at the owner entry, and only
- * then once more at the state: no longer LIVE with this life, and still PENDING, means that no reaper was there (it
- * would have answered before it freed the entry), so the learner freed it itself, after it had released everything.
+ * A learner that leaves in an orderly way releases in es_api_detach(). If it is killed after that has freed its owner
+ * entry, no reaper finds it. So for a PENDING entry of a collected process the conductor looks at the owner entry, and
+ * only then once more at the state: no longer LIVE with this life, and still PENDING, means that no reaper was there
+ * (it would have answered before it freed the entry), so the learner freed it itself, after it had released
+ * everything.
  *
  * An owner index that is used again confuses nobody: entries are found by the life, which the owner entry carries in
  * place of a start time, and a life has no second one.
@@ -32,7 +33,7 @@ const char *const st_fault_name[ST_FAULTS] = {"lost",    "doubled", "torn",     
                                               "invalid", "hung",    "not woken", "repaired", "failed"};
 const char *const st_phase_name[ST_PHASES] = {
     "starting", "attaching", "idle",     "sending", "waiting", "sending many", "reserving", "writing",   "committing",
-    "aborting", "leaving",   "sweeping", "looking", "parking", "reading",      "holding",   "releasing", "returning"};
+    "aborting", "leaving",   "sweeping", "looking", "parking", "reading",      "holding",   "releasing", "giving back"};
 
 const char *const st_path_name[ST_PATHS] = {
     "send", "send_wait", "send_many", "reserve and commit", "two reserves", "reserve and abort", "leave and return"};

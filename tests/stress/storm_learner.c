@@ -164,7 +164,7 @@ static void keep(learner *l, uint64_t batch, const es_snapshot *snap)
     e->round = snap->round;
     e->n = st_read_batch(actor->w, actor->r, batch, snap, e->ids);
     if (es_random_below(&actor->random, 48) == 0) {
-        st_at(actor, ST_RETURNING);
+        st_at(actor, ST_GIVING_BACK);
         int rc = es_api_give_back(actor->r, batch, snap->round);
         if (rc != ES_OK)
             code_fault(actor, rc, "es_api_give_back");
