@@ -6,7 +6,7 @@
 #   make orders              every memory order of the core weakened, one at a time
 #   make model               the protocol in Spin, and its mutants          (needs spin)
 #   make storm SECONDS=60    processes killed and stopped, every sample accounted for
-#   make storm-remote SECONDS=60    the same of remote clients, their links and their bridges
+#   make storm-remote SECONDS=60    the same for remote clients, their connections and their bridges
 #   make fuzz SECONDS=60     hostile segments, by coverage                  (needs clang)
 #   make test-aarch64        the C tests for another processor              (needs qemu-user, a cross compiler)
 # How fast it is:

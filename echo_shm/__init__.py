@@ -57,6 +57,7 @@ __all__ = [
 ]
 
 # Public names belong to this package, wherever they are defined: in messages, in help() and in pickles.
+# inspect.getsource() of a class looks into this file then, and finds nothing.
 for _name in __all__:
     if not _name.startswith("_"):
         globals()[_name].__module__ = __name__

@@ -313,7 +313,7 @@ class Reservation:
 class ShmClient(SampleWriter):
     """A producer. It attaches to a segment on this machine and writes samples into its ring.
 
-    Threads may share a client. A forked child must not use its parent's client, but attach anew.
+    Threads may share a client. A forked child must not use its parent's client: it attaches again.
 
     Args:
         handle_or_name: ``server.handle``, or the segment's name.

@@ -71,7 +71,7 @@ def error_from(code: int, what: str) -> Exception:
     if code == lib.ES_EFORK:
         return ForkedError(
             f"this attachment to {what} was inherited through a fork and belongs to the parent process; "
-            "attach anew in the child: ShmClient(handle) or Server.attach(handle)"
+            "attach again in the child: ShmClient(handle) or Server.attach(handle)"
         )
     if code == lib.ES_EREADONLY:
         return EchoShmError(f"this attachment to {what} only observes")

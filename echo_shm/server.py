@@ -24,6 +24,8 @@ from echo_shm.workers.group import WorkerGroup
 
 if TYPE_CHECKING:
     from echo_shm._core import Ring
+else:
+    Ring = object  # at run time typing.get_type_hints() looks for it
 
 #: A segment has entries for at least this many clients of bridges.
 _REMOTES = 1024

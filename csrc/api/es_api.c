@@ -161,7 +161,8 @@ uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf)
     return r->map.leaf_size[leaf];
 }
 
-/* Every call that touches the ring begins with enter() and ends with leave(). */
+/* A call that may run beside es_api_detach() and writes to the ring begins with enter() and ends
+ * with leave(). A bridge's one thread detaches itself. */
 static int enter(es_ring *r)
 {
     if (r->fork_generation != es_locks_fork_generation())

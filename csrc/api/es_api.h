@@ -57,9 +57,10 @@ es_ring *es_api_open(void *base, uint64_t size, es_locks *locks, int poison, int
 void es_api_free(es_ring *r);
 /* Takes an owner entry: its index, or ES_ENOOWNER. */
 int64_t es_api_attach(es_ring *r, const es_identity *id);
-/* Leaves. What was claimed is offered again, what was leased is released, the
+/* Leaves. What was claimed is re-opened, what was leased is released, the
  * entry is freed. Waits for this process's threads that are inside a call, not for
- * open reservations. Every later call returns ES_EDETACHED. */
+ * open reservations. Every later call that sends, takes, releases or gives back returns
+ * ES_EDETACHED. */
 int es_api_detach(es_ring *r);
 /* The shape that this attachment uses. In a hostile segment es_api_describe() may say something else.
  * es_api_leaf_offset() and es_api_leaf_size() take leaves below *num_leaves only. */
@@ -100,17 +101,17 @@ int es_api_learner_alive(es_ring *r);
  * batch size for a short batch; es_api_committed_mask() tells its samples.
  *
  * ES_ENDED comes a second after the close even if other learners hold leases, because a
- * living learner may keep a lease for ever. But the leases of dead learners are given back. So the
+ * living learner may keep a lease forever. But the leases of dead learners are given back. So the
  * stream is over when a later sweep has found nobody dead and was not ES_UNSURE, and
  * the next es_api_take() returns ES_ENDED again. */
 int64_t es_api_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot *snap);
-/* Gives the batch's space back to producers. ES_ESTALE when it is not leased here in that round. */
+/* Releases the batch: producers may use its space again. ES_ESTALE when it is not leased here in that round. */
 int es_api_release(es_ring *r, uint64_t batch, uint64_t round);
 /* Undoes the take: the batch is delivered again, here or to another learner. */
 int es_api_give_back(es_ring *r, uint64_t batch, uint64_t round);
 /* The committed slots of a leased batch as 0/1 bytes: how many, or ES_ESTALE. */
 int64_t es_api_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask);
-/* Closes the ring to producers, for ever. */
+/* Closes the ring to producers, forever. */
 int es_api_close(es_ring *r);
 int es_api_reset_histograms(es_ring *r);
 
@@ -143,27 +144,27 @@ int es_bridge_count_refused(es_ring *r);
 
 /* --- sweeping up after the dead -------------------------------------------- */
 
-/* The next owner at or above from that is dead by its lock byte. The byte is seized now, as
+/* The next owner at or above start that is dead by its lock byte. The byte is seized now, as
  * id->index says: finish with es_sweep_settle(). A sweep starts from 0, one at a time for an
- * attachment. ES_EMPTY ends it: then every other LIVE learner held its own lock. Or
- * ES_UNSURE ends it: then somebody else is looking after some of them. */
-int64_t es_sweep_next_dead(es_ring *r, uint32_t from, es_identity *id);
+ * attachment. ES_EMPTY ends it: every other LIVE learner that was not found dead held its own lock.
+ * ES_UNSURE ends it: another process is looking after some of them. */
+int64_t es_sweep_next_dead(es_ring *r, uint32_t start, es_identity *id);
 /* Reaps the owner that es_sweep_next_dead() found: how many slots were re-opened. Without reap
  * it only yields the byte. ES_EMPTY when that was done already. */
 int64_t es_sweep_settle(es_ring *r, es_identity *dead, int reap);
 /* How many producers are stalled: a gauge for people. */
 void es_sweep_set_stalled(es_ring *r, uint64_t n);
 
-/* --- looking on ------------------------------------------------------------ */
+/* --- monitoring ------------------------------------------------------------ */
 
-/* The next owner at or above from that is registered, even if it is dead and not reaped yet: its
+/* The next owner at or above start that is registered, even if it is dead and not reaped yet: its
  * index, or ES_EMPTY. */
-int64_t es_monitor_next_owner(es_ring *r, uint32_t from, es_owner_info *info);
-/* The next remote at or above from that is not free: its index, or ES_EMPTY. */
-int64_t es_monitor_next_remote(es_ring *r, uint32_t from, es_remote_info *info);
-/* The next slot at or above from that an owner has claimed, or holds: its index
+int64_t es_monitor_next_owner(es_ring *r, uint32_t start, es_owner_info *info);
+/* The next remote at or above start that is not free: its index, or ES_EMPTY. */
+int64_t es_monitor_next_remote(es_ring *r, uint32_t start, es_remote_info *info);
+/* The next slot at or above start that an owner has claimed, or holds: its index
  * and word, or ES_EMPTY. The word names the owner, and changes with every claim. */
-int64_t es_monitor_next_claim(es_ring *r, uint64_t from, uint64_t *word);
+int64_t es_monitor_next_claim(es_ring *r, uint64_t start, uint64_t *word);
 uint32_t es_monitor_claim_owner(uint64_t word);
 /* Adds what each owner has claimed or leased to held[0 .. count). */
 void es_monitor_count_held(es_ring *r, uint32_t *held, uint32_t count);

@@ -149,7 +149,7 @@ static int64_t take_new(es_ring *r, const uint64_t *id)
         return ES_ENOOWNER;
     if (index < 0 || id == NULL)
         return index;
-    /* SYNC remote-new: seq_cst, with itself in another bridge. */
+    /* FENCE remote-new: pairs with itself in another bridge. */
     atomic_thread_fence(memory_order_seq_cst);
     bool its_own =
         es_word_remote_state(was) == ES_REMOTE_AWAY && has_id(&r->map.remotes[index], id); /* left just now */

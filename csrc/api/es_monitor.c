@@ -1,4 +1,4 @@
-/* Looking on: who is attached, what each owner has, and the counters. Nothing here writes to the
+/* Monitoring: who is attached, what each owner has, and the counters. Nothing here writes to the
  * segment. */
 #include <string.h>
 
@@ -17,9 +17,9 @@ static bool keeps_slot(es_ring *r, uint64_t q, uint64_t w)
            (es_word_state(w) == ES_HELD && es_word_state(b) == ES_FILL && es_word_lap(w) == es_word_round(b) + 1);
 }
 
-int64_t es_monitor_next_claim(es_ring *r, uint64_t from, uint64_t *word)
+int64_t es_monitor_next_claim(es_ring *r, uint64_t start, uint64_t *word)
 {
-    for (uint64_t q = from; q < r->map.capacity; q++) {
+    for (uint64_t q = start; q < r->map.capacity; q++) {
         uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
         if (keeps_slot(r, q, w)) {
             *word = w;
@@ -53,10 +53,10 @@ void es_monitor_count_held(es_ring *r, uint32_t *held, uint32_t count)
     }
 }
 
-int64_t es_monitor_next_owner(es_ring *r, uint32_t from, es_owner_info *info)
+int64_t es_monitor_next_owner(es_ring *r, uint32_t start, es_owner_info *info)
 {
     uint32_t high = es_owner_high(&r->map);
-    for (uint32_t i = from; i < high; i++) {
+    for (uint32_t i = start; i < high; i++) {
         es_owner *o = &r->map.owners[i];
         /* SYNC owner-live: acquire; the identity is visible. */
         if (atomic_load_explicit(&o->state, memory_order_acquire) != ES_OWNER_LIVE)
@@ -72,10 +72,10 @@ int64_t es_monitor_next_owner(es_ring *r, uint32_t from, es_owner_info *info)
     return ES_EMPTY;
 }
 
-int64_t es_monitor_next_remote(es_ring *r, uint32_t from, es_remote_info *info)
+int64_t es_monitor_next_remote(es_ring *r, uint32_t start, es_remote_info *info)
 {
     es_map *m = &r->map;
-    for (uint32_t i = from; i < m->num_remotes; i++) {
+    for (uint32_t i = start; i < m->num_remotes; i++) {
         es_remote *it = &m->remotes[i];
         /* SYNC remote: acquire; its figures are no older than the word. */
         uint64_t w = atomic_load_explicit(&it->word, memory_order_acquire);

@@ -5,7 +5,7 @@
 #include "ring/es_owner.h"
 #include "ring/es_reap.h"
 
-int64_t es_sweep_next_dead(es_ring *r, uint32_t from, es_identity *id)
+int64_t es_sweep_next_dead(es_ring *r, uint32_t start, es_identity *id)
 {
     /* Without enter(): a process that sweeps a full table has no entry yet. */
     if (r->fork_generation != es_locks_fork_generation())
@@ -13,13 +13,13 @@ int64_t es_sweep_next_dead(es_ring *r, uint32_t from, es_identity *id)
     if (r->locks == NULL)
         return ES_EREADONLY;
     id->index = ES_NOBODY;
-    if (from == 0) {
+    if (start == 0) {
         atomic_store_explicit(&r->last_sweep_ns, es_clock_ns(), memory_order_relaxed);
         atomic_store_explicit(&r->unsure, false, memory_order_relaxed);
     }
     bool unsure = false;
     bool attached = atomic_load_explicit(&r->detached, memory_order_relaxed) == 0;
-    int64_t index = es_owner_next_dead(&r->map, r->locks, from, attached ? r->me : ES_NOBODY, &unsure);
+    int64_t index = es_owner_next_dead(&r->map, r->locks, start, attached ? r->me : ES_NOBODY, &unsure);
     if (unsure) {
         atomic_store_explicit(&r->unsure, true, memory_order_relaxed);
         /* The end of the stream waits for a reaper here, not for words of the ring. So its clock

@@ -9,11 +9,12 @@
  * negative errno. Full, empty, timed out and ended are results, not errors. */
 enum es_result {
     ES_OK = 0,
-    ES_FULL = -10001,      /* no slot can be claimed until a batch is released */
-    ES_EMPTY = -10002,     /* no batch is ready */
-    ES_TIMEOUT = -10003,   /* the wait's slice of time is over */
-    ES_ENDED = -10004,     /* the ring is closed and holds nothing more to take */
-    ES_UNSURE = -10005,    /* no more dead owners are found, but another process may be reaping one */
+    ES_FULL = -10001,    /* no slot can be claimed until a batch is released */
+    ES_EMPTY = -10002,   /* no batch is ready */
+    ES_TIMEOUT = -10003, /* the wait's slice of time is over */
+    ES_ENDED = -10004,   /* the ring is closed and holds nothing more to take */
+    ES_UNSURE = -10005,  /* no more dead owners are found, but another process may be reaping one */
+    /* -10006 is ES_BUSY in es_ring.h, which never leaves the core */
     ES_ECLOSED = -10011,   /* the ring is closed to producers */
     ES_EDETACHED = -10012, /* this attachment was closed */
     ES_EFORK = -10013,     /* this attachment was inherited through a fork */
@@ -107,7 +108,7 @@ typedef struct es_snapshot {
     uint64_t refused_remotes;   /* connections that bridges ended because something was wrong with them */
     uint64_t dead_producers;    /* reaped */
     uint64_t stalled_producers; /* gauge: as of the last sweep */
-    uint64_t reopened_slots;    /* claims of dead or aborting producers, offered again */
+    uint64_t reopened_slots;    /* claims of dead or aborting producers, re-opened */
     uint64_t learner_wait_ns;   /* time this learner slept for the batch taken */
     uint64_t cas_success, cas_failure, reservation_retries; /* detailed metrics only */
     es_histogram_summary look, copy, dwell;                 /* detailed metrics only */

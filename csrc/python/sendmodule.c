@@ -65,7 +65,7 @@ static int read_leaf(leaf_plan *leaf, PyObject *dtype, PyObject *shape)
     return 0;
 }
 
-/* make_plan(address of es_api_send, address of the es_ring, bytes a sample, ((dtype, shape), ...)) */
+/* make_plan(address of es_api_send, address of the es_ring, bytes per sample, ((dtype, shape), ...)) */
 static PyObject *make_plan(PyObject *module, PyObject *args)
 {
     unsigned long long function, ring;
@@ -121,7 +121,7 @@ static PyObject *send_leaves(PyObject *module, PyObject *const *args, Py_ssize_t
     const plan *p = nargs > 0 ? PyCapsule_GetPointer(args[0], PLAN) : NULL;
     if (p == NULL || nargs != p->n + 1) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "send(plan, leaf0, leaf1, ...): one argument a leaf");
+            PyErr_SetString(PyExc_TypeError, "send(plan, leaf0, leaf1, ...): one argument per leaf");
         return NULL;
     }
     if (p->n > (Py_ssize_t)(sizeof few / sizeof *few)) {

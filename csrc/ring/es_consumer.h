@@ -1,10 +1,14 @@
-/* Learners: look for a batch that can be taken. */
+/* Learners: look for a batch that can be taken.
+ *
+ * Who writes: head, any learner, +1, a hint. Only es_repair.c ever lowers it.
+ */
 #ifndef ES_CONSUMER_H
 #define ES_CONSUMER_H
 
 #include "ring/es_ring.h"
 
-/* Leases a complete batch: its physical index, ES_EMPTY, or ES_BUSY. flags: es_take_flag. */
+/* Leases a complete batch, or with ES_TAKE_SHORT one whose other slots are sealed: its physical index,
+ * ES_EMPTY, or ES_BUSY. flags: es_take_flag. */
 int64_t es_consumer_look(es_ring *r, uint32_t flags);
 
 #endif

@@ -14,7 +14,7 @@
  * waiting. Words do not tell whether the dead are reaped: es_sweep_next_dead() restarts this
  * clock. */
 #define LONGEST_DRAIN_NS (3 * GRACE_NS)
-#define LEAST_ASKS 8 /* more than once, in case the learner did not ask for that long */
+#define LEAST_ASKS 8 /* a learner that stayed away for that long asks more than once */
 
 void es_drain_close(es_ring *r)
 {
@@ -61,11 +61,11 @@ static bool holds_nothing(es_ring *r, uint64_t j, uint64_t round, uint64_t tail)
     return true;
 }
 
-/* Whether no batch can come any more. On a closed ring a batch stays retired, leased here, or
- * sealed throughout. So one look at each batch is enough, whatever others do meanwhile. A batch
- * that another learner leased is given back if that learner is dead and not reaped yet. But two
- * learners that each keep a lease and wait for the other's would wait for ever, so a learner that
- * holds a lease does not wait. */
+/* Whether no batch can come any more. On a closed ring, a batch that is retired, leased here or
+ * sealed throughout stays so. One look at each is enough, whatever others do. A batch that another
+ * learner leased is given back if that learner is dead and not reaped yet. But two learners that
+ * each keep a lease and wait for the other's would wait forever, so a learner that holds a lease
+ * does not wait. */
 static bool nothing_left(es_ring *r, bool grace)
 {
     es_map *m = &r->map;

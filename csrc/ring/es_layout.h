@@ -104,7 +104,7 @@ typedef struct es_header {
     /* Rarely written, read by every claim and every look. */
     alignas(ES_CACHE_LINE) _Atomic uint32_t reopen_seq;
     _Atomic uint32_t given_back_seq;
-    _Atomic uint32_t closed; /* 0 -> 1, by the creator, for ever */
+    _Atomic uint32_t closed; /* 0 -> 1, by the creator, forever */
     _Atomic uint32_t owners_high;
     _Atomic uint64_t closed_ns;
     /* Futex pairs: the sequence is parked on, the flag says that somebody may be. */

@@ -32,8 +32,8 @@ static bool end_lease(es_ring *r, uint64_t j, uint64_t round)
 
 static void poison(es_ring *r, uint64_t j, uint64_t round)
 {
-    /* First: if this process dies in here, the batch must not be given back. Nobody looks at this
-     * word before that death, so the compiler's order is enough. */
+    /* First: if this process dies in here, the batch must not be given back. While it lives,
+     * nobody treats POISONING differently from LEASED, so the compiler's order is enough. */
     atomic_store_explicit(&r->map.batches[j].word, es_word(round, r->me, ES_POISONING), memory_order_relaxed);
     ES_COMPILER_BARRIER();
     /* All ones: NaN as a float, -1 as a signed integer. */

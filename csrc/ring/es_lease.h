@@ -19,8 +19,8 @@
 
 /* Leases batch j if its word is still what was seen: j, or ES_AGAIN. Called under look_lock. */
 int64_t es_lease_take(es_ring *r, uint64_t j, uint64_t seen);
-/* Gives the space of a leased batch back to producers. ES_ESTALE when it is not
- * leased here in that round. */
+/* Releases a leased batch: producers may use its space again. ES_ESTALE when it is not leased here
+ * in that round. */
 int es_lease_release(es_ring *r, uint64_t j, uint64_t round);
 /* Releases everything that is leased here. */
 void es_lease_release_all(es_ring *r);

@@ -114,6 +114,7 @@ static int take_byte(es_locks *locks, uint32_t at, uint32_t byte)
         return -EAGAIN;
     int rc = locks->fd < 0 ? ES_OK : byte_lock(locks, F_SETLK, F_WRLCK, byte, 1, NULL);
     if (rc != ES_OK)
+        /* SYNC held: release. */
         atomic_store_explicit(&locks->held[at], 0, memory_order_release);
     return rc;
 }

@@ -1,22 +1,15 @@
-/* The lock file: by its bytes the kernel tells who is alive.
- *
- * Each owner entry has a byte in a small file next to the segment. An owner
- * holds a POSIX record lock on its byte for as long as it lives. The kernel
- * drops the lock when the process dies, after the last store of its last
- * thread. Nothing else says that an owner is dead: no age, no silence.
- *
- * Record locks belong to a process. A second lock on the same byte by the same
- * process succeeds, and closing any descriptor of the file drops them all. So a
- * process has exactly one es_locks for a file, which keeps the set of bytes
- * held here.
- *
- * A held byte does not tell who holds it: the owner, or somebody who reaps it and
- * is stopped. For a learner this must be told apart, because others wait for its lease
- * at the end of a stream. So learners have a second byte, past all others. Whoever takes a
- * learner's byte holds the second one first, and keeps it until the entry is its own
- * or the byte is free again. While somebody holds the second byte, the first is held by a
- * living learner or by nobody else.
- */
+/* The lock file: the kernel's locks on its bytes tell who is alive. * Each owner entry has a byte
+ * in a small file next to the segment. An owner holds a POSIX record lock on its byte for as long
+ * as it lives. The kernel drops the lock when the process dies, after the last store of its last
+ * thread. Nothing else says that an owner is dead: no age, no silence. * Record locks belong to a
+ * process. A second lock on the same byte by the same process succeeds, and closing any descriptor
+ * of the file drops them all. So a process has exactly one es_locks for a file, which keeps the
+ * set of bytes held here. * A held byte does not tell who holds it: the owner, or somebody who
+ * reaps it and is stopped. For a learner this must be told apart, because others wait for its
+ * lease at the end of a stream. So learners have a second byte, past all others. Whoever takes a
+ * learner's byte holds the second one first, and keeps it until the entry is its own or the byte
+ * is free again. A process that holds the second byte knows: if another process holds the first,
+ * that is the learner, and it lives. */
 #ifndef ES_LOCKS_H
 #define ES_LOCKS_H
 

@@ -12,13 +12,14 @@ static uint64_t double_bits(double d)
 static void raise_high(es_map *map, uint32_t index)
 {
     uint32_t high = atomic_load_explicit(&map->hdr->owners_high, memory_order_relaxed);
+    /* SYNC owner-live: acq_rel; before the entry is LIVE. */
     while (high <= index && !atomic_compare_exchange_weak_explicit(&map->hdr->owners_high, &high, index + 1,
                                                                    memory_order_acq_rel, memory_order_relaxed))
         ;
 }
 
 /* A gauge for people. It is counted again each time, not kept by +1 and -1: a crash in between
- * would leave it wrong for ever. */
+ * would leave it wrong forever. */
 void es_owner_count_producers(es_map *map)
 {
     uint64_t n = 0;
@@ -94,10 +95,10 @@ uint32_t es_owner_high(const es_map *map)
     return high < map->num_owners ? high : map->num_owners;
 }
 
-int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from, uint32_t me, bool *unsure)
+int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t start, uint32_t me, bool *unsure)
 {
     uint32_t high = es_owner_high(map);
-    for (uint32_t i = from; i < high; i++) {
+    for (uint32_t i = start; i < high; i++) {
         es_owner *owner = &map->owners[i];
         /* SYNC owner-live: acquire. */
         if (i == me || atomic_load_explicit(&owner->state, memory_order_acquire) != ES_OWNER_LIVE)

@@ -9,10 +9,10 @@
 int64_t es_owner_register(es_map *map, es_locks *locks, const es_identity *id);
 /* LIVE -> FREE, while the caller holds the byte. The entry's words were swept before. */
 void es_owner_free(es_map *map, uint32_t index);
-/* The next LIVE entry at or above from, except me, whose bytes could be seized, and now are;
+/* The next LIVE entry at or above index start, except me, whose bytes could be seized, and now are;
  * ES_EMPTY when there is none. *unsure becomes true when there is a learner's entry on the
  * way that somebody else looks after: it may be dead, and not reaped yet. */
-int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t from, uint32_t me, bool *unsure);
+int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t start, uint32_t me, bool *unsure);
 /* 1 when some learner's lock byte is held, 0 when all learners are gone. */
 int es_owner_learner_alive(es_map *map, es_locks *locks);
 

@@ -5,7 +5,7 @@
  * what it could not take.
  *
  * Who dies, and what then:
- *   with slots held               the reaper re-opens them: the batch fills as if nothing had been
+ *   with slots held               the reaper re-opens them: the batch fills as if nothing had happened
  *   with a partial batch leased   the same, after the lease is given back
  */
 #ifndef ES_PARTIAL_H

@@ -103,8 +103,8 @@ static enum try_result try_claim(es_ring *r, uint64_t p)
     return claim_word(r, q, w, round + 1) ? TRY_OK : TRY_AGAIN;
 }
 
-/* SYNC closed: acquire; pairs with es_drain_close(). The learners that seal the ring find a claim
- * that read 0 just before the close. */
+/* SYNC closed: acquire; pairs with es_drain_close(). The learners that seal the ring find every
+ * claim that read 0. */
 static bool is_closed(es_ring *r)
 {
     return atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
@@ -158,8 +158,8 @@ uint64_t es_producer_commit(es_ring *r, uint64_t pos, uint64_t n)
     }
     es_counter_add(&m->owners[r->me].samples, done);
     es_batch *b = &m->batches[q / m->batch_size];
-    /* acq_rel: the increments form a chain. So the producer that completes the count has acquired
-     * every other commit of the batch when it wakes the learner. */
+    /* SYNC count: acq_rel; the increments form a chain. So the producer that completes the count
+     * has acquired every other commit of the batch when it wakes the learner. */
     uint64_t count = (uint64_t)atomic_fetch_add_explicit(&b->count, (uint32_t)n, memory_order_acq_rel) + n;
     if (count >= m->batch_size) { /* not ==: an increment may arrive one lap late */
         if (es_stats_detailed(m))

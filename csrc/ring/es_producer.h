@@ -8,7 +8,7 @@
 int64_t es_producer_claim(es_ring *r, uint64_t want, uint64_t *pos);
 /* Commits n claimed positions: how many. Fewer when a learner has sealed the others after the ring closed. */
 uint64_t es_producer_commit(es_ring *r, uint64_t pos, uint64_t n);
-/* Offers a claimed slot again. Does nothing when the claim was committed, aborted or taken away already. */
+/* Re-opens a claimed slot. Does nothing when the claim was committed, aborted or evicted already. */
 void es_producer_abort(es_ring *r, uint64_t pos);
 
 /* How many positions were claimed so far: at least what the calling thread has claimed. */

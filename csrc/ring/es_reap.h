@@ -12,9 +12,9 @@
 
 #include "ring/es_ring.h"
 
-/* Offers again what the owner claimed and gives back what it leased, wakes
- * everybody, frees its entry and yields its lock byte, which the caller has seized.
- * May be repeated after its own caller died in it. Returns the slots re-opened. */
+/* Re-opens what the owner claimed, gives back what it leased, wakes everybody, frees its entry and
+ * yields its lock byte, which the caller has seized. If the caller dies in it, the next reaper
+ * does all of it again. Returns the slots re-opened. */
 int64_t es_reap(es_ring *r, uint32_t index);
 
 #endif

@@ -6,7 +6,7 @@
 #include "ring/es_wake.h"
 #include "ring/es_word.h"
 
-/* If nobody has the entry, offers again whatever names it: how many words. */
+/* If nobody has the entry, re-opens or gives back whatever names it: how many words. */
 static uint64_t sweep_nobody(es_ring *r, uint32_t index)
 {
     es_map *m = &r->map;
@@ -74,6 +74,7 @@ static uint64_t repair_slot(es_ring *r, uint64_t q)
     bool nobodys = owned && cannot_own(m, es_word_owner(w), es_word_state(w) == ES_CLAIMED);
     if (es_invariant_slot(w, b) == NULL && !sealed && !nobodys)
         return 0;
+    /* SYNC batch-release, batch-take: acquire; the word did not change meanwhile. */
     if (atomic_load_explicit(word, memory_order_acquire) != b)
         return 0;
     /* SYNC slot-reopen: acq_rel, as in a reap. */

@@ -46,14 +46,15 @@ typedef struct es_ring {
     void **leaf_at;               /* a bridge's, used by its one thread: room for a pointer to each leaf */
 } es_ring;
 
-/* The words changed during each of ES_TRIES looks: others were faster each time, or
- * somebody scribbles on them. Callers that may wait nap and try again, so that no loop
- * of the core keeps a process from its signals. Never leaves es_api.h. */
+/* The words changed during each of ES_TRIES looks: others were faster each time, or somebody
+ * scribbles on them. Callers that may wait nap and try again, so that no loop of the core keeps a
+ * process from its signals. No function of es_api.h returns it. */
 #define ES_BUSY (-10006)
 #define ES_TRIES 1000
 #define ES_NAP_NS UINT64_C(1000000)
 
-/* Another thread or process changed the word that was looked at: look again. Never leaves the ring. */
+/* Another thread or process changed the word that was looked at: look again. Never leaves the
+ * core. */
 #define ES_AGAIN (-1)
 
 /* An attachment over a segment, not registered yet. locks NULL: to observe only. NULL and *error otherwise. */

@@ -4,7 +4,6 @@
 #include "ring/es_wake.h"
 #include "ring/es_word.h"
 
-/* Whether w is the word of a slot in a batch that is being filled, of this lap. */
 bool es_slots_filling(es_ring *r, uint64_t q, uint64_t w)
 {
     /* SYNC batch-release: acquire. */
@@ -12,20 +11,18 @@ bool es_slots_filling(es_ring *r, uint64_t q, uint64_t w)
     return es_word_state(b) == ES_FILL && es_word_lap(w) == es_word_round(b) + 1;
 }
 
-/* Turns slot words of one state (ES_HELD: ours, unless to seal them) in batches being
- * filled into another: how many. */
 uint64_t es_slots_turn(es_ring *r, uint32_t from, uint32_t owner, uint32_t to)
 {
     es_map *m = &r->map;
     uint64_t n = 0;
     for (uint64_t q = 0; q < m->capacity; q++) {
-        /* SYNC slot-claim, slot-commit: acquire; what led to the word is visible to the process
+        /* SYNC slot-claim, slot-reopen: acquire; what led to the word is visible to the process
          * that gets the slot next. */
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
         bool ours = from != ES_HELD || to == ES_SEALED || es_word_owner(w) == r->me;
         if (es_word_state(w) == from && ours && es_slots_filling(r, q, w))
             /* SYNC slot-claim, slot-reopen: acq_rel; it wins or loses against a producer's claim
-             * or commit. A slot that was held is offered again. */
+             * or commit. A slot that was held is re-opened. */
             n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_word_lap(w), owner, to),
                                                          memory_order_acq_rel, memory_order_relaxed);
     }
@@ -39,8 +36,6 @@ static uint64_t most_steps(const es_map *m)
     return 2 * m->capacity + ES_TRIES;
 }
 
-/* Turns free positions into {owner, state} as a claim would take them, up to limit or
- * until the ring is full: how many. */
 uint64_t es_slots_turn_free(es_ring *r, uint64_t limit, uint32_t owner, uint32_t state)
 {
     es_map *m = &r->map;
@@ -69,7 +64,6 @@ uint64_t es_slots_turn_free(es_ring *r, uint64_t limit, uint32_t owner, uint32_t
     return turned;
 }
 
-/* The first position that nobody has claimed: where the tail would be without delays and deaths. */
 uint64_t es_slots_help_tail(es_ring *r)
 {
     es_map *m = &r->map;
@@ -84,7 +78,6 @@ uint64_t es_slots_help_tail(es_ring *r)
     return p;
 }
 
-/* Of every slot that we hold and have not leased. */
 void es_slots_let_go(es_ring *r)
 {
     if (es_slots_turn(r, ES_HELD, 0, ES_REOPEN) == 0)

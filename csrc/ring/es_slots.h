@@ -1,4 +1,4 @@
-/* Changes to many slot words at once: a learner keeps slots from producers, or offers them again. */
+/* Changes to many slot words at once: a learner keeps slots from producers, or re-opens them. */
 #ifndef ES_SLOTS_H
 #define ES_SLOTS_H
 
@@ -14,9 +14,9 @@ uint64_t es_slots_turn(es_ring *r, uint32_t from, uint32_t owner, uint32_t to);
 uint64_t es_slots_turn_free(es_ring *r, uint64_t limit, uint32_t owner, uint32_t state);
 /* The first position that nobody has claimed. The tail is moved there. */
 uint64_t es_slots_help_tail(es_ring *r);
-/* Offers every slot again that this attachment holds and has not leased. */
+/* Re-opens the slots that this attachment holds and has not leased. */
 void es_slots_let_go(es_ring *r);
-/* Offers again what the owner has claimed as a producer, or holds as a learner: how many slots.
+/* Re-opens what the owner has claimed as a producer, or holds as a learner: how many slots.
  * The owner is dead and its byte seized, or it is this attachment. */
 int64_t es_slots_reopen(es_ring *r, uint32_t owner);
 

@@ -18,7 +18,8 @@ void es_stats_count_take(es_map *map, uint64_t batch);
 /* Counts the remotes that are connected again. */
 void es_stats_count_remotes(es_map *map);
 
-/* Fills everything but what only a take knows (batch, round, length, learner_wait_ns, sweep_due). */
+/* Fills everything but producers_waiting, and what only a take knows (batch, round, length,
+ * learner_wait_ns, sweep_due). */
 void es_stats_snapshot(es_map *map, es_snapshot *out);
 
 #endif

@@ -18,8 +18,8 @@ void es_wake_learners(es_ring *r)
         return;
     /* SYNC ready-seq: acq_rel; pairs with the acquire before parking. */
     atomic_fetch_add_explicit(&hdr->ready_seq, 1, memory_order_acq_rel);
-    es_counter_add(&hdr->totals.notify_count,
-                   1); /* before the wake-up, or the woken process would contend for the cache line */
+    /* Before the wake-up, or the woken process would contend for the cache line. */
+    es_counter_add(&hdr->totals.notify_count, 1);
     es_wait_wake(&hdr->ready_seq);
 }
 
@@ -48,6 +48,6 @@ void es_wake_all(es_ring *r)
 void es_wake_alarm(es_ring *r)
 {
     for (uint64_t j = 0; j < r->map.num_batches; j++)
-        /* acq_rel: in the chain of the commits' increments: see es_producer_commit(). */
+        /* SYNC count: acq_rel; in the chain of the commits' increments, see es_producer_commit(). */
         atomic_fetch_or_explicit(&r->map.batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
 }

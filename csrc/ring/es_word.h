@@ -84,9 +84,9 @@ static inline uint32_t es_word_remote_state(uint64_t word)
     return (uint32_t)(word & 0xff);
 }
 
-/* A bit in the count of a batch in which an owner died, aborted or sealed. It is at least
- * any batch size, so every further commit wakes the learners. It is far enough from the
- * top that late increments do not overflow the count. */
+/* A bit in the count of every batch after a close, a drain step, a reap or a repair. It is at
+ * least any batch size, so every further commit wakes the learners. It is far enough from the top
+ * that late increments do not overflow the count. */
 #define ES_COUNT_ALARM (UINT32_C(1) << 31)
 
 #endif

@@ -60,7 +60,7 @@ class SampleInfo:
     @property
     def active_connections(self) -> int:
         """Attached producers, and clients connected to bridges. :meth:`Server.submit` does not count as one."""
-        return self._raw.active_producers + int(self._raw.active_remotes)
+        return self._raw.active_producers + self._raw.active_remotes
 
     @property
     def refused_connections(self) -> int:
@@ -151,13 +151,13 @@ class SampleInfo:
         return f"SampleInfo({fields})"
 
     def __reduce__(self) -> tuple[Callable[[bytes], "SampleInfo"], tuple[bytes]]:
-        return _unpickle_info, (bytes(ffi.buffer(self._raw)),)
+        return SampleInfo._from_bytes, (bytes(ffi.buffer(self._raw)),)
 
-
-def _unpickle_info(data: bytes) -> SampleInfo:
-    raw = ffi.new("es_snapshot *")
-    ffi.buffer(raw)[:] = data
-    return SampleInfo(raw)
+    @classmethod
+    def _from_bytes(cls, data: bytes) -> "SampleInfo":
+        raw = ffi.new("es_snapshot *")
+        ffi.buffer(raw)[:] = data
+        return cls(raw)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The reaper: finds owners of a ring that have died, gives their slots and batches back, and counts the stalled."""
+"""The reaper: finds dead owners of a ring, re-opens their slots, gives their batches back, and counts the stalled."""
 
 import contextlib
 import logging

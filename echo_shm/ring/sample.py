@@ -13,6 +13,8 @@ from echo_shm.spec import Array, Tree
 
 if TYPE_CHECKING:
     from echo_shm._core import Ring, Snapshot
+else:
+    Ring = object  # at run time typing.get_type_hints() looks for it
 
 _es_api_release = lib.es_api_release  # looking it up in lib takes time on every batch
 
@@ -39,7 +41,7 @@ class Sample(_SampleFields):
     _also: "Sequence[tuple[Ring, int, int]]" = ()
 
     def release(self) -> None:
-        """Gives the batch's space back to the producers. Idempotent."""
+        """Releases the batch: producers may use its space again. Idempotent."""
         # Cleared only after the call, because an exception may interrupt it. A second release has no effect.
         lease = self._lease  # read once: another thread may release it, too
         if lease is not None:

@@ -83,7 +83,7 @@ def test_timeouts_are_not_ours():
         ("ES_ECLOSED", echo_shm.ConnectionClosedError, "closed by the learner"),
         ("ES_EEVICTED", echo_shm.ConnectionClosedError, "not sent"),
         ("ES_EDETACHED", echo_shm.ConnectionClosedError, "closed"),
-        ("ES_EFORK", echo_shm.ForkedError, "attach anew in the child"),
+        ("ES_EFORK", echo_shm.ForkedError, "attach again in the child"),
         ("ES_EREADONLY", echo_shm.EchoShmError, "only observes"),
         ("ES_ESTALE", echo_shm.EchoShmError, "unexpected result"),
     ],

@@ -223,7 +223,7 @@ class Supervisor:
             return -1 if self._process is None else self._process.pid
 
     def stop(self) -> None:
-        """Tells the bridge to say goodbye to its clients and end."""
+        """Tells the bridge to send BYE to its clients and end."""
         self._stopping.set()
         with self._lock:
             if self._process is not None:

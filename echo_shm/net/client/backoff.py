@@ -18,7 +18,7 @@ class Backoff:
         self._delay = 0.0
 
     def restart(self, *, useful: bool) -> None:
-        """Notes the loss of a connection. If it was useful, the time starts anew, and the next try has no delay."""
+        """Notes the loss of a connection. If it was useful, the time starts again, and the next try has no delay."""
         if useful or self._end is None:
             self._end, self._delay = time.monotonic() + self.grace, 0.0
 

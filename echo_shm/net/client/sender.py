@@ -152,7 +152,7 @@ class Sender:
         )
 
     def close(self, timeout: float | None) -> None:
-        """Delivers the samples, sends a goodbye, and ends both threads.
+        """Delivers the samples, sends BYE, and ends both threads.
 
         Raises:
             ConnectionClosedError: Some samples were not delivered.
@@ -164,9 +164,8 @@ class Sender:
         with self._closing:
             if self._closed:
                 return
-            interrupted = (
-                self._stop and self._error is None
-            )  # Ctrl-C interrupted an earlier close(), which dropped them
+            # Ctrl-C interrupted an earlier close(), which dropped them.
+            interrupted = self._stop and self._error is None
             try:
                 self.producer.detach()  # ends every send(): nothing is added after this
                 self.flush(timeout)

@@ -19,7 +19,7 @@ EXAMPLE = np.zeros((), np.int64)
 def is_refused(use):
     """Whether a forked child that calls it gets a ForkedError that says what to do."""
     raised = in_child(use)
-    return raised.startswith("ForkedError: ") and "attach anew in the child" in raised
+    return raised.startswith("ForkedError: ") and "attach again in the child" in raised
 
 
 @pytest.fixture
