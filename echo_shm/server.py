@@ -5,7 +5,7 @@ import numbers
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import numpy as np
 import optree
@@ -24,8 +24,6 @@ from echo_shm.workers.group import WorkerGroup
 
 if TYPE_CHECKING:
     from echo_shm._core import Ring
-else:
-    Ring = object  # at run time typing.get_type_hints() looks for it
 
 #: A segment has entries for at least this many clients of bridges.
 _REMOTES = 1024
@@ -140,7 +138,8 @@ class Server:
         return self
 
     #: Closes the ring and unlinks the segment. None for a further learner.
-    _end: "weakref.finalize[..., Server] | None" = None
+    # Not annotated, because typing.get_type_hints() could not find the type where it looks.
+    _end = cast("weakref.finalize[..., Server] | None", None)
 
     def _join(self, segment: Segment, transports: Sequence[Transport], writable: bool) -> None:
         self._segment = segment

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from echo_shm.spec import Array, Tree
 
 if TYPE_CHECKING:
     from echo_shm._core import Ring, Snapshot
-else:
-    Ring = object  # at run time typing.get_type_hints() looks for it
 
 _es_api_release = lib.es_api_release  # looking it up in lib takes time on every batch
 
@@ -37,8 +35,9 @@ class Sample(_SampleFields):
     """
 
     #: While the batch is leased: the ``es_ring``, the batch's index and its round.
-    _lease: "tuple[Ring, int, int] | None" = None
-    _also: "Sequence[tuple[Ring, int, int]]" = ()
+    # Not annotated, because typing.get_type_hints() could not find these types where it looks.
+    _lease = cast("tuple[Ring, int, int] | None", None)
+    _also = cast("Sequence[tuple[Ring, int, int]]", ())
 
     def release(self) -> None:
         """Releases the batch: producers may use its space again. Idempotent."""
