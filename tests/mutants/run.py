@@ -144,7 +144,7 @@ class Runner:
         if not self.suite.tests:
             return []
         output = self._call(self.suite.tests, 60)[1]
-        return [line.replace(".c ", ":") for line in output.splitlines() if line]
+        return [name for line in output.splitlines() if (name := self.suite.listed(line))]
 
     def run(self) -> Cell:
         """Runs what is built."""
@@ -263,7 +263,7 @@ def main() -> None:
         table.print_tests(mutants, known, results.cells.get(table.SOUND, {}))
     else:
         table.print_suites(mutants, known)
-    sys.exit(0 if all_sound and not table.survivors(mutants, known) else 1)
+    sys.exit(0 if options.only_print or (all_sound and not table.survivors(mutants, known)) else 1)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,21 @@ def _violated_scenes(output: str) -> list[str]:
 
 
 def _failed_pytest(output: str) -> list[str]:
-    return re.findall(r"^(?:FAILED|ERROR) (?:\S*/)?(\S+?)(?: - .*)?$", output, re.M)
+    """Of pytest -v. A test whose line has no verdict was cut short."""
+    said = re.findall(r"^tests/unit/(\S+\.py::.+?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b.*)?$", output, re.M)
+    return [name.strip() for name, verdict in said if verdict in ("FAILED", "ERROR", "")]
+
+
+def _plain(line: str) -> str:
+    return line
+
+
+def _c_test(line: str) -> str:
+    return line.replace(".c ", ":")
+
+
+def _collected(line: str) -> str:
+    return line.removeprefix("tests/unit/") if "::" in line else ""
 
 
 def _storm_faults(output: str) -> list[str]:
@@ -51,6 +65,7 @@ class Suite:
     single_limit: float  # seconds for one test alone
     killers: Reader = _nothing  # the tests that failed, from the output
     tests: tuple[str, ...] = ()  # the command that lists the tests, if any
+    listed: Callable[[str], str] = _plain  # a line of that list as killers says it, or nothing
     single: tuple[str, ...] = ()  # runs one of these tests alone: after a crash or a hang, which hide the others
     optional: bool = False  # not part of the table unless it is named
     environment: tuple[tuple[str, str], ...] = ()
@@ -73,11 +88,20 @@ def _c_program(
         single_limit,
         _failed_tests,
         (path, "-l"),
+        _c_test,
         (path, "{test}"),
         optional,
         (("ES_TEST_SEED", str(SEED)),),
     )
 
+
+_PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
+#: What has to do with the ring, and is quick.
+_UNIT_ROOMS = """
+    client dataset_iter fork hostile info learners leases lifetime machine properties reserve segment server signals
+    sweeps threads
+"""
+_UNIT = tuple(f"tests/unit/test_{name}.py" for name in _UNIT_ROOMS.split())
 
 SUITES = (
     _c_program("c", "core-tests", "plain", 20, 8),
@@ -127,9 +151,8 @@ SUITES = (
         900,
         _failed_tests,
         ("{build}/trace-tests", "-l"),
-        (),
-        False,
-        (("ES_TEST_SEED", str(SEED)),),
+        _c_test,
+        environment=(("ES_TEST_SEED", str(SEED)),),
     ),
     _c_program("asan", "core-tests", "asan", 120, 40, optional=True),
     _c_program("tsan", "core-tests", "tsan", 120, 40, optional=True),
@@ -137,10 +160,12 @@ SUITES = (
         "python",
         "",
         (),
-        (("{python}", "-m", "pytest", "-q", "--maxfail=3", "-p", "no:cacheprovider", *("tests/unit",)),),
-        300,
-        300,
+        (("{python}", *_PYTEST, "-v", "--tb=no", *_UNIT),),
+        200,
+        200,
         _failed_pytest,
+        ("{python}", *_PYTEST, "--collect-only", "-q", *_UNIT),
+        _collected,
         optional=True,
     ),
 )

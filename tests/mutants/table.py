@@ -48,7 +48,9 @@ def print_suites(mutants: list[Mutant], known: dict[str, Cells]) -> None:
     for title, counts in (("run against", run), ("killed", kills), ("killed by it alone", alone)):
         print(f"{title:43} " + " ".join(f"{counts[c]:>7}" for c in columns))
     left = survivors(mutants, known)
-    print(f"\n{len(mutants)} mutants, {len(left)} survived: {', '.join(m.name for m in left) or 'none'}")
+    print(f"\n{len(mutants)} mutants; none of the suites that were run against them has killed {len(left)}:")
+    for m in left:
+        print(f"  {m.name:20} {m.room}, {m.function}: {m.bug}")
 
 
 def _by_test(mutants: list[Mutant], known: dict[str, Cells], sound: Cells) -> dict[str, set[str]]:
