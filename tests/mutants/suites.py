@@ -154,6 +154,17 @@ SUITES = (
         _c_test,
         environment=(("ES_TEST_SEED", str(SEED)),),
     ),
+    Suite(
+        "quick",
+        "tests/explore",
+        ("build",),
+        (("make", "-C", "{folder}", "BUILD={build}", "CSRC={csrc}", f"SEED={SEED}", "quick"),),
+        600,
+        600,
+        _violated_scenes,
+        ("{build}/explore", "--list"),
+        optional=True,
+    ),
     _c_program("asan", "core-tests", "asan", 120, 40, optional=True),
     _c_program("tsan", "core-tests", "tsan", 120, 40, optional=True),
     Suite(
