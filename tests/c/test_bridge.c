@@ -224,3 +224,18 @@ TEST(scribbled_journal_does_no_harm)
     CHECK_EQ(o->pending_remote, 0);
     fix_free(f);
 }
+
+/* Who follows a bridge in its entry is a producer like any other. */
+TEST(entry_of_a_bridge_becomes_a_producers)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *b = fix_producer(f), *l = fix_learner(f);
+    es_snapshot snap;
+    CHECK_EQ(es_bridge_begin(b), ES_OK);
+    uint32_t index = b->me;
+    CHECK_EQ(es_api_detach(b), ES_OK);
+    CHECK_EQ(fix_producer(f)->me, index);
+    es_monitor_observe(l, &snap);
+    CHECK_EQ(snap.active_producers, 1);
+    fix_free(f);
+}

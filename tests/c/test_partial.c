@@ -166,3 +166,20 @@ TEST(partial_take_leaves_what_another_holds)
     CHECK_EQ(fix_slot_word(l, 1), es_word(1, m->me, ES_HELD));
     fix_free(f);
 }
+
+/* Who leaves a closed ring with a partial batch retires it: the slots that it held are no claims to offer again. */
+TEST(partial_lease_of_a_leaver_is_retired)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *m = fix_learner(f);
+    uint64_t round;
+    fix_send(p, 1);
+    REQUIRE_EQ(fix_take(l, ES_TAKE_SHORT, &round), 0);
+    uint32_t index = l->me;
+    es_api_close(m);
+    CHECK_EQ(es_api_detach(l), ES_OK);
+    CHECK_EQ(fix_batch_word(m, 0), es_word(0, 0, ES_RETIRED));
+    CHECK_EQ(fix_slot_word(m, 1), es_word(1, index, ES_HELD));
+    CHECK_STR(es_valid(m), NULL);
+    fix_free(f);
+}

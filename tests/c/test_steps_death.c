@@ -351,3 +351,65 @@ TEST(registrant_killed_at_any_step)
         es_step_each(&c);
     }
 }
+
+static void sweep_by_l_alone(void)
+{
+    fix_sweep(scene.l);
+}
+
+static void leave_p(void)
+{
+    es_api_detach(scene.p);
+}
+
+static void ring_of_two(void)
+{
+    scene_open(2, 2, 0);
+}
+
+static void nobody_has_died(void)
+{
+    CHECK_EQ(scene.l->map.hdr->totals.dead_producers, 0);
+    scene_close();
+}
+
+/* Who leaves while it is looked for among the dead has left. */
+TEST(leaver_is_not_reaped_at_any_step)
+{
+    es_step_case c = {"sweep, detach", ring_of_two, sweep_by_l_alone, leave_p, nobody_has_died, false};
+    es_step_each(&c);
+    c = (es_step_case){"detach, sweep", ring_of_two, leave_p, sweep_by_l_alone, nobody_has_died, false};
+    es_step_each(&c);
+}
+
+#define NEWCOMERS_PID 4242
+
+static uint32_t entry_of_p;
+
+static void entry_left_by_p(void)
+{
+    ring_of_two();
+    entry_of_p = scene.p->me;
+    leave_p();
+}
+
+static void newcomer_registers(void)
+{
+    es_identity id = {.role = ES_ROLE_PRODUCER, .pid = NEWCOMERS_PID};
+    CHECK_EQ(es_owner_register(&scene.q->map, scene.f->locks, &id), entry_of_p);
+}
+
+static void whoever_is_there_is_the_newcomer(void)
+{
+    es_owner_info info;
+    if (es_monitor_next_owner(scene.l, entry_of_p, &info) == entry_of_p)
+        CHECK_EQ(info.id.pid, NEWCOMERS_PID);
+}
+
+/* An entry that is taken says whose it is. */
+TEST(entry_names_its_owner_at_any_step)
+{
+    es_step_case c = {
+        "register, look on", entry_left_by_p, newcomer_registers, whoever_is_there_is_the_newcomer, scene_close, false};
+    es_step_each(&c);
+}
