@@ -110,7 +110,9 @@ TEST(oldest_of_those_away_makes_room)
     CHECK_EQ(es_bridge_open(b, DAN, 4, "dan"), ES_ENOOWNER);
     es_bridge_leave(b, (uint32_t)bob, 1);
     es_bridge_leave(b, (uint32_t)ann, 1);
+    es_bridge_leave(b, (uint32_t)cat, 1);
     CHECK_EQ(es_bridge_open(b, DAN, 4, "dan"), bob);
+    CHECK_EQ(es_bridge_open(b, CAT, 0, "cat"), cat);
     CHECK_EQ(committed(b, bob), 4);
     CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), ann);
     CHECK_EQ(committed(b, ann), 1);
