@@ -31,13 +31,6 @@ ENDING = (
         ("    es_wake_all(r);\n", ""),
     ),
     _drain(
-        "close-no-alarm",
-        "es_drain_close",
-        "close: alarm",
-        "claims that are open at the close are committed in silence",
-        ("    es_wake_alarm(r);\n", ""),
-    ),
-    _drain(
         "close-again",
         "es_drain_close",
         "SYNC closed",
@@ -80,13 +73,6 @@ ENDING = (
         "SYNC slot-claim",
         "slots that a partial take holds are not waited for",
         (" || state == ES_HELD", ""),
-    ),
-    _drain(
-        "end-hole-unseen",
-        "claims_open",
-        "SYNC slot-claim",
-        "a slot that was offered again since the seal is not waited for",
-        (" || state == ES_REOPEN", ""),
     ),
     _drain(
         "end-no-patience",
@@ -257,13 +243,6 @@ ENDING = (
         "SYNC batch-release",
         "a held slot of the last lap is offered again",
         ("es_word_lap(w) == es_word_round(b) + 1", "es_word_lap(w) >= es_word_round(b)"),
-    ),
-    _slots(
-        "seal-stale-tail",
-        "es_slots_turn_free",
-        "SYNC batch-release",
-        "the seal stops at a tail that others have moved meanwhile",
-        ("if (es_word_round(b) < round)", "if (es_word_round(b) != round)"),
     ),
     _slots(
         "tail-not-helped",

@@ -58,13 +58,6 @@ PRODUCING = (
         ),
     ),
     _producer(
-        "claim-any-lap",
-        "try_claim",
-        "claim: lap",
-        "a slot is claimed over a word of a lap long past",
-        ("es_word_lap(w) != round", "es_word_lap(w) > round"),
-    ),
-    _producer(
         "claim-no-acquire",
         "try_claim",
         "SYNC batch-release",

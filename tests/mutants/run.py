@@ -47,9 +47,9 @@ class Results:
         self.cells: dict[str, dict[str, Cell]] = json.loads(path.read_text()) if path.exists() else {}
 
     def get(self, mutant: str, suite: str, digest: str) -> Cell | None:
-        """The cell, if it is of this text."""
+        """The cell, if it is of this text, and came about."""
         cell = self.cells.get(mutant, {}).get(suite)
-        return cell if cell is not None and cell["of"] == digest else None
+        return cell if cell is not None and cell["of"] == digest and cell["verdict"] != "did not build" else None
 
     def put(self, mutant: str, suite: str, cell: Cell) -> None:
         """Keeps it."""

@@ -143,13 +143,6 @@ SERVING = (
         "samples of a run that was sealed count as sent",
         ("es_journal_clear(r, remote, done)", "es_journal_clear(r, remote, (uint64_t)run)"),
     ),
-    _bridge(
-        "send-eviction-lost",
-        "send_block",
-        "commit: sealed",
-        "a bridge goes on after a part of its run was sealed",
-        ("done < (uint64_t)run ? ES_EEVICTED : ES_OK", "ES_OK"),
-    ),
     _api(
         "detach-no-wait",
         "es_api_detach",
