@@ -65,6 +65,20 @@ TEST(counts_what_is_committed_without_a_gap)
     fix_free(f);
 }
 
+/* A hole of a lap that no ring can reach is a scribble: its position would read as an error. */
+TEST(passes_over_a_hole_of_an_impossible_lap)
+{
+    const uint64_t sizes[] = {1};
+    es_geometry geo = fix_geometry(1 << 20, 1, 0);
+    geo.num_leaves = 1;
+    es_fix *f = fix_new_leaves(&geo, sizes);
+    es_ring *p = fix_producer(f);
+    fix_slot(p, 7, (UINT64_C(1) << 44) - 1, 0, ES_REOPEN);
+    atomic_fetch_add(&p->map.hdr->reopen_seq, 1);
+    CHECK_EQ(fix_reserve(p, 0), 0);
+    fix_free(f);
+}
+
 /* The position returned is the one claimed, not where the tail has got to. */
 TEST(returns_the_position_whose_word_it_wrote)
 {
