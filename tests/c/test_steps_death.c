@@ -179,6 +179,33 @@ TEST(reaper_killed_at_any_step)
     es_step_each(&c);
 }
 
+static void sleeper_and_a_death_before_the_count(void)
+{
+    es_snapshot snap;
+    scene_open(2, 2, 0);
+    reaper = fix_open(scene.f, 0); /* has no entry: its own death is nothing to reap */
+    scene_send(scene.q, 0);
+    CHECK_EQ(es_one_claim(scene.p, &claim), ES_OK);
+    CHECK_EQ(es_api_take(scene.l, 0, 1000, &snap), ES_TIMEOUT);
+    fix_slot(scene.p, claim, 1, scene.p->me, ES_COMMITTED);
+    fix_die(scene.f, scene.p);
+}
+
+static void sleeper_was_woken(void)
+{
+    es_locks_yield(scene.f->locks, scene.p->me); /* as the kernel would */
+    fix_sweep(scene.q);
+    CHECK(!es_step_parked(&scene.l->map.hdr->ready_seq));
+    scene_close();
+}
+
+/* Whom the dead should have woken is woken, wherever a reaper without an entry dies as well. */
+TEST(reaper_without_an_entry_killed_at_any_step)
+{
+    es_step_case c = {"reap", sleeper_and_a_death_before_the_count, reaper_sweeps, NULL, sleeper_was_woken, true};
+    es_step_each(&c);
+}
+
 static void m_died_with_a_lease(void)
 {
     uint64_t round;

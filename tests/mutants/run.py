@@ -55,7 +55,7 @@ class Results:
         """Keeps it."""
         self.cells.setdefault(mutant, {})[suite] = cell
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_suffix(".tmp")
+        fresh = self.path.with_suffix(".tmp")  # a run that is cut short leaves the results whole
         fresh.write_text(json.dumps(self.cells, indent=1))
         fresh.replace(self.path)
 
