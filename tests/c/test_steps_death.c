@@ -440,3 +440,38 @@ TEST(entry_names_its_owner_at_any_step)
         "register, look on", entry_left_by_p, newcomer_registers, whoever_is_there_is_the_newcomer, scene_close, false};
     es_step_each(&c);
 }
+
+static es_ring *newcomer;
+static int64_t claim_of_newcomer;
+
+static void claim_of_nobody(void)
+{
+    entry_left_by_p();
+    fix_slot(scene.l, 3, 1, entry_of_p, ES_CLAIMED); /* a scribble */
+    newcomer = NULL;
+}
+
+static void l_repairs(void)
+{
+    es_repair(scene.l);
+}
+
+static void newcomer_claims(void)
+{
+    newcomer = fix_producer(scene.f);
+    claim_of_newcomer = fix_reserve(newcomer, 0);
+}
+
+static void claim_of_newcomer_stays(void)
+{
+    if (newcomer != NULL && CHECK(claim_of_newcomer >= 0))
+        CHECK_EQ(fix_slot_word(scene.l, (uint64_t)claim_of_newcomer), es_word(1, newcomer->me, ES_CLAIMED));
+    scene_close();
+}
+
+/* What names nobody is offered again; what a newcomer to that entry claims meanwhile is its own. */
+TEST(repair_against_a_newcomer)
+{
+    es_step_case c = {"repair, register", claim_of_nobody, l_repairs, newcomer_claims, claim_of_newcomer_stays, false};
+    es_step_each(&c);
+}

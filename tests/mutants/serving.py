@@ -242,11 +242,8 @@ SERVING = (
         "sweep_nobody",
         "SYNC owner-free",
         "what names a FREE entry is offered again although somebody may be registering",
-        (
-            "    if (es_locks_seize(r->locks, index) != ES_OK)\n        return 0;\n",
-            "    bool seized = es_locks_seize(r->locks, index) == ES_OK;\n",
-        ),
-        ("    es_locks_yield(r->locks, index);\n", "    if (seized)\n        es_locks_yield(r->locks, index);\n"),
+        ("    if (es_locks_seize(r->locks, index) != ES_OK)\n        return 0;\n", ""),
+        ("    es_locks_yield(r->locks, index);\n", ""),
     ),
     _repair(
         "repair-no-recheck",
