@@ -1,6 +1,6 @@
 /* Every place where an operation can be interrupted or killed, one after the other.
  *
- * The stepped core calls es_step() before each atomic operation. es_step_each()
+ * The stepped core calls es_step() before each atomic operation and each call of fcntl(). es_step_each()
  * runs act() again and again, from a fresh ring each time: once for each of its
  * steps n, letting meanwhile() run to its end just before step n. Memory is
  * sequentially consistent here: what a missing fence would do is not seen.
