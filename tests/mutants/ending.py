@@ -180,16 +180,6 @@ ENDING = (
         (".gaps = held}", ".gaps = 0}"),
     ),
     _partial(
-        "partial-relaxed",
-        "lease_partial",
-        "SYNC slot-commit",
-        "the samples' bytes are not acquired",
-        (
-            "m->slots[j * m->batch_size + i], memory_order_acquire",
-            "m->slots[j * m->batch_size + i], memory_order_relaxed",
-        ),
-    ),
-    _partial(
         "partial-no-holes",
         "es_partial_take",
         "partial: hold",
