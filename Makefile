@@ -8,6 +8,7 @@
 #   make storm SECONDS=60    processes killed and stopped, every sample accounted for
 #   make storm-remote SECONDS=60    the same for remote clients, their connections and their bridges
 #   make fuzz SECONDS=60     hostile segments, by coverage                  (needs clang)
+#   make mutants             bugs put into the core, one at a time: which suite notices  (hours; PRINT=1: the table)
 #   make test-aarch64        the C tests for another processor              (needs qemu-user, a cross compiler)
 # How fast it is:
 #   make bench               measures, and writes bench/results.json, the plot and the tables that are made of it
@@ -21,7 +22,7 @@ BUILT := setup.py pyproject.toml echo_shm/_build.py $(CSRC)
 
 SECONDS ?= 60
 
-.PHONY: demo test test-c test-aarch64 lint bench explore orders model storm storm-remote fuzz clean
+.PHONY: demo test test-c test-aarch64 lint bench explore orders model storm storm-remote fuzz mutants clean
 
 demo: $(ENV)/.demo
 	$(BIN)/echo-shm demo
@@ -69,6 +70,9 @@ storm-remote: $(ENV)/.test
 
 fuzz:
 	$(MAKE) -C tests/fuzz fuzz SECONDS=$(SECONDS)
+
+mutants:
+	$(PYTHON) tests/mutants/run.py $(if $(PRINT),--print) $(if $(TESTS),--tests)
 
 lint: $(ENV)/.test
 	$(BIN)/ruff check .

@@ -25,6 +25,15 @@ void es_step(void)
     running = c;
 }
 
+/* The kernel's locks are steps as well. */
+int __real_fcntl(int fd, int command, void *arg);
+int __wrap_fcntl(int fd, int command, void *arg);
+int __wrap_fcntl(int fd, int command, void *arg)
+{
+    es_step();
+    return __real_fcntl(fd, command, arg);
+}
+
 /* One run, interrupted before step n: whether act() had that many. */
 static bool run_to(const es_step_case *c, long n)
 {

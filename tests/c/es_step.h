@@ -1,6 +1,6 @@
 /* Every place where an operation can be interrupted or killed, one after the other.
  *
- * The stepped core calls es_step() before each atomic operation (es_hook.h). es_step_each() runs act() once for each of
+ * The stepped core calls es_step() before each atomic operation (es_hook.h) and each fcntl(). es_step_each() runs act() once for each of
  * its steps n, from a fresh ring each time, and lets meanwhile() run to its end just before step n. Memory is
  * sequentially consistent: what a missing fence would do is not seen. A sleep returns at once (es_still.h).
  */

@@ -110,7 +110,9 @@ TEST(oldest_of_those_away_makes_room)
     CHECK_EQ(es_bridge_open(b, DAN, 4, "dan"), ES_ENOOWNER);
     es_bridge_leave(b, (uint32_t)bob, 1);
     es_bridge_leave(b, (uint32_t)ann, 1);
+    es_bridge_leave(b, (uint32_t)cat, 1);
     CHECK_EQ(es_bridge_open(b, DAN, 4, "dan"), bob);
+    CHECK_EQ(es_bridge_open(b, CAT, 0, "cat"), cat);
     CHECK_EQ(committed(b, bob), 4);
     CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), ann);
     CHECK_EQ(committed(b, ann), 1);
@@ -222,5 +224,20 @@ TEST(scribbled_journal_does_no_harm)
     es_journal_settle(&l->map, dead->me);
     CHECK(l->map.remotes[ann].committed - 5 <= 4);
     CHECK_EQ(o->pending_remote, 0);
+    fix_free(f);
+}
+
+/* Who follows a bridge in its entry is a producer like any other. */
+TEST(entry_of_a_bridge_becomes_a_producers)
+{
+    es_fix *f = fix_new(1, 1, 0);
+    es_ring *b = fix_producer(f), *l = fix_learner(f);
+    es_snapshot snap;
+    CHECK_EQ(es_bridge_begin(b), ES_OK);
+    uint32_t index = b->me;
+    CHECK_EQ(es_api_detach(b), ES_OK);
+    CHECK_EQ(fix_producer(f)->me, index);
+    es_monitor_observe(l, &snap);
+    CHECK_EQ(snap.active_producers, 1);
     fix_free(f);
 }

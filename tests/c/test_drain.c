@@ -255,3 +255,79 @@ TEST(partial_eviction_ends_a_run)
     CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
     fix_free(f);
 }
+
+/* A batch with a gap waits for claims in other batches too: theirs may become full, and then comes first. */
+TEST(short_batch_waits_for_a_claim_in_another)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t ids[4];
+    CHECK_EQ(fix_reserve(p, 0), 0);
+    fix_send(p, 1);
+    CHECK_EQ(fix_reserve(p, 0), 2);
+    fix_send(p, 3);
+    es_api_abort(p, 0);
+    es_api_close(l);
+    CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
+    fix_write(p, 2, 2);
+    CHECK_EQ(es_api_commit(p, 2), ES_OK);
+    CHECK_EQ(fix_take_short(l, 0, ids), 2);
+    CHECK_EQ(ids[0], 2);
+    CHECK_EQ(fix_take_short(l, 0, ids), 1);
+    CHECK_EQ(ids[0], 1);
+    fix_free(f);
+}
+
+/* What another learner holds and never lets go of is waited for as a claim is, and taken away like one. */
+TEST(stalled_hold_is_taken_away_after_the_close)
+{
+    es_fix *f = fix_new(2, 1, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *m = fix_learner(f);
+    uint64_t ids[4];
+    fix_send(p, 7);
+    fix_slot(l, 1, 1, m->me, ES_HELD);
+    es_api_close(l);
+    CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
+    CHECK_EQ(fix_slot_word(l, 1), es_word(1, m->me, ES_HELD));
+    l->map.hdr->closed_ns -= UINT64_C(1000000000);
+    CHECK_EQ(fix_take_short(l, 0, ids), 1);
+    CHECK_EQ(ids[0], 7);
+    CHECK_EQ(fix_take_short(l, 0, ids), ES_ENDED);
+    fix_free(f);
+}
+
+/* A release that crossed the close has zeroed a count: a look at the closed ring has every commit wake again. */
+TEST(look_at_a_closed_ring_renews_the_alarm)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t ids[4];
+    CHECK_EQ(fix_reserve(p, 0), 0);
+    es_api_close(l);
+    atomic_store(&l->map.batches[0].count, 0);
+    CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
+    l->map.hdr->learner_sleeps = 1;
+    uint32_t ready = l->map.hdr->ready_seq;
+    CHECK_EQ(es_api_commit(p, 0), ES_OK);
+    CHECK(l->map.hdr->ready_seq != ready);
+    fix_free(f);
+}
+
+/* A batch that comes starts the patience anew: what was not there long ago has nothing to do with claims of now. */
+TEST(batch_on_a_closed_ring_restarts_the_clock)
+{
+    es_fix *f = fix_new(1, 3, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t ids[4];
+    CHECK_EQ(fix_reserve(p, 0), 0);
+    CHECK_EQ(fix_reserve(p, 0), 1);
+    es_api_close(l);
+    CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
+    fix_write(p, 0, 5);
+    CHECK_EQ(es_api_commit(p, 0), ES_OK);
+    l->finish_ns -= UINT64_C(1000000000);
+    CHECK_EQ(fix_take_short(l, 0, ids), 1);
+    CHECK_EQ(fix_take_short(l, 0, ids), ES_EMPTY);
+    CHECK_EQ(fix_slot_word(l, 1), es_word(1, p->me, ES_CLAIMED));
+    fix_free(f);
+}

@@ -1,4 +1,5 @@
 /* What es_layout_format() writes and what es_layout_check() refuses. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,45 @@ TEST(reports_unfinished_while_magic_is_zero)
     header(f)->magic = ES_MAGIC + 1;
     CHECK_EQ(es_layout_check(f->base, f->size), ES_EMAGIC);
     fix_free(f);
+}
+
+typedef struct being_made {
+    uint8_t *base;
+    uint64_t size;
+    es_geometry geo;
+    uint8_t *schema;
+} being_made;
+
+static const uint64_t one_leaf[] = {8};
+
+static void *make_it(void *arg)
+{
+    static const uint8_t uuid[16] = {1};
+    being_made *it = arg;
+    CHECK_EQ(es_layout_format(it->base, it->size, &it->geo, one_leaf, it->schema, uuid, 1, 1), ES_OK);
+    return NULL;
+}
+
+/* Whoever looks at a segment that is being made sees that it is unfinished, until it is whole. */
+TEST(unfinished_until_it_is_whole)
+{
+    being_made it = {.geo = fix_geometry(1, 1, 0)};
+    it.geo.num_leaves = 1;
+    it.geo.schema_size = 1 << 22; /* the hash of it takes a while */
+    it.size = es_layout_size(&it.geo, one_leaf);
+    it.base = aligned_alloc(ES_PAGE, it.size);
+    it.schema = calloc(1, it.geo.schema_size);
+    REQUIRE(it.base != NULL && it.schema != NULL);
+    memset(it.base, 0, it.size);
+    pthread_t maker;
+    pthread_create(&maker, NULL, make_it, &it);
+    int rc;
+    while ((rc = es_layout_check(it.base, it.size)) == ES_EINIT)
+        ;
+    CHECK_EQ(rc, ES_OK);
+    pthread_join(maker, NULL);
+    free(it.base);
+    free(it.schema);
 }
 
 /* Another version or header size is refused before any other field is trusted. */

@@ -210,3 +210,22 @@ TEST(partial_batch_given_back_can_be_filled)
     CHECK_STR(es_valid(l), NULL);
     fix_free(f);
 }
+
+/* A partial batch that came back below head fills up, and is found there by whoever looked at it too early. */
+TEST(returned_partial_batch_is_found_below_head)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *m = fix_learner(f);
+    uint64_t round, round_of_m;
+    fix_send(p, 7);
+    REQUIRE_EQ(fix_take(l, ES_TAKE_SHORT, &round), 0);
+    CHECK_EQ(fix_send_many(p, 8, 2, 0), 2);
+    REQUIRE_EQ(fix_take(m, 0, &round_of_m), 1);
+    CHECK_EQ(fix_take_k(m, 0), ES_EMPTY);
+    CHECK_EQ(fix_head(m), 2);
+    CHECK_EQ(es_api_give_back(l, 0, round), ES_OK);
+    CHECK_EQ(fix_take_k(m, 0), ES_EMPTY);
+    CHECK_EQ(fix_send(p, 10), ES_OK);
+    CHECK_EQ(fix_take_k(m, 0), 0);
+    fix_free(f);
+}

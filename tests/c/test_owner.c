@@ -1,4 +1,6 @@
 /* Owners: who is attached, and which of them are dead. */
+#define _GNU_SOURCE /* mkstemp */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -134,6 +136,31 @@ TEST(lock_bytes_exclude)
     CHECK_EQ(es_locks_try(locks, 2), -EINVAL);
     CHECK_EQ(es_locks_held(locks, 2), -EINVAL);
     es_locks_free(locks);
+}
+
+static int held_as_another_process_sees_it(const char *path, uint32_t index)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(es_locks_held(es_locks_new(open(path, O_RDWR), 2), index));
+    int status;
+    waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+}
+
+/* The kernel drops a process's locks when it closes any descriptor of the file: whoever is done with it does not. */
+TEST(locks_survive_another_use_of_the_file)
+{
+    char path[] = "/tmp/es-locks-XXXXXX";
+    es_locks *mine = es_locks_new(mkstemp(path), 2), *other = es_locks_new(open(path, O_RDWR), 2);
+    CHECK_EQ(es_locks_try(mine, 1), ES_OK);
+    CHECK_EQ(held_as_another_process_sees_it(path, 1), 1);
+    es_locks_free(other);
+    CHECK_EQ(held_as_another_process_sees_it(path, 1), 1);
+    es_locks_drop(mine, 1);
+    CHECK_EQ(held_as_another_process_sees_it(path, 1), 0);
+    es_locks_free(mine);
+    unlink(path);
 }
 
 /* A process that holds a learner's second byte knows that the first byte is free or held by a living learner. */

@@ -153,3 +153,33 @@ TEST(partial_lease_of_the_dead_is_given_back)
     CHECK_EQ(ids[0] + 10 * ids[1], 21);
     fix_free(f);
 }
+
+/* A batch of which another learner holds slots is not ours to take, and they stay its own. */
+TEST(partial_take_leaves_what_another_holds)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *m = fix_learner(f);
+    uint64_t ids[4];
+    fix_send(p, 1);
+    fix_slot(l, 1, 1, m->me, ES_HELD);
+    CHECK_EQ(fix_take_short(l, ES_TAKE_SHORT, ids), ES_EMPTY);
+    CHECK_EQ(fix_slot_word(l, 1), es_word(1, m->me, ES_HELD));
+    fix_free(f);
+}
+
+/* Who leaves a closed ring with a partial batch retires it: the slots that it held are no claims to offer again. */
+TEST(partial_lease_of_a_leaver_is_retired)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *m = fix_learner(f);
+    uint64_t round;
+    fix_send(p, 1);
+    REQUIRE_EQ(fix_take(l, ES_TAKE_SHORT, &round), 0);
+    uint32_t index = l->me;
+    es_api_close(m);
+    CHECK_EQ(es_api_detach(l), ES_OK);
+    CHECK_EQ(fix_batch_word(m, 0), es_word(0, 0, ES_RETIRED));
+    CHECK_EQ(fix_slot_word(m, 1), es_word(1, index, ES_HELD));
+    CHECK_STR(es_valid(m), NULL);
+    fix_free(f);
+}

@@ -47,6 +47,38 @@ TEST(counts_claims_that_the_tail_does_not)
     fix_free(f);
 }
 
+/* Committed from a position on: up to a claim, a hole, another lap, or the end of the batch. */
+TEST(counts_what_is_committed_without_a_gap)
+{
+    es_fix *f = fix_new(3, 2, 0);
+    es_ring *p = fix_producer(f);
+    CHECK_EQ(es_producer_committed_from(p, 0), 0);
+    for (uint64_t q = 0; q < 6; q++)
+        fix_slot(p, q, 1, p->me, ES_COMMITTED);
+    CHECK_EQ(es_producer_committed_from(p, 0), 3);
+    CHECK_EQ(es_producer_committed_from(p, 4), 2);
+    CHECK_EQ(es_producer_committed_from(p, 6), 0);
+    fix_slot(p, 2, 1, p->me, ES_CLAIMED);
+    CHECK_EQ(es_producer_committed_from(p, 0), 2);
+    fix_slot(p, 1, 1, 0, ES_REOPEN);
+    CHECK_EQ(es_producer_committed_from(p, 0), 1);
+    fix_free(f);
+}
+
+/* A hole of a lap that no ring can reach is a scribble: its position would read as an error. */
+TEST(passes_over_a_hole_of_an_impossible_lap)
+{
+    const uint64_t sizes[] = {1};
+    es_geometry geo = fix_geometry(1 << 20, 1, 0);
+    geo.num_leaves = 1;
+    es_fix *f = fix_new_leaves(&geo, sizes);
+    es_ring *p = fix_producer(f);
+    fix_slot(p, 7, (UINT64_C(1) << 44) - 1, 0, ES_REOPEN);
+    atomic_fetch_add(&p->map.hdr->reopen_seq, 1);
+    CHECK_EQ(fix_reserve(p, 0), 0);
+    fix_free(f);
+}
+
 /* The position returned is the one claimed, not the current tail. */
 TEST(returns_the_position_whose_word_it_wrote)
 {

@@ -136,12 +136,13 @@ TEST(leased_batch_with_a_scribbled_word_stops_nobody_else)
 /* Dead owners are found whatever is written over the owners' states and the high-water mark. */
 TEST(the_dead_are_found_in_a_scribbled_table)
 {
-    for (uint32_t state = ES_OWNER_LIVE; state <= ES_OWNER_LIVE + 1; state++) {
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t state = i % 2 ? ES_OWNER_LIVE : ES_OWNER_LIVE + 1;
         es_fix *f = fix_new(B, K, 0);
         es_ring *p = fix_producer(f), *l = fix_learner(f);
         CHECK(fix_reserve(p, 0) >= 0);
         atomic_store(&l->map.owners[p->me].state, state);
-        atomic_store(&l->map.hdr->owners_high, 1);
+        atomic_store(&l->map.hdr->owners_high, i < 2 ? 1 : p->me);
         fix_die(f, p);
         es_repair(l);
         CHECK_EQ(fix_sweep(l), 1);

@@ -161,3 +161,36 @@ TEST(sweep_falls_due_until_it_is_begun)
     CHECK(atomic_load(&l->last_sweep_ns) != 0);
     fix_free(f);
 }
+
+/* Gauges are differences of counters that a crash may leave behind one another: never less than nothing. */
+TEST(gauges_do_not_fall_below_nothing)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *l = fix_learner(f);
+    es_snapshot s;
+    atomic_store(&l->map.hdr->totals.batches_taken, 3);
+    atomic_store(&l->map.hdr->totals.batches_released, 2);
+    es_monitor_observe(l, &s);
+    CHECK_EQ(s.store_size, 0);
+    CHECK_EQ(s.occupancy, 0);
+    fix_free(f);
+}
+
+/* What a learner held in the last lap is held no longer. */
+TEST(holds_of_the_last_lap_are_not_shown)
+{
+    es_fix *f = fix_new(2, 1, 0);
+    es_ring *l = fix_learner(f);
+    uint32_t held[ES_MAX_LEARNERS + FIX_PRODUCERS] = {0};
+    uint64_t word;
+    fix_slot(l, 0, 1, l->me, ES_COMMITTED);
+    fix_slot(l, 1, 1, l->me, ES_HELD);
+    es_monitor_count_held(l, held, es_monitor_owner_entries(l));
+    CHECK_EQ(held[l->me], 1);
+    CHECK_EQ(es_monitor_next_claim(l, 0, &word), 1);
+    fix_batch(l, 0, 1, 0, ES_FILL);
+    es_monitor_count_held(l, held, es_monitor_owner_entries(l));
+    CHECK_EQ(held[l->me], 1);
+    CHECK_EQ(es_monitor_next_claim(l, 0, &word), ES_EMPTY);
+    fix_free(f);
+}

@@ -1,4 +1,11 @@
 /* Rare crossings: threads of one attachment, reapers that die half-way, steps that come very late. */
+#define _GNU_SOURCE /* mkstemp */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "es_scene.h"
 #include "es_test.h"
 
@@ -278,5 +285,48 @@ TEST(partial_take_across_the_close_wakes)
     es_step_each(&c);
     c = (es_step_case){"partial, close and commit", one_sent_one_claimed,       m_takes_one_partially,
                        close_commit_and_wait,       waiter_was_woken_for_slots, false};
+    es_step_each(&c);
+}
+
+#define BYTE 1
+
+static char lock_file[] = "/tmp/es-locks-XXXXXX";
+static es_locks *locks;
+static bool taken;
+
+static void byte_is_held(void)
+{
+    strcpy(lock_file + sizeof lock_file - 7, "XXXXXX");
+    locks = es_locks_new(mkstemp(lock_file), 2);
+    CHECK_EQ(es_locks_try(locks, BYTE), ES_OK);
+}
+
+static void drop_it(void)
+{
+    es_locks_drop(locks, BYTE);
+}
+
+static void another_thread_tries(void)
+{
+    taken = es_locks_try(locks, BYTE) == ES_OK;
+}
+
+static void whoever_took_it_has_it(void)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(es_locks_held(es_locks_new(open(lock_file, O_RDWR), 2), BYTE));
+    waitpid(child, &status, 0);
+    CHECK_EQ(WEXITSTATUS(status), taken);
+    es_locks_free(locks);
+    unlink(lock_file);
+    taken = false;
+}
+
+/* A byte that one thread drops and another takes is the other's, also for the kernel. */
+TEST(byte_is_dropped_against_another_thread)
+{
+    es_step_case c = {"drop, try", byte_is_held, drop_it, another_thread_tries, whoever_took_it_has_it, false};
     es_step_each(&c);
 }

@@ -179,6 +179,33 @@ TEST(reaper_killed_at_any_step)
     es_step_each(&c);
 }
 
+static void sleeper_and_a_death_before_the_count(void)
+{
+    es_snapshot snap;
+    scene_open(2, 2, 0);
+    reaper = fix_open(scene.f, 0); /* has no entry: its own death is nothing to reap */
+    scene_send(scene.q, 0);
+    CHECK_EQ(es_one_claim(scene.p, &claim), ES_OK);
+    CHECK_EQ(es_api_take(scene.l, 0, 1000, &snap), ES_TIMEOUT);
+    fix_slot(scene.p, claim, 1, scene.p->me, ES_COMMITTED);
+    fix_die(scene.f, scene.p);
+}
+
+static void sleeper_was_woken(void)
+{
+    es_locks_yield(scene.f->locks, scene.p->me); /* as the kernel would */
+    fix_sweep(scene.q);
+    CHECK(!es_still_parked(&scene.l->map.hdr->ready_seq));
+    scene_close();
+}
+
+/* Whom the dead should have woken is woken, wherever a reaper without an entry dies as well. */
+TEST(reaper_without_an_entry_killed_at_any_step)
+{
+    es_step_case c = {"reap", sleeper_and_a_death_before_the_count, reaper_sweeps, NULL, sleeper_was_woken, true};
+    es_step_each(&c);
+}
+
 static void m_died_with_a_lease(void)
 {
     uint64_t round;
@@ -351,4 +378,101 @@ TEST(registrant_killed_at_any_step)
         es_step_case c = {"register", some_samples, attach_one, others[i % 3], nobody_shares_an_index, i < 3};
         es_step_each(&c);
     }
+}
+
+static void sweep_by_l_alone(void)
+{
+    fix_sweep(scene.l);
+}
+
+static void leave_p(void)
+{
+    es_api_detach(scene.p);
+}
+
+static void ring_of_two(void)
+{
+    scene_open(2, 2, 0);
+}
+
+static void nobody_has_died(void)
+{
+    CHECK_EQ(scene.l->map.hdr->totals.dead_producers, 0);
+    scene_close();
+}
+
+/* Who leaves while it is looked for among the dead has left. */
+TEST(leaver_is_not_reaped_at_any_step)
+{
+    es_step_case c = {"sweep, detach", ring_of_two, sweep_by_l_alone, leave_p, nobody_has_died, false};
+    es_step_each(&c);
+    c = (es_step_case){"detach, sweep", ring_of_two, leave_p, sweep_by_l_alone, nobody_has_died, false};
+    es_step_each(&c);
+}
+
+#define NEWCOMERS_PID 4242
+
+static uint32_t entry_of_p;
+
+static void entry_left_by_p(void)
+{
+    ring_of_two();
+    entry_of_p = scene.p->me;
+    leave_p();
+}
+
+static void newcomer_registers(void)
+{
+    es_identity id = {.role = ES_ROLE_PRODUCER, .pid = NEWCOMERS_PID};
+    CHECK_EQ(es_owner_register(&scene.q->map, scene.f->locks, &id), entry_of_p);
+}
+
+static void whoever_is_there_is_the_newcomer(void)
+{
+    es_owner_info info;
+    if (es_monitor_next_owner(scene.l, entry_of_p, &info) == entry_of_p)
+        CHECK_EQ(info.id.pid, NEWCOMERS_PID);
+}
+
+/* An entry that is taken says whose it is. */
+TEST(entry_names_its_owner_at_any_step)
+{
+    es_step_case c = {
+        "register, look on", entry_left_by_p, newcomer_registers, whoever_is_there_is_the_newcomer, scene_close, false};
+    es_step_each(&c);
+}
+
+static es_ring *newcomer;
+static int64_t claim_of_newcomer;
+
+static void claim_of_nobody(void)
+{
+    entry_left_by_p();
+    fix_slot(scene.l, 3, 1, entry_of_p, ES_CLAIMED); /* a scribble */
+    newcomer = NULL;
+}
+
+static void l_repairs(void)
+{
+    es_repair(scene.l);
+}
+
+static void newcomer_claims(void)
+{
+    newcomer = fix_producer(scene.f);
+    claim_of_newcomer = fix_reserve(newcomer, 0);
+}
+
+static void claim_of_newcomer_stays(void)
+{
+    if (newcomer != NULL && CHECK(claim_of_newcomer >= 0))
+        CHECK_EQ(fix_slot_word(scene.l, (uint64_t)claim_of_newcomer), es_word(1, newcomer->me, ES_CLAIMED));
+    scene_close();
+}
+
+/* What names nobody is offered again; what a newcomer to that entry claims meanwhile is its own. */
+TEST(repair_against_a_newcomer)
+{
+    es_step_case c = {"repair, register", claim_of_nobody, l_repairs, newcomer_claims, claim_of_newcomer_stays, false};
+    es_step_each(&c);
 }

@@ -379,3 +379,34 @@ TEST(eviction_against_a_run)
                       close_drain_and_evict, as_many_as_it_said, false};
     es_step_each(&c);
 }
+
+static void ended_and_valid(void)
+{
+    CHECK_STR(es_valid(scene.l), NULL);
+    ended_means_all_delivered();
+}
+
+/* A claim that is taken away while it is being aborted is sealed, and stays so. */
+TEST(eviction_against_an_abort)
+{
+    es_step_case c = {"abort, evict", closed_with_a_claim, abort_claim, close_drain_and_evict, ended_and_valid, false};
+    es_step_each(&c);
+}
+
+static void long_after_the_start(void)
+{
+    one_sent_one_claimed();
+    es_still_advance(UINT64_C(2000000000));
+}
+
+static void claim_is_left(void)
+{
+    CHECK_EQ(es_word_state(fix_slot_word(scene.l, claim)), ES_CLAIMED);
+    scene_close();
+}
+
+/* A learner that finds the ring closed just now has patience with the claims under way. */
+TEST(look_against_the_close_evicts_nobody)
+{
+    both_ways((es_step_case){"close, look", long_after_the_start, close_by_m, drain, claim_is_left, false});
+}

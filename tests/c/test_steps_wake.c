@@ -184,10 +184,18 @@ static void batch_is_found(void)
     scene_close();
 }
 
+static void dead_lease_to_be_looked_for(void)
+{
+    dead_lease();
+    atomic_fetch_add(&scene.l->map.hdr->given_back_seq, 1); /* for a batch that somebody has taken again */
+}
+
 /* A batch that is given back during a look is found by the next look. */
 TEST(batch_given_back_during_a_look_is_found_by_the_next)
 {
     both_ways((es_step_case){"reap, take", dead_lease, sweep_by_q, take_wait, batch_is_found, false});
+    both_ways((es_step_case){"reap, look everywhere", dead_lease_to_be_looked_for, sweep_by_q, take_wait,
+                             batch_is_found, false});
 }
 
 static void register_again(void)

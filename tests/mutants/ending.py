@@ -1,0 +1,302 @@
+"""Mutants of the end of a stream, of partial batches, and of changes to many slots."""
+
+from mutant import Mutant
+
+
+def _drain(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "ring/es_drain.c", function, bug, where, edits)
+
+
+def _partial(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "ring/es_partial.c", function, bug, where, edits)
+
+
+def _slots(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "ring/es_slots.c", function, bug, where, edits)
+
+
+_CLOSED = "    atomic_store_explicit(&hdr->closed, 1, memory_order_release);\n"
+_BUMP_LET_GO = "    atomic_fetch_add_explicit(&r->map.hdr->reopen_seq, 1, memory_order_release);\n"
+_BUMP_REOPEN = "    atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);\n"
+_TURN_CAS = """atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_word_lap(w), owner, to),
+                                                         memory_order_acq_rel, memory_order_relaxed);
+"""
+
+ENDING = (
+    _drain(
+        "close-no-wake",
+        "es_drain_close",
+        "SYNC closed",
+        "whoever sleeps is not told that the ring was closed",
+        ("    es_wake_all(r);\n", ""),
+    ),
+    _drain(
+        "close-again",
+        "es_drain_close",
+        "SYNC closed",
+        "a second close restarts the clock",
+        ("memory_order_acquire) == 0)", "memory_order_acquire) <= 1)"),
+    ),
+    _drain(
+        "close-clock-late",
+        "es_drain_close",
+        "SYNC closed",
+        "the ring is closed before the clock is set: the first learner has no patience",
+        (_CLOSED, ""),
+        ("hdr = r->map.hdr;\n", f"hdr = r->map.hdr;\n    bool was = hdr->closed != 0;\n{_CLOSED}"),
+        ("if (atomic_load_explicit(&hdr->closed, memory_order_acquire) == 0)", "if (!was)"),
+    ),
+    _drain(
+        "end-holes-open",
+        "finish",
+        "drain: seal",
+        "slots that were offered again are not sealed",
+        ("es_slots_turn(r, ES_REOPEN, 0, ES_SEALED)", "0"),
+    ),
+    _drain(
+        "end-free-open",
+        "finish",
+        "drain: seal",
+        "slots that nobody has claimed are not sealed",
+        ("    sealed += es_slots_turn_free(r, UINT64_MAX, 0, ES_SEALED);\n", ""),
+    ),
+    _drain(
+        "end-no-alarm",
+        "finish",
+        "drain: alarm",
+        "an alarm that a crossing release has zeroed is not set again",
+        ("    es_wake_alarm(r);", "   "),
+    ),
+    _drain(
+        "end-held-unseen",
+        "claims_open",
+        "SYNC slot-claim",
+        "slots that a partial take holds are not waited for",
+        (" || state == ES_HELD", ""),
+    ),
+    _drain(
+        "end-no-patience",
+        "finish",
+        "drain: evict",
+        "claims under way at the close are taken away at once",
+        ("if (open && !patient)", "if (open)"),
+    ),
+    _drain(
+        "end-no-evict",
+        "finish",
+        "drain: evict",
+        "a claim that is never ended is waited for until the words are given up",
+        ("if (open && !patient)", "if (open && !patient && sealed == UINT64_MAX)"),
+    ),
+    _drain(
+        "end-evict-claims",
+        "finish",
+        "drain: evict",
+        "what a learner that stands still holds is not taken away",
+        ("        sealed += es_slots_turn(r, ES_HELD, 0, ES_SEALED);", "       "),
+    ),
+    _drain(
+        "end-seal-no-wake",
+        "finish",
+        "drain: seal",
+        "a learner that went to sleep over a slot not yet sealed is not woken",
+        ("        es_wake_learners(r);\n", "        (void)0;\n"),
+    ),
+    _drain(
+        "end-by-head",
+        "finish",
+        "SYNC given-back-seq",
+        "a batch that a dead reaper gave back is looked for from head only",
+        ("    r->seen_given_back = UINT64_MAX;\n", ""),
+    ),
+    _drain(
+        "end-short-early",
+        "finish",
+        "drain: short",
+        "a batch with gaps is handed out while claims are open",
+        ("rc != ES_EMPTY || open)", "rc != ES_EMPTY)"),
+    ),
+    _drain(
+        "end-with-samples",
+        "nothing_left",
+        "SYNC batch-take",
+        "the stream ends although a batch that came back holds samples",
+        ("if (left || (", "if ((left && tail == 0) || ("),
+    ),
+    _drain(
+        "end-others-lease",
+        "nothing_left",
+        "SYNC batch-take",
+        "the stream ends although another learner's batch may come back",
+        (" || (patient && others && !mine)", " || (patient && others && !mine && tail == UINT64_MAX)"),
+    ),
+    _drain(
+        "end-mutual-wait",
+        "nothing_left",
+        "SYNC batch-take",
+        "two learners that keep a lease each wait for the other's",
+        ("patient && others && !mine", "patient && others && (!mine || others)"),
+    ),
+    _drain(
+        "end-before-release",
+        "nothing_left",
+        "SYNC batch-release",
+        "space that a release opened across the close is not seen",
+        ("    return es_word_round(b) < tail / m->capacity;", "    return es_word_round(b) < UINT64_MAX;"),
+    ),
+    _drain(
+        "end-nonsense-clock",
+        "still_patient",
+        "drain: patience",
+        "the time of the close is believed although it may be nonsense",
+        ("(closed < asked ? closed : asked)", "(asked == 0 ? asked : closed)"),
+    ),
+    _drain(
+        "end-never-given-up",
+        "es_drain_finish",
+        "drain: given up",
+        "words that were scribbled on keep the stream from its end",
+        ("        rc = ES_ENDED;\n", "        (void)0;\n"),
+    ),
+    _partial(
+        "partial-of-others",
+        "lease_partial",
+        "partial: lease",
+        "a batch is leased although another learner holds slots of it",
+        (" && es_word_owner(w) == r->me", ""),
+    ),
+    _partial(
+        "partial-of-nothing",
+        "lease_partial",
+        "partial: lease",
+        "a batch without a sample is leased",
+        ("held == m->batch_size || ", ""),
+    ),
+    _partial(
+        "partial-no-gaps",
+        "lease_partial",
+        "partial: lease",
+        "held slots are handed out as samples",
+        (".gaps = held}", ".gaps = 0}"),
+    ),
+    _partial(
+        "partial-no-holes",
+        "es_partial_take",
+        "partial: hold",
+        "a slot that was offered again keeps the batch from being taken",
+        ("    es_slots_turn(r, ES_REOPEN, r->me, ES_HELD);\n", ""),
+    ),
+    _partial(
+        "partial-next-batch",
+        "es_partial_take",
+        "partial: hold",
+        "at the end of a batch the whole next one is held",
+        ("into == 0 ? tail : tail", "into == m->batch_size ? tail : tail"),
+    ),
+    _partial(
+        "partial-holds",
+        "es_partial_take",
+        "partial: let go",
+        "what could not be leased stays held",
+        ("    es_slots_let_go(r);\n", ""),
+    ),
+    _slots(
+        "turn-no-cas",
+        "es_slots_turn",
+        "SYNC slot-reopen",
+        "the slot word is compared, then stored: a claim or a commit in between is overwritten",
+        (
+            _TURN_CAS,
+            "atomic_load_explicit(&m->slots[q], memory_order_acquire) == w &&\n"
+            "                 (atomic_store_explicit(&m->slots[q], es_word(es_word_lap(w), owner, to),\n"
+            "                                        memory_order_release),\n"
+            "                  true);\n",
+        ),
+    ),
+    _slots(
+        "turn-others",
+        "es_slots_turn",
+        "let go: ours",
+        "a learner lets go of what another one holds",
+        ("to == ES_SEALED || es_word_owner(w) == r->me", "to == ES_SEALED || es_word_owner(w) != ES_NOBODY"),
+    ),
+    _slots(
+        "turn-leased",
+        "es_slots_turn",
+        "let go: leased",
+        "slots of a leased batch are offered again",
+        (" && es_slots_filling(r, q, w))", ")"),
+    ),
+    _slots(
+        "turn-past-lap",
+        "es_slots_filling",
+        "SYNC batch-release",
+        "a held slot of the last lap is offered again",
+        ("es_word_lap(w) == es_word_round(b) + 1", "es_word_lap(w) >= es_word_round(b)"),
+    ),
+    _slots(
+        "tail-not-helped",
+        "es_slots_help_tail",
+        "partial: hold",
+        "the tail is taken at its word",
+        ("<= p / m->capacity)", "<= p / m->capacity + 1)"),
+    ),
+    _slots(
+        "let-go-no-seq",
+        "es_slots_let_go",
+        "SYNC reopen-seq",
+        "producers do not search for what was let go of",
+        (_BUMP_LET_GO, ""),
+    ),
+    _slots(
+        "let-go-seq-first",
+        "es_slots_let_go",
+        "SYNC reopen-seq",
+        "the number is raised before the words change",
+        (_BUMP_LET_GO, ""),
+        ("    if (es_slots_turn(", f"{_BUMP_LET_GO}    if (es_slots_turn("),
+    ),
+    _slots(
+        "let-go-no-wake",
+        "es_slots_let_go",
+        "let go",
+        "producers that sleep on the full ring are not told of the holes",
+        ("    es_wake_producers(r);\n", ""),
+    ),
+    _slots(
+        "let-go-no-learner",
+        "es_slots_let_go",
+        "SYNC closed",
+        "a learner that waits for held slots at the end is not told",
+        ("        es_wake_learners(r);\n", "        (void)0;\n"),
+    ),
+    _slots(
+        "reopen-past-hold",
+        "is_claim_of",
+        "reap: held",
+        "a held word of the last lap is taken for a hold of the dead",
+        ("es_word_state(b) == ES_FILL && es_word_lap(w) == es_word_round(b) + 1", "es_word_state(b) == ES_FILL"),
+    ),
+    _slots(
+        "reopen-leased-hold",
+        "is_claim_of",
+        "reap: held",
+        "held slots of a batch that somebody leases are offered again",
+        (" && es_word_state(b) == ES_FILL", ""),
+    ),
+    _slots(
+        "reopen-seq-first",
+        "es_slots_reopen",
+        "SYNC reopen-seq",
+        "the number is raised before the words change",
+        (_BUMP_REOPEN, ""),
+        ("    int64_t n = 0;\n", f"    int64_t n = 0;\n{_BUMP_REOPEN}"),
+    ),
+    _slots(
+        "reopen-no-seq",
+        "es_slots_reopen",
+        "SYNC reopen-seq",
+        "producers do not search for what the dead had claimed",
+        (_BUMP_REOPEN, ""),
+    ),
+)

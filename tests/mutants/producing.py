@@ -1,0 +1,283 @@
+"""Mutants of claim, commit and abort, and of the waits around them."""
+
+from mutant import Mutant
+
+
+def _producer(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "ring/es_producer.c", function, bug, where, edits)
+
+
+def _blocking(name: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "ring/es_blocking.c", "es_blocking_claim", bug, where, edits)
+
+
+_BUMP_REOPEN = "atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);\n"
+_FLAG = "        atomic_store_explicit(&hdr->producers_sleep, 1, memory_order_relaxed);\n"
+_SEEN = "        uint32_t seen = atomic_load_explicit(&hdr->space_seq, memory_order_acquire);\n"
+_COUNT = "(uint64_t)atomic_fetch_add_explicit(&b->count, (uint32_t)n, memory_order_acq_rel) + n"
+_COMMIT_CAS = (
+    "        if (!atomic_compare_exchange_strong_explicit("
+    "&m->slots[q + done], &expected, es_word(lap, r->me, ES_COMMITTED),\n"
+    "                                                     memory_order_release, memory_order_relaxed))\n"
+    "            break;\n"
+)
+_CLAIM_CAS = (
+    "atomic_compare_exchange_strong_explicit(&r->map.slots[index], &seen, es_word(lap, r->me, ES_CLAIMED),\n"
+    "                                                       memory_order_acq_rel, memory_order_relaxed);\n"
+)
+_ABORT_CAS = (
+    "    if (!atomic_compare_exchange_strong_explicit("
+    "&m->slots[pos % m->capacity], &expected, es_word(lap, 0, ES_REOPEN),\n"
+    "                                                 memory_order_release, memory_order_relaxed))\n"
+    "        return;\n"
+)
+
+PRODUCING = (
+    _producer(
+        "claim-tail-left",
+        "try_claim",
+        "claim: p is taken",
+        "nobody moves the tail past a claimer that died before it did",
+        ("        help_tail(r, p, 1);\n", ""),
+    ),
+    _producer(
+        "claim-stale-full",
+        "try_claim",
+        "claim: full",
+        "a stale position in a later round is called full",
+        ("es_word_round(b) < round", "es_word_round(b) != round"),
+    ),
+    _producer(
+        "claim-leased-full",
+        "try_claim",
+        "claim: stale",
+        "a stale position in a batch that was taken is called full",
+        (
+            "es_word_state(b) != ES_FILL)\n        return TRY_AGAIN;",
+            "es_word_state(b) != ES_FILL)\n        return TRY_FULL;",
+        ),
+    ),
+    _producer(
+        "claim-no-acquire",
+        "try_claim",
+        "SYNC batch-release",
+        "the batch word is loaded relaxed",
+        ("memory_order_acquire", "memory_order_relaxed"),
+    ),
+    _producer(
+        "claim-no-cas",
+        "claim_word",
+        "SYNC slot-claim",
+        "the slot word is compared, then stored",
+        (
+            _CLAIM_CAS,
+            "atomic_load_explicit(&r->map.slots[index], memory_order_acquire) == seen;\n"
+            "    if (won)\n"
+            "        atomic_store_explicit(&r->map.slots[index], es_word(lap, r->me, ES_CLAIMED),\n"
+            "                              memory_order_release);\n",
+        ),
+    ),
+    _producer(
+        "claim-relaxed",
+        "claim_word",
+        "SYNC slot-claim",
+        "the claim neither acquires nor releases",
+        ("memory_order_acq_rel", "memory_order_relaxed"),
+    ),
+    _producer(
+        "claim-no-holes",
+        "es_producer_claim",
+        "SYNC reopen-seq",
+        "nobody searches for slots that were offered again",
+        ("if (seq != atomic", "if (seq == UINT32_MAX && seq != atomic"),
+    ),
+    _producer(
+        "hole-seen-late",
+        "claim_reopened",
+        "SYNC reopen-seq",
+        "the number that is remembered was read after the search",
+        (
+            "            atomic_store_explicit(&r->seen_reopen",
+            "            seq = atomic_load_explicit(&m->hdr->reopen_seq, memory_order_acquire);\n"
+            "            atomic_store_explicit(&r->seen_reopen",
+        ),
+    ),
+    _producer(
+        "hole-one-only",
+        "claim_reopened",
+        "claim: hole",
+        "who has claimed one hole believes that there are no more",
+        (
+            "            *pos = best;\n",
+            "            *pos = best;\n"
+            "            atomic_store_explicit(&r->seen_reopen, seq, memory_order_relaxed);\n",
+        ),
+    ),
+    _producer(
+        "hole-not-oldest",
+        "claim_reopened",
+        "claim: hole",
+        "the last hole is claimed before the oldest",
+        ("m->capacity + q < best)", "m->capacity + q != best)"),
+    ),
+    _producer(
+        "hole-any-lap",
+        "claim_reopened",
+        "claim: hole",
+        "a scribbled lap makes a position that callers take for an error",
+        ("(uint64_t)INT64_MAX / m->capacity", "UINT64_MAX"),
+    ),
+    _producer(
+        "claim-on-closed",
+        "is_closed",
+        "SYNC closed",
+        "producers do not see that the ring is closed",
+        ("!= 0", "> 1"),
+    ),
+    _producer(
+        "run-past-batch",
+        "es_producer_claim",
+        "claim: run",
+        "a run goes on into the next batch",
+        ("want < room ? want : room", "room > 0 ? want : room"),
+    ),
+    _producer(
+        "commit-no-cas",
+        "es_producer_commit",
+        "SYNC slot-commit",
+        "the slot word is compared, then stored: a seal in between is overwritten",
+        (
+            _COMMIT_CAS,
+            "        if (atomic_load_explicit(&m->slots[q + done], memory_order_relaxed) != expected)\n"
+            "            break;\n"
+            "        atomic_store_explicit(&m->slots[q + done], es_word(lap, r->me, ES_COMMITTED),\n"
+            "                              memory_order_release);\n",
+        ),
+    ),
+    _producer(
+        "commit-relaxed",
+        "es_producer_commit",
+        "SYNC slot-commit",
+        "the commit does not release the sample's bytes",
+        ("memory_order_release", "memory_order_relaxed"),
+    ),
+    _producer(
+        "commit-past-sealed",
+        "es_producer_commit",
+        "commit: sealed",
+        "a sealed slot counts as committed",
+        ("            break;\n", "            continue;\n"),
+    ),
+    _producer(
+        "commit-count-equal",
+        "es_producer_commit",
+        "commit: complete",
+        "the learner is woken by the exact count only",
+        ("count >= m->batch_size", "count == m->batch_size"),
+    ),
+    _producer(
+        "commit-no-wake",
+        "es_producer_commit",
+        "commit: complete",
+        "who completes a batch wakes nobody",
+        ("        es_wake_learners(r);\n", ""),
+    ),
+    _producer(
+        "commit-count-first",
+        "es_producer_commit",
+        "SYNC slot-commit",
+        "the count is raised before the words are stored",
+        ("    es_batch *b = &m->batches[q / m->batch_size];\n", ""),
+        (
+            "    for (; done < n; done++) {\n",
+            f"    es_batch *b = &m->batches[q / m->batch_size];\n    uint64_t count = {_COUNT};\n"
+            "    for (; done < n; done++) {\n",
+        ),
+        (f"    uint64_t count = {_COUNT};\n    if", "    if"),
+    ),
+    _producer(
+        "abort-no-cas",
+        "es_producer_abort",
+        "SYNC slot-reopen",
+        "the slot word is compared, then stored: a seal in between is overwritten",
+        (
+            _ABORT_CAS,
+            "    if (atomic_load_explicit(&m->slots[pos % m->capacity], memory_order_relaxed) != expected)\n"
+            "        return;\n"
+            "    atomic_store_explicit(&m->slots[pos % m->capacity], es_word(lap, 0, ES_REOPEN),\n"
+            "                          memory_order_release);\n",
+        ),
+    ),
+    _producer(
+        "abort-anything",
+        "es_producer_abort",
+        "abort",
+        "a claim that was ended already is aborted all the same",
+        ("relaxed))\n        return;\n", "relaxed))\n        (void)expected;\n"),
+    ),
+    _producer(
+        "abort-seq-first",
+        "es_producer_abort",
+        "SYNC reopen-seq",
+        "the number is raised before the word is stored",
+        (f"    {_BUMP_REOPEN}", ""),
+        ("    uint64_t lap =", f"    {_BUMP_REOPEN}    uint64_t lap ="),
+    ),
+    _producer(
+        "abort-no-wake",
+        "es_producer_abort",
+        "abort",
+        "a producer that sleeps on the full ring is not told of the hole",
+        ("    es_wake_producers(r);\n", ""),
+    ),
+    _producer(
+        "abort-no-learner",
+        "es_producer_abort",
+        "abort",
+        "a learner that waits for the claim at the end of a stream is not told",
+        ("    es_wake_learners(r);", "   "),
+    ),
+    _producer(
+        "claimed-by-tail",
+        "es_producer_claimed",
+        "claimed",
+        "the tail is taken at its word",
+        ("<= n / m->capacity)", "<= n / m->capacity + 1)"),
+    ),
+    _producer(
+        "committed-any-state",
+        "es_producer_committed_from",
+        "committed",
+        "claimed slots count as committed",
+        (" || es_word_state(w) != ES_COMMITTED", ""),
+    ),
+    _blocking(
+        "space-flag-late",
+        "FENCE space",
+        "the sleep flag is set after the last try",
+        (_FLAG, ""),
+        (
+            "        uint64_t left =",
+            f"{_FLAG}        uint64_t left =",
+        ),
+    ),
+    _blocking(
+        "space-seq-late",
+        "SYNC space-seq",
+        "the number to sleep on is read after the last try",
+        (_SEEN, ""),
+        ("        uint64_t left =", f"{_SEEN}        uint64_t left ="),
+    ),
+    _blocking(
+        "space-no-fence",
+        "FENCE space",
+        "nothing keeps the flag's store before the last try",
+        ("        atomic_thread_fence(memory_order_seq_cst);\n", ""),
+    ),
+    _blocking(
+        "space-detached",
+        "SYNC busy",
+        "a producer that sleeps does not see that its attachment was closed",
+        ("if (atomic_load_explicit(&r->detached, memory_order_acquire))", "if (rc == ES_EDETACHED)"),
+    ),
+)

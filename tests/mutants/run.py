@@ -1,0 +1,270 @@
+"""Runs every suite against every mutant of the C core, and prints who kills what.
+
+    python tests/mutants/run.py                        what is missing, then the table
+    python tests/mutants/run.py --print [--tests]      the table only, of suites or of single tests
+    python tests/mutants/run.py --suite c --again abort-no-wake
+    python tests/mutants/run.py --list
+
+Results: build/mutants.json. A cell is run anew when the mutated file or its suite's entry in suites.py has
+changed. Nothing is run against mutants unless the suite passes on the core as it is. Runs one thing at a time,
+politely (nice). Exit status 1 when a mutant survived every suite that was run against it.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import table
+from mutant import Mutant, apply
+from mutants import MUTANTS
+from suites import BY_NAME, SUITES, Suite
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+CORE = ROOT / "csrc"
+WORK = ROOT / "build" / "mutants"
+RESULTS = ROOT / "build" / "mutants.json"
+MOST_HANGS = 2  # of single tests, after which a suite is left
+
+Cell = dict[str, Any]
+
+
+class Results:
+    """What is known so far, by mutant and suite. Written after each cell."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cells: dict[str, dict[str, Cell]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def get(self, mutant: str, suite: str, digest: str) -> Cell | None:
+        """The cell, if it is of this text, and came about."""
+        cell = self.cells.get(mutant, {}).get(suite)
+        return cell if cell is not None and cell["of"] == digest and cell["verdict"] != "did not build" else None
+
+    def put(self, mutant: str, suite: str, cell: Cell) -> None:
+        """Keeps it."""
+        self.cells.setdefault(mutant, {})[suite] = cell
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.path.with_suffix(".tmp")  # a run that is cut short leaves the results whole
+        fresh.write_text(json.dumps(self.cells, indent=1))
+        fresh.replace(self.path)
+
+
+def texts(mutant: Mutant | None) -> dict[str, str]:
+    """The core's files, with the mutant's bug in one of them."""
+    files = {str(p.relative_to(CORE)): p.read_text() for p in CORE.rglob("*.[ch]")}
+    if mutant is not None:
+        files[mutant.file] = apply(mutant, files[mutant.file])
+    return files
+
+
+def write(mutant: Mutant | None, to: Path) -> None:
+    """Makes a copy of the core what it shall be. Only what changes is written: make goes by that."""
+    for name, text in texts(mutant).items():
+        path = to / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def digest(mutant: Mutant | None, suite: Suite) -> str:
+    """Of what a cell depends on, as far as it is cheap to say."""
+    files = texts(mutant)
+    of = json.dumps([files[mutant.file] if mutant else files, suite.run, suite.build], sort_keys=True)
+    return hashlib.sha256(of.encode()).hexdigest()[:16]
+
+
+def call(command: list[str], limit: float, environment: dict[str, str], cwd: Path) -> tuple[int | None, str]:
+    """Its exit status, or None when it was cut, and its output. Whatever it has started is ended with it."""
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=cwd,
+            env=os.environ | environment,
+        )
+        status: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = process.wait(limit)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        out.seek(0)
+        return status, out.read().decode(errors="replace")
+
+
+class Runner:
+    """Builds and runs one suite against one mutant after another."""
+
+    def __init__(self, suite: Suite, python_tree: Path) -> None:
+        self.suite = suite
+        self.csrc = python_tree / "csrc" if suite.name == "python" else WORK / "csrc"
+        self.tree = python_tree
+        self.folder = ROOT / suite.folder
+        self.build_folder = WORK / (suite.folder.replace("/", "-") or "python")
+
+    def _filled(self, command: tuple[str, ...], test: str = "") -> list[str]:
+        names = {
+            "build": self.build_folder,
+            "csrc": self.csrc,
+            "folder": self.folder,
+            "python": self.tree / ".venv/bin/python",
+            "test": test,
+        }
+        return [word.format(**names) for word in command]
+
+    def _call(self, command: tuple[str, ...], limit: float, test: str = "") -> tuple[int | None, str]:
+        cwd = self.tree if self.suite.name == "python" else self.folder
+        return call(self._filled(command, test), limit, dict(self.suite.environment), cwd)
+
+    def build(self) -> tuple[bool, str]:
+        """Whether the suite could be built."""
+        if self.suite.name == "python":
+            status, output = self._call(("{python}", "setup.py", "-q", "build_ext", "--inplace"), 300)
+        else:
+            make = ("make", "-C", "{folder}", "BUILD={build}", "CSRC={csrc}", *self.suite.build)
+            status, output = self._call(make, 300)
+        return status == 0, output
+
+    def tests(self) -> list[str]:
+        """The names of its tests, as its reader of failures gives them."""
+        if not self.suite.tests:
+            return []
+        output = self._call(self.suite.tests, 60)[1]
+        return [name for line in output.splitlines() if (name := self.suite.listed(line))]
+
+    def run(self) -> Cell:
+        """Runs what is built."""
+        killers: list[str] = []
+        how = ""
+        tail = ""
+        for command in self.suite.run:
+            status, output = self._call(command, self.suite.limit)
+            if status == 0:
+                continue
+            killers += self.suite.killers(output)
+            how = how or ("hang" if status is None else "crash" if status < 0 or status > 128 else "fail")
+            tail = tail or output[-1500:]
+        if how in ("hang", "crash") and self.suite.single:
+            killers += self._one_by_one()
+        by = list(dict.fromkeys(killers))
+        return {"verdict": "killed" if how else "survived", "how": how, "by": by, "tail": tail}
+
+    def _one_by_one(self) -> list[str]:
+        """Which tests fail alone: after a crash or a hang, which has hidden the rest."""
+        killers: list[str] = []
+        hangs = 0
+        for test in self.tests():
+            status, output = self._call(self.suite.single, self.suite.single_limit, test.partition(":")[2])
+            failed = self.suite.killers(output)
+            hangs += status is None
+            if status != 0:
+                killers += failed or [test]
+            if hangs == MOST_HANGS:
+                break
+        return killers
+
+
+def cell_of(runner: Runner, mutant: Mutant | None) -> Cell:
+    """Builds and runs."""
+    began = time.monotonic()
+    write(mutant, runner.csrc)
+    built, output = runner.build()
+    cell: Cell = runner.run() if built else {"verdict": "did not build", "how": "", "by": [], "tail": output[-1500:]}
+    if mutant is None:
+        cell["tests"] = runner.tests()
+    cell["seconds"] = round(time.monotonic() - began, 1)
+    cell["of"] = digest(mutant, runner.suite)
+    return cell
+
+
+def sound(runner: Runner, results: Results) -> bool:
+    """Whether the suite passes on the core as it is."""
+    suite = runner.suite
+    cell = results.get(table.SOUND, suite.name, digest(None, suite))
+    if cell is None or cell["verdict"] != "survived":
+        cell = cell_of(runner, None)
+        results.put(table.SOUND, suite.name, cell)
+        print(f"{suite.name}: on the core as it is: {cell['verdict']}, {cell['seconds']} s", flush=True)
+    if cell["verdict"] != "survived":
+        print(cell["tail"])
+    return bool(cell["verdict"] == "survived")
+
+
+def run(suites: list[Suite], mutants: list[Mutant], results: Results, again: bool, python_tree: Path) -> bool:
+    """Fills the table, suite after suite. Whether all suites pass on the core as it is."""
+    all_sound = True
+    for suite in suites:
+        runner = Runner(suite, python_tree)
+        missing = [m for m in mutants if again or results.get(m.name, suite.name, digest(m, suite)) is None]
+        if not missing:
+            continue
+        if not sound(runner, results):
+            all_sound = False
+            continue
+        for mutant in missing:
+            cell = cell_of(runner, mutant)
+            results.put(mutant.name, suite.name, cell)
+            by = ", ".join(cell["by"][:4]) + (" ..." if len(cell["by"]) > 4 else "")
+            print(
+                f"{suite.name:8} {mutant.name:20} {cell['verdict']:8} {cell['how']:5} {cell['seconds']:6} s  {by}",
+                flush=True,
+            )
+    return all_sound
+
+
+def chosen(names: list[str], all_mutants: tuple[Mutant, ...]) -> list[Mutant]:
+    """The mutants of these names, or all."""
+    unknown = set(names) - {m.name for m in all_mutants}
+    if unknown:
+        sys.exit(f"no such mutant: {', '.join(sorted(unknown))}")
+    return [m for m in all_mutants if not names or m.name in names]
+
+
+def main() -> None:
+    """See the top of this file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mutant", nargs="*", help="all of them unless some are named")
+    parser.add_argument("--suite", action="append", choices=list(BY_NAME), help="may be given more than once")
+    parser.add_argument("--again", action="store_true", help="also what is known already")
+    parser.add_argument("--print", action="store_true", dest="only_print", help="run nothing")
+    parser.add_argument("--tests", action="store_true", help="the table of single tests")
+    parser.add_argument("--list", action="store_true", help="say what the mutants are")
+    parser.add_argument("--python-tree", type=Path, default=WORK / "python", help="a checkout with a .venv of its own")
+    options = parser.parse_args()
+    if options.list:
+        for m in MUTANTS:
+            print(f"{m.name:20} {m.room:15} {m.function:24} {m.where:22} {m.bug}")
+        return
+    mutants = chosen(options.mutant, MUTANTS)
+    suites = [BY_NAME[name] for name in options.suite] if options.suite else [s for s in SUITES if not s.optional]
+    results = Results(RESULTS)
+    all_sound = True
+    if not options.only_print:
+        if shutil.which("make") is None:
+            sys.exit("make is needed")
+        os.nice(10)
+        all_sound = run(suites, mutants, results, options.again, options.python_tree)
+    known = {m.name: results.cells.get(m.name, {}) for m in mutants}
+    if options.tests:
+        table.print_tests(mutants, known, results.cells.get(table.SOUND, {}))
+    else:
+        table.print_suites(mutants, known)
+    sys.exit(0 if options.only_print or (all_sound and not table.survivors(mutants, known)) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,328 @@
+"""Mutants of bridges, attachments, the layout, repair and what informs people."""
+
+from mutant import Mutant
+
+
+def _journal(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "ring/es_journal.c", function, bug, where, edits)
+
+
+def _bridge(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "api/es_bridge.c", function, bug, where, edits)
+
+
+def _api(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "api/es_api.c", function, bug, where, edits)
+
+
+def _layout(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "ring/es_layout.c", function, bug, where, edits)
+
+
+def _repair(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "ring/es_repair.c", function, bug, where, edits)
+
+
+_PENDING = "    atomic_store_explicit(&mine->pending_remote, remote + 1, memory_order_relaxed);\n"
+_CLEAR = "    atomic_store_explicit(&r->map.owners[r->me].pending_remote, 0, memory_order_relaxed);\n"
+_HERE = "        atomic_store_explicit(&it->word, es_word_remote(r->me, ES_REMOTE_HERE), memory_order_release);\n"
+_KEY = "        atomic_store_explicit(&it->id[0], key[0], memory_order_relaxed);\n"
+_MAGIC = "    atomic_store_explicit(&hdr->magic, ES_MAGIC, memory_order_release);\n"
+_FREE = "    es_owner_free(&r->map, r->me);\n"
+
+SERVING = (
+    _journal(
+        "journal-name-first",
+        "es_journal_write",
+        "journal",
+        "the journal says that something is pending before it says what",
+        (_PENDING, ""),
+        ("    uint64_t number =", f"{_PENDING}    ES_COMPILER_BARRIER();\n    uint64_t number ="),
+    ),
+    _journal(
+        "journal-clear-early",
+        "es_journal_clear",
+        "journal",
+        "the journal is cleared before the samples are counted",
+        (_CLEAR, ""),
+        (
+            "    es_remote *it = &r->map.remotes[remote];\n",
+            f"    es_remote *it = &r->map.remotes[remote];\n    ES_COMPILER_BARRIER();\n{_CLEAR}",
+        ),
+    ),
+    _journal(
+        "settle-no-count",
+        "settle_journal",
+        "journal",
+        "what the dead bridge had committed of its last block is forgotten",
+        ("es_counter_get(&o->pending_number) + done", "es_counter_get(&o->pending_number) + done * 0"),
+    ),
+    _journal(
+        "settle-this-lap",
+        "was_committed",
+        "SYNC slot-commit",
+        "a slot that learners have since released counts as not committed",
+        ("es_word_lap(w) > lap || ", ""),
+    ),
+    _journal(
+        "settle-scribbled",
+        "settle_journal",
+        "journal: scribbled",
+        "the journal is believed although it may name an entry that does not exist",
+        (" || remote > m->num_remotes", ""),
+    ),
+    _journal(
+        "settle-forgets",
+        "es_journal_settle",
+        "SYNC remote",
+        "the entry of a client whose bridge died is freed, and its number lost",
+        ("== ES_REMOTE_HERE ? ES_REMOTE_AWAY : ES_REMOTE_FREE", "!= ES_REMOTE_HERE ? ES_REMOTE_AWAY : ES_REMOTE_FREE"),
+    ),
+    _journal(
+        "settle-late",
+        "es_journal_settle",
+        "SYNC remote",
+        "clients are free for other bridges before their numbers are right",
+        ("    settle_journal(m, index);\n    ES_COMPILER_BARRIER();\n", ""),
+        ("    es_stats_count_remotes(m);\n", "    settle_journal(m, index);\n    es_stats_count_remotes(m);\n"),
+    ),
+    _bridge(
+        "remote-no-cas",
+        "turn",
+        "SYNC remote",
+        "the entry's word is compared, then stored: two bridges take one entry",
+        (
+            "return atomic_compare_exchange_strong_explicit("
+            "&it->word, &from, to, memory_order_acq_rel, memory_order_relaxed);",
+            "bool free = atomic_load_explicit(&it->word, memory_order_acquire) == from;\n"
+            "    if (free)\n"
+            "        atomic_store_explicit(&it->word, to, memory_order_release);\n"
+            "    return free;",
+        ),
+    ),
+    _bridge(
+        "remote-here-early",
+        "es_bridge_open",
+        "SYNC remote",
+        "an entry says whose bridge serves it before it says which client",
+        (_HERE, ""),
+        (_KEY, f"{_HERE}{_KEY}"),
+    ),
+    _bridge(
+        "remote-new-twice",
+        "take_new",
+        "SYNC remote-new",
+        "two bridges give one client an entry each",
+        ("if (!its_own && !may_be_elsewhere(&r->map, index, id))", "if (its_own || !its_own)"),
+    ),
+    _bridge(
+        "remote-no-fence",
+        "take_new",
+        "SYNC remote-new",
+        "nothing keeps the take of an entry before the look at the others",
+        ("    atomic_thread_fence(memory_order_seq_cst);\n", ""),
+    ),
+    _bridge(
+        "remote-not-oldest",
+        "take_entry",
+        "bridge: full table",
+        "not the client that left first loses its entry",
+        ("since < oldest) {", "since != oldest) {"),
+    ),
+    _bridge(
+        "send-no-journal",
+        "send_block",
+        "journal",
+        "nothing is written down before the commit",
+        ("        es_journal_write(r, remote, pos, (uint64_t)run);\n", ""),
+    ),
+    _bridge(
+        "send-counts-run",
+        "send_block",
+        "journal",
+        "samples of a run that was sealed count as sent",
+        ("es_journal_clear(r, remote, done)", "es_journal_clear(r, remote, (uint64_t)run)"),
+    ),
+    _api(
+        "detach-no-wait",
+        "es_api_detach",
+        "SYNC busy",
+        "detach does not wait for threads that are inside a call",
+        ("while (atomic_load(&r->busy) != 0) {", "while (atomic_load(&r->busy) == UINT32_MAX) {"),
+    ),
+    _api(
+        "detach-keeps-leases",
+        "es_api_detach",
+        "detach",
+        "what is leased stays leased",
+        ("    es_lease_release_all(r);\n", ""),
+    ),
+    _api(
+        "detach-keeps-claims",
+        "es_api_detach",
+        "detach",
+        "what is claimed stays claimed",
+        ("    es_slots_reopen(r, r->me);\n", ""),
+    ),
+    _api(
+        "detach-no-settle",
+        "es_api_detach",
+        "journal",
+        "a bridge that leaves keeps its clients' entries",
+        ("    es_journal_settle(&r->map, r->me);\n", ""),
+    ),
+    _api(
+        "detach-byte-first",
+        "es_api_detach",
+        "SYNC owner-free",
+        "the lock byte is dropped before the entry is freed: who leaves is reaped",
+        (_FREE, ""),
+        ("    es_locks_drop(r->locks, r->me);\n", f"    es_locks_drop(r->locks, r->me);\n{_FREE}"),
+    ),
+    _api(
+        "enter-looks-first",
+        "enter",
+        "SYNC busy",
+        "a thread is counted after it has seen that the attachment is open",
+        (
+            "    atomic_fetch_add(&r->busy, 1);\n    if (atomic_load(&r->detached) == 0)\n        return ES_OK;\n",
+            "    if (atomic_load(&r->detached) == 0) {\n"
+            "        atomic_fetch_add(&r->busy, 1);\n        return ES_OK;\n    }\n"
+            "    atomic_fetch_add(&r->busy, 1);\n",
+        ),
+    ),
+    _api(
+        "take-length-full",
+        "es_api_take",
+        "take: length",
+        "the length of a batch with gaps counts the gaps",
+        (" - r->scan[batch].gaps", ""),
+    ),
+    _layout(
+        "format-magic-first",
+        "es_layout_format",
+        "SYNC magic",
+        "the segment says that it is finished before it is",
+        (_MAGIC, ""),
+        ("    hdr->version = ES_VERSION;\n", f"{_MAGIC}    hdr->version = ES_VERSION;\n"),
+    ),
+    _layout(
+        "check-no-size",
+        "es_layout_check",
+        "layout: size",
+        "a segment is believed larger than it is",
+        ("if (claimed.total != size)", "if (claimed.total < size)"),
+    ),
+    _layout(
+        "check-no-offsets",
+        "es_layout_check",
+        "layout: offsets",
+        "the segment's offsets are not compared with what they should be",
+        ("memcmp(&o, &claimed, sizeof o) != 0", "o.total != claimed.total"),
+    ),
+    _layout(
+        "check-no-hash",
+        "es_layout_check",
+        "layout: hash",
+        "the format hash is not compared",
+        ("hdr->format_hash != format_hash", "hdr->format_hash != 0 && 0 == format_hash"),
+    ),
+    _layout(
+        "map-trusts",
+        "es_layout_map",
+        "layout: changed since",
+        "what was checked may be changed before it is used",
+        (
+            "!offsets_of(&geo, map->leaf_size, &again) || memcmp(&o, &again, sizeof o) != 0 || o.total != size",
+            "!offsets_of(&geo, map->leaf_size, &again)",
+        ),
+    ),
+    _repair(
+        "repair-no-seize",
+        "sweep_nobody",
+        "SYNC owner-free",
+        "what names a FREE entry is offered again although somebody may be registering",
+        ("    if (es_locks_seize(r->locks, index) != ES_OK)\n        return 0;\n", ""),
+        ("    es_locks_yield(r->locks, index);\n", ""),
+    ),
+    _repair(
+        "repair-no-recheck",
+        "repair_slot",
+        "SYNC batch-release",
+        "a slot is judged by a batch word that has changed since",
+        ("if (atomic_load_explicit(word, memory_order_acquire) != b)", "if (b == UINT64_MAX)"),
+    ),
+    _repair(
+        "repair-no-offer",
+        "es_repair",
+        "SYNC reopen-seq",
+        "a hole that a scribbler has made is never searched for",
+        ("    offer_holes(r);\n", "    (void)&offer_holes;\n"),
+    ),
+    _repair(
+        "repair-tail-by-eye",
+        "repair_tail",
+        "SYNC slot-claim",
+        "the tail is lowered past a claim that was not seen yet",
+        (
+            "    if (atomic_compare_exchange_strong_explicit("
+            "&m->slots[unclaimed % m->capacity], &word, word, memory_order_acq_rel,\n"
+            "                                                memory_order_relaxed))\n",
+            "    if (word <= UINT64_MAX)\n",
+        ),
+    ),
+    _repair(
+        "repair-no-head",
+        "repair_head",
+        "SYNC head",
+        "a head that was raised past a batch stays there",
+        ("    if (passed)\n", "    if (passed && oldest > head)\n"),
+    ),
+    _repair(
+        "repair-no-mark",
+        "repair_owners",
+        "SYNC owner-live",
+        "an owner above a lowered mark is never reaped",
+        ("if (high <= i)", "if (high < i)"),
+    ),
+    Mutant(
+        "snapshot-underflow",
+        "ring/es_stats.c",
+        "es_stats_snapshot",
+        "a count that is behind makes a gauge enormous",
+        "statistics",
+        (("out->samples_inserted > taken ? out->samples_inserted - taken : 0", "out->samples_inserted - taken"),),
+    ),
+    Mutant(
+        "leaves-run-first",
+        "ring/es_leaves.c",
+        "es_leaves_write_run",
+        "each run of a block starts from the block's first sample",
+        "claim: run",
+        (("(const uint8_t *)leaves[l] + first * size", "(const uint8_t *)leaves[l] + first * 0"),),
+    ),
+    Mutant(
+        "sweep-unsure-once",
+        "api/es_sweep.c",
+        "es_sweep_next_dead",
+        "a sweep that passed over a learner that may be dead forgets it",
+        "reap: unsure",
+        (("atomic_store_explicit(&r->unsure, true, memory_order_relaxed);", "(void)0;"),),
+    ),
+    Mutant(
+        "observe-any-hold",
+        "api/es_monitor.c",
+        "keeps_slot",
+        "a held word of the last lap is shown as a claim",
+        "monitor",
+        ((" && es_word_lap(w) == es_word_round(b) + 1", ""),),
+    ),
+    Mutant(
+        "percentile-rank",
+        "base/es_histogram.c",
+        "percentile",
+        "a percentile's rank is rounded down",
+        "statistics",
+        (("(count * percent + 99) / 100", "count * percent / 100"),),
+    ),
+)

@@ -1,0 +1,183 @@
+"""The suites that are run against each mutant: how each is built, run, and what its output says of its tests.
+
+Paths stand here and nowhere else. {build} is the suite's build folder, {csrc} the mutated core.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+#: Every suite gets the same random numbers each time, as far as it can.
+SEED = 1
+
+Reader = Callable[[str], list[str]]
+
+
+def _failed_tests(output: str) -> list[str]:
+    return [f"{file[:-2]}:{name}" for file, name in re.findall(r"^FAIL (\S+\.c) (\S+)$", output, re.M)]
+
+
+def _violated_scenes(output: str) -> list[str]:
+    found = re.findall(r"^(.{1,38}?) +\d+ executions, +\d+ steps at most, (?!complete|stopped at)", output, re.M)
+    return [name.strip() for name in found]
+
+
+def _failed_pytest(output: str) -> list[str]:
+    """Of pytest -v. A test whose line has no verdict was cut short."""
+    said = re.findall(r"^tests/unit/(\S+\.py::.+?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b.*)?$", output, re.M)
+    return [name.strip() for name, verdict in said if verdict in ("FAILED", "ERROR", "")]
+
+
+def _plain(line: str) -> str:
+    return line
+
+
+def _c_test(line: str) -> str:
+    return line.replace(".c ", ":")
+
+
+def _collected(line: str) -> str:
+    return line.removeprefix("tests/unit/") if "::" in line else ""
+
+
+def _storm_faults(output: str) -> list[str]:
+    found = re.search(r"^  lost \d.*$", output, re.M)
+    return [fault for fault, n in re.findall(r"([a-z][a-z ]*[a-z]) (\d+)", found[0]) if n != "0"] if found else []
+
+
+def _fuzz_target(output: str) -> list[str]:
+    return [name for name in ("attach", "words", "regress") if re.search(rf"\b(quick-)?{name}\] Error", output)]
+
+
+def _nothing(output: str) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One column of the table."""
+
+    name: str
+    folder: str
+    build: tuple[str, ...]  # make's arguments
+    run: tuple[tuple[str, ...], ...]  # commands, one after the other; all are run whatever the first ones say
+    limit: float  # seconds for one command; more is a hang, and a hang is a kill
+    single_limit: float  # seconds for one test alone
+    killers: Reader = _nothing  # the tests that failed, from the output
+    tests: tuple[str, ...] = ()  # the command that lists the tests, if any
+    listed: Callable[[str], str] = _plain  # a line of that list as killers says it, or nothing
+    single: tuple[str, ...] = ()  # runs one of these tests alone: after a crash or a hang, which hide the others
+    optional: bool = False  # not part of the table unless it is named
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def _explore(*budget: str) -> tuple[str, ...]:
+    return ("{build}/explore", "--quiet", *budget)
+
+
+def _c_program(
+    name: str, program: str, variant: str, limit: float, single_limit: float, optional: bool = False
+) -> Suite:
+    path = f"{{build}}/{variant}/{program}"
+    return Suite(
+        name,
+        "tests/c",
+        (f"build-{variant}",),
+        ((path,),),
+        limit,
+        single_limit,
+        _failed_tests,
+        (path, "-l"),
+        _c_test,
+        (path, "{test}"),
+        optional,
+        (("ES_TEST_SEED", str(SEED)),),
+    )
+
+
+_PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
+#: What has to do with the ring, and is quick.
+_UNIT_ROOMS = """
+    client dataset_iter fork hostile info learners leases lifetime machine properties reserve segment server signals
+    sweeps threads
+"""
+_UNIT = tuple(f"tests/unit/test_{name}.py" for name in _UNIT_ROOMS.split())
+
+SUITES = (
+    _c_program("c", "core-tests", "plain", 20, 8),
+    _c_program("steps", "step-tests", "plain", 10, 4),
+    Suite(
+        "fuzz",
+        "tests/fuzz",
+        ("build-quick",),
+        (("make", "-C", "{folder}", "BUILD={build}", "CSRC={csrc}", "quick", "SECONDS=4", f"SEED={SEED}"),),
+        60,
+        60,
+        _fuzz_target,
+    ),
+    Suite(
+        "storm",
+        "tests/stress",
+        ("all",),
+        (("{build}/storm", "--quiet", "--seconds", "4", "--watchdog", "8", "--seed", str(SEED)),),
+        60,
+        60,
+        _storm_faults,
+    ),
+    # A tenth of what "make -C tests/explore quick" explores.
+    Suite(
+        "explore",
+        "tests/explore",
+        ("build",),
+        (
+            _explore("--memory", "sc", "--preemptions", "2", "--kills", "0", "--executions", "2000"),
+            _explore("--memory", "sc", "--preemptions", "1", "--kills", "1", "--executions", "2000"),
+            _explore("--memory", "tso", "--preemptions", "1", "--stale", "2", "--kills", "0", "--executions", "2000"),
+            _explore("--memory", "c11", "--preemptions", "1", "--stale", "2", "--kills", "0", "--executions", "2000"),
+            _explore(*f"--memory tso --preemptions 30 --stale 6 --kills 1 --executions 500 --seed {SEED}".split()),
+            _explore(*f"--memory c11 --preemptions 30 --stale 6 --kills 1 --executions 1000 --seed {SEED}".split()),
+        ),
+        120,
+        120,
+        _violated_scenes,
+        ("{build}/explore", "--list"),
+    ),
+    Suite(
+        "trace",
+        "tests/trace",
+        ("build",),
+        (("{build}/trace-tests",),),
+        900,
+        900,
+        _failed_tests,
+        ("{build}/trace-tests", "-l"),
+        _c_test,
+        environment=(("ES_TEST_SEED", str(SEED)),),
+    ),
+    Suite(
+        "quick",
+        "tests/explore",
+        ("build",),
+        (("make", "-C", "{folder}", "BUILD={build}", "CSRC={csrc}", f"SEED={SEED}", "quick"),),
+        600,
+        600,
+        _violated_scenes,
+        ("{build}/explore", "--list"),
+        optional=True,
+    ),
+    _c_program("asan", "core-tests", "asan", 120, 40, optional=True),
+    _c_program("tsan", "core-tests", "tsan", 120, 40, optional=True),
+    Suite(
+        "python",
+        "",
+        (),
+        (("{python}", *_PYTEST, "-v", "--tb=no", *_UNIT),),
+        200,
+        200,
+        _failed_pytest,
+        ("{python}", *_PYTEST, "--collect-only", "-q", *_UNIT),
+        _collected,
+        optional=True,
+    ),
+)
+BY_NAME = {suite.name: suite for suite in SUITES}
