@@ -79,14 +79,14 @@ ENDING = (
         "finish",
         "drain: evict",
         "claims under way at the close are taken away at once",
-        ("if (open && !patient)", "if (open)"),
+        ("if (open && !grace)", "if (open)"),
     ),
     _drain(
         "end-no-evict",
         "finish",
         "drain: evict",
         "a claim that is never ended is waited for until the words are given up",
-        ("if (open && !patient)", "if (open && !patient && sealed == UINT64_MAX)"),
+        ("if (open && !grace)", "if (open && !patient && sealed == UINT64_MAX)"),
     ),
     _drain(
         "end-evict-claims",
@@ -128,14 +128,14 @@ ENDING = (
         "nothing_left",
         "SYNC batch-take",
         "the stream ends although another learner's batch may come back",
-        (" || (patient && others && !mine)", " || (patient && others && !mine && tail == UINT64_MAX)"),
+        (" || (grace && others && !mine)", " || (grace && others && !mine && tail == UINT64_MAX)"),
     ),
     _drain(
         "end-mutual-wait",
         "nothing_left",
         "SYNC batch-take",
         "two learners that keep a lease each wait for the other's",
-        ("patient && others && !mine", "patient && others && (!mine || others)"),
+        ("grace && others && !mine", "grace && others && (!mine || others)"),
     ),
     _drain(
         "end-before-release",
@@ -146,7 +146,7 @@ ENDING = (
     ),
     _drain(
         "end-nonsense-clock",
-        "still_patient",
+        "within_grace",
         "drain: patience",
         "the time of the close is believed although it may be nonsense",
         ("(closed < asked ? closed : asked)", "(asked == 0 ? asked : closed)"),

@@ -185,7 +185,7 @@ PRODUCING = (
     _producer(
         "commit-count-first",
         "es_producer_commit",
-        "SYNC slot-commit",
+        "SYNC count",
         "the count is raised before the words are stored",
         ("    es_batch *b = &m->batches[q / m->batch_size];\n", ""),
         (

@@ -111,14 +111,14 @@ SERVING = (
     _bridge(
         "remote-new-twice",
         "take_new",
-        "SYNC remote-new",
+        "FENCE remote-new",
         "two bridges give one client an entry each",
         ("if (!its_own && !may_be_elsewhere(&r->map, index, id))", "if (its_own || !its_own)"),
     ),
     _bridge(
         "remote-no-fence",
         "take_new",
-        "SYNC remote-new",
+        "FENCE remote-new",
         "nothing keeps the take of an entry before the look at the others",
         ("    atomic_thread_fence(memory_order_seq_cst);\n", ""),
     ),
@@ -257,7 +257,7 @@ SERVING = (
         "es_repair",
         "SYNC reopen-seq",
         "a hole that a scribbler has made is never searched for",
-        ("    offer_holes(r);\n", "    (void)&offer_holes;\n"),
+        ("    announce_reopened(r);\n", "    (void)&announce_reopened;\n"),
     ),
     _repair(
         "repair-tail-by-eye",

@@ -97,11 +97,12 @@ def _c_program(
 
 _PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
 #: What has to do with the ring, and is quick.
-_UNIT_ROOMS = """
-    client dataset_iter fork hostile info learners leases lifetime machine properties reserve segment server signals
-    sweeps threads
+_UNIT_FILES = """
+    test_client test_client_reserve test_server test_server_dataset_iter test_server_learners test_spec_properties
+    ring/test_fork ring/test_hostile ring/test_machine ring/test_metrics ring/test_reaper ring/test_sample
+    ring/test_segment ring/test_threads ring/test_views ring/test_waits
 """
-_UNIT = tuple(f"tests/unit/test_{name}.py" for name in _UNIT_ROOMS.split())
+_UNIT = tuple(f"tests/unit/{name}.py" for name in _UNIT_FILES.split())
 
 SUITES = (
     _c_program("c", "core-tests", "plain", 20, 8),
