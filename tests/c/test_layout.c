@@ -56,7 +56,7 @@ static void *make_it(void *arg)
     return NULL;
 }
 
-/* Whoever looks at a segment that is being made sees that it is unfinished, until it is whole. */
+/* A process that looks at a segment that is being made sees it as unfinished until it is complete. */
 TEST(unfinished_until_it_is_whole)
 {
     being_made it = {.geo = fix_geometry(1, 1, 0)};

@@ -47,7 +47,7 @@ TEST(counts_claims_that_the_tail_does_not)
     fix_free(f);
 }
 
-/* Committed from a position on: up to a claim, a hole, another lap, or the end of the batch. */
+/* Committed from a position on: up to a claim, a re-opened slot, another lap, or the end of the batch. */
 TEST(counts_what_is_committed_without_a_gap)
 {
     es_fix *f = fix_new(3, 2, 0);
@@ -65,8 +65,8 @@ TEST(counts_what_is_committed_without_a_gap)
     fix_free(f);
 }
 
-/* A hole of a lap that no ring can reach is a scribble: its position would read as an error. */
-TEST(passes_over_a_hole_of_an_impossible_lap)
+/* A re-opened slot of a lap that no ring can reach is a scribble. Its position would read as an error. */
+TEST(passes_over_a_reopened_slot_of_an_impossible_lap)
 {
     const uint64_t sizes[] = {1};
     es_geometry geo = fix_geometry(1 << 20, 1, 0);

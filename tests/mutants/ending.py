@@ -47,7 +47,7 @@ ENDING = (
         ("if (atomic_load_explicit(&hdr->closed, memory_order_acquire) == 0)", "if (!was)"),
     ),
     _drain(
-        "end-holes-open",
+        "end-reopened-open",
         "finish",
         "drain: seal",
         "slots that were offered again are not sealed",
@@ -75,7 +75,7 @@ ENDING = (
         (" || state == ES_HELD", ""),
     ),
     _drain(
-        "end-no-patience",
+        "end-no-grace",
         "finish",
         "drain: evict",
         "claims under way at the close are taken away at once",
@@ -180,7 +180,7 @@ ENDING = (
         (".gaps = held}", ".gaps = 0}"),
     ),
     _partial(
-        "partial-no-holes",
+        "partial-no-reopened",
         "es_partial_take",
         "partial: hold",
         "a slot that was offered again keeps the batch from being taken",
@@ -260,7 +260,7 @@ ENDING = (
         "let-go-no-wake",
         "es_slots_let_go",
         "let go",
-        "producers that sleep on the full ring are not told of the holes",
+        "producers that sleep on the full ring are not told of the re-opened slots",
         ("    es_wake_producers(r);\n", ""),
     ),
     _slots(

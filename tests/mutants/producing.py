@@ -85,14 +85,14 @@ PRODUCING = (
         ("memory_order_acq_rel", "memory_order_relaxed"),
     ),
     _producer(
-        "claim-no-holes",
+        "claim-no-reopened",
         "es_producer_claim",
         "SYNC reopen-seq",
         "nobody searches for slots that were offered again",
         ("if (seq != atomic", "if (seq == UINT32_MAX && seq != atomic"),
     ),
     _producer(
-        "hole-seen-late",
+        "reopened-seen-late",
         "claim_reopened",
         "SYNC reopen-seq",
         "the number that is remembered was read after the search",
@@ -103,10 +103,10 @@ PRODUCING = (
         ),
     ),
     _producer(
-        "hole-one-only",
+        "reopened-one-only",
         "claim_reopened",
-        "claim: hole",
-        "who has claimed one hole believes that there are no more",
+        "claim: re-opened",
+        "a producer that has claimed one re-opened slot searches no further",
         (
             "            *pos = best;\n",
             "            *pos = best;\n"
@@ -114,16 +114,16 @@ PRODUCING = (
         ),
     ),
     _producer(
-        "hole-not-oldest",
+        "reopened-not-oldest",
         "claim_reopened",
-        "claim: hole",
-        "the last hole is claimed before the oldest",
+        "claim: re-opened",
+        "the newest re-opened slot is claimed before the oldest",
         ("m->capacity + q < best)", "m->capacity + q != best)"),
     ),
     _producer(
-        "hole-any-lap",
+        "reopened-any-lap",
         "claim_reopened",
-        "claim: hole",
+        "claim: re-opened",
         "a scribbled lap makes a position that callers take for an error",
         ("(uint64_t)INT64_MAX / m->capacity", "UINT64_MAX"),
     ),
@@ -227,7 +227,7 @@ PRODUCING = (
         "abort-no-wake",
         "es_producer_abort",
         "abort",
-        "a producer that sleeps on the full ring is not told of the hole",
+        "a producer that sleeps on the full ring is not told of the re-opened slot",
         ("    es_wake_producers(r);\n", ""),
     ),
     _producer(

@@ -256,7 +256,7 @@ SERVING = (
         "repair-no-offer",
         "es_repair",
         "SYNC reopen-seq",
-        "a hole that a scribbler has made is never searched for",
+        "a re-opened slot that a scribbler has made is never found",
         ("    announce_reopened(r);\n", "    (void)&announce_reopened;\n"),
     ),
     _repair(
