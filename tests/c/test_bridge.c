@@ -227,7 +227,7 @@ TEST(scribbled_journal_does_no_harm)
     fix_free(f);
 }
 
-/* Who follows a bridge in its entry is a producer like any other. */
+/* A producer that gets a bridge's entry counts as a producer. */
 TEST(entry_of_a_bridge_becomes_a_producers)
 {
     es_fix *f = fix_new(1, 1, 0);

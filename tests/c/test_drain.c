@@ -256,7 +256,8 @@ TEST(partial_eviction_ends_a_run)
     fix_free(f);
 }
 
-/* A batch with a gap waits for claims in other batches too: theirs may become full, and then comes first. */
+/* A batch with a gap also waits for claims in other batches. Those batches may become full, and then they come
+ * first. */
 TEST(short_batch_waits_for_a_claim_in_another)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -278,7 +279,7 @@ TEST(short_batch_waits_for_a_claim_in_another)
     fix_free(f);
 }
 
-/* What another learner holds and never lets go of is waited for as a claim is, and taken away like one. */
+/* A drain waits for slots that another learner holds, as it does for claims. After the grace period it seals them. */
 TEST(stalled_hold_is_taken_away_after_the_close)
 {
     es_fix *f = fix_new(2, 1, 0);
@@ -296,7 +297,8 @@ TEST(stalled_hold_is_taken_away_after_the_close)
     fix_free(f);
 }
 
-/* A release that crossed the close has zeroed a count: a look at the closed ring has every commit wake again. */
+/* A release during the close zeroes a count. The next drain sets the alarm again, so every commit wakes the
+ * learners. */
 TEST(look_at_a_closed_ring_renews_the_alarm)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -313,7 +315,8 @@ TEST(look_at_a_closed_ring_renews_the_alarm)
     fix_free(f);
 }
 
-/* A batch that comes starts the patience anew: what was not there long ago has nothing to do with claims of now. */
+/* A batch that is taken restarts the drain's clock. A wait before it says nothing about the claims that are open
+ * now. */
 TEST(batch_on_a_closed_ring_restarts_the_clock)
 {
     es_fix *f = fix_new(1, 3, 0);

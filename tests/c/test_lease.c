@@ -211,7 +211,7 @@ TEST(partial_batch_given_back_can_be_filled)
     fix_free(f);
 }
 
-/* A partial batch that came back below head fills up, and is found there by whoever looked at it too early. */
+/* A partial batch that was given back below head fills up. A learner that looked at it too early finds it there. */
 TEST(returned_partial_batch_is_found_below_head)
 {
     es_fix *f = fix_new(2, 2, 0);

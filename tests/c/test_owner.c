@@ -148,7 +148,8 @@ static int held_as_another_process_sees_it(const char *path, uint32_t index)
     return WEXITSTATUS(status);
 }
 
-/* The kernel drops a process's locks when it closes any descriptor of the file: whoever is done with it does not. */
+/* The kernel drops a process's locks when the process closes any descriptor of the file. So es_locks_free() leaves
+ * it open while another user of the file is there. */
 TEST(locks_survive_another_use_of_the_file)
 {
     char path[] = "/tmp/es-locks-XXXXXX";

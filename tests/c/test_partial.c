@@ -154,7 +154,7 @@ TEST(partial_lease_of_the_dead_is_given_back)
     fix_free(f);
 }
 
-/* A batch of which another learner holds slots is not ours to take, and they stay its own. */
+/* A learner does not take a batch in which another learner holds slots. The slots stay the other's. */
 TEST(partial_take_leaves_what_another_holds)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -167,7 +167,7 @@ TEST(partial_take_leaves_what_another_holds)
     fix_free(f);
 }
 
-/* Who leaves a closed ring with a partial batch retires it: the slots that it held are no claims to offer again. */
+/* A learner that leaves a closed ring with a partial batch retires the batch. Its held slots are not re-opened. */
 TEST(partial_lease_of_a_leaver_is_retired)
 {
     es_fix *f = fix_new(2, 2, 0);

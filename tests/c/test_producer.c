@@ -47,7 +47,7 @@ TEST(counts_claims_that_the_tail_does_not)
     fix_free(f);
 }
 
-/* Committed from a position on: up to a claim, a re-opened slot, another lap, or the end of the batch. */
+/* Counts committed samples up to a claim, a re-opened slot, another lap, or the end of the batch. */
 TEST(counts_what_is_committed_without_a_gap)
 {
     es_fix *f = fix_new(3, 2, 0);

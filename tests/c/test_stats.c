@@ -162,7 +162,7 @@ TEST(sweep_falls_due_until_it_is_begun)
     fix_free(f);
 }
 
-/* Gauges are differences of counters that a crash may leave behind one another: never less than nothing. */
+/* Gauges are differences of counters, and a crash may leave one behind the other. A gauge is never negative. */
 TEST(gauges_do_not_fall_below_nothing)
 {
     es_fix *f = fix_new(2, 2, 0);
@@ -176,7 +176,7 @@ TEST(gauges_do_not_fall_below_nothing)
     fix_free(f);
 }
 
-/* What a learner held in the last lap is held no longer. */
+/* A HELD word of the last lap holds nothing. */
 TEST(holds_of_the_last_lap_are_not_shown)
 {
     es_fix *f = fix_new(2, 1, 0);

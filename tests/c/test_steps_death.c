@@ -199,7 +199,7 @@ static void sleeper_was_woken(void)
     scene_close();
 }
 
-/* Whom the dead should have woken is woken, wherever a reaper without an entry dies as well. */
+/* A sleeper that the dead owner should have woken is woken, even if a reaper without an entry dies at any step. */
 TEST(reaper_without_an_entry_killed_at_any_step)
 {
     es_step_case c = {"reap", sleeper_and_a_death_before_the_count, reaper_sweeps, NULL, sleeper_was_woken, true};
@@ -401,7 +401,7 @@ static void nobody_has_died(void)
     scene_close();
 }
 
-/* Who leaves while it is looked for among the dead has left. */
+/* An owner that leaves while a sweep looks at it has left: the sweep does not reap it. */
 TEST(leaver_is_not_reaped_at_any_step)
 {
     es_step_case c = {"sweep, detach", ring_of_two, sweep_by_l_alone, leave_p, nobody_has_died, false};
@@ -434,7 +434,7 @@ static void whoever_is_there_is_the_newcomer(void)
         CHECK_EQ(info.id.pid, NEWCOMERS_PID);
 }
 
-/* An entry that is taken says whose it is. */
+/* A LIVE entry has its owner's identity. */
 TEST(entry_names_its_owner_at_any_step)
 {
     es_step_case c = {
@@ -470,7 +470,7 @@ static void claim_of_newcomer_stays(void)
     scene_close();
 }
 
-/* What names nobody is offered again; what a newcomer to that entry claims meanwhile is its own. */
+/* A word that names nobody is re-opened. A claim by a newcomer to that entry meanwhile stays the newcomer's. */
 TEST(repair_against_a_newcomer)
 {
     es_step_case c = {"repair, register", claim_of_nobody, l_repairs, newcomer_claims, claim_of_newcomer_stays, false};

@@ -386,7 +386,7 @@ static void ended_and_valid(void)
     ended_means_all_delivered();
 }
 
-/* A claim that is taken away while it is being aborted is sealed, and stays so. */
+/* A claim that is evicted while it is being aborted is sealed, and stays so. */
 TEST(eviction_against_an_abort)
 {
     es_step_case c = {"abort, evict", closed_with_a_claim, abort_claim, close_drain_and_evict, ended_and_valid, false};
@@ -405,7 +405,7 @@ static void claim_is_left(void)
     scene_close();
 }
 
-/* A learner that finds the ring closed just now has patience with the claims under way. */
+/* A learner that finds the ring closed just now waits for the claims under way. */
 TEST(look_against_the_close_evicts_nobody)
 {
     both_ways((es_step_case){"close, look", long_after_the_start, close_by_m, drain, claim_is_left, false});
