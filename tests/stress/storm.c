@@ -1,4 +1,4 @@
-/* storm: rounds of killing until the time is over; exit status 1 when the account does not balance. */
+/* storm: rounds of kills until the time is over. Exit status 1: the account does not balance. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 
 #include "storm.h"
 
-/* More than this beyond the warm-up is a leak. The account itself is all there from the start. */
+/* More growth than this after the warm-up is a leak. The account is allocated whole at the start. */
 #define MOST_GROWTH_KIB 4096
 #define WARM_UP_ROUNDS 3
 
@@ -22,14 +22,14 @@ static void on_signal(int number)
     interrupted = number;
 }
 
-/* Outlives the conductor, whatever kills that, and removes the names that it could not remove. */
+/* The guardian. It outlives the conductor, even if the conductor is killed, and removes the names that are left. */
 static void guard(int fd, int conductor_pid)
 {
     char byte, part[32];
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
-    while (read(fd, &byte, 1) > 0) /* nobody writes: it ends when the last process of the storm is gone */
+    while (read(fd, &byte, 1) > 0) /* nothing is written: read() ends when the last process of the storm has ended */
         ;
     snprintf(part, sizeof part, ".%d-", conductor_pid);
     DIR *d = opendir("/dev/shm");
@@ -57,7 +57,7 @@ static bool start_guardian(st_storm *s)
     return s->guardian_pid > 0;
 }
 
-/* False after saying what grew or was left behind. */
+/* Prints what grew or was left behind. Returns false if there was any. */
 static bool is_flat(const st_vitals *start, const st_vitals *warm, const st_vitals *end)
 {
     bool flat = true;
@@ -106,7 +106,7 @@ int main(int argc, char **argv)
         return 2;
     s.conductor_pid = getpid();
     s.interrupted = &interrupted;
-    s.next_life = ST_LIVES; /* all of the account is to be cleared at first */
+    s.next_life = ST_LIVES; /* the first round clears the whole account */
     s.watchdog_ns = (uint64_t)(o.watchdog_seconds * 1e9);
     s.w.seed = o.seed;
     s.w.account = st_account_new();

@@ -1,26 +1,27 @@
-/* The storm's account: what was sent, what came, and why a kill leaves no doubt about either. Ledger, deliveries and
- * balance are those of es_account.h; a sender is a life. Here is how it is known what came.
+/* The storm's account: what was sent, what was delivered, and why a kill leaves no doubt about either. Ledgers,
+ * deliveries and the balance are those of es_account.h, with each life as a sender. This file decides which samples
+ * were delivered.
  *
- * A learner verifies a lease, writes its samples into a journal entry, sets that PENDING, calls release, and sets
- * it RELEASED. The conductor alone counts entries, and it is never killed. Only a learner that dies while an entry
- * is PENDING leaves a question: had the release happened? The core's own word answers it, but only for as long
- * as nobody has given the batch to another learner, who would release it too. That cannot happen before a reaper
- * reaps the dead. So every reaper of the storm, in between finding a dead learner and reaping it, that is, while
- * it holds the dead one's lock byte, looks at the batch word of each pending entry:
- *   LEASED(same round, dead owner)   not released; it will be delivered again: UNRELEASED
+ * A learner verifies a lease and writes its samples into a journal entry. It sets the entry to PENDING, releases the
+ * lease, and sets the entry to RELEASED. Only the conductor counts entries, and the conductor is never killed. There is
+ * one question: a learner may die while an entry is PENDING. Was the batch released? The batch word answers this until
+ * the batch is leased to another learner, which releases it too. That cannot happen before the dead learner is reaped.
+ * So each reaper of the storm looks at the batch word of each PENDING entry after it has found the dead learner and
+ * before it reaps it. It holds the dead learner's lock byte then.
+ *   LEASED(same round, dead owner)   not released. It will be delivered again: UNRELEASED
  *   anything else                    released
- * While the byte is held, nobody but this reaper may change such a word, and the owner index cannot be used again
- * before the sweep. If the reaper dies on the way, the next one finds the same words, because reaping begins only when
- * every entry has its answer. An entry that has its answer is not asked again.
+ * While a reaper holds the lock byte, no other process can change such a word, and the owner index cannot be used again
+ * before the sweep is done. A reaper settles every entry before it reaps. So if it dies on the way, the next reaper
+ * finds the same words. A settled entry is not settled again.
  *
- * A learner that leaves in an orderly way releases in es_api_detach(). If it is killed after that has freed its owner
- * entry, no reaper finds it. So for a PENDING entry of a collected process the conductor looks at the owner entry, and
- * only then once more at the state: no longer LIVE with this life, and still PENDING, means that no reaper was there
- * (it would have answered before it freed the entry), so the learner freed it itself, after it had released
- * everything.
+ * A learner that leaves releases its leases in es_api_detach(). If it is killed after es_api_detach() has freed its
+ * owner entry, no reaper finds it. So the conductor looks at the owner entry of each PENDING entry whose process it has
+ * collected, and only then once more at the state. If the owner entry is no longer LIVE with this life and the state is
+ * still PENDING, no reaper was there: a reaper settles the state before it frees the owner entry. So the learner freed
+ * the owner entry itself, after it had released everything.
  *
- * An owner index that is used again confuses nobody: entries are found by the life, which the owner entry carries in
- * place of a start time, and a life has no second one.
+ * An owner index that is used again causes no confusion. Entries are found by their life. The owner entry carries the
+ * life as its start time, and no life is used twice.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -35,10 +36,15 @@ const char *const st_phase_name[ST_PHASES] = {
     "starting", "attaching", "idle",     "sending", "waiting", "sending many", "reserving", "writing",   "committing",
     "aborting", "leaving",   "sweeping", "looking", "parking", "reading",      "holding",   "releasing", "giving back"};
 
-const char *const st_path_name[ST_PATHS] = {
-    "send", "send_wait", "send_many", "reserve and commit", "two reserves", "reserve and abort", "leave and return"};
+const char *const st_path_name[ST_PATHS] = {"send",
+                                            "send_wait",
+                                            "send_many",
+                                            "reserve and commit",
+                                            "two reserves",
+                                            "reserve and abort",
+                                            "leave and attach again"};
 
-/* Which sample the account is told of: for the reports of its faults. */
+/* The position of the sample that is being entered, for fault reports. */
 static int64_t position_told = -1;
 static st_account *account_told;
 
@@ -105,7 +111,7 @@ void st_deliver(st_account *a, uint64_t id, int64_t position)
     position_told = -1;
 }
 
-/* See above: whether the owner entry has another life by now, or none. */
+/* Whether the owner entry is free or carries another life. The comment at the top says what follows. */
 static bool has_left(es_ring *r, const st_entry *entry)
 {
     es_owner *o = &r->map.owners[entry->owner];

@@ -1,11 +1,11 @@
-/* The end of a round. Everybody leaves, is killed, or finds the ring closed; then the conductor sweeps, looks at every
- * word, drains what is left and strikes the balance. */
+/* The end of a round. All processes leave, are killed, or find the ring closed. Then the conductor sweeps, checks every
+ * word, drains the ring and checks the balance. */
 #include <stdio.h>
 
 #include "storm.h"
 
-/* Goes on collecting and counting until no slot of from .. to-1 runs; false when they hang. Who sleeps in the core may
- * do so to the end of its slice. */
+/* Collects and counts until no slot of from .. to-1 runs. Returns false if they hang. A process may sleep in the core
+ * to the end of its slice. */
 static bool wait_for(st_storm *s, uint32_t from, uint32_t to, const char *what)
 {
     uint64_t start = es_clock_ns();
@@ -35,7 +35,7 @@ static void kill_range(st_storm *s, uint32_t from, uint32_t to, uint32_t one_in)
             st_kill(s, i);
 }
 
-/* Producers leave or are killed; then learners. The ring stays open. */
+/* Producers leave or are killed, then learners. The ring stays open. */
 static bool end_open(st_storm *s, bool kill)
 {
     continue_all(s);
@@ -43,17 +43,17 @@ static bool end_open(st_storm *s, bool kill)
     atomic_store(&s->w.account->stage, ST_PRODUCERS_LEAVE);
     if (!wait_for(s, ST_LEARNERS, ST_PROCS, "a producer does not leave"))
         return false;
-    st_nap(es_random_below(&s->random, 30000000)); /* the learners go on for a while */
+    st_nap(es_random_below(&s->random, 30000000)); /* the learners run on for a while */
     kill_range(s, 0, ST_LEARNERS, kill ? 1 : 4);
     atomic_store(&s->w.account->stage, ST_ALL_LEAVE);
     return wait_for(s, 0, ST_LEARNERS, "a learner does not leave");
 }
 
-/* The ring closes with everybody at work; learners are killed and replaced while they drain it. */
+/* The ring closes while all processes work. Learners are killed and replaced while they drain it. */
 static bool end_closed(st_storm *s, bool evict)
 {
     continue_all(s);
-    if (evict) { /* what it has claimed is taken away a second later */
+    if (evict) { /* its claim is evicted a second later */
         st_stop(s, ST_LEARNERS + es_random_below(&s->random, s->w.config.producers), UINT64_MAX / 2);
         st_nap(2000000);
     }
@@ -79,7 +79,7 @@ static void orphan(st_storm *s, int64_t where, int64_t word, const char *what)
     st_fault_add(s->w.account, ST_ORPHANED, 0, where, word, what);
 }
 
-/* Everybody is gone and was swept: nothing in the ring may be anybody's. */
+/* All processes have ended and were swept: nothing in the ring may belong to a process. */
 static void check_rest(st_storm *s)
 {
     es_ring *r = s->watcher;
@@ -88,11 +88,11 @@ static void check_rest(st_storm *s)
     if (wrong != NULL)
         st_fault_add(s->w.account, ST_INVALID, 0, -1, 0, wrong);
     for (int64_t q = es_monitor_next_claim(r, 0, &w); q >= 0; q = es_monitor_next_claim(r, (uint64_t)q + 1, &w))
-        orphan(s, q, (int64_t)w, "a slot is claimed or held by nobody");
+        orphan(s, q, (int64_t)w, "a slot is claimed or held, but has no owner");
     for (uint64_t j = 0; j < r->map.num_batches; j++) {
         w = atomic_load(&r->map.batches[j].word);
         if (es_word_state(w) == ES_LEASED || es_word_state(w) == ES_POISONING)
-            orphan(s, (int64_t)j, (int64_t)w, "a batch is leased by nobody");
+            orphan(s, (int64_t)j, (int64_t)w, "a batch is leased, but has no owner");
     }
     for (uint32_t i = 0; i < r->map.num_owners; i++) {
         if (atomic_load(&r->map.owners[i].state) != ES_OWNER_FREE)
@@ -103,11 +103,11 @@ static void check_rest(st_storm *s)
     for (uint32_t e = 0; e < ST_LEARNERS * ST_ENTRIES; e++) {
         st_entry *entry = &s->w.account->entry[e / ST_ENTRIES][e % ST_ENTRIES];
         if (atomic_load(&entry->state) != ST_ENTRY_FREE)
-            orphan(s, (int64_t)entry->batch, entry->life, "a lease of which nobody knows whether it was released");
+            orphan(s, (int64_t)entry->batch, entry->life, "a lease that nobody knows to be released or not");
     }
 }
 
-/* As a learner, to the end of the closed ring. */
+/* Drains the closed ring to its end, as a learner. */
 static void drain(st_storm *s)
 {
     st_account *a = s->w.account;
@@ -153,6 +153,7 @@ void st_end_round(st_storm *s)
     check_rest(s);
     uint64_t sent = es_account_settle(a->samples, s->next_life, closed), delivered = a->samples->delivered;
     if (sent != delivered && !st_failed(a))
-        st_fault_add(a, ST_PHANTOM, 0, (int64_t)sent, (int64_t)delivered, "sent and delivered differ");
+        st_fault_add(a, ST_PHANTOM, 0, (int64_t)sent, (int64_t)delivered,
+                     "the numbers of samples sent and delivered differ");
     s->sum.sent += sent;
 }

@@ -1,5 +1,5 @@
-/* A learner's life: takes batches, verifies them, keeps them for a while, releases them or gives them back; sweeps when
- * a sweep is due, as the Python side does. And attaching, for producers too. */
+/* A learner's life. It takes batches, verifies them, keeps them for a while, and releases them or gives them back. It
+ * sweeps when a sweep is due, as the Python side does. Attaching and sweeping are here for producers too. */
 #include <sched.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ void st_attach(st_actor *actor, uint32_t role)
     if (actor->r == NULL)
         code_fault(actor, error, "es_api_open");
     int64_t index = es_api_attach(actor->r, &id);
-    while (index == ES_ENOOWNER) { /* the dead have all places, or somebody is just leaving one */
+    while (index == ES_ENOOWNER) { /* dead processes have all entries, or one is being freed just now */
         if (st_sweep(actor->a, actor->r, &actor->random) <= 0)
             st_nap(20000);
         st_at(actor, ST_ATTACHING);
@@ -75,9 +75,9 @@ int st_sweep(st_account *a, es_ring *r, es_random *random)
     int64_t i = es_sweep_next_dead(r, 0, &dead);
     for (; i >= 0; i = es_sweep_next_dead(r, (uint32_t)i + 1, &dead)) {
         uint32_t life = (uint32_t)dead.start_time;
-        /* The conductor notes a kill before it sends the signal, and nobody else ends without leaving. */
+        /* The conductor notes a kill before it sends the signal. All other processes end by leaving. */
         if (life == 0 || life >= ST_LIVES || !atomic_load(&a->killed[life])) {
-            st_fault_add(a, ST_EVICTED, st_id(life, 0), -1, i, "found dead, and nobody had killed it");
+            st_fault_add(a, ST_EVICTED, st_id(life, 0), -1, i, "it was found dead, but nobody had killed it");
             es_sweep_settle(r, &dead, 0);
             return reaped;
         }
@@ -122,7 +122,7 @@ uint32_t st_read_batch(const st_world *w, es_ring *r, uint64_t batch, const es_s
     return n;
 }
 
-/* The time since anybody took a batch, if nobody was stopped meanwhile. */
+/* Notes the time since the last take of any process, unless a process was stopped meanwhile. */
 static void note_gap(st_account *a)
 {
     uint64_t now = es_clock_ns(), before = atomic_exchange(&a->last_take_ns, now);
@@ -136,7 +136,7 @@ static void note_gap(st_account *a)
     atomic_store(&a->gap_at_ns, now);
 }
 
-/* A free journal entry; the conductor frees them. */
+/* Waits for a free journal entry. The conductor frees them. */
 static st_entry *free_entry(learner *l)
 {
     st_account *a = l->actor->a;
@@ -168,14 +168,14 @@ static void keep(learner *l, uint64_t batch, const es_snapshot *snap)
         int rc = es_api_give_back(actor->r, batch, snap->round);
         if (rc != ES_OK)
             code_fault(actor, rc, "es_api_give_back");
-        es_counter_add(&actor->a->returned, 1);
+        es_counter_add(&actor->a->undone_takes, 1);
         return;
     }
     atomic_store_explicit(&e->state, ST_ENTRY_PENDING, memory_order_release);
     l->held[l->num_held++] = (held){batch, *snap, e};
 }
 
-/* Reads once more what it read at first: while a batch is leased, nobody writes there. */
+/* Reads the batch again and compares. No process may write to a leased batch. */
 static void verify_again(learner *l, const held *h)
 {
     uint64_t ids[ST_BATCH];
@@ -184,7 +184,7 @@ static void verify_again(learner *l, const held *h)
     for (uint32_t i = 0; i < n && i < h->entry->n; i++)
         if (ids[i] != h->entry->ids[i])
             st_fault_add(l->actor->a, ST_TORN, ids[i], (int64_t)h->batch, (int64_t)h->entry->ids[i],
-                         "it became another one while leased");
+                         "it changed while it was leased");
 }
 
 static void release_one(learner *l, uint32_t which)
@@ -214,7 +214,7 @@ static void dwell(learner *l)
     st_nap(es_random_below(&l->actor->random, 1000000));
 }
 
-/* Leaves; es_api_detach() releases what is still held. */
+/* Leaves. es_api_detach() releases what is still held. */
 static void leave(learner *l)
 {
     if (es_random_below(&l->actor->random, 2) == 0)
@@ -226,12 +226,13 @@ static void leave(learner *l)
 
 bool st_slept_through(st_actor *actor)
 {
-    st_nap(500000000); /* so that the conductor can have run, and said that it had not */
+    st_nap(500000000); /* so that the conductor has time to note that it had not run */
     uint64_t still = atomic_load(&actor->a->stood_still_ns);
     return still == 0 || es_clock_ns() - still > actor->w->slice_ns + UINT64_C(1000000000);
 }
 
-/* At once if there is a batch; else it first gives back what it holds, on which others may wait. */
+/* Takes at once if there is a batch. If not, it releases all its leases before it waits, because others may wait for
+ * their space. */
 static int64_t take(learner *l, es_snapshot *snap)
 {
     st_actor *actor = l->actor;
@@ -246,7 +247,8 @@ static int64_t take(learner *l, es_snapshot *snap)
     st_at(actor, ST_PARKING);
     uint64_t start = es_clock_ns();
     batch = es_api_take(actor->r, partial ? ES_TAKE_ANY_ORDER | ES_TAKE_SHORT : 0, actor->w->slice_ns, snap);
-    /* In a calm round nobody sleeps through the commit that completes a batch; a sample that does not wakes nobody. */
+    /* In a calm round no learner sleeps through the commit that completes a batch. A commit that completes none wakes
+     * nobody. */
     if (batch >= 0 && snap->length == actor->w->config.batch_size && st_calm(&actor->w->config) &&
         es_clock_ns() - start >= actor->w->slice_ns && st_slept_through(actor))
         st_fault_add(actor->a, ST_SLEPT, st_id(actor->life, 0), batch, (int64_t)snap->round,
@@ -261,7 +263,7 @@ void st_learn(st_actor *actor)
     uint64_t batches = actor->w->config.num_batches;
     learner l = {.actor = actor, .max_held = batches < MAX_HELD ? (uint32_t)batches : MAX_HELD};
     l.max_held = 1 + es_random_below(&actor->random, l.max_held);
-    bool settled = false; /* it has ended, and then nobody was dead */
+    bool settled = false; /* the stream has ended, and a sweep after that found nobody dead */
     st_attach(actor, ES_ROLE_LEARNER);
     sweep(&l);
     while (atomic_load_explicit(&actor->a->stage, memory_order_relaxed) != ST_ALL_LEAVE) {
@@ -277,12 +279,12 @@ void st_learn(st_actor *actor)
         } else if (batch != ES_EMPTY && batch != ES_TIMEOUT && batch != -EINTR) {
             code_fault(actor, batch, "es_api_take");
         }
-        /* What the dead had leased comes back. */
+        /* Batches that the dead had leased can be taken again after this. */
         settled = batch == ES_ENDED && st_sweep(actor->a, actor->r, &actor->random) == 0;
         while (l.num_held >= l.max_held)
             release_one(&l, es_random_below(&actor->random, l.num_held));
         if (es_random_below(&actor->random, 4096) == 0)
-            break; /* leaves of its own accord; the conductor sends another */
+            break; /* leaves by itself; the conductor starts another */
     }
     leave(&l);
 }

@@ -1,5 +1,5 @@
-/* Options, and the configurations that the rounds go through: every dimension has a few values, and each of them
- * comes once before any comes twice, in an order drawn from the seed. */
+/* Options, and the configurations of the rounds. Each dimension has a few values. Each value is used once before any is
+ * used again, in an order drawn from the seed. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,23 +33,24 @@ static const struct deck {
     int64_t value[6];
 } decks[DIMENSIONS] = {
     [D_SIZE] = {"sample-bytes", "bytes of a sample, in several leaves", 20, 1 << 20, 5, {20, 20, 300, 4096, 102400}},
-    [D_BATCH] = {"batch-size", "samples in a batch", 1, ST_BATCH, 5, {1, 3, 8, 32, 256}},
+    [D_BATCH] = {"batch-size", "samples per batch", 1, ST_BATCH, 5, {1, 3, 8, 32, 256}},
     [D_NUM] = {"num-batches", "batches in the ring", 1, 1024, 5, {1, 2, 4, 8, 32}},
     [D_PRODUCERS] = {"producers", "producers at a time", 1, ST_PRODUCERS, 4, {2, 4, 6, 12}},
     [D_LEARNERS] = {"learners", "learners at a time", 1, ST_LEARNERS, 4, {1, 2, 3, 4}},
-    [D_PLACES] = {"max-producers", "places for producers, dead ones included", 1, 60000, 3, {16, 64, 1024}},
+    [D_PLACES] =
+        {"max-producers", "owner entries for producers, those of dead ones included", 1, 60000, 3, {16, 64, 1024}},
     [D_ORDER] = {"ready-order", "0: fifo, 1: ready", 0, 1, 2, {0, 1}},
     [D_REAP] = {"reap-ms", "milliseconds between sweeps", 1, 10000, 4, {1, 2, 5, 20}},
     [D_RATE] = {"kill-rate",
-                "kills of producers a second; 0: nobody is killed, and the reap interval is long",
+                "producers killed per second; 0: no process is killed, and the reap interval is long",
                 0,
                 100000,
                 5,
                 {0, 400, 1500, 3000, 4000}},
-    [D_LEARNER_RATE] = {"learner-kill-rate", "kills of learners a second, beside", 0, 10000, 4, {0, 5, 20, 60}},
-    [D_STOPS] = {"stop-rate", "stops a second", 0, 10000, 3, {0, 30, 150}},
+    [D_LEARNER_RATE] = {"learner-kill-rate", "learners killed per second, in addition", 0, 10000, 4, {0, 5, 20, 60}},
+    [D_STOPS] = {"stop-rate", "processes stopped per second", 0, 10000, 3, {0, 30, 150}},
     [D_ENDING] = {"ending",
-                  "of a round: 0 all leave, 1 are killed, 2 the ring closes, 3 and a claim is evicted",
+                  "of a round: 0 all leave, 1 all are killed, 2 the ring closes, 3 it closes and a claim is evicted",
                   0,
                   ST_ENDINGS - 1,
                   5,
@@ -61,11 +62,11 @@ static void usage(void)
     printf("storm [options]\n"
            "  --seconds S         how long (10)\n"
            "  --round-seconds S   how long a round on one segment lasts (a tenth of --seconds, from 1 to 4)\n"
-           "  --seed N            repeats the configurations and the choices of a run\n"
-           "  --watchdog S        so long without a batch, with nobody stopped, is a hang (20)\n"
-           "  --json FILE         writes the figures there\n"
-           "  --quiet             only the summary\n"
-           "These go round, or stay as they are given:\n");
+           "  --seed N            repeats the configurations and the random choices of a run\n"
+           "  --watchdog S        seconds without a batch, while no process is stopped, that are a hang (20)\n"
+           "  --json FILE         writes the figures to a file\n"
+           "  --quiet             prints only the summary\n"
+           "A dimension that is given stays fixed. The others change from round to round:\n");
     for (int d = 0; d < DIMENSIONS; d++)
         printf("  --%-17s %s\n", decks[d].name, decks[d].what);
 }
@@ -143,7 +144,7 @@ bool st_options_parse(int argc, char **argv, st_options *o)
     return true;
 }
 
-/* The value of dimension d in a round: the deck is shuffled anew each time that it has been gone through. */
+/* The value of dimension d in a round. The deck is shuffled again each time all of its values have been used. */
 static int64_t draw(const st_options *o, int d, uint32_t round)
 {
     const struct deck *deck = &decks[d];
@@ -159,7 +160,7 @@ static int64_t draw(const st_options *o, int d, uint32_t round)
     return deck->value[order[round % deck->n]];
 }
 
-/* A ring larger than this would be touched for the first time most of the time. */
+/* With a larger ring most writes would be the first to a page. */
 #define MOST_BYTES (UINT64_C(24) << 20)
 
 st_config st_config_of(const st_options *o, uint32_t round)
@@ -180,7 +181,7 @@ st_config st_config_of(const st_options *o, uint32_t round)
     if (c.kill_rate == 0 && o->fixed[D_REAP] < 0) {
         c.learner_kill_rate = 0;
         c.reap_ms = ST_CALM_REAP_MS;
-        c.ending = ST_END_CLOSE; /* which wakes everybody, however long they would sleep */
+        c.ending = ST_END_CLOSE; /* a close wakes every process, however long it would sleep */
     }
     c.poison = es_random_below(&random, 2) == 0;
     c.partial = es_random_below(&random, 4) == 0;

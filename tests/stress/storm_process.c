@@ -1,4 +1,4 @@
-/* The segment of a round, and its processes: begun, killed, stopped, collected. */
+/* The segment of a round, and its processes: they are started, killed, stopped and collected here. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 /* --- the segment ------------------------------------------------------------- */
 
-/* Not named as the Python side names its own: neither `echo-shm gc` nor a test run beside us shall remove them. */
+/* These names differ from those of the Python side, so that `echo-shm gc` and other test runs do not remove them. */
 static int create_files(st_storm *s)
 {
     st_world *w = &s->w;
@@ -75,7 +75,7 @@ static void child(st_storm *s, uint32_t slot)
     if (getppid() != s->conductor_pid)
         _exit(0);
     prctl(PR_SET_TIMERSLACK, 1);
-    signal(SIGINT, SIG_IGN); /* of a terminal: the conductor sees to us */
+    signal(SIGINT, SIG_IGN); /* from a terminal: the conductor ends its children */
     signal(SIGTERM, SIG_DFL);
     close(s->guardian_fd);
     st_proc *proc = &s->w.account->proc[slot];
@@ -148,7 +148,7 @@ void st_continue(st_storm *s, uint32_t slot)
     atomic_fetch_sub(&s->w.account->stopped, 1);
 }
 
-/* Where a killed process was, by what it wrote last. */
+/* Counts a kill by the phase that the process wrote last. */
 static void note_death(st_storm *s, uint32_t slot)
 {
     st_account *a = s->w.account;
@@ -175,7 +175,7 @@ static void collect_one(st_storm *s, uint32_t slot, int status)
         s->sum.left++;
     else
         st_fault_add(a, ST_CODE, st_id(life, 0), -1, status, "a process ended by itself, with this wait status");
-    if (s->slot[slot].state == ST_STOPPED) /* it had ended before the signal came */
+    if (s->slot[slot].state == ST_STOPPED) /* it ended before the signal came */
         st_continue(s, slot);
     s->slot[slot].state = ST_EMPTY;
 }

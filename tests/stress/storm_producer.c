@@ -1,5 +1,5 @@
-/* A producer's life: operations of every kind, at random, each written into the ledger before and after. It ends by a
- * kill, by the end of its sequence numbers, when the ring is closed, or when it is asked to leave. */
+/* A producer's life: random operations of every kind. It writes each into the ledger before and after. Its life ends
+ * when it is killed, when its sequence numbers are used up, when the ring is closed, or when it is asked to leave. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ static bool closed(producer *p)
     return snap.closed != 0;
 }
 
-/* What is no fault: full, slept long enough, woken by a signal; and after the close, closed and evicted. */
+/* Some results are no fault: full, timed out, interrupted by a signal; after the close also closed and evicted. */
 static void check(producer *p, int64_t rc, const char *what)
 {
     if (rc >= 0 || rc == ES_FULL || rc == ES_TIMEOUT || rc == -EINTR)
@@ -55,7 +55,8 @@ static void fill_buffers(producer *p, uint32_t n)
             es_sample_leaf(st_id(p->actor->life, p->acked + i), l, shape->size[l], p->buffer[l] + i * shape->size[l]);
 }
 
-/* In a calm round nobody sleeps through a release: whoever slept for a whole slice must find the ring full still. */
+/* In a calm round no producer sleeps through a release. If it has slept for a whole slice, the ring must still be
+ * full. */
 static void check_slept(producer *p, int64_t rc)
 {
     uint64_t position;
@@ -95,7 +96,7 @@ static void send_many(producer *p)
     begin(p, n);
     int64_t rc = es_api_send_many(p->actor->r, leaves, 0, n, p->actor->w->slice_ns);
     uint32_t sent = rc > 0 ? (uint32_t)rc : 0;
-    if (rc > 0 && sent < n && closed(p)) { /* perhaps not the first ones */
+    if (rc > 0 && sent < n && closed(p)) { /* those that were sent may not be the first ones */
         es_account_cut(p->actor->a->samples, p->actor->life, n, sent);
         p->over = true;
         return;
@@ -115,7 +116,7 @@ static bool reserve(producer *p, uint64_t timeout_ns, int64_t *position)
     return rc == ES_OK;
 }
 
-/* Leaves half a sample of nonsense in the slot, now and then for a while. */
+/* Writes half a sample of nonsense into the slot, and sometimes pauses. */
 static void scribble(producer *p, int64_t position)
 {
     const es_map *m = &p->actor->r->map;
@@ -147,8 +148,8 @@ static void reserve_one(producer *p)
         write_and_commit(p, position, ST_BY_RESERVE);
 }
 
-/* The later slot is committed first, and has the smaller sequence number. Nobody may wait for a second slot with one in
- * hand: what would make room may wait for that one. */
+/* Commits the later slot first, with the smaller sequence number. A producer must not wait for a second slot while it
+ * holds one: the space that it waits for may depend on that one. */
 static void reserve_two(producer *p)
 {
     int64_t first, second;
@@ -171,15 +172,15 @@ static void reserve_and_abort(producer *p)
     check(p, rc, "es_api_abort");
 }
 
-/* Leaves in an orderly way, half of the time with a slot in hand, and comes back. */
-static void leave_and_return(producer *p)
+/* Detaches, half of the time while it holds a slot, and attaches again. */
+static void reattach(producer *p)
 {
     int64_t position;
     if (es_random_below(&p->actor->random, 2) == 0 && reserve(p, p->actor->w->slice_ns, &position))
         scribble(p, position);
     st_detach(p->actor);
     st_attach(p->actor, ES_ROLE_PRODUCER);
-    count(p, ST_BY_RETURN, true);
+    count(p, ST_BY_REATTACH, true);
 }
 
 static void rare(producer *p)
@@ -189,7 +190,7 @@ static void rare(producer *p)
         st_sweep(p->actor->a, p->actor->r, &p->actor->random);
         return;
     case 1:
-        leave_and_return(p);
+        reattach(p);
         return;
     case 2:
         st_at(p->actor, ST_IDLE);

@@ -1,4 +1,4 @@
-/* What people and programs read. */
+/* Reports for people and for programs. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 #define U(x) ((unsigned long long)(x))
 
-/* 1234567 -> "1,234,567"; a few results may be alive at a time. */
+/* 1234567 -> "1,234,567". The last 16 results stay valid. */
 static const char *grouped(uint64_t n)
 {
     static char texts[16][28];
@@ -44,9 +44,8 @@ void st_report_faults(const st_storm *s)
     fprintf(stderr, "  seed %llu, round %u: %s\n", U(s->w.seed), s->w.round, text);
     for (uint32_t i = 0; i < n && i < room; i++) {
         const st_fault *f = &a->fault[i];
-        fprintf(stderr, "  %s: incarnation %u, sequence %lld, position %lld: %s (%lld = 0x%llx)\n",
-                st_fault_name[f->kind], f->life, (long long)f->seq, (long long)f->position, f->text, (long long)f->code,
-                U(f->code));
+        fprintf(stderr, "  %s: life %u, sequence %lld, position %lld: %s (%lld = 0x%llx)\n", st_fault_name[f->kind],
+                f->life, (long long)f->seq, (long long)f->position, f->text, (long long)f->code, U(f->code));
     }
     if (n > room)
         fprintf(stderr, "  and %u more\n", n - room);
@@ -77,7 +76,7 @@ void st_report(const st_storm *s, double seconds, const st_vitals *start, const 
            grouped((uint64_t)((double)kills / seconds)), grouped(f->kills_producers), grouped(f->kills_learners),
            grouped(f->killed_stopped));
     printf("  stops            %s\n", grouped(f->stops));
-    printf("  processes        %s attached, %s left in an orderly way, %s reaped\n", grouped(f->attached),
+    printf("  processes        %s attached, %s left without a kill, %s reaped\n", grouped(f->attached),
            grouped(f->left), grouped(f->reaped));
     printf("  samples          %s sent, %s delivered (%s/s) in %s batches\n", grouped(f->sent), grouped(f->delivered),
            grouped((uint64_t)((double)f->delivered / seconds)), grouped(f->batches));
@@ -85,11 +84,12 @@ void st_report(const st_storm *s, double seconds, const st_vitals *start, const 
     for (int p = 0; p < ST_PATHS; p++)
         printf("%s %s%s", grouped(f->paths[p]), st_path_name[p], p + 1 < ST_PATHS ? ", " : "\n");
     printf("  slots re-opened  %s\n", grouped(f->reopened));
-    printf("  leases           %s of the dead and %s of the living given back, %s of unfinished batches\n",
-           grouped(f->given_back), grouped(f->returned), grouped(f->partials));
-    printf("  mending          looked at %s times by learners to whom nothing came\n", grouped(f->repairs));
-    printf("  longest gap      %.1f ms with a producer and a learner at work and nobody stopped (at %.1f s, round %u); "
-           "%.1f ms in all\n",
+    printf(
+        "  leases           %s of dead learners given back, %s takes undone by living ones, %s of unfinished batches\n",
+        grouped(f->given_back), grouped(f->undone_takes), grouped(f->partials));
+    printf("  repair           called %s times by learners that got no batch\n", grouped(f->repairs));
+    printf("  longest gap      %.1f ms with a producer and a learner at work and no process stopped (at %.1f s, round "
+           "%u); %.1f ms in all\n",
            (double)f->gap_ns / 1e6, f->gap_at_s, f->gap_round, (double)f->gap_any_ns / 1e6);
     printf("                   the conductor itself waited up to %.1f ms for a processor\n", (double)f->late_ns / 1e6);
     report_phases(f, 1);
@@ -141,9 +141,9 @@ bool st_report_json(const st_storm *s, const st_options *o, double seconds, cons
             "\"samples_per_second\": %.0f,\n",
             U(f->sent), U(f->delivered), U(f->batches), (double)f->delivered / seconds);
     fprintf(out,
-            "  \"reopened_slots\": %llu, \"leases_of_the_dead\": %llu, \"batches_returned\": %llu, "
+            "  \"reopened_slots\": %llu, \"leases_of_the_dead\": %llu, \"undone_takes\": %llu, "
             "\"partial_batches\": %llu,\n",
-            U(f->reopened), U(f->given_back), U(f->returned), U(f->partials));
+            U(f->reopened), U(f->given_back), U(f->undone_takes), U(f->partials));
     fprintf(out,
             "  \"longest_gap_ms\": %.3f, \"longest_gap_at_s\": %.1f, \"longest_gap_in_all_ms\": %.3f, "
             "\"longest_wait_for_a_processor_ms\": %.3f,\n",

@@ -1,5 +1,5 @@
 /* A round: the conductor fills a fresh segment with processes, and kills, stops and replaces them. It owns nothing in
- * the ring; it reads words, and at the end sweeps and drains. */
+ * the ring. It reads words, and sweeps and drains at the end. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ static void respawn(st_storm *s)
     }
 }
 
-/* Whether the process in a slot has begun its work, and nobody has killed it. */
+/* Whether the process in a slot has begun its work and has not been killed. */
 static bool at_work(st_storm *s, uint32_t slot)
 {
     return s->slot[slot].state == ST_RUNNING &&
@@ -32,8 +32,8 @@ static bool asleep(st_storm *s, uint32_t slot)
     return atomic_load_explicit(&s->watcher->map.owners[owner].waiting, memory_order_relaxed) != 0;
 }
 
-/* A random process, ST_PROCS for none: now and then any, else one that is at work, rather one that is not asleep. To
- * kill faster than processes get to work would be a storm in which nothing happens. */
+/* A random process, or ST_PROCS if none is fit. Sometimes this may be any process. Usually it is at work, and
+ * preferably awake. If processes were killed before they get to work, the storm would test nothing. */
 static uint32_t victim(st_storm *s, bool learner)
 {
     uint32_t first = learner ? 0 : ST_LEARNERS, n = learner ? s->w.config.learners : s->w.config.producers;
@@ -59,10 +59,10 @@ static void kill_some(st_storm *s, bool learner)
         st_kill(s, victim(s, learner));
 }
 
-/* What does not move for so long shall not be saved by the next death. */
+/* After so long without progress there are no more kills: the next death might end a hang and hide it. */
 #define NO_KILLS_NS UINT64_C(500000000)
 
-/* Kills that are due by now, a few at most; returns when the next one is. */
+/* Does the kills that are due by now, a few at most. Returns when the next one is due. */
 static uint64_t kill_due(st_storm *s, bool learner, uint32_t rate, uint64_t due, uint64_t now)
 {
     if (rate == 0 || s->still_ns > NO_KILLS_NS)
@@ -71,7 +71,7 @@ static uint64_t kill_due(st_storm *s, bool learner, uint32_t rate, uint64_t due,
         kill_some(s, learner);
         due += st_pause_ns(&s->random, 1e9 / rate);
     }
-    return due + 5000000 < now ? now : due; /* it cannot keep up: no burst later */
+    return due + 5000000 < now ? now : due; /* it cannot keep up: the kills that were missed are dropped */
 }
 
 static void stop_one(st_storm *s)
@@ -85,12 +85,12 @@ static void end_stops(st_storm *s, uint64_t now)
     for (uint32_t i = 0; i < ST_PROCS; i++)
         if (s->slot[i].state == ST_STOPPED && s->slot[i].until_ns <= now) {
             if (es_random_below(&s->random, 3) == 0)
-                st_kill(s, i); /* if it is not spared */
+                st_kill(s, i); /* unless it is spared */
             st_continue(s, i);
         }
 }
 
-/* What the watchdog may count of one step: if the whole machine stood still, that is nobody's hang. */
+/* The most that the watchdog counts for one step. A machine that stood still is not a hang of the ring. */
 #define MOST_STEP_NS UINT64_C(100000000)
 #define STOOD_STILL_NS UINT64_C(500000000)
 
@@ -112,11 +112,11 @@ static void watch_progress(st_storm *s, uint64_t now)
     s->seen_take_ns = take;
     if (s->still_ns > s->watchdog_ns) {
         st_fault_add(a, ST_HUNG, 0, -1, (int64_t)(s->still_ns / 1000000), "ms without a batch");
-        st_dump(s, "no batch came");
+        st_dump(s, "no batch was taken");
     }
 }
 
-/* The conductor's own longest wait for a processor: a yardstick for the gaps of a machine that has other work. */
+/* Measures the conductor's longest wait for a processor. Gaps on a busy machine are to be compared with it. */
 static void nap(st_storm *s)
 {
     uint64_t wanted = 50000 + es_random_below(&s->random, 100000), start = es_clock_ns();
@@ -126,7 +126,7 @@ static void nap(st_storm *s)
         s->sum.late_ns = late;
 }
 
-/* A round does not end while nothing moves: either a batch comes, or the watchdog. */
+/* A round does not end while nothing moves. Either a batch comes, or the watchdog ends the round. */
 static bool is_stuck(const st_storm *s)
 {
     return s->still_ns > (st_calm(&s->w.config) ? ST_CALM_IDLE_NS + MOST_STEP_NS : MOST_STEP_NS);
@@ -190,7 +190,7 @@ static void add_figures(st_storm *s)
     add_gaps(s);
 }
 
-/* The conductor itself may hang in the core. What it waits for has limits of its own, which end long before. */
+/* The conductor itself may hang in the core. Its own waits have limits that end long before this one. */
 static void watch(const st_storm *s, const char *phase, double seconds)
 {
     es_watchdog_start(phase, 60 + (unsigned)(seconds + 10 * (double)s->watchdog_ns / 1e9), NULL);
@@ -222,7 +222,7 @@ bool st_round(st_storm *s, const st_config *config, uint32_t round, double secon
     if (!*s->interrupted && !st_failed(a))
         st_end_round(s);
     if (st_failed(a))
-        st_dump(s, "the account does not balance, or a statement does not hold");
+        st_dump(s, "the account does not balance, or an invariant does not hold");
     st_kill_all(s);
     add_figures(s);
     st_segment_close(s);

@@ -1,4 +1,4 @@
-/* The sizes of a sample's leaves (es_sample.h has what is in them), and random pauses. */
+/* The sizes of the leaves of a sample, and random pauses. es_sample.h defines what the leaves contain. */
 #include <math.h>
 #include <time.h>
 
@@ -16,7 +16,7 @@ void st_nap(uint64_t ns)
     nanosleep(&ts, NULL);
 }
 
-/* Id, two small leaves, and two that share the rest unevenly. */
+/* An id, two small leaves, and two leaves that share the rest unevenly. */
 #define HEAD_BYTES 20u
 
 void st_shape_init(st_shape *shape, uint64_t bytes)

@@ -1,4 +1,4 @@
-/* Looking on: what the ring looked like when something went wrong, and what the conductor itself takes up. */
+/* Observation: the state of the ring after a fault, and the resources that the conductor itself uses. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static uint64_t rss_kib(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE) / 1024;
 }
 
-/* Entries of a folder whose names hold part. */
+/* Counts the entries of a folder whose names contain part. */
 static uint32_t entries(const char *folder, const char *part)
 {
     uint32_t n = 0;
@@ -34,7 +34,7 @@ static uint32_t entries(const char *folder, const char *part)
     return n;
 }
 
-/* Segments of ours that are still mapped: removed or not, their memory is not free. */
+/* Counts the segments of the storm that are still mapped. Their memory is not free, even if they are unlinked. */
 static uint32_t mapped_segments(void)
 {
     char line[512];
@@ -61,7 +61,7 @@ st_vitals st_vitals_now(void)
                        .shm_bytes = (uint64_t)(v.f_blocks - v.f_bfree) * v.f_frsize};
 }
 
-/* The kernel's letter for what a process does, and where in the kernel it sleeps. */
+/* The kernel's letter for the state of a process, and where in the kernel it sleeps. */
 static char process_state(int64_t pid, char *where, size_t room)
 {
     char path[64], line[512], state = '-';
@@ -93,7 +93,8 @@ static void dump_batch(es_ring *r, uint64_t j)
             es_word_owner(w), atomic_load(&r->map.batches[j].count));
     for (uint64_t i = 0; i < size; i++) {
         uint64_t slot = atomic_load(&r->map.slots[j * size + i]);
-        if (i >= 16 && es_word_state(slot) == ES_COMMITTED) /* the first few, and any that is not as one would think */
+        if (i >= 16 &&
+            es_word_state(slot) == ES_COMMITTED) /* print the first few, and every slot that is not committed */
             continue;
         fprintf(stderr, " %c%llu", es_word_state(slot) < 6 ? letters[es_word_state(slot)] : '?',
                 (unsigned long long)es_word_lap(slot));
