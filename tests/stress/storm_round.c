@@ -177,7 +177,7 @@ static void add_figures(st_storm *s)
     s->sum.delivered += a->samples->delivered;
     s->sum.reaped += es_counter_get(&a->reaped);
     s->sum.given_back += es_counter_get(&a->leases_given_back);
-    s->sum.returned += es_counter_get(&a->returned);
+    s->sum.undone_takes += es_counter_get(&a->undone_takes);
     s->sum.repairs += es_counter_get(&a->repairs);
     s->sum.partials += es_counter_get(&a->partials);
     s->sum.attached += es_counter_get(&a->attached);
