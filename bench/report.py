@@ -42,10 +42,10 @@ class Headline:
 
 
 HEADLINES = (
-    Headline("`send`, CartPole", "send", "20 bytes a sample, 1 worker"),
-    Headline("`send_many` of 64, CartPole", "send_many", "20 bytes a sample, 64 a call, 1 worker"),
-    Headline("`send`, Atari", "send", "28 KB a sample, 1 worker", "memcpy"),
-    Headline("`TcpClient.send`, CartPole, 8 clients", "TcpClient.send", "20 bytes a sample, 8 clients over TCP"),
+    Headline("`send`, CartPole", "send", "20 bytes per sample, 1 worker"),
+    Headline("`send_many` of 64, CartPole", "send_many", "20 bytes per sample, 64 per call, 1 worker"),
+    Headline("`send`, Atari", "send", "28 KB per sample, 1 worker", "memcpy"),
+    Headline("`TcpClient.send`, CartPole, 8 clients", "TcpClient.send", "20 bytes per sample, 8 clients over TCP"),
 )
 
 
