@@ -6,15 +6,14 @@
 #include "base/es_counter.h"
 #include "ring/es_owner.h"
 #include "ring/es_ring.h"
+#include "ring/es_slots.h"
 #include "ring/es_stats.h"
 #include "ring/es_word.h"
 
 /* Whether slot word w keeps its slot from others: claimed, or held in this lap by a learner. */
 static bool keeps_slot(es_ring *r, uint64_t q, uint64_t w)
 {
-    uint64_t b = atomic_load_explicit(&r->map.batches[q / r->map.batch_size].word, memory_order_relaxed);
-    return es_word_state(w) == ES_CLAIMED ||
-           (es_word_state(w) == ES_HELD && es_word_state(b) == ES_FILL && es_word_lap(w) == es_word_round(b) + 1);
+    return es_word_state(w) == ES_CLAIMED || (es_word_state(w) == ES_HELD && es_slots_filling(r, q, w));
 }
 
 int64_t es_monitor_next_claim(es_ring *r, uint64_t start, uint64_t *word)

@@ -9,11 +9,11 @@ void es_journal_write(es_ring *r, uint32_t remote, uint64_t pos, uint64_t n)
 {
     es_owner *mine = &r->map.owners[r->me];
     uint64_t number = es_counter_get(&r->map.remotes[remote].committed);
-    atomic_store_explicit(&mine->pending_number, number, memory_order_relaxed);
-    atomic_store_explicit(&mine->pending_position, pos, memory_order_relaxed);
-    atomic_store_explicit(&mine->pending_count, n, memory_order_relaxed);
+    atomic_store_explicit(&mine->journal_number, number, memory_order_relaxed);
+    atomic_store_explicit(&mine->journal_position, pos, memory_order_relaxed);
+    atomic_store_explicit(&mine->journal_count, n, memory_order_relaxed);
     ES_COMPILER_BARRIER();
-    atomic_store_explicit(&mine->pending_remote, remote + 1, memory_order_relaxed);
+    atomic_store_explicit(&mine->journal_remote, remote + 1, memory_order_relaxed);
     ES_COMPILER_BARRIER();
 }
 
@@ -23,7 +23,7 @@ void es_journal_clear(es_ring *r, uint32_t remote, uint64_t done)
     ES_COMPILER_BARRIER();
     atomic_store_explicit(&it->committed, es_counter_get(&it->committed) + done, memory_order_relaxed);
     ES_COMPILER_BARRIER();
-    atomic_store_explicit(&r->map.owners[r->me].pending_remote, 0, memory_order_relaxed);
+    atomic_store_explicit(&r->map.owners[r->me].journal_remote, 0, memory_order_relaxed);
 }
 
 /* Whether the bridge, dead or leaving, has committed its claim of pos. */
@@ -38,16 +38,16 @@ static bool was_committed(es_map *m, uint32_t bridge, uint64_t pos)
 static void settle_journal(es_map *m, uint32_t bridge)
 {
     es_owner *o = &m->owners[bridge];
-    uint32_t remote = atomic_load_explicit(&o->pending_remote, memory_order_relaxed);
+    uint32_t remote = atomic_load_explicit(&o->journal_remote, memory_order_relaxed);
     if (remote == 0 || remote > m->num_remotes)
         return;
-    uint64_t pos = es_counter_get(&o->pending_position), count = es_counter_get(&o->pending_count), done = 0;
+    uint64_t pos = es_counter_get(&o->journal_position), count = es_counter_get(&o->journal_count), done = 0;
     while (done < count && done < m->capacity && was_committed(m, bridge, pos + done))
         done++;
-    atomic_store_explicit(&m->remotes[remote - 1].committed, es_counter_get(&o->pending_number) + done,
+    atomic_store_explicit(&m->remotes[remote - 1].committed, es_counter_get(&o->journal_number) + done,
                           memory_order_relaxed);
     ES_COMPILER_BARRIER();
-    atomic_store_explicit(&o->pending_remote, 0, memory_order_relaxed);
+    atomic_store_explicit(&o->journal_remote, 0, memory_order_relaxed);
 }
 
 void es_journal_settle(es_map *m, uint32_t index)

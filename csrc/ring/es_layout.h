@@ -49,10 +49,10 @@ typedef struct es_owner {
     _Atomic int64_t pid;
     _Atomic uint64_t pid_namespace;
     _Atomic uint64_t start_time_bits;
-    /* A bridge's journal: what it is about to commit; see es_journal.h. pending_remote: index + 1, or 0 for nothing. */
-    _Atomic uint32_t is_bridge, pending_remote;
-    _Atomic uint64_t pending_number, pending_position;
-    _Atomic uint64_t pending_count;
+    /* A bridge's journal: what it is about to commit; see es_journal.h. journal_remote: index + 1, or 0 for nothing. */
+    _Atomic uint32_t is_bridge, journal_remote;
+    _Atomic uint64_t journal_number, journal_position;
+    _Atomic uint64_t journal_count;
     /* Written by the owner alone. Its threads share them, hence atomic adds. */
     alignas(ES_CACHE_LINE) _Atomic uint64_t samples;
     _Atomic uint64_t blocked, blocked_ns;

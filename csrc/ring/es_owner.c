@@ -37,7 +37,7 @@ static void fill(es_owner *owner, const es_identity *id)
     atomic_store_explicit(&owner->pid_namespace, id->pid_namespace, memory_order_relaxed);
     atomic_store_explicit(&owner->start_time_bits, double_bits(id->start_time), memory_order_relaxed);
     atomic_store_explicit(&owner->is_bridge, 0, memory_order_relaxed);
-    atomic_store_explicit(&owner->pending_remote, 0, memory_order_relaxed);
+    atomic_store_explicit(&owner->journal_remote, 0, memory_order_relaxed);
     atomic_store_explicit(&owner->samples, 0, memory_order_relaxed);
     atomic_store_explicit(&owner->blocked, 0, memory_order_relaxed);
     atomic_store_explicit(&owner->blocked_ns, 0, memory_order_relaxed);

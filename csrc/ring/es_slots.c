@@ -93,15 +93,11 @@ void es_slots_let_go(es_ring *r)
 /* Whether the owner has claimed the slot as a producer, or holds it as a learner. A HELD word of a
  * past lap means nothing. One of this lap, in a batch that is being filled, stays as it is until
  * the caller changes it, because nobody else may. */
-static bool is_claim_of(es_map *m, uint64_t q, uint64_t w, uint32_t index)
+static bool is_claim_of(es_ring *r, uint64_t q, uint64_t w, uint32_t index)
 {
     if (es_word_owner(w) != index || es_word_lap(w) == 0)
         return false;
-    if (es_word_state(w) == ES_CLAIMED)
-        return true;
-    /* SYNC batch-release, batch-take: acquire. */
-    uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
-    return es_word_state(w) == ES_HELD && es_word_state(b) == ES_FILL && es_word_lap(w) == es_word_round(b) + 1;
+    return es_word_state(w) == ES_CLAIMED || (es_word_state(w) == ES_HELD && es_slots_filling(r, q, w));
 }
 
 int64_t es_slots_reopen(es_ring *r, uint32_t index)
@@ -113,7 +109,7 @@ int64_t es_slots_reopen(es_ring *r, uint32_t index)
         uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
         /* SYNC slot-reopen: acq_rel; acquires the dead owner's last word, and releases it to
          * claim_reopened(). */
-        if (is_claim_of(m, q, w, index))
+        if (is_claim_of(r, q, w, index))
             n += atomic_compare_exchange_strong_explicit(&m->slots[q], &w, es_word(es_word_lap(w), 0, ES_REOPEN),
                                                          memory_order_acq_rel, memory_order_relaxed);
     }

@@ -56,7 +56,7 @@ TEST(blocks_of_either_layout_are_sent)
             CHECK_EQ(id, 102 + q);
         }
         CHECK_EQ(b->map.owners[b->me].samples, 5);
-        CHECK_EQ(b->map.owners[b->me].pending_remote, 0);
+        CHECK_EQ(b->map.owners[b->me].journal_remote, 0);
         CHECK_STR(es_valid(l), NULL);
         fix_free(f);
     }
@@ -215,15 +215,15 @@ TEST(scribbled_journal_does_no_harm)
     es_ring *dead = bridge(f), *l = fix_learner(f);
     int64_t ann = es_bridge_open(dead, ANN, 5, "ann");
     es_owner *o = &dead->map.owners[dead->me];
-    o->pending_remote = 12345;
+    o->journal_remote = 12345;
     es_journal_settle(&l->map, dead->me);
     CHECK_EQ(l->map.remotes[ann].committed, 5);
-    o->pending_remote = (uint32_t)ann + 1;
-    o->pending_count = o->pending_position = UINT64_MAX;
-    o->pending_number = 5;
+    o->journal_remote = (uint32_t)ann + 1;
+    o->journal_count = o->journal_position = UINT64_MAX;
+    o->journal_number = 5;
     es_journal_settle(&l->map, dead->me);
     CHECK(l->map.remotes[ann].committed - 5 <= 4);
-    CHECK_EQ(o->pending_remote, 0);
+    CHECK_EQ(o->journal_remote, 0);
     fix_free(f);
 }
 

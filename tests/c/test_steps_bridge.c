@@ -83,10 +83,10 @@ static void bridge_died_half_way(void)
     uint64_t pos;
     es_owner *o = &scene.p->map.owners[scene.p->me];
     REQUIRE_EQ(es_producer_claim(scene.p, 2, &pos), 2);
-    o->pending_number = 0;
-    o->pending_position = pos;
-    o->pending_count = 2;
-    o->pending_remote = (uint32_t)remote + 1;
+    o->journal_number = 0;
+    o->journal_position = pos;
+    o->journal_count = 2;
+    o->journal_remote = (uint32_t)remote + 1;
     for (uint64_t i = 0; i < 2; i++) {
         fix_sample_t s;
         fix_sample(i, &s);

@@ -108,7 +108,6 @@ const xp_known xp_known_orders[] = {
     {"es_lease_give_back_all load acquire->relaxed 1", SPARE, CAS_DECIDES},
     {"es_lease_give_back_all cas acq_rel->acquire 1", SPARE, SEQ_FOLLOWS},
     {"es_lease_give_back_all cas acq_rel->release 1", SPARE, SEQ_FOLLOWS},
-    {"is_claim_of load acquire->relaxed 1", SPARE, CAS_DECIDES},
     {"es_slots_reopen load acquire->relaxed 1", SPARE, CAS_DECIDES},
     {"es_slots_reopen cas acq_rel->release 1", SPARE, SEQ_FOLLOWS},
     {"es_wake_alarm fetch_or acq_rel->acquire 1", SPARE, FENCED},

@@ -2,6 +2,8 @@
 
 from mutant import Mutant
 
+_BATCH_OF_SLOT = "atomic_load_explicit(&r->map.batches[q / r->map.batch_size].word, memory_order_acquire)"
+
 
 def _drain(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
     return Mutant(name, "ring/es_drain.c", function, bug, where, edits)
@@ -275,14 +277,14 @@ ENDING = (
         "is_claim_of",
         "reap: held",
         "a held word of the last lap is taken for a hold of the dead",
-        ("es_word_state(b) == ES_FILL && es_word_lap(w) == es_word_round(b) + 1", "es_word_state(b) == ES_FILL"),
+        ("es_slots_filling(r, q, w)", f"es_word_state({_BATCH_OF_SLOT}) == ES_FILL"),
     ),
     _slots(
         "reopen-leased-hold",
         "is_claim_of",
         "reap: held",
         "held slots of a batch that somebody leases are offered again",
-        (" && es_word_state(b) == ES_FILL", ""),
+        ("es_slots_filling(r, q, w)", f"es_word_lap(w) == es_word_round({_BATCH_OF_SLOT}) + 1"),
     ),
     _slots(
         "reopen-seq-first",

@@ -23,8 +23,8 @@ def _repair(name: str, function: str, where: str, bug: str, *edits: tuple[str, s
     return Mutant(name, "ring/es_repair.c", function, bug, where, edits)
 
 
-_PENDING = "    atomic_store_explicit(&mine->pending_remote, remote + 1, memory_order_relaxed);\n"
-_CLEAR = "    atomic_store_explicit(&r->map.owners[r->me].pending_remote, 0, memory_order_relaxed);\n"
+_PENDING = "    atomic_store_explicit(&mine->journal_remote, remote + 1, memory_order_relaxed);\n"
+_CLEAR = "    atomic_store_explicit(&r->map.owners[r->me].journal_remote, 0, memory_order_relaxed);\n"
 _HERE = "        atomic_store_explicit(&it->word, es_word_remote(r->me, ES_REMOTE_HERE), memory_order_release);\n"
 _KEY = "        atomic_store_explicit(&it->id[0], key[0], memory_order_relaxed);\n"
 _MAGIC = "    atomic_store_explicit(&hdr->magic, ES_MAGIC, memory_order_release);\n"
@@ -55,7 +55,7 @@ SERVING = (
         "settle_journal",
         "journal",
         "what the dead bridge had committed of its last block is forgotten",
-        ("es_counter_get(&o->pending_number) + done", "es_counter_get(&o->pending_number) + done * 0"),
+        ("es_counter_get(&o->journal_number) + done", "es_counter_get(&o->journal_number) + done * 0"),
     ),
     _journal(
         "settle-this-lap",
@@ -315,7 +315,13 @@ SERVING = (
         "keeps_slot",
         "a held word of the last lap is shown as a claim",
         "monitor",
-        ((" && es_word_lap(w) == es_word_round(b) + 1", ""),),
+        (
+            (
+                "es_slots_filling(r, q, w)",
+                "es_word_state(atomic_load_explicit(&r->map.batches[q / r->map.batch_size].word,"
+                " memory_order_acquire)) == ES_FILL",
+            ),
+        ),
     ),
     Mutant(
         "percentile-rank",

@@ -121,9 +121,9 @@ static void send_half_and_die(es_world *w)
     CHECK_EQ(es_producer_claim(w->mine, 2, &pos), 2);
     for (uint32_t i = 0; i < 2; i++)
         fix_write(w->mine, pos + i, ID_TRACEE + i);
-    o->pending_position = pos;
-    o->pending_count = 2;
-    o->pending_remote = 1;
+    o->journal_position = pos;
+    o->journal_count = 2;
+    o->journal_remote = 1;
     CHECK_EQ(es_producer_commit(w->mine, pos, 1), 1);
 }
 
