@@ -194,7 +194,8 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1 && strcmp(argv[1], "-l") == 0) {
         for (int i = 0; i < num_tests; i++)
-            printf("%s %s\n", tests[i].file, tests[i].name);
+            if (chosen(&tests[i], argc, argv))
+                printf("%s %s\n", tests[i].file, tests[i].name);
         return 0;
     }
     printf("seed %llu\n", (unsigned long long)seed);
