@@ -5,7 +5,7 @@
     python tests/mutants/run.py --suite c --again abort-no-wake
     python tests/mutants/run.py --list
 
-Results: build/mutants.json. A cell is run anew when the mutated file or its suite's entry in suites.py has
+Results: results.json beside this file. A cell is run anew when the mutated file or its suite's entry in suites.py has
 changed. Nothing is run against mutants unless the suite passes on the core as it is. Runs one thing at a time,
 politely (nice). Exit status 1 when a mutant survived every suite that was run against it.
 """
@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CORE = ROOT / "csrc"
 WORK = ROOT / "build" / "mutants"
-RESULTS = ROOT / "build" / "mutants.json"
+RESULTS = HERE / "results.json"
 MOST_HANGS = 2  # of single tests, after which a suite is left
 
 Cell = dict[str, Any]
@@ -53,10 +54,15 @@ class Results:
 
     def put(self, mutant: str, suite: str, cell: Cell) -> None:
         """Keeps it."""
-        self.cells.setdefault(mutant, {})[suite] = cell
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.cells.setdefault(mutant, {})[suite] = {key: value for key, value in cell.items() if key != "tail"}
+        rows = (
+            f" {json.dumps(name)}: {{\n"
+            + ",\n".join(f"  {json.dumps(s)}: {json.dumps(c)}" for s, c in sorted(row.items()))
+            + "\n }"
+            for name, row in sorted(self.cells.items())
+        )
         fresh = self.path.with_suffix(".tmp")  # a run that is cut short leaves the results whole
-        fresh.write_text(json.dumps(self.cells, indent=1))
+        fresh.write_text("{\n" + ",\n".join(rows) + "\n}\n")
         fresh.replace(self.path)
 
 
@@ -78,8 +84,8 @@ def write(mutant: Mutant | None, to: Path) -> None:
 
 
 def digest(mutant: Mutant | None, suite: Suite) -> str:
-    """Of what a cell depends on, as far as it is cheap to say."""
-    files = texts(mutant)
+    """What a cell depends on, as far as it is cheap to say: code without comments, and how the suite is run."""
+    files = {name: "".join(re.sub(r"/\*.*?\*/", "", text, flags=re.S).split()) for name, text in texts(mutant).items()}
     of = json.dumps([files[mutant.file] if mutant else files, suite.run, suite.build], sort_keys=True)
     return hashlib.sha256(of.encode()).hexdigest()[:16]
 
@@ -226,6 +232,12 @@ def run(suites: list[Suite], mutants: list[Mutant], results: Results, again: boo
     return all_sound
 
 
+def fresh_cells(results: Results, mutant: Mutant) -> dict[str, Cell]:
+    """The cells that are of today's core."""
+    found = {suite.name: results.get(mutant.name, suite.name, digest(mutant, suite)) for suite in SUITES}
+    return {name: cell for name, cell in found.items() if cell is not None}
+
+
 def chosen(names: list[str], all_mutants: tuple[Mutant, ...]) -> list[Mutant]:
     """The mutants of these names, or all."""
     unknown = set(names) - {m.name for m in all_mutants}
@@ -258,7 +270,7 @@ def main() -> None:
             sys.exit("make is needed")
         os.nice(10)
         all_sound = run(suites, mutants, results, options.again, options.python_tree)
-    known = {m.name: results.cells.get(m.name, {}) for m in mutants}
+    known = {m.name: fresh_cells(results, m) for m in mutants}
     if options.tests:
         table.print_tests(mutants, known, results.cells.get(table.SOUND, {}))
     else:
