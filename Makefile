@@ -1,17 +1,17 @@
-# Two commands do everything on a fresh machine with Python 3.10+, a C compiler and make:
-#   make demo    real environments in worker processes feed a learner
+# Two commands do everything on a fresh machine that has Python 3.10+, a C compiler and make:
+#   make demo    worker processes with real environments feed a learner
 #   make test    lint, types, C tests (also under sanitizers), Python tests
-# Each makes its own virtual environment in this folder. What proves the ring, at length:
-#   make explore             the core's own steps interleaved, under three memory models
-#   make orders              every memory order of the core weakened, one at a time
-#   make model               the protocol in Spin, and its mutants          (needs spin)
-#   make storm SECONDS=60    processes killed and stopped, every sample accounted for
+# Each installs what it needs into a virtual environment in this folder. Longer tests of the ring:
+#   make explore             interleaves the core's steps, under three memory models
+#   make orders              weakens every memory order of the core, one at a time
+#   make model               checks the protocol and its mutants in Spin    (needs spin)
+#   make storm SECONDS=60    kills and stops processes, accounts for every sample
 #   make storm-remote SECONDS=60    the same for remote clients, their connections and their bridges
-#   make fuzz SECONDS=60     hostile segments, by coverage                  (needs clang)
-#   make mutants             bugs put into the core, one at a time: which suite notices  (hours; PRINT=1: the table)
-#   make test-aarch64        the C tests for another processor              (needs qemu-user, a cross compiler)
-# How fast it is:
-#   make bench               measures, and writes bench/results.json, the plot and the tables that are made of it
+#   make fuzz SECONDS=60     hostile segments, guided by coverage           (needs clang)
+#   make mutants             puts bugs into the core, one at a time: which suite notices?  (hours; PRINT=1: the table)
+#   make test-aarch64        runs the C tests for another processor         (needs qemu-user, a cross compiler)
+# Speed:
+#   make bench               measures, and writes bench/results.json, the plot and the tables
 
 PYTHON ?= python3
 ENV := .venv
@@ -30,8 +30,8 @@ demo: $(ENV)/.demo
 test: lint test-c $(ENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# First everything is compiled. Then suites run side by side, so that no processor waits. Each shares its own work
-# among the processors: two of them at once are enough.
+# First all suites are compiled. Then two run at a time, so that no processor waits. Two are enough because each suite
+# shares its work among the processors.
 C_SUITES := c explore trace stress fuzz
 test-c:
 	+$(MAKE) -j2 $(C_SUITES:%=build-%)
@@ -89,7 +89,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(ENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-# One stamp for each set of extras that is installed and up to date with the C sources.
+# Each stamp says that a set of extras is installed and up to date with the C sources.
 $(ENV)/.demo $(ENV)/.test $(ENV)/.bench: $(ENV)/.%: $(BUILT) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	touch $@

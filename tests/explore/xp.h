@@ -1,29 +1,29 @@
-/* Explores how the threads of a small scene may interleave, and what weak memory
- * may show them.
+/* Explores how the threads of a small scene may interleave, and which values weak
+ * memory may show them.
  *
  * The scene's threads are coroutines of one real thread. Before each atomic
- * operation on a word that matters the scheduler chooses who goes on; at a load it
- * may also choose which of the values to show that the memory model allows. A
- * sequence of choices is one execution. They are taken one after the other, depth
- * first, as far as the budget of preemptions, stale reads and kills goes; or at random.
+ * operation on an explored word the scheduler chooses the thread that runs next. At
+ * a load it may also choose among the values that the memory model allows. A
+ * sequence of choices is one execution. Executions are explored depth first, within
+ * a budget of preemptions, stale reads and kills, or at random.
  */
 #ifndef XP_H
 #define XP_H
 
 #include "es_fixture.h"
 
-#define XP_THREADS 6 /* thread 0 sets the scene and settles it */
+#define XP_THREADS 6 /* thread 0 is the stage: it sets up the scene and settles it */
 #define XP_IDS 32
 
 struct hook_site;
 
 enum xp_memory {
     XP_SC,  /* every load sees the last store */
-    XP_TSO, /* x86: a store may wait in its thread's buffer, in order; locked operations and fences empty it */
-    XP_C11  /* a load sees any store that nothing which happened before hides from it */
+    XP_TSO, /* x86: stores may wait, in order, in a buffer per thread; locked operations and fences empty it */
+    XP_C11  /* a load sees any store that the happens-before relation allows */
 };
 
-/* The ring that a scene plays on. Attachments that no thread has made yet are opened beforehand. */
+/* The ring that a scene plays on. A ring is opened beforehand even for a thread that attaches later. */
 typedef struct xp_stage {
     es_fix *f;
     es_ring *of[XP_THREADS];     /* by thread */
@@ -34,11 +34,11 @@ typedef struct xp_scene {
     const char *name;
     uint64_t batch_size, num_batches;
     uint32_t flags;
-    void (*setup)(void); /* runs once, by itself */
+    void (*setup)(void); /* runs once, before the threads start */
     void (*threads[XP_THREADS - 1])(void);
     unsigned mortal;    /* bit t: thread t + 1 may be killed */
     unsigned together;  /* bit t: thread t + 1 is in the same process as thread t */
-    bool private_words; /* explore the words of attachments, too: for threads that share one */
+    bool private_words; /* also explore the words of attachments: needed when threads share one */
 } xp_scene;
 
 typedef struct xp_budget {
@@ -50,12 +50,12 @@ typedef struct xp_budget {
 } xp_budget;
 
 typedef struct xp_outcome {
-    const char *violation; /* NULL, or what was found */
+    const char *violation; /* NULL if there was none */
     uint64_t executions, steps, longest;
-    bool complete; /* depth first, and nothing within the budget is left */
+    bool complete; /* depth first only: every execution within the budget was explored */
 } xp_outcome;
 
-/* Runs until a violation, the end or the limit. */
+/* Runs until a violation, until no execution is left, or until the limit. */
 xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget);
 
 /* --- for scenes ------------------------------------------------------------ */
@@ -63,7 +63,8 @@ xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget);
 extern const xp_scene xp_scenes[];
 int xp_count_scenes(void);
 
-/* A weaker order that no scene catches by itself, and why. doubled: caught once all spare ones are weakened, too. */
+/* A memory order that can be weakened alone without any scene noticing, and why. doubled: the weaker order is caught
+ * if all spare orders are weakened as well. */
 typedef struct xp_known {
     const char *name;
     bool doubled;
@@ -71,120 +72,119 @@ typedef struct xp_known {
 } xp_known;
 extern const xp_known xp_known_orders[];
 
-/* Weakens every memory order, one at a time, and explores: whether each was caught, or is
- * in the list of those that cannot be. */
+/* Weakens every memory order, one at a time, and explores. Returns whether each weaker order was caught or is in
+ * xp_known_orders. */
 bool xp_try_orders(const char *part);
 
 extern xp_stage xp_theatre;
 
-/* In setup: thread t is a producer, or a learner; of the same process as thread t - 1; or has yet to attach. */
-void xp_producer(int t);
-void xp_learner(int t);
-void xp_shares(int t);
-void xp_comes_later(int t);
+/* To call in setup. */
+void xp_producer(int t);    /* thread t is a producer */
+void xp_learner(int t);     /* thread t is a learner */
+void xp_shares(int t);      /* thread t shares the attachment of thread t - 1 */
+void xp_comes_later(int t); /* thread t attaches during the scene */
 /* The stage's own producer sends n samples; its learner takes n batches. */
 void xp_fill(int n);
 void xp_empty(int n);
 
-/* Timeouts: a few reap intervals, and none. */
+/* Timeouts: XP_LONG waits a few reap intervals, XP_NOW does not wait. */
 #define XP_LONG UINT64_MAX
 #define XP_NOW 0
 
-/* Each returns what the core returned, and keeps the account. */
+/* Each of these calls the core, updates the account and returns the core's result. */
 int xp_send(uint64_t timeout_ns);
 int64_t xp_send_many(int n, uint64_t timeout_ns);
 int xp_reserve(bool commit, uint64_t timeout_ns);
 /* Takes, reads and releases a batch. */
 int64_t xp_take(uint32_t flags, uint64_t timeout_ns);
-/* Takes until the stream has ended, as es_api.h says when that is: ES_ENDED, or what came instead. */
+/* Takes until the stream has ended, as es_api.h defines the end. Returns ES_ENDED, or the result that stopped it. */
 int64_t xp_take_to_the_end(uint64_t timeout_ns);
 int64_t xp_take_and_give_back(uint32_t flags, uint64_t timeout_ns);
 int xp_attach(uint32_t role);
 void xp_leave(void);
-/* Whether the running thread's attachment has been left, by whichever thread. */
+/* Whether the running thread's attachment is detached. Any thread that shares it may have done so. */
 bool xp_has_left(void);
 void xp_sweep(void);
 
-/* In setup: thread t is a bridge; there is a client, with so many samples, that comes to whichever bridge serves. */
-void xp_bridge(int t);
-void xp_client(int samples);
-/* Thread t, a bridge, has another client as well, which it lets go. */
-void xp_other_client(int t);
+/* To call in setup. */
+void xp_bridge(int t);       /* thread t is a bridge */
+void xp_client(int samples); /* there is one client, with this many samples: it connects to each bridge that serves */
+void xp_other_client(int t); /* thread t is a bridge and has another client: xp_let_go() disconnects it */
 void xp_let_go(void);
-/* The client comes to this bridge, and sends what the ring does not have, at most so many at once. */
+/* The client connects to this bridge and sends the samples that the ring does not have, at most `most` per call. */
 enum xp_parting { XP_LEAVES_CLIENT, XP_LEAVES_RING };
 void xp_serve(int most, uint64_t timeout_ns, enum xp_parting parting);
 
-/* The first violation of an execution is kept; the execution ends. */
+/* Ends the execution. Only its first violation is kept. */
 void xp_violation(const char *what);
-/* Lets others in. */
+/* A step without an atomic operation: other threads may run here. */
 void xp_yield(void);
-/* Which thread this is; 0: the stage itself. */
+/* The number of this thread. 0: the stage itself. */
 int xp_me(void);
 
 /* --- xp_stage.c: the ring that a scene plays on ------------------------------ */
 
-/* Sets a scene and remembers everything. */
+/* Sets up a scene and saves its whole state. */
 void xp_stage_set(const xp_scene *scene);
-/* As it was remembered. */
+/* Restores the saved state. */
 void xp_stage_restore(void);
 void xp_stage_clear(void);
-/* Says which threads hold which lock bytes. */
+/* Tells the memory model which thread holds which lock byte. */
 void xp_stage_cast(const xp_scene *scene);
-/* Everybody sleeps, and nobody died: nothing may be there for any of them. */
+/* To call when all threads sleep and none has died: no thread may sleep while there is space or data for it. */
 void xp_stage_nobody_oversleeps(void);
 void xp_stage_reap(void);
-/* Reaps, closes, drains: the account must balance. */
+/* Reaps, closes and drains the ring. The account must balance. */
 void xp_stage_settle(void);
 
-/* --- xp_choose.c, xp_schedule.c and xp_wait.c, for the others ------------------- */
+/* --- xp_choose.c, xp_schedule.c and xp_wait.c, for the other files --------------- */
 
-/* Which of n values a load shows, or, TSO, whether a store waits: 0 is the usual, all
- * others are taken from the budget of stale reads. */
+/* Chooses which of n values a load shows. Under TSO: whether a store waits. 0 is the usual
+ * choice. Any other uses up one of the budget's stale reads. */
 int xp_choose_stale(int n);
 int xp_running(void);
-/* A point at which others may run. */
+/* A point at which other threads may run. */
 void xp_step(const struct hook_site *site, const void *word);
-/* Prints about the step under way, when an execution is traced. */
+/* Prints details of the current step, if the execution is traced. */
 void xp_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool xp_parked_on(int thread, const void *word);
 bool xp_dead(int thread);
-/* Time passes. */
+/* Advances the clock. */
 void xp_pass(uint64_t ns);
 
 /* --- xp_memory.c --------------------------------------------------------------- */
 
 void xp_memory_begin(const xp_scene *scene, enum xp_memory memory);
 void xp_memory_end(void);
-/* The thread is the one that holds the lock byte of this attachment. */
+/* The thread holds the lock byte of this attachment. */
 void xp_memory_hold(int thread, const es_ring *r);
-/* The thread sees everything that every other has done. */
+/* From now on the thread sees all stores that other threads have done so far. */
 void xp_memory_join_all(int thread);
-/* Ends the threads of a process: what they stored is there for all to see, their lock bytes are free. */
+/* Ends the threads of a process: their stores become visible to all, and their lock bytes become free. */
 void xp_memory_death(unsigned threads);
 void xp_memory_acquire(int thread, const void *mutex);
 void xp_memory_release(int thread, const void *mutex);
-/* Stores in the thread's buffer. */
+/* The number of stores in the thread's buffer. */
 int xp_memory_pending(int thread);
 void xp_memory_flush_one(int thread);
 uint64_t xp_memory_latest(const void *word, unsigned size);
 
 /* --- xp_share.c ------------------------------------------------------------------- */
 
-/* Zero-filled memory that the processes begun from here on share. */
+/* Zero-filled memory, shared with processes that are forked later. */
 void *xp_shared_memory(size_t size);
-/* Does pieces 0 .. pieces-1, on all processors: false when a process that was at it failed. */
+/* Does pieces 0 .. pieces-1 on all processors. Returns false if one of the processes failed. */
 bool xp_share_out(int pieces, void (*work)(int piece, void *arg), void *arg);
 
 /* --- xp_track.c and xp_data.c ---------------------------------------------------- */
 
 const char *xp_word_name(const void *word);
 void xp_data_begin(enum xp_memory memory);
-/* A sample's bytes at a slot's index are written, or read, by the running thread. */
+/* The running thread writes, or reads, the bytes of the slot at this index. */
 void xp_data_write(uint64_t index);
 void xp_data_read(uint64_t index);
 
-/* Prints and aborts: the explorer itself cannot go on. */
+/* Prints why the explorer itself cannot continue, and aborts. */
 void xp_die(const char *why) __attribute__((noreturn));
 
 #endif

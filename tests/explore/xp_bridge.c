@@ -1,13 +1,14 @@
-/* A client on another host, and the bridges that serve it by turns: as far as the ring knows of them.
+/* A client on another host and the bridges that serve it in turn, as the ring sees them.
  *
- * The client has samples with numbers 0, 1, ...; whichever bridge it comes to is asked what the ring has and sent
- * the rest. No number may come twice, and none that was acknowledged may be missing, whoever dies.
+ * The client has samples with numbers 0, 1, ... Each time it connects to a bridge, it asks which samples the ring has
+ * and sends the rest. No number may be delivered twice, and no acknowledged number may be missing, whichever process
+ * dies.
  */
 #include "xp_play.h"
 
 #include <string.h>
 
-#define ASKS 3 /* at a bridge, while another one still has the client's entry */
+#define ASKS 3 /* attempts at one bridge while another bridge still has the client's entry */
 
 static const uint8_t CLIENT[16] = "the only client";
 
@@ -49,7 +50,7 @@ static int64_t come(es_ring *r)
     return remote;
 }
 
-/* What the ring has, by the bridge's account, is told to the client. */
+/* Tells the client which samples the ring has, as the bridge counts them. */
 static int64_t acknowledge(es_ring *r, uint32_t remote)
 {
     int64_t committed = es_bridge_committed(r, remote);
@@ -79,7 +80,7 @@ void xp_serve(int most, uint64_t timeout_ns, enum xp_parting parting)
         rc = es_bridge_send(r, (uint32_t)remote, values + number, 0, (uint64_t)(n < most ? n : most), 0, timeout_ns);
         int64_t now = acknowledge(r, (uint32_t)remote);
         if (now != number + (rc > 0 ? rc : 0))
-            xp_violation("a bridge has sent other than it counts");
+            xp_violation("a bridge sent a different number of samples than it counts");
         number = now;
     }
     if (parting == XP_LEAVES_CLIENT && es_bridge_leave(r, (uint32_t)remote, 1) != ES_OK)
@@ -97,11 +98,11 @@ void xp_check_client(void)
     if (xp_account.client_samples == 0 || strcmp(info.peer, "client") != 0)
         return;
     if (info.state == ES_REMOTE_HERE && xp_theatre.producer->map.owners[info.bridge].state != ES_OWNER_LIVE)
-        xp_violation("nobody has taken a dead bridge's client from it");
+        xp_violation("a dead bridge still has its client");
     for (int n = 0; n < xp_account.client_samples; n++) {
         bool came = xp_account.num_got[xp_account.client_first + n] > 0;
         if (came != ((uint64_t)n < info.committed))
-            xp_violation(came ? "a sample came that the client would send again"
+            xp_violation(came ? "a sample was delivered that the client would send again"
                               : "a sample is missing that the client would not send again");
     }
 }

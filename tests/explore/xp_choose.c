@@ -1,4 +1,4 @@
-/* The choices of an execution: where they come from, and the way from one execution to the next. */
+/* Makes the choices of an execution, and moves from one execution to the next. */
 #include "xp_schedule.h"
 
 #include <stdarg.h>
@@ -12,14 +12,14 @@ typedef struct choice {
 
 struct xp_execution xp;
 
-/* The path: replayed up to depth, then new. */
+/* The choices of this execution: the first `length` are known, `depth` of them are made. Later choices are new. */
 static choice path[MAX_CHOICES];
 static int depth, length;
-/* At random: percent. */
+/* At random: `switches` is how often to preempt, `olds` how often to read an old value, in percent. */
 static uint64_t random_state;
 static unsigned switches, olds;
 
-/* --- saying ------------------------------------------------------------------- */
+/* --- reporting ---------------------------------------------------------------- */
 
 void xp_violation(const char *what)
 {

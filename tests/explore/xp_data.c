@@ -1,7 +1,7 @@
-/* Races on the bytes of samples, which are not atomic. For each slot the explorer keeps who wrote it and who read it.
- * Two accesses that no happens-before relation orders are a race, whatever they saw.
+/* Finds races on the bytes of samples, which are not atomic. For each slot the explorer keeps the last write and each
+ * thread's last read. Two accesses that happens-before does not order are a race, whatever values they saw.
  *
- * Under TSO views are not kept. There a race shows as a torn sample.
+ * Under TSO the explorer keeps no views. There a race shows as a torn sample.
  */
 #include "xp_history.h"
 
@@ -22,7 +22,7 @@ void xp_data_begin(enum xp_memory memory)
     memset(cells, 0, sizeof cells);
 }
 
-/* The cell of the slot that thread t is at; its last writing must have happened before. */
+/* The cell of the slot that thread t accesses. Reports `otherwise` unless the last write happened before. */
 static cell *cell_for(int t, uint64_t index, const char *otherwise)
 {
     cell *c = &cells[index % MAX_CELLS];
@@ -37,10 +37,10 @@ void xp_data_write(uint64_t index)
         return;
     int t = xp_running();
     const uint32_t *seen = xp_view_of(t)->clock;
-    cell *c = cell_for(t, index, "two producers wrote a slot, and neither happened before the other");
+    cell *c = cell_for(t, index, "two producers wrote a slot, and neither write happened before the other");
     for (int o = 0; o < XP_THREADS; o++)
         if (o != t && c->read[o] > seen[o])
-            xp_violation("a slot was written again, and its reading did not happen before");
+            xp_violation("a slot was written again, and its last read did not happen before");
     c->writer = t;
     c->written = seen[t];
 }
@@ -50,6 +50,6 @@ void xp_data_read(uint64_t index)
     if (!watched)
         return;
     int t = xp_running();
-    cell *c = cell_for(t, index, "a slot was read, and its writing did not happen before");
+    cell *c = cell_for(t, index, "a slot was read, and its last write did not happen before");
     c->read[t] = xp_view_of(t)->clock[t];
 }

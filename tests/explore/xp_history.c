@@ -1,8 +1,8 @@
-/* C11: every store to a word is kept, in the order of execution, which is taken for
- * the modification order. A thread has a view: for each word the oldest store that
- * it may still see. A load picks any store from there on. An acquire takes over the view
- * that the store was released with; release sequences and fences are as in C11, a
- * seq_cst fence also exchanges views with the one view that all such fences share.
+/* C11: the explorer keeps every store to a word. The order of execution is the
+ * modification order. A thread has a view: for each word, the oldest store that it may
+ * still see. A load picks that store or any later one. An acquire joins the thread's view
+ * with the view that the store released. Release sequences and fences work as in C11.
+ * All seq_cst fences share one view: each joins the thread's view with it, both ways.
  */
 #include "xp_history.h"
 
@@ -13,7 +13,7 @@
 static struct {
     xp_kept stores[MAX_STORES];
     int num_stores;
-    int32_t last[XP_MAX_WORDS]; /* store, or -1: none yet */
+    int32_t last[XP_MAX_WORDS]; /* index of the last store; -1: none yet */
     xp_view current[XP_THREADS], acquired[XP_THREADS], fenced[XP_THREADS], shared;
 } past;
 
@@ -52,7 +52,7 @@ void xp_view_join(xp_view *to, const xp_view *from)
         to->clock[t] = from->clock[t] > to->clock[t] ? from->clock[t] : to->clock[t];
 }
 
-/* Of the words that are tracked so far. */
+/* Copies the entries of the words that are tracked so far. */
 static void copy_view(xp_view *to, const xp_view *from)
 {
     memcpy(to->at, from->at, (size_t)xp_tracked.count * sizeof *to->at);
@@ -97,7 +97,7 @@ void xp_history_fence(int t, int order)
 
 /* --- stores -------------------------------------------------------------------- */
 
-/* One more, whose bytes are those of an execution before. */
+/* A new store. Its bytes are left over from an earlier execution. */
 static xp_kept *new_store(void)
 {
     if (past.num_stores == MAX_STORES)
@@ -151,7 +151,7 @@ void xp_history_append(int t, int id, uint64_t value, int order, const xp_kept *
     past.current[t].at[id] = s->index;
     copy_view(&s->released, releases(order) ? &past.current[t] : &past.fenced[t]);
     s->released.at[id] = s->index;
-    if (replaced != NULL) /* a release sequence goes on through it */
+    if (replaced != NULL) /* a locked operation continues the release sequence */
         xp_view_join(&s->released, &replaced->released);
     past.last[id] = (int32_t)(s - past.stores);
     xp_poke(w->address, w->size, value);

@@ -1,5 +1,5 @@
-/* In place of es_leaves.c and es_copy.c. A sample is one leaf of 8 bytes. It is written in two steps, and the explorer
- * is told. */
+/* Replaces es_leaves.c and es_copy.c. A sample is one leaf of 8 bytes. A write takes two steps, and the explorer is
+ * told about it. */
 #include <string.h>
 
 #include "es_core.h"
@@ -10,7 +10,7 @@ static void write_one(const es_map *map, uint64_t index, uint64_t value)
     uint64_t *leaf = (uint64_t *)(void *)map->leaf_data[0] + index, half = ~value;
     xp_data_write(index);
     if (xp_has_left())
-        xp_violation("a thread writes a slot after its attachment has left");
+        xp_violation("a thread writes a slot after its attachment was detached");
     memcpy(leaf, &half, sizeof half);
     xp_yield();
     memcpy(leaf, &value, sizeof value);

@@ -1,12 +1,13 @@
-/* What an operation does to the words, and what it shows.
+/* The atomic operations: what each does to the words, and which value it reads.
  *
- * C11: a load shows any of the stores that xp_history.c says it may. A locked
- * operation reads the last store, a failing compare-exchange any that differs.
+ * C11: a load may read any store that xp_history.c allows. A locked operation reads
+ * the last store. A failing compare-exchange may read any allowed store that differs
+ * from the expected value.
  *
- * Left out: loads of stores that come later in program order of their thread
- * (load buffering), and a modification order other than that of execution.
+ * Not modelled: a load that reads a store which executes later (load buffering), and
+ * a modification order other than the order of execution.
  *
- * TSO: one store buffer a thread. SC: C11 with no old stores to pick from.
+ * TSO: one store buffer per thread. SC: C11 without old stores.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -111,7 +112,7 @@ static uint64_t apply(enum hook_op op, uint64_t old, uint64_t operand, unsigned 
     return size == 8 ? value : value & ((UINT64_C(1) << (8 * size)) - 1);
 }
 
-/* A locked operation on a word that matters, of which old was the last value. */
+/* Stores the new value of a locked operation on an explored word. */
 static void replace(hook_site *site, int t, int id, uint64_t value)
 {
     xp_word *w = &xp_tracked.words[id];
@@ -152,8 +153,8 @@ bool hook_cas(hook_site *site, void *p, unsigned size, uint64_t *expected, uint6
     }
     uint64_t old = xp_peek(p, size);
     if (id >= 0 && mem.kind != XP_TSO) {
-        /* The usual: what the last store decides. A failure may see an older one that differs,
-         * but for lock bytes: the kernel does not refuse what was given up before. */
+        /* The usual choice is the last store. A failure may also see an older store that differs
+         * from the expected value. Lock bytes are the exception: the kernel always sees the last one. */
         const xp_kept *seen[XP_DEEPEST];
         int n = 1;
         for (int d = 1, shown = xp_history_shown(t, id, seen); d < shown; d++)
@@ -194,7 +195,7 @@ void hook_fence(hook_site *site)
     }
 }
 
-/* --- the course of an execution ---------------------------------------------------- */
+/* --- life of an execution ---------------------------------------------------------- */
 
 void xp_memory_begin(const xp_scene *scene, enum xp_memory kind)
 {
@@ -217,7 +218,7 @@ uint64_t xp_memory_latest(const void *p, unsigned size)
     return xp_peek(p, size);
 }
 
-/* What orders the threads of one process: its mutexes, by address. */
+/* The view that a mutex carries from one thread of a process to the next. Mutexes are known by address. */
 static xp_view *mutex_view(const void *mutex)
 {
     for (int i = 0; i < MAX_MUTEXES; i++)

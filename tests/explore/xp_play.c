@@ -1,12 +1,12 @@
-/* What scenes do on the stage: each verb does what a thread of the library's does, and keeps the account of
- * the samples that were sent and of those that came. */
+/* What the threads of a scene do. Each function acts as a thread of the library does and keeps the account of the
+ * samples that were sent and delivered. */
 #include "xp_play.h"
 
 #include <string.h>
 
 #include "es_core.h"
 
-#define MOST_ASKS 4 /* for the end, while somebody else stands still in a sweep */
+#define MOST_ASKS 4 /* how often to ask for the end of the stream while another process stands still in a sweep */
 
 struct xp_account xp_account;
 
@@ -33,7 +33,8 @@ static int new_id(void)
     return xp_account.next++;
 }
 
-/* Those who wait do so in slices of a reap interval, as the library does: how many they wait, or one that does not. */
+/* A long wait is divided into slices of one reap interval, as in the library. Returns the number of slices. Without a
+ * wait it is one slice of length 0. */
 static int slices(uint64_t timeout_ns)
 {
     return timeout_ns == XP_LONG ? 4 : 1;
@@ -92,14 +93,14 @@ int xp_reserve(bool commit, uint64_t timeout_ns)
     return rc;
 }
 
-/* A sample comes to whoever runs. */
+/* The running thread reads a sample. Adds its id to ids. */
 static void receive(es_ring *r, uint64_t index, int *ids, int *n)
 {
     const uint64_t *leaf = (const uint64_t *)(const void *)r->map.leaf_data[0];
     uint64_t before, after;
     xp_data_read(index);
     if (xp_account.ended)
-        xp_violation("a sample came after the stream had ended");
+        xp_violation("a sample was delivered after the stream had ended");
     memcpy(&before, leaf + index, sizeof before);
     xp_yield();
     memcpy(&after, leaf + index, sizeof after);
@@ -109,9 +110,9 @@ static void receive(es_ring *r, uint64_t index, int *ids, int *n)
     }
     int id = (int)before;
     if (xp_account.sent[id] == SENT_NOT)
-        xp_violation("a sample came whose sending was refused");
+        xp_violation("a sample was delivered although its send was refused");
     if (xp_account.num_got[id] == XP_MAX_GOT) {
-        xp_violation("a sample came again and again");
+        xp_violation("a sample was delivered again and again");
         return;
     }
     xp_account.got[id][xp_account.num_got[id]].by = (uint8_t)xp_me();
@@ -125,9 +126,9 @@ static int read_batch(es_ring *r, uint64_t j, const es_snapshot *snap, int *ids)
     uint8_t mask[XP_IDS];
     int n = 0;
     memset(mask, 1, sizeof mask);
-    /* Only then: the mask's own loads would hide what the take's leave out. */
+    /* Only for a partial batch: the loads of the mask would hide a missing acquire in take. */
     if (snap->length < r->map.batch_size && es_api_committed_mask(r, j, snap->round, mask) != (int64_t)snap->length)
-        xp_violation("a batch has not as many samples as its take said");
+        xp_violation("a batch does not have as many samples as its take said");
     for (uint64_t i = 0; i < r->map.batch_size; i++)
         if (mask[i])
             receive(r, j * r->map.batch_size + i, ids, &n);

@@ -1,4 +1,4 @@
-/* What the stage and those who play on it share. */
+/* What the stage and the functions of xp_play.c and xp_bridge.c share. */
 #ifndef XP_PLAY_H
 #define XP_PLAY_H
 
@@ -16,17 +16,17 @@ extern struct xp_account {
     } got[XP_IDS][XP_MAX_GOT];
     int num_got[XP_IDS];
     int next;
-    bool ended;            /* somebody was told that nothing will come any more */
-    bool left[XP_THREADS]; /* the attachment of this thread has been left */
-    /* A client of bridges: its samples are numbered from client_first on; those below client_told it may forget. */
+    bool ended;            /* a learner was told that the stream has ended */
+    bool left[XP_THREADS]; /* per thread: its attachment is detached */
+    /* The client of the bridges. Its samples have ids from client_first on. It may forget the first client_told. */
     int client_first, client_samples, client_told;
     bool client_came;
 } xp_account;
 
-/* In the end: what the ring counts of the client's samples is what came. */
+/* To call at the end: the samples that the ring counts for the client are those that were delivered. */
 void xp_check_client(void);
 
-/* Settles the dead, as this attachment: how many, or -1 when somebody else may be at it. */
+/* Settles the dead, acting as this attachment. Returns how many, or -1 if another process may be settling one. */
 int xp_sweep_by(es_ring *by);
 
 #endif

@@ -1,4 +1,4 @@
-/* One execution from its beginning to its end, and one after the other. */
+/* Runs executions, one after the other. */
 #include "xp_schedule.h"
 
 #include <stdio.h>
@@ -6,10 +6,10 @@
 #include "es_watchdog.h"
 
 #define MAX_ROUNDS 60
-#define WATCHDOG_S 120 /* for 1024 executions, which take milliseconds */
+#define WATCHDOG_S 120 /* per 1024 executions, each of which takes milliseconds */
 
-/* Everybody sleeps. Time passes for those who wait in vain; without a crash nobody
- * may sleep who has something to do. Returns whether anybody is left. */
+/* To call when no thread can run. Lets the parked threads time out. Unless a process died, a thread that has
+ * something to do must not sleep. Returns whether any thread was parked. */
 static bool wake_by_time(int round)
 {
     xp_memory_join_all(0);
@@ -18,14 +18,14 @@ static bool wake_by_time(int round)
             xp_violation("threads wait for each other's mutex");
         return false;
     }
-    /* After a death they may, once, for a reap interval. */
+    /* After a death a thread may sleep for one reap interval. */
     if (!xp.killed || xp.rounds_since_kill > 0)
         xp_stage_nobody_oversleeps();
     else
         xp_stage_reap();
     xp.rounds_since_kill++;
     if (round == MAX_ROUNDS)
-        xp_violation("somebody waits for ever");
+        xp_violation("a thread waits forever");
     xp_time_out_all();
     return true;
 }

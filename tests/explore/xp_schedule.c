@@ -1,4 +1,4 @@
-/* Who goes on: coroutines, and what may happen before each step. */
+/* Chooses the thread that runs: coroutines, and what may happen before each step. */
 #define _GNU_SOURCE
 #include "xp_schedule.h"
 
@@ -14,15 +14,15 @@
 #define MAX_STEPS 20000
 
 typedef struct thread {
-    ucontext_t context; /* where it starts for the first time */
-    jmp_buf base;       /* and for every other execution */
-    jmp_buf left_at;    /* where it goes on */
+    ucontext_t context; /* where it starts in the first execution */
+    jmp_buf base;       /* where it starts in later executions */
+    jmp_buf left_at;    /* where it resumes */
     bool started, based;
     void *stack;
     enum xp_state state;
-    const void *waits_for; /* when parked a futex word, when blocked a mutex */
+    const void *waits_for; /* parked: a futex word; blocked: a mutex */
     bool timed_out;
-    uint64_t ran; /* its last step */
+    uint64_t ran; /* number of its last step */
 } thread;
 
 static thread threads[XP_THREADS];
@@ -35,7 +35,7 @@ static void resume(int t)
     xp.running = t;
     if (t == me)
         return;
-    /* swapcontext() would ask the kernel for the signal mask each time. */
+    /* Not swapcontext(): it makes a system call for the signal mask each time. */
     if (_setjmp(threads[me].left_at) != 0)
         return;
     if (t == 0 || threads[t].started)
@@ -44,7 +44,7 @@ static void resume(int t)
     setcontext(&threads[t].context);
 }
 
-/* The threads that could go on, others than me. */
+/* The other threads that can run. */
 static int others_ready(int me, int *ready)
 {
     int n = 0;
@@ -78,7 +78,7 @@ static void start_thread(int t)
 {
     thread *c = &threads[t];
     c->state = XP_READY;
-    if (c->based) { /* a new context would cost two system calls for the signal mask */
+    if (c->based) { /* no new context: it would cost two system calls for the signal mask */
         memcpy(&c->left_at, &c->base, sizeof c->base);
         return;
     }
@@ -187,7 +187,7 @@ static void die(void)
     xp_give_way();
 }
 
-/* What may happen before the step under way. */
+/* What may happen before the current step. */
 enum event { GO_ON, SWITCH, FLUSH, KILL };
 
 static enum event next_event(int *whom)
@@ -239,7 +239,7 @@ void xp_step(const hook_site *site, const void *word)
             die();
     }
     if (xp.violation != NULL)
-        resume(0); /* for good */
+        resume(0); /* does not return here */
     if (xp.tracing)
         printf("\n  %d  %-12s %-10s %-18s %s:%d", xp.running, site == NULL ? "yield" : site->function,
                site == NULL ? "" : site->op, word == NULL ? "" : xp_word_name(word),

@@ -1,4 +1,4 @@
-/* The execution under way, and what the files that make it share. */
+/* The current execution, and what the files that run it share. */
 #ifndef XP_SCHEDULE_H
 #define XP_SCHEDULE_H
 
@@ -8,10 +8,10 @@ extern struct xp_execution {
     const xp_scene *scene;
     const xp_budget *budget;
     int running;                   /* thread */
-    int preemptions, stale, kills; /* left */
+    int preemptions, stale, kills; /* what is left of the budget */
     uint64_t now_ns, steps;
     bool killed, tracing;
-    int rounds_since_kill; /* in which everybody slept */
+    int rounds_since_kill; /* how often all threads slept since the last kill */
     const char *violation;
 } xp;
 
@@ -19,16 +19,16 @@ extern struct xp_execution {
 
 bool xp_at_random(void);
 unsigned xp_random_below(unsigned n);
-/* At random: whether the running thread is to be preempted here. */
+/* At random: whether to preempt the running thread here. */
 bool xp_draws_switch(void);
-/* 0 .. n-1: depth first the next on the path, else what the caller drew. */
+/* Chooses one of 0 .. n-1: the next on the path if it is known, else `drawn`. */
 int xp_choose(int n, int drawn);
-/* At random: how often the n-th execution switches and reads old values. Forgets the path. */
+/* At random: draws how often the n-th execution switches and reads old values. Forgets the path. */
 void xp_draw_manners(uint64_t n);
 void xp_forget_path(void);
-/* The choices to come are those of the path, from its first. */
+/* The next choices are those of the path, from its start. */
 void xp_replay_path(void);
-/* Turns the path into that of the next execution, depth first: whether there is one. */
+/* Changes the path into that of the next execution, depth first. Returns whether there is one. */
 bool xp_next_path(void);
 
 /* --- xp_schedule.c ---------------------------------------------------------------- */
@@ -43,15 +43,15 @@ enum xp_state {
 };
 
 void xp_start_threads(void);
-/* The running thread, or the stage, cannot go on: somebody else does, or the stage. */
+/* The running thread cannot continue: another thread runs, or the stage if none can. */
 void xp_give_way(void);
-/* Whoever has waited longest goes on, so that two who nap in turns cannot keep a third away. */
+/* The thread that has waited longest runs. Two threads that nap in turn cannot starve a third. */
 void xp_let_others(void);
-/* The running thread waits. Returns whether it waited in vain. */
+/* The running thread waits. Returns whether it timed out. */
 bool xp_wait_for(enum xp_state state, const void *what);
 void xp_wake(enum xp_state state, const void *what);
 bool xp_any(enum xp_state state);
-/* The waiting of all who are parked is over. */
+/* All parked threads time out. */
 void xp_time_out_all(void);
 
 #endif

@@ -1,4 +1,5 @@
-/* Work is shared among the processors: one process for each takes the next piece until there are no more. */
+/* Shares work among the processors. There is one process per processor. Each takes the next piece until none is
+ * left. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -27,10 +28,10 @@ bool xp_share_out(int pieces, void (*work)(int piece, void *arg), void *arg)
 {
     bool ok = true;
     _Atomic int *next = xp_shared_memory(sizeof *next);
-    fflush(stdout); /* or each process would print again what is still in there */
+    fflush(stdout); /* else each process would print the buffered text again */
     for (long n = sysconf(_SC_NPROCESSORS_ONLN); n > 0; n--)
         if (fork() == 0) {
-            setvbuf(stdout, NULL, _IOFBF, 1 << 20); /* what a piece prints stays together */
+            setvbuf(stdout, NULL, _IOFBF, 1 << 20); /* keeps the output of a piece together */
             for (int i = (*next)++; i < pieces; i = (*next)++) {
                 work(i, arg);
                 fflush(stdout);

@@ -1,4 +1,4 @@
-/* Sets a scene, remembers it, and settles its account. */
+/* Sets up a scene, saves its state, and settles its account. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +12,11 @@ xp_stage xp_theatre;
 
 void xp_die(const char *why)
 {
-    fprintf(stderr, "the explorer cannot go on: %s\n", why);
+    fprintf(stderr, "the explorer cannot continue: %s\n", why);
     abort();
 }
 
-/* --- remembering ------------------------------------------------------------------ */
+/* --- saved state ------------------------------------------------------------------ */
 
 #define MAX_PIECES 64
 
@@ -43,7 +43,7 @@ void xp_stage_restore(void)
         memcpy(pieces[i].at, pieces[i].copy, pieces[i].size);
 }
 
-/* --- setting ------------------------------------------------------------------------ */
+/* --- setup -------------------------------------------------------------------------- */
 
 static es_ring *attached(uint32_t role, int pid)
 {
@@ -85,7 +85,7 @@ void xp_empty(int n)
 {
     while (n-- > 0)
         if (xp_take(0, XP_NOW) < 0)
-            xp_die("the scene has not as many batches");
+            xp_die("the scene does not have that many batches");
 }
 
 void xp_stage_set(const xp_scene *scene)
@@ -142,9 +142,9 @@ void xp_stage_nobody_oversleeps(void)
     uint64_t pos;
     for (int t = 1; t < XP_THREADS; t++) {
         if (xp_parked_on(t, &h->space_seq) && es_one_claim(xp_theatre.producer, &pos) != ES_FULL)
-            xp_violation("a producer sleeps, and nothing keeps it from claiming");
+            xp_violation("a producer sleeps although it could claim");
         if (xp_parked_on(t, &h->ready_seq) && es_api_take(xp_theatre.learner, 0, 0, &snap) != ES_EMPTY)
-            xp_violation("a learner sleeps, and there is something for it");
+            xp_violation("a learner sleeps although there is a batch for it");
     }
 }
 
@@ -153,7 +153,7 @@ void xp_stage_reap(void)
     xp_sweep_by(xp_theatre.learner);
 }
 
-/* A thread that died before it noted the release of a sample may have released it, or not. */
+/* A thread that died before it noted a release may or may not have released the sample. */
 static void check_sample(int id)
 {
     uint64_t final = 0;
@@ -199,6 +199,6 @@ int64_t __wrap_es_repair(es_ring *r)
 {
     int64_t n = __real_es_repair(r);
     if (n != 0)
-        xp_violation("a ring that nobody scribbled on was repaired");
+        xp_violation("a ring that is not corrupt was repaired");
     return n;
 }

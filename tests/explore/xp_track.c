@@ -1,6 +1,6 @@
-/* Which words matter: those by which threads learn of each other. To the explorer all other words are plain memory,
- * and an operation on them is no step. Lock bytes matter, too. They stand for the kernel's, and the explorer keeps who
- * holds which.
+/* Which words are explored: those through which threads communicate. All other words are plain memory, and an
+ * operation on them is not a step. Lock bytes are explored as well. They model the kernel's locks, and the explorer
+ * keeps the holder of each.
  */
 #include "xp_history.h"
 
@@ -10,8 +10,8 @@
 
 struct xp_tracked xp_tracked;
 
-static const xp_scene *scene; /* NULL: it is being set, or cleared away */
-static int16_t table[TABLE];  /* word, or -1: does not matter */
+static const xp_scene *scene; /* NULL while it is set up or cleared */
+static int16_t table[TABLE];  /* number of the word; -1: not explored */
 static const void *keys[TABLE];
 
 static bool inside(const void *p, const void *from, uint64_t size)
@@ -19,7 +19,7 @@ static bool inside(const void *p, const void *from, uint64_t size)
     return (uintptr_t)p >= (uintptr_t)from && (uintptr_t)p < (uintptr_t)from + size;
 }
 
-/* Owner entries that no scene comes to use are all alike: the first few of each role are explored. */
+/* No scene uses more than the first few owner entries of each role. The others are all alike and not explored. */
 static bool explored_owner(uint64_t index)
 {
     return index % ES_MAX_LEARNERS < 4;
@@ -30,14 +30,14 @@ static bool is_lock_byte(const void *p)
     return inside(p, (const void *)xp_theatre.f->locks->held, xp_theatre.f->locks->count + ES_MAX_LEARNERS);
 }
 
-/* The owner whose byte, or second byte, it is. */
+/* The owner that this lock byte, first or second, belongs to. */
 static uint64_t byte_of(const void *p)
 {
     uint64_t at = (uint64_t)((const uint8_t *)p - (const uint8_t *)xp_theatre.f->locks->held);
     return at < xp_theatre.f->locks->count ? at : at - xp_theatre.f->locks->count;
 }
 
-/* Counters for people decide nothing and order nothing. */
+/* Statistics are not explored: no decision and no ordering depends on them. */
 static bool matters(const void *p)
 {
     const es_map *m = &xp_theatre.f->rings[0]->map;

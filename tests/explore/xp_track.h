@@ -12,7 +12,7 @@ typedef struct xp_word {
     void *address;
     unsigned size;
     bool lock_byte;
-    int holder; /* thread, of a lock byte */
+    int holder; /* of a lock byte: the thread that holds it; 0: none */
 } xp_word;
 
 extern struct xp_tracked {
@@ -23,13 +23,13 @@ extern struct xp_tracked {
 /* Words keep their numbers from one execution of a scene to the next. */
 void xp_track_begin(const xp_scene *scene);
 void xp_track_end(void);
-/* The number of a word; -1: it does not matter. */
+/* The number of a word; -1: it is not explored. */
 int xp_track(const void *p, unsigned size);
 
 static inline uint64_t xp_peek(const void *p, unsigned size)
 {
     uint64_t value = 0;
-    memcpy(&value, p, size); /* little-endian, as everything that runs this */
+    memcpy(&value, p, size); /* assumes little-endian */
     return value;
 }
 

@@ -1,4 +1,4 @@
-/* In place of es_wait.c, and of the mutexes and naps of the C library: what threads wait for. */
+/* Replaces everything that a thread can wait for: es_wait.c, and the mutexes and naps of the C library. */
 #include "xp_schedule.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #undef pthread_mutex_unlock
 #undef nanosleep
 
-/* Mutexes are private to a process; the real one says whether it is held. */
+/* Mutexes are private to a process. The real mutex keeps whether it is held. */
 void hook_mutex_lock(pthread_mutex_t *mutex)
 {
     while (pthread_mutex_trylock(mutex) != 0) {
@@ -53,7 +53,7 @@ int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
         xp.now_ns += timeout_ns;
         return ES_TIMEOUT;
     }
-    /* The kernel compares under a lock of its own, with what is there now. */
+    /* The kernel compares under its own lock, with the current value. */
     while (xp_memory_pending(xp.running) > 0)
         xp_memory_flush_one(xp.running);
     if ((uint32_t)xp_memory_latest((const void *)word, sizeof *word) != seen)

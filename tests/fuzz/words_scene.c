@@ -17,18 +17,18 @@ void (*scene_interlude)(void);
 
 static struct call {
     const char *name;
-    uint64_t quiet, total; /* steps since the last interruption, and in all */
-    uint32_t next;         /* the step before which the next one comes; 0: none does */
+    uint64_t quiet, total; /* steps since the last interruption, and since the start */
+    uint32_t next;         /* steps until the next interruption; 0: there is none */
 } calls[MAX_DEPTH];
 static int depth;
-static bool interrupted; /* the scribbler and the interlude make steps of their own */
+static bool interrupted; /* the scribbler is writing: its steps do not count */
 
 static struct longest {
     const char *name;
     uint64_t quiet, total;
 } longest[MAX_NAMES];
 
-/* Tries of a core that gives up; one that never does is found out by any number. */
+/* How often the core tries before it gives up. Any bound finds a core that never gives up. */
 #ifndef ES_TRIES
 #define ES_TRIES 1000
 #endif
@@ -54,8 +54,8 @@ static void note_longest(const struct call *c)
 void scene_print_longest(void)
 {
     for (int i = 0; i < MAX_NAMES && longest[i].name != NULL; i++)
-        printf("%-14s at most %6lu steps in peace, %8lu in all\n", longest[i].name, (unsigned long)longest[i].quiet,
-               (unsigned long)longest[i].total);
+        printf("%-14s at most %6lu steps without an interruption, %8lu in all\n", longest[i].name,
+               (unsigned long)longest[i].quiet, (unsigned long)longest[i].total);
 }
 
 void call_begin(const char *name)
@@ -67,14 +67,15 @@ void call_begin(const char *name)
 void call_end(void)
 {
     note_longest(&calls[--depth]);
-    if (depth > 0) /* what the other call found may have moved on: its bound starts again */
+    if (depth > 0) /* the inner call may have changed what the outer call sees: the outer bound starts again */
         calls[depth - 1].quiet = 0;
 }
 
 static void hang(const struct call *c)
 {
-    fprintf(stderr, "%s: %lu steps in peace, %lu in all, B = %lu, K = %lu\n", c->name, (unsigned long)c->quiet,
-            (unsigned long)c->total, (unsigned long)play->geo.batch_size, (unsigned long)play->geo.num_batches);
+    fprintf(stderr, "%s: %lu steps without an interruption, %lu in all, B = %lu, K = %lu\n", c->name,
+            (unsigned long)c->quiet, (unsigned long)c->total, (unsigned long)play->geo.batch_size,
+            (unsigned long)play->geo.num_batches);
     fuzz_fail(__FILE__, __LINE__, "a call ends soon after the scribbler has stopped");
 }
 
@@ -87,7 +88,7 @@ void es_step(void)
     c->quiet++;
     c->total++;
     if (play->forever != 0) {
-        /* Even against one that never stops, no call may go on for ever. */
+        /* Even if the scribbler never stops, no call may run forever. */
         if (c->total > 20 * scene_bound())
             hang(c);
         if (c->total % play->period != 0)
@@ -161,7 +162,7 @@ static void write64(_Atomic uint64_t *at, fuzz_in *in)
     atomic_store(at, fuzz_value(in, atomic_load(at)));
 }
 
-/* A position near a lap's or a batch's edge, or just before the end of 64 bits. */
+/* Writes a position: near the edge of a lap or a batch, just below 2^64, or any. */
 static void write_position(_Atomic uint64_t *at, fuzz_in *in, uint64_t lap)
 {
     uint32_t how = fuzz_byte(in);
@@ -280,7 +281,7 @@ void scene_join(party *p)
         p->ring = es_api_open(play->base, play->size, play->locks, p == play->party, &error);
     FUZZ_CHECK(p->ring != NULL);
     p->kept = 0;
-    es_api_attach(p->ring, &id); /* the scribbler may have taken every place */
+    es_api_attach(p->ring, &id); /* may fail: the scribbler may have filled all entries */
 }
 
 void scene_die(party *p)
@@ -325,7 +326,7 @@ scene *scene_open(const uint8_t *data, size_t size)
     return play;
 }
 
-/* Between the leaves lie the ends of pages, which no copy may reach. */
+/* Pages end between the leaves. No copy may write there. */
 static void check_padding(const es_map *m)
 {
     for (uint32_t l = 0; l < m->num_leaves; l++) {

@@ -1,8 +1,8 @@
-/* A ring, who is attached to it, and a scribbler that writes where it likes.
+/* A ring, the parties attached to it, and a scribbler that writes wrong values into its words.
  *
- * The stepped core calls es_step() before each of its atomic operations, so the
- * scribbler, or another participant, may come in between any two of them, as the
- * input says. A sleep returns at once, and the clock moves instead.
+ * The stepped core calls es_step() before each of its atomic operations. There the
+ * input may let the scribbler write or another party make a call. A sleep returns at
+ * once and advances the clock instead.
  */
 #ifndef WORDS_SCENE_H
 #define WORDS_SCENE_H
@@ -15,7 +15,7 @@
 #define PRODUCERS 3
 #define PARTIES (LEARNERS + PRODUCERS)
 #define LEAVES 3
-#define MAX_KEPT 4 /* leases or reservations that a party has open */
+#define MAX_KEPT 4 /* open leases or reservations of a party */
 #define MANY 8     /* samples in the largest bulk */
 
 typedef struct party {
@@ -35,18 +35,18 @@ typedef struct scene {
     uint64_t size;
     es_locks *locks;
     party party[PARTIES]; /* learners first */
-    uint8_t *fixed;       /* what nobody may write: header up to the hints, leaf table, schema */
-    uint64_t forever;     /* 0, or the state of a scribbler that never rests */
-    uint32_t period;      /* and the steps between two of its writes */
+    uint8_t *fixed;       /* a copy of what must not change: header up to the hints, leaf table, schema */
+    uint64_t forever;     /* random state of a scribbler that never stops; 0: it stops */
+    uint32_t period;      /* steps between two writes of a scribbler that never stops */
 } scene;
 
 extern scene *play;
 
 scene *scene_open(const uint8_t *data, size_t size);
 void scene_join(party *p);
-/* Its process is killed: the kernel drops its lock byte, and that is all. */
+/* Kills the party's process: its lock byte is dropped, as the kernel would do. Nothing else changes. */
 void scene_die(party *p);
-/* Checks that nothing was written beside the words and the slots, and no byte is held. */
+/* Checks that only words and slots were written and that no lock byte is held. Frees the scene. */
 void scene_close(void);
 
 /* One write by the scribbler, drawn from the input. */
@@ -54,19 +54,19 @@ void scribble(fuzz_in *in);
 
 /* --- calls and their steps --------------------------------------------------- */
 
-/* What the input may put in between two steps, beside the scribbler: another party's call. */
+/* Makes another party's call, which the input may put between two steps. */
 extern void (*scene_interlude)(void);
 
-/* Brackets a call into the core. Steps are counted anew after each interruption:
- * more than scene_bound() of them in peace are a hang. */
+/* Mark the start and the end of a call into the core. The count of steps restarts after each
+ * interruption. More than scene_bound() steps without an interruption are a hang. */
 void call_begin(const char *name);
 void call_end(void);
 uint64_t scene_bound(void);
 
-/* Longest call seen, in steps without an interruption, by name. */
+/* Prints the longest calls by name, in steps. */
 void scene_print_longest(void);
 
-/* The ring's words on stderr: what a failure was about. */
+/* Prints the ring's words on stderr, to explain a failure. */
 void scene_print_words(void);
 
 #endif

@@ -1,4 +1,4 @@
-# The core, for every program that is built from it. CSRC: its folder.
+# The core's sources, for every program that is built from them. CSRC is their folder.
 CORE_SOURCES := $(wildcard $(CSRC)/*/es_*.c)
 CORE_HEADERS := $(wildcard $(CSRC)/*/es_*.h)
 CORE         := $(notdir $(basename $(CORE_SOURCES)))

@@ -10,13 +10,13 @@
 
 #define MOST_TOLD 8
 
-/* A ledger word: [acked:24 | in doubt:16 | done:16 | closed:8]. Each change is a single store, so that a kill finds
- * the one or the other and nothing in between. */
+/* A ledger word: [acked:24 | in doubt:16 | done:16 | closed:8]. Each change is a single store, so a kill leaves either
+ * the old or the new word. */
 typedef struct ledger {
-    uint32_t acked;  /* samples 0 .. acked-1 were sent, the core said so */
-    uint32_t doubt;  /* the operation under way would send so many more */
-    uint32_t done;   /* closed: it sent this many of them, not necessarily the first */
-    uint32_t closed; /* 1: that operation came to its end on a closed ring */
+    uint32_t acked;  /* samples 0 .. acked-1 were sent: the core said so */
+    uint32_t doubt;  /* the current operation is to send this many more */
+    uint32_t done;   /* if closed: it sent this many of them, not necessarily the first */
+    uint32_t closed; /* 1: the operation has ended on a closed ring */
 } ledger;
 
 static uint64_t word_of(ledger l)
@@ -98,7 +98,7 @@ uint64_t es_account_faults(const es_account *a)
 
 /* --- sending ---------------------------------------------------------------------- */
 
-/* seq_cst: it must be there before the core's commit is. */
+/* seq_cst: the entry must be visible before the core's commit. */
 void es_account_begin(es_account *a, uint32_t sender, uint32_t n)
 {
     atomic_store(&a->ledger[sender], word_of((ledger){.acked = es_account_acked(a, sender), .doubt = n}));
@@ -146,17 +146,17 @@ bool es_account_deliver(es_account *a, uint64_t id)
 {
     uint32_t sender = (uint32_t)(id >> 32), number = (uint32_t)id;
     if (!exists(a, id)) {
-        fault(a, ACCOUNT_PHANTOM, sender, number, 0, "nobody has such samples");
+        fault(a, ACCOUNT_PHANTOM, sender, number, 0, "no sender has such a sample");
         return false;
     }
     atomic_fetch_add_explicit(&a->delivered, 1, memory_order_relaxed);
     bool in_order = !a->ordered || number == 0 || es_account_came(a, id - 1);
     if (!in_order)
-        fault(a, ACCOUNT_DISORDER, sender, number, 0, "the one before it has not come");
+        fault(a, ACCOUNT_DISORDER, sender, number, 0, "the sample before it has not come");
     uint64_t bit = UINT64_C(1) << id % 64;
     if ((atomic_fetch_or_explicit(word_for(a, id), bit, memory_order_relaxed) & bit) == 0)
         return in_order;
-    fault(a, ACCOUNT_DOUBLED, sender, number, 0, "released before");
+    fault(a, ACCOUNT_DOUBLED, sender, number, 0, "already released before");
     return false;
 }
 
@@ -175,7 +175,7 @@ static uint32_t total_came(const es_account *a, uint32_t sender)
     return n;
 }
 
-/* Of the samples in doubt, which came: how many. */
+/* Checks the samples in doubt. Returns how many of them came. */
 static uint32_t settle_doubt(es_account *a, uint32_t sender, ledger l, bool any_subset)
 {
     uint32_t came = 0, last = 0;
@@ -185,14 +185,14 @@ static uint32_t settle_doubt(es_account *a, uint32_t sender, ledger l, bool any_
             last = i + 1;
         }
     if (last != came && !any_subset && !l.closed)
-        fault(a, ACCOUNT_LOST, sender, l.acked + came, last, "came not, a later one of its call did");
+        fault(a, ACCOUNT_LOST, sender, l.acked + came, last, "did not come, but a later sample of its call did");
     if (l.closed && came != l.done)
         fault(a, came < l.done ? ACCOUNT_LOST : ACCOUNT_PHANTOM, sender, l.acked, l.done,
-              "other than the core said of a call that the close cut short");
+              "not the number that the core reported for a call that the close cut short");
     return came;
 }
 
-/* Compares one sender's ledger with what came: how many samples it sent. */
+/* Compares one sender's ledger with what came. Returns how many samples it sent. */
 static uint32_t settle_sender(es_account *a, uint32_t sender, bool any_subset)
 {
     ledger l = ledger_of(a, sender);
@@ -200,13 +200,13 @@ static uint32_t settle_sender(es_account *a, uint32_t sender, bool any_subset)
     for (uint32_t number = 0; number < l.acked; number++) {
         found += has_come(a, sender, number);
         if (!has_come(a, sender, number))
-            fault(a, ACCOUNT_LOST, sender, number, l.acked, "acked, and never came");
+            fault(a, ACCOUNT_LOST, sender, number, l.acked, "acked, but it never came");
     }
     uint32_t in_doubt = settle_doubt(a, sender, l, any_subset);
     if (total_came(a, sender) != found + in_doubt)
         for (uint32_t number = l.acked + l.doubt; number < a->samples; number++)
             if (has_come(a, sender, number))
-                fault(a, ACCOUNT_PHANTOM, sender, number, l.acked, "came, and was never sent");
+                fault(a, ACCOUNT_PHANTOM, sender, number, l.acked, "came, but was never sent");
     return l.acked + in_doubt;
 }
 

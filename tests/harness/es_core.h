@@ -1,4 +1,4 @@
-/* The whole core. Tests read and write what no user of the core sees. */
+/* The whole core. Tests also read and write what is hidden from users of the core. */
 #ifndef ES_CORE_H
 #define ES_CORE_H
 

@@ -11,7 +11,7 @@
 
 static const uint64_t sample_leaves[FIX_LEAVES] = {sizeof(uint64_t), FIX_PATTERN};
 static const uint8_t uuid[16] = "fixture-segment";
-static const char text[] = "id:u8 pattern:40"; /* the schema, as much of it as there is room for */
+static const char text[] = "id:u8 pattern:40"; /* the schema, cut to the segment's schema size */
 
 static void *must(void *p, const char *what)
 {
@@ -41,7 +41,7 @@ es_locks *fix_own_locks(const es_fix *f)
     char path[64];
     int fd = -1;
     if (f->lock_fd >= 0) {
-        /* Opened anew: locks belong to an open file, which a duplicate would share. */
+        /* Not dup(): locks belong to an open file description, and a duplicate would share it. */
         snprintf(path, sizeof path, "/proc/self/fd/%d", f->lock_fd);
         fd = open(path, O_RDWR | O_CLOEXEC);
         must(fd >= 0 ? path : NULL, "lock file");
@@ -131,7 +131,7 @@ es_ring *fix_join(const es_fix *f, es_locks *locks, uint32_t role, int poison)
     es_identity id = {.role = role, .pid = getpid(), .start_time = 1.5};
     int64_t index = 0;
     while (role != 0 && (index = es_api_attach(r, &id)) == ES_ENOOWNER)
-        sched_yield(); /* the dead have all entries */
+        sched_yield(); /* all entries belong to dead owners */
     must(index >= 0 ? r : NULL, "attach");
     return r;
 }
@@ -263,7 +263,7 @@ int64_t fix_read_batch(es_ring *r, int64_t j, const es_snapshot *snap, uint64_t 
     must(r->map.batch_size <= FIX_MAX_BATCH ? r : NULL, "room for a batch");
     bool full = snap->length == r->map.batch_size, whole = true;
     memset(mask, 1, sizeof mask);
-    /* A full batch is read before it is asked which slots are committed: the take alone must have made them visible. */
+    /* A full batch is read before the mask, because the take alone must make its samples visible. */
     if (!full && es_api_committed_mask(r, (uint64_t)j, snap->round, mask) != (int64_t)snap->length)
         return FIX_TORN;
     for (uint64_t i = 0; i < r->map.batch_size; i++)

@@ -1,20 +1,21 @@
-/* Hooks before atomics: builds in which a test decides what happens between two steps of the core.
+/* Hooks before atomic operations: builds in which a test decides what happens between two steps of the core.
  *
- * This header is put before every core file (-include). Each atomic operation of the file then goes through a hook_
- * function. There are two kinds of builds:
+ * The compiler includes this header before every core file (-include). Each atomic operation of the file then calls a
+ * hook_ function. There are two kinds of builds:
  *
  *   stepped    The hook calls es_step(), which the program defines, and then does the operation. Memory is
- *              sequentially consistent, since one thread plays all parts. A fence is no step. Used by the stepped tests
- *              (tests/c) and by the words target of the fuzzer.
- *   recorded   With ES_HOOK_SITES defined. The program defines the hook_ functions itself. Each operation in the
- *              source has a record: its function, its name and its memory order, which the program may replace by a
- *              weaker one. The records lie in a section of their own, so all are known before anything runs. Mutexes
- *              and naps are hooked, too. Used by the explorer.
+ *              sequentially consistent because one thread plays all parts. A fence is not a step. The stepped tests
+ *              (tests/c) and the words target of the fuzzer use this build.
+ *   recorded   ES_HOOK_SITES is defined. The program defines the hook_ functions itself. Each operation in the source
+ *              has a record with its function, its name and its memory order. The program may replace the order by a
+ *              weaker one. The records are in a section of their own, so all are known before the core runs. Mutexes
+ *              and naps are hooked as well. The explorer uses this build.
  */
 #ifndef ES_HOOK_H
 #define ES_HOOK_H
 
-/* Clang's stdatomic.h brings in the C library before a core file can ask for this. */
+/* Clang's stdatomic.h includes headers of the C library, so this must come first: a core file would define it too late.
+ */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -37,11 +38,11 @@ typedef struct hook_site {
     const char *op;
     int line;
     int order; /* as written */
-    int now;   /* as tried: the same, or weaker */
+    int now;   /* in this run: the same, or weaker */
     bool reached;
 } hook_site;
 
-/* Each returns what *word was. */
+/* Those that return a value return the old value of *word. */
 uint64_t hook_load(hook_site *site, void *word, unsigned size);
 uint64_t hook_rmw(hook_site *site, void *word, unsigned size, enum hook_op op, uint64_t operand);
 void hook_store(hook_site *site, void *word, unsigned size, uint64_t value);
@@ -69,10 +70,10 @@ int hook_nap(const struct timespec *time, struct timespec *left);
 
 #else
 
-/* Somebody else may run now, or the caller may end. */
+/* Another party may run here, or the caller may die here. */
 void es_step(void);
 
-/* The operations on a word of so many bytes: the builtins want a plain integer of that size. */
+/* Does an operation on a word of this size. The builtins need a plain integer type of that size. */
 #define HOOK_BY_SIZE(word, size, operation) \
     switch (size) {                         \
     case 1: {                               \
@@ -166,7 +167,7 @@ static inline bool hook_cas(void *word, unsigned size, uint64_t *expected, uint6
 #define atomic_fetch_add(p, v) atomic_fetch_add_explicit(p, v, memory_order_seq_cst)
 #define atomic_fetch_sub_explicit(p, v, o) HOOK_RMW("fetch_sub", HOOK_SUB, p, v, o)
 #define atomic_fetch_or_explicit(p, v, o) HOOK_RMW("fetch_or", HOOK_OR, p, v, o)
-/* A failure is always relaxed here, as it is throughout the core. A weak exchange never fails for no reason. */
+/* The failure order is always relaxed, as everywhere in the core. A weak exchange never fails spuriously here. */
 #define atomic_compare_exchange_strong_explicit(p, e, v, s, f)                                       \
     ({                                                                                               \
         HOOK_HERE("cas", s);                                                                         \

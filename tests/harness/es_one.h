@@ -1,4 +1,4 @@
-/* Claims and commits whose outcome is one result, as tests like them. */
+/* Claim and commit with a single result, for tests. */
 #ifndef ES_ONE_H
 #define ES_ONE_H
 
@@ -11,7 +11,7 @@ static inline int es_one_claim(es_ring *r, uint64_t *pos)
     return n > 0 ? ES_OK : (int)n;
 }
 
-/* ES_OK, or ES_EEVICTED when a learner sealed one of the n slots after the ring closed. */
+/* ES_OK, or ES_EEVICTED if a learner sealed one of the n slots after the ring closed. */
 static inline int es_one_commit(es_ring *r, uint64_t pos, uint64_t n)
 {
     return es_producer_commit(r, pos, n) == n ? ES_OK : ES_EEVICTED;

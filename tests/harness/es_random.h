@@ -1,4 +1,4 @@
-/* Random numbers that a seed repeats. */
+/* Random numbers. The same seed gives the same numbers. */
 #ifndef ES_RANDOM_H
 #define ES_RANDOM_H
 
@@ -8,7 +8,7 @@ typedef struct es_random {
     uint64_t state;
 } es_random;
 
-/* Splitmix64: spreads seeds that are near each other. */
+/* Splitmix64: neighbouring seeds give unrelated values. */
 static inline uint64_t es_random_mix(uint64_t z)
 {
     z += UINT64_C(0x9e3779b97f4a7c15);
@@ -17,7 +17,7 @@ static inline uint64_t es_random_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* A stream of its own for each seed and salt. */
+/* A separate stream for each seed and salt. */
 static inline es_random es_random_of(uint64_t seed, uint64_t salt)
 {
     return (es_random){es_random_mix(seed ^ es_random_mix(salt)) | 1};

@@ -4,7 +4,7 @@
 
 #include "es_random.h"
 
-/* A leaf is an arithmetic progression of 64-bit words, cut to its size. */
+/* A leaf is an arithmetic progression of 64-bit words, cut to the leaf's size. */
 #define STEP UINT64_C(0xd6e8feb86659fd93)
 
 static uint64_t first_word(uint64_t id, uint32_t leaf)

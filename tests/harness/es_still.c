@@ -40,7 +40,7 @@ uint64_t es_clock_ns(void)
     return now_ns += es_still_look_ns;
 }
 
-/* The kernel's comparison of the word is a step, too. */
+/* The kernel's comparison of the word is also a step. */
 int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
 {
     es_step();
@@ -54,7 +54,7 @@ int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
 
 void es_wait_wake(_Atomic uint32_t *word)
 {
-    (void)word; /* the word has changed: es_still_parked() sees that */
+    (void)word; /* nothing to do: es_still_parked() sees that the word has changed */
 }
 
 const char *es_wait_kind(void)

@@ -15,10 +15,10 @@
 #include "es_watchdog.h"
 
 #define MAX_TESTS 512
-#define WATCHDOG_S 120 /* far more than any test takes, on a slow machine, under a sanitizer */
+#define WATCHDOG_S 120 /* far more than any test takes on a slow machine under a sanitizer */
 #define MAX_REPORTS 8
 
-#ifdef __has_feature /* Clang's way of saying it */
+#ifdef __has_feature /* Clang only */
 #define ES_BUILT_WITH(feature) __has_feature(feature)
 #else
 #define ES_BUILT_WITH(feature) 0
@@ -46,7 +46,7 @@ static int num_tests;
 static const struct test *volatile current;
 static atomic_uint failures;
 static uint64_t seed;
-static bool verbose; /* says why a wanted test does not hold */
+static bool verbose; /* report the failed checks of wanted tests */
 
 void es_test_add(const char *file, const char *name, es_test_function *run, enum es_test_kind kind)
 {
@@ -118,7 +118,7 @@ static bool chosen(const struct test *test, int argc, char **argv)
     return !any;
 }
 
-/* Whether the test did what it was expected to do. */
+/* Whether the test had the expected result. */
 static bool run_one(const struct test *test)
 {
     current = test;
@@ -152,7 +152,7 @@ static void run_and_count(const struct test *test)
     atomic_fetch_add(run_one(test) ? &all->passed : &all->failed, 1);
 }
 
-/* Takes the next test until there are no more. */
+/* Takes the next test until none is left. */
 static void run_shares(int argc, char **argv)
 {
     for (int i; (i = atomic_fetch_add(&all->next, 1)) < num_tests;)

@@ -1,9 +1,9 @@
-/* The test runner: TEST registers, CHECK reports and goes on, REQUIRE reports and leaves.
+/* The test runner. TEST registers a test. CHECK reports a failure and continues. REQUIRE reports it and returns.
  *
  *   program [-l] [-jN] [name-part ...]
  *
- * ES_TEST_SEED=n repeats a run's random choices. ES_TEST_VERBOSE=1 says why the wanted tests do not hold.
- * -jN shares the tests among N processes. Each test has a watchdog (es_watchdog.h).
+ * -l lists the tests. -jN shares them among N processes. ES_TEST_SEED=n repeats a run's random choices.
+ * ES_TEST_VERBOSE=1 reports the failed checks of wanted tests. Each test has a watchdog (es_watchdog.h).
  */
 #ifndef ES_TEST_H
 #define ES_TEST_H
@@ -30,10 +30,10 @@ bool es_test_check_str(const char *file, int line, const char *what, const char 
     static void name(void)
 
 #define TEST(name) ES_TEST_REGISTER(name, TEST_IS_USUAL)
-/* States what should hold and does not yet. Its failure is listed and not counted. Its success is a failure, so that
- * somebody makes it a TEST. */
+/* States what should hold but does not yet. Its failure is listed but not counted. Its success counts as a failure: it
+ * should then become a TEST. */
 #define TEST_WANTED(name) ES_TEST_REGISTER(name, TEST_IS_WANTED)
-/* Runs when all others have. */
+/* Runs after all others. */
 #define TEST_LAST(name) ES_TEST_REGISTER(name, TEST_IS_LAST)
 
 #define CHECK(cond) es_test_check(__FILE__, __LINE__, #cond, (cond))
@@ -51,16 +51,16 @@ bool es_test_check_str(const char *file, int line, const char *what, const char 
             return;               \
     } while (0)
 
-/* Failed checks of the running test so far, in any thread. */
+/* The number of failed checks so far in the current test, in all threads. */
 unsigned es_test_failures(void);
 
-/* A stream of its own for each salt, all from the printed seed. */
+/* A separate stream for each salt. All follow from the printed seed. */
 es_random es_random_new(uint64_t salt);
 
-/* Which of the processes that share the tests this is, or -1. */
+/* The number of this process among those that share the tests, or -1. */
 int es_test_worker(void);
 
-/* Scales the work down under sanitizers: percent of n, at least 1. */
+/* Scales n down in slow builds, such as sanitizers. Returns at least 1. */
 uint64_t es_test_scaled(uint64_t n);
 
 #endif

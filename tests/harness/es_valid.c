@@ -12,7 +12,7 @@ static bool live(es_map *m, uint32_t index)
 
 static const char *valid_slot(es_map *m, uint64_t q, uint64_t tail)
 {
-    /* acquire, here and below: es_valid() reads a ring at rest, and pairs with whatever came last. */
+    /* acquire, here and below: es_valid() reads a ring at rest, and each load pairs with the last store. */
     uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
     uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
     uint64_t round = es_word_round(b), lap = es_word_lap(w);

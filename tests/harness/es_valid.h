@@ -1,10 +1,11 @@
-/* The statements that must always hold of a ring that nobody scribbles on. */
+/* The statements that always hold for a ring that is not corrupt. */
 #ifndef ES_VALID_H
 #define ES_VALID_H
 
 #include "ring/es_ring.h"
 
-/* NULL, or the statement that does not hold. Meaningful only while the ring is at rest; under load the call is safe. */
+/* NULL, or the first statement that does not hold. The result is meaningful only for a ring at rest. Under load the
+ * call is safe. */
 const char *es_valid(es_ring *r);
 
 #endif

@@ -1,4 +1,4 @@
-"""What a mutant is, and how its text is found in the core."""
+"""The mutant: a bug, and how it is put into the core's text."""
 
 import re
 from dataclasses import dataclass, field
@@ -8,23 +8,23 @@ Edits = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One bug. Each edit replaces a text that stands once in the function by another."""
+    """One bug. Each edit replaces a text that occurs exactly once in the function."""
 
     name: str
     file: str  # below csrc/
     function: str
     bug: str
-    where: str  # the SYNC label that it belongs to, or the branch
+    where: str  # the SYNC label or the branch that the bug belongs to
     edits: Edits = field(repr=False)
 
     @property
     def room(self) -> str:
-        """The file's name alone."""
+        """The file's name without its folder."""
         return self.file.rpartition("/")[2]
 
 
 def body(text: str, function: str) -> tuple[int, int]:
-    """Where the definition of a function begins and ends. Raises ValueError unless there is one."""
+    """The start and end of a function's definition. Raises ValueError unless there is exactly one."""
     definition = rf"^[a-z][^\n;{{}}]*\b{re.escape(function)}\([^;{{}}]*\)\n\{{\n.*?^\}}\n"
     found = list(re.finditer(definition, text, re.M | re.S))
     if len(found) != 1:
@@ -33,12 +33,12 @@ def body(text: str, function: str) -> tuple[int, int]:
 
 
 def apply(mutant: Mutant, text: str) -> str:
-    """The file's text with the bug in it. Raises ValueError when it does not fit."""
+    """The file's text with the bug in it. Raises ValueError if the mutant does not fit the text."""
     start, end = body(text, mutant.function)
     inside = text[start:end]
     for old, new in mutant.edits:
         if inside.count(old) != 1:
-            raise ValueError(f"{mutant.name}: {old!r} stands {inside.count(old)} times in {mutant.function}")
+            raise ValueError(f"{mutant.name}: {old!r} occurs {inside.count(old)} times in {mutant.function}")
         inside = inside.replace(old, new)
     if text[start:end] == inside:
         raise ValueError(f"{mutant.name} changes nothing")

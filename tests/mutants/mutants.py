@@ -1,4 +1,4 @@
-"""The mutants of the C core: bugs, each put into it alone, that the suites have to notice."""
+"""The mutants of the C core. Each is one bug, and the suites must notice it."""
 
 from consuming import CONSUMING
 from ending import ENDING

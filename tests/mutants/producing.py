@@ -37,21 +37,21 @@ PRODUCING = (
         "claim-tail-left",
         "try_claim",
         "claim: p is taken",
-        "nobody moves the tail past a claimer that died before it did",
+        "if a claimer dies before it moves the tail, no other process moves it",
         ("        help_tail(r, p, 1);\n", ""),
     ),
     _producer(
         "claim-stale-full",
         "try_claim",
         "claim: full",
-        "a stale position in a later round is called full",
+        "a stale position of an earlier round is reported as full",
         ("es_word_round(b) < round", "es_word_round(b) != round"),
     ),
     _producer(
         "claim-leased-full",
         "try_claim",
         "claim: stale",
-        "a stale position in a batch that was taken is called full",
+        "a stale position in a batch that was taken is reported as full",
         (
             "es_word_state(b) != ES_FILL)\n        return TRY_AGAIN;",
             "es_word_state(b) != ES_FILL)\n        return TRY_FULL;",
@@ -68,7 +68,7 @@ PRODUCING = (
         "claim-no-cas",
         "claim_word",
         "SYNC slot-claim",
-        "the slot word is compared, then stored",
+        "the slot word is compared and stored in two steps",
         (
             _CLAIM_CAS,
             "atomic_load_explicit(&r->map.slots[index], memory_order_acquire) == seen;\n"
@@ -88,14 +88,14 @@ PRODUCING = (
         "claim-no-reopened",
         "es_producer_claim",
         "SYNC reopen-seq",
-        "nobody searches for slots that were offered again",
+        "producers do not search for re-opened slots",
         ("if (seq != atomic", "if (seq == UINT32_MAX && seq != atomic"),
     ),
     _producer(
         "reopened-seen-late",
         "claim_reopened",
         "SYNC reopen-seq",
-        "the number that is remembered was read after the search",
+        "the remembered number is read after the search",
         (
             "            atomic_store_explicit(&r->seen_reopen",
             "            seq = atomic_load_explicit(&m->hdr->reopen_seq, memory_order_acquire);\n"
@@ -106,7 +106,7 @@ PRODUCING = (
         "reopened-one-only",
         "claim_reopened",
         "claim: re-opened",
-        "a producer that has claimed one re-opened slot searches no further",
+        "a producer stops its search after one re-opened slot",
         (
             "            *pos = best;\n",
             "            *pos = best;\n"
@@ -124,7 +124,7 @@ PRODUCING = (
         "reopened-any-lap",
         "claim_reopened",
         "claim: re-opened",
-        "a scribbled lap makes a position that callers take for an error",
+        "a corrupt lap gives a position that callers mistake for an error",
         ("(uint64_t)INT64_MAX / m->capacity", "UINT64_MAX"),
     ),
     _producer(
@@ -138,14 +138,14 @@ PRODUCING = (
         "run-past-batch",
         "es_producer_claim",
         "claim: run",
-        "a run goes on into the next batch",
+        "a run continues into the next batch",
         ("want < room ? want : room", "room > 0 ? want : room"),
     ),
     _producer(
         "commit-no-cas",
         "es_producer_commit",
         "SYNC slot-commit",
-        "the slot word is compared, then stored: a seal in between is overwritten",
+        "the slot word is compared and stored in two steps: a seal in between is overwritten",
         (
             _COMMIT_CAS,
             "        if (atomic_load_explicit(&m->slots[q + done], memory_order_relaxed) != expected)\n"
@@ -172,14 +172,14 @@ PRODUCING = (
         "commit-count-equal",
         "es_producer_commit",
         "commit: complete",
-        "the learner is woken by the exact count only",
+        "the learner is woken only if the count matches exactly",
         ("count >= m->batch_size", "count == m->batch_size"),
     ),
     _producer(
         "commit-no-wake",
         "es_producer_commit",
         "commit: complete",
-        "who completes a batch wakes nobody",
+        "the producer that completes a batch does not wake the learner",
         ("        es_wake_learners(r);\n", ""),
     ),
     _producer(
@@ -199,7 +199,7 @@ PRODUCING = (
         "abort-no-cas",
         "es_producer_abort",
         "SYNC slot-reopen",
-        "the slot word is compared, then stored: a seal in between is overwritten",
+        "the slot word is compared and stored in two steps: a seal in between is overwritten",
         (
             _ABORT_CAS,
             "    if (atomic_load_explicit(&m->slots[pos % m->capacity], memory_order_relaxed) != expected)\n"
@@ -212,7 +212,7 @@ PRODUCING = (
         "abort-anything",
         "es_producer_abort",
         "abort",
-        "a claim that was ended already is aborted all the same",
+        "a claim that has already ended is aborted again",
         ("relaxed))\n        return;\n", "relaxed))\n        (void)expected;\n"),
     ),
     _producer(
@@ -227,21 +227,21 @@ PRODUCING = (
         "abort-no-wake",
         "es_producer_abort",
         "abort",
-        "a producer that sleeps on the full ring is not told of the re-opened slot",
+        "a producer that sleeps on the full ring is not woken for the re-opened slot",
         ("    es_wake_producers(r);\n", ""),
     ),
     _producer(
         "abort-no-learner",
         "es_producer_abort",
         "abort",
-        "a learner that waits for the claim at the end of a stream is not told",
+        "a learner that waits for the claim at the end of a stream is not woken",
         ("    es_wake_learners(r);", "   "),
     ),
     _producer(
         "claimed-by-tail",
         "es_producer_claimed",
         "claimed",
-        "the tail is taken at its word",
+        "the tail is trusted although it is only a hint",
         ("<= n / m->capacity)", "<= n / m->capacity + 1)"),
     ),
     _producer(
@@ -271,13 +271,13 @@ PRODUCING = (
     _blocking(
         "space-no-fence",
         "FENCE space",
-        "nothing keeps the flag's store before the last try",
+        "nothing orders the flag's store before the last try",
         ("        atomic_thread_fence(memory_order_seq_cst);\n", ""),
     ),
     _blocking(
         "space-detached",
         "SYNC busy",
-        "a producer that sleeps does not see that its attachment was closed",
+        "a sleeping producer does not notice that its attachment was closed",
         ("if (atomic_load_explicit(&r->detached, memory_order_acquire))", "if (rc == ES_EDETACHED)"),
     ),
 )

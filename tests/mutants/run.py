@@ -1,13 +1,14 @@
-"""Runs every suite against every mutant of the C core, and prints who kills what.
+"""Runs every suite against every mutant of the C core, and prints which suite kills which mutant.
 
-    python tests/mutants/run.py                        what is missing, then the table
-    python tests/mutants/run.py --print [--tests]      the table only, of suites or of single tests
+    python tests/mutants/run.py                        runs missing cells, then prints the table
+    python tests/mutants/run.py --print [--tests]      prints the table only, by suite or by single test
     python tests/mutants/run.py --suite c --again abort-no-wake
     python tests/mutants/run.py --list
 
-Results: results.json beside this file. A cell is run anew when the mutated file or its suite's entry in suites.py has
-changed. Nothing is run against mutants unless the suite passes on the core as it is. Runs one thing at a time,
-politely (nice). Exit status 1 when a mutant survived every suite that was run against it.
+Results are kept in results.json beside this file. A cell is run again if the mutated code, comments aside, or the
+suite's commands in suites.py have changed. A suite runs against mutants only if it passes on the unchanged core. One suite runs at a time, at a low
+priority (nice). The exit status is 1 if a suite fails on the unchanged core, or if a mutant survived every suite that
+was run against it.
 """
 
 import argparse
@@ -35,25 +36,25 @@ ROOT = HERE.parents[1]
 CORE = ROOT / "csrc"
 WORK = ROOT / "build" / "mutants"
 RESULTS = HERE / "results.json"
-MOST_HANGS = 2  # of single tests, after which a suite is left
+MOST_HANGS = 2  # after this many hangs of single tests, the rest of the suite is skipped
 
 Cell = dict[str, Any]
 
 
 class Results:
-    """What is known so far, by mutant and suite. Written after each cell."""
+    """The results so far, by mutant and suite. Saved after each cell."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.cells: dict[str, dict[str, Cell]] = json.loads(path.read_text()) if path.exists() else {}
 
     def get(self, mutant: str, suite: str, digest: str) -> Cell | None:
-        """The cell, if it is of this text, and came about."""
+        """The cell, if its digest matches and it was built."""
         cell = self.cells.get(mutant, {}).get(suite)
         return cell if cell is not None and cell["of"] == digest and cell["verdict"] != "did not build" else None
 
     def put(self, mutant: str, suite: str, cell: Cell) -> None:
-        """Keeps it."""
+        """Stores a cell and saves the file."""
         self.cells.setdefault(mutant, {})[suite] = {key: value for key, value in cell.items() if key != "tail"}
         rows = (
             f" {json.dumps(name)}: {{\n"
@@ -61,13 +62,13 @@ class Results:
             + "\n }"
             for name, row in sorted(self.cells.items())
         )
-        fresh = self.path.with_suffix(".tmp")  # a run that is cut short leaves the results whole
+        fresh = self.path.with_suffix(".tmp")  # an interrupted run leaves the old file whole
         fresh.write_text("{\n" + ",\n".join(rows) + "\n}\n")
         fresh.replace(self.path)
 
 
 def texts(mutant: Mutant | None) -> dict[str, str]:
-    """The core's files, with the mutant's bug in one of them."""
+    """The text of each file of the core, with the mutant's bug if there is one."""
     files = {str(p.relative_to(CORE)): p.read_text() for p in CORE.rglob("*.[ch]")}
     if mutant is not None:
         files[mutant.file] = apply(mutant, files[mutant.file])
@@ -75,7 +76,7 @@ def texts(mutant: Mutant | None) -> dict[str, str]:
 
 
 def write(mutant: Mutant | None, to: Path) -> None:
-    """Makes a copy of the core what it shall be. Only what changes is written: make goes by that."""
+    """Puts the core with this mutant into a folder. Writes only the files that change, because of make."""
     for name, text in texts(mutant).items():
         path = to / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,14 +85,14 @@ def write(mutant: Mutant | None, to: Path) -> None:
 
 
 def digest(mutant: Mutant | None, suite: Suite) -> str:
-    """What a cell depends on, as far as it is cheap to say: code without comments, and how the suite is run."""
+    """A hash of the mutated file without its comments, or of the whole core without a mutant, and of the suite's commands."""
     files = {name: "".join(re.sub(r"/\*.*?\*/", "", text, flags=re.S).split()) for name, text in texts(mutant).items()}
     of = json.dumps([files[mutant.file] if mutant else files, suite.run, suite.build], sort_keys=True)
     return hashlib.sha256(of.encode()).hexdigest()[:16]
 
 
 def call(command: list[str], limit: float, environment: dict[str, str], cwd: Path) -> tuple[int | None, str]:
-    """Its exit status, or None when it was cut, and its output. Whatever it has started is ended with it."""
+    """Runs a command. Returns its exit status, or None after a timeout, and its output. Kills all its processes."""
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
             command,
@@ -137,7 +138,7 @@ class Runner:
         return call(self._filled(command, test), limit, dict(self.suite.environment), cwd)
 
     def build(self) -> tuple[bool, str]:
-        """Whether the suite could be built."""
+        """Builds the suite. Returns whether that succeeded, and the output."""
         if self.suite.name == "python":
             status, output = self._call(("{python}", "setup.py", "-q", "build_ext", "--inplace"), 300)
         else:
@@ -146,14 +147,14 @@ class Runner:
         return status == 0, output
 
     def tests(self) -> list[str]:
-        """The names of its tests, as its reader of failures gives them."""
+        """The names of the suite's tests, in the form that `killers` gives."""
         if not self.suite.tests:
             return []
         output = self._call(self.suite.tests, 60)[1]
         return [name for line in output.splitlines() if (name := self.suite.listed(line))]
 
     def run(self) -> Cell:
-        """Runs what is built."""
+        """Runs the suite, which must be built."""
         killers: list[str] = []
         how = ""
         tail = ""
@@ -170,7 +171,7 @@ class Runner:
         return {"verdict": "killed" if how else "survived", "how": how, "by": by, "tail": tail}
 
     def _one_by_one(self) -> list[str]:
-        """Which tests fail alone: after a crash or a hang, which has hidden the rest."""
+        """Runs each test alone and returns those that fail. For use after a crash or a hang, which hides failures."""
         killers: list[str] = []
         hangs = 0
         for test in self.tests():
@@ -185,7 +186,7 @@ class Runner:
 
 
 def cell_of(runner: Runner, mutant: Mutant | None) -> Cell:
-    """Builds and runs."""
+    """Builds and runs the suite against the mutant, or against the unchanged core."""
     began = time.monotonic()
     write(mutant, runner.csrc)
     built, output = runner.build()
@@ -198,20 +199,20 @@ def cell_of(runner: Runner, mutant: Mutant | None) -> Cell:
 
 
 def sound(runner: Runner, results: Results) -> bool:
-    """Whether the suite passes on the core as it is."""
+    """Whether the suite passes on the unchanged core. Runs it if that is not known."""
     suite = runner.suite
     cell = results.get(table.SOUND, suite.name, digest(None, suite))
     if cell is None or cell["verdict"] != "survived":
         cell = cell_of(runner, None)
         results.put(table.SOUND, suite.name, cell)
-        print(f"{suite.name}: on the core as it is: {cell['verdict']}, {cell['seconds']} s", flush=True)
+        print(f"{suite.name}: on the unchanged core: {cell['verdict']}, {cell['seconds']} s", flush=True)
     if cell["verdict"] != "survived":
         print(cell["tail"])
     return bool(cell["verdict"] == "survived")
 
 
 def run(suites: list[Suite], mutants: list[Mutant], results: Results, again: bool, python_tree: Path) -> bool:
-    """Fills the table, suite after suite. Whether all suites pass on the core as it is."""
+    """Fills the table, one suite after the other. Returns whether all suites pass on the unchanged core."""
     all_sound = True
     for suite in suites:
         runner = Runner(suite, python_tree)
@@ -239,7 +240,7 @@ def fresh_cells(results: Results, mutant: Mutant) -> dict[str, Cell]:
 
 
 def chosen(names: list[str], all_mutants: tuple[Mutant, ...]) -> list[Mutant]:
-    """The mutants of these names, or all."""
+    """The mutants with these names, or all if no name is given."""
     unknown = set(names) - {m.name for m in all_mutants}
     if unknown:
         sys.exit(f"no such mutant: {', '.join(sorted(unknown))}")
@@ -247,15 +248,15 @@ def chosen(names: list[str], all_mutants: tuple[Mutant, ...]) -> list[Mutant]:
 
 
 def main() -> None:
-    """See the top of this file."""
+    """Runs the command line that the module's docstring describes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mutant", nargs="*", help="all of them unless some are named")
-    parser.add_argument("--suite", action="append", choices=list(BY_NAME), help="may be given more than once")
-    parser.add_argument("--again", action="store_true", help="also what is known already")
-    parser.add_argument("--print", action="store_true", dest="only_print", help="run nothing")
-    parser.add_argument("--tests", action="store_true", help="the table of single tests")
-    parser.add_argument("--list", action="store_true", help="say what the mutants are")
-    parser.add_argument("--python-tree", type=Path, default=WORK / "python", help="a checkout with a .venv of its own")
+    parser.add_argument("mutant", nargs="*", help="name of a mutant (default: all)")
+    parser.add_argument("--suite", action="append", choices=list(BY_NAME), help="suite to run; may be repeated")
+    parser.add_argument("--again", action="store_true", help="repeat cells that are already known")
+    parser.add_argument("--print", action="store_true", dest="only_print", help="print the table and run nothing")
+    parser.add_argument("--tests", action="store_true", help="print the table by single test")
+    parser.add_argument("--list", action="store_true", help="list the mutants")
+    parser.add_argument("--python-tree", type=Path, default=WORK / "python", help="a checkout with its own .venv")
     options = parser.parse_args()
     if options.list:
         for m in MUTANTS:

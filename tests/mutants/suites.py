@@ -1,13 +1,13 @@
-"""The suites that are run against each mutant: how each is built, run, and what its output says of its tests.
+"""The suites that are run against each mutant: how to build and run each, and how to read its output.
 
-Paths stand here and nowhere else. {build} is the suite's build folder, {csrc} the mutated core.
+All paths are here. {build} is the suite's build folder, {csrc} the mutated core.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Every suite gets the same random numbers each time, as far as it can.
+#: Every suite that accepts a seed gets the same random numbers each time.
 SEED = 1
 
 Reader = Callable[[str], list[str]]
@@ -23,7 +23,7 @@ def _violated_scenes(output: str) -> list[str]:
 
 
 def _failed_pytest(output: str) -> list[str]:
-    """Of pytest -v. A test whose line has no verdict was cut short."""
+    """Reads the output of pytest -v. A test without a verdict on its line was cut short and counts as failed."""
     said = re.findall(r"^tests/unit/(\S+\.py::.+?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b.*)?$", output, re.M)
     return [name.strip() for name, verdict in said if verdict in ("FAILED", "ERROR", "")]
 
@@ -60,14 +60,14 @@ class Suite:
     name: str
     folder: str
     build: tuple[str, ...]  # make's arguments
-    run: tuple[tuple[str, ...], ...]  # commands, one after the other; all are run whatever the first ones say
-    limit: float  # seconds for one command; more is a hang, and a hang is a kill
-    single_limit: float  # seconds for one test alone
-    killers: Reader = _nothing  # the tests that failed, from the output
+    run: tuple[tuple[str, ...], ...]  # commands to run in sequence; all run, even after a failure
+    limit: float  # seconds per command; longer is a hang, which counts as a kill
+    single_limit: float  # seconds for one test run alone
+    killers: Reader = _nothing  # returns the tests that failed, from the output
     tests: tuple[str, ...] = ()  # the command that lists the tests, if any
-    listed: Callable[[str], str] = _plain  # a line of that list as killers says it, or nothing
-    single: tuple[str, ...] = ()  # runs one of these tests alone: after a crash or a hang, which hide the others
-    optional: bool = False  # not part of the table unless it is named
+    listed: Callable[[str], str] = _plain  # turns a line of that list into a name as killers gives it, or ""
+    single: tuple[str, ...] = ()  # runs one test alone, after a crash or a hang that hides other failures
+    optional: bool = False  # run only if it is named
     environment: tuple[tuple[str, str], ...] = ()
 
 
@@ -96,7 +96,7 @@ def _c_program(
 
 
 _PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
-#: What has to do with the ring, and is quick.
+#: The quick tests that use the ring.
 _UNIT_FILES = """
     test_client test_client_reserve test_server test_server_dataset_iter test_server_learners test_spec_properties
     ring/test_fork ring/test_hostile ring/test_machine ring/test_metrics ring/test_reaper ring/test_sample
@@ -125,7 +125,7 @@ SUITES = (
         60,
         _storm_faults,
     ),
-    # A tenth of what "make -C tests/explore quick" explores.
+    # A tenth of the executions of "make -C tests/explore quick".
     Suite(
         "explore",
         "tests/explore",

@@ -1,4 +1,4 @@
-"""Prints what is known: mutants against suites, or against single tests."""
+"""Prints the results: mutants by suite, or by single test."""
 
 from collections import Counter
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from mutant import Mutant
 from suites import SUITES
 
-#: The row of the core as it is.
+#: The row of the unchanged core.
 SOUND = "-"
 
 Cells = dict[str, dict[str, Any]]  # of one mutant, by suite
@@ -28,12 +28,12 @@ def _killers(cells: Cells) -> list[str]:
 
 
 def survivors(mutants: list[Mutant], known: dict[str, Cells]) -> list[Mutant]:
-    """Those that some suite was run against, and none has killed."""
+    """The mutants that were tested by at least one suite and killed by none."""
     return [m for m in mutants if known[m.name] and not _killers(known[m.name])]
 
 
 def print_suites(mutants: list[Mutant], known: dict[str, Cells]) -> None:
-    """The table, and what it comes to."""
+    """Prints the table, its totals and the survivors."""
     columns = _columns(known)
     print("X failed, C crashed, H hung; . survived; B did not build; blank: not run\n")
     print(f"{'mutant':20} {'where':22} " + " ".join(f"{c[:7]:>7}" for c in columns) + "  bug")
@@ -45,16 +45,16 @@ def print_suites(mutants: list[Mutant], known: dict[str, Cells]) -> None:
     run = Counter(c for m in mutants for c in known[m.name])
     kills = Counter(c for names in killers.values() for c in names)
     alone = Counter(names[0] for names in killers.values() if len(names) == 1)
-    for title, counts in (("run against", run), ("killed", kills), ("killed by it alone", alone)):
+    for title, counts in (("mutants run", run), ("killed", kills), ("killed by this suite alone", alone)):
         print(f"{title:43} " + " ".join(f"{counts[c]:>7}" for c in columns))
     left = survivors(mutants, known)
-    print(f"\n{len(mutants)} mutants; none of the suites that were run against them has killed {len(left)}:")
+    print(f"\n{len(mutants)} mutants; {len(left)} survived every suite that was run against them:")
     for m in left:
         print(f"  {m.name:20} {m.room}, {m.function}: {m.bug}")
 
 
 def _by_test(mutants: list[Mutant], known: dict[str, Cells], sound: Cells) -> dict[str, set[str]]:
-    """Every test, and the mutants that it kills. A suite that cannot say which test it was is one test."""
+    """Every test and the mutants that it kills. A suite that cannot name the failing test counts as one test."""
     kills: dict[str, set[str]] = {f"{suite} {t}": set() for suite, cell in sound.items() for t in cell["tests"]}
     for m in mutants:
         for suite, cell in known[m.name].items():
@@ -65,10 +65,10 @@ def _by_test(mutants: list[Mutant], known: dict[str, Cells], sound: Cells) -> di
 
 
 def print_tests(mutants: list[Mutant], known: dict[str, Cells], sound: Cells) -> None:
-    """Each test: how many it kills, how many it alone, and another test that kills all of the same."""
+    """For each test: how many mutants it kills, how many it alone kills, and a test that kills at least the same."""
     kills = _by_test(mutants, known, sound)
     killed_by = Counter(name for names in kills.values() for name in names)
-    print(f"{'test':72} kills alone  alone: which; else: a test that kills the same and more")
+    print(f"{'test':72} kills alone  mutants that it alone kills; else a test that kills at least the same")
     for test, names in sorted(kills.items(), key=lambda item: (item[0].split()[0], len(item[1]), item[0])):
         alone = sorted(n for n in names if killed_by[n] == 1)
         wider = [t for t, others in kills.items() if t != test and names and names <= others]

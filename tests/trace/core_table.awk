@@ -1,7 +1,8 @@
-# The core's instructions and where they come from: address, "exchange" or "-", function, file, line.
-#   awk -f core_table.awk addresses=1 listing             of objdump -d -j es_core: their addresses, one a line
-#   awk -f core_table.awk listing places=1 origins        origins: addr2line -a -f -i of those addresses
-# An inlined instruction belongs to the innermost function that is written in a .c file of the core.
+# Lists the core's instructions and their source: address, "exchange" or "-", function, file, line.
+#   awk -f core_table.awk addresses=1 listing             prints the addresses only, one per line
+#   awk -f core_table.awk listing places=1 origins        prints the table
+# listing: the output of objdump -d -j es_core. origins: the output of addr2line -a -f -i for these addresses.
+# An inlined instruction belongs to the innermost function from a .c file of the core.
 
 function flush() {
     if (address != "" && file != "")
@@ -24,7 +25,7 @@ function flush() {
     next
 }
 
-# addr2line: the address, then a function and a file:line for each level, the innermost first.
+# addr2line prints the address, then a function and a file:line per inlining level, innermost first.
 /^0x/ { flush(); address = $1; want = "name"; next }
 want == "name" { candidate = $1; want = "where"; next }
 want == "where" {

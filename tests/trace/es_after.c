@@ -1,4 +1,4 @@
-/* What a death may leave, and what it may not. */
+/* Checks the ring that a killed process leaves behind. */
 #include "es_after.h"
 
 #include <stdio.h>
@@ -10,13 +10,13 @@ void after_note_releases(es_world *w)
         uint64_t b = atomic_load(&w->l->map.batches[note->batch].word);
         bool up = es_word_round(b) > note->round || es_word_state(b) == ES_RETIRED || es_word_state(b) == ES_POISONING;
         w->released[t] = up && !w->scenario->never_releases;
-        /* What it gave up it had read. */
+        /* It releases only what it has read completely. */
         CHECK(note->whole || !w->released[t]);
     }
 }
 
-/* Every sample sent was delivered once, to the living or to the dead, the one under way at most
- * once, and nothing else. */
+/* Checks that every sample that was sent was delivered once, to the living or to the dead. The sample that was being
+ * sent is delivered at most once. No other sample is delivered. */
 static unsigned account(es_world *w)
 {
     es_side *side = w->side;
@@ -33,7 +33,7 @@ static unsigned account(es_world *w)
     wrong[ACCOUNT_TORN] += side->torn;
     for (int fault = 0; fault < ACCOUNT_FAULTS; fault++)
         if (!CHECK_EQ(wrong[fault], 0))
-            fprintf(stderr, "    so many samples were %s\n", es_account_name((enum es_account_fault)fault));
+            fprintf(stderr, "    this many samples were %s\n", es_account_name((enum es_account_fault)fault));
     return (kept > 0 ? KEPT : 0) | (kept < w->scenario->sends ? LOST : 0);
 }
 
@@ -46,14 +46,14 @@ static int sweep(es_world *w)
     return n;
 }
 
-/* The sleeper comes out: at once when it is due, else when we have made it so. */
+/* Lets the sleeper's call end: at once if it is due, else once the tracer has made it due. */
 static unsigned let_sleeper_out(es_world *w)
 {
     if (world_sleeper_settles(w)) {
         world_sleeper_await(w);
         return WOKEN;
     }
-    bool due = world_sleeper_due(w); /* and yet asleep: it will never come out */
+    bool due = world_sleeper_due(w); /* if so, it sleeps although it is due: nothing will wake it */
     if (!due && w->sleeper_role == ES_ROLE_LEARNER)
         while (!world_sleeper_due(w))
             if (!CHECK_EQ(world_send(w), ES_OK))
@@ -83,7 +83,7 @@ static void only_we_are_left(es_world *w)
     }
 }
 
-/* Round the ring twice, so that a wedged slot or batch shows; then until it is full: all its space is there. */
+/* Sends two laps, so that a stuck slot or batch shows. Then fills the ring: no space may be lost. */
 static void go_round(es_world *w)
 {
     uint64_t capacity = w->geo.batch_size * w->geo.num_batches, in = 0;
@@ -122,7 +122,7 @@ unsigned after_death(es_world *w)
     int64_t n;
     while ((n = world_take(w, w->l, 0, 0)) >= 0)
         ;
-    CHECK_EQ(n, ES_ENDED); /* and not EMPTY: there is nobody left to wait for */
+    CHECK_EQ(n, ES_ENDED); /* not ES_EMPTY: no producer is left to wait for */
     CHECK_STR(es_valid(w->l), NULL);
     return outcomes | account(w);
 }

@@ -10,14 +10,14 @@
 #define MAX_PLACES 32768
 #define MAX_NAMES 512
 
-/* core_table.awk writes program.core: address, exchange or -, function, file, line */
+/* core_table.awk writes program.core: address, "exchange" or "-", function, file, line */
 static es_place *places;      /* shared by the processes that run scenarios */
-static bool here[MAX_PLACES]; /* killed at in this scenario */
+static bool here[MAX_PLACES]; /* the places of this scenario's kills */
 static unsigned num_places;
 static char *names[MAX_NAMES];
 static unsigned num_names;
 
-/* The one copy of a name: functions and files are compared by pointer. */
+/* The only copy of a name, so that functions and files can be compared by pointer. */
 static const char *intern(const char *name)
 {
     for (unsigned i = 0; i < num_names; i++)
@@ -28,7 +28,7 @@ static const char *intern(const char *name)
     return names[num_names++];
 }
 
-/* Before any process is forked, so that all know the same places. */
+/* Runs before any fork, so that all processes share the same places. */
 __attribute__((constructor)) static void load(void)
 {
     places = mmap(NULL, MAX_PLACES * sizeof *places, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -117,7 +117,7 @@ bool cover_visited(const char *function)
     return false;
 }
 
-/* Lines of a file that have instructions which nobody was killed at. */
+/* Prints the lines of a file that have an instruction without a kill. */
 static void print_missed_lines(const char *file)
 {
     bool any = false;
@@ -143,7 +143,8 @@ static const char *excuse_of(const es_excuse *excuses, const char *function)
     return NULL;
 }
 
-/* One function of a file: 1 when it was missed without an excuse. */
+/* Judges one function of a file. Returns 1 if it was missed without an excuse, or has an excuse that it does not
+ * need. */
 static unsigned judge(const char *file, const char *function, const es_excuse *excuses, unsigned *visited)
 {
     unsigned all = 0, killed = 0;
@@ -155,9 +156,9 @@ static unsigned judge(const char *file, const char *function, const es_excuse *e
     const char *why = excuse_of(excuses, function);
     *visited += killed > 0;
     if (killed > 0 && why != NULL)
-        printf("      %s is excused, and was killed in: strike it off the list\n", function);
+        printf("      %s is excused, but a process was killed in it: remove the excuse\n", function);
     else if (killed == 0)
-        printf("      never in %s (%u instructions): %s\n", function, all, why != NULL ? why : "NO REASON KNOWN");
+        printf("      no kill in %s (%u instructions): %s\n", function, all, why != NULL ? why : "NO REASON KNOWN");
     return killed == 0 ? why == NULL : why != NULL;
 }
 
@@ -190,6 +191,6 @@ unsigned cover_report(const char *const *files, const es_excuse *excuses)
         core_killed += killed;
     }
     printf("  the core: killed at %u of %u instructions\n", core_killed, core_all);
-    /* Most of the others are copies of what is killed in elsewhere, inlined where no scenario comes by. */
+    /* Most other instructions are inlined copies of covered code, in places that no scenario reaches. */
     return wrong + (core_killed * 100 < core_all * LEAST_PERCENT);
 }

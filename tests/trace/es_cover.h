@@ -7,10 +7,10 @@
 
 typedef struct es_place {
     uint64_t address;
-    const char *function, *file; /* as written: the innermost inlined function of a .c file of the core */
+    const char *function, *file; /* in the source: the innermost inlined function from a .c file of the core */
     uint32_t line;
     bool exchange; /* a compare-and-exchange */
-    bool killed;   /* somebody, in any scenario */
+    bool killed;   /* a process was killed here, in any scenario */
 } es_place;
 
 /* NULL: not an instruction of the core. */
@@ -19,10 +19,11 @@ void cover_scenario(void);
 void cover_kill(uint64_t pc);
 /* Instructions and functions of the core killed at in this scenario. */
 void cover_counts(unsigned *instructions, unsigned *functions);
-/* Whether this scenario killed in a function. */
+/* Whether this scenario killed a process in a function. */
 bool cover_visited(const char *function);
 
-/* Prints, and returns how many functions of the files named were not killed in and are not excused. */
+/* Prints the coverage of these files. Returns the number of faults: functions without a kill or an excuse, needless
+ * excuses, files without instructions, and one if too few instructions are covered. */
 typedef struct es_excuse {
     const char *function, *why;
 } es_excuse;

@@ -1,31 +1,34 @@
-/* Killed at every instruction.
+/* Kills a process at every instruction of a scenario.
  *
- * A scenario is run once by single steps (ptrace), and the program counter written
- * down before each instruction from the entry to an API function to its return:
- * the core, the C library and the vDSO, a system call counting as one. Then it is
- * run anew, ring and processes and all, for every one of these instructions, and
- * killed (SIGKILL) just before it; at last just after the operation. What is left is
- * swept by another process with another descriptor of the lock file, and must be a
- * ring that a run of the protocol could have led to: valid, nobody's claims, leases,
- * entry or lock byte left behind, all its space there, two more laps without a
- * hitch, an end of the stream, every committed sample delivered once and whole.
+ * A first run executes the scenario's operation in single steps (ptrace) and records
+ * the program counter before each instruction, from the entry of an API function to
+ * its return. This includes the C library and the vDSO. A system call counts as one
+ * instruction. Then the scenario is repeated once per instruction, with a fresh ring
+ * and fresh processes. Each time the process is killed (SIGKILL) just before that
+ * instruction, and the last time just after the operation.
  *
- * What it proves: at these scenarios, on this processor, with the code that this
- * compiler made of the core at -O2, no instruction is a bad one to die before. A
- * kernel acts on SIGKILL between two instructions and not within one (a repeated
- * string instruction counts each round; a system call that sleeps has done nothing
- * yet), so these are all the points at which a process of these runs can die.
+ * Another process, with its own descriptor of the lock file, sweeps the ring. The ring
+ * must then be in a state that a run without a death could reach. It is valid. The dead
+ * process leaves no claim, lease, entry or lock byte behind. All space is there. Two
+ * more laps succeed, the stream ends, and every committed sample is delivered once and
+ * whole.
  *
- * What it does not prove: anything about a death while another process is half-way
- * through an operation of its own, but for the sleepers, who sleep, and the few
- * scenarios in which the tracer meddles at one point. That is what the stepped
- * tests in ../c and the kill storms are for. Nor anything about other compilers.
+ * What this proves: in these scenarios, on this processor, with the code that this
+ * compiler makes of the core at -O2, a process can die before any instruction. The
+ * kernel acts on SIGKILL between two instructions, never within one. (Each round of a
+ * repeated string instruction counts. A system call that sleeps has not done anything
+ * yet.) So these are all points at which a process of these runs can die.
  *
- * How the n-th instruction is reached: a breakpoint is run to and the last few
- * instructions are stepped, both planned by the first run's path. A run that strays
- * from that path (a clock read begun again) is noticed, thrown away, and made anew;
- * after STRAYS of these it is killed after n single steps, wherever that is.
- * ES_TRACE_STEP=1 does all kills so.
+ * What this does not prove: anything about other compilers, and little about a death
+ * while another process is in the middle of an operation. The exceptions are sleepers,
+ * which are asleep, and the few scenarios in which the tracer acts at one point of the
+ * operation. The stepped tests in ../c and the kill storms cover the other cases.
+ *
+ * How the n-th instruction is reached: the process runs to a breakpoint and executes
+ * the last few instructions in single steps. Both are planned from the recorded path.
+ * A run that leaves this path, for example because it repeats a clock read, is
+ * detected, discarded and repeated. After STRAYS such runs the process is killed after
+ * n single steps, wherever that is. With ES_TRACE_STEP=1 every kill is done this way.
  */
 #define _GNU_SOURCE
 #include "es_kill.h"
@@ -53,22 +56,22 @@
 #define NEVER UINT32_MAX
 #define STRAYS 8
 
-/* Where the tracee was before each of its instructions, from the SIGSTOP before the operation on. */
+/* The program counter before each of the tracee's instructions, from the SIGSTOP before the operation on. */
 typedef struct path {
     uint64_t pc[MAX_INSTRUCTIONS];
     /* To arrive at i: run to the occurrence[anchor[i]]-th arrival at pc[anchor[i]], then step. */
     struct plan {
         uint32_t occurrence[MAX_INSTRUCTIONS], anchor[MAX_INSTRUCTIONS];
     } from_start, from_meddle;
-    uint32_t entry, end; /* the operation is [entry, end), and over at end */
-    uint32_t meddle;     /* the tracer meddles here */
+    uint32_t entry, end; /* the operation is [entry, end) */
+    uint32_t meddle;     /* the tracer acts before this instruction */
 } path;
 
 static path the_path, scratch;
 static bool only_steps;
-static bool was_over;      /* the operation, at the last kill */
+static bool was_over;      /* at the last kill the operation had ended */
 static unsigned strays;    /* runs that left the path */
-static unsigned elsewhere; /* kills after as many instructions as wanted, on another path */
+static unsigned elsewhere; /* kills after the right number of single steps, possibly on another path */
 
 static void say_where(const path *p, uint32_t n)
 {
@@ -140,7 +143,7 @@ static bool start(es_world *w, es_tracee *t, const es_scenario *s)
     return true;
 }
 
-/* A reaper may come at any time: whoever is registered and lives holds its byte. */
+/* A reaper may look at any time, so a registered, living process must hold its lock byte. */
 static void living_holds_its_byte(es_world *w)
 {
     es_map *m = &w->l->map;
@@ -149,7 +152,7 @@ static void living_holds_its_byte(es_world *w)
             CHECK_EQ(es_locks_held(w->locks, i), 1);
 }
 
-/* Kills it where it is, and looks at what is left. */
+/* Kills the tracee where it is and checks what is left. */
 static unsigned finish(es_world *w, es_tracee *t)
 {
     const es_scenario *s = w->scenario;
@@ -166,7 +169,7 @@ static unsigned finish(es_world *w, es_tracee *t)
     }
     after_note_releases(w);
     if (w->side->phase == PHASE_OVER) {
-        /* Nobody has died yet: the wake-up is the operation's own. */
+        /* No process has died yet: only the operation itself can have woken the sleeper. */
         if (w->sleeper != 0 && world_sleeper_due(w))
             world_sleeper_await(w);
         if (s->alive != NULL)
@@ -180,9 +183,9 @@ static unsigned finish(es_world *w, es_tracee *t)
     return outcomes;
 }
 
-/* --- to each instruction ------------------------------------------------------ */
+/* --- reaching an instruction -------------------------------------------------- */
 
-/* How to arrive at whatever lies after from: stepping on, or another run, whichever is cheaper. */
+/* Plans how to reach each instruction after `from`: by one more step, or by a run of its own, whichever is cheaper. */
 static void make_plan(const path *p, uint32_t from, struct plan *plan)
 {
     uint32_t cost = 0;
@@ -211,7 +214,7 @@ static enum es_stop advance(es_tracee *t, const path *p, const struct plan *plan
     return stop;
 }
 
-/* Whether the tracee stands before instruction n of the path. */
+/* Lets the tracee run up to instruction n of the path. Returns whether it is there. */
 static bool reach(es_world *w, es_tracee *t, const path *p, uint32_t n)
 {
     enum es_stop stop;
@@ -226,7 +229,7 @@ static bool reach(es_world *w, es_tracee *t, const path *p, uint32_t n)
     return stop == ES_STOP_TRAP && tracee_pc(t) == p->pc[n] && (w->side->phase == PHASE_OVER) == (n == p->end);
 }
 
-/* Whether the tracer meddles before the instruction at pc. */
+/* Whether the tracer acts before the instruction at pc. */
 static bool meddles(const es_scenario *s, es_world *w, uint64_t pc, uint32_t *skip)
 {
     if (s->meddle == NULL || w->side->phase != PHASE_INSIDE)
@@ -241,8 +244,8 @@ static bool meddles(const es_scenario *s, es_world *w, uint64_t pc, uint32_t *sk
     return place->exchange && strcmp(place->function, s->meddle_in) == 0 && (*skip)-- == 0;
 }
 
-/* The vDSO reads a clock again when it met an update, which at the pace of single steps is often:
- * all but the last time is cut out of the path. Where the instruction at the end of it belongs. */
+/* The vDSO repeats a clock read that met an update, which is often the case in single steps. Only the last repetition
+ * stays in the path. Returns the index at which the instruction at the end of the path belongs. */
 static uint32_t cut_repeated_reads(const path *p)
 {
     uint64_t vdso = getauxval(AT_SYSINFO_EHDR), pc = p->pc[p->end];
@@ -252,7 +255,7 @@ static uint32_t cut_repeated_reads(const path *p)
     return p->end;
 }
 
-/* Steps until n instructions of the path are behind it, or the operation is, and writes down where it was. */
+/* Steps until n instructions are done or the operation has ended. Records the path. */
 static bool walk(es_world *w, es_tracee *t, path *p, uint32_t n)
 {
     const es_scenario *s = w->scenario;
@@ -275,7 +278,7 @@ static bool walk(es_world *w, es_tracee *t, path *p, uint32_t n)
     }
 }
 
-/* The whole operation, killed after its end. */
+/* Steps through the whole operation and kills the process after its end. */
 static bool record(const es_scenario *s, path *p, unsigned *outcomes)
 {
     es_world w;
@@ -291,7 +294,7 @@ static bool record(const es_scenario *s, path *p, unsigned *outcomes)
     return true;
 }
 
-/* Killed n instructions after the start of the path. */
+/* Kills the process n instructions after the start of the path. */
 static bool kill_at(const es_scenario *s, path *p, uint32_t n, bool by_steps, unsigned *outcomes)
 {
     es_world w;
@@ -320,7 +323,7 @@ static void surely_kill_at(const es_scenario *s, path *p, uint32_t n, unsigned *
     CHECK(kill_at(s, p, n, true, outcomes));
 }
 
-/* Where this process runs its scenarios: each of several has a processor of its own. */
+/* The processor on which this worker runs its scenarios. Each worker has its own, if there are enough. */
 static size_t processor(const cpu_set_t *all)
 {
     int which = es_test_worker() % CPU_COUNT(all);
@@ -330,7 +333,7 @@ static size_t processor(const cpu_set_t *all)
     return (size_t)sched_getcpu();
 }
 
-/* Tracer and tracee stay on one processor. A step is two context switches, which cost more between processors. */
+/* Keeps tracer and tracee on one processor. A step is two context switches, which cost more between processors. */
 static void stay_here(const cpu_set_t *all)
 {
     cpu_set_t here;
@@ -347,9 +350,9 @@ static void check_scenario(const es_scenario *s, unsigned outcomes)
     snprintf(names, sizeof names, "%s", s->through);
     for (char *name = strtok(names, " "); name != NULL; name = strtok(NULL, " "))
         if (!CHECK(cover_visited(name)))
-            fprintf(stderr, "    never in %s\n", name);
+            fprintf(stderr, "    no kill in %s\n", name);
     if (!CHECK_EQ(outcomes & s->outcomes, s->outcomes))
-        fprintf(stderr, "    outcomes wanted and not seen: 0x%x\n", s->outcomes & ~outcomes);
+        fprintf(stderr, "    expected outcomes that did not occur: 0x%x\n", s->outcomes & ~outcomes);
 }
 
 void kill_everywhere(const es_scenario *s)

@@ -1,49 +1,49 @@
-/* A scenario: an operation, and what stands around it when the process in it is killed. */
+/* A scenario: an operation in which a process is killed, and what other processes do before, during and after it. */
 #ifndef ES_KILL_H
 #define ES_KILL_H
 
 #include "es_test.h"
 #include "es_world.h"
 
-/* What the kills of a scenario must have led to, each at least once. */
+/* Outcomes of kills. Each outcome that a scenario lists must occur at least once. */
 enum outcome {
-    KEPT = 1,       /* a sample under way was delivered */
-    LOST = 2,       /* ... was not */
+    KEPT = 1,       /* a sample that was being sent was delivered */
+    LOST = 2,       /* a sample that was being sent was not delivered */
     RELEASED = 4,   /* the dead learner had released its batch */
-    GIVEN_BACK = 8, /* its lease came back */
-    REAPED = 16,    /* the sweep found the dead */
-    NOBODY = 32,    /* the sweep found nobody: not registered yet, or not any more */
-    EVICTED = 64,   /* set by the scenario: a claim of the living was taken away */
+    GIVEN_BACK = 8, /* the dead learner's lease was given back */
+    REAPED = 16,    /* the sweep found the dead process */
+    NOBODY = 32,    /* the sweep found no dead process: it was not registered yet, or no longer */
+    EVICTED = 64,   /* set by the scenario: a living process lost its claim */
     CLOSED = 128,   /* the ring was closed when the process died */
-    WOKEN = 256     /* the sleeper came out without anybody's further doing than the sweep */
+    WOKEN = 256     /* nothing but the operation or the sweep was needed to wake the sleeper */
 };
 
 typedef struct es_scenario {
     const char *name;
     uint64_t batch_size, num_batches;
     uint32_t flags;             /* es_flag */
-    const uint64_t *leaf_sizes; /* NULL: two leaves, of 8 and 24 bytes; else up to WORLD_LEAVES, the first 8 */
+    const uint64_t *leaf_sizes; /* NULL: two leaves of 8 and 24 bytes. Else up to WORLD_LEAVES, the first of 8 bytes */
     uint32_t num_leaves;
     uint32_t role;                    /* the tracee's; 0: not registered */
     bool poison, streams;             /* of the tracee's attachment */
-    void (*before)(es_world *w);      /* the tracer, before the tracee is there */
-    void (*prepare)(es_world *w);     /* the tracee, at full speed */
-    void (*between)(es_world *w);     /* the tracer, just before the operation */
-    int64_t (*act)(es_world *w);      /* the tracee, killed at every instruction of this */
+    void (*before)(es_world *w);      /* tracer: before the tracee exists */
+    void (*prepare)(es_world *w);     /* tracee: before the operation, at full speed */
+    void (*between)(es_world *w);     /* tracer: just before the operation */
+    int64_t (*act)(es_world *w);      /* tracee: the operation, killed at every instruction */
     int64_t want;                     /* what the operation returns */
-    uint32_t sends;                   /* samples under way, from ID_TRACEE on */
-    void (*when_asleep)(es_world *w); /* the tracer, once the tracee sleeps in a system call */
-    void (*meddle)(es_world *w);      /* the tracer, half-way through the operation: */
+    uint32_t sends;                   /* number of samples that the operation sends, ids from ID_TRACEE on */
+    void (*when_asleep)(es_world *w); /* tracer: once the tracee sleeps in a system call */
+    void (*meddle)(es_world *w);      /* tracer: at one point of the operation, which is */
     const char *meddle_in;            /* just before the first compare-and-exchange in this function, */
-    uint32_t meddle_skip;             /* or, after that many, a later one; */
-    const char *meddle_at;            /* or before the first instruction of this one; */
-    bool (*meddle_when)(es_world *w); /* or as soon as this holds */
-    bool must_not_sleep;              /* once the tracer has meddled */
-    bool never_releases;              /* what it took, others release */
-    bool drops_locks;                 /* the operation ends the tracee's locks and not its entry */
-    void (*alive)(es_world *w);       /* the tracer, when the operation is over and nobody has died */
-    unsigned (*check)(es_world *w);   /* the tracer, after the sweep: more outcomes */
-    const char *through;              /* functions of the core that the operation must go through */
+    uint32_t meddle_skip;             /* or before a later one: how many to skip; */
+    const char *meddle_at;            /* or before the first instruction of this function; */
+    bool (*meddle_when)(es_world *w); /* or as soon as this is true */
+    bool must_not_sleep;              /* the tracee must never sleep in a system call */
+    bool never_releases;              /* the tracee does not release what it took: others do */
+    bool drops_locks;                 /* the operation drops the tracee's locks but keeps its entry */
+    void (*alive)(es_world *w);       /* tracer: after the operation, before the tracee is killed */
+    unsigned (*check)(es_world *w);   /* tracer: after the sweep. Returns more outcomes */
+    const char *through;              /* names of core functions in which a kill must occur */
     unsigned outcomes;
 } es_scenario;
 

@@ -11,7 +11,7 @@ void full_ring(es_world *w)
 void close_the_ring(es_world *w)
 {
     CHECK_EQ(es_api_close(w->l), ES_OK);
-    /* As if it were closed in an hour: nobody's patience is over because this machine is slow. */
+    /* As if it is closed in an hour: no process may give up waiting because this machine is slow. */
     atomic_store(&w->l->map.hdr->closed_ns, es_clock_ns() + UINT64_C(3600000000000));
 }
 

@@ -72,7 +72,7 @@ static void set_pc(const es_tracee *t, uint64_t pc)
     regs_or_die(t, PTRACE_SETREGSET, &regs);
 }
 
-/* A tracee that sleeps is waited for with naps, so that somebody can be asked to wake it. */
+/* Waits for the tracee to stop. Polls if when_asleep is set: a sleeping tracee then needs a call to wake it. */
 static int wait_for(es_tracee *t)
 {
     int status = 0;
@@ -96,7 +96,7 @@ static enum es_stop resume(es_tracee *t, enum __ptrace_request how)
     if (ptrace(how, t->pid, NULL, NULL) != 0)
         return ES_STOP_BAD;
     int status = wait_for(t);
-    if (status != -1 && WIFSTOPPED(status) && WSTOPSIG(status) == SIGUSR1) /* for it to handle */
+    if (status != -1 && WIFSTOPPED(status) && WSTOPSIG(status) == SIGUSR1) /* the tracee has a handler for it */
         status = ptrace(how, t->pid, NULL, (void *)(long)SIGUSR1) == 0 ? wait_for(t) : -1;
     if (status != -1 && WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP)
         return ES_STOP_TRAP;
@@ -128,7 +128,7 @@ enum es_stop tracee_run_to(es_tracee *t, uint64_t address, uint64_t hits)
     enum es_stop stop = ES_STOP_TRAP;
     bool there = tracee_pc(t) == address;
     while (hits > 0) {
-        if (there) { /* off the address, without the breakpoint */
+        if (there) { /* step off the address first, without the breakpoint */
             stop = tracee_step(t);
             there = stop == ES_STOP_TRAP && tracee_pc(t) == address;
         } else {
@@ -169,7 +169,7 @@ bool tracee_attach(es_tracee *t, pid_t child)
            ptrace(PTRACE_SETOPTIONS, child, NULL, (void *)PTRACE_O_EXITKILL) == 0;
 }
 
-/* Everything that the tests need: a stop, a step, a look at the registers. */
+/* Tries everything that the tests need: a stop, a step, reading the registers. */
 static bool may_trace(void)
 {
     es_tracee t;

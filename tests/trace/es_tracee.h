@@ -6,28 +6,30 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* How a step or a run ended: at its instruction; at a SIGSTOP that the tracee sent itself; or badly. */
+/* How a step or a run ended: at its instruction, at a SIGSTOP that the tracee sent itself, or with an error. */
 enum es_stop { ES_STOP_TRAP, ES_STOP_SELF, ES_STOP_BAD };
 
 typedef struct es_tracee {
     pid_t pid;
-    /* Called once, in the tracer, when the tracee has gone to sleep in a system call. */
+    /* Called once in the tracer, when the tracee sleeps in a system call. */
     void (*when_asleep)(void *arg);
     void *arg;
 } es_tracee;
 
 /* Exits with 77 when this process may not trace its children. */
 void tracee_require_ptrace(void);
-/* After fork(): of a child that called tracee_begin(). Waits for the SIGSTOP that it sends itself. */
+/* After fork(): the parent attaches to a child that calls tracee_begin(), and waits for the SIGSTOP that the child
+ * sends itself. */
 bool tracee_attach(es_tracee *t, pid_t child);
 void tracee_begin(void);
 
 uint64_t tracee_pc(const es_tracee *t);
-/* One instruction; a system call is one. */
+/* Executes one instruction. A system call counts as one. */
 enum es_stop tracee_step(es_tracee *t);
-/* Until it arrives at address for the hits-th time from here; the instruction there is not executed. */
+/* Runs until the tracee arrives at the address for the hits-th time from here. Does not execute the instruction
+ * there. */
 enum es_stop tracee_run_to(es_tracee *t, uint64_t address, uint64_t hits);
-/* SIGKILL, and waits for its end: the kernel has dropped its locks. */
+/* Sends SIGKILL and waits for the tracee's end. The kernel has then dropped its locks. */
 void tracee_kill(es_tracee *t);
 
 /* Whether a process sleeps in a system call. */

@@ -41,8 +41,8 @@ void world_fill(es_world *w, uint64_t first, uint64_t n)
     }
 }
 
-/* The id in a slot; WORLD_IDS when its leaves disagree. Few instructions for the usual leaves: the
- * tracee is killed at those, too. */
+/* The id in a slot, or WORLD_IDS if its leaves disagree. The usual leaves take few instructions, because the tracee
+ * is killed at each of them. */
 static uint64_t read_slot(es_world *w, es_ring *r, uint64_t index)
 {
     uint64_t id;
@@ -67,7 +67,7 @@ void world_enter(es_world *w, uint32_t role)
     w->mine->map.streams = w->scenario->streams;
 }
 
-/* The fixture is kept from one world to the next while the scenario is the same. */
+/* Worlds of the same scenario reuse the fixture. */
 static es_fix *fixture_of(const struct es_scenario *s)
 {
     static es_fix *f;
@@ -176,7 +176,8 @@ uint64_t world_mine_reserve(es_world *w, uint64_t id)
     return (uint64_t)position;
 }
 
-/* Reads the samples of a leased batch. take 0: into the account of the living. */
+/* Reads the samples of a leased batch and enters them in the account. take: 0 for the tracer and the sleeper, else
+ * 1 + the index of the tracee's take. */
 static int64_t read_batch(es_world *w, es_ring *r, uint64_t j, uint64_t round, uint32_t take)
 {
     uint8_t mask[32];
@@ -234,7 +235,7 @@ int world_tracee_release(es_world *w)
 
 /* --- the sleeper ------------------------------------------------------------ */
 
-/* It stays until it is told: leaving would change the ring under the tracee. */
+/* The sleeper stays until it is told to leave. If it left by itself, it would change the ring under the tracee. */
 static void say_out_and_stay(es_world *w)
 {
     w->side->sleeper_out = 1;
@@ -273,7 +274,8 @@ void world_sleeper(es_world *w, uint32_t role)
         world_enter(w, role);
         sleep_and_leave(w, role, es_test_failures());
     }
-    /* Its flag is up before its last look, which sleeps nowhere. */
+    /* It sets its flag before its last look at the ring. That look never sleeps, so a sleep after the flag is the
+     * wait itself. */
     while ((role == ES_ROLE_LEARNER ? hdr->learner_sleeps : hdr->producers_sleep) == 0 || !process_sleeps(w->sleeper))
         sched_yield();
 }
