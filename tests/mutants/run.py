@@ -6,9 +6,9 @@
     python tests/mutants/run.py --list
 
 Results are kept in results.json beside this file. A cell is run again if the mutated code, comments aside, or the
-suite's commands in suites.py have changed. A suite runs against mutants only if it passes on the unchanged core. One suite runs at a time, at a low
-priority (nice). The exit status is 1 if a suite fails on the unchanged core, or if a mutant survived every suite that
-was run against it.
+suite's commands in suites.py have changed. A suite runs against mutants only if it passes on the unchanged core. One
+suite runs at a time, at a low priority (nice). The exit status is 1 if a suite fails on the unchanged core, or if a
+mutant survived every suite that was run against it.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def write(mutant: Mutant | None, to: Path) -> None:
 
 
 def digest(mutant: Mutant | None, suite: Suite) -> str:
-    """A hash of the mutated file without its comments, or of the whole core without a mutant, and of the suite's commands."""
+    """A hash of the suite's commands and of the mutated file, without comments; of the whole core without a mutant."""
     files = {name: "".join(re.sub(r"/\*.*?\*/", "", text, flags=re.S).split()) for name, text in texts(mutant).items()}
     of = json.dumps([files[mutant.file] if mutant else files, suite.run, suite.build], sort_keys=True)
     return hashlib.sha256(of.encode()).hexdigest()[:16]
