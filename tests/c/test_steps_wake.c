@@ -7,15 +7,20 @@
 static int64_t batch_of_l;
 static uint64_t claim;
 
+/* A signal ends the sleep, so that no look after it hides a lost wake-up. */
 static void take_wait(void)
 {
     es_snapshot snap;
+    es_still_signals = true;
     scene.rc = es_api_take(scene.l, 0, SLICE, &snap);
+    es_still_signals = false;
 }
 
 static void send_wait(void)
 {
+    es_still_signals = true;
     scene.rc = fix_send_wait(scene.q, 9, SLICE);
+    es_still_signals = false;
 }
 
 static void send_1(void)
@@ -30,7 +35,7 @@ static void half_a_batch(void)
     fix_send(scene.q, 0);
 }
 
-/* A learner that is still parked, or that timed out, has nothing to take. */
+/* A learner that would still sleep has nothing to take. */
 static void learner_missed_nothing(void)
 {
     if (scene.rc < 0 && es_still_parked(&scene.l->map.hdr->ready_seq))
@@ -38,7 +43,7 @@ static void learner_missed_nothing(void)
     scene_close();
 }
 
-/* A producer that is still parked finds the ring full. */
+/* A producer that would still sleep finds the ring full. */
 static void producer_missed_nothing(void)
 {
     if (scene.rc < 0 && es_still_parked(&scene.l->map.hdr->space_seq))

@@ -1,11 +1,14 @@
 #include "es_still.h"
 
+#include <errno.h>
+
 #include "base/es_clock.h"
 #include "base/es_wait.h"
 
 #define MAX_PARKED 16
 
 uint64_t es_still_look_ns = 1;
+bool es_still_signals;
 
 static uint64_t now_ns;
 static struct parked {
@@ -20,6 +23,7 @@ void es_still_begin(void)
 {
     num_parked = 0;
     now_ns = 0;
+    es_still_signals = false;
 }
 
 bool es_still_parked(const void *word)
@@ -48,6 +52,8 @@ int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
         return ES_OK;
     if (num_parked < MAX_PARKED)
         parked[num_parked++] = (struct parked){word, seen};
+    if (es_still_signals)
+        return -EINTR;
     now_ns += timeout_ns;
     return ES_TIMEOUT;
 }

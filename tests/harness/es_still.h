@@ -12,5 +12,8 @@ bool es_still_parked(const void *word);
 /* Advances the clock. Each reading of the clock advances it by es_still_look_ns. */
 void es_still_advance(uint64_t ns);
 extern uint64_t es_still_look_ns;
+/* Whether a signal ends each sleep: the caller does not look again, so only a wake-up can save it. Otherwise the time
+ * is over. es_still_begin() sets it to false. */
+extern bool es_still_signals;
 
 #endif
