@@ -29,8 +29,8 @@
  * A run that leaves this path, for example because it repeats a clock read, is
  * detected, discarded and repeated. After STRAYS such runs the process is killed after
  * n single steps, wherever that is. With ES_TRACE_STEP=1 every kill is done this way.
- * With ES_TRACE_EVERY=n only every n-th instruction is tried, and no scenario is asked
- * to have visited its functions: a quick look, no proof.
+ * With ES_TRACE_EVERY=n only every n-th instruction is tried, and no function has to
+ * be visited: a quick look, no proof.
  */
 #define _GNU_SOURCE
 #include "es_kill.h"
@@ -357,8 +357,7 @@ static void check_scenario(const es_scenario *s, unsigned outcomes)
         fprintf(stderr, "    expected outcomes that did not occur: 0x%x\n", s->outcomes & ~outcomes);
 }
 
-/* ES_TRACE_EVERY: 1 unless it is set to a higher number. */
-static uint32_t every_nth(void)
+uint32_t kill_every_nth(void)
 {
     const char *text = getenv("ES_TRACE_EVERY");
     unsigned long n = text == NULL ? 1 : strtoul(text, NULL, 10);
@@ -372,7 +371,7 @@ void kill_everywhere(const es_scenario *s)
     unsigned outcomes = 0, bad = 0, instructions, functions;
     tracee_require_ptrace();
     only_steps = getenv("ES_TRACE_STEP") != NULL;
-    uint32_t every = every_nth();
+    uint32_t every = kill_every_nth();
     if (CPU_COUNT(&all) == 0)
         sched_getaffinity(0, sizeof all, &all);
     stay_here(&all);

@@ -1,5 +1,6 @@
 /* The last test: names the functions of the core in which no process was killed. It runs after all scenarios. */
 #include "es_cover.h"
+#include "es_kill.h"
 #include "es_test.h"
 
 #include <stddef.h>
@@ -32,5 +33,6 @@ static const es_excuse excused[] = {
 
 TEST_LAST(every_function_was_killed_in)
 {
-    CHECK_EQ(cover_report(covered, excused), 0);
+    if (kill_every_nth() == 1)
+        CHECK_EQ(cover_report(covered, excused), 0);
 }
