@@ -151,6 +151,35 @@ TEST(waiter_for_the_end_is_woken)
                              false});
 }
 
+static void closed_with_one_claim(void)
+{
+    scene_open(2, 2, 0);
+    CHECK_EQ(es_one_claim(scene.p, &claim), ES_OK);
+    es_api_close(scene.q);
+}
+
+/* A signal ends the sleep, so that no look after it hides a lost wake-up. */
+static void sleep_until_the_end(void)
+{
+    es_still_signals = true;
+    wait_for_the_end();
+    es_still_signals = false;
+}
+
+static void m_evicts_the_claim(void)
+{
+    es_still_advance(UINT64_C(2000000000));
+    scene_drain(scene.m, 0);
+}
+
+/* One learner sleeps because of an open claim. Another evicts the claim after the grace period: that was the last thing
+ * that the first one waited for. */
+TEST(eviction_wakes_the_other_learner)
+{
+    both_ways((es_step_case){"evict, take", closed_with_one_claim, m_evicts_the_claim, sleep_until_the_end,
+                             waiter_missed_nothing, false});
+}
+
 static void partial_by_m(void)
 {
     scene_drain(scene.m, ES_TAKE_SHORT);
