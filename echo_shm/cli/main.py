@@ -23,7 +23,7 @@ from echo_shm.cli import console, top
 from echo_shm.cli.demo import demo
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
-from echo_shm.ring import segment
+from echo_shm.ring import lockfile, segment
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.metrics import RingView
 
@@ -177,8 +177,8 @@ def describe(name: str) -> Description:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    found = [describe(name) for name in segment.names()]
-    gone = {one["name"] for one in found if one["fault"]}.difference(segment.names())
+    found = [describe(name) for name in lockfile.names()]
+    gone = {one["name"] for one in found if one["fault"]}.difference(lockfile.names())
     found = [one for one in found if one["name"] not in gone]
     if options.json:
         print(json.dumps(found, indent=2))
@@ -270,18 +270,18 @@ def _bridge(options: argparse.Namespace) -> int:
 
 
 def _gc(options: argparse.Namespace) -> int:
-    names = segment.names()
+    names = lockfile.names()
     for name in names:
         try:
             seen = segment.listing(name)
         except SegmentError as error:
-            if name in segment.names():  # otherwise it was closed just now
+            if name in lockfile.names():  # otherwise it was closed just now
                 print(f"kept     {name}: {error}")
             continue
         size = f" ({console.size(seen.segment.size)})" if seen.segment is not None else ""
         if not seen.locked and options.dry_run:
             print(f"garbage  {name}{size}: would be removed")
-        elif not seen.locked and segment.collect(name):
+        elif not seen.locked and lockfile.collect(name):
             print(f"removed  {name}{size}")
         else:
             print(f"in use   {name}{size}")

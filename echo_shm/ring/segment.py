@@ -25,8 +25,6 @@ from echo_shm.ring.lockfile import (
     shm_file,
     unlink_lockfile,
 )
-from echo_shm.ring.lockfile import collect as collect
-from echo_shm.ring.lockfile import names as names
 from echo_shm.spec import Array, Spec
 
 if TYPE_CHECKING:

@@ -77,16 +77,6 @@ CONSUMING = (
         ("            if (t != 0)\n                continue;\n", ""),
     ),
     _consumer(
-        "head-relaxed",
-        "look_from_head",
-        "SYNC head",
-        "head's load does not acquire the store that moved it",
-        (
-            "atomic_load_explicit(&m->hdr->head, memory_order_acquire)",
-            "atomic_load_explicit(&m->hdr->head, memory_order_relaxed)",
-        ),
-    ),
-    _consumer(
         "look-out-of-order",
         "look_from_head",
         "look: order",

@@ -29,7 +29,7 @@ from stress import learner_storm, producer_storm
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
 from echo_shm.cli.main import describe
-from echo_shm.ring import segment
+from echo_shm.ring import lockfile
 from echo_shm.ring.metrics import RingView
 from echo_shm.ring.processes import pid_namespace
 
@@ -98,7 +98,7 @@ def test_kills_in_another_container_lose_nothing(act, container, tmp_path, share
     plan = producer_storm.Plan(seed=_seed(), notes=notes, kills=100, producers=4)
     learner = container(_learn_through_a_storm, plan.kills, plan, box=box)
     handle = learner.hear()
-    assert (shared == "inherited") == (handle.name in segment.names())
+    assert (shared == "inherited") == (handle.name in lockfile.names())
     incarnations, seconds = container(producer_storm.master, handle, plan, box=box).hear(90)
     learner.say(incarnations)
     samples, reopened, strangers, mistakable, left = learner.hear()
@@ -146,7 +146,7 @@ def test_whole_containers_killed_lose_nothing(serve, container, background, owne
 
 
 def _collect(conn, name):
-    conn.send(segment.collect(name))
+    conn.send(lockfile.collect(name))
 
 
 def _create_and_learn(conn, name, log):

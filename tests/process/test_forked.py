@@ -12,7 +12,7 @@ from harness.waiting import until
 
 from echo_shm import Server, ShmClient
 from echo_shm._core import lib
-from echo_shm.ring import segment
+from echo_shm.ring import lockfile, segment
 
 
 def _forks(conn, handle, name):
@@ -31,7 +31,7 @@ def _forks(conn, handle, name):
                 segment.listing(name)
                 conn.send("")
             elif what == "collect":
-                conn.send("" if not segment.collect(name) else "collected")
+                conn.send("" if not lockfile.collect(name) else "collected")
             elif what == "second client":
                 ShmClient(handle).close()
                 ShmClient(name).close()
@@ -134,11 +134,11 @@ def _fork_under_load(conn, handle):
         thread.start()
     raised = [in_child(lambda: client.send(stamped.example())) for _ in range(50)]
 
-    def anew(i):
+    def once_more(i):
         with ShmClient(handle) as own:
             own.send(stamped.stamp(stamped.example(), 100 + i, 0))
 
-    raised += [in_child(lambda i=i: anew(i)) for i in range(50)]
+    raised += [in_child(lambda i=i: once_more(i)) for i in range(50)]
     over.set()
     for thread in threads:
         thread.join()

@@ -8,7 +8,7 @@ from harness.processes import until_asleep
 from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, SegmentError, Server, ShmClient
-from echo_shm.ring import segment
+from echo_shm.ring import lockfile, segment
 
 
 def _create(conn, name):
@@ -69,13 +69,13 @@ def test_a_new_learner_takes_over(name, act):
             assert stamped.stamps(sample.batch) == expected
         sample.release()
         assert producer.hear() == "sent"
-        assert not segment.collect(name)
+        assert not lockfile.collect(name)
     # a process does not collect a segment that it has mapped
     del heir, sample
-    assert not segment.collect(name)  # the producer is still attached
+    assert not lockfile.collect(name)  # the producer is still attached
     producer.say()
     producer.end()
-    assert segment.collect(name)
+    assert lockfile.collect(name)
     assert not _files(name)
 
 
@@ -84,16 +84,16 @@ def test_collect_spares_what_is_used(name, act):
     creator = act(_create, name)
     producer = act(_fill, creator.hear(), None)
     assert producer.hear() == "full"
-    assert not segment.collect(name)
+    assert not lockfile.collect(name)
     creator.kill()
-    assert not segment.collect(name)
+    assert not lockfile.collect(name)
     assert len(_files(name)) == 2
     with pytest.raises(SegmentError, match="exists already"):
         Server(stamped.example(), 2, name=name)
     producer.kill()
-    assert segment.collect(name)
+    assert lockfile.collect(name)
     assert not _files(name)
-    assert not segment.collect(name)
+    assert not lockfile.collect(name)
     with Server(stamped.example(), 2, name=name) as server:
         assert server.name == name
 
@@ -108,7 +108,7 @@ def test_a_listing_says_who_lives(name, act):
         creator.kill()
         seen = segment.listing(name)
         assert (seen.locked, seen.creator_alive) == (True, False)
-        assert name in segment.names()
+        assert name in lockfile.names()
     until(lambda: not segment.listing(name).locked, "nobody is attached")
     del seen
 
@@ -127,6 +127,6 @@ def test_killed_while_creating_or_closing(name, act):
         creator.hear()
         creator.conn.poll(0.003)
         creator.kill()
-        segment.collect(name)
+        lockfile.collect(name)
         with Server(stamped.example(), 2, name=name) as server, ShmClient(server.handle) as client:
             client.send(stamped.example())

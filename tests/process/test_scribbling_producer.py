@@ -17,7 +17,7 @@ from harness.waiting import LONG, until
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
 from echo_shm.cli import main as cli
-from echo_shm.ring import segment
+from echo_shm.ring import lockfile
 
 #: How long the garbage is written (seconds), over any words and over the slots' words.
 SPELL, SLOTS_SPELL = 0.7, 0.3
@@ -202,7 +202,7 @@ def _is_interrupted(actor):
 def test_garbage_over_the_words(serve, act, capsys, monkeypatch, seed, order):
     """With garbage in any words calls return, Ctrl-C and the command line work, and close() ends the stream."""
     server = serve(BATCH, BATCHES, order=order, detailed_metrics=order == "ready", reap_interval=0.02)
-    monkeypatch.setattr(segment, "names", lambda: [server.name])  # gc must leave other tests' segments alone
+    monkeypatch.setattr(lockfile, "names", lambda: [server.name])  # gc must leave other tests' segments alone
     senders, sampler, other, scribbler = _start(act, server, write_anywhere, seed)
     time.sleep(SPELL)
     _stops(sampler)

@@ -10,7 +10,7 @@ from harness.processes import is_gone, state, stop
 from harness.programs import TESTS
 from harness.waiting import until
 
-from echo_shm.ring import segment
+from echo_shm.ring import lockfile
 
 #: How many workers of each start method the parent has: starting an interpreter takes long.
 COUNTS = {"spawn": 1, "forkserver": 1, "fork": 2}
@@ -78,8 +78,8 @@ def parent(name, program, tmp_path):
     for one in made:
         one.kill()
     _until_gone([int(file.read_text()) for file in files if file.exists()])
-    if name in segment.names():
-        until(lambda: segment.collect(name), "nobody is attached any more")
+    if name in lockfile.names():
+        until(lambda: lockfile.collect(name), "nobody is attached any more")
 
 
 def _until_gone(pids):

@@ -37,7 +37,7 @@ LINGER = 0.002
 
 @dataclass(frozen=True)
 class Plan:
-    """What the master does. Pauses are seconds, drawn anew for each kill."""
+    """What the master does. Pauses are seconds, drawn again for each kill."""
 
     seed: int
     notes: Path

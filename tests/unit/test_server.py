@@ -15,7 +15,7 @@ from harness.valid import problem_of
 
 from echo_shm import ConnectionClosedError, Sample, SegmentError, Server, ShmClient, TcpTransport
 from echo_shm import server as server_module
-from echo_shm.ring import segment
+from echo_shm.ring import lockfile, segment
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
 
@@ -166,7 +166,7 @@ def test_the_previous_batch_is_released_on_entry():
 
 
 def test_none_once_closed_and_drained():
-    """After close() full batches still come, then None for ever; a partial batch is no batch."""
+    """After close() full batches still come, then None forever; a partial batch is no batch."""
     with Server(EXAMPLE, 2) as server:
         for i in range(5):
             server.submit(row(i))
@@ -330,5 +330,5 @@ def test_close_interrupted_anywhere():
         with contextlib.suppress(Interrupt):
             run_traced(server.close, trace)
         server.close()
-        assert server.name not in segment.names(), f"interrupted at point {n}"
+        assert server.name not in lockfile.names(), f"interrupted at point {n}"
     assert n > 5

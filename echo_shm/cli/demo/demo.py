@@ -19,7 +19,7 @@ from echo_shm.cli import console
 from echo_shm.cli.demo.check import SequenceCheck
 from echo_shm.cli.demo.view import DemoView, Tally
 from echo_shm.client import ShmClient
-from echo_shm.ring import segment
+from echo_shm.ring import lockfile
 from echo_shm.server import Server
 from echo_shm.spec import Array
 
@@ -137,7 +137,7 @@ def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
                 tally.add(len(batch["step"]), info.learner_wait)
         check.finish(view.ring.snapshot().reopened_slots)
         view.summarise(check, group.restarts)
-    left = [name for name in segment.names() if name == server.name]
+    left = [name for name in lockfile.names() if name == server.name]
     view.say_what_is_left(left)
     return 1 if left or check.fault_count or tally.samples == 0 else 0
 

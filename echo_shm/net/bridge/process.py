@@ -12,7 +12,8 @@ from typing import TypedDict
 
 from echo_shm.errors import SegmentError
 from echo_shm.net.bridge.bridge import Bridge, Settings
-from echo_shm.ring.segment import Segment, names
+from echo_shm.ring.lockfile import names
+from echo_shm.ring.segment import Segment
 from echo_shm.workers.parent_death import die_with_parent
 
 #: Descriptors that a bridge needs in addition to its clients': pending connections, listeners, the ring's files, logs.

@@ -19,7 +19,7 @@ from harness.waiting import until
 from echo_shm import SegmentError, Server, ShmClient
 from echo_shm.cli import console, top
 from echo_shm.cli import main as cli
-from echo_shm.ring import segment
+from echo_shm.ring import lockfile, segment
 from echo_shm.ring.metrics import RingView
 
 SHM = Path("/dev/shm")
@@ -51,10 +51,10 @@ def creator(act: Callable[..., Actor]) -> Callable[[str], Actor]:
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Restricts the commands to some names: other programs of this machine may have segments, too."""
-    everything = segment.names
+    everything = lockfile.names
 
     def restrict(*names: str) -> None:
-        monkeypatch.setattr(segment, "names", lambda: [name for name in everything() if name in names])
+        monkeypatch.setattr(lockfile, "names", lambda: [name for name in everything() if name in names])
 
     return restrict
 
@@ -328,7 +328,7 @@ def test_looking_changes_nothing(name: str, only: Callable[..., None], creator: 
     assert (SHM / f"echo_shm.{name}").read_bytes() == before
     process.kill()
     assert watch.look()
-    assert segment.collect(name)
+    assert lockfile.collect(name)
     assert not watch.look()
 
 
@@ -337,5 +337,5 @@ def test_looking_keeps_the_locks_of_this_process(name: str) -> None:
     with Server(EXAMPLE, 8, name=name):
         top.Watch(name).look()
         cli.describe(name)
-        script = "import sys; from echo_shm.ring import segment; print(segment.collect(sys.argv[1]))"
+        script = "import sys; from echo_shm.ring import lockfile; print(lockfile.collect(sys.argv[1]))"
         assert run_python(script, name).stdout == "False\n"

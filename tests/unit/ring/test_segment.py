@@ -330,5 +330,5 @@ def test_ones_own_segment_is_no_garbage():
     with Server(EXAMPLE, 1) as server:
         seen = segment.listing(server.name)
         assert (seen.locked, seen.creator_alive) == (True, True)
-        assert not segment.collect(server.name)
+        assert not lockfile.collect(server.name)
         ShmClient(server.name).close()
