@@ -11,6 +11,7 @@ sys.path.append(str(Path(__file__).parents[1] / "mutants"))
 
 from mutant import apply
 from mutants import MUTANTS
+from suites import SUITES
 
 CORE = Path(__file__).parents[2] / "csrc"
 
@@ -38,3 +39,10 @@ def test_every_label_has_a_mutant():
             labels |= {f"{kind} {name}" for name in names.split(", ")}
     broken = {m.where for m in MUTANTS}
     assert labels - broken - {f"SYNC {name}" for name in EXCUSED} == set()
+
+
+def test_suites_name_files_that_exist():
+    """A suite with a wrong path would only fail hours into a run."""
+    for suite in SUITES:
+        for word in (word for command in suite.run for word in command if word.startswith("tests/")):
+            assert (CORE.parent / word).exists(), f"{suite.name}: no {word}"
