@@ -97,7 +97,9 @@ def _c_program(
 
 _PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
 #: The quick tests that use the ring.
-_UNIT_FILES = "test_client.py test_client_reserve.py test_server.py test_server_dataset_iter.py test_server_learners.py ring"
+_UNIT_FILES = """
+    test_client.py test_client_reserve.py test_server.py test_server_dataset_iter.py test_server_learners.py ring
+"""
 _UNIT = tuple(f"tests/unit/{name}" for name in _UNIT_FILES.split())
 
 SUITES = (
