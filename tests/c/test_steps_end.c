@@ -84,20 +84,6 @@ static void both_ways(es_step_case c)
     es_step_each(&c);
 }
 
-/* A commit that crosses the end is delivered or refused. */
-TEST(end_against_a_commit)
-{
-    both_ways(
-        (es_step_case){"drain, commit", closed_with_a_claim, drain, commit_claim, ended_means_all_delivered, false});
-}
-
-/* A send that crosses the close is delivered or refused. */
-TEST(end_against_a_send)
-{
-    both_ways(
-        (es_step_case){"send, close and drain", some_sent, send_3, close_and_drain, ended_means_all_delivered, false});
-}
-
 /* A claim that re-opens between the learner's seal and its search for claims does not end the stream early. */
 TEST(end_against_an_abort)
 {
@@ -110,12 +96,6 @@ TEST(end_against_a_detach)
 {
     both_ways(
         (es_step_case){"drain, detach", closed_with_a_claim, drain, p_detaches, ended_means_all_delivered, false});
-}
-
-/* The same when another process reaps the claimant. */
-TEST(end_against_a_reaper)
-{
-    both_ways((es_step_case){"drain, reap", closed_with_a_claim, drain, m_reaps_p, ended_means_all_delivered, false});
 }
 
 static void wait_for_the_end(void)
@@ -260,19 +240,6 @@ static void m_died_and_nothing_is_lost(void)
 TEST(end_against_a_partial_taker_that_dies)
 {
     es_step_case c = {"partial, close", some_sent, partial_by_m, close_and_drain, m_died_and_nothing_is_lost, true};
-    es_step_each(&c);
-}
-
-static void closer_died(void)
-{
-    scene_settle(scene.l); /* closes the ring again */
-    scene_close();
-}
-
-/* When the creator dies while it closes, the next close finishes the work. */
-TEST(closer_killed_at_any_step)
-{
-    es_step_case c = {"close", some_sent, close_by_m, NULL, closer_died, true};
     es_step_each(&c);
 }
 

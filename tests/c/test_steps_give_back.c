@@ -41,24 +41,6 @@ TEST(give_back_against_a_take)
     es_step_each(&c);
 }
 
-static void m_died_giving_back(void)
-{
-    scene.got[0] = 0;
-    fix_die(scene.f, scene.m);
-    fix_sweep(scene.l);
-    scene_drain(scene.l, 0);
-    CHECK_EQ(scene.got[0], 1);
-    scene_settle(scene.l);
-    scene_close();
-}
-
-/* A learner dies while it gives a batch back. The batch is delivered. */
-TEST(learner_killed_while_it_gives_back)
-{
-    es_step_case c = {"give back", m_holds_a_lease, m_gives_back, NULL, m_died_giving_back, true};
-    es_step_each(&c);
-}
-
 static void m_releases_and_poisons(void)
 {
     scene.m->poison = true;
