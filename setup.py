@@ -3,16 +3,21 @@
 import numpy
 from setuptools import Extension, setup
 
+
+def extension(name: str, depends: list[str] | None = None) -> Extension:
+    """One of ``csrc/python/``: it uses numpy's C API."""
+    return Extension(
+        f"echo_shm._{name}",
+        [f"csrc/python/{name}module.c"],
+        depends=depends or [],
+        include_dirs=[numpy.get_include(), "csrc"],
+        extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra"],
+        py_limited_api=True,
+    )
+
+
 setup(
     cffi_modules=["echo_shm/_build.py:ffibuilder"],
-    ext_modules=[
-        Extension(
-            "echo_shm._send",
-            ["csrc/python/sendmodule.c"],
-            include_dirs=[numpy.get_include()],
-            extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra"],
-            py_limited_api=True,
-        )
-    ],
+    ext_modules=[extension("send"), extension("batch", depends=["csrc/base/es_types.h"])],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -7,8 +7,11 @@ fixed size, which are views of the ring. Start with :class:`Server` in the learn
 
 from importlib.metadata import version
 
+# First: it refuses a subinterpreter with a clear message.
+from echo_shm import _batch as _batch
 from echo_shm.client import BoundSample, Reservation, ShmClient
 from echo_shm.errors import (
+    BatchesHeldError,
     ConnectionClosedError,
     EchoShmError,
     ForkedError,
@@ -30,6 +33,7 @@ from echo_shm.workers.group import WorkerGroup
 __version__ = version("echo-shm")
 
 __all__ = [
+    "BatchesHeldError",
     "BoundSample",
     "ConnectionClosedError",
     "EchoShmError",

@@ -127,6 +127,7 @@ class Snapshot(CData):
     dwell: HistSummary
     sweep_due: int
     closed: int
+    shared: int
 
 class ffi:
     NULL: Final[CData]
@@ -172,6 +173,9 @@ class ffi:
     @overload
     @staticmethod
     def from_buffer(cdecl: Literal["uint8_t[]"], value: Buffer | npt.NDArray[Any], /) -> CData: ...
+    @overload
+    @staticmethod
+    def from_buffer(cdecl: Literal["es_snapshot *"], value: Buffer, /) -> Snapshot: ...
     @staticmethod
     def buffer(value: CData, /) -> Bytes: ...
     @staticmethod
@@ -269,6 +273,8 @@ class lib:
     def es_api_attach(r: Ring, id: Identity, /) -> int: ...
     @staticmethod
     def es_api_detach(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_api_retire(r: Ring, /) -> int: ...
     @staticmethod
     def es_api_shape(r: Ring, batch_size: Numbers, num_batches: Numbers, num_leaves: Numbers, /) -> None: ...
     @staticmethod

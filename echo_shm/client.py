@@ -18,8 +18,6 @@ from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.spec import Array, Leaf, Tree
 
 if TYPE_CHECKING:
-    from types import EllipsisType
-
     from echo_shm._core import CData, Numbers, Pointers
 
 #: Results that say that the sample cannot be sent now, but perhaps later.
@@ -47,7 +45,7 @@ class SampleWriter:
         self._flatten = self._spec.structure.flatten_up_to
         self._buffers = [_has_buffer(leaf) for leaf in self._spec.leaves]
         self._send_at_once = compile_fast_path(self._spec, self._ring)
-        self._slots: Callable[[tuple[int, EllipsisType]], Tree] | None = None
+        self._slots: list[Array] | None = None
 
     def send(self, tree: Tree, timeout: float | None = None) -> None:
         """Copies one sample into the ring. When it returns, the sample is committed: no process's death loses it.
@@ -191,8 +189,9 @@ class SampleWriter:
                 segment.array(lib.es_api_leaf_offset(self._ring, i), (capacity, *leaf.shape), leaf.dtype, writable=True)
                 for i, leaf in enumerate(self._spec.leaves)
             ]
-            self._slots = compile_tree(self._spec, arrays)
-        return self._slots((position % capacity, ...))
+            self._slots, self._tree = arrays, compile_tree(self._spec)
+        at = position % capacity, ...
+        return self._tree(*[array[at] for array in self._slots])
 
     def _leaves(self, tree: Tree) -> list[Any]:
         try:

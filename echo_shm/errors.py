@@ -7,6 +7,7 @@
     ├── SegmentError            (also OSError)          a segment cannot be made, found, trusted or joined
     ├── ConnectionClosedError   (also ConnectionError)  the other side, or this attachment, is closed
     ├── ForkedError             (also RuntimeError)     an attachment inherited through a fork was used
+    ├── BatchesHeldError        (also RuntimeError)     a learner refers to all batches and asks for one more
     ├── WireError               (also ValueError)       the peer of a connection does not speak the protocol
     └── WorkerError             (also RuntimeError)     a spawned worker failed without an exception to re-raise
 
@@ -36,6 +37,10 @@ class ConnectionClosedError(EchoShmError, ConnectionError):
 
 class ForkedError(EchoShmError, RuntimeError):
     """A forked child used an attachment of its parent process."""
+
+
+class BatchesHeldError(EchoShmError, RuntimeError):
+    """A learner refers to all batches of its ring and waits for one more, which cannot come."""
 
 
 class WireError(EchoShmError, ValueError):

@@ -184,11 +184,11 @@ class Server:
     # -- taking batches
 
     def sample(self, timeout: float | None = None) -> Sample | None:
-        """Waits for a batch and returns it. Before that, it releases the batch of the previous call.
+        """Waits for a batch and returns it.
 
-        Other threads run while it waits, and Ctrl-C interrupts it. Threads that share a server also share its
-        previous batch: use :meth:`lease` there. A thread's batch stays leased until any thread calls again. A call
-        that was already waiting does not release it.
+        Other threads run while it waits, and Ctrl-C interrupts it. The batch's slots stay taken until nothing refers
+        to the batch any more, see :class:`Sample`. So a loop that keeps one batch at a time needs ``num_buffers`` of
+        at least 2. With ``num_buffers=1`` the arrays are copies.
 
         Args:
             timeout: Seconds to wait; 0: do not wait; None: no limit.
@@ -198,35 +198,38 @@ class Server:
 
         Raises:
             TimeoutError: No batch was complete in time.
+            BatchesHeldError: For about a second, this learner has referred to all batches of the ring, so no further
+                one can come. If another thread may drop one, and with JAX, it is a RuntimeWarning.
             ForkedError: Called in a child of the process that attached.
 
         """
-        return self._reader.next_current(timeout, None, True)
+        return self._reader.next(timeout, None, True)
 
     def lease(self, timeout: float | None = None) -> Lease:
         """Returns a context manager over one batch. With it, several batches can be held at the same time::
 
             with server.lease() as a, server.lease() as b: ...
 
-        Its value is what :meth:`sample` returns. The batch keeps its slots until the block ends. A lease that never
-        ends stops the ring after ``num_buffers - 1`` more batches.
+        Its value is what :meth:`sample` returns, and never a copy. The end of the block releases the batch, even if
+        something still refers to its arrays. A lease that never ends stops the ring after ``num_buffers - 1`` more
+        batches.
 
         Args:
             timeout: As for :meth:`sample`.
 
         """
-        return Lease(lambda snap: self._reader.take(snap, timeout, None, drop_last=True), self._reader.give_back)
+        return Lease(lambda: self._reader.take(timeout, None, drop_last=True))
 
     def dataset_iter(
         self, copy: bool = False, drop_last: bool = True, until: Finishing | None = None
     ) -> Generator[Sample, None, None]:
-        """Yields batches as they become complete. Each is released when the next one is requested.
+        """Yields batches as they become complete. Each keeps its slots until nothing refers to it, see :class:`Sample`.
 
         It ends once the ring is closed and drained. With ``until``, it also ends once ``until`` has finished and no
         full batch is left.
 
         Args:
-            copy: Yield copies, which do not change later, and release each batch at once.
+            copy: Yield copies, which take no slots.
             drop_last: At the end, drop the samples that do not fill a batch. Otherwise they come as one shorter
                 batch, a copy.
             until: A :class:`WorkerGroup`, or any object with ``finished`` and ``check()``. If it failed, its
@@ -235,17 +238,18 @@ class Server:
         """
         if until is not None and not (hasattr(until, "check") and hasattr(until, "finished")):
             raise TypeError(f"until is a WorkerGroup, or has finished and check(); got {type(until).__name__}")
-        while True:
-            self._reader.release_current()
-            if until is not None:
-                until.check()
-            sample = self._reader.next_current(None, until, drop_last)
-            if sample is None:
-                return
-            if copy:
-                sample = Sample(optree.tree_map(np.copy, sample.batch), sample.info)
-                self._reader.release_current()
-            yield sample
+        while box := self._next(copy, drop_last, until):
+            # The generator itself must not refer to the batch while its user works on it, or waits for the next.
+            yield box.pop()
+
+    def _next(self, copy: bool, drop_last: bool, until: Finishing | None) -> list[Sample]:
+        """The next batch in a list, or an empty list at the end."""
+        if until is not None:
+            until.check()
+        sample = self._reader.next(None, until, drop_last)
+        if sample is None:
+            return []
+        return [Sample(optree.tree_map(np.copy, sample.batch), sample.info) if copy else sample]
 
     # -- sending
 
@@ -309,13 +313,12 @@ class Server:
         for a batch that another living learner holds. It waits for a dead learner's batch until that is delivered
         again.
 
-        A further learner releases what it holds and detaches. The ring goes on.
+        A further learner detaches once nothing refers to its batches any more. The ring goes on.
         """
         if self._end is None:
-            self._attachment.detach()
+            self._reader.close()
             return
         with contextlib.ExitStack() as ending:
-            ending.callback(self._reader.release_current)  # last: a closed ring does not change, so its data stays
             ending.callback(self._end_stream)
             ending.callback(self._shut_down)
 

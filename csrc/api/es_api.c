@@ -100,6 +100,19 @@ void es_api_free(es_ring *r)
     es_ring_free(r);
 }
 
+/* Tells learners that are attached already that they share the ring, and notes what they lease. */
+static void share(es_ring *r)
+{
+    /* FENCE shared: of two learners that attach at the same time, at least one sees the other. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!es_owner_learner_alive(&r->map, r->locks, r->me))
+        return;
+    atomic_store_explicit(&r->map.hdr->shared, 1, memory_order_relaxed);
+    /* FENCE shared: pairs with es_api_take(). */
+    atomic_thread_fence(memory_order_seq_cst);
+    es_lease_note_older(r);
+}
+
 int64_t es_api_attach(es_ring *r, const es_identity *id)
 {
     if (r->fork_generation != es_locks_fork_generation())
@@ -107,7 +120,7 @@ int64_t es_api_attach(es_ring *r, const es_identity *id)
     if (r->locks == NULL)
         return ES_EREADONLY;
     /* SYNC attached: acquire; pairs with the release store below. */
-    if (atomic_load_explicit(&r->detached, memory_order_acquire) == 0)
+    if (atomic_load_explicit(&r->left, memory_order_acquire) == 0)
         return -EALREADY;
     int64_t index = es_owner_register(&r->map, r->locks, id);
     if (index >= 0) {
@@ -115,13 +128,57 @@ int64_t es_api_attach(es_ring *r, const es_identity *id)
         r->role = id->role;
         atomic_store_explicit(&r->last_sweep_ns, es_clock_ns(), memory_order_relaxed);
         atomic_store_explicit(&r->last_repair_ns, es_clock_ns(), memory_order_relaxed);
+        if (id->role == ES_ROLE_LEARNER)
+            share(r);
         /* SYNC attached: release; me and role are visible to whoever enters. */
         atomic_store_explicit(&r->detached, 0, memory_order_release);
+        atomic_store_explicit(&r->left, 0, memory_order_release);
     }
     return index;
 }
 
-int es_api_detach(es_ring *r)
+static int enter_unless(es_ring *r, _Atomic uint32_t *gone)
+{
+    if (r->fork_generation != es_locks_fork_generation())
+        return ES_EFORK;
+    /* SYNC busy: seq_cst; pairs with es_api_retire() and es_api_detach(). */
+    atomic_fetch_add(&r->busy, 1);
+    if (atomic_load(gone) == 0)
+        return ES_OK;
+    atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
+    return ES_EDETACHED;
+}
+
+/* A call that may run beside es_api_detach() and writes to the ring begins with enter() and ends
+ * with leave(). A bridge's one thread detaches itself. */
+static int enter(es_ring *r)
+{
+    return enter_unless(r, &r->detached);
+}
+
+/* The same for the end of a lease, which a retired attachment may still have. */
+static int enter_to_end(es_ring *r)
+{
+    return enter_unless(r, &r->left);
+}
+
+static void leave(es_ring *r)
+{
+    /* SYNC busy: release; what the thread did in the ring is visible to es_api_detach(). */
+    atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
+}
+
+/* A thread that sleeps inside a call looks at detached when it is woken. */
+static void await_threads(es_ring *r)
+{
+    const struct timespec nap = {.tv_nsec = 50000};
+    while (atomic_load(&r->busy) != 0) {
+        es_wake_all(r);
+        nanosleep(&nap, NULL);
+    }
+}
+
+int es_api_retire(es_ring *r)
 {
     uint32_t no = 0;
     if (r->fork_generation != es_locks_fork_generation())
@@ -129,12 +186,27 @@ int es_api_detach(es_ring *r)
     /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. */
     if (!atomic_compare_exchange_strong(&r->detached, &no, 1))
         return ES_EDETACHED;
-    /* A thread that sleeps inside a call looks at detached when it is woken. */
-    const struct timespec nap = {.tv_nsec = 50000};
-    while (atomic_load(&r->busy) != 0) {
-        es_wake_all(r);
-        nanosleep(&nap, NULL);
+    await_threads(r);
+    /* Counted, so that es_api_detach() does not free the entry meanwhile. */
+    if (enter_to_end(r) == ES_OK) {
+        es_slots_reopen(r, r->me);
+        leave(r);
     }
+    es_wake_all(r);
+    return ES_OK;
+}
+
+int es_api_detach(es_ring *r)
+{
+    uint32_t no = 0;
+    if (r->fork_generation != es_locks_fork_generation())
+        return ES_EFORK;
+    /* SYNC busy: seq_cst; pairs with enter() and enter_to_end(): a thread either sees left or is counted. */
+    if (!atomic_compare_exchange_strong(&r->left, &no, 1))
+        return ES_EDETACHED;
+    /* SYNC busy: seq_cst; the same for enter(). */
+    atomic_exchange(&r->detached, 1);
+    await_threads(r);
     es_lease_release_all(r);
     es_journal_settle(&r->map, r->me);
     es_slots_reopen(r, r->me);
@@ -159,26 +231,6 @@ uint64_t es_api_leaf_offset(const es_ring *r, uint32_t leaf)
 uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf)
 {
     return r->map.leaf_size[leaf];
-}
-
-/* A call that may run beside es_api_detach() and writes to the ring begins with enter() and ends
- * with leave(). A bridge's one thread detaches itself. */
-static int enter(es_ring *r)
-{
-    if (r->fork_generation != es_locks_fork_generation())
-        return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with es_api_detach(). */
-    atomic_fetch_add(&r->busy, 1);
-    if (atomic_load(&r->detached) == 0)
-        return ES_OK;
-    atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
-    return ES_EDETACHED;
-}
-
-static void leave(es_ring *r)
-{
-    /* SYNC busy: release; what the thread did in the ring is visible to es_api_detach(). */
-    atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
 }
 
 /* --- producing ------------------------------------------------------------- */
@@ -293,7 +345,7 @@ int es_api_learner_alive(es_ring *r)
 {
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    return r->locks == NULL ? ES_EREADONLY : es_owner_learner_alive(&r->map, r->locks);
+    return r->locks == NULL ? ES_EREADONLY : es_owner_learner_alive(&r->map, r->locks, ES_NOBODY);
 }
 
 /* --- learning -------------------------------------------------------------- */
@@ -310,6 +362,10 @@ int64_t es_api_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot
         es_stats_snapshot(&r->map, snap);
         snap->batch = (uint64_t)batch;
         snap->round = r->held[batch] - 1;
+        /* FENCE shared: either this learner sees here that it shares the ring, or the learner that
+         * attaches sees this lease. */
+        atomic_thread_fence(memory_order_seq_cst);
+        snap->shared = atomic_load_explicit(&r->map.hdr->shared, memory_order_relaxed);
         snap->length = r->map.batch_size - r->scan[batch].gaps;
         snap->learner_wait_ns = atomic_exchange_explicit(&r->wait_ns, 0, memory_order_relaxed);
     }
@@ -321,7 +377,7 @@ int64_t es_api_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot
 
 int es_api_release(es_ring *r, uint64_t batch, uint64_t round)
 {
-    int rc = enter(r);
+    int rc = enter_to_end(r);
     if (rc != ES_OK)
         return rc;
     rc = es_lease_release(r, batch, round);
@@ -331,7 +387,7 @@ int es_api_release(es_ring *r, uint64_t batch, uint64_t round)
 
 int es_api_give_back(es_ring *r, uint64_t batch, uint64_t round)
 {
-    int rc = enter(r);
+    int rc = enter_to_end(r);
     if (rc != ES_OK)
         return rc;
     rc = es_lease_give_back(r, batch, round);

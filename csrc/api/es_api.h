@@ -62,6 +62,9 @@ int64_t es_api_attach(es_ring *r, const es_identity *id);
  * open reservations. Every later call that sends, takes, releases or gives back returns
  * ES_EDETACHED. */
 int es_api_detach(es_ring *r);
+/* The first half of it: leases stay, and can still be released or given back. What was claimed is
+ * re-opened. Every other call returns ES_EDETACHED from then on. es_api_detach() does the rest. */
+int es_api_retire(es_ring *r);
 /* The shape that this attachment uses. In a hostile segment es_api_describe() may say something else.
  * es_api_leaf_offset() and es_api_leaf_size() take leaves below *num_leaves only. */
 void es_api_shape(const es_ring *r, uint64_t *batch_size, uint64_t *num_batches, uint32_t *num_leaves);

@@ -18,7 +18,7 @@ int64_t es_sweep_next_dead(es_ring *r, uint32_t start, es_identity *id)
         atomic_store_explicit(&r->unsure, false, memory_order_relaxed);
     }
     bool unsure = false;
-    bool attached = atomic_load_explicit(&r->detached, memory_order_relaxed) == 0;
+    bool attached = atomic_load_explicit(&r->left, memory_order_relaxed) == 0;
     int64_t index = es_owner_next_dead(&r->map, r->locks, start, attached ? r->me : ES_NOBODY, &unsure);
     if (unsure) {
         atomic_store_explicit(&r->unsure, true, memory_order_relaxed);

@@ -114,6 +114,7 @@ typedef struct es_snapshot {
     es_histogram_summary look, copy, dwell;                 /* detailed metrics only */
     uint32_t sweep_due; /* 1: es_sweep_next_dead() was not called for a reap interval */
     uint32_t closed;    /* 1: the ring is closed to producers */
+    uint32_t shared;    /* 1: more than one learner has been attached; see es_lease.h */
 } es_snapshot;
 
 #endif

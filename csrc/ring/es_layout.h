@@ -107,6 +107,7 @@ typedef struct es_header {
     _Atomic uint32_t closed; /* 0 -> 1, by the creator, forever */
     _Atomic uint32_t owners_high;
     _Atomic uint64_t closed_ns;
+    _Atomic uint32_t shared; /* 0 -> 1, by a learner that attaches beside another, forever; see es_lease.h */
     /* Futex pairs: the sequence is parked on, the flag says that somebody may be. */
     alignas(ES_CACHE_LINE) _Atomic uint32_t ready_seq;
     _Atomic uint32_t learner_sleeps;

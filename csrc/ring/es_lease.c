@@ -68,8 +68,10 @@ int es_lease_release(es_ring *r, uint64_t j, uint64_t round)
     es_wake_producers(r);
     /* SYNC closed: acquire. Again, after the fence in es_wake_producers(): the close may have
      * happened meanwhile. */
-    if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0)
-        es_wake_learners(r); /* one may wait for this lease, the last one */
+    if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0 ||
+        /* FENCE shared: the fence in es_wake_producers() pairs with share() in es_api.c, too. */
+        atomic_load_explicit(&r->map.hdr->shared, memory_order_relaxed) != 0)
+        es_wake_learners(r); /* one may wait for this lease: the last one, or one that is older than itself */
     return ES_OK;
 }
 
@@ -145,4 +147,30 @@ int64_t es_lease_committed(es_ring *r, uint64_t j, uint64_t round, uint8_t *mask
         n += mask[i];
     }
     return n;
+}
+
+void es_lease_note_older(es_ring *r)
+{
+    pthread_mutex_lock(&r->look_lock);
+    for (uint64_t j = 0; j < r->map.num_batches; j++) {
+        /* SYNC batch-take: acquire. */
+        uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_acquire);
+        bool leased = es_word_state(w) == ES_LEASED || es_word_state(w) == ES_POISONING;
+        r->older[j] = leased && es_word_owner(w) != r->me ? w : 0;
+    }
+    pthread_mutex_unlock(&r->look_lock);
+}
+
+bool es_lease_left_to_others(es_ring *r, uint64_t j, uint64_t round)
+{
+    uint64_t next = (j + 1) % r->map.num_batches, w = r->older[next];
+    /* Producers need that batch for the first number after this one. */
+    if (w == 0 || round != es_word_round(w) + (next != 0))
+        return false;
+    /* SYNC batch-release, closed: acquire. A closed ring fills no batch again. */
+    if (atomic_load_explicit(&r->map.batches[next].word, memory_order_acquire) == w &&
+        atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) == 0)
+        return true;
+    r->older[next] = 0;
+    return false;
 }

@@ -11,6 +11,13 @@
  *   after the store, before the wake  the space is free; a parked producer notices at its
  *                                  next try, at most one reap interval away, or when
  *                                  somebody reaps the learner
+ *
+ * Producers fill batches in the order of their numbers, so a lease stops the ring num_batches - 1
+ * batches later. A learner that waits for a batch may still refer to its last one. If it is the
+ * only learner, it gets one of these num_batches - 1. Beside other learners it might get none of
+ * them, and would wait forever. So learners that share a ring keep no batch while they wait
+ * (snap->shared tells them), and a learner that attaches leaves to others the last batch before
+ * each that they leased when they did not know of it.
  */
 #ifndef ES_LEASE_H
 #define ES_LEASE_H
@@ -28,6 +35,11 @@ void es_lease_release_all(es_ring *r);
 int es_lease_give_back(es_ring *r, uint64_t j, uint64_t round);
 /* Gives back everything that a dead owner has leased: how many batches. Its byte is seized. */
 int64_t es_lease_give_back_all(es_ring *r, uint32_t owner);
+/* Notes the batches that other learners lease now. */
+void es_lease_note_older(es_ring *r);
+/* Whether batch j of that round is the last one before a batch that was noted and is still leased. Called under
+ * look_lock. */
+bool es_lease_left_to_others(es_ring *r, uint64_t j, uint64_t round);
 /* The committed slots of a leased batch as 0/1 bytes: how many, or ES_ESTALE. */
 int64_t es_lease_committed(es_ring *r, uint64_t j, uint64_t round, uint8_t *mask);
 

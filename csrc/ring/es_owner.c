@@ -117,11 +117,11 @@ int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t start, uint32_
     return ES_EMPTY;
 }
 
-int es_owner_learner_alive(es_map *map, es_locks *locks)
+int es_owner_learner_alive(es_map *map, es_locks *locks, uint32_t except)
 {
     for (uint32_t i = 0; i < ES_MAX_LEARNERS; i++)
         /* SYNC owner-live: acquire. */
-        if (atomic_load_explicit(&map->owners[i].state, memory_order_acquire) == ES_OWNER_LIVE &&
+        if (i != except && atomic_load_explicit(&map->owners[i].state, memory_order_acquire) == ES_OWNER_LIVE &&
             es_locks_held(locks, i) != 0)
             return 1;
     return 0;

@@ -14,7 +14,7 @@ void es_owner_free(es_map *map, uint32_t index);
  * way that somebody else looks after: it may be dead, and not reaped yet. */
 int64_t es_owner_next_dead(es_map *map, es_locks *locks, uint32_t start, uint32_t me, bool *unsure);
 /* 1 when some learner's lock byte is held, 0 when all learners are gone. */
-int es_owner_learner_alive(es_map *map, es_locks *locks);
+int es_owner_learner_alive(es_map *map, es_locks *locks, uint32_t except);
 
 /* Counts the producers again, without bridges. */
 void es_owner_count_producers(es_map *map);

@@ -12,9 +12,10 @@ es_ring *es_ring_open(void *base, uint64_t size, es_locks *locks, int poison, in
     }
     r->scan = calloc(r->map.num_batches, sizeof *r->scan);
     r->held = calloc(r->map.num_batches, sizeof *r->held);
+    r->older = calloc(r->map.num_batches, sizeof *r->older);
     pthread_mutex_init(&r->look_lock, NULL);
     pthread_mutex_init(&r->partial_lock, NULL);
-    if (r->scan == NULL || r->held == NULL) {
+    if (r->scan == NULL || r->held == NULL || r->older == NULL) {
         *error = -ENOMEM;
         es_ring_free(r);
         return NULL;
@@ -22,7 +23,7 @@ es_ring *es_ring_open(void *base, uint64_t size, es_locks *locks, int poison, in
     r->locks = locks;
     r->poison = poison != 0;
     r->fork_generation = es_locks_fork_generation();
-    r->detached = 1;                 /* until es_api_attach() */
+    r->detached = r->left = 1;       /* until es_api_attach() */
     r->seen_reopen = UINT64_MAX;     /* no 32-bit sequence: the first claim searches for re-opened slots */
     r->seen_given_back = UINT64_MAX; /* and the first look is a full scan */
     return r;
@@ -37,6 +38,7 @@ void es_ring_free(es_ring *r)
     es_layout_unmap(&r->map);
     free(r->scan);
     free(r->held);
+    free(r->older);
     free(r->leaf_at);
     free(r);
 }

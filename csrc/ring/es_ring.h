@@ -28,7 +28,8 @@ typedef struct es_ring {
     uint32_t fork_generation;
     bool poison; /* overwrite batches on release */
 
-    _Atomic uint32_t detached;
+    _Atomic uint32_t detached;    /* no call begins any more, but for the end of a lease */
+    _Atomic uint32_t left;        /* nor that: the owner entry is another's by now */
     _Atomic uint32_t busy;        /* threads inside a call that touches slots */
     _Atomic uint64_t seen_reopen; /* reopen_seq as of the last full search for re-opened slots */
     _Atomic uint64_t wait_ns;     /* slept since the last batch taken */
@@ -43,6 +44,7 @@ typedef struct es_ring {
     uint64_t seen_given_back;     /* given_back_seq as of the last full scan that saw no batch given back */
     es_scan *scan;                /* one per physical batch */
     uint64_t *held;               /* lap of the lease held on each physical batch, or 0 */
+    uint64_t *older;              /* the word of each batch that another learner leased before this one came, or 0 */
     void **leaf_at;               /* a bridge's, used by its one thread: room for a pointer to each leaf */
 } es_ring;
 

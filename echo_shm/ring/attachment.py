@@ -47,6 +47,7 @@ class Attachment:
         self._slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
         self.reaper = Reaper(self.ring, segment, self.what)
         self.index = self.reaper.own_index = self._register(role)
+        self._retired = False
         # The finalizer also runs at interpreter exit, while the segment is still mapped.
         self._detach = weakref.finalize(self, _detach, self.ring, segment)
         if not segment.is_linked():
@@ -95,8 +96,13 @@ class Attachment:
 
     @property
     def attached(self) -> bool:
-        """Whether :meth:`detach` has not been called yet."""
-        return self._detach.alive
+        """Whether neither :meth:`retire` nor :meth:`detach` was called yet."""
+        return self._detach.alive and not self._retired
+
+    def retire(self) -> None:
+        """Leaves the ring but for its leases, which can still be ended: :meth:`detach` does the rest. Idempotent."""
+        self._retired = True
+        lib.es_api_retire(self.ring)
 
     def detach(self) -> None:
         """Leaves the ring: its claims are aborted, its leases are released. Idempotent."""

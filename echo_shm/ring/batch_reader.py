@@ -1,28 +1,60 @@
 """How a learner takes batches: it waits in slices, reaps the dead, and drains the ring at the end of a stream."""
 
+import contextlib
 import errno
+import gc
+import sys
+import threading
 import time
+import warnings
+import weakref
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from echo_shm._batch import Reader, over
 from echo_shm._core import ffi, lib
+from echo_shm.errors import BatchesHeldError
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.fast_path import compile_tree
 from echo_shm.ring.metrics import SampleInfo
 from echo_shm.ring.protocols import Finishing
 from echo_shm.ring.sample import Remainder, Sample
+from echo_shm.spec import Array
 
 if TYPE_CHECKING:
-    from echo_shm._core import Snapshot
-
-# Looking these up in lib, and parsing the type, would take time on every batch.
-_SNAPSHOT = ffi.typeof("es_snapshot *")
-_es_api_take = lib.es_api_take
-_new = ffi.new
+    from echo_shm._batch import Lease as BatchLease
+    from echo_shm._batch import Taken
 
 _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
 
 #: Time between two looks while another process may be reaping a learner (seconds).
 _POLL_INTERVAL = 0.001
+
+#: How long this process may refer to all batches and ask for one more, before it is told (seconds).
+_HELD_GRACE = 0.8
+
+#: Modules whose computations go on after the call, and refer to their arguments until they end.
+_ASYNCHRONOUS = ("jax",)
+
+#: Flags of a batch's arrays, which lie in a row: numpy's NPY_ARRAY_C_CONTIGUOUS, _ALIGNED and _WRITEABLE.
+_ARRAY_FLAGS = 0x1 | 0x100 | 0x400
+
+
+class _Copied:
+    """What the arrays of a copied batch refer to."""
+
+    __slots__ = ("__weakref__", "lease")
+
+    def __init__(self, lease: "BatchLease") -> None:
+        self.lease = lease
+
+
+class _Keep:
+    """Lives as long as the reader and its leases. When it dies, the attachment leaves the ring."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self.attachment = attachment  # also after exit's finalizers: arrays may die later
 
 
 class BatchReader:
@@ -32,8 +64,8 @@ class BatchReader:
         self._attachment = attachment
         self._ring = attachment.ring
         segment, geometry = attachment.segment, attachment.segment.geometry
-        spec, self._batch_size = segment.spec, geometry.batch_size
-        # One array for each leaf, of shape (num_buffers, batch_size, *leaf.shape). The batch's index selects its view.
+        spec, self._batch_size, self._num_buffers = segment.spec, geometry.batch_size, geometry.num_buffers
+        # One array for each leaf, of shape (num_buffers, batch_size, *leaf.shape).
         batches = [
             segment.array(
                 lib.es_api_leaf_offset(self._ring, i),
@@ -43,121 +75,255 @@ class BatchReader:
             )
             for i, leaf in enumerate(spec.leaves)
         ]
-        self._tree = compile_tree(spec, batches)
+        keep = _Keep(attachment)
+        self._left = weakref.finalize(keep, attachment.detach)
+        self._reader: Reader | None = _reader(attachment, batches, keep)
+        self._build = compile_tree(spec)
+        self._writable = writable
+        # What next() has copied: weak references, so that a copy that dies releases its batch at once.
+        self._copied: list[weakref.ref[_Copied]] = []
+        # The first thread that called next(), and whether others have, too. _older: what it referred to before.
+        self._first_thread: int | None = None
+        self._several_threads = False
+        self._older: set[int] = set()
+        self._flatten = spec.structure.flatten_up_to
         self._remainder = Remainder(self._ring, batches, self._batch_size, spec.structure.unflatten)
-        # One sample, or several if threads call at the same time. Each operation on a dict is atomic.
-        self._current: dict[int, Sample] = {}
 
-    def release_current(self) -> None:
-        """Releases what the last :meth:`next_current` returned, in whichever thread."""
-        for key, sample in list(self._current.items()):
-            sample.release()
-            self._current.pop(key, None)
+    def close(self) -> None:
+        """Leaves the ring, once nothing refers to a batch any more. Until then the learner keeps these batches."""
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return
+        self._attachment.retire()
+        if reader.held == 0:
+            self._left()
 
-    def next_current(self, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
-        """Releases the current batch and takes another in its place."""
-        if self._current:
-            self.release_current()
-        snap = _new(_SNAPSHOT)
-        try:
-            sample = self.take(snap, timeout, until, drop_last)
-            if sample is not None:
-                self._current[id(sample)] = sample
-            return sample
-        except BaseException:  # for example Ctrl-C, after the batch was leased and before it was stored
-            self.give_back(snap)
-            raise
+    def next(self, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
+        """As :meth:`take`. But where a batch must not stay leased during the next call, it returns a copy.
 
-    def give_back(self, snap: "Snapshot") -> None:
-        """Undoes the take that ``snap`` describes, if there is one and its samples were not copied."""
-        if snap.length and not self._remainder.holds(snap.batch, snap.round):
-            lib.es_api_give_back(self._ring, snap.batch, snap.round)
-
-    def take(self, snap: "Snapshot", timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
-        """Takes a batch. Returns None at the end of the stream.
-
-        ``snap`` is a new ``es_snapshot``. After an exception, :meth:`give_back` finds there what was leased.
+        That is so in a ring of one batch, beside other learners (see csrc/ring/es_lease.h), and for the same reason
+        among threads. The batch of a copy stays leased until the next call, so that it is delivered again if this
+        process is killed.
         """
-        index = _es_api_take(self._ring, 0, 0, snap)
-        if snap.sweep_due:
-            self._attachment.reaper.sweep()
-        if index >= 0 and snap.length == self._batch_size:
-            return self._full(index, snap)
-        return self._take_slowly(index, snap, timeout, until, drop_last)
+        if threading.get_ident() != self._first_thread and not self._several_threads:
+            self._meet_thread()
+        if self._copied:
+            self._release_copied()
+        sample = self.take(timeout, until, drop_last)
+        if sample is None or len(sample._leases) != 1:
+            return sample
+        (lease,) = sample._leases
+        if not (lease.shared or self._several_threads or self._num_buffers == 1) or lease.ended:
+            return sample
+        lease.delivered = False  # until the copy is made, as in _full()
+        owner = _Copied(lease)
+        self._copied.append(weakref.ref(owner))
+        arrays: list[Array] = []
+        for view in self._flatten(sample.batch):
+            array: Array = np.array(view)
+            arrays.append(over(array, (array, owner), self._writable))
+        copied = Sample(self._build(*arrays), sample.info)
+        copied._leases = sample._leases
+        lease.delivered = True
+        return copied
 
-    def _full(self, index: int, snap: "Snapshot") -> Sample:
+    def _meet_thread(self) -> None:
+        if self._first_thread is None:
+            self._first_thread = threading.get_ident()
+            return
+        reader = self._reader
+        if reader is not None:
+            self._older = {batch for batch in range(self._num_buffers) if reader.holds(batch)}
+        self._several_threads = True
+
+    def _try(self, reader: Reader, flags: int, nanoseconds: int) -> "Taken":
+        """One take. The last batch before one that the first thread still refers to is left to that thread."""
+        taken = reader.take(flags, nanoseconds)
+        _, lease, _, sweep_due, snap = taken
+        if lease is None or not self._older or threading.get_ident() == self._first_thread:
+            return taken
+        next_batch = (lease.batch + 1) % self._num_buffers
+        if next_batch not in self._older:
+            return taken
+        if not reader.holds(next_batch) or self._attachment.ring_closed():
+            self._older.discard(next_batch)
+            return taken
+        lease.give_back()
+        time.sleep(_POLL_INTERVAL)
+        return None, None, lib.ES_EMPTY, sweep_due, snap
+
+    def _release_copied(self) -> None:
+        for reference in list(self._copied):
+            copied = reference()
+            if copied is not None:
+                copied.lease.release()
+            with contextlib.suppress(ValueError):  # another thread was faster
+                self._copied.remove(reference)
+
+    def take(self, timeout: float | None, until: Finishing | None, drop_last: bool) -> Sample | None:
+        """Takes a batch. Returns None at the end of the stream."""
+        reader = self._reader
+        if reader is None:
+            return None
+        taken = reader.take(0, 0) if not self._older else self._try(reader, 0, 0)
+        arrays, lease, code, sweep_due, snap = taken
+        if sweep_due:
+            self._attachment.reaper.sweep()
+        if arrays is not None and lease is not None:
+            return self._full(arrays, lease, snap)
+        return self._take_slowly(reader, lease, code, timeout, until, drop_last)
+
+    def _full(self, arrays: "tuple[Array, ...]", lease: "BatchLease", snap: bytes) -> Sample:
         # The same as Sample(...), without the call of the named tuple's own __new__.
-        sample = tuple.__new__(Sample, (self._tree(index), SampleInfo(snap)))
-        sample._lease = (self._ring, index, snap.round)
+        sample = tuple.__new__(Sample, (self._build(*arrays), SampleInfo(snap)))
+        sample._leases = (lease,)
+        # Until here, an exception (for example Ctrl-C) gives the batch back: the lease dies undelivered.
+        lease.delivered = True
         return sample
 
     def _take_slowly(
-        self, index: int, snap: "Snapshot", timeout: float | None, until: Finishing | None, drop_last: bool
+        self,
+        reader: Reader,
+        lease: "BatchLease | None",
+        code: int,
+        timeout: float | None,
+        until: Finishing | None,
+        drop_last: bool,
     ) -> Sample | None:
         """Waits in slices. In between, Python handles signals, dead owners are reaped, and ``until`` is checked."""
         started = time.monotonic()
+        held = _HeldWatch(reader, self._attachment)
         settled = False  # the last take returned ES_ENDED, and after it no learner was dead
         while True:
             nanoseconds, was_settled, settled = 0, settled, False
-            if index >= 0:
-                self._remainder.add(index, snap)
-            elif index == lib.ES_ENDED and was_settled:
-                return self._remainder.next(snap, drop_last)
-            elif index == lib.ES_ENDED:
+            if self._reader is None:
+                return None
+            if lease is not None:
+                self._remainder.add(lease)
+            elif code == lib.ES_ENDED and was_settled:
+                return self._remainder.next(drop_last)
+            elif code == lib.ES_ENDED:
                 # What dead learners had leased is delivered again, once this process or another has reaped them.
                 reaped, sure = self._attachment.reaper.reap_and_check()
                 settled = sure and reaped == 0
                 if not sure and reaped == 0:
-                    time.sleep(min(_POLL_INTERVAL, self._next_slice(started, timeout) / 1e9))
-            elif index == lib.ES_EDETACHED:
+                    time.sleep(min(_POLL_INTERVAL, self._next_slice(held, started, timeout) / 1e9))
+            elif code == lib.ES_EDETACHED:
                 return None
-            elif index not in _NOTHING_YET:
-                self._attachment.check(index)
+            elif code not in _NOTHING_YET:
+                self._attachment.check(code)
             elif until is not None and until.finished:
                 until.check()
-                return self._drain(snap, until, drop_last)
+                return self._drain(reader, until, drop_last)
             else:
-                nanoseconds = self._next_slice(started, timeout)
+                nanoseconds = self._next_slice(held, started, timeout)
             if until is not None:
                 until.check()
-            index = _es_api_take(self._ring, 0, nanoseconds, snap)
+            arrays, lease, code, sweep_due, snap = self._try(reader, 0, nanoseconds)
             # This comes first, because a batch is ready. A sweep that is due is still due at the next take.
-            if index >= 0 and snap.length == self._batch_size:
-                return self._full(index, snap)
-            if snap.sweep_due and self._attachment.reaper.sweep() > 0:
+            if arrays is not None and lease is not None:
+                return self._full(arrays, lease, snap)
+            if sweep_due and self._attachment.reaper.sweep() > 0:
                 settled = False
 
-    def _next_slice(self, started: float, timeout: float | None) -> int:
+    def _next_slice(self, held: "_HeldWatch", started: float, timeout: float | None) -> int:
         """Nanoseconds that the next take may sleep. Raises TimeoutError if no time is left."""
         left = None if timeout is None else timeout - (time.monotonic() - started)
         if left is not None and left <= 0:
-            snap = _new(_SNAPSHOT)
+            snap = ffi.new("es_snapshot *")
             lib.es_monitor_observe(self._ring, snap)
             raise TimeoutError(
-                f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s; "
-                f"samples in it: {snap.store_size}, producers attached: {snap.active_producers}, "
-                f"remote clients: {snap.active_remotes}"
+                f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s: "
+                + (
+                    held.text()
+                    if held.stuck()
+                    else f"samples in it: {snap.store_size}, producers attached: {snap.active_producers}, "
+                    f"remote clients: {snap.active_remotes}"
+                )
             )
+        held.check()
         return self._attachment.slice_ns_within(left)
 
-    def _drain(self, snap: "Snapshot", until: Finishing, drop_last: bool) -> Sample | None:
+    def _drain(self, reader: Reader, until: Finishing, drop_last: bool) -> Sample | None:
         """Takes what is left after ``until`` has finished, on a ring that stays open."""
         settled = False
         flags = lib.ES_TAKE_ANY_ORDER | (0 if drop_last else lib.ES_TAKE_SHORT)
         while True:
-            index = _es_api_take(self._ring, flags, 0, snap)
-            if index == lib.ES_TIMEOUT:  # other processes kept changing the ring
+            arrays, lease, code, _, snap = self._try(reader, flags, 0)
+            if arrays is not None and lease is not None:
+                return self._full(arrays, lease, snap)
+            if lease is not None:
+                settled = False
+                self._remainder.add(lease)
+                continue
+            if code == lib.ES_TIMEOUT:  # other processes kept changing the ring
                 until.check()
                 continue
-            if index < 0 and settled:
-                return self._remainder.next(snap, drop_last)
-            if index < 0:  # producers that were killed have left slots open, too
-                settled = self._attachment.reaper.reap_and_check() == (0, True)
-                if not settled:
-                    until.check()
-                    time.sleep(_POLL_INTERVAL)
-                continue
-            settled = False
-            if snap.length == self._batch_size:
-                return self._full(index, snap)
-            self._remainder.add(index, snap)
+            if settled:
+                return self._remainder.next(drop_last)
+            # Producers that were killed have left slots open, too.
+            settled = self._attachment.reaper.reap_and_check() == (0, True)
+            if not settled:
+                until.check()
+                time.sleep(_POLL_INTERVAL)
+
+
+def _reader(attachment: Attachment, batches: "list[Array]", keep: _Keep) -> Reader:
+    geometry = attachment.segment.geometry
+    take, release, give_back, ring = (
+        int(ffi.cast("uintptr_t", pointer))
+        for pointer in (
+            ffi.addressof(lib, "es_api_take"),
+            ffi.addressof(lib, "es_api_release"),
+            ffi.addressof(lib, "es_api_give_back"),
+            attachment.ring,
+        )
+    )
+    leaves = tuple(
+        (one.dtype, one.shape[1:], one.__array_interface__["data"][0], one.strides[0], one.flags.num & _ARRAY_FLAGS)
+        for one in batches
+    )
+    return Reader(take, release, give_back, ring, geometry.batch_size, geometry.num_buffers, leaves, keep)
+
+
+class _HeldWatch:
+    """Notices that producers need a batch that this learner still refers to, while it waits for another one."""
+
+    def __init__(self, reader: Reader, attachment: Attachment) -> None:
+        self._reader = reader
+        self._attachment = attachment
+        self._since: float | None = None
+        self._warned = False
+
+    def stuck(self) -> bool:
+        """Whether no batch can come before this learner drops one: producers fill batches in order."""
+        if self._reader.held == 0:
+            return False
+        geometry, snap = self._attachment.segment.geometry, ffi.new("es_snapshot *")
+        lib.es_monitor_observe(self._attachment.ring, snap)
+        number, inside = divmod(snap.samples_inserted, geometry.batch_size)
+        return inside == 0 and self._reader.holds(number % geometry.num_buffers)
+
+    def text(self) -> str:
+        """What is wrong, and what to do."""
+        held, count = self._reader.held, self._attachment.segment.geometry.num_buffers
+        return (
+            f"this learner still refers to {held} of {count} batches of {self._attachment.what}, and producers need "
+            "the oldest of them next: drop what refers to its arrays (lists, views, tensors), release() it, copy, or "
+            "use more num_buffers"
+        )
+
+    def check(self) -> None:
+        """Raises BatchesHeldError after a while. It warns instead if another thread may drop the batch."""
+        if not self.stuck():
+            self._since = None
+            return
+        if self._since is None:
+            gc.collect()  # cycles may refer to batches
+            self._since = time.monotonic()
+        if self._warned or time.monotonic() - self._since < _HELD_GRACE:
+            return
+        if threading.active_count() == 1 and not any(name in sys.modules for name in _ASYNCHRONOUS):
+            raise BatchesHeldError(self.text())
+        self._warned = True
+        warnings.warn(f"{self.text()}. Waiting for another thread to do so", RuntimeWarning, stacklevel=7)

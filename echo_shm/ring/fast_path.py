@@ -1,4 +1,4 @@
-"""The common case of a send, and of building a tree of views, compiled for one structure of samples.
+"""The common case of a send, and of building a sample's tree, compiled for one structure of samples.
 
 A send of a few small arrays spends most of its time in the interpreter: it takes the tree apart, checks each leaf and
 finds its address. Code that is generated for the samples' structure takes the tree apart, and the extension module
@@ -6,21 +6,16 @@ finds its address. Code that is generated for the samples' structure takes the t
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import optree
 
 from echo_shm._core import ffi, lib
 from echo_shm._send import make_plan, send
-from echo_shm.spec import Array, Spec, Tree
+from echo_shm.spec import Spec, Tree
 
 if TYPE_CHECKING:
-    from types import EllipsisType
-
     from echo_shm._core import Ring
-
-#: What a compiled tree of views is indexed with.
-Index: TypeAlias = "int | tuple[int, EllipsisType]"
 
 #: What the compiler raises for containers that are nested too deeply for it.
 _TOO_DEEP = (SyntaxError, RecursionError, MemoryError)
@@ -91,24 +86,21 @@ def _unpack(treespec: optree.PyTreeSpec, value: str, leaves: Iterator[int], node
         yield from _unpack(child, f"{node}[{key!r}]", leaves, nodes)
 
 
-def compile_tree(spec: Spec, arrays: list[Array]) -> Callable[[Index], Tree]:
-    """Returns a function that takes an index and builds the samples' tree, with ``arrays[i][index]`` as leaf i."""
-    unflatten = spec.structure.unflatten
-    # As default arguments the arrays are local variables, which are the fastest to read.
-    scope: dict[str, object] = {f"b{i}": array for i, array in enumerate(arrays)}
-    defaults = ", ".join(f"{name}={name}" for name in scope)
+def compile_tree(spec: Spec) -> Callable[..., Tree]:
+    """Returns a function that takes one array for each leaf and builds the samples' tree of them."""
+    unflatten, count = spec.structure.unflatten, len(spec.leaves)
     try:
-        tree = _tree_source(unflatten(range(len(arrays))))
-        function: Callable[[Index], Tree] = eval(f"lambda index, {defaults}: {tree}", scope)
+        tree = _tree_source(unflatten(range(count)))
+        function: Callable[..., Tree] = eval(f"lambda {', '.join(f'a{i}' for i in range(count))}: {tree}")
     except (_NoPlainContainerError, *_TOO_DEEP):
-        return lambda index: unflatten([array[index] for array in arrays])
+        return lambda *arrays: unflatten(arrays)
     return function
 
 
 def _tree_source(tree: Tree) -> str:
     """An expression that builds the tree. The leaves of ``tree`` are the numbers of the arrays."""
     if type(tree) is int:
-        return f"b{tree}[index]"
+        return f"a{tree}"
     if tree is None:
         return "None"
     # As above, only keys that are plain literals go into code.

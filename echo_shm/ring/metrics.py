@@ -4,7 +4,6 @@ Names are id-echo's where it has one. Each keeps the nearest meaning that it can
 to directly, without queues and without drainers.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,10 +46,14 @@ class SampleInfo:
     count leaves the number wrong by one.
     """
 
-    __slots__ = ("_raw",)
+    __slots__ = ("_bytes",)
 
-    def __init__(self, raw: "Snapshot") -> None:
-        self._raw = raw
+    def __init__(self, snapshot: bytes) -> None:
+        self._bytes = snapshot  # of an es_snapshot
+
+    @property
+    def _raw(self) -> "Snapshot":
+        return ffi.from_buffer("es_snapshot *", self._bytes)
 
     @property
     def store_size(self) -> int:
@@ -144,27 +147,23 @@ class SampleInfo:
 
     def as_dict(self) -> dict[str, float | HistSnapshot]:
         """All fields by name."""
-        return {name: getattr(self, name) for name, kind in vars(type(self)).items() if isinstance(kind, property)}
+        names = (name for name, kind in vars(type(self)).items() if isinstance(kind, property))
+        return {name: getattr(self, name) for name in names if not name.startswith("_")}
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{k}={v!r}" for k, v in self.as_dict().items() if not isinstance(v, HistSnapshot))
         return f"SampleInfo({fields})"
 
-    def __reduce__(self) -> tuple[Callable[[bytes], "SampleInfo"], tuple[bytes]]:
-        return SampleInfo._from_bytes, (bytes(ffi.buffer(self._raw)),)
-
-    @classmethod
-    def _from_bytes(cls, data: bytes) -> "SampleInfo":
-        raw = ffi.new("es_snapshot *")
-        ffi.buffer(raw)[:] = data
-        return cls(raw)
+    def __reduce__(self) -> tuple[type["SampleInfo"], tuple[bytes]]:
+        return SampleInfo, (self._bytes,)
 
 
 @dataclass(frozen=True)
 class Owner:
     """A producer or learner attached to a ring.
 
-    ``blocked_time`` is in seconds. ``held`` counts the slots that it has claimed, or the batches that it leases, now.
+    ``blocked_time`` is in seconds. ``waiting``: it waits for a slot, or for a batch.
+    ``held`` counts the slots that it has claimed, or the batches that it leases, now.
     """
 
     index: int

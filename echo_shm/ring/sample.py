@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
+from echo_shm._batch import over
 from echo_shm._core import ffi, lib
 from echo_shm.ring.metrics import SampleInfo
 from echo_shm.spec import Array, Tree
 
 if TYPE_CHECKING:
-    from echo_shm._core import Ring, Snapshot
-
-_es_api_release = lib.es_api_release  # looking it up in lib takes time on every batch
+    from echo_shm._batch import Lease as BatchLease
+    from echo_shm._core import Ring
 
 
 class _SampleFields(NamedTuple):
@@ -27,29 +27,25 @@ class Sample(_SampleFields):
 
     Attributes:
         batch: A pytree like the example. Each leaf is an array of shape ``(batch_size, *leaf.shape)``, a view of the
-            ring. It holds this batch until the sample is released: by :meth:`release`, by the next
-            ``server.sample()``, at the end of its lease, or when its server is closed. After that it is still safe to
-            read, but holds the data of later samples.
+            ring. The batch's slots stay taken for as long as anything refers to this sample, to one of its arrays, or
+            to a view or a tensor over one. The last reference gives them back to the producers. So does
+            :meth:`release`, at once.
         info: :class:`SampleInfo`.
 
     """
 
-    #: While the batch is leased: the ``es_ring``, the batch's index and its round.
-    # Not annotated, because typing.get_type_hints() could not find these types where it looks.
-    _lease = cast("tuple[Ring, int, int] | None", None)
-    _also = cast("Sequence[tuple[Ring, int, int]]", ())
+    #: What ends with this sample and its arrays.
+    # Not annotated, because typing.get_type_hints() could not find the type where it looks.
+    _leases = cast("Sequence[BatchLease]", ())
 
     def release(self) -> None:
-        """Releases the batch: producers may use its space again. Idempotent."""
-        # Cleared only after the call, because an exception may interrupt it. A second release has no effect.
-        lease = self._lease  # read once: another thread may release it, too
-        if lease is not None:
-            _es_api_release(*lease)
-            self._lease = None
-        if self._also:
-            for lease in self._also:
-                _es_api_release(*lease)
-            self._also = ()
+        """Releases the batch although arrays may still refer to it: producers may use its space again. Idempotent.
+
+        After that the arrays are still safe to read, but hold the data of later samples. With ``ECHO_SHM_POISON=1``
+        in the environment all their bits become ones at once.
+        """
+        for lease in self._leases:
+            lease.release()
 
     def __reduce__(self) -> "tuple[type[Sample], tuple[Tree, SampleInfo]]":
         # A copy has its own arrays and holds no slots.
@@ -61,20 +57,14 @@ class Lease:
 
     _sample: Sample | None = None
 
-    def __init__(self, take: "Callable[[Snapshot], Sample | None]", give_back: "Callable[[Snapshot], None]") -> None:
+    def __init__(self, take: "Callable[[], Sample | None]") -> None:
         self._take = take
-        self._give_back = give_back
-        self._snap = ffi.new("es_snapshot *")
 
     def __enter__(self) -> Sample | None:
         if self._sample is not None:
             raise RuntimeError("this lease is entered already; call lease() for each batch")
-        try:
-            self._sample = self._take(self._snap)
-            return self._sample
-        except BaseException:
-            self._give_back(self._snap)
-            raise
+        self._sample = self._take()
+        return self._sample
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -96,48 +86,51 @@ class Remainder:
         self._unflatten = unflatten
         self._lock = threading.Lock()  # threads that share a server drain it together
         self._parts: list[tuple[int, list[Array]]] = []
-        self._leases: list[tuple[int, int]] = []
+        self._leases: list[BatchLease] = []
 
-    def add(self, index: int, snap: "Snapshot") -> None:
+    def add(self, lease: "BatchLease") -> None:
         """Copies the committed samples of a leased batch. It stays leased until all of its samples are released."""
         mask = np.zeros(self._batch_size, np.uint8)
-        lib.es_api_committed_mask(self._ring, index, snap.round, ffi.from_buffer("uint8_t[]", mask))
-        number = snap.round * self._batches[0].shape[0] + index
-        part = number, [batches[index][mask.astype(bool)] for batches in self._batches]
+        lib.es_api_committed_mask(self._ring, lease.batch, lease.round, ffi.from_buffer("uint8_t[]", mask))
+        number = lease.round * self._batches[0].shape[0] + lease.batch
+        part = number, [batches[lease.batch][mask.astype(bool)] for batches in self._batches]
         with self._lock:
             self._parts.append(part)
             self._parts.sort(key=lambda part: part[0])
-            self._leases.append((index, snap.round))
+            self._leases.append(lease)
 
-    def holds(self, index: int, round_: int) -> bool:
-        """Whether that batch is one of those copied."""
-        with self._lock:
-            return (index, round_) in self._leases
-
-    def next(self, snap: "Snapshot", drop_last: bool) -> Sample | None:
+    def next(self, drop_last: bool) -> Sample | None:
         """The next batch: full ones first, then the shorter last one, unless it is dropped."""
         with self._lock:
-            return self._next(snap, drop_last)
+            return self._next(drop_last)
 
-    def _next(self, snap: "Snapshot", drop_last: bool) -> Sample | None:
+    def _next(self, drop_last: bool) -> Sample | None:
         total = sum(len(part[0]) for _, part in self._parts)
         if total == 0 or (total < self._batch_size and drop_last):
             # What is left is dropped, or nothing is left: other learners need not wait for these batches.
             for lease in self._leases:
-                _es_api_release(self._ring, *lease)
+                lease.release()
             self._leases = []
             return None
         joined = [_concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]
         batch = [leaf[: self._batch_size] for leaf in joined]
         self._parts = [(0, [leaf[self._batch_size :] for leaf in joined])]
-        for leaf in batch:
-            leaf.flags.writeable = self._batches[0].flags.writeable
+        snap = ffi.new("es_snapshot *")
         lib.es_monitor_observe(self._ring, snap)
-        sample = Sample(self._unflatten(batch), SampleInfo(snap))
+        info = SampleInfo(bytes(ffi.buffer(snap)))
+        leases: Sequence[BatchLease] = ()
         if total <= self._batch_size:
             leases, self._leases = self._leases, []
-            sample._also = [(self._ring, index, round_) for index, round_ in leases]
+            for lease in leases:
+                lease.delivered = True
+        sample = Sample(self._unflatten([self._leaf(leaf, leases) for leaf in batch]), info)
+        sample._leases = leases
         return sample
+
+    def _leaf(self, copied: Array, leases: "Sequence[BatchLease]") -> Array:
+        """A view that keeps what was copied leased."""
+        copied = np.ascontiguousarray(copied).reshape(copied.shape)
+        return over(copied, (copied, leases), self._batches[0].flags.writeable)
 
 
 def _concatenate(parts: Sequence[Array]) -> Array:

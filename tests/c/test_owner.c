@@ -210,6 +210,39 @@ TEST(sweep_is_unsure_of_a_learner_that_others_look_after)
     fix_free(f);
 }
 
+/* A retired learner keeps its leases and ends them as it likes. Its claims are re-opened, and nothing new begins. */
+TEST(retired_attachment_keeps_its_leases)
+{
+    es_fix *f = fix_new(1, 4, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t round[2];
+    es_snapshot snap;
+    es_identity id;
+    fix_send(p, 1);
+    fix_send(p, 2);
+    fix_send(p, 3);
+    CHECK_EQ(fix_take(l, 0, &round[0]), 0);
+    CHECK_EQ(fix_take(l, 0, &round[1]), 1);
+    CHECK_EQ(fix_reserve(l, 0), 3);
+    CHECK_EQ(es_api_retire(l), ES_OK);
+    CHECK_EQ(fix_slot_word(p, 3), es_word(1, 0, ES_REOPEN));
+    CHECK_EQ(es_api_retire(l), ES_EDETACHED);
+    CHECK_EQ(es_api_take(l, 0, 0, &snap), ES_EDETACHED);
+    CHECK_EQ(fix_send(l, 4), ES_EDETACHED);
+    CHECK_EQ(es_api_attach(l, &(es_identity){.role = ES_ROLE_LEARNER, .pid = 1}), -EALREADY);
+    CHECK_EQ(es_sweep_next_dead(l, 0, &id), ES_EMPTY);
+    CHECK_EQ(p->map.owners[l->me].state, ES_OWNER_LIVE);
+    CHECK_EQ(es_api_release(l, 0, round[0]), ES_OK);
+    CHECK_EQ(es_api_give_back(l, 1, round[1]), ES_OK);
+    CHECK_EQ(es_api_detach(l), ES_OK);
+    CHECK_EQ(es_api_release(l, 1, round[1]), ES_EDETACHED);
+    CHECK_EQ(p->map.owners[l->me].state, ES_OWNER_FREE);
+    es_ring *other = fix_learner(f);
+    CHECK_EQ(fix_take_k(other, 0), 1);
+    CHECK_EQ(fix_take_k(other, 0), 2);
+    fix_free(f);
+}
+
 /* Detach re-opens claims and releases leases. Afterwards every call is refused. */
 TEST(detach_leaves_nothing_behind)
 {

@@ -310,7 +310,7 @@ static void detached_owner_is_gone(void)
 {
     kernel_drops_bytes_of_the_dead();
     fix_sweep(scene.l);
-    CHECK_EQ(es_owner_learner_alive(&scene.l->map, scene.f->locks), 1);
+    CHECK_EQ(es_owner_learner_alive(&scene.l->map, scene.f->locks, ES_NOBODY), 1);
     es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 1};
     CHECK_EQ(es_owner_register(&scene.l->map, scene.f->locks, &id), scene.p->me); /* the index of p is free */
     nothing_is_lost();

@@ -56,6 +56,39 @@ static void detaches(void)
     xp_leave();
 }
 
+static void loops(void)
+{
+    xp_loop(2);
+}
+
+static void attaches_and_takes(void)
+{
+    if (xp_attach(ES_ROLE_LEARNER) >= 0)
+        xp_take(0, XP_LONG);
+}
+
+static void sends_one_waiting(void)
+{
+    xp_send(XP_LONG);
+}
+
+static void retires(void)
+{
+    es_api_retire(xp_theatre.of[xp_me()]);
+}
+
+/* Takes, lets another thread retire the attachment, and ends its lease after that. */
+static void holds_across_a_retirement(void)
+{
+    es_snapshot snap;
+    es_ring *r = xp_theatre.of[xp_me()];
+    int64_t j = es_api_take(r, 0, XP_NOW, &snap);
+    es_api_retire(r);
+    if (j >= 0 && es_api_give_back(r, (uint64_t)j, snap.round) != ES_OK)
+        xp_violation("a batch that a retired learner leased cannot be given back");
+    xp_leave();
+}
+
 /* Detaches with a slot that is claimed and not committed. */
 static void detaches_with_a_claim(void)
 {
@@ -260,6 +293,7 @@ SETTING(pll_late, 3, 3, 3, P, L, L, 0)
 SETTING(lln_two, 2, 0, 0, L, L, N, 0)
 SETTING(ppn_one, 1, 0, 0, P, P, N, L)
 SETTING(psl, 0, 0, 0, P, S, L, 0)
+SETTING(psnl, 0, 0, 0, P, S, N, L)
 SETTING(psl_full, 2, 0, 0, P, S, L, 0)
 SETTING(lsp_two, 2, 0, 0, L, S, P, 0)
 SETTING(plll, 1, 0, 0, P, L, L, L)
@@ -291,6 +325,14 @@ static void bbb_other(void)
 }
 
 /* The learner overwrites its batch when it releases it. */
+/* The stage's own learner does not count: thread 2 is the only one. */
+static void pln_two(void)
+{
+    cast(P, L, N, 0);
+    xp_fill(2);
+    atomic_store(&xp_theatre.of[2]->map.hdr->shared, 0);
+}
+
 static void pll_poisoning(void)
 {
     cast(P, L, L, 0);
@@ -431,6 +473,16 @@ const xp_scene xp_scenes[] = {
      {sends_one, detaches, takes_one},
      .together = 2,
      .private_words = true},
+    {"retiring while another thread detaches",
+     2,
+     2,
+     0,
+     psnl,
+     {retires, detaches, attaches_and_sends},
+     .together = 2,
+     .private_words = true},
+    {"a retired learner's lease", 1, 2, 0, pll_two, {sends_one, holds_across_a_retirement, takes_one}, .mortal = 2},
+    {"a second learner comes", 1, 2, 0, pln_two, {sends_one_waiting, loops, attaches_and_takes}, .mortal = 2},
     {"two threads of a learner",
      1,
      2,

@@ -97,6 +97,8 @@ int64_t xp_send_many(int n, uint64_t timeout_ns);
 int xp_reserve(bool commit, uint64_t timeout_ns);
 /* Takes, reads and releases a batch. */
 int64_t xp_take(uint32_t flags, uint64_t timeout_ns);
+/* Takes batches as a loop over them does: unless the ring is shared it refers to the last one while it waits. */
+void xp_loop(int batches);
 /* Takes until the stream has ended, as es_api.h defines the end. Returns ES_ENDED, or the result that stopped it. */
 int64_t xp_take_to_the_end(uint64_t timeout_ns);
 int64_t xp_take_and_give_back(uint32_t flags, uint64_t timeout_ns);

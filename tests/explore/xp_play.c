@@ -51,6 +51,8 @@ int xp_send(uint64_t timeout_ns)
     uint64_t value = (uint64_t)id;
     for (int n = slices(timeout_ns); n > 0 && rc == ES_TIMEOUT; n--)
         rc = es_api_send_wait(as_producer(), (void *[]){&value}, slice(timeout_ns));
+    if (rc == ES_EEVICTED && atomic_load(&as_producer()->map.hdr->closed) == 0)
+        xp_violation("a claim was taken away on an open ring");
     xp_account.sent[id] = rc == ES_OK ? SENT_OK : SENT_NOT;
     return rc;
 }
@@ -143,6 +145,15 @@ static int64_t take(uint32_t flags, uint64_t timeout_ns, es_snapshot *snap)
     return j;
 }
 
+/* Releases a batch that was read, with its ids. */
+static void release(es_ring *r, int64_t j, const es_snapshot *snap, const int *ids, int n)
+{
+    if (es_api_release(r, (uint64_t)j, snap->round) != ES_OK)
+        xp_violation("a batch that was leased cannot be released");
+    for (int i = 0; i < n; i++)
+        xp_account.got[ids[i]][xp_account.num_got[ids[i]] - 1].released = true;
+}
+
 int64_t xp_take(uint32_t flags, uint64_t timeout_ns)
 {
     es_ring *r = as_learner();
@@ -151,12 +162,35 @@ int64_t xp_take(uint32_t flags, uint64_t timeout_ns)
     int64_t j = take(flags, timeout_ns, &snap);
     if (j < 0)
         return j;
-    int n = read_batch(r, (uint64_t)j, &snap, ids);
-    if (es_api_release(r, (uint64_t)j, snap.round) != ES_OK)
-        xp_violation("a batch that was leased cannot be released");
-    for (int i = 0; i < n; i++)
-        xp_account.got[ids[i]][xp_account.num_got[ids[i]] - 1].released = true;
+    release(r, j, &snap, ids, read_batch(r, (uint64_t)j, &snap, ids));
     return j;
+}
+
+void xp_loop(int batches)
+{
+    es_ring *r = as_learner();
+    es_snapshot snap, last;
+    int ids[XP_IDS], last_ids[XP_IDS], n = 0, last_n;
+    int64_t j = -1, held = -1;
+    for (int i = 0; i < batches; i++) {
+        if (j >= 0 && snap.shared) {
+            release(r, j, &snap, ids, n);
+            j = -1;
+        }
+        held = j, last = snap, last_n = n;
+        memcpy(last_ids, ids, sizeof ids);
+        j = take(0, XP_LONG, &snap);
+        uint64_t next = atomic_load(&r->map.hdr->tail) / r->map.batch_size % r->map.num_batches;
+        if (j == ES_TIMEOUT && held >= 0 && next == (uint64_t)held && atomic_load(&r->map.hdr->producers_sleep) != 0)
+            xp_violation("a learner waits for a batch, and producers wait for the learner's last one");
+        if (j >= 0)
+            n = read_batch(r, (uint64_t)j, &snap, ids);
+        if (held >= 0)
+            release(r, held, &last, last_ids, last_n);
+        if (j < 0)
+            return;
+    }
+    release(r, j, &snap, ids, n);
 }
 
 int64_t xp_take_to_the_end(uint64_t timeout_ns)

@@ -114,6 +114,7 @@ void xp_stage_set(const xp_scene *scene)
         remember(r, sizeof *r);
         remember(r->scan, m->num_batches * sizeof *r->scan);
         remember(r->held, m->num_batches * sizeof *r->held);
+        remember(r->older, m->num_batches * sizeof *r->older);
     }
 }
 

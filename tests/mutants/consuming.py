@@ -220,6 +220,13 @@ CONSUMING = (
         ("        es_wake_learners(r);", "        r->map.hdr = r->map.hdr;"),
     ),
     _lease(
+        "release-no-news",
+        "es_lease_release",
+        "FENCE shared",
+        "a learner that left a batch to an older lease is not woken when that ends",
+        ("atomic_load_explicit(&r->map.hdr->shared, memory_order_relaxed) != 0)", "false)"),
+    ),
+    _lease(
         "back-unmarked",
         "es_lease_give_back",
         "give back",

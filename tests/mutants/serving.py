@@ -145,7 +145,7 @@ SERVING = (
     ),
     _api(
         "detach-no-wait",
-        "es_api_detach",
+        "await_threads",
         "SYNC busy",
         "detach does not wait for threads that are inside a call",
         ("while (atomic_load(&r->busy) != 0) {", "while (atomic_load(&r->busy) == UINT32_MAX) {"),
@@ -180,13 +180,66 @@ SERVING = (
         ("    es_locks_drop(r->locks, r->me);\n", f"    es_locks_drop(r->locks, r->me);\n{_FREE}"),
     ),
     _api(
+        "share-untold",
+        "share",
+        "FENCE shared",
+        "learners are not told that another one has come, and keep a batch while they wait",
+        ("    atomic_store_explicit(&r->map.hdr->shared, 1, memory_order_relaxed);\n", ""),
+    ),
+    _api(
+        "share-no-fence",
+        "share",
+        "FENCE shared",
+        "nothing orders the news of a second learner before its look at the leases",
+        (
+            "    /* FENCE shared: pairs with es_api_take(). */\n    atomic_thread_fence(memory_order_seq_cst);\n",
+            "",
+        ),
+    ),
+    _api(
+        "share-take-no-fence",
+        "es_api_take",
+        "FENCE shared",
+        "nothing orders a lease before the look whether the ring is shared",
+        ("        atomic_thread_fence(memory_order_seq_cst);\n", ""),
+    ),
+    _api(
+        "share-not-noted",
+        "share",
+        "attach",
+        "a second learner takes the batch that the first one waits for",
+        ("    es_lease_note_older(r);\n", ""),
+    ),
+    _api(
+        "retire-keeps-claims",
+        "es_api_retire",
+        "detach",
+        "slots that a retired process claimed stay claimed until its last lease ends",
+        ("        es_slots_reopen(r, r->me);\n", ""),
+    ),
+    _api(
+        "retire-uncounted",
+        "es_api_retire",
+        "SYNC busy",
+        "a detach does not wait for the retirement under way: it re-opens the claims of the entry's next owner",
+        ("    if (enter_to_end(r) == ES_OK) {\n", "    {\n        atomic_fetch_add(&r->busy, 0);\n"),
+        ("        leave(r);\n", ""),
+    ),
+    _api(
+        "retire-no-release",
+        "es_api_release",
+        "detach",
+        "a retired attachment cannot release",
+        ("enter_to_end(r)", "enter(r)"),
+    ),
+    _api(
         "enter-looks-first",
-        "enter",
+        "enter_unless",
         "SYNC busy",
         "a thread is counted after it has seen that the attachment is open",
         (
-            "    atomic_fetch_add(&r->busy, 1);\n    if (atomic_load(&r->detached) == 0)\n        return ES_OK;\n",
-            "    if (atomic_load(&r->detached) == 0) {\n"
+            "    atomic_fetch_add(&r->busy, 1);\n    if (atomic_load(gone) == 0)\n        return ES_OK;\n",
+            "    if (atomic_load(gone) == 0) {\n"
             "        atomic_fetch_add(&r->busy, 1);\n        return ES_OK;\n    }\n"
             "    atomic_fetch_add(&r->busy, 1);\n",
         ),

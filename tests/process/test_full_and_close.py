@@ -51,7 +51,6 @@ def test_producers_block_and_all_go_on(serve, act):
     came = []
     for _ in range(3):
         came += stamped.stamps(server.sample(timeout=20).batch)
-    server._reader.release_current()
     assert [producer.hear() for producer in producers] == ["sent"] * 8
     assert sorted(came) == [(i, 0) for i in range(8)] + [(99, i) for i in range(4)]
 

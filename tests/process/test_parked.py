@@ -157,13 +157,16 @@ def test_close_wakes_producers_and_learners(serve, act):
 
 
 def test_a_learner_that_leaves_gives_its_batch_up(serve, act):
-    """A further learner's close() releases what it holds, and wakes producers."""
+    """A further learner leaves once it is closed and drops its last batch. That wakes producers."""
     server = serve(2, 1)
     heir = Server.attach(server.handle)
     with ShmClient(server.handle) as client:
         _fill(client, 2)
-        assert heir.sample(timeout=20) is not None
+        kept = heir.sample(timeout=20)
+        assert kept is not None
         (producer,) = _parked(act, _reserve, server.handle)
         heir.close()
+        assert producer.is_silent()
+        del kept
         assert producer.hear(_PROMPT) is True
     until(lambda: server._attachment.attached, "the ring goes on")

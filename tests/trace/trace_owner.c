@@ -177,6 +177,29 @@ KILL_EVERYWHERE(detach_wakes_a_producer, .batch_size = 2, .num_batches = 2, .rol
                 .outcomes = REAPED | NOBODY | RELEASED | GIVEN_BACK | WOKEN,
                 .through = "es_api_detach es_lease_release_all es_lease_release es_wake_producers es_slots_reopen");
 
+static int64_t retire_and_detach(es_world *w)
+{
+    int rc = es_api_retire(w->mine);
+    return rc == ES_OK ? es_api_detach(w->mine) : rc;
+}
+
+static void take_one_and_claim(es_world *w)
+{
+    take_one(w);
+    world_mine_reserve(w, ID_ABORTED);
+}
+
+static void send_two(es_world *w)
+{
+    world_send_n(w, 2);
+}
+
+/* Retires with a lease and an open claim, and detaches. */
+KILL_EVERYWHERE(retire_with_a_lease, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .before = send_two,
+                .prepare = take_one_and_claim, .act = retire_and_detach,
+                .outcomes = REAPED | NOBODY | RELEASED | GIVEN_BACK,
+                .through = "es_api_retire es_api_detach es_slots_reopen es_lease_release_all es_owner_free");
+
 static int64_t detach_and_free(es_world *w)
 {
     int rc = es_api_detach(w->mine);

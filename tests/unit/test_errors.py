@@ -12,10 +12,10 @@ from echo_shm._core import lib
 from echo_shm.errors import error_from
 
 EXPORTS = {
-    "BoundSample", "ConnectionClosedError", "EchoShmError", "Finishing", "ForkedError", "Handle", "HistSnapshot",
-    "Lease", "Reservation", "Sample", "SampleInfo", "SegmentError", "Server", "ShmClient", "SpecMismatchError",
-    "TcpClient", "TcpTransport", "TrajectoryAccumulator", "Transport", "WireError", "WorkerError", "WorkerGroup",
-    "__version__", "connect",
+    "BatchesHeldError", "BoundSample", "ConnectionClosedError", "EchoShmError", "Finishing", "ForkedError", "Handle",
+    "HistSnapshot", "Lease", "Reservation", "Sample", "SampleInfo", "SegmentError", "Server", "ShmClient",
+    "SpecMismatchError", "TcpClient", "TcpTransport", "TrajectoryAccumulator", "Transport", "WireError", "WorkerError",
+    "WorkerGroup", "__version__", "connect",
 }  # fmt: skip
 
 
@@ -50,6 +50,7 @@ def test_version():
         ("ConnectionClosedError", ConnectionError),
         ("ForkedError", RuntimeError),
         ("WorkerError", RuntimeError),
+        ("BatchesHeldError", RuntimeError),
         ("WireError", ValueError),
     ],
 )

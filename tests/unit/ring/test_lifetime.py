@@ -175,12 +175,10 @@ def test_writable_batches():
     """With writable=True a batch can be changed in place, and the change stays in the ring's memory."""
     with Server(np.zeros(3), 1, num_buffers=1, writable=True) as server:
         server.submit(np.ones(3))
-        batch = server.sample(1).batch
-        batch *= 2
-        with ShmClient(server.name) as client:
-            server._reader.release_current()
-            with client.reserve() as slot:
-                assert slot.tolist() == [2, 2, 2]
+        with server.lease(1) as sample:
+            sample.batch[...] *= 2
+        with ShmClient(server.name) as client, client.reserve() as slot:
+            assert slot.tolist() == [2, 2, 2]
 
 
 def test_nothing_keeps_a_server():

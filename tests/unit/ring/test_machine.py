@@ -49,12 +49,16 @@ class Model:
         """What is in a batch, by position."""
         return [self.slots.get(p, "hole") for p in range(number * self.b, (number + 1) * self.b)]
 
-    def take(self, any_order=False):
-        """The next batch to be delivered: its number and content, or None."""
+    def take(self, any_order=False, older=()):
+        """The next batch to be delivered: its number and content, or None.
+
+        ``older``: the batches that others leased before the learner came. It leaves the last one before each to them.
+        """
         untaken = (n for n in range(self.tail // self.b + 1) if n not in self.taken)
         for number in untaken:
             content = self.batch(number)
-            if all(isinstance(s, int) for s in content):
+            left = number - self.k + 1 in set(older) - self.released
+            if all(isinstance(s, int) for s in content) and not left:
                 self.taken.add(number)
                 return number, content
             if self.order == "fifo" and not any_order:
@@ -82,7 +86,10 @@ class RingMachine(RuleBasedStateMachine):
         self.learners = [self.server]
         self.open = []  # (client, reservation, slot, position)
         self.leases = []  # (learner, lease, sample, number)
-        self.current = {}  # learner → number
+        self.kept = []  # (views, (number, content))
+        self.copied = {}  # learner → (number, views)
+        self.shared = False
+        self.older = {self.server: ()}
         self.value = 0
 
     def next(self):
@@ -120,11 +127,13 @@ class RingMachine(RuleBasedStateMachine):
     def open_learner(self):
         """A further learner attaches."""
         self.learners.append(Server.attach(self.server.handle))
+        self.shared = True
+        self.older[self.learners[-1]] = frozenset(self.model.taken - self.model.released)
 
     @precondition(lambda self: len(self.learners) > 1)
     @rule(data=st.data())
     def close_learner(self, data):
-        """A further learner leaves: its batches are released, its reserved slots re-opened."""
+        """A further learner leaves: its batches stay for as long as they are used, its reserved slots are re-opened."""
         learner = data.draw(st.sampled_from(self.learners[1:]))
         self.learners.remove(learner)
         learner.close()
@@ -132,7 +141,7 @@ class RingMachine(RuleBasedStateMachine):
             self.leases.remove(entry)
             self.model.released.add(entry[3])
             entry[1].__exit__(None, None, None)
-        self.model.released.add(self.current.pop(learner, -1))
+        self.model.released.add(self.copied.pop(learner, (-1, None))[0])
         for entry in [entry for entry in self.open if entry[0] is learner._writer]:
             self.open.remove(entry)
             self.model.abort(entry[3])
@@ -212,22 +221,45 @@ class RingMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def sample(self, data):
-        """sample() releases the learner's last batch and delivers the model's next one, if any."""
+        """sample() delivers the model's next batch, if any, and keeps those of before."""
         learner = data.draw(st.sampled_from(self.learners))
-        self.model.released.add(self.current.pop(learner, -1))
-        found = self.model.take()
+        number, views = self.copied.pop(learner, (-1, None))
+        self.model.released.add(number)
+        found = self.model.take(older=self.older[learner])
         if found is None:
             with pytest.raises(TimeoutError):
                 learner.sample(0)
+            return
+        sample = learner.sample(0)
+        self.check(sample, found[1])
+        views = [sample.batch["v"][:1], sample.batch["w"][:, 1:].T]
+        if self.copies():
+            self.copied[learner] = found[0], views
         else:
-            self.current[learner] = found[0]
-            self.check(learner.sample(0), found[1])
+            self.kept.append((views, found))
+
+    def copies(self):
+        """Whether sample() copies: what it returns holds its slots until the learner's next call."""
+        return self.model.k == 1 or self.shared
+
+    @precondition(lambda self: self.kept)
+    @rule(data=st.data(), first=st.booleans())
+    def forget(self, data, first):
+        """Views keep a batch, whatever has happened since. With the last of them it goes."""
+        entry = data.draw(st.sampled_from(self.kept))
+        views, (number, content) = entry
+        for view in views:
+            assert view.tolist() == (content[:1] if view.ndim == 1 else [content] * 2)
+        views.pop(0 if first else -1)
+        if not views:
+            self.kept.remove(entry)
+            self.model.released.add(number)
 
     @rule(data=st.data())
     def lease(self, data):
         """A lease delivers the model's next batch and keeps it."""
         learner = data.draw(st.sampled_from(self.learners))
-        lease, found = learner.lease(0), self.model.take()
+        lease, found = learner.lease(0), self.model.take(older=self.older[learner])
         if found is None:
             with pytest.raises(TimeoutError):
                 lease.__enter__()

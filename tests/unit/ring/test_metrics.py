@@ -48,7 +48,8 @@ def test_counts():
     with Server(EXAMPLE, 2, num_buffers=3) as server, ShmClient(server.name), ShmClient(server.name) as client:
         for _ in range(5):
             client.send(EXAMPLE)
-        info = server.sample(1).info
+        first = server.sample(1)
+        info = first.info
         assert info.active_connections == 2
         assert info.samples_inserted_total == 5
         assert info.store_size == 3
@@ -59,6 +60,7 @@ def test_counts():
         client.send(EXAMPLE)
         with pytest.raises(TimeoutError):
             client.send(EXAMPLE, timeout=0.5)
+        del first
         info = server.sample(1).info
         assert info.push_blocked_count >= 1
         assert info.store_size == 2

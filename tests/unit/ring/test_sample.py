@@ -164,12 +164,16 @@ def test_a_copied_sample_holds_no_slots():
 
     with make(1, 1) as server:
         fill(server, 0, 1)
-        sample = server.sample(1)
+        with server.lease(1) as sample:
+            copied = copy.copy(sample)
+        assert copied.batch is sample.batch
+        fill(server, 1, 1)
+        sample = server.lease(1).__enter__()
         copy.copy(sample).release()
         with pytest.raises(TimeoutError):
             server.submit(np.int64(2), timeout=0)
         sample.release()
-        fill(server, 1, 1)
+        fill(server, 2, 1)
 
 
 def test_poison(monkeypatch):
@@ -182,9 +186,9 @@ def test_poison(monkeypatch):
         with Server({"f": np.zeros(3), "i": np.zeros((), np.int16)}, 2) as server:
             for _ in range(4):
                 server.submit({"f": np.ones(3), "i": np.int16(1)})
-            first, second = server.sample(1), None
+            first, second = server.sample(1), server.sample(1).batch
             kept = first.batch
-            second = server.sample(1).batch
+            first.release()
             assert np.isnan(kept["f"]).all() == poisoned
             assert (kept["i"] == (-1 if poisoned else 1)).all()
             assert (second["f"] == 1).all()

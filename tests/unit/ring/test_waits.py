@@ -119,7 +119,6 @@ def test_other_threads_run_during_a_wait(background, what):
             sys.setswitchinterval(before)
         if what == "send":
             assert server.sample(30) is not None
-            server._reader.release_current()
         else:
             client.send(EXAMPLE)
         waiting.result()

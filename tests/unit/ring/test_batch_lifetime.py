@@ -1,0 +1,276 @@
+"""A batch stays leased for as long as anything refers to its memory, and not longer."""
+
+import gc
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from harness.programs import run_python
+from harness.valid import problem_of
+
+from echo_shm import BatchesHeldError, Server
+
+EXAMPLE = {"obs": np.zeros(4, np.float32), "act": np.zeros((), np.int64)}
+
+
+def row(value):
+    """The sample of a number."""
+    return {"obs": np.full(4, value, np.float32), "act": np.int64(value)}
+
+
+def fill(server, start, n):
+    """Submits n samples from start on, without waiting."""
+    for i in range(start, start + n):
+        server.submit(row(i), timeout=0)
+
+
+def held(server):
+    """Batches that the server's own learner leases."""
+    return server._reader._reader.held
+
+
+HOLDERS = {
+    "sample": lambda sample: sample,
+    "tree": lambda sample: sample.batch,
+    "leaf": lambda sample: sample.batch["obs"],
+    "slice": lambda sample: sample.batch["obs"][1:, ::2],
+    "transposed": lambda sample: sample.batch["obs"].T,
+    "other dtype": lambda sample: sample.batch["obs"].view(np.uint8)[0],
+    "memoryview": lambda sample: memoryview(sample.batch["obs"])[0:1],
+    "pickle buffer": lambda sample: pickle.PickleBuffer(sample.batch["obs"]),
+    "dlpack": lambda sample: np.from_dlpack(sample.batch["obs"]),
+    "buffer": lambda sample: np.frombuffer(sample.batch["act"], np.int32),
+    "broadcast": lambda sample: np.broadcast_to(sample.batch["act"], (3, 2)),
+    "iterator": lambda sample: iter(sample.batch["obs"]),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS.keys())
+def test_whatever_refers_to_a_batch_keeps_it(holder):
+    """The batch cannot be overwritten before its last holder dies, and can be at once after."""
+    with Server(EXAMPLE, 2, num_buffers=2, writable=True) as server:
+        fill(server, 0, 4)
+        kept = holder(server.sample(1))
+        assert held(server) == 1
+        assert server.sample(1).batch["act"].tolist() == [2, 3]
+        gc.collect()
+        with pytest.raises(TimeoutError):
+            server.submit(row(9), timeout=0)
+        del kept
+        assert held(server) == 0
+        fill(server, 4, 2)
+
+
+def test_an_element_or_a_copy_keeps_nothing():
+    """Numbers, copies and pickles have their own memory."""
+    with Server(EXAMPLE, 2, num_buffers=1) as server:
+        fill(server, 0, 2)
+        with server.lease(1) as sample:
+            copies = [sample.batch["act"][1], sample.batch["obs"].copy(), pickle.loads(pickle.dumps(sample))]
+        fill(server, 2, 2)
+        assert copies[0] == 1
+        assert copies[1][1].tolist() == [1] * 4
+        assert copies[2].batch["act"].tolist() == [0, 1]
+        assert copies[2].info.samples_inserted_total == 2
+        copies[2].release()
+
+
+def test_a_short_batch_keeps_its_leases():
+    """The last batch is a copy. What it was copied from stays leased as long, so it is not lost with this process."""
+    with Server(EXAMPLE, 4, num_buffers=2) as server:
+        fill(server, 0, 3)
+        server.close()
+        (sample,) = server.dataset_iter(drop_last=False)
+        view = sample.batch["obs"][2]
+        del sample
+        assert held(server) == 1
+        assert view.tolist() == [2] * 4
+        del view
+        assert held(server) == 0
+
+
+def test_cycles_are_collected_before_a_learner_is_stuck():
+    """A batch in a reference cycle comes back when the learner needs it."""
+    with Server(EXAMPLE, 1, num_buffers=2) as server:
+        fill(server, 0, 2)
+        for _ in range(2):
+            cycle = [server.sample(5)]
+            cycle.append(cycle)
+        del cycle
+        assert held(server) == 2
+        with pytest.raises(TimeoutError):
+            server.sample(0.1)
+        fill(server, 2, 2)
+
+
+def test_a_learner_that_refers_to_everything_is_told(monkeypatch):
+    """It hears within a second, and in the TimeoutError, how many it holds and what to do. Then it goes on."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)  # pytest's own threads do not count
+    with Server(EXAMPLE, 1, num_buffers=3) as server:
+        fill(server, 0, 3)
+        kept = [server.sample(1).batch["obs"] for _ in range(3)]
+        with pytest.raises(TimeoutError, match="still refers to 3 of 3 batches"):
+            server.sample(0)
+        with pytest.raises(BatchesHeldError, match=r"still refers to 3 of 3 batches .*num_buffers"):
+            server.sample()
+        with pytest.raises(BatchesHeldError), server.lease():
+            pytest.fail("entered")
+        kept.clear()
+        fill(server, 3, 1)
+        assert server.sample(1).batch["act"].tolist() == [3]
+
+
+def test_one_old_batch_is_enough_to_be_told(monkeypatch):
+    """Producers fill batches in order. One that is kept stops the ring though others are free."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    with Server(EXAMPLE, 1, num_buffers=3) as server:
+        fill(server, 0, 3)
+        first = server.sample(1).batch
+        for _ in range(2):
+            server.sample(1)
+        with pytest.raises(BatchesHeldError, match="still refers to 1 of 3 batches"):
+            server.sample()
+        assert first["act"].tolist() == [0]
+
+
+def test_with_other_threads_it_is_a_warning(background):
+    """Another thread may drop a batch: the learner is warned, and waits."""
+    with Server(EXAMPLE, 1, num_buffers=2) as server:
+        fill(server, 0, 2)
+        kept = [server.sample(1) for _ in range(2)]
+
+        def drop():
+            warned.wait(30)
+            kept.clear()
+            server.submit(row(2))
+
+        warned = threading.Event()
+        dropping = background(drop)
+        with pytest.warns(RuntimeWarning, match="still refers to 2 of 2 batches"):
+            threading.Timer(1.5, warned.set).start()
+            assert server.sample(30).batch["act"].tolist() == [2]
+        dropping.result()
+
+
+def test_close_takes_nothing_away():
+    """A closed learner, further or not, still has what it refers to. A further one leaves with the last of it."""
+    server = Server(EXAMPLE, 1, num_buffers=4)
+    fill(server, 0, 4)
+    with server.lease(1), server.lease(1):
+        other = Server.attach(server.handle)
+        kept = other.lease(1).__enter__()
+    view = kept.batch["obs"][0]
+    del kept
+    other.close()
+    assert other.sample() is None
+    fill(server, 4, 2)
+    with pytest.raises(TimeoutError):
+        server.submit(row(9), timeout=0)
+    assert view.tolist() == [2] * 4
+    del view
+    fill(server, 6, 1)
+    assert problem_of(server._ring) is None
+    last = server.sample(1).batch["obs"]
+    server.close()
+    del server
+    gc.collect()
+    assert last[0].tolist() == [3] * 4
+
+
+def test_two_learners_loop_in_a_ring_of_two(background):
+    """Learners that share a ring keep no batch while they wait, so no loop stops the other. Their batches are copies."""
+    with Server(EXAMPLE, 1, num_buffers=2) as server:
+        fill(server, 0, 2)
+        first = server.sample(1)  # when it is the only learner: a view
+        other = Server.attach(server.handle)
+        got, kept = [], []
+
+        def loop(learner):
+            for sample in learner.dataset_iter():
+                kept.append(sample)
+                got.append(int(sample.batch["act"][0]))
+
+        def send():
+            for i in range(2, 200):
+                server.submit(row(i), timeout=30)
+            server.close()
+
+        threads = [background(send), background(loop, other)]
+        assert server.sample(30).batch["act"].tolist() == [1]  # the other learner leaves it to this one
+        assert first.batch["act"].tolist() == [0]
+        del first
+        threads.append(background(loop, server))
+        for thread in threads:
+            thread.result()
+        assert sorted(got) == list(range(2, 200))
+        assert sorted(sample.batch["act"][0] for sample in kept) == list(range(2, 200))
+        other.close()
+
+
+def test_threads_share_a_server(background):
+    """Each thread's batch is its own until it drops it."""
+    with Server(EXAMPLE, 1, num_buffers=6) as server:
+        got = []
+
+        def loop():
+            for sample in server.dataset_iter():
+                number = int(sample.batch["act"][0])
+                assert (sample.batch["obs"] == number).all()
+                got.append(number)
+
+        threads = [background(loop) for _ in range(3)]
+        for i in range(500):
+            server.submit(row(i), timeout=30)
+        server.close()
+        for thread in threads:
+            thread.result()
+        assert sorted(got) == list(range(500))
+
+
+def test_a_forked_child_owns_nothing():
+    """The child's copies of a sample die without a release: the parent's batch stays."""
+    with Server(EXAMPLE, 1, num_buffers=2) as server:
+        fill(server, 0, 2)
+        sample = server.sample(1)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                sample.release()
+                del sample
+                gc.collect()
+            finally:
+                os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        with pytest.raises(TimeoutError):
+            server.submit(row(9), timeout=0)
+        assert sample.batch["act"].tolist() == [0]
+
+
+def test_arrays_outlive_the_interpreters_end():
+    """Arrays in globals die after the exit handlers, which have left the ring: nothing crashes, nothing is left."""
+    run_python(
+        "import numpy as np, echo_shm\n"
+        "server = echo_shm.Server(np.zeros(3), 1)\n"
+        "other = echo_shm.Server.attach(server.handle)\n"
+        "for i in range(3): server.submit(np.full(3, float(i)))\n"
+        "kept = server.sample(1).batch, other.lease(1).__enter__().batch, other.sample(1)\n"
+        "import builtins; builtins.kept_longer = kept[1][0:]\n"
+    )
+
+
+def test_a_subinterpreter_is_refused():
+    """The import says what to use instead."""
+    inside = (
+        "import sys; sys.path[:] = {path!r}\ntry:\n  import echo_shm\nexcept ImportError as error:\n  print(error)\n"
+    )
+    script = (
+        "import sys\n"
+        "try:\n"
+        "    import _xxsubinterpreters as interpreters\n"
+        "except ImportError:\n"
+        "    import _interpreters as interpreters\n"
+        f"interpreters.run_string(interpreters.create(), {inside!r}.format(path=sys.path))\n"
+    )
+    assert "subinterpreter" in run_python(script).stdout
