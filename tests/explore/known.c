@@ -10,6 +10,8 @@
     "and locked operations order what follows"
 #define LOAD_FENCES \
     "a locked operation reads the last value anyway; the next load carries the fence, and that load is caught"
+#define COMPARED "the word is compared with an earlier one, and nothing behind it is read"
+#define ENTRY_FENCED "a learner that attaches has a fence behind its entry, before any lease"
 #define END_REPEATS \
     "a drain that reads a stale word looks again, and the process that changed the word wakes sleepers behind a fence"
 #define CLOSE_WAKES \
@@ -148,6 +150,10 @@ const xp_known xp_known_orders[] = {
     {"es_producer_commit fetch_add acq_rel->release 1", SPARE, FENCED},
     {"es_blocking_claim load acquire->relaxed 1", SPARE, FENCED},
     {"es_blocking_claim load acquire->relaxed 2", SPARE, THREADS},
+    {"es_lease_take cas acq_rel->acquire 1", SPARE, ENTRY_FENCED},
+    {"es_lease_note_older load acquire->relaxed 1", SPARE, COMPARED},
+    {"es_lease_left_to_others load acquire->relaxed 1", SPARE, COMPARED},
+    {"es_lease_left_to_others load acquire->relaxed 2", SPARE, COMPARED},
     {"es_lease_take cas acq_rel->release 1", SPARE, SCAN_DECIDES},
     {"look_from_head load acquire->relaxed 1", SPARE, SCAN_DECIDES},
     {"look_from_head load acquire->relaxed 2", SPARE, SCAN_DECIDES},

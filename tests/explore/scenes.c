@@ -67,6 +67,12 @@ static void attaches_and_takes(void)
         xp_take(0, XP_LONG);
 }
 
+static void attaches_and_loops(void)
+{
+    if (xp_attach(ES_ROLE_LEARNER) >= 0)
+        xp_loop(2);
+}
+
 static void sends_one_waiting(void)
 {
     xp_send(XP_LONG);
@@ -325,12 +331,26 @@ static void bbb_other(void)
 }
 
 /* The learner overwrites its batch when it releases it. */
-/* The stage's own learner does not count: thread 2 is the only one. */
+/* The stage's own learner does not count: the threads' learners are the only ones. */
+static void without_the_stage(void)
+{
+    es_map *m = &xp_theatre.learner->map;
+    atomic_store(&m->hdr->shared, 0);
+    atomic_store(&m->owners[xp_theatre.learner->me].state, ES_OWNER_FREE);
+}
+
 static void pln_two(void)
 {
     cast(P, L, N, 0);
     xp_fill(2);
-    atomic_store(&xp_theatre.of[2]->map.hdr->shared, 0);
+    without_the_stage();
+}
+
+static void pnn_two(void)
+{
+    cast(P, N, N, 0);
+    xp_fill(2);
+    without_the_stage();
 }
 
 static void pll_poisoning(void)
@@ -483,6 +503,7 @@ const xp_scene xp_scenes[] = {
      .private_words = true},
     {"a retired learner's lease", 1, 2, 0, pll_two, {sends_one, holds_across_a_retirement, takes_one}, .mortal = 2},
     {"a second learner comes", 1, 2, 0, pln_two, {sends_one_waiting, loops, attaches_and_takes}, .mortal = 2},
+    {"two learners come", 1, 2, 0, pnn_two, {sends_one_waiting, attaches_and_loops, attaches_and_loops}, .mortal = 2},
     {"two threads of a learner",
      1,
      2,

@@ -59,31 +59,30 @@ def test_the_example_prints_what_readme_shows(tmp_path):
     assert _run(tmp_path, _block("server.spawn")) == shown.group(1)
 
 
-def _with_loop(block, name):
-    """The quick start with another loop, which keeps what the block makes beside a copy of the batch."""
+def _with_loop(block):
+    """The quick start with another loop, which keeps the mean that the block computes, and the right one."""
     loop = r"( +)batches, total = .*?^ +total \+=[^\n]*\n.*"
     start, indent = re.split(loop, _block("server.spawn"), flags=re.DOTALL | re.MULTILINE)[:2]
-    keep = f"    kept.append(({name}, {{key: leaf.copy() for key, leaf in batch.items()}}))\n"
+    keep = "    kept.append((mean, batch['obs'].mean(dtype=np.float64)))\n"
     check = (
         "assert len(kept) == 156\n"
-        "for made, copies in kept:\n"
-        "    for key, leaf in copies.items():\n"
-        "        np.testing.assert_array_equal(np.asarray(made[key]), leaf)\n"
+        "for mean, right in kept:\n"
+        "    np.testing.assert_allclose(float(mean), right, rtol=1e-4)\n"
     )
     return start + textwrap.indent(f"kept = []\n{block}{keep}{check}", indent)
 
 
-def test_the_torch_block_copies(tmp_path):
-    """Its tensors hold their batch when the loop is over and the ring's memory was overwritten."""
+def test_the_torch_block_is_right(tmp_path):
+    """What it computes over views is right, although the space of each batch is overwritten after it."""
     if importlib.util.find_spec("torch") is None:
         assert "ECHO_SHM_NEED_TORCH" not in os.environ, "torch is not installed"
         pytest.skip("needs torch, which is too large for the test extra; .ci/run installs it: pip install torch")
-    _run(tmp_path, _with_loop(_block("import torch"), "tensors"), ECHO_SHM_POISON="1")
+    _run(tmp_path, _with_loop(_block("import torch")), ECHO_SHM_POISON="1")
 
 
-def test_the_jax_block_copies(tmp_path):
-    """Its arrays hold their batch when the loop is over and the ring's memory was overwritten."""
-    _run(tmp_path, _with_loop(_block("import jax"), "arrays"), ECHO_SHM_POISON="1", JAX_PLATFORMS="cpu")
+def test_the_jax_block_is_right(tmp_path):
+    """The same. JAX computes after the loop has gone on."""
+    _run(tmp_path, _with_loop(_block("import jax")), ECHO_SHM_POISON="1", JAX_PLATFORMS="cpu")
 
 
 def test_the_producer_block_runs(tmp_path):

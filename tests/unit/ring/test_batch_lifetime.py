@@ -148,9 +148,10 @@ def test_with_other_threads_it_is_a_warning(background):
 
         warned = threading.Event()
         dropping = background(drop)
+        threading.Timer(1.5, warned.set).start()
         with pytest.warns(RuntimeWarning, match="still refers to 2 of 2 batches"):
-            threading.Timer(1.5, warned.set).start()
-            assert server.sample(30).batch["act"].tolist() == [2]
+            sample = server.sample(30)
+        assert sample.batch["act"].tolist() == [2]
         dropping.result()
 
 
@@ -180,7 +181,7 @@ def test_close_takes_nothing_away():
 
 
 def test_two_learners_loop_in_a_ring_of_two(background):
-    """Learners that share a ring keep no batch while they wait, so no loop stops the other. Their batches are copies."""
+    """Learners that share a ring get copies and keep no batch while they wait, so no loop stops the other."""
     with Server(EXAMPLE, 1, num_buffers=2) as server:
         fill(server, 0, 2)
         first = server.sample(1)  # when it is the only learner: a view
@@ -262,9 +263,7 @@ def test_arrays_outlive_the_interpreters_end():
 
 def test_a_subinterpreter_is_refused():
     """The import says what to use instead."""
-    inside = (
-        "import sys; sys.path[:] = {path!r}\ntry:\n  import echo_shm\nexcept ImportError as error:\n  print(error)\n"
-    )
+    inside = "import sys; sys.path[:] = {path!r}\ntry:\n  import echo_shm\nexcept ImportError as e:\n  print(e)\n"
     script = (
         "import sys\n"
         "try:\n"
