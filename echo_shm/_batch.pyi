@@ -67,8 +67,8 @@ class Reader:
     @property
     def held(self) -> int:
         """Leases that have not ended."""
-    def holds(self, batch: int, /) -> bool:
-        """Whether a lease of that physical batch has not ended."""
+    def leased(self, batch: int, /) -> int:
+        """The lap (round + 1) in which that physical batch is leased here, or 0."""
     def take(self, flags: int, timeout_ns: int, /) -> Taken:
         """Calls ``es_api_take``.
 

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import random
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -225,6 +226,7 @@ class SampleWriter:
             code = attempt(self._attachment.slice_ns_within(left))
             if code not in _NOT_NOW:
                 return code
+            self._look_for_the_dead()
             if lib.es_api_learner_alive(self._ring):
                 alone_since = None
                 continue
@@ -234,6 +236,13 @@ class SampleWriter:
                     f"{self._attachment.what} is full and has had no living learner for {self._learner_grace} s "
                     "(learner_grace)"
                 )
+
+    def _look_for_the_dead(self) -> None:
+        """Reaps: the slots of the dead come back though no learner looks. Of all that wait, one a slice does so."""
+        snap = ffi.new("es_snapshot *")
+        lib.es_monitor_observe(self._ring, snap)
+        if random.random() * (snap.producers_waiting + 1) < 1:
+            self._attachment.reaper.reap()
 
 
 def _has_buffer(leaf: Leaf) -> bool:

@@ -1,6 +1,7 @@
 """Learners: they take batches from a ring as zero-copy pytrees."""
 
 import contextlib
+import functools
 import numbers
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 import numpy as np
 import optree
 
-from echo_shm._core import lib
+from echo_shm._core import ffi, lib
 from echo_shm.client import SampleWriter
 from echo_shm.errors import ConnectionClosedError
 from echo_shm.ring.attachment import Attachment
-from echo_shm.ring.batch_reader import BatchReader
+from echo_shm.ring.batch_reader import BatchReader, only_thread
 from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.ring.protocols import Finishing, Transport
 from echo_shm.ring.sample import Lease, Sample
@@ -145,10 +146,14 @@ class Server:
         self._segment = segment
         self._transports = transports
         self._started: list[Transport] = []
+        self._unstarted = bool(transports)
+        self._spawned: list[WorkerGroup] = []
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER)
         self._ring = self._attachment.ring
         self._attachment.reaper.sweep()
-        self._writer = SampleWriter(self._attachment, None)
+        self._writer = SampleWriter(
+            self._attachment, None, functools.partial(_refuse_to_wait_for_itself, self._attachment)
+        )
         self._reader = BatchReader(self._attachment, writable)
 
     # -- properties
@@ -183,8 +188,8 @@ class Server:
 
     # -- taking batches
 
-    def sample(self, timeout: float | None = None) -> Sample | None:
-        """Waits for a batch and returns it.
+    def sample(self, timeout: float | None = None, until: Finishing | None = None) -> Sample | None:
+        """Waits for a batch and returns it. The first call starts the transports, if :meth:`start` has not.
 
         Other threads run while it waits, and Ctrl-C interrupts it. The batch's slots stay taken until nothing refers
         to the batch any more, see :class:`Sample`. So a loop that keeps one batch at a time needs ``num_buffers`` of
@@ -192,20 +197,32 @@ class Server:
 
         Args:
             timeout: Seconds to wait; 0: do not wait; None: no limit.
+            until: As for :meth:`dataset_iter`. None: the workers that :meth:`spawn` has started, until they are
+                joined or their block is left. They have finished when all of them have, no other producer is
+                attached, and there is no transport.
 
         Returns:
-            A :class:`Sample`, or None once the ring is closed and fewer than ``batch_size`` samples are left in it.
+            A :class:`Sample`. None once fewer than ``batch_size`` samples are left, and no more can come: the ring is
+            closed, or ``until`` has finished.
 
         Raises:
             TimeoutError: No batch was complete in time.
+            BaseException: A worker failed: its exception.
             BatchesHeldError: For about a second, this learner has referred to all batches of the ring, so no further
                 one can come. If another thread may drop one, and with JAX, it is a RuntimeWarning.
             ForkedError: Called in a child of the process that attached.
 
         """
-        return self._reader.next(timeout, None, True)
+        return self._reader.next(timeout, self._until(until), True)
 
-    def lease(self, timeout: float | None = None) -> Lease:
+    def try_sample(self) -> Sample | None:
+        """Returns a batch if one is complete, and None otherwise, at once. Raises what :meth:`sample` raises else."""
+        try:
+            return self.sample(0)
+        except TimeoutError:
+            return None
+
+    def lease(self, timeout: float | None = None, until: Finishing | None = None) -> Lease:
         """Returns a context manager over one batch. With it, several batches can be held at the same time::
 
             with server.lease() as a, server.lease() as b: ...
@@ -215,10 +232,10 @@ class Server:
         batches.
 
         Args:
-            timeout: As for :meth:`sample`.
+            timeout, until: As for :meth:`sample`.
 
         """
-        return Lease(lambda: self._reader.take(timeout, None, drop_last=True))
+        return Lease(lambda: self._reader.take(timeout, self._until(until), drop_last=True))
 
     def dataset_iter(
         self, copy: bool = False, drop_last: bool = True, until: Finishing | None = None
@@ -236,14 +253,15 @@ class Server:
                 exception is raised.
 
         """
-        if until is not None and not (hasattr(until, "check") and hasattr(until, "finished")):
-            raise TypeError(f"until is a WorkerGroup, or has finished and check(); got {type(until).__name__}")
+        _check_until(until)
         while box := self._next(copy, drop_last, until):
             # The generator itself must not refer to the batch while its user works on it, or waits for the next.
             yield box.pop()
 
     def _next(self, copy: bool, drop_last: bool, until: Finishing | None) -> list[Sample]:
         """The next batch in a list, or an empty list at the end."""
+        if self._unstarted:
+            self.start()
         if until is not None:
             until.check()
         sample = self._reader.next(None, until, drop_last)
@@ -251,15 +269,36 @@ class Server:
             return []
         return [Sample(optree.tree_map(np.copy, sample.batch), sample.info) if copy else sample]
 
+    def _until(self, until: Finishing | None) -> Finishing | None:
+        """What a reading call waits for beside batches. It starts the transports."""
+        if self._unstarted:
+            self.start()
+        if until is None:
+            if not self._spawned:
+                return None
+            self._spawned[:] = [group for group in self._spawned if not group.left]
+            until = _Spawned(self._spawned, self._ring, bool(self._transports))
+        else:
+            _check_until(until)
+        until.check()
+        return until
+
     # -- sending
 
     def submit(self, data: Tree, timeout: float | None = None) -> None:
         """Puts one sample into the ring from this process, as :meth:`ShmClient.send` does.
 
-        If the ring is full and this thread is the only learner, the call waits for itself, without a ``timeout``
-        forever.
+        If the ring is full, no other learner is attached and no other thread runs, the call would wait for itself. It
+        raises TimeoutError at once.
         """
         self._writer.send(data, timeout)
+
+    def submit_many(self, data: Tree, timeout: float | None = None) -> None:
+        """Puts n samples into the ring from this process, as :meth:`ShmClient.send_many` does.
+
+        A ring that is full is as for :meth:`submit`. The samples before it was full have been sent.
+        """
+        self._writer.send_many(data, timeout)
 
     def spawn(
         self,
@@ -288,18 +327,24 @@ class Server:
         """
         if self._attachment.ring_closed():
             raise ConnectionClosedError(f"{self._attachment.what} is closed: workers could not send anything")
-        return WorkerGroup(self.handle, fn, n, per_worker_args, context, restart)
+        group = WorkerGroup(self.handle, fn, n, per_worker_args, context, restart)
+        self._spawned.append(group)
+        return group
 
     # -- start and close
 
     def start(self) -> None:
-        """Starts the transports. If one fails, all are shut down. Without transports it does nothing."""
+        """Starts the transports. If one fails, all are shut down. Without transports it does nothing.
+
+        The first :meth:`sample`, :meth:`lease` or :meth:`dataset_iter` calls it.
+        """
         with contextlib.ExitStack() as undo:
             for transport in self._transports:
                 transport.start(self.handle)
                 undo.callback(transport.shutdown)
             undo.pop_all()
             self._started += self._transports
+        self._unstarted = False
 
     def reset_histograms(self) -> None:
         """Empties the histograms of later :class:`SampleInfo` snapshots. Counters and gauges are kept."""
@@ -318,6 +363,7 @@ class Server:
         if self._end is None:
             self._reader.close()
             return
+        self._unstarted = False
         with contextlib.ExitStack() as ending:
             ending.callback(self._end_stream)
             ending.callback(self._shut_down)
@@ -357,6 +403,44 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _refuse_to_wait_for_itself(attachment: Attachment) -> None:
+    if only_thread() and not attachment.other_learners():
+        raise TimeoutError(
+            f"{attachment.what} is full, and this thread, which sends, is all that could take a batch: it would wait "
+            "for itself. Call sample() first, send from another thread or process, or use a larger batch_size * "
+            "num_buffers"
+        )
+
+
+def _check_until(until: object) -> None:
+    if until is not None and not (hasattr(until, "check") and hasattr(until, "finished")):
+        raise TypeError(f"until is a WorkerGroup, or has finished and check(); got {type(until).__name__}")
+
+
+class _Spawned:
+    """All workers that a server has started: what a reading call waits for if nothing else is said."""
+
+    def __init__(self, groups: Sequence[WorkerGroup], ring: "Ring", transports: bool) -> None:
+        self._groups = groups
+        self._ring = ring
+        self._transports = transports
+
+    def check(self) -> None:
+        """Raises a failed worker's exception."""
+        for group in self._groups:
+            if group.any_failed:
+                group.check()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all workers have ended, and nobody else sends."""
+        if self._transports or not self._groups or not all(group.finished for group in self._groups):
+            return False
+        snap = ffi.new("es_snapshot *")
+        lib.es_monitor_observe(self._ring, snap)
+        return snap.active_producers == 0 and snap.active_remotes == 0
 
 
 def _end(ring: "Ring", segment: Segment) -> None:

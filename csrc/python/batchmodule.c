@@ -46,7 +46,7 @@ typedef struct {
     uint64_t batch_size;
     Py_ssize_t held; /* leases that have not ended */
     uint64_t num_batches;
-    unsigned char *leased; /* for each batch, whether it is one of them */
+    uint64_t *leased; /* for each batch, the lap of such a lease, or 0 */
     Py_ssize_t num_leaves;
     leaf *leaves;
 } reader;
@@ -190,7 +190,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->keep = keep;
     self->batch_size = batch_size;
     self->num_batches = num_batches;
-    self->leased = PyMem_Calloc((size_t)num_batches, 1);
+    self->leased = PyMem_Calloc((size_t)num_batches, sizeof *self->leased);
     self->held = 0;
     self->num_leaves = n;
     self->leaves = PyMem_Calloc((size_t)n + 1, sizeof *self->leaves);
@@ -249,7 +249,7 @@ static lease *new_lease(reader *self, const es_snapshot *snap)
     made->ended = made->delivered = 0;
     made->shared = snap->shared != 0;
     self->held++;
-    self->leased[snap->batch] = 1;
+    self->leased[snap->batch] = snap->round + 1;
     return made;
 }
 
@@ -315,16 +315,16 @@ static PyObject *reader_take(reader *self, PyObject *const *args, Py_ssize_t nar
                 PyBytes_FromStringAndSize((const char *)&snap, sizeof snap));
 }
 
-static PyObject *reader_holds(reader *self, PyObject *batch)
+static PyObject *reader_leased(reader *self, PyObject *batch)
 {
     unsigned long long j = PyLong_AsUnsignedLongLong(batch);
     if (PyErr_Occurred())
         return NULL;
-    return PyBool_FromLong(j < self->num_batches && self->leased[j]);
+    return PyLong_FromUnsignedLongLong(j < self->num_batches ? self->leased[j] : 0);
 }
 
 static PyMethodDef reader_methods[] = {
-    {"holds", (PyCFunction)reader_holds, METH_O, "holds(batch) -> whether a lease of it has not ended"},
+    {"leased", (PyCFunction)reader_leased, METH_O, "leased(batch) -> the lap of its lease that has not ended, or 0"},
     {"take", (PyCFunction)(void (*)(void))reader_take, METH_FASTCALL,
      "take(flags, timeout_ns) -> arrays, lease, code, sweep_due, snap"},
     {NULL, NULL, 0, NULL},

@@ -112,6 +112,16 @@ class Attachment:
         """Nanoseconds that one C call may sleep. ``left``: seconds to wait in all; None: no limit."""
         return max(1, int((self._slice if left is None else min(self._slice, left)) * 1e9))
 
+    def other_learners(self) -> bool:
+        """Whether another learner is registered."""
+        info = ffi.new("es_owner_info *")
+        index = lib.es_monitor_next_owner(self.ring, 0, info)
+        while index >= 0 and info.id.role == lib.ES_ROLE_LEARNER:
+            if index != self.index:
+                return True
+            index = lib.es_monitor_next_owner(self.ring, index + 1, info)
+        return False
+
     def ring_closed(self) -> bool:
         """Whether the ring is closed to producers."""
         snap = ffi.new("es_snapshot *")

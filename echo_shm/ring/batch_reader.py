@@ -41,6 +41,13 @@ _ASYNCHRONOUS = ("jax",)
 _ARRAY_FLAGS = 0x1 | 0x100 | 0x400
 
 
+def only_thread() -> bool:
+    """Whether no other Python thread runs, but for the package's own."""
+    return all(
+        thread is threading.current_thread() or thread.name.startswith("echo_shm") for thread in threading.enumerate()
+    )
+
+
 class _Copied:
     """What the arrays of a copied batch refer to."""
 
@@ -85,7 +92,7 @@ class BatchReader:
         # The first thread that called next(), and whether others have, too. _older: what it referred to before.
         self._first_thread: int | None = None
         self._several_threads = False
-        self._older: set[int] = set()
+        self._older: dict[int, int] = {}
         self._flatten = spec.structure.flatten_up_to
         self._remainder = Remainder(self._ring, batches, self._batch_size, spec.structure.unflatten)
 
@@ -105,10 +112,10 @@ class BatchReader:
         among threads. The batch of a copy stays leased until the next call, so that it is delivered again if this
         process is killed.
         """
-        if threading.get_ident() != self._first_thread and not self._several_threads:
-            self._meet_thread()
         if self._copied:
             self._release_copied()
+        if threading.get_ident() != self._first_thread and not self._several_threads:
+            self._meet_thread()
         sample = self.take(timeout, until, drop_last)
         if sample is None or len(sample._leases) != 1:
             return sample
@@ -133,7 +140,7 @@ class BatchReader:
             return
         reader = self._reader
         if reader is not None:
-            self._older = {batch for batch in range(self._num_buffers) if reader.holds(batch)}
+            self._older = {batch: lap for batch in range(self._num_buffers) if (lap := reader.leased(batch))}
         self._several_threads = True
 
     def _try(self, reader: Reader, flags: int, nanoseconds: int) -> "Taken":
@@ -143,10 +150,11 @@ class BatchReader:
         if lease is None or not self._older or threading.get_ident() == self._first_thread:
             return taken
         next_batch = (lease.batch + 1) % self._num_buffers
-        if next_batch not in self._older:
+        lap = self._older.get(next_batch)
+        if lap is None:
             return taken
-        if not reader.holds(next_batch) or self._attachment.ring_closed():
-            self._older.discard(next_batch)
+        if reader.leased(next_batch) != lap or self._attachment.ring_closed():
+            self._older.pop(next_batch, None)
             return taken
         lease.give_back()
         time.sleep(_POLL_INTERVAL)
@@ -302,7 +310,7 @@ class _HeldWatch:
         geometry, snap = self._attachment.segment.geometry, ffi.new("es_snapshot *")
         lib.es_monitor_observe(self._attachment.ring, snap)
         number, inside = divmod(snap.samples_inserted, geometry.batch_size)
-        return inside == 0 and self._reader.holds(number % geometry.num_buffers)
+        return inside == 0 and self._reader.leased(number % geometry.num_buffers) != 0
 
     def text(self) -> str:
         """What is wrong, and what to do."""
@@ -323,7 +331,7 @@ class _HeldWatch:
             self._since = time.monotonic()
         if self._warned or time.monotonic() - self._since < _HELD_GRACE:
             return
-        if threading.active_count() == 1 and not any(name in sys.modules for name in _ASYNCHRONOUS):
+        if only_thread() and not any(name in sys.modules for name in _ASYNCHRONOUS):
             raise BatchesHeldError(self.text())
         self._warned = True
         warnings.warn(f"{self.text()}. Waiting for another thread to do so", RuntimeWarning, stacklevel=7)

@@ -70,6 +70,11 @@ class Reaper:
             finally:
                 self._sweep_running = False
 
+    def reap(self) -> int:
+        """Reaps dead owners; returns how many."""
+        with self._lock:
+            return self.reap_all()[0]
+
     def reap_and_check(self) -> tuple[int, bool]:
         """Reaps dead owners; returns how many, and whether every other learner is certainly alive.
 

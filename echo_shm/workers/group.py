@@ -195,6 +195,9 @@ class WorkerGroup:
         self._workers = [_Worker(i, tuple(values[i] for values in args)) for i in range(n)]
         self._changed = threading.Condition()
         self._terminating = False
+        #: Whether a worker has failed, and whether the group has been ended or joined. Read without the lock.
+        self.any_failed = False
+        self.left = False
         self._pid = os.getpid()
         try:
             for worker in self._workers:
@@ -239,6 +242,7 @@ class WorkerGroup:
                 _log.warning("worker %d was killed by signal %d", worker.number, -code)
             worker.exitcode = code
             if self._has_failed(worker):
+                self.any_failed = True
                 _log.warning(
                     "worker %d failed: join(), or dataset_iter(until=workers), raises its exception", worker.number
                 )
@@ -318,12 +322,14 @@ class WorkerGroup:
                     running = [w.number for w in self._workers if w.exitcode is None]
                     raise TimeoutError(f"workers {running} still run after {timeout} s")
                 self._changed.wait(left)
+        self.left = True
         self.check()
 
     def terminate(self) -> None:
         """SIGTERMs all workers that still run, SIGKILLs those that still run 2 s later, and waits. Idempotent."""
         if os.getpid() != self._pid:
             return  # in a forked child: the workers are its parent's
+        self.left = True
         with self._changed:
             self._terminating = True
             # A stopped process handles SIGTERM only after SIGCONT.

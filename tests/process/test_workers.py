@@ -10,7 +10,7 @@ from harness import stamped, workers
 from harness.processes import is_gone, stop
 from harness.waiting import Until, until
 
-from echo_shm import WorkerError
+from echo_shm import ShmClient, WorkerError
 
 CONTEXTS = pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])
 
@@ -238,3 +238,69 @@ def test_two_groups_side_by_side(serve):
         both = Until(lambda: one.finished and two.finished, lambda: (one.check(), two.check()))
         came = _take_all(server, both)
     assert sorted(came) == [(i, j) for i in (1, 2) for j in range(3)]
+
+
+@pytest.mark.parametrize("read", ["sample", "lease", "try_sample"])
+def test_a_failure_is_raised_by_whatever_reads(serve, read):
+    """sample(), lease() and try_sample() of the server that has started the worker raise its exception."""
+    server = serve()
+    with server.spawn(workers.fail, 1, ["plain"], context="fork") as group:
+        until(lambda: group.finished, "it has failed")
+        reading = server.lease().__enter__ if read == "lease" else getattr(server, read)
+        with pytest.raises(KeyError, match="plain failure"):
+            reading()
+    with pytest.raises(TimeoutError):
+        server.sample(0)  # the group was left, and its failure with it
+
+
+def test_sample_ends_with_the_workers(serve):
+    """When all workers have finished and nobody else is attached, sample() returns None. It goes on with new ones."""
+    server = serve(4, 3)
+    with server.spawn(workers.send_some, 2, [1, 2], [4, 6], context="fork"):
+        came = []
+        while (sample := server.sample(timeout=60)) is not None:
+            came += stamped.stamps(sample.batch)
+        assert len(came) == 8
+        assert server.try_sample() is None
+        with server.lease() as sample:
+            assert sample is None
+        other = ShmClient(server.handle)
+        with pytest.raises(TimeoutError):
+            server.sample(0.05)  # the other producer may send
+        other.close()
+        assert server.sample(timeout=60) is None
+        with server.spawn(workers.send_some, 1, [3], [2], context="fork"):
+            assert len(server.sample(timeout=60).batch["sequence"]) == 4
+
+
+def test_sample_until(serve):
+    """With until, sample() ends with it, and with nothing else."""
+    server = serve(1, 2)
+    over = Until(lambda: True)
+    server.submit(stamped.example())
+    assert server.sample(until=over) is not None
+    assert server.sample(until=over) is None
+    with pytest.raises(TypeError, match="has finished and check"):
+        server.sample(until="workers")
+    with pytest.raises(TimeoutError):
+        server.sample(0)
+
+
+def test_a_waiting_producer_reaps(serve, act):
+    """A producer that waits on a full ring gets the slot of a dead one, though no learner looks."""
+    server = serve(2, 1)
+    client = ShmClient(server.handle)
+    dying = act(_claim_and_wait, server.handle)
+    assert dying.hear() == "claimed"
+    client.send(stamped.example())
+    with pytest.raises(TimeoutError):
+        client.send(stamped.example(), timeout=0)
+    os.kill(dying.pid, signal.SIGKILL)
+    client.send(stamped.example(), timeout=30)
+    client.close()
+
+
+def _claim_and_wait(conn, handle):
+    with ShmClient(handle) as client, client.reserve():
+        conn.send("claimed")
+        time.sleep(1000)

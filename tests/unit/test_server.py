@@ -263,6 +263,66 @@ def test_order(order):
             assert acts(server.sample(5)) == [2, 3]
 
 
+def test_submit_does_not_wait_for_itself(monkeypatch):
+    """On a full ring, the only thread that could take a batch is told so at once. With another learner it waits."""
+    monkeypatch.setattr("echo_shm.server.only_thread", lambda: True)  # pytest has threads of its own
+    with Server(EXAMPLE, 2, num_buffers=2) as server:
+        server.submit_many({"obs": np.zeros((3, 3), np.float32), "act": np.arange(3)})
+        with pytest.raises(TimeoutError, match=r"would wait for itself.*; 1 of 2 samples were sent"):
+            server.submit_many({"obs": np.zeros((2, 3), np.float32), "act": np.arange(3, 5)})
+        with pytest.raises(TimeoutError, match=r"would wait for itself. Call sample\(\) first"):
+            server.submit(row(4), timeout=1000)
+        assert acts(server.sample()) == [0, 1]
+        server.submit_many({"obs": np.zeros((2, 3), np.float32), "act": np.arange(4, 6)})
+        with Server.attach(server.handle), pytest.raises(TimeoutError, match=r"stayed full for 0\.05 s"):
+            server.submit(row(6), timeout=0.05)
+
+
+def test_try_sample():
+    """A batch, or None at once."""
+    with Server(EXAMPLE, 1) as server:
+        assert server.try_sample() is None
+        server.submit(row(0))
+        assert acts(server.try_sample()) == [0]
+        assert server.try_sample() is None
+        server.close()
+        assert server.try_sample() is None
+
+
+@pytest.mark.parametrize("read", ["sample", "try_sample", "lease", "dataset_iter"])
+def test_the_first_reading_call_starts_the_transports(read):
+    """A start() that was forgotten is made up for, once; a closed server starts nothing."""
+
+    class Recording:
+        def __init__(self):
+            self.calls = []
+
+        def start(self, handle):
+            self.calls.append("start")
+
+        def shutdown(self):
+            self.calls.append("shutdown")
+
+    transport = Recording()
+    with Server(EXAMPLE, 1, transport) as server:
+        for i in range(2):
+            server.submit(row(i))
+            if read == "lease":
+                with server.lease() as sample:
+                    assert acts(sample) == [i]
+            elif read == "dataset_iter":
+                assert acts(next(server.dataset_iter())) == [i]
+            else:
+                assert acts(getattr(server, read)()) == [i]
+        assert transport.calls == ["start"]
+    assert transport.calls == ["start", "shutdown"]
+    closed = Recording()
+    server = Server(EXAMPLE, 1, closed)
+    server.close()
+    assert server.sample() is None
+    assert closed.calls == []
+
+
 def test_submit_wants_the_example_exactly():
     """submit() casts nothing, and sends nothing when it raises."""
     with Server(EXAMPLE, 1) as server:
