@@ -67,7 +67,7 @@ def _with_loop(block):
     check = (
         "assert len(kept) == 156\n"
         "for mean, right in kept:\n"
-        "    np.testing.assert_allclose(float(mean), right, rtol=1e-4)\n"
+        "    np.testing.assert_allclose(float(mean), right, rtol=1e-4, atol=1e-6)\n"
     )
     return start + textwrap.indent(f"kept = []\n{block}{keep}{check}", indent)
 
