@@ -213,7 +213,11 @@ class Server:
             ForkedError: Called in a child of the process that attached.
 
         """
-        return self._reader.next(timeout, self._until(until), True)
+        until = self._until(until)
+        sample = self._reader.next(timeout, until, True)
+        if sample is None and until is not None:
+            _ended(until)
+        return sample
 
     def try_sample(self) -> Sample | None:
         """Returns a batch if one is complete, and None otherwise, at once. Raises what :meth:`sample` raises else."""
@@ -235,7 +239,14 @@ class Server:
             timeout, until: As for :meth:`sample`.
 
         """
-        return Lease(lambda: self._reader.take(timeout, self._until(until), drop_last=True))
+        return Lease(lambda: self._take_leased(timeout, until))
+
+    def _take_leased(self, timeout: float | None, until: Finishing | None) -> Sample | None:
+        until = self._until(until)
+        sample = self._reader.take(timeout, until, drop_last=True)
+        if sample is None and until is not None:
+            _ended(until)
+        return sample
 
     def dataset_iter(
         self, copy: bool = False, drop_last: bool = True, until: Finishing | None = None
@@ -257,6 +268,8 @@ class Server:
         while box := self._next(copy, drop_last, until):
             # The generator itself must not refer to the batch while its user works on it, or waits for the next.
             yield box.pop()
+        if until is not None:
+            _ended(until)
 
     def _next(self, copy: bool, drop_last: bool, until: Finishing | None) -> list[Sample]:
         """The next batch in a list, or an empty list at the end."""
@@ -307,6 +320,8 @@ class Server:
         *per_worker_args: Sequence[Any],
         context: Literal["spawn", "forkserver", "fork"] = "spawn",
         restart: bool = False,
+        on_death: Literal["raise", "ignore"] = "raise",
+        max_restarts: int = 10,
     ) -> WorkerGroup:
         """Starts n worker processes. Worker i runs ``fn(client, args0[i], args1[i], ...)``; its client is attached.
 
@@ -319,7 +334,11 @@ class Server:
             per_worker_args: Sequences of n entries, one for each worker.
             context: multiprocessing's start method. "spawn" and "forkserver" import the main module again, so it
                 must start its work under ``if __name__ == "__main__":``.
-            restart: If a signal kills a worker, start it again, from the top of ``fn``.
+            restart: If a signal kills a worker, start it again, from the top of ``fn``. If that happens within a second
+                of its start again and again, it waits 0.1 seconds, then 0.2, and so on to 5.
+            on_death: What follows if a signal has killed a worker that is not started again. "raise": WorkerError,
+                once everything has been delivered (see :class:`WorkerGroup`). "ignore": it counts as finished.
+            max_restarts: How often within a minute a worker is started again. After that it is given up.
 
         Returns:
             A :class:`WorkerGroup`. Leaving its ``with`` block terminates the workers that still run.
@@ -327,7 +346,7 @@ class Server:
         """
         if self._attachment.ring_closed():
             raise ConnectionClosedError(f"{self._attachment.what} is closed: workers could not send anything")
-        group = WorkerGroup(self.handle, fn, n, per_worker_args, context, restart)
+        group = WorkerGroup(self.handle, fn, n, per_worker_args, context, restart, on_death, max_restarts)
         self._spawned.append(group)
         return group
 
@@ -419,6 +438,13 @@ def _check_until(until: object) -> None:
         raise TypeError(f"until is a WorkerGroup, or has finished and check(); got {type(until).__name__}")
 
 
+def _ended(until: Finishing) -> None:
+    """Tells ``until`` that everything has been delivered, if it wants to know."""
+    ended = getattr(until, "ended", None)
+    if ended is not None:
+        ended()
+
+
 class _Spawned:
     """All workers that a server has started: what a reading call waits for if nothing else is said."""
 
@@ -432,6 +458,12 @@ class _Spawned:
         for group in self._groups:
             if group.any_failed:
                 group.check()
+
+    def ended(self) -> None:
+        """Raises WorkerError if a worker was killed."""
+        for group in self._groups:
+            if group.finished:
+                group.ended()
 
     @property
     def finished(self) -> bool:

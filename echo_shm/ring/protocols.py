@@ -30,7 +30,10 @@ class Transport(Protocol):
 
 
 class Finishing(Protocol):
-    """What ``dataset_iter(until=…)`` waits for. :class:`WorkerGroup` is one."""
+    """What ``dataset_iter(until=…)`` waits for. :class:`WorkerGroup` is one.
+
+    If it has a method ``ended()``, that is called when everything has been delivered. It may raise, too.
+    """
 
     @property
     def finished(self) -> bool:

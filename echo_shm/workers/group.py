@@ -27,6 +27,14 @@ from echo_shm.workers.parent_death import die_with_parent
 
 _log = logging.getLogger("echo_shm")
 
+#: A worker that is killed more than ``max_restarts`` times within this time is not started again (seconds).
+_RESTART_WINDOW = 60.0
+
+#: A worker that is killed so soon after its start, twice in a row, waits before it is started again: so long at first,
+#: then twice as long, and so on (seconds).
+_QUICK_DEATH = 1.0
+_SHORTEST_DELAY, _LONGEST_DELAY = 0.1, 5.0
+
 _Context: TypeAlias = SpawnContext | ForkContext | ForkServerContext
 
 
@@ -102,6 +110,13 @@ class _Worker:
         self._process: BaseProcess | None = None
         self.report: Connection | None = None
         self.restarts = 0
+        #: By time.monotonic(): when it was started, when it was started again within the last minute, and when it is
+        #: to be started again.
+        self.started_at = 0.0
+        self.recent: list[float] = []
+        self.restart_at: float | None = None
+        self.quick_deaths = 0  # in a row
+        self.died = False
         self.failure: tuple[str, bytes | None] | None = None
         self.raised = False
         self.exitcode: int | None = None
@@ -117,6 +132,7 @@ class _Worker:
             name=f"echo_shm-worker-{self.number}",
             daemon=False,
         )
+        self.started_at = time.monotonic()
         try:
             self.process.start()
         finally:
@@ -139,6 +155,18 @@ class _Worker:
         assert self.process.pid is not None
         return self.process.pid
 
+    def delay(self, max_restarts: int) -> float | None:
+        """Seconds until it may be started again. None: it has been, too often."""
+        now = time.monotonic()
+        self.recent = [then for then in self.recent if now - then < _RESTART_WINDOW]
+        self.quick_deaths = self.quick_deaths + 1 if now - self.started_at < _QUICK_DEATH else 0
+        if len(self.recent) >= max_restarts:
+            return None
+        self.recent.append(now)
+        if self.quick_deaths < 2:
+            return 0.0
+        return min(_LONGEST_DELAY, _SHORTEST_DELAY * 2.0 ** (self.quick_deaths - 2))
+
     def read_report(self) -> None:
         """Reads why the worker failed, if it has reported that, and closes the pipe."""
         if self.report is not None:
@@ -160,10 +188,15 @@ class _Worker:
 class WorkerGroup:
     """Worker processes started by :meth:`Server.spawn`. A context manager: leaving it ends those that still run.
 
-    A worker has failed if it raised an exception or exited with a status above 0. :meth:`join` and
-    ``dataset_iter(until=group)`` raise the first failure. If a signal killed a worker, ``restart=True`` starts it
-    again; otherwise this is logged, and the worker counts as finished (see :attr:`exitcodes`). A worker that leaves
-    ``fn`` with ConnectionClosedError after the server was closed has finished, too.
+    A worker has failed if it raised an exception or exited with a status above 0. :meth:`join`, ``server.sample()``
+    and ``dataset_iter(until=group)`` raise the first failure, as soon as it is known.
+
+    If a signal killed a worker that the group did not send, for example when memory ran out, ``restart=True`` starts
+    it again. Otherwise WorkerError is raised by the same calls, but only when the other workers have finished and
+    everything that was committed has been delivered; if none of them is called, by leaving the block. With
+    ``on_death="ignore"`` the worker counts as finished (see :attr:`exitcodes`).
+
+    A worker that leaves ``fn`` with ConnectionClosedError after the server was closed has finished.
     """
 
     def __init__(
@@ -174,7 +207,13 @@ class WorkerGroup:
         args: Sequence[Sequence[Any]],
         context: str,
         restart: bool,
+        on_death: str = "raise",
+        max_restarts: int = 10,
     ) -> None:
+        if on_death not in ("raise", "ignore"):
+            raise ValueError(f"on_death={on_death!r}: use 'raise' or 'ignore'")
+        if not isinstance(max_restarts, int) or isinstance(max_restarts, bool) or max_restarts < 1:
+            raise ValueError(f"max_restarts={max_restarts!r}: use a whole number of at least 1")
         if not callable(fn):
             raise TypeError(f"a worker runs a function, got {type(fn).__name__} {fn!r:.80}")
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
@@ -191,6 +230,7 @@ class WorkerGroup:
                     "each argument is a sequence with one entry a worker"
                 )
         self._handle, self._fn, self._restart = handle, fn, restart
+        self._on_death, self._max_restarts = on_death, max_restarts
         self._context = cast(_Context, multiprocessing.get_context(context))
         self._workers = [_Worker(i, tuple(values[i] for values in args)) for i in range(n)]
         self._changed = threading.Condition()
@@ -219,27 +259,43 @@ class WorkerGroup:
     def _watch(self) -> None:
         running = list(self._workers)
         while running:
-            by_event: dict[Any, _Worker] = {w.process.sentinel: w for w in running}
+            running = [w for w in running if self._restarted_or_alive(w)]
+            later = any(w.restart_at is not None for w in running)
+            by_event: dict[Any, _Worker] = {w.process.sentinel: w for w in running if w.restart_at is None}
             # Reports are read as they come. A worker could not end if a long report did not fit into the pipe.
             by_event.update((w.report, w) for w in running if w.report is not None)
-            for event in multiprocessing.connection.wait(list(by_event)):
+            for event in multiprocessing.connection.wait(list(by_event), _SHORTEST_DELAY / 2 if later else None):
                 worker = by_event[event]
                 if event is worker.report:
                     worker.read_report()
                 elif event == worker.process.sentinel and not self._settle(worker):
                     running.remove(worker)
 
+    def _restarted_or_alive(self, worker: _Worker) -> bool:
+        """Starts a worker again that has waited long enough. Returns False if the group was ended instead."""
+        with self._changed:
+            if worker.restart_at is None:
+                return True
+            if self._terminating:
+                return False
+            if time.monotonic() >= worker.restart_at:
+                worker.restart_at = None
+                worker.restarts += 1
+                worker.start(self._context, self._handle, self._fn)
+            return True
+
     def _settle(self, worker: _Worker) -> bool:
-        """Handles the end of a worker. Returns True if it was started again."""
+        """Handles the end of a worker. Returns True if it is to be started again."""
         code = worker.collect()
         with self._changed:
             if code < 0 and not self._terminating:
-                if self._restart:
-                    _log.warning("worker %d was killed by signal %d; restarting it", worker.number, -code)
-                    worker.restarts += 1
-                    worker.start(self._context, self._handle, self._fn)
+                delay = worker.delay(self._max_restarts) if self._restart else None
+                if delay is not None:
+                    _log.warning("worker %d was killed by %s; restarting it in %g s", worker.number, _name(code), delay)
+                    worker.restart_at = time.monotonic() + delay
                     return True
-                _log.warning("worker %d was killed by signal %d", worker.number, -code)
+                _log.warning("worker %d was killed by %s", worker.number, _name(code))
+                worker.died = True
             worker.exitcode = code
             if self._has_failed(worker):
                 self.any_failed = True
@@ -298,6 +354,26 @@ class WorkerGroup:
         detail = f"\n\n{text}" if text else silent
         raise WorkerError(f"worker {failed.number} exited with status {failed.exitcode}{detail}")
 
+    def ended(self) -> None:
+        """Called when everything that was committed has been delivered: raises WorkerError if a worker was killed."""
+        with self._changed:
+            died = [w for w in self._workers if w.died]
+            if not died or self._on_death == "ignore":
+                return
+            for worker in died:
+                worker.raised = True
+        first = died[0]
+        assert first.exitcode is not None
+        others = f" (and so were workers {[w.number for w in died[1:]]})" if len(died) > 1 else ""
+        again = (
+            f" after {first.restarts} restarts, {len(first.recent)} of them within a minute" if self._restart else ""
+        )
+        raise WorkerError(
+            f"worker {first.number} (pid {first.pid}) was killed by {_name(first.exitcode)}{again}{others}. What it "
+            "had committed was delivered. `dmesg` says whether memory ran out; restart=True starts killed workers "
+            "again, on_death='ignore' counts them as finished"
+        )
+
     def _has_failed(self, worker: _Worker) -> bool:
         code = worker.exitcode
         return code is not None and (worker.failure is not None or (code > 0 and not self._terminating))
@@ -311,6 +387,7 @@ class WorkerGroup:
         Raises:
             TimeoutError: Some workers still run.
             BaseException: The exception of the first worker that failed; see :meth:`check`.
+            WorkerError: A worker was killed; see :class:`WorkerGroup`.
 
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -324,6 +401,7 @@ class WorkerGroup:
                 self._changed.wait(left)
         self.left = True
         self.check()
+        self.ended()
 
     def terminate(self) -> None:
         """SIGTERMs all workers that still run, SIGKILLs those that still run 2 s later, and waits. Idempotent."""
@@ -332,6 +410,9 @@ class WorkerGroup:
         self.left = True
         with self._changed:
             self._terminating = True
+            for worker in self._workers:
+                if worker.restart_at is not None:  # its process is gone
+                    worker.exitcode = worker.process.exitcode
             # A stopped process handles SIGTERM only after SIGCONT.
             self._signal(signal.SIGTERM, signal.SIGCONT)
             self._changed.wait_for(lambda: self.finished, timeout=2.0)
@@ -358,3 +439,13 @@ class WorkerGroup:
         for worker in self._workers:
             if worker.failure is not None and not worker.raised:
                 _log.error("worker %d failed:\n%s", worker.number, worker.failure[0])
+        if kind is None and any(w.died and not w.raised for w in self._workers):
+            self.ended()
+
+
+def _name(exitcode: int) -> str:
+    """The name of the signal that ended a process."""
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"

@@ -18,6 +18,13 @@ def send_some(client, incarnation, count):
         client.send(stamped.stamp(sample, incarnation, sequence))
 
 
+def send_and_end_by(client, incarnation, count, how):
+    """Sends count samples, and returns or kills itself."""
+    send_some(client, incarnation, count)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def send_without_end(client, incarnation):
     """Sends until it is killed or the ring is closed."""
     send_some(client, incarnation, 1 << 60)
@@ -140,5 +147,7 @@ def count_starts(client, path, how):
     """Adds a letter to a file, then ends in the given way."""
     with open(path, "a") as file:
         file.write("x")
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
     if how == "raise":
         raise ValueError("raised")

@@ -124,13 +124,81 @@ def test_a_failure_is_raised_while_others_go_on(serve, tmp_path):
         assert group.exitcodes[0] is None
 
 
-def test_a_killed_worker_counts_as_finished(serve):
-    """Without restart=True a killed worker counts as finished: the exit codes have it, and nothing is raised."""
+@pytest.mark.parametrize("how", ["join", "iterate", "sample", "leave"])
+def test_a_killed_worker_is_an_error(serve, how):
+    """A worker killed from outside is an error once what it and the others have sent was delivered: of any call."""
+    server, came, groups = serve(1, 20), [], []
+
+    def work():
+        with server.spawn(workers.send_and_end_by, 2, [1, 2], [5, 3], ["return", "kill"], context="fork") as group:
+            groups.append(group)
+            if how == "join":
+                group.join(timeout=60)
+            elif how == "iterate":
+                for sample in server.dataset_iter(until=group):
+                    came.extend(stamped.stamps(sample.batch))
+            elif how == "sample":
+                while (sample := server.sample(timeout=60)) is not None:
+                    came.extend(stamped.stamps(sample.batch))
+            else:
+                until(lambda: group.finished, "all have ended")
+
+    with pytest.raises(WorkerError, match=r"worker 1 \(pid \d+\) was killed by SIGKILL\..*restart=True"):
+        work()
+    assert groups[0].exitcodes == [0, -signal.SIGKILL]
+    if how in ("iterate", "sample"):
+        assert sorted(came) == [(1, i) for i in range(5)] + [(2, i) for i in range(3)]
+
+
+def test_what_leaving_the_block_kills_is_no_error(serve, tmp_path):
+    """Signals of the group itself are none that it did not expect, and an exception in the block is not hidden."""
+    server, paths = serve(), _paths(tmp_path, 1)
+    with server.spawn(workers.say_and_wait, 1, paths, context="fork"):
+        _running(paths)
+
+    def work():
+        with server.spawn(workers.fail, 1, ["kill"], context="fork") as group:
+            until(lambda: group.finished, "it has ended")
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        work()
+
+
+def test_a_killed_worker_may_be_ignored(serve):
+    """With on_death="ignore" a killed worker counts as finished: the exit codes have it, and nothing is raised."""
     server = serve()
-    with server.spawn(workers.fail, 1, ["kill"], context="fork") as group:
+    with server.spawn(workers.fail, 1, ["kill"], context="fork", on_death="ignore") as group:
         group.join(timeout=60)
         assert group.exitcodes == [-signal.SIGKILL]
         assert _take_all(server, group) == []
+
+
+def test_a_worker_that_dies_at_once_is_given_up(serve, tmp_path):
+    """It is started again a few times, each time later, and then the error says how often."""
+    server, path = serve(), tmp_path / "starts"
+    started = time.monotonic()
+
+    def work():
+        arguments = [str(path)], ["kill"]
+        with server.spawn(workers.count_starts, 1, *arguments, context="fork", restart=True, max_restarts=4) as group:
+            group.join(timeout=60)
+
+    with pytest.raises(WorkerError, match=r"worker 0 .* after 4 restarts, 4 of them within a minute"):
+        work()
+    assert path.read_text() == "x" * 5
+    assert time.monotonic() - started > 0.1 + 0.2 + 0.4
+
+
+def test_leaving_the_block_before_a_restart(serve, tmp_path):
+    """A worker that waits to be started again is not started any more."""
+    server, path = serve(), tmp_path / "starts"
+    with server.spawn(workers.count_starts, 1, [str(path)], ["kill"], context="fork", restart=True) as group:
+        until(lambda: path.exists() and len(path.read_text()) >= 4, "it waits longer and longer")
+    starts = path.read_text()
+    assert group.exitcodes in ([-signal.SIGKILL], [-signal.SIGTERM])
+    time.sleep(1.5)
+    assert path.read_text() == starts
 
 
 def test_join_times_out(serve, tmp_path):
@@ -155,10 +223,10 @@ def test_a_killed_worker_is_restarted(serve, tmp_path, context):
 
 
 def test_killed_from_outside_again_and_again(serve):
-    """A group with restart=True keeps its number of workers through thirty kills."""
+    """A group with restart=True keeps its number of workers through eight kills."""
     server = serve(4, 2)
     with server.spawn(workers.send_without_end, 2, [1, 2], context="fork", restart=True) as group:
-        for kill in range(30):
+        for kill in range(8):
             before = group.pids
             os.kill(before[kill % 2], signal.SIGKILL)
             until(lambda: group.restarts == kill + 1, "it is restarted")  # noqa: B023

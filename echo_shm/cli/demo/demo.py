@@ -129,7 +129,15 @@ def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
         deadline = time.monotonic() + seconds
         with _undisturbed():
             group = stack.enter_context(
-                server.spawn(play, workers, [env_id] * workers, range(workers), [deadline] * workers, restart=True)
+                server.spawn(
+                    play,
+                    workers,
+                    [env_id] * workers,
+                    range(workers),
+                    [deadline] * workers,
+                    restart=True,
+                    max_restarts=1000,
+                )
             )
         with view:
             for batch, info in server.dataset_iter(until=group, drop_last=False):
