@@ -164,3 +164,62 @@ def test_keys_are_not_shown():
     key = b"this is the key!"
     assert "this" not in repr(connection.Options("h", 1, Spec.from_example(EXAMPLE), b"c" * 16, key, None))
     assert "this" not in repr(Settings(key, 2, 3))
+
+
+def _full(serve, **options):
+    """A server whose ring is full, and a client with samples that do not fit into it."""
+    server = serve(2, 2)
+    client = TcpClient("127.0.0.1", server.port, EXAMPLE, **options)
+    for i in range(10):
+        client.send(sample(i))
+    until(lambda: client._in_flight_count == 6, "the ring is full")
+    return server, client
+
+
+def test_close_gives_up_without_progress(serve):
+    """A learner that takes nothing does not keep close() for ever: it says how many samples are missing."""
+    _, client = _full(serve, close_timeout=0.5)
+    started = time.monotonic()
+    with pytest.raises(ConnectionClosedError, match=r"with 6 samples not acknowledged.*for 0\.5 s: the learner takes"):
+        client.close()
+    assert 0.5 <= time.monotonic() - started < 10
+    client.close()
+
+
+def test_close_goes_on_while_there_is_progress(serve):
+    """However long it takes in all: what counts is the time since the last acknowledgement."""
+    server, client = _full(serve, close_timeout=3)
+    got = []
+
+    def take():
+        for _ in range(5):
+            time.sleep(1)
+            got.extend(server.sample(30).batch["n"].tolist())
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    started = time.monotonic()
+    client.close()
+    assert time.monotonic() - started > 2.5
+    taking.join()
+    assert got == list(range(10))
+
+
+def test_close_has_a_limit_of_its_own(serve):
+    """close(timeout=) limits the whole of it."""
+    _, client = _full(serve)
+    with pytest.raises(ConnectionClosedError, match=r"6 samples not acknowledged.*within 0\.3 s"):
+        client.close(timeout=0.3)
+
+
+def test_an_exception_in_the_block_is_not_hidden(serve, caplog):
+    """Leaving the block by an exception closes, too; that samples are missing is logged."""
+
+    def work():
+        _, client = _full(serve, close_timeout=0.5)
+        with client:
+            raise LookupError("the user's own")
+
+    with pytest.raises(LookupError, match="the user's own"):
+        work()
+    assert "6 samples not acknowledged" in caplog.text

@@ -1,5 +1,6 @@
 """Producers on other hosts: :class:`TcpClient`; and :func:`connect`, which makes either kind of client."""
 
+import logging
 import math
 import secrets
 import ssl
@@ -17,10 +18,12 @@ from echo_shm.net.client.connection import Options
 from echo_shm.net.client.sender import Sender
 from echo_shm.spec import Spec, Tree
 
+_log = logging.getLogger("echo_shm")
+
 #: How long a client tries to connect again by default (seconds).
 _GRACE = 30.0
 #: Keywords that TcpClient has and ShmClient has not.
-_ONLY_TCP = frozenset({"max_inflight_msgs", "authkey", "tls", "reconnect", "timeout"})
+_ONLY_TCP = frozenset({"max_inflight_msgs", "authkey", "tls", "reconnect", "timeout", "close_timeout"})
 #: The largest ``max_inflight_msgs``.
 _MAX_INFLIGHT = 1 << 20
 
@@ -43,6 +46,8 @@ class TcpClient:
             calls raise ConnectionClosedError.
         timeout: Seconds that connecting, :meth:`wait` and :meth:`close` may take, and that :meth:`send` waits for
             a slow server. Single calls can have a timeout of their own. None: 10 for connecting, no limit otherwise.
+        close_timeout: Seconds that :meth:`close` waits while nothing at all is acknowledged, for example because the
+            ring is full and no learner takes batches. None: no limit.
 
     Raises:
         SpecMismatchError: The server has other samples. The message names the first leaf that differs.
@@ -63,6 +68,7 @@ class TcpClient:
         tls: ssl.SSLContext | None = None,
         reconnect: bool | float = True,
         timeout: float | None = None,
+        close_timeout: float | None = 10.0,
     ) -> None:
         most = validation.integer("max_inflight_msgs", max_inflight_msgs, 1, _MAX_INFLIGHT)
         options = Options(
@@ -79,13 +85,16 @@ class TcpClient:
             grace = validation.seconds("reconnect", reconnect, "True or False")
         self._timeout = None if timeout is None else validation.seconds("timeout", timeout, "None for no limit")
         self._timeout = None if self._timeout == math.inf else self._timeout
+        self._close_timeout = (
+            None if close_timeout is None else validation.seconds("close_timeout", close_timeout, "None for no limit")
+        )
         self._sender = Sender(options, most, grace, self._timeout)
         try:
             # Only the sender frees slots of this ring. It must not sleep while a thread waits for a free slot.
             self._writer = SampleWriter(self._sender.producer, None, self._sender.wake)
             self._send_now = self._writer._send_at_once
             self._peer = options.peer
-            finalizers.register(self, self._sender, self._timeout)
+            finalizers.register(self, self._sender, self._timeout, self._close_timeout)
         except BaseException:
             self._sender.abandon()
             finalizers.unregister(self._sender)
@@ -162,18 +171,21 @@ class TcpClient:
         """
         self._sender.flush(self._time(timeout))
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Delivers what was sent, then disconnects. Idempotent.
 
-        It waits as :meth:`wait` does: ``timeout`` seconds, or for as long as the server is there. If Ctrl-C
-        interrupts it, what was not delivered yet is dropped.
+        It goes on for as long as samples are acknowledged, and waits ``close_timeout`` seconds for the next one. If
+        Ctrl-C interrupts it, what was not delivered yet is dropped.
+
+        Args:
+            timeout: Seconds that it may take in all; None: the client's own ``timeout``.
 
         Raises:
             ConnectionClosedError: Some samples could not be delivered. The message says how many.
 
         """
         try:
-            self._sender.close(self._timeout)
+            self._sender.close(self._time(timeout), self._close_timeout)
         except ConnectionClosedError:
             finalizers.unregister(self._sender)
             raise
@@ -201,7 +213,12 @@ class TcpClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except ConnectionClosedError as late:
+            if kind is None:
+                raise
+            _log.error("%s", late)  # the exception under way says more
 
 
 def connect(address: str, example: Tree = None, **options: Any) -> ShmClient | TcpClient:

@@ -14,16 +14,16 @@ from echo_shm.net.client.sender import Sender
 
 _log = logging.getLogger("echo_shm")
 
-#: The senders that are not closed yet, and how long closing each may take (seconds).
-_open: dict[Sender, float | None] = {}
+#: The senders that are not closed yet, and how long closing each may take: in all, and without progress (seconds).
+_open: dict[Sender, tuple[float | None, float | None]] = {}
 #: The multiprocessing child that has registered :func:`_close_all` with its exit handlers.
 _registered = 0
 
 
-def register(client: object, sender: Sender, timeout: float | None) -> None:
+def register(client: object, sender: Sender, timeout: float | None, patience: float | None) -> None:
     """Closes the sender when its client is collected, or at the end of the process."""
     global _registered
-    _open[sender] = timeout
+    _open[sender] = timeout, patience
     # A multiprocessing child exits without atexit.
     if multiprocessing.parent_process() is not None and _registered != os.getpid():
         _registered = os.getpid()
@@ -45,7 +45,7 @@ def _on_collected(sender: Sender) -> None:
 
 def _close(sender: Sender) -> None:
     try:
-        sender.close(_open.get(sender))
+        sender.close(*_open.get(sender, (0.0, 0.0)))
     except ConnectionClosedError as error:  # no caller would get it
         _log.error("%s", error)
     unregister(sender)

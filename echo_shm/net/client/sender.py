@@ -8,6 +8,7 @@ connection. The receive thread reads the acknowledgements.
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -124,8 +125,12 @@ class Sender:
                 f"this TcpClient for {self._options.peer} was inherited through a fork: make a new one in the child"
             )
 
-    def flush(self, timeout: float | None) -> None:
+    def flush(self, timeout: float | None, patience: float | None = None) -> None:
         """Waits until all samples sent so far are acknowledged.
+
+        Args:
+            timeout: Seconds to wait in all; None: no limit.
+            patience: Seconds to wait while nothing at all is acknowledged; None: no limit.
 
         Raises:
             TimeoutError, ConnectionClosedError, ForkedError: As :meth:`TcpClient.wait`.
@@ -137,22 +142,34 @@ class Sender:
             try:
                 self._flushing += 1
                 self.wake()
-                self._changed.wait_for(
-                    lambda: self.acknowledged >= target or self.ended.is_set(),
-                    None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout,
-                )
+                late = self._await(target, timeout, patience)
             finally:
                 self._flushing -= 1
             if self.acknowledged >= target:
                 return
         if self.ended.is_set():
             self.raise_if_ended()
-        raise TimeoutError(
-            f"{self._options.peer} has not acknowledged {target - self.acknowledged} samples within {timeout} s"
-        )
+        raise TimeoutError(f"{self._options.peer} has not acknowledged {target - self.acknowledged} samples {late}")
 
-    def close(self, timeout: float | None) -> None:
-        """Delivers the samples, sends BYE, and ends both threads.
+    def _await(self, target: int, timeout: float | None, patience: float | None) -> str:
+        """Waits with the lock held, until the sample is acknowledged or all has ended. Otherwise says what was late."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        step = math.inf if patience is None else patience
+        last, since = self.acknowledged, time.monotonic()
+        while self.acknowledged < target and not self.ended.is_set():
+            now = time.monotonic()
+            if self.acknowledged != last:
+                last, since = self.acknowledged, now
+            if now >= since + step:
+                return f"for {patience} s: the learner takes no batches, so its ring stays full, or it is gone"
+            if now >= end:
+                return f"within {timeout} s"
+            left = min(since + step, end) - now
+            self._changed.wait(None if left > threading.TIMEOUT_MAX else left)
+        return ""
+
+    def close(self, timeout: float | None, patience: float | None) -> None:
+        """Delivers the samples, sends BYE, and ends both threads. The times are those of :meth:`flush`.
 
         Raises:
             ConnectionClosedError: Some samples were not delivered.
@@ -168,7 +185,7 @@ class Sender:
             interrupted = self._stop and self._error is None
             try:
                 self.producer.detach()  # ends every send(): nothing is added after this
-                self.flush(timeout)
+                self.flush(timeout, patience)
             except (EchoShmError, TimeoutError) as error:
                 failure = error
             finally:
