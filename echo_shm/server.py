@@ -346,7 +346,17 @@ class Server:
         """
         if self._attachment.ring_closed():
             raise ConnectionClosedError(f"{self._attachment.what} is closed: workers could not send anything")
-        group = WorkerGroup(self.handle, fn, n, per_worker_args, context, restart, on_death, max_restarts)
+        group = WorkerGroup(
+            self.handle,
+            fn,
+            n,
+            per_worker_args,
+            context,
+            restart,
+            on_death,
+            max_restarts,
+            functools.partial(_nobody_takes, self._attachment),
+        )
         self._spawned.append(group)
         return group
 
@@ -431,6 +441,20 @@ def _refuse_to_wait_for_itself(attachment: Attachment) -> None:
             "for itself. Call sample() first, send from another thread or process, or use a larger batch_size * "
             "num_buffers"
         )
+
+
+def _nobody_takes(attachment: Attachment) -> str | None:
+    """Why workers wait without end for a thread that does not take batches; None if they do not."""
+    if not only_thread() or attachment.other_learners():
+        return None
+    snap = ffi.new("es_snapshot *")
+    lib.es_monitor_observe(attachment.ring, snap)
+    if snap.producers_waiting == 0 or snap.occupancy < attachment.segment.geometry.capacity:
+        return None
+    return (
+        f"{snap.producers_waiting} producers wait, because {attachment.what} is full, and this thread, which joins, is "
+        "all that could take a batch: iterate dataset_iter(until=workers) first, or leave the block to end the workers"
+    )
 
 
 def _check_until(until: object) -> None:

@@ -220,13 +220,13 @@ def _is_altered(value: Any, array: Array) -> bool:
 
 
 def _python_scalar_fits(value: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a Python scalar fits a dtype. A float fits a float of any width, but not an int or a bool."""
+    """Whether a Python scalar fits a dtype. A float fits a float of any width, but not an int. A bool is an int."""
     kind = dtype.kind if dtype.names is None else ""
     if kind == "V" and dtype.type is not np.void:  # a float of ml_dtypes
         kind = "f"
     accepted: dict[str, tuple[type, ...]] = {"f": (int, float), "c": (int, float, complex), "i": (int,), "u": (int,)}
-    if isinstance(value, bool):
-        return kind == "b"
+    if kind == "b":
+        return isinstance(value, bool)
     if kind == "S":
         return isinstance(value, bytes) and len(value) <= dtype.itemsize
     if kind == "U":

@@ -68,7 +68,10 @@ class TrajectoryAccumulator:
             raise KeyError(f"no timescale is called {name!r}; there are {list(self._timescales)}")
         scale, row = self._timescales[name], self._added[name]
         if row == scale.rows:
-            raise IndexError(f"timescale {name!r} is full, with {row} added: build() or reset() first")
+            raise IndexError(
+                f"Timescale {name!r} has {scale.rows} slots, but you tried to add at index {row}: build() or reset() "
+                "first"
+            )
         for path, array, value in zip(scale.paths, scale.arrays, scale.treespec.flatten_up_to(data), strict=True):
             place = array if scale.single else array[row : row + 1]
             try:
@@ -102,8 +105,8 @@ def _rows(name: str, leaves: list[Array]) -> tuple[int, bool]:
     leading = {leaf.shape[0] for leaf in leaves}
     if len(leading) > 1:
         raise ValueError(
-            f"timescale {name!r}: its leaves have different numbers of rows, {sorted(leading)}. Give them the same, "
-            "or for a single item make one of them 0-d or all of them shape (1, ...)"
+            f"timescale {name!r}: its leaves must have the same leading dimension, got {sorted(leading)}. For a single "
+            "item make one of them 0-d or all of them shape (1, ...)"
         )
     rows = leading.pop()
     return rows, rows == 1

@@ -35,6 +35,9 @@ _RESTART_WINDOW = 60.0
 _QUICK_DEATH = 1.0
 _SHORTEST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 
+#: How long join() watches workers that wait for it (seconds).
+_STUCK_GRACE = 0.8
+
 _Context: TypeAlias = SpawnContext | ForkContext | ForkServerContext
 
 
@@ -209,6 +212,7 @@ class WorkerGroup:
         restart: bool,
         on_death: str = "raise",
         max_restarts: int = 10,
+        stuck: Callable[[], str | None] | None = None,
     ) -> None:
         if on_death not in ("raise", "ignore"):
             raise ValueError(f"on_death={on_death!r}: use 'raise' or 'ignore'")
@@ -230,6 +234,7 @@ class WorkerGroup:
                     "each argument is a sequence with one entry a worker"
                 )
         self._handle, self._fn, self._restart = handle, fn, restart
+        self._stuck = stuck  # says why workers wait without end while this thread only joins, if they do
         self._on_death, self._max_restarts = on_death, max_restarts
         self._context = cast(_Context, multiprocessing.get_context(context))
         self._workers = [_Worker(i, tuple(values[i] for values in args)) for i in range(n)]
@@ -297,10 +302,11 @@ class WorkerGroup:
                 _log.warning("worker %d was killed by %s", worker.number, _name(code))
                 worker.died = True
             worker.exitcode = code
-            if self._has_failed(worker):
+            if self._has_failed(worker) and not self.any_failed:  # of many that fail, the first speaks
                 self.any_failed = True
                 _log.warning(
-                    "worker %d failed: join(), or dataset_iter(until=workers), raises its exception", worker.number
+                    "worker %d failed: join(), sample() and dataset_iter(until=workers) raise its exception",
+                    worker.number,
                 )
             self._changed.notify_all()
             return False
@@ -385,20 +391,26 @@ class WorkerGroup:
             timeout: Seconds to wait; None: no limit.
 
         Raises:
-            TimeoutError: Some workers still run.
+            TimeoutError: Some workers still run. Without waiting longer than a second if they never end, because they
+                wait on a full ring and nobody but this thread could take a batch.
             BaseException: The exception of the first worker that failed; see :meth:`check`.
             WorkerError: A worker was killed; see :class:`WorkerGroup`.
 
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+        stuck_since: float | None = None
         with self._changed:
             while not self.finished:
                 self.check()
+                why = None if self._stuck is None else self._stuck()
+                stuck_since = None if why is None else stuck_since or time.monotonic()
+                if stuck_since is not None and time.monotonic() - stuck_since >= _STUCK_GRACE:
+                    raise TimeoutError(why)
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     running = [w.number for w in self._workers if w.exitcode is None]
                     raise TimeoutError(f"workers {running} still run after {timeout} s")
-                self._changed.wait(left)
+                self._changed.wait(_STUCK_GRACE / 4 if left is None else min(left, _STUCK_GRACE / 4))
         self.left = True
         self.check()
         self.ended()
@@ -436,9 +448,12 @@ class WorkerGroup:
     ) -> None:
         self.terminate()
         # Reports failures even if neither join() nor dataset_iter(until=...) was called.
-        for worker in self._workers:
-            if worker.failure is not None and not worker.raised:
-                _log.error("worker %d failed:\n%s", worker.number, worker.failure[0])
+        failed = [(w, w.failure[0]) for w in self._workers if w.failure is not None]
+        if failed and not any(w.raised for w, _ in failed):
+            first, text = failed[0]
+            same = sum(other.splitlines()[-1:] == text.splitlines()[-1:] for _, other in failed)
+            more = f" ({len(failed)} workers failed, {same} of them so)" if len(failed) > 1 else ""
+            _log.error("worker %d failed%s:\n%s", first.number, more, text)
         if kind is None and any(w.died and not w.raised for w in self._workers):
             self.ended()
 

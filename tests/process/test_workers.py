@@ -212,6 +212,31 @@ def test_join_times_out(serve, tmp_path):
         assert not group.finished
 
 
+def test_join_on_a_full_ring(serve, monkeypatch):
+    """join() says that the workers wait for this thread. With another thread, which may take batches, it waits."""
+    monkeypatch.setattr("echo_shm.server.only_thread", lambda: True)  # pytest has threads of its own
+    server = serve(1, 2)
+    with server.spawn(workers.send_some, 1, [1], [4], context="fork") as group:
+        for timeout in (None, 60):
+            with pytest.raises(TimeoutError, match=r"1 producers wait, because ring .* iterate dataset_iter"):
+                group.join(timeout)
+        monkeypatch.setattr("echo_shm.server.only_thread", lambda: False)
+        with pytest.raises(TimeoutError, match="still run"):
+            group.join(2)
+        assert len(_take_all(server, group)) == 4
+        group.join(60)
+
+
+def test_of_many_that_fail_one_speaks(serve, caplog):
+    """The log has one traceback and how many failed like that."""
+    server = serve()
+    with server.spawn(workers.fail, 6, ["plain"] * 6, context="fork") as group:
+        until(lambda: group.finished, "all have failed")
+    assert caplog.text.count("Traceback") == 1
+    assert "failed (6 workers failed, 6 of them so)" in caplog.text
+    assert caplog.text.count("raise its exception") == 1
+
+
 @pytest.mark.parametrize("context", ["spawn", "fork"])
 def test_a_killed_worker_is_restarted(serve, tmp_path, context):
     """With restart=True a killed worker starts its function again; the next sample gets its open slot."""

@@ -41,6 +41,11 @@ FITS = [
     (">i4", 7),
     ("i4", Colour.RED),
     ("?", True),
+    ("i4", True),
+    ("u1", False),
+    ("f4", True),
+    ("c8", True),
+    (ml_dtypes.bfloat16, True),
     ("S4", b"abcd"),
     ("S4", b"a"),
     ("U4", "abcd"),
@@ -85,8 +90,6 @@ def test_void_scalars(dtype):
 
 REFUSED = [
     ("i4", 1.0),
-    ("i4", True),
-    ("f4", True),
     ("?", 1),
     ("f4", "1"),
     ("f4", 1j),

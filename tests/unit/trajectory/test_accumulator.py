@@ -53,9 +53,9 @@ def test_too_many_rows():
     """Adding more rows than a timescale has is an IndexError that names the timescale and its size."""
     accumulator = TrajectoryAccumulator(EXAMPLE)
     fill(accumulator)
-    with pytest.raises(IndexError, match=r"'steps' is full, with 3 added"):
+    with pytest.raises(IndexError, match=r"Timescale 'steps' has 3 slots, but you tried to add at index 3"):
         accumulator.add("steps", step(3))
-    with pytest.raises(IndexError, match=r"'final' is full, with 1 added"):
+    with pytest.raises(IndexError, match=r"Timescale 'final' has 1 slots, but you tried to add at index 1"):
         accumulator.add("final", {"obs": [[0, 0]]})
 
 
@@ -103,7 +103,7 @@ def test_the_example_is_a_dict(example):
 
 @pytest.mark.parametrize(
     ("part", "message"),
-    [({}, "'t' has no arrays"), ({"a": np.zeros(3), "b": np.zeros(4)}, r"different numbers of rows, \[3, 4\]")],
+    [({}, "'t' has no arrays"), ({"a": np.zeros(3), "b": np.zeros(4)}, r"same leading dimension, got \[3, 4\]")],
 )
 def test_timescales_are_checked(part, message):
     """A timescale needs leaves that agree on their number of rows."""
