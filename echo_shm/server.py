@@ -328,8 +328,8 @@ class Server:
         Workers never outlive this process, however it ends.
 
         Args:
-            fn: A function that pickles: defined at the top level of a module. A spawned worker cannot import a
-                function that was typed into a notebook or an interpreter.
+            fn: A function that pickles: defined at the top level of a module. If it was typed into a notebook or an
+                interpreter, "spawn" and "forkserver" need cloudpickle.
             n: How many.
             per_worker_args: Sequences of n entries, one for each worker.
             context: multiprocessing's start method. "spawn" and "forkserver" import the main module again, so it

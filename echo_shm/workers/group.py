@@ -2,6 +2,8 @@
 
 import atexit
 import contextlib
+import importlib
+import importlib.util
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -99,6 +101,42 @@ def _run_worker(
         sys.exit(1)
     finally:
         report.close()
+
+
+# --- functions that were typed in ---------------------------------------------
+
+
+class _ByValue:
+    """A function that pickles with its code, by cloudpickle."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+
+    def __call__(self, *args: Any) -> Any:
+        return self._fn(*args)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes]]:
+        dumps: Callable[[Any], bytes] = importlib.import_module("cloudpickle").dumps
+        return pickle.loads, (dumps(self._fn),)
+
+
+def _importable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns something that a new process can load. Only what an interpreter or a notebook was told is changed.
+
+    Raises:
+        TypeError: It cannot be loaded there, and cloudpickle is not installed.
+
+    """
+    code = getattr(fn, "__code__", None)
+    typed = not hasattr(sys.modules["__main__"], "__file__") or (code is not None and code.co_filename.startswith("<"))
+    if getattr(fn, "__module__", None) != "__main__" or not typed:
+        return fn
+    if importlib.util.find_spec("cloudpickle") is not None:
+        return _ByValue(fn)
+    raise TypeError(
+        f"{getattr(fn, '__qualname__', fn)!s} was typed into an interpreter or a notebook, so a new process cannot "
+        "import it: put it into a .py file and import it, use context='fork', or install cloudpickle: pip install cloudpickle"
+    )
 
 
 # --- in the parent ------------------------------------------------------------
@@ -233,6 +271,7 @@ class WorkerGroup:
                     f"per-worker argument {position} has {len(values)} entries for {n} workers; "
                     "each argument is a sequence with one entry a worker"
                 )
+        fn = fn if context == "fork" else _importable(fn)
         self._handle, self._fn, self._restart = handle, fn, restart
         self._stuck = stuck  # says why workers wait without end while this thread only joins, if they do
         self._on_death, self._max_restarts = on_death, max_restarts

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from harness.programs import run_python
 
 from echo_shm import ConnectionClosedError, Server
 
@@ -34,3 +35,30 @@ def test_arguments_are_checked_before_anything_starts():
             server.spawn(print, 0, [], [])
         with pytest.raises(ValueError, match="nowhere"):
             server.spawn(print, 1, [1], [1], context="nowhere")
+
+
+TYPED = """
+import numpy as np
+from echo_shm import Server
+
+def work(client):
+    client.send(np.float64(7))
+
+with Server(np.zeros(()), 1) as server, server.spawn(work, 1) as workers:
+    print(server.sample(timeout=30).batch)
+"""
+
+
+def test_a_typed_function_with_cloudpickle():
+    """A function of an interpreter or a notebook runs in a spawned worker."""
+    assert run_python(TYPED).stdout == "[7.]\n"
+
+
+def test_a_typed_function_without_cloudpickle():
+    """Before any process is started, the error says what to do."""
+    without = "import sys; sys.modules['cloudpickle'] = None; import importlib.util\n"
+    without += "find = importlib.util.find_spec\n"
+    without += "importlib.util.find_spec = lambda name: None if name == 'cloudpickle' else find(name)"
+    done = run_python(f"{without}\n{TYPED}", status=1)
+    assert "work was typed into an interpreter or a notebook" in done.stderr
+    assert "pip install cloudpickle" in done.stderr
