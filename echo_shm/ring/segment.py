@@ -21,6 +21,7 @@ from echo_shm.ring.lockfile import (
     PrivateLockFile,
     check_name,
     ipc_name,
+    names,
     open_lockfile,
     shm_file,
     unlink_lockfile,
@@ -324,7 +325,8 @@ def _allocate(fd: int, name: str, size: int) -> None:
         raise SegmentError(
             error.errno,
             f"segment {name!r} needs {size:,} bytes of shared memory, and {available} bytes are free in /dev/shm "
-            f"({os.strerror(error.errno or 0)}). Use a smaller batch_size or num_buffers, or enlarge /dev/shm: "
+            f"({os.strerror(error.errno or 0)}). {_unused()}Use a smaller batch_size or num_buffers, or enlarge "
+            "/dev/shm: "
             f"docker run --shm-size={_round_up_gib(size)}g, or mount -o remount,size=... /dev/shm",
         ) from None
 
@@ -360,6 +362,20 @@ class Listing(NamedTuple):
     creator_alive: bool
     segment: Segment | None
     fault: str
+
+
+def _unused() -> str:
+    """How much memory the segments have that nobody uses, as a sentence, or nothing."""
+    found = []
+    for name in names():
+        with contextlib.suppress(SegmentError, OSError):
+            seen = listing(name)
+            if not seen.locked and seen.segment is not None:
+                found.append(seen.segment.size)
+    if not found:
+        return ""
+    of = "1 segment that nobody uses holds" if len(found) == 1 else f"{len(found)} segments that nobody uses hold"
+    return f"{of} {sum(found):,} bytes of it: `echo-shm gc` frees them. "
 
 
 def listing(name: str) -> Listing:

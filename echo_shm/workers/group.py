@@ -135,7 +135,8 @@ def _importable(fn: Callable[..., Any]) -> Callable[..., Any]:
         return _ByValue(fn)
     raise TypeError(
         f"{getattr(fn, '__qualname__', fn)!s} was typed into an interpreter or a notebook, so a new process cannot "
-        "import it: put it into a .py file and import it, use context='fork', or install cloudpickle: pip install cloudpickle"
+        "import it: put it into a .py file and import it, use context='fork', or install cloudpickle: "
+        "pip install cloudpickle"
     )
 
 

@@ -68,6 +68,24 @@ def test_too_large_for_shared_memory():
     assert left_in_shm(name("huge")) == []
 
 
+def test_space_that_nobody_uses(monkeypatch):
+    """The error says what killed processes left, and how it is freed."""
+    run_python(
+        "import os, signal, sys, numpy as np; from echo_shm import Server\n"
+        "server = Server(np.zeros(1000), 10, name=sys.argv[1]); os.kill(os.getpid(), signal.SIGKILL)\n",
+        name("left"),
+        status=-9,
+    )
+    monkeypatch.setattr(segment, "names", lambda: [name("left"), name("not_there")])
+    try:
+        with pytest.raises(
+            SegmentError, match=r"free in .* 1 segment that nobody uses holds [\d,]+ bytes of it: `echo-shm gc`"
+        ):
+            Server(np.zeros(1 << 20), 1 << 20, name=name("huge"))
+    finally:
+        assert lockfile.collect(name("left"))
+
+
 @pytest.mark.parametrize("fails_at", [0, 1])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM, errno.EFBIG])
 def test_space_runs_out_half_way(monkeypatch, fails_at, code):
