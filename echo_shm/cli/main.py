@@ -98,10 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.set_defaults(command=_ls)
 
     sub = commands.add_parser("top", help="watch a ring: rates, occupancy, and each producer")
-    sub.add_argument("name", metavar="NAME", help="a segment that `echo-shm ls` lists")
+    sub.add_argument(
+        "name", metavar="NAME", nargs="?", help="a segment that `echo-shm ls` lists (default: the only one)"
+    )
     sub.add_argument("--interval", type=_seconds, default=1.0, help="seconds between readings (default: %(default)g)")
     sub.add_argument("--once", action="store_true", help="print one reading and exit")
-    sub.set_defaults(command=lambda o: top.run(o.name, o.interval, once=o.once))
+    sub.set_defaults(command=lambda o: top.run(o.name or _only_ring(), o.interval, once=o.once))
 
     sub = commands.add_parser("bridge", help="let clients on other hosts send to a running ring")
     sub.add_argument("name", metavar="NAME", help="a segment that `echo-shm ls` lists")
@@ -135,6 +137,16 @@ def _seconds(text: str) -> float:
 
 
 # --- ls -----------------------------------------------------------------------
+
+
+def _only_ring() -> str:
+    """The segment that is in use, if there is one and no other."""
+    used = [one["name"] for one in map(describe, lockfile.names()) if one["state"] not in ("garbage", "unreadable")]
+    if len(used) == 1:
+        return str(used[0])
+    raise SegmentError(
+        f"{len(used)} rings are in use: name one of {', '.join(sorted(used))}" if used else "no ring is in use"
+    )
 
 
 def describe(name: str) -> Description:

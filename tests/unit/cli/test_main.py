@@ -242,6 +242,21 @@ def test_top_command_prints_one_reading_and_exits(name: str, capsys: pytest.Capt
     assert "samples/s" in out
 
 
+def test_top_without_a_name(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only ring in use needs no name. With none or several, the error says which there are."""
+    there: list[str] = []
+    monkeypatch.setattr(lockfile, "names", lambda: there)
+    assert cli.main(["top", "--once"]) != 0
+    assert "no ring is in use" in capsys.readouterr().err
+    with Server(EXAMPLE, 8, name=name), Server(EXAMPLE, 8, name=f"{name}-2"):
+        there.append(name)
+        assert cli.main(["top", "--once", "--interval", "0.01"]) == 0
+        assert capsys.readouterr().out.startswith(name)
+        there.append(f"{name}-2")
+        assert cli.main(["top", "--once"]) != 0
+        assert f"2 rings are in use: name one of {name}, {name}-2" in capsys.readouterr().err
+
+
 def test_top_keeps_to_the_screen(name: str) -> None:
     """Producers for which the screen has no lines are only counted."""
     with Server(EXAMPLE, 8, name=name) as server, contextlib.ExitStack() as clients:

@@ -22,7 +22,6 @@ from echo_shm.cli import main as cli
         ["demo", "--seconds", "0"],
         ["demo", "--seconds", "inf"],
         ["demo", "--seconds", "nan"],
-        ["top"],
         ["top", "x", "--interval", "0"],
     ],
     ids=" ".join,
