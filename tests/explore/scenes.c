@@ -392,6 +392,9 @@ static void nnl_closed(void)
 
 /* --- scenes --------------------------------------------------------------------------- */
 
+#define SHARING " share es_api_take es_lease_note_older es_lease_left_to_others es_lease_release es_lease_take "
+#define RETIRING " es_api_retire es_api_detach enter_unless leave "
+
 const xp_scene xp_scenes[] = {
     {"two send, one takes", 2, 2, 0, ppl, {sends_one, sends_one, takes_one}, .mortal = 3},
     {"two send twice, one takes twice", 2, 1, 0, ppl, {sends_two, sends_two, takes_two}, .mortal = 3},
@@ -500,10 +503,32 @@ const xp_scene xp_scenes[] = {
      psnl,
      {retires, detaches, attaches_and_sends},
      .together = 2,
-     .private_words = true},
-    {"a retired learner's lease", 1, 2, 0, pll_two, {sends_one, holds_across_a_retirement, takes_one}, .mortal = 2},
-    {"a second learner comes", 1, 2, 0, pln_two, {sends_one_waiting, loops, attaches_and_takes}, .mortal = 2},
-    {"two learners come", 1, 2, 0, pnn_two, {sends_one_waiting, attaches_and_loops, attaches_and_loops}, .mortal = 2},
+     .private_words = true,
+     .orders_of = RETIRING},
+    {"a retired learner's lease",
+     1,
+     2,
+     0,
+     pll_two,
+     {sends_one, holds_across_a_retirement, takes_one},
+     .mortal = 2,
+     .orders_of = RETIRING},
+    {"a second learner comes",
+     1,
+     2,
+     0,
+     pln_two,
+     {sends_one_waiting, loops, attaches_and_takes},
+     .mortal = 2,
+     .orders_of = SHARING},
+    {"two learners come",
+     1,
+     2,
+     0,
+     pnn_two,
+     {sends_one_waiting, attaches_and_loops, attaches_and_loops},
+     .mortal = 2,
+     .orders_of = SHARING},
     {"two threads of a learner",
      1,
      2,

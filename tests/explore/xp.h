@@ -39,6 +39,8 @@ typedef struct xp_scene {
     unsigned mortal;    /* bit t: thread t + 1 may be killed */
     unsigned together;  /* bit t: thread t + 1 is in the same process as thread t */
     bool private_words; /* also explore the words of attachments: needed when threads share one */
+    /* Functions, between spaces: --orders tries this scene for their memory orders only. NULL: for all. */
+    const char *orders_of;
 } xp_scene;
 
 typedef struct xp_budget {
