@@ -34,6 +34,9 @@ _POLL_INTERVAL = 0.001
 #: How long this process may refer to all batches and ask for one more, before it is told (seconds).
 _HELD_GRACE = 0.8
 
+#: How long before it looks for batches in reference cycles (seconds). A producer may just be writing the last sample.
+_COLLECT_AFTER = 0.2
+
 #: Modules whose computations go on after the call, and refer to their arguments until they end.
 _ASYNCHRONOUS = ("jax",)
 
@@ -301,7 +304,7 @@ class _HeldWatch:
         self._reader = reader
         self._attachment = attachment
         self._since: float | None = None
-        self._warned = False
+        self._collected = self._warned = False
 
     def stuck(self) -> bool:
         """Whether no batch can come before this learner drops one: producers fill batches in order."""
@@ -327,8 +330,10 @@ class _HeldWatch:
             self._since = None
             return
         if self._since is None:
+            self._since, self._collected = time.monotonic(), False
+        if not self._collected and time.monotonic() - self._since >= _COLLECT_AFTER:
+            self._collected = True
             gc.collect()  # cycles may refer to batches
-            self._since = time.monotonic()
         if self._warned or time.monotonic() - self._since < _HELD_GRACE:
             return
         if only_thread() and not any(name in sys.modules for name in _ASYNCHRONOUS):
