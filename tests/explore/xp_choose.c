@@ -72,6 +72,8 @@ int xp_choose(int n, int drawn)
 {
     if (n == 1)
         return 0;
+    if (depth < length && path[depth].of != n)
+        xp_die("an execution took another course when it was repeated");
     if (depth < length)
         return path[depth++].taken;
     if (length == MAX_CHOICES) {
