@@ -78,7 +78,7 @@ static void start_thread(int t)
 {
     thread *c = &threads[t];
     c->state = XP_READY;
-    c->ran = 0; /* it decides who runs in xp_let_others(): every execution starts alike */
+    c->ran = 0;     /* it decides who runs in xp_let_others(): every execution starts alike */
     if (c->based) { /* no new context: it would cost two system calls for the signal mask */
         memcpy(&c->left_at, &c->base, sizeof c->base);
         return;
