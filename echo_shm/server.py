@@ -15,11 +15,12 @@ from echo_shm._core import ffi, lib
 from echo_shm.client import SampleWriter
 from echo_shm.errors import ConnectionClosedError
 from echo_shm.ring.attachment import Attachment
-from echo_shm.ring.batch_reader import BatchReader, only_thread
+from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.ring.protocols import Finishing, Transport
 from echo_shm.ring.sample import Lease, Sample
 from echo_shm.ring.segment import Geometry, Segment
+from echo_shm.ring.stuck import nobody_takes, refuse_to_wait_for_itself
 from echo_shm.spec import Spec, Tree
 from echo_shm.workers.group import WorkerGroup
 
@@ -152,7 +153,7 @@ class Server:
         self._ring = self._attachment.ring
         self._attachment.reaper.sweep()
         self._writer = SampleWriter(
-            self._attachment, None, functools.partial(_refuse_to_wait_for_itself, self._attachment)
+            self._attachment, None, functools.partial(refuse_to_wait_for_itself, self._attachment)
         )
         self._reader = BatchReader(self._attachment, writable)
 
@@ -355,7 +356,7 @@ class Server:
             restart,
             on_death,
             max_restarts,
-            functools.partial(_nobody_takes, self._attachment),
+            functools.partial(nobody_takes, self._attachment),
         )
         self._spawned.append(group)
         return group
@@ -432,29 +433,6 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _refuse_to_wait_for_itself(attachment: Attachment) -> None:
-    if only_thread() and not attachment.other_learners():
-        raise TimeoutError(
-            f"{attachment.what} is full, and this thread, which sends, is all that could take a batch: it would wait "
-            "for itself. Call sample() first, send from another thread or process, or use a larger batch_size * "
-            "num_buffers"
-        )
-
-
-def _nobody_takes(attachment: Attachment) -> str | None:
-    """Why workers wait without end for a thread that does not take batches; None if they do not."""
-    if not only_thread() or attachment.other_learners():
-        return None
-    snap = ffi.new("es_snapshot *")
-    lib.es_monitor_observe(attachment.ring, snap)
-    if snap.producers_waiting == 0 or snap.occupancy < attachment.segment.geometry.capacity:
-        return None
-    return (
-        f"{snap.producers_waiting} producers wait, because {attachment.what} is full, and this thread, which joins, is "
-        "all that could take a batch: iterate dataset_iter(until=workers) first, or leave the block to end the workers"
-    )
 
 
 def _check_until(until: object) -> None:

@@ -2,11 +2,8 @@
 
 import contextlib
 import errno
-import gc
-import sys
 import threading
 import time
-import warnings
 import weakref
 from typing import TYPE_CHECKING
 
@@ -14,12 +11,12 @@ import numpy as np
 
 from echo_shm._batch import Reader, over
 from echo_shm._core import ffi, lib
-from echo_shm.errors import BatchesHeldError
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.fast_path import compile_tree
 from echo_shm.ring.metrics import SampleInfo
 from echo_shm.ring.protocols import Finishing
 from echo_shm.ring.sample import Remainder, Sample
+from echo_shm.ring.stuck import HeldWatch
 from echo_shm.spec import Array
 
 if TYPE_CHECKING:
@@ -31,24 +28,8 @@ _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
 #: Time between two looks while another process may be reaping a learner (seconds).
 _POLL_INTERVAL = 0.001
 
-#: How long this process may refer to all batches and ask for one more, before it is told (seconds).
-_HELD_GRACE = 0.8
-
-#: How long before it looks for batches in reference cycles (seconds). A producer may just be writing the last sample.
-_COLLECT_AFTER = 0.2
-
-#: Modules whose computations go on after the call, and refer to their arguments until they end.
-_ASYNCHRONOUS = ("jax",)
-
 #: Flags of a batch's arrays, which lie in a row: numpy's NPY_ARRAY_C_CONTIGUOUS, _ALIGNED and _WRITEABLE.
 _ARRAY_FLAGS = 0x1 | 0x100 | 0x400
-
-
-def only_thread() -> bool:
-    """Whether no other Python thread runs, but for the package's own."""
-    return all(
-        thread is threading.current_thread() or thread.name.startswith("echo_shm") for thread in threading.enumerate()
-    )
 
 
 class _Copied:
@@ -203,7 +184,7 @@ class BatchReader:
     ) -> Sample | None:
         """Waits in slices. In between, Python handles signals, dead owners are reaped, and ``until`` is checked."""
         started = time.monotonic()
-        held = _HeldWatch(reader, self._attachment)
+        held = HeldWatch(reader, self._attachment)
         settled = False  # the last take returned ES_ENDED, and after it no learner was dead
         while True:
             nanoseconds, was_settled, settled = 0, settled, False
@@ -237,7 +218,7 @@ class BatchReader:
             if sweep_due and self._attachment.reaper.sweep() > 0:
                 settled = False
 
-    def _next_slice(self, held: "_HeldWatch", started: float, timeout: float | None) -> int:
+    def _next_slice(self, held: "HeldWatch", started: float, timeout: float | None) -> int:
         """Nanoseconds that the next take may sleep. Raises TimeoutError if no time is left."""
         left = None if timeout is None else timeout - (time.monotonic() - started)
         if left is not None and left <= 0:
@@ -295,48 +276,3 @@ def _reader(attachment: Attachment, batches: "list[Array]", keep: _Keep) -> Read
         for one in batches
     )
     return Reader(take, release, give_back, ring, geometry.batch_size, geometry.num_buffers, leaves, keep)
-
-
-class _HeldWatch:
-    """Notices that producers need a batch that this learner still refers to, while it waits for another one."""
-
-    def __init__(self, reader: Reader, attachment: Attachment) -> None:
-        self._reader = reader
-        self._attachment = attachment
-        self._since: float | None = None
-        self._collected = self._warned = False
-
-    def stuck(self) -> bool:
-        """Whether no batch can come before this learner drops one: producers fill batches in order."""
-        if self._reader.held == 0:
-            return False
-        geometry, snap = self._attachment.segment.geometry, ffi.new("es_snapshot *")
-        lib.es_monitor_observe(self._attachment.ring, snap)
-        number, inside = divmod(snap.samples_inserted, geometry.batch_size)
-        return inside == 0 and self._reader.leased(number % geometry.num_buffers) != 0
-
-    def text(self) -> str:
-        """What is wrong, and what to do."""
-        held, count = self._reader.held, self._attachment.segment.geometry.num_buffers
-        return (
-            f"this learner still refers to {held} of {count} batches of {self._attachment.what}, and producers need "
-            "the oldest of them next: drop what refers to its arrays (lists, views, tensors), release() it, copy, or "
-            "use more num_buffers"
-        )
-
-    def check(self) -> None:
-        """Raises BatchesHeldError after a while. It warns instead if another thread may drop the batch."""
-        if not self.stuck():
-            self._since = None
-            return
-        if self._since is None:
-            self._since, self._collected = time.monotonic(), False
-        if not self._collected and time.monotonic() - self._since >= _COLLECT_AFTER:
-            self._collected = True
-            gc.collect()  # cycles may refer to batches
-        if self._warned or time.monotonic() - self._since < _HELD_GRACE:
-            return
-        if only_thread() and not any(name in sys.modules for name in _ASYNCHRONOUS):
-            raise BatchesHeldError(self.text())
-        self._warned = True
-        warnings.warn(f"{self.text()}. Waiting for another thread to do so", RuntimeWarning, stacklevel=7)

@@ -2,8 +2,6 @@
 
 import atexit
 import contextlib
-import importlib
-import importlib.util
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -11,36 +9,21 @@ import multiprocessing.process
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
-from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
-from echo_shm.client import ShmClient
-from echo_shm.errors import ConnectionClosedError, WorkerError
+from echo_shm.errors import WorkerError
 from echo_shm.ring.handle import Handle
-from echo_shm.workers.parent_death import die_with_parent
+from echo_shm.workers.entry import importable
+from echo_shm.workers.worker import SHORTEST_DELAY, Context, Worker
 
 _log = logging.getLogger("echo_shm")
 
-#: A worker that is killed more than ``max_restarts`` times within this time is not started again (seconds).
-_RESTART_WINDOW = 60.0
-
-#: A worker that is killed so soon after its start, twice in a row, waits before it is started again: so long at first,
-#: then twice as long, and so on (seconds).
-_QUICK_DEATH = 1.0
-_SHORTEST_DELAY, _LONGEST_DELAY = 0.1, 5.0
-
 #: How long join() watches workers that wait for it (seconds).
 _STUCK_GRACE = 0.8
-
-_Context: TypeAlias = SpawnContext | ForkContext | ForkServerContext
 
 
 class RemoteTraceback(Exception):
@@ -52,179 +35,6 @@ class RemoteTraceback(Exception):
 
     def __str__(self) -> str:
         return "\n\n" + self.text
-
-
-# --- in the worker ------------------------------------------------------------
-
-
-def _watch_parent(by_signal: bool) -> None:
-    """Ends this process when its parent ends, however the parent ends.
-
-    A thread waits until the parent's end of a pipe closes. With ``by_signal``, the kernel also sends a SIGKILL, which
-    reaches a worker that is stopped or holds the GIL. The kernel sends it when the thread that started the worker
-    ends, so only a worker that the parent's main thread started may ask for it.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    if by_signal and parent.pid is not None:
-        die_with_parent(parent.pid)
-    threading.Thread(target=watch, name="echo_shm-parent-watch", daemon=True).start()
-
-
-def _run_worker(
-    report: Connection, by_signal: bool, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
-) -> None:
-    """Runs a whole worker process."""
-    _watch_parent(by_signal)
-    try:
-        with ShmClient(handle) as client:
-            try:
-                fn(client, *args)
-            except ConnectionClosedError:
-                if not client.ring_closed:
-                    raise
-                # The learner takes no more samples, so the worker has finished.
-    except KeyboardInterrupt:
-        # The terminal sends Ctrl-C to the parent as well, and the parent reports it.
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
-        pickled = None
-        with contextlib.suppress(Exception):  # the exception may contain something that does not pickle
-            pickled = pickle.dumps(error)
-        report.send(("".join(traceback.format_exception(error)), pickled))
-        sys.exit(1)
-    finally:
-        report.close()
-
-
-# --- functions that were typed in ---------------------------------------------
-
-
-class _ByValue:
-    """A function that pickles with its code, by cloudpickle."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self._fn = fn
-
-    def __call__(self, *args: Any) -> Any:
-        return self._fn(*args)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes]]:
-        dumps: Callable[[Any], bytes] = importlib.import_module("cloudpickle").dumps
-        return pickle.loads, (dumps(self._fn),)
-
-
-def _importable(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns something that a new process can load. Only what an interpreter or a notebook was told is changed.
-
-    Raises:
-        TypeError: It cannot be loaded there, and cloudpickle is not installed.
-
-    """
-    code = getattr(fn, "__code__", None)
-    typed = not hasattr(sys.modules["__main__"], "__file__") or (code is not None and code.co_filename.startswith("<"))
-    if getattr(fn, "__module__", None) != "__main__" or not typed:
-        return fn
-    if importlib.util.find_spec("cloudpickle") is not None:
-        return _ByValue(fn)
-    raise TypeError(
-        f"{getattr(fn, '__qualname__', fn)!s} was typed into an interpreter or a notebook, so a new process cannot "
-        "import it: put it into a .py file and import it, use context='fork', or install cloudpickle: "
-        "pip install cloudpickle"
-    )
-
-
-# --- in the parent ------------------------------------------------------------
-
-
-class _Worker:
-    """One worker's process, and what is known of it. Only the monitor thread asks the process how it ended."""
-
-    def __init__(self, number: int, args: tuple[Any, ...]) -> None:
-        self.number = number
-        self.args = args
-        self._process: BaseProcess | None = None
-        self.report: Connection | None = None
-        self.restarts = 0
-        #: By time.monotonic(): when it was started, when it was started again within the last minute, and when it is
-        #: to be started again.
-        self.started_at = 0.0
-        self.recent: list[float] = []
-        self.restart_at: float | None = None
-        self.quick_deaths = 0  # in a row
-        self.died = False
-        self.failure: tuple[str, bytes | None] | None = None
-        self.raised = False
-        self.exitcode: int | None = None
-
-    def start(self, context: _Context, handle: Handle, fn: Callable[..., Any]) -> None:
-        in_main = threading.current_thread() is threading.main_thread()
-        by_signal = in_main and context.get_start_method() != "forkserver"
-        self.report, theirs = context.Pipe(duplex=False)
-        # Not a daemon in multiprocessing's sense: a daemon may not start processes, and some environments do.
-        self._process = context.Process(
-            target=_run_worker,
-            args=(theirs, by_signal, handle, fn, self.args),
-            name=f"echo_shm-worker-{self.number}",
-            daemon=False,
-        )
-        self.started_at = time.monotonic()
-        try:
-            self.process.start()
-        finally:
-            theirs.close()
-
-    @property
-    def process(self) -> BaseProcess:
-        """The worker's current process, once :meth:`start` was called."""
-        assert self._process is not None
-        return self._process
-
-    @property
-    def started(self) -> bool:
-        """Whether there has been a process."""
-        return self._process is not None and self._process.pid is not None
-
-    @property
-    def pid(self) -> int:
-        """The process id of the current process."""
-        assert self.process.pid is not None
-        return self.process.pid
-
-    def delay(self, max_restarts: int) -> float | None:
-        """Seconds until it may be started again. None: it has been, too often."""
-        now = time.monotonic()
-        self.recent = [then for then in self.recent if now - then < _RESTART_WINDOW]
-        self.quick_deaths = self.quick_deaths + 1 if now - self.started_at < _QUICK_DEATH else 0
-        if len(self.recent) >= max_restarts:
-            return None
-        self.recent.append(now)
-        if self.quick_deaths < 2:
-            return 0.0
-        return min(_LONGEST_DELAY, _SHORTEST_DELAY * 2.0 ** (self.quick_deaths - 2))
-
-    def read_report(self) -> None:
-        """Reads why the worker failed, if it has reported that, and closes the pipe."""
-        if self.report is not None:
-            with contextlib.suppress(EOFError, OSError):
-                if self.report.poll():
-                    self.failure = self.report.recv()
-            self.report.close()
-            self.report = None
-
-    def collect(self) -> int:
-        """Waits for the process, which is exiting, and returns its exit status."""
-        self.process.join()
-        while self.process.exitcode is None:  # another thread in multiprocessing is collecting it
-            time.sleep(0.001)
-        self.read_report()
-        return int(self.process.exitcode)
 
 
 class WorkerGroup:
@@ -272,12 +82,12 @@ class WorkerGroup:
                     f"per-worker argument {position} has {len(values)} entries for {n} workers; "
                     "each argument is a sequence with one entry a worker"
                 )
-        fn = fn if context == "fork" else _importable(fn)
+        fn = fn if context == "fork" else importable(fn)
         self._handle, self._fn, self._restart = handle, fn, restart
         self._stuck = stuck  # says why workers wait without end while this thread only joins, if they do
         self._on_death, self._max_restarts = on_death, max_restarts
-        self._context = cast(_Context, multiprocessing.get_context(context))
-        self._workers = [_Worker(i, tuple(values[i] for values in args)) for i in range(n)]
+        self._context = cast(Context, multiprocessing.get_context(context))
+        self._workers = [Worker(i, tuple(values[i] for values in args)) for i in range(n)]
         self._changed = threading.Condition()
         self._terminating = False
         #: Whether a worker has failed, and whether the group has been ended or joined. Read without the lock.
@@ -306,17 +116,17 @@ class WorkerGroup:
         while running:
             running = [w for w in running if self._restarted_or_alive(w)]
             later = any(w.restart_at is not None for w in running)
-            by_event: dict[Any, _Worker] = {w.process.sentinel: w for w in running if w.restart_at is None}
+            by_event: dict[Any, Worker] = {w.process.sentinel: w for w in running if w.restart_at is None}
             # Reports are read as they come. A worker could not end if a long report did not fit into the pipe.
             by_event.update((w.report, w) for w in running if w.report is not None)
-            for event in multiprocessing.connection.wait(list(by_event), _SHORTEST_DELAY / 2 if later else None):
+            for event in multiprocessing.connection.wait(list(by_event), SHORTEST_DELAY / 2 if later else None):
                 worker = by_event[event]
                 if event is worker.report:
                     worker.read_report()
                 elif event == worker.process.sentinel and not self._settle(worker):
                     running.remove(worker)
 
-    def _restarted_or_alive(self, worker: _Worker) -> bool:
+    def _restarted_or_alive(self, worker: Worker) -> bool:
         """Starts a worker again that has waited long enough. Returns False if the group was ended instead."""
         with self._changed:
             if worker.restart_at is None:
@@ -329,7 +139,7 @@ class WorkerGroup:
                 worker.start(self._context, self._handle, self._fn)
             return True
 
-    def _settle(self, worker: _Worker) -> bool:
+    def _settle(self, worker: Worker) -> bool:
         """Handles the end of a worker. Returns True if it is to be started again."""
         code = worker.collect()
         with self._changed:
@@ -420,7 +230,7 @@ class WorkerGroup:
             "again, on_death='ignore' counts them as finished"
         )
 
-    def _has_failed(self, worker: _Worker) -> bool:
+    def _has_failed(self, worker: Worker) -> bool:
         code = worker.exitcode
         return code is not None and (worker.failure is not None or (code > 0 and not self._terminating))
 

@@ -214,13 +214,13 @@ def test_join_times_out(serve, tmp_path):
 
 def test_join_on_a_full_ring(serve, monkeypatch):
     """join() says that the workers wait for this thread. With another thread, which may take batches, it waits."""
-    monkeypatch.setattr("echo_shm.server.only_thread", lambda: True)  # pytest has threads of its own
+    monkeypatch.setattr("echo_shm.ring.stuck.only_thread", lambda: True)  # pytest has threads of its own
     server = serve(1, 2)
     with server.spawn(workers.send_some, 1, [1], [4], context="fork") as group:
         for timeout in (None, 60):
             with pytest.raises(TimeoutError, match=r"1 producers wait, because ring .* iterate dataset_iter"):
                 group.join(timeout)
-        monkeypatch.setattr("echo_shm.server.only_thread", lambda: False)
+        monkeypatch.setattr("echo_shm.ring.stuck.only_thread", lambda: False)
         with pytest.raises(TimeoutError, match="still run"):
             group.join(2)
         assert len(_take_all(server, group)) == 4

@@ -265,7 +265,7 @@ def test_order(order):
 
 def test_submit_does_not_wait_for_itself(monkeypatch):
     """On a full ring, the only thread that could take a batch is told so at once. With another learner it waits."""
-    monkeypatch.setattr("echo_shm.server.only_thread", lambda: True)  # pytest has threads of its own
+    monkeypatch.setattr("echo_shm.ring.stuck.only_thread", lambda: True)  # pytest has threads of its own
     with Server(EXAMPLE, 2, num_buffers=2) as server:
         server.submit_many({"obs": np.zeros((3, 3), np.float32), "act": np.arange(3)})
         with pytest.raises(TimeoutError, match=r"would wait for itself.*; 1 of 2 samples were sent"):

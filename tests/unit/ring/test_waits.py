@@ -44,7 +44,7 @@ def ring_in_a_while(use):
 @pytest.mark.parametrize("what", ["sample", "lease", "iterate", "send", "send_many", "reserve", "submit", "bind"])
 def test_a_signal_handler_runs_while_waiting(alarm, what, reap_interval, monkeypatch):
     """A Python signal handler runs during any wait, and its exception ends the wait; the ring is as before."""
-    monkeypatch.setattr("echo_shm.server.only_thread", lambda: False)  # submit() waits, as if there were others
+    monkeypatch.setattr("echo_shm.ring.stuck.only_thread", lambda: False)  # submit() waits, as if there were others
     with (
         Server(EXAMPLE, 1, num_buffers=1, reap_interval=reap_interval) as server,
         ShmClient(server.handle) as client,

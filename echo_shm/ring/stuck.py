@@ -1,0 +1,97 @@
+"""Who waits for whom: the waits of a learner that only the learner itself could end."""
+
+import gc
+import sys
+import threading
+import time
+import warnings
+
+from echo_shm._batch import Reader
+from echo_shm._core import ffi, lib
+from echo_shm.errors import BatchesHeldError
+from echo_shm.ring.attachment import Attachment
+
+#: How long this process may refer to all batches and ask for one more, before it is told (seconds).
+_HELD_GRACE = 0.8
+
+#: How long before it looks for batches in reference cycles (seconds). A producer may just be writing the last sample.
+_COLLECT_AFTER = 0.2
+
+#: Modules whose computations go on after the call, and refer to their arguments until they end.
+_ASYNCHRONOUS = ("jax",)
+
+
+def only_thread() -> bool:
+    """Whether no other Python thread runs, but for the package's own."""
+    return all(
+        thread is threading.current_thread() or thread.name.startswith("echo_shm") for thread in threading.enumerate()
+    )
+
+
+def refuse_to_wait_for_itself(attachment: Attachment) -> None:
+    """Raises TimeoutError if a learner that sends would wait for the room that only itself could make."""
+    if only_thread() and not attachment.other_learners():
+        raise TimeoutError(
+            f"{attachment.what} is full, and this thread, which sends, is all that could take a batch: it would wait "
+            "for itself. Call sample() first, send from another thread or process, or use a larger batch_size * "
+            "num_buffers"
+        )
+
+
+def nobody_takes(attachment: Attachment) -> str | None:
+    """Why workers wait without end for a thread that does not take batches; None if they do not."""
+    if not only_thread() or attachment.other_learners():
+        return None
+    snap = ffi.new("es_snapshot *")
+    lib.es_monitor_observe(attachment.ring, snap)
+    if snap.producers_waiting == 0 or snap.occupancy < attachment.segment.geometry.capacity:
+        return None
+    return (
+        f"{snap.producers_waiting} producers wait, because {attachment.what} is full, and this thread, which joins, is "
+        "all that could take a batch: iterate dataset_iter(until=workers) first, or leave the block to end the workers"
+    )
+
+
+class HeldWatch:
+    """Notices that producers need a batch that this learner still refers to, while it waits for another one."""
+
+    def __init__(self, reader: Reader, attachment: Attachment) -> None:
+        self._reader = reader
+        self._attachment = attachment
+        self._since: float | None = None
+        self._collected = self._warned = False
+
+    def stuck(self) -> bool:
+        """Whether no batch can come before this learner drops one: producers fill batches in order."""
+        if self._reader.held == 0:
+            return False
+        geometry, snap = self._attachment.segment.geometry, ffi.new("es_snapshot *")
+        lib.es_monitor_observe(self._attachment.ring, snap)
+        number, inside = divmod(snap.samples_inserted, geometry.batch_size)
+        return inside == 0 and self._reader.leased(number % geometry.num_buffers) != 0
+
+    def text(self) -> str:
+        """What is wrong, and what to do."""
+        held, count = self._reader.held, self._attachment.segment.geometry.num_buffers
+        return (
+            f"this learner still refers to {held} of {count} batches of {self._attachment.what}, and producers need "
+            "the oldest of them next: drop what refers to its arrays (lists, views, tensors), release() it, copy, or "
+            "use more num_buffers"
+        )
+
+    def check(self) -> None:
+        """Raises BatchesHeldError after a while. It warns instead if another thread may drop the batch."""
+        if not self.stuck():
+            self._since = None
+            return
+        if self._since is None:
+            self._since, self._collected = time.monotonic(), False
+        if not self._collected and time.monotonic() - self._since >= _COLLECT_AFTER:
+            self._collected = True
+            gc.collect()  # cycles may refer to batches
+        if self._warned or time.monotonic() - self._since < _HELD_GRACE:
+            return
+        if only_thread() and not any(name in sys.modules for name in _ASYNCHRONOUS):
+            raise BatchesHeldError(self.text())
+        self._warned = True
+        warnings.warn(f"{self.text()}. Waiting for another thread to do so", RuntimeWarning, stacklevel=7)

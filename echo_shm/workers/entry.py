@@ -1,0 +1,100 @@
+"""What a worker process does: it runs the user's function with a client, and reports how that ended."""
+
+import contextlib
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from echo_shm.client import ShmClient
+from echo_shm.errors import ConnectionClosedError
+from echo_shm.ring.handle import Handle
+from echo_shm.workers.parent_death import die_with_parent
+
+
+def _watch_parent(by_signal: bool) -> None:
+    """Ends this process when its parent ends, however the parent ends.
+
+    A thread waits until the parent's end of a pipe closes. With ``by_signal``, the kernel also sends a SIGKILL, which
+    reaches a worker that is stopped or holds the GIL. The kernel sends it when the thread that started the worker
+    ends, so only a worker that the parent's main thread started may ask for it.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if by_signal and parent.pid is not None:
+        die_with_parent(parent.pid)
+    threading.Thread(target=watch, name="echo_shm-parent-watch", daemon=True).start()
+
+
+def run_worker(
+    report: Connection, by_signal: bool, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    """Runs a whole worker process."""
+    _watch_parent(by_signal)
+    try:
+        with ShmClient(handle) as client:
+            try:
+                fn(client, *args)
+            except ConnectionClosedError:
+                if not client.ring_closed:
+                    raise
+                # The learner takes no more samples, so the worker has finished.
+    except KeyboardInterrupt:
+        # The terminal sends Ctrl-C to the parent as well, and the parent reports it.
+        sys.exit(128 + signal.SIGINT)
+    except Exception as error:
+        pickled = None
+        with contextlib.suppress(Exception):  # the exception may contain something that does not pickle
+            pickled = pickle.dumps(error)
+        report.send(("".join(traceback.format_exception(error)), pickled))
+        sys.exit(1)
+    finally:
+        report.close()
+
+
+class _ByValue:
+    """A function that pickles with its code, by cloudpickle."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+
+    def __call__(self, *args: Any) -> Any:
+        return self._fn(*args)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes]]:
+        dumps: Callable[[Any], bytes] = importlib.import_module("cloudpickle").dumps
+        return pickle.loads, (dumps(self._fn),)
+
+
+def importable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns something that a new process can load. Only what an interpreter or a notebook was told is changed.
+
+    Raises:
+        TypeError: It cannot be loaded there, and cloudpickle is not installed.
+
+    """
+    code = getattr(fn, "__code__", None)
+    typed = not hasattr(sys.modules["__main__"], "__file__") or (code is not None and code.co_filename.startswith("<"))
+    if getattr(fn, "__module__", None) != "__main__" or not typed:
+        return fn
+    if importlib.util.find_spec("cloudpickle") is not None:
+        return _ByValue(fn)
+    raise TypeError(
+        f"{getattr(fn, '__qualname__', fn)!s} was typed into an interpreter or a notebook, so a new process cannot "
+        "import it: put it into a .py file and import it, use context='fork', or install cloudpickle: "
+        "pip install cloudpickle"
+    )

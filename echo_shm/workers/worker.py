@@ -1,0 +1,109 @@
+"""One worker's process, as its parent sees it."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeAlias
+
+from echo_shm.ring.handle import Handle
+from echo_shm.workers.entry import run_worker
+
+#: A worker that is killed more than ``max_restarts`` times within this time is not started again (seconds).
+_RESTART_WINDOW = 60.0
+
+#: A worker that is killed so soon after its start, twice in a row, waits before it is started again: so long at first,
+#: then twice as long, and so on (seconds).
+_QUICK_DEATH = 1.0
+SHORTEST_DELAY, _LONGEST_DELAY = 0.1, 5.0
+
+#: A start method.
+Context: TypeAlias = SpawnContext | ForkContext | ForkServerContext
+
+
+class Worker:
+    """One worker's process, and what is known of it. Only the monitor thread asks the process how it ended."""
+
+    def __init__(self, number: int, args: tuple[Any, ...]) -> None:
+        self.number = number
+        self.args = args
+        self._process: BaseProcess | None = None
+        self.report: Connection | None = None
+        self.restarts = 0
+        #: By time.monotonic(): when it was started, when it was started again within the last minute, and when it is
+        #: to be started again.
+        self.started_at = 0.0
+        self.recent: list[float] = []
+        self.restart_at: float | None = None
+        self.quick_deaths = 0  # in a row
+        self.died = False
+        self.failure: tuple[str, bytes | None] | None = None
+        self.raised = False
+        self.exitcode: int | None = None
+
+    def start(self, context: Context, handle: Handle, fn: Callable[..., Any]) -> None:
+        """Starts a process that runs ``fn``."""
+        in_main = threading.current_thread() is threading.main_thread()
+        by_signal = in_main and context.get_start_method() != "forkserver"
+        self.report, theirs = context.Pipe(duplex=False)
+        # Not a daemon in multiprocessing's sense: a daemon may not start processes, and some environments do.
+        self._process = context.Process(
+            target=run_worker,
+            args=(theirs, by_signal, handle, fn, self.args),
+            name=f"echo_shm-worker-{self.number}",
+            daemon=False,
+        )
+        self.started_at = time.monotonic()
+        try:
+            self.process.start()
+        finally:
+            theirs.close()
+
+    @property
+    def process(self) -> BaseProcess:
+        """The worker's current process, once :meth:`start` was called."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def started(self) -> bool:
+        """Whether there has been a process."""
+        return self._process is not None and self._process.pid is not None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the current process."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def delay(self, max_restarts: int) -> float | None:
+        """Seconds until it may be started again. None: it has been, too often."""
+        now = time.monotonic()
+        self.recent = [then for then in self.recent if now - then < _RESTART_WINDOW]
+        self.quick_deaths = self.quick_deaths + 1 if now - self.started_at < _QUICK_DEATH else 0
+        if len(self.recent) >= max_restarts:
+            return None
+        self.recent.append(now)
+        if self.quick_deaths < 2:
+            return 0.0
+        return min(_LONGEST_DELAY, SHORTEST_DELAY * 2.0 ** (self.quick_deaths - 2))
+
+    def read_report(self) -> None:
+        """Reads why the worker failed, if it has reported that, and closes the pipe."""
+        if self.report is not None:
+            with contextlib.suppress(EOFError, OSError):
+                if self.report.poll():
+                    self.failure = self.report.recv()
+            self.report.close()
+            self.report = None
+
+    def collect(self) -> int:
+        """Waits for the process, which is exiting, and returns its exit status."""
+        self.process.join()
+        while self.process.exitcode is None:  # another thread in multiprocessing is collecting it
+            time.sleep(0.001)
+        self.read_report()
+        return int(self.process.exitcode)
