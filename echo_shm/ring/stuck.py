@@ -68,7 +68,9 @@ class HeldWatch:
         geometry, snap = self._attachment.segment.geometry, ffi.new("es_snapshot *")
         lib.es_monitor_observe(self._attachment.ring, snap)
         number, inside = divmod(snap.samples_inserted, geometry.batch_size)
-        return inside == 0 and self._reader.leased(number % geometry.num_buffers) != 0
+        if inside or snap.store_size:  # producers still write to a batch
+            return False
+        return self._reader.leased(number % geometry.num_buffers) != 0
 
     def text(self) -> str:
         """What is wrong, and what to do."""

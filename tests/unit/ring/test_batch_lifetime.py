@@ -135,6 +135,27 @@ def test_one_old_batch_is_enough_to_be_told(monkeypatch):
         assert first["act"].tolist() == [0]
 
 
+def test_a_slow_producer_is_no_held_batch(background, monkeypatch):
+    """A learner that refers to its last batch waits for a producer that takes its time over the only other one."""
+    monkeypatch.setattr("echo_shm.ring.stuck.only_thread", lambda: True)
+    with Server(EXAMPLE, 1, num_buffers=2) as server:
+        fill(server, 0, 1)
+        kept = server.sample(1)
+        claimed = threading.Event()
+
+        def write():
+            with server._writer.reserve() as slot:
+                slot["obs"][...], slot["act"][...] = 1, 1
+                claimed.set()
+                threading.Event().wait(1.5)
+
+        writing = background(write)
+        assert claimed.wait(30)
+        assert server.sample(30).batch["act"].tolist() == [1]
+        assert kept.batch["act"].tolist() == [0]
+        writing.result()
+
+
 def test_with_other_threads_it_is_a_warning(background):
     """Another thread may drop a batch: the learner is warned, and waits."""
     with Server(EXAMPLE, 1, num_buffers=2) as server:
