@@ -4,13 +4,23 @@
 
 #include "base/es_base.h"
 
-/* Sleeps while *word == seen, at most timeout_ns. Returns ES_OK when woken, when the word has
- * changed already, or for no reason; ES_TIMEOUT; or -EINTR after a signal. The caller looks again
- * in every case. */
-int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns);
+typedef enum es_wait_turn { ES_WAIT_IN_TURN, ES_WAIT_FIRST } es_wait_turn;
 
-/* Wakes all sleepers. A single one might be killed before it acts on the wake-up. */
+/* Sleeps while *word == seen, at most timeout_ns. Returns ES_OK when woken, or for no reason;
+ * -EAGAIN when the word has changed already; ES_TIMEOUT; or -EINTR after a signal. The caller looks
+ * again in every case. A sleeper whose call returns anything but ES_OK has used up no wake-up. */
+int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, es_wait_turn turn);
+
+/* Wakes all sleepers. */
 void es_wait_wake(_Atomic uint32_t *word);
+
+/* Wakes the one that has slept longest, of those with that turn or a better one. Returns whether it
+ * has woken one: false if nobody sleeps, or if this cannot be known. The caller must have changed
+ * the word. The woken process may be killed before it acts on the wake-up. */
+bool es_wait_wake_one(_Atomic uint32_t *word, es_wait_turn turn);
+
+/* Lets the processes go first that are awake and wait for this processor. */
+void es_wait_yield(void);
 
 /* "futex" or "poll": which one was built in. */
 const char *es_wait_kind(void);

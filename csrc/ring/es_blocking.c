@@ -8,46 +8,74 @@
 #include "ring/es_partial.h"
 #include "ring/es_producer.h"
 #include "ring/es_repair.h"
+#include "ring/es_wake.h"
+
+/* Sleeps until space_seq is no longer seen. */
+static int sleep_for_space(es_ring *r, uint32_t seen, uint64_t timeout_ns)
+{
+    es_header *hdr = r->map.hdr;
+    bool first = atomic_load_explicit(&r->passed_over, memory_order_relaxed);
+    if (first)
+        atomic_store_explicit(&hdr->passed_over, 1, memory_order_relaxed);
+    int w = es_wait(&hdr->space_seq, seen, timeout_ns, first ? ES_WAIT_FIRST : ES_WAIT_IN_TURN);
+    if (w == ES_OK) {
+        atomic_store_explicit(&r->passed_over, true, memory_order_relaxed);
+        /* Whoever is awake may fill all the room. Then it sends many samples for one wake-up, and
+         * this process comes first next time. */
+        es_wait_yield();
+    }
+    return w;
+}
+
+/* Claims, and sleeps while the ring is full. */
+static int64_t claim_or_sleep(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64_t start, uint64_t *pos)
+{
+    es_header *hdr = r->map.hdr;
+    for (;;) {
+        /* SYNC space-seq: acquire; read before the last try. If a release comes between that try
+         * and the sleep, the sleep returns at once. A process that was woken sees what it was woken
+         * for. */
+        uint32_t seen = atomic_load_explicit(&hdr->space_seq, memory_order_acquire);
+        atomic_store_explicit(&hdr->producers_sleep, 1, memory_order_relaxed);
+        /* FENCE space: pairs with es_wake_producer(). */
+        atomic_thread_fence(memory_order_seq_cst);
+        int64_t rc = es_producer_claim(r, want, pos);
+        if (rc != ES_FULL && rc != ES_BUSY)
+            return rc;
+        /* SYNC busy: acquire; pairs with es_api_detach(). */
+        if (atomic_load_explicit(&r->detached, memory_order_acquire))
+            return ES_EDETACHED;
+        uint64_t slept = es_clock_ns() - start;
+        if (slept >= timeout_ns)
+            return ES_TIMEOUT;
+        uint64_t left = timeout_ns - slept;
+        if (sleep_for_space(r, seen, rc == ES_BUSY && left > ES_NAP_NS ? ES_NAP_NS : left) == -EINTR)
+            return -EINTR;
+    }
+}
 
 int64_t es_blocking_claim(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64_t *pos)
 {
-    es_header *hdr = r->map.hdr;
     int64_t rc = es_producer_claim(r, want, pos);
     if (rc != ES_FULL && rc != ES_BUSY)
         return rc;
     if (timeout_ns == 0)
         return rc == ES_BUSY ? ES_TIMEOUT : rc;
     es_owner *mine = &r->map.owners[r->me];
-    uint64_t start = es_clock_ns(), now = start;
+    uint64_t start = es_clock_ns();
     es_counter_add(&mine->blocked, 1);
-    es_counter_add(&hdr->totals.push_blocked, 1);
+    es_counter_add(&r->map.hdr->totals.push_blocked, 1);
     atomic_store_explicit(&mine->waiting, 1, memory_order_relaxed);
-    do {
-        /* SYNC space-seq: acquire; read before the last try. If a release comes between that try
-         * and the sleep, the sleep returns at once. */
-        uint32_t seen = atomic_load_explicit(&hdr->space_seq, memory_order_acquire);
-        atomic_store_explicit(&hdr->producers_sleep, 1, memory_order_relaxed);
-        /* FENCE space: pairs with es_wake_producers(). */
-        atomic_thread_fence(memory_order_seq_cst);
-        rc = es_producer_claim(r, want, pos);
-        if (rc != ES_FULL && rc != ES_BUSY)
-            break;
-        /* SYNC busy: acquire; pairs with es_api_detach(). */
-        if (atomic_load_explicit(&r->detached, memory_order_acquire)) {
-            rc = ES_EDETACHED;
-            break;
-        }
-        uint64_t left = timeout_ns - (now - start);
-        int w = es_wait(&hdr->space_seq, seen, rc == ES_BUSY && left > ES_NAP_NS ? ES_NAP_NS : left);
-        if (w == -EINTR) {
-            rc = -EINTR;
-            break;
-        }
-        now = es_clock_ns();
-    } while (now - start < timeout_ns);
+    rc = claim_or_sleep(r, want, timeout_ns, start, pos);
     atomic_store_explicit(&mine->waiting, 0, memory_order_relaxed);
     es_counter_add(&mine->blocked_ns, es_clock_ns() - start);
-    return rc == ES_FULL || rc == ES_BUSY ? ES_TIMEOUT : rc;
+    if (rc > 0)
+        atomic_store_explicit(&r->passed_over, false, memory_order_relaxed);
+    /* However this ends: it may have used up a wake-up, and others may sleep beside the room that
+     * is left. If this process dies before, its reaper wakes all. */
+    if (es_producer_has_room(r))
+        es_wake_producer(r);
+    return rc;
 }
 
 static int64_t look_or_finish(es_ring *r, uint32_t flags)
@@ -99,7 +127,7 @@ int64_t es_blocking_take(es_ring *r, uint32_t flags, uint64_t timeout_ns)
             break;
         }
         uint64_t left = timeout_ns - slept;
-        int w = es_wait(&hdr->ready_seq, seen, rc == ES_BUSY && left > ES_NAP_NS ? ES_NAP_NS : left);
+        int w = es_wait(&hdr->ready_seq, seen, rc == ES_BUSY && left > ES_NAP_NS ? ES_NAP_NS : left, ES_WAIT_IN_TURN);
         if (w == ES_TIMEOUT || w == -EINTR)
             repair_if_due(r);
         if (w == -EINTR) {

@@ -15,7 +15,7 @@
 #include "base/es_histogram.h"
 
 #define ES_MAGIC UINT64_C(0x314d48534f484345) /* "ECHOSHM1" in memory, little-endian */
-#define ES_VERSION 2u
+#define ES_VERSION 3u
 
 #define ES_MAX_LEARNERS 64u
 #define ES_MAX_PRODUCERS 60000u
@@ -113,6 +113,7 @@ typedef struct es_header {
     _Atomic uint32_t learner_sleeps;
     alignas(ES_CACHE_LINE) _Atomic uint32_t space_seq;
     _Atomic uint32_t producers_sleep;
+    _Atomic uint32_t passed_over; /* hint: one of them was woken in vain before; see es_wake.h */
     alignas(ES_CACHE_LINE) es_totals totals;
 } es_header;
 

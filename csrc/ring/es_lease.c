@@ -65,11 +65,11 @@ int es_lease_release(es_ring *r, uint64_t j, uint64_t round)
     /* SYNC batch-release: release; this learner's reads of the slots, and the count above, come
      * before any claim of the next lap. */
     atomic_store_explicit(&b->word, released_word(r, round), memory_order_release);
-    es_wake_producers(r);
-    /* SYNC closed: acquire. Again, after the fence in es_wake_producers(): the close may have
+    es_wake_producer(r);
+    /* SYNC closed: acquire. Again, after the fence in es_wake_producer(): the close may have
      * happened meanwhile. */
     if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0 ||
-        /* FENCE shared: the fence in es_wake_producers() pairs with share() in es_api.c, too. */
+        /* FENCE shared: the fence in es_wake_producer() pairs with share() in es_api.c, too. */
         atomic_load_explicit(&r->map.hdr->shared, memory_order_relaxed) != 0)
         es_wake_learners(r); /* one may wait for this lease: the last one, or one that is older than itself */
     return ES_OK;

@@ -143,6 +143,19 @@ int64_t es_producer_claim(es_ring *r, uint64_t want, uint64_t *pos)
     return ES_BUSY;
 }
 
+bool es_producer_has_room(es_ring *r)
+{
+    es_map *m = &r->map;
+    /* SYNC reopen-seq: acquire; as in es_producer_claim(). */
+    uint32_t seq = atomic_load_explicit(&m->hdr->reopen_seq, memory_order_acquire);
+    if (seq != atomic_load_explicit(&r->seen_reopen, memory_order_relaxed))
+        return true;
+    uint64_t p = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed);
+    /* SYNC batch-release: acquire; as in try_claim(). */
+    uint64_t b = atomic_load_explicit(&m->batches[p % m->capacity / m->batch_size].word, memory_order_acquire);
+    return es_word_round(b) >= p / m->capacity;
+}
+
 uint64_t es_producer_commit(es_ring *r, uint64_t pos, uint64_t n)
 {
     es_map *m = &r->map;
@@ -181,7 +194,7 @@ void es_producer_abort(es_ring *r, uint64_t pos)
     /* SYNC reopen-seq: release; after the word, or a claimer would search in vain and not search
      * again. */
     atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);
-    es_wake_producers(r);
+    es_wake_producer(r);
     es_wake_learners(r); /* one may wait for the end of a closed ring */
 }
 

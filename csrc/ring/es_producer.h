@@ -17,4 +17,9 @@ uint64_t es_producer_claimed(es_ring *r);
  * They stay as they are until somebody takes and releases the batch. */
 int64_t es_producer_committed_from(es_ring *r, uint64_t position);
 
+/* Whether a claim may succeed now. It may say yes of a full ring, if the tail lags behind or if
+ * this attachment has not searched for re-opened slots; it never says no of a ring with room that
+ * this thread has been told of. */
+bool es_producer_has_room(es_ring *r);
+
 #endif

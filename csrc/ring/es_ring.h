@@ -32,6 +32,7 @@ typedef struct es_ring {
     _Atomic uint32_t left;        /* nor that: the owner entry is another's by now */
     _Atomic uint32_t busy;        /* threads inside a call that touches slots */
     _Atomic uint64_t seen_reopen; /* reopen_seq as of the last full search for re-opened slots */
+    _Atomic bool passed_over;     /* woken since its last claim, and the ring was full again */
     _Atomic uint64_t wait_ns;     /* slept since the last batch taken */
     _Atomic uint64_t last_sweep_ns;
     _Atomic bool unsure; /* whether the sweep under way passed over a learner that may be dead */

@@ -84,7 +84,7 @@ void es_slots_let_go(es_ring *r)
         return;
     /* SYNC reopen-seq: release; after the words. */
     atomic_fetch_add_explicit(&r->map.hdr->reopen_seq, 1, memory_order_release);
-    es_wake_producers(r);
+    es_wake_producer(r);
     /* SYNC closed: acquire. On a closed ring a learner may wait for these slots to seal them. */
     if (atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0)
         es_wake_learners(r);

@@ -23,14 +23,34 @@ void es_wake_learners(es_ring *r)
     es_wait_wake(&hdr->ready_seq);
 }
 
-void es_wake_producers(es_ring *r)
+/* Wakes one producer of those that were woken in vain before, if any sleeps. A wrong hint costs
+ * fairness only: es_wait_wake_one() finds these producers, too. */
+static bool wake_passed_over(es_header *hdr)
+{
+    if (atomic_exchange_explicit(&hdr->passed_over, 0, memory_order_relaxed) == 0 ||
+        !es_wait_wake_one(&hdr->space_seq, ES_WAIT_FIRST))
+        return false;
+    atomic_store_explicit(&hdr->passed_over, 1, memory_order_relaxed); /* there may be more */
+    return true;
+}
+
+void es_wake_producer(es_ring *r)
 {
     es_header *hdr = r->map.hdr;
     /* FENCE space: pairs with the fence in es_blocking_claim(). */
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_exchange_explicit(&hdr->producers_sleep, 0, memory_order_acq_rel) == 0)
+    if (atomic_load_explicit(&hdr->producers_sleep, memory_order_relaxed) == 0)
         return;
     /* SYNC space-seq: acq_rel; pairs with the acquire before parking. */
+    atomic_fetch_add_explicit(&hdr->space_seq, 1, memory_order_acq_rel);
+    /* The flag stays: others may sleep. */
+    if (wake_passed_over(hdr) || es_wait_wake_one(&hdr->space_seq, ES_WAIT_IN_TURN))
+        return;
+    /* Nobody sleeps, so the flag is cleared. Somebody may have set it since, and may park now: the
+     * sequence changes once more, and whoever is parked is woken. */
+    if (atomic_exchange_explicit(&hdr->producers_sleep, 0, memory_order_acq_rel) == 0)
+        return;
+    /* SYNC space-seq: acq_rel. */
     atomic_fetch_add_explicit(&hdr->space_seq, 1, memory_order_acq_rel);
     es_wait_wake(&hdr->space_seq);
 }

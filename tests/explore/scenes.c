@@ -172,6 +172,11 @@ static void takes_some(void)
     xp_take(ES_TAKE_SHORT | ES_TAKE_ANY_ORDER, XP_NOW);
 }
 
+static void gives_back_some(void)
+{
+    xp_take_and_give_back(ES_TAKE_SHORT | ES_TAKE_ANY_ORDER, XP_NOW);
+}
+
 static void attaches_sweeps_and_takes(void)
 {
     if (xp_attach(ES_ROLE_LEARNER) < 0)
@@ -307,6 +312,8 @@ SETTING(lsp, 0, 0, 0, L, S, P, 0)
 SETTING(pll, 0, 0, 0, P, L, L, 0)
 SETTING(pplp, 0, 0, 0, P, P, L, P)
 SETTING(pplp_full, 2, 0, 0, P, P, L, P)
+SETTING(pplp_one, 1, 0, 0, P, P, L, P)
+SETTING(plp_one, 1, 0, 0, P, L, P, 0)
 SETTING(pnpl_one, 1, 0, 0, P, N, P, L)
 
 #define WITH_CLIENT(name, samples, filled, ...) \
@@ -393,6 +400,7 @@ static void nnl_closed(void)
 /* --- scenes --------------------------------------------------------------------------- */
 
 #define SHARING " share es_api_take es_lease_note_older es_lease_left_to_others es_lease_release es_lease_take "
+#define PASSING_ON " es_wake_producer wake_passed_over es_blocking_claim claim_or_sleep sleep_for_space "
 #define RETIRING " es_api_retire es_api_detach enter_unless leave "
 
 const xp_scene xp_scenes[] = {
@@ -400,11 +408,27 @@ const xp_scene xp_scenes[] = {
     {"two send twice, one takes twice", 2, 1, 0, ppl, {sends_two, sends_two, takes_two}, .mortal = 3},
     {"batches of one in a ring of one", 1, 1, 0, ppl, {sends_two, sends_one, takes_two}, .mortal = 3},
     {"a full ring, two wait for space", 2, 1, 0, ppl_full_2x1, {sends_one, sends_one, takes_one}, .mortal = 4},
+    {"a full ring, three wait for space",
+     2,
+     1,
+     0,
+     pplp_full,
+     {sends_one, sends_one, takes_one, sends_one},
+     .mortal = 11,
+     .orders_of = PASSING_ON},
     {"a full ring of one", 1, 1, 0, ppl_full_1x1, {sends_one, sends_one, takes_two}, .mortal = 7},
     {"a run and a single", 2, 2, 0, ppl_one, {sends_three_at_once, sends_one, takes_two}, .mortal = 3},
     {"two runs in a full ring", 2, 2, 0, ppl_full_2x2, {sends_two_at_once, sends_two_at_once, takes_two}, .mortal = 1},
     {"an abort and a re-opened slot", 2, 1, 0, ppl_one, {aborts, sends_one, takes_one}, .mortal = 1},
     {"aborts in a full ring", 2, 1, 0, ppl, {aborts_then_sends, sends_two, takes_one}, .mortal = 1},
+    {"an abort in a full ring, two wait",
+     2,
+     1,
+     0,
+     pplp_one,
+     {aborts, sends_one, takes_one, sends_two},
+     .mortal = 10,
+     .orders_of = PASSING_ON},
     {"one reserves, another waits", 1, 1, 0, ppl, {reserves, aborts, takes_two}, .mortal = 3},
     {"two learners, one batch", 1, 2, 0, pll_one, {sends_one, takes_one, takes_one}, .mortal = 6},
     {"two learners, two batches", 1, 2, 0, pll_two, {sends_one, looks_twice, looks_twice}, .mortal = 6},
@@ -474,6 +498,14 @@ const xp_scene xp_scenes[] = {
      .together = 2,
      .private_words = true},
     {"a partial batch", 2, 2, 0, pll_one, {sends_one, takes_some, looks_twice}, .mortal = 2},
+    {"a partial batch given back, two wait",
+     3,
+     1,
+     0,
+     plp_one,
+     {sends_one, gives_back_some, sends_one},
+     .mortal = 5,
+     .orders_of = PASSING_ON},
     {"two take partially", 2, 2, 0, pll_three, {sends_one, takes_some, takes_some}, .mortal = 2},
     {"a partial batch, and an abort", 2, 1, 0, ppl, {aborts, sends_one, takes_some}, .mortal = 4},
     {"repair of an intact ring", 2, 2, 0, ppl_one, {sends_two, aborts, repairs}, .mortal = 1},

@@ -135,6 +135,20 @@ void xp_wake(enum xp_state state, const void *what)
             threads[t].state = XP_READY;
 }
 
+bool xp_wake_any(const void *word)
+{
+    int parked[XP_THREADS], n = 0;
+    for (int t = 1; t < XP_THREADS; t++)
+        if (xp_parked_on(t, word))
+            parked[n++] = t;
+    if (n == 0)
+        return false;
+    /* The stage's own calls come after the execution, so there is no choice to record. */
+    int chosen = xp.running == 0 ? 0 : xp_choose(n, xp_at_random() ? (int)xp_random_below((unsigned)n) : 0);
+    threads[parked[chosen]].state = XP_READY;
+    return true;
+}
+
 bool xp_any(enum xp_state state)
 {
     bool any = false;

@@ -50,6 +50,8 @@ void xp_let_others(void);
 /* The running thread waits. Returns whether it timed out. */
 bool xp_wait_for(enum xp_state state, const void *what);
 void xp_wake(enum xp_state state, const void *what);
+/* Wakes one thread that is parked on word, whichever. Returns whether there is any. */
+bool xp_wake_any(const void *word);
 bool xp_any(enum xp_state state);
 /* All parked threads time out. */
 void xp_time_out_all(void);

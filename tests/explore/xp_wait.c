@@ -46,8 +46,9 @@ void xp_pass(uint64_t ns)
     xp.now_ns += ns;
 }
 
-int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
+int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, es_wait_turn turn)
 {
+    (void)turn;
     xp_step(NULL, (const void *)word);
     if (xp.running == 0) {
         xp.now_ns += timeout_ns;
@@ -57,7 +58,7 @@ int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
     while (xp_memory_pending(xp.running) > 0)
         xp_memory_flush_one(xp.running);
     if ((uint32_t)xp_memory_latest((const void *)word, sizeof *word) != seen)
-        return ES_OK;
+        return -EAGAIN;
     xp_trace("parks");
     if (!xp_wait_for(XP_PARKED, (const void *)word))
         return ES_OK;
@@ -65,13 +66,33 @@ int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
     return ES_TIMEOUT;
 }
 
-void es_wait_wake(_Atomic uint32_t *word)
+/* A system call orders memory. */
+static void enter_kernel(const void *word)
 {
-    xp_step(NULL, (const void *)word);
+    xp_step(NULL, word);
     while (xp.running != 0 && xp_memory_pending(xp.running) > 0)
         xp_memory_flush_one(xp.running);
+}
+
+void es_wait_wake(_Atomic uint32_t *word)
+{
+    enter_kernel((const void *)word);
     xp_wake(XP_PARKED, (const void *)word);
     xp_trace("wakes");
+}
+
+/* Any of the sleepers: nothing but fairness depends on which. */
+bool es_wait_wake_one(_Atomic uint32_t *word, es_wait_turn turn)
+{
+    (void)turn;
+    enter_kernel((const void *)word);
+    bool woken = xp_wake_any((const void *)word);
+    xp_trace(woken ? "wakes one" : "wakes nobody");
+    return woken;
+}
+
+void es_wait_yield(void)
+{
 }
 
 const char *es_wait_kind(void)

@@ -13,7 +13,7 @@ bool es_still_signals;
 static uint64_t now_ns;
 static struct parked {
     _Atomic uint32_t *word;
-    uint32_t seen;
+    bool woken;
 } parked[MAX_PARKED];
 static int num_parked;
 
@@ -29,7 +29,7 @@ void es_still_begin(void)
 bool es_still_parked(const void *word)
 {
     for (int i = 0; i < num_parked; i++)
-        if ((const void *)parked[i].word == word && atomic_load(parked[i].word) == parked[i].seen)
+        if ((const void *)parked[i].word == word && !parked[i].woken)
             return true;
     return false;
 }
@@ -45,22 +45,44 @@ uint64_t es_clock_ns(void)
 }
 
 /* The kernel's comparison of the word is also a step. */
-int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns)
+int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, es_wait_turn turn)
 {
+    (void)turn;
     es_step();
     if (atomic_load(word) != seen)
-        return ES_OK;
+        return -EAGAIN;
     if (num_parked < MAX_PARKED)
-        parked[num_parked++] = (struct parked){word, seen};
+        parked[num_parked++] = (struct parked){word, false};
     if (es_still_signals)
         return -EINTR;
     now_ns += timeout_ns;
     return ES_TIMEOUT;
 }
 
+static bool wake(_Atomic uint32_t *word, int most)
+{
+    int woken = 0;
+    for (int i = 0; i < num_parked && woken < most; i++)
+        if (parked[i].word == word && !parked[i].woken) {
+            parked[i].woken = true;
+            woken++;
+        }
+    return woken > 0;
+}
+
 void es_wait_wake(_Atomic uint32_t *word)
 {
-    (void)word; /* nothing to do: es_still_parked() sees that the word has changed */
+    wake(word, MAX_PARKED);
+}
+
+bool es_wait_wake_one(_Atomic uint32_t *word, es_wait_turn turn)
+{
+    (void)turn;
+    return wake(word, 1);
+}
+
+void es_wait_yield(void)
+{
 }
 
 const char *es_wait_kind(void)

@@ -255,7 +255,7 @@ release: /* es_lease_release() */
     END;
 #endif
 #endif
-wake_producers: /* es_wake_producers() */
+wake_producers: /* es_wake_producer() */
     STEP /* xchg */
 #ifdef M_wake_if_was_full
         if :: !everywhere -> goto producers_woken :: else -> everywhere = 0; producers_sleep = 0 fi

@@ -257,7 +257,7 @@ abort: /* es_producer_abort() */
     END;
     STEP bump_reopen END;
 #ifndef M_abort_wakes_nobody
-    STEP /* es_wake_producers(): xchg */
+    STEP /* es_wake_producer(): xchg */
         if :: !producers_sleep -> goto abort_wakes_learners :: else -> producers_sleep = 0 fi
     END;
     STEP bump_space END;

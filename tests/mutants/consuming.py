@@ -182,7 +182,7 @@ CONSUMING = (
         "SYNC batch-release",
         "the count is zeroed after the word is stored: this erases commits of the next lap",
         (_ZERO, ""),
-        ("    es_wake_producers(r);\n", f"{_ZERO}    es_wake_producers(r);\n"),
+        ("    es_wake_producer(r);\n", f"{_ZERO}    es_wake_producer(r);\n"),
     ),
     _lease(
         "release-count-kept",
@@ -210,7 +210,7 @@ CONSUMING = (
         "es_lease_release",
         "release",
         "producers that sleep on the full ring are not woken",
-        ("    es_wake_producers(r);\n", ""),
+        ("    es_wake_producer(r);\n", ""),
     ),
     _lease(
         "release-no-learner",

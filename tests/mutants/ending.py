@@ -263,7 +263,7 @@ ENDING = (
         "es_slots_let_go",
         "let go",
         "producers that sleep on the full ring are not woken for the re-opened slots",
-        ("    es_wake_producers(r);\n", ""),
+        ("    es_wake_producer(r);\n", ""),
     ),
     _slots(
         "let-go-no-learner",

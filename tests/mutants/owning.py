@@ -241,7 +241,7 @@ OWNING = (
     ),
     _wake(
         "wake-space-no-fence",
-        "es_wake_producers",
+        "es_wake_producer",
         "FENCE space",
         "the releaser may read the flag before its word is stored",
         (_FENCE, ""),
@@ -273,7 +273,7 @@ OWNING = (
     ),
     _wake(
         "wake-space-number",
-        "es_wake_producers",
+        "es_wake_producer",
         "SYNC space-seq",
         "the number that producers sleep on does not change: a producer about to sleep is missed",
         (_BUMP_SPACE, ""),
@@ -292,7 +292,7 @@ OWNING = (
         "a flag that a dead process cleared keeps others asleep",
         (
             f"{_BUMP_READY}    es_wait_wake(&hdr->ready_seq);\n{_BUMP_SPACE}    es_wait_wake(&hdr->space_seq);\n",
-            "    (void)hdr;\n    es_wake_learners(r);\n    es_wake_producers(r);\n",
+            "    (void)hdr;\n    es_wake_learners(r);\n    es_wake_producer(r);\n",
         ),
     ),
     _wake(

@@ -228,7 +228,7 @@ PRODUCING = (
         "es_producer_abort",
         "abort",
         "a producer that sleeps on the full ring is not woken for the re-opened slot",
-        ("    es_wake_producers(r);\n", ""),
+        ("    es_wake_producer(r);\n", ""),
     ),
     _producer(
         "abort-no-learner",

@@ -73,7 +73,7 @@ static bool the_last_slot_is_held(es_world *w)
 KILL_EVERYWHERE(held_slots_are_let_go_of, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = one_sent_one_claimed, .meddle_when = the_last_slot_is_held, .meddle = park_a_producer,
                 .check = commit_is_good, .act = take_short_and_release, .want = ES_EMPTY, .outcomes = REAPED | WOKEN,
-                .through = "es_partial_take lease_partial es_slots_let_go es_slots_turn es_wake_producers");
+                .through = "es_partial_take lease_partial es_slots_let_go es_slots_turn es_wake_producer");
 
 static void take_short(es_world *w)
 {
@@ -84,7 +84,7 @@ static void take_short(es_world *w)
 KILL_EVERYWHERE(give_a_partial_batch_back, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,
                 .before = send_two, .prepare = take_short, .between = park_a_producer, .act = give_it_back,
                 .outcomes = REAPED | GIVEN_BACK | WOKEN,
-                .through = "es_lease_give_back es_slots_let_go es_slots_turn es_wake_producers");
+                .through = "es_lease_give_back es_slots_let_go es_slots_turn es_wake_producer");
 
 /* The same when the ring is closed in between: another learner waits for the batch. */
 KILL_EVERYWHERE(give_a_partial_batch_back_after_the_close, .batch_size = 3, .num_batches = 1, .role = ES_ROLE_LEARNER,

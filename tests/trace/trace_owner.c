@@ -175,7 +175,7 @@ KILL_EVERYWHERE(detach_with_leases, .batch_size = 2, .num_batches = 2, .role = E
 KILL_EVERYWHERE(detach_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = send_four, .prepare = take_one, .between = park_a_producer, .act = detach,
                 .outcomes = REAPED | NOBODY | RELEASED | GIVEN_BACK | WOKEN,
-                .through = "es_api_detach es_lease_release_all es_lease_release es_wake_producers es_slots_reopen");
+                .through = "es_api_detach es_lease_release_all es_lease_release es_wake_producer es_slots_reopen");
 
 static int64_t retire_and_detach(es_world *w)
 {

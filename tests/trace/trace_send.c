@@ -198,7 +198,7 @@ static int64_t reserve_then_abort(es_world *w)
 
 KILL_EVERYWHERE(reserve_and_abort, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = one_before,
                 .act = reserve_then_abort, .outcomes = REAPED,
-                .through = "es_api_reserve es_api_abort es_producer_abort es_wake_producers es_wake_learners");
+                .through = "es_api_reserve es_api_abort es_producer_abort es_wake_producer es_wake_learners");
 
 static int64_t claim_it(es_world *w)
 {
@@ -219,7 +219,7 @@ static int64_t abort_it(es_world *w)
 /* The ring is full, and the sleeping producer gets the slot that is aborted. */
 KILL_EVERYWHERE(abort_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = reserve,
                 .between = fill_and_park_a_producer, .act = abort_it, .outcomes = REAPED | WOKEN,
-                .through = "es_producer_abort es_wake_producers es_wait_wake");
+                .through = "es_producer_abort es_wake_producer es_wait_wake");
 
 static bool reopened(es_world *w)
 {

@@ -20,7 +20,7 @@ KILL_EVERYWHERE(
     .act = take_and_release, .outcomes = REAPED | RELEASED | GIVEN_BACK,
     .through = "es_api_take es_blocking_take look_or_finish es_consumer_look look_locked look_everywhere takeable scan "
                "es_lease_take es_stats_count_take es_stats_snapshot es_lease_committed end_lease es_lease_release "
-               "es_wake_producers");
+               "es_wake_producer");
 
 static void send_two_batches(es_world *w)
 {
@@ -52,7 +52,7 @@ static int64_t release_it(es_world *w)
 KILL_EVERYWHERE(release_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = full_ring, .prepare = take_before, .between = park_a_producer, .act = release_it,
                 .outcomes = REAPED | RELEASED | GIVEN_BACK | WOKEN,
-                .through = "es_lease_release es_wake_producers es_wait_wake");
+                .through = "es_lease_release es_wake_producer es_wait_wake");
 
 /* The release poisons the batch. No learner may get that. */
 KILL_EVERYWHERE(poisoning_release, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .poison = true,
