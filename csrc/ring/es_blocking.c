@@ -31,6 +31,7 @@ static int sleep_for_space(es_ring *r, uint32_t seen, uint64_t timeout_ns)
 static int64_t claim_or_sleep(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64_t start, uint64_t *pos)
 {
     es_header *hdr = r->map.hdr;
+    uint64_t slept = 0;
     for (;;) {
         /* SYNC space-seq: acquire; read before the last try. If a release comes between that try
          * and the sleep, the sleep returns at once. A process that was woken sees what it was woken
@@ -45,12 +46,12 @@ static int64_t claim_or_sleep(es_ring *r, uint64_t want, uint64_t timeout_ns, ui
         /* SYNC busy: acquire; pairs with es_api_detach(). */
         if (atomic_load_explicit(&r->detached, memory_order_acquire))
             return ES_EDETACHED;
-        uint64_t slept = es_clock_ns() - start;
-        if (slept >= timeout_ns)
+        if (slept >= timeout_ns) /* only after a try: the last sleep may have used up a wake-up */
             return ES_TIMEOUT;
         uint64_t left = timeout_ns - slept;
         if (sleep_for_space(r, seen, rc == ES_BUSY && left > ES_NAP_NS ? ES_NAP_NS : left) == -EINTR)
             return -EINTR;
+        slept = es_clock_ns() - start;
     }
 }
 

@@ -73,8 +73,8 @@ TEST(commit_wakes_a_parked_learner)
     fix_free(f);
 }
 
-/* A release wakes all parked producers. */
-TEST(release_wakes_all_parked_producers)
+/* A release wakes a parked producer, which wakes the next one, for as long as there is room. */
+TEST(release_wakes_producers_for_its_room)
 {
     es_fix *f = fix_new(3, 1, 0);
     es_ring *l = fix_learner(f), *p = fix_producer(f);

@@ -276,7 +276,15 @@ OWNING = (
         "es_wake_producer",
         "SYNC space-seq",
         "the number that producers sleep on does not change: a producer about to sleep is missed",
+        (f"{_BUMP_SPACE}    es_wait_wake(", "    es_wait_wake("),
         (_BUMP_SPACE, ""),
+    ),
+    _wake(
+        "wake-space-cleared",
+        "es_wake_producer",
+        "wake: flag",
+        "the flag is cleared although a producer has set it and sleeps, or is about to",
+        (f"{_BUMP_SPACE}    es_wait_wake(&hdr->space_seq);\n", ""),
     ),
     _wake(
         "wake-all-learners",

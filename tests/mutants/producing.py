@@ -8,7 +8,7 @@ def _producer(name: str, function: str, where: str, bug: str, *edits: tuple[str,
 
 
 def _blocking(name: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
-    return Mutant(name, "ring/es_blocking.c", "es_blocking_claim", bug, where, edits)
+    return Mutant(name, "ring/es_blocking.c", "claim_or_sleep", bug, where, edits)
 
 
 _BUMP_REOPEN = "atomic_fetch_add_explicit(&m->hdr->reopen_seq, 1, memory_order_release);\n"
@@ -279,5 +279,35 @@ PRODUCING = (
         "SYNC busy",
         "a sleeping producer does not notice that its attachment was closed",
         ("if (atomic_load_explicit(&r->detached, memory_order_acquire))", "if (rc == ES_EDETACHED)"),
+    ),
+    Mutant(
+        "space-not-passed-on",
+        "ring/es_blocking.c",
+        "es_blocking_claim",
+        "a producer that was woken and leaves room wakes nobody",
+        "wake: next",
+        (("    if (es_producer_has_room(r))\n        es_wake_producer(r);\n", ""),),
+    ),
+    Mutant(
+        "space-last-again",
+        "ring/es_blocking.c",
+        "sleep_for_space",
+        "a producer that was woken in vain is the last to be woken again",
+        "wake: next",
+        (("first ? ES_WAIT_FIRST : ES_WAIT_IN_TURN", "ES_WAIT_IN_TURN"),),
+    ),
+    _producer(
+        "room-not-at-tail",
+        "es_producer_has_room",
+        "wake: next",
+        "the room that is left in the batch at the tail is not seen",
+        (">= p / m->capacity;", "> p / m->capacity;"),
+    ),
+    _producer(
+        "room-not-reopened",
+        "es_producer_has_room",
+        "wake: next",
+        "re-opened slots do not count as room",
+        ("return true;", "return false;"),
     ),
 )

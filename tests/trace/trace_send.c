@@ -63,6 +63,18 @@ KILL_EVERYWHERE(send_sleeps_until_there_is_space, .batch_size = 2, .num_batches 
                 .before = full_ring, .when_asleep = take_a_batch, .act = send_for_an_hour, .sends = 1,
                 .outcomes = KEPT | LOST | REAPED, .through = "es_blocking_claim es_wait es_producer_commit");
 
+static void park_another_and_take_a_batch(es_world *w)
+{
+    park_a_producer(w);
+    take_a_batch(w);
+}
+
+/* Another producer sleeps, too. This one is woken first and wakes the other, or it dies and its reaper does. */
+KILL_EVERYWHERE(send_wakes_the_next_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
+                .before = full_ring, .when_asleep = park_another_and_take_a_batch, .act = send_for_an_hour, .sends = 1,
+                .outcomes = KEPT | LOST | REAPED | WOKEN,
+                .through = "es_producer_has_room es_wake_producer es_wait_wake_one es_wait_yield");
+
 static bool producer_says_it_sleeps(es_world *w)
 {
     return w->l->map.hdr->producers_sleep != 0;
@@ -219,7 +231,7 @@ static int64_t abort_it(es_world *w)
 /* The ring is full, and the sleeping producer gets the slot that is aborted. */
 KILL_EVERYWHERE(abort_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .prepare = reserve,
                 .between = fill_and_park_a_producer, .act = abort_it, .outcomes = REAPED | WOKEN,
-                .through = "es_producer_abort es_wake_producer es_wait_wake");
+                .through = "es_producer_abort es_wake_producer es_wait_wake_one");
 
 static bool reopened(es_world *w)
 {

@@ -52,7 +52,7 @@ static int64_t release_it(es_world *w)
 KILL_EVERYWHERE(release_wakes_a_producer, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER,
                 .before = full_ring, .prepare = take_before, .between = park_a_producer, .act = release_it,
                 .outcomes = REAPED | RELEASED | GIVEN_BACK | WOKEN,
-                .through = "es_lease_release es_wake_producer es_wait_wake");
+                .through = "es_lease_release es_wake_producer es_wait_wake_one");
 
 /* The release poisons the batch. No learner may get that. */
 KILL_EVERYWHERE(poisoning_release, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_LEARNER, .poison = true,
