@@ -146,13 +146,13 @@ int64_t es_producer_claim(es_ring *r, uint64_t want, uint64_t *pos)
 bool es_producer_has_room(es_ring *r)
 {
     es_map *m = &r->map;
-    /* SYNC reopen-seq: acquire; as in es_producer_claim(). */
-    uint32_t seq = atomic_load_explicit(&m->hdr->reopen_seq, memory_order_acquire);
+    /* relaxed, both: what this thread was told of it has acquired with space_seq, and nothing is
+     * read behind these words. */
+    uint32_t seq = atomic_load_explicit(&m->hdr->reopen_seq, memory_order_relaxed);
     if (seq != atomic_load_explicit(&r->seen_reopen, memory_order_relaxed))
         return true;
     uint64_t p = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed);
-    /* SYNC batch-release: acquire; as in try_claim(). */
-    uint64_t b = atomic_load_explicit(&m->batches[p % m->capacity / m->batch_size].word, memory_order_acquire);
+    uint64_t b = atomic_load_explicit(&m->batches[p % m->capacity / m->batch_size].word, memory_order_relaxed);
     return es_word_round(b) >= p / m->capacity;
 }
 

@@ -41,7 +41,8 @@ void es_wake_producer(es_ring *r)
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&hdr->producers_sleep, memory_order_relaxed) == 0)
         return;
-    /* SYNC space-seq: acq_rel; pairs with the acquire before parking. */
+    /* SYNC space-seq: acq_rel; pairs with the acquire before parking. The woken producer sees the
+     * room. */
     atomic_fetch_add_explicit(&hdr->space_seq, 1, memory_order_acq_rel);
     /* The flag stays: others may sleep. */
     if (wake_passed_over(hdr) || es_wait_wake_one(&hdr->space_seq, ES_WAIT_IN_TURN))
