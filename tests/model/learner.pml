@@ -255,28 +255,11 @@ release: /* es_lease_release() */
     END;
 #endif
 #endif
-wake_producers: /* es_wake_producer() */
-    STEP /* xchg */
+wake_producers:
 #ifdef M_wake_if_was_full
-        if :: !everywhere -> goto producers_woken :: else -> everywhere = 0; producers_sleep = 0 fi
-#else
-#ifdef M_woken_clears_flag
-        if :: !producers_sleep -> goto producers_woken :: else fi
-#else
-        if :: !producers_sleep -> goto producers_woken :: else -> producers_sleep = 0 fi
+    STEP if :: !everywhere -> goto producers_woken :: else -> everywhere = 0 fi END;
 #endif
-#endif
-    END;
-    STEP bump_space END;
-#ifdef M_wake_one
-    STEP
-        x = NL;
-        do :: x < NPROC && !(space_asleep & (1 << x)) -> x++ :: else -> break od;
-        space_asleep = space_asleep & ~(1 << x); goto producers_woken
-    END;
-#else
-    STEP wake_all(space_asleep); goto producers_woken END;
-#endif
+    es_wake_producer(producers_woken);
 
 producers_woken:
 #if CLOSE

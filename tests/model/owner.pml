@@ -86,6 +86,27 @@ registered:
     skip
 }
 
+/* es_wake_producer(): load producers_sleep; space_seq; es_wait_wake_one(); xchg producers_sleep; space_seq; wake all.
+ * A macro, because an inline cannot go to a label that it is given. */
+#ifdef M_flag_cleared
+#define ONCE_MORE(next) goto next
+#else
+#define ONCE_MORE(next) STEP bump_space END; STEP wake_all(space_asleep); goto next END
+#endif
+#define es_wake_producer(next) \
+    STEP if :: !producers_sleep -> goto next :: else fi END; \
+    STEP bump_space END; \
+    STEP \
+        if \
+        :: wake_producer(0); goto next \
+        :: wake_producer(1); goto next \
+        :: wake_producer(2); goto next \
+        :: else \
+        fi \
+    END; \
+    STEP if :: !producers_sleep -> goto next :: else -> producers_sleep = 0 fi END; \
+    ONCE_MORE(next)
+
 /* es_wake_all() */
 inline es_wake_all() {
     STEP bump_ready END;

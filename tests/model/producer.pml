@@ -190,9 +190,6 @@ parked:
         :: MAY_DIE -> die(); goto dead
         :: early > 0 && (space_asleep & BIT) -> early--; space_asleep = space_asleep & ~BIT; goto claim
         :: !(space_asleep & BIT) ->
-#ifdef M_woken_clears_flag
-            producers_sleep = 0;
-#endif
             if
             :: timed_out & BIT -> timed_out = timed_out & ~BIT; goto claim
             :: else -> goto arm
@@ -200,9 +197,24 @@ parked:
         fi
     };
 
-claimed:
+claimed: /* es_producer_has_room(), if this process may have slept */
+    atomic { if :: armed -> armed = 0 :: else -> goto write fi };
+#ifndef M_wake_one
+    STEP /* load reopen_seq, tail */
+        if :: reopen_unseen & BIT -> goto wake_next :: else -> best = tail fi
+    END;
+    STEP /* load BW */
+        if
+        :: ROUND(BW[(best % C) / B]) >= best / C -> best = 0
+        :: else -> best = 0; goto write
+        fi
+    END;
+wake_next:
+    es_wake_producer(write);
+#endif
+write:
     STEP /* the first byte */
-        armed = 0; space_moved = space_moved | BIT;
+        space_moved = space_moved | BIT;
         do :: i < n -> check_write(pos % C + i); data[pos % C + i] = TORN; i++ :: else -> i = 0; break od
     END;
     STEP /* the last byte, or an abort before it */
@@ -257,11 +269,7 @@ abort: /* es_producer_abort() */
     END;
     STEP bump_reopen END;
 #ifndef M_abort_wakes_nobody
-    STEP /* es_wake_producer(): xchg */
-        if :: !producers_sleep -> goto abort_wakes_learners :: else -> producers_sleep = 0 fi
-    END;
-    STEP bump_space END;
-    STEP wake_all(space_asleep) END;
+    es_wake_producer(abort_wakes_learners);
 #endif
 abort_wakes_learners:
     es_wake_learners();

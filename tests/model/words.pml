@@ -134,6 +134,8 @@ byte space_moved = ALL, space_asleep;
 #define bump_ready ready_moved = ALL
 #define bump_space space_moved = ALL
 #define wake_all(asleep) asleep = 0
+/* Whichever: the kernel's order matters for fairness only. */
+#define wake_producer(p) (space_asleep & (1 << (NL + p))) -> space_asleep = space_asleep & ~(1 << (NL + p))
 
 /* --- what happens to the processes ------------------------------------------- */
 
