@@ -47,6 +47,7 @@ class SampleWriter:
         self._buffers = [_has_buffer(leaf) for leaf in self._spec.leaves]
         self._send_at_once = compile_fast_path(self._spec, self._ring)
         self._slots: list[Array] | None = None
+        self._waiting = 1  # producers that waited when this one last looked
 
     def send(self, tree: Tree, timeout: float | None = None) -> None:
         """Copies one sample into the ring. When it returns, the sample is committed: no process's death loses it.
@@ -223,7 +224,7 @@ class SampleWriter:
                 raise TimeoutError(f"{self._attachment.what} stayed full for {timeout} s: no learner released a batch")
             if self._before_waiting is not None:
                 self._before_waiting()
-            code = attempt(self._attachment.slice_ns_within(left))
+            code = attempt(self._attachment.slice_ns_within(left, self._waiting))
             if code not in _NOT_NOW:
                 return code
             self._look_for_the_dead()
@@ -239,10 +240,11 @@ class SampleWriter:
 
     def _look_for_the_dead(self) -> None:
         """Reaps: the slots of the dead come back though no learner looks. Of all that wait, one a slice does so."""
-        snap = ffi.new("es_snapshot *")
+        snap, attachment = ffi.new("es_snapshot *"), self._attachment
         lib.es_monitor_observe(self._ring, snap)
-        if random.random() * (snap.producers_waiting + 1) < 1:
-            self._attachment.reaper.reap()
+        self._waiting = snap.producers_waiting + 1
+        if random.random() * attachment.slice * self._waiting < attachment.slice_of(self._waiting):
+            attachment.reaper.reap()
 
 
 def _has_buffer(leaf: Leaf) -> bool:

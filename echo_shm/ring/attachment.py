@@ -14,8 +14,11 @@ from echo_shm.ring.segment import Segment
 if TYPE_CHECKING:
     from echo_shm._core import Ring
 
-#: Python handles signals at least this often while it waits (seconds).
+#: A process that waits looks at least this often whether it still makes sense (seconds). Python handles most signals
+#: at once, because they end the sleep, and one that comes just before the sleep then.
 _LONGEST_SLICE = 0.1
+#: The same where many wait and share the work. A sleep that ends loses its place in the queue.
+_LONGEST_SHARED_SLICE = 1.0
 
 #: How long a process that finds every owner entry in use waits for one to become free (seconds).
 _ENTRY_WAIT = 0.5
@@ -29,6 +32,7 @@ class Attachment:
         index: The owner index of this attachment.
         reaper: Reaps dead owners of the ring.
         segment: The ring's segment.
+        slice: Seconds between two looks at the ring of a process that waits alone.
         what: The ring's name in messages.
 
     """
@@ -44,7 +48,7 @@ class Attachment:
             raise error_from(error[0], f"segment {segment.name!r}")
         self.ring = ffi.gc(ring, lib.es_api_free)
         self._check_layout()
-        self._slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
+        self.slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
         self.reaper = Reaper(self.ring, segment, self.what)
         self.index = self.reaper.own_index = self._register(role)
         self._retired = False
@@ -108,9 +112,20 @@ class Attachment:
         """Leaves the ring: its claims are aborted, its leases are released. Idempotent."""
         self._detach()
 
-    def slice_ns_within(self, left: float | None) -> int:
-        """Nanoseconds that one C call may sleep. ``left``: seconds to wait in all; None: no limit."""
-        return max(1, int((self._slice if left is None else min(self._slice, left)) * 1e9))
+    def slice_of(self, waiting: int) -> float:
+        """Seconds that each of so many processes may sleep, so that together they look once a slice."""
+        return min(self.slice * waiting, max(self.slice, _LONGEST_SHARED_SLICE))
+
+    def slice_ns_within(self, left: float | None, waiting: int = 1) -> int:
+        """Nanoseconds that one C call may sleep.
+
+        Args:
+            left: Seconds to wait in all; None: no limit.
+            waiting: How many processes wait like this one.
+
+        """
+        longest = self.slice_of(waiting)
+        return max(1, int((longest if left is None else min(longest, left)) * 1e9))
 
     def other_learners(self) -> bool:
         """Whether another learner is registered."""
