@@ -331,6 +331,7 @@ class ShmClient(SampleWriter):
             by name to a segment whose trees have node types beyond dict, list, tuple and None.
         learner_grace: How many seconds to wait for a new learner if the ring is full and no learner is alive. After
             that, ConnectionClosedError is raised. None: no limit.
+        prefault: As for :class:`Server`.
 
     Raises:
         SegmentError: There is no such segment, or it cannot be trusted or joined.
@@ -340,10 +341,15 @@ class ShmClient(SampleWriter):
     """
 
     def __init__(
-        self, handle_or_name: Handle | str, example: Tree = None, *, learner_grace: float | None = 30.0
+        self,
+        handle_or_name: Handle | str,
+        example: Tree = None,
+        *,
+        learner_grace: float | None = 30.0,
+        prefault: bool = True,
     ) -> None:
         segment = attach_segment(handle_or_name, example, caller="ShmClient")
-        super().__init__(Attachment(segment, lib.ES_ROLE_PRODUCER), learner_grace)
+        super().__init__(Attachment(segment, lib.ES_ROLE_PRODUCER, prefault=prefault), learner_grace)
         if self.ring_closed:
             self._attachment.detach()
             raise ConnectionClosedError(f"{self._attachment.what} was closed by the learner that created it")

@@ -50,6 +50,9 @@ class Server:
         writable: The arrays of batches can be written to. Otherwise they are read-only.
         reap_interval: Seconds after which a waiting learner looks for dead producers. A dead producer delays the
             batch that it was writing to by at most about this time.
+        prefault: Map all pages of the ring into this process now, in a thread if it is larger than 32 MiB. Otherwise
+            the first access to each page takes a page fault. The page tables take 1/512 of the ring's size in each
+            process; with huge pages next to nothing.
         num_drainers, producer_queue_size: Accepted for code written for id-echo, and ignored: there are no queues
             and no drainers here.
         pin_host_memory: Must be false.
@@ -76,6 +79,7 @@ class Server:
         detailed_metrics: bool = False,
         writable: bool = False,
         reap_interval: float = 0.1,
+        prefault: bool = True,
         num_drainers: int | None = None,
         producer_queue_size: int | None = None,
         pin_host_memory: bool = False,
@@ -112,7 +116,7 @@ class Server:
         )
         segment = Segment.create(name, spec, geometry)
         try:
-            self._join(segment, transports, writable)
+            self._join(segment, transports, writable, prefault)
         except BaseException:
             segment.unlink()
             raise
@@ -120,7 +124,9 @@ class Server:
         self._end = weakref.finalize(self, _end, self._ring, segment)
 
     @classmethod
-    def attach(cls, name_or_handle: str | Handle, example: Tree = None, *, writable: bool = False) -> "Server":
+    def attach(
+        cls, name_or_handle: str | Handle, example: Tree = None, *, writable: bool = False, prefault: bool = True
+    ) -> "Server":
         """Attaches to an existing ring as a further learner. Each batch goes to exactly one learner.
 
         If a learner is killed, the batches that it held are delivered again, to whichever learner takes next.
@@ -128,7 +134,7 @@ class Server:
         Args:
             name_or_handle: As for :class:`ShmClient`.
             example: As for :class:`ShmClient`.
-            writable: As for :class:`Server`.
+            writable, prefault: As for :class:`Server`.
 
         Raises:
             SegmentError, SpecMismatchError: As for :class:`ShmClient`.
@@ -136,20 +142,20 @@ class Server:
         """
         segment = attach_segment(name_or_handle, example, caller="Server.attach")
         self = cls.__new__(cls)
-        self._join(segment, (), writable)
+        self._join(segment, (), writable, prefault)
         return self
 
     #: Closes the ring and unlinks the segment. None for a further learner.
     # Not annotated, because typing.get_type_hints() could not find the type where it looks.
     _end = cast("weakref.finalize[..., Server] | None", None)
 
-    def _join(self, segment: Segment, transports: Sequence[Transport], writable: bool) -> None:
+    def _join(self, segment: Segment, transports: Sequence[Transport], writable: bool, prefault: bool) -> None:
         self._segment = segment
         self._transports = transports
         self._started: list[Transport] = []
         self._unstarted = bool(transports)
         self._spawned: list[WorkerGroup] = []
-        self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER)
+        self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER, prefault=prefault)
         self._ring = self._attachment.ring
         self._attachment.reaper.sweep()
         self._writer = SampleWriter(

@@ -23,7 +23,7 @@ from echo_shm.cli import console, top
 from echo_shm.cli.demo import demo
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
-from echo_shm.ring import lockfile, segment
+from echo_shm.ring import lockfile, pages, segment
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.metrics import RingView
 
@@ -160,7 +160,7 @@ def describe(name: str) -> Description:
     - ``unreadable``: a process is or may be attached; ``fault`` says why the segment cannot be read.
     """
     found: Description = dict.fromkeys(
-        ("name", "state", "creator_pid", "creator_alive", "bytes", "batch_size", "num_buffers",
+        ("name", "state", "creator_pid", "creator_alive", "bytes", "huge_bytes", "batch_size", "num_buffers",
          "producers", "learners", "occupancy", "capacity", "age_seconds", "fault")
     )  # fmt: skip
     found["name"] = name
@@ -178,6 +178,7 @@ def describe(name: str) -> Description:
         "state": "garbage" if not seen.locked else "in use" if seen.creator_alive else "orphaned",
         "creator_pid": seen.segment.creator_pid,
         "bytes": seen.segment.size,
+        "huge_bytes": pages.huge_bytes(seen.segment.mapping),
         "batch_size": geometry.batch_size,
         "num_buffers": geometry.num_buffers,
         "producers": sum(owner.role == "producer" for owner in owners),
@@ -204,7 +205,7 @@ def _ls(options: argparse.Namespace) -> int:
 def _print_table(found: list[Description]) -> None:
     table = console.need("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("name", overflow="fold")
-    for label in ("creator", "size", "ring", "prod", "learn", "full", "age"):
+    for label in ("creator", "size", "huge", "ring", "prod", "learn", "full", "age"):
         table.add_column(label, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for one in found:
@@ -221,10 +222,11 @@ def _print_table(found: list[Description]) -> None:
 
 def _cells(one: Description) -> list[str]:
     if one["bytes"] is None:
-        return ["-" if one["creator_alive"] is not False else "dead"] + ["-"] * 6
+        return ["-" if one["creator_alive"] is not False else "dead"] + ["-"] * 7
     return [
         f"{one['creator_pid']}" if one["creator_alive"] else f"{one['creator_pid']} dead",
         console.size(one["bytes"]),
+        "-" if one["huge_bytes"] is None else console.share(one["huge_bytes"], one["bytes"]),
         f"{one['batch_size']:,}x{one['num_buffers']:,}",
         f"{one['producers']}",
         f"{one['learners']}",

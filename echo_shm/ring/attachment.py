@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
+from echo_shm.ring.pages import Prefault
 from echo_shm.ring.processes import pid_namespace, start_time
 from echo_shm.ring.reaper import Reaper
 from echo_shm.ring.segment import Segment
@@ -27,6 +28,11 @@ _ENTRY_WAIT = 0.5
 class Attachment:
     """A registered owner of a ring.
 
+    Args:
+        segment: A segment that is mapped with its lock file.
+        role: ``ES_ROLE_PRODUCER`` or ``ES_ROLE_LEARNER``.
+        prefault: Map all pages of the segment now, as :class:`Prefault` does.
+
     Attributes:
         ring: The ``es_ring``. It stays usable after :meth:`detach`: every call then returns ES_EDETACHED.
         index: The owner index of this attachment.
@@ -37,7 +43,7 @@ class Attachment:
 
     """
 
-    def __init__(self, segment: Segment, role: int) -> None:
+    def __init__(self, segment: Segment, role: int, *, prefault: bool = False) -> None:
         assert segment.lockfile is not None
         self.segment = segment
         self.what = f"ring {segment.name!r}"
@@ -52,11 +58,14 @@ class Attachment:
         self.reaper = Reaper(self.ring, segment, self.what)
         self.index = self.reaper.own_index = self._register(role)
         self._retired = False
+        self._prefault: Prefault | None = None
         # The finalizer also runs at interpreter exit, while the segment is still mapped.
         self._detach = weakref.finalize(self, _detach, self.ring, segment)
         if not segment.is_linked():
             self.detach()
             raise SegmentError(f"segment {segment.name!r} was closed just now")
+        if prefault:
+            self._prefault = Prefault(segment.mapping)
 
     def _check_layout(self) -> None:
         """Raises SegmentError unless the C core and Python have read the same layout. The core copies by its own."""
@@ -110,6 +119,8 @@ class Attachment:
 
     def detach(self) -> None:
         """Leaves the ring: its claims are aborted, its leases are released. Idempotent."""
+        if self._prefault is not None:
+            self._prefault.stop()
         self._detach()
 
     def slice_of(self, waiting: int) -> float:

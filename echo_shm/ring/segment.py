@@ -26,6 +26,7 @@ from echo_shm.ring.lockfile import (
     shm_file,
     unlink_lockfile,
 )
+from echo_shm.ring.pages import ask_for_huge_pages, populate
 from echo_shm.spec import Array, Spec
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Segment:
         name: The segment's name.
         uuid: 16 random bytes that tell this segment from an earlier one of the same name.
         spec, geometry: What it holds.
+        mapping: The memory.
         lockfile: The lock file, or None for a read-only mapping.
 
     """
@@ -104,6 +106,7 @@ class Segment:
         self.name = name
         self.lockfile = lockfile
         self._file: tuple[int, int] | None = None
+        self.mapping = mapping
         self._view = memoryview(mapping)
         # Through a memoryview, numpy still finds that the mapping is writable. Through an array it does not.
         self._read_only = np.asarray(self._view.toreadonly())
@@ -218,6 +221,7 @@ class Segment:
                 raise error_from(lib.ES_EINIT, f"segment {name!r}")
             access = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
             mapping = mmap.mmap(shm.fd, status.st_size, flags=mmap.MAP_SHARED, prot=access)
+            ask_for_huge_pages(mapping)
         finally:
             shm.close_fd()
         segment = cls(name, mapping, None)
@@ -287,8 +291,7 @@ def _create_mapping(name: str, size: int, undo: contextlib.ExitStack) -> mmap.mm
         raise _cannot_be_made(name, error) from None
     undo.callback(posix_ipc.unlink_shared_memory, ipc_name(name))
     try:
-        _allocate(shm.fd, name, size)
-        return mmap.mmap(shm.fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        return _allocate(shm.fd, name, size)
     finally:
         shm.close_fd()
 
@@ -309,17 +312,25 @@ def _cannot_be_made(name: str, error: Exception) -> SegmentError:
     )
 
 
-def _allocate(fd: int, name: str, size: int) -> None:
-    """Allocates all pages now. The kernel kills a process that touches a missing page of a sparse segment."""
+def _allocate(fd: int, name: str, size: int) -> mmap.mmap:
+    """Allocates all pages now, and maps them.
+
+    The kernel kills a process that touches a missing page of a sparse segment. Pages that are allocated through a
+    mapping may be huge; posix_fallocate() allocates the rest, or says that there is no space for it.
+    """
     free = _free_bytes(fd)
     try:
         if free is not None and free < size:
             raise OSError(errno.ENOSPC, "No space left on device")
-        if not hasattr(os, "posix_fallocate"):
-            os.ftruncate(fd, size)
-            return
-        for offset in range(0, size, _ALLOCATION_STEP):
-            os.posix_fallocate(fd, offset, min(_ALLOCATION_STEP, size - offset))
+        os.ftruncate(fd, size)
+        mapping = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        if hasattr(os, "posix_fallocate"):
+            ask_for_huge_pages(mapping)
+            for _ in populate(mapping):
+                pass
+            for offset in range(0, size, _ALLOCATION_STEP):
+                os.posix_fallocate(fd, offset, min(_ALLOCATION_STEP, size - offset))
+        return mapping
     except OSError as error:
         available = "an unknown number of" if free is None else f"{free:,}"
         raise SegmentError(

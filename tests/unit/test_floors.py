@@ -21,7 +21,7 @@ FLOORS = {
         ["__main__"],
     ],
     "ring": [
-        ["lockfile", "processes", "fast_path"],
+        ["lockfile", "processes", "fast_path", "pages"],
         ["segment"],
         ["reaper", "metrics", "handle"],
         ["attachment", "sample", "protocols"],

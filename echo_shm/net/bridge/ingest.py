@@ -30,7 +30,7 @@ class Ingest:
     """
 
     def __init__(self, segment: Segment) -> None:
-        self._attachment = Attachment(segment, lib.ES_ROLE_PRODUCER)
+        self._attachment = Attachment(segment, lib.ES_ROLE_PRODUCER, prefault=True)
         self._ring = self._attachment.ring
         self._attachment.check(lib.es_bridge_begin(self._ring))
         self._blocked: deque[Connection] = deque()  # clients whose samples wait for free slots, in turn

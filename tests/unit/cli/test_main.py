@@ -86,6 +86,7 @@ def test_ls_shows_a_segment_in_use(name: str, only: Callable[..., None], capsys:
         only(name)
         found = _listed(name, capsys)
         assert found.pop("age_seconds") >= 0
+        assert 0 <= found.pop("huge_bytes") <= found["bytes"]
         assert found == {
             "name": name, "state": "in use", "creator_pid": os.getpid(), "creator_alive": True,
             "bytes": (SHM / f"echo_shm.{name}").stat().st_size, "batch_size": 8, "num_buffers": 4,
@@ -93,7 +94,7 @@ def test_ls_shows_a_segment_in_use(name: str, only: Callable[..., None], capsys:
         }  # fmt: skip
         assert cli.main(["ls"]) == 0
         header, row = capsys.readouterr().out.splitlines()
-        assert header.split() == ["name", "creator", "size", "ring", "prod", "learn", "full", "age", "state"]
+        assert header.split() == ["name", "creator", "size", "huge", "ring", "prod", "learn", "full", "age", "state"]
         assert row.startswith(name)
         assert "8x4" in row
         assert "9 %" in row
