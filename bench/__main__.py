@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import latency, native, peers, remote, scale, table, throughput, wake
+from bench import latency, native, peers, producers, remote, scale, table, throughput, wake
 
 GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "cartpole": throughput.cartpole,
@@ -27,6 +27,7 @@ GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "submit": throughput.submit,
     "workers": throughput.workers,
     "learners": throughput.learners,
+    "producers": producers.producers,
     "remote": remote.remote,
 }
 

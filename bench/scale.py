@@ -15,6 +15,8 @@ class Scale:
         latency_rounds: Rings full of batches that the calls of ``sample()`` are timed on, each repetition.
         wakes: Sleeping learners woken each repetition.
         workers: Producer counts of the scaling rows.
+        producers: Producer counts of the group of that name. 2 is the one that others are compared with.
+        sends: Samples that they send in all, but at least 2,000 each.
 
     """
 
@@ -25,7 +27,11 @@ class Scale:
     latency_rounds: int = 20
     wakes: int = 400
     workers: tuple[int, ...] = (1, 2, 4, 8)
+    producers: tuple[int, ...] = (1, 2, 8, 32, 64, 128, 256)
+    sends: int = 200_000
 
 
 FULL = Scale()
-QUICK = Scale(repetitions=2, seconds=0.1, batch_size=64, latency_rounds=2, wakes=20, workers=(1, 2))
+QUICK = Scale(
+    repetitions=2, seconds=0.1, batch_size=64, latency_rounds=2, wakes=20, workers=(1, 2), producers=(2, 8), sends=4000
+)

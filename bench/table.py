@@ -13,9 +13,13 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 _DASH = "\N{EN DASH}"
 
 
+#: Of all other units, less is better.
+_MORE_IS_BETTER = "samples/s"
+
+
 @dataclass(frozen=True)
 class Floor:
-    """What a figure has to reach: ``of="ratio"`` at least (at most, for times) ``bound``, or ``of="value"`` itself."""
+    """What a figure has to reach: ``of="ratio"`` at least (at most, for costs) ``bound``, or ``of="value"`` itself."""
 
     bound: float
     of: str = "ratio"
@@ -27,7 +31,7 @@ class Figure:
 
     Attributes:
         path: What was measured.
-        unit: ``"samples/s"`` (more is better) or ``"µs"`` (less is better).
+        unit: ``"samples/s"`` (more is better) or one of costs (less is better): ``"µs"``, ``"MB"``, ``"a sample"``.
         ours: One value a repetition.
         peer: What the ratio is taken to; empty for none.
         theirs: The peer's values, of the same repetitions.
@@ -54,7 +58,7 @@ class Figure:
         if self.floor is None or not judged:
             return ""
         middle = statistics.median(judged)
-        reached = middle <= self.floor.bound if self.unit == "µs" else middle >= self.floor.bound
+        reached = middle >= self.floor.bound if self.unit == _MORE_IS_BETTER else middle <= self.floor.bound
         return "ok" if reached else "below"
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,7 +84,10 @@ class Figure:
         """The row's cells."""
         floor = ""
         if self.floor is not None:
-            sign, times = ("≤" if self.unit == "µs" else "≥"), (_TIMES if self.floor.of == "ratio" else f" {self.unit}")
+            sign, times = (
+                ("≥" if self.unit == _MORE_IS_BETTER else "≤"),
+                (_TIMES if self.floor.of == "ratio" else f" {self.unit}"),
+            )
             floor = f"{sign} {self.floor.bound:g}{times}"
         compared = f"{self.peer}: {_spread(self.theirs, self.unit)}" if self.theirs else ""
         ratio = _spread(self.ratios, _TIMES) if self.ratios else ""
@@ -95,7 +102,9 @@ def _spread(values: Sequence[float], unit: str) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{value:,.0f}" if unit == "samples/s" else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    if unit == _MORE_IS_BETTER:
+        return f"{value:,.0f}"
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
 HEADINGS = ["path", "echo_shm", "compared with", "ratio", "floor", ""]

@@ -88,7 +88,9 @@ def test_system_that_cannot_map_ahead_works(monkeypatch: pytest.MonkeyPatch) -> 
     with Server(sample, 4) as server, ShmClient(server.handle) as client:
         for _ in range(4):
             client.send(sample)
-        assert server.sample()["x"].shape == (4, PAGE)
+        batch = server.sample()
+        assert batch is not None
+        assert batch.structured["x"].shape == (4, PAGE)
 
 
 @pytest.mark.parametrize("huge", ["advise", "never"])
