@@ -15,7 +15,7 @@ from echo_shm.ring.processes import contradicts_death, find_process, has_memory,
 from echo_shm.ring.segment import Segment
 
 if TYPE_CHECKING:
-    from echo_shm._core import Ring
+    from echo_shm._core import OwnerInfo, Ring
 
 _log = logging.getLogger("echo_shm")
 
@@ -156,21 +156,35 @@ class Reaper:
     def _stopped(self) -> set[int]:
         """The producers of this PID namespace that are stopped, as far as known.
 
-        Each call asks a few producers for their state, and remembers the answers of earlier calls for the others.
+        Each call asks those that were stopped for their state, and the next few of the others.
         """
-        info = ffi.new("es_owner_info *")
-        producers = {}
-        index = lib.es_monitor_next_owner(self._ring, 0, info)
-        while index >= 0:
-            if info.id.role == lib.ES_ROLE_PRODUCER and info.id.pid_namespace == pid_namespace():
-                producers[index] = info.id.pid
-            index = lib.es_monitor_next_owner(self._ring, index + 1, info)
-        asked = sorted(producers, key=lambda i: (i < self._next_state, i))[:_STATES_PER_SWEEP]
-        self._next_state = asked[-1] + 1 if asked else 0
-        stopped = {i for i in self._last_stopped if i in producers and i not in asked}
-        for index in asked:
+        info, stopped = ffi.new("es_owner_info *"), set()
+        asked = {index: self._producer_at(index, info) for index in self._last_stopped}
+        start, wrapped = self._next_state, False
+        for _ in range(_STATES_PER_SWEEP):
+            index = lib.es_monitor_next_owner(self._ring, start, info)
+            if index < 0 and wrapped:
+                break
+            if index < 0:
+                start, wrapped = 0, True
+                continue
+            asked[index] = self._pid(info)
+            start = index + 1
+        self._next_state = start
+        for index, pid in asked.items():
             with contextlib.suppress(psutil.Error, ValueError, OverflowError):
-                if psutil.Process(producers[index]).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                if pid is not None and psutil.Process(pid).status() in (
+                    psutil.STATUS_STOPPED,
+                    psutil.STATUS_TRACING_STOP,
+                ):
                     stopped.add(index)
         self._last_stopped = stopped
         return stopped
+
+    def _producer_at(self, index: int, info: "OwnerInfo") -> int | None:
+        """The PID of the producer with this index, as far as it is there and its PID means something here."""
+        return self._pid(info) if lib.es_monitor_next_owner(self._ring, index, info) == index else None
+
+    def _pid(self, info: "OwnerInfo") -> int | None:
+        same = info.id.role == lib.ES_ROLE_PRODUCER and info.id.pid_namespace == pid_namespace()
+        return info.id.pid if same else None
