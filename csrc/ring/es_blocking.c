@@ -19,9 +19,12 @@ int64_t es_blocking_claim(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64
         return rc == ES_BUSY ? ES_TIMEOUT : rc;
     es_owner *mine = &r->map.owners[r->me];
     uint64_t start = es_clock_ns(), now = start;
-    es_counter_add(&mine->blocked, 1);
-    es_counter_add(&hdr->totals.push_blocked, 1);
-    atomic_store_explicit(&mine->waiting, 1, memory_order_relaxed);
+    bool counts = r->stalled_ns == 0; /* otherwise this sleep is a part of a bridge's stall: see es_bridge.c */
+    if (counts) {
+        es_counter_add(&mine->blocked, 1);
+        es_counter_add(&hdr->totals.push_blocked, 1);
+        atomic_store_explicit(&mine->waiting, 1, memory_order_relaxed);
+    }
     do {
         /* SYNC space-seq: acquire; read before the last try. If a release comes between that try
          * and the sleep, the sleep returns at once. */
@@ -45,8 +48,10 @@ int64_t es_blocking_claim(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64
         }
         now = es_clock_ns();
     } while (now - start < timeout_ns);
-    atomic_store_explicit(&mine->waiting, 0, memory_order_relaxed);
-    es_counter_add(&mine->blocked_ns, es_clock_ns() - start);
+    if (counts) {
+        atomic_store_explicit(&mine->waiting, 0, memory_order_relaxed);
+        es_counter_add(&mine->blocked_ns, es_clock_ns() - start);
+    }
     return rc == ES_FULL || rc == ES_BUSY ? ES_TIMEOUT : rc;
 }
 
