@@ -16,6 +16,7 @@ from echo_shm.client import SampleWriter
 from echo_shm.errors import ConnectionClosedError
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
+from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.ring.protocols import Finishing, Transport
 from echo_shm.ring.sample import Lease, Sample
@@ -110,7 +111,7 @@ class Server:
             float(reap_interval),
             max_remotes=max(_REMOTES, sum(getattr(one, "max_connections", 0) for one in transports)),
         )
-        segment = Segment.create(name, spec, geometry)
+        segment = create_segment(name, spec, geometry)
         try:
             self._join(segment, transports, writable)
         except BaseException:

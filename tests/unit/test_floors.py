@@ -24,7 +24,7 @@ FLOORS = {
         ["lockfile", "processes", "fast_path"],
         ["segment"],
         ["reaper", "metrics", "handle"],
-        ["attachment", "sample", "protocols"],
+        ["attachment", "creation", "sample", "protocols"],
         ["stuck"],
         ["batch_reader"],
     ],
