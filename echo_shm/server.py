@@ -23,6 +23,7 @@ from echo_shm.ring.sample import Lease, Sample
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.ring.stuck import nobody_takes, refuse_to_wait_for_itself
 from echo_shm.spec import Spec, Tree
+from echo_shm.timeouts import check_timeout
 from echo_shm.workers.group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -182,10 +183,18 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that the transport listens on, after :meth:`start`. If there are several, that of the first one."""
+        """The port that the transport listens on, after :meth:`start`. If there are several, that of the first one.
+
+        Raises:
+            RuntimeError: There is no transport, or it takes a free port and was not started yet.
+
+        """
         for transport in self._transports:
             if hasattr(transport, "port"):
-                return int(transport.port)
+                port = int(transport.port)
+                if port == 0:
+                    raise RuntimeError("the port is known once the transport listens: call server.start() first")
+                return port
         raise RuntimeError("no transport configured; pass one to Server(transport=...)")
 
     # -- taking batches
@@ -215,6 +224,8 @@ class Server:
             ForkedError: Called in a child of the process that attached.
 
         """
+        if timeout is not None:
+            check_timeout(timeout)
         until = self._until(until)
         sample = self._reader.next(timeout, until, True)
         if sample is None and until is not None:
@@ -241,6 +252,7 @@ class Server:
             timeout, until: As for :meth:`sample`.
 
         """
+        check_timeout(timeout)
         return Lease(lambda: self._take_leased(timeout, until))
 
     def _take_leased(self, timeout: float | None, until: Finishing | None) -> Sample | None:

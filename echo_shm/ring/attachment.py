@@ -33,10 +33,10 @@ class Attachment:
 
     """
 
-    def __init__(self, segment: Segment, role: int) -> None:
+    def __init__(self, segment: Segment, role: int, what: str | None = None) -> None:
         assert segment.lockfile is not None
         self.segment = segment
-        self.what = f"ring {segment.name!r}"
+        self.what = what or f"ring {segment.name!r}"
         error = ffi.new("int *")
         poison = os.environ.get("ECHO_SHM_POISON", "") not in ("", "0")
         ring = lib.es_api_open(segment.base, segment.size, segment.lockfile.locks, poison, error)

@@ -96,7 +96,8 @@ def test_collect_spares_what_is_used(name, act):
         Server(stamped.example(), 2, name=name)
     assert re.search(
         rf"created on [-0-9]+ [:0-9]+ by process {creator.pid}, which is dead; nobody is attached\. "
-        r"It holds 4 committed samples, 2 full batches of 2\. To drop them, run `echo-shm gc`.*To take them first, join it: Server\.attach",
+        r"It holds 4 committed samples, 2 full batches of 2\. To drop them, run `echo-shm gc`.*"
+        r"To take them first, join it: Server\.attach",
         str(caught.value),
     )
     assert lockfile.collect(name)

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "echo_shm"
 FLOORS = {
     "": [
         ["_core", "_send", "_batch", "_build"],
-        ["errors"],
+        ["errors", "timeouts"],
         ["spec"],
         ["ring", "trajectory"],
         ["client"],

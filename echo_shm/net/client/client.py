@@ -17,6 +17,7 @@ from echo_shm.net.client import finalizers
 from echo_shm.net.client.connection import Options
 from echo_shm.net.client.sender import Sender
 from echo_shm.spec import Spec, Tree
+from echo_shm.timeouts import check_timeout
 
 _log = logging.getLogger("echo_shm")
 
@@ -114,6 +115,8 @@ class TcpClient:
             ForkedError: Called in a child of the process that connected.
 
         """
+        if timeout is not None:
+            self._time(timeout)
         if not self._send_now(data):
             self._send_slowly(self._writer.send, data, timeout)
         if self._sender.sleeping:
@@ -153,9 +156,7 @@ class TcpClient:
             raise told from late.__cause__
 
     def _time(self, timeout: float | None) -> float | None:
-        if timeout is None:
-            return self._timeout
-        return validation.limit("timeout", timeout, "None for the client's own timeout")
+        return self._timeout if timeout is None else check_timeout(timeout, "None for the client's own timeout")
 
     def wait(self, timeout: float | None = None) -> None:
         """Returns when all samples sent so far are in the server's ring.
