@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import numbers
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -28,6 +29,8 @@ from echo_shm.workers.group import WorkerGroup
 
 if TYPE_CHECKING:
     from echo_shm._core import Ring
+
+_log = logging.getLogger("echo_shm")
 
 #: A segment has entries for at least this many clients of bridges.
 _REMOTES = 1024
@@ -445,7 +448,12 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except Exception as late:
+            if kind is None:
+                raise
+            _log.error("%s: %s", self, late)  # the exception under way says more
 
 
 def _check_until(until: object) -> None:

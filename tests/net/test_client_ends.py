@@ -17,7 +17,7 @@ from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, TcpClient
 from echo_shm.net import wire
-from echo_shm.net.client import connection
+from echo_shm.net.client import connection, finalizers
 from echo_shm.net.client.backoff import Backoff
 
 
@@ -121,6 +121,18 @@ def test_close_while_another_thread_closes(pretend, background):
     with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
         first.result()
     one.close()
+
+
+def test_the_end_of_a_process_closes_all_at_once(pretend):
+    """At the end of a process, the times of clients whose server takes nothing do not add up."""
+    host = pretend(lambda visit: (visit.accept(), time.sleep(60)))
+    made = [TcpClient("127.0.0.1", host.port, EXAMPLE, close_timeout=2) for _ in range(20)]
+    for one in made:
+        one.send(sample(0))
+    started = time.monotonic()
+    finalizers._close_all()
+    assert 2 <= time.monotonic() - started < 20
+    assert all(one._sender._closed for one in made)
 
 
 def test_ctrl_c_in_close(pretend, client, background):

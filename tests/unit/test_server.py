@@ -98,6 +98,28 @@ def test_transport_is_started_with_the_handle_and_shut_down_once():
     assert calls[1:] == ["shutdown"]
 
 
+def test_an_exception_in_the_block_is_not_hidden(caplog):
+    """If a transport fails to shut down after an exception in the block, the failure is logged."""
+
+    class Failing:
+        def start(self, handle):
+            pass
+
+        def shutdown(self):
+            raise OSError("no such wire")
+
+    def work():
+        with Server(EXAMPLE, 1, Failing()) as server:
+            server.start()
+            raise LookupError("the user's own")
+
+    with pytest.raises(LookupError, match="the user's own"):
+        work()
+    assert "no such wire" in caplog.text
+    with pytest.raises(OSError, match="no such wire"), Server(EXAMPLE, 1, Failing()) as server:
+        server.start()
+
+
 def test_a_batch_has_a_leading_batch_dimension():
     """Leaves are (batch_size, *shape) of the leaf's dtype, rows in the order sent, as batch and info."""
     with Server(EXAMPLE, 4) as server:
