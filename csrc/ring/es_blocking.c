@@ -19,7 +19,7 @@ int64_t es_blocking_claim(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64
         return rc == ES_BUSY ? ES_TIMEOUT : rc;
     es_owner *mine = &r->map.owners[r->me];
     uint64_t start = es_clock_ns(), now = start;
-    bool counts = r->stalled_ns == 0; /* otherwise this sleep is a part of a bridge's stall: see es_bridge.c */
+    bool counts = r->waited_ns == 0; /* otherwise this sleep is a part of a bridge's wait: see es_bridge.c */
     if (counts) {
         es_counter_add(&mine->blocked, 1);
         es_counter_add(&hdr->totals.push_blocked, 1);

@@ -141,8 +141,8 @@ def test_a_full_ring_holds_the_client_up(serve, client):
     assert got == list(range(n - n % 4))
 
 
-def test_a_stall_counts_once(serve, client):
-    """However long a bridge waits for a free slot, the stall is one in push_blocked_count, and its time is counted."""
+def test_a_wait_counts_once(serve, client):
+    """However long a bridge waits for a free slot, the wait is one in push_blocked_count, and its time is counted."""
     server = serve(1, 2)
     view = RingView(Segment.attach(server.name, read_only=True))
 
