@@ -16,7 +16,7 @@ from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.fast_path import compile_fast_path, compile_tree
 from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.spec import Array, Leaf, Tree
-from echo_shm.timeouts import check_timeout
+from echo_shm.timeouts import PLAIN, check_timeout
 
 if TYPE_CHECKING:
     from echo_shm._core import CData, Numbers, Pointers
@@ -65,7 +65,7 @@ class SampleWriter:
             ForkedError: Called in a child of the process that attached.
 
         """
-        if timeout is not None:
+        if timeout is not None and not (timeout.__class__ in PLAIN and timeout >= 0):
             check_timeout(timeout)
         if self._send_at_once(tree):
             return
@@ -279,7 +279,7 @@ class BoundSample:
 
     def send(self, timeout: float | None = None) -> None:
         """Copies the bound arrays into the next slot. Waits and raises as :meth:`ShmClient.send` does."""
-        if timeout is not None:
+        if timeout is not None and not (timeout.__class__ in PLAIN and timeout >= 0):
             check_timeout(timeout)
         code = self._send(self._ring, self._pointers[0])
         if code:

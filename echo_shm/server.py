@@ -24,7 +24,7 @@ from echo_shm.ring.sample import Lease, Sample
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.ring.stuck import nobody_takes, refuse_to_wait_for_itself
 from echo_shm.spec import Spec, Tree
-from echo_shm.timeouts import check_timeout
+from echo_shm.timeouts import PLAIN, check_timeout
 from echo_shm.workers.group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Server:
             ForkedError: Called in a child of the process that attached.
 
         """
-        if timeout is not None:
+        if timeout is not None and not (timeout.__class__ in PLAIN and timeout >= 0):
             check_timeout(timeout)
         until = self._until(until)
         sample = self._reader.next(timeout, until, True)

@@ -3,6 +3,9 @@
 import math
 import numbers
 
+#: The types of most timeouts. Calls that take a hundred nanoseconds look at the type, and call for the others only.
+PLAIN = frozenset({float, int})
+
 
 def check_timeout(timeout: object, otherwise: str = "None for no limit", *, label: str = "timeout") -> float | None:
     """A timeout in seconds, 0 or more; None stays None. Infinity is possible.

@@ -17,7 +17,7 @@ from echo_shm.net.client import finalizers
 from echo_shm.net.client.connection import Options
 from echo_shm.net.client.sender import Sender
 from echo_shm.spec import Spec, Tree
-from echo_shm.timeouts import check_timeout
+from echo_shm.timeouts import PLAIN, check_timeout
 
 _log = logging.getLogger("echo_shm")
 
@@ -115,7 +115,7 @@ class TcpClient:
             ForkedError: Called in a child of the process that connected.
 
         """
-        if timeout is not None:
+        if timeout is not None and not (timeout.__class__ in PLAIN and timeout >= 0):
             self._time(timeout)
         if not self._send_now(data):
             self._send_slowly(self._writer.send, data, timeout)
