@@ -59,6 +59,7 @@ class SampleWriter:
 
         Raises:
             SpecMismatchError: The structure, a dtype or a shape differs. Nothing was sent.
+            ValueError: ``timeout`` is not a number of seconds.
             TimeoutError: The ring stayed full. Nothing was sent.
             ConnectionClosedError: The ring or this client was closed, or every learner is dead (see
                 ``learner_grace``). Nothing was sent.

@@ -220,6 +220,7 @@ class Server:
             closed, or ``until`` has finished.
 
         Raises:
+            ValueError: ``timeout`` is not a number of seconds.
             TimeoutError: No batch was complete in time.
             BaseException: A worker failed: its exception.
             BatchesHeldError: For about a second, this learner has referred to all batches of the ring, so no further

@@ -59,7 +59,8 @@ void es_monitor_lease_ages(es_ring *r, uint64_t *ages_ns, uint32_t count)
         uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed);
         uint64_t leased = es_counter_get(&r->map.batches[j].leased_ns), now = es_clock_ns();
         uint32_t owner = es_word_owner(w);
-        if (es_word_state(w) == ES_LEASED && owner < count && leased < now && now - leased > ages_ns[owner])
+        if (es_word_state(w) == ES_LEASED && owner < count && leased != 0 && leased < now &&
+            now - leased > ages_ns[owner])
             ages_ns[owner] = now - leased;
     }
 }

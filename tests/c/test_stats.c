@@ -145,7 +145,15 @@ TEST(lease_ages_count_from_the_oldest)
     es_monitor_lease_ages(l, ages, owners);
     CHECK(ages[l->me] <= es_clock_ns() - before);
     CHECK_EQ(ages[p->me], 0);
-    l->map.batches[0].leased_ns = es_clock_ns() - 5000000000;
+    for (int j = 0; j < 3; j++)
+        CHECK(l->map.batches[j].leased_ns >= before && l->map.batches[j].leased_ns <= es_clock_ns());
+    l->map.batches[0].leased_ns = 0; /* not noted yet */
+    l->map.batches[1].leased_ns = es_clock_ns() - 1;
+    memset(ages, 0, sizeof ages);
+    es_monitor_lease_ages(l, ages, owners);
+    CHECK(ages[l->me] < 5000000000);
+    l->map.batches[0].leased_ns = es_clock_ns() - 3000000000;
+    l->map.batches[1].leased_ns = es_clock_ns() - 5000000000;
     l->map.batches[2].leased_ns = UINT64_MAX;
     memset(ages, 0, sizeof ages);
     es_monitor_lease_ages(l, ages, owners);

@@ -1,21 +1,25 @@
 """What messages and documents say to install can be installed as it is printed."""
 
 import ast
-import importlib.metadata
 import re
 from pathlib import Path
 
 import pytest
 
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10: pytest needs the same under this name
+    import tomli as tomllib
+
 ROOT = Path(__file__).resolve().parents[2]
 
-#: The requirements of each extra, by the names under which they are imported.
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+#: The packages of each extra, by the names under which they are imported.
 EXTRAS: dict[str, set[str]] = {
-    extra: set() for extra in importlib.metadata.metadata("echo-shm").get_all("Provides-Extra", [])
+    extra: {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in requirements}
+    for extra, requirements in PROJECT["optional-dependencies"].items()
 }
-for _line in importlib.metadata.requires("echo-shm") or ():
-    if found := re.fullmatch(r"([\w-]+).*extra == ['\"](\w+)['\"]", _line):
-        EXTRAS[found[2]].add(found[1].replace("-", "_"))
 
 #: Where a user reads hints.
 FILES = sorted(
@@ -43,7 +47,7 @@ def _hints() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("file", "what"), _hints())
 def test_a_hint_can_be_typed(file: str, what: str) -> None:
     """It is this project, with an extra that exists, in quotes; or one of a few packages."""
-    extra = re.fullmatch(r"'(?:\.|echo-shm)\[(.+)\]'", what)
+    extra = re.fullmatch(rf"'(?:\.|{PROJECT['name']})\[(.+)\]'", what)
     assert what == "." or what in ALONE or (extra and extra[1] in {*EXTRAS, *FILLED_IN}), f"{file}: {what}"
 
 

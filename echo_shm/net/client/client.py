@@ -54,7 +54,7 @@ class TcpClient:
         SpecMismatchError: The server has other samples. The message names the first leaf that differs.
         WireError: The peer is not such a server, or does not know the key. (A ValueError.)
         ConnectionClosedError: The server was closed, or refuses more clients.
-        OSError: The server cannot be reached.
+        OSError: The server cannot be reached, or its certificate is not accepted (an ssl.SSLCertVerificationError).
 
     """
 
@@ -111,6 +111,7 @@ class TcpClient:
         Raises:
             SpecMismatchError: The structure, a dtype or a shape differs. Nothing was sent.
             ConnectionClosedError: The client or the server was closed, or the connection is lost for good.
+            ValueError: ``timeout`` is not a number of seconds.
             TimeoutError: The server was too slow. Nothing was sent.
             ForkedError: Called in a child of the process that connected.
 
@@ -166,6 +167,7 @@ class TcpClient:
 
         Raises:
             ConnectionClosedError: The connection was lost for good before that.
+            ValueError: ``timeout`` is not a number of seconds.
             TimeoutError: It took longer than ``timeout``.
             ForkedError: Called in a child of the process that connected.
 
@@ -182,7 +184,9 @@ class TcpClient:
             timeout: Seconds that it may take in all; None: the client's own ``timeout``.
 
         Raises:
-            ConnectionClosedError: Some samples could not be delivered. The message says how many.
+            ConnectionClosedError: Some samples could not be delivered. The message says how many. Or another thread
+                is closing the client, and takes longer than ``timeout``.
+            ValueError: ``timeout`` is not a number of seconds.
 
         """
         try:

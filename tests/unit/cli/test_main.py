@@ -289,8 +289,10 @@ def test_top_says_what_each_owner_is(name: str) -> None:
         with server.spawn(_send_two, 1, context="fork"), ShmClient(name), Server.attach(name):
             watch = top.Watch(name)
             until(lambda: (watch.look(), any(line[:1] == ["worker"] for line in _shown(watch)))[1])
-            kinds = [line[0] for line in _shown(watch) if line[-1:] in (["running"], ["waiting"])]
-    assert sorted(kinds) == ["bridge", "creator", "learner", "producer", "worker"]
+            lines = [line for line in _shown(watch) if line[-1:] in (["running"], ["waiting"])]
+    here = str(os.getpid())
+    assert sorted(line[0] for line in lines) == ["bridge", "creator", "learner", "producer", "worker"]
+    assert {line[0] for line in lines if line[1] == here} == {"creator", "learner", "producer"}
 
 
 @pytest.mark.parametrize("seed", range(8))
