@@ -6,9 +6,23 @@ fixed size, which are views of the ring. Start with :class:`Server` in the learn
 """
 
 from importlib.metadata import version
+from importlib.util import find_spec
 
-# First: it refuses a subinterpreter with a clear message.
-from echo_shm import _batch as _batch
+# First: the compiled core refuses a subinterpreter with a clear message.
+try:
+    from echo_shm import _batch as _batch
+    from echo_shm import _core as _core
+    from echo_shm import _send as _send
+except ImportError:
+    _missing = [name for name in ("_batch", "_core", "_send") if find_spec(f"{__name__}.{name}") is None]
+    if not _missing:
+        raise
+    raise ModuleNotFoundError(
+        f"echo_shm in {__path__[0]} is not built (missing: {', '.join(_missing)}). In a clone of the repository, "
+        "build it with `pip install -e .`, or leave the folder to import the echo_shm that is installed",
+        name=f"{__name__}.{_missing[0]}",
+    ) from None
+
 from echo_shm.client import BoundSample, Reservation, ShmClient
 from echo_shm.errors import (
     BatchesHeldError,

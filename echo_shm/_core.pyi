@@ -74,6 +74,7 @@ class OwnerInfo(CData):
     blocked: int
     blocked_ns: int
     waiting: int
+    is_bridge: int
 
 class RemoteInfo(CData):
     """``es_remote_info *``."""
@@ -345,6 +346,10 @@ class lib:
     def es_monitor_claim_owner(word: int, /) -> int: ...
     @staticmethod
     def es_monitor_count_held(r: Ring, held: Numbers, count: int, /) -> None: ...
+    @staticmethod
+    def es_monitor_lease_ages(r: Ring, ages_ns: Numbers, count: int, /) -> None: ...
+    @staticmethod
+    def es_monitor_count_committed(r: Ring, full: Numbers, /) -> int: ...
     @staticmethod
     def es_monitor_owner_entries(r: Ring, /) -> int: ...
     @staticmethod

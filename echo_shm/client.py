@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-import optree
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
@@ -17,6 +16,7 @@ from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.fast_path import compile_fast_path, compile_tree
 from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.spec import Array, Leaf, Tree
+from echo_shm.timeouts import PLAIN, check_timeout
 
 if TYPE_CHECKING:
     from echo_shm._core import CData, Numbers, Pointers
@@ -60,12 +60,15 @@ class SampleWriter:
 
         Raises:
             SpecMismatchError: The structure, a dtype or a shape differs. Nothing was sent.
+            ValueError: ``timeout`` is not a number of seconds.
             TimeoutError: The ring stayed full. Nothing was sent.
             ConnectionClosedError: The ring or this client was closed, or every learner is dead (see
                 ``learner_grace``). Nothing was sent.
             ForkedError: Called in a child of the process that attached.
 
         """
+        if timeout is not None and not (timeout.__class__ in PLAIN and timeout >= 0):
+            check_timeout(timeout)
         if self._send_at_once(tree):
             return
         pointers = [self._pointer(i, self._spec.exact(i, leaf)) for i, leaf in enumerate(self._leaves(tree))]
@@ -121,6 +124,7 @@ class SampleWriter:
             SpecMismatchError, ForkedError: As :meth:`send`. Nothing was sent.
 
         """
+        check_timeout(timeout)
         arrays, count = [], -1
         try:
             leaves = self._leaves(tree)
@@ -139,6 +143,11 @@ class SampleWriter:
                     f"expected an array of {leaf.dtype}[n{''.join(f', {n}' for n in leaf.shape)}]"
                 )
             count = array.shape[0] if index == 0 else count
+            if array.shape[0] != count and array.shape[1:] == leaf.shape:
+                raise SpecMismatchError(
+                    f"{leaf.name} has {array.shape[0]} samples, and {self._spec.leaves[0].name} has {count}: "
+                    "every leaf needs the same leading n"
+                )
             arrays.append(self._spec.exact(index, array, (count, *leaf.shape)))
         pointers, sent = [self._pointer(i, array) for i, array in enumerate(arrays)], 0
         while sent < count:
@@ -198,15 +207,12 @@ class SampleWriter:
     def _leaves(self, tree: Tree) -> list[Any]:
         try:
             return list(self._flatten(tree))
-        except (ValueError, TypeError) as error:
-            raise self._wrong_structure(tree, error) from None
+        except (ValueError, TypeError):
+            raise self._wrong_structure(tree) from None
 
-    def _wrong_structure(self, tree: Tree, error: Exception) -> SpecMismatchError:
-        # Cut, because optree's message contains the sample itself.
-        return SpecMismatchError(
-            f"the sample's structure is not that of {self._attachment.what}: expected {self._spec.treespec!s:.400}, "
-            f"got {optree.tree_structure(tree)!s:.400}: {error!s:.400}"
-        )
+    def _wrong_structure(self, tree: Tree) -> SpecMismatchError:
+        different = self._spec.structure_difference(tree)
+        return SpecMismatchError(f"the sample's structure is not that of {self._attachment.what}: {different}")
 
     def _pointer(self, index: int, array: Array) -> "CData":
         """A pointer to a contiguous array's bytes. It keeps the array alive."""
@@ -216,6 +222,7 @@ class SampleWriter:
 
     def _wait(self, attempt: Callable[[int], int], timeout: float | None) -> int:
         """Repeats a C call that sleeps for one slice. In between, Python handles signals, and learners are checked."""
+        check_timeout(timeout)
         started = time.monotonic()
         alone_since: float | None = None
         while True:
@@ -275,6 +282,8 @@ class BoundSample:
 
     def send(self, timeout: float | None = None) -> None:
         """Copies the bound arrays into the next slot. Waits and raises as :meth:`ShmClient.send` does."""
+        if timeout is not None and not (timeout.__class__ in PLAIN and timeout >= 0):
+            check_timeout(timeout)
         code = self._send(self._ring, self._pointers[0])
         if code:
             self._writer._finish_send(code, self._pointers[0], timeout)
@@ -348,6 +357,7 @@ class ShmClient(SampleWriter):
         learner_grace: float | None = 30.0,
         prefault: bool = True,
     ) -> None:
+        check_timeout(learner_grace, label="learner_grace")
         segment = attach_segment(handle_or_name, example, caller="ShmClient")
         super().__init__(Attachment(segment, lib.ES_ROLE_PRODUCER, prefault=prefault), learner_grace)
         if self.ring_closed:

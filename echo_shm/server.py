@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import numbers
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -16,16 +17,20 @@ from echo_shm.client import SampleWriter
 from echo_shm.errors import ConnectionClosedError
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
+from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.ring.protocols import Finishing, Transport
 from echo_shm.ring.sample import Lease, Sample
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.ring.stuck import nobody_takes, refuse_to_wait_for_itself
 from echo_shm.spec import Spec, Tree
+from echo_shm.timeouts import PLAIN, check_timeout
 from echo_shm.workers.group import WorkerGroup
 
 if TYPE_CHECKING:
     from echo_shm._core import Ring
+
+_log = logging.getLogger("echo_shm")
 
 #: A segment has entries for at least this many clients of bridges.
 _REMOTES = 1024
@@ -114,7 +119,7 @@ class Server:
             float(reap_interval),
             max_remotes=max(_REMOTES, sum(getattr(one, "max_connections", 0) for one in transports)),
         )
-        segment = Segment.create(name, spec, geometry)
+        segment = create_segment(name, spec, geometry)
         try:
             self._join(segment, transports, writable, prefault)
         except BaseException:
@@ -187,10 +192,18 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that the transport listens on, after :meth:`start`. If there are several, that of the first one."""
+        """The port that the transport listens on, after :meth:`start`. If there are several, that of the first one.
+
+        Raises:
+            RuntimeError: There is no transport, or it takes a free port and was not started yet.
+
+        """
         for transport in self._transports:
             if hasattr(transport, "port"):
-                return int(transport.port)
+                port = int(transport.port)
+                if port == 0:
+                    raise RuntimeError("the port is known once the transport listens: call server.start() first")
+                return port
         raise RuntimeError("no transport configured; pass one to Server(transport=...)")
 
     # -- taking batches
@@ -213,6 +226,7 @@ class Server:
             closed, or ``until`` has finished.
 
         Raises:
+            ValueError: ``timeout`` is not a number of seconds.
             TimeoutError: No batch was complete in time.
             BaseException: A worker failed: its exception.
             BatchesHeldError: For about a second, this learner has referred to all batches of the ring, so no further
@@ -220,6 +234,8 @@ class Server:
             ForkedError: Called in a child of the process that attached.
 
         """
+        if timeout is not None and not (timeout.__class__ in PLAIN and timeout >= 0):
+            check_timeout(timeout)
         until = self._until(until)
         sample = self._reader.next(timeout, until, True)
         if sample is None and until is not None:
@@ -246,6 +262,7 @@ class Server:
             timeout, until: As for :meth:`sample`.
 
         """
+        check_timeout(timeout)
         return Lease(lambda: self._take_leased(timeout, until))
 
     def _take_leased(self, timeout: float | None, until: Finishing | None) -> Sample | None:
@@ -438,7 +455,12 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except Exception as late:
+            if kind is None:
+                raise
+            _log.error("%s: %s", self, late)  # the exception under way says more
 
 
 def _check_until(until: object) -> None:

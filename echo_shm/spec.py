@@ -26,6 +26,9 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _MAX_DIMENSION = 2**62
 
+#: Most paths that a message names.
+_MAX_PATHS = 5
+
 #: The largest size of a leaf (bytes). Dimensions of 0 count as 1.
 _MAX_LEAF = 2**40
 
@@ -101,7 +104,7 @@ class Spec:
             if not isinstance(array, np.ndarray | np.generic):
                 raise TypeError(
                     f"All leaves must be numpy arrays: example{path} is {type(array).__name__}; "
-                    "wrap it, for instance np.asarray(value, np.float32)"
+                    + (_instead_of_space(array) or "wrap it, for instance np.asarray(value, np.float32)")
                 )
             if array.dtype.hasobject or array.dtype.kind == "T":
                 raise TypeError(
@@ -157,6 +160,17 @@ class Spec:
             f"got {_tree_json(self.schema)}, expected {_tree_json(theirs.schema)}"
         )
 
+    def structure_difference(self, tree: Tree) -> str:
+        """How the structure of a tree differs from this one: the paths that are missing, and those that are extra."""
+        got = [accessor.codify("") for accessor in optree.tree_accessors(tree)]
+        mine = [leaf.path for leaf in self.leaves]
+        missing = _listed([path or "the leaf" for path in mine if path not in set(got)], "missing")
+        extra = _listed([path or "one leaf alone" for path in got if path not in set(mine)], "not expected")
+        parts = [part for part in (missing, extra) if part]
+        if not parts:
+            parts = [f"the containers differ: got {optree.tree_structure(tree)!s:.400}"]
+        return "; ".join([*parts, f"expected {self.treespec!s:.400}"])
+
     def exact(self, index: int, value: Any, shape: tuple[int, ...] | None = None) -> Array:
         """Returns ``value`` as a C-contiguous array of the dtype and shape of leaf ``index``. Nothing is cast.
 
@@ -208,6 +222,30 @@ class Spec:
             f"{leaf.name}: got {got}, expected a scalar of {leaf.dtype}; nothing is cast: "
             f"pass np.asarray(value, {str(leaf.dtype)!r})"
         )
+
+
+def _listed(paths: list[str], what: str) -> str:
+    """The first few paths, and what they are; ``""`` if there are none."""
+    if not paths:
+        return ""
+    more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
+    return f"{', '.join(paths[:_MAX_PATHS])}{more} {'is' if len(paths) == 1 else 'are'} {what}"
+
+
+def _instead_of_space(leaf: Any) -> str:
+    """What to write in place of a space of Gymnasium; ``""`` if the leaf is not one. Gymnasium is not imported."""
+    names = [kind.__name__ for kind in type(leaf).__mro__ if kind.__module__.split(".")[0] in ("gymnasium", "gym")]
+    if "Space" not in names:
+        return ""
+    if "Dict" in names:
+        return "write a dict of arrays in place of the space: {k: np.zeros(s.shape, s.dtype) for k, s in space.items()}"
+    if "Tuple" in names:
+        return "write a tuple of arrays in place of the space: tuple(np.zeros(s.shape, s.dtype) for s in space)"
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is None or dtype is None:
+        return "values of this space have no fixed shape, and so cannot be a leaf; choose an array that holds them"
+    zeros = f"np.zeros({shape}, {str(dtype)!r})"
+    return f"write an array in place of the space: np.zeros(space.shape, space.dtype), here {zeros}"
 
 
 def _is_altered(value: Any, array: Array) -> bool:

@@ -369,8 +369,10 @@ int64_t es_api_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot
         snap->length = r->map.batch_size - r->scan[batch].gaps;
         snap->learner_wait_ns = atomic_exchange_explicit(&r->wait_ns, 0, memory_order_relaxed);
     }
-    uint64_t last = atomic_load_explicit(&r->last_sweep_ns, memory_order_relaxed);
-    snap->sweep_due = es_clock_ns() - last >= r->map.reap_interval_ns;
+    uint64_t last = atomic_load_explicit(&r->last_sweep_ns, memory_order_relaxed), now = es_clock_ns();
+    snap->sweep_due = now - last >= r->map.reap_interval_ns;
+    if (batch >= 0)
+        es_lease_note_time(r, (uint64_t)batch, now);
     leave(r);
     return batch;
 }

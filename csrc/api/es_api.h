@@ -171,6 +171,10 @@ int64_t es_monitor_next_claim(es_ring *r, uint64_t start, uint64_t *word);
 uint32_t es_monitor_claim_owner(uint64_t word);
 /* Adds what each owner has claimed or leased to held[0 .. count). */
 void es_monitor_count_held(es_ring *r, uint32_t *held, uint32_t count);
+/* How long each owner has had its oldest lease, in ages_ns[0 .. count). Owners without a lease keep their value. */
+void es_monitor_lease_ages(es_ring *r, uint64_t *ages_ns, uint32_t count);
+/* How many samples are committed and not released. *full: how many batches are full of them. */
+uint64_t es_monitor_count_committed(es_ring *r, uint64_t *full);
 /* How many entries the table of owners has. */
 uint32_t es_monitor_owner_entries(const es_ring *r);
 /* The counters and gauges of this moment. */

@@ -22,6 +22,34 @@
 #include "ring/es_stats.h"
 #include "ring/es_word.h"
 
+/* --- waits ------------------------------------------------------------------- */
+
+/* A wait lasts from the first claim that finds the ring full until one does not, or until the client leaves. It
+ * counts as a local producer's wait does, however often the bridge sleeps and asks again meanwhile. */
+static void count_wait(es_ring *r, uint32_t remote)
+{
+    es_owner *mine = &r->map.owners[r->me];
+    uint64_t now = es_clock_ns();
+    if (r->waited_ns == 0) {
+        es_counter_add(&mine->blocked, 1);
+        es_counter_add(&r->map.hdr->totals.push_blocked, 1);
+        atomic_store_explicit(&mine->waiting, 1, memory_order_relaxed);
+    } else {
+        es_counter_add(&mine->blocked_ns, now - r->waited_ns);
+    }
+    r->waited_ns = now;
+    r->waiting_remote = remote;
+}
+
+static void end_wait(es_ring *r, uint32_t remote)
+{
+    if (r->waited_ns == 0)
+        return;
+    count_wait(r, remote);
+    r->waited_ns = 0;
+    atomic_store_explicit(&r->map.owners[r->me].waiting, 0, memory_order_relaxed);
+}
+
 /* --- remotes ----------------------------------------------------------------- */
 
 static bool may_bridge(es_ring *r)
@@ -208,6 +236,8 @@ int es_bridge_leave(es_ring *r, uint32_t remote, int keep)
 {
     if (!serves(r, remote))
         return ES_ESTALE;
+    if (remote == r->waiting_remote)
+        end_wait(r, remote);
     es_remote *it = &r->map.remotes[remote];
     atomic_store_explicit(&it->since_ns, es_clock_ns(), memory_order_relaxed);
     /* SYNC remote: release; the count is visible to the bridge that takes the entry. */
@@ -284,13 +314,26 @@ static void copy_block(es_map *m, uint64_t pos, uint64_t run, const block *b, ui
     }
 }
 
+static int64_t claim(es_ring *r, uint32_t remote, uint64_t want, uint64_t timeout_ns, uint64_t *pos)
+{
+    int64_t rc = es_blocking_claim(r, want, 0, pos);
+    if (rc == ES_FULL || rc == ES_TIMEOUT) {
+        count_wait(r, remote);
+        if (timeout_ns > 0)
+            rc = es_blocking_claim(r, want, timeout_ns, pos);
+    }
+    if (rc > 0)
+        end_wait(r, remote);
+    return rc;
+}
+
 static int64_t send_block(es_ring *r, uint32_t remote, const block *b, uint64_t first, uint64_t timeout_ns)
 {
     uint64_t sent = 0;
     int64_t rc = ES_OK;
     while (rc == ES_OK && first + sent < b->n) {
         uint64_t pos;
-        int64_t run = es_blocking_claim(r, b->n - first - sent, sent == 0 ? timeout_ns : 0, &pos);
+        int64_t run = claim(r, remote, b->n - first - sent, sent == 0 ? timeout_ns : 0, &pos);
         if (run < 0) {
             rc = run;
             break;

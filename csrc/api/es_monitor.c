@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "api/es_api.h"
+#include "base/es_clock.h"
 #include "base/es_counter.h"
 #include "ring/es_owner.h"
 #include "ring/es_ring.h"
@@ -52,6 +53,36 @@ void es_monitor_count_held(es_ring *r, uint32_t *held, uint32_t count)
     }
 }
 
+void es_monitor_lease_ages(es_ring *r, uint64_t *ages_ns, uint32_t count)
+{
+    for (uint64_t j = 0; j < r->map.num_batches; j++) {
+        uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed);
+        uint64_t leased = es_counter_get(&r->map.batches[j].leased_ns), now = es_clock_ns();
+        uint32_t owner = es_word_owner(w);
+        if (es_word_state(w) == ES_LEASED && owner < count && leased != 0 && leased < now &&
+            now - leased > ages_ns[owner])
+            ages_ns[owner] = now - leased;
+    }
+}
+
+uint64_t es_monitor_count_committed(es_ring *r, uint64_t *full)
+{
+    uint64_t size = r->map.batch_size, total = 0;
+    *full = 0;
+    for (uint64_t j = 0; j < r->map.num_batches; j++) {
+        uint64_t b = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed), n = 0;
+        if (es_word_state(b) == ES_RETIRED)
+            continue;
+        for (uint64_t q = j * size; q < (j + 1) * size; q++) {
+            uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
+            n += es_word_state(w) == ES_COMMITTED && es_word_lap(w) == es_word_round(b) + 1;
+        }
+        total += n;
+        *full += n == size;
+    }
+    return total;
+}
+
 int64_t es_monitor_next_owner(es_ring *r, uint32_t start, es_owner_info *info)
 {
     uint32_t high = es_owner_high(&r->map);
@@ -62,6 +93,7 @@ int64_t es_monitor_next_owner(es_ring *r, uint32_t start, es_owner_info *info)
             continue;
         es_owner_identity(o, &info->id);
         info->id.index = i;
+        info->is_bridge = atomic_load_explicit(&o->is_bridge, memory_order_relaxed);
         info->samples = es_counter_get(&o->samples);
         info->blocked = es_counter_get(&o->blocked);
         info->blocked_ns = es_counter_get(&o->blocked_ns);

@@ -68,9 +68,10 @@ typedef struct es_identity {
 typedef struct es_owner_info {
     es_identity id;
     uint64_t samples;    /* committed */
-    uint64_t blocked;    /* times it slept because the ring was full */
-    uint64_t blocked_ns; /* time it slept for that */
-    uint32_t waiting;    /* 1 while it sleeps */
+    uint64_t blocked;    /* times it waited because the ring was full */
+    uint64_t blocked_ns; /* time it waited for that */
+    uint32_t waiting;    /* 1 while it sleeps, or polls a full ring */
+    uint32_t is_bridge;
 } es_owner_info;
 
 enum es_remote_state { ES_REMOTE_FREE = 0, ES_REMOTE_TAKEN = 1, ES_REMOTE_HERE = 2, ES_REMOTE_AWAY = 3 };
@@ -100,7 +101,7 @@ typedef struct es_snapshot {
     uint64_t occupancy_max;     /* largest occupancy that a take has seen */
     uint64_t samples_inserted;  /* slots claimed since the segment was made */
     uint64_t batches_taken;     /* less those given back */
-    uint64_t push_blocked;      /* times a producer slept because the ring was full */
+    uint64_t push_blocked;      /* times a producer waited because the ring was full */
     uint64_t producers_waiting; /* gauge: filled by es_monitor_observe() only */
     uint64_t notify_count;      /* times a committer woke the learners */
     uint64_t active_producers;  /* gauge */

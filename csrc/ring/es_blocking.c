@@ -64,12 +64,17 @@ int64_t es_blocking_claim(es_ring *r, uint64_t want, uint64_t timeout_ns, uint64
         return rc == ES_BUSY ? ES_TIMEOUT : rc;
     es_owner *mine = &r->map.owners[r->me];
     uint64_t start = es_clock_ns();
-    es_counter_add(&mine->blocked, 1);
-    es_counter_add(&r->map.hdr->totals.push_blocked, 1);
-    atomic_store_explicit(&mine->waiting, 1, memory_order_relaxed);
+    bool counts = r->waited_ns == 0; /* otherwise this sleep is a part of a bridge's wait: see es_bridge.c */
+    if (counts) {
+        es_counter_add(&mine->blocked, 1);
+        es_counter_add(&r->map.hdr->totals.push_blocked, 1);
+        atomic_store_explicit(&mine->waiting, 1, memory_order_relaxed);
+    }
     rc = claim_or_sleep(r, want, timeout_ns, start, pos);
-    atomic_store_explicit(&mine->waiting, 0, memory_order_relaxed);
-    es_counter_add(&mine->blocked_ns, es_clock_ns() - start);
+    if (counts) {
+        atomic_store_explicit(&mine->waiting, 0, memory_order_relaxed);
+        es_counter_add(&mine->blocked_ns, es_clock_ns() - start);
+    }
     if (rc > 0)
         atomic_store_explicit(&r->passed_over, false, memory_order_relaxed);
     /* However this ends: it may have used up a wake-up, and others may sleep beside the room that

@@ -61,12 +61,12 @@ typedef struct es_owner {
 } es_owner;
 _Static_assert(sizeof(es_owner) == 2 * ES_CACHE_LINE, "one line of identity, one of counters");
 
-/* word: see es_word.h. count and ready_ns are hints. The word is read by every
- * claim and the count written by every commit: two lines. */
+/* word: see es_word.h. count and ready_ns are hints. leased_ns is for people: the learner that holds the lease
+ * writes it. The word is read by every claim and the count written by every commit: two lines. */
 typedef struct es_batch {
     alignas(ES_CACHE_LINE) _Atomic uint64_t word;
     alignas(ES_CACHE_LINE) _Atomic uint32_t count;
-    _Atomic uint64_t ready_ns;
+    _Atomic uint64_t ready_ns, leased_ns;
 } es_batch;
 
 /* A client on another host. Written by the bridge that serves it, and by whoever takes the entry: see es_bridge.c. */

@@ -19,6 +19,11 @@ int64_t es_lease_take(es_ring *r, uint64_t j, uint64_t seen)
     return (int64_t)j;
 }
 
+void es_lease_note_time(es_ring *r, uint64_t j, uint64_t now_ns)
+{
+    atomic_store_explicit(&r->map.batches[j].leased_ns, now_ns, memory_order_relaxed);
+}
+
 /* Whether this thread is the one to end the lease. */
 static bool end_lease(es_ring *r, uint64_t j, uint64_t round)
 {

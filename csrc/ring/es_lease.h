@@ -26,6 +26,9 @@
 
 /* Leases batch j if its word is still what was seen: j, or ES_AGAIN. Called under look_lock. */
 int64_t es_lease_take(es_ring *r, uint64_t j, uint64_t seen);
+/* Notes when batch j was leased, for people. Only by the learner that has leased it. Until then, and if the learner is
+ * killed before, the time is that of an earlier lease. */
+void es_lease_note_time(es_ring *r, uint64_t j, uint64_t now_ns);
 /* Releases a leased batch: producers may use its space again. ES_ESTALE when it is not leased here
  * in that round. */
 int es_lease_release(es_ring *r, uint64_t j, uint64_t round);

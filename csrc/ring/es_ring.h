@@ -47,6 +47,8 @@ typedef struct es_ring {
     uint64_t *held;               /* lap of the lease held on each physical batch, or 0 */
     uint64_t *older;              /* the word of each batch that another learner leased before this one came, or 0 */
     void **leaf_at;               /* a bridge's, used by its one thread: room for a pointer to each leaf */
+    uint64_t waited_ns;           /* a bridge's: up to when its wait is counted, or 0; see es_bridge.c */
+    uint32_t waiting_remote;      /* whose samples wait then */
 } es_ring;
 
 /* The words changed during each of ES_TRIES looks: others were faster each time, or somebody

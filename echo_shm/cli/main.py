@@ -32,6 +32,46 @@ Description: TypeAlias = dict[str, Any]
 
 _ALLOW = "--allow-unauthenticated"
 
+#: What the commands print, in their ``--help``.
+_LS_HELP = """\
+states:
+  in use      the process that created the segment is alive
+  orphaned    that process is dead, but others are attached; more can join with Server.attach(NAME)
+  garbage     nobody is attached: `echo-shm gc` removes it
+  unreadable  it cannot be read; the line below the table says why
+"""
+_TOP_HELP = """\
+what a process is:
+  creator    the learner that created the segment
+  learner    a further one, from Server.attach(NAME)
+  worker     a producer whose process a learner has started
+  bridge     a producer for clients on other hosts
+  producer   any other producer
+states:
+  running    none of the following
+  waiting    a producer waits, because the ring is full
+  stopped    the process is stopped (SIGSTOP, a debugger)
+  dead       it has died, and what it held is not given back yet
+  here       a remote client is connected
+  gone       it was connected, and can come back
+figures:
+  blocked    producers that wait now; in a producer's line: the share of time that it waited
+  stalled    living producers that are stopped, or have held one slot for a second
+  dead       processes that have died, and are not reaped yet
+  reaped     dead producers whose slots were given back
+  re-opened  slots that were given back by dead producers and by aborts
+  store      samples that no learner has taken
+  held       slots that a producer writes to; batches that a learner refers to
+  held for   how long a learner has had the oldest of them
+"""
+_GC_HELP = """\
+what it prints:
+  removed    nobody was attached; both files of the segment are gone from /dev/shm
+  garbage    nobody is attached; without --dry-run it would be removed
+  in use     a process is attached, even if the creator is dead
+  kept       nothing tells whether a process is attached; the line says why
+"""
+
 #: The colour of each state of a segment; see :func:`describe`.
 _STYLES = {"in use": "green", "orphaned": "yellow", "garbage": "red", "unreadable": "red"}
 
@@ -93,11 +133,16 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--seconds", type=_seconds, default=10.0, help="how long to play (default: %(default)g)")
     sub.set_defaults(command=lambda o: demo.run(o.env, o.workers, o.batch_size, o.seconds))
 
-    sub = commands.add_parser("ls", help="list this machine's segments")
+    def with_states(name: str, summary: str, states: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name, help=summary, epilog=states, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+
+    sub = with_states("ls", "list this machine's segments", _LS_HELP)
     sub.add_argument("--json", action="store_true", help="for scripts: a list of objects")
     sub.set_defaults(command=_ls)
 
-    sub = commands.add_parser("top", help="watch a ring: rates, occupancy, and each producer")
+    sub = with_states("top", "watch a ring: rates, occupancy, and each process", _TOP_HELP)
     sub.add_argument(
         "name", metavar="NAME", nargs="?", help="a segment that `echo-shm ls` lists (default: the only one)"
     )
@@ -116,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--processes", type=_count, default=1, metavar="N", help="bridge processes (default: %(default)s)")
     sub.set_defaults(command=_bridge)
 
-    sub = commands.add_parser("gc", help="remove segments that nobody uses any more")
+    sub = with_states("gc", "remove segments that nobody uses any more", _GC_HELP)
     sub.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     sub.set_defaults(command=_gc)
     return parser

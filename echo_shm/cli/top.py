@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
@@ -55,12 +56,46 @@ def _state(owner: Owner, *, locked: bool) -> str:
 
 def _process_status(owner: Owner) -> str:
     """psutil's word for the state of the owner's process; ``""`` if the process cannot be seen."""
-    if owner.pid_namespace != pid_namespace():
-        return ""
-    process = find_process(owner.pid, owner.start_time)
+    process = _process(owner)
     with contextlib.suppress(psutil.Error):
         return str(process.status()) if process is not None else ""
     return ""
+
+
+def _process(owner: Owner) -> psutil.Process | None:
+    """The owner's process; None if it cannot be seen."""
+    return find_process(owner.pid, owner.start_time) if owner.pid_namespace == pid_namespace() else None
+
+
+class Kinds:
+    """What owners are. It is asked of the process table once for each owner."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, float], str] = {}
+
+    def of(self, owner: Owner, owners: Iterable[Owner], creator_pid: int) -> str:
+        """What an owner is, in one word.
+
+        ``bridge``: a producer on behalf of clients on other hosts. ``worker``: a producer whose process a learner's
+        process has started. ``producer``: any other. ``creator``: the learner that has made the segment.
+        ``learner``: a further one.
+        """
+        if owner.role == "learner":
+            return "creator" if owner.index == 0 and owner.pid == creator_pid else "learner"  # it was the first
+        if owner.is_bridge:
+            return "bridge"
+        key = owner.index, owner.pid, owner.start_time
+        if key not in self._known:
+            self._known[key] = "worker" if self._is_started_by_learner(owner, owners) else "producer"
+        return self._known[key]
+
+    @staticmethod
+    def _is_started_by_learner(owner: Owner, owners: Iterable[Owner]) -> bool:
+        process = _process(owner)
+        with contextlib.suppress(psutil.Error):
+            above = {parent.pid for parent in process.parents()} if process is not None else set()
+            return any(one.role == "learner" and one.pid in above for one in owners)
+        return False
 
 
 # --- readings -----------------------------------------------------------------
@@ -98,6 +133,7 @@ class Watch:
     def __init__(self, name: str) -> None:
         self.segment = segment.Segment.attach(name, read_only=True)
         self._view = RingView(self.segment)
+        self._kinds = Kinds()
         self._earlier = self._read(segment.listing(name))
         self._latest = self._earlier
 
@@ -188,13 +224,13 @@ class Watch:
         return group(ring, "", figures)
 
     def _producers(self, most: int) -> "Table":
-        table = _table("producer", "pid", "samples/s", "samples", "blocked", "held")
+        table = _table("producer", "pid", "samples/s", "samples", "blocked", "slots held")
         earlier = {owner.index: owner for owner, _ in self._earlier.owners}
         found = [(owner, state) for owner, state in self._latest.owners if owner.role == "producer"]
         for owner, state in found[:most]:
             rates = self._since(earlier.get(owner.index), owner)
             table.add_row(
-                f"{owner.index}", f"{owner.pid}", f"{rates.samples:,.0f}", f"{owner.samples:,}",
+                self._kind(owner), f"{owner.pid}", f"{rates.samples:,.0f}", f"{owner.samples:,}",
                 console.share(rates.blocked, 1), f"{owner.held}", _styled(state),
             )  # fmt: skip
         if len(found) > most:
@@ -212,11 +248,16 @@ class Watch:
         return _Rates((now.samples - before.samples) / span, min(1.0, max(0.0, blocked)))
 
     def _learners(self) -> "Table":
-        table = _table("learner", "pid", "held")
+        """The learners, how many batches each holds, and since when it has the oldest of them."""
+        table = _table("learner", "pid", "batches held", "held for")
         for owner, state in self._latest.owners:
             if owner.role == "learner":
-                table.add_row(f"{owner.index}", f"{owner.pid}", f"{owner.held}", _styled(state))
+                held_for = console.duration(owner.held_time) if owner.held else "-"
+                table.add_row(self._kind(owner), f"{owner.pid}", f"{owner.held}", held_for, _styled(state))
         return table
+
+    def _kind(self, owner: Owner) -> str:
+        return self._kinds.of(owner, (one for one, _ in self._latest.owners), self.segment.creator_pid)
 
     def _remotes(self, most: int) -> "Table":
         """The clients of bridges. Connected ones come first."""

@@ -17,6 +17,7 @@ from echo_shm.net.bridge.process import BridgeConfig
 from echo_shm.net.bridge.supervisor import Supervisor, forking_a_bridge
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.segment import Segment
+from echo_shm.timeouts import check_timeout
 
 _log = logging.getLogger("echo_shm")
 
@@ -151,9 +152,11 @@ class TcpTransport:
         """Waits until the creator closes the ring. Returns False if that takes longer than ``timeout`` seconds.
 
         Raises:
+            ValueError: ``timeout`` is not a number of seconds.
             EchoShmError: A bridge cannot be kept running.
 
         """
+        check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         return all(
             supervisor.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))

@@ -32,18 +32,6 @@ def seconds(label: str, value: object, otherwise: str) -> float:
     return float(value)
 
 
-def limit(label: str, value: object, otherwise: str) -> float:
-    """A timeout in seconds; 0 or less: do not wait.
-
-    Raises:
-        ValueError: ``value`` is anything else.
-
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
-        raise ValueError(f"{label}={value!r}: use seconds, or {otherwise}")
-    return float(value)
-
-
 def host(value: object) -> str:
     """A host name or an address.
 

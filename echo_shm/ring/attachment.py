@@ -31,6 +31,7 @@ class Attachment:
     Args:
         segment: A segment that is mapped with its lock file.
         role: ``ES_ROLE_PRODUCER`` or ``ES_ROLE_LEARNER``.
+        what: The ring's name in messages; None: by its segment.
         prefault: Map all pages of the segment now, as :class:`Prefault` does.
 
     Attributes:
@@ -43,10 +44,10 @@ class Attachment:
 
     """
 
-    def __init__(self, segment: Segment, role: int, *, prefault: bool = False) -> None:
+    def __init__(self, segment: Segment, role: int, what: str | None = None, *, prefault: bool = False) -> None:
         assert segment.lockfile is not None
         self.segment = segment
-        self.what = f"ring {segment.name!r}"
+        self.what = what or f"ring {segment.name!r}"
         error = ffi.new("int *")
         poison = os.environ.get("ECHO_SHM_POISON", "") not in ("", "0")
         ring = lib.es_api_open(segment.base, segment.size, segment.lockfile.locks, poison, error)

@@ -82,7 +82,10 @@ class SampleInfo:
 
     @property
     def push_blocked_count(self) -> int:
-        """How often a producer found the ring full and slept. A long sleep counts once a reap interval."""
+        """How often a producer found the ring full and waited. A long wait counts once a reap interval.
+
+        A bridge is one producer, and its wait counts once, however long it is.
+        """
         return self._raw.push_blocked
 
     @property
@@ -163,7 +166,9 @@ class Owner:
     """A producer or learner attached to a ring.
 
     ``blocked_time`` is in seconds. ``waiting``: it waits for a slot, or for a batch.
-    ``held`` counts the slots that it has claimed, or the batches that it leases, now.
+    ``held`` counts the slots that it has claimed, or the batches that it leases, now. ``held_time``: for how many
+    seconds it has had the oldest of these batches; 0.0 if it has none. ``is_bridge``: it is a producer on behalf of
+    clients on other hosts.
     """
 
     index: int
@@ -176,6 +181,8 @@ class Owner:
     blocked_time: float
     waiting: bool
     held: int
+    held_time: float
+    is_bridge: bool
 
 
 @dataclass(frozen=True)
@@ -212,6 +219,11 @@ class RingView:
         lib.es_monitor_observe(self._ring, snap)
         return snap
 
+    def committed(self) -> tuple[int, int]:
+        """How many samples are committed and not released, and how many full batches of them there are."""
+        full = ffi.new("uint64_t *")
+        return int(lib.es_monitor_count_committed(self._ring, full)), int(full[0])
+
     def remotes(self) -> list[Remote]:
         """The clients of all bridges."""
         info, found = ffi.new("es_remote_info *"), []
@@ -238,6 +250,8 @@ class RingView:
         count = lib.es_monitor_owner_entries(self._ring)
         held = ffi.new("uint32_t[]", count)
         lib.es_monitor_count_held(self._ring, held, count)
+        ages = ffi.new("uint64_t[]", count)
+        lib.es_monitor_lease_ages(self._ring, ages, count)
         found = []
         index = lib.es_monitor_next_owner(self._ring, 0, info)
         while index >= 0:
@@ -253,6 +267,8 @@ class RingView:
                     blocked_time=info.blocked_ns / 1e9,
                     waiting=bool(info.waiting),
                     held=held[index],
+                    held_time=ages[index] / 1e9,
+                    is_bridge=bool(info.is_bridge),
                 )
             )
             index = lib.es_monitor_next_owner(self._ring, index + 1, info)

@@ -74,6 +74,48 @@ TEST(full_ring_takes_a_part)
     fix_free(f);
 }
 
+static uint64_t waits(es_ring *r)
+{
+    es_snapshot snap;
+    es_monitor_observe(r, &snap);
+    CHECK_EQ(snap.push_blocked, r->map.owners[r->me].blocked);
+    CHECK_EQ(snap.producers_waiting, r->waited_ns != 0);
+    return snap.push_blocked;
+}
+
+/* A wait counts once, however often the bridge asks or sleeps. Its time is counted as it goes on. */
+TEST(wait_counts_once)
+{
+    es_fix *f = fix_new(2, 2, 0);
+    es_ring *b = bridge(f), *l = fix_learner(f);
+    es_owner *owner = &b->map.owners[b->me];
+    uint64_t round;
+    uint8_t block[1024];
+    block_of(block, 100, 9, false);
+    CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), 0);
+    CHECK_EQ(es_bridge_send(b, 0, block, 0, 9, false, 0), 4);
+    CHECK_EQ(waits(b), 1); /* it found no room for the fifth */
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 0), ES_FULL);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 2000000), ES_TIMEOUT);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 2000000), ES_TIMEOUT);
+    CHECK_EQ(waits(b), 1);
+    CHECK(owner->blocked_ns >= 2000000);
+    REQUIRE_EQ(fix_take(l, 0, &round), 0);
+    es_api_release(l, 0, round);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 6, false, 0), 2);
+    uint64_t blocked_ns = owner->blocked_ns;
+    CHECK_EQ(waits(b), 1); /* over */
+    CHECK_EQ(es_bridge_send(b, 0, block, 6, 9, false, 2000000), ES_TIMEOUT);
+    CHECK_EQ(waits(b), 2);
+    CHECK_EQ(es_bridge_open(b, BOB, 0, "bob"), 1);
+    CHECK_EQ(es_bridge_leave(b, 1, 0), ES_OK);
+    CHECK(b->waited_ns != 0);
+    CHECK_EQ(es_bridge_leave(b, 0, 1), ES_OK);
+    CHECK_EQ(waits(b), 2);
+    CHECK(owner->blocked_ns >= blocked_ns + 2000000);
+    fix_free(f);
+}
+
 /* A client that comes back finds its entry and its count. A new client gets a new entry. */
 TEST(entries_are_found_again)
 {

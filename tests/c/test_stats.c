@@ -1,4 +1,6 @@
 /* Counters, gauges and histograms. */
+#include <string.h>
+
 #include "es_fixture.h"
 #include "es_test.h"
 
@@ -120,7 +122,73 @@ TEST(owner_info_counts_what_is_held)
     CHECK_EQ(es_monitor_next_claim(l, 2, &word), 2);
     CHECK_EQ(es_monitor_next_claim(l, 3, &word), ES_EMPTY);
     CHECK(info.id.start_time == 1.5);
+    CHECK_EQ(info.is_bridge, 0);
     CHECK_EQ(es_monitor_next_owner(l, p->me + 1, &info), ES_EMPTY);
+    REQUIRE_EQ(es_bridge_begin(p), ES_OK);
+    es_monitor_next_owner(l, p->me, &info);
+    CHECK_EQ(info.is_bridge, 1);
+    fix_free(f);
+}
+
+/* The age of an owner's leases is that of the oldest. A time that lies ahead was scribbled, and is not shown. */
+TEST(lease_ages_count_from_the_oldest)
+{
+    es_fix *f = fix_new(1, 4, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f), *other = fix_learner(f);
+    uint64_t ages[ES_MAX_LEARNERS + FIX_PRODUCERS] = {0}, round, before = es_clock_ns();
+    uint32_t owners = es_monitor_owner_entries(l);
+    for (uint64_t i = 0; i < 3; i++)
+        fix_send(p, i);
+    fix_take(l, 0, &round);
+    fix_take(l, 0, &round);
+    fix_take(other, 0, &round);
+    es_monitor_lease_ages(l, ages, owners);
+    CHECK(ages[l->me] <= es_clock_ns() - before);
+    CHECK_EQ(ages[p->me], 0);
+    for (int j = 0; j < 3; j++)
+        CHECK(l->map.batches[j].leased_ns >= before && l->map.batches[j].leased_ns <= es_clock_ns());
+    l->map.batches[0].leased_ns = 0; /* not noted yet */
+    l->map.batches[1].leased_ns = es_clock_ns() - 1;
+    memset(ages, 0, sizeof ages);
+    es_monitor_lease_ages(l, ages, owners);
+    CHECK(ages[l->me] < 5000000000);
+    l->map.batches[0].leased_ns = es_clock_ns() - 3000000000;
+    l->map.batches[1].leased_ns = es_clock_ns() - 5000000000;
+    l->map.batches[2].leased_ns = UINT64_MAX;
+    memset(ages, 0, sizeof ages);
+    es_monitor_lease_ages(l, ages, owners);
+    CHECK(ages[l->me] >= 5000000000);
+    CHECK_EQ(ages[other->me], 0);
+    memset(ages, 0, sizeof ages);
+    es_monitor_lease_ages(l, ages, 0); /* nothing is written beyond a shorter table */
+    CHECK_EQ(ages[l->me], 0);
+    es_api_release(l, 0, 0);
+    es_api_release(l, 1, 0);
+    es_monitor_lease_ages(l, ages, owners);
+    CHECK_EQ(ages[l->me], 0);
+    fix_free(f);
+}
+
+/* What is committed counts until it is released. Open claims, and slots that were re-opened, do not. */
+TEST(committed_samples_and_full_batches_are_counted)
+{
+    es_fix *f = fix_new(2, 3, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t full, round;
+    CHECK_EQ(es_monitor_count_committed(l, &full), 0);
+    CHECK_EQ(full, 0);
+    for (uint64_t i = 0; i < 3; i++)
+        fix_send(p, i);
+    int64_t open = fix_reserve(p, 0);
+    CHECK_EQ(es_monitor_count_committed(l, &full), 3);
+    CHECK_EQ(full, 1);
+    es_api_abort(p, open);
+    CHECK_EQ(es_monitor_count_committed(l, &full), 3);
+    REQUIRE_EQ(fix_take(l, 0, &round), 0);
+    CHECK_EQ(es_monitor_count_committed(l, &full), 3);
+    es_api_release(l, 0, round);
+    CHECK_EQ(es_monitor_count_committed(l, &full), 1);
+    CHECK_EQ(full, 0);
     fix_free(f);
 }
 

@@ -166,6 +166,10 @@ static void look_on(es_ring *r)
     }
     es_monitor_count_held(r, held, owners);
     free(held);
+    uint64_t full, *ages = calloc(owners, sizeof *ages);
+    es_monitor_lease_ages(r, ages, owners);
+    free(ages);
+    FUZZ_CHECK(es_monitor_count_committed(r, &full) <= r->map.capacity && full <= r->map.num_batches);
     es_valid(r);
 }
 

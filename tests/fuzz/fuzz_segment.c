@@ -126,6 +126,7 @@ static const struct table {
     TABLE(slots, 8, 0, 8),
     TABLE(batches, sizeof(es_batch), offsetof(es_batch, word), 8),
     TABLE(batches, sizeof(es_batch), offsetof(es_batch, count), 4),
+    TABLE(batches, sizeof(es_batch), offsetof(es_batch, leased_ns), 8),
     TABLE(hists, 8, 0, 8),
 #undef TABLE
 };

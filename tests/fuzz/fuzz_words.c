@@ -164,6 +164,7 @@ static void do_observe(party *p)
     es_owner_info info;
     uint64_t word;
     uint32_t held[ES_MAX_LEARNERS + PRODUCERS + 1] = {0};
+    uint64_t ages[ES_MAX_LEARNERS + PRODUCERS + 1] = {0}, full;
     call_begin("observe");
     es_monitor_observe(p->ring, &snap);
     for (int64_t i = es_monitor_next_owner(p->ring, 0, &info); i >= 0;
@@ -173,6 +174,9 @@ static void do_observe(party *p)
          i = es_monitor_next_claim(p->ring, (uint64_t)i + 1, &word))
         FUZZ_CHECK((uint64_t)i < p->ring->map.capacity);
     es_monitor_count_held(p->ring, held, es_monitor_owner_entries(p->ring));
+    es_monitor_lease_ages(p->ring, ages, es_monitor_owner_entries(p->ring));
+    FUZZ_CHECK(es_monitor_count_committed(p->ring, &full) <= p->ring->map.capacity);
+    FUZZ_CHECK(full <= p->ring->map.num_batches);
     es_valid(p->ring);
     es_api_learner_alive(p->ring);
     es_sweep_set_stalled(p->ring, 1);

@@ -18,7 +18,8 @@ from fuzz.choices import Below
 
 from echo_shm import EchoShmError, Server, ShmClient
 from echo_shm.ring import segment
-from echo_shm.ring.segment import Geometry, Segment
+from echo_shm.ring.creation import create_segment
+from echo_shm.ring.segment import Geometry
 from echo_shm.spec import Leaf, Spec
 
 _DTYPES = ["<f4", "<i8", "|u1", "|b1", ">f8", "<M8[ns]", "<U3", "|S5", "|V7", "<c8", "<f2", "|V0", "|S0"]
@@ -244,7 +245,7 @@ def attach(schema: bytes, below: Below) -> bool:
         return False
     name = f"fuzzed-{os.getpid()}"
     try:
-        made = Segment.create(name, Spec(None, tuple(leaves), schema), Geometry(2, 2, 2, "fifo", False, 0.1))
+        made = create_segment(name, Spec(None, tuple(leaves), schema), Geometry(2, 2, 2, "fifo", False, 0.1))
     except EchoShmError:
         return False
     try:

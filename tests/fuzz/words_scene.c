@@ -239,7 +239,7 @@ void scribble(fuzz_in *in)
         write32(&b->count, in);
         break;
     case 9:
-        write64(&b->ready_ns, in);
+        write64(q % 2 ? &b->ready_ns : &b->leased_ns, in);
         break;
     case 10:
     case 11:

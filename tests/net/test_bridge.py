@@ -8,9 +8,12 @@ import pytest
 from harness.peers import EXAMPLE, numbers, raw, said, sample
 from harness.processes import in_child
 from harness.programs import ECHO_SHM, run, run_python
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, ShmClient, TcpClient
 from echo_shm.net.client import sender
+from echo_shm.ring.metrics import RingView
+from echo_shm.ring.segment import Segment
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -136,6 +139,34 @@ def test_a_full_ring_holds_the_client_up(serve, client):
     while len(got) < n - n % 4:
         got += numbers(server.sample(timeout=20).batch)
     assert got == list(range(n - n % 4))
+
+
+def test_a_wait_counts_once(serve, client):
+    """However long a bridge waits for a free slot, the wait is one in push_blocked_count, and its time is counted."""
+    server = serve(1, 2)
+    view = RingView(Segment.attach(server.name, read_only=True))
+
+    def bridge():
+        (found,) = [owner for owner in view.owners() if owner.is_bridge]
+        return found
+
+    one, other = client(server), client(server)
+    for n in range(4):
+        one.send(sample(n))
+    until(lambda: bridge().blocked_time > 0.5)
+    other.send(sample(9))
+    until(lambda: bridge().blocked_time > 0.7)
+    assert bridge().waiting
+    assert view.snapshot().push_blocked == 1
+    info = server.sample(timeout=20).info  # room for one sample: the next one stalls
+    assert info.push_blocked_count == 1
+    del info
+    until(lambda: bridge().blocked == 2)
+    for _ in range(4):
+        server.sample(timeout=20).release()
+    until(lambda: not bridge().waiting)
+    assert bridge().blocked <= 4
+    assert view.snapshot().push_blocked == bridge().blocked
 
 
 def test_what_top_shows(serve, client):

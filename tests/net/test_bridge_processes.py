@@ -20,6 +20,7 @@ from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport
 from echo_shm.net import wire
+from echo_shm.net.bridge import supervisor
 from echo_shm.net.bridge.bridge import Bridge, Settings
 from echo_shm.ring.segment import Segment
 
@@ -262,6 +263,21 @@ def test_a_bridge_that_cannot_be_started(serve, client, monkeypatch):
     one.send(sample(1))
     assert numbers(server.sample(timeout=20).batch) == [1]
     assert next(fails, None) is None
+
+
+def test_a_bridge_that_does_not_end(serve, monkeypatch, caplog):
+    """A bridge that has not even ended after it was killed keeps close() only for a while, and is logged."""
+    over, wait = threading.Event(), supervisor._BridgeProcess.wait
+    monkeypatch.setattr(supervisor, "_END_TIME", 0.2)
+    monkeypatch.setattr(supervisor._BridgeProcess, "wait", lambda one: (over.wait(30), wait(one))[1])
+    server = serve(1)
+    watching, pid = server._transports[0]._supervisors[0], _bridge(server).pid
+    server.close()
+    assert f"the bridge process {pid} was killed 0.2 s ago, and has not ended" in caplog.text
+    assert not over.is_set()
+    over.set()
+    watching._thread.join(20)
+    assert not watching._thread.is_alive()
 
 
 @pytest.mark.parametrize("with_tls", [False, True])

@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import signal
+import socket
 import threading
 import time
 from unittest import mock
@@ -15,7 +16,8 @@ from harness.pretender import Visit
 from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, TcpClient
-from echo_shm.net.client import connection
+from echo_shm.net import wire
+from echo_shm.net.client import connection, finalizers
 from echo_shm.net.client.backoff import Backoff
 
 
@@ -55,6 +57,82 @@ def test_close_while_connecting(pretend):
     host.close()
     one._sender._send_thread.join(20)
     assert not one._sender._send_thread.is_alive()
+
+
+@pytest.mark.parametrize("missing", [True, False])
+@pytest.mark.parametrize("limit", ["timeout", "close_timeout"])
+@pytest.mark.parametrize("stuck_in", ["pause", "resolving", "connecting", "handshake", "TLS"])
+def test_close_without_a_connection(pretend, tls, monkeypatch, stuck_in, limit, missing):
+    """close() waits for what is missing as long as it may, and not at all for a try to connect."""
+    stuck, over = threading.Event(), threading.Event()
+
+    def wait(*_, **__):
+        stuck.set()
+        over.wait(60)
+        raise ConnectionResetError
+
+    def play(visit):
+        if visit.number > 0:
+            wait()
+        if stuck_in == "TLS":
+            visit.sock = tls[0].wrap_socket(visit.sock, server_side=True)
+        with visit.sock:
+            visit.accept(known=True)
+            visit.sock.sendall(wire.ack(sum(visit.take()) - missing))
+
+    host = pretend(play)
+    options = {"tls": tls[1]} if stuck_in == "TLS" else {}
+    one = TcpClient("localhost", host.port, EXAMPLE, **options, **({limit: 0.1} if limit == "close_timeout" else {}))
+    if stuck_in == "resolving":
+        monkeypatch.setattr(socket, "getaddrinfo", wait)
+    elif stuck_in == "connecting":
+        monkeypatch.setattr(socket.socket, "connect", wait)
+    elif stuck_in == "pause":
+        monkeypatch.setattr(Backoff, "next_delay", lambda _: stuck.set() or 60)
+    one.send(sample(0))
+    assert stuck.wait(20)
+    thread = one._sender._send_thread
+    if stuck_in != "pause":
+        monkeypatch.setattr(thread, "join", None)
+    expected = pytest.raises(
+        ConnectionClosedError, match=r"1 samples not acknowledged: .* 0\.1 s; the connection is lost"
+    )
+    with expected if missing else contextlib.nullcontext():
+        one.close(**({limit: 0.1} if limit == "timeout" else {}))
+    assert thread.is_alive() == (stuck_in != "pause")
+    over.set()
+    host.close()
+    until(lambda: not thread.is_alive())
+
+
+def test_close_while_another_thread_closes(pretend, background):
+    """The second close() has its own limit."""
+    host = pretend(lambda visit: (visit.accept(), time.sleep(60)))
+    one = TcpClient("127.0.0.1", host.port, EXAMPLE)
+    one.send(sample(0))
+    first = background(one.close, 30)
+    until(lambda: one._sender._flushing)
+    with pytest.raises(
+        ConnectionClosedError, match=r"another thread is closing it, and has not finished within 0\.1 s"
+    ):
+        one.close(0.1)
+    host.close()
+    one._sender.abandon()
+    with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
+        first.result()
+    one.close()
+
+
+def test_the_end_of_a_process_closes_all_at_once(pretend):
+    """At the end of a process, the times of clients whose server takes nothing do not add up."""
+    host = pretend(lambda visit: (visit.accept(), time.sleep(60)))
+    made = [TcpClient("127.0.0.1", host.port, EXAMPLE, close_timeout=2) for _ in range(20)]
+    for one in made:
+        one.send(sample(0))
+    started = time.monotonic()
+    finalizers._close_all()
+    assert 2 <= time.monotonic() - started < 20
+    assert all(one._sender._closed for one in made)
 
 
 def test_ctrl_c_in_close(pretend, client, background):

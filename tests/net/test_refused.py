@@ -33,12 +33,25 @@ def test_other_samples(serve):
             TcpClient("127.0.0.1", server.port, example)
 
 
+def test_other_samples_in_the_log(serve, capfd):
+    """The bridge's log has the leaves of its ring in one short line, however many there are."""
+    server = serve(1, example={f"leaf{i}": np.zeros(3) for i in range(100)})
+    with pytest.raises(SpecMismatchError, match=r"got \['n'\]: int64\[\], expected \['leaf0'\]: float64\[3\]"):
+        TcpClient("127.0.0.1", server.port, sample(0))
+    server.close()
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "refused" in line]
+    assert "its samples are not this ring's (['leaf0']: float64[3], ['leaf1" in line
+    assert len(line) < 400
+
+
 def test_a_sample_that_does_not_fit(serve, client):
     """A sample of another shape raises in send(), in id-echo's words, and the client goes on."""
     server = serve(1)
     one = client(server)
     with pytest.raises(ValueError, match="Payload size"):
         one.send({"n": np.zeros((), np.int64), "x": np.zeros(2, np.float32)})
+    with pytest.raises(ValueError, match=rf"not that of the server at 127\.0\.0\.1:{server.port}: \['x'\] is missing"):
+        one.send({"n": np.zeros((), np.int64)})
     one.send(sample(5))
     assert numbers(server.sample(timeout=20).batch) == [5]
 

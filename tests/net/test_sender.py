@@ -77,9 +77,10 @@ def test_impossible_times(pretend):
     """A timeout that is no number of seconds is refused; 0 is one."""
     with TcpClient("127.0.0.1", pretend(Visit.take_all).port, EXAMPLE) as one:
         one.send(sample(0), timeout=0)
-        for call in (one.wait, lambda timeout: one.send_many({"n": np.zeros(1, np.int64)}, timeout)):
-            for wrong in (float("nan"), "1", True):
-                with pytest.raises(ValueError, match="use seconds, or None for the client's own"):
+        calls = one.wait, one.close, lambda timeout: one.send(sample(0), timeout)
+        for call in (*calls, lambda timeout: one.send_many({"n": np.zeros(1, np.int64)}, timeout)):
+            for wrong in (float("nan"), "1", True, -1):
+                with pytest.raises(ValueError, match="use seconds, 0 or more, or None for the client's own"):
                     call(timeout=wrong)
 
 

@@ -13,7 +13,7 @@ import pytest
 from harness.peers import EXAMPLE, KEY, greet, numbers, raw, said, sample
 from harness.programs import ECHO_SHM, run
 
-from echo_shm import Server, TcpClient, TcpTransport, connect
+from echo_shm import Server, TcpClient, TcpTransport, WireError, connect
 from echo_shm.cli import main as cli
 from echo_shm.net import wire
 from echo_shm.net.bridge.bridge import Bridge, Settings
@@ -129,13 +129,34 @@ def test_tls(serve, client, tls):
     for n in range(1000):
         one.send(sample(n))
     assert [n for _ in range(10) for n in numbers(server.sample(timeout=20).batch)] == list(range(1000))
-    with pytest.raises(ssl.SSLCertVerificationError):
+    peer = f"localhost:{server.port}"
+    with pytest.raises(
+        ssl.SSLCertVerificationError, match=rf"certificate of {peer}: .*trust it: ssl\.create_default_context\(cafile="
+    ) as caught:
         client(server, tls=ssl.create_default_context(), host="localhost")
+    assert caught.value.verify_code in (18, 19)
+    with pytest.raises(
+        ssl.SSLCertVerificationError,
+        match=rf"certificate of 0\.0\.0\.0:{server.port}: IP address mismatch.*'0\.0\.0\.0'; .* that names 0\.0\.0\.0",
+    ):
+        client(server, tls=tls[1], host="0.0.0.0")
     with raw(server) as sock:
         sock.sendall(b"not tls" * 10)
         said(sock)
     one.send(sample(1))
     one.wait()
+
+
+def test_tls_that_wants_a_certificate_of_the_client(serve, client, tls, certificate):
+    """A server may ask clients for certificates; a client without one is told what it lacks."""
+    tls[0].verify_mode = ssl.CERT_REQUIRED
+    tls[0].load_verify_locations(certificate[0])
+    server = serve(1, tls=tls[0])
+    with pytest.raises(WireError, match=rf"localhost:{server.port} ended the TLS connection: .*load_cert_chain"):
+        client(server, tls=tls[1], host="localhost")
+    tls[1].load_cert_chain(*certificate)
+    client(server, tls=tls[1], host="localhost").send(sample(3))
+    assert numbers(server.sample(timeout=20).batch) == [3]
 
 
 def test_tls_keeps_nothing_back(tls, background):

@@ -1,6 +1,7 @@
 """The learner that created a ring is killed: another can take over, and the segment can be removed."""
 
 import os
+import re
 
 import pytest
 from harness import stamped
@@ -88,9 +89,17 @@ def test_collect_spares_what_is_used(name, act):
     creator.kill()
     assert not lockfile.collect(name)
     assert len(_files(name)) == 2
-    with pytest.raises(SegmentError, match="exists already"):
+    with pytest.raises(SegmentError, match=f"by process {creator.pid}, which is dead; other processes are attached"):
         Server(stamped.example(), 2, name=name)
     producer.kill()
+    with pytest.raises(SegmentError) as caught:
+        Server(stamped.example(), 2, name=name)
+    assert re.search(
+        rf"created on [-0-9]+ [:0-9]+ by process {creator.pid}, which is dead; nobody is attached\. "
+        r"It holds 4 committed samples, 2 full batches of 2\. To drop them, run `echo-shm gc`.*"
+        r"To take them first, join it: Server\.attach",
+        str(caught.value),
+    )
     assert lockfile.collect(name)
     assert not _files(name)
     assert not lockfile.collect(name)

@@ -57,6 +57,29 @@ KILL_EVERYWHERE(bridge_sends, .batch_size = 3, .num_batches = 3, .role = ES_ROLE
                 .check = another_bridge_sends_the_rest, .outcomes = KEPT | REAPED,
                 .through = "es_bridge_send es_leaves_write_run es_producer_commit");
 
+static int64_t wait_and_send(es_world *w)
+{
+    CHECK_EQ(send_the_block(w), ES_FULL);
+    return es_bridge_send(w->mine, 0, block, 0, SAMPLES, 0, UINT64_C(3600000000000));
+}
+
+static void take_a_batch(es_world *w)
+{
+    CHECK(world_take(w, w->l, 0, 0) > 0);
+}
+
+static unsigned space_comes_for_another_bridge(es_world *w)
+{
+    take_a_batch(w);
+    return another_bridge_sends_the_rest(w);
+}
+
+/* Finds the ring full, then sleeps until a learner releases a batch. */
+KILL_EVERYWHERE(bridge_waits_for_space, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER,
+                .before = full_ring, .prepare = become_a_bridge, .when_asleep = take_a_batch, .act = wait_and_send,
+                .want = SAMPLES, .sends = SAMPLES, .check = space_comes_for_another_bridge, .outcomes = KEPT | REAPED,
+                .through = "es_bridge_send count_wait end_wait es_wait");
+
 static int64_t leave(es_world *w)
 {
     return es_api_detach(w->mine);

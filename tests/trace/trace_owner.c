@@ -224,6 +224,7 @@ KILL_EVERYWHERE(close_the_lock_file, .batch_size = 2, .num_batches = 2, .role = 
 static int64_t ask(es_world *w)
 {
     uint32_t held[ES_MAX_LEARNERS + WORLD_PRODUCERS] = {0};
+    uint64_t ages[ES_MAX_LEARNERS + WORLD_PRODUCERS] = {0}, full;
     es_ring *r = w->mine;
     es_owner_info info;
     es_snapshot snap;
@@ -231,6 +232,8 @@ static int64_t ask(es_world *w)
     int64_t found = 0;
     es_monitor_observe(r, &snap);
     es_monitor_count_held(r, held, es_monitor_owner_entries(r));
+    es_monitor_lease_ages(r, ages, es_monitor_owner_entries(r));
+    es_monitor_count_committed(r, &full);
     for (int64_t i = es_monitor_next_owner(r, ES_MAX_LEARNERS - 1, &info); i >= 0;
          i = es_monitor_next_owner(r, (uint32_t)i + 1, &info))
         found++;
@@ -248,7 +251,8 @@ static int64_t ask(es_world *w)
 /* Two producers, two claims and the rest of what can be asked. Asking changes nothing. */
 KILL_EVERYWHERE(ask_about_everything, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = two_claims, .act = ask, .want = 17, .outcomes = REAPED,
-                .through = "es_monitor_observe es_monitor_count_held es_monitor_next_owner es_monitor_next_claim "
+                .through = "es_monitor_observe es_monitor_count_held es_monitor_lease_ages es_monitor_count_committed "
+                           "es_monitor_next_owner es_monitor_next_claim "
                            "es_owner_learner_alive es_locks_held "
                            "es_locks_any es_api_learner_alive");
 

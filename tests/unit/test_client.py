@@ -128,6 +128,12 @@ def test_send_many_takes_any_layout(server, client):
     assert (batch["x"] == 7).all()
 
 
+def test_send_many_of_unequal_leaves(client):
+    """Leaves that disagree on n are named, with both numbers."""
+    with pytest.raises(SpecMismatchError, match=r"leaf \['x'\] has 2 samples, and leaf \['i'\] has 3: every leaf"):
+        client.send_many({"x": np.zeros((2, 2), np.float32), "i": np.zeros(3, np.int64)})
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -4,8 +4,13 @@ import errno
 import importlib.metadata
 import inspect
 import pickle
+import re
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
+from harness.programs import run
 
 import echo_shm
 from echo_shm._core import lib
@@ -34,6 +39,19 @@ def test_every_public_method_is_documented():
         for attribute, value in getattr(getattr(echo_shm, name), "__dict__", {}).items():
             if not attribute.startswith("_") and (callable(value) or isinstance(value, property)):
                 assert inspect.getdoc(getattr(getattr(echo_shm, name), attribute)), f"{name}.{attribute}"
+
+
+def test_a_checkout_that_is_not_built(tmp_path):
+    """Importing sources without the compiled modules says how to build them."""
+    package = Path(echo_shm.__path__[0])
+    shutil.copytree(package, tmp_path / "echo_shm", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    # -S: without the packages of this environment, in which the core is built.
+    done = run(sys.executable, "-S", "-c", "import echo_shm", cwd=tmp_path, status=1)
+    assert re.search(
+        rf"ModuleNotFoundError: echo_shm in {tmp_path}/echo_shm is not built \(missing: _batch, _core, _send\)\. .*"
+        "`pip install -e .`",
+        done.stderr,
+    )
 
 
 def test_version():

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from echo_shm import SegmentError, Server, ShmClient
 from echo_shm._core import lib
 from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.creation import create_segment
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
 
@@ -60,7 +61,7 @@ def test_schemas_shrunk_when_they_fail(data):
 def planted(schema):
     """A segment with the leaves of the example and this schema."""
     spec = Spec.from_example(EXAMPLE)
-    return Segment.create(
+    return create_segment(
         f"fuzzed-{os.getpid()}", Spec(spec.treespec, spec.leaves, schema), Geometry(2, 2, 2, "fifo", False, 0.1)
     )
 
@@ -84,7 +85,7 @@ def test_a_header_changed_while_attaching():
     """A header that changes between Python's and the core's reading is refused: the core's map gives a mask's size."""
     spec = Spec.from_example(EXAMPLE)
     shapes = [Geometry(batch_size, 16 // batch_size, 2, "fifo", False, 0.1) for batch_size in (4, 16)]
-    made = [Segment.create(f"fuzzed-{os.getpid()}-{g.batch_size}", spec, g) for g in shapes]
+    made = [create_segment(f"fuzzed-{os.getpid()}-{g.batch_size}", spec, g) for g in shapes]
     try:
         one, other = (Path("/dev/shm", f"echo_shm.{segment.name}") for segment in made)
         assert one.stat().st_size == other.stat().st_size

@@ -65,6 +65,17 @@ def test_start_without_a_transport_does_nothing():
             _ = server.port
 
 
+def test_the_port_before_the_start():
+    """A port that the system chooses is unknown before start(), and the error says so; a chosen one is known."""
+    with Server(EXAMPLE, 1, TcpTransport(0)) as server:
+        with pytest.raises(RuntimeError, match=r"call server\.start\(\) first"):
+            _ = server.port
+        server.start()
+        assert server.port > 0
+    with Server(EXAMPLE, 1, TcpTransport(4711)) as server:
+        assert server.port == 4711
+
+
 def test_transport_is_started_with_the_handle_and_shut_down_once():
     """start() hands the transport the handle; close() shuts it down, once."""
     calls = []
@@ -85,6 +96,28 @@ def test_transport_is_started_with_the_handle_and_shut_down_once():
         assert server.port == 4711
         server.close()
     assert calls[1:] == ["shutdown"]
+
+
+def test_an_exception_in_the_block_is_not_hidden(caplog):
+    """If a transport fails to shut down after an exception in the block, the failure is logged."""
+
+    class Failing:
+        def start(self, handle):
+            pass
+
+        def shutdown(self):
+            raise OSError("no such wire")
+
+    def work():
+        with Server(EXAMPLE, 1, Failing()) as server:
+            server.start()
+            raise LookupError("the user's own")
+
+    with pytest.raises(LookupError, match="the user's own"):
+        work()
+    assert "no such wire" in caplog.text
+    with pytest.raises(OSError, match="no such wire"), Server(EXAMPLE, 1, Failing()) as server:
+        server.start()
 
 
 def test_a_batch_has_a_leading_batch_dimension():
@@ -126,7 +159,7 @@ def test_buffers_are_cycled(num_buffers):
             assert problem_of(server._ring) is None
 
 
-@pytest.mark.parametrize("timeout", [0, 0.02, -1])
+@pytest.mark.parametrize("timeout", [0, 0.02])
 def test_sample_times_out(timeout):
     """Without a full batch sample() raises TimeoutError, not before its time, and says what is there."""
     with Server(EXAMPLE, 2) as server:

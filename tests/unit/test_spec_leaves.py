@@ -2,7 +2,9 @@
 
 import ml_dtypes
 import numpy as np
+import optree
 import pytest
+from gymnasium import spaces
 
 from echo_shm import Server, ShmClient, SpecMismatchError
 
@@ -208,6 +210,36 @@ def test_examples_need_arrays(example):
     """A leaf that is no array is a TypeError that says where it is and what it is."""
     with pytest.raises(TypeError, match=r"All leaves must be numpy arrays: example.* is \w+"):
         Server(example, 1)
+
+
+@pytest.mark.parametrize(
+    ("space", "remedy"),
+    [
+        (spaces.Box(-1, 1, (3, 2), np.float32), "np.zeros((3, 2), 'float32')"),
+        (spaces.Discrete(3), "np.zeros((), 'int64')"),
+        (spaces.MultiBinary(4), "np.zeros((4,), 'int8')"),
+        (spaces.Dict(a=spaces.Discrete(2)), "{k: np.zeros(s.shape, s.dtype) for k, s in space.items()}"),
+        (spaces.Tuple([spaces.Discrete(2)]), "tuple(np.zeros(s.shape, s.dtype) for s in space)"),
+        (spaces.Text(3), None),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_space_is_no_leaf(space, remedy):
+    """For a space of Gymnasium the error has the code of what to write in its place, which works."""
+    with pytest.raises(TypeError, match=rf"example\['obs'\] is {type(space).__name__}; ") as caught:
+        Server({"obs": space}, 1)
+    if remedy is None:
+        assert "no fixed shape" in str(caught.value)
+        return
+    assert str(caught.value).endswith(remedy)
+    with Server({"obs": eval(remedy, {"np": np, "space": space})}, 1) as server:
+        server.submit({"obs": _arrays_of(space)})
+
+
+def _arrays_of(space):
+    """A value of the space, as arrays."""
+    value = space.sample()
+    return optree.tree_map(np.asarray, {**value} if isinstance(space, spaces.Dict) else value)
 
 
 @pytest.mark.parametrize("dtype", ["O", [("a", "i4"), ("b", "O")], [("a", [("b", "O", (2,))])]])

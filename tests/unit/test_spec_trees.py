@@ -174,13 +174,21 @@ def test_wrong_structures(wrong):
             server.sample(0)
 
 
-def test_wrong_structure_message():
-    """The message has the structure that is expected and the one that came."""
-    with (
-        Server({"a": A}, 1) as server,
-        pytest.raises(SpecMismatchError, match=r"structure .*expected PyTreeSpec\(\{'a': \*\}.*got .*'b'"),
-    ):
-        server.submit({"b": A})
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"a": A}, r"\['b'\]\[0\] is missing; expected"),
+        ({"a": A, "b": [B, B], "c": A}, r"'[^']+': \['b'\]\[1\], \['c'\] are not expected; expected PyTreeSpec"),
+        ({"a": A, "c": [B]}, r"\['b'\]\[0\] is missing; \['c'\]\[0\] is not expected; expected PyTreeSpec"),
+        ({"a": A, "b": (B,)}, r"the containers differ: got .*\(\*,\).*; expected .*\[\*\]"),
+        (A, r"\['a'\], \['b'\]\[0\] are missing; one leaf alone is not expected; expected PyTreeSpec"),
+        ([A] * 9, r"are missing; \[0\], \[1\], \[2\], \[3\], \[4\] and 4 more are not expected; expected PyTreeSpec"),
+    ],
+)
+def test_wrong_structure_message(wrong, message):
+    """The message names the paths that are missing and those that are not expected; the first few of many."""
+    with Server({"a": A, "b": [B]}, 1) as server, pytest.raises(SpecMismatchError, match=message):
+        server.submit(wrong)
 
 
 @pytest.mark.parametrize(

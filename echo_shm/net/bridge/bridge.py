@@ -175,7 +175,10 @@ class Bridge:
             self._refuse(connection, Refusal.KEY, "it does not know the authkey")
             return
         if hello.spec != wire.spec_hash(self._spec.schema):
-            self._refuse(connection, Refusal.SPEC, f"its samples are not {self._spec.schema.decode()[:400]}")
+            # Its hello has only a hash of them. The client gets this ring's, and names the first leaf that differs.
+            leaves = ", ".join(map(str, self._spec.leaves))
+            text = f"its samples are not this ring's ({leaves:.200}); its error names the first leaf that differs"
+            self._refuse(connection, Refusal.SPEC, text)
             return
         for other in [one for one in self._clients if one.client == hello.client]:
             self._end(other)
@@ -273,7 +276,7 @@ class Bridge:
             self._refuse(connection, Refusal.PROTOCOL, str(error))
         except OSError as error:
             if connection.in_handshake:
-                self._end(connection, f"no TLS: {error}")
+                self._end(connection, f"no TLS: {error}; the client needs tls=, and must accept this certificate")
             else:
                 _log.log(
                     logging.WARNING if connection.decoder.is_mid_message else logging.DEBUG,

@@ -230,7 +230,7 @@ class Supervisor:
                 self._process.stop()
 
     def join(self) -> None:
-        """Waits until it has ended. A bridge that takes too long is killed."""
+        """Waits until it has ended. A bridge that takes too long is killed, and not waited for much longer."""
         self._stopping.set()
         if self._thread.ident is None:
             return  # not started; if another thread is about to start it, it ends at once
@@ -238,7 +238,9 @@ class Supervisor:
             with self._lock:
                 if self._process is not None:
                     self._process.kill()
-            self._ended.wait()
+            if not self._ended.wait(_END_TIME):  # it is stuck in the kernel, or a child of it has its pipe
+                _log.error("the bridge process %d was killed %g s ago, and has not ended", self.pid, _END_TIME)
+                return
         self._thread.join()
 
     def _run(self) -> None:

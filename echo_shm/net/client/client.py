@@ -17,6 +17,7 @@ from echo_shm.net.client import finalizers
 from echo_shm.net.client.connection import Options
 from echo_shm.net.client.sender import Sender
 from echo_shm.spec import Spec, Tree
+from echo_shm.timeouts import PLAIN, check_timeout
 
 _log = logging.getLogger("echo_shm")
 
@@ -53,7 +54,7 @@ class TcpClient:
         SpecMismatchError: The server has other samples. The message names the first leaf that differs.
         WireError: The peer is not such a server, or does not know the key. (A ValueError.)
         ConnectionClosedError: The server was closed, or refuses more clients.
-        OSError: The server cannot be reached.
+        OSError: The server cannot be reached, or its certificate is not accepted (an ssl.SSLCertVerificationError).
 
     """
 
@@ -110,10 +111,13 @@ class TcpClient:
         Raises:
             SpecMismatchError: The structure, a dtype or a shape differs. Nothing was sent.
             ConnectionClosedError: The client or the server was closed, or the connection is lost for good.
+            ValueError: ``timeout`` is not a number of seconds.
             TimeoutError: The server was too slow. Nothing was sent.
             ForkedError: Called in a child of the process that connected.
 
         """
+        if timeout is not None and not (timeout.__class__ in PLAIN and timeout >= 0):
+            self._time(timeout)
         if not self._send_now(data):
             self._send_slowly(self._writer.send, data, timeout)
         if self._sender.sleeping:
@@ -153,9 +157,7 @@ class TcpClient:
             raise told from late.__cause__
 
     def _time(self, timeout: float | None) -> float | None:
-        if timeout is None:
-            return self._timeout
-        return validation.limit("timeout", timeout, "None for the client's own timeout")
+        return self._timeout if timeout is None else check_timeout(timeout, "None for the client's own timeout")
 
     def wait(self, timeout: float | None = None) -> None:
         """Returns when all samples sent so far are in the server's ring.
@@ -165,6 +167,7 @@ class TcpClient:
 
         Raises:
             ConnectionClosedError: The connection was lost for good before that.
+            ValueError: ``timeout`` is not a number of seconds.
             TimeoutError: It took longer than ``timeout``.
             ForkedError: Called in a child of the process that connected.
 
@@ -181,7 +184,9 @@ class TcpClient:
             timeout: Seconds that it may take in all; None: the client's own ``timeout``.
 
         Raises:
-            ConnectionClosedError: Some samples could not be delivered. The message says how many.
+            ConnectionClosedError: Some samples could not be delivered. The message says how many. Or another thread
+                is closing the client, and takes longer than ``timeout``.
+            ValueError: ``timeout`` is not a number of seconds.
 
         """
         try:

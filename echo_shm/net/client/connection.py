@@ -104,6 +104,13 @@ class Connection:
                     f"{self._options.peer} accepted the connection, but did not answer as an echo server: "
                     "is it one? Does it want tls=?"
                 ) from None
+            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+                chunk = b""
+            except ssl.SSLError as error:  # in TLS 1.3 the server refuses a client after the client's handshake
+                raise WireError(
+                    f"{self._options.peer} ended the TLS connection: {error}. Does it want a certificate of this "
+                    "client? tls= has it then: load_cert_chain()"
+                ) from None
             if not chunk:
                 raise ConnectionClosedError(
                     f"{self._options.peer} closed the connection during the handshake: does it want tls=?"
@@ -295,21 +302,41 @@ def _connect(options: Options, deadline: float) -> socket.socket:
             sock.settimeout(_time_left(deadline))
             return options.tls.wrap_socket(sock, server_hostname=options.host)
         return sock
-    except ssl.SSLCertVerificationError:
+    except ssl.SSLCertVerificationError as error:
         sock.close()
-        raise
+        raise _untrusted(options, error) from None
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # the connection was lost; another try may succeed
         sock.close()
         raise ConnectionClosedError(f"{options.peer} closed the connection: does it use TLS?") from None
     except ssl.SSLError as error:
         sock.close()
-        raise WireError(f"{options.peer} does not use TLS as tls= does: {error}") from None
+        raise WireError(
+            f"{options.peer} does not use TLS as tls= does: {error}. Has its TcpTransport tls=? If not, connect without"
+        ) from None
     except TimeoutError:
         sock.close()
         raise TimeoutError(f"{options.peer} does not answer: does it use TLS?") from None
     except BaseException:
         sock.close()
         raise
+
+
+#: What to do about a certificate, by OpenSSL's verify codes: expired, self-signed or of an unknown issuer, other name.
+_REMEDIES = dict.fromkeys((9, 10), "renew it, and check both hosts' clocks") | dict.fromkeys(
+    (18, 19, 20, 21), "if it is the server's own, trust it: ssl.create_default_context(cafile=...)"
+)
+
+
+def _untrusted(options: Options, error: ssl.SSLCertVerificationError) -> ssl.SSLCertVerificationError:
+    """The same error, with the peer and what to do."""
+    remedy = _REMEDIES.get(error.verify_code, f"connect to a host that it names, or make one that names {options.host}")
+    why = error.verify_message.rstrip(".")
+    told = ssl.SSLCertVerificationError(
+        error.errno, f"tls= does not accept the certificate of {options.peer}: {why}; {remedy}"
+    )
+    told.verify_code, told.verify_message = error.verify_code, error.verify_message
+    told.library, told.reason = error.library, error.reason
+    return told
 
 
 def _connect_to_any(options: Options, deadline: float) -> socket.socket:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import time
 import weakref
 from multiprocessing.util import Finalize
 
@@ -43,17 +44,27 @@ def _on_collected(sender: Sender) -> None:
             _thread.start_new_thread(_close, (sender,))
 
 
-def _close(sender: Sender) -> None:
+def _close(sender: Sender, spent: float = 0.0, idle: float = 0.0) -> None:
+    """Closes a sender. ``spent`` and ``idle``: seconds of its time, in all and without progress, that are over."""
+    timeout, patience = _open.get(sender, (0.0, 0.0))
     try:
-        sender.close(*_open.get(sender, (0.0, 0.0)))
+        sender.close(_less(timeout, spent), _less(patience, idle))
     except ConnectionClosedError as error:  # no caller would get it
         _log.error("%s", error)
     unregister(sender)
 
 
+def _less(limit: float | None, spent: float) -> float | None:
+    return None if limit is None else max(0.0, limit - spent)
+
+
 def _close_all() -> None:
-    for sender in list(_open):
-        _close(sender)
+    """Closes the senders one after the other. All deliver meanwhile, so their times run at once."""
+    started = time.monotonic()
+    before = {sender: sender.acknowledged for sender in list(_open)}
+    for sender, acknowledged in before.items():
+        spent = time.monotonic() - started
+        _close(sender, spent, spent if sender.acknowledged == acknowledged else 0.0)
 
 
 atexit.register(_close_all)

@@ -39,7 +39,7 @@ class Outbox:
         geometry = Geometry(size, max(3, -(-most // size) + 1), 1, "fifo", False, 0.1)
         segment = Segment.private(f"to {peer}", spec, geometry)
         self.size, self._batches, self._capacity = size, geometry.num_buffers, geometry.capacity
-        self.producer = Attachment(segment, lib.ES_ROLE_PRODUCER)
+        self.producer = Attachment(segment, lib.ES_ROLE_PRODUCER, f"the server at {peer}")
         self._learner = Attachment(segment, lib.ES_ROLE_LEARNER)
         self._ring = self._learner.ring
         self._sizes = [leaf.nbytes for leaf in spec.leaves]

@@ -14,11 +14,11 @@ import threading
 import time
 
 from echo_shm._core import lib
-from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, SpecMismatchError, WireError
+from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, WireError
 from echo_shm.net import wire
-from echo_shm.net.client.backoff import Backoff
-from echo_shm.net.client.connection import Connection, ForgottenError, Options, RefusedError, open_first
+from echo_shm.net.client.connection import Connection, ForgottenError, Options, open_first
 from echo_shm.net.client.outbox import Outbox
+from echo_shm.net.client.reconnect import Reconnector
 
 _log = logging.getLogger("echo_shm")
 
@@ -32,11 +32,9 @@ _MAX_FRAMES = 8
 _GATHER_NS = 1_000_000
 #: A connection that lived longer than this, with nothing to deliver, was useful (seconds).
 _SHORT_LIFE = 1.0
-#: The longest that one try to connect may take (seconds).
-_LONGEST_TRY = 5.0
-#: How long close() waits for the send thread, once everything is delivered or dropped (seconds). Without a connection
-#: it waits less: the thread may be in a try to connect, which cannot be interrupted. It ends after that.
-_END_TIME, _END_TIME_UNCONNECTED = 10.0, 0.5
+#: How long close() waits for the send thread, once everything is delivered or dropped (seconds). It does not wait for a
+#: try to connect, which cannot be interrupted: the thread ends after that.
+_END_TIME = 10.0
 
 
 class Sender:
@@ -49,7 +47,6 @@ class Sender:
 
     def __init__(self, options: Options, most_unacknowledged: int, grace: float, timeout: float | None) -> None:
         self._options = options
-        self._backoff = Backoff(grace)
         self.acknowledged = 0  # the number of the first sample that may not be in the server's ring
         self._next = 0  # the number of the first sample that was not sent on this connection
         self._connection = open_first(options, timeout)
@@ -70,8 +67,10 @@ class Sender:
         self.sleeping = False
         self._flushing = 0
         self._closed = False  # close() has finished
+        self._closer: int | None = None  # the thread that is in close()
         self._stop = False  # nothing more is sent
         self.ended = threading.Event()  # set after _stop, when no send() can add a sample any more
+        self._reconnector = Reconnector(options, grace, self._changed, self.ended.is_set)
         self._error: Exception | None = None  # why it stopped; None after close()
         self._loss: BaseException | None = None  # why the connection cannot be used any more
         self._receiving: Connection | None = None
@@ -149,7 +148,10 @@ class Sender:
                 return
         if self.ended.is_set():
             self.raise_if_ended()
-        raise TimeoutError(f"{self._options.peer} has not acknowledged {target - self.acknowledged} samples {late}")
+        lost = self._loss
+        why = "" if lost is None else f"; the connection is lost, and not made again yet: {lost}"
+        missing = target - self.acknowledged
+        raise TimeoutError(f"{self._options.peer} has not acknowledged {missing} samples {late}{why}")
 
     def _await(self, target: int, timeout: float | None, patience: float | None) -> str:
         """Waits with the lock held, until the sample is acknowledged or all has ended. Otherwise says what was late."""
@@ -161,7 +163,8 @@ class Sender:
             if self.acknowledged != last:
                 last, since = self.acknowledged, now
             if now >= since + step:
-                return f"for {patience} s: the learner takes no batches, so its ring stays full, or it is gone"
+                reason = ": the learner takes no batches, so its ring stays full, or it is gone"
+                return f"for {patience} s{reason if self._loss is None else ''}"
             if now >= end:
                 return f"within {timeout} s"
             left = min(since + step, end) - now
@@ -172,28 +175,46 @@ class Sender:
         """Delivers the samples, sends BYE, and ends both threads. The times are those of :meth:`flush`.
 
         Raises:
-            ConnectionClosedError: Some samples were not delivered.
+            ConnectionClosedError: Some samples were not delivered, or another thread is still closing.
 
         """
         if lib.es_api_fork_generation() != self._generation:
             return  # in a forked child: the threads and the connection are its parent's
-        failure: Exception | None = None
+        with self._changed:
+            left = None if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+            others = self._closer not in (None, threading.get_ident())
+            if others and not self._changed.wait_for(lambda: self._closer is None, left):
+                raise ConnectionClosedError(
+                    f"TcpClient for {self._options.peer}: another thread is closing it, and has not finished within "
+                    f"{timeout} s"
+                )
         with self._closing:
-            if self._closed:
-                return
-            # Ctrl-C interrupted an earlier close(), which dropped them.
-            interrupted = self._stop and self._error is None
             try:
-                self.producer.detach()  # ends every send(): nothing is added after this
-                self.flush(timeout, patience)
-            except (EchoShmError, TimeoutError) as error:
-                failure = error
+                self._closer = threading.get_ident()
+                self._close(timeout, patience)
             finally:
-                self._finish(None)
-                if self.acknowledged < self.sent():
-                    self._connection.shutdown()  # the send thread may wait for a server that does not read
-            self._send_thread.join(_END_TIME if self._loss is None else _END_TIME_UNCONNECTED)
-            self._closed = True
+                with self._changed:
+                    self._closer = None
+                    self._changed.notify_all()
+
+    def _close(self, timeout: float | None, patience: float | None) -> None:
+        if self._closed:
+            return
+        failure: Exception | None = None
+        # Ctrl-C interrupted an earlier close(), which dropped them.
+        interrupted = self._stop and self._error is None
+        try:
+            self.producer.detach()  # ends every send(): nothing is added after this
+            self.flush(timeout, patience)
+        except (EchoShmError, TimeoutError) as error:
+            failure = error
+        finally:
+            self._finish(None)
+            if self.acknowledged < self.sent():
+                self._connection.shutdown()  # the send thread may wait for a server that does not read
+        if not self._reconnector.trying:
+            self._send_thread.join(_END_TIME)
+        self._closed = True
         missing = self.sent() - self.acknowledged
         if missing and not interrupted:
             raise ConnectionClosedError(
@@ -290,16 +311,18 @@ class Sender:
         with self._changed:
             self._changed.wait_for(lambda: self._receiving is not old)
         old.close()
-        if isinstance(lost, EchoShmError) or self._backoff.grace <= 0:
+        if isinstance(lost, EchoShmError) or self._reconnector.backoff.grace <= 0:
             raise ConnectionClosedError(f"connection lost: {lost}") from lost
         acknowledged, made = self._since
         idle = self.acknowledged == self._next and time.monotonic() - made > _SHORT_LIFE
-        self._backoff.restart(useful=idle or old.heard or self.acknowledged > acknowledged)
+        self._reconnector.backoff.restart(useful=idle or old.heard or self.acknowledged > acknowledged)
         _log.warning("TcpClient for %s: connection lost (%s); trying again", self._options.peer, lost)
         in_doubt = self._next - self.acknowledged
         forgotten = ConnectionClosedError(f"the server has forgotten this client: {in_doubt} samples are in doubt")
         try:
-            connection = self._next_connection(lost, old.ring if in_doubt > 0 and old.version == 2 else wire.NO_RING)
+            connection = self._reconnector.connect(
+                lambda: self.acknowledged, lost, old.ring if in_doubt > 0 and old.version == 2 else wire.NO_RING
+            )
         except ForgottenError:
             raise forgotten from None
         try:
@@ -319,22 +342,6 @@ class Sender:
             self._connection, self._loss = connection, None
             self._since = (self.acknowledged, time.monotonic())
             self._changed.notify_all()
-
-    def _next_connection(self, why: BaseException | None, doubt: bytes) -> Connection:
-        grace = self._backoff.grace
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stop, self._backoff.next_delay())
-            left = self._backoff.time_left()
-            if left <= 0 or self._stop:
-                ending = "closed meanwhile" if self._stop else f"not made again within {grace} s"
-                raise ConnectionClosedError(f"connection lost, and {ending}: {why}") from why
-            try:
-                return Connection(self._options, self.acknowledged, min(max(left, 0.1), _LONGEST_TRY), doubt)
-            except (SpecMismatchError, WireError, RefusedError):
-                raise
-            except (OSError, EchoShmError) as error:
-                why = error
 
     def _lose(self, connection: Connection, error: BaseException) -> None:
         with self._changed:

@@ -3,8 +3,12 @@
 import contextlib
 import json
 import os
+import random
+import re
 import signal
+import struct
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,8 @@ from harness.processes import fork
 from harness.programs import run_python
 from harness.waiting import until
 
-from echo_shm import SegmentError, Server, ShmClient
+from echo_shm import SegmentError, Server, ShmClient, TcpTransport
+from echo_shm._core import lib
 from echo_shm.cli import console, top
 from echo_shm.cli import main as cli
 from echo_shm.ring import lockfile, segment
@@ -64,6 +69,23 @@ def _listed(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     (found,) = [one for one in json.loads(capsys.readouterr().out) if one["name"] == name]
     assert isinstance(found, dict)
     return found
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("ls", [*cli._STYLES]),
+        ("top", [*top._STYLES, "here", "gone", "bridge", "worker", "producer", "creator", "learner"]),
+        ("gc", ["removed", "garbage", "in use", "kept"]),
+    ],
+)
+def test_help_explains_what_is_printed(command: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of a command has each state that the command prints, within 120 columns."""
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    help_text = capsys.readouterr().out
+    assert all(re.search(rf"(^  |  ){word}\b", help_text, re.MULTILINE) for word in words)
+    assert max(map(len, help_text.splitlines())) <= 120
 
 
 # --- ls -----------------------------------------------------------------------
@@ -231,7 +253,66 @@ def test_top_once_shows_rates_and_owners(name: str) -> None:
     assert producer[1] == str(os.getpid())
     assert float(producer[2].replace(",", "")) > 0
     (learner,) = [line.split() for line in lines[-2:] if "running" in line]
-    assert learner[1:] == [str(os.getpid()), "1", "running"]
+    assert learner == ["creator", str(os.getpid()), "1", "0", "s", "running"]
+
+
+def _shown(watch: top.Watch) -> list[list[str]]:
+    terminal = console.open_console()
+    with terminal.capture() as captured:
+        terminal.print(watch.render(20))
+    return [line.split() for line in captured.get().splitlines()]
+
+
+def test_top_says_since_when_a_learner_holds_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is that of the oldest batch held; a learner that holds none has none."""
+    with Server(EXAMPLE, 1, name=name) as server:
+        watch = top.Watch(name)
+        pid = str(os.getpid())
+        assert ["creator", pid, "0", "-", "running"] in _shown(watch)
+        with contextlib.ExitStack() as leases:
+            for _ in range(2):
+                server.submit(EXAMPLE)
+                leases.enter_context(server.lease(timeout=10))
+            started = time.monotonic()
+            until(lambda: (watch.look(), ["creator", pid, "2", "1", "s", "running"] in _shown(watch))[1])
+            assert time.monotonic() - started <= 2.5
+
+
+def _send_two(client: ShmClient) -> None:
+    for _ in range(2):
+        client.send(EXAMPLE)
+
+
+def test_top_says_what_each_owner_is(name: str) -> None:
+    """Workers, bridges, other producers, the creator and further learners are told apart."""
+    with Server(EXAMPLE, 1, TcpTransport(0), num_buffers=1, name=name) as server:
+        server.start()
+        with server.spawn(_send_two, 1, context="fork"), ShmClient(name), Server.attach(name):
+            watch = top.Watch(name)
+            until(lambda: (watch.look(), any(line[:1] == ["worker"] for line in _shown(watch)))[1])
+            lines = [line for line in _shown(watch) if line[-1:] in (["running"], ["waiting"])]
+    here = str(os.getpid())
+    assert sorted(line[0] for line in lines) == ["bridge", "creator", "learner", "producer", "worker"]
+    assert {line[0] for line in lines if line[1] == here} == {"creator", "learner", "producer"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_top_survives_scribbled_words(name: str, seed: int) -> None:
+    """Whatever a process has written over the owners' entries and the leases, a reading is shown."""
+    with Server(EXAMPLE, 1, name=f"{name}-good") as server, ShmClient(server.name) as client:
+        client.send(EXAMPLE)
+        with server.lease(timeout=10):
+            image = bytearray((SHM / f"echo_shm.{server.name}").read_bytes())
+    scribble = random.Random(seed)
+    owners = image.index(struct.pack("=IIq", 1, lib.ES_ROLE_LEARNER, os.getpid()))
+    for at in range(owners, len(image), 8):
+        if image[at : at + 8] != bytes(8) and scribble.random() < 0.5:
+            image[at : at + 8] = scribble.choice([b"\xff" * 8, scribble.randbytes(8), image[at : at + 7] + b"\xff"])
+    (SHM / f"echo_shm.{name}").write_bytes(image)
+    (SHM / f"echo_shm_locks.{name}").touch()
+    watch = top.Watch(name)
+    assert watch.look()
+    assert _shown(watch)
 
 
 def test_top_command_prints_one_reading_and_exits(name: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from echo_shm import SegmentError, Server, ShmClient, SpecMismatchError
 from echo_shm.ring import segment
-from echo_shm.ring.segment import Geometry, Segment
+from echo_shm.ring.creation import create_segment
+from echo_shm.ring.segment import Geometry
 from echo_shm.spec import Spec
 
 EXAMPLE = {"a": np.zeros(3, np.float32), "b": [np.zeros((), np.int64)]}
@@ -157,7 +158,7 @@ for i in range(60):
 def with_schema(schema):
     """A segment with this schema, and a header that fits it, hash included."""
     spec = Spec.from_example(EXAMPLE)
-    return Segment.create(NAME, Spec(spec.treespec, spec.leaves, schema), GEOMETRY)
+    return create_segment(NAME, Spec(spec.treespec, spec.leaves, schema), GEOMETRY)
 
 
 def leaf(dtype="<f4", shape=(3,), path="['a']"):
