@@ -90,7 +90,7 @@ def test_system_that_cannot_map_ahead_works(monkeypatch: pytest.MonkeyPatch) -> 
             client.send(sample)
         batch = server.sample()
         assert batch is not None
-        assert batch.structured["x"].shape == (4, PAGE)
+        assert batch.batch["x"].shape == (4, PAGE)
 
 
 @pytest.mark.parametrize("huge", ["advise", "never"])
