@@ -73,6 +73,9 @@ class BatchReader:
         self._writable = writable
         # What next() has copied: weak references, so that a copy that dies releases its batch at once.
         self._copied: list[weakref.ref[_Copied]] = []
+        # Whether batches may come in another order than that of their numbers, and the largest number that came.
+        self._any_order = geometry.order == "ready"
+        self._latest = -1
         # The first thread that called next(), and whether others have, too. _older: what it referred to before.
         self._first_thread: int | None = None
         self._several_threads = False
@@ -93,8 +96,8 @@ class BatchReader:
         """As :meth:`take`. But where a batch must not stay leased during the next call, it returns a copy.
 
         That is so in a ring of one batch, beside other learners (see csrc/ring/es_lease.h), and for the same reason
-        among threads. The batch of a copy stays leased until the next call, so that it is delivered again if this
-        process is killed.
+        among threads, and for a batch that comes after a later one: producers need its space first. The batch of a
+        copy stays leased until the next call, so that it is delivered again if this process is killed.
         """
         if self._copied:
             self._release_copied()
@@ -104,7 +107,8 @@ class BatchReader:
         if sample is None or len(sample._leases) != 1:
             return sample
         (lease,) = sample._leases
-        if not (lease.shared or self._several_threads or self._num_buffers == 1) or lease.ended:
+        late = self._any_order and self._comes_late(lease)
+        if not (late or lease.shared or self._several_threads or self._num_buffers == 1) or lease.ended:
             return sample
         lease.delivered = False  # until the copy is made, as in _full()
         owner = _Copied(lease)
@@ -117,6 +121,11 @@ class BatchReader:
         copied._leases = sample._leases
         lease.delivered = True
         return copied
+
+    def _comes_late(self, lease: "BatchLease") -> bool:
+        number = lease.round * self._num_buffers + lease.batch
+        late, self._latest = number < self._latest, max(number, self._latest)
+        return late
 
     def _meet_thread(self) -> None:
         if self._first_thread is None:
@@ -238,7 +247,7 @@ class BatchReader:
 
     def _drain(self, reader: Reader, until: Finishing, drop_last: bool) -> Sample | None:
         """Takes what is left after ``until`` has finished, on a ring that stays open."""
-        settled = False
+        settled, self._any_order = False, True
         flags = lib.ES_TAKE_ANY_ORDER | (0 if drop_last else lib.ES_TAKE_SHORT)
         while True:
             arrays, lease, code, _, snap = self._try(reader, flags, 0)

@@ -10,7 +10,7 @@ import pytest
 from harness.programs import run_python
 from harness.valid import problem_of
 
-from echo_shm import BatchesHeldError, Server
+from echo_shm import BatchesHeldError, Server, ShmClient
 
 EXAMPLE = {"obs": np.zeros(4, np.float32), "act": np.zeros((), np.int64)}
 
@@ -120,6 +120,25 @@ def test_a_learner_that_refers_to_everything_is_told(monkeypatch):
         kept.clear()
         fill(server, 3, 1)
         assert server.sample(1).batch["act"].tolist() == [3]
+
+
+def test_a_batch_that_comes_late_does_not_stop_producers(background):
+    """With order="ready" an early batch may come after later ones. The loop refers to it while producers need it."""
+    with (
+        Server(EXAMPLE, 1, num_buffers=3, order="ready") as server,
+        ShmClient(server.handle) as slow,
+        ShmClient(server.handle) as fast,
+    ):
+        claim = slow.reserve()
+        slot = claim.__enter__()
+        fast.send_many({"obs": np.zeros((2, 4), np.float32), "act": np.array([1, 2])})
+        last = [server.sample(1).batch["act"].item() for _ in range(2)]
+        slot["obs"][...], slot["act"][...] = 0, 0
+        claim.__exit__(None, None, None)
+        late = server.sample(1)
+        background(lambda: fast.send(row(3)))
+        following = server.sample(30)
+        assert [*last, late.batch["act"].item(), following.batch["act"].item()] == [1, 2, 0, 3]
 
 
 def test_one_old_batch_is_enough_to_be_told(monkeypatch):

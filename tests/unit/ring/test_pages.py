@@ -15,7 +15,7 @@ import pytest
 from echo_shm import Server, ShmClient
 from echo_shm.ring import pages
 from echo_shm.spec import Array
-from tests.harness.waiting import LONG, until
+from harness.waiting import LONG, until
 
 PAGE = mmap.PAGESIZE
 
