@@ -9,7 +9,8 @@ from importlib.metadata import version
 
 # First: it refuses a subinterpreter with a clear message.
 from echo_shm import _batch as _batch
-from echo_shm.client import BoundSample, Reservation, ShmClient
+from echo_shm._slot import Reservation
+from echo_shm.client import BoundSample, ShmClient
 from echo_shm.errors import (
     BatchesHeldError,
     ConnectionClosedError,

@@ -1,12 +1,20 @@
 """reserve(): writing a sample in place."""
 
+import contextlib
+import gc
+import weakref
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
 import numpy as np
+import optree
 import pytest
 from harness.valid import problem_of
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
 
 EXAMPLE = {"x": np.zeros((2, 3), np.float32), "i": np.zeros((), np.int64), "none": None}
+ROW = np.zeros(3, np.float32)
 
 
 class Abandoned(Exception):
@@ -83,6 +91,101 @@ def test_another_producer_fills_the_hole(server, client):
     assert server.sample(1).batch["i"].tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("error", [None, Abandoned()])
+def test_the_arrays_are_read_only_after_the_block(server, client, error):
+    """However the block ends, its arrays can no longer write to what may be another's slot by then."""
+    with contextlib.suppress(Abandoned), client.reserve() as slot:
+        slot["x"][...] = 1
+        if error is not None:
+            raise error
+    for _ in range(2):
+        write(client, 2)
+    for array in (slot["x"], slot["i"], slot["x"][0:1]):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 9
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.flags.writeable = True
+    assert (server.sample(1).batch["x"][-1] == 2).all()
+
+
+def replace(slot):
+    """What writes nothing into the slot's array."""
+    slot["x"] = np.ones((2, 3), np.float32)
+
+
+def replace_by_a_number(slot):
+    """The same for a scalar."""
+    slot["i"] = 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (replace, r"leaf \['x'\]: the slot's array was replaced by a ndarray.*: slot\['x'\]\[\.\.\.\] = value"),
+        (replace_by_a_number, r"leaf \['i'\]: the slot's array was replaced by a int"),
+        (lambda slot: slot.update(none=1), "structure"),
+        (lambda slot: slot.update(new=1), "structure"),
+        (lambda slot: slot.pop("x"), "structure"),
+        (lambda slot: slot.clear(), "structure"),
+    ],
+    ids=["array", "number", "None", "new key", "key gone", "all gone"],
+)
+def test_a_replaced_array_is_an_error(server, client, change, message):
+    """A sample that would lack what the block meant to write is aborted, and the error says what to write."""
+    with pytest.raises(ValueError, match=message), client.reserve() as slot:
+        change(slot)
+    with pytest.raises(Abandoned), client.reserve() as slot:  # noqa: PT012
+        change(slot)
+        raise Abandoned
+    write(client, 0)
+    write(client, 1)
+    assert server.sample(1).batch["i"].tolist() == [0, 1]
+
+
+def test_what_is_written_in_place_is_no_replacement(server, client):
+    """Operators that work in place, entries that are the same memory, and another order of keys are right."""
+    with client.reserve() as slot:
+        slot["x"][...], slot["i"][...] = 1, 0
+        slot["x"] += 1
+        slot["i"] += 3
+    with client.reserve() as slot:
+        slot["x"] = slot.pop("x").reshape(3, 2)
+        slot["x"][...], slot["i"][...] = 4, 5
+    batch = server.sample(1).batch
+    assert batch["i"].tolist() == [3, 5]
+    assert batch["x"][:, 0, 0].tolist() == [2, 4]
+
+
+class Pair(NamedTuple):
+    """A node that is built anew for each slot."""
+
+    a: Any
+    b: Any
+
+
+@pytest.mark.parametrize(
+    ("example", "change"),
+    [
+        (Pair([ROW], ROW), lambda slot: slot.a.append(ROW)),
+        (Pair([ROW], ROW), lambda slot: slot.a.__setitem__(0, ROW)),
+        (([ROW, (ROW,)],), lambda slot: slot[0].reverse()),
+        (([ROW, (ROW,)],), lambda slot: slot[0].__setitem__(1, [slot[0][1][0]])),
+        (OrderedDict(a=ROW, b=ROW), lambda slot: slot.update(b=ROW)),
+        ({(1, 2): ROW}, lambda slot: slot.update({(1, 2): ROW})),
+        ({"a": Pair(ROW, ROW)}, lambda slot: slot.update(a=(ROW, ROW))),
+        ({"a": Pair(ROW, ROW)}, lambda slot: slot.update(a=Pair(slot["a"].b, slot["a"].a))),
+    ],
+)
+def test_a_replacement_in_any_tree(example, change):
+    """It is seen in nodes of every kind. An untouched tree of that kind is sent."""
+    with Server(example, 1) as server, ShmClient(server.handle) as client:
+        with pytest.raises(ValueError, match=r"structure|replaced"), client.reserve() as slot:
+            change(slot)
+        with client.reserve() as slot:
+            optree.tree_map_(lambda leaf: leaf.fill(8), slot)
+        assert all((leaf == 8).all() for leaf in optree.tree_leaves(server.sample(1).batch))
+
+
 def test_several_reservations_at_once(server, client):
     """One client may hold several slots, and commit them in any order."""
     first, second = client.reserve(), client.reserve()
@@ -133,8 +236,6 @@ def test_a_client_closed_inside_the_block(server):
 
 def test_a_forgotten_client_aborts_what_is_open(server, client):
     """Collecting a client and its reservation re-opens the slot."""
-    import gc
-
     other = ShmClient(server.handle)
     reservation = other.reserve()
     slot = reservation.__enter__()
@@ -144,3 +245,17 @@ def test_a_forgotten_client_aborts_what_is_open(server, client):
     write(client, 1)
     assert server.sample(1).batch["i"].tolist() == [0, 1]
     slot["x"][0, 0] += 1
+
+
+def test_a_client_and_its_reservation_in_a_cycle():
+    """A client that refers to its own reservation is collected, and leaves the ring."""
+    with Server(EXAMPLE, 1) as server:
+        client = ShmClient(server.handle)
+        client.mine = client.reserve()
+        client.mine.__enter__()
+        gone = weakref.ref(client)
+        del client
+        gc.collect()
+        assert gone() is None
+        server.submit({"x": np.ones((2, 3), np.float32), "i": 1, "none": None})
+        assert server.sample(1).info.reopened_slots == 1

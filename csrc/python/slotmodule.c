@@ -1,0 +1,408 @@
+/* echo_shm._slot: reserves slots, and makes the arrays over their memory.
+ *
+ * Slots is one attachment's slots as seen from here: the C functions' addresses, and what
+ * the samples look like. Every array over a slot has it as its base, and it keeps the
+ * mapping, but not the attachment. So a client that is forgotten leaves the ring although
+ * somebody still refers to a slot's arrays.
+ *
+ * A Reservation is the context manager that ShmClient.reserve() returns. While it is
+ * entered it owns a claim, and refers to the tree that it has handed out and to the arrays
+ * in it. It refers to the writer (client.py), which keeps the attachment and does all
+ * that is not common: it waits on a full ring, and says what went wrong.
+ *
+ * No exception can come between a claim and the note of its position, or between a commit
+ * and the end of that note. At the block's end the arrays become read-only before the slot
+ * becomes another's. numpy refuses to undo this, because their base has no buffer. A view
+ * that was made of one stays as it was.
+ *
+ * The GIL protects the fields of both types.
+ */
+#define Py_LIMITED_API 0x030A0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#define NPY_NO_DEPRECATED_API NPY_1_23_API_VERSION
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "python/arrays.h"
+
+typedef int (*reserve_function)(void *ring, uint64_t timeout_ns, int64_t *position);
+typedef int (*end_function)(void *ring, int64_t position);
+
+typedef struct {
+    PyObject_HEAD reserve_function reserve;
+    end_function commit, abort;
+    void *ring;
+    uint64_t capacity;
+    PyObject *form;      /* a tree with the leaves' numbers, of containers that are built here; or None */
+    PyObject *unflatten; /* builds any tree of a tuple of arrays */
+    PyObject *keep;
+    Py_ssize_t num_leaves;
+    leaf *leaves;
+} slots;
+
+typedef struct {
+    PyObject_HEAD slots *slots;
+    PyObject *writer, *timeout;
+    bool entered;
+    int64_t position;        /* of the claim; -1: none */
+    PyObject *arrays, *tree; /* while entered */
+} reservation;
+
+static PyTypeObject *reservation_type;
+
+/* --- trees ------------------------------------------------------------------- */
+
+static PyObject *build(PyObject *form, PyObject *arrays);
+
+static PyObject *build_dict(PyObject *form, PyObject *arrays)
+{
+    PyObject *made = PyDict_New(), *key, *child;
+    Py_ssize_t at = 0;
+    while (made != NULL && PyDict_Next(form, &at, &key, &child)) {
+        PyObject *value = build(child, arrays);
+        int failed = value == NULL || PyDict_SetItem(made, key, value) != 0;
+        Py_XDECREF(value);
+        if (failed)
+            Py_CLEAR(made);
+    }
+    return made;
+}
+
+static PyObject *build_list(PyObject *form, PyObject *arrays)
+{
+    Py_ssize_t n = PyList_Size(form);
+    PyObject *made = PyList_New(n);
+    for (Py_ssize_t i = 0; made != NULL && i < n; i++) {
+        PyObject *value = build(PyList_GetItem(form, i), arrays);
+        if (value == NULL || PyList_SetItem(made, i, value) != 0)
+            Py_CLEAR(made);
+    }
+    return made;
+}
+
+static PyObject *build_tuple(PyObject *form, PyObject *arrays)
+{
+    Py_ssize_t n = PyTuple_Size(form);
+    PyObject *made = PyTuple_New(n);
+    for (Py_ssize_t i = 0; made != NULL && i < n; i++) {
+        PyObject *value = build(PyTuple_GetItem(form, i), arrays);
+        if (value == NULL || PyTuple_SetItem(made, i, value) != 0)
+            Py_CLEAR(made);
+    }
+    if (made == NULL || PyTuple_CheckExact(form))
+        return made;
+    PyObject *named = PyObject_Call((PyObject *)Py_TYPE(form), made, NULL);
+    Py_DECREF(made);
+    return named;
+}
+
+/* The tree of that form, with the arrays for their numbers. */
+static PyObject *build(PyObject *form, PyObject *arrays)
+{
+    if (PyDict_CheckExact(form))
+        return build_dict(form, arrays);
+    if (PyList_CheckExact(form))
+        return build_list(form, arrays);
+    if (PyTuple_Check(form))
+        return build_tuple(form, arrays);
+    PyObject *leaf = form == Py_None ? Py_None : PyTuple_GetItem(arrays, PyLong_AsSsize_t(form));
+    Py_XINCREF(leaf);
+    return leaf;
+}
+
+/* Whether the tree surely has that form still, and these arrays in it. Of two equal dicts in another order it does not
+ * say so: a walk through both is cheaper than a search for each key. */
+static bool holds(PyObject *tree, PyObject *form, PyObject *arrays)
+{
+    if (PyLong_CheckExact(form))
+        return tree == PyTuple_GetItem(arrays, PyLong_AsSsize_t(form));
+    if (form == Py_None || Py_TYPE(tree) != Py_TYPE(form))
+        return tree == form;
+    if (PyDict_CheckExact(form)) {
+        PyObject *key, *child, *my_key, *my_child;
+        Py_ssize_t at = 0, my_at = 0;
+        if (PyDict_Size(tree) != PyDict_Size(form))
+            return false;
+        while (PyDict_Next(form, &at, &key, &child) && PyDict_Next(tree, &my_at, &my_key, &my_child))
+            if (my_key != key || !holds(my_child, child, arrays))
+                return false;
+        return true;
+    }
+    bool list = PyList_CheckExact(form);
+    Py_ssize_t n = list ? PyList_Size(form) : PyTuple_Size(form);
+    if (n != (list ? PyList_Size(tree) : PyTuple_Size(tree)))
+        return false;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!(list ? holds(PyList_GetItem(tree, i), PyList_GetItem(form, i), arrays)
+                   : holds(PyTuple_GetItem(tree, i), PyTuple_GetItem(form, i), arrays)))
+            return false;
+    return true;
+}
+
+/* --- reservations ------------------------------------------------------------ */
+
+/* Forgets what was handed out. The slot's memory is no longer this block's to write. */
+static void hand_back(reservation *self)
+{
+    for (Py_ssize_t i = 0; self->arrays != NULL && i < self->slots->num_leaves; i++)
+        PyArray_CLEARFLAGS((PyArrayObject *)PyTuple_GetItem(self->arrays, i), NPY_ARRAY_WRITEABLE);
+    Py_CLEAR(self->arrays);
+    Py_CLEAR(self->tree);
+}
+
+/* Ends the claim, if there is one. Returns what the C function returned. */
+static int end(reservation *self, end_function how)
+{
+    int64_t position = self->position;
+    hand_back(self);
+    self->position = -1;
+    self->entered = false;
+    return position < 0 ? 0 : how(self->slots->ring, position);
+}
+
+static PyObject *reservation_enter(reservation *self, PyObject *nothing)
+{
+    slots *s = self->slots;
+    (void)nothing;
+    if (self->entered) {
+        PyErr_SetString(PyExc_RuntimeError, "this reservation is entered already; call reserve() for each sample");
+        return NULL;
+    }
+    self->entered = true;
+    int code = s->reserve(s->ring, 0, &self->position);
+    if (code != 0) {
+        PyObject *done = PyObject_CallMethod(self->writer, "_claim", "OiO", self, code, self->timeout);
+        if (done == NULL)
+            goto failed;
+        Py_DECREF(done);
+    }
+    self->arrays = arrays_over(s->leaves, s->num_leaves, (uint64_t)self->position % s->capacity, (PyObject *)s);
+    if (self->arrays == NULL)
+        goto failed;
+    self->tree = s->form == Py_None ? PyObject_CallFunctionObjArgs(s->unflatten, self->arrays, NULL)
+                                    : build(s->form, self->arrays);
+    if (self->tree == NULL)
+        goto failed;
+    Py_INCREF(self->tree);
+    return self->tree;
+failed:
+    end(self, s->abort);
+    return NULL;
+}
+
+/* Goes on with a claim on a full ring: see _slot.pyi. */
+static PyObject *reservation_claim(reservation *self, PyObject *timeout_ns)
+{
+    slots *s = self->slots;
+    unsigned long long ns = PyLong_AsUnsignedLongLong(timeout_ns);
+    int code;
+    if (PyErr_Occurred())
+        return NULL;
+    if (!self->entered || self->position >= 0) {
+        PyErr_SetString(PyExc_RuntimeError, "a reservation claims one slot, when it is entered");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    code = s->reserve(s->ring, ns, &self->position);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(code);
+}
+
+/* Raises unless the tree still holds the slot's arrays. What is not clear at once is the writer's to judge. */
+static int check_tree(reservation *self)
+{
+    PyObject *form = self->slots->form;
+    if (form != Py_None && holds(self->tree, form, self->arrays))
+        return 0;
+    PyObject *done = PyObject_CallMethod(self->writer, "_check_slot", "OO", self->tree, self->arrays);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static PyObject *reservation_exit(reservation *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "__exit__(kind, error, trace)");
+        return NULL;
+    }
+    if (self->tree == NULL) /* not entered, or ended already */
+        Py_RETURN_NONE;
+    if (args[0] != Py_None) {
+        end(self, self->slots->abort); /* not checked: the exception says more than that the ring is closed */
+        Py_RETURN_NONE;
+    }
+    if (check_tree(self) != 0) {
+        end(self, self->slots->abort);
+        return NULL;
+    }
+    int code = end(self, self->slots->commit);
+    if (code != 0)
+        return PyObject_CallMethod(self->writer, "_check", "i", code);
+    Py_RETURN_NONE;
+}
+
+static int reservation_traverse(reservation *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->writer);
+    Py_VISIT(self->timeout);
+    Py_VISIT(self->arrays);
+    Py_VISIT(self->tree);
+    return 0;
+}
+
+static int reservation_clear(reservation *self)
+{
+    Py_CLEAR(self->writer);
+    Py_CLEAR(self->timeout);
+    Py_CLEAR(self->arrays);
+    Py_CLEAR(self->tree);
+    return 0;
+}
+
+/* An open claim stays: somebody may still write to its arrays. It ends with the attachment. */
+static void reservation_dealloc(reservation *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    reservation_clear(self);
+    Py_DECREF(self->slots);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef reservation_methods[] = {
+    {"__enter__", (PyCFunction)reservation_enter, METH_NOARGS, "Claims a slot. Returns the tree of its arrays."},
+    {"__exit__", (PyCFunction)(void (*)(void))reservation_exit, METH_FASTCALL, "Commits or aborts."},
+    {"_claim", (PyCFunction)reservation_claim, METH_O, "_claim(timeout_ns) -> what es_api_reserve returned"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot reservation_slots[] = {
+    {Py_tp_dealloc, (void *)reservation_dealloc},
+    {Py_tp_traverse, (void *)reservation_traverse},
+    {Py_tp_clear, (void *)reservation_clear},
+    {Py_tp_methods, reservation_methods},
+    {Py_tp_doc, "A slot that is written in place: a context manager whose value is a pytree of writable arrays over "
+                "the slot.\n\nA clean exit commits the sample. An exception aborts it, and the next producer gets "
+                "the slot. Then the arrays are\nread-only."},
+    {0, NULL},
+};
+
+static PyType_Spec reservation_spec = {
+    "echo_shm._slot.Reservation",
+    sizeof(reservation),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    reservation_slots,
+};
+
+/* --- slots ------------------------------------------------------------------- */
+
+static void slots_dealloc(slots *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    free_leaves(self->leaves, self->num_leaves);
+    Py_DECREF(self->form);
+    Py_DECREF(self->unflatten);
+    Py_DECREF(self->keep);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+/* Slots(addresses of es_api_reserve, es_api_commit, es_api_abort and the es_ring, capacity, leaves, form, unflatten,
+ * keep) */
+static PyObject *slots_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    unsigned long long reserve, commit, abort, ring, capacity;
+    PyObject *leaves, *form, *unflatten, *keep;
+    (void)keywords;
+    if (!PyArg_ParseTuple(args, "KKKKKO!OOO", &reserve, &commit, &abort, &ring, &capacity, &PyTuple_Type, &leaves,
+                          &form, &unflatten, &keep))
+        return NULL;
+    slots *self = PyObject_New(slots, type);
+    if (self == NULL)
+        return NULL;
+    self->reserve = (reserve_function)(uintptr_t)reserve;
+    self->commit = (end_function)(uintptr_t)commit;
+    self->abort = (end_function)(uintptr_t)abort;
+    self->ring = (void *)(uintptr_t)ring;
+    self->capacity = capacity;
+    Py_INCREF(form);
+    self->form = form;
+    Py_INCREF(unflatten);
+    self->unflatten = unflatten;
+    Py_INCREF(keep);
+    self->keep = keep;
+    self->num_leaves = PyTuple_Size(leaves);
+    self->leaves = read_leaves(leaves);
+    if (self->leaves == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *slots_reserve(slots *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "reserve(writer, timeout)");
+        return NULL;
+    }
+    reservation *made = PyObject_GC_New(reservation, reservation_type);
+    if (made == NULL)
+        return NULL;
+    Py_INCREF(self);
+    made->slots = self;
+    Py_INCREF(args[0]);
+    made->writer = args[0];
+    Py_INCREF(args[1]);
+    made->timeout = args[1];
+    made->entered = false;
+    made->position = -1;
+    made->arrays = made->tree = NULL;
+    PyObject_GC_Track(made);
+    return (PyObject *)made;
+}
+
+static PyMethodDef slots_methods[] = {
+    {"reserve", (PyCFunction)(void (*)(void))slots_reserve, METH_FASTCALL, "reserve(writer, timeout) -> reservation"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots_slots[] = {
+    {Py_tp_new, (void *)slots_new},
+    {Py_tp_dealloc, (void *)slots_dealloc},
+    {Py_tp_methods, slots_methods},
+    {Py_tp_doc, "An attachment's slots, to write in place."},
+    {0, NULL},
+};
+
+static PyType_Spec slots_spec = {
+    "echo_shm._slot.Slots", sizeof(slots), 0, Py_TPFLAGS_DEFAULT, slots_slots,
+};
+
+/* --- the module -------------------------------------------------------------- */
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_slot", "Reserves slots.", -1, NULL, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__slot(void)
+{
+    if (PyArray_ImportNumPyAPI() < 0)
+        return NULL;
+    PyObject *made = PyModule_Create(&module);
+    PyObject *slots_object = PyType_FromSpec(&slots_spec), *reservation_object = PyType_FromSpec(&reservation_spec);
+    if (made == NULL || slots_object == NULL || reservation_object == NULL)
+        return NULL;
+    reservation_type = (PyTypeObject *)reservation_object; /* for the life of the process */
+    Py_INCREF(reservation_object);
+    if (PyModule_AddObject(made, "Slots", slots_object) != 0 ||
+        PyModule_AddObject(made, "Reservation", reservation_object) != 0)
+        return NULL;
+    return made;
+}
