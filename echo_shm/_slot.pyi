@@ -34,7 +34,7 @@ class Reservation:
         """Calls ``es_api_reserve``, and returns what it returned. For the writer, while the reservation is entered."""
 
 class Slots:
-    """An attachment's slots, to write in place. Each array over one refers to it."""
+    """An attachment's slots, to write in place."""
 
     def __new__(
         cls,
@@ -61,7 +61,7 @@ class Slots:
             form: A tree of dicts, lists, tuples, named tuples and None, with the leaves' numbers; None: ``unflatten``
                 builds the trees, and the writer checks them.
             unflatten: Takes a tuple of arrays and returns a tree.
-            keep: Keeps the mapping.
+            keep: Keeps the mapping, but not the attachment. The base of each array; it has no buffer.
 
         """
     def reserve(self, writer: Writer, timeout: float | None, /) -> Reservation:

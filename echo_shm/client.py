@@ -188,10 +188,10 @@ class SampleWriter:
             )
         )
         # One array for each leaf, of shape (capacity, *leaf.shape).
-        leaves = [
+        leaves = tuple(
             segment.array(lib.es_api_leaf_offset(self._ring, i), (capacity, *leaf.shape), leaf.dtype, writable=True)
             for i, leaf in enumerate(self._spec.leaves)
-        ]
+        )
         rows, form = tuple(map(describe_rows, leaves)), plain_form(self._spec)
         self._slots = Slots(reserve, commit, abort, ring, capacity, rows, form, self._spec.structure.unflatten, leaves)
         return self._slots

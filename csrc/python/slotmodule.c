@@ -1,8 +1,8 @@
 /* echo_shm._slot: reserves slots, and makes the arrays over their memory.
  *
  * Slots is one attachment's slots as seen from here: the C functions' addresses, and what
- * the samples look like. Every array over a slot has it as its base, and it keeps the
- * mapping, but not the attachment. So a client that is forgotten leaves the ring although
+ * the samples look like. The base of every array over a slot is what keeps the mapping,
+ * which is not the attachment. So a client that is forgotten leaves the ring although
  * somebody still refers to a slot's arrays.
  *
  * A Reservation is the context manager that ShmClient.reserve() returns. While it is
@@ -13,7 +13,11 @@
  * No exception can come between a claim and the note of its position, or between a commit
  * and the end of that note. At the block's end the arrays become read-only before the slot
  * becomes another's. numpy refuses to undo this, because their base has no buffer. A view
- * that was made of one stays as it was.
+ * that was made of one stays as it was, and refers to it.
+ *
+ * Making arrays costs as much as all the rest. So those of the last two reservations are
+ * kept, and pointed at the next slot once nothing else refers to them. There are two,
+ * because a loop's variable still refers to the last tree when the next block is entered.
  *
  * The GIL protects the fields of both types.
  */
@@ -38,9 +42,11 @@ typedef struct {
     uint64_t capacity;
     PyObject *form;      /* a tree with the leaves' numbers, of containers that are built here; or None */
     PyObject *unflatten; /* builds any tree of a tuple of arrays */
-    PyObject *keep;
+    PyObject *keep;      /* the mapping */
     Py_ssize_t num_leaves;
     leaf *leaves;
+    PyObject *spare[2]; /* tuples of arrays that were handed back, or NULL */
+    int oldest;         /* of the two */
 } slots;
 
 typedef struct {
@@ -142,14 +148,63 @@ static bool holds(PyObject *tree, PyObject *form, PyObject *arrays)
     return true;
 }
 
+/* --- arrays ------------------------------------------------------------------ */
+
+/* Whether nobody else refers to the array, and it still looks as it was made: a user can change that in place. */
+static bool is_unused(PyObject *object, const leaf *l)
+{
+    PyArrayObject *array = (PyArrayObject *)object;
+    if (Py_REFCNT(object) != 1 || ((PyArrayObject_fields *)array)->weakreflist != NULL ||
+        (PyObject *)PyArray_DESCR(array) != l->dtype || PyArray_NDIM(array) != l->ndim ||
+        !PyArray_IS_C_CONTIGUOUS(array))
+        return false;
+    for (int d = 0; d < l->ndim; d++)
+        if (PyArray_DIM(array, d) != l->shape[d])
+            return false;
+    return true;
+}
+
+/* Spare arrays, pointed at a slot; NULL if none are unused. */
+static PyObject *recycle(slots *s, uint64_t slot)
+{
+    for (int k = 0; k < 2; k++) {
+        PyObject **spare = &s->spare[s->oldest ^ k], *arrays = *spare;
+        bool unused = arrays != NULL && Py_REFCNT(arrays) == 1;
+        for (Py_ssize_t i = 0; unused && i < s->num_leaves; i++)
+            unused = is_unused(PyTuple_GetItem(arrays, i), &s->leaves[i]);
+        if (!unused)
+            continue;
+        for (Py_ssize_t i = 0; i < s->num_leaves; i++) {
+            PyArrayObject *array = (PyArrayObject *)PyTuple_GetItem(arrays, i);
+            ((PyArrayObject_fields *)array)->data = s->leaves[i].data + s->leaves[i].distance * (npy_intp)slot;
+            PyArray_ENABLEFLAGS(array, s->leaves[i].flags);
+        }
+        *spare = NULL;
+        return arrays;
+    }
+    return NULL;
+}
+
+/* Keeps arrays in the place of the oldest ones. Takes the reference over. */
+static void keep_spare(slots *s, PyObject *arrays)
+{
+    PyObject *older = s->spare[s->oldest];
+    s->spare[s->oldest] = arrays;
+    s->oldest ^= 1;
+    Py_XDECREF(older);
+}
+
 /* --- reservations ------------------------------------------------------------ */
 
-/* Forgets what was handed out. The slot's memory is no longer this block's to write. */
+/* The slot's memory is no longer this block's to write. */
 static void hand_back(reservation *self)
 {
-    for (Py_ssize_t i = 0; self->arrays != NULL && i < self->slots->num_leaves; i++)
-        PyArray_CLEARFLAGS((PyArrayObject *)PyTuple_GetItem(self->arrays, i), NPY_ARRAY_WRITEABLE);
-    Py_CLEAR(self->arrays);
+    PyObject *arrays = self->arrays;
+    for (Py_ssize_t i = 0; arrays != NULL && i < self->slots->num_leaves; i++)
+        PyArray_CLEARFLAGS((PyArrayObject *)PyTuple_GetItem(arrays, i), NPY_ARRAY_WRITEABLE);
+    self->arrays = NULL;
+    if (arrays != NULL)
+        keep_spare(self->slots, arrays);
     Py_CLEAR(self->tree);
 }
 
@@ -179,7 +234,10 @@ static PyObject *reservation_enter(reservation *self, PyObject *nothing)
             goto failed;
         Py_DECREF(done);
     }
-    self->arrays = arrays_over(s->leaves, s->num_leaves, (uint64_t)self->position % s->capacity, (PyObject *)s);
+    uint64_t slot = (uint64_t)self->position % s->capacity;
+    self->arrays = recycle(s, slot);
+    if (self->arrays == NULL)
+        self->arrays = arrays_over(s->leaves, s->num_leaves, slot, s->keep);
     if (self->arrays == NULL)
         goto failed;
     self->tree = s->form == Py_None ? PyObject_CallFunctionObjArgs(s->unflatten, self->arrays, NULL)
@@ -305,6 +363,8 @@ static PyType_Spec reservation_spec = {
 static void slots_dealloc(slots *self)
 {
     PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(self->spare[0]);
+    Py_XDECREF(self->spare[1]);
     free_leaves(self->leaves, self->num_leaves);
     Py_DECREF(self->form);
     Py_DECREF(self->unflatten);
@@ -337,6 +397,8 @@ static PyObject *slots_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     self->unflatten = unflatten;
     Py_INCREF(keep);
     self->keep = keep;
+    self->spare[0] = self->spare[1] = NULL;
+    self->oldest = 0;
     self->num_leaves = PyTuple_Size(leaves);
     self->leaves = read_leaves(leaves);
     if (self->leaves == NULL) {

@@ -108,6 +108,46 @@ def test_the_arrays_are_read_only_after_the_block(server, client, error):
     assert (server.sample(1).batch["x"][-1] == 2).all()
 
 
+HOLDERS = {
+    "tree": lambda slot: slot,
+    "array": lambda slot: slot["x"],
+    "view": lambda slot: slot["x"][0, 1:],
+    "memoryview": lambda slot: memoryview(slot["x"]),
+    "scalar": lambda slot: slot["i"][...],
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS.keys())
+def test_what_a_block_has_left_behind_stays_where_it_is(holder):
+    """Arrays may serve later blocks, but not those to which something refers: they show the slot that they showed."""
+    with Server(EXAMPLE, 6, num_buffers=1) as server, ShmClient(server.handle) as client:
+        kept = []
+        for i in range(6):
+            with client.reserve() as slot:
+                slot["x"][:], slot["i"][...] = i, i
+                if i % 2 == 0:
+                    kept.append(holder(slot))
+            del slot
+        values = [float(np.ravel(one["x"] if isinstance(one, dict) else one)[0]) for one in kept]
+        assert values == [0, 2, 4]
+
+
+def test_an_array_that_was_changed_is_not_used_again(server, client):
+    """Each block gets arrays of the right shape and dtype, whatever the block before did to its own."""
+    for i in range(4):
+        with client.reserve() as slot:
+            assert (slot["x"].shape, slot["x"].dtype, slot["x"].flags.writeable) == ((2, 3), np.float32, True)
+            slot["x"][:], slot["i"][...] = i, i
+            if i == 0:
+                slot["x"].dtype = np.int32
+            elif i == 1:
+                slot["x"].shape = (3, 2)
+            elif i == 2:
+                slot["x"].flags.writeable = False
+        del slot
+    assert [server.sample(1).batch["x"][:, 1, 2].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+
+
 def replace(slot):
     """What writes nothing into the slot's array."""
     slot["x"] = np.ones((2, 3), np.float32)
