@@ -130,9 +130,9 @@ def plain_form(spec: Spec) -> Tree:
     """
     try:
         form = spec.structure.unflatten(range(len(spec.leaves)))
+        return form if _is_plain(form) else None
     except _TOO_DEEP:
         return None
-    return form if _is_plain(form) else None
 
 
 def _is_plain(form: Tree) -> bool:
