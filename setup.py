@@ -21,7 +21,7 @@ setup(
     ext_modules=[
         extension("send"),
         extension("batch", depends=["csrc/base/es_types.h", "csrc/python/arrays.h"]),
-        extension("slot", depends=["csrc/python/arrays.h"]),
+        extension("slot", depends=["csrc/python/arrays.h", "csrc/python/trees.h"]),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )
