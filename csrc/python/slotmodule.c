@@ -63,10 +63,10 @@ static PyTypeObject *reservation_type;
 /* --- arrays ------------------------------------------------------------------ */
 
 /* Whether nobody else refers to the array, and it still looks as it was made: a user can change that in place. */
-static bool is_unused(PyObject *object, const leaf *l)
+static bool is_unused(PyObject *object, const leaf *l, PyObject *base)
 {
     PyArrayObject *array = (PyArrayObject *)object;
-    if (Py_REFCNT(object) != 1 || ((PyArrayObject_fields *)array)->weakreflist != NULL ||
+    if (Py_REFCNT(object) != 1 || ((PyArrayObject_fields *)array)->weakreflist != NULL || PyArray_BASE(array) != base ||
         (PyObject *)PyArray_DESCR(array) != l->dtype || PyArray_NDIM(array) != l->ndim ||
         !PyArray_IS_C_CONTIGUOUS(array))
         return false;
@@ -83,7 +83,7 @@ static PyObject *recycle(slots *s, uint64_t slot)
         PyObject **spare = &s->spare[s->oldest ^ k], *arrays = *spare;
         bool unused = arrays != NULL && Py_REFCNT(arrays) == 1;
         for (Py_ssize_t i = 0; unused && i < s->num_leaves; i++)
-            unused = is_unused(PyTuple_GetItem(arrays, i), &s->leaves[i]);
+            unused = is_unused(PyTuple_GetItem(arrays, i), &s->leaves[i], s->keep);
         if (!unused)
             continue;
         for (Py_ssize_t i = 0; i < s->num_leaves; i++) {
