@@ -172,16 +172,19 @@ for make in (jnp.asarray, jax.device_put, lambda a: jnp.asarray(a)[1:, ::3], jax
 assert aliased >= 2, aliased  # otherwise nothing was tried
 """,
     "a computation that still runs": """
+slowly(jnp.ones((SIZE, *LEAF))).block_until_ready()  # compiles
 for to_jax in (jnp.asarray, lambda array: array):
     with serve(2) as s:
-        slowly(jnp.ones((SIZE, *LEAF))).block_until_ready()  # compiles
-        fill(s, 0)
-        result = slowly(to_jax(s.sample(1).batch["obs"]))
-        assert not result.is_ready()
-        for batch in batches(s, 1): pass
-        del batch
-        assert (np.asarray(result) == 1).all(), result
-        assert held(s) == 0
+        for attempt in range(20):  # a busy machine may come back to this thread too late
+            fill(s, 0)
+            result = slowly(to_jax(s.sample(1).batch["obs"]))
+            for batch in batches(s, 1): pass
+            del batch
+            running = not result.is_ready()
+            assert (np.asarray(result) == 1).all(), result
+            assert held(s) == 0
+            if running: break
+        assert running, "it never still ran"
 """,
     "a loop that keeps what it computes": """
 with serve(4) as s:

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import weakref
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -9,9 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 import pytest
+from harness.interrupts import Interrupt, at_opcode, interrupt, run_traced
 from harness.valid import problem_of
 
+import echo_shm.client as client_module
 from echo_shm import ConnectionClosedError, Server, ShmClient
+from echo_shm._core import ffi, lib
 
 EXAMPLE = {"x": np.zeros((2, 3), np.float32), "i": np.zeros((), np.int64), "none": None}
 ROW = np.zeros(3, np.float32)
@@ -75,6 +79,30 @@ def test_an_exception_aborts(server, client, error):
     sample = server.sample(1)
     assert sample.batch["i"].tolist() == [0, 1]
     assert sample.info.reopened_slots == 1
+
+
+def test_ctrl_c_anywhere_leaves_no_claim():
+    """Wherever Ctrl-C comes while a reservation waits, builds its tree or ends, no slot stays claimed."""
+    example, word = OrderedDict(a=ROW), ffi.new("uint64_t *")  # a tree that is built and checked in Python
+    with Server(example, 1, num_buffers=2) as server, ShmClient(server.handle) as client:
+        client._before_waiting = server.try_sample  # makes room when it has begun to wait
+        client.reserve()  # what is made once
+
+        def reserve():
+            with client.reserve(timeout=5) as slot:
+                slot["a"][...] = 1
+
+        for n in itertools.count(1):
+            with contextlib.suppress(TimeoutError):
+                while True:  # fills the ring
+                    server.submit(example, timeout=0)
+            trace, left = at_opcode(n, interrupt, client_module)
+            with contextlib.suppress(Interrupt):
+                run_traced(reserve, trace)
+            assert lib.es_monitor_next_claim(server._ring, 0, word) == lib.ES_EMPTY, f"interrupted at point {n}"
+            if left[0] > 0:
+                break
+        assert n > 10
 
 
 def test_another_producer_fills_the_hole(server, client):
