@@ -18,6 +18,10 @@ def extension(name: str, depends: list[str] | None = None) -> Extension:
 
 setup(
     cffi_modules=["echo_shm/_build.py:ffibuilder"],
-    ext_modules=[extension("send"), extension("batch", depends=["csrc/base/es_types.h"])],
+    ext_modules=[
+        extension("send"),
+        extension("batch", depends=["csrc/base/es_types.h", "csrc/python/arrays.h"]),
+        extension("slot", depends=["csrc/python/arrays.h", "csrc/python/trees.h"]),
+    ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

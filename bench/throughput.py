@@ -186,7 +186,7 @@ def _with_peer(contenders: dict[str, Measure], peer: Measure) -> dict[str, Measu
 
 def cartpole(scale: Scale, lib: ctypes.CDLL) -> list[Figure]:
     """One worker, small samples."""
-    floors = {"send": Floor(14), "bind().send": Floor(50), "send_many": Floor(100), "reserve": None}
+    floors = {"send": Floor(14), "bind().send": Floor(50), "send_many": Floor(100), "reserve": Floor(20)}
     contenders = {way: _shm(way, "cartpole", scale) for way in floors}
     values = in_turns(_with_peer(contenders, _id_echo("cartpole", scale)), scale.repetitions)
     return [

@@ -13,8 +13,9 @@ try:
     from echo_shm import _batch as _batch
     from echo_shm import _core as _core
     from echo_shm import _send as _send
+    from echo_shm import _slot as _slot
 except ImportError:
-    _missing = [name for name in ("_batch", "_core", "_send") if find_spec(f"{__name__}.{name}") is None]
+    _missing = [name for name in ("_batch", "_core", "_send", "_slot") if find_spec(f"{__name__}.{name}") is None]
     if not _missing:
         raise
     raise ModuleNotFoundError(
@@ -23,7 +24,8 @@ except ImportError:
         name=f"{__name__}.{_missing[0]}",
     ) from None
 
-from echo_shm.client import BoundSample, Reservation, ShmClient
+from echo_shm._slot import Reservation
+from echo_shm.client import BoundSample, ShmClient
 from echo_shm.errors import (
     BatchesHeldError,
     ConnectionClosedError,

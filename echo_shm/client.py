@@ -5,21 +5,21 @@ import functools
 import random
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from echo_shm._core import ffi, lib
+from echo_shm._slot import Reservation, Slots
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
 from echo_shm.ring.attachment import Attachment
-from echo_shm.ring.fast_path import compile_fast_path, compile_tree
+from echo_shm.ring.fast_path import compile_fast_path, describe_rows, plain_form
 from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.spec import Array, Leaf, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
 
 if TYPE_CHECKING:
-    from echo_shm._core import CData, Numbers, Pointers
+    from echo_shm._core import CData, Pointers
 
 #: Results that say that the sample cannot be sent now, but perhaps later.
 _NOT_NOW = (lib.ES_FULL, lib.ES_TIMEOUT, -errno.EINTR)
@@ -46,7 +46,7 @@ class SampleWriter:
         self._flatten = self._spec.structure.flatten_up_to
         self._buffers = [_has_buffer(leaf) for leaf in self._spec.leaves]
         self._send_at_once = compile_fast_path(self._spec, self._ring)
-        self._slots: list[Array] | None = None
+        self._slots: Slots | None = None
         self._waiting = 1  # producers that waited when this one last looked
 
     def send(self, tree: Tree, timeout: float | None = None) -> None:
@@ -163,16 +163,16 @@ class SampleWriter:
                 raise late from None
             sent += code
 
-    def reserve(self, timeout: float | None = None) -> "Reservation":
+    def reserve(self, timeout: float | None = None) -> Reservation:
         """Claims a slot to write in place::
 
             with client.reserve() as slot:
                 slot["obs"][...] = obs
 
         The value is a pytree of writable arrays, each of its leaf's dtype and shape. They are views of the slot.
-        Write into them: ``slot["obs"] = obs`` would only replace the dict's entry. At first they hold data of an
-        earlier sample, so write all of them. A clean exit commits the sample, an exception aborts it. Do not write
-        to the arrays after the exit: the slot may hold another sample then.
+        At first they hold data of an earlier sample, so write all of them. A clean exit commits the sample, an
+        exception aborts it. Then the arrays are read-only, and the slot may hold another sample. Do not write after
+        the exit through views of your own, such as a tensor: those stay writable.
 
         Args:
             timeout: Seconds to wait while the ring is full; None: no limit.
@@ -180,29 +180,52 @@ class SampleWriter:
         Raises:
             TimeoutError, ConnectionClosedError, ForkedError: On entry, as :meth:`send`.
             ConnectionClosedError: On exit, if the ring was closed more than a second before. The sample was not sent.
+            ValueError: On exit, if an array of the tree was replaced (``slot["obs"] = obs``) and not written into, or
+                the tree has another structure. The sample was not sent.
 
         """
-        return Reservation(self, timeout)
+        return (self._slots or self._make_slots()).reserve(self, timeout)
 
-    def _claim(self, position: "Numbers", timeout: float | None) -> None:
-        """Claims a slot and stores its position in ``*position``."""
-        code = lib.es_api_reserve(self._ring, 0, position)
+    def _make_slots(self) -> Slots:
+        segment, capacity = self._attachment.segment, self._attachment.segment.geometry.capacity
+        reserve, commit, abort, ring = (
+            int(ffi.cast("uintptr_t", pointer))
+            for pointer in (
+                ffi.addressof(lib, "es_api_reserve"),
+                ffi.addressof(lib, "es_api_commit"),
+                ffi.addressof(lib, "es_api_abort"),
+                self._ring,
+            )
+        )
+        # One array for each leaf, of shape (capacity, *leaf.shape).
+        leaves = tuple(
+            segment.array(lib.es_api_leaf_offset(self._ring, i), (capacity, *leaf.shape), leaf.dtype, writable=True)
+            for i, leaf in enumerate(self._spec.leaves)
+        )
+        rows, form = tuple(map(describe_rows, leaves)), plain_form(self._spec)
+        self._slots = Slots(reserve, commit, abort, ring, capacity, rows, form, self._spec.structure.unflatten, leaves)
+        return self._slots
+
+    # What a reservation calls.
+
+    def _claim(self, reservation: Reservation, code: int, timeout: float | None) -> None:
+        """Goes on with a claim whose first attempt returned ``code``."""
         if code in _NOT_NOW:
-            code = self._wait(lambda ns: lib.es_api_reserve(self._ring, ns, position), timeout)
+            code = self._wait(reservation._claim, timeout)
         self._attachment.check(code)
 
-    def _slot(self, position: int) -> Tree:
-        """A pytree of writable views of a slot."""
-        segment = self._attachment.segment
-        capacity = segment.geometry.capacity
-        if self._slots is None:
-            arrays = [
-                segment.array(lib.es_api_leaf_offset(self._ring, i), (capacity, *leaf.shape), leaf.dtype, writable=True)
-                for i, leaf in enumerate(self._spec.leaves)
-            ]
-            self._slots, self._tree = arrays, compile_tree(self._spec)
-        at = position % capacity, ...
-        return self._tree(*[array[at] for array in self._slots])
+    def _check(self, code: int) -> None:
+        self._attachment.check(code)
+
+    def _check_slot(self, tree: Tree, arrays: tuple[Array, ...]) -> None:
+        """Raises unless each leaf of the tree is the slot's array, or one that begins at the same place."""
+        for leaf, now, array in zip(self._spec.leaves, self._leaves(tree), arrays, strict=True):
+            if now is array or (isinstance(now, np.ndarray) and _address(now) == _address(array)):
+                continue
+            raise ValueError(
+                f"{leaf.name}: the slot's array was replaced by a {type(now).__name__}, so the sample was not sent; "
+                f"write into the array: slot{leaf.path}[...] = value"
+            )
 
     def _leaves(self, tree: Tree) -> list[Any]:
         try:
@@ -254,6 +277,10 @@ class SampleWriter:
             attachment.reaper.reap()
 
 
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
 def _has_buffer(leaf: Leaf) -> bool:
     """Whether arrays of the leaf's dtype have Python's buffer protocol. datetime64 and extension dtypes have not."""
     if leaf.nbytes == 0:  # its dtype may have any size
@@ -287,46 +314,6 @@ class BoundSample:
         code = self._send(self._ring, self._pointers[0])
         if code:
             self._writer._finish_send(code, self._pointers[0], timeout)
-
-
-class Reservation:
-    """A slot that is written in place: a context manager whose value is a pytree of writable views of the slot.
-
-    A clean exit commits the sample. An exception aborts it, and the next producer gets the slot.
-    """
-
-    def __init__(self, writer: SampleWriter, timeout: float | None) -> None:
-        self._writer = writer
-        self._timeout = timeout
-        self._attachment = writer._attachment
-        # The C call that claims the slot also writes this. So no exception can come between the two.
-        self._position = ffi.new("int64_t *", -1)
-
-    def __enter__(self) -> Tree:
-        if self._position[0] >= 0:
-            raise RuntimeError("this reservation is entered already; call reserve() for each sample")
-        try:
-            self._writer._claim(self._position, self._timeout)
-            return self._writer._slot(self._position[0])
-        except BaseException:
-            self._abort()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None or self._position[0] < 0:
-            self._abort()
-            return
-        code = lib.es_api_commit(self._attachment.ring, self._position[0])
-        self._position[0] = -1
-        self._attachment.check(code)
-
-    def _abort(self) -> None:
-        # Not checked: the exception that caused this says more than that the ring is closed.
-        if self._position[0] >= 0:
-            lib.es_api_abort(self._attachment.ring, self._position[0])
-            self._position[0] = -1
 
 
 class ShmClient(SampleWriter):

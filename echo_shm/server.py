@@ -390,7 +390,12 @@ class Server:
         """Starts the transports. If one fails, all are shut down. Without transports it does nothing.
 
         The first :meth:`sample`, :meth:`lease` or :meth:`dataset_iter` calls it.
+
+        Raises:
+            ForkedError: Called in a child of the process that attached. Nothing was started.
+
         """
+        self._attachment.refuse_in_child()
         with contextlib.ExitStack() as undo:
             for transport in self._transports:
                 transport.start(self.handle)

@@ -18,25 +18,15 @@
 #include <structmember.h>
 
 #define NPY_NO_DEPRECATED_API NPY_1_23_API_VERSION
-#include <numpy/arrayobject.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "base/es_types.h"
+#include "python/arrays.h"
 
 typedef int64_t (*take_function)(void *ring, uint32_t flags, uint64_t timeout_ns, es_snapshot *snap);
 typedef int (*end_function)(void *ring, uint64_t batch, uint64_t round);
-
-/* One leaf of every batch. */
-typedef struct {
-    PyObject *dtype;
-    npy_intp *shape; /* of a batch: (batch_size, ...) */
-    int ndim;
-    char *data;        /* of batch 0 */
-    npy_intp distance; /* from one batch to the next, in bytes */
-    int flags;
-} leaf;
 
 typedef struct {
     PyObject_HEAD take_function take;
@@ -128,45 +118,11 @@ static PyType_Spec lease_spec = {
 static void reader_dealloc(reader *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    for (Py_ssize_t i = 0; self->leaves != NULL && i < self->num_leaves; i++) {
-        Py_XDECREF(self->leaves[i].dtype);
-        PyMem_Free(self->leaves[i].shape);
-    }
-    PyMem_Free(self->leaves);
+    free_leaves(self->leaves, self->num_leaves);
     PyMem_Free(self->leased);
     Py_XDECREF(self->keep);
     PyObject_Free(self);
     Py_DECREF(type);
-}
-
-/* Reads (dtype, shape of a batch, address of batch 0, bytes of a batch, flags). */
-static int read_leaf(leaf *to, PyObject *from)
-{
-    PyObject *dtype, *shape;
-    unsigned long long address;
-    Py_ssize_t distance;
-    if (!PyArg_ParseTuple(from, "OO!Kni", &dtype, &PyTuple_Type, &shape, &address, &distance, &to->flags))
-        return -1;
-    if (!PyArray_DescrCheck(dtype)) {
-        PyErr_SetString(PyExc_TypeError, "a leaf begins with its dtype");
-        return -1;
-    }
-    to->ndim = (int)PyTuple_Size(shape);
-    to->shape = PyMem_Malloc((size_t)to->ndim * sizeof *to->shape + 1);
-    if (to->shape == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (int d = 0; d < to->ndim; d++) {
-        to->shape[d] = (npy_intp)PyLong_AsSsize_t(PyTuple_GetItem(shape, d));
-        if (PyErr_Occurred())
-            return -1;
-    }
-    to->data = (char *)(uintptr_t)address;
-    to->distance = (npy_intp)distance;
-    Py_INCREF(dtype);
-    to->dtype = dtype;
-    return 0;
 }
 
 /* Reader(addresses of es_api_take, es_api_release, es_api_give_back and the es_ring, batch size, batches, leaves, keep) */
@@ -181,7 +137,6 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     reader *self = PyObject_New(reader, type);
     if (self == NULL)
         return NULL;
-    Py_ssize_t n = PyTuple_Size(leaves);
     self->take = (take_function)(uintptr_t)take;
     self->release = (end_function)(uintptr_t)release;
     self->give_back = (end_function)(uintptr_t)give_back;
@@ -192,47 +147,15 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->num_batches = num_batches;
     self->leased = PyMem_Calloc((size_t)num_batches, sizeof *self->leased);
     self->held = 0;
-    self->num_leaves = n;
-    self->leaves = PyMem_Calloc((size_t)n + 1, sizeof *self->leaves);
+    self->num_leaves = PyTuple_Size(leaves);
+    self->leaves = read_leaves(leaves);
+    if (self->leased == NULL)
+        PyErr_NoMemory();
     if (self->leaves == NULL || self->leased == NULL) {
         Py_DECREF(self);
-        return PyErr_NoMemory();
+        return NULL;
     }
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (read_leaf(&self->leaves[i], PyTuple_GetItem(leaves, i)) != 0) {
-            Py_DECREF(self);
-            return NULL;
-        }
     return (PyObject *)self;
-}
-
-static PyObject *array_over(const leaf *l, uint64_t batch, PyObject *base)
-{
-    Py_INCREF(l->dtype); /* the array takes it over */
-    PyObject *array = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)l->dtype, l->ndim, l->shape, NULL,
-                                           l->data + l->distance * (npy_intp)batch, l->flags, NULL);
-    if (array == NULL)
-        return NULL;
-    Py_INCREF(base); /* the array takes it over, also when this fails */
-    if (PyArray_SetBaseObject((PyArrayObject *)array, base) != 0) {
-        Py_DECREF(array);
-        return NULL;
-    }
-    return array;
-}
-
-/* The arrays of a whole batch, one for each leaf. */
-static PyObject *arrays_over(reader *self, lease *base)
-{
-    PyObject *arrays = PyTuple_New(self->num_leaves);
-    for (Py_ssize_t i = 0; arrays != NULL && i < self->num_leaves; i++) {
-        PyObject *array = array_over(&self->leaves[i], base->batch, (PyObject *)base);
-        if (array == NULL || PyTuple_SetItem(arrays, i, array) != 0) {
-            Py_DECREF(arrays);
-            return NULL;
-        }
-    }
-    return arrays;
 }
 
 static lease *new_lease(reader *self, const es_snapshot *snap)
@@ -304,7 +227,7 @@ static PyObject *reader_take(reader *self, PyObject *const *args, Py_ssize_t nar
             return NULL;
         code = 0;
         if (snap.length == self->batch_size) {
-            arrays = arrays_over(self, (lease *)taken);
+            arrays = arrays_over(self->leaves, self->num_leaves, ((lease *)taken)->batch, taken);
             if (arrays == NULL) {
                 Py_DECREF(taken);
                 return NULL;

@@ -55,6 +55,7 @@ class Attachment:
             raise error_from(error[0], f"segment {segment.name!r}")
         self.ring = ffi.gc(ring, lib.es_api_free)
         self._check_layout()
+        self._fork_generation = lib.es_api_fork_generation()
         self.slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
         self.reaper = Reaper(self.ring, segment, self.what)
         self.index = self.reaper.own_index = self._register(role)
@@ -154,6 +155,11 @@ class Attachment:
         snap = ffi.new("es_snapshot *")
         lib.es_monitor_observe(self.ring, snap)
         return bool(snap.closed)
+
+    def refuse_in_child(self) -> None:
+        """Raises ForkedError in a child of the process that attached."""
+        if lib.es_api_fork_generation() != self._fork_generation:
+            raise error_from(lib.ES_EFORK, self.what)
 
     def check(self, code: int) -> None:
         """Raises the exception for a negative result."""

@@ -12,7 +12,7 @@ import numpy as np
 from echo_shm._batch import Reader, over
 from echo_shm._core import ffi, lib
 from echo_shm.ring.attachment import Attachment
-from echo_shm.ring.fast_path import compile_tree
+from echo_shm.ring.fast_path import compile_tree, describe_rows
 from echo_shm.ring.metrics import SampleInfo
 from echo_shm.ring.protocols import Finishing
 from echo_shm.ring.sample import Remainder, Sample
@@ -27,9 +27,6 @@ _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
 
 #: Time between two looks while another process may be reaping a learner (seconds).
 _POLL_INTERVAL = 0.001
-
-#: Flags of a batch's arrays, which lie in a row: numpy's NPY_ARRAY_C_CONTIGUOUS, _ALIGNED and _WRITEABLE.
-_ARRAY_FLAGS = 0x1 | 0x100 | 0x400
 
 
 class _Copied:
@@ -280,8 +277,5 @@ def _reader(attachment: Attachment, batches: "list[Array]", keep: _Keep) -> Read
             attachment.ring,
         )
     )
-    leaves = tuple(
-        (one.dtype, one.shape[1:], one.__array_interface__["data"][0], one.strides[0], one.flags.num & _ARRAY_FLAGS)
-        for one in batches
-    )
+    leaves = tuple(map(describe_rows, batches))
     return Reader(take, release, give_back, ring, geometry.batch_size, geometry.num_buffers, leaves, keep)

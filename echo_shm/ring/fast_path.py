@@ -12,13 +12,17 @@ import optree
 
 from echo_shm._core import ffi, lib
 from echo_shm._send import make_plan, send
-from echo_shm.spec import Spec, Tree
+from echo_shm.spec import Array, Spec, Tree
 
 if TYPE_CHECKING:
+    from echo_shm._batch import Leaf
     from echo_shm._core import Ring
 
 #: What the compiler raises for containers that are nested too deeply for it.
 _TOO_DEEP = (SyntaxError, RecursionError, MemoryError)
+
+#: Flags of arrays whose rows have them, too: numpy's NPY_ARRAY_C_CONTIGUOUS, _ALIGNED and _WRITEABLE.
+_ROW_FLAGS = 0x1 | 0x100 | 0x400
 
 _TEMPLATE = """
 def send_at_once(tree):
@@ -111,3 +115,29 @@ def _tree_source(tree: Tree) -> str:
     if type(tree) is tuple:
         return "(" + "".join(f"{_tree_source(child)}, " for child in tree) + ")"
     raise _NoPlainContainerError
+
+
+def describe_rows(array: Array) -> "Leaf":
+    """What ``_batch`` and ``_slot`` need to know to make an array over each row of one."""
+    flags = array.flags.num & _ROW_FLAGS
+    return array.dtype, array.shape[1:], array.__array_interface__["data"][0], array.strides[0], flags
+
+
+def plain_form(spec: Spec) -> Tree:
+    """The samples' tree with the leaves' numbers at its leaves.
+
+    None if it has containers other than dict (with str and int keys), list, tuple, named tuple and None.
+    """
+    try:
+        form = spec.structure.unflatten(range(len(spec.leaves)))
+        return form if _is_plain(form) else None
+    except _TOO_DEEP:
+        return None
+
+
+def _is_plain(form: Tree) -> bool:
+    if type(form) is int or form is None:
+        return True
+    if type(form) is dict:
+        return all(type(key) in (str, int) and _is_plain(child) for key, child in form.items())
+    return (type(form) in (list, tuple) or optree.is_namedtuple(form)) and all(map(_is_plain, form))

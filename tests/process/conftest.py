@@ -1,5 +1,7 @@
 """Servers for the tests that start, stop and kill processes."""
 
+import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,3 +23,11 @@ def serve() -> Iterator[Callable[..., Server]]:
     yield make
     for server in made:
         server.close()
+
+
+@pytest.fixture
+def torch() -> None:
+    """For tests that need torch: skips them without it. Where ECHO_SHM_NEED_TORCH is set, it must be there."""
+    if importlib.util.find_spec("torch") is None:
+        assert "ECHO_SHM_NEED_TORCH" not in os.environ, "torch is not installed"
+        pytest.skip("needs torch, which is too large for the test extra; .ci/run installs it: pip install torch")

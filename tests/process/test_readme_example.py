@@ -1,6 +1,5 @@
 """README's Python blocks run as printed: each is saved to a file and run in a process of its own."""
 
-import importlib.util
 import os
 import re
 import socket
@@ -8,8 +7,6 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-
-import pytest
 
 _README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -72,11 +69,8 @@ def _with_loop(block):
     return start + textwrap.indent(f"kept = []\n{block}{keep}{check}", indent)
 
 
-def test_the_torch_block_is_right(tmp_path):
+def test_the_torch_block_is_right(torch, tmp_path):
     """What it computes over views is right, although the space of each batch is overwritten after it."""
-    if importlib.util.find_spec("torch") is None:
-        assert "ECHO_SHM_NEED_TORCH" not in os.environ, "torch is not installed"
-        pytest.skip("needs torch, which is too large for the test extra; .ci/run installs it: pip install torch")
     _run(tmp_path, _with_loop(_block("import torch")), ECHO_SHM_POISON="1")
 
 

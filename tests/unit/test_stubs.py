@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_shm import _core, _send
+from echo_shm import _batch, _core, _send, _slot
 from echo_shm._build import HEADERS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "echo_shm"
@@ -76,5 +76,21 @@ def test_the_stubs_name_what_there_is():
     """The compiled modules have every function and constant of their stubs."""
     functions, constants, _ = stubbed(STUB)
     assert {*functions, *constants} == {name for name in dir(_core.lib) if name.lower().startswith("es_")}
-    tree = ast.parse((PACKAGE / "_send.pyi").read_text())
-    assert all(hasattr(_send, node.name) for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+#: For each small module, what its stub has for type checkers alone.
+FOR_TYPES_ONLY = {_send: {"Plan"}, _batch: set(), _slot: {"Writer"}}
+
+
+@pytest.mark.parametrize("module", FOR_TYPES_ONLY, ids=lambda module: module.__name__)
+def test_the_small_stubs_name_what_there_is(module):
+    """The same for the classes, methods and functions of the other modules, and the reverse."""
+    tree = ast.parse((PACKAGE / f"{module.__name__.partition('.')[2]}.pyi").read_text())
+    nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert {node.name for node in nodes} - FOR_TYPES_ONLY[module] == {name for name in dir(module) if name[0] != "_"}
+    for node in nodes:
+        if isinstance(node, ast.ClassDef) and node.name not in FOR_TYPES_ONLY[module]:
+            there = {name for name in vars(getattr(module, node.name)) if name not in ("__doc__", "__module__")}
+            stub = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+            stub |= {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)}
+            assert stub == there

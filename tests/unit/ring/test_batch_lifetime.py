@@ -1,5 +1,6 @@
 """A batch stays leased for as long as anything refers to its memory, and not longer."""
 
+import copy
 import gc
 import os
 import pickle
@@ -65,16 +66,25 @@ def test_whatever_refers_to_a_batch_keeps_it(holder):
 
 def test_an_element_or_a_copy_keeps_nothing():
     """Numbers, copies and pickles have their own memory."""
-    with Server(EXAMPLE, 2, num_buffers=1) as server:
+    with Server(EXAMPLE, 2, num_buffers=2) as server:
         fill(server, 0, 2)
-        with server.lease(1) as sample:
-            copies = [sample.batch["act"][1], sample.batch["obs"].copy(), pickle.loads(pickle.dumps(sample))]
-        fill(server, 2, 2)
-        assert copies[0] == 1
-        assert copies[1][1].tolist() == [1] * 4
-        assert copies[2].batch["act"].tolist() == [0, 1]
-        assert copies[2].info.samples_inserted_total == 2
-        copies[2].release()
+        sample = server.sample(1)
+        number, row_of_one = sample.batch["act"][1], sample.batch["obs"].copy()[1]
+        samples = [pickle.loads(pickle.dumps(sample, protocol)) for protocol in (2, 5)]
+        samples.append(copy.deepcopy(sample))
+        trees = [pickle.loads(pickle.dumps(sample.batch)), *(one.batch for one in samples)]
+        del sample
+        assert held(server) == 0
+        fill(server, 2, 4)
+        assert number == 1
+        assert row_of_one.tolist() == [1] * 4
+        for tree in trees:
+            assert tree["act"].tolist() == [0, 1]
+            assert tree["obs"].tolist() == [[0] * 4, [1] * 4]
+        for one in samples:
+            assert one.info.samples_inserted_total == 2
+            one.release()
+        assert server.sample(1).batch["act"].tolist() == [2, 3]
 
 
 def test_a_short_batch_keeps_its_leases():

@@ -11,7 +11,7 @@ from harness.processes import in_child
 from harness.programs import run_python
 from harness.waiting import until
 
-from echo_shm import Server, ShmClient
+from echo_shm import Server, ShmClient, TcpTransport
 
 EXAMPLE = np.zeros((), np.int64)
 
@@ -42,6 +42,7 @@ USES = {
     "dataset_iter": lambda server, client, bound: next(server.dataset_iter()),
     "submit": lambda server, client, bound: server.submit(EXAMPLE),
     "reset_histograms": lambda server, client, bound: server.reset_histograms(),
+    "start": lambda server, client, bound: server.start(),
 }
 
 
@@ -59,18 +60,27 @@ def test_inherited_objects_are_refused(server, use, full):
         assert [int(server.sample(1).batch[0]) for _ in range(4)] == [0, 1, 2, 3]
 
 
+def test_an_inherited_server_starts_no_transport():
+    """A child that reads, as a data loader's worker does, is refused before anything listens in its name."""
+    with Server(EXAMPLE, 1, transport=TcpTransport(0)) as server:
+
+        def read():
+            try:
+                next(server.dataset_iter())
+            finally:
+                assert server._started == []
+
+        assert is_refused(read)
+        server.start()
+
+
 def test_an_inherited_reservation(server):
     """The child can neither commit nor abort its parent's reservation; the parent commits it."""
     with ShmClient(server.handle) as client:
-        with client.reserve() as slot:
-
-            def leave():
-                # the child's copy of the reservation that its parent has entered
-                from echo_shm._core import lib
-
-                assert lib.es_api_commit(client._attachment.ring, 0) == lib.ES_EFORK
-
-            assert in_child(leave) == ""
+        reservation = client.reserve()
+        with reservation as slot:
+            assert is_refused(lambda: reservation.__exit__(None, None, None))
+            assert in_child(lambda: reservation.__exit__(KeyError, KeyError(), None)) == ""
             slot[...] = 7
         assert server.sample(1).batch.tolist() == [7]
 

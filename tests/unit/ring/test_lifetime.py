@@ -22,6 +22,11 @@ def touch(tree, write=False):
     for leaf in optree.tree_leaves(tree):
         leaf.sum(); leaf.copy(); repr(leaf)
         if write: leaf[...] = 7
+def read_only(tree):
+    for leaf in optree.tree_leaves(tree):
+        try: leaf[...] = 7
+        except ValueError: continue
+        raise AssertionError("written")
 def unmapped():
     return "/dev/shm/echo_shm" not in open("/proc/self/maps").read()
 """
@@ -65,10 +70,13 @@ s.close(); del s; gc.collect(); lease.__exit__(None, None, None); touch(b)
     "reserve views after everything": """
 s = Server(example, 1)
 c = ShmClient(s.handle)
-with c.reserve() as slot: touch(slot, write=True)
-touch(slot, write=True)
-c.close(); touch(slot, write=True)
-del c; s.close(); del s; gc.collect(); touch(slot, write=True)
+with c.reserve() as slot:
+    touch(slot, write=True); own = slot["x"][1:, ::2].T, slot["i"][...]
+touch(slot); read_only(slot); touch(own, write=True)
+c.close(); touch(slot); touch(own, write=True)
+del c; s.close(); del s; gc.collect(); touch(slot); read_only(slot); touch(own, write=True)
+del slot; gc.collect(); touch(own, write=True); assert not unmapped()
+del own; gc.collect(); assert unmapped()
 """,
     "reservation left after everything": """
 s = Server(example, 1); c = ShmClient(s.handle)
@@ -76,7 +84,7 @@ r = c.reserve(); slot = r.__enter__(); c.close(); s.close(); del s, c; gc.collec
 touch(slot, write=True)
 try: r.__exit__(None, None, None)
 except ConnectionError: pass
-del r; gc.collect(); touch(slot, write=True)
+del r; gc.collect(); touch(slot); read_only(slot)
 """,
     "bound sample after everything": """
 s = Server(example, 1); c = ShmClient(s.handle)

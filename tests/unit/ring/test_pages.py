@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from harness.waiting import LONG, until
 
 from echo_shm import Server, ShmClient
 from echo_shm.ring import pages
 from echo_shm.spec import Array
-from harness.waiting import LONG, until
 
 PAGE = mmap.PAGESIZE
 
