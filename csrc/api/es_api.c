@@ -90,6 +90,9 @@ int es_api_locks_any(es_locks *locks)
 
 /* --- attaching ------------------------------------------------------------- */
 
+/* What es_ring's detached says. */
+enum { OPEN, DETACHED, STOPPED };
+
 es_ring *es_api_open(void *base, uint64_t size, es_locks *locks, int poison, int *error)
 {
     return es_ring_open(base, size, locks, poison, error);
@@ -131,19 +134,21 @@ int64_t es_api_attach(es_ring *r, const es_identity *id)
         if (id->role == ES_ROLE_LEARNER)
             share(r);
         /* SYNC attached: release; me and role are visible to whoever enters. */
-        atomic_store_explicit(&r->detached, 0, memory_order_release);
+        atomic_store_explicit(&r->detached, OPEN, memory_order_release);
         atomic_store_explicit(&r->left, 0, memory_order_release);
     }
     return index;
 }
 
-static int enter_unless(es_ring *r, _Atomic uint32_t *gone)
+/* but_for: the call begins in this state too. */
+static int enter_unless(es_ring *r, _Atomic uint32_t *gone, uint32_t but_for)
 {
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with es_api_retire() and es_api_detach(). */
+    /* SYNC busy: seq_cst; pairs with es_api_stop(), es_api_retire() and es_api_detach(). */
     atomic_fetch_add(&r->busy, 1);
-    if (atomic_load(gone) == 0)
+    uint32_t state = atomic_load(gone);
+    if (state == OPEN || state == but_for)
         return ES_OK;
     atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
     return ES_EDETACHED;
@@ -153,13 +158,19 @@ static int enter_unless(es_ring *r, _Atomic uint32_t *gone)
  * with leave(). A bridge's one thread detaches itself. */
 static int enter(es_ring *r)
 {
-    return enter_unless(r, &r->detached);
+    return enter_unless(r, &r->detached, OPEN);
+}
+
+/* The same for the end of a claim, which a stopped attachment may still have. */
+static int enter_to_settle(es_ring *r)
+{
+    return enter_unless(r, &r->detached, STOPPED);
 }
 
 /* The same for the end of a lease, which a retired attachment may still have. */
 static int enter_to_end(es_ring *r)
 {
-    return enter_unless(r, &r->left);
+    return enter_unless(r, &r->left, OPEN);
 }
 
 static void leave(es_ring *r)
@@ -178,13 +189,28 @@ static void await_threads(es_ring *r)
     }
 }
 
+int es_api_stop(es_ring *r)
+{
+    uint32_t open = OPEN;
+    if (r->fork_generation != es_locks_fork_generation())
+        return ES_EFORK;
+    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. Never
+     * from DETACHED: a claim would begin to be settled in an entry that may be another's. */
+    if (!atomic_compare_exchange_strong(&r->detached, &open, STOPPED))
+        return ES_EDETACHED;
+    /* Once is enough: a thread that parks has read the sequence number first, and detached after
+     * it. So it sees detached, or its number is old by now and it does not sleep. */
+    if (atomic_load(&r->busy) != 0)
+        es_wake_all(r);
+    return ES_OK;
+}
+
 int es_api_retire(es_ring *r)
 {
-    uint32_t no = 0;
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
     /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. */
-    if (!atomic_compare_exchange_strong(&r->detached, &no, 1))
+    if (atomic_exchange(&r->detached, DETACHED) == DETACHED)
         return ES_EDETACHED;
     await_threads(r);
     /* Counted, so that es_api_detach() does not free the entry meanwhile. */
@@ -205,7 +231,7 @@ int es_api_detach(es_ring *r)
     if (!atomic_compare_exchange_strong(&r->left, &no, 1))
         return ES_EDETACHED;
     /* SYNC busy: seq_cst; the same for enter(). */
-    atomic_exchange(&r->detached, 1);
+    atomic_exchange(&r->detached, DETACHED);
     await_threads(r);
     es_lease_release_all(r);
     es_journal_settle(&r->map, r->me);
@@ -313,7 +339,7 @@ int es_api_reserve(es_ring *r, uint64_t timeout_ns, int64_t *position)
 
 int es_api_commit(es_ring *r, int64_t position)
 {
-    int rc = enter(r);
+    int rc = enter_to_settle(r);
     if (rc != ES_OK)
         return rc;
     rc = commit_one(r, (uint64_t)position);
@@ -323,7 +349,7 @@ int es_api_commit(es_ring *r, int64_t position)
 
 int es_api_abort(es_ring *r, int64_t position)
 {
-    int rc = enter(r);
+    int rc = enter_to_settle(r);
     if (rc != ES_OK)
         return rc;
     es_producer_abort(r, (uint64_t)position);
