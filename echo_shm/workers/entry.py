@@ -31,19 +31,22 @@ def _listen(control: Connection, dies_with: int | None) -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    parent_ends: int = parent.sentinel
+    events: list[Any] = [parent.sentinel, control]
+
+    def obey() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            control.recv_bytes()
+            producers.stop_all()
 
     def listen() -> None:
-        events: list[Any] = [parent_ends, control]
-        while True:
-            ready = multiprocessing.connection.wait(events)
-            if parent_ends in ready:
-                os.kill(os.getpid(), signal.SIGKILL)
-            events.remove(control)  # it says one thing, or is closed
-            with contextlib.suppress(EOFError, OSError):
-                control.recv_bytes()
-                producers.stop_all()
+        if control in multiprocessing.connection.wait(events):
+            obey()  # it is told one thing only
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
 
+    if control.poll():  # before this worker connects
+        obey()
+        events.remove(control)
     if dies_with is not None:
         die_with_parent(dies_with)
     threading.Thread(target=listen, name="echo_shm-control", daemon=True).start()

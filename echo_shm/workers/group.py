@@ -26,7 +26,7 @@ _log = logging.getLogger("echo_shm")
 _STUCK_GRACE = 0.8
 
 #: How long workers may take to finish when they are stopped (seconds).
-STOP_TIMEOUT = 5.0
+_STOP_TIMEOUT = 5.0
 
 #: How long after SIGTERM a worker may still run (seconds).
 _SIGTERM_GRACE = 2.0
@@ -268,7 +268,7 @@ class WorkerGroup:
         self.check()
         self.ended()
 
-    def stop(self, timeout: float | None = STOP_TIMEOUT) -> None:
+    def stop(self, timeout: float | None = _STOP_TIMEOUT) -> None:
         """Lets the workers finish, and waits until they have. Idempotent; any thread may call it.
 
         Each worker's producers raise ConnectionClosedError at their next send, and in one that waits on a full ring.
@@ -349,7 +349,7 @@ class WorkerGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.left = True
-        self.stop()
+        self.stop(_STOP_TIMEOUT)
         # Reports failures even if neither join() nor dataset_iter(until=...) was called.
         failed = [(w, w.failure[0]) for w in self._workers if w.failure is not None]
         if failed and not any(w.raised for w, _ in failed):
@@ -370,7 +370,7 @@ def _stop_all() -> None:
     mine = [group for group in list(_groups) if group._pid == os.getpid()]
     for group in mine:
         group._begin_to_end(tell=True)
-    deadline = time.monotonic() + STOP_TIMEOUT
+    deadline = time.monotonic() + _STOP_TIMEOUT
     for group in mine:
         group.stop(max(0.0, deadline - time.monotonic()))
 
