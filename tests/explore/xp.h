@@ -81,7 +81,7 @@ bool xp_try_orders(const char *part);
 extern xp_stage xp_theatre;
 
 /* To call in setup. */
-void xp_claim(int t);        /* thread t has claimed a slot and written a sample */
+void xp_claim(int t);       /* thread t has claimed a slot and written a sample */
 void xp_producer(int t);    /* thread t is a producer */
 void xp_learner(int t);     /* thread t is a learner */
 void xp_shares(int t);      /* thread t shares the attachment of thread t - 1 */

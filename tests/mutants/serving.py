@@ -233,15 +233,45 @@ SERVING = (
         ("enter_to_end(r)", "enter(r)"),
     ),
     _api(
+        "stop-no-wake",
+        "es_api_stop",
+        "SYNC busy",
+        "a producer that sleeps in a send is not woken when it is stopped",
+        ("    if (atomic_load(&r->busy) != 0)\n        es_wake_all(r);\n", ""),
+    ),
+    _api(
+        "stop-looks-first",
+        "es_api_stop",
+        "SYNC busy",
+        "whether a thread is inside a call is looked at before it is told: one that enters in between sleeps on",
+        ("    uint32_t open = OPEN;\n", "    uint32_t open = OPEN, inside = atomic_load(&r->busy);\n"),
+        ("    if (atomic_load(&r->busy) != 0)\n", "    if (inside != 0)\n"),
+    ),
+    _api(
+        "stop-reopens",
+        "es_api_stop",
+        "SYNC busy",
+        "a stop after a detach lets calls in again, on an entry that may be another's",
+        (
+            "    if (!atomic_compare_exchange_strong(&r->detached, &open, STOPPED))\n",
+            "    if ((open = atomic_exchange(&r->detached, STOPPED)) == STOPPED)\n",
+        ),
+    ),
+    _api(
+        "stop-no-commit",
+        "enter_to_settle",
+        "stop",
+        "what a stopped producer has claimed can be neither committed nor aborted",
+        ("&r->detached, STOPPED)", "&r->detached, OPEN)"),
+    ),
+    _api(
         "enter-looks-first",
         "enter_unless",
         "SYNC busy",
         "a thread is counted after it has seen that the attachment is open",
         (
-            "    atomic_fetch_add(&r->busy, 1);\n    if (atomic_load(gone) == 0)\n        return ES_OK;\n",
-            "    if (atomic_load(gone) == 0) {\n"
-            "        atomic_fetch_add(&r->busy, 1);\n        return ES_OK;\n    }\n"
-            "    atomic_fetch_add(&r->busy, 1);\n",
+            "    atomic_fetch_add(&r->busy, 1);\n    uint32_t state = atomic_load(gone);\n",
+            "    uint32_t state = atomic_load(gone);\n    atomic_fetch_add(&r->busy, 1);\n",
         ),
     ),
     _api(
