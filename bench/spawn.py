@@ -52,7 +52,14 @@ def main() -> None:
     if chosen.once:
         _measure(chosen.workers, chosen.context)
         return
-    words = [sys.executable, "-m", "bench.spawn", "--once", f"--workers={chosen.workers}", f"--context={chosen.context}"]
+    words = [
+        sys.executable,
+        "-m",
+        "bench.spawn",
+        "--once",
+        f"--workers={chosen.workers}",
+        f"--context={chosen.context}",
+    ]
     figures = []
     for _ in range(chosen.repetitions):
         done = subprocess.run(words, check=True, capture_output=True, text=True)

@@ -140,15 +140,13 @@ int64_t es_api_attach(es_ring *r, const es_identity *id)
     return index;
 }
 
-/* but_for: the call begins in this state too. */
-static int enter_unless(es_ring *r, _Atomic uint32_t *gone, uint32_t but_for)
+static int enter_unless(es_ring *r, _Atomic uint32_t *gone)
 {
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
     /* SYNC busy: seq_cst; pairs with es_api_stop(), es_api_retire() and es_api_detach(). */
     atomic_fetch_add(&r->busy, 1);
-    uint32_t state = atomic_load(gone);
-    if (state == OPEN || state == but_for)
+    if (atomic_load(gone) == 0)
         return ES_OK;
     atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
     return ES_EDETACHED;
@@ -158,25 +156,33 @@ static int enter_unless(es_ring *r, _Atomic uint32_t *gone, uint32_t but_for)
  * with leave(). A bridge's one thread detaches itself. */
 static int enter(es_ring *r)
 {
-    return enter_unless(r, &r->detached, OPEN);
-}
-
-/* The same for the end of a claim, which a stopped attachment may still have. */
-static int enter_to_settle(es_ring *r)
-{
-    return enter_unless(r, &r->detached, STOPPED);
+    return enter_unless(r, &r->detached);
 }
 
 /* The same for the end of a lease, which a retired attachment may still have. */
 static int enter_to_end(es_ring *r)
 {
-    return enter_unless(r, &r->left, OPEN);
+    return enter_unless(r, &r->left);
 }
 
 static void leave(es_ring *r)
 {
     /* SYNC busy: release; what the thread did in the ring is visible to es_api_detach(). */
     atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
+}
+
+/* As enter(), for the end of a claim, which a stopped attachment may still have. */
+static int enter_to_settle(es_ring *r)
+{
+    int rc = enter(r);
+    if (rc != ES_EDETACHED)
+        return rc;
+    /* SYNC busy: seq_cst; pairs with es_api_retire() and es_api_detach(). */
+    atomic_fetch_add(&r->busy, 1);
+    if (atomic_load(&r->detached) == STOPPED)
+        return ES_OK;
+    leave(r);
+    return ES_EDETACHED;
 }
 
 /* A thread that sleeps inside a call looks at detached when it is woken. */
@@ -194,8 +200,8 @@ int es_api_stop(es_ring *r)
     uint32_t open = OPEN;
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. Never
-     * from DETACHED: a claim would begin to be settled in an entry that may be another's. */
+    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. Not
+     * from DETACHED: it would let commits in again, on an entry that may be another's by now. */
     if (!atomic_compare_exchange_strong(&r->detached, &open, STOPPED))
         return ES_EDETACHED;
     /* Once is enough: a thread that parks has read the sequence number first, and detached after

@@ -260,9 +260,20 @@ SERVING = (
     _api(
         "stop-no-commit",
         "enter_to_settle",
-        "stop",
+        "detach",
         "what a stopped producer has claimed can be neither committed nor aborted",
-        ("&r->detached, STOPPED)", "&r->detached, OPEN)"),
+        ("    if (rc != ES_EDETACHED)\n", "    if (rc <= ES_OK)\n"),
+    ),
+    _api(
+        "settle-uncounted",
+        "enter_to_settle",
+        "SYNC busy",
+        "a detach does not wait for a commit after a stop: the slot may be another's by then",
+        (
+            "    atomic_fetch_add(&r->busy, 1);\n    if (atomic_load(&r->detached) == STOPPED)\n        return",
+            "    if (atomic_load(&r->detached) == STOPPED) {\n        atomic_fetch_add(&r->busy, 1);\n        return",
+        ),
+        ("        return ES_OK;\n    leave(r);\n", "        return ES_OK;\n    }\n"),
     ),
     _api(
         "enter-looks-first",
@@ -270,8 +281,10 @@ SERVING = (
         "SYNC busy",
         "a thread is counted after it has seen that the attachment is open",
         (
-            "    atomic_fetch_add(&r->busy, 1);\n    uint32_t state = atomic_load(gone);\n",
-            "    uint32_t state = atomic_load(gone);\n    atomic_fetch_add(&r->busy, 1);\n",
+            "    atomic_fetch_add(&r->busy, 1);\n    if (atomic_load(gone) == 0)\n        return ES_OK;\n",
+            "    if (atomic_load(gone) == 0) {\n"
+            "        atomic_fetch_add(&r->busy, 1);\n        return ES_OK;\n    }\n"
+            "    atomic_fetch_add(&r->busy, 1);\n",
         ),
     ),
     _api(
