@@ -22,11 +22,12 @@ from echo_shm.ring.handle import Handle
 from echo_shm.workers.parent_death import die_with_parent
 
 
-def _listen(control: Connection, dies_with: int | None) -> None:
+def _listen(control: Connection, by_signal: bool) -> None:
     """Starts the thread that ends this process when its parent ends, and stops its producers when it is told to.
 
-    The thread waits until the parent's end of a pipe closes. Unless ``dies_with`` is None, the kernel also sends a
-    SIGKILL, which reaches a worker that is stopped or holds the GIL; see :func:`die_with_parent`.
+    The thread waits until the parent's end of a pipe closes. With ``by_signal``, the kernel also sends a SIGKILL, which
+    reaches a worker that is stopped or holds the GIL. The kernel sends it when the thread that started the worker
+    ends, so only a worker that the parent's main thread started may ask for it.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -47,8 +48,8 @@ def _listen(control: Connection, dies_with: int | None) -> None:
     if control.poll():  # before this worker connects
         obey()
         events.remove(control)
-    if dies_with is not None:
-        die_with_parent(dies_with)
+    if by_signal and parent.pid is not None:
+        die_with_parent(parent.pid)
     threading.Thread(target=listen, name="echo_shm-control", daemon=True).start()
 
 
@@ -78,11 +79,11 @@ def _work(handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None
 
 
 def run_worker(
-    control: Connection, dies_with: int | None, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
+    control: Connection, by_signal: bool, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     """Runs a whole worker process. ``control`` takes its failure to the parent, and the order to stop from it."""
     _set_signals()
-    _listen(control, dies_with)
+    _listen(control, by_signal)
     try:
         _work(handle, fn, args)
     except KeyboardInterrupt:

@@ -44,7 +44,7 @@ class RemoteTraceback(Exception):
 
 
 class WorkerGroup:
-    """Worker processes started by :meth:`Server.spawn`. A context manager: leaving it ends those that still run.
+    """Worker processes started by :meth:`Server.spawn`. A context manager: leaving it stops those that still run.
 
     A worker has failed if it raised an exception or exited with a status above 0. :meth:`join`, ``server.sample()``
     and ``dataset_iter(until=group)`` raise the first failure, as soon as it is known.
@@ -54,7 +54,8 @@ class WorkerGroup:
     everything that was committed has been delivered; if none of them is called, by leaving the block. With
     ``on_death="ignore"`` the worker counts as finished (see :attr:`exitcodes`).
 
-    A worker that leaves ``fn`` with ConnectionClosedError after the server was closed has finished.
+    A worker that leaves ``fn`` with ConnectionClosedError after :meth:`stop`, or after the server was closed, has
+    finished.
     """
 
     def __init__(
@@ -334,13 +335,12 @@ class WorkerGroup:
 
     def __repr__(self) -> str:
         with self._changed:
-            running = len(self._running())
-            counts = [(running, "running"), (len(self._workers) - running, "ended")]
-            counts += [(sum(w.failed for w in self._workers), "failed"), (sum(w.died for w in self._workers), "killed")]
-            counts.append((sum(w.restarts for w in self._workers), "restarts"))
-        said = [f"{n} {what}" for n, what in counts if n or what in ("running", "failed", "restarts")]
-        plural = "" if len(self._workers) == 1 else "s"
-        return f"<WorkerGroup of {len(self._workers)} worker{plural}: {', '.join(said)}>"
+            n, running, restarts = len(self._workers), len(self._running()), self.restarts
+            failed, killed = sum(w.failed for w in self._workers), sum(w.died for w in self._workers)
+        counts = [f"{running} running", f"{n - running} ended", f"{failed} failed"]
+        counts += [f"{killed} killed"] if killed else []
+        counts.append(f"{restarts} restart{'' if restarts == 1 else 's'}")
+        return f"<WorkerGroup of {n} worker{'' if n == 1 else 's'}: {', '.join(counts)}>"
 
     def __enter__(self) -> "WorkerGroup":
         return self

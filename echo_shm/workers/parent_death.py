@@ -13,11 +13,11 @@ def die_with_parent(parent: int) -> None:
     """On Linux, makes the kernel kill this process when the thread that started it ends. Elsewhere, does nothing.
 
     Args:
-        parent: The process id of the parent. 0: unknown, so the caller notices if it is dead already.
+        parent: The process id of the parent.
 
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if parent not in (0, os.getppid()):  # it died before the call above
+        if os.getppid() != parent:  # it died before the call above
             os.kill(os.getpid(), signal.SIGKILL)

@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 import multiprocessing.forkserver
-import os
 import signal
 import threading
 import time
@@ -81,16 +80,15 @@ class Worker:
 
     def start(self, context: Context, handle: Handle, fn: Callable[..., Any]) -> None:
         """Starts a process that runs ``fn``."""
-        dies_with: int | None = None
-        if context.get_start_method() == "forkserver":
-            dies_with = 0  # the kernel watches the forkserver, which ends when this process does
-        elif threading.current_thread() is threading.main_thread():
-            dies_with = os.getpid()  # the kernel watches the thread that starts the worker: another one may end early
+        # The kernel watches the thread that starts the worker. Only the main thread lives as long as this process, and
+        # the forkserver lives as long as its workers.
+        in_main = threading.current_thread() is threading.main_thread()
+        by_signal = in_main and context.get_start_method() != "forkserver"
         self.control, theirs = context.Pipe()
         # Not a daemon in multiprocessing's sense: a daemon may not start processes, and some environments do.
         self._process = context.Process(
             target=run_worker,
-            args=(theirs, dies_with, handle, fn, self.args),
+            args=(theirs, by_signal, handle, fn, self.args),
             name=f"echo_shm-worker-{self.number}",
             daemon=False,
         )

@@ -384,6 +384,14 @@ static void pssn_claimed(void)
     xp_claim(1);
 }
 
+/* The same, and it is stopped. */
+static void psn_stopped(void)
+{
+    cast(P, S, N, 0);
+    xp_claim(1);
+    es_api_stop(xp_theatre.of[1]);
+}
+
 /* The ring is closed and a claim is open. */
 static void ls_closed(void)
 {
@@ -418,7 +426,7 @@ static void nnl_closed(void)
 
 #define SHARING " share es_api_take es_lease_note_older es_lease_left_to_others es_lease_release es_lease_take "
 #define RETIRING " es_api_retire es_api_detach enter_unless leave "
-#define STOPPING " es_api_stop es_api_detach enter_unless leave "
+#define STOPPING " es_api_stop es_api_detach enter_unless enter_to_settle leave "
 
 const xp_scene xp_scenes[] = {
     {"two send, one takes", 2, 2, 0, ppl, {sends_one, sends_one, takes_one}, .mortal = 3},
@@ -555,6 +563,15 @@ const xp_scene xp_scenes[] = {
      pssn_claimed,
      {commits, stops, detaches, attaches_and_sends},
      .together = 6,
+     .private_words = true,
+     .orders_of = STOPPING},
+    {"a commit after a stop, and another thread detaches",
+     1,
+     1,
+     0,
+     psn_stopped,
+     {commits, detaches, attaches_and_sends},
+     .together = 2,
      .private_words = true,
      .orders_of = STOPPING},
     {"a retired learner's lease",

@@ -131,7 +131,7 @@ def test_the_parent_is_killed_while_it_stops_them(parent, tmp_path, context):
 @pytest.mark.parametrize("work", ["say_and_wait", "keep_the_gil"])
 def test_a_worker_that_cannot_watch(parent, work):
     """A worker that is stopped, or does not release the GIL, ends with its killed parent, too."""
-    process, pids = parent("killed", work)
+    process, pids = parent("killed", work, ("spawn", "fork"))
     if work == "say_and_wait":
         for pid in pids:
             stop(pid)
