@@ -90,9 +90,6 @@ int es_api_locks_any(es_locks *locks)
 
 /* --- attaching ------------------------------------------------------------- */
 
-/* What es_ring's detached says. */
-enum { OPEN, DETACHED, STOPPED };
-
 es_ring *es_api_open(void *base, uint64_t size, es_locks *locks, int poison, int *error)
 {
     return es_ring_open(base, size, locks, poison, error);
@@ -134,7 +131,8 @@ int64_t es_api_attach(es_ring *r, const es_identity *id)
         if (id->role == ES_ROLE_LEARNER)
             share(r);
         /* SYNC attached: release; me and role are visible to whoever enters. */
-        atomic_store_explicit(&r->detached, OPEN, memory_order_release);
+        atomic_store_explicit(&r->detached, 0, memory_order_release);
+        atomic_store_explicit(&r->retired, 0, memory_order_release);
         atomic_store_explicit(&r->left, 0, memory_order_release);
     }
     return index;
@@ -159,6 +157,12 @@ static int enter(es_ring *r)
     return enter_unless(r, &r->detached);
 }
 
+/* The same for the end of a claim, which a stopped attachment may still have. */
+static int enter_to_settle(es_ring *r)
+{
+    return enter_unless(r, &r->retired);
+}
+
 /* The same for the end of a lease, which a retired attachment may still have. */
 static int enter_to_end(es_ring *r)
 {
@@ -169,20 +173,6 @@ static void leave(es_ring *r)
 {
     /* SYNC busy: release; what the thread did in the ring is visible to es_api_detach(). */
     atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
-}
-
-/* As enter(), for the end of a claim, which a stopped attachment may still have. */
-static int enter_to_settle(es_ring *r)
-{
-    int rc = enter(r);
-    if (rc != ES_EDETACHED)
-        return rc;
-    /* SYNC busy: seq_cst; pairs with es_api_retire() and es_api_detach(). */
-    atomic_fetch_add(&r->busy, 1);
-    if (atomic_load(&r->detached) == STOPPED)
-        return ES_OK;
-    leave(r);
-    return ES_EDETACHED;
 }
 
 /* A thread that sleeps inside a call looks at detached when it is woken. */
@@ -197,12 +187,10 @@ static void await_threads(es_ring *r)
 
 int es_api_stop(es_ring *r)
 {
-    uint32_t open = OPEN;
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. Not
-     * from DETACHED: it would let commits in again, on an entry that may be another's by now. */
-    if (!atomic_compare_exchange_strong(&r->detached, &open, STOPPED))
+    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. */
+    if (atomic_exchange(&r->detached, 1) != 0)
         return ES_EDETACHED;
     /* Once is enough: a thread that parks has read the sequence number first, and detached after
      * it. So it sees detached, or its number is old by now and it does not sleep. */
@@ -213,11 +201,14 @@ int es_api_stop(es_ring *r)
 
 int es_api_retire(es_ring *r)
 {
+    uint32_t no = 0;
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. */
-    if (atomic_exchange(&r->detached, DETACHED) == DETACHED)
+    /* SYNC busy: seq_cst; pairs with enter_to_settle(): a thread either sees retired or is counted. */
+    if (!atomic_compare_exchange_strong(&r->retired, &no, 1))
         return ES_EDETACHED;
+    /* SYNC busy: seq_cst; the same for enter(). */
+    atomic_exchange(&r->detached, 1);
     await_threads(r);
     /* Counted, so that es_api_detach() does not free the entry meanwhile. */
     if (enter_to_end(r) == ES_OK) {
@@ -236,8 +227,9 @@ int es_api_detach(es_ring *r)
     /* SYNC busy: seq_cst; pairs with enter() and enter_to_end(): a thread either sees left or is counted. */
     if (!atomic_compare_exchange_strong(&r->left, &no, 1))
         return ES_EDETACHED;
-    /* SYNC busy: seq_cst; the same for enter(). */
-    atomic_exchange(&r->detached, DETACHED);
+    /* SYNC busy: seq_cst; the same for enter_to_settle() and enter(). */
+    atomic_exchange(&r->retired, 1);
+    atomic_exchange(&r->detached, 1);
     await_threads(r);
     es_lease_release_all(r);
     es_journal_settle(&r->map, r->me);

@@ -80,7 +80,7 @@ static int commit(int64_t pos, int id)
 {
     xp_account.sent[id] = SENT_MAYBE;
     int rc = es_api_commit(as_producer(), pos);
-    if (rc == ES_EDETACHED && as_producer()->detached != 1)
+    if (rc == ES_EDETACHED && as_producer()->retired == 0)
         xp_violation("a stopped producer cannot commit what it has claimed");
     xp_account.sent[id] = rc == ES_OK ? SENT_OK : SENT_NOT;
     return rc;
