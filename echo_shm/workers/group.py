@@ -133,6 +133,7 @@ class WorkerGroup:
                     worker.read_report()
                 elif event == worker.process.sentinel and not self._settle(worker):
                     running.remove(worker)
+        _groups.discard(self)
 
     def _restarted_or_alive(self, worker: Worker) -> bool:
         """Starts a worker again that has waited long enough. Returns False if the group was ended instead."""
@@ -286,7 +287,7 @@ class WorkerGroup:
         """
         if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
             raise ValueError(f"timeout={timeout!r}: use seconds, at least 0, or None for no limit")
-        self._end(timeout)
+        self._end(None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout)
 
     def terminate(self) -> None:
         """SIGTERMs all workers that still run, SIGKILLs those that still run 2 s later, and waits. Idempotent.
@@ -312,7 +313,6 @@ class WorkerGroup:
                 self._signal(signal.SIGKILL)
                 self._changed.wait_for(lambda: self.finished)
             self._monitor.join()
-            _groups.discard(self)
 
     def _begin_to_end(self, tell: bool) -> None:
         with self._changed:

@@ -75,7 +75,8 @@ def test_stop_says_what_it_takes(timeout):
     with Server(EXAMPLE, 1) as server, server.spawn(_return, 1, context="fork") as group:
         with pytest.raises(ValueError, match=r"timeout=.*: use seconds"):
             group.stop(timeout)
-        group.stop(True)
+        group.stop(float("inf"))
+        assert group.exitcodes == [0]
 
 
 def test_repr():
