@@ -34,10 +34,12 @@ Context: TypeAlias = SpawnContext | ForkContext | ForkServerContext
 @contextlib.contextmanager
 def _without_ctrl_c(context: Context) -> Generator[None, None, None]:
     """A process that is started in this block has Ctrl-C blocked until it ignores it."""
-    if context.get_start_method() == "forkserver":  # it would pass that on to whatever else it starts
+    method = context.get_start_method()
+    if method == "forkserver":  # it would pass that on to whatever else it starts
         yield
         return
-    resource_tracker.ensure_running()  # starting it later would unblock the signal
+    if method == "spawn":
+        resource_tracker.ensure_running()  # starting it later would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
