@@ -152,4 +152,4 @@ def test_the_tls_block_runs(tmp_path):
 
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 7
+    assert len(_blocks()) == 8
