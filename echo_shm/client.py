@@ -12,6 +12,7 @@ import numpy as np
 from echo_shm._core import ffi, lib
 from echo_shm._slot import Reservation, Slots
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
+from echo_shm.ring import producers
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.fast_path import compile_fast_path, describe_rows, plain_form
 from echo_shm.ring.handle import Handle, attach_segment
@@ -62,8 +63,8 @@ class SampleWriter:
             SpecMismatchError: The structure, a dtype or a shape differs. Nothing was sent.
             ValueError: ``timeout`` is not a number of seconds.
             TimeoutError: The ring stayed full. Nothing was sent.
-            ConnectionClosedError: The ring or this client was closed, or every learner is dead (see
-                ``learner_grace``). Nothing was sent.
+            ConnectionClosedError: The ring or this client was closed, this worker was stopped, or every learner is
+                dead (see ``learner_grace``). Nothing was sent.
             ForkedError: Called in a child of the process that attached.
 
         """
@@ -332,7 +333,7 @@ class ShmClient(SampleWriter):
     Raises:
         SegmentError: There is no such segment, or it cannot be trusted or joined.
         SpecMismatchError: The example does not fit the segment. The message names the first leaf that differs.
-        ConnectionClosedError: The ring is closed already.
+        ConnectionClosedError: The ring is closed already, or this worker was stopped.
 
     """
 
@@ -345,8 +346,10 @@ class ShmClient(SampleWriter):
         prefault: bool = True,
     ) -> None:
         check_timeout(learner_grace, label="learner_grace")
+        producers.refuse_if_stopped(f"ring {getattr(handle_or_name, 'name', handle_or_name)!r}")
         segment = attach_segment(handle_or_name, example, caller="ShmClient")
         super().__init__(Attachment(segment, lib.ES_ROLE_PRODUCER, prefault=prefault), learner_grace)
+        producers.add(self._attachment)
         if self.ring_closed:
             self._attachment.detach()
             raise ConnectionClosedError(f"{self._attachment.what} was closed by the learner that created it")

@@ -349,7 +349,8 @@ class Server:
     ) -> WorkerGroup:
         """Starts n worker processes. Worker i runs ``fn(client, args0[i], args1[i], ...)``; its client is attached.
 
-        Workers never outlive this process, however it ends.
+        Workers never outlive this process, however it ends. They ignore SIGINT: Ctrl-C interrupts this process, which
+        then stops them as it leaves the block.
 
         Args:
             fn: A function that pickles: defined at the top level of a module. If it was typed into a notebook or an
@@ -357,7 +358,10 @@ class Server:
             n: How many.
             per_worker_args: Sequences of n entries, one for each worker.
             context: multiprocessing's start method. "spawn" and "forkserver" import the main module again, so it
-                must start its work under ``if __name__ == "__main__":``.
+                must start its work under ``if __name__ == "__main__":``. "forkserver" starts many workers in a
+                fraction of the time: they are forked from a process that has imported this package. They get the
+                environment variables of the moment when that process was started, by the first worker of this kind.
+                One that is stopped by SIGSTOP, or never releases the GIL, outlives a killed parent until it goes on.
             restart: If a signal kills a worker, start it again, from the top of ``fn``. If that happens within a second
                 of its start again and again, it waits 0.1 seconds, then 0.2, and so on to 5.
             on_death: What follows if a signal has killed a worker that is not started again. "raise": WorkerError,
@@ -365,7 +369,8 @@ class Server:
             max_restarts: How often within a minute a worker is started again. After that it is given up.
 
         Returns:
-            A :class:`WorkerGroup`. Leaving its ``with`` block terminates the workers that still run.
+            A :class:`WorkerGroup`. Leaving its ``with`` block stops the workers that still run, see
+            :meth:`WorkerGroup.stop`.
 
         """
         if self._attachment.ring_closed():

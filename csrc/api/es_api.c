@@ -132,6 +132,7 @@ int64_t es_api_attach(es_ring *r, const es_identity *id)
             share(r);
         /* SYNC attached: release; me and role are visible to whoever enters. */
         atomic_store_explicit(&r->detached, 0, memory_order_release);
+        atomic_store_explicit(&r->retired, 0, memory_order_release);
         atomic_store_explicit(&r->left, 0, memory_order_release);
     }
     return index;
@@ -141,7 +142,7 @@ static int enter_unless(es_ring *r, _Atomic uint32_t *gone)
 {
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with es_api_retire() and es_api_detach(). */
+    /* SYNC busy: seq_cst; pairs with es_api_stop(), es_api_retire() and es_api_detach(). */
     atomic_fetch_add(&r->busy, 1);
     if (atomic_load(gone) == 0)
         return ES_OK;
@@ -154,6 +155,12 @@ static int enter_unless(es_ring *r, _Atomic uint32_t *gone)
 static int enter(es_ring *r)
 {
     return enter_unless(r, &r->detached);
+}
+
+/* The same for the end of a claim, which a stopped attachment may still have. */
+static int enter_to_settle(es_ring *r)
+{
+    return enter_unless(r, &r->retired);
 }
 
 /* The same for the end of a lease, which a retired attachment may still have. */
@@ -178,14 +185,30 @@ static void await_threads(es_ring *r)
     }
 }
 
+int es_api_stop(es_ring *r)
+{
+    if (r->fork_generation != es_locks_fork_generation())
+        return ES_EFORK;
+    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. */
+    if (atomic_exchange(&r->detached, 1) != 0)
+        return ES_EDETACHED;
+    /* Once is enough: a thread that parks has read the sequence number first, and detached after
+     * it. So it sees detached, or its number is old by now and it does not sleep. */
+    if (atomic_load(&r->busy) != 0)
+        es_wake_all(r);
+    return ES_OK;
+}
+
 int es_api_retire(es_ring *r)
 {
     uint32_t no = 0;
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. */
-    if (!atomic_compare_exchange_strong(&r->detached, &no, 1))
+    /* SYNC busy: seq_cst; pairs with enter_to_settle(): a thread either sees retired or is counted. */
+    if (!atomic_compare_exchange_strong(&r->retired, &no, 1))
         return ES_EDETACHED;
+    /* SYNC busy: seq_cst; the same for enter(). */
+    atomic_exchange(&r->detached, 1);
     await_threads(r);
     /* Counted, so that es_api_detach() does not free the entry meanwhile. */
     if (enter_to_end(r) == ES_OK) {
@@ -204,7 +227,8 @@ int es_api_detach(es_ring *r)
     /* SYNC busy: seq_cst; pairs with enter() and enter_to_end(): a thread either sees left or is counted. */
     if (!atomic_compare_exchange_strong(&r->left, &no, 1))
         return ES_EDETACHED;
-    /* SYNC busy: seq_cst; the same for enter(). */
+    /* SYNC busy: seq_cst; the same for enter_to_settle() and enter(). */
+    atomic_exchange(&r->retired, 1);
     atomic_exchange(&r->detached, 1);
     await_threads(r);
     es_lease_release_all(r);
@@ -313,7 +337,7 @@ int es_api_reserve(es_ring *r, uint64_t timeout_ns, int64_t *position)
 
 int es_api_commit(es_ring *r, int64_t position)
 {
-    int rc = enter(r);
+    int rc = enter_to_settle(r);
     if (rc != ES_OK)
         return rc;
     rc = commit_one(r, (uint64_t)position);
@@ -323,7 +347,7 @@ int es_api_commit(es_ring *r, int64_t position)
 
 int es_api_abort(es_ring *r, int64_t position)
 {
-    int rc = enter(r);
+    int rc = enter_to_settle(r);
     if (rc != ES_OK)
         return rc;
     es_producer_abort(r, (uint64_t)position);

@@ -62,7 +62,10 @@ int64_t es_api_attach(es_ring *r, const es_identity *id);
  * open reservations. Every later call that sends, takes, releases or gives back returns
  * ES_EDETACHED. */
 int es_api_detach(es_ring *r);
-/* The first half of it: leases stay, and can still be released or given back. What was claimed is
+/* No claim and no take begins any more: they return ES_EDETACHED, those that sleep too. What was claimed can still
+ * be committed or aborted, what was leased can be released or given back. Waits for nobody. */
+int es_api_stop(es_ring *r);
+/* The first half of es_api_detach(): leases stay, and can still be released or given back. What was claimed is
  * re-opened. Every other call returns ES_EDETACHED from then on. es_api_detach() does the rest. */
 int es_api_retire(es_ring *r);
 /* The shape that this attachment uses. In a hostile segment es_api_describe() may say something else.

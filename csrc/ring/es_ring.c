@@ -23,9 +23,9 @@ es_ring *es_ring_open(void *base, uint64_t size, es_locks *locks, int poison, in
     r->locks = locks;
     r->poison = poison != 0;
     r->fork_generation = es_locks_fork_generation();
-    r->detached = r->left = 1;       /* until es_api_attach() */
-    r->seen_reopen = UINT64_MAX;     /* no 32-bit sequence: the first claim searches for re-opened slots */
-    r->seen_given_back = UINT64_MAX; /* and the first look is a full scan */
+    r->detached = r->retired = r->left = 1; /* until es_api_attach() */
+    r->seen_reopen = UINT64_MAX;            /* no 32-bit sequence: the first claim searches for re-opened slots */
+    r->seen_given_back = UINT64_MAX;        /* and the first look is a full scan */
     return r;
 }
 

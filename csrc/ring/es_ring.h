@@ -28,8 +28,9 @@ typedef struct es_ring {
     uint32_t fork_generation;
     bool poison; /* overwrite batches on release */
 
-    _Atomic uint32_t detached;    /* no call begins any more, but for the end of a lease */
-    _Atomic uint32_t left;        /* nor that: the owner entry is another's by now */
+    _Atomic uint32_t detached;    /* no call begins any more, but for the end of a claim or a lease */
+    _Atomic uint32_t retired;     /* nor the end of a claim */
+    _Atomic uint32_t left;        /* nor that of a lease: the owner entry is another's by now */
     _Atomic uint32_t busy;        /* threads inside a call that touches slots */
     _Atomic uint64_t seen_reopen; /* reopen_seq as of the last full search for re-opened slots */
     _Atomic bool passed_over;     /* woken since its last claim, and the ring was full again */

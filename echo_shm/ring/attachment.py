@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from echo_shm._core import ffi, lib
-from echo_shm.errors import SegmentError, error_from
+from echo_shm.errors import ConnectionClosedError, SegmentError, error_from
 from echo_shm.ring.pages import Prefault
 from echo_shm.ring.processes import pid_namespace, start_time
 from echo_shm.ring.reaper import Reaper
@@ -59,7 +59,7 @@ class Attachment:
         self.slice = min(segment.geometry.reap_interval, _LONGEST_SLICE)
         self.reaper = Reaper(self.ring, segment, self.what)
         self.index = self.reaper.own_index = self._register(role)
-        self._retired = False
+        self._retired = self._stopped = False
         self._prefault: Prefault | None = None
         # The finalizer also runs at interpreter exit, while the segment is still mapped.
         self._detach = weakref.finalize(self, _detach, self.ring, segment)
@@ -114,6 +114,14 @@ class Attachment:
         """Whether neither :meth:`retire` nor :meth:`detach` was called yet."""
         return self._detach.alive and not self._retired
 
+    def stop(self) -> None:
+        """Claims nothing more: a send raises ConnectionClosedError, and so does one that waits. Idempotent.
+
+        What is claimed can still be committed or aborted. Any thread may call it.
+        """
+        self._stopped = self.attached  # before the call: a thread that it wakes may look at once
+        lib.es_api_stop(self.ring)
+
     def retire(self) -> None:
         """Leaves the ring but for its leases, which can still be ended: :meth:`detach` does the rest. Idempotent."""
         self._retired = True
@@ -163,6 +171,8 @@ class Attachment:
 
     def check(self, code: int) -> None:
         """Raises the exception for a negative result."""
+        if code == lib.ES_EDETACHED and self._stopped:
+            raise ConnectionClosedError(f"this worker was stopped: its group wants no more samples for {self.what}")
         if code < 0:
             raise error_from(code, self.what)
 

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import importlib.util
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import signal
@@ -16,35 +17,55 @@ from typing import Any
 
 from echo_shm.client import ShmClient
 from echo_shm.errors import ConnectionClosedError
+from echo_shm.ring import producers
 from echo_shm.ring.handle import Handle
 from echo_shm.workers.parent_death import die_with_parent
 
 
-def _watch_parent(by_signal: bool) -> None:
-    """Ends this process when its parent ends, however the parent ends.
+def _listen(control: Connection, by_signal: bool) -> None:
+    """Starts the thread that ends this process when its parent ends, and stops its producers when it is told to.
 
-    A thread waits until the parent's end of a pipe closes. With ``by_signal``, the kernel also sends a SIGKILL, which
+    The thread waits until the parent's end of a pipe closes. With ``by_signal``, the kernel also sends a SIGKILL, which
     reaches a worker that is stopped or holds the GIL. The kernel sends it when the thread that started the worker
     ends, so only a worker that the parent's main thread started may ask for it.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
         return
+    events: list[Any] = [parent.sentinel, control]
 
-    def watch() -> None:
+    def obey() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            control.recv_bytes()
+            producers.stop_all()
+
+    def listen() -> None:
+        if control in multiprocessing.connection.wait(events):
+            obey()  # it is told one thing only
         parent.join()
         os.kill(os.getpid(), signal.SIGKILL)
 
+    if control.poll():  # before this worker connects
+        obey()
+        events.remove(control)
     if by_signal and parent.pid is not None:
         die_with_parent(parent.pid)
-    threading.Thread(target=watch, name="echo_shm-parent-watch", daemon=True).start()
+    threading.Thread(target=listen, name="echo_shm-control", daemon=True).start()
 
 
-def run_worker(
-    report: Connection, by_signal: bool, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
-) -> None:
-    """Runs a whole worker process."""
-    _watch_parent(by_signal)
+def _set_signals() -> None:
+    """Leaves Ctrl-C to the parent, which the terminal interrupts as well and which then stops its workers.
+
+    A forked worker would otherwise run its parent's handlers, and tell its parent's event loop of its own signals.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # before it is unblocked: one that is pending is discarded
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+
+
+def _work(handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Runs the function. A worker that is not to send any more has finished, whatever it was about to do."""
     try:
         with ShmClient(handle) as client:
             try:
@@ -52,18 +73,28 @@ def run_worker(
             except ConnectionClosedError:
                 if not client.ring_closed:
                     raise
-                # The learner takes no more samples, so the worker has finished.
+    except ConnectionClosedError:
+        if not producers.all_stopped():
+            raise
+
+
+def run_worker(
+    control: Connection, by_signal: bool, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    """Runs a whole worker process. ``control`` takes its failure to the parent, and the order to stop from it."""
+    _set_signals()
+    _listen(control, by_signal)
+    try:
+        _work(handle, fn, args)
     except KeyboardInterrupt:
-        # The terminal sends Ctrl-C to the parent as well, and the parent reports it.
+        # Only of a handler that the function has set.
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
         pickled = None
         with contextlib.suppress(Exception):  # the exception may contain something that does not pickle
             pickled = pickle.dumps(error)
-        report.send(("".join(traceback.format_exception(error)), pickled))
+        control.send(("".join(traceback.format_exception(error)), pickled))
         sys.exit(1)
-    finally:
-        report.close()
 
 
 class _ByValue:

@@ -18,12 +18,18 @@ from typing import Any, cast
 from echo_shm.errors import WorkerError
 from echo_shm.ring.handle import Handle
 from echo_shm.workers.entry import importable
-from echo_shm.workers.worker import SHORTEST_DELAY, Context, Worker
+from echo_shm.workers.worker import SHORTEST_DELAY, Context, Worker, preload
 
 _log = logging.getLogger("echo_shm")
 
 #: How long join() watches workers that wait for it (seconds).
 _STUCK_GRACE = 0.8
+
+#: How long workers may take to finish when they are stopped (seconds).
+_STOP_TIMEOUT = 5.0
+
+#: How long after SIGTERM a worker may still run (seconds).
+_SIGTERM_GRACE = 2.0
 
 
 class RemoteTraceback(Exception):
@@ -38,7 +44,7 @@ class RemoteTraceback(Exception):
 
 
 class WorkerGroup:
-    """Worker processes started by :meth:`Server.spawn`. A context manager: leaving it ends those that still run.
+    """Worker processes started by :meth:`Server.spawn`. A context manager: leaving it stops those that still run.
 
     A worker has failed if it raised an exception or exited with a status above 0. :meth:`join`, ``server.sample()``
     and ``dataset_iter(until=group)`` raise the first failure, as soon as it is known.
@@ -48,7 +54,8 @@ class WorkerGroup:
     everything that was committed has been delivered; if none of them is called, by leaving the block. With
     ``on_death="ignore"`` the worker counts as finished (see :attr:`exitcodes`).
 
-    A worker that leaves ``fn`` with ConnectionClosedError after the server was closed has finished.
+    A worker that leaves ``fn`` with ConnectionClosedError after :meth:`stop`, or after the server was closed, has
+    finished.
     """
 
     def __init__(
@@ -87,9 +94,11 @@ class WorkerGroup:
         self._stuck = stuck  # says why workers wait without end while this thread only joins, if they do
         self._on_death, self._max_restarts = on_death, max_restarts
         self._context = cast(Context, multiprocessing.get_context(context))
+        if context == "forkserver":
+            preload()
         self._workers = [Worker(i, tuple(values[i] for values in args)) for i in range(n)]
         self._changed = threading.Condition()
-        self._terminating = False
+        self._stopping = False
         #: Whether a worker has failed, and whether the group has been ended or joined. Read without the lock.
         self.any_failed = False
         self.left = False
@@ -103,8 +112,7 @@ class WorkerGroup:
                     worker.process.kill()
                     worker.process.join()
             raise
-        # This runs before multiprocessing's own exit handler, which would wait for the workers forever.
-        atexit.register(self.terminate)
+        _groups.add(self)
         # A daemon: it must not keep the parent alive if the parent has nothing else to do.
         self._monitor = threading.Thread(target=self._watch, name="echo_shm-workers", daemon=True)
         self._monitor.start()
@@ -118,20 +126,21 @@ class WorkerGroup:
             later = any(w.restart_at is not None for w in running)
             by_event: dict[Any, Worker] = {w.process.sentinel: w for w in running if w.restart_at is None}
             # Reports are read as they come. A worker could not end if a long report did not fit into the pipe.
-            by_event.update((w.report, w) for w in running if w.report is not None)
+            by_event.update((w.control, w) for w in running if w.control is not None)
             for event in multiprocessing.connection.wait(list(by_event), SHORTEST_DELAY / 2 if later else None):
                 worker = by_event[event]
-                if event is worker.report:
+                if event is worker.control:
                     worker.read_report()
                 elif event == worker.process.sentinel and not self._settle(worker):
                     running.remove(worker)
+        _groups.discard(self)
 
     def _restarted_or_alive(self, worker: Worker) -> bool:
         """Starts a worker again that has waited long enough. Returns False if the group was ended instead."""
         with self._changed:
             if worker.restart_at is None:
                 return True
-            if self._terminating:
+            if self._stopping:
                 return False
             if time.monotonic() >= worker.restart_at:
                 worker.restart_at = None
@@ -143,7 +152,7 @@ class WorkerGroup:
         """Handles the end of a worker. Returns True if it is to be started again."""
         code = worker.collect()
         with self._changed:
-            if code < 0 and not self._terminating:
+            if code < 0 and not self._stopping:
                 delay = worker.delay(self._max_restarts) if self._restart else None
                 if delay is not None:
                     _log.warning("worker %d was killed by %s; restarting it in %g s", worker.number, _name(code), delay)
@@ -152,7 +161,8 @@ class WorkerGroup:
                 _log.warning("worker %d was killed by %s", worker.number, _name(code))
                 worker.died = True
             worker.exitcode = code
-            if self._has_failed(worker) and not self.any_failed:  # of many that fail, the first speaks
+            worker.failed = worker.failure is not None or (code > 0 and not self._stopping)
+            if worker.failed and not self.any_failed:  # of many that fail, the first speaks
                 self.any_failed = True
                 _log.warning(
                     "worker %d failed: join(), sample() and dataset_iter(until=workers) raise its exception",
@@ -195,7 +205,7 @@ class WorkerGroup:
 
         """
         with self._changed:
-            failed = next((w for w in self._workers if self._has_failed(w)), None)
+            failed = next((w for w in self._workers if w.failed), None)
             if failed is None:
                 return
             failed.raised = True
@@ -230,10 +240,6 @@ class WorkerGroup:
             "again, on_death='ignore' counts them as finished"
         )
 
-    def _has_failed(self, worker: Worker) -> bool:
-        code = worker.exitcode
-        return code is not None and (worker.failure is not None or (code > 0 and not self._terminating))
-
     def join(self, timeout: float | None = None) -> None:
         """Waits until every worker has ended.
 
@@ -258,37 +264,83 @@ class WorkerGroup:
                     raise TimeoutError(why)
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    running = [w.number for w in self._workers if w.exitcode is None]
-                    raise TimeoutError(f"workers {running} still run after {timeout} s")
+                    raise TimeoutError(f"workers {self._running()} still run after {timeout} s")
                 self._changed.wait(_STUCK_GRACE / 4 if left is None else min(left, _STUCK_GRACE / 4))
         self.left = True
         self.check()
         self.ended()
 
+    def stop(self, timeout: float | None = _STOP_TIMEOUT) -> None:
+        """Lets the workers finish, and waits until they have. Idempotent; any thread may call it.
+
+        Each worker's producers raise ConnectionClosedError at their next send, and in one that waits on a full ring.
+        An open ``reserve()`` block can still end, and commits. So the worker's ``finally`` and ``with`` blocks run. A
+        worker that leaves ``fn`` with that exception has finished. Everything that was sent is delivered. No worker is
+        started again.
+
+        Workers that still run after ``timeout`` get SIGTERM, and two seconds later SIGKILL. An exception that
+        interrupts the wait, such as KeyboardInterrupt, kills them at once.
+
+        Args:
+            timeout: Seconds to wait for workers to finish; None: no limit.
+
+        """
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+            raise ValueError(f"timeout={timeout!r}: use seconds, at least 0, or None for no limit")
+        self._end(None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout)
+
     def terminate(self) -> None:
-        """SIGTERMs all workers that still run, SIGKILLs those that still run 2 s later, and waits. Idempotent."""
+        """SIGTERMs all workers that still run, SIGKILLs those that still run 2 s later, and waits. Idempotent.
+
+        Nothing in them is cleaned up: :meth:`stop` lets them do that.
+        """
+        self.left = True
+        self._end(0, tell=False)
+
+    def _end(self, patience: float | None, tell: bool = True) -> None:
         if os.getpid() != self._pid:
             return  # in a forked child: the workers are its parent's
-        self.left = True
+        try:
+            self._begin_to_end(tell)
+            with self._changed:
+                if patience != 0 and not self._changed.wait_for(lambda: self.finished, patience):
+                    _log.warning("workers %s have not stopped within %g s: SIGTERM", self._running(), patience)
+                self._signal(signal.SIGTERM)
+                if not self._changed.wait_for(lambda: self.finished, _SIGTERM_GRACE):
+                    _log.warning("workers %s have not ended by SIGTERM: SIGKILL", self._running())
+        finally:
+            with self._changed:
+                self._signal(signal.SIGKILL)
+                self._changed.wait_for(lambda: self.finished)
+            self._monitor.join()
+
+    def _begin_to_end(self, tell: bool) -> None:
         with self._changed:
-            self._terminating = True
+            self._stopping = True
             for worker in self._workers:
                 if worker.restart_at is not None:  # its process is gone
                     worker.exitcode = worker.process.exitcode
-            # A stopped process handles SIGTERM only after SIGCONT.
-            self._signal(signal.SIGTERM, signal.SIGCONT)
-            self._changed.wait_for(lambda: self.finished, timeout=2.0)
-            self._signal(signal.SIGKILL)
-            self._changed.wait_for(lambda: self.finished)
-        self._monitor.join()
-        atexit.unregister(self.terminate)
+                elif worker.exitcode is None and tell:
+                    worker.tell_to_stop()
+            self._signal(signal.SIGCONT)  # a stopped process could not do anything else
 
-    def _signal(self, *numbers: int) -> None:
+    def _running(self) -> list[int]:
+        return [w.number for w in self._workers if w.exitcode is None]
+
+    def _signal(self, number: int) -> None:
         for worker in self._workers:
             if worker.exitcode is None:
-                for number in numbers:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(worker.pid, number)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, number)
+
+    def __repr__(self) -> str:
+        with self._changed:
+            n, running, restarts = len(self._workers), len(self._running()), self.restarts
+            failed, killed = sum(w.failed for w in self._workers), sum(w.died for w in self._workers)
+        counts = [f"{running} running", f"{n - running} ended", f"{failed} failed"]
+        counts += [f"{killed} killed"] if killed else []
+        counts.append(f"{restarts} restart{'' if restarts == 1 else 's'}")
+        return f"<WorkerGroup of {n} worker{'' if n == 1 else 's'}: {', '.join(counts)}>"
 
     def __enter__(self) -> "WorkerGroup":
         return self
@@ -296,7 +348,8 @@ class WorkerGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.terminate()
+        self.left = True
+        self.stop(_STOP_TIMEOUT)
         # Reports failures even if neither join() nor dataset_iter(until=...) was called.
         failed = [(w, w.failure[0]) for w in self._workers if w.failure is not None]
         if failed and not any(w.raised for w, _ in failed):
@@ -306,6 +359,24 @@ class WorkerGroup:
             _log.error("worker %d failed%s:\n%s", first.number, more, text)
         if kind is None and any(w.died and not w.raised for w in self._workers):
             self.ended()
+
+
+#: The groups whose workers may still run.
+_groups: set[WorkerGroup] = set()
+
+
+def _stop_all() -> None:
+    """Stops the workers of every group, all of them within the time of one."""
+    mine = [group for group in list(_groups) if group._pid == os.getpid()]
+    for group in mine:
+        group._begin_to_end(tell=True)
+    deadline = time.monotonic() + _STOP_TIMEOUT
+    for group in mine:
+        group.stop(max(0.0, deadline - time.monotonic()))
+
+
+# It runs before multiprocessing's own exit handler, which was registered first and would wait for the workers forever.
+atexit.register(_stop_all)
 
 
 def _name(exitcode: int) -> str:

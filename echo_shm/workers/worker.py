@@ -1,9 +1,13 @@
 """One worker's process, as its parent sees it."""
 
 import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -20,8 +24,35 @@ _RESTART_WINDOW = 60.0
 _QUICK_DEATH = 1.0
 SHORTEST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 
+#: What a forkserver imports. See there.
+_PRELOAD = "echo_shm.workers.preload"
+
 #: A start method.
 Context: TypeAlias = SpawnContext | ForkContext | ForkServerContext
+
+
+@contextlib.contextmanager
+def _without_ctrl_c(context: Context) -> Generator[None, None, None]:
+    """A process that is started in this block has Ctrl-C blocked until it ignores it."""
+    method = context.get_start_method()
+    if method == "forkserver":  # it would pass that on to whatever else it starts
+        yield
+        return
+    if method == "spawn":
+        resource_tracker.ensure_running()  # starting it later would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def preload() -> None:
+    """Has the forkserver import the package. No effect if one runs already: its workers import it themselves."""
+    chosen: list[str] = getattr(multiprocessing.forkserver._forkserver, "_preload_modules", [])
+    if _PRELOAD not in chosen:
+        # ["__main__"] is what Python chooses.
+        multiprocessing.set_forkserver_preload([_PRELOAD, *(chosen if chosen != ["__main__"] else [])])
 
 
 class Worker:
@@ -31,7 +62,11 @@ class Worker:
         self.number = number
         self.args = args
         self._process: BaseProcess | None = None
-        self.report: Connection | None = None
+        #: The worker's failure comes from it, and what it is told goes to it. None once it is closed.
+        self.control: Connection | None = None
+        # Held while the pipe is written to or closed. A signal handler may enter again.
+        self._control_lock = threading.RLock()
+        self._told = False
         self.restarts = 0
         #: By time.monotonic(): when it was started, when it was started again within the last minute, and when it is
         #: to be started again.
@@ -40,15 +75,18 @@ class Worker:
         self.restart_at: float | None = None
         self.quick_deaths = 0  # in a row
         self.died = False
+        self.failed = False
         self.failure: tuple[str, bytes | None] | None = None
         self.raised = False
         self.exitcode: int | None = None
 
     def start(self, context: Context, handle: Handle, fn: Callable[..., Any]) -> None:
         """Starts a process that runs ``fn``."""
+        # The kernel watches the thread that starts the worker. Only the main thread lives as long as this process, and
+        # the forkserver lives as long as its workers.
         in_main = threading.current_thread() is threading.main_thread()
         by_signal = in_main and context.get_start_method() != "forkserver"
-        self.report, theirs = context.Pipe(duplex=False)
+        self.control, theirs = context.Pipe()
         # Not a daemon in multiprocessing's sense: a daemon may not start processes, and some environments do.
         self._process = context.Process(
             target=run_worker,
@@ -56,11 +94,21 @@ class Worker:
             name=f"echo_shm-worker-{self.number}",
             daemon=False,
         )
+        self._told = False
         self.started_at = time.monotonic()
         try:
-            self.process.start()
+            with _without_ctrl_c(context):
+                self.process.start()
         finally:
             theirs.close()
+
+    def tell_to_stop(self) -> None:
+        """Tells the process to send nothing more. Returns at once: one word fits into the pipe."""
+        with self._control_lock:
+            if self.control is not None and not self._told:
+                self._told = True
+                with contextlib.suppress(OSError):  # the process is gone
+                    self.control.send_bytes(b"stop")
 
     @property
     def process(self) -> BaseProcess:
@@ -93,12 +141,14 @@ class Worker:
 
     def read_report(self) -> None:
         """Reads why the worker failed, if it has reported that, and closes the pipe."""
-        if self.report is not None:
-            with contextlib.suppress(EOFError, OSError):
-                if self.report.poll():
-                    self.failure = self.report.recv()
-            self.report.close()
-            self.report = None
+        if self.control is None:
+            return
+        with contextlib.suppress(EOFError, OSError):
+            if self.control.poll():
+                self.failure = self.control.recv()
+        with self._control_lock:
+            self.control.close()
+            self.control = None
 
     def collect(self) -> int:
         """Waits for the process, which is exiting, and returns its exit status."""

@@ -243,6 +243,53 @@ TEST(retired_attachment_keeps_its_leases)
     fix_free(f);
 }
 
+/* A stopped producer commits or aborts what it has claimed. It claims nothing more, and can be retired or detached. */
+TEST(stopped_attachment_ends_its_claims)
+{
+    es_fix *f = fix_new(1, 4, 0);
+    es_ring *p = fix_producer(f), *other = fix_producer(f), *l = fix_learner(f);
+    CHECK_EQ(fix_reserve(p, 0), 0);
+    CHECK_EQ(fix_reserve(p, 0), 1);
+    CHECK_EQ(fix_reserve(p, 0), 2);
+    CHECK_EQ(es_api_stop(p), ES_OK);
+    CHECK_EQ(es_api_stop(p), ES_EDETACHED);
+    CHECK_EQ(fix_send(p, 1), ES_EDETACHED);
+    CHECK_EQ(fix_send_many(p, 1, 2, 0), ES_EDETACHED);
+    CHECK_EQ(fix_reserve(p, 0), ES_EDETACHED);
+    CHECK_EQ(es_api_commit(p, 0), ES_OK);
+    CHECK_EQ(es_api_abort(p, 1), ES_OK);
+    CHECK_EQ(fix_slot_word(l, 0), es_word(1, p->me, ES_COMMITTED));
+    CHECK_EQ(fix_slot_word(l, 1), es_word(1, 0, ES_REOPEN));
+    CHECK_EQ(fix_send(other, 1), ES_OK);
+    CHECK_EQ(p->map.owners[p->me].state, ES_OWNER_LIVE);
+    CHECK_EQ(es_api_attach(p, &(es_identity){.role = ES_ROLE_PRODUCER, .pid = 1}), -EALREADY);
+    CHECK_EQ(es_api_retire(p), ES_OK);
+    CHECK_EQ(fix_slot_word(l, 2), es_word(1, 0, ES_REOPEN));
+    CHECK_EQ(es_api_commit(p, 2), ES_EDETACHED);
+    CHECK_EQ(es_api_stop(p), ES_EDETACHED);
+    CHECK_EQ(es_api_detach(p), ES_OK);
+    CHECK_EQ(es_api_stop(p), ES_EDETACHED);
+    CHECK_EQ(es_api_abort(p, 2), ES_EDETACHED);
+    CHECK_EQ(es_locks_held(f->locks, p->me), 0);
+    fix_free(f);
+}
+
+/* A stopped learner ends its leases and takes nothing more. */
+TEST(stopped_learner_keeps_its_leases)
+{
+    es_fix *f = fix_new(1, 2, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint64_t round;
+    es_snapshot snap;
+    fix_send(p, 1);
+    CHECK_EQ(fix_take(l, 0, &round), 0);
+    CHECK_EQ(es_api_stop(l), ES_OK);
+    CHECK_EQ(es_api_take(l, 0, 0, &snap), ES_EDETACHED);
+    CHECK_EQ(es_api_give_back(l, 0, round), ES_OK);
+    CHECK_EQ(es_api_detach(l), ES_OK);
+    fix_free(f);
+}
+
 /* Detach re-opens claims and releases leases. Afterwards every call is refused. */
 TEST(detach_leaves_nothing_behind)
 {

@@ -220,6 +220,31 @@ TEST(no_wake_without_a_sleeper)
     fix_free(f);
 }
 
+/* A stop ends the sleep of a parked producer. Its other claim can still be committed. Others sleep on. */
+TEST(stop_takes_a_parked_producer_out)
+{
+    es_fix *f = fix_new(1, 2, 0);
+    call s = {.r = fix_producer(f), .id = 2}, other = {.r = fix_producer(f), .id = 3};
+    es_ring *watch = fix_learner(f);
+    pthread_t ts, to;
+    CHECK_EQ(fix_reserve(s.r, 0), 0);
+    fix_send(s.r, 1);
+    pthread_create(&ts, NULL, send_in_thread, &s);
+    pthread_create(&to, NULL, send_in_thread, &other);
+    until_set(&watch->map.owners[s.r->me].waiting);
+    until_set(&watch->map.owners[other.r->me].waiting);
+    CHECK_EQ(es_api_stop(s.r), ES_OK);
+    pthread_join(ts, NULL);
+    CHECK_EQ(s.rc, ES_EDETACHED);
+    CHECK_EQ(watch->map.owners[other.r->me].waiting, 1);
+    CHECK_EQ(es_api_commit(s.r, 0), ES_OK);
+    CHECK_EQ(fix_take_k(watch, 0), 0);
+    CHECK_EQ(fix_take_k(watch, 0), 1);
+    pthread_join(to, NULL);
+    CHECK_EQ(other.rc, ES_OK);
+    fix_free(f);
+}
+
 /* Detach waits for threads inside a call, and ends the sleep of those that are parked. */
 TEST(detach_takes_parked_threads_out)
 {

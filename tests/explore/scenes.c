@@ -34,6 +34,17 @@ static void reserves(void)
     xp_reserve(true, XP_LONG);
 }
 
+static void commits(void)
+{
+    xp_commit();
+}
+
+static void reserves_two(void)
+{
+    reserves();
+    reserves();
+}
+
 static void aborts(void)
 {
     xp_reserve(false, XP_LONG);
@@ -81,6 +92,11 @@ static void sends_one_waiting(void)
 static void retires(void)
 {
     es_api_retire(xp_theatre.of[xp_me()]);
+}
+
+static void stops(void)
+{
+    es_api_stop(xp_theatre.of[xp_me()]);
 }
 
 /* Takes, lets another thread retire the attachment, and ends its lease after that. */
@@ -306,6 +322,7 @@ SETTING(ppn_one, 1, 0, 0, P, P, N, L)
 SETTING(psl, 0, 0, 0, P, S, L, 0)
 SETTING(psnl, 0, 0, 0, P, S, N, L)
 SETTING(psl_full, 2, 0, 0, P, S, L, 0)
+SETTING(ps_full, 2, 0, 0, P, S, 0, 0)
 SETTING(lsp_two, 2, 0, 0, L, S, P, 0)
 SETTING(plll, 1, 0, 0, P, L, L, L)
 SETTING(lsp, 0, 0, 0, L, S, P, 0)
@@ -367,6 +384,21 @@ static void pll_poisoning(void)
     xp_theatre.of[2]->poison = true;
 }
 
+/* The producer has a claim. */
+static void pssn_claimed(void)
+{
+    cast(P, S, S, N);
+    xp_claim(1);
+}
+
+/* The same, and it is stopped. */
+static void psn_stopped(void)
+{
+    cast(P, S, N, 0);
+    xp_claim(1);
+    es_api_stop(xp_theatre.of[1]);
+}
+
 /* The ring is closed and a claim is open. */
 static void ls_closed(void)
 {
@@ -402,6 +434,7 @@ static void nnl_closed(void)
 #define SHARING " share es_api_take es_lease_note_older es_lease_left_to_others es_lease_release es_lease_take "
 #define PASSING_ON " es_wake_producer wake_passed_over es_blocking_claim claim_or_sleep sleep_for_space "
 #define RETIRING " es_api_retire es_api_detach enter_unless leave "
+#define STOPPING " es_api_stop es_api_detach enter_unless enter_to_settle leave "
 
 const xp_scene xp_scenes[] = {
     {"two send, one takes", 2, 2, 0, ppl, {sends_one, sends_one, takes_one}, .mortal = 3},
@@ -537,6 +570,42 @@ const xp_scene xp_scenes[] = {
      .together = 2,
      .private_words = true,
      .orders_of = RETIRING},
+    {"stopping a producer that waits",
+     2,
+     1,
+     0,
+     ps_full,
+     {sends_one_waiting, stops},
+     .together = 2,
+     .private_words = true,
+     .orders_of = STOPPING},
+    {"a claim when its producer is stopped",
+     2,
+     2,
+     0,
+     psl,
+     {reserves_two, stops, takes_one},
+     .together = 2,
+     .private_words = true,
+     .orders_of = STOPPING},
+    {"stopping while another thread detaches",
+     1,
+     1,
+     0,
+     pssn_claimed,
+     {commits, stops, detaches, attaches_and_sends},
+     .together = 6,
+     .private_words = true,
+     .orders_of = STOPPING},
+    {"a commit after a stop, and another thread detaches",
+     1,
+     1,
+     0,
+     psn_stopped,
+     {commits, detaches, attaches_and_sends},
+     .together = 2,
+     .private_words = true,
+     .orders_of = STOPPING},
     {"a retired learner's lease",
      1,
      2,

@@ -81,6 +81,7 @@ bool xp_try_orders(const char *part);
 extern xp_stage xp_theatre;
 
 /* To call in setup. */
+void xp_claim(int t);       /* thread t has claimed a slot and written a sample */
 void xp_producer(int t);    /* thread t is a producer */
 void xp_learner(int t);     /* thread t is a learner */
 void xp_shares(int t);      /* thread t shares the attachment of thread t - 1 */
@@ -96,7 +97,9 @@ void xp_empty(int n);
 /* Each of these calls the core, updates the account and returns the core's result. */
 int xp_send(uint64_t timeout_ns);
 int64_t xp_send_many(int n, uint64_t timeout_ns);
-int xp_reserve(bool commit, uint64_t timeout_ns);
+int xp_reserve(bool committing, uint64_t timeout_ns);
+/* Commits what xp_claim() has claimed. */
+int xp_commit(void);
 /* Takes, reads and releases a batch. */
 int64_t xp_take(uint32_t flags, uint64_t timeout_ns);
 /* Takes batches as a loop over them does: unless the ring is shared it refers to the last one while it waits. */
@@ -111,6 +114,7 @@ bool xp_has_left(void);
 void xp_sweep(void);
 
 /* To call in setup. */
+void xp_claim(int t);        /* thread t has claimed a slot and written a sample */
 void xp_bridge(int t);       /* thread t is a bridge */
 void xp_client(int samples); /* there is one client, with this many samples: it connects to each bridge that serves */
 void xp_other_client(int t); /* thread t is a bridge and has another client: xp_let_go() disconnects it */

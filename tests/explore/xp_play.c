@@ -76,7 +76,17 @@ static void write_slot(es_ring *r, uint64_t pos, uint64_t value)
     es_leaves_write(&r->map, pos, (void *[]){&value});
 }
 
-int xp_reserve(bool commit, uint64_t timeout_ns)
+static int commit(int64_t pos, int id)
+{
+    xp_account.sent[id] = SENT_MAYBE;
+    int rc = es_api_commit(as_producer(), pos);
+    if (rc == ES_EDETACHED && as_producer()->retired == 0)
+        xp_violation("a stopped producer cannot commit what it has claimed");
+    xp_account.sent[id] = rc == ES_OK ? SENT_OK : SENT_NOT;
+    return rc;
+}
+
+int xp_reserve(bool committing, uint64_t timeout_ns)
 {
     int64_t pos;
     int rc = ES_TIMEOUT;
@@ -87,12 +97,26 @@ int xp_reserve(bool commit, uint64_t timeout_ns)
     int id = new_id();
     xp_account.sent[id] = SENT_NOT;
     write_slot(as_producer(), (uint64_t)pos, (uint64_t)id);
-    if (!commit)
+    if (!committing)
         return es_api_abort(as_producer(), pos);
-    xp_account.sent[id] = SENT_MAYBE;
-    rc = es_api_commit(as_producer(), pos);
-    xp_account.sent[id] = rc == ES_OK ? SENT_OK : SENT_NOT;
-    return rc;
+    return commit(pos, id);
+}
+
+static int64_t claimed_at;
+static int claimed_id;
+
+void xp_claim(int t)
+{
+    claimed_id = new_id();
+    if (es_api_reserve(xp_theatre.of[t], XP_NOW, &claimed_at) != ES_OK)
+        xp_die("the ring is too small for the scene");
+    write_slot(xp_theatre.of[t], (uint64_t)claimed_at, (uint64_t)claimed_id);
+    xp_account.sent[claimed_id] = SENT_NOT;
+}
+
+int xp_commit(void)
+{
+    return commit(claimed_at, claimed_id);
 }
 
 /* The running thread reads a sample. Adds its id to ids. */

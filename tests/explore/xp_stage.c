@@ -144,6 +144,8 @@ void xp_stage_nobody_oversleeps(void)
     for (int t = 1; t < XP_THREADS; t++) {
         if (xp_parked_on(t, &h->space_seq) && es_one_claim(xp_theatre.producer, &pos) != ES_FULL)
             xp_violation("a producer sleeps although it could claim");
+        if (xp_parked_on(t, &h->space_seq) && xp_theatre.of[t]->detached != 0)
+            xp_violation("a producer sleeps although it was stopped");
         if (xp_parked_on(t, &h->ready_seq) && es_api_take(xp_theatre.learner, 0, 0, &snap) != ES_EMPTY)
             xp_violation("a learner sleeps although there is a batch for it");
     }

@@ -1,13 +1,17 @@
 """The functions of the tests' worker processes."""
 
+import contextlib
 import ctypes
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 
-from echo_shm import ForkedError, ShmClient
+import numpy as np
+
+from echo_shm import ConnectionClosedError, ForkedError, ShmClient
 from harness import stamped
 
 
@@ -28,6 +32,81 @@ def send_and_end_by(client, incarnation, count, how):
 def send_without_end(client, incarnation):
     """Sends until it is killed or the ring is closed."""
     send_some(client, incarnation, 1 << 60)
+
+
+def send_and_count(client, incarnation, path):
+    """Sends without end. When that ends, whatever the reason, it writes to a file how many it has sent."""
+    sample, sent = stamped.example(), 0
+    try:
+        while True:
+            client.send(stamped.stamp(sample, incarnation, sent))
+            sent += 1
+    finally:
+        with open(path, "w") as file:
+            file.write(str(sent))
+
+
+def reserve_across_a_stop(client, incarnation, path, how):
+    """Is inside ``reserve()`` when it is stopped; then commits or aborts, and tries to send once more."""
+    with contextlib.suppress(ZeroDivisionError), client.reserve() as slot:
+        stamped.stamp(slot, incarnation, 0)
+        _write_pid(path)
+        with contextlib.suppress(ConnectionClosedError):
+            send_without_end(client, incarnation + 1)
+        if how == "abort":
+            raise ZeroDivisionError
+    send_some(client, incarnation, 1)
+
+
+def go_on_after_a_stop(client, path):
+    """Sends without end, and tries to go on after every exception. After the first one it writes a file."""
+    _write_pid(path)
+    while True:
+        try:
+            client.send(stamped.example())
+        except BaseException:
+            _write_pid(f"{path}.stopped")
+
+
+def end_at_a_stop_by(client, path, how):
+    """Sends until it is stopped, and ends in another way."""
+    _write_pid(path)
+    try:
+        send_without_end(client, 1)
+    finally:
+        fail(client, how)
+
+
+def say_at_sigterm(client, path):
+    """Has its own handler for SIGTERM. It ends the process with status 7."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    say_and_wait(client, path)
+
+
+def say_and_wait_for(client, path, nothing):
+    """As :func:`say_and_wait`, with one more argument."""
+    say_and_wait(client, path)
+
+
+class SlowToLoad:
+    """An argument that a worker has only once a file is there."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return _load_slowly, (self.path,)
+
+
+def _load_slowly(path):
+    _write_pid(f"{path}.loading")
+    while not os.path.exists(path):
+        time.sleep(0.001)
+
+
+def send_random_numbers(client):
+    """Sends what the global random generators give."""
+    client.send(np.array([random.random(), np.random.random()]))
 
 
 def say_and_wait(client, path):

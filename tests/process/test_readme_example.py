@@ -46,6 +46,7 @@ def _run(folder, script, **env):
         env={**os.environ, **env},
     )
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     return done.stdout
 
 
@@ -88,6 +89,18 @@ def test_the_producer_block_runs(tmp_path):
         "np.testing.assert_array_equal(batch['action'][:4], [1, 0, 1, 2])\n"
     )
     _run(tmp_path, f"{_AROUND}server = Server(example, 6)\n{block}{check}server.close()\n")
+
+
+def test_the_worker_block_stops(tmp_path):
+    """Leaving the workers' block runs the ``finally`` block, and nothing is printed about it."""
+    before = "import gymnasium\nimport numpy as np\nfrom echo_shm import Server\n\nstarted = []\n\n"
+    before += "def play(envs):\n    started or started.append(envs.reset())\n"
+    before += "    return envs.step(envs.action_space.sample())[0].copy()\n\n"
+    block = _block("envs.close()").replace("envs.close()", "envs.close()\n        print('closed', flush=True)")
+    main = "if __name__ == '__main__':\n    with Server(np.zeros((8, 4), np.float32), 2) as server:\n"
+    main += "        with server.spawn(worker, 1, ['CartPole-v1']) as workers:\n            server.sample(timeout=40)\n"
+    main += "        print(workers.exitcodes)\n"
+    assert _run(tmp_path, f"{before}{block}\n{main}") == "closed\n[0]\n"
 
 
 def test_the_learner_block_runs(tmp_path):
@@ -133,4 +146,4 @@ def test_the_tls_block_runs(tmp_path):
 
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 7
+    assert len(_blocks()) == 8

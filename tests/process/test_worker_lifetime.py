@@ -20,8 +20,10 @@ _PARENT = """
 import json, os, signal, sys, threading
 from harness import stamped, workers
 from echo_shm import Server
+from echo_shm.workers import group
 
 def main():
+    group._STOP_TIMEOUT = 0.2  # these workers never send
     name, end, work, paths = sys.argv[1:]
     server = Server(stamped.example(), 4, name=name)
     groups = []
@@ -38,6 +40,8 @@ def main():
         spawn()
     print("spawned", flush=True)
     sys.stdin.readline()
+    if "stop" in end:
+        groups[0].stop(timeout=None)
     if "raise" in end:
         raise ZeroDivisionError("the parent's own")
     if "_exit" in end:
@@ -111,6 +115,16 @@ def test_the_parent_gets_a_signal(parent, number):
     process, pids = parent("killed")
     process.send_signal(number)
     process.result()
+    _until_gone(pids)
+
+
+@pytest.mark.parametrize("context", COUNTS)
+def test_the_parent_is_killed_while_it_stops_them(parent, tmp_path, context):
+    """A worker that was told to stop, and goes on, still ends with its parent."""
+    process, pids = parent("stop, workers from a thread", "go_on_after_a_stop", (context,))
+    process.type(b"\n")
+    until(lambda: len(list(tmp_path.glob("*.stopped"))) == len(pids), "every worker was told")
+    process.kill()
     _until_gone(pids)
 
 

@@ -15,6 +15,12 @@ from echo_shm import ShmClient, WorkerError
 CONTEXTS = pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Many workers here never send, so that nothing stops them before SIGTERM."""
+    monkeypatch.setattr("echo_shm.workers.group._STOP_TIMEOUT", 0.3)
+
+
 def _take_all(server, group, drop_last=False):
     return [s for sample in server.dataset_iter(until=group, drop_last=drop_last) for s in stamped.stamps(sample.batch)]
 

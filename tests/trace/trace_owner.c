@@ -267,7 +267,7 @@ static int64_t calls_refused(es_ring *r, int64_t why)
            (es_api_reserve(r, 0, &position) == why) + (es_api_commit(r, 0) == why) + (es_api_abort(r, 0) == why) +
            (es_api_take(r, 0, 0, &snap) == why) + (es_api_release(r, 0, 0) == why) +
            (es_api_give_back(r, 0, 0) == why) + (es_api_committed_mask(r, 0, 0, mask) == why) +
-           (es_api_reset_histograms(r) == why) + (es_api_detach(r) == why) +
+           (es_api_reset_histograms(r) == why) + (es_api_stop(r) == why) + (es_api_detach(r) == why) +
            (es_sweep_settle(r, &id, 1) == (why == ES_EFORK ? why : ES_EMPTY));
 }
 
@@ -282,7 +282,7 @@ static int64_t refused_as_inherited(es_world *w)
 
 KILL_EVERYWHERE(
     inherited_attachments_refuse, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = send_four,
-    .act = refused_as_inherited, .want = 17, .outcomes = REAPED,
+    .act = refused_as_inherited, .want = 18, .outcomes = REAPED,
     .through = "es_api_attach es_api_close es_sweep_next_dead es_reap es_api_learner_alive enter es_sweep_settle");
 
 static void detach_before(es_world *w)
@@ -296,7 +296,7 @@ static int64_t refused_as_detached(es_world *w)
 }
 
 KILL_EVERYWHERE(detached_attachments_refuse, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
-                .before = send_four, .prepare = detach_before, .act = refused_as_detached, .want = 12,
+                .before = send_four, .prepare = detach_before, .act = refused_as_detached, .want = 13,
                 .outcomes = NOBODY, .through = "enter es_api_send_wait es_api_take es_sweep_settle es_api_detach");
 
 static void observe(es_world *w)

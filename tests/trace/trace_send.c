@@ -201,6 +201,17 @@ KILL_EVERYWHERE(reserve_write_commit, .batch_size = 3, .num_batches = 2, .role =
                 .act = fill_a_slot, .sends = 1, .outcomes = KEPT | LOST | REAPED,
                 .through = "es_api_reserve es_api_commit es_producer_commit");
 
+static int64_t stop_and_commit(es_world *w)
+{
+    int rc = es_api_stop(w->mine);
+    return rc == ES_OK ? es_api_commit(w->mine, (int64_t)w->position) : rc;
+}
+
+/* Is told to stop between a claim and its commit. */
+KILL_EVERYWHERE(stop_then_commit, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = one_before,
+                .prepare = reserve, .act = stop_and_commit, .sends = 1, .outcomes = KEPT | LOST | REAPED,
+                .through = "es_api_stop es_api_commit es_producer_commit");
+
 static int64_t reserve_then_abort(es_world *w)
 {
     int64_t position = 0;

@@ -25,11 +25,11 @@ FLOORS = {
         ["segment"],
         ["reaper", "metrics", "handle"],
         ["attachment", "creation", "sample", "protocols"],
-        ["stuck"],
+        ["stuck", "producers"],
         ["batch_reader"],
     ],
     "trajectory": [["accumulator"]],
-    "workers": [["parent_death"], ["entry"], ["worker"], ["group"]],
+    "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"]],
     "net": [["wire", "tcp", "validation"], ["client", "bridge"], ["transport"]],
     "net.client": [
         ["backoff", "tls_stream", "outbox"],

@@ -10,7 +10,6 @@ import threading
 import time
 import warnings
 from collections.abc import Generator
-from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
@@ -127,18 +126,17 @@ def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
         check, tally = SequenceCheck(server.capacity), Tally(sum(leaf.nbytes for leaf in example.values()))
         view = DemoView(server.name, f"{env_id}, {console.plural(workers, 'worker')}", seconds, tally)
         deadline = time.monotonic() + seconds
-        with _undisturbed():
-            group = stack.enter_context(
-                server.spawn(
-                    play,
-                    workers,
-                    [env_id] * workers,
-                    range(workers),
-                    [deadline] * workers,
-                    restart=True,
-                    max_restarts=1000,
-                )
+        group = stack.enter_context(
+            server.spawn(
+                play,
+                workers,
+                [env_id] * workers,
+                range(workers),
+                [deadline] * workers,
+                restart=True,
+                max_restarts=1000,
             )
+        )
         with view:
             for batch, info in server.dataset_iter(until=group, drop_last=False):
                 check.add(batch["worker"], batch["episode"], batch["step"], batch["terminated"] | batch["truncated"])
@@ -169,17 +167,6 @@ def _serve(example: dict[str, Array], batch_size: int) -> Server:
         return Server(example, batch_size)
     except ValueError as error:
         raise console.UsageError(str(error)) from None
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Generator[None, None, None]:
-    """Workers started in this block ignore the terminal's Ctrl-C. The learner handles it and ends them."""
-    resource_tracker.ensure_running()  # starting it later would unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

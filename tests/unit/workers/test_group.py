@@ -1,10 +1,15 @@
-"""What Server.spawn refuses before a process starts."""
+"""Server.spawn and WorkerGroup: what they refuse and what they say; what a forkserver imports."""
+
+import os
+import signal
+import sys
 
 import numpy as np
 import pytest
-from harness.programs import run_python
+from harness.programs import run, run_python
+from harness.waiting import until
 
-from echo_shm import ConnectionClosedError, Server
+from echo_shm import ConnectionClosedError, Server, WorkerError
 
 EXAMPLE = np.zeros(3)
 
@@ -62,3 +67,71 @@ def test_a_typed_function_without_cloudpickle():
     done = run_python(f"{without}\n{TYPED}", status=1)
     assert "work was typed into an interpreter or a notebook" in done.stderr
     assert "pip install cloudpickle" in done.stderr
+
+
+@pytest.mark.parametrize("timeout", [-1, "5", float("nan")])
+def test_stop_says_what_it_takes(timeout):
+    """A timeout is seconds or None."""
+    with Server(EXAMPLE, 1) as server, server.spawn(_return, 1, context="fork") as group:
+        with pytest.raises(ValueError, match=r"timeout=.*: use seconds"):
+            group.stop(timeout)
+        group.stop(float("inf"))
+        assert group.exitcodes == [0]
+
+
+def test_repr():
+    """How many workers there are, and how they do."""
+    with Server(EXAMPLE, 1) as server:
+        with server.spawn(_return_or_fail, 3, ["return", "fail", "wait"], context="fork") as group:
+            until(lambda: group.any_failed and group.exitcodes[0] == 0)
+            assert repr(group) == "<WorkerGroup of 3 workers: 1 running, 2 ended, 1 failed, 0 restarts>"
+            group.terminate()
+        with server.spawn(_return_or_fail, 1, ["die"], context="fork", restart=True, max_restarts=1) as group:
+            until(lambda: group.finished)
+            assert repr(group) == "<WorkerGroup of 1 worker: 0 running, 1 ended, 0 failed, 1 killed, 1 restart>"
+            with pytest.raises(WorkerError):
+                group.join()
+
+
+def _return(client):
+    pass
+
+
+def _return_or_fail(client, how):
+    if how == "fail":
+        raise ValueError
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "wait":
+        signal.pause()
+
+
+PRELOAD = """
+import multiprocessing.forkserver
+import numpy as np
+from echo_shm import Server
+
+def work(client):
+    import sys
+    client.send(np.int64("echo_shm.workers.preload" in sys.modules))
+
+if __name__ == "__main__":
+    {before}
+    with Server(np.zeros((), np.int64), 1) as server, server.spawn(work, 1, context="forkserver"):
+        print(server.sample(timeout=30).batch, multiprocessing.forkserver._forkserver._preload_modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "preloaded", "modules"),
+    [
+        ("pass", 1, []),
+        ("multiprocessing.set_forkserver_preload(['json'])", 1, ["json"]),
+        ("multiprocessing.forkserver.ensure_running()", 0, []),
+    ],
+)
+def test_a_forkserver_has_the_package(tmp_path, before, preloaded, modules):
+    """It imports the package once, and what the user has chosen, but not the main module. One that runs is used."""
+    script = tmp_path / "script.py"
+    script.write_text(PRELOAD.format(before=before))
+    assert run(sys.executable, str(script)).stdout == f"[{preloaded}] {['echo_shm.workers.preload', *modules]}\n"
