@@ -35,7 +35,6 @@
     "before a new entry"
 #define PUT_BACK "an entry with contents is put back only when the table is full, and no scene fills the table"
 #define FENCED "a seq_cst fence next to it orders the same, and that fence is caught"
-#define NOBODY_READS "no process relies on what this word releases or acquires"
 #define SEQUENCE \
     "a locked operation goes on with the release sequence of those before it, and needs no more of what they saw"
 #define CLAIM_PAIR "the search for a re-opened slot and the claim of it acquire the same word"
@@ -126,7 +125,6 @@ const xp_known xp_known_orders[] = {
     {"valid_slot load acquire->relaxed 2", SPARE, LOOKS_ON},
     {"es_valid load acquire->relaxed 1", SPARE, LOOKS_ON},
     {"es_valid load acquire->relaxed 2", SPARE, LOOKS_ON},
-    {"claim_word cas acq_rel->acquire 1", SPARE, NOBODY_READS},
     {"claim_word cas acq_rel->release 1", SPARE, CLAIM_PAIR},
     {"was_committed load acquire->relaxed 1", SPARE, BRIDGES},
     {"es_journal_settle load acquire->relaxed 1", SPARE, BRIDGES},
