@@ -17,7 +17,8 @@ static enum completeness scan(es_ring *r, uint64_t j, uint64_t lap)
     if (s->lap != lap)
         *s = (es_scan){.lap = lap};
     for (; s->next < size; s->next++) {
-        /* SYNC slot-commit: acquire; the slot's bytes are visible. */
+        /* SYNC slot-commit: acquire; the slot's bytes are visible, also to another thread of this
+         * process that goes on with this scan under look_lock. */
         uint64_t w = atomic_load_explicit(&r->map.slots[j * size + s->next], memory_order_acquire);
         if (es_word_lap(w) != lap || (es_word_state(w) != ES_COMMITTED && es_word_state(w) != ES_SEALED))
             return INCOMPLETE;

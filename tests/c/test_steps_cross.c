@@ -102,6 +102,52 @@ TEST(threads_share_partial_takes)
     es_step_each(&c);
 }
 
+/* --- one thread retires the attachment, another detaches it ------------------ */
+
+static es_ring *newcomer;
+static bool has_come;
+
+static void p_has_a_claim(void)
+{
+    scene_open(2, 2, 0);
+    newcomer = fix_open(scene.f, 0);
+    has_come = false;
+    CHECK_EQ(es_one_claim(scene.p, &claim), ES_OK);
+}
+
+static void p_retires(void)
+{
+    es_api_retire(scene.p);
+}
+
+/* A detach waits while a thread is counted. Here nobody goes on meanwhile, so it comes only when it need not wait. */
+static void entry_of_p_gets_a_new_owner(void)
+{
+    const es_identity id = {.role = ES_ROLE_PRODUCER, .pid = 1};
+    if (atomic_load(&scene.p->busy) != 0)
+        return;
+    CHECK_EQ(es_api_detach(scene.p), ES_OK);
+    CHECK_EQ(es_api_attach(newcomer, &id), scene.p->me);
+    CHECK_EQ(es_one_claim(newcomer, &claim), ES_OK);
+    has_come = true;
+}
+
+static void new_owner_has_its_claim(void)
+{
+    if (!has_come)
+        entry_of_p_gets_a_new_owner();
+    CHECK_EQ(fix_slot_word(newcomer, claim), es_word(1, newcomer->me, ES_CLAIMED));
+    scene_close();
+}
+
+/* A retirement that is under way does not re-open the claim of the entry's next owner. */
+TEST(retirement_against_a_detach)
+{
+    es_step_case c = {"retire, detach",        p_has_a_claim, p_retires, entry_of_p_gets_a_new_owner,
+                      new_owner_has_its_claim, false};
+    es_step_each(&c);
+}
+
 /* --- the end against deaths -------------------------------------------------- */
 
 static uint64_t round_of_m;

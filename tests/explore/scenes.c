@@ -321,12 +321,14 @@ SETTING(lln_two, 2, 0, 0, L, L, N, 0)
 SETTING(ppn_one, 1, 0, 0, P, P, N, L)
 SETTING(psl, 0, 0, 0, P, S, L, 0)
 SETTING(psnl, 0, 0, 0, P, S, N, L)
+SETTING(plsp, 0, 0, 0, P, L, S, P)
 SETTING(psl_full, 2, 0, 0, P, S, L, 0)
 SETTING(ps_full, 2, 0, 0, P, S, 0, 0)
 SETTING(lsp_two, 2, 0, 0, L, S, P, 0)
 SETTING(plll, 1, 0, 0, P, L, L, L)
 SETTING(lsp, 0, 0, 0, L, S, P, 0)
 SETTING(pll, 0, 0, 0, P, L, L, 0)
+SETTING(lll_one, 1, 0, 0, L, L, L, 0)
 SETTING(pplp, 0, 0, 0, P, P, L, P)
 SETTING(pplp_full, 2, 0, 0, P, P, L, P)
 SETTING(pplp_one, 1, 0, 0, P, P, L, P)
@@ -545,6 +547,14 @@ const xp_scene xp_scenes[] = {
     {"repair beside learners", 1, 2, 0, pll_two, {sends_two, takes_two, repairs}, .mortal = 2},
     {"repair beside a close", 1, 2, 0, plll, {closes, takes_to_the_end, takes_to_the_end, repairs}, .mortal = 2},
     {"repair beside a partial batch", 2, 1, 0, pll_one, {sends_one, takes_some, repairs}, .mortal = 2},
+    {"repair beside a head that moves",
+     1,
+     2,
+     0,
+     lll_one,
+     {looks_once, looks_twice, repairs},
+     .mortal = 2,
+     .orders_of = " look_from_head repair_head "},
     {"two threads of a producer",
      2,
      1,
@@ -638,6 +648,15 @@ const xp_scene xp_scenes[] = {
      {takes_one, takes_one, sends_one},
      .together = 2,
      .private_words = true},
+    {"a thread goes on with another's scan",
+     2,
+     1,
+     0,
+     plsp,
+     {sends_one, looks_once, takes_one, sends_one},
+     .together = 4,
+     .private_words = true,
+     .orders_of = " scan "},
     {"detaching under a thread that waits",
      2,
      2,

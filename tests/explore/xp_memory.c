@@ -116,6 +116,8 @@ static uint64_t apply(enum hook_op op, uint64_t old, uint64_t operand, unsigned 
 static void replace(hook_site *site, int t, int id, uint64_t value)
 {
     xp_word *w = &xp_tracked.words[id];
+    if (w->only_grows && value < xp_peek(w->address, w->size))
+        xp_violation("tail or head was lowered");
     if (mem.kind == XP_TSO) {
         drain(t);
         xp_poke(w->address, w->size, value);

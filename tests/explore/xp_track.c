@@ -37,6 +37,13 @@ static uint64_t byte_of(const void *p)
     return at < xp_theatre.f->locks->count ? at : at - xp_theatre.f->locks->count;
 }
 
+/* Nobody lowers tail or head, except to repair them. */
+static bool only_grows(const void *p)
+{
+    const es_header *h = xp_theatre.f->rings[0]->map.hdr;
+    return p == (const void *)&h->tail || p == (const void *)&h->head;
+}
+
 /* Statistics are not explored: no decision and no ordering depends on them. */
 static bool matters(const void *p)
 {
@@ -79,7 +86,10 @@ int xp_track(const void *p, unsigned size)
         if (matters(p)) {
             if (xp_tracked.count == XP_MAX_WORDS)
                 xp_die("more words than the explorer keeps");
-            xp_tracked.words[xp_tracked.count] = (xp_word){(void *)(uintptr_t)p, size, is_lock_byte(p), 0};
+            xp_tracked.words[xp_tracked.count] = (xp_word){.address = (void *)(uintptr_t)p,
+                                                           .size = size,
+                                                           .lock_byte = is_lock_byte(p),
+                                                           .only_grows = only_grows(p)};
             xp_history_grow(xp_tracked.count);
             table[at] = (int16_t)xp_tracked.count++;
         }

@@ -12,7 +12,8 @@ typedef struct xp_word {
     void *address;
     unsigned size;
     bool lock_byte;
-    int holder; /* of a lock byte: the thread that holds it; 0: none */
+    int holder;      /* of a lock byte: the thread that holds it; 0: none */
+    bool only_grows; /* tail or head: on a ring that nobody scribbled on, nobody lowers it */
 } xp_word;
 
 extern struct xp_tracked {

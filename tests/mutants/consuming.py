@@ -45,7 +45,7 @@ CONSUMING = (
         "scan-relaxed",
         "scan",
         "SYNC slot-commit",
-        "the learner does not acquire the samples' bytes",
+        "a thread that goes on with another thread's scan does not acquire the samples' bytes",
         ("memory_order_acquire", "memory_order_relaxed"),
     ),
     _consumer(
@@ -147,13 +147,6 @@ CONSUMING = (
             "    atomic_store_explicit(&r->map.batches[j].word, es_word(round, r->me, ES_LEASED),\n"
             "                          memory_order_release);\n",
         ),
-    ),
-    _lease(
-        "take-relaxed",
-        "es_lease_take",
-        "SYNC batch-take",
-        "the take neither acquires nor releases",
-        ("memory_order_acq_rel", "memory_order_relaxed"),
     ),
     _lease(
         "release-twice",

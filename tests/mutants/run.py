@@ -6,9 +6,9 @@
     python tests/mutants/run.py --list
 
 Results are kept in results.json beside this file. A cell is run again if the mutated code, comments aside, or the
-suite's commands in suites.py have changed. A suite runs against mutants only if it passes on the unchanged core. One
-suite runs at a time, at a low priority (nice). The exit status is 1 if a suite fails on the unchanged core, or if a
-mutant survived every suite that was run against it.
+suite's commands in suites.py have changed. After a new test, repeat its suite's cells with --again. A suite runs
+against mutants only if it passes on the unchanged core. One suite runs at a time, at a low priority (nice). The exit
+status is 1 if a suite fails on the unchanged core, or if a mutant survived every suite that was run against it.
 """
 
 import argparse

@@ -48,7 +48,8 @@ def test_a_checkout_that_is_not_built(tmp_path):
     # -S: without the packages of this environment, in which the core is built.
     done = run(sys.executable, "-S", "-c", "import echo_shm", cwd=tmp_path, status=1)
     assert re.search(
-        rf"ModuleNotFoundError: echo_shm in {tmp_path}/echo_shm is not built \(missing: _batch, _core, _send, _slot\)\. .*"
+        rf"ModuleNotFoundError: echo_shm in {tmp_path}/echo_shm is not built "
+        r"\(missing: _batch, _core, _send, _slot\)\. .*"
         "`pip install -e .`",
         done.stderr,
     )
