@@ -125,7 +125,7 @@ def test_a_failure_after_the_making_leaves_nothing(monkeypatch):
     """When the creator cannot join its own new segment, the segment goes away again."""
     from echo_shm import server
 
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError("no")
 
     monkeypatch.setattr(server, "Attachment", fail)
