@@ -234,7 +234,7 @@ class BatchReader:
                 f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s: "
                 + (
                     held.text()
-                    if held.stuck()
+                    if held.stuck_for_good()
                     else f"samples in it: {snap.store_size}, producers attached: {snap.active_producers}, "
                     f"remote clients: {snap.active_remotes}"
                 )

@@ -72,6 +72,16 @@ class HeldWatch:
             return False
         return self._reader.leased(number % geometry.num_buffers) != 0
 
+    def stuck_for_good(self) -> bool:
+        """Whether it is stuck although no batch is in a reference cycle any more."""
+        if self.stuck() and not self._collected:
+            self._collect()
+        return self.stuck()
+
+    def _collect(self) -> None:
+        self._collected = True
+        gc.collect()  # cycles may refer to batches
+
     def text(self) -> str:
         """What is wrong, and what to do."""
         held, count = self._reader.held, self._attachment.segment.geometry.num_buffers
@@ -89,8 +99,7 @@ class HeldWatch:
         if self._since is None:
             self._since, self._collected = time.monotonic(), False
         if not self._collected and time.monotonic() - self._since >= _COLLECT_AFTER:
-            self._collected = True
-            gc.collect()  # cycles may refer to batches
+            self._collect()
         if self._warned or time.monotonic() - self._since < _HELD_GRACE:
             return
         if only_thread() and not any(name in sys.modules for name in _ASYNCHRONOUS):

@@ -121,8 +121,8 @@ class WorkerGroup:
 
     def _watch(self) -> None:
         running = list(self._workers)
-        while running:
-            running = [w for w in running if self._restarted_or_alive(w)]
+        # Looked at after each filter: a wait for no event at all would have no end.
+        while running := [w for w in running if self._restarted_or_alive(w)]:
             later = any(w.restart_at is not None for w in running)
             by_event: dict[Any, Worker] = {w.process.sentinel: w for w in running if w.restart_at is None}
             # Reports are read as they come. A worker could not end if a long report did not fit into the pipe.

@@ -111,7 +111,7 @@ def test_cycles_are_collected_before_a_learner_is_stuck():
         del cycle
         assert held(server) == 2
         with pytest.raises(TimeoutError):
-            server.sample(0.6)
+            server.sample(0)
         fill(server, 2, 2)
 
 
