@@ -41,6 +41,38 @@ static bool claim_word(es_ring *r, uint64_t index, uint64_t seen, uint64_t lap)
     return won;
 }
 
+/* Whether batch j may have a slot that was re-opened before this process loaded reopen_seq: producers
+ * fill it, and it does not lie beyond the tail's batch. Whoever claimed that slot had seen both the
+ * batch's word and a tail in the slot's batch, and reopen_seq carries what it saw. So relaxed loads
+ * find neither word older. */
+static bool may_have_reopened(es_map *m, uint64_t j)
+{
+    uint64_t b = atomic_load_explicit(&m->batches[j].word, memory_order_relaxed);
+    uint64_t tail = atomic_load_explicit(&m->hdr->tail, memory_order_relaxed);
+    return es_word_state(b) == ES_FILL && es_word_round(b) * m->num_batches + j <= tail / m->batch_size;
+}
+
+/* The oldest re-opened slot: its position, and its word. UINT64_MAX if there is none. */
+static uint64_t oldest_reopened(es_map *m, uint64_t *word)
+{
+    /* A position fits the callers' int64_t. A scribbled lap may not. */
+    uint64_t last_lap = (uint64_t)INT64_MAX / m->capacity, best = UINT64_MAX;
+    for (uint64_t j = 0; j < m->num_batches; j++) {
+        if (!may_have_reopened(m, j))
+            continue;
+        for (uint64_t q = j * m->batch_size; q < (j + 1) * m->batch_size; q++) {
+            /* SYNC slot-reopen: acquire; what led to the re-opening is visible. */
+            uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
+            if (es_word_state(w) == ES_REOPEN && es_word_lap(w) - 1 < last_lap &&
+                (es_word_lap(w) - 1) * m->capacity + q < best) {
+                best = (es_word_lap(w) - 1) * m->capacity + q;
+                *word = w;
+            }
+        }
+    }
+    return best;
+}
+
 /* How often claim_reopened() searches before it returns ES_BUSY. */
 #define REOPENED_TRIES 16
 
@@ -48,19 +80,8 @@ static bool claim_word(es_ring *r, uint64_t index, uint64_t seen, uint64_t lap)
 static int64_t claim_reopened(es_ring *r, uint32_t seq, uint64_t *pos)
 {
     es_map *m = &r->map;
-    /* A position fits the callers' int64_t. A scribbled lap may not. */
-    uint64_t last_lap = (uint64_t)INT64_MAX / m->capacity;
     for (int tries = 0; tries < REOPENED_TRIES; tries++) {
-        uint64_t best = UINT64_MAX, best_word = 0;
-        for (uint64_t q = 0; q < m->capacity; q++) {
-            /* SYNC slot-reopen: acquire; what led to the re-opening is visible. */
-            uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_acquire);
-            if (es_word_state(w) == ES_REOPEN && es_word_lap(w) - 1 < last_lap &&
-                (es_word_lap(w) - 1) * m->capacity + q < best) {
-                best = (es_word_lap(w) - 1) * m->capacity + q;
-                best_word = w;
-            }
-        }
+        uint64_t best_word = 0, best = oldest_reopened(m, &best_word);
         if (best == UINT64_MAX) {
             /* Only now, and only up to what was current before the search: a slot that is
              * re-opened during the search has a newer number. Another thread of this process may
@@ -76,6 +97,9 @@ static int64_t claim_reopened(es_ring *r, uint32_t seq, uint64_t *pos)
     return ES_BUSY;
 }
 
+/* What reopen_seq never is. */
+#define NEVER UINT64_MAX
+
 enum try_result { TRY_OK, TRY_AGAIN, TRY_FULL };
 
 /* Looks at position p, and claims it if it is the next one. */
@@ -86,6 +110,10 @@ static enum try_result try_claim(es_ring *r, uint64_t p)
     /* relaxed: with a stale word the CAS fails, or the caller tries again. */
     uint64_t w = atomic_load_explicit(&m->slots[q], memory_order_relaxed);
     if (es_word_lap(w) > round) { /* somebody has claimed p, and may have died before it moved the tail */
+        /* On a ring that somebody scribbled on, a re-opened slot may lie far beyond the tail, where
+         * no search has looked. */
+        if (es_word_state(w) == ES_REOPEN)
+            atomic_store_explicit(&r->seen_reopen, NEVER, memory_order_relaxed);
         help_tail(r, p, 1);
         return TRY_AGAIN;
     }

@@ -229,6 +229,24 @@ TEST(searches_once_for_each_reopen)
     fix_free(f);
 }
 
+/* A search ends with the tail's batch. If the tail was lowered by a scribble, a re-opened slot may lie beyond: whoever
+ * moves the tail past it searches again. */
+TEST(finds_a_reopened_slot_beyond_a_lowered_tail)
+{
+    es_fix *f = fix_new(2, 4, 0);
+    es_ring *p = fix_producer(f), *q = fix_producer(f);
+    uint64_t pos;
+    for (int i = 0; i < 6; i++)
+        REQUIRE_EQ(es_one_claim(p, &pos), ES_OK);
+    es_producer_abort(p, 5);
+    atomic_store(&p->map.hdr->tail, 0);
+    REQUIRE_EQ(es_one_claim(q, &pos), ES_OK);
+    CHECK_EQ(pos, 6);
+    REQUIRE_EQ(es_one_claim(q, &pos), ES_OK);
+    CHECK_EQ(pos, 5);
+    fix_free(f);
+}
+
 /* After a search that found a re-opened slot, the next claim searches again, because there may be another. */
 TEST(finds_both_reopened_slots)
 {

@@ -141,7 +141,7 @@ const xp_known xp_known_orders[] = {
     {"take_entry load acquire->relaxed 1", SPARE, BRIDGES},
     {"es_monitor_next_remote load acquire->relaxed 1", SPARE, BRIDGES},
     {"es_producer_committed_from load acquire->relaxed 1", SPARE, BRIDGES},
-    {"claim_reopened load acquire->relaxed 1", DOUBLED, CLAIM_PAIR},
+    {"oldest_reopened load acquire->relaxed 1", DOUBLED, CLAIM_PAIR},
     {"is_closed load acquire->relaxed 1", SPARE, CLOSE_WAKES},
     {"es_wake_learners exchange acq_rel->acquire 1", SPARE, FENCED},
     {"es_wake_learners exchange acq_rel->release 1", SPARE, FENCED},

@@ -115,14 +115,14 @@ PRODUCING = (
     ),
     _producer(
         "reopened-not-oldest",
-        "claim_reopened",
+        "oldest_reopened",
         "claim: re-opened",
         "the newest re-opened slot is claimed before the oldest",
         ("m->capacity + q < best)", "m->capacity + q != best)"),
     ),
     _producer(
         "reopened-any-lap",
-        "claim_reopened",
+        "oldest_reopened",
         "claim: re-opened",
         "a corrupt lap gives a position that callers mistake for an error",
         ("(uint64_t)INT64_MAX / m->capacity", "UINT64_MAX"),
@@ -295,6 +295,20 @@ PRODUCING = (
         "a producer that was woken in vain is the last to be woken again",
         "wake: next",
         (("first ? ES_WAIT_FIRST : ES_WAIT_IN_TURN", "ES_WAIT_IN_TURN"),),
+    ),
+    _producer(
+        "reopened-not-at-tail",
+        "may_have_reopened",
+        "claim: re-opened",
+        "the search for re-opened slots leaves out the batch of the tail",
+        ("+ j <= tail", "+ j < tail"),
+    ),
+    _producer(
+        "reopened-passed-by",
+        "try_claim",
+        "claim: re-opened",
+        "a re-opened slot beyond a lowered tail is never found",
+        ("es_word_state(w) == ES_REOPEN", "es_word_state(w) == ES_REOPEN && round == NEVER"),
     ),
     _producer(
         "room-not-at-tail",
