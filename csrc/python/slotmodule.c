@@ -108,26 +108,23 @@ static void keep_spare(slots *s, PyObject *arrays)
 
 /* --- reservations ------------------------------------------------------------ */
 
-/* The slot's memory is no longer this block's to write. */
-static void hand_back(reservation *self)
-{
-    PyObject *arrays = self->arrays;
-    for (Py_ssize_t i = 0; arrays != NULL && i < self->slots->num_leaves; i++)
-        PyArray_CLEARFLAGS((PyArrayObject *)PyTuple_GetItem(arrays, i), NPY_ARRAY_WRITEABLE);
-    self->arrays = NULL;
-    if (arrays != NULL)
-        keep_spare(self->slots, arrays);
-    Py_CLEAR(self->tree);
-}
-
-/* Ends the claim, if there is one. Returns what the C function returned. */
+/* Ends the claim, if there is one: the slot's memory is no longer this block's to write. Returns what
+ * the C function returned. References go last, because that may run any code, which may enter this
+ * very reservation. */
 static int end(reservation *self, end_function how)
 {
+    PyObject *arrays = self->arrays, *tree = self->tree;
     int64_t position = self->position;
-    hand_back(self);
+    self->arrays = self->tree = NULL;
     self->position = -1;
     self->entered = false;
-    return position < 0 ? 0 : how(self->slots->ring, position);
+    for (Py_ssize_t i = 0; arrays != NULL && i < self->slots->num_leaves; i++)
+        PyArray_CLEARFLAGS((PyArrayObject *)PyTuple_GetItem(arrays, i), NPY_ARRAY_WRITEABLE);
+    int code = position < 0 ? 0 : how(self->slots->ring, position);
+    if (arrays != NULL)
+        keep_spare(self->slots, arrays);
+    Py_XDECREF(tree);
+    return code;
 }
 
 static PyObject *reservation_enter(reservation *self, PyObject *nothing)

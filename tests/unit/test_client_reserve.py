@@ -327,3 +327,33 @@ def test_a_client_and_its_reservation_in_a_cycle():
         assert gone() is None
         server.submit({"x": np.ones((2, 3), np.float32), "i": 1, "none": None})
         assert server.sample(1).info.reopened_slots == 1
+
+
+def test_code_that_runs_at_the_end_of_a_block():
+    """An array's death may run anything, also a second end of the block. The first one has ended it by then."""
+    ends = []
+    with Server({"x": np.zeros(2)}, 1, num_buffers=8) as server, ShmClient(server.handle) as client:
+
+        def end_again(_):
+            ends.append(current)
+            current.__exit__(None, None, None)
+            other = client.reserve()
+            other.__enter__()["x"][...] = 9
+            ends.append(other)
+
+        with client.reserve() as slot:
+            slot["x"][...] = 0
+            dies_later = weakref.ref(slot["x"], end_again)
+        del slot
+        kept = []
+        for i in range(1, 4):
+            current = client.reserve()
+            kept.append(current.__enter__())  # so that only the other array can be used again
+            kept[-1]["x"][...] = i
+            current.__exit__(None, None, None)
+        assert len(ends) == 2
+        assert dies_later() is None
+        assert [server.sample(5).batch["x"].tolist() for _ in range(3)] == [[[0.0, 0.0]], [[1.0, 1.0]], [[2.0, 2.0]]]
+        with pytest.raises(TimeoutError):
+            server.sample(0)  # the second block's sample is not there: it is still open
+        ends[1].__exit__(None, None, None)
