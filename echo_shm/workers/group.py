@@ -110,7 +110,7 @@ class WorkerGroup:
             for worker in self._workers:
                 if worker.started:
                     worker.process.kill()
-                    worker.process.join()
+                    worker.collect()
             raise
         _groups.add(self)
         # A daemon: it must not keep the parent alive if the parent has nothing else to do.
@@ -124,14 +124,14 @@ class WorkerGroup:
         # Looked at after each filter: a wait for no event at all would have no end.
         while running := [w for w in running if self._restarted_or_alive(w)]:
             later = any(w.restart_at is not None for w in running)
-            by_event: dict[Any, Worker] = {w.process.sentinel: w for w in running if w.restart_at is None}
+            by_event: dict[Any, Worker] = {w.exit_event: w for w in running if w.restart_at is None}
             # Reports are read as they come. A worker could not end if a long report did not fit into the pipe.
             by_event.update((w.control, w) for w in running if w.control is not None)
             for event in multiprocessing.connection.wait(list(by_event), SHORTEST_DELAY / 2 if later else None):
                 worker = by_event[event]
                 if event is worker.control:
                     worker.read_report()
-                elif event == worker.process.sentinel and not self._settle(worker):
+                elif event == worker.exit_event and not self._settle(worker):
                     running.remove(worker)
         _groups.discard(self)
 

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import multiprocessing.forkserver
+import os
 import signal
 import threading
 import time
@@ -55,6 +56,24 @@ def preload() -> None:
         multiprocessing.set_forkserver_preload([_PRELOAD, *(chosen if chosen != ["__main__"] else [])])
 
 
+def _exit_event(process: BaseProcess, context: Context) -> int:
+    """A file descriptor that becomes readable when the process ends. The caller closes it.
+
+    The process's sentinel is a pipe, and processes that the worker forks may hold its other end for much longer.
+    """
+    assert process.pid is not None
+    if context.get_start_method() != "forkserver" and hasattr(os, "pidfd_open"):
+        try:
+            return os.pidfd_open(process.pid)
+        except ProcessLookupError:  # it has ended, and other code has collected it
+            read, write = os.pipe()
+            os.close(write)
+            return read
+        except OSError:  # Linux before 5.3
+            pass
+    return os.dup(process.sentinel)
+
+
 class Worker:
     """One worker's process, and what is known of it. Only the monitor thread asks the process how it ended."""
 
@@ -62,6 +81,8 @@ class Worker:
         self.number = number
         self.args = args
         self._process: BaseProcess | None = None
+        #: Readable once the current process has ended. None before it starts, and once it is collected.
+        self.exit_event: int | None = None
         #: The worker's failure comes from it, and what it is told goes to it. None once it is closed.
         self.control: Connection | None = None
         # Held while the pipe is written to or closed. A signal handler may enter again.
@@ -99,6 +120,7 @@ class Worker:
         try:
             with _without_ctrl_c(context):
                 self.process.start()
+            self.exit_event = _exit_event(self.process, context)
         finally:
             theirs.close()
 
@@ -155,5 +177,8 @@ class Worker:
         self.process.join()
         while self.process.exitcode is None:  # another thread in multiprocessing is collecting it
             time.sleep(0.001)
+        if self.exit_event is not None:
+            os.close(self.exit_event)
+            self.exit_event = None
         self.read_report()
         return int(self.process.exitcode)

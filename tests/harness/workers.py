@@ -230,3 +230,13 @@ def count_starts(client, path, how):
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "raise":
         raise ValueError("raised")
+
+
+def leave_a_child(client, path):
+    """Returns, and leaves a forked child behind."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(3600)
+        os._exit(0)
+    with open(path, "w") as file:
+        file.write(str(pid))

@@ -326,3 +326,16 @@ def test_vector_environments_are_closed(name, program, tmp_path, context, how):
     assert [line for line in printed if line] == ["plays", *["interrupted"] * (how == "ctrl-c"), "[0, 0]"]
     until(lambda: all(is_gone(pid) for pid in pids), "every process is gone")
     assert set(os.listdir("/dev/shm")) == shared
+
+
+@CONTEXTS
+def test_children_that_a_worker_leaves_do_not_count(serve, tmp_path, context):
+    """A worker has ended when its process has, whatever it has started."""
+    server, path = serve(1, 2), tmp_path / "child"
+    try:
+        with server.spawn(workers.leave_a_child, 1, [str(path)], context=context) as group:
+            group.join(LONG)
+            assert group.exitcodes == [0]
+        assert not is_gone(int(path.read_text()))
+    finally:
+        os.kill(int(path.read_text()), signal.SIGKILL)
