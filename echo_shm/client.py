@@ -224,7 +224,7 @@ class SampleWriter:
             if now is array or (isinstance(now, np.ndarray) and _address(now) == _address(array)):
                 continue
             raise ValueError(
-                f"{leaf.name}: the slot's array was replaced by a {type(now).__name__}, so the sample was not sent; "
+                f"{leaf.name}: the slot's array was replaced ({type(now).__name__}), so the sample was not sent; "
                 f"write into the array: slot{leaf.path}[...] = value"
             )
 

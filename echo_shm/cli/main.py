@@ -36,7 +36,8 @@ _ALLOW = "--allow-unauthenticated"
 _LS_HELP = """\
 states:
   in use      the process that created the segment is alive
-  orphaned    that process is dead, but others are attached; more can join with Server.attach(NAME)
+  orphaned    that process is dead, but others are attached; more can join:
+              Server.attach(NAME)
   garbage     nobody is attached: `echo-shm gc` removes it
   unreadable  it cannot be read; the line below the table says why
 """
@@ -55,8 +56,9 @@ states:
   here       a remote client is connected
   gone       it was connected, and can come back
 figures:
-  blocked    producers that wait now; in a producer's line: the share of time that it waited
-  stalled    living producers that are stopped, or have held one slot for a second
+  blocked    producers that wait now; in a producer's line: the share of time
+             that it waited
+  stalled    living producers that are stopped, or have held a slot for a second
   dead       processes that have died, and are not reaped yet
   reaped     dead producers whose slots were given back
   re-opened  slots that were given back by dead producers and by aborts
@@ -66,7 +68,7 @@ figures:
 """
 _GC_HELP = """\
 what it prints:
-  removed    nobody was attached; both files of the segment are gone from /dev/shm
+  removed    nobody was attached; both files of it are gone from /dev/shm
   garbage    nobody is attached; without --dry-run it would be removed
   in use     a process is attached, even if the creator is dead
   kept       nothing tells whether a process is attached; the line says why

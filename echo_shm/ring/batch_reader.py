@@ -235,7 +235,7 @@ class BatchReader:
                 + (
                     held.text()
                     if held.stuck_for_good()
-                    else f"samples in it: {snap.store_size}, producers attached: {snap.active_producers}, "
+                    else f"sent or being written: {snap.store_size}, producers attached: {snap.active_producers}, "
                     f"remote clients: {snap.active_remotes}"
                 )
             )

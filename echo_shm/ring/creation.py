@@ -23,7 +23,7 @@ from echo_shm.ring.lockfile import (
 )
 from echo_shm.ring.metrics import RingView
 from echo_shm.ring.pages import ask_for_huge_pages, populate
-from echo_shm.ring.segment import Geometry, Segment, listing
+from echo_shm.ring.segment import Geometry, Segment, listing, map_file
 from echo_shm.spec import Spec
 
 #: Shared memory is allocated in steps of this size (bytes): posix_fallocate starts over when a signal interrupts it.
@@ -151,7 +151,7 @@ def _allocate(fd: int, name: str, size: int) -> mmap.mmap:
         if free is not None and free < size:
             raise OSError(errno.ENOSPC, "No space left on device")
         os.ftruncate(fd, size)
-        mapping = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        mapping = map_file(fd, size, name, mmap.PROT_READ | mmap.PROT_WRITE)
         if hasattr(os, "posix_fallocate"):
             ask_for_huge_pages(mapping)
             for _ in populate(mapping):
@@ -159,6 +159,8 @@ def _allocate(fd: int, name: str, size: int) -> mmap.mmap:
             for offset in range(0, size, _ALLOCATION_STEP):
                 os.posix_fallocate(fd, offset, min(_ALLOCATION_STEP, size - offset))
         return mapping
+    except SegmentError:
+        raise
     except OSError as error:
         available = "an unknown number of" if free is None else f"{free:,}"
         raise SegmentError(
@@ -193,4 +195,4 @@ def _unused() -> str:
     if not found:
         return ""
     of = "1 segment that nobody uses holds" if len(found) == 1 else f"{len(found)} segments that nobody uses hold"
-    return f"{of} {sum(found):,} bytes of it: `echo-shm gc` frees them. "
+    return f"{of} {sum(found):,} bytes more: `echo-shm gc` frees them. "

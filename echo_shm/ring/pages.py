@@ -62,7 +62,9 @@ class Prefault:
         if len(mapping) <= _AT_ONCE:
             _run(mapping, stopped)
         else:
-            threading.Thread(target=_run, args=(mapping, stopped), name="echo_shm-prefault", daemon=True).start()
+            thread = threading.Thread(target=_run, args=(mapping, stopped), name="echo_shm-prefault", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no thread can be started: then sends take the page faults
+                thread.start()
         self._stop = weakref.finalize(self, stopped.set)
 
     def stop(self) -> None:

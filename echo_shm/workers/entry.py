@@ -112,18 +112,24 @@ class _ByValue:
 
 
 def importable(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns something that a new process can load. Only what an interpreter or a notebook was told is changed.
+    """Returns something that a new process can load. Functions that it cannot import are changed.
 
     Raises:
         TypeError: It cannot be loaded there, and cloudpickle is not installed.
 
     """
-    code = getattr(fn, "__code__", None)
+    code, name = getattr(fn, "__code__", None), getattr(fn, "__qualname__", "")
     typed = not hasattr(sys.modules["__main__"], "__file__") or (code is not None and code.co_filename.startswith("<"))
-    if getattr(fn, "__module__", None) != "__main__" or not typed:
+    nameless = "<lambda>" in name or "<locals>" in name
+    if not nameless and (getattr(fn, "__module__", None) != "__main__" or not typed):
         return fn
     if importlib.util.find_spec("cloudpickle") is not None:
         return _ByValue(fn)
+    if nameless:
+        raise TypeError(
+            f"{name} is a lambda or is defined inside a function, so a new process cannot import it: define it at the "
+            "top level of a module, use context='fork', or install cloudpickle: pip install cloudpickle"
+        )
     raise TypeError(
         f"{getattr(fn, '__qualname__', fn)!s} was typed into an interpreter or a notebook, so a new process cannot "
         "import it: put it into a .py file and import it, use context='fork', or install cloudpickle: "

@@ -1,7 +1,9 @@
 """Server.spawn: workers that start, work, fail, are restarted and are taken down."""
 
+import functools
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -59,7 +61,7 @@ def test_a_function_that_does_not_pickle(serve, context):
     """A function that cannot be pickled is an error at once, and no worker is left."""
     server = serve()
     with pytest.raises(Exception, match=r"[Pp]ickle"):
-        server.spawn(lambda client: None, 2, context=context)
+        server.spawn(functools.partial(print, threading.Lock()), 2, context=context)
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])

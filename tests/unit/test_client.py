@@ -151,7 +151,7 @@ def test_send_many_wants_stacked_leaves(server, client, wrong):
     """Leaves that disagree on n, or are not stacks of the example's, are refused; nothing is sent."""
     with pytest.raises(SpecMismatchError):
         client.send_many(wrong)
-    with pytest.raises(TimeoutError, match="samples in it: 0"):
+    with pytest.raises(TimeoutError, match="sent or being written: 0"):
         server.sample(0)
 
 

@@ -189,8 +189,8 @@ def replace_by_a_number(slot):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (replace, r"leaf \['x'\]: the slot's array was replaced by a ndarray.*: slot\['x'\]\[\.\.\.\] = value"),
-        (replace_by_a_number, r"leaf \['i'\]: the slot's array was replaced by a int"),
+        (replace, r"leaf \['x'\]: the slot's array was replaced \(ndarray\).*: slot\['x'\]\[\.\.\.\] = value"),
+        (replace_by_a_number, r"leaf \['i'\]: the slot's array was replaced \(int\)"),
         (lambda slot: slot.update(none=1), "structure"),
         (lambda slot: slot.update(new=1), "structure"),
         (lambda slot: slot.pop("x"), "structure"),

@@ -201,7 +201,7 @@ def test_nothing_is_cast(example, wrong):
         if isinstance(wrong, np.ndarray):
             with pytest.raises(SpecMismatchError, match=r"leaf \['b'\]: got .*expected"):
                 server._writer.send_many({"a": np.zeros((1, 1)), "b": wrong[None]})
-        with pytest.raises(TimeoutError, match="samples in it: 0"):
+        with pytest.raises(TimeoutError, match="sent or being written: 0"):
             server.sample(0)
 
 

@@ -122,7 +122,7 @@ def test_a_scalar_that_does_not_fit(dtype, value):
     with Server({"v": np.zeros((), dtype)}, 1) as server:
         with pytest.raises(SpecMismatchError):
             server.submit({"v": value})
-        with pytest.raises(TimeoutError, match="samples in it: 0"):
+        with pytest.raises(TimeoutError, match="sent or being written: 0"):
             server.sample(0)
 
 

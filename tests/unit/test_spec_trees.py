@@ -170,7 +170,7 @@ def test_wrong_structures(wrong):
                 send(wrong)
         with pytest.raises((SpecMismatchError, TypeError)):
             server._writer.bind(wrong)
-        with pytest.raises(TimeoutError, match="samples in it: 0"):
+        with pytest.raises(TimeoutError, match="sent or being written: 0"):
             server.sample(0)
 
 

@@ -131,3 +131,16 @@ def test_attaching_to_a_large_ring_waits_for_no_pages(monkeypatch: pytest.Monkey
         with ShmClient(server.handle) as client:
             client.send({"x": np.zeros(PAGE, np.uint8)})
         held.set()
+
+
+def test_without_a_thread_sends_take_the_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that may start no more threads attaches all the same."""
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Server({"x": np.zeros(PAGE, np.uint8)}, 4, prefault=False) as server:
+        monkeypatch.setattr(pages, "_AT_ONCE", 0)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with ShmClient(server.handle) as client:
+            client.send({"x": np.zeros(PAGE, np.uint8)})

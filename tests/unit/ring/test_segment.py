@@ -79,7 +79,7 @@ def test_space_that_nobody_uses(monkeypatch):
     monkeypatch.setattr(creation, "names", lambda: [name("left"), name("not_there")])
     try:
         with pytest.raises(
-            SegmentError, match=r"free in .* 1 segment that nobody uses holds [\d,]+ bytes of it: `echo-shm gc`"
+            SegmentError, match=r"free in .* 1 segment that nobody uses holds [\d,]+ bytes more: `echo-shm gc`"
         ):
             Server(np.zeros(1 << 20), 1 << 20, name=name("huge"))
     finally:
@@ -352,3 +352,18 @@ def test_ones_own_segment_is_no_garbage():
         assert (seen.locked, seen.creator_alive) == (True, True)
         assert not lockfile.collect(server.name)
         ShmClient(server.name).close()
+
+
+def test_no_room_in_the_address_space(monkeypatch):
+    """A limit on the address space is named, not the size of /dev/shm, for who creates and for who attaches."""
+
+    def fail(*_, **__):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with Server(np.zeros(4), 2) as server:
+        monkeypatch.setattr("mmap.mmap", fail)
+        with pytest.raises(SegmentError, match=r"of [\d,]+ bytes cannot be mapped .*ulimit -v"):
+            ShmClient(server.handle)
+        with pytest.raises(SegmentError, match=r"of [\d,]+ bytes cannot be mapped .*ulimit -v"):
+            Server(np.zeros(4), 2)
+        assert [one for one in lockfile.names() if one.startswith(f"{os.getpid()}-")] == [server.name]

@@ -1,6 +1,7 @@
 """Server.spawn and WorkerGroup: what they refuse and what they say; what a forkserver imports."""
 
 import os
+import pickle
 import signal
 import sys
 
@@ -10,6 +11,7 @@ from harness.programs import run, run_python
 from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, Server, WorkerError
+from echo_shm.workers.entry import importable
 
 EXAMPLE = np.zeros(3)
 
@@ -67,6 +69,15 @@ def test_a_typed_function_without_cloudpickle():
     done = run_python(f"{without}\n{TYPED}", status=1)
     assert "work was typed into an interpreter or a notebook" in done.stderr
     assert "pip install cloudpickle" in done.stderr
+
+
+def test_a_nameless_function(monkeypatch):
+    """A lambda, or a function inside another, needs cloudpickle too, and the error says so."""
+    number = 41
+    assert pickle.loads(pickle.dumps(importable(lambda: number + 1)))() == 42
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(TypeError, match=r"<locals>.<lambda> is a lambda or .*pip install cloudpickle"):
+        importable(lambda: number)
 
 
 @pytest.mark.parametrize("timeout", [-1, "5", float("nan")])
