@@ -40,6 +40,10 @@ states:
               Server.attach(NAME)
   garbage     nobody is attached: `echo-shm gc` removes it
   unreadable  it cannot be read; the line below the table says why
+figures:
+  huge        how much of the segment is in huge pages
+  ring        samples in a batch x batches
+  full        slots that are in use
 """
 _TOP_HELP = """\
 what a process is:
