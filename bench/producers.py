@@ -94,6 +94,8 @@ def _running(server: echo_shm.Server, count: int, sends: int) -> Iterator[Any]:
         for process in processes:
             process.start()
         while not all(report.ready for report in reports):
+            if any(process.exitcode is not None for process in processes):
+                raise RuntimeError("a producer ended before all were attached; its traceback is on stderr")
             time.sleep(0.01)
         go.set()
         yield reports
