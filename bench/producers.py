@@ -5,16 +5,23 @@ small for all of them; the learner takes batches and reads no data. All start to
 are CPU time of the thread that sends or takes: on two cores, 256 processes wait most of the time. The first thousand
 sends of each process stand apart, for each process maps the ring's pages for itself. A sleep is a voluntary context
 switch.
+
+What many processes on few cores cost without any ring is measured beside it: as many processes copy the same bytes to
+shared memory of the same size, and take turns. A turn is as many copies as the ring's producers send for one sleep.
 """
 
 import contextlib
 import ctypes
+import mmap
 import multiprocessing
 import resource
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 import echo_shm
 from bench import peers
@@ -82,23 +89,59 @@ def _produce(handle: echo_shm.Handle, reports: Any, number: int, go: Any, sends:
         report.page_table_bytes = _page_table_bytes()
 
 
+def _copy_in_turns(path: str, number: int, reports: Any, turns: Any, go: Any, copies: int, turn: int) -> None:
+    """Copies, ``turn`` at a time; two processes have their turn at once."""
+    frames, report, count = SAMPLES["atari"]()["obs"].reshape(-1), reports[number], len(turns)
+    memory = np.asarray(np.memmap(path, np.uint8, "r+"))
+    memory[:: mmap.PAGESIZE] = 1
+    slots = memory.reshape(_BATCH_SIZE * _NUM_BUFFERS, -1)[:, : len(frames)]
+    report.ready = 1
+    go.wait()
+    start, position = time.thread_time(), number * turn
+    for _ in range(copies // turn):
+        turns[number].acquire()
+        for i in range(position, position + turn):
+            np.copyto(slots[i % len(slots)], frames)
+        position += count * turn
+        turns[(number + 2) % count].release()
+    report.cpu = time.thread_time() - start
+
+
+def _copies(count: int, turn: int, copies: int) -> float:
+    """Microseconds of CPU time a copy."""
+    copies -= copies % turn
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        size = SAMPLES["atari"]()["obs"].nbytes
+        file.truncate(_BATCH_SIZE * _NUM_BUFFERS * (size + -size % 64))  # aligned, as in the ring
+        reports, go = _CONTEXT.RawArray(_Report, count), _CONTEXT.Event()
+        turns = [_CONTEXT.Semaphore(int(i < 2)) for i in range(count)]
+        arguments = [(file.name, i, reports, turns, go, copies, turn) for i in range(count)]
+        with _started(_copy_in_turns, arguments, reports, go):
+            pass
+    return 1e6 * sum(float(report.cpu) for report in reports) / (count * copies)
+
+
 @contextlib.contextmanager
 def _running(server: echo_shm.Server, count: int, sends: int) -> Iterator[Any]:
     """Producers that start to send when the block is entered. The value is their reports."""
     reports, go = _CONTEXT.RawArray(_Report, count), _CONTEXT.Event()
-    processes = [
-        _CONTEXT.Process(target=_produce, args=(server.handle, reports, i, go, sends), daemon=True)
-        for i in range(count)
-    ]
+    with _started(_produce, [(server.handle, reports, i, go, sends) for i in range(count)], reports, go):
+        yield reports
+
+
+@contextlib.contextmanager
+def _started(target: Any, arguments: list[tuple[Any, ...]], reports: Any, go: Any) -> Iterator[None]:
+    """Processes that go on when the block is entered, all ready. They have ended when it is left."""
+    processes = [_CONTEXT.Process(target=target, args=args, daemon=True) for args in arguments]
     try:
         for process in processes:
             process.start()
         while not all(report.ready for report in reports):
             if any(process.exitcode is not None for process in processes):
-                raise RuntimeError("a producer ended before all were attached; its traceback is on stderr")
+                raise RuntimeError("a process ended before all were ready; its traceback is on stderr")
             time.sleep(0.01)
         go.set()
-        yield reports
+        yield
         for process in processes:
             process.join()
     finally:
@@ -107,8 +150,12 @@ def _running(server: echo_shm.Server, count: int, sends: int) -> Iterator[Any]:
             process.join()
 
 
+def _sends_of_each(count: int, scale: Scale) -> int:
+    return max(2 * FIRST, scale.sends // count)
+
+
 def _run(count: int, scale: Scale) -> _Costs:
-    sends = max(2 * FIRST, scale.sends // count)
+    sends = _sends_of_each(count, scale)
     batches = count * sends // _BATCH_SIZE
     with echo_shm.Server(SAMPLES["atari"](), _BATCH_SIZE, num_buffers=_NUM_BUFFERS) as server:
         with _running(server, count, sends) as reports:
@@ -143,10 +190,14 @@ def _peer_rate(count: int, scale: Scale) -> float:
 def producers(scale: Scale, lib: ctypes.CDLL) -> list[Figure]:
     """One to hundreds of producers, large samples."""
     runs: dict[int, list[_Costs]] = {count: [] for count in scale.producers}
+    copies: dict[int, list[float]] = {count: [] for count in runs}
     theirs: dict[int, list[float]] = {count: [] for count in PEER_COUNTS if peers.available and count in runs}
     for _ in range(scale.repetitions):
         for count, costs in runs.items():
             costs.append(_run(count, scale))
+            sends = _sends_of_each(count, scale)
+            turn = min(sends, round(1 / max(costs[-1].sleeps, 1 / sends)))
+            copies[count].append(_copies(count, turn, sends))
             if count in theirs:
                 theirs[count].append(_peer_rate(count, scale))
     figures, most = [], max(runs)
@@ -157,6 +208,13 @@ def producers(scale: Scale, lib: ctypes.CDLL) -> list[Figure]:
         few = runs[2] if count != 2 else []
         figures += [
             Figure(f"{path}: CPU time", "µs", steady, "2 producers", [c.steady for c in few], _floor(crowd, 1.5)),
+            Figure(
+                f"Copies alone, in turns, Atari, {count} process{'es' * (count > 1)}: CPU time",
+                "µs",
+                copies[count],
+                "2 processes",
+                copies[2] if count != 2 else [],
+            ),
             Figure(f"{path}: CPU time of the first {FIRST:,}", "µs", first, "later", steady, _floor(crowd, 2.0)),
             Figure(
                 f"{path}: sleeps",
