@@ -66,6 +66,12 @@ class Identity(CData):
     pid_namespace: int
     start_time: float
 
+class Watch(CData):
+    """``es_watch *``."""
+
+    ring: Ring
+    what: int
+
 class OwnerInfo(CData):
     """``es_owner_info *``."""
 
@@ -214,6 +220,9 @@ class lib:
     ES_FLAG_DETAILED: Final[int]
     ES_TAKE_ANY_ORDER: Final[int]
     ES_TAKE_SHORT: Final[int]
+    ES_WATCH_BATCH: Final[int]
+    ES_WATCH_ROOM: Final[int]
+    ES_WATCH_MOST: Final[int]
     ES_REMOTE_FREE: Final[int]
     ES_REMOTE_TAKEN: Final[int]
     ES_REMOTE_HERE: Final[int]
@@ -336,6 +345,10 @@ class lib:
     def es_api_close(r: Ring, /) -> int: ...
     @staticmethod
     def es_api_reset_histograms(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_api_wait_any(watches: Watch, n: int, word: Numbers, seen: int, timeout_ns: int, /) -> int: ...
+    @staticmethod
+    def es_api_change_word(word: Numbers, /) -> None: ...
     @staticmethod
     def es_sweep_next_dead(r: Ring, start: int, id: Identity, /) -> int: ...
     @staticmethod

@@ -431,6 +431,42 @@ int64_t es_api_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_
     return rc;
 }
 
+/* ES_OK, or what is wrong with the causes. */
+static int check_causes(const es_watch *watches, uint32_t n, const uint32_t *word)
+{
+    uint32_t most = word == NULL ? ES_WATCH_MOST : ES_WATCH_MOST - 1;
+    if (n > most)
+        return -E2BIG;
+    if ((n == 0 && word == NULL) || (uintptr_t)word % sizeof *word != 0)
+        return -EINVAL;
+    for (uint32_t i = 0; i < n; i++)
+        if (watches[i].what != ES_WATCH_BATCH && watches[i].what != ES_WATCH_ROOM)
+            return -EINVAL;
+    return ES_OK;
+}
+
+int es_api_wait_any(const es_watch *watches, uint32_t n, uint32_t *word, uint32_t seen, uint64_t timeout_ns)
+{
+    uint32_t inside = 0;
+    int rc = check_causes(watches, n, word);
+    if (rc != ES_OK)
+        return rc;
+    while (inside < n && (rc = enter(watches[inside].ring)) == ES_OK)
+        inside++;
+    if (rc == ES_OK)
+        rc = es_blocking_wait_any(watches, n, (_Atomic uint32_t *)word, seen, timeout_ns);
+    while (inside > 0)
+        leave(watches[--inside].ring);
+    return rc;
+}
+
+void es_api_change_word(uint32_t *word)
+{
+    /* SYNC watched-word: release; what led to the change is visible to whoever watches. */
+    atomic_fetch_add_explicit((_Atomic uint32_t *)word, 1, memory_order_release);
+    es_wait_wake((_Atomic uint32_t *)word);
+}
+
 int es_api_close(es_ring *r)
 {
     /* Without enter(): the creator may have detached already when it closes the stream. */

@@ -121,6 +121,24 @@ int64_t es_api_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_
 int es_api_close(es_ring *r);
 int es_api_reset_histograms(es_ring *r);
 
+/* --- waiting for several rings ---------------------------------------------- */
+
+/* Sleeps until one of n watches is ready, or until *word is no longer seen (word may be NULL), at most
+ * timeout_ns. Returns the index of the first watch that is ready; n for the word; ES_TIMEOUT; -EINTR
+ * after a signal whose handler does not restart system calls; ES_EDETACHED once an attachment is stopped
+ * or detached, also during the sleep; ES_EFORK; -E2BIG for more than ES_WATCH_MOST causes, the word
+ * included; -EINVAL for none, for an unknown es_watch_cause, and for a word that is not aligned.
+ *
+ * Takes and claims nothing, and reaps nobody. Ready means that es_api_take() without flags, or a claim, is
+ * worth a try without a wait: another process may be faster. A closed ring is always ready, so a
+ * caller that gets nothing from one leaves it out, or waits in es_api_take() for its end.
+ *
+ * A release wakes one of the processes that wait for room. A call that was woken wakes the next one
+ * before it returns, wherever room is left, so the caller need not claim. */
+int es_api_wait_any(const es_watch *watches, uint32_t n, uint32_t *word, uint32_t seen, uint64_t timeout_ns);
+/* Adds 1 to a word, and wakes whoever watches it in any process that maps it. */
+void es_api_change_word(uint32_t *word);
+
 /* --- bridges: on behalf of clients on other hosts -------------------------- */
 
 /* From here on the attachment, a producer, may serve remotes. One thread does so. */

@@ -43,6 +43,18 @@ enum es_flag { ES_FLAG_READY_ORDER = 1, ES_FLAG_DETAILED = 2 };
  * ES_TAKE_SHORT the samples of a batch that is still being filled. */
 enum es_take_flag { ES_TAKE_ANY_ORDER = 1, ES_TAKE_SHORT = 2 };
 
+/* What es_api_wait_any() can wait for in a ring. BATCH: es_api_take() may hand one out. ROOM: a slot may be claimed. */
+enum es_watch_cause { ES_WATCH_BATCH = 1, ES_WATCH_ROOM = 2 };
+
+/* How many causes one call can wait for: what the kernel allows. */
+enum es_watch_limit { ES_WATCH_MOST = 128 };
+
+/* One cause to stop waiting. */
+typedef struct es_watch {
+    struct es_ring *ring;
+    uint32_t what; /* es_watch_cause */
+} es_watch;
+
 /* Everything that determines a segment's layout, beside the leaves' sizes. */
 typedef struct es_geometry {
     uint64_t batch_size;       /* samples in a batch */

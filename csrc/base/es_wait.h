@@ -11,6 +11,17 @@ typedef enum es_wait_turn { ES_WAIT_IN_TURN, ES_WAIT_FIRST } es_wait_turn;
  * again in every case. A sleeper whose call returns anything but ES_OK has used up no wake-up. */
 int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, es_wait_turn turn);
 
+/* A word to sleep on, and the value that was seen. */
+typedef struct es_wait_word {
+    _Atomic uint32_t *word;
+    uint32_t seen;
+} es_wait_word;
+
+/* Sleeps while each of n words (1 .. ES_WATCH_MOST) is as it was seen, at most timeout_ns: a result of es_wait(), or
+ * another -errno. ES_OK may have used up a wake-up of every word, and nothing says of which. Such a sleeper is woken
+ * in every turn. */
+int es_wait_several(const es_wait_word *words, uint32_t n, uint64_t timeout_ns);
+
 /* Wakes all sleepers. */
 void es_wait_wake(_Atomic uint32_t *word);
 

@@ -41,9 +41,17 @@ static bool any_order(const es_ring *r, uint32_t flags)
     return (flags & ES_TAKE_ANY_ORDER) || (r->map.flags & ES_FLAG_READY_ORDER);
 }
 
+/* What a look does with a batch that can be taken. */
+typedef enum aim { ONLY_LOOK, LEASE } aim;
+
+static int64_t found(es_ring *r, uint64_t j, uint64_t word, aim aim)
+{
+    return aim == LEASE ? es_lease_take(r, j, word) : (int64_t)j;
+}
+
 /* Looks at batches at head and above. A batch that was given back may lie below: look_everywhere()
  * finds it. */
-static int64_t look_from_head(es_ring *r, uint32_t flags)
+static int64_t look_from_head(es_ring *r, uint32_t flags, aim aim)
 {
     es_map *m = &r->map;
     /* SYNC head: acquire; pairs with the CAS below, and with repair_head(). */
@@ -64,17 +72,17 @@ static int64_t look_from_head(es_ring *r, uint32_t flags)
         if (es_word_round(w) < round)
             continue;
         if (takeable(r, j, round + 1, flags))
-            return es_lease_take(r, j, w);
+            return found(r, j, w, aim);
         if (!any_order(r, flags))
             break;
     }
     return ES_EMPTY;
 }
 
-/* Leases the batch with the smallest number among those that are not leased, or, where any order
+/* Finds the batch with the smallest number among those that are not leased, or, where any order
  * will do, among those that can be taken. The number comes from the word. *given_back: whether any
  * of them was given back. */
-static int64_t look_everywhere(es_ring *r, uint32_t flags, bool *given_back)
+static int64_t look_everywhere(es_ring *r, uint32_t flags, aim aim, bool *given_back)
 {
     es_map *m = &r->map;
     bool any = any_order(r, flags);
@@ -95,10 +103,10 @@ static int64_t look_everywhere(es_ring *r, uint32_t flags, bool *given_back)
     }
     if (best == UINT64_MAX || (!any && !takeable(r, best_j, es_word_round(best_word) + 1, flags)))
         return ES_EMPTY;
-    return es_lease_take(r, best_j, best_word);
+    return found(r, best_j, best_word, aim);
 }
 
-static int64_t look_locked(es_ring *r, uint32_t flags)
+static int64_t look_locked(es_ring *r, uint32_t flags, aim aim)
 {
     for (int tries = 0; tries < ES_TRIES; tries++) {
         /* SYNC given-back-seq: acquire; pairs with give back and reap: the FILL words are visible. */
@@ -106,7 +114,7 @@ static int64_t look_locked(es_ring *r, uint32_t flags)
         /* A head that is very far behind catches up over several looks. */
         bool everywhere = seq != r->seen_given_back || tries >= ES_TRIES / 2;
         bool given_back = false;
-        int64_t rc = everywhere ? look_everywhere(r, flags, &given_back) : look_from_head(r, flags);
+        int64_t rc = everywhere ? look_everywhere(r, flags, aim, &given_back) : look_from_head(r, flags, aim);
         if (rc == ES_AGAIN)
             continue;
         /* Looks from head are enough again once no given-back batch is there. Such a batch may lie
@@ -123,7 +131,7 @@ int64_t es_consumer_look(es_ring *r, uint32_t flags)
 {
     uint64_t start = es_stats_detailed(&r->map) ? es_clock_ns() : 0;
     pthread_mutex_lock(&r->look_lock);
-    int64_t rc = look_locked(r, flags);
+    int64_t rc = look_locked(r, flags, LEASE);
     pthread_mutex_unlock(&r->look_lock);
     if (rc >= 0) {
         if (start != 0)
@@ -131,4 +139,12 @@ int64_t es_consumer_look(es_ring *r, uint32_t flags)
         es_stats_count_take(&r->map, (uint64_t)rc);
     }
     return rc;
+}
+
+bool es_consumer_has_batch(es_ring *r)
+{
+    pthread_mutex_lock(&r->look_lock);
+    int64_t rc = look_locked(r, 0, ONLY_LOOK); /* never ES_BUSY: one look everywhere is the last */
+    pthread_mutex_unlock(&r->look_lock);
+    return rc >= 0;
 }

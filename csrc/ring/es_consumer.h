@@ -10,5 +10,7 @@
 /* Leases a complete batch, or with ES_TAKE_SHORT one whose other slots are sealed: its physical index,
  * ES_EMPTY, or ES_BUSY. flags: es_take_flag. */
 int64_t es_consumer_look(es_ring *r, uint32_t flags);
+/* Whether es_consumer_look() without flags would find a batch. Leases nothing. */
+bool es_consumer_has_batch(es_ring *r);
 
 #endif

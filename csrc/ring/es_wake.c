@@ -7,8 +7,8 @@
 void es_wake_learners(es_ring *r)
 {
     es_header *hdr = r->map.hdr;
-    /* FENCE ready: pairs with the fence in es_blocking_take(). Either the sleeper's last look sees
-     * the slot word, or this process sees the sleeper's flag. */
+    /* FENCE ready: pairs with the fences in es_blocking_take() and arm(). Either the sleeper's last look
+     * sees the slot word, or this process sees the sleeper's flag. */
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&hdr->learner_sleeps, memory_order_relaxed) == 0)
         return;
@@ -24,7 +24,8 @@ void es_wake_learners(es_ring *r)
 }
 
 /* Wakes one producer of those that were woken in vain before, if any sleeps. A wrong hint costs
- * fairness only: es_wait_wake_one() finds these producers, too. */
+ * fairness only: es_wait_wake_one() finds these producers, too. So does a process that waits for
+ * several rings and is woken here in place of one of them: it passes the wake-up on. */
 static bool wake_passed_over(es_header *hdr)
 {
     if (atomic_exchange_explicit(&hdr->passed_over, 0, memory_order_relaxed) == 0 ||
@@ -37,7 +38,7 @@ static bool wake_passed_over(es_header *hdr)
 void es_wake_producer(es_ring *r)
 {
     es_header *hdr = r->map.hdr;
-    /* FENCE space: pairs with the fence in es_blocking_claim(). */
+    /* FENCE space: pairs with the fences in es_blocking_claim(), arm() and pass_on(). */
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&hdr->producers_sleep, memory_order_relaxed) == 0)
         return;

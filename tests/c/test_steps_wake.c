@@ -23,6 +23,15 @@ static void send_wait(void)
     es_still_signals = false;
 }
 
+/* As a learner, and as a producer. */
+static void wait_any(void)
+{
+    const es_watch both[] = {{scene.m, ES_WATCH_BATCH}, {scene.q, ES_WATCH_ROOM}};
+    es_still_signals = true;
+    scene.rc = es_api_wait_any(both, 2, NULL, 0, SLICE);
+    es_still_signals = false;
+}
+
 static void send_1(void)
 {
     fix_send(scene.p, 1);
@@ -51,6 +60,19 @@ static void producer_missed_nothing(void)
     scene_close();
 }
 
+/* A process that would still sleep has nothing to take, and finds the ring full. */
+static void waiter_missed_nothing(void)
+{
+    bool for_batch = es_still_parked(&scene.l->map.hdr->ready_seq);
+    bool for_room = es_still_parked(&scene.l->map.hdr->space_seq);
+    CHECK(scene.rc >= 0 || scene.rc == -EINTR);
+    if (scene.rc < 0 && for_batch && for_room) {
+        CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+        CHECK_EQ(fix_send(scene.q, 9), ES_FULL);
+    }
+    scene_close();
+}
+
 static void full_ring_with_a_lease(void)
 {
     uint64_t round;
@@ -76,6 +98,11 @@ static void full_ring_with_a_claim(void)
 static void abort_claim(void)
 {
     es_api_abort(scene.p, claim);
+}
+
+static void commit_claim(void)
+{
+    CHECK_EQ(es_one_commit(scene.p, claim, 1), ES_OK);
 }
 
 static void detach_p(void)
@@ -153,6 +180,18 @@ TEST(reopened_slot_against_a_parking_producer)
 TEST(batch_given_back_against_a_parking_learner)
 {
     both_ways((es_step_case){"reap, take", dead_lease, sweep_by_q, take_wait, learner_missed_nothing, false});
+}
+
+/* The same for a process that waits for a batch and for room: whatever comes ends its sleep. */
+TEST(nothing_is_missed_by_a_process_that_waits_for_both)
+{
+    both_ways(
+        (es_step_case){"commit, wait", full_ring_with_a_claim, commit_claim, wait_any, waiter_missed_nothing, false});
+    both_ways(
+        (es_step_case){"abort, wait", full_ring_with_a_claim, abort_claim, wait_any, waiter_missed_nothing, false});
+    both_ways((es_step_case){"detach, wait", full_ring_with_a_claim, detach_p, wait_any, waiter_missed_nothing, false});
+    both_ways((es_step_case){"reap, wait", dead_claim, sweep_by_l, wait_any, waiter_missed_nothing, false});
+    both_ways((es_step_case){"release, wait", full_ring_with_a_lease, release, wait_any, waiter_missed_nothing, false});
 }
 
 static void full_ring_to_be_searched(void)

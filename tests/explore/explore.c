@@ -82,7 +82,7 @@ typedef struct tally {
 static void run_scene(int number, void *arg)
 {
     tally *t = arg;
-    const xp_scene *s = &xp_scenes[number];
+    const xp_scene *s = xp_scene_at(number);
     if (strstr(s->name, t->o->part) == NULL)
         return;
     xp_outcome out = xp_explore(s, &t->o->budget);
@@ -128,7 +128,7 @@ int main(int argc, char **argv)
         return xp_try_orders(o.part) ? 0 : 1;
     if (!o.list)
         return run_scenes(&o) ? 0 : 1;
-    for (const xp_scene *s = xp_scenes; s->name != NULL; s++)
-        printf("%s\n", s->name);
+    for (int n = 0; n < xp_count_scenes(); n++)
+        printf("%s\n", xp_scene_at(n)->name);
     return 0;
 }

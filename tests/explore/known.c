@@ -158,6 +158,8 @@ const xp_known xp_known_orders[] = {
     {"es_producer_commit fetch_add acq_rel->release 1", SPARE, FENCED},
     {"claim_or_sleep load acquire->relaxed 1", SPARE, FENCED},
     {"claim_or_sleep load acquire->relaxed 2", SPARE, THREADS},
+    {"arm load acquire->relaxed 1", SPARE, FENCED},
+    {"any_detached load acquire->relaxed 1", SPARE, THREADS},
     {"es_lease_take cas acq_rel->acquire 1", SPARE, ENTRY_FENCED},
     {"es_lease_note_older load acquire->relaxed 1", SPARE, COMPARED},
     {"es_lease_left_to_others load acquire->relaxed 1", SPARE, COMPARED},

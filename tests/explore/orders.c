@@ -113,7 +113,7 @@ static void find_reached_by(int scene, void *arg)
     for (int i = 0; i < NUM_TRIES; i++) {
         xp_budget b = tries[i];
         b.executions /= 4;
-        xp_explore(&xp_scenes[scene], &b);
+        xp_explore(xp_scene_at(scene), &b);
     }
     for (int o = 0; o < num_orders; o++)
         reaches[scene][o] = was_reached(&orders[o]);
@@ -143,25 +143,25 @@ static int named(const char *wanted)
 static bool concerns(int s, int o)
 {
     char name[80];
-    if (!reaches[s][o] || xp_scenes[s].orders_of == NULL)
+    if (!reaches[s][o] || xp_scene_at(s)->orders_of == NULL)
         return reaches[s][o];
     snprintf(name, sizeof name, " %s ", orders[o].site->function);
-    return strstr(xp_scenes[s].orders_of, name) != NULL;
+    return strstr(xp_scene_at(s)->orders_of, name) != NULL;
 }
 
 /* The violation that the scenes which reach one of these orders find, or NULL. */
 static const char *explore_all(const bool *weakened, bool all, const char **scene)
 {
     for (int i = 0; i < NUM_TRIES; i++)
-        for (int s = 0; xp_scenes[s].name != NULL; s++) {
+        for (int s = 0; xp_scene_at(s) != NULL; s++) {
             bool comes = false;
-            if (all && xp_scenes[s].orders_of != NULL)
+            if (all && xp_scene_at(s)->orders_of != NULL)
                 continue; /* minutes each, with so many orders weakened */
             for (int o = 0; o < num_orders; o++)
                 comes = comes || (weakened[o] && concerns(s, o));
-            const char *caught = comes ? xp_explore(&xp_scenes[s], &tries[i]).violation : NULL;
+            const char *caught = comes ? xp_explore(xp_scene_at(s), &tries[i]).violation : NULL;
             if (caught != NULL) {
-                *scene = xp_scenes[s].name;
+                *scene = xp_scene_at(s)->name;
                 return caught;
             }
         }
@@ -188,7 +188,7 @@ static const char *catch (int o, bool with_spare, const char **scene)
 
 static bool reached_anywhere(int o)
 {
-    for (int s = 0; xp_scenes[s].name != NULL; s++)
+    for (int s = 0; xp_scene_at(s) != NULL; s++)
         if (reaches[s][o])
             return true;
     return false;

@@ -1,4 +1,4 @@
-/* What is explored: a few threads in each scene, around one promise of the ring. */
+/* What is explored: a few threads in each scene, around one promise of the ring. scenes_two.c has those with two rings. */
 #include "xp.h"
 
 /* --- parts ----------------------------------------------------------------------- */
@@ -270,34 +270,12 @@ static void sweeps_and_serves(void)
 
 /* --- settings ---------------------------------------------------------------------- */
 
-#define P 1 /* producer */
-#define L 2 /* learner */
-#define S 3 /* shares the attachment of the previous thread */
-#define N 4 /* not attached yet */
-#define B 5 /* bridge */
-
-static void cast(int a, int b, int c, int d)
-{
-    const int roles[] = {a, b, c, d};
-    for (int t = 1; t <= 4; t++)
-        switch (roles[t - 1]) {
-        case P:
-            xp_producer(t);
-            break;
-        case L:
-            xp_learner(t);
-            break;
-        case S:
-            xp_shares(t);
-            break;
-        case N:
-            xp_comes_later(t);
-            break;
-        case B:
-            xp_bridge(t);
-            break;
-        }
-}
+#define P XP_PRODUCER
+#define L XP_LEARNER
+#define S XP_SHARES
+#define N XP_COMES_LATER
+#define B XP_BRIDGE
+#define cast xp_cast
 
 #define SETTING(name, filled, emptied, filled_again, ...) \
     static void name(void)                                \
@@ -438,7 +416,7 @@ static void nnl_closed(void)
 #define RETIRING " es_api_retire es_api_detach enter_unless leave "
 #define STOPPING " es_api_stop es_api_detach enter_unless enter_to_settle leave "
 
-const xp_scene xp_scenes[] = {
+const xp_scene xp_one_ring[] = {
     {"two send, one takes", 2, 2, 0, ppl, {sends_one, sends_one, takes_one}, .mortal = 3},
     {"two send twice, one takes twice", 2, 1, 0, ppl, {sends_two, sends_two, takes_two}, .mortal = 3},
     {"batches of one in a ring of one", 1, 1, 0, ppl, {sends_two, sends_one, takes_two}, .mortal = 3},

@@ -23,7 +23,7 @@ enum xp_memory {
     XP_C11  /* a load sees any store that the happens-before relation allows */
 };
 
-/* The ring that a scene plays on. A ring is opened beforehand even for a thread that attaches later. */
+/* A ring that a scene plays on. A ring is opened beforehand even for a thread that attaches later. */
 typedef struct xp_stage {
     es_fix *f;
     es_ring *of[XP_THREADS];     /* by thread */
@@ -32,7 +32,7 @@ typedef struct xp_stage {
 
 typedef struct xp_scene {
     const char *name;
-    uint64_t batch_size, num_batches;
+    uint64_t batch_size, num_batches; /* of each ring */
     uint32_t flags;
     void (*setup)(void); /* runs once, before the threads start */
     void (*threads[XP_THREADS - 1])(void);
@@ -62,7 +62,10 @@ xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget);
 
 /* --- for scenes ------------------------------------------------------------ */
 
-extern const xp_scene xp_scenes[];
+/* Each ends with a scene without a name. */
+extern const xp_scene xp_one_ring[], xp_two_rings[];
+/* All scenes, those with one ring first. NULL: no more. */
+const xp_scene *xp_scene_at(int n);
 int xp_count_scenes(void);
 
 /* A memory order that can be weakened alone without any scene noticing, and why. doubled: the weaker order is caught
@@ -78,9 +81,18 @@ extern const xp_known xp_known_orders[];
  * xp_known_orders. */
 bool xp_try_orders(const char *part);
 
-extern xp_stage xp_theatre;
+/* The ring of a scene, and the second one of a scene with two. Without it, f is NULL. */
+extern xp_stage xp_theatre, xp_annex;
+
+/* From here on the running thread plays in the annex, or back in the theatre. So does setup, which begins and ends in
+ * the theatre. */
+void xp_go_to(xp_stage *stage);
+xp_stage *xp_here(void);
 
 /* To call in setup. */
+enum xp_role { XP_NOBODY, XP_PRODUCER, XP_LEARNER, XP_SHARES, XP_COMES_LATER, XP_BRIDGE };
+/* What threads 1 to 4 are. */
+void xp_cast(enum xp_role first, enum xp_role second, enum xp_role third, enum xp_role fourth);
 void xp_claim(int t);       /* thread t has claimed a slot and written a sample */
 void xp_producer(int t);    /* thread t is a producer */
 void xp_learner(int t);     /* thread t is a learner */
@@ -107,6 +119,12 @@ void xp_loop(int batches);
 /* Takes until the stream has ended, as es_api.h defines the end. Returns ES_ENDED, or the result that stopped it. */
 int64_t xp_take_to_the_end(uint64_t timeout_ns);
 int64_t xp_take_and_give_back(uint32_t flags, uint64_t timeout_ns);
+/* Waits for one of n causes, or until xp_bell is no longer seen, as es_api_wait_any(). It must tell the truth: see
+ * xp_play.c. xp_bell is left out unless the scene watches it. */
+enum xp_bell { XP_NO_BELL, XP_BELL };
+int xp_wait_any(const es_watch *watches, uint32_t n, enum xp_bell bell, uint64_t timeout_ns);
+/* A word that a thread may watch. 0 at the start. */
+extern uint32_t xp_bell;
 int xp_attach(uint32_t role);
 void xp_leave(void);
 /* Whether the running thread's attachment is detached. Any thread that shares it may have done so. */
@@ -139,7 +157,7 @@ void xp_stage_restore(void);
 void xp_stage_clear(void);
 /* Tells the memory model which thread holds which lock byte. */
 void xp_stage_cast(const xp_scene *scene);
-/* To call when all threads sleep and none has died: no thread may sleep while there is space or data for it. */
+/* To call when all threads sleep and none has died: no thread may sleep while there is anything for it. */
 void xp_stage_nobody_oversleeps(void);
 void xp_stage_reap(void);
 /* Reaps, closes and drains the ring. The account must balance. */
@@ -156,6 +174,7 @@ void xp_step(const struct hook_site *site, const void *word);
 /* Prints details of the current step, if the execution is traced. */
 void xp_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool xp_parked_on(int thread, const void *word);
+bool xp_parked(int thread);
 bool xp_dead(int thread);
 /* Advances the clock. */
 void xp_pass(uint64_t ns);
@@ -189,8 +208,8 @@ bool xp_share_out(int pieces, void (*work)(int piece, void *arg), void *arg);
 const char *xp_word_name(const void *word);
 void xp_data_begin(enum xp_memory memory);
 /* The running thread writes, or reads, the bytes of the slot at this index. */
-void xp_data_write(uint64_t index);
-void xp_data_read(uint64_t index);
+void xp_data_write(const es_map *map, uint64_t index);
+void xp_data_read(const es_map *map, uint64_t index);
 
 /* Prints why the explorer itself cannot continue, and aborts. */
 void xp_die(const char *why) __attribute__((noreturn));

@@ -5,7 +5,7 @@
  */
 #include "xp_history.h"
 
-#define MAX_CELLS 64
+#define MAX_CELLS 64 /* the second half: the annex */
 
 typedef struct cell {
     int writer;
@@ -23,21 +23,22 @@ void xp_data_begin(enum xp_memory memory)
 }
 
 /* The cell of the slot that thread t accesses. Reports `otherwise` unless the last write happened before. */
-static cell *cell_for(int t, uint64_t index, const char *otherwise)
+static cell *cell_for(int t, const es_map *map, uint64_t index, const char *otherwise)
 {
-    cell *c = &cells[index % MAX_CELLS];
+    bool annex = xp_annex.f != NULL && map->base == xp_annex.f->base;
+    cell *c = &cells[index % (MAX_CELLS / 2) + (annex ? MAX_CELLS / 2 : 0)];
     if (c->written > 0 && c->writer != t && c->written > xp_view_of(t)->clock[c->writer])
         xp_violation(otherwise);
     return c;
 }
 
-void xp_data_write(uint64_t index)
+void xp_data_write(const es_map *map, uint64_t index)
 {
     if (!watched)
         return;
     int t = xp_running();
     const uint32_t *seen = xp_view_of(t)->clock;
-    cell *c = cell_for(t, index, "two producers wrote a slot, and neither write happened before the other");
+    cell *c = cell_for(t, map, index, "two producers wrote a slot, and neither write happened before the other");
     for (int o = 0; o < XP_THREADS; o++)
         if (o != t && c->read[o] > seen[o])
             xp_violation("a slot was written again, and its last read did not happen before");
@@ -45,11 +46,11 @@ void xp_data_write(uint64_t index)
     c->written = seen[t];
 }
 
-void xp_data_read(uint64_t index)
+void xp_data_read(const es_map *map, uint64_t index)
 {
     if (!watched)
         return;
     int t = xp_running();
-    cell *c = cell_for(t, index, "a slot was read, and its last write did not happen before");
+    cell *c = cell_for(t, map, index, "a slot was read, and its last write did not happen before");
     c->read[t] = xp_view_of(t)->clock[t];
 }

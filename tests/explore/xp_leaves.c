@@ -8,7 +8,7 @@
 static void write_one(const es_map *map, uint64_t index, uint64_t value)
 {
     uint64_t *leaf = (uint64_t *)(void *)map->leaf_data[0] + index, half = ~value;
-    xp_data_write(index);
+    xp_data_write(map, index);
     if (xp_has_left())
         xp_violation("a thread writes a slot after its attachment was detached");
     memcpy(leaf, &half, sizeof half);

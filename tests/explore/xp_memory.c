@@ -246,7 +246,7 @@ void xp_memory_release(int t, const void *mutex)
 
 void xp_memory_hold(int t, const es_ring *r)
 {
-    xp_tracked.words[xp_track(&xp_theatre.f->locks->held[r->me], 1)].holder = t;
+    xp_tracked.words[xp_track(&r->locks->held[r->me], 1)].holder = t;
 }
 
 void xp_memory_join_all(int t)

@@ -10,19 +10,29 @@
 
 struct xp_account xp_account;
 
+void xp_go_to(xp_stage *stage)
+{
+    xp_account.in_annex[xp_me()] = stage == &xp_annex;
+}
+
+xp_stage *xp_here(void)
+{
+    return xp_account.in_annex[xp_me()] ? &xp_annex : &xp_theatre;
+}
+
 static es_ring *mine(void)
 {
-    return xp_me() == 0 ? NULL : xp_theatre.of[xp_me()];
+    return xp_me() == 0 ? NULL : xp_here()->of[xp_me()];
 }
 
 static es_ring *as_producer(void)
 {
-    return xp_me() == 0 ? xp_theatre.producer : mine();
+    return xp_me() == 0 ? xp_here()->producer : mine();
 }
 
 static es_ring *as_learner(void)
 {
-    return xp_me() == 0 ? xp_theatre.learner : mine();
+    return xp_me() == 0 ? xp_here()->learner : mine();
 }
 
 static int new_id(void)
@@ -124,7 +134,7 @@ static void receive(es_ring *r, uint64_t index, int *ids, int *n)
 {
     const uint64_t *leaf = (const uint64_t *)(const void *)r->map.leaf_data[0];
     uint64_t before, after;
-    xp_data_read(index);
+    xp_data_read(&r->map, index);
     if (xp_account.ended)
         xp_violation("a sample was delivered after the stream had ended");
     memcpy(&before, leaf + index, sizeof before);
@@ -240,6 +250,19 @@ int64_t xp_take_and_give_back(uint32_t flags, uint64_t timeout_ns)
     return j;
 }
 
+int xp_wait_any(const es_watch *watches, uint32_t n, enum xp_bell bell, uint64_t timeout_ns)
+{
+    int rc = ES_TIMEOUT;
+    xp_account.watches[xp_me()] = watches;
+    xp_account.num_watches[xp_me()] = n;
+    xp_account.hears[xp_me()] = bell == XP_BELL;
+    for (int s = slices(timeout_ns); s > 0 && rc == ES_TIMEOUT; s--)
+        rc = es_api_wait_any(watches, n, bell == XP_BELL ? &xp_bell : NULL, 0, slice(timeout_ns));
+    xp_account.num_watches[xp_me()] = 0;
+    xp_account.hears[xp_me()] = false;
+    return rc;
+}
+
 int xp_attach(uint32_t role)
 {
     es_identity id = {.role = role, .pid = 100 + xp_me()};
@@ -251,7 +274,7 @@ void xp_leave(void)
     if (es_api_detach(mine()) != ES_OK)
         return;
     for (int t = 1; t < XP_THREADS; t++)
-        xp_account.left[t] = xp_account.left[t] || xp_theatre.of[t] == mine();
+        xp_account.left[t] = xp_account.left[t] || xp_here()->of[t] == mine();
 }
 
 bool xp_has_left(void)

@@ -16,8 +16,13 @@ extern struct xp_account {
     } got[XP_IDS][XP_MAX_GOT];
     int num_got[XP_IDS];
     int next;
-    bool ended;            /* a learner was told that the stream has ended */
-    bool left[XP_THREADS]; /* per thread: its attachment is detached */
+    bool ended;                /* a learner was told that the stream has ended */
+    bool left[XP_THREADS];     /* per thread: its attachment is detached */
+    bool in_annex[XP_THREADS]; /* where it plays */
+    /* What it waits for in xp_wait_any(). */
+    const es_watch *watches[XP_THREADS];
+    uint32_t num_watches[XP_THREADS];
+    bool hears[XP_THREADS]; /* the bell */
     /* The client of the bridges. Its samples have ids from client_first on. It may forget the first client_told. */
     int client_first, client_samples, client_told;
     bool client_came;

@@ -12,6 +12,7 @@
 
 #define STACK (256 * 1024)
 #define MAX_STEPS 20000
+#define MAX_QUEUES 4
 
 typedef struct thread {
     ucontext_t context; /* where it starts in the first execution */
@@ -20,9 +21,11 @@ typedef struct thread {
     bool started, based;
     void *stack;
     enum xp_state state;
-    const void *waits_for; /* parked: a futex word; blocked: a mutex */
-    bool timed_out;
-    uint64_t ran; /* number of its last step */
+    const void *mutex;              /* blocked: waits for it */
+    const void *queues[MAX_QUEUES]; /* the futex words at which it is queued */
+    int num_queues;
+    bool woken, timed_out; /* since it queued */
+    uint64_t ran;          /* number of its last step */
 } thread;
 
 static thread threads[XP_THREADS];
@@ -78,6 +81,8 @@ static void start_thread(int t)
 {
     thread *c = &threads[t];
     c->state = XP_READY;
+    c->num_queues = 0;
+    c->woken = false;
     c->ran = 0;     /* it decides who runs in xp_let_others(): every execution starts alike */
     if (c->based) { /* no new context: it would cost two system calls for the signal mask */
         memcpy(&c->left_at, &c->base, sizeof c->base);
@@ -116,36 +121,90 @@ void xp_let_others(void)
         resume(0);
 }
 
-bool xp_wait_for(enum xp_state state, const void *what)
+static void wait_as(enum xp_state state)
 {
-    thread *me = &threads[xp.running];
-    me->state = state;
-    me->waits_for = what;
-    me->timed_out = false;
+    threads[xp.running].state = state;
     xp_give_way();
     if (xp.violation != NULL)
         resume(0);
+}
+
+void xp_wait_for_mutex(const void *mutex)
+{
+    threads[xp.running].mutex = mutex;
+    wait_as(XP_BLOCKED);
+}
+
+void xp_wake_blocked(const void *mutex)
+{
+    for (int t = 1; t < XP_THREADS; t++)
+        if (threads[t].state == XP_BLOCKED && threads[t].mutex == mutex)
+            threads[t].state = XP_READY;
+}
+
+void xp_queue(const void *word)
+{
+    thread *me = &threads[xp.running];
+    if (me->num_queues == MAX_QUEUES)
+        xp_die("a thread waits for more words than the explorer keeps");
+    me->queues[me->num_queues++] = word;
+}
+
+bool xp_park(void)
+{
+    thread *me = &threads[xp.running];
+    me->timed_out = false;
+    if (!me->woken)
+        wait_as(XP_PARKED);
     return me->timed_out;
 }
 
-void xp_wake(enum xp_state state, const void *what)
+bool xp_unqueue(void)
+{
+    thread *me = &threads[xp.running];
+    bool woken = me->woken;
+    me->num_queues = 0;
+    me->woken = false;
+    return woken;
+}
+
+/* The thread's place in the queue of this word, or -1. */
+static int queued_at(int t, const void *word)
+{
+    for (int i = 0; i < threads[t].num_queues; i++)
+        if (threads[t].queues[i] == word)
+            return i;
+    return -1;
+}
+
+static void wake_from(int t, const void *word)
+{
+    thread *it = &threads[t];
+    it->queues[queued_at(t, word)] = it->queues[it->num_queues - 1];
+    it->num_queues--;
+    it->woken = true;
+    if (it->state == XP_PARKED)
+        it->state = XP_READY;
+}
+
+void xp_wake_all(const void *word)
 {
     for (int t = 1; t < XP_THREADS; t++)
-        if (threads[t].state == state && threads[t].waits_for == what)
-            threads[t].state = XP_READY;
+        while (queued_at(t, word) >= 0)
+            wake_from(t, word);
 }
 
 bool xp_wake_any(const void *word)
 {
-    int parked[XP_THREADS], n = 0;
+    int queued[XP_THREADS], n = 0;
     for (int t = 1; t < XP_THREADS; t++)
-        if (xp_parked_on(t, word))
-            parked[n++] = t;
+        if (queued_at(t, word) >= 0)
+            queued[n++] = t;
     if (n == 0)
         return false;
     /* The stage's own calls come after the execution, so there is no choice to record. */
     int chosen = xp.running == 0 ? 0 : xp_choose(n, xp_at_random() ? (int)xp_random_below((unsigned)n) : 0);
-    threads[parked[chosen]].state = XP_READY;
+    wake_from(queued[chosen], word);
     return true;
 }
 
@@ -162,13 +221,19 @@ void xp_time_out_all(void)
     for (int t = 1; t < XP_THREADS; t++)
         if (threads[t].state == XP_PARKED) {
             threads[t].timed_out = true;
+            threads[t].num_queues = 0;
             threads[t].state = XP_READY;
         }
 }
 
 bool xp_parked_on(int t, const void *word)
 {
-    return threads[t].state == XP_PARKED && threads[t].waits_for == word;
+    return xp_parked(t) && queued_at(t, word) >= 0;
+}
+
+bool xp_parked(int t)
+{
+    return threads[t].state == XP_PARKED;
 }
 
 bool xp_dead(int t)
@@ -196,8 +261,10 @@ static void die(void)
     xp.rounds_since_kill = 0;
     xp.killed = true;
     for (int t = 1; t < XP_THREADS; t++)
-        if ((process >> t & 1) && threads[t].state != XP_ABSENT)
+        if ((process >> t & 1) && threads[t].state != XP_ABSENT) {
             threads[t].state = XP_DEAD;
+            threads[t].num_queues = 0;
+        }
     xp_memory_death(process);
     xp_give_way();
 }

@@ -36,7 +36,7 @@ bool xp_next_path(void);
 enum xp_state {
     XP_ABSENT,
     XP_READY,
-    XP_PARKED,  /* waits for a futex word */
+    XP_PARKED,  /* waits for futex words */
     XP_BLOCKED, /* waits for a mutex */
     XP_DONE,
     XP_DEAD
@@ -47,10 +47,18 @@ void xp_start_threads(void);
 void xp_give_way(void);
 /* The thread that has waited longest runs. Two threads that nap in turn cannot starve a third. */
 void xp_let_others(void);
-/* The running thread waits. Returns whether it timed out. */
-bool xp_wait_for(enum xp_state state, const void *what);
-void xp_wake(enum xp_state state, const void *what);
-/* Wakes one thread that is parked on word, whichever. Returns whether there is any. */
+/* The running thread waits for a mutex. */
+void xp_wait_for_mutex(const void *mutex);
+void xp_wake_blocked(const void *mutex);
+/* The running thread is queued at a futex word, beside those at which it is queued already. */
+void xp_queue(const void *word);
+/* The queued thread sleeps, unless a wake-up has come since it queued. Returns whether it timed out. */
+bool xp_park(void);
+/* The running thread leaves its queues. Returns whether a wake-up has removed it from any. */
+bool xp_unqueue(void);
+/* Removes from this word's queue all threads, or one, whichever, and wakes them. Such a thread stays in the queues of
+ * other words until it runs again. Returns whether there is any. */
+void xp_wake_all(const void *word);
 bool xp_wake_any(const void *word);
 bool xp_any(enum xp_state state);
 /* All parked threads time out. */

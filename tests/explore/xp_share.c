@@ -16,12 +16,24 @@ void *xp_shared_memory(size_t size)
     return p;
 }
 
-int xp_count_scenes(void)
+static int count(const xp_scene *scenes)
 {
     int n = 0;
-    while (xp_scenes[n].name != NULL)
+    while (scenes[n].name != NULL)
         n++;
     return n;
+}
+
+int xp_count_scenes(void)
+{
+    return count(xp_one_ring) + count(xp_two_rings);
+}
+
+const xp_scene *xp_scene_at(int n)
+{
+    int first = count(xp_one_ring);
+    const xp_scene *scene = n < first ? &xp_one_ring[n] : &xp_two_rings[n - first];
+    return scene->name == NULL ? NULL : scene;
 }
 
 bool xp_share_out(int pieces, void (*work)(int piece, void *arg), void *arg)

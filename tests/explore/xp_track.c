@@ -25,38 +25,63 @@ static bool explored_owner(uint64_t index)
     return index % ES_MAX_LEARNERS < 4;
 }
 
+static bool is_lock_byte_of(const es_fix *f, const void *p)
+{
+    return inside(p, (const void *)f->locks->held, f->locks->count + ES_MAX_LEARNERS);
+}
+
+static bool of_attachment(const es_fix *f, const void *p)
+{
+    bool found = false;
+    for (int i = 0; i < f->num_rings; i++)
+        found = found || inside(p, f->rings[i], sizeof *f->rings[i]);
+    return found;
+}
+
+/* The ring that the word belongs to: it lies in the segment, in an attachment to it, or is a lock byte. Or NULL. */
+static const es_fix *home_of(const void *p)
+{
+    const es_fix *all[] = {xp_theatre.f, xp_annex.f};
+    for (int i = 0; i < 2; i++)
+        if (all[i] != NULL &&
+            (inside(p, all[i]->base, all[i]->size) || is_lock_byte_of(all[i], p) || of_attachment(all[i], p)))
+            return all[i];
+    return NULL;
+}
+
 static bool is_lock_byte(const void *p)
 {
-    return inside(p, (const void *)xp_theatre.f->locks->held, xp_theatre.f->locks->count + ES_MAX_LEARNERS);
+    const es_fix *f = home_of(p);
+    return f != NULL && is_lock_byte_of(f, p);
 }
 
 /* The owner that this lock byte, first or second, belongs to. */
-static uint64_t byte_of(const void *p)
+static uint64_t byte_of(const es_fix *f, const void *p)
 {
-    uint64_t at = (uint64_t)((const uint8_t *)p - (const uint8_t *)xp_theatre.f->locks->held);
-    return at < xp_theatre.f->locks->count ? at : at - xp_theatre.f->locks->count;
+    uint64_t at = (uint64_t)((const uint8_t *)p - (const uint8_t *)f->locks->held);
+    return at < f->locks->count ? at : at - f->locks->count;
 }
 
 /* Nobody lowers tail or head, except to repair them. */
 static bool only_grows(const void *p)
 {
-    const es_header *h = xp_theatre.f->rings[0]->map.hdr;
-    return p == (const void *)&h->tail || p == (const void *)&h->head;
+    const es_fix *f = home_of(p);
+    const es_header *h = f == NULL ? NULL : f->rings[0]->map.hdr;
+    return f != NULL && (p == (const void *)&h->tail || p == (const void *)&h->head);
 }
 
 /* Statistics are not explored: no decision and no ordering depends on them. */
 static bool matters(const void *p)
 {
-    const es_map *m = &xp_theatre.f->rings[0]->map;
+    const es_fix *f = home_of(p);
+    if (f == NULL)
+        return p == (const void *)&xp_bell;
+    const es_map *m = &f->rings[0]->map;
     const es_header *h = m->hdr;
-    if (is_lock_byte(p))
-        return explored_owner(byte_of(p));
-    if (!inside(p, xp_theatre.f->base, xp_theatre.f->size)) {
-        bool of_ring = false;
-        for (int i = 0; i < xp_theatre.f->num_rings; i++)
-            of_ring = of_ring || inside(p, xp_theatre.f->rings[i], sizeof *xp_theatre.f->rings[i]);
-        return of_ring && scene->private_words;
-    }
+    if (is_lock_byte_of(f, p))
+        return explored_owner(byte_of(f, p));
+    if (!inside(p, f->base, f->size))
+        return scene->private_words;
     if (inside(p, &h->totals, sizeof h->totals))
         return false;
     if (inside(p, m->owners, m->num_owners * sizeof *m->owners)) {
@@ -115,8 +140,12 @@ void xp_track_end(void)
 
 const char *xp_word_name(const void *p)
 {
-    static char name[40];
-    const es_map *m = &xp_theatre.f->rings[0]->map;
+    static char name[60];
+    const es_fix *f = home_of(p);
+    if (f == NULL)
+        return p == (const void *)&xp_bell ? "bell" : "?";
+    const char *where = f == xp_annex.f ? "annex " : "";
+    const es_map *m = &f->rings[0]->map;
     const es_header *h = m->hdr;
     const struct {
         const void *p;
@@ -133,21 +162,26 @@ const char *xp_word_name(const void *p)
                   {&h->learner_sleeps, "learner_sleeps"},
                   {&h->producers_sleep, "producers_sleep"}};
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)
-        if (single[i].p == p)
-            return single[i].name;
+        if (single[i].p == p) {
+            snprintf(name, sizeof name, "%s%s", where, single[i].name);
+            return name;
+        }
     uintptr_t at = (uintptr_t)p;
     if (inside(p, m->slots, m->capacity * sizeof *m->slots))
-        snprintf(name, sizeof name, "slot[%u]", (unsigned)((at - (uintptr_t)m->slots) / sizeof *m->slots));
+        snprintf(name, sizeof name, "%sslot[%u]", where, (unsigned)((at - (uintptr_t)m->slots) / sizeof *m->slots));
     else if (inside(p, m->batches, m->num_batches * sizeof *m->batches))
-        snprintf(name, sizeof name, "batch[%u]+%u", (unsigned)((at - (uintptr_t)m->batches) / sizeof *m->batches),
+        snprintf(name, sizeof name, "%sbatch[%u]+%u", where,
+                 (unsigned)((at - (uintptr_t)m->batches) / sizeof *m->batches),
                  (unsigned)((at - (uintptr_t)m->batches) % sizeof *m->batches));
     else if (inside(p, m->owners, m->num_owners * sizeof *m->owners))
-        snprintf(name, sizeof name, "owner[%u]+%u", (unsigned)((at - (uintptr_t)m->owners) / sizeof *m->owners),
+        snprintf(name, sizeof name, "%sowner[%u]+%u", where,
+                 (unsigned)((at - (uintptr_t)m->owners) / sizeof *m->owners),
                  (unsigned)((at - (uintptr_t)m->owners) % sizeof *m->owners));
     else if (inside(p, m->remotes, m->num_remotes * sizeof *m->remotes))
-        snprintf(name, sizeof name, "remote[%u]+%u", (unsigned)((at - (uintptr_t)m->remotes) / sizeof *m->remotes),
+        snprintf(name, sizeof name, "%sremote[%u]+%u", where,
+                 (unsigned)((at - (uintptr_t)m->remotes) / sizeof *m->remotes),
                  (unsigned)((at - (uintptr_t)m->remotes) % sizeof *m->remotes));
     else
-        snprintf(name, sizeof name, "private %p", p);
+        snprintf(name, sizeof name, "%sprivate %p", where, p);
     return name;
 }

@@ -16,7 +16,7 @@ void hook_mutex_lock(pthread_mutex_t *mutex)
     while (pthread_mutex_trylock(mutex) != 0) {
         if (xp.running == 0)
             xp_die("the stage waits for a mutex");
-        xp_wait_for(XP_BLOCKED, mutex);
+        xp_wait_for_mutex(mutex);
     }
     xp_memory_acquire(xp.running, mutex);
 }
@@ -25,7 +25,7 @@ void hook_mutex_unlock(pthread_mutex_t *mutex)
 {
     xp_memory_release(xp.running, mutex);
     pthread_mutex_unlock(mutex);
-    xp_wake(XP_BLOCKED, mutex);
+    xp_wake_blocked(mutex);
 }
 
 int hook_nap(const struct timespec *time, struct timespec *left)
@@ -46,24 +46,36 @@ void xp_pass(uint64_t ns)
     xp.now_ns += ns;
 }
 
-int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, es_wait_turn turn)
+/* futex_waitv(): queues at one word after the other. Each comparison is a step of its own, and wake-ups may come
+ * between two. */
+int es_wait_several(const es_wait_word *words, uint32_t n, uint64_t timeout_ns)
 {
-    (void)turn;
-    xp_step(NULL, (const void *)word);
-    if (xp.running == 0) {
-        xp.now_ns += timeout_ns;
-        return ES_TIMEOUT;
+    for (uint32_t i = 0; i < n; i++) {
+        xp_step(NULL, (const void *)words[i].word);
+        if (xp.running == 0) {
+            xp.now_ns += timeout_ns;
+            return ES_TIMEOUT;
+        }
+        /* The kernel compares under its own lock, with the current value. */
+        while (xp_memory_pending(xp.running) > 0)
+            xp_memory_flush_one(xp.running);
+        if ((uint32_t)xp_memory_latest((const void *)words[i].word, sizeof *words[i].word) != words[i].seen)
+            return xp_unqueue() ? ES_OK : -EAGAIN;
+        xp_queue((const void *)words[i].word);
     }
-    /* The kernel compares under its own lock, with the current value. */
-    while (xp_memory_pending(xp.running) > 0)
-        xp_memory_flush_one(xp.running);
-    if ((uint32_t)xp_memory_latest((const void *)word, sizeof *word) != seen)
-        return -EAGAIN;
     xp_trace("parks");
-    if (!xp_wait_for(XP_PARKED, (const void *)word))
+    bool timed_out = xp_park();
+    xp_unqueue();
+    if (!timed_out)
         return ES_OK;
     xp.now_ns += timeout_ns;
     return ES_TIMEOUT;
+}
+
+int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, es_wait_turn turn)
+{
+    (void)turn;
+    return es_wait_several(&(es_wait_word){word, seen}, 1, timeout_ns);
 }
 
 /* A system call orders memory. */
@@ -77,7 +89,7 @@ static void enter_kernel(const void *word)
 void es_wait_wake(_Atomic uint32_t *word)
 {
     enter_kernel((const void *)word);
-    xp_wake(XP_PARKED, (const void *)word);
+    xp_wake_all((const void *)word);
     xp_trace("wakes");
 }
 

@@ -129,6 +129,19 @@ static void do_end_lease(party *p, bool release)
     ONE_OF(rc, ES_OK, ES_ESTALE, ES_EDETACHED);
 }
 
+/* --- waiting ------------------------------------------------------------------------ */
+
+static void do_wait(party *p)
+{
+    const es_watch both[] = {{p->ring, ES_WATCH_BATCH}, {p->ring, ES_WATCH_ROOM}};
+    uint32_t n = 1 + fuzz_below(&play->in, 2), first = n == 2 ? 0 : fuzz_below(&play->in, 2);
+    uint64_t ns = timeout(&play->in);
+    call_begin("wait");
+    int rc = es_api_wait_any(both + first, n, NULL, 0, ns);
+    call_end();
+    ONE_OF(rc, 0, 1, ES_TIMEOUT, ES_EDETACHED);
+}
+
 /* --- reap and observe --------------------------------------------------------------- */
 
 static bool holds(uint32_t index)
@@ -214,7 +227,10 @@ static void act(party *p)
         do_sweep(p);
         return;
     case 1:
-        do_observe(p);
+        if (what & 32)
+            do_wait(p);
+        else
+            do_observe(p);
         return;
     case 2:
         do_leave(p, what & 32);

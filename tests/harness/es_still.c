@@ -44,19 +44,33 @@ uint64_t es_clock_ns(void)
     return now_ns += es_still_look_ns;
 }
 
-/* The kernel's comparison of the word is also a step. */
-int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, es_wait_turn turn)
+/* The kernel's comparison of each word is also a step. A sleeper that a word has woken goes on. Here it stays parked on
+ * the others, as it does in the kernel until it runs. */
+int es_wait_several(const es_wait_word *words, uint32_t n, uint64_t timeout_ns)
 {
-    (void)turn;
-    es_step();
-    if (atomic_load(word) != seen)
-        return -EAGAIN;
-    if (num_parked < MAX_PARKED)
-        parked[num_parked++] = (struct parked){word, false};
+    int first = num_parked;
+    for (uint32_t i = 0; i < n; i++) {
+        es_step();
+        if (atomic_load(words[i].word) != words[i].seen) {
+            bool woken = false;
+            for (int p = first; p < num_parked; p++)
+                woken = woken || parked[p].woken;
+            num_parked = first;
+            return woken ? ES_OK : -EAGAIN;
+        }
+        if (num_parked < MAX_PARKED)
+            parked[num_parked++] = (struct parked){words[i].word, false};
+    }
     if (es_still_signals)
         return -EINTR;
     now_ns += timeout_ns;
     return ES_TIMEOUT;
+}
+
+int es_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, es_wait_turn turn)
+{
+    (void)turn;
+    return es_wait_several(&(es_wait_word){word, seen}, 1, timeout_ns);
 }
 
 static bool wake(_Atomic uint32_t *word, int most)

@@ -7,7 +7,7 @@
 
 /* Starts again: no thread is parked, and the clock is at 0. */
 void es_still_begin(void);
-/* Whether a thread parked on this word would still sleep: the word has not changed since it parked. */
+/* Whether a thread parked on this word would still sleep: no wake-up of this word has come since it parked. */
 bool es_still_parked(const void *word);
 /* Advances the clock. Each reading of the clock advances it by es_still_look_ns. */
 void es_still_advance(uint64_t ns);

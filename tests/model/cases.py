@@ -61,6 +61,11 @@ CONFIGURATIONS = [
     _holds("learners-12-ready", "NP=1 B=1 K=2 NL=2 KL=1 READY", "the same, batches in any order"),
     _holds("learners-12-back", "NP=1 B=1 K=2 M=1 NL=2 BACK=1", "two learners, a batch given back", quick=True),
     _holds("learners-11-back", "NP=1 B=1 K=1 NL=2 BACK=1", "the same over two laps"),
+    _holds("waiter-21", "B=2 K=1 M=1 NW=1 WAITS=2", "a process that waits for a batch and for room", quick=True),
+    _holds("waiter-11", "NP=1 B=1 K=1 NW=1 WAITS=2", "the same", quick=True),
+    _holds("waiter-kills", "NP=1 B=1 K=1 KP=1 KL=1 NW=1", "the same, one of each other role killed"),
+    _holds("waiter-abort", "NP=1 B=2 K=1 ABORTS=1 NW=1", "the same, a claim aborted"),
+    _holds("waiters-11", "NP=1 B=1 K=1 NW=2", "two such processes"),
     _holds("closed-11", "B=1 K=1 M=1 CLOSE", "the ring closes at any moment"),
     _holds(
         "closed-abort", "NP=1 B=1 K=1 ABORTS=1 CLOSE", "the ring closes; a claim aborted, perhaps after its eviction"
@@ -114,6 +119,10 @@ MUTANTS = [
     _mutant("count_after_word", "B=2 K=1", {8}, "release zeroes the count after the batch word"),
     _mutant("wake_if_was_full", "B=1 K=1", {8}, "release wakes if producers slept before it, not after it"),
     _mutant("wake_one", "B=2 K=1", {8}, "a producer that was woken and leaves room wakes nobody"),
+    _mutant("waiter_keeps_room", "NP=1 B=1 K=1 NW=1", {8}, "a process that was woken and leaves room wakes nobody"),
+    _mutant("waiter_no_look", "NP=1 B=1 K=1 NW=1", {8}, "a process that waits for both does not look again"),
+    _mutant("waiter_no_flag", "NP=1 B=1 K=1 NW=1", {8}, "a process that waits for both does not say so to producers"),
+    _mutant("waiter_seq_late", "NP=1 B=1 K=1 NW=1", {8}, "it reads both sequences after its last look"),
     _mutant("flag_cleared", "B=1 K=1", {8}, "the flag is cleared, and who is about to sleep is not told"),
     _mutant("head_fetch_add", "B=1 K=2 M=1 NL=2", {8}, "head is moved by fetch_add, not CAS"),
     _mutant("head_lowered", "B=1 K=2 M=1 NL=2 BACK=1", {8}, "give back lowers head and leaves given_back_seq"),

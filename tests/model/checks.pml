@@ -144,7 +144,8 @@ inline check_owns_nothing(statement, e) {
 #define check_freed(e) check_owns_nothing(4, e)
 #define check_registered(e) check_owns_nothing(10, e)
 
-#define SENT_ALL ((finished | ((1 << NL) - 1)) == ALL)
+#define SENT_ALL ((finished | ((1 << NL) - 1) | WAITERS) == ALL)
+#define WAITED_ALL ((finished & WAITERS) == WAITERS)
 #if CLOSE
 #define CLOSED closed
 #else
@@ -157,7 +158,7 @@ inline at_rest() {
     z = 0;
     do
     :: z < C ->
-        CHECK(8, SENT_ALL || CLOSED || (!CLAIMABLE(z) && STATE(S[z]) != REOPEN));
+        CHECK(8, (SENT_ALL && WAITED_ALL) || CLOSED || (!CLAIMABLE(z) && STATE(S[z]) != REOPEN));
         CHECK(4, STATE(S[z]) != CLAIMED);
         /* 3: collects the committed samples that are in slots. */
         if

@@ -5,14 +5,17 @@
 #include "producer.pml"
 #include "end.pml"
 #include "learner.pml"
+#include "waiter.pml"
 
 #if CLOSE
 #define CLOSER_RESTS (!closed || close_done)
 #else
 #define CLOSER_RESTS true
 #endif
+/* A waiter sleeps while it is in both queues. */
+#define ASLEEP (((ready_asleep | space_asleep) & ~WAITERS) | (ready_asleep & space_asleep & WAITERS))
 /* No process can take a step. It can only die. */
-#define STUCK (CLOSER_RESTS && (ready_asleep | space_asleep | finished | placeless) == ALL && \
+#define STUCK (CLOSER_RESTS && (ASLEEP | finished | placeless) == ALL && \
                ((placeless & ((1 << NL) - 1)) == 0 || (~locked & LEARNER_ENTRIES) == 0) && \
                ((placeless >> NL) == 0 || (~locked & ((1 << E) - 1 - LEARNER_ENTRIES)) == 0))
 
@@ -32,6 +35,11 @@ init {
         do :: x < NL -> run Learner(x); x++ :: else -> break od;
         x = 0;
         do :: x < NP -> run Producer(NLE + x); x++ :: else -> break od;
+#if NW
+        reopen_unseen = ALL & ~WAITERS;
+        x = 0;
+        do :: x < NW -> run Waiter(); x++ :: else -> break od;
+#endif
 #if CLOSE
         run Closer();
 #endif

@@ -58,6 +58,12 @@
 #ifndef CLOSE
 #define CLOSE 0
 #endif
+#ifndef NW
+#define NW 0 /* processes that wait for a batch and for room at once; NP + NW <= 3 */
+#endif
+#ifndef WAITS
+#define WAITS 1 /* how often each of them waits */
+#endif
 
 /* death_by_timeout without the assertion of statement 6: shows the faults that follow. */
 #ifdef M_death_unasserted
@@ -67,11 +73,12 @@
 #define C (B * K)
 #define NLE (NL + SPARE_L)
 #define E (NLE + NP + SPARE_P) /* owner entries: learners first */
-#define NPROC (NL + NP)
+#define NPROC (NL + NP + NW)
+#define WAITERS (((1 << NW) - 1) << (NL + NP))
 #define ALL ((1 << NPROC) - 1)
 #define EVERY_SAMPLE ((1 << (NP * M)) - 1)
 
-#define id (_pid - 1) /* of a process, learners first; the owner index is the local `me` */
+#define id (_pid - 1) /* of a process: learners, producers, waiters; the owner index is the local `me` */
 #define IS_LEARNER (id < NL)
 #define BIT (1 << id)
 

@@ -6,5 +6,6 @@ from mutant import Mutant
 from owning import OWNING
 from producing import PRODUCING
 from serving import SERVING
+from waiting import WAITING
 
-MUTANTS: tuple[Mutant, ...] = (*PRODUCING, *CONSUMING, *ENDING, *OWNING, *SERVING)
+MUTANTS: tuple[Mutant, ...] = (*PRODUCING, *CONSUMING, *ENDING, *OWNING, *SERVING, *WAITING)
