@@ -7,6 +7,7 @@
 #   make model               checks the protocol and its mutants in Spin    (needs spin)
 #   make storm SECONDS=60    kills and stops processes, accounts for every sample
 #   make storm-remote SECONDS=60    the same for remote clients, their connections and their bridges
+#   make storm-replay SECONDS=60    the same for a replay, its writers and its client
 #   make fuzz SECONDS=60     hostile segments, guided by coverage           (needs clang)
 #   make mutants             puts bugs into the core, one at a time: which suite notices?  (hours; PRINT=1: the table)
 #   make test-aarch64        runs the C tests for another processor         (needs qemu-user, a cross compiler)
@@ -22,7 +23,7 @@ BUILT := setup.py pyproject.toml echo_shm/_build.py $(CSRC)
 
 SECONDS ?= 60
 
-.PHONY: demo test test-c test-aarch64 lint bench explore orders model storm storm-remote fuzz mutants clean
+.PHONY: demo test test-c test-aarch64 lint bench explore orders model storm storm-remote storm-replay fuzz mutants clean
 
 demo: $(ENV)/.demo
 	$(BIN)/echo-shm demo
@@ -67,6 +68,9 @@ storm:
 
 storm-remote: $(ENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m stress.remote_storm $(SECONDS)
+
+storm-replay: $(ENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m stress.replay_storm $(SECONDS)
 
 fuzz:
 	$(MAKE) -C tests/fuzz fuzz SECONDS=$(SECONDS)

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import latency, native, peers, producers, remote, scale, table, throughput, wake
+from bench import latency, native, peers, producers, remote, replay, scale, table, throughput, wake
 
 GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "cartpole": throughput.cartpole,
@@ -29,6 +29,7 @@ GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "learners": throughput.learners,
     "producers": producers.producers,
     "remote": remote.remote,
+    "replay": replay.replay,
 }
 
 NOTES = """\
@@ -37,6 +38,7 @@ Throughput is end to end: worker processes send the same arrays as fast as they 
 `dataset_iter()` and reads no data; counted after the ring was filled twice over. Both libraries: batches of
 {batch_size} samples, {num_buffers} batches in the ring; id-echo with its defaults otherwise, over loopback TCP.
 memcpy: one process, one call a sample, into shared memory of the ring's size.
+Replay buffers are full, hold the same contents, and have a process each.
 `python -m bench` measures this; bench/ says how."""
 
 

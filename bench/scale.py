@@ -17,6 +17,10 @@ class Scale:
         workers: Producer counts of the scaling rows.
         producers: Producer counts of the group of that name. 2 is the one that others are compared with.
         sends: Samples that they send in all, but at least 2,000 each.
+        replay_steps: CartPole steps that a replay buffer stores.
+        replay_frames: Atari steps that a replay buffer stores; 50,000 are 1.4 GB for each library.
+        replay_growth: A small and a large number of CartPole steps, whose costs are compared.
+        replay_workers: Worker counts at which the replay's own CPU time is measured.
 
     """
 
@@ -29,9 +33,24 @@ class Scale:
     workers: tuple[int, ...] = (1, 2, 4, 8)
     producers: tuple[int, ...] = (1, 2, 8, 32, 64, 128, 256)
     sends: int = 200_000
+    replay_steps: int = 1_000_000
+    replay_frames: int = 50_000
+    replay_growth: tuple[int, int] = (100_000, 10_000_000)
+    replay_workers: tuple[int, ...] = (1, 8, 64)
 
 
 FULL = Scale()
 QUICK = Scale(
-    repetitions=2, seconds=0.1, batch_size=64, latency_rounds=2, wakes=20, workers=(1, 2), producers=(2, 8), sends=4000
+    repetitions=2,
+    seconds=0.1,
+    batch_size=64,
+    latency_rounds=2,
+    wakes=20,
+    workers=(1, 2),
+    producers=(2, 8),
+    sends=4000,
+    replay_steps=20_000,
+    replay_frames=500,
+    replay_growth=(2_000, 20_000),
+    replay_workers=(1, 2),
 )

@@ -14,7 +14,7 @@ _DASH = "\N{EN DASH}"
 
 
 #: Of all other units, less is better.
-_MORE_IS_BETTER = "samples/s"
+_MORE_IS_BETTER = ("samples/s", "steps/s", "batches/s")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Figure:
 
     Attributes:
         path: What was measured.
-        unit: ``"samples/s"`` (more is better) or one of costs (less is better): ``"µs"``, ``"MB"``, ``"a sample"``.
+        unit: ``"samples/s"``, ``"steps/s"``, ``"batches/s"`` (more is better) or one of costs (less is better):
+            ``"µs"``, ``"MB"``, ``"bytes"``, ``"a sample"``.
         ours: One value a repetition.
         peer: What the ratio is taken to; empty for none.
         theirs: The peer's values, of the same repetitions.
@@ -58,7 +59,7 @@ class Figure:
         if self.floor is None or not judged:
             return ""
         middle = statistics.median(judged)
-        reached = middle >= self.floor.bound if self.unit == _MORE_IS_BETTER else middle <= self.floor.bound
+        reached = middle >= self.floor.bound if self.unit in _MORE_IS_BETTER else middle <= self.floor.bound
         return "ok" if reached else "below"
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Figure:
         floor = ""
         if self.floor is not None:
             sign, times = (
-                ("≥" if self.unit == _MORE_IS_BETTER else "≤"),
+                ("≥" if self.unit in _MORE_IS_BETTER else "≤"),
                 (_TIMES if self.floor.of == "ratio" else f" {self.unit}"),
             )
             floor = f"{sign} {self.floor.bound:g}{times}"
@@ -102,7 +103,7 @@ def _spread(values: Sequence[float], unit: str) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    if unit == _MORE_IS_BETTER:
+    if unit in _MORE_IS_BETTER:
         return f"{value:,.0f}"
     return f"{value:.3f}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
