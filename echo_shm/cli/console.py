@@ -1,13 +1,17 @@
 """What the commands share: the console, short formats for numbers, bars, and imports of optional packages."""
 
 import importlib
+import math
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from echo_shm.replay import LimiterInfo
+
 _SIZES = ("B", "KB", "MB", "GB", "TB")
+_THOUSANDS = ("", "k", "M", "G", "T")
 _DURATIONS = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (float("inf"), 86400, "d"))
 
 #: The width of the output on a terminal, if it is wide enough (columns).
@@ -51,9 +55,30 @@ def bar(part: float, whole: float, width: int = 34) -> str:
     return f"[cyan]{'█' * filled}[/][dim]{'░' * (width - filled)}[/]"
 
 
+def literal(text: str) -> str:
+    """A text of the user as rich's markup: without markup and control characters of its own."""
+    return "".join(c if c.isprintable() else "?" for c in text).replace("[", r"\[")
+
+
+def amount(number: float) -> str:
+    """A number in at most six characters or so: ``"12,345"``, ``"1.2 M"``."""
+    if abs(number) < 99_999.5 or not math.isfinite(number):
+        return f"{number:,.0f}"
+    unit = 0
+    while abs(number) >= 999.5 and unit < len(_THOUSANDS) - 1:
+        number, unit = number / 1000, unit + 1
+    return f"{number:,.0f} {_THOUSANDS[unit]}" if abs(number) >= 99.5 else f"{number:.1f} {_THOUSANDS[unit]}"
+
+
 def plural(count: int, noun: str) -> str:
     """A number of things: ``"2 workers"``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def allowed(limiter: "LimiterInfo") -> str:
+    """What a table's limiter allows, in words."""
+    words = ("insert", limiter.can_insert), ("sample", limiter.can_sample)
+    return " and ".join(word for word, may in words if may) or "nothing"
 
 
 def share(part: float, whole: float) -> str:

@@ -16,13 +16,13 @@ from echo_shm.ring.metrics import Owner, Remote, RingView
 from echo_shm.ring.processes import find_process, pid_namespace
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group, RenderableType
+    from rich.console import Group, RenderableType
     from rich.table import Table
 
     from echo_shm._core import Snapshot
 
-#: Lines of the screen besides those of producers and remote clients, and lines of a table besides its entries.
-_OTHER_LINES, _TABLE_LINES = 14, 3
+#: Lines of a table besides its entries.
+_TABLE_LINES = 3
 
 _STYLES = {"running": "green", "waiting": "yellow", "stopped": "yellow", "dead": "red"}
 
@@ -130,7 +130,11 @@ class Watch:
 
     """
 
+    #: Lines of the screen besides those of producers and remote clients.
+    other_lines = 14
+
     def __init__(self, name: str) -> None:
+        self.what = f"segment {name!r}"
         self.segment = segment.Segment.attach(name, read_only=True)
         self._view = RingView(self.segment)
         self._kinds = Kinds()
@@ -297,59 +301,3 @@ def _table(*columns: str) -> "Table":
         table.add_column(label, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     return table
-
-
-# --- the command --------------------------------------------------------------
-
-
-def run(name: str, interval: float, *, once: bool) -> int:
-    """Watches a segment until it is closed, or until Ctrl-C. Returns the exit status.
-
-    Args:
-        name: The segment's name.
-        interval: Seconds between two readings.
-        once: Print one reading, with the rates of one interval, and return.
-
-    Raises:
-        SegmentError: There is no such segment, or it cannot be read.
-        UsageError: A segment cannot have that name, or rich is not installed.
-
-    """
-    terminal = console.open_console()
-    try:
-        watch = Watch(name)
-    except ValueError as error:
-        raise console.UsageError(str(error)) from None
-    try:
-        going = _watch_once(watch, terminal, interval) if once else _watch_live(watch, terminal, interval)
-    except KeyboardInterrupt:
-        return 0
-    if not going:
-        terminal.print(f"segment {name!r} was closed", markup=False, soft_wrap=True)
-    return 0
-
-
-def _watch_once(watch: Watch, terminal: "Console", interval: float) -> bool:
-    time.sleep(interval)
-    going = watch.look()
-    if going:
-        terminal.print(watch.render(most=10**6))
-    return going
-
-
-def _watch_live(watch: Watch, terminal: "Console", interval: float) -> bool:
-    if not terminal.is_terminal:
-        while _watch_once(watch, terminal, interval):
-            print(flush=True)
-        return False
-    live = console.need("rich.live", "cli").Live(console=terminal, auto_refresh=False)
-    try:  # not `with live`: after a Ctrl-C while it starts, the terminal would have no cursor
-        live.start()
-        while True:
-            most = max(3, terminal.height - _OTHER_LINES)
-            live.update(watch.render(most), refresh=True)
-            time.sleep(interval)
-            if not watch.look():
-                return False
-    finally:
-        live.stop()

@@ -44,7 +44,7 @@ def _first_sender(name: str, owners: Callable[[str], list[Owner]]) -> Owner:
 
 
 def _assert_gone(name: str) -> None:
-    assert not list(SHM.glob(f"echo_shm*{name}"))
+    assert not list(SHM.glob(f"echo_shm*{name}*"))
 
 
 # --- to the end ---------------------------------------------------------------
@@ -160,6 +160,44 @@ def test_demo_survives_a_killed_worker(command: Callable[..., Program], owners: 
     assert "unbroken, from 3 worker processes" in running.output
     assert "1 dead producer, 1 restart" in running.output
     _assert_gone(name)
+
+
+# --- the replay's demo --------------------------------------------------------
+
+
+def test_replay_demo_plain(command: Callable[..., Program]) -> None:
+    """Without a terminal: a line for each second, a summary, status 0, no control characters, and nothing is left."""
+    running = command("demo", "--replay", "--seconds", "2")
+    name = running.wait_for(r"replay (\d+-[0-9a-f]{8}), ").group(1)
+    running.wait_for(r"[1-9][\d,]* items  [1-9][\d,]* inserted/s  [1-9][\d,]* sampled/s  diff [\d,]+ in 0..16,000: \w+")
+    assert running.result() == 0, running.output
+    assert running.output.startswith("CartPole-v1, 2 workers; replay ")
+    assert [line.split()[0] for line in running.output.splitlines()[-5:]] == [
+        "played", "inserted", "sampled", "limiter", "left",
+    ]  # fmt: skip
+    ratio = re.search(r"^limiter +([\d.]+) samples an item of 8;", running.output, re.M)
+    assert ratio is not None
+    assert 0 < float(ratio.group(1)) <= 8
+    assert "left over  nothing" in running.output
+    assert "\x1b" not in running.output
+    _assert_gone(name)
+
+
+def test_replay_demo_ends_on_ctrl_c(command: Callable[..., Program]) -> None:
+    """On a terminal: a display of at most 80 columns and 24 lines; Ctrl-C ends it, and nothing is left."""
+    running = command("demo", "--replay", "--seconds", "50", "--workers", "1", terminal=True)
+    name = running.wait_for(r"echo-shm top (\d+-[0-9a-f]{8})").group(1)
+    running.wait_for(r"[▂▃▄▅▆▇]")  # the histogram
+    workers = psutil.Process(running.pid).children()
+    running.type(b"\x03")
+    assert running.result() == 130, running.output
+    assert "Traceback" not in running.output
+    assert running.output.count("\x1b[?25l") == running.output.count("\x1b[?25h") == 1
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", running.output)
+    assert max(len(line) for line in re.split(r"[\r\n]+", shown) if "│" in line) <= 80
+    assert len(re.split(r"\r?\n", shown[shown.rindex("╭") : shown.rindex("╯")])) <= 23
+    _assert_gone(name)
+    assert not psutil.wait_procs(workers, timeout=10)[1]
 
 
 # --- broken sequences ---------------------------------------------------------

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,24 @@ def play(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
 
     """
     env = make_env(env_id)
-    env.action_space.seed(seed)
     transition = blank_transition(env)
-    transition["worker"][...] = os.getpid()
     bound = client.bind(transition)  # from here on, bound.send() copies what the arrays hold then
+    for _ in transitions(env, transition, seed, deadline):
+        bound.send()  # waits while the ring is full
 
+
+def transitions(env: Any, transition: dict[str, Array], seed: int, deadline: float) -> Iterator[None]:
+    """Plays random actions until the deadline. Each time that it yields, ``transition`` holds another transition.
+
+    Args:
+        env: A Gymnasium environment. It is closed at the end.
+        transition: The arrays of :func:`blank_transition`.
+        seed: The seed for the environment and the actions.
+        deadline: As for :func:`play`.
+
+    """
+    env.action_space.seed(seed)
+    transition["worker"][...] = os.getpid()
     deadline = max(deadline, time.monotonic() + _SHORTEST_PLAY)
     episode = step = 0
     obs, _ = env.reset(seed=seed)
@@ -59,7 +72,7 @@ def play(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
         transition["truncated"][...] = truncated
         transition["episode"][...] = episode
         transition["step"][...] = step
-        bound.send()  # waits while the ring is full
+        yield
 
         obs, step = next_obs, step + 1
         if terminated or truncated:
@@ -121,8 +134,8 @@ def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
 
     """
     console.need("rich", "demo")
-    example = _example(env_id)
-    with _terminated_cleanly(), _serve(example, batch_size) as server, contextlib.ExitStack() as stack:
+    example = example_of(env_id)
+    with terminated_cleanly(), _serve(example, batch_size) as server, contextlib.ExitStack() as stack:
         check, tally = SequenceCheck(server.capacity), Tally(sum(leaf.nbytes for leaf in example.values()))
         view = DemoView(server.name, f"{env_id}, {console.plural(workers, 'worker')}", seconds, tally)
         deadline = time.monotonic() + seconds
@@ -148,7 +161,13 @@ def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
     return 1 if left or check.fault_count or tally.samples == 0 else 0
 
 
-def _example(env_id: str) -> dict[str, Array]:
+def example_of(env_id: str) -> dict[str, Array]:
+    """The arrays of one transition of an environment, all zero.
+
+    Raises:
+        UsageError: There is no such environment, its spaces are not supported, or a package is missing.
+
+    """
     try:
         env = make_env(env_id)
     except console.UsageError:
@@ -170,7 +189,7 @@ def _serve(example: dict[str, Array], batch_size: int) -> Server:
 
 
 @contextlib.contextmanager
-def _terminated_cleanly() -> Generator[None, None, None]:
+def terminated_cleanly() -> Generator[None, None, None]:
     """In this block, SIGTERM and the end of the terminal raise an exception, so that everything is cleaned up."""
 
     def leave(number: int, frame: object) -> None:

@@ -25,3 +25,12 @@ def test_bars(part: float, full: int) -> None:
     """A bar is as full as its figure, never fuller than full, and always as wide."""
     bar = console.bar(part, 10)
     assert (bar.count("█"), bar.count("░")) == (full, 34 - full)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (99_999, "99,999"), (99_999.6, "100 k"), (1_234_567, "1.2 M"), (-2e5, "-200 k"), (float("inf"), "inf")],
+)
+def test_amounts(number: float, text: str) -> None:
+    """Amounts up to five figures are exact, and larger ones have three figures and a letter."""
+    assert console.amount(number) == text

@@ -22,7 +22,7 @@ from harness.waiting import until
 
 from echo_shm import SegmentError, Server, ShmClient, TcpTransport
 from echo_shm._core import lib
-from echo_shm.cli import console, top
+from echo_shm.cli import console, ls, top
 from echo_shm.cli import main as cli
 from echo_shm.ring import lockfile, segment
 from echo_shm.ring.metrics import RingView
@@ -59,7 +59,9 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     everything = lockfile.names
 
     def restrict(*names: str) -> None:
-        monkeypatch.setattr(lockfile, "names", lambda: [name for name in everything() if name in names])
+        monkeypatch.setattr(
+            lockfile, "names", lambda files=lockfile.SEGMENT: [name for name in everything(files) if name in names]
+        )
 
     return restrict
 
@@ -74,7 +76,7 @@ def _listed(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("ls", [*cli._STYLES]),
+        ("ls", [*ls.STYLES]),
         ("top", [*top._STYLES, "here", "gone", "bridge", "worker", "producer", "creator", "learner"]),
         ("gc", ["removed", "garbage", "in use", "kept"]),
     ],
@@ -113,6 +115,7 @@ def test_ls_shows_a_segment_in_use(name: str, only: Callable[..., None], capsys:
             "name": name, "state": "in use", "creator_pid": os.getpid(), "creator_alive": True,
             "bytes": (SHM / f"echo_shm.{name}").stat().st_size, "batch_size": 8, "num_buffers": 4,
             "producers": 1, "learners": 1, "occupancy": 3, "capacity": 32, "fault": None,
+            "kind": "segment", "replay": None,
         }  # fmt: skip
         assert cli.main(["ls"]) == 0
         header, row = capsys.readouterr().out.splitlines()
@@ -327,9 +330,9 @@ def test_top_command_prints_one_reading_and_exits(name: str, capsys: pytest.Capt
 def test_top_without_a_name(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The only ring in use needs no name. With none or several, the error says which there are."""
     there: list[str] = []
-    monkeypatch.setattr(lockfile, "names", lambda: there)
+    monkeypatch.setattr(lockfile, "names", lambda files=lockfile.SEGMENT: there if files == lockfile.SEGMENT else [])
     assert cli.main(["top", "--once"]) != 0
-    assert "no ring is in use" in capsys.readouterr().err
+    assert "no ring and no replay is in use" in capsys.readouterr().err
     with Server(EXAMPLE, 8, name=name), Server(EXAMPLE, 8, name=f"{name}-2"):
         there.append(name)
         assert cli.main(["top", "--once", "--interval", "0.01"]) == 0
@@ -433,6 +436,6 @@ def test_looking_keeps_the_locks_of_this_process(name: str) -> None:
     """A process that looks at its own segment keeps its locks: gc in another process finds it in use."""
     with Server(EXAMPLE, 8, name=name):
         top.Watch(name).look()
-        cli.describe(name)
+        ls.describe(name)
         script = "import sys; from echo_shm.ring import lockfile; print(lockfile.collect(sys.argv[1]))"
         assert run_python(script, name).stdout == "False\n"

@@ -79,6 +79,8 @@ def test_a_batch_size_beyond_all_rings_is_one_line(capsys: pytest.CaptureFixture
     """An impossible batch size is a usage error, not a traceback."""
     assert cli.main(["demo", "--batch-size", str(2**40)]) == 2
     assert "batch_size" in capsys.readouterr().err
+    assert cli.main(["demo", "--replay", "--batch-size", str(2**40)]) == 2
+    assert "the demo's replay holds 50,000 steps" in capsys.readouterr().err
 
 
 def test_both_ways_to_start_it() -> None:

@@ -1,0 +1,243 @@
+"""``echo-shm ls``: the segments and the replays of this machine, read-only and without locks."""
+
+import json
+import math
+import time
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from echo_shm.cli import console, top
+from echo_shm.errors import SegmentError
+from echo_shm.replay import listing
+from echo_shm.ring import lockfile, pages, segment
+from echo_shm.ring.metrics import RingView
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: A JSON object.
+Description: TypeAlias = dict[str, Any]
+
+#: What ``ls`` prints, for its ``--help``.
+HELP = """\
+states:
+  in use      the process that created the segment is alive; a process has the
+              replay
+  orphaned    that process is dead. Others are attached to the segment, and more
+              can join: Server.attach(NAME). A replay's store stays, and the next
+              process goes on with it: Replay.attach(NAME)
+  garbage     nobody is attached: `echo-shm gc` removes it
+  unreadable  it cannot be read; the line below the table says why
+figures:
+  huge        how much of the segment is in huge pages
+  ring        samples in a batch x batches
+  full        slots that are in use
+  holds       of a replay: how much of how much, as it has written down last
+"""
+
+#: The colour of each state; see :func:`describe` and :func:`describe_replay`.
+STYLES = {"in use": "green", "orphaned": "yellow", "garbage": "red", "unreadable": "red"}
+
+
+def run(*, as_json: bool) -> int:
+    """Lists the segments and the replays. Returns the exit status.
+
+    Raises:
+        UsageError: rich is not installed.
+
+    """
+    parts = listing.parts()
+    replays = [describe_replay(name) for name in listing.names()]
+    found = [describe(name) | {"replay": parts.get(name)} for name in lockfile.names()]
+    gone = {one["name"] for one in found if one["fault"]}.difference(lockfile.names())
+    found = [one for one in found if one["name"] not in gone]
+    gone = {one["name"] for one in replays if one["fault"]}.difference(listing.names())
+    replays = [one for one in replays if one["name"] not in gone]
+    if as_json:
+        print(json.dumps(found + replays, indent=2))
+    elif not found and not replays:
+        print("no segments")
+    else:
+        _print([one for one in found if one["replay"] is None], replays, {one["name"]: one for one in found})
+    return 0
+
+
+def in_use() -> tuple[list[str], list[str]]:
+    """The names of the rings in use that belong to no replay, and those of the replays in use."""
+    parts = listing.parts()
+    rings = [describe(name) for name in lockfile.names() if name not in parts]
+    replays = [describe_replay(name) for name in listing.names()]
+    unused = "garbage", "unreadable"
+    return (
+        [one["name"] for one in rings if one["state"] not in unused],
+        [one["name"] for one in replays if one["state"] == "in use"],
+    )
+
+
+# --- describing ---------------------------------------------------------------
+
+
+def describe(name: str) -> Description:
+    """What ``echo-shm ls --json`` says of a segment. Unknown values are None.
+
+    Its ``state`` is one of
+
+    - ``in use``: the creator is alive;
+    - ``orphaned``: the creator is dead, but other processes are attached;
+    - ``garbage``: no process is attached;
+    - ``unreadable``: a process is or may be attached; ``fault`` says why the segment cannot be read.
+    """
+    found: Description = dict.fromkeys(
+        ("name", "state", "creator_pid", "creator_alive", "bytes", "huge_bytes", "batch_size", "num_buffers",
+         "producers", "learners", "occupancy", "capacity", "age_seconds", "fault")
+    )  # fmt: skip
+    found |= {"kind": "segment", "name": name}
+    try:
+        seen = segment.listing(name)
+    except SegmentError as error:
+        return found | {"state": "unreadable", "fault": str(error)}
+    found["creator_alive"] = seen.creator_alive
+    if seen.segment is None:
+        return found | {"state": "unreadable" if seen.locked else "garbage", "fault": seen.fault}
+    view = RingView(seen.segment)
+    owners = [owner for owner, state in top.states(view) if state != "dead"]
+    geometry = seen.segment.geometry
+    return found | {
+        "state": "garbage" if not seen.locked else "in use" if seen.creator_alive else "orphaned",
+        "creator_pid": seen.segment.creator_pid,
+        "bytes": seen.segment.size,
+        "huge_bytes": pages.huge_bytes(seen.segment.mapping),
+        "batch_size": geometry.batch_size,
+        "num_buffers": geometry.num_buffers,
+        "producers": sum(owner.role == "producer" for owner in owners),
+        "learners": sum(owner.role == "learner" for owner in owners),
+        "occupancy": int(view.snapshot().occupancy),
+        "capacity": geometry.capacity,
+        "age_seconds": max(0.0, time.time() - seen.segment.created),
+    }
+
+
+def describe_replay(name: str) -> Description:
+    """What ``echo-shm ls --json`` says of a replay. Unknown values are None.
+
+    Its ``state`` is one of
+
+    - ``in use``: a process has it;
+    - ``orphaned``: that process is dead, but the store is there, or others are attached to the rings;
+    - ``garbage``: that process is dead, and there is no store;
+    - ``unreadable``: ``fault`` says why it cannot be read.
+    """
+    found: Description = dict.fromkeys(
+        ("name", "state", "store", "pid", "alive", "bytes", "steps", "capacity", "tables", "waits", "heard_seconds",
+         "fault")
+    )  # fmt: skip
+    found |= {"kind": "replay", "name": name}
+    try:
+        seen = listing.look(name)
+    except SegmentError as error:
+        return found | {"state": "unreadable", "fault": str(error)}
+    state = "in use" if seen.alive else "orphaned" if seen.has_store or seen.attached else "garbage"
+    return found | {
+        "state": "unreadable" if seen.fault else state,
+        "store": "shm" if seen.has_store else "memory",
+        "pid": seen.pid,
+        "alive": seen.alive,
+        "bytes": seen.bytes,
+        "steps": seen.steps,
+        "capacity": seen.capacity,
+        "tables": {table: _plain(info) for table, info in seen.tables.items()},
+        "waits": seen.waits,
+        "heard_seconds": None if seen.heard is None else max(0.0, time.time() - seen.heard),
+        "fault": seen.fault or None,
+    }
+
+
+def _plain(info: Any) -> Any:
+    """A table's figures as JSON, which has no infinity: None stands for it."""
+    if isinstance(info, float) and not math.isfinite(info):
+        return None
+    return {field: _plain(value) for field, value in vars(info).items()} if hasattr(info, "__dict__") else info
+
+
+def what_to_do(name: str) -> str:
+    """With which call somebody goes on with a store that outlived its process, and which command removes it."""
+    return f"Replay.attach({name!r}) goes on with it; `echo-shm gc {name}` removes it"
+
+
+# --- printing -----------------------------------------------------------------
+
+
+def _print(segments: list[Description], replays: list[Description], rings: dict[str, Description]) -> None:
+    tables = [_table_of_segments(segments)] if segments else []
+    tables += [_table_of_replays(replays, rings)] if replays else []
+    terminal = console.open_console()
+    for number, table in enumerate(tables):
+        if number:
+            terminal.print()
+        terminal.print(table)
+    notes = [(one["name"], one["fault"]) for one in segments + replays if one["fault"]]
+    for one in replays:
+        if one["state"] == "orphaned" and one["store"] == "shm":
+            heard = "" if one["heard_seconds"] is None else f", last heard of {_ago(one)}"
+            notes.append((one["name"], f"its process is dead{heard}. {what_to_do(one['name'])}"))
+    for name, note in notes:
+        terminal.print(f"{name}: {note}", markup=False, soft_wrap=not terminal.is_terminal, style="dim")
+
+
+def _ago(one: Description) -> str:
+    return f"{console.duration(one['heard_seconds'])} ago"
+
+
+def _table_of_segments(found: list[Description]) -> "Table":
+    table: Table = console.need("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("name", overflow="fold")
+    for label in ("creator", "size", "huge", "ring", "prod", "learn", "full", "age"):
+        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for one in found:
+        table.add_row(one["name"], *_cells(one), _styled(one["state"]))
+    return table
+
+
+def _styled(state: str) -> str:
+    return f"[{STYLES[state]}]{state}[/]"
+
+
+def _cells(one: Description) -> list[str]:
+    if one["bytes"] is None:
+        return ["-" if one["creator_alive"] is not False else "dead"] + ["-"] * 7
+    return [
+        f"{one['creator_pid']}" if one["creator_alive"] else f"{one['creator_pid']} dead",
+        console.size(one["bytes"]),
+        "-" if one["huge_bytes"] is None else console.share(one["huge_bytes"], one["bytes"]),
+        f"{one['batch_size']:,}x{one['num_buffers']:,}",
+        f"{one['producers']}",
+        f"{one['learners']}",
+        console.share(one["occupancy"], one["capacity"]),
+        console.duration(one["age_seconds"]),
+    ]
+
+
+def _table_of_replays(replays: list[Description], rings: dict[str, Description]) -> "Table":
+    """A line for each replay; below it one for each of its tables and rings."""
+    table: Table = console.need("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("replay", overflow="fold")
+    for label in ("process", "size", "holds"):
+        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for one in replays:
+        pid = "-" if one["pid"] is None else f"{one['pid']}" if one["alive"] else f"{one['pid']} dead"
+        octets = "-" if one["bytes"] is None else console.size(one["bytes"])
+        table.add_row(one["name"], pid, octets, _of(one["steps"], one["capacity"]), "steps", _styled(one["state"]))
+        for name, info in (one["tables"] or {}).items():
+            table.add_row(f"  table {console.literal(name)}", "", "", _of(info["size"], info["max_size"]), "items", "")
+        for ring in rings.values():
+            if ring["replay"] == one["name"]:
+                octets = "-" if ring["bytes"] is None else console.size(ring["bytes"])
+                holds = _of(ring["occupancy"], ring["capacity"])
+                table.add_row(f"  ring {ring['name'][len(one['name']) :]}", "", octets, holds, "slots", "")
+    return table
+
+
+def _of(part: int | None, whole: int | None) -> str:
+    return f"{'-' if part is None else f'{part:,}'} of {'-' if whole is None else f'{whole:,}'}"

@@ -1,0 +1,259 @@
+"""``echo-shm ls``, ``top`` and ``gc``: what they say of replays, and what they remove of them."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.actors import Actor
+
+from echo_shm import Replay, SegmentError, Table
+from echo_shm.cli import console, replay_top
+from echo_shm.cli import main as cli
+from echo_shm.replay import ReplayClient, ReplayHandle, SampleToInsertRatio
+from echo_shm.ring import lockfile
+
+SHM = Path("/dev/shm")
+STEP = {"obs": np.zeros(4, np.float32), "act": np.zeros((), np.int64)}
+
+#: It lets nobody insert more than 3 items before one is sampled.
+TABLES = [Table("main", max_size=50, rate_limiter=SampleToInsertRatio(2.0, 1, (0.0, 6.0))), Table("[red]")]
+
+
+def _keep(conn: Any, name: str | None) -> None:
+    """Has a replay with a step; says its handle, and stays."""
+    how: dict[str, Any] = {} if name is None else {"store": "shm", "name": name}
+    replay = Replay(STEP, 100, TABLES, **how)
+    handle = replay.handle
+    replay.add(STEP)
+    replay._rings._feed.publish()
+    conn.send(handle)
+    conn.recv()
+
+
+@pytest.fixture
+def keeper(act: Callable[..., Actor], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Starts processes that have a replay, with a store of that name or without one. The commands see only these."""
+    known: set[str] = set()
+    everything = lockfile.names
+    monkeypatch.setattr(
+        lockfile,
+        "names",
+        lambda files=lockfile.SEGMENT: [
+            one for one in everything(files) if any(one in (name, f"{name}.inbox", f"{name}.updates") for name in known)
+        ],
+    )
+
+    def start(name: str | None = None) -> tuple[Actor, ReplayHandle]:
+        process = act(_keep, name)
+        handle = process.hear()
+        known.add(handle.name)
+        return process, handle
+
+    yield start
+    for name in known:
+        for file in SHM.glob(f"echo_shm*.{name}*"):
+            file.unlink()
+
+
+def _files(name: str) -> list[str]:
+    return sorted(file.name for file in SHM.glob(f"echo_shm*.{name}*"))
+
+
+def _run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """A command's status, and all that it printed."""
+    status = cli.main([*words])
+    printed = capsys.readouterr()
+    return status, printed.out + printed.err
+
+
+def test_ls_shows_a_replay_with_its_parts(
+    name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A replay has lines for its tables and its rings, which are not listed as segments of their own."""
+    process, _ = keeper(name)
+    status, out = _run("ls", capsys=capsys)
+    header, replay, main, odd, inbox, updates = out.splitlines()
+    assert status == 0
+    assert header.split() == ["replay", "process", "size", "holds", "state"]
+    assert replay.split()[:2] == [name, str(process.pid)]
+    assert replay.split()[4:] == ["1", "of", "100", "steps", "in", "use"]
+    assert main.split() == ["table", "main", "1", "of", "50", "items"]
+    assert odd.split() == ["table", "[red]", "1", "of", "100", "items"]  # a name, not markup
+    assert inbox.split()[:2] == ["ring", ".inbox"]
+    assert updates.split()[:2] == ["ring", ".updates"]
+
+
+def test_ls_for_scripts(name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """The list for scripts has the replay with all figures of its tables, and the rings with the replay's name."""
+    process, _ = keeper(name)
+    inbox, updates, replay = json.loads(_run("ls", "--json", capsys=capsys)[1])
+    assert [inbox["replay"], updates["replay"]] == [name, name]
+    assert replay.pop("heard_seconds") >= 0
+    tables = replay.pop("tables")
+    assert replay == {
+        "kind": "replay", "name": name, "state": "in use", "store": "shm", "pid": process.pid, "alive": True,
+        "bytes": sum((SHM / f"echo_shm{file}").stat().st_size for file in
+                     (f"_replay.{name}", f".{name}.inbox", f".{name}.updates")),
+        "steps": 1, "capacity": 100, "waits": None, "fault": None,
+    }  # fmt: skip
+    assert (tables["main"]["size"], tables["main"]["limiter"]["max_diff"]) == (1, 6.0)
+    assert tables["[red]"]["limiter"]["max_diff"] is None  # JSON has no infinity
+
+
+def test_a_store_that_outlived_its_process(
+    name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is listed with what to do. gc keeps it, its rings and its board, and removes all of it by name."""
+    process, _ = keeper(name)
+    process.kill()
+    files = _files(name)
+    assert len(files) == 7
+    out = _run("ls", capsys=capsys)[1]
+    assert f"{process.pid} dead" in out
+    assert "orphaned" in out
+    assert f"Replay.attach({name!r})" in out
+    assert f"`echo-shm gc {name}`" in out
+    for words in (["gc"], ["gc", "--dry-run"]):
+        status, out = _run(*words, capsys=capsys)
+        assert (status, out[: 9 + len(name)], _files(name)) == (0, f"kept     {name}", files)
+    assert _run("gc", f"{name}.inbox", capsys=capsys)[0] == 1
+    assert _run("gc", name, "--dry-run", capsys=capsys)[1].startswith(f"garbage  {name}")
+    assert _files(name) == files
+    status, out = _run("gc", name, capsys=capsys)
+    assert (status, out[: 9 + len(name)], _files(name)) == (0, f"removed  {name}", [])
+    assert _run("gc", name, capsys=capsys) == (
+        1, f"echo-shm: no segment and no replay is named {name!r}: `echo-shm ls` lists those that exist\n"
+    )  # fmt: skip
+
+
+def test_gc_refuses_a_living_replay(name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """By name or without, with a store or without: what a process has stays, and the message names the process."""
+    for store in (name, None):
+        process, handle = keeper(store)
+        files = _files(handle.name)
+        assert f"in use   {handle.name}" in _run("gc", capsys=capsys)[1]
+        status, out = _run("gc", handle.name, capsys=capsys)
+        assert (status, _files(handle.name)) == (1, files)
+        assert out.startswith(f"echo-shm: replay {handle.name!r} is in use")
+        assert store is None or f"process {process.pid} has it" in out
+        process.kill()
+
+
+def test_gc_refuses_this_process_s_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replay of the process that runs gc is in use, and keeps its locks."""
+    with Replay(STEP, 10, store="shm", name=name) as replay:
+        assert _run("gc", name, capsys=capsys)[0] == 1
+        with pytest.raises(SegmentError, match="is in use"):
+            Replay.attach(name)
+        with ReplayClient(replay.handle) as client:
+            assert client.info().size == 0
+
+
+def test_gc_removes_a_dead_replay_without_a_store(
+    keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its rings and its board are garbage; but not while a writer is attached to one of the rings."""
+    process, handle = keeper()
+    with ReplayClient(handle) as client:
+        process.kill()
+        files = _files(handle.name)
+        assert _run("gc", capsys=capsys)[1].startswith(f"in use   {handle.name}")
+        assert _files(handle.name) == files
+        del client
+    assert "garbage" in _run("ls", capsys=capsys)[1]
+    assert _run("gc", capsys=capsys)[1].startswith(f"removed  {handle.name}")
+    assert _files(handle.name) == []
+
+
+def test_gc_removes_no_store_whose_clients_wait(
+    name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clients wait for the next replay. While one is attached nothing is removed, and the next replay finds it all."""
+    process, handle = keeper(name)
+    with ReplayClient(handle) as client:  # of the second ring; the first one stays, too
+        process.kill()
+        files = _files(name)
+        status, out = _run("gc", name, capsys=capsys)
+        assert (status, _files(name)) == (1, files)
+        assert f"`echo-shm top {name}.inbox` shows them" in out
+        with Replay.attach(name) as replay, client.writer() as writer:
+            writer.add(STEP, timeout=10)
+            assert replay.num_steps == 2
+
+
+def test_gc_removes_a_store_that_was_never_made(
+    name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lock file alone holds no steps: its process died before it had made the store."""
+    process, _ = keeper(name)
+    process.kill()
+    (SHM / f"echo_shm_replay.{name}").unlink()
+    assert _run("gc", capsys=capsys)[1].startswith(f"removed  {name}")
+    assert _files(name) == []
+
+
+# --- top ----------------------------------------------------------------------
+
+
+def _shown(watch: replay_top.ReplayWatch) -> str:
+    terminal = console.open_console()
+    with terminal.capture() as captured:
+        terminal.print(watch.render(20))
+    return captured.get()
+
+
+def test_top_shows_tables_limiters_and_writers(name: str) -> None:
+    """Sizes, rates between two looks, where each limiter stands, who is attached, and what they wait for."""
+    with Replay(STEP, 11, TABLES, store="shm", name=name) as replay:  # at most 2 items of a table are parked
+        feed = replay._rings._feed
+        assert feed is not None
+        client = ReplayClient(replay.handle)
+        with client, client.writer() as writer:
+            feed.publish()
+            watch = replay_top.ReplayWatch(name)
+            for _ in range(6):
+                writer.add(STEP)
+            assert replay.num_steps == 5
+            replay.sample(1, "main")
+            feed.publish()
+            assert watch.look()
+            out = _shown(watch)
+    lines = [line.split() for line in out.splitlines()]
+    span = watch._latest.seen.heard - watch._earlier.seen.heard
+    assert f"process {os.getpid()}" in out
+    assert "5 of 11 steps" in out
+    assert "1 of 1,024 slots" in out  # the sixth step
+    (main,) = [line for line in lines if line[:2] == ["main", "3"]]
+    assert main[1:3] == ["3", "50"]
+    assert main[3] == console.amount(3 / span)
+    assert main[4] == console.amount(1 / span)
+    assert main[5:7] == ["0", "2"]
+    assert ["main", "1", "2", "5", "0..6", "sample"] in lines
+    assert ["[red]", "1", "1", "5", "any", "insert", "and", "sample"] in lines
+    assert ["writers", "1", "waiting", "0", "stopped", "0", "dead", "0", "clients", "1"] in lines
+    assert "it takes no steps: the limiter of table 'main'" in out
+
+
+def test_top_of_a_dead_replay(name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """It says that the process is dead and the store stays; once the store is removed, top ends."""
+    process, _ = keeper(name)
+    watch = replay_top.ReplayWatch(name)
+    process.kill()
+    assert watch.look()
+    assert f"process {process.pid} dead, its store stays: Replay.attach({name!r})" in _shown(watch)
+    assert _run("gc", name, capsys=capsys)[0] == 0
+    assert not watch.look()
+
+
+def test_top_without_a_name_finds_the_only_replay(
+    name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A replay's rings do not count as rings of their own, and a dead replay is not in use."""
+    process, _ = keeper(name)
+    assert _run("top", "--once", "--interval", "0.01", capsys=capsys)[1].startswith(f"{name}  replay in a store of")
+    process.kill()
+    assert "no ring and no replay is in use" in _run("top", capsys=capsys)[1]
