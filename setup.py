@@ -19,9 +19,23 @@ def extension(name: str, depends: list[str] | None = None) -> Extension:
 setup(
     cffi_modules=["echo_shm/_build.py:ffibuilder"],
     ext_modules=[
-        extension("send"),
+        extension("send", depends=["csrc/python/arrays.h"]),
         extension("batch", depends=["csrc/base/es_types.h", "csrc/python/arrays.h"]),
         extension("slot", depends=["csrc/python/arrays.h", "csrc/python/trees.h"]),
+        extension(
+            "replay",
+            depends=[
+                "csrc/base/es_types.h",
+                "csrc/python/arrays.h",
+                "csrc/python/core.h",
+                "csrc/python/draws.h",
+                "csrc/python/inserts.h",
+                "csrc/python/pool.h",
+                "csrc/python/trees.h",
+                "csrc/replay/es_replay.h",
+                "csrc/replay/es_replay_types.h",
+            ],
+        ),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

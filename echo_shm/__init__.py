@@ -12,10 +12,13 @@ from importlib.util import find_spec
 try:
     from echo_shm import _batch as _batch
     from echo_shm import _core as _core
+    from echo_shm import _replay as _replay
     from echo_shm import _send as _send
     from echo_shm import _slot as _slot
 except ImportError:
-    _missing = [name for name in ("_batch", "_core", "_send", "_slot") if find_spec(f"{__name__}.{name}") is None]
+    _missing = [
+        name for name in ("_batch", "_core", "_replay", "_send", "_slot") if find_spec(f"{__name__}.{name}") is None
+    ]
     if not _missing:
         raise
     raise ModuleNotFoundError(
@@ -38,6 +41,9 @@ from echo_shm.errors import (
 )
 from echo_shm.net.client.client import TcpClient, connect
 from echo_shm.net.transport import TcpTransport
+from echo_shm.replay.client import ReplayClient
+from echo_shm.replay.replay import Replay
+from echo_shm.replay.table import Table
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.metrics import HistSnapshot, SampleInfo
 from echo_shm.ring.protocols import Finishing, Transport
@@ -58,6 +64,8 @@ __all__ = [
     "Handle",
     "HistSnapshot",
     "Lease",
+    "Replay",
+    "ReplayClient",
     "Reservation",
     "Sample",
     "SampleInfo",
@@ -65,6 +73,7 @@ __all__ = [
     "Server",
     "ShmClient",
     "SpecMismatchError",
+    "Table",
     "TcpClient",
     "TcpTransport",
     "TrajectoryAccumulator",

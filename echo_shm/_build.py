@@ -12,7 +12,9 @@ from cffi import FFI
 _CSRC = Path(__file__).resolve().parent.parent / "csrc"
 
 #: The headers that declare what Python sees. ``_core.pyi`` has the same.
-HEADERS = [_CSRC / "base/es_types.h", _CSRC / "api/es_api.h"]
+HEADERS = [
+    _CSRC / path for path in ("base/es_types.h", "replay/es_replay_types.h", "api/es_api.h", "replay/es_replay.h")
+]
 
 
 def _declarations(header: Path) -> str:
@@ -25,13 +27,14 @@ ffibuilder = FFI()
 ffibuilder.cdef("".join(map(_declarations, HEADERS)))
 ffibuilder.set_source(
     "echo_shm._core",
-    '#include "api/es_api.h"',
+    '#include "api/es_api.h"\n#include "replay/es_replay.h"',
     # setuptools requires paths relative to setup.py
     sources=sorted(f"csrc/{path.relative_to(_CSRC)}" for path in _CSRC.glob("*/es_*.c")),
     depends=sorted(f"csrc/{path.relative_to(_CSRC)}" for path in _CSRC.glob("*/es_*.h")),
     include_dirs=["csrc"],
     extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-pthread"],
     extra_link_args=["-pthread"],
+    libraries=["m"],
     define_macros=[("ES_WAIT_POLL", "1")] if os.environ.get("ECHO_SHM_WAIT") == "poll" else [],
     py_limited_api=True,
 )

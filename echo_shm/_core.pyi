@@ -35,6 +35,9 @@ class Ring(CData):
 class Locks(CData):
     """``es_locks *``."""
 
+class ReplayHold(CData):
+    """``es_replay *``."""
+
 class Bytes:
     """The bytes of a C value."""
 
@@ -136,6 +139,114 @@ class Snapshot(CData):
     closed: int
     shared: int
 
+class SelectorConfig(CData):
+    """``es_selector_config *``."""
+
+    kind: int
+    zero: int
+    parameter: float
+    beta: float
+
+class TableConfig(CData):
+    """``es_table_config *``."""
+
+    name: CData
+    sampler: SelectorConfig
+    remover: SelectorConfig
+    max_size: int
+    max_times_sampled: int
+    min_size: int
+    ratio: float
+    min_diff: float
+    max_diff: float
+    max_parked: int
+    replacement: int
+    is_protected: int
+
+class TableConfigs(CData):
+    """``es_table_config[]``. It owns what its items are in."""
+
+    def __getitem__(self, index: int, /) -> TableConfig: ...
+    def __iter__(self) -> Iterator[TableConfig]: ...
+
+class StoreGeometry(CData):
+    """``es_store_geometry *``."""
+
+    capacity: int
+    max_items: int
+    seed: int
+    num_leaves: int
+    num_tables: int
+    schema_size: int
+    inbox_slots: int
+    update_slots: int
+    zero: int
+
+class BatchArrays(CData):
+    """``es_batch_arrays *``."""
+
+    leaves: CData
+    key: CData
+    probability: CData
+    priority: CData
+    weight: CData
+    times_sampled: CData
+    table_size: CData
+    age: CData
+
+class Trouble(CData):
+    """``es_trouble *``."""
+
+    table: int
+    zero: int
+    index: int
+
+class InboxHead(CData):
+    """``es_inbox_head *``."""
+
+    stream: int
+    number: int
+    version: int
+    environment: int
+    episode: int
+    flags: int
+    zero: int
+
+class UpdateBlock(CData):
+    """``es_update_block *``."""
+
+    table: int
+    kind: int
+    n: int
+    keys: CData
+    priorities: CData
+
+class Turn(CData):
+    """``es_turn *``."""
+
+    steps: int
+    updates: int
+    table: int
+    sweep_due: int
+    refused: int
+
+class CTableInfo(CData):
+    """``es_table_info *``."""
+
+    size: int
+    inserted: int
+    sampled: int
+    deleted: int
+    evicted: int
+    parked: int
+    episodes: int
+    bytes: int
+    drawn_before: int
+    highest: float
+    effective_sample_size: float
+    can_sample: int
+    can_insert: int
+
 class ffi:
     NULL: Final[CData]
 
@@ -157,6 +268,18 @@ class ffi:
     @overload
     @staticmethod
     def new(cdecl: Literal["es_geometry *"], init: Mapping[str, int] = ..., /) -> Geometry: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_store_geometry *"], init: Mapping[str, int] = ..., /) -> StoreGeometry: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_table_config[]"], init: Sequence[Mapping[str, Any]], /) -> TableConfigs: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_watch[]"], init: Sequence[Mapping[str, Any]], /) -> Watch: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_trouble *"], /) -> Trouble: ...
     @overload
     @staticmethod
     def new(cdecl: Literal["int *", "int64_t *", "uint32_t *", "uint64_t *"], init: int = ..., /) -> Numbers: ...
@@ -183,6 +306,9 @@ class ffi:
     @overload
     @staticmethod
     def from_buffer(cdecl: Literal["es_snapshot *"], value: Buffer, /) -> Snapshot: ...
+    @overload
+    @staticmethod
+    def from_buffer(cdecl: Literal["es_table_info *"], value: Buffer, /) -> CTableInfo: ...
     @staticmethod
     def buffer(value: CData, /) -> Bytes: ...
     @staticmethod
@@ -228,6 +354,27 @@ class lib:
     ES_REMOTE_HERE: Final[int]
     ES_REMOTE_AWAY: Final[int]
     ES_PEER_SIZE: Final[int]
+    ES_REFUSED: Final[int]
+    ES_NO_ROOM: Final[int]
+    ES_SHORT: Final[int]
+    ES_EPRIORITY: Final[int]
+    ES_ENOITEM: Final[int]
+    ES_EDAMAGED: Final[int]
+    ES_UNIFORM: Final[int]
+    ES_PRIORITIZED: Final[int]
+    ES_SOFTMAX: Final[int]
+    ES_FIFO: Final[int]
+    ES_LIFO: Final[int]
+    ES_MIN_HEAP: Final[int]
+    ES_MAX_HEAP: Final[int]
+    ES_STEP_TERMINATED: Final[int]
+    ES_STEP_TRUNCATED: Final[int]
+    ES_STEP_LOST: Final[int]
+    ES_MAX_TABLES: Final[int]
+    ES_TABLE_NAME: Final[int]
+    ES_UPDATE_KEYS: Final[int]
+    ES_UPDATE_PRIORITIES: Final[int]
+    ES_UPDATE_DELETE: Final[int]
 
     @staticmethod
     def es_api_wait_kind() -> CData: ...
@@ -366,8 +513,87 @@ class lib:
     @staticmethod
     def es_monitor_count_committed(r: Ring, full: Numbers, /) -> int: ...
     @staticmethod
+    def es_monitor_committed_before(r: Ring, position: int, /) -> int: ...
+    @staticmethod
     def es_monitor_owner_entries(r: Ring, /) -> int: ...
     @staticmethod
     def es_monitor_observe(r: Ring, snap: Snapshot, /) -> None: ...
     @staticmethod
     def es_sweep_set_stalled(r: Ring, n: int, /) -> None: ...
+    @staticmethod
+    def es_replay_store_size(geo: StoreGeometry, leaf_sizes: Numbers, tables: TableConfigs, /) -> int: ...
+    @staticmethod
+    def es_replay_format(
+        base: CData,
+        size: int,
+        geo: StoreGeometry,
+        leaf_sizes: Numbers,
+        tables: TableConfigs,
+        schema: CData,
+        uuid: CData,
+        pid: int,
+        created_ns: int,
+        /,
+    ) -> int: ...
+    @staticmethod
+    def es_replay_check(base: CData, size: int, /) -> int: ...
+    @staticmethod
+    def es_replay_describe(
+        base: CData,
+        size: int,
+        geo: StoreGeometry,
+        uuid: CData,
+        pid: Numbers,
+        created_ns: Numbers,
+        schema: CData,
+        room: int,
+        tables: CData,
+        max_tables: int,
+        /,
+    ) -> None: ...
+    @staticmethod
+    def es_replay_open(base: CData, size: int, stream: int, error: Numbers, why: Trouble, /) -> ReplayHold: ...
+    @staticmethod
+    def es_replay_free(r: ReplayHold, /) -> None: ...
+    @staticmethod
+    def es_replay_shape(r: ReplayHold, num_tables: Numbers, num_leaves: Numbers, /) -> None: ...
+    @staticmethod
+    def es_replay_leaf_size(r: ReplayHold, leaf: int, /) -> int: ...
+    @staticmethod
+    def es_replay_add(r: ReplayHold, leaves: Pointers, flags: int, priorities: CData, why: Trouble, /) -> int: ...
+    @staticmethod
+    def es_replay_extend(
+        r: ReplayHold, leaves: Pointers, n: int, flags: CData, priorities: CData, error: Numbers, why: Trouble, /
+    ) -> int: ...
+    @staticmethod
+    def es_replay_end_episode(r: ReplayHold, /) -> None: ...
+    @staticmethod
+    def es_replay_sample(r: ReplayHold, table: int, n: int, beta: float, out: BatchArrays, /) -> int: ...
+    @staticmethod
+    def es_replay_get(
+        r: ReplayHold, table: int, keys: CData, n: int, beta: float, out: BatchArrays, why: Trouble, /
+    ) -> int: ...
+    @staticmethod
+    def es_replay_update(r: ReplayHold, table: int, keys: CData, priorities: CData, n: int, why: Trouble, /) -> int: ...
+    @staticmethod
+    def es_replay_delete(r: ReplayHold, table: int, keys: CData, n: int, /) -> int: ...
+    @staticmethod
+    def es_replay_reset(r: ReplayHold, table: int, /) -> int: ...
+    @staticmethod
+    def es_replay_can_sample(r: ReplayHold, table: int, n: int, /) -> int: ...
+    @staticmethod
+    def es_replay_can_insert(r: ReplayHold, table: int, n: int, /) -> int: ...
+    @staticmethod
+    def es_replay_check_priority(r: ReplayHold, table: int, priority: float, /) -> int: ...
+    @staticmethod
+    def es_replay_info(r: ReplayHold, table: int, info: CTableInfo, /) -> None: ...
+    @staticmethod
+    def es_replay_num_steps(r: ReplayHold, /) -> int: ...
+    @staticmethod
+    def es_replay_connect_inbox(r: ReplayHold, ring: Ring, segment: CData, uuid: CData | bytes, /) -> int: ...
+    @staticmethod
+    def es_replay_connect_updates(r: ReplayHold, ring: Ring, segment: CData, uuid: CData | bytes, /) -> int: ...
+    @staticmethod
+    def es_replay_disconnect(r: ReplayHold, /) -> None: ...
+    @staticmethod
+    def es_replay_turn(r: ReplayHold, most: int, turn: Turn, /) -> int: ...

@@ -13,12 +13,13 @@ import numpy as np
 import optree
 
 from echo_shm._core import ffi, lib
-from echo_shm.client import SampleWriter
-from echo_shm.errors import ConnectionClosedError
+from echo_shm.client import SampleWriter, ShmClient
+from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle, attach_segment
+from echo_shm.ring.lockfile import INBOX, UPDATES
 from echo_shm.ring.protocols import Finishing, Transport
 from echo_shm.ring.sample import Lease, Sample
 from echo_shm.ring.segment import Geometry, Segment
@@ -119,6 +120,8 @@ class Server:
             float(reap_interval),
             max_remotes=max(_REMOTES, sum(getattr(one, "max_connections", 0) for one in transports)),
         )
+        if isinstance(name, str) and name.endswith((INBOX, UPDATES)):
+            raise ValueError(f"name={name!r}: names that end with {INBOX!r} and {UPDATES!r} belong to replays")
         segment = create_segment(name, spec, geometry)
         try:
             self._join(segment, transports, writable, prefault)
@@ -146,6 +149,11 @@ class Server:
 
         """
         segment = attach_segment(name_or_handle, example, caller="Server.attach")
+        if segment.name.endswith((INBOX, UPDATES)):
+            replay = segment.name.rpartition(".")[0]
+            raise SegmentError(
+                f"ring {segment.name!r} belongs to replay {replay!r}, which takes all of it: sample from the replay"
+            )
         self = cls.__new__(cls)
         self._join(segment, (), writable, prefault)
         return self
@@ -376,7 +384,7 @@ class Server:
         if self._attachment.ring_closed():
             raise ConnectionClosedError(f"{self._attachment.what} is closed: workers could not send anything")
         group = WorkerGroup(
-            self.handle,
+            functools.partial(ShmClient, self.handle),
             fn,
             n,
             per_worker_args,

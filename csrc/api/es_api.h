@@ -196,6 +196,8 @@ void es_monitor_count_held(es_ring *r, uint32_t *held, uint32_t count);
 void es_monitor_lease_ages(es_ring *r, uint64_t *ages_ns, uint32_t count);
 /* How many samples are committed and not released. *full: how many batches are full of them. */
 uint64_t es_monitor_count_committed(es_ring *r, uint64_t *full);
+/* How many samples at positions below that one are committed and not released. */
+uint64_t es_monitor_committed_before(es_ring *r, uint64_t position);
 /* How many entries the table of owners has. */
 uint32_t es_monitor_owner_entries(const es_ring *r);
 /* The counters and gauges of this moment. */

@@ -65,21 +65,38 @@ void es_monitor_lease_ages(es_ring *r, uint64_t *ages_ns, uint32_t count)
     }
 }
 
+/* The committed samples of batch j that were not released, at positions below that one. */
+static uint64_t committed_in(es_ring *r, uint64_t j, uint64_t position)
+{
+    uint64_t size = r->map.batch_size, n = 0;
+    uint64_t b = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed), round = es_word_round(b);
+    if (es_word_state(b) == ES_RETIRED)
+        return 0;
+    for (uint64_t q = j * size; q < (j + 1) * size; q++) {
+        uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
+        n += es_word_state(w) == ES_COMMITTED && es_word_lap(w) == round + 1 &&
+             round * size * r->map.num_batches + q < position;
+    }
+    return n;
+}
+
 uint64_t es_monitor_count_committed(es_ring *r, uint64_t *full)
 {
-    uint64_t size = r->map.batch_size, total = 0;
+    uint64_t total = 0;
     *full = 0;
     for (uint64_t j = 0; j < r->map.num_batches; j++) {
-        uint64_t b = atomic_load_explicit(&r->map.batches[j].word, memory_order_relaxed), n = 0;
-        if (es_word_state(b) == ES_RETIRED)
-            continue;
-        for (uint64_t q = j * size; q < (j + 1) * size; q++) {
-            uint64_t w = atomic_load_explicit(&r->map.slots[q], memory_order_relaxed);
-            n += es_word_state(w) == ES_COMMITTED && es_word_lap(w) == es_word_round(b) + 1;
-        }
+        uint64_t n = committed_in(r, j, UINT64_MAX);
         total += n;
-        *full += n == size;
+        *full += n == r->map.batch_size;
     }
+    return total;
+}
+
+uint64_t es_monitor_committed_before(es_ring *r, uint64_t position)
+{
+    uint64_t total = 0;
+    for (uint64_t j = 0; j < r->map.num_batches; j++)
+        total += committed_in(r, j, position);
     return total;
 }
 

@@ -1,10 +1,25 @@
-/* Numpy arrays over the segment's memory: what echo_shm._batch and echo_shm._slot share. */
+/* Numpy arrays over memory of ours, and arrays of users: what the extension modules share. */
 #ifndef ES_PYTHON_ARRAYS_H
 #define ES_PYTHON_ARRAYS_H
 
 #include <Python.h>
 #include <numpy/arrayobject.h>
 #include <stdint.h>
+
+/* Whether a value is an array of exactly that dtype and shape, C-contiguous: 1 or 0; -1: an exception is set. */
+static inline int is_exact(PyObject *value, PyObject *dtype, int ndim, const npy_intp *shape)
+{
+    if (!PyArray_CheckExact(value))
+        return 0;
+    PyArrayObject *array = (PyArrayObject *)value;
+    if (PyArray_NDIM(array) != ndim || !PyArray_IS_C_CONTIGUOUS(array))
+        return 0;
+    for (int d = 0; d < ndim; d++)
+        if (PyArray_DIM(array, d) != shape[d])
+            return 0;
+    PyObject *theirs = (PyObject *)PyArray_DESCR(array);
+    return theirs == dtype ? 1 : PyObject_RichCompareBool(theirs, dtype, Py_EQ);
+}
 
 /* One leaf of every batch, or of every slot: here "item". */
 typedef struct {
@@ -17,7 +32,7 @@ typedef struct {
 } leaf;
 
 /* Reads (dtype, shape of an item, address of item 0, bytes of an item, flags). */
-static int read_leaf(leaf *to, PyObject *from)
+static inline int read_leaf(leaf *to, PyObject *from)
 {
     PyObject *dtype, *shape;
     unsigned long long address;
@@ -46,7 +61,7 @@ static int read_leaf(leaf *to, PyObject *from)
     return 0;
 }
 
-static void free_leaves(leaf *leaves, Py_ssize_t n)
+static inline void free_leaves(leaf *leaves, Py_ssize_t n)
 {
     for (Py_ssize_t i = 0; leaves != NULL && i < n; i++) {
         Py_XDECREF(leaves[i].dtype);
@@ -56,7 +71,7 @@ static void free_leaves(leaf *leaves, Py_ssize_t n)
 }
 
 /* Reads a tuple of them. NULL: an exception is set. */
-static leaf *read_leaves(PyObject *from)
+static inline leaf *read_leaves(PyObject *from)
 {
     Py_ssize_t n = PyTuple_Size(from);
     leaf *leaves = PyMem_Calloc((size_t)n + 1, sizeof *leaves);
@@ -72,7 +87,7 @@ static leaf *read_leaves(PyObject *from)
     return leaves;
 }
 
-static PyObject *array_over(const leaf *l, uint64_t item, PyObject *base)
+static inline PyObject *array_over(const leaf *l, uint64_t item, PyObject *base)
 {
     Py_INCREF(l->dtype); /* the array takes it over */
     PyObject *array = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)l->dtype, l->ndim, l->shape, NULL,
@@ -88,7 +103,7 @@ static PyObject *array_over(const leaf *l, uint64_t item, PyObject *base)
 }
 
 /* The arrays of a whole item, one for each leaf. */
-static PyObject *arrays_over(const leaf *leaves, Py_ssize_t n, uint64_t item, PyObject *base)
+static inline PyObject *arrays_over(const leaf *leaves, Py_ssize_t n, uint64_t item, PyObject *base)
 {
     PyObject *arrays = PyTuple_New(n);
     for (Py_ssize_t i = 0; arrays != NULL && i < n; i++) {

@@ -12,8 +12,9 @@
 #include <Python.h>
 
 #define NPY_NO_DEPRECATED_API NPY_1_23_API_VERSION
-#include <numpy/arrayobject.h>
 #include <stdint.h>
+
+#include "python/arrays.h"
 
 #define PLAN "echo_shm.plan"
 #define MAX_DIMS 64 /* numpy 2's own limit */
@@ -45,7 +46,7 @@ static void free_plan(PyObject *capsule)
     PyMem_Free(p);
 }
 
-static int read_leaf(leaf_plan *leaf, PyObject *dtype, PyObject *shape)
+static int read_plan(leaf_plan *leaf, PyObject *dtype, PyObject *shape)
 {
     Py_ssize_t ndim = PyTuple_Size(shape);
     if (ndim < 0)
@@ -90,27 +91,12 @@ static PyObject *make_plan(PyObject *module, PyObject *args)
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *dtype, *shape;
         if (!PyArg_ParseTuple(PyTuple_GetItem(leaves, i), "OO!", &dtype, &PyTuple_Type, &shape) ||
-            read_leaf(&p->leaves[i], dtype, shape) != 0) {
+            read_plan(&p->leaves[i], dtype, shape) != 0) {
             Py_DECREF(capsule);
             return NULL;
         }
     }
     return capsule;
-}
-
-/* 1: as planned; 0: not; -1: error. */
-static int fits(const leaf_plan *leaf, PyObject *value)
-{
-    if (!PyArray_CheckExact(value))
-        return 0;
-    PyArrayObject *array = (PyArrayObject *)value;
-    if (PyArray_NDIM(array) != leaf->ndim || !PyArray_IS_C_CONTIGUOUS(array))
-        return 0;
-    for (int d = 0; d < leaf->ndim; d++)
-        if (PyArray_DIM(array, d) != leaf->shape[d])
-            return 0;
-    PyObject *dtype = (PyObject *)PyArray_DESCR(array);
-    return dtype == leaf->dtype ? 1 : PyObject_RichCompareBool(dtype, leaf->dtype, Py_EQ);
 }
 
 static PyObject *send_leaves(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
@@ -130,7 +116,7 @@ static PyObject *send_leaves(PyObject *module, PyObject *const *args, Py_ssize_t
             return PyErr_NoMemory();
     }
     for (Py_ssize_t i = 0; i < p->n && ok == 1; i++) {
-        ok = fits(&p->leaves[i], args[i + 1]);
+        ok = is_exact(args[i + 1], p->leaves[i].dtype, p->leaves[i].ndim, p->leaves[i].shape);
         if (ok == 1)
             pointers[i] = PyArray_DATA((PyArrayObject *)args[i + 1]);
     }

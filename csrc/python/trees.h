@@ -1,4 +1,4 @@
-/* Trees of arrays: echo_shm._slot builds them, and sees whether they were changed.
+/* Trees of arrays: echo_shm._slot builds them, and sees whether they were changed. echo_shm._replay takes them apart.
  *
  * A form is a tree with the leaves' numbers at its leaves. Its containers are dicts, lists, tuples, named tuples and
  * None. Python makes it (ring/fast_path.py), and never changes it.
@@ -9,9 +9,9 @@
 #include <Python.h>
 #include <stdbool.h>
 
-static PyObject *build(PyObject *form, PyObject *arrays);
+static inline PyObject *build(PyObject *form, PyObject *arrays);
 
-static PyObject *build_dict(PyObject *form, PyObject *arrays)
+static inline PyObject *build_dict(PyObject *form, PyObject *arrays)
 {
     PyObject *made = PyDict_New(), *key, *child;
     Py_ssize_t at = 0;
@@ -25,7 +25,7 @@ static PyObject *build_dict(PyObject *form, PyObject *arrays)
     return made;
 }
 
-static PyObject *build_list(PyObject *form, PyObject *arrays)
+static inline PyObject *build_list(PyObject *form, PyObject *arrays)
 {
     Py_ssize_t n = PyList_Size(form);
     PyObject *made = PyList_New(n);
@@ -37,7 +37,7 @@ static PyObject *build_list(PyObject *form, PyObject *arrays)
     return made;
 }
 
-static PyObject *build_tuple(PyObject *form, PyObject *arrays)
+static inline PyObject *build_tuple(PyObject *form, PyObject *arrays)
 {
     Py_ssize_t n = PyTuple_Size(form);
     PyObject *made = PyTuple_New(n);
@@ -54,7 +54,7 @@ static PyObject *build_tuple(PyObject *form, PyObject *arrays)
 }
 
 /* The tree of that form, with the arrays for their numbers. */
-static PyObject *build(PyObject *form, PyObject *arrays)
+static inline PyObject *build(PyObject *form, PyObject *arrays)
 {
     if (PyDict_CheckExact(form))
         return build_dict(form, arrays);
@@ -69,7 +69,7 @@ static PyObject *build(PyObject *form, PyObject *arrays)
 
 /* Whether the tree surely has that form still, and these arrays in it. Of two equal dicts in another order it does not
  * say so: a walk through both is cheaper than a search for each key. */
-static bool holds(PyObject *tree, PyObject *form, PyObject *arrays)
+static inline bool holds(PyObject *tree, PyObject *form, PyObject *arrays)
 {
     if (PyLong_CheckExact(form))
         return tree == PyTuple_GetItem(arrays, PyLong_AsSsize_t(form));
@@ -92,6 +92,51 @@ static bool holds(PyObject *tree, PyObject *form, PyObject *arrays)
     for (Py_ssize_t i = 0; i < n; i++)
         if (!(list ? holds(PyList_GetItem(tree, i), PyList_GetItem(form, i), arrays)
                    : holds(PyTuple_GetItem(tree, i), PyTuple_GetItem(form, i), arrays)))
+            return false;
+    return true;
+}
+
+static inline bool take_apart(PyObject *tree, PyObject *form, PyObject **leaves);
+
+/* Most dicts have the form's own keys in its order, so both are walked at once. From the first other key on, each is
+ * looked up. */
+static inline bool take_dict_apart(PyObject *tree, PyObject *form, PyObject **leaves)
+{
+    PyObject *key, *child, *my_key, *my_child = NULL;
+    Py_ssize_t at = 0, my_at = 0;
+    bool same = true;
+    if (PyDict_Size(tree) != PyDict_Size(form))
+        return false;
+    while (PyDict_Next(form, &at, &key, &child)) {
+        same = same && PyDict_Next(tree, &my_at, &my_key, &my_child) && my_key == key;
+        if (!same)
+            my_child = PyDict_GetItemWithError(tree, key);
+        if (my_child == NULL || !take_apart(my_child, child, leaves))
+            return false;
+    }
+    return true;
+}
+
+/* Whether a tree has that form. Then its leaves are in *leaves by their numbers, new references; otherwise some
+ * may be there, and an exception may be set. */
+static inline bool take_apart(PyObject *tree, PyObject *form, PyObject **leaves)
+{
+    if (PyLong_CheckExact(form)) {
+        Py_INCREF(tree);
+        leaves[PyLong_AsSsize_t(form)] = tree;
+        return true;
+    }
+    if (form == Py_None || Py_TYPE(tree) != Py_TYPE(form))
+        return tree == form;
+    if (PyDict_CheckExact(form))
+        return take_dict_apart(tree, form, leaves);
+    bool list = PyList_CheckExact(form);
+    Py_ssize_t n = list ? PyList_Size(form) : PyTuple_Size(form);
+    if (n != (list ? PyList_Size(tree) : PyTuple_Size(tree)))
+        return false;
+    for (Py_ssize_t i = 0; i < n; i++) /* a lookup above may have changed the list */
+        if (list ? i >= PyList_Size(tree) || !take_apart(PyList_GetItem(tree, i), PyList_GetItem(form, i), leaves)
+                 : !take_apart(PyTuple_GetItem(tree, i), PyTuple_GetItem(form, i), leaves))
             return false;
     return true;
 }

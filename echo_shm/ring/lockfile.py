@@ -8,6 +8,8 @@ A segment named ``run`` is two files. ``echo_shm.run`` is the POSIX shared-memor
 - Above that, each learner has a second byte. A process that reaps the learner holds it meanwhile.
 
 If no process holds any byte, nobody is attached and the segment is garbage.
+
+What else is kept in shared memory has the same two files under prefixes of its own: see :class:`Files`.
 """
 
 import contextlib
@@ -16,18 +18,36 @@ import fcntl
 import os
 import re
 import stat
+import struct
 import tempfile
 import threading
 import weakref
+from typing import NamedTuple
 
 import posix_ipc
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
 
-_SEGMENT_PREFIX = "echo_shm."
-_LOCKFILE_PREFIX = "echo_shm_locks."
+
+class Files(NamedTuple):
+    """The prefixes of two files, shared memory and lock file, and what a message calls them together."""
+
+    shm: str
+    locks: str
+    what: str
+
+
+#: A segment's files.
+SEGMENT = Files("echo_shm.", "echo_shm_locks.", "segment")
+
+#: How the names of a replay's rings end: the one that brings steps, and the one that brings updates.
+INBOX, UPDATES = ".inbox", ".updates"
+
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+#: A ``struct flock`` of Linux.
+_FLOCK = "hhqqi4x"
 
 #: Where Linux shows shared memory as files. On other systems, lock files are in the temporary directory.
 _SHM_DIR = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -36,11 +56,11 @@ _SHM_DIR = "/dev/shm" if os.path.isdir("/dev/shm") else None
 CREATOR_BYTE: int = lib.es_api_creator_byte()
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, files: Files = SEGMENT) -> str:
     """Returns ``name``. Raises ValueError if a segment cannot have that name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
-            f"bad segment name {name!r}: use 1 to 200 letters, digits, '.', '_' and '-', not starting with '.'"
+            f"bad {files.what} name {name!r}: use 1 to 200 letters, digits, '.', '_' and '-', not starting with '.'"
         )
     return name
 
@@ -50,13 +70,14 @@ class LockFile:
 
     def __init__(self, fd: int) -> None:
         status = os.fstat(fd)
+        self._fd = fd
         self._file = status.st_dev, status.st_ino
         self.locks = ffi.gc(lib.es_api_locks_new(fd, CREATOR_BYTE + 1), lib.es_api_locks_free)
 
-    def is_linked(self, name: str) -> bool:
+    def is_linked(self, name: str, files: Files = SEGMENT) -> bool:
         """Whether this file still has its name."""
         try:
-            status = os.stat(lockfile_path(name), follow_symlinks=False)
+            status = os.stat(lockfile_path(name, files), follow_symlinks=False)
         except FileNotFoundError:
             return False
         return self._file == (status.st_dev, status.st_ino)
@@ -68,6 +89,12 @@ class LockFile:
             raise error_from(code, "the segment's lock file")
         return bool(code == 0)
 
+    def holder(self, byte: int) -> int | None:
+        """The PID of the other process that holds a byte; None if there is none, 0 if this one cannot see it."""
+        lock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(self._fd, fcntl.F_GETLK, lock))
+        return None if kind == fcntl.F_UNLCK else int(pid)
+
 
 class PrivateLockFile(LockFile):
     """The locks of a segment that no other process knows: there is no file."""
@@ -75,7 +102,7 @@ class PrivateLockFile(LockFile):
     def __init__(self) -> None:
         self.locks = ffi.gc(lib.es_api_locks_new(-1, CREATOR_BYTE + 1), lib.es_api_locks_free)
 
-    def is_linked(self, name: str) -> bool:
+    def is_linked(self, name: str, files: Files = SEGMENT) -> bool:
         """There is no name to lose."""
         return True
 
@@ -94,34 +121,34 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def lockfile_path(name: str) -> str:
+def lockfile_path(name: str, files: Files = SEGMENT) -> str:
     """The path of a segment's lock file."""
-    return os.path.join(_SHM_DIR or tempfile.gettempdir(), _LOCKFILE_PREFIX + name)
+    return os.path.join(_SHM_DIR or tempfile.gettempdir(), files.locks + name)
 
 
-def ipc_name(name: str) -> str:
+def ipc_name(name: str, files: Files = SEGMENT) -> str:
     """The name of a segment's shared-memory object."""
-    return "/" + _SEGMENT_PREFIX + name
+    return "/" + files.shm + name
 
 
-def shm_file(name: str) -> tuple[int, int] | None:
+def shm_file(name: str, files: Files = SEGMENT) -> tuple[int, int] | None:
     """Device and inode of the segment's file, (0, 0) if there is none; None if this system has no such files."""
     if _SHM_DIR is None:
         return None
     try:
-        status = os.lstat(os.path.join(_SHM_DIR, _SEGMENT_PREFIX + name))
+        status = os.lstat(os.path.join(_SHM_DIR, files.shm + name))
     except FileNotFoundError:
         return (0, 0)
     return status.st_dev, status.st_ino
 
 
-def open_lockfile(name: str, *, create: bool) -> LockFile:
+def open_lockfile(name: str, files: Files = SEGMENT, *, create: bool) -> LockFile:
     """Opens a lock file, or returns it from this process's registry.
 
     Closing any descriptor of the file would drop every lock that this process has on it. So a file that is open in
     this process is never opened again.
     """
-    path = lockfile_path(name)
+    path = lockfile_path(name, files)
     with _opening:
         if not create:
             known = os.lstat(path)
@@ -147,28 +174,27 @@ def _is_open_here(status: os.stat_result) -> bool:
         return (lib.es_api_fork_generation(), status.st_dev, status.st_ino) in _open
 
 
-def unlink_lockfile(name: str) -> None:
+def unlink_lockfile(name: str, files: Files = SEGMENT) -> None:
     """Removes a lock file's name, if it exists."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(lockfile_path(name))
+        os.unlink(lockfile_path(name, files))
 
 
-def names() -> list[str]:
+def names(files: Files = SEGMENT) -> list[str]:
     """The sorted names of this machine's segments, and of lock files whose segment does not exist yet."""
     # Only Linux shows shared memory as files. The lock files are visible everywhere.
     entries = os.listdir(_SHM_DIR or tempfile.gettempdir())
-    found = {
-        e[len(prefix) :] for e in entries for prefix in (_SEGMENT_PREFIX, _LOCKFILE_PREFIX) if e.startswith(prefix)
-    }
+    prefixes = files.shm, files.locks
+    found = {entry[len(prefix) :] for entry in entries for prefix in prefixes if entry.startswith(prefix)}
     return sorted(name for name in found if _NAME.fullmatch(name))
 
 
-def collect(name: str) -> bool:
+def collect(name: str, files: Files = SEGMENT) -> bool:
     """Removes a segment if no process holds a lock of it; returns False otherwise.
 
     Meanwhile the whole lock file is locked, so that no process can attach to what is being removed.
     """
-    path = lockfile_path(name)
+    path = lockfile_path(name, files)
     with _opening:
         try:
             status = os.stat(path, follow_symlinks=False)
@@ -182,8 +208,8 @@ def collect(name: str) -> bool:
             if os.fstat(fd).st_ino != os.stat(path, follow_symlinks=False).st_ino:
                 return False
             with contextlib.suppress(posix_ipc.ExistentialError):
-                posix_ipc.unlink_shared_memory(ipc_name(name))
-            unlink_lockfile(name)
+                posix_ipc.unlink_shared_memory(ipc_name(name, files))
+            unlink_lockfile(name, files)
         except (BlockingIOError, PermissionError, FileNotFoundError):
             return False
         finally:

@@ -174,7 +174,7 @@ class Segment:
             if status.st_size == 0:
                 raise error_from(lib.ES_EINIT, f"segment {name!r}")
             access = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
-            mapping = map_file(shm.fd, status.st_size, name, access)
+            mapping = map_file(shm.fd, status.st_size, f"segment {name!r}", access)
             ask_for_huge_pages(mapping)
         finally:
             shm.close_fd()
@@ -218,14 +218,14 @@ class Segment:
             lib.es_api_locks_drop(self.lockfile.locks, CREATOR_BYTE)
 
 
-def map_file(fd: int, size: int, name: str, access: int) -> mmap.mmap:
-    """Maps a segment's file; SegmentError if this process has no room for it."""
+def map_file(fd: int, size: int, what: str, access: int) -> mmap.mmap:
+    """Maps the file of ``what``, as messages name it; SegmentError if this process has no room for it."""
     try:
         return mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=access)
     except OSError as error:
         raise SegmentError(
             error.errno,
-            f"segment {name!r} of {size:,} bytes cannot be mapped ({os.strerror(error.errno or 0)}): is there a limit "
+            f"{what} of {size:,} bytes cannot be mapped ({os.strerror(error.errno or 0)}): is there a limit "
             "on this process's address space (ulimit -v, RLIMIT_AS)?",
         ) from None
 

@@ -13,13 +13,28 @@ import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
-from echo_shm.client import ShmClient
 from echo_shm.errors import ConnectionClosedError
 from echo_shm.ring import producers
-from echo_shm.ring.handle import Handle
 from echo_shm.workers.parent_death import die_with_parent
+
+
+class Client(Protocol):
+    """What a worker sends with: a context manager that is attached."""
+
+    @property
+    def ring_closed(self) -> bool:
+        """Whether nothing can be sent any more, because whoever takes it has closed."""
+        ...
+
+    def __enter__(self) -> "Client": ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+#: Makes the client in the worker's process. It pickles.
+Connect: TypeAlias = Callable[[], Client]
 
 
 def _listen(control: Connection, by_signal: bool) -> None:
@@ -64,10 +79,10 @@ def _set_signals() -> None:
     signal.set_wakeup_fd(-1)
 
 
-def _work(handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _work(connect: Connect, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Runs the function. A worker that is not to send any more has finished, whatever it was about to do."""
     try:
-        with ShmClient(handle) as client:
+        with connect() as client:
             try:
                 fn(client, *args)
             except ConnectionClosedError:
@@ -79,13 +94,13 @@ def _work(handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None
 
 
 def run_worker(
-    control: Connection, by_signal: bool, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]
+    control: Connection, by_signal: bool, connect: Connect, fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     """Runs a whole worker process. ``control`` takes its failure to the parent, and the order to stop from it."""
     _set_signals()
     _listen(control, by_signal)
     try:
-        _work(handle, fn, args)
+        _work(connect, fn, args)
     except KeyboardInterrupt:
         # Only of a handler that the function has set.
         sys.exit(128 + signal.SIGINT)

@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from echo_shm.errors import WorkerError
-from echo_shm.ring.handle import Handle
-from echo_shm.workers.entry import importable
+from echo_shm.workers.entry import Connect, importable
 from echo_shm.workers.worker import SHORTEST_DELAY, Context, Worker, preload
 
 _log = logging.getLogger("echo_shm")
@@ -60,7 +59,7 @@ class WorkerGroup:
 
     def __init__(
         self,
-        handle: Handle,
+        connect: Connect,
         fn: Callable[..., Any],
         n: int,
         args: Sequence[Sequence[Any]],
@@ -69,6 +68,7 @@ class WorkerGroup:
         on_death: str = "raise",
         max_restarts: int = 10,
         stuck: Callable[[], str | None] | None = None,
+        pump: Callable[[float], None] | None = None,
     ) -> None:
         if on_death not in ("raise", "ignore"):
             raise ValueError(f"on_death={on_death!r}: use 'raise' or 'ignore'")
@@ -90,7 +90,8 @@ class WorkerGroup:
                     "each argument is a sequence with one entry a worker"
                 )
         fn = fn if context == "fork" else importable(fn)
-        self._handle, self._fn, self._restart = handle, fn, restart
+        self._connect, self._fn, self._restart = connect, fn, restart
+        self._pump = pump  # takes what workers send while this thread only joins, for so many seconds
         self._stuck = stuck  # says why workers wait without end while this thread only joins, if they do
         self._on_death, self._max_restarts = on_death, max_restarts
         self._context = cast(Context, multiprocessing.get_context(context))
@@ -105,7 +106,7 @@ class WorkerGroup:
         self._pid = os.getpid()
         try:
             for worker in self._workers:
-                worker.start(self._context, handle, fn)
+                worker.start(self._context, connect, fn)
         except BaseException:
             for worker in self._workers:
                 if worker.started:
@@ -145,7 +146,7 @@ class WorkerGroup:
             if time.monotonic() >= worker.restart_at:
                 worker.restart_at = None
                 worker.restarts += 1
-                worker.start(self._context, self._handle, self._fn)
+                worker.start(self._context, self._connect, self._fn)
             return True
 
     def _settle(self, worker: Worker) -> bool:
@@ -255,17 +256,20 @@ class WorkerGroup:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         stuck_since: float | None = None
-        with self._changed:
-            while not self.finished:
+        while not self.finished:
+            with self._changed:
                 self.check()
                 why = None if self._stuck is None else self._stuck()
                 stuck_since = None if why is None else stuck_since or time.monotonic()
                 if stuck_since is not None and time.monotonic() - stuck_since >= _STUCK_GRACE:
                     raise TimeoutError(why)
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                left = _STUCK_GRACE / 4 if deadline is None else min(deadline - time.monotonic(), _STUCK_GRACE / 4)
+                if left <= 0:
                     raise TimeoutError(f"workers {self._running()} still run after {timeout} s")
-                self._changed.wait(_STUCK_GRACE / 4 if left is None else min(left, _STUCK_GRACE / 4))
+                if self._pump is None and not self.finished:
+                    self._changed.wait(left)
+            if self._pump is not None:
+                self._pump(left)
         self.left = True
         self.check()
         self.ended()

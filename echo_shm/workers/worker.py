@@ -14,8 +14,7 @@ from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias
 
-from echo_shm.ring.handle import Handle
-from echo_shm.workers.entry import run_worker
+from echo_shm.workers.entry import Connect, run_worker
 
 #: A worker that is killed more than ``max_restarts`` times within this time is not started again (seconds).
 _RESTART_WINDOW = 60.0
@@ -101,7 +100,7 @@ class Worker:
         self.raised = False
         self.exitcode: int | None = None
 
-    def start(self, context: Context, handle: Handle, fn: Callable[..., Any]) -> None:
+    def start(self, context: Context, connect: Connect, fn: Callable[..., Any]) -> None:
         """Starts a process that runs ``fn``."""
         # The kernel watches the thread that starts the worker. Only the main thread lives as long as this process, and
         # the forkserver lives as long as its workers.
@@ -111,7 +110,7 @@ class Worker:
         # Not a daemon in multiprocessing's sense: a daemon may not start processes, and some environments do.
         self._process = context.Process(
             target=run_worker,
-            args=(theirs, by_signal, handle, fn, self.args),
+            args=(theirs, by_signal, connect, fn, self.args),
             name=f"echo_shm-worker-{self.number}",
             daemon=False,
         )

@@ -30,7 +30,7 @@ function flush() {
 want == "name" { candidate = $1; want = "where"; next }
 want == "where" {
     want = "name"
-    if (file == "" && match($1, /es_[a-z]+\.c:[0-9]+$/)) {
+    if (file == "" && match($1, /es_[a-z_]+\.c:[0-9]+$/)) {
         split(substr($1, RSTART, RLENGTH), part, ":")
         name = candidate; file = part[1]; line = part[2]
     }

@@ -27,6 +27,6 @@ bool cover_visited(const char *function);
 typedef struct es_excuse {
     const char *function, *why;
 } es_excuse;
-unsigned cover_report(const char *const *files, const es_excuse *excuses);
+unsigned cover_report(const char *part, const char *const *files, const es_excuse *excuses, unsigned least_percent);
 
 #endif

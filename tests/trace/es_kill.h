@@ -48,8 +48,6 @@ typedef struct es_scenario {
 } es_scenario;
 
 void kill_everywhere(const es_scenario *s);
-/* ES_TRACE_EVERY: 1 unless it is set to a higher number. */
-uint32_t kill_every_nth(void);
 
 #define KILL_EVERYWHERE(id, ...)                                         \
     static const es_scenario scenario_##id = {.name = #id, __VA_ARGS__}; \

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "es_account.h"
+#include "es_everywhere.h"
 #include "es_fixture.h"
 
 #define WORLD_LEAVES 6
@@ -25,8 +26,6 @@
 #define ID_AFTER 128u   /* p, after the kill */
 #define ID_ABORTED 510u /* written into slots that are never committed */
 #define WORLD_IDS 512u
-
-enum phase { PHASE_BEFORE, PHASE_INSIDE, PHASE_OVER };
 
 typedef struct es_take_note {
     uint64_t batch, round;

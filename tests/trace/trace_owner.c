@@ -234,6 +234,7 @@ static int64_t ask(es_world *w)
     es_monitor_count_held(r, held, es_monitor_owner_entries(r));
     es_monitor_lease_ages(r, ages, es_monitor_owner_entries(r));
     es_monitor_count_committed(r, &full);
+    full += es_monitor_committed_before(r, 1);
     for (int64_t i = es_monitor_next_owner(r, ES_MAX_LEARNERS - 1, &info); i >= 0;
          i = es_monitor_next_owner(r, (uint32_t)i + 1, &info))
         found++;
@@ -252,7 +253,7 @@ static int64_t ask(es_world *w)
 KILL_EVERYWHERE(ask_about_everything, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .prepare = two_claims, .act = ask, .want = 17, .outcomes = REAPED,
                 .through = "es_monitor_observe es_monitor_count_held es_monitor_lease_ages es_monitor_count_committed "
-                           "es_monitor_next_owner es_monitor_next_claim "
+                           "es_monitor_committed_before es_monitor_next_owner es_monitor_next_claim "
                            "es_owner_learner_alive es_locks_held "
                            "es_locks_any es_api_learner_alive");
 

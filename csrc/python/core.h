@@ -1,0 +1,128 @@
+/* A Core: a process's hold of a store (an es_replay) as echo_shm._replay sees it. Addresses of the C functions, what a
+ * step looks like, the pool of batches, and the lock.
+ *
+ * One thread at a time uses an es_replay, so every call holds the lock. No code of Python's runs meanwhile: neither a
+ * handler of signals nor a finalizer can come to wait for its own thread. A call that moves many bytes gives up the
+ * GIL. Whoever waits for the lock gives it up, too, so it is never waited for with the GIL.
+ */
+#ifndef ES_PYTHON_CORE_H
+#define ES_PYTHON_CORE_H
+
+#include <Python.h>
+#include <stdint.h>
+
+#include "python/arrays.h"
+#include "python/pool.h"
+#include "replay/es_replay.h"
+
+/* From this size on the work is worth giving up the GIL (bytes). */
+#define RELEASE_GIL_FROM (64 * 1024)
+
+/* key, probability, weight, priority, times_sampled, table_size, age: 8 bytes each */
+#define COLUMNS 7
+
+#define FUNCTIONS(F)   \
+    F(add)             \
+    F(extend)          \
+    F(sample)          \
+    F(get)             \
+    F(update)          \
+    F(delete)          \
+    F(reset)           \
+    F(can_sample)      \
+    F(can_insert)      \
+    F(check_priority)  \
+    F(info)            \
+    F(num_steps)       \
+    F(end_episode)     \
+    F(connect_inbox)   \
+    F(connect_updates) \
+    F(disconnect)      \
+    F(turn)            \
+    F(free)
+
+typedef struct {
+#define DECLARE(name) __typeof__(es_replay_##name) *name;
+    FUNCTIONS(DECLARE)
+    uint32_t (*fork_generation)(void);
+} functions;
+
+typedef struct {
+    PyObject_HEAD functions call;
+    es_replay *replay; /* NULL: closed */
+    uint32_t generation;
+    PyThread_type_lock lock;
+    PyObject *keep, *form; /* form: of a step's tree, see trees.h; None: only Python can take it apart */
+    long waiting;          /* threads of Python that wait for a change; Python counts them */
+    uint32_t num_tables;
+    Py_ssize_t num_leaves;
+    leaf *arrays; /* of a batch: the leaves, then the columns. shape[0] is the batch's, set anew for each */
+    size_t step_bytes;
+    pool pool;
+} core;
+
+/* --- the lock ---------------------------------------------------------------- */
+
+/* Takes the lock, or says why the replay cannot be used. */
+static int enter(core *self)
+{
+    if (self->call.fork_generation() != self->generation)
+        return ES_EFORK;
+    if (!PyThread_acquire_lock(self->lock, NOWAIT_LOCK)) {
+        Py_BEGIN_ALLOW_THREADS
+        PyThread_acquire_lock(self->lock, WAIT_LOCK);
+        Py_END_ALLOW_THREADS
+    }
+    if (self->replay != NULL)
+        return ES_OK;
+    PyThread_release_lock(self->lock);
+    return ES_EDETACHED;
+}
+
+/* A call between enter() and the release of the lock. */
+#define LOCKED_CALL(self, bytes, statement)      \
+    do {                                         \
+        if ((bytes) < RELEASE_GIL_FROM) {        \
+            statement;                           \
+            PyThread_release_lock((self)->lock); \
+        } else {                                 \
+            Py_BEGIN_ALLOW_THREADS               \
+            statement;                           \
+            PyThread_release_lock((self)->lock); \
+            Py_END_ALLOW_THREADS                 \
+        }                                        \
+    } while (0)
+
+static PyObject *trouble(int64_t code, const es_trouble *why)
+{
+    return Py_BuildValue("(LIK)", (long long)code, (unsigned int)why->table, (unsigned long long)why->index);
+}
+
+/* --- arguments --------------------------------------------------------------- */
+
+/* Reads the number of a table. -1: an exception is set. */
+static int64_t read_table(const core *self, PyObject *from)
+{
+    unsigned long table = PyLong_AsUnsignedLong(from);
+    if (PyErr_Occurred())
+        return -1;
+    if (table >= self->num_tables) {
+        PyErr_SetString(PyExc_IndexError, "there is no such table");
+        return -1;
+    }
+    return (int64_t)table;
+}
+
+/* The keys of an exact array, and how many; NULL if it is none. */
+static const uint64_t *read_keys(PyObject *from, npy_intp *n)
+{
+    if (!PyArray_CheckExact(from))
+        return NULL;
+    PyArrayObject *array = (PyArrayObject *)from;
+    if (PyArray_NDIM(array) != 1 || PyArray_TYPE(array) != NPY_UINT64 || !PyArray_ISCARRAY_RO(array))
+        return NULL;
+    *n = PyArray_DIM(array, 0);
+    return PyArray_DATA(array);
+}
+
+#endif

@@ -1,0 +1,153 @@
+/* sample() and get() of a Core: they fill a batch's arrays. */
+#ifndef ES_PYTHON_DRAWS_H
+#define ES_PYTHON_DRAWS_H
+
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+
+#include "python/core.h"
+
+static size_t padded(size_t size)
+{
+    return (size + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
+}
+
+/* Bytes of a block for n items; 0 when that is out of range. own: where the pool's own arrays begin. */
+static size_t block_size(const core *self, npy_intp n, Py_ssize_t own)
+{
+    size_t size = 0;
+    for (Py_ssize_t i = own; i < self->num_leaves + COLUMNS; i++) {
+        size_t bytes;
+        if (__builtin_mul_overflow((size_t)n, (size_t)self->arrays[i].distance, &bytes) || bytes > SIZE_MAX / 4 ||
+            size + padded(bytes) > SIZE_MAX / 4)
+            return 0;
+        size += padded(bytes);
+    }
+    return size;
+}
+
+/* Whether out is a tuple of an array for each leaf, of n items, to be written into. */
+static bool fits_out(core *self, PyObject *out, npy_intp n)
+{
+    if (!PyTuple_Check(out) || PyTuple_Size(out) != self->num_leaves)
+        return false;
+    for (Py_ssize_t i = 0; i < self->num_leaves; i++) {
+        leaf *l = &self->arrays[i];
+        PyObject *array = PyTuple_GetItem(out, i);
+        l->shape[0] = n;
+        if (is_exact(array, l->dtype, l->ndim, l->shape) != 1 || !PyArray_ISWRITEABLE((PyArrayObject *)array))
+            return false;
+    }
+    return true;
+}
+
+/* The arrays of a batch of n items: those of out, or of a new block, and the columns. NULL: an exception is set. */
+static PyObject *make_arrays(core *self, npy_intp n, PyObject *out)
+{
+    Py_ssize_t own = out == Py_None ? 0 : self->num_leaves, count = self->num_leaves + COLUMNS;
+    size_t size = n > 0 ? block_size(self, n, own) : 0;
+    if (size == 0) {
+        PyErr_Format(PyExc_MemoryError, "a batch of %zd items does not fit into memory", (Py_ssize_t)n);
+        return NULL;
+    }
+    if (out != Py_None && !fits_out(self, out, n)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "out: a tuple of an exact, writable array for each leaf");
+        return NULL;
+    }
+    /* First: a new tuple may start the garbage collection, which runs code of Python's. From here on none runs. */
+    PyObject *made = PyTuple_New(count);
+    block *memory = made == NULL ? NULL : block_new(&self->pool, size, (PyObject *)self);
+    if (memory == NULL) {
+        Py_XDECREF(made);
+        return NULL;
+    }
+    char *at = memory->memory;
+    for (Py_ssize_t i = 0; i < count && made != NULL; i++) {
+        leaf *l = &self->arrays[i];
+        PyObject *array;
+        if (i < own) {
+            array = PyTuple_GetItem(out, i);
+            Py_INCREF(array);
+        } else {
+            l->data = at;
+            l->shape[0] = n;
+            at += padded((size_t)n * (size_t)l->distance);
+            array = array_over(l, 0, (PyObject *)memory);
+        }
+        if (array == NULL || PyTuple_SetItem(made, i, array) != 0)
+            Py_CLEAR(made);
+    }
+    Py_DECREF(memory); /* the arrays have it */
+    return made;
+}
+
+/* Draws n items, or gets those with the keys. Returns the arrays, or what is wrong. */
+static PyObject *fill(core *self, uint32_t table, npy_intp n, double beta, const uint64_t *keys, PyObject *out)
+{
+    PyObject *made = make_arrays(self, n, out);
+    if (made == NULL)
+        return NULL;
+    void *few[16 + COLUMNS], **p = few;
+    Py_ssize_t count = self->num_leaves + COLUMNS;
+    if (count > (Py_ssize_t)(sizeof few / sizeof *few) && (p = PyMem_Malloc((size_t)count * sizeof *p)) == NULL) {
+        Py_DECREF(made);
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        p[i] = PyArray_DATA((PyArrayObject *)PyTuple_GetItem(made, i));
+    void **c = p + self->num_leaves;
+    const es_batch_arrays arrays = {
+        .leaves = p,
+        .key = c[0],
+        .probability = c[1],
+        .weight = c[2],
+        .priority = c[3],
+        .times_sampled = c[4],
+        .table_size = c[5],
+        .age = c[6],
+    };
+    es_trouble why = {0};
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, (size_t)n * (self->step_bytes + 8 * COLUMNS),
+                    code = keys == NULL ? self->call.sample(self->replay, table, (uint64_t)n, beta, &arrays)
+                                        : self->call.get(self->replay, table, keys, (uint64_t)n, beta, &arrays, &why));
+    if (p != few)
+        PyMem_Free(p);
+    if (code == ES_OK)
+        return made;
+    Py_DECREF(made);
+    if (code == -ENOMEM)
+        return PyErr_NoMemory();
+    return keys == NULL ? PyLong_FromLong(code) : trouble(code, &why);
+}
+
+static PyObject *core_sample(core *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 4) {
+        PyErr_SetString(PyExc_TypeError, "sample(table, n, beta, out)");
+        return NULL;
+    }
+    int64_t table = read_table(self, args[0]);
+    Py_ssize_t n = table < 0 ? -1 : PyLong_AsSsize_t(args[1]);
+    double beta = args[2] == Py_None ? NAN : PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    return fill(self, (uint32_t)table, n, beta, NULL, args[3]);
+}
+
+static PyObject *core_get(core *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    npy_intp n = 0;
+    const uint64_t *keys = nargs == 2 ? read_keys(args[1], &n) : NULL;
+    if (keys == NULL) {
+        PyErr_SetString(PyExc_TypeError, "get(table, uint64s)");
+        return NULL;
+    }
+    int64_t table = read_table(self, args[0]);
+    return table < 0 ? NULL : fill(self, (uint32_t)table, n, NAN, keys, Py_None);
+}
+
+#endif

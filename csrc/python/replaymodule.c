@@ -1,0 +1,406 @@
+/* echo_shm._replay: the calls of a replay. In the short ones cffi's conversions would cost more than the work.
+ *
+ * What is wrong is returned as a code, and Python makes exceptions of codes. After a fork the child's copy refuses
+ * every call, and leaves the store and the lock alone.
+ */
+#define Py_LIMITED_API 0x030A0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#define NPY_NO_DEPRECATED_API NPY_1_23_API_VERSION
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "python/core.h"
+#include "python/draws.h"
+#include "python/inserts.h"
+
+/* Bytes of an item that an update or a deletion reads and writes, roughly. */
+#define BYTES_OF_AN_ITEM 64
+
+/* Most numbers that an update converts without asking for memory. */
+#define FEW 512
+
+/* --- changing items ---------------------------------------------------------- */
+
+/* Whether an array has n floats or doubles that can be read where they are, at any distance from each other. */
+static bool has_numbers(PyObject *from, npy_intp n)
+{
+    if (!PyArray_CheckExact(from))
+        return false;
+    PyArrayObject *array = (PyArrayObject *)from;
+    return PyArray_NDIM(array) == 1 && PyArray_DIM(array, 0) == n && PyArray_ISBEHAVED_RO(array) &&
+           (PyArray_TYPE(array) == NPY_DOUBLE || PyArray_TYPE(array) == NPY_FLOAT);
+}
+
+static void copy_numbers(double *to, PyArrayObject *from, npy_intp n)
+{
+    const char *at = PyArray_BYTES(from);
+    const npy_intp stride = PyArray_STRIDE(from, 0);
+    if (PyArray_TYPE(from) == NPY_DOUBLE)
+        for (npy_intp i = 0; i < n; i++)
+            to[i] = *(const double *)(const void *)(at + i * stride);
+    else
+        for (npy_intp i = 0; i < n; i++)
+            to[i] = *(const float *)(const void *)(at + i * stride);
+}
+
+/* update(table, keys, priorities): see _replay.pyi. */
+static PyObject *core_update(core *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    double few[FEW], *numbers = few;
+    npy_intp n = 0;
+    if (nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "update(table, keys, priorities)");
+        return NULL;
+    }
+    int64_t table = read_table(self, args[0]);
+    if (table < 0)
+        return NULL;
+    const uint64_t *keys = read_keys(args[1], &n);
+    if (keys == NULL || !has_numbers(args[2], n))
+        Py_RETURN_NONE;
+    PyArrayObject *priorities = (PyArrayObject *)args[2];
+    const bool as_they_are = PyArray_TYPE(priorities) == NPY_DOUBLE && PyArray_IS_C_CONTIGUOUS(priorities);
+    if (as_they_are)
+        numbers = PyArray_DATA(priorities);
+    else if (n > FEW && (numbers = PyMem_Malloc((size_t)n * sizeof *numbers)) == NULL)
+        return PyErr_NoMemory();
+    if (!as_they_are)
+        copy_numbers(numbers, priorities, n);
+    es_trouble why = {0};
+    int64_t code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, (size_t)n * BYTES_OF_AN_ITEM,
+                    code = self->call.update(self->replay, (uint32_t)table, keys, numbers, (uint64_t)n, &why));
+    if (!as_they_are && numbers != few)
+        PyMem_Free(numbers);
+    return code >= 0 ? PyLong_FromLongLong(code) : trouble(code, &why);
+}
+
+static PyObject *core_delete(core *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    npy_intp n = 0;
+    const uint64_t *keys = nargs == 2 ? read_keys(args[1], &n) : NULL;
+    if (keys == NULL) {
+        PyErr_SetString(PyExc_TypeError, "delete(table, uint64s)");
+        return NULL;
+    }
+    int64_t table = read_table(self, args[0]), code = table < 0 ? 0 : enter(self);
+    if (table < 0)
+        return NULL;
+    if (code == ES_OK)
+        LOCKED_CALL(self, (size_t)n * BYTES_OF_AN_ITEM,
+                    code = self->call.delete(self->replay, (uint32_t)table, keys, (uint64_t)n));
+    return PyLong_FromLongLong(code);
+}
+
+static PyObject *core_reset(core *self, PyObject *table_number)
+{
+    int64_t table = read_table(self, table_number), code = table < 0 ? 0 : enter(self);
+    if (table < 0)
+        return NULL;
+    if (code == ES_OK)
+        LOCKED_CALL(self, RELEASE_GIL_FROM, code = self->call.reset(self->replay, (uint32_t)table));
+    return PyLong_FromLongLong(code);
+}
+
+/* --- looking ----------------------------------------------------------------- */
+
+static PyObject *ask(core *self, PyObject *args, int (*question)(es_replay *, uint32_t, uint64_t))
+{
+    PyObject *table_number;
+    unsigned long long n;
+    if (!PyArg_ParseTuple(args, "OK", &table_number, &n))
+        return NULL;
+    int64_t table = read_table(self, table_number);
+    if (table < 0)
+        return NULL;
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0, code = question(self->replay, (uint32_t)table, n));
+    return PyLong_FromLong(code);
+}
+
+static PyObject *core_can_sample(core *self, PyObject *args)
+{
+    return ask(self, args, self->call.can_sample);
+}
+
+static PyObject *core_can_insert(core *self, PyObject *args)
+{
+    return ask(self, args, self->call.can_insert);
+}
+
+static PyObject *core_check_priority(core *self, PyObject *args)
+{
+    PyObject *table_number;
+    double priority;
+    if (!PyArg_ParseTuple(args, "Od", &table_number, &priority))
+        return NULL;
+    int64_t table = read_table(self, table_number);
+    if (table < 0)
+        return NULL;
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0, code = self->call.check_priority(self->replay, (uint32_t)table, priority));
+    return PyLong_FromLong(code);
+}
+
+static PyObject *core_info(core *self, PyObject *table_number)
+{
+    es_table_info info;
+    int64_t table = read_table(self, table_number);
+    if (table < 0)
+        return NULL;
+    memset(&info, 0, sizeof info);
+    int code = enter(self);
+    if (code != ES_OK)
+        return PyLong_FromLong(code);
+    LOCKED_CALL(self, 0, self->call.info(self->replay, (uint32_t)table, &info));
+    return PyBytes_FromStringAndSize((const char *)&info, sizeof info);
+}
+
+static PyObject *core_end_episode(core *self, PyObject *nothing)
+{
+    (void)nothing;
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0, self->call.end_episode(self->replay));
+    return PyLong_FromLong(code);
+}
+
+static PyObject *core_num_steps(core *self, PyObject *nothing)
+{
+    (void)nothing;
+    int64_t steps = enter(self);
+    if (steps == ES_OK)
+        LOCKED_CALL(self, 0, steps = (int64_t)self->call.num_steps(self->replay));
+    return PyLong_FromLongLong(steps);
+}
+
+/* --- rings ------------------------------------------------------------------- */
+
+/* connect(updates, ring, segment, uuid): the ring that brings updates, or the one that brings steps. */
+static PyObject *core_connect(core *self, PyObject *args)
+{
+    int updates;
+    unsigned long long ring, segment;
+    const char *uuid;
+    Py_ssize_t length;
+    if (!PyArg_ParseTuple(args, "pKKy#", &updates, &ring, &segment, &uuid, &length))
+        return NULL;
+    if (length != 16) {
+        PyErr_SetString(PyExc_ValueError, "a uuid has 16 bytes");
+        return NULL;
+    }
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0,
+                    code = (updates ? self->call.connect_updates : self->call.connect_inbox)(
+                        self->replay, (es_ring *)(uintptr_t)ring, (void *)(uintptr_t)segment, (const uint8_t *)uuid));
+    return PyLong_FromLong(code);
+}
+
+static PyObject *core_disconnect(core *self, PyObject *nothing)
+{
+    (void)nothing;
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0, self->call.disconnect(self->replay));
+    return PyLong_FromLong(code);
+}
+
+/* turn(most) -> how many, what stopped the steps, and the updates, the table, whether a sweep is due, the refused ones;
+ * or a code. Other threads run meanwhile. */
+static PyObject *core_turn(core *self, PyObject *most)
+{
+    unsigned long long limit = PyLong_AsUnsignedLongLong(most), done = 0;
+    es_turn turn;
+    if (PyErr_Occurred())
+        return NULL;
+    int code = enter(self);
+    if (code != ES_OK)
+        return PyLong_FromLong(code);
+    LOCKED_CALL(self, RELEASE_GIL_FROM, done = self->call.turn(self->replay, limit, &turn));
+    return Py_BuildValue("(KiiIIK)", done, (int)turn.steps, (int)turn.updates, (unsigned int)turn.table,
+                         (unsigned int)turn.sweep_due, (unsigned long long)turn.refused);
+}
+
+/* --- the type ---------------------------------------------------------------- */
+
+/* Waits for a call under way. A forked child has no part in the store. */
+static PyObject *core_close(core *self, PyObject *nothing)
+{
+    (void)nothing;
+    if (enter(self) == ES_OK) {
+        es_replay *replay = self->replay;
+        self->replay = NULL;
+        LOCKED_CALL(self, RELEASE_GIL_FROM, self->call.free(replay));
+        PyObject *keep = self->keep;
+        self->keep = NULL;
+        Py_XDECREF(keep);
+        pool_close(&self->pool);
+    }
+    Py_RETURN_NONE;
+}
+
+static void core_dealloc(core *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    if (self->replay != NULL && self->call.fork_generation() == self->generation)
+        self->call.free(self->replay);
+    pool_close(&self->pool);
+    free_leaves(self->arrays, self->num_leaves + COLUMNS);
+    Py_XDECREF(self->keep);
+    Py_DECREF(self->form);
+    if (self->lock != NULL)
+        PyThread_free_lock(self->lock);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+/* -1: an exception is set. */
+static int read_functions(functions *to, PyObject *addresses)
+{
+    struct {
+        const char *name;
+        void *function;
+    } wanted[] = {
+#define ENTRY(name) {"es_replay_" #name, &to->name},
+        FUNCTIONS(ENTRY){"es_api_fork_generation", &to->fork_generation},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        PyObject *address = PyDict_GetItemString(addresses, wanted[i].name);
+        if (address == NULL) {
+            PyErr_Format(PyExc_KeyError, "no address of %s", wanted[i].name);
+            return -1;
+        }
+        uintptr_t value = (uintptr_t)PyLong_AsUnsignedLongLong(address);
+        if (PyErr_Occurred())
+            return -1;
+        memcpy(wanted[i].function, &value, sizeof value);
+    }
+    return 0;
+}
+
+/* Core(addresses, es_replay, tables, arrays of a batch, form of a step, keep): see _replay.pyi. */
+static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *addresses, *arrays, *form, *keep;
+    unsigned long long replay;
+    unsigned int num_tables;
+    functions call;
+    (void)keywords;
+    if (!PyArg_ParseTuple(args, "O!KIO!OO", &PyDict_Type, &addresses, &replay, &num_tables, &PyTuple_Type, &arrays,
+                          &form, &keep) ||
+        read_functions(&call, addresses) != 0)
+        return NULL;
+    Py_ssize_t num_leaves = PyTuple_Size(arrays) - COLUMNS;
+    if (num_leaves < 1 || num_tables > ES_MAX_TABLES) {
+        PyErr_SetString(PyExc_ValueError, "a batch has leaves and columns, and at most 64 tables");
+        return NULL;
+    }
+    core *self = PyObject_New(core, type);
+    if (self == NULL)
+        return NULL;
+    self->call = call;
+    self->generation = call.fork_generation();
+    self->replay = NULL; /* until nothing can fail any more: on failure it stays the caller's */
+    self->num_tables = num_tables;
+    self->num_leaves = num_leaves;
+    self->waiting = 0;
+    self->step_bytes = 0;
+    memset(&self->pool, 0, sizeof self->pool);
+    Py_INCREF(form);
+    self->form = form;
+    Py_INCREF(keep);
+    self->keep = keep;
+    self->lock = PyThread_allocate_lock();
+    self->arrays = read_leaves(arrays);
+    if (self->lock == NULL || self->arrays == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_NoMemory();
+        Py_DECREF(self);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < num_leaves; i++)
+        self->step_bytes += (size_t)self->arrays[i].distance;
+    self->replay = (es_replay *)(uintptr_t)replay;
+    return (PyObject *)self;
+}
+
+static PyObject *core_closed(core *self, void *nothing)
+{
+    (void)nothing;
+    return PyBool_FromLong(self->replay == NULL);
+}
+
+static PyMethodDef core_methods[] = {
+    {"add", (PyCFunction)(void (*)(void))core_add, METH_FASTCALL,
+     "add(step, terminated, truncated, priority, timeout)"},
+    {"add_each", (PyCFunction)(void (*)(void))core_add_each, METH_FASTCALL,
+     "add_each(terminated, truncated, float64s, *leaves)"},
+    {"extend", (PyCFunction)core_extend, METH_VARARGS, "extend(leaves, total, first, n, flags, priorities)"},
+    {"sample", (PyCFunction)(void (*)(void))core_sample, METH_FASTCALL, "sample(table, n, beta, out)"},
+    {"get", (PyCFunction)(void (*)(void))core_get, METH_FASTCALL, "get(table, keys)"},
+    {"update", (PyCFunction)(void (*)(void))core_update, METH_FASTCALL, "update(table, keys, priorities)"},
+    {"delete", (PyCFunction)(void (*)(void))core_delete, METH_FASTCALL, "delete(table, keys)"},
+    {"reset", (PyCFunction)core_reset, METH_O, "reset(table)"},
+    {"can_sample", (PyCFunction)core_can_sample, METH_VARARGS, "can_sample(table, n)"},
+    {"can_insert", (PyCFunction)core_can_insert, METH_VARARGS, "can_insert(table, n)"},
+    {"check_priority", (PyCFunction)core_check_priority, METH_VARARGS, "check_priority(table, priority)"},
+    {"info", (PyCFunction)core_info, METH_O, "info(table) -> the bytes of an es_table_info"},
+    {"end_episode", (PyCFunction)core_end_episode, METH_NOARGS, "The next step begins an episode."},
+    {"num_steps", (PyCFunction)core_num_steps, METH_NOARGS, "How many steps are stored."},
+    {"connect", (PyCFunction)core_connect, METH_VARARGS, "connect(updates, ring, segment, uuid)"},
+    {"disconnect", (PyCFunction)core_disconnect, METH_NOARGS, "Gives back to the rings what was not used."},
+    {"turn", (PyCFunction)core_turn, METH_O, "turn(most): stores what the rings have brought."},
+    {"close", (PyCFunction)core_close, METH_NOARGS, "Lets go of the store. Idempotent."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef core_members[] = {
+    {"waiting", T_LONG, offsetof(core, waiting), 0, "Threads that wait for a change."},
+    {"free_blocks", T_INT, offsetof(core, pool.count), READONLY, "Batches whose memory waits for the next."},
+    {"free_bytes", T_PYSSIZET, offsetof(core, pool.bytes), READONLY, "Bytes of them."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef core_getters[] = {
+    {"closed", (getter)core_closed, NULL, "Whether it has let go of the store.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot core_slots[] = {
+    {Py_tp_new, (void *)core_new},
+    {Py_tp_dealloc, (void *)core_dealloc},
+    {Py_tp_methods, core_methods},
+    {Py_tp_members, core_members},
+    {Py_tp_getset, core_getters},
+    {Py_tp_doc, "A process's hold of a store."},
+    {0, NULL},
+};
+
+static PyType_Spec core_spec = {"echo_shm._replay.Core", sizeof(core), 0, Py_TPFLAGS_DEFAULT, core_slots};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_replay", "The calls of a replay.", -1, NULL, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__replay(void)
+{
+    if (PyArray_ImportNumPyAPI() < 0)
+        return NULL;
+    PyObject *made = PyModule_Create(&module);
+    PyObject *core_object = PyType_FromSpec(&core_spec), *block_object = PyType_FromSpec(&block_spec);
+    if (made == NULL || core_object == NULL || block_object == NULL)
+        return NULL;
+    block_type = (PyTypeObject *)block_object; /* for the life of the process */
+    Py_INCREF(block_object);
+    if (PyModule_AddObject(made, "Core", core_object) != 0 || PyModule_AddObject(made, "Block", block_object) != 0)
+        return NULL;
+    return made;
+}

@@ -1,0 +1,94 @@
+#include "replay/es_drawn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "replay/es_gather.h"
+
+/* Seven columns of eight bytes, in one piece of memory. */
+#define COLUMNS 7
+#define WIDTH (COLUMNS * sizeof(uint64_t))
+
+static void place_columns(es_drawing *c, void *memory, uint64_t room)
+{
+    uint64_t *at = memory;
+    c->key = at;
+    c->probability = (double *)(at + room);
+    c->priority = (double *)(at + 2 * room);
+    c->ratio = (double *)(at + 3 * room);
+    c->times_sampled = (int64_t *)(at + 4 * room);
+    c->table_size = (int64_t *)(at + 5 * room);
+    c->age = (int64_t *)(at + 6 * room);
+}
+
+/* Copies n values of each column. */
+static void copy_columns(const es_drawing *to, uint64_t to_first, const es_drawing *from, uint64_t first, uint64_t n)
+{
+    memcpy(to->key + to_first, from->key + first, n * sizeof *to->key);
+    memcpy(to->probability + to_first, from->probability + first, n * sizeof *to->probability);
+    memcpy(to->priority + to_first, from->priority + first, n * sizeof *to->priority);
+    memcpy(to->ratio + to_first, from->ratio + first, n * sizeof *to->ratio);
+    memcpy(to->times_sampled + to_first, from->times_sampled + first, n * sizeof *to->times_sampled);
+    memcpy(to->table_size + to_first, from->table_size + first, n * sizeof *to->table_size);
+    memcpy(to->age + to_first, from->age + first, n * sizeof *to->age);
+}
+
+void es_drawn_free(es_drawn *d)
+{
+    free(d->rows);
+    free(d->columns.key);
+    *d = (es_drawn){0};
+}
+
+uint64_t es_drawn_bytes(const es_drawn *d, const es_store *store)
+{
+    return d->room * (store->row_size + WIDTH);
+}
+
+int es_drawn_reserve(es_drawn *d, const es_store *store, uint64_t n)
+{
+    if (d->count + n <= d->room)
+        return ES_OK;
+    es_drawn grown = {.count = d->count, .room = d->count + n};
+    void *columns = calloc(grown.room, WIDTH);
+    grown.rows = malloc(grown.room * store->row_size);
+    if (columns == NULL || grown.rows == NULL) {
+        free(columns);
+        free(grown.rows);
+        return -ENOMEM;
+    }
+    place_columns(&grown.columns, columns, grown.room);
+    if (d->count > 0) {
+        memcpy(grown.rows, d->rows, d->count * store->row_size);
+        copy_columns(&grown.columns, 0, &d->columns, 0, d->count);
+    }
+    es_drawn_free(d);
+    *d = grown;
+    return ES_OK;
+}
+
+void es_drawn_append(es_drawn *d, const es_store *store, const uint32_t *steps, const es_drawing *from, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        memcpy(d->rows + (d->count + i) * store->row_size, es_store_row(store, steps[i]), store->row_size);
+    copy_columns(&d->columns, d->count, from, 0, n);
+    d->count += n;
+}
+
+void es_drawn_take(es_drawn *d, const es_store *store, uint64_t n, void *const *leaves, const es_drawing *to)
+{
+    if (n == 0)
+        return;
+    es_gather(store, d->rows, NULL, n, leaves, 0);
+    copy_columns(to, 0, &d->columns, 0, n);
+    uint64_t left = d->count - n;
+    memmove(d->rows, d->rows + n * store->row_size, left * store->row_size);
+    memmove(d->columns.key, d->columns.key + n, left * sizeof *d->columns.key);
+    memmove(d->columns.probability, d->columns.probability + n, left * sizeof *d->columns.probability);
+    memmove(d->columns.priority, d->columns.priority + n, left * sizeof *d->columns.priority);
+    memmove(d->columns.ratio, d->columns.ratio + n, left * sizeof *d->columns.ratio);
+    memmove(d->columns.times_sampled, d->columns.times_sampled + n, left * sizeof *d->columns.times_sampled);
+    memmove(d->columns.table_size, d->columns.table_size + n, left * sizeof *d->columns.table_size);
+    memmove(d->columns.age, d->columns.age + n, left * sizeof *d->columns.age);
+    d->count = left;
+}

@@ -1,0 +1,65 @@
+/* Small numbers in an order of their own: a doubly linked list over two arrays. */
+#ifndef ES_ORDER_H
+#define ES_ORDER_H
+
+#include <stdlib.h>
+
+#include "base/es_base.h"
+
+#define ES_ORDER_NONE UINT32_MAX
+
+typedef struct es_order {
+    uint32_t *links; /* of number i: previous at 2 i, next at 2 i + 1. Numbers are stored plus 1; 0: none */
+    uint32_t first, last;
+    uint64_t count;
+} es_order;
+
+static inline int es_order_init(es_order *o, uint64_t limit)
+{
+    *o = (es_order){.links = calloc(limit, 2 * sizeof *o->links), .first = ES_ORDER_NONE, .last = ES_ORDER_NONE};
+    return o->links == NULL ? -ENOMEM : ES_OK;
+}
+
+static inline void es_order_free(es_order *o)
+{
+    free(o->links);
+}
+
+static inline bool es_order_has(const es_order *o, uint32_t i)
+{
+    return o->links[2 * (uint64_t)i] != 0 || o->first == i;
+}
+
+static inline uint32_t es_order_next(const es_order *o, uint32_t i)
+{
+    return o->links[2 * (uint64_t)i + 1] - 1; /* 0 gives ES_ORDER_NONE */
+}
+
+static inline void es_order_append(es_order *o, uint32_t i)
+{
+    o->links[2 * (uint64_t)i] = o->last + 1;
+    o->links[2 * (uint64_t)i + 1] = 0;
+    if (o->last == ES_ORDER_NONE)
+        o->first = i;
+    else
+        o->links[2 * (uint64_t)o->last + 1] = i + 1;
+    o->last = i;
+    o->count++;
+}
+
+static inline void es_order_remove(es_order *o, uint32_t i)
+{
+    uint32_t before = o->links[2 * (uint64_t)i] - 1, after = es_order_next(o, i);
+    if (before == ES_ORDER_NONE)
+        o->first = after;
+    else
+        o->links[2 * (uint64_t)before + 1] = after + 1;
+    if (after == ES_ORDER_NONE)
+        o->last = before;
+    else
+        o->links[2 * (uint64_t)after] = before + 1;
+    o->links[2 * (uint64_t)i] = o->links[2 * (uint64_t)i + 1] = 0;
+    o->count--;
+}
+
+#endif

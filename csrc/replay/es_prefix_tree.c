@@ -1,0 +1,187 @@
+#include "replay/es_prefix_tree.h"
+
+#include <stdlib.h>
+
+#include "replay/es_lanes.h"
+
+typedef es_prefix_summary summary;
+
+#define ABREAST 16 /* queries that go down together */
+#define SOME 512   /* leaves that are set together */
+#define FEW 512    /* nodes of a level that a bitmap sorts */
+#define AHEAD 8    /* nodes that are fetched ahead */
+
+/* A bit beside a node's number: the least weight below it has changed. */
+#define CHANGED (UINT32_C(1) << 31)
+
+/* Where a node's own least weight is kept. */
+static inline double *least_slot(es_prefix_tree *t, uint32_t level, uint32_t i)
+{
+    return level + 1 < t->levels ? &t->node[level + 1][i / ES_FANOUT].least[i % ES_FANOUT] : &t->all.least;
+}
+
+/* Gives a node's new values to its parent. */
+static inline void tell_parent(es_prefix_tree *t, uint32_t level, uint32_t *entry, summary s)
+{
+    uint32_t child = *entry & ~CHANGED, j = child % ES_FANOUT;
+    if (level + 1 == t->levels) {
+        t->all = s;
+        return;
+    }
+    es_prefix_node *node = &t->node[level + 1][child / ES_FANOUT];
+    *entry = child | (node->least[j] != s.least ? CHANGED : 0);
+    node->sum[j] = s.sum, node->least[j] = s.least, node->squares[j] = s.squares;
+}
+
+/* Fetches so many lines. */
+static inline void fetch(const void *from, uint32_t lines)
+{
+    for (uint32_t i = 0; i < lines; i++)
+        __builtin_prefetch((const char *)from + i * ES_CACHE_LINE);
+}
+
+/* Fetches what tell_parent() and of_node() touch: all but half of least. */
+static inline void fetch_node(const es_prefix_tree *t, uint32_t child)
+{
+    if (t->levels == 1)
+        return;
+    const es_prefix_node *node = &t->node[1][child / ES_FANOUT];
+    fetch(node->begin, 4);
+    fetch(&node->least[child % ES_FANOUT], 1);
+    fetch(node->squares, 2);
+}
+
+/* Where nodes are many, few leaves have one in common, unless they are neighbours. */
+static uint32_t parents_of_many(uint32_t *list, uint32_t n, uint32_t flag)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t parent = (list[i] & ~flag) / ES_FANOUT, changed = list[i] & flag;
+        if (found > 0 && (list[found - 1] & ~CHANGED) == parent)
+            list[found - 1] |= changed;
+        else
+            list[found++] = parent | changed;
+    }
+    return found;
+}
+
+/* Where they are few, a bitmap sorts them. */
+static uint32_t parents_of_few(uint32_t *list, uint32_t n, uint32_t flag)
+{
+    uint64_t marked[FEW / 64] = {0}, changed[FEW / 64] = {0};
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t parent = (list[i] & ~flag) / ES_FANOUT;
+        marked[parent / 64] |= UINT64_C(1) << parent % 64;
+        changed[parent / 64] |= (uint64_t)((list[i] & flag) != 0) << parent % 64;
+    }
+    for (uint32_t i = 0; i < FEW / 64; i++)
+        for (uint64_t rest = marked[i]; rest != 0; rest &= rest - 1) {
+            uint32_t bit = (uint32_t)__builtin_ctzll(rest);
+            list[found++] = (i * 64 + bit) | (uint32_t)(changed[i] >> bit & 1) << 31;
+        }
+    return found;
+}
+
+/* Makes a list of nodes below a level the list of their parents. One that comes twice would only be computed twice. */
+static inline uint32_t parents(const es_prefix_tree *t, uint32_t level, uint32_t *list, uint32_t n)
+{
+    bool few = (t->leaves - 1) >> (4 * level + 4) < FEW;
+    return (few ? parents_of_few : parents_of_many)(list, n, level > 0 ? CHANGED : 0);
+}
+
+#define LANES(name) name##_plain
+#define TARGET
+#include "replay/es_prefix_walk.h"
+#undef LANES
+#undef TARGET
+
+#ifdef __x86_64__
+
+#define LANES(name) name##_avx2
+#define TARGET ES_LANES_TARGET_avx2
+#include "replay/es_prefix_walk.h"
+#undef LANES
+#undef TARGET
+
+#define LANES(name) name##_avx512
+#define TARGET ES_LANES_TARGET_avx512
+#include "replay/es_prefix_walk.h"
+#undef LANES
+#undef TARGET
+
+#endif
+
+static const struct walk {
+    void (*set)(es_prefix_tree *t, uint32_t leaf, double w);
+    void (*set_some)(es_prefix_tree *t, const uint32_t *leaves, const double *weights, uint32_t n);
+    void (*find_many)(const es_prefix_tree *t, const double *at, uint32_t *leaves, uint64_t n);
+} walks[ES_LANES_KINDS] = {
+    [ES_LANES_PLAIN] = {set_plain, set_some_plain, find_many_plain},
+#ifdef __x86_64__
+    [ES_LANES_AVX2] = {set_avx2, set_some_avx2, find_many_avx2},
+    [ES_LANES_AVX512] = {set_avx512, set_some_avx512, find_many_avx512},
+#endif
+};
+
+int es_prefix_tree_init(es_prefix_tree *t, uint64_t leaves)
+{
+    uint64_t groups = (leaves + ES_FANOUT - 1) / ES_FANOUT, nodes[ES_PREFIX_LEVELS] = {groups};
+    *t = (es_prefix_tree){.leaves = leaves, .levels = 1, .kind = es_lanes_best()};
+    uint64_t size = groups * ES_FANOUT * sizeof(double);
+    for (uint64_t n = groups; n > 1; t->levels++) {
+        n = (n + ES_FANOUT - 1) / ES_FANOUT;
+        nodes[t->levels] = n;
+        size += n * sizeof(es_prefix_node);
+    }
+    /* A group's two lines are neighbours that the processor fetches together. */
+    const uint64_t alignment = 2 * ES_CACHE_LINE;
+    t->bytes = size + alignment;
+    t->memory = calloc(1, t->bytes);
+    if (t->memory == NULL)
+        return -ENOMEM;
+    t->weight = (double *)(((uintptr_t)t->memory + alignment - 1) & -(uintptr_t)alignment);
+    es_prefix_node *next = (es_prefix_node *)(t->weight + groups * ES_FANOUT);
+    for (uint32_t l = 1; l < t->levels; l++) {
+        t->node[l] = next;
+        next += nodes[l];
+    }
+    return ES_OK;
+}
+
+void es_prefix_tree_free(es_prefix_tree *t)
+{
+    free(t->memory);
+    *t = (es_prefix_tree){0};
+}
+
+void es_prefix_tree_set(es_prefix_tree *t, uint32_t leaf, double w)
+{
+    walks[t->kind].set(t, leaf, w + 0.0); /* -0.0 becomes 0.0 */
+}
+
+void es_prefix_tree_set_many(es_prefix_tree *t, const uint32_t *leaves, const double *weights, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i += SOME)
+        walks[t->kind].set_some(t, leaves + i, weights + i, (uint32_t)(n - i < SOME ? n - i : SOME));
+}
+
+double es_prefix_tree_total(const es_prefix_tree *t)
+{
+    return t->all.sum;
+}
+
+double es_prefix_tree_least(const es_prefix_tree *t)
+{
+    return t->all.least > 0 ? t->all.least : INFINITY;
+}
+
+double es_prefix_tree_squares(const es_prefix_tree *t)
+{
+    return t->all.squares;
+}
+
+void es_prefix_tree_find_many(const es_prefix_tree *t, const double *at, uint32_t *leaves, uint64_t n)
+{
+    walks[t->kind].find_many(t, at, leaves, n);
+}

@@ -1,0 +1,65 @@
+/* Draws by weight: a 16-ary tree of sums over float64.
+ *
+ * A node is computed from its children whenever one of them changes, always in the same order. So
+ * the tree depends on the weights alone, not on the path that led there, and no error adds up. The
+ * least positive weight and the sum of squares are kept the same way. */
+#ifndef ES_PREFIX_TREE_H
+#define ES_PREFIX_TREE_H
+
+#include "base/es_base.h"
+
+#define ES_PREFIX_LEVELS 8 /* 16 to the 8th leaves: all that a uint32_t can name */
+
+/* The largest weight: the sum of 2^32 of them is finite. */
+#define ES_PREFIX_MAX 0x1p991
+
+/* What a node knows of its 16 children. */
+typedef struct es_prefix_node {
+    double begin[16]; /* the sum of the children before each; infinite where nothing more is added */
+    double sum[16];
+    double least[16]; /* positive, or 0 where all weights are 0 */
+    double squares[16];
+} es_prefix_node;
+
+/* The same of a node's own 16: what its parent keeps. */
+typedef struct es_prefix_summary {
+    double sum, least, squares;
+} es_prefix_summary;
+
+typedef struct es_prefix_tree {
+    uint64_t leaves;
+    uint32_t levels; /* of groups of 16: level 0 is weight, the others are node */
+    double *weight;  /* padded with zeros to a multiple of 16 */
+    /* Child j of node i at level l is node 16 i + j at level l - 1, and at level 1 a group of 16 weights. */
+    es_prefix_node *node[ES_PREFIX_LEVELS];
+    es_prefix_summary all;
+    uint32_t kind; /* es_lanes_kind */
+    void *memory;
+    uint64_t bytes;
+} es_prefix_tree;
+
+/* leaves at least 1, weights 0. ES_OK or -ENOMEM. Memory is touched as weights come. */
+int es_prefix_tree_init(es_prefix_tree *t, uint64_t leaves);
+void es_prefix_tree_free(es_prefix_tree *t);
+
+/* 0 <= w <= ES_PREFIX_MAX */
+void es_prefix_tree_set(es_prefix_tree *t, uint32_t leaf, double w);
+/* The same one after the other, but faster: nodes are computed once. */
+void es_prefix_tree_set_many(es_prefix_tree *t, const uint32_t *leaves, const double *weights, uint64_t n);
+
+static inline double es_prefix_tree_get(const es_prefix_tree *t, uint32_t leaf)
+{
+    return t->weight[leaf];
+}
+
+double es_prefix_tree_total(const es_prefix_tree *t);
+/* The least positive weight, or INFINITY. */
+double es_prefix_tree_least(const es_prefix_tree *t);
+/* The sum of the squares. It may be infinite, or 0 for tiny weights. */
+double es_prefix_tree_squares(const es_prefix_tree *t);
+
+/* For each of n places the leaf at which the sum of the weights up to it exceeds that, for 0 <= at[i] < total, up to
+ * rounding. Its weight is positive. The total must be positive. */
+void es_prefix_tree_find_many(const es_prefix_tree *t, const double *at, uint32_t *leaves, uint64_t n);
+
+#endif

@@ -1,0 +1,88 @@
+/* How the tree is climbed and descended, compiled once for each kind of instructions: es_prefix_tree.c includes this
+ * file with LANES(name) and TARGET defined. It has no guard for that reason. */
+
+TARGET static inline summary LANES(of_weights)(LANES(es_lanes) v)
+{
+    return (summary){LANES(es_lanes_sum)(v), LANES(es_lanes_least)(v), LANES(es_lanes_squares)(v)};
+}
+
+/* The least weight is computed anew only when that of a child has changed. */
+TARGET static inline summary LANES(of_node)(es_prefix_node *node, bool least_changed, double least)
+{
+    return (summary){LANES(es_lanes_begin)(LANES(es_lanes_load)(node->sum), node->begin),
+                     least_changed ? LANES(es_lanes_least)(LANES(es_lanes_load)(node->least)) : least,
+                     LANES(es_lanes_sum)(LANES(es_lanes_load)(node->squares))};
+}
+
+TARGET static void LANES(set)(es_prefix_tree *t, uint32_t leaf, double w)
+{
+    uint32_t i = leaf / ES_FANOUT, j = leaf % ES_FANOUT;
+    summary s = LANES(of_weights)(LANES(es_lanes_put)(t->weight + i * (uint64_t)ES_FANOUT, j, w));
+    for (uint32_t l = 1; l < t->levels; l++) {
+        j = i % ES_FANOUT, i /= ES_FANOUT;
+        es_prefix_node *node = &t->node[l][i];
+        summary up = {.least = *least_slot(t, l, i)};
+        if (node->least[j] != s.least)
+            up.least = LANES(es_lanes_least)(LANES(es_lanes_put)(node->least, j, s.least));
+        up.squares = LANES(es_lanes_sum)(LANES(es_lanes_put)(node->squares, j, s.squares));
+        up.sum = LANES(es_lanes_begin)(LANES(es_lanes_put)(node->sum, j, s.sum), node->begin);
+        s = up;
+    }
+    t->all = s;
+}
+
+/* Computes each node once: a level's list is what the level below has changed. */
+TARGET static void LANES(set_some)(es_prefix_tree *t, const uint32_t *leaves, const double *weights, uint32_t n)
+{
+    uint32_t list[SOME];
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + AHEAD < n)
+            fetch(&t->weight[leaves[i + AHEAD] & -(uint32_t)ES_FANOUT], 2);
+        t->weight[leaves[i]] = weights[i] + 0.0;
+        list[i] = leaves[i];
+    }
+    n = parents(t, 0, list, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + AHEAD < n)
+            fetch_node(t, list[i + AHEAD] & ~CHANGED);
+        tell_parent(t, 0, &list[i], LANES(of_weights)(LANES(es_lanes_load)(t->weight + list[i] * (uint64_t)ES_FANOUT)));
+    }
+    for (uint32_t l = 1; l < t->levels; l++) {
+        n = parents(t, l, list, n);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t node = list[i] & ~CHANGED;
+            tell_parent(t, l, &list[i], LANES(of_node)(&t->node[l][node], list[i] & CHANGED, *least_slot(t, l, node)));
+        }
+    }
+}
+
+/* One step down for each of some queries, whose cache misses then overlap. */
+TARGET __attribute__((always_inline)) static inline void LANES(find_some)(const es_prefix_tree *t, const double *at,
+                                                                          uint32_t *leaves, uint32_t n)
+{
+    double rest[ABREAST];
+    uint32_t where[ABREAST];
+    for (uint32_t q = 0; q < n; q++)
+        rest[q] = at[q] >= 0 ? at[q] : 0, where[q] = 0;
+    for (uint32_t l = t->levels - 1; l > 0; l--) {
+        const es_prefix_node *nodes = t->node[l], *below = t->node[l - 1];
+        for (uint32_t q = 0; q < n; q++) {
+            const double *begin = nodes[where[q]].begin;
+            uint32_t j = LANES(es_lanes_pick)(begin, rest[q]);
+            rest[q] -= begin[j];
+            where[q] = where[q] * ES_FANOUT + j;
+            fetch(l > 1 ? (const void *)&below[where[q]] : &t->weight[where[q] * (uint64_t)ES_FANOUT], 2);
+        }
+    }
+    for (uint32_t q = 0; q < n; q++)
+        leaves[q] = where[q] * ES_FANOUT +
+                    LANES(es_lanes_search)(LANES(es_lanes_load)(&t->weight[where[q] * (uint64_t)ES_FANOUT]), rest[q]);
+}
+
+TARGET static void LANES(find_many)(const es_prefix_tree *t, const double *at, uint32_t *leaves, uint64_t n)
+{
+    for (; n >= ABREAST; n -= ABREAST, at += ABREAST, leaves += ABREAST)
+        LANES(find_some)(t, at, leaves, ABREAST);
+    if (n > 0)
+        LANES(find_some)(t, at, leaves, (uint32_t)n);
+}

@@ -1,0 +1,322 @@
+#include "replay/es_replay.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "replay/es_drawn.h"
+#include "replay/es_gather.h"
+#include "replay/es_inbox.h"
+#include "replay/es_store.h"
+#include "replay/es_tables.h"
+
+struct es_replay {
+    es_tables tables;
+    es_inbox inbox;
+    es_drawn *drawn;   /* of each table */
+    es_step_head head; /* of the next step that es_replay_add() stores */
+    uint32_t *steps;   /* of a batch */
+    uint64_t steps_room;
+};
+
+/* --- stores ------------------------------------------------------------------ */
+
+uint64_t es_replay_store_size(const es_store_geometry *geo, const uint64_t *leaf_sizes, const es_table_config *tables)
+{
+    return es_store_size(geo, leaf_sizes, tables);
+}
+
+int es_replay_format(void *base, uint64_t size, const es_store_geometry *geo, const uint64_t *leaf_sizes,
+                     const es_table_config *tables, const void *schema, const uint8_t *uuid, int64_t pid,
+                     int64_t created_ns)
+{
+    return es_store_format(base, size, geo, leaf_sizes, tables, schema, uuid, pid, created_ns);
+}
+
+int es_replay_check(const void *base, uint64_t size)
+{
+    return es_store_check(base, size);
+}
+
+void es_replay_describe(const void *base, uint64_t size, es_store_geometry *geo, uint8_t *uuid, int64_t *pid,
+                        int64_t *created_ns, void *schema, uint64_t room, es_table_config *tables, uint32_t max_tables)
+{
+    es_store_describe(base, size, geo, uuid, pid, created_ns, schema, room, tables, max_tables);
+}
+
+es_replay *es_replay_open(void *base, uint64_t size, uint64_t stream, int *error, es_trouble *why)
+{
+    es_replay *r = calloc(1, sizeof *r);
+    *why = (es_trouble){.table = 0};
+    *error = -ENOMEM;
+    if (r == NULL)
+        return NULL;
+    *error = es_tables_open(&r->tables, base, size, why);
+    r->head.stream = stream;
+    if (*error == ES_OK) {
+        r->drawn = calloc(r->tables.num_tables, sizeof *r->drawn);
+        *error = r->drawn == NULL ? -ENOMEM : ES_OK;
+    }
+    if (*error == ES_OK)
+        return r;
+    es_replay_free(r);
+    return NULL;
+}
+
+void es_replay_free(es_replay *r)
+{
+    for (uint32_t t = 0; r->drawn != NULL && t < r->tables.num_tables; t++)
+        es_drawn_free(&r->drawn[t]);
+    es_replay_disconnect(r);
+    es_tables_close(&r->tables);
+    free(r->drawn);
+    free(r->steps);
+    free(r);
+}
+
+void es_replay_shape(es_replay *r, uint32_t *num_tables, uint32_t *num_leaves)
+{
+    *num_tables = r->tables.num_tables;
+    *num_leaves = r->tables.store.num_leaves;
+}
+
+uint64_t es_replay_leaf_size(es_replay *r, uint32_t leaf)
+{
+    return r->tables.store.leaves[leaf].size;
+}
+
+/* --- inserting ----------------------------------------------------------------- */
+
+static int add(es_replay *r, const void *const *leaves, uint64_t i, uint32_t flags, const double *priorities,
+               es_trouble *why)
+{
+    r->head.flags = flags;
+    int code = es_tables_add(&r->tables, &r->head, leaves, i, priorities, NULL, why);
+    if (code != ES_OK)
+        return code;
+    r->head.number++;
+    if (flags & (ES_STEP_TERMINATED | ES_STEP_TRUNCATED | ES_STEP_LOST))
+        r->head.episode++;
+    return ES_OK;
+}
+
+int es_replay_add(es_replay *r, const void *const *leaves, uint32_t flags, const double *priorities, es_trouble *why)
+{
+    why->index = 0;
+    return add(r, leaves, 0, flags, priorities, why);
+}
+
+int64_t es_replay_extend(es_replay *r, const void *const *leaves, uint64_t n, const uint8_t *flags,
+                         const double *priorities, int *error, es_trouble *why)
+{
+    double highest[ES_MAX_TABLES];
+    for (uint32_t t = 0; t < ES_MAX_TABLES; t++)
+        highest[t] = -1;
+    for (uint64_t i = 0; i < n; i++) {
+        const double *mine = priorities == NULL ? highest : priorities + i * r->tables.num_tables;
+        why->index = i;
+        *error = add(r, leaves, i, flags == NULL ? 0 : flags[i], mine, why);
+        if (*error != ES_OK)
+            return (int64_t)i;
+    }
+    *error = ES_OK;
+    return (int64_t)n;
+}
+
+void es_replay_end_episode(es_replay *r)
+{
+    r->head.episode++;
+}
+
+/* --- sampling -------------------------------------------------------------------- */
+
+static es_drawing drawing_over(const es_batch_arrays *out)
+{
+    return (es_drawing){out->key,           out->probability, out->priority, out->weight,
+                        out->times_sampled, out->table_size,  out->age};
+}
+
+/* The column of ratios becomes one of weights. */
+static void weigh(const es_table *t, double *ratios, uint64_t n, double beta)
+{
+    if (isnan(beta))
+        beta = t->config->sampler.beta;
+    for (uint64_t i = 0; i < n; i++)
+        ratios[i] = beta == 0 || ratios[i] == 1 ? 1 : pow(ratios[i], -beta);
+}
+
+static int reserve_steps(es_replay *r, uint64_t n)
+{
+    if (n <= r->steps_room)
+        return ES_OK;
+    uint32_t *grown = realloc(r->steps, n * sizeof *grown);
+    if (grown == NULL)
+        return -ENOMEM;
+    r->steps = grown;
+    r->steps_room = n;
+    return ES_OK;
+}
+
+int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, const es_batch_arrays *out)
+{
+    es_table *t = &r->tables.table[table];
+    es_drawn *before = &r->drawn[table];
+    const es_store *store = &r->tables.store;
+    es_drawing to = drawing_over(out);
+    uint64_t first = before->count < n ? before->count : n;
+    int64_t drawn = 0;
+    if (reserve_steps(r, n) != ES_OK)
+        return -ENOMEM;
+    if (first < n) {
+        /* What was drawn may not be lost for want of memory. */
+        if (es_table_may_fall_short(t, n - first) && es_drawn_reserve(before, store, n - first) != ES_OK)
+            return -ENOMEM;
+        drawn = es_table_draw(t, n - first, r->steps, &to, first);
+        if (drawn < 0)
+            return (int)drawn;
+    }
+    if (first + (uint64_t)drawn < n) {
+        es_drawing from = {to.key + first,           to.probability + first, to.priority + first, to.ratio + first,
+                           to.times_sampled + first, to.table_size + first,  to.age + first};
+        es_drawn_append(before, store, r->steps, &from, (uint64_t)drawn);
+        return ES_SHORT;
+    }
+    es_drawn_take(before, store, first, out->leaves, &to);
+    es_gather(store, store->rows, r->steps, (uint64_t)drawn, out->leaves, first);
+    weigh(t, out->weight, n, beta);
+    return ES_OK;
+}
+
+int es_replay_get(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n, double beta,
+                  const es_batch_arrays *out, es_trouble *why)
+{
+    es_table *t = &r->tables.table[table];
+    es_drawing to = drawing_over(out);
+    why->table = table;
+    if (reserve_steps(r, n) != ES_OK)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t item = es_table_find(t, keys[i]);
+        why->index = i;
+        if (item == ES_STEPS_NONE)
+            return ES_ENOITEM;
+        r->steps[i] = t->step_of[item];
+        es_table_describe(t, item, &to, i);
+    }
+    es_gather(&r->tables.store, r->tables.store.rows, r->steps, n, out->leaves, 0);
+    weigh(t, out->weight, n, beta);
+    return ES_OK;
+}
+
+int64_t es_replay_update(es_replay *r, uint32_t table, const uint64_t *keys, const double *priorities, uint64_t n,
+                         es_trouble *why)
+{
+    es_table *t = &r->tables.table[table];
+    why->table = table;
+    for (uint64_t i = 0; i < n; i++)
+        if (!es_table_accepts(t, priorities[i])) {
+            why->index = i;
+            return ES_EPRIORITY;
+        }
+    return (int64_t)es_table_set_priorities(t, keys, priorities, n);
+}
+
+int64_t es_replay_delete(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n)
+{
+    es_table *t = &r->tables.table[table];
+    int64_t there = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t item = es_table_find(t, keys[i]);
+        if (item == ES_STEPS_NONE)
+            continue;
+        es_table_remove(t, item, false);
+        there++;
+    }
+    return there;
+}
+
+int es_replay_reset(es_replay *r, uint32_t table)
+{
+    es_table_reset(&r->tables.table[table]);
+    es_drawn_free(&r->drawn[table]);
+    return ES_OK;
+}
+
+/* --- rings ------------------------------------------------------------------------- */
+
+int es_replay_connect_inbox(es_replay *r, es_ring *ring, void *segment, const uint8_t *uuid)
+{
+    return es_inbox_open_steps(&r->inbox, &r->tables, ring, segment, uuid);
+}
+
+int es_replay_connect_updates(es_replay *r, es_ring *ring, void *segment, const uint8_t *uuid)
+{
+    return es_inbox_open_updates(&r->inbox, &r->tables, ring, segment, uuid);
+}
+
+void es_replay_disconnect(es_replay *r)
+{
+    es_inbox_close(&r->inbox);
+}
+
+uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn)
+{
+    es_inbox *in = &r->inbox;
+    es_trouble why = {.table = 0};
+    uint64_t done = 0;
+    turn->steps = turn->updates = ES_EMPTY;
+    if (in->updates.ring != NULL)
+        done += es_inbox_update(in, &r->tables, most, &turn->updates);
+    es_tables_unpark(&r->tables);
+    if (in->steps.ring != NULL)
+        done += es_inbox_store(in, &r->tables, most, &turn->steps, &why);
+    turn->table = why.table;
+    turn->sweep_due = in->steps.sweep_due || in->updates.sweep_due;
+    turn->refused = in->refused;
+    in->steps.sweep_due = in->updates.sweep_due = false;
+    return done;
+}
+
+/* --- looking --------------------------------------------------------------------- */
+
+int es_replay_can_sample(es_replay *r, uint32_t table, uint64_t n)
+{
+    uint64_t before = r->drawn[table].count;
+    return n <= before || es_table_can_sample(&r->tables.table[table], n - before);
+}
+
+int es_replay_can_insert(es_replay *r, uint32_t table, uint64_t n)
+{
+    return es_table_can_insert(&r->tables.table[table], n);
+}
+
+int es_replay_check_priority(es_replay *r, uint32_t table, double priority)
+{
+    return es_table_accepts(&r->tables.table[table], priority) ? ES_OK : ES_EPRIORITY;
+}
+
+void es_replay_info(es_replay *r, uint32_t table, es_table_info *info)
+{
+    es_table *t = &r->tables.table[table];
+    uint64_t size = es_table_size(t), left = size - (t->aside == NULL ? 0 : es_rank_count(t->aside));
+    *info = (es_table_info){
+        .size = size,
+        .inserted = t->words->inserted,
+        .sampled = t->words->sampled,
+        .deleted = t->words->inserted - size,
+        .evicted = t->words->evicted,
+        .parked = t->parked.count,
+        .episodes = t->episodes,
+        .bytes = es_table_bytes(t) + es_drawn_bytes(&r->drawn[table], &r->tables.store),
+        .drawn_before = r->drawn[table].count,
+        .highest = t->highest,
+        .effective_sample_size = left > 0 ? t->sampler->class->effective(t->sampler) : 0,
+        .can_sample = es_table_can_sample(t, 1),
+        .can_insert = es_table_can_insert(t, 1),
+    };
+}
+
+uint64_t es_replay_num_steps(es_replay *r)
+{
+    return es_rank_count(r->tables.steps.living);
+}

@@ -1,0 +1,96 @@
+/* A replay as Python sees it. cffi reads this file without its preprocessor lines.
+ *
+ * A replay keeps steps in a store and refers to them from tables. One thread at a time uses it.
+ * A store is a region of memory, formatted once; whoever opens it holds it alone. It may be
+ * killed at any instruction: the next es_replay_open() finds every operation done or not done.
+ */
+#ifndef ES_REPLAY_H
+#define ES_REPLAY_H
+
+#include <stdint.h>
+
+#include "api/es_api.h"
+#include "base/es_types.h"
+#include "replay/es_replay_types.h"
+
+/* A process's hold of a store. */
+typedef struct es_replay es_replay;
+
+/* --- stores ------------------------------------------------------------------ */
+
+/* Bytes of a store, or 0 when something is out of range. */
+uint64_t es_replay_store_size(const es_store_geometry *geo, const uint64_t *leaf_sizes, const es_table_config *tables);
+/* Lays out an empty store in zero-filled memory of at least es_replay_store_size() bytes. */
+int es_replay_format(void *base, uint64_t size, const es_store_geometry *geo, const uint64_t *leaf_sizes,
+                     const es_table_config *tables, const void *schema, const uint8_t *uuid, int64_t pid,
+                     int64_t created_ns);
+/* ES_OK, or what is wrong with a foreign store of size bytes. Reads only inside it. */
+int es_replay_check(const void *base, uint64_t size);
+/* What a store that passed es_replay_check() says of itself. schema gets the first room bytes of its
+ * schema, which has geo->schema_size bytes; tables the first max_tables tables. */
+void es_replay_describe(const void *base, uint64_t size, es_store_geometry *geo, uint8_t *uuid, int64_t *pid,
+                        int64_t *created_ns, void *schema, uint64_t room, es_table_config *tables, uint32_t max_tables);
+/* Opens a store, and finishes what a dead process had begun. stream: a random number that names the steps
+ * that es_replay_add() stores. NULL and *error, *why otherwise. */
+es_replay *es_replay_open(void *base, uint64_t size, uint64_t stream, int *error, es_trouble *why);
+void es_replay_free(es_replay *r);
+/* How many tables and leaves the open store has, and bytes of a leaf: what the core goes by, whatever
+ * es_replay_describe() has read before. */
+void es_replay_shape(es_replay *r, uint32_t *num_tables, uint32_t *num_leaves);
+uint64_t es_replay_leaf_size(es_replay *r, uint32_t leaf);
+
+/* --- inserting ----------------------------------------------------------------- */
+
+/* Stores one step, and an item in each table. leaves: one pointer for each leaf. priorities: one for each
+ * table; negative: the table's highest so far; not a number: no item. flags: es_step_flag.
+ * ES_OK, ES_REFUSED or ES_NO_ROOM; then nothing is stored. */
+int es_replay_add(es_replay *r, const void *const *leaves, uint32_t flags, const double *priorities, es_trouble *why);
+/* The same for n steps, one after the other. leaves: for each leaf n times its size. flags: n of them, or NULL.
+ * priorities: n times one for each table, or NULL. Returns how many are in; fewer than n when *error says
+ * why the next one is not. */
+int64_t es_replay_extend(es_replay *r, const void *const *leaves, uint64_t n, const uint8_t *flags,
+                         const double *priorities, int *error, es_trouble *why);
+/* The next step begins an episode. */
+void es_replay_end_episode(es_replay *r);
+
+/* --- sampling -------------------------------------------------------------------- */
+
+/* Draws n items, one at a time. beta: not a number for the sampler's own. ES_OK and all arrays filled, or
+ * ES_SHORT, and the arrays hold nothing of use: what was drawn is kept for the next call of any size. -ENOMEM. */
+int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, const es_batch_arrays *out);
+/* The items with these keys, as they are: ES_OK, or ES_ENOITEM. Probability is that of a draw now. */
+int es_replay_get(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n, double beta,
+                  const es_batch_arrays *out, es_trouble *why);
+/* Gives items new priorities: how many of them there were, or ES_EPRIORITY with nothing changed. */
+int64_t es_replay_update(es_replay *r, uint32_t table, const uint64_t *keys, const double *priorities, uint64_t n,
+                         es_trouble *why);
+/* Removes items: how many of them there were. */
+int64_t es_replay_delete(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n);
+/* Removes all items, and counts from 0. */
+int es_replay_reset(es_replay *r, uint32_t table);
+
+/* --- rings ------------------------------------------------------------------------- */
+
+/* Connects a ring as whose learner this process is attached; segment: where its segment is mapped, uuid: 16 bytes.
+ * The ring that brings steps has batches of 1 sample, geo.inbox_slots of them; its leaves are the store's, after one
+ * of an es_inbox_head and a priority for each table. ES_OK, or ES_EGEOMETRY when it is another ring, or -ENOMEM. */
+int es_replay_connect_inbox(es_replay *r, es_ring *ring, void *segment, const uint8_t *uuid);
+/* The ring that brings updates has geo.update_slots batches of 1 sample, whose only leaf is an es_update_block. */
+int es_replay_connect_updates(es_replay *r, es_ring *ring, void *segment, const uint8_t *uuid);
+/* Gives back to the rings what was not used. It comes before they are detached. */
+void es_replay_disconnect(es_replay *r);
+/* Stores the steps and makes the updates that the rings have brought, but not more than most of each: how many there
+ * were. Never sleeps. */
+uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn);
+
+/* --- looking --------------------------------------------------------------------- */
+
+int es_replay_can_sample(es_replay *r, uint32_t table, uint64_t n);
+int es_replay_can_insert(es_replay *r, uint32_t table, uint64_t n);
+/* Whether that priority can be given to an item of the table, as sampler and remover see it: ES_OK or ES_EPRIORITY. */
+int es_replay_check_priority(es_replay *r, uint32_t table, double priority);
+void es_replay_info(es_replay *r, uint32_t table, es_table_info *info);
+/* How many steps are stored. */
+uint64_t es_replay_num_steps(es_replay *r);
+
+#endif

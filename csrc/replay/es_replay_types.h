@@ -1,0 +1,115 @@
+/* Plain types of a replay, shared by the C core and its Python binding. No preprocessor beyond
+ * this guard: cffi reads this file as it is. */
+#ifndef ES_REPLAY_TYPES_H
+#define ES_REPLAY_TYPES_H
+
+#include <stdint.h>
+
+/* What the functions of a replay return beside what enum es_result says. */
+enum es_replay_result {
+    ES_REFUSED = -10101, /* a table's rate limiter forbids to insert: why->table */
+    ES_NO_ROOM = -10102, /* every step that could go is protected */
+    ES_SHORT = -10103,   /* a table is empty, or its limiter forbids to sample; what was drawn is kept */
+    ES_EPRIORITY =
+        -10111, /* a priority is negative, infinite, no number, or its weight is too large: why->index, why->table */
+    ES_ENOITEM = -10112, /* no item has that key: why->index */
+    ES_EDAMAGED = -10113 /* the store's records contradict each other: why->index says which */
+};
+
+enum es_selector_kind {
+    ES_UNIFORM = 1,
+    ES_PRIORITIZED = 2,
+    ES_SOFTMAX = 3,
+    ES_FIFO = 4,
+    ES_LIFO = 5,
+    ES_MIN_HEAP = 6,
+    ES_MAX_HEAP = 7
+};
+
+/* A step's flags. */
+enum es_step_flag { ES_STEP_TERMINATED = 1, ES_STEP_TRUNCATED = 2, ES_STEP_LOST = 4 };
+
+/* What the inbox brings with each step: its first leaf. The tables' priorities follow: see es_replay_add(). */
+typedef struct es_inbox_head {
+    uint64_t stream, number, version;
+    uint32_t environment, episode, flags, zero;
+} es_inbox_head;
+
+/* What the update ring brings: its only leaf. keys are followed by as many priorities; each block has room for
+ * ES_UPDATE_KEYS. */
+enum es_update_kind { ES_UPDATE_PRIORITIES = 1, ES_UPDATE_DELETE = 2 };
+typedef struct es_update_block {
+    uint32_t table, kind;
+    uint64_t n;
+    uint64_t keys[256];
+    double priorities[256];
+} es_update_block;
+
+enum es_replay_limits { ES_MAX_TABLES = 64, ES_TABLE_NAME = 64, ES_UPDATE_KEYS = 256 };
+
+/* How items are chosen. */
+typedef struct es_selector_config {
+    uint32_t kind; /* es_selector_kind */
+    uint32_t zero;
+    double parameter; /* alpha of Prioritized, temperature of Softmax */
+    double beta;      /* of both: exponent of the importance weights */
+} es_selector_config;
+
+typedef struct es_table_config {
+    char name[64]; /* ES_TABLE_NAME; UTF-8, ends with 0 */
+    es_selector_config sampler, remover;
+    uint64_t max_size;          /* items */
+    uint64_t max_times_sampled; /* 0: no limit */
+    int64_t min_size;           /* the rate limiter */
+    double ratio, min_diff, max_diff;
+    uint64_t max_parked;   /* items that wait for the limiter */
+    uint32_t replacement;  /* 0: each living item once before any again */
+    uint32_t is_protected; /* 1: its items do not go when the store is full */
+} es_table_config;
+
+/* Everything that determines a store's layout, beside the leaves' sizes and the tables. */
+typedef struct es_store_geometry {
+    uint64_t capacity;  /* steps */
+    uint64_t max_items; /* living items of all tables together */
+    uint64_t seed;
+    uint32_t num_leaves, num_tables;
+    uint32_t schema_size;  /* bytes */
+    uint32_t inbox_slots;  /* of the ring that brings steps; 0: there is none */
+    uint32_t update_slots; /* of the ring that brings updates */
+    uint32_t zero;
+} es_store_geometry;
+
+/* Where a batch goes: for n items, arrays of n. leaves: one array for each leaf, of n times its size. */
+typedef struct es_batch_arrays {
+    void **leaves;
+    uint64_t *key;
+    double *probability, *priority, *weight;
+    int64_t *times_sampled, *table_size, *age;
+} es_batch_arrays;
+
+/* Where something is wrong. */
+typedef struct es_trouble {
+    uint32_t table;
+    uint32_t zero;
+    uint64_t index;
+} es_trouble;
+
+/* What a turn of the loop has found. */
+typedef struct es_turn {
+    int32_t steps, updates; /* why it stopped: ES_OK if there may be more, ES_EMPTY, ES_ENDED, an error; ES_REFUSED or
+                               ES_NO_ROOM when a step waits */
+    uint32_t table;         /* whose limiter, for ES_REFUSED */
+    uint32_t sweep_due;     /* 1: dead producers should be looked for */
+    uint64_t refused;       /* so far: what the rings brought, and nobody can have meant */
+} es_turn;
+
+typedef struct es_table_info {
+    uint64_t size, inserted, sampled, deleted, evicted, parked, episodes;
+    uint64_t bytes;        /* all memory of the table: its part of the store, and what is derived from it */
+    uint64_t drawn_before; /* items drawn for a batch that was cut short */
+    double highest;        /* the highest priority so far */
+    double effective_sample_size;
+    uint32_t can_sample, can_insert; /* one item, now */
+} es_table_info;
+
+#endif

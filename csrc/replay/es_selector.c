@@ -1,0 +1,47 @@
+#include "replay/es_selector.h"
+
+#include <math.h>
+
+es_selector *es_selector_new(const es_selector_config *config, uint64_t limit, bool rounds)
+{
+    switch (config->kind) {
+    case ES_UNIFORM:
+        return es_uniform_new(limit);
+    case ES_PRIORITIZED:
+        return es_prioritized_new(limit, config->parameter, rounds);
+    case ES_SOFTMAX:
+        return es_softmax_new(limit, config->parameter, rounds);
+    case ES_FIFO:
+    case ES_LIFO:
+        return es_fifo_new(limit, config->kind == ES_LIFO);
+    default:
+        return es_heap_new(limit, config->kind == ES_MAX_HEAP);
+    }
+}
+
+void es_selector_free(es_selector *s)
+{
+    if (s != NULL)
+        s->class->free(s);
+}
+
+bool es_selector_accepts(const es_selector *s, double priority)
+{
+    return priority >= 0 && isfinite(priority) && (s->class->accepts == NULL || s->class->accepts(s, priority));
+}
+
+void es_selector_update(es_selector *s, const es_candidate *c, uint64_t n)
+{
+    if (s->class->update != NULL)
+        s->class->update(s, c, n);
+}
+
+void es_selector_set_aside(es_selector *s, uint32_t item)
+{
+    (s->class->set_aside != NULL ? s->class->set_aside : s->class->remove)(s, item);
+}
+
+double es_selector_ratio(es_selector *s, uint32_t item)
+{
+    return s->class->ratio != NULL ? s->class->ratio(s, item) : 1;
+}

@@ -1,0 +1,67 @@
+/* How an item of a table is chosen: to be sampled, or to be removed. One file a selector.
+ *
+ * Items are numbers below the table's number of records. A member of a selector can be drawn. What a
+ * selector draws depends on its members, their priorities and orders, and on the generator alone,
+ * never on how they came: so it is the same after the store was opened again. */
+#ifndef ES_SELECTOR_H
+#define ES_SELECTOR_H
+
+#include "base/es_base.h"
+#include "replay/es_replay_types.h"
+
+typedef struct es_selector es_selector;
+
+/* An item as a selector sees it. */
+typedef struct es_candidate {
+    uint32_t item;
+    double priority;
+    uint64_t inserted, updated;
+} es_candidate;
+
+typedef struct es_selector_class {
+    /* The item becomes a member. In order of insertion: by ascending c->inserted. */
+    void (*insert)(es_selector *s, const es_candidate *c);
+    /* n items, members or set aside, have new priorities, one after the other. NULL: that changes nothing. */
+    void (*update)(es_selector *s, const es_candidate *c, uint64_t n);
+    /* The item goes. It is a member, or was set aside. */
+    void (*remove)(es_selector *s, uint32_t item);
+    /* It is drawn no more, but is in the table still. NULL: as remove. */
+    void (*set_aside)(es_selector *s, uint32_t item);
+    /* n draws, with replacement: items and probabilities. There is a member. */
+    void (*draw)(es_selector *s, uint64_t *random, uint64_t n, uint32_t *items, double *probabilities);
+    /* Of drawing that member now. */
+    double (*probability)(es_selector *s, uint32_t item);
+    /* Its weight, by the least positive weight in the table, set aside or not; 1 for weight 0. NULL: always 1. */
+    double (*ratio)(es_selector *s, uint32_t item);
+    /* Whether items may have that priority. NULL: every one that is finite and not negative. */
+    bool (*accepts)(const es_selector *s, double priority);
+    /* 1 / the sum of the squares of all members' probabilities. There is a member. */
+    double (*effective)(es_selector *s);
+    uint64_t (*bytes)(const es_selector *s);
+    void (*free)(es_selector *s);
+    bool random; /* each draw takes one number of the generator */
+} es_selector_class;
+
+/* The most that update() is told at once. */
+#define ES_SELECTOR_MANY 64
+
+struct es_selector {
+    const es_selector_class *class;
+};
+
+/* Without members, for items below limit. rounds: items will be set aside. NULL without memory. */
+es_selector *es_selector_new(const es_selector_config *config, uint64_t limit, bool rounds);
+void es_selector_free(es_selector *s);
+bool es_selector_accepts(const es_selector *s, double priority);
+void es_selector_update(es_selector *s, const es_candidate *c, uint64_t n);
+void es_selector_set_aside(es_selector *s, uint32_t item);
+double es_selector_ratio(es_selector *s, uint32_t item);
+
+/* The kinds, for es_selector_new(). */
+es_selector *es_uniform_new(uint64_t limit);
+es_selector *es_prioritized_new(uint64_t limit, double alpha, bool rounds);
+es_selector *es_softmax_new(uint64_t limit, double temperature, bool rounds);
+es_selector *es_fifo_new(uint64_t limit, bool last_first);
+es_selector *es_heap_new(uint64_t limit, bool greatest_first);
+
+#endif

@@ -1,0 +1,537 @@
+#include "replay/es_table.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "replay/es_random.h"
+#include "replay/es_sort.h"
+
+/* Draws that are made at once. */
+#define MANY 256
+
+uint64_t es_table_size(const es_table *t)
+{
+    return es_rank_count(t->members);
+}
+
+static es_rate_counts counts_of(const es_table *t)
+{
+    return (es_rate_counts){t->words->inserted, t->words->sampled, es_table_size(t)};
+}
+
+bool es_table_can_insert(const es_table *t, uint64_t n)
+{
+    es_rate_counts counts = counts_of(t);
+    return es_rate_limiter_can_insert(t->config, &counts, n);
+}
+
+bool es_table_can_sample(const es_table *t, uint64_t n)
+{
+    es_rate_counts counts = counts_of(t);
+    return es_rate_limiter_can_sample(t->config, &counts, n);
+}
+
+int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number)
+{
+    const es_table_config *config = &store->tables[number];
+    uint64_t first = store->first_item[number], slots = store->first_item[number + 1] - first;
+    *t = (es_table){
+        .store = store,
+        .steps = steps,
+        .config = config,
+        .words = &store->words[number],
+        .items = &store->items[first],
+        .first_item = first,
+        .slots = slots,
+        .step_of = calloc(slots, sizeof *t->step_of),
+        .used = es_rank_new(slots),
+        .members = es_rank_new(slots),
+        .aside = config->replacement ? NULL : es_rank_new(slots),
+        .sampler = es_selector_new(&config->sampler, slots, !config->replacement),
+        .remover = es_selector_new(&config->remover, slots, false),
+    };
+    bool parks = es_order_init(&t->parked, config->max_parked > 0 ? slots : 1) == ES_OK;
+    bool whole = parks && t->step_of != NULL && t->used != NULL && t->members != NULL && t->sampler != NULL &&
+                 t->remover != NULL && (config->replacement || t->aside != NULL);
+    return whole ? ES_OK : -ENOMEM;
+}
+
+void es_table_free(es_table *t)
+{
+    free(t->step_of);
+    es_rank_free(t->used);
+    es_rank_free(t->members);
+    es_order_free(&t->parked);
+    es_rank_free(t->aside);
+    es_selector_free(t->sampler);
+    es_selector_free(t->remover);
+    free(t->episode_items);
+}
+
+uint64_t es_table_bytes(const es_table *t)
+{
+    uint64_t records = t->slots * (sizeof(es_item_record) + sizeof *t->step_of) + sizeof(es_table_words);
+    return records + es_rank_bytes(t->used) + es_rank_bytes(t->members) +
+           (t->aside == NULL ? 0 : es_rank_bytes(t->aside)) + t->sampler->class->bytes(t->sampler) +
+           t->remover->class->bytes(t->remover) + t->episode_room * sizeof *t->episode_items;
+}
+
+bool es_table_accepts(const es_table *t, double priority)
+{
+    return es_selector_accepts(t->sampler, priority) && es_selector_accepts(t->remover, priority);
+}
+
+/* From the record, on which somebody may have scribbled. */
+static es_candidate candidate(const es_table *t, uint32_t item)
+{
+    es_item_record record = *(volatile es_item_record *)&t->items[item];
+    return (es_candidate){item, es_table_accepts(t, record.priority) ? record.priority : 0, record.inserted,
+                          record.updated};
+}
+
+static void note_free(es_table *t, const uint64_t *word)
+{
+    es_redo_set(&t->store->redo, word, es_record_word(es_record_generation(*word), 0, ES_RECORD_FREE));
+}
+
+/* --- inserting ------------------------------------------------------------------- */
+
+int es_table_reserve(es_table *t)
+{
+    uint32_t room = t->steps->episode_room;
+    if (t->episode_room == room)
+        return ES_OK;
+    uint32_t *grown = realloc(t->episode_items, room * sizeof *grown);
+    if (grown == NULL)
+        return -ENOMEM;
+    memset(grown + t->episode_room, 0, (room - t->episode_room) * sizeof *grown);
+    t->episode_items = grown;
+    t->episode_room = room;
+    return ES_OK;
+}
+
+/* Fills the record of a new item, which is free still, and notes its state. */
+static uint32_t note_new(es_table *t, uint32_t step, double priority, uint64_t inserted, uint32_t state)
+{
+    uint32_t item = es_rank_lowest_absent(t->used);
+    es_item_record *record = &t->items[item];
+    record->step = step;
+    record->length = 1;
+    record->priority = priority;
+    record->times_sampled = 0;
+    record->inserted = inserted;
+    record->updated = t->words->clock;
+    record->round = 0;
+    es_redo_set(&t->store->redo, &record->word, es_record_word(es_record_generation(record->word) + 1, 0, state));
+    return item;
+}
+
+/* Notes that one more item is in the table. */
+static void note_counts(es_table *t, double priority)
+{
+    es_table_words *words = t->words;
+    es_redo *redo = &t->store->redo;
+    es_redo_set(redo, &words->inserted, words->inserted + 1);
+    es_redo_set(redo, &words->clock, words->clock + 1);
+    if (priority > t->highest)
+        es_redo_set_double(redo, &words->highest, t->highest = priority);
+}
+
+uint32_t es_table_note_insert(es_table *t, uint32_t step, double priority)
+{
+    uint32_t item = note_new(t, step, priority, t->words->inserted, ES_RECORD_LIVE);
+    note_counts(t, priority);
+    return item;
+}
+
+/* What a member has that a parked item has not. */
+static void enter(es_table *t, const es_candidate *c)
+{
+    es_rank_add(t->members, c->item);
+    t->sampler->class->insert(t->sampler, c);
+    t->remover->class->insert(t->remover, c);
+    if (t->episode_items[t->steps->episode_of[t->step_of[c->item]]]++ == 0)
+        t->episodes++;
+}
+
+/* What both have. */
+static void use(es_table *t, uint32_t item, uint32_t step)
+{
+    t->step_of[item] = step;
+    es_rank_add(t->used, item);
+    es_steps_link(t->steps, step, (uint32_t)(t->first_item + item));
+}
+
+void es_table_enter(es_table *t, uint32_t item, uint32_t step, double priority)
+{
+    es_candidate c = {item, priority, t->words->inserted - 1, t->words->clock - 1};
+    use(t, item, step);
+    enter(t, &c);
+}
+
+bool es_table_can_park(const es_table *t)
+{
+    return t->parked.count < t->config->max_parked;
+}
+
+uint32_t es_table_note_park(es_table *t, uint32_t step, double priority)
+{
+    uint32_t item = note_new(t, step, priority, t->words->parkings, ES_RECORD_PARKED);
+    es_redo_set(&t->store->redo, &t->words->parkings, t->words->parkings + 1);
+    return item;
+}
+
+void es_table_enter_parked(es_table *t, uint32_t item, uint32_t step)
+{
+    use(t, item, step);
+    es_order_append(&t->parked, item);
+}
+
+bool es_table_unpark(es_table *t)
+{
+    if (t->parked.count == 0 || !es_table_can_insert(t, 1))
+        return false;
+    uint32_t item = t->parked.first;
+    es_item_record *record = &t->items[item];
+    es_candidate c = candidate(t, item);
+    c.inserted = t->words->inserted, c.updated = t->words->clock;
+    es_redo_set(&t->store->redo, &record->word, es_record_word(es_record_generation(record->word), 0, ES_RECORD_LIVE));
+    es_redo_set(&t->store->redo, &record->inserted, c.inserted);
+    es_redo_set(&t->store->redo, &record->updated, c.updated);
+    note_counts(t, c.priority);
+    es_redo_commit(&t->store->redo);
+    es_order_remove(&t->parked, item);
+    enter(t, &c);
+    return true;
+}
+
+/* --- removing and changing --------------------------------------------------------- */
+
+/* An item that is parked is dropped. */
+static void drop_parked(es_table *t, uint32_t item)
+{
+    uint32_t step = t->step_of[item];
+    note_free(t, &t->items[item].word);
+    es_redo_commit(&t->store->redo);
+    es_rank_remove(t->used, item);
+    es_order_remove(&t->parked, item);
+    es_steps_unlink(t->steps, step, (uint32_t)(t->first_item + item));
+    es_steps_drop_if_unused(t->steps, step);
+}
+
+/* Takes the item out of all that is private. */
+static void leave(es_table *t, uint32_t item)
+{
+    uint32_t step = t->step_of[item];
+    es_rank_remove(t->used, item);
+    es_rank_remove(t->members, item);
+    if (t->aside != NULL && es_rank_has(t->aside, item))
+        es_rank_remove(t->aside, item);
+    t->sampler->class->remove(t->sampler, item);
+    t->remover->class->remove(t->remover, item);
+    es_steps_unlink(t->steps, step, (uint32_t)(t->first_item + item));
+    if (--t->episode_items[t->steps->episode_of[step]] == 0)
+        t->episodes--;
+    /* The step's record is not in the redo list: opening the store drops a step that nothing refers to. */
+    es_steps_drop_if_unused(t->steps, step);
+}
+
+void es_table_remove(es_table *t, uint32_t item, bool evicted)
+{
+    note_free(t, &t->items[item].word);
+    if (evicted)
+        es_redo_set(&t->store->redo, &t->words->evicted, t->words->evicted + 1);
+    es_redo_commit(&t->store->redo);
+    leave(t, item);
+}
+
+void es_table_evict(es_table *t)
+{
+    uint64_t random = t->words->random;
+    uint32_t item;
+    double probability;
+    t->remover->class->draw(t->remover, &random, 1, &item, &probability);
+    if (t->remover->class->random)
+        es_redo_set(&t->store->redo, &t->words->random, random);
+    es_table_remove(t, item, true);
+}
+
+uint32_t es_table_find(const es_table *t, uint64_t key)
+{
+    uint32_t item = (uint32_t)key;
+    bool there = item < t->slots && es_rank_has(t->members, item) &&
+                 es_record_generation(t->items[item].word) == (uint32_t)(key >> 32);
+    return there ? item : ES_STEPS_NONE;
+}
+
+/* In the store. */
+static es_candidate set_priority(es_table *t, uint32_t item, double priority)
+{
+    es_item_record *record = &t->items[item];
+    es_table_words *words = t->words;
+    es_redo *redo = &t->store->redo;
+    es_candidate c = {item, priority, record->inserted, words->clock};
+    es_redo_set_double(redo, &record->priority, priority);
+    es_redo_set(redo, &record->updated, words->clock);
+    es_redo_set(redo, &words->clock, words->clock + 1);
+    if (priority > t->highest)
+        es_redo_set_double(redo, &words->highest, t->highest = priority);
+    es_redo_commit(redo);
+    return c;
+}
+
+uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n)
+{
+    uint64_t before = t->words->clock, different = 0, changed = 0;
+    es_candidate candidates[ES_SELECTOR_MANY];
+    for (uint64_t i = 0; i < n; i++)
+        if ((uint32_t)keys[i] < t->slots)
+            __builtin_prefetch(&t->items[(uint32_t)keys[i]], 1);
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t item = es_table_find(t, keys[i]);
+        if (item != ES_STEPS_NONE) {
+            different += t->items[item].updated < before; /* otherwise it was updated in this call already */
+            candidates[changed++] = set_priority(t, item, priorities[i]);
+        }
+        if (changed == ES_SELECTOR_MANY || i == n - 1) {
+            es_selector_update(t->sampler, candidates, changed);
+            es_selector_update(t->remover, candidates, changed);
+            changed = 0;
+        }
+    }
+    return different;
+}
+
+void es_table_reset(es_table *t)
+{
+    es_redo *redo = &t->store->redo;
+    es_table_words *words = t->words;
+    *(volatile uint64_t *)&words->resetting = 1;
+    while (t->parked.count > 0)
+        drop_parked(t, t->parked.last);
+    while (es_table_size(t) > 0)
+        es_table_remove(t, es_rank_member(t->members, es_table_size(t) - 1), false);
+    es_redo_set(redo, &words->inserted, 0);
+    es_redo_set(redo, &words->sampled, 0);
+    es_redo_set(redo, &words->evicted, 0);
+    es_redo_set_double(redo, &words->highest, t->highest = 1);
+    es_redo_set(redo, &words->round, 1);
+    es_redo_set(redo, &words->resetting, 0);
+    es_redo_commit(redo);
+}
+
+/* --- drawing ----------------------------------------------------------------------- */
+
+static void describe(es_table *t, uint32_t item, double probability, const es_drawing *to, uint64_t at)
+{
+    const es_item_record *record = &t->items[item];
+    to->key[at] = (uint64_t)es_record_generation(record->word) << 32 | item;
+    to->probability[at] = probability;
+    to->priority[at] = record->priority;
+    to->ratio[at] = es_selector_ratio(t->sampler, item);
+    to->times_sampled[at] = (int64_t)record->times_sampled;
+    to->table_size[at] = (int64_t)es_table_size(t);
+    to->age[at] = (int64_t)(t->words->inserted - record->inserted - 1);
+}
+
+void es_table_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at)
+{
+    bool left = t->aside == NULL || !es_rank_has(t->aside, item);
+    describe(t, item, left ? t->sampler->class->probability(t->sampler, item) : 0, to, at);
+}
+
+/* Notes one draw. random: the generator's state after it. */
+static void note_draw(es_table *t, uint32_t item, uint64_t random)
+{
+    es_redo *redo = &t->store->redo;
+    es_redo_set(redo, &t->items[item].times_sampled, t->items[item].times_sampled + 1);
+    es_redo_set(redo, &t->words->sampled, t->words->sampled + 1);
+    es_redo_set(redo, &t->words->random, random);
+}
+
+/* Draws that change nothing for the next one: an item may come again, and none goes. */
+static uint64_t draw_independent(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at)
+{
+    es_rate_counts counts = counts_of(t);
+    uint64_t allowed = 0, items_at_once = n < MANY ? n : MANY;
+    while (allowed < items_at_once && es_rate_limiter_can_sample(t->config, &counts, 1))
+        allowed++, counts.sampled++;
+    if (allowed == 0)
+        return 0;
+    uint32_t items[MANY];
+    double probabilities[MANY];
+    uint64_t before = t->words->random, after = before;
+    t->sampler->class->draw(t->sampler, &after, allowed, items, probabilities);
+    bool random = t->sampler->class->random;
+    /* Three passes, so that the memory's answers overlap. */
+    for (uint64_t i = 0; i < allowed; i++)
+        __builtin_prefetch(&t->items[items[i]], 1);
+    for (uint64_t i = 0; i < allowed; i++) {
+        /* The record has it, too, and is needed anyway. But somebody may have scribbled on it. */
+        uint32_t step = *(volatile uint32_t *)&t->items[items[i]].step;
+        steps[i] = step < t->store->step_slots ? step : t->step_of[items[i]];
+        es_store_fetch_row(t->store, steps[i]);
+    }
+    for (uint64_t i = 0; i < allowed; i++) {
+        note_draw(t, items[i], random ? es_random_after(before, i + 1) : before);
+        es_redo_commit(&t->store->redo);
+        describe(t, items[i], probabilities[i], to, at + i);
+    }
+    return allowed;
+}
+
+/* A new round: all members are left again. */
+static int begin_round(es_table *t)
+{
+    uint64_t size = es_table_size(t), n = 0;
+    es_sort_pair *order = malloc(size * sizeof *order);
+    if (order == NULL)
+        return -ENOMEM;
+    for (; n < size; n++) {
+        uint32_t item = es_rank_member(t->members, n);
+        order[n] = (es_sort_pair){.key = t->items[item].inserted, .number = item};
+    }
+    int code = es_sort(order, n);
+    for (uint64_t i = 0; code == ES_OK && i < n; i++) {
+        es_candidate c = candidate(t, order[i].number);
+        es_rank_remove(t->aside, c.item);
+        t->sampler->class->insert(t->sampler, &c);
+    }
+    free(order);
+    return code;
+}
+
+/* One draw, which may take the item out of the round, or out of the table. */
+static int draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint64_t at)
+{
+    es_redo *redo = &t->store->redo;
+    uint64_t random = t->words->random, round = t->words->round;
+    uint32_t item;
+    double probability;
+    if (t->aside != NULL && es_rank_count(t->aside) == es_table_size(t)) {
+        if (begin_round(t) != ES_OK)
+            return -ENOMEM;
+        round++; /* in the store with the draw: until then nothing says that the items are left again */
+    }
+    t->sampler->class->draw(t->sampler, &random, 1, &item, &probability);
+    bool used_up =
+        t->config->max_times_sampled != 0 && t->items[item].times_sampled + 1 >= t->config->max_times_sampled;
+    describe(t, item, probability, to, at);
+    to->times_sampled[at] = (int64_t)((uint64_t)to->times_sampled[at] + 1);
+    *step = t->step_of[item];
+    note_draw(t, item, random);
+    if (t->aside != NULL) {
+        es_redo_set(redo, &t->items[item].round, round);
+        es_redo_set(redo, &t->words->round, round);
+    }
+    if (used_up)
+        note_free(t, &t->items[item].word);
+    es_redo_commit(redo);
+    if (t->aside != NULL) {
+        es_rank_add(t->aside, item);
+        es_selector_set_aside(t->sampler, item);
+    }
+    if (used_up)
+        leave(t, item);
+    return ES_OK;
+}
+
+static bool draws_are_independent(const es_table *t)
+{
+    return t->aside == NULL && t->config->max_times_sampled == 0;
+}
+
+bool es_table_may_fall_short(const es_table *t, uint64_t n)
+{
+    return !draws_are_independent(t) || !es_table_can_sample(t, n);
+}
+
+int64_t es_table_draw(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at)
+{
+    bool independent = draws_are_independent(t);
+    uint64_t done = 0;
+    while (done < n && es_table_can_sample(t, 1)) {
+        if (independent)
+            done += draw_independent(t, n - done, steps + done, to, at + done);
+        else if (draw_one(t, steps + done, to, at + done) == ES_OK)
+            done++;
+        else
+            return done == 0 ? -ENOMEM : (int64_t)done;
+    }
+    return (int64_t)done;
+}
+
+/* --- opening ------------------------------------------------------------------------- */
+
+static bool words_are_possible(const es_table *t)
+{
+    return t->highest >= 1 && es_table_accepts(t, t->highest) && t->words->round >= 1;
+}
+
+static bool record_is_possible(const es_table *t, const es_item_record *r)
+{
+    bool parked = es_record_state(r->word) == ES_RECORD_PARKED;
+    return (parked || es_record_state(r->word) == ES_RECORD_LIVE) && r->step < t->store->step_slots &&
+           es_rank_has(t->steps->living, r->step) && r->length == 1 && es_table_accepts(t, r->priority) &&
+           r->inserted < (parked ? t->words->parkings : t->words->inserted) &&
+           (parked || r->updated < t->words->clock) && r->round <= t->words->round;
+}
+
+/* The records in that state, in order of insertion. -ENOMEM; ES_EDAMAGED: see es_table_recover(). */
+static int64_t records_in(es_table *t, uint32_t state, es_sort_pair **order, uint64_t *where)
+{
+    uint64_t n = 0, count = 0;
+    for (uint64_t i = 0; i < t->slots; i++)
+        count += es_record_state(t->items[i].word) == state;
+    *order = malloc((count + 1) * sizeof **order);
+    if (*order == NULL)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < t->slots && n < count; i++) {
+        es_item_record record = *(volatile es_item_record *)&t->items[i];
+        if (es_record_state(record.word) != state)
+            continue;
+        *where = t->first_item + i;
+        if (!record_is_possible(t, &record))
+            return ES_EDAMAGED;
+        (*order)[n++] = (es_sort_pair){.key = record.inserted, .number = (uint32_t)i};
+        t->step_of[i] = record.step;
+    }
+    int code = es_sort(*order, n);
+    return code == ES_OK ? (int64_t)n : code;
+}
+
+int es_table_recover(es_table *t, uint64_t *where)
+{
+    es_sort_pair *living = NULL, *parked = NULL;
+    *where = t->first_item;
+    t->highest = *(volatile double *)&t->words->highest;
+    if (!words_are_possible(t))
+        return ES_EDAMAGED;
+    for (uint64_t i = 0; i < t->slots; i++)
+        if (es_record_state(t->items[i].word) > ES_RECORD_PARKED) {
+            *where = t->first_item + i;
+            return ES_EDAMAGED;
+        }
+    int64_t n = records_in(t, ES_RECORD_LIVE, &living, where);
+    int64_t waiting = n < 0 ? n : records_in(t, ES_RECORD_PARKED, &parked, where);
+    if (waiting > 0 && (uint64_t)waiting > t->config->max_parked)
+        waiting = ES_EDAMAGED;
+    for (int64_t i = 0; waiting >= 0 && i < n; i++) {
+        es_candidate c = candidate(t, living[i].number);
+        use(t, c.item, t->step_of[c.item]);
+        enter(t, &c);
+    }
+    for (int64_t i = 0; waiting >= 0 && t->aside != NULL && i < n; i++) {
+        uint32_t item = living[i].number;
+        if (t->items[item].round != t->words->round)
+            continue;
+        es_rank_add(t->aside, item);
+        es_selector_set_aside(t->sampler, item);
+    }
+    for (int64_t i = 0; i < waiting; i++)
+        es_table_enter_parked(t, parked[i].number, t->step_of[parked[i].number]);
+    free(living);
+    free(parked);
+    return waiting < 0 ? (int)waiting : ES_OK;
+}

@@ -1,0 +1,100 @@
+/* One table: items that refer to steps, chosen by two selectors, as often as its rate limiter allows.
+ *
+ * The records and counters in the store are the truth. They change through the redo list; what is
+ * private follows once they have changed. The functions that begin with note_ only add to the list. */
+#ifndef ES_TABLE_H
+#define ES_TABLE_H
+
+#include "base/es_base.h"
+#include "replay/es_order.h"
+#include "replay/es_rank.h"
+#include "replay/es_rate_limiter.h"
+#include "replay/es_selector.h"
+#include "replay/es_steps.h"
+#include "replay/es_store.h"
+
+typedef struct es_table {
+    es_store *store;
+    es_steps *steps;
+    const es_table_config *config;
+    es_table_words *words;
+    es_item_record *items;
+    uint64_t first_item; /* its place among the items of all tables */
+    uint64_t slots;
+    double highest;    /* as in words, on which somebody may scribble */
+    uint32_t *step_of; /* of an item */
+    es_rank *used;     /* records that are not free: members and parked ones */
+    es_rank *members;
+    es_order parked; /* items that wait for the limiter, the oldest first */
+    es_rank *aside;  /* drawn in this round; NULL with replacement */
+    es_selector *sampler, *remover;
+    uint32_t *episode_items; /* how many items each episode has, by its entry */
+    uint32_t episode_room;
+    uint64_t episodes;
+} es_table;
+
+uint64_t es_table_bytes(const es_table *t);
+int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number);
+void es_table_free(es_table *t);
+
+uint64_t es_table_size(const es_table *t);
+bool es_table_can_insert(const es_table *t, uint64_t n);
+bool es_table_can_sample(const es_table *t, uint64_t n);
+bool es_table_accepts(const es_table *t, double priority);
+
+/* --- inserting ------------------------------------------------------------------- */
+
+/* Makes room so that the other functions cannot fail: ES_OK or -ENOMEM. */
+int es_table_reserve(es_table *t);
+/* Fills the record of a new item, which is free still, and notes that it lives. Returns the item. */
+uint32_t es_table_note_insert(es_table *t, uint32_t step, double priority);
+/* The item, which was noted last, lives now. */
+void es_table_enter(es_table *t, uint32_t item, uint32_t step, double priority);
+/* The same for an item that waits until the limiter lets it in. Its step stays meanwhile. */
+bool es_table_can_park(const es_table *t);
+uint32_t es_table_note_park(es_table *t, uint32_t step, double priority);
+void es_table_enter_parked(es_table *t, uint32_t item, uint32_t step);
+static inline bool es_table_is_parked(const es_table *t, uint32_t item)
+{
+    return t->parked.count > 0 && es_order_has(&t->parked, item);
+}
+/* Lets the oldest parked item in, if the limiter does. Whether it did. */
+bool es_table_unpark(es_table *t);
+
+/* --- removing and changing --------------------------------------------------------- */
+
+/* Removes the item that the remover picks. The table is not empty. */
+void es_table_evict(es_table *t);
+/* Removes an item. evicted: to make room. A step that has no items then, and that no stream keeps, goes, too. */
+void es_table_remove(es_table *t, uint32_t item, bool evicted);
+/* The item with that key, or ES_STEPS_NONE. */
+uint32_t es_table_find(const es_table *t, uint64_t key);
+/* Gives items priorities that the table accepts, one after the other. Returns how many different ones there were. */
+uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n);
+/* Removes all items, and counts from 0. Ends also a reset that a dead process had begun. */
+void es_table_reset(es_table *t);
+
+/* --- drawing ----------------------------------------------------------------------- */
+
+/* What a batch says of an item, beside its leaves. ratio: its weight by the least positive one. */
+typedef struct es_drawing {
+    uint64_t *key;
+    double *probability, *priority, *ratio;
+    int64_t *times_sampled, *table_size, *age;
+} es_drawing;
+
+/* Whether fewer than n items might be drawn now. */
+bool es_table_may_fall_short(const es_table *t, uint64_t n);
+/* Draws as many items as the limiter allows, at most n, one at a time. For the i-th, steps[i] is its step, whose row
+ * stays as it is until a step is stored, and place at + i gets what is said of it. -ENOMEM when nothing was drawn. */
+int64_t es_table_draw(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at);
+/* The same for an item that is not drawn now. */
+void es_table_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at);
+
+/* --- opening ------------------------------------------------------------------------- */
+
+/* All items of the store are members now: links them, and fills the selectors. ES_OK, -ENOMEM, or ES_EDAMAGED when the
+ * record of item *where cannot be. */
+int es_table_recover(es_table *t, uint64_t *where);
+
+#endif

@@ -1,0 +1,36 @@
+/* A store and its tables together: a step enters all its tables or none, and goes with its last item. */
+#ifndef ES_TABLES_H
+#define ES_TABLES_H
+
+#include "base/es_base.h"
+#include "replay/es_steps.h"
+#include "replay/es_store.h"
+#include "replay/es_table.h"
+
+typedef struct es_tables {
+    es_store store;
+    es_steps steps;
+    es_table *table;
+    uint32_t num_tables;
+} es_tables;
+
+/* Opens a store. ES_OK; what es_store_check() says; -ENOMEM; or ES_EDAMAGED, with why->index its record: of a step,
+ * or counted from there, of an item. In every case es_tables_close() frees what there is. */
+int es_tables_open(es_tables *m, void *base, uint64_t size, es_trouble *why);
+void es_tables_close(es_tables *m);
+
+/* Where a step comes from: a word of the store that notes it, and its new value. */
+typedef struct es_origin {
+    uint64_t *word, value;
+} es_origin;
+
+/* Stores a step and its items. leaves: for each leaf where the first one is; the i-th is taken. priorities: see
+ * es_replay_add(). origin: not NULL for a step that came through a ring:
+ * an item that its table's limiter forbids is parked then. ES_OK; ES_REFUSED, ES_NO_ROOM, ES_EPRIORITY or -ENOMEM, and
+ * nothing has changed. */
+int es_tables_add(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
+                  const double *priorities, const es_origin *origin, es_trouble *why);
+/* Lets parked items in as far as limiters allow. */
+void es_tables_unpark(es_tables *m);
+
+#endif

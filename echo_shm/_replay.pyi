@@ -1,0 +1,122 @@
+"""The calls of a replay, as ``csrc/python/replaymodule.c`` has them."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from echo_shm._batch import Leaf
+from echo_shm.spec import Tree
+
+_Array = npt.NDArray[Any]
+
+#: A code of the C core that says what is wrong, and of what its ``es_trouble`` names: the table, the index.
+Trouble = tuple[int, int, int]
+
+class Block:
+    """The memory of one batch. Each array over it refers to it. It is used again after the last reference."""
+
+class Core:
+    """A process's hold of a store. Threads may share it: one call at a time runs.
+
+    Tables are numbers from 0. Where a method returns a code, ``ES_EDETACHED`` says that it is closed, and ``ES_EFORK``
+    that it was inherited through a fork.
+    """
+
+    waiting: int
+
+    def __new__(
+        cls,
+        addresses: dict[str, int],
+        es_replay: int,
+        num_tables: int,
+        arrays: tuple[Leaf, ...],
+        form: Tree,
+        keep: object,
+        /,
+    ) -> Core:
+        """Makes one.
+
+        Args:
+            addresses: Of the C functions.
+            es_replay: The address of what ``es_replay_open`` returned. It belongs to the new object.
+            num_tables: How many tables it has.
+            arrays: Of a batch: the leaves, then the columns of a :class:`Batch` in their order. Each shape begins
+                with 0, in place of the batch's size, and each address is 0.
+            form: A step's tree with the leaves' numbers at its leaves, or None if :meth:`add` cannot take it apart.
+            keep: Keeps the store's memory.
+
+        """
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+    @property
+    def free_blocks(self) -> int:
+        """Batches that nobody refers to any more, whose memory waits for the next."""
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of them."""
+    def add(
+        self, step: object, terminated: object, truncated: object, priority: object, timeout: object, /
+    ) -> bool | Trouble | None:
+        """Stores a step, if all is as most callers give it.
+
+        That is: a tree of the form, whose leaves are contiguous arrays of their dtypes and shapes; a number or None
+        as priority; and a valid timeout, which is not used.
+
+        Returns:
+            None: it is stored. True: so it is, and threads wait for a change. False: an argument is of another kind,
+            and may be wrong.
+
+        """
+    def add_each(
+        self, terminated: object, truncated: object, priorities: bytes, /, *leaves: object
+    ) -> bool | Trouble | None:
+        """The same with exact arrays, and a float64 for each table, as ``es_replay_add`` takes them, unchecked."""
+    def extend(
+        self,
+        leaves: tuple[_Array, ...],
+        total: int,
+        first: int,
+        n: int,
+        flags: npt.NDArray[np.uint8] | None,
+        priorities: npt.NDArray[np.float64] | None,
+        /,
+    ) -> tuple[int, Trouble]:
+        """Stores n of ``total`` steps, from ``first`` on: how many are in, and why no more are.
+
+        Each leaf is an exact array of shape ``(total, *leaf.shape)``. ``priorities`` has shape ``(total, tables)``,
+        as ``es_replay_extend`` takes them.
+        """
+    def sample(
+        self, table: int, n: int, beta: float | None, out: tuple[_Array, ...] | None, /
+    ) -> tuple[_Array, ...] | int:
+        """The leaves and the columns of n items, or a code. With ``out``, the leaves are these arrays."""
+    def get(self, table: int, keys: npt.NDArray[np.uint64], /) -> tuple[_Array, ...] | Trouble:
+        """The same of the items with these keys."""
+    def update(self, table: int, keys: object, priorities: object, /) -> int | Trouble | None:
+        """How many items have new priorities. None: an array needs a conversion.
+
+        ``keys`` is a contiguous array of uint64, ``priorities`` an array of float64 or float32, both of shape (n,).
+        """
+    def delete(self, table: int, keys: npt.NDArray[np.uint64], /) -> int:
+        """How many items went, or a code."""
+    def reset(self, table: int, /) -> int:
+        """Empties a table."""
+    def can_sample(self, table: int, n: int, /) -> int:
+        """1 or 0, or a code."""
+    def can_insert(self, table: int, n: int, /) -> int:
+        """1 or 0, or a code."""
+    def check_priority(self, table: int, priority: float, /) -> int:
+        """A code: whether an item of the table can have that priority."""
+    def info(self, table: int, /) -> bytes | int:
+        """The bytes of an ``es_table_info``, or a code."""
+    def end_episode(self) -> int:
+        """The next step begins an episode. Returns ES_OK or a code."""
+    def num_steps(self) -> int:
+        """How many steps are stored, or a code."""
+    def connect(self, updates: bool, ring: int, segment: int, uuid: bytes, /) -> int: ...
+    def disconnect(self) -> int: ...
+    def turn(self, most: int, /) -> tuple[int, int, int, int, int, int] | int: ...
+    def close(self) -> None:
+        """Lets go of the store, once a call that runs has ended. In a forked child it does nothing. Idempotent."""

@@ -1,0 +1,36 @@
+"""A replay, and what its tables are made of: how they choose items, and when they may be sampled and inserted into."""
+
+from echo_shm.replay.batch import Batch, LimiterInfo, TableInfo
+from echo_shm.replay.client import ReplayClient
+from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
+from echo_shm.replay.replay import Replay
+from echo_shm.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Softmax, Uniform
+from echo_shm.replay.table import Table
+from echo_shm.replay.writer import ReplayHandle, Writer
+
+__all__ = [
+    "Batch",
+    "Fifo",
+    "Lifo",
+    "LimiterInfo",
+    "MaxHeap",
+    "MinHeap",
+    "MinSize",
+    "Prioritized",
+    "Queue",
+    "RateLimiter",
+    "Replay",
+    "ReplayClient",
+    "ReplayHandle",
+    "SampleToInsertRatio",
+    "Softmax",
+    "Stack",
+    "Table",
+    "TableInfo",
+    "Uniform",
+    "Writer",
+]
+
+# As in echo_shm itself: public names belong to the package that users import them from.
+for _name in __all__:
+    globals()[_name].__module__ = __name__

@@ -1,0 +1,203 @@
+"""What a replay returns: batches, and what a table says of itself."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from echo_shm._core import lib
+from echo_shm.spec import Tree
+
+if TYPE_CHECKING:
+    from echo_shm._core import CTableInfo, TableConfig
+
+
+class Batch(NamedTuple):
+    """n items of a table. It is a named tuple, and so a pytree of arrays.
+
+    The arrays are the caller's: they may be written to, and no later call changes them. Their memory is used again
+    once nothing refers to any of them, no view and no tensor either.
+
+    Attributes:
+        data: The steps' tree. Each leaf is an array of shape ``(n, *leaf.shape)`` and the leaf's dtype.
+        key: Names each item, for :meth:`Replay.update` and others: unique in its table, and never used again. The
+            same item may come several times. Shape ``(n,)``, uint64, as the others have shape ``(n,)``.
+        probability: With which the item was drawn; float64.
+        weight: The importance weight, at most 1, which corrects a mean over the batch for the probabilities; 1 where
+            the sampler does not go by priorities; float64.
+        priority: The item's; float64.
+        times_sampled: How often it was, this draw included; int64.
+        table_size: How many items the table held when it was drawn; int64.
+        age: How many items were inserted into the table after it; int64.
+
+    """
+
+    data: Tree
+    key: npt.NDArray[np.uint64]
+    probability: npt.NDArray[np.float64]
+    weight: npt.NDArray[np.float64]
+    priority: npt.NDArray[np.float64]
+    times_sampled: npt.NDArray[np.int64]
+    table_size: npt.NDArray[np.int64]
+    age: npt.NDArray[np.int64]
+
+
+#: The dtypes of what comes after ``data``.
+COLUMNS: tuple[np.dtype[Any], ...] = tuple(np.dtype(kind) for kind in ("u8", "f8", "f8", "f8", "i8", "i8", "i8"))
+
+
+@dataclass(frozen=True)
+class LimiterInfo:
+    """A table's rate limiter: its settings, and what it allows now.
+
+    Attributes:
+        min_size, ratio, min_diff, max_diff: As of :class:`RateLimiter`.
+        diff: ``inserted * ratio - sampled``.
+        can_sample, can_insert: Whether one item can be sampled, or inserted.
+
+    """
+
+    min_size: int
+    ratio: float
+    min_diff: float
+    max_diff: float
+    diff: float
+    can_sample: bool
+    can_insert: bool
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """A table's figures. All but ``size``, ``max_size``, ``parked``, ``episodes`` and ``bytes`` count from the start.
+
+    Attributes:
+        size: Items in it.
+        max_size: Most items.
+        inserted: Items that came.
+        sampled: Draws.
+        deleted: Items that went: those that were deleted, sampled as often as allowed, or evicted.
+        evicted: Of those, the ones that the remover chose, or that went because the replay needed room for a step.
+        parked: Items that wait until the limiter lets them in.
+        episodes: Different episodes among the items.
+        limiter: The rate limiter, and what it allows.
+        effective_sample_size: How many equally likely items would vary a draw as much: ``1 / sum(probability ** 2)``.
+        bytes: All memory of the table, beside the steps themselves.
+
+    """
+
+    size: int
+    max_size: int
+    inserted: int
+    sampled: int
+    deleted: int
+    evicted: int
+    parked: int
+    episodes: int
+    limiter: LimiterInfo
+    effective_sample_size: float
+    bytes: int
+
+
+class Settings(NamedTuple):
+    """What an open store says of a table."""
+
+    max_size: int
+    min_size: int
+    ratio: float
+    min_diff: float
+    max_diff: float
+    is_protected: bool
+    exponents: tuple[float, ...]
+
+    @classmethod
+    def from_c(cls, config: "TableConfig") -> "Settings":
+        """Reads an ``es_table_config``."""
+        return cls(
+            max_size=config.max_size,
+            min_size=config.min_size,
+            ratio=config.ratio,
+            min_diff=config.min_diff,
+            max_diff=config.max_diff,
+            is_protected=bool(config.is_protected),
+            exponents=tuple(
+                one.parameter for one in (config.sampler, config.remover) if one.kind == lib.ES_PRIORITIZED
+            ),
+        )
+
+
+def table_info(config: Settings, info: "CTableInfo") -> TableInfo:
+    """What the C core says of a table."""
+    return TableInfo(
+        size=info.size,
+        max_size=config.max_size,
+        inserted=info.inserted,
+        sampled=info.sampled,
+        deleted=info.deleted,
+        evicted=info.evicted,
+        parked=info.parked,
+        episodes=info.episodes,
+        limiter=LimiterInfo(
+            min_size=config.min_size,
+            ratio=config.ratio,
+            min_diff=config.min_diff,
+            max_diff=config.max_diff,
+            diff=info.inserted * config.ratio - info.sampled,
+            can_sample=bool(info.can_sample),
+            can_insert=bool(info.can_insert),
+        ),
+        effective_sample_size=info.effective_sample_size,
+        bytes=info.bytes,
+    )
+
+
+def read_table_info(said: object) -> TableInfo:
+    """What a board says of a table.
+
+    Raises:
+        TypeError: A figure is missing or is none, or there are others.
+
+    """
+    given = dict(said) if isinstance(said, dict) else {}
+    limiter = given.pop("limiter", None)
+    limiter = dict(limiter) if isinstance(limiter, dict) else {}
+    for values, cls in ((given, TableInfo), (limiter, LimiterInfo)):
+        for field, value in values.items():
+            kind = cls.__annotations__.get(field)
+            fits = type(value) is kind or (kind is float and type(value) is int)
+            if not fits or (type(value) is int and not 0 <= value < 2**64):
+                raise TypeError(f"{field}={value!r:.80}")
+    return TableInfo(**given, limiter=LimiterInfo(**limiter))
+
+
+def why_no_sample(name: str, info: TableInfo) -> str:
+    """Why no item of a table can be sampled now: its limiter, and the limiter's numbers."""
+    limiter = info.limiter
+    if info.size < limiter.min_size:
+        return (
+            f"table {name!r} holds {info.size} items, and its limiter waits for min_size={limiter.min_size} "
+            f"({_counts(info)})"
+        )
+    if limiter.diff - 1 < limiter.min_diff:
+        return (
+            f"the limiter of table {name!r} lets nobody sample before more is inserted: inserted * ratio - sampled = "
+            f"{limiter.diff:g}, and with one more sample it would be below min_diff={limiter.min_diff:g} "
+            f"({_counts(info)})"
+        )
+    return f"table {name!r} has no item that may be sampled ({_counts(info)})"
+
+
+def why_no_insert(name: str, info: TableInfo) -> str:
+    """Why nothing can be inserted into a table now."""
+    limiter = info.limiter
+    return (
+        f"the limiter of table {name!r} lets nobody insert before more is sampled: inserted * ratio - sampled = "
+        f"{limiter.diff:g}, and with one more item it would be above max_diff={limiter.max_diff:g} ({_counts(info)})"
+    )
+
+
+def _counts(info: TableInfo) -> str:
+    return (
+        f"{info.inserted} inserted, {info.sampled} sampled, {info.deleted} deleted; min_size={info.limiter.min_size}, "
+        f"ratio={info.limiter.ratio:g}, min_diff={info.limiter.min_diff:g}, max_diff={info.limiter.max_diff:g}"
+    )

@@ -1,0 +1,86 @@
+"""A replay's board: a small file in shared memory, on which the replay says how it is. Its user may read it."""
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+from typing import Any
+
+import posix_ipc
+
+from echo_shm.errors import SegmentError
+from echo_shm.ring.lockfile import Files, ipc_name
+
+#: The file of a board. It has no lock file of its own: the store's, or the inbox's, says who is alive.
+FILES = Files("echo_shm_board.", "echo_shm_board_locks.", "board")
+
+_SIZE = 64 << 10
+
+#: How often the text was changed (odd: just now), and its length.
+_HEADER = struct.Struct("<QQ")
+
+#: How often a reader tries again while the replay writes.
+_TRIES = 1000
+
+
+class Board:
+    """The replay's side. One process writes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        with contextlib.suppress(posix_ipc.ExistentialError):
+            posix_ipc.unlink_shared_memory(ipc_name(name, FILES))  # a dead replay's
+        shm = posix_ipc.SharedMemory(ipc_name(name, FILES), posix_ipc.O_CREX, mode=0o600, size=_SIZE)
+        try:
+            self._memory = mmap.mmap(shm.fd, _SIZE)
+        finally:
+            shm.close_fd()
+        self._changes = 0
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Replaces what the board says."""
+        text = json.dumps(content, separators=(",", ":")).encode()
+        if len(text) > _SIZE - _HEADER.size:
+            text = json.dumps({"pid": os.getpid()}).encode()
+        _HEADER.pack_into(self._memory, 0, self._changes + 1, 0)
+        self._memory[_HEADER.size : _HEADER.size + len(text)] = text
+        self._changes += 2
+        _HEADER.pack_into(self._memory, 0, self._changes, len(text))
+
+    def remove(self) -> None:
+        """Removes the file."""
+        with contextlib.suppress(posix_ipc.ExistentialError):
+            posix_ipc.unlink_shared_memory(ipc_name(self._name, FILES))
+
+
+def read_board(name: str) -> dict[str, Any]:
+    """What a replay's board says; empty if it says nothing that can be read.
+
+    Raises:
+        SegmentError: There is no such board.
+
+    """
+    try:
+        # Non-blocking: there may be a FIFO of that name.
+        shm = posix_ipc.SharedMemory(ipc_name(name, FILES), os.O_NONBLOCK, read_only=True)
+    except (posix_ipc.Error, OSError, ValueError) as error:
+        raise SegmentError(f"no replay named {name!r} has a board: {error}") from None
+    try:
+        for _ in range(_TRIES):
+            text = os.pread(shm.fd, _SIZE, 0)
+            if len(text) < _HEADER.size:
+                break
+            changes, length = _HEADER.unpack_from(text)
+            again = os.pread(shm.fd, _HEADER.size, 0)
+            if changes % 2 == 0 and again == text[: _HEADER.size]:
+                with contextlib.suppress(ValueError, RecursionError):
+                    content = json.loads(text[_HEADER.size : _HEADER.size + length])
+                    if isinstance(content, dict):
+                        return content
+                break
+    except OSError:  # it is no shared memory
+        pass
+    finally:
+        shm.close_fd()
+    return {}

@@ -1,0 +1,133 @@
+"""A replay in another process of this machine, as those see it that do not have it."""
+
+import threading
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from echo_shm._core import lib
+from echo_shm.errors import ConnectionClosedError, SegmentError
+from echo_shm.replay import arguments
+from echo_shm.replay.batch import TableInfo, read_table_info
+from echo_shm.replay.board import read_board
+from echo_shm.replay.writer import UPDATE_BLOCK, UPDATE_KEYS, ReplayHandle, Writer, join
+from echo_shm.timeouts import check_timeout
+
+
+class ReplayClient:
+    """A way into a replay of this machine: to write steps, to update and delete items, and to look.
+
+    Threads may share a client; a forked child must not use its parent's. It is a context manager that closes on exit.
+
+    Args:
+        handle: ``replay.handle``.
+
+    Raises:
+        SegmentError: There is no such replay.
+        ConnectionClosedError: It is closed.
+
+    """
+
+    def __init__(self, handle: ReplayHandle) -> None:
+        if not isinstance(handle, ReplayHandle):
+            raise TypeError(f"ReplayClient takes replay.handle, not {type(handle).__name__} {handle!r:.80}")
+        self._handle = handle
+        self._names = tuple(name for name, _ in handle.tables)
+        self._updates = join(handle, handle.updates, 30.0)
+        self._block = np.zeros((), UPDATE_BLOCK)
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The replay's name."""
+        return self._handle.name
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables' names."""
+        return self._names
+
+    def writer(self, *, learner_grace: float | None = 30.0) -> Writer:
+        """A new :class:`Writer`, which is the caller's to close."""
+        return Writer(self._handle, learner_grace=learner_grace)
+
+    def update(self, keys: Any, priorities: Any, table: str | None = None, timeout: float | None = None) -> None:
+        """Sends new priorities of items. Items that are gone by then are ignored.
+
+        Args:
+            keys, priorities, table: As for :meth:`Replay.update`.
+            timeout: Seconds to wait while the replay takes nothing; None: no limit.
+
+        Raises:
+            ValueError: An argument is out of range. Nothing was sent.
+            TimeoutError: The replay took nothing in time. Some blocks of 256 keys may have been sent.
+            ConnectionClosedError, ForkedError: As :meth:`Writer.add`.
+
+        """
+        wanted = arguments.keys(keys)
+        given = arguments.new_priorities(priorities, len(wanted))
+        self._send(lib.ES_UPDATE_PRIORITIES, wanted, given, self._number(table), timeout)
+
+    def delete(self, keys: Any, table: str | None = None, timeout: float | None = None) -> None:
+        """Has items removed. Items that are gone by then are ignored. Arguments and errors are those of update()."""
+        wanted = arguments.keys(keys)
+        self._send(lib.ES_UPDATE_DELETE, wanted, np.zeros(len(wanted)), self._number(table), timeout)
+
+    def _send(self, kind: int, keys: Any, priorities: Any, table: int, timeout: float | None) -> None:
+        timeout = check_timeout(timeout)
+        for first in range(0, len(keys), UPDATE_KEYS):
+            some = keys[first : first + UPDATE_KEYS]
+            with self._lock:
+                block = self._block
+                block["table"], block["kind"], block["n"] = table, kind, len(some)
+                block["keys"][: len(some)] = some
+                block["priorities"][: len(some)] = priorities[first : first + UPDATE_KEYS]
+                self._updates.send(block, timeout)
+
+    def info(self, table: str | None = None) -> TableInfo | dict[str, TableInfo]:
+        """What :meth:`Replay.info` said when the replay last wrote it down: at most a tenth of a second of work ago.
+
+        Raises:
+            ValueError: The table is unknown.
+            ConnectionClosedError: The replay is closed.
+
+        """
+        number = None if table is None and len(self._names) > 1 else self._number(table)
+        try:
+            said = read_board(self.name).get("tables", {})
+            infos = {name: read_table_info(said[name]) for name in self._names}
+        except SegmentError:
+            raise ConnectionClosedError(f"replay {self.name!r} is closed") from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SegmentError(f"the board of replay {self.name!r} cannot be read: {error!r}") from None
+        return infos if number is None else infos[self._names[number]]
+
+    def _number(self, table: object) -> int:
+        if table is None and len(self._names) == 1:
+            return 0
+        if table is None:
+            raise ValueError(f"this replay has {arguments.listed(self._names)}: say which one, table=...")
+        if not isinstance(table, str) or table not in self._names:
+            raise ValueError(arguments.unknown_table(table, self._names))
+        return self._names.index(table)
+
+    def close(self) -> None:
+        """Leaves the replay. Idempotent. What was sent stays sent."""
+        self._updates.close()
+
+    def __enter__(self) -> "ReplayClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ReplayClient of {self.name!r}, {'closed' if self._updates.ring_closed else 'open'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a ReplayClient belongs to its process: pickle replay.handle, and attach there: ReplayClient(handle)"
+        )

@@ -1,0 +1,194 @@
+"""The rings that bring steps and updates to a replay, as the replay's own process sees them."""
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from echo_shm._core import ffi, lib
+from echo_shm._replay import Core
+from echo_shm.errors import SegmentError, error_from
+from echo_shm.replay.board import Board
+from echo_shm.replay.writer import UPDATE_BLOCK, ReplayHandle, inbox_example
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.creation import create_segment
+from echo_shm.ring.handle import Handle
+from echo_shm.ring.lockfile import CREATOR_BYTE, INBOX, UPDATES
+from echo_shm.ring.segment import Geometry, Segment
+from echo_shm.spec import Spec
+
+#: Steps that the inbox holds, unless they are large: at most so many, and at least so many, whatever their size.
+_MOST_SLOTS, _LEAST_SLOTS = 1024, 16
+
+#: The inbox's memory, unless it has the least number of slots (bytes).
+_INBOX_BYTES = 64 << 20
+
+#: Blocks of updates that the other ring holds.
+UPDATE_SLOTS = 64
+
+#: How much one turn stores, in steps and in bytes. Other threads have their turn in between.
+_TURN, _TURN_BYTES = 256, 4 << 20
+
+#: How often the board is written (seconds).
+_BOARD_INTERVAL = 0.1
+
+_REAP_INTERVAL = 0.1
+
+
+def inbox_slots(spec: Spec) -> int:
+    """How many steps the inbox of such a replay holds."""
+    return max(_LEAST_SLOTS, min(_MOST_SLOTS, _INBOX_BYTES // max(1, spec.sample_bytes)))
+
+
+class Feed:
+    """A replay's rings. All calls come from the process that has the store; threads share it as they share the Core.
+
+    Args:
+        core: The replay's calls.
+        name: The replay's name.
+        spec: What a step looks like.
+        tables: For each table its name and the exponents of its priorities.
+        max_producers: How many writers may be attached at the same time.
+        describe: Returns what the board says.
+
+    Attributes:
+        waits: Why a step that has come cannot be stored; None if there is none.
+        handle: What other processes attach with.
+
+    If rings of that name are there, because their replay was killed, it goes on with them. Their writers have waited.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        name: str,
+        spec: Spec,
+        tables: tuple[tuple[str, tuple[float, ...]], ...],
+        max_producers: int,
+        describe: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._core = core
+        self._name = name
+        self._describe = describe
+        self.waits: str | None = None
+        self._most = max(1, min(_TURN, _TURN_BYTES // max(1, spec.sample_bytes)))
+        self._lock = threading.Lock()  # of the board
+        self._written = 0.0
+        brings = Spec.from_example(inbox_example(spec, len(tables)))
+        block = Spec.from_example(np.zeros((), UPDATE_BLOCK))
+        with contextlib.ExitStack() as undo:
+            self._segments = [
+                _ring(name + ending, one, slots, max_producers, undo)
+                for ending, one, slots in ((INBOX, brings, inbox_slots(spec)), (UPDATES, block, UPDATE_SLOTS))
+            ]
+            self._attachments = [
+                Attachment(segment, lib.ES_ROLE_LEARNER, f"the inbox of replay {name!r}", prefault=True)
+                for segment in self._segments
+            ]
+            for attachment in self._attachments:
+                undo.callback(attachment.detach)
+                attachment.reaper.sweep()
+            for updates, (segment, attachment) in enumerate(zip(self._segments, self._attachments, strict=True)):
+                code = core.connect(bool(updates), _address(attachment.ring), _address(segment.base), segment.uuid)
+                if code != lib.ES_OK:
+                    raise error_from(code, f"ring {segment.name!r}")
+            self._board = Board(name)
+            undo.pop_all()
+        # It changes when the replay closes, for a thread that waits.
+        self._word = ffi.new("uint32_t *")
+        watches = [{"ring": one.ring, "what": lib.ES_WATCH_BATCH} for one in self._attachments]
+        self._both, self._updates = ffi.new("es_watch[]", watches), ffi.new("es_watch[]", watches[1:])
+        handles = [Handle(s.name, s.uuid, s.spec.treespec) for s in self._segments]
+        self.handle = ReplayHandle(name, handles[0], handles[1], tables, spec.treespec)
+        self.publish()
+
+    def turn(self, waits: Callable[[int], str]) -> int:
+        """Stores what has come: how much it was. ``waits`` says why a step cannot be stored, for the board."""
+        got = self._core.turn(self._most)
+        if isinstance(got, int):
+            return 0  # closed
+        done, steps, _, table, sweep_due, _ = got
+        waiting = waits(table) if steps in (lib.ES_REFUSED, lib.ES_NO_ROOM) else None
+        if waiting != self.waits or time.monotonic() - self._written >= _BOARD_INTERVAL:
+            self.waits = waiting
+            self.publish()
+        if sweep_due:
+            for attachment in self._attachments:
+                attachment.reaper.sweep()
+        return done
+
+    def publish(self) -> None:
+        """Writes the board."""
+        self._written = time.monotonic()
+        with self._lock:
+            self._board.write({"pid": os.getpid(), "time": time.time(), "waits": self.waits, **self._describe()})
+
+    @property
+    def seen(self) -> int:
+        """What :meth:`wait` compares with: read it before the last look at the replay."""
+        return int(self._word[0])
+
+    def wait(self, seen: int, timeout: float) -> None:
+        """Sleeps until something has come, or :meth:`wake` was called after ``seen`` was read."""
+        # A step that cannot be stored would be found at once, again and again.
+        watches, count = (self._updates, 1) if self.waits is not None else (self._both, 2)
+        code = lib.es_api_wait_any(watches, count, self._word, seen, int(timeout * 1e9))
+        if code < 0 and code not in (lib.ES_TIMEOUT, -errno.EINTR):
+            raise error_from(code, f"the rings of replay {self._name!r}")
+
+    def wake(self) -> None:
+        """Wakes all threads that wait."""
+        lib.es_api_change_word(self._word)
+
+    def senders(self) -> int:
+        """How many writers and clients are attached."""
+        snap = ffi.new("es_snapshot *")
+        count = 0
+        for attachment in self._attachments:
+            lib.es_monitor_observe(attachment.ring, snap)
+            count += snap.active_producers + snap.active_remotes
+        return count
+
+    def close(self) -> None:
+        """Ends the rings: writers get ConnectionClosedError. What they brought and nobody stored is lost."""
+        self.wake()
+        self._core.disconnect()
+        for attachment, segment in zip(self._attachments, self._segments, strict=True):
+            if lib.es_api_close(attachment.ring) != lib.ES_EFORK:
+                segment.unlink()
+            attachment.detach()
+        self._board.remove()
+
+    def leave(self) -> None:
+        """Lets go of the rings. They stay, for the next replay."""
+        self._core.disconnect()
+        for attachment, segment in zip(self._attachments, self._segments, strict=True):
+            attachment.detach()
+            assert segment.lockfile is not None
+            lib.es_api_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
+
+
+def _ring(name: str, spec: Spec, slots: int, max_producers: int, undo: contextlib.ExitStack) -> Segment:
+    """The ring of that name: a new one, or the one that a killed replay has left."""
+    try:
+        segment = Segment.attach(name)
+    except SegmentError:
+        segment = create_segment(name, spec, Geometry(1, slots, max_producers, "ready", False, _REAP_INTERVAL))
+        undo.callback(segment.unlink)
+        return segment
+    assert segment.lockfile is not None
+    if not segment.lockfile.try_lock(CREATOR_BYTE):
+        raise SegmentError(f"ring {name!r} belongs to a process that is alive: choose another name for the replay")
+    undo.callback(lib.es_api_locks_drop, segment.lockfile.locks, CREATOR_BYTE)
+    spec.check_same(segment.spec, f"ring {name!r}")
+    segment.spec = spec
+    return segment
+
+
+def _address(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))

@@ -1,0 +1,676 @@
+"""A replay in this process: it keeps steps, and draws batches of them from tables."""
+
+import errno
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Literal, NoReturn, TypeVar
+
+import numpy as np
+
+from echo_shm._core import ffi, lib
+from echo_shm._replay import Core
+from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, error_from
+from echo_shm.replay import arguments
+from echo_shm.replay.batch import Batch, TableInfo, table_info, why_no_insert, why_no_sample
+from echo_shm.replay.rings import Rings
+from echo_shm.replay.store import Store, attach_store, create_store
+from echo_shm.replay.table import Table, table_configs
+from echo_shm.replay.validation import integer
+from echo_shm.replay.waiting import Changes
+from echo_shm.replay.writer import ReplayHandle
+from echo_shm.ring.fast_path import compile_tree
+from echo_shm.spec import Array, Spec, Tree
+from echo_shm.timeouts import PLAIN, check_timeout
+from echo_shm.workers.group import WorkerGroup
+
+_E = TypeVar("_E", bound=Exception)
+
+#: How much ``extend()`` stores with one call of the C core (bytes). Other threads have their turn in between.
+_CHUNK = 32 << 20
+
+
+class Replay:
+    """Keeps steps in a store, and draws batches of them from tables.
+
+    A step is stored once, with one item in each table that refers to it. The oldest steps go when the store is full.
+
+    Args:
+        example: Pytree of numpy arrays. It gives the structure, dtypes and shapes of one step.
+        capacity: Most steps. Their memory is set aside now.
+        tables: A list of :class:`Table`. None: one table ``"default"`` that holds all steps and samples uniformly.
+        max_items: Most items of all tables together. None: as many as the tables can hold.
+        store: ``"memory"``: this process's own. ``"shm"``: shared memory, which outlives the process if it is killed.
+            :meth:`attach` goes on with it. :meth:`close` removes it.
+        name: The store's name in shared memory. None: a unique name is made.
+        seed: Of what is drawn. The same seed and the same calls give the same batches.
+        thread: Store what workers send, and what :class:`ReplayClient` changes, in a thread of this process. Otherwise
+            each call does so first.
+        max_producers: How many writers may be attached at the same time.
+
+    Raises:
+        TypeError: A leaf of the example is not an array, its items have no fixed size, or a table is something else.
+        ValueError: A number or the name is out of range, or a table waits for more items than there can be.
+        SegmentError: The name is taken, or shared memory is too small.
+        MemoryError: So much memory cannot be had.
+
+    Threads may share a replay. A forked child must not use its parent's. A Replay is a context manager that closes on
+    exit. It also ends with the last reference to it, and with the interpreter.
+    """
+
+    def __init__(
+        self,
+        example: Tree,
+        capacity: int,
+        tables: Sequence[Table] | None = None,
+        *,
+        max_items: int | None = None,
+        store: Literal["memory", "shm"] = "memory",
+        name: str | None = None,
+        seed: int = 0,
+        thread: bool = False,
+        max_producers: int = 1024,
+    ) -> None:
+        if store not in ("memory", "shm"):
+            raise ValueError(f"store={store!r}: use 'memory' or 'shm'")
+        if name is not None and store != "shm":
+            raise ValueError(f"name={name!r}: only a store in shared memory has a name: use store='shm', or no name")
+        capacity = integer("capacity", capacity, 1)
+        spec = Spec.from_example(example)
+        max_items = None if max_items is None else integer("max_items", max_items, 1)
+        configs = table_configs([Table("default")] if tables is None else tables, capacity, max_items)
+        if max_items is None:
+            max_items = sum(min(config["max_size"], capacity) for config in configs)
+        max_producers = integer("max_producers", max_producers, 1)
+        made = create_store(store, name, spec, capacity, max_items, integer("seed", seed, 0), configs)
+        try:
+            self._open(made, max_producers, thread)
+        except BaseException:
+            made.remove()
+            raise
+
+    @classmethod
+    def attach(cls, name: str, example: Tree = None, *, thread: bool = False) -> "Replay":
+        """Goes on with a store in shared memory whose process has died.
+
+        Whatever that process had begun is done or not done: no step is torn, and no item is there twice.
+
+        Args:
+            name: The store's name.
+            example: Pytree of numpy arrays, as of one step. It is only needed for trees with node types beyond dict,
+                list, tuple and None.
+            thread: As for :class:`Replay`.
+
+        Raises:
+            SegmentError: There is no such store, a living process has it, it is another user's, or it is damaged.
+            SpecMismatchError: The example does not fit, or one is needed.
+
+        """
+        store = attach_store(name, example)
+        self = cls.__new__(cls)
+        try:
+            self._open(store, 1024, thread)
+        except BaseException:
+            store.release()
+            raise
+        return self
+
+    def _open(self, store: Store, max_producers: int, thread: bool) -> None:
+        self._store = store
+        self._spec = store.spec
+        self._names = tuple(store.tables)
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        # The number of the table that is meant where none is named.
+        self._only = 0 if len(self._names) == 1 else None
+        self._core = store.open()
+        self._changes = Changes(self._core)
+        self._build = compile_tree(self._spec)
+        self._num_leaves = len(self._spec.leaves)
+        self._chunk = max(1, _CHUNK // max(1, self._spec.sample_bytes))
+        self._rings = Rings(self._core, self._changes, store, max_producers)
+        try:
+            if thread or store.name is not None:
+                self._rings.open()
+            if thread:
+                self._rings.start()
+        except BaseException:
+            self._rings.leave()
+            self._core.close()
+            raise
+        self._generation = lib.es_api_fork_generation()
+        self._end = weakref.finalize(self, _end, self._core, store, self._rings, self._generation)
+
+    # -- workers
+
+    @property
+    def handle(self) -> ReplayHandle:
+        """What another process of this user needs: ``ReplayClient(handle)``. It pickles."""
+        self._refuse_closed()
+        return self._rings.handle
+
+    def spawn(
+        self,
+        fn: Callable[..., Any],
+        n: int,
+        *per_worker_args: Sequence[Any],
+        context: Literal["spawn", "forkserver", "fork"] = "spawn",
+        restart: bool = False,
+        on_death: Literal["raise", "ignore"] = "raise",
+        max_restarts: int = 10,
+    ) -> WorkerGroup:
+        """Starts n worker processes. Worker i runs ``fn(writer, args0[i], args1[i], ...)``.
+
+        Its :class:`Writer` is attached. All else is as for :meth:`Server.spawn`: a failed worker's exception is raised
+        by the call that waits for a batch, by ``join()``, or by leaving the block.
+        """
+        self._refuse_closed()
+        return self._rings.spawn(
+            fn,
+            n,
+            per_worker_args,
+            context=context,
+            restart=restart,
+            on_death=on_death,
+            max_restarts=max_restarts,
+        )
+
+    # -- properties
+
+    @property
+    def name(self) -> str | None:
+        """The store's name in shared memory, for :meth:`attach`; None in this process's own memory."""
+        return self._store.name
+
+    @property
+    def capacity(self) -> int:
+        """Most steps."""
+        return self._store.capacity
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables' names."""
+        return self._names
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps are stored."""
+        self._rings.look()
+        return self._checked(self._core.num_steps())
+
+    def __len__(self) -> int:
+        """The size of the largest table, in items."""
+        self._rings.look()
+        return max(self._info(table).size for table in range(len(self._names)))
+
+    # -- inserting
+
+    def add(
+        self,
+        step: Tree,
+        priority: "float | dict[str, float | None] | None" = None,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        timeout: float | None = 0.0,
+    ) -> None:
+        """Stores a copy of one step, and inserts it into the tables: into all of them, or into none.
+
+        Args:
+            step: A pytree of the example's structure. Each leaf is an array of exactly the leaf's dtype and shape,
+                contiguous or not. A leaf of shape () may also be a numpy scalar of the dtype, or a Python number,
+                which is rounded to the leaf's precision. Nothing else is cast.
+            priority: A number for all tables, 0 or more. A dict gives each table that it names a number of its own,
+                and the others get no item. None, in place of any number: the table's highest so far, at first 1.0.
+            terminated: This step ends its episode, and nothing follows from its last state.
+            truncated: This step ends its episode, which would have gone on.
+            timeout: Seconds to wait for other threads if a limiter forbids to insert; 0: do not wait; None: no limit.
+
+        Raises:
+            TimeoutError: A table's rate limiter forbids it, and nobody changed that in time. The message names it.
+            SpecMismatchError: The structure, a dtype or a shape differs.
+            ValueError: The priority or the timeout is out of range, or a table is unknown.
+            EchoShmError: The store is full of items of protected tables.
+            ConnectionClosedError: The replay is closed.
+            ForkedError: Called in a child of the process that opened the replay.
+
+        After an exception nothing of the step is stored.
+        """
+        if self._rings.idle:
+            self._rings.turn()
+        stored = self._core.add(step, terminated, truncated, priority, timeout)
+        if stored is None:
+            return
+        if stored is not True:
+            self._add_slowly(step, priority, terminated, truncated, check_timeout(timeout))
+        if self._core.waiting:
+            self._rings.tell()
+
+    def _add_slowly(
+        self, step: Tree, priority: object, terminated: object, truncated: object, timeout: float | None
+    ) -> None:
+        self._refuse_closed()
+        leaves = [self._spec.exact(i, leaf) for i, leaf in enumerate(arguments.leaves_of(self._spec, step, "the step"))]
+        priorities = arguments.one_priority(priority, self._names, self._accepts)
+        refused = 0
+
+        def attempt() -> bool | None:
+            nonlocal refused
+            stored = self._core.add_each(terminated, truncated, priorities, *leaves)
+            if stored is None or stored is True:
+                return True
+            assert isinstance(stored, tuple)
+            code, refused, _ = stored
+            if code != lib.ES_REFUSED:
+                raise self._error(code)
+            return None
+
+        if attempt() is None:
+            self._wait_to_insert(attempt, lambda: refused, timeout)
+
+    def extend(
+        self,
+        steps: Tree,
+        priorities: Any = None,
+        *,
+        terminated: Any = None,
+        truncated: Any = None,
+        timeout: float | None = 0.0,
+    ) -> None:
+        """Stores copies of n steps, one after the other, as :meth:`add` does.
+
+        Args:
+            steps: As for :meth:`add`, but every leaf is an array with a leading n: ``(n, *leaf.shape)``.
+            priorities: An array of shape (n,) for all tables, a dict of such arrays, or None.
+            terminated: As for :meth:`add`: an array of bool of shape (n,), or None for no step.
+            truncated: The same.
+            timeout: Seconds to wait for other threads each time a limiter forbids to insert; None: no limit.
+
+        Raises:
+            TimeoutError, ConnectionClosedError, EchoShmError: As :meth:`add`, but some steps may be stored: the
+                message and the attribute ``sent`` say how many.
+            SpecMismatchError, ValueError, ForkedError: As :meth:`add`. Nothing was stored.
+
+        """
+        timeout = check_timeout(timeout)
+        self._refuse_closed()
+        self._rings.look()
+        n, leaves = arguments.stacked(self._spec, steps)
+        flags = arguments.end_flags(terminated, truncated, n)
+        each = arguments.many_priorities(priorities, n, self._names, self._accepts)
+        sent = refused = 0
+
+        def attempt() -> int | None:
+            nonlocal refused
+            done, (code, refused, _) = self._core.extend(leaves, n, sent, min(self._chunk, n - sent), flags, each)
+            if done == 0 and code not in (lib.ES_OK, lib.ES_REFUSED):
+                raise self._error(code)
+            return None if done == 0 else done
+
+        while sent < n:
+            try:
+                done = attempt()
+                if done is None:
+                    done = self._wait_to_insert(attempt, lambda: refused, timeout)
+            except (TimeoutError, ConnectionClosedError, EchoShmError) as error:
+                raise _with_sent(error, sent, n) from None
+            sent += done
+            if self._core.waiting:
+                self._rings.tell()
+
+    def end_episode(self) -> None:
+        """The next step begins an episode, though the last one did not end as terminated or truncated.
+
+        Raises:
+            ConnectionClosedError: The replay is closed.
+            ForkedError: Called in a child of the process that opened the replay.
+
+        """
+        self._checked(self._core.end_episode())
+
+    # -- sampling
+
+    def sample(
+        self,
+        n: int,
+        table: str | None = None,
+        timeout: float | None = None,
+        beta: float | None = None,
+        out: Tree = None,
+    ) -> Batch | None:
+        """Draws n items of a table, one at a time, with replacement unless the table says otherwise.
+
+        If the table does not allow that many, the call waits for other threads. With no other thread there, it raises
+        at once. What was drawn before it raised comes first in the next call, so nothing is lost.
+
+        Args:
+            n: How many, 1 or more.
+            table: The table. None: the only one.
+            timeout: Seconds to wait; 0: do not wait; None: no limit.
+            beta: The exponent of the importance weights, 0 or more. None: that of the table's sampler.
+            out: A tree as ``Batch.data``, whose arrays are written to in place of new ones. Each is C-contiguous, of
+                shape ``(n, *leaf.shape)`` and the leaf's dtype.
+
+        Returns:
+            A :class:`Batch`. None once the replay is closed.
+
+        Raises:
+            TimeoutError: The table's limiter did not allow it in time. The message has its numbers.
+            ValueError: A number is out of range, or the table is unknown.
+            SpecMismatchError: ``out`` has another structure, or an array of another dtype or shape.
+            MemoryError: There is no memory for the batch.
+            ForkedError: Called in a child of the process that opened the replay.
+
+        """
+        if timeout is not None and not (timeout.__class__ in PLAIN and timeout >= 0):
+            timeout = check_timeout(timeout)
+        number = self._only if table is None else self._numbers.get(table)
+        if number is None:
+            number = self._number(table)
+        if n.__class__ is not int or n < 1:
+            n = arguments.count(n)
+        if beta is not None:
+            beta = arguments.exponent(beta)
+        arrays = None if out is None else arguments.output(self._spec, out, n)
+        if self._rings.idle:
+            self._rings.turn()
+        got = self._core.sample(number, n, beta, arrays)
+        if not isinstance(got, tuple):
+            got = self._wait_to_sample(got, number, n, timeout, beta, arrays)
+            if not got:
+                return None
+        if self._core.waiting:
+            self._rings.tell()
+        return self._batch(got, out)
+
+    def _batch(self, got: tuple[Array, ...], out: Tree = None) -> Batch:
+        leaves = self._num_leaves
+        data = self._build(*got[:leaves]) if out is None else out
+        # The same as Batch(...), without the call of the named tuple's own __new__.
+        return tuple.__new__(Batch, (data, *got[leaves:]))
+
+    def _wait_to_sample(
+        self,
+        code: int,
+        number: int,
+        n: int,
+        timeout: float | None,
+        beta: float | None,
+        arrays: tuple[Array, ...] | None,
+    ) -> tuple[Array, ...]:
+        """Goes on with a sample whose first attempt returned ``code``. Empty: the replay is closed."""
+
+        def attempt() -> tuple[Array, ...] | None:
+            got = self._core.sample(number, n, beta, arrays)
+            return got if isinstance(got, tuple) else self._no_batch(got)
+
+        at_once = self._no_batch(code)
+        return self._rings.wait(attempt, timeout, lambda: self._why_no_sample(number)) if at_once is None else at_once
+
+    def _no_batch(self, code: int) -> tuple[Array, ...] | None:
+        """Of a sample that returned a code: None if it may wait; empty if the replay is closed."""
+        if code == lib.ES_SHORT:
+            return None
+        if code == lib.ES_EDETACHED:
+            return ()
+        raise self._error(code)
+
+    def dataset_iter(
+        self, n: int, table: str | None = None, prefetch: int = 0, timeout: float | None = None
+    ) -> Iterator[Batch]:
+        """Yields batches of n items, until the replay is closed.
+
+        Args:
+            n: As for :meth:`sample`.
+            table: As for :meth:`sample`.
+            prefetch: How many batches may be made before they are asked for. This replay makes none ahead.
+            timeout: The iteration ends once nothing came for so many seconds. None: no limit; what :meth:`sample`
+                raises is raised.
+
+        """
+        timeout, n, prefetch = check_timeout(timeout), arguments.count(n), integer("prefetch", prefetch, 0)
+        self._number(table)
+        return self._iterate(n, table, timeout)
+
+    def _iterate(self, n: int, table: str | None, timeout: float | None) -> Iterator[Batch]:
+        while box := self._next(n, table, timeout):
+            # The generator itself must not refer to the batch while its user works on it, or waits for the next.
+            yield box.pop()
+
+    def _next(self, n: int, table: str | None, timeout: float | None) -> list[Batch]:
+        """The next batch in a list, or an empty list at the end."""
+        try:
+            batch = self.sample(n, table, timeout)
+        except TimeoutError:
+            if timeout is None:
+                raise
+            return []
+        return [] if batch is None else [batch]
+
+    # -- items by their keys
+
+    def update(self, keys: Any, priorities: Any, table: str | None = None) -> int:
+        """Gives items new priorities. Items that are gone are ignored.
+
+        Args:
+            keys: ``batch.key``, or part of it: uint64 of shape (n,). Of a key that comes several times, the last
+                priority counts.
+            priorities: Floats of shape (n,), finite, 0 or more: arrays, or what ``numpy.asarray`` makes arrays of.
+            table: The table. None: the only one.
+
+        Returns:
+            How many different items had their priorities set.
+
+        Raises:
+            ValueError: An argument is out of range: the message names the index. Nothing has changed.
+            ConnectionClosedError: The replay is closed.
+            ForkedError: Called in a child of the process that opened the replay.
+
+        """
+        number = self._only if table is None else self._numbers.get(table)
+        if number is None:
+            number = self._number(table)
+        if self._rings.idle:
+            self._rings.turn()
+        done = self._core.update(number, keys, priorities)
+        if done is None:
+            keys = arguments.keys(keys)
+            done = self._core.update(number, keys, arguments.new_priorities(priorities, len(keys)))
+        if isinstance(done, int):
+            return done
+        assert done is not None
+        code, _, index = done
+        if code == lib.ES_EPRIORITY:
+            value = float(np.asarray(priorities)[index])
+            raise ValueError(arguments.bad_priority(f"priorities[{index}]", value, self._names[number]))
+        raise self._error(code)
+
+    def delete(self, keys: Any, table: str | None = None) -> int:
+        """Removes items from a table. Items that are gone are ignored.
+
+        Args:
+            keys: As for :meth:`update`.
+            table: The table. None: the only one.
+
+        Returns:
+            How many different items were removed.
+
+        Raises:
+            ValueError, ConnectionClosedError, ForkedError: As :meth:`update`.
+
+        """
+        self._rings.look()
+        done = self._checked(self._core.delete(self._number(table), arguments.keys(keys)))
+        if self._core.waiting:
+            self._rings.tell()
+        return done
+
+    def get(self, keys: Any, table: str | None = None) -> Batch:
+        """The items with these keys. It counts as no sample.
+
+        Args:
+            keys: As for :meth:`update`, at least one.
+            table: The table. None: the only one.
+
+        Returns:
+            A :class:`Batch` in the order of the keys. ``probability`` is that of a draw now.
+
+        Raises:
+            KeyError: An item is gone. The message names the index.
+            ValueError, ConnectionClosedError, ForkedError: As :meth:`update`.
+
+        """
+        self._rings.look()
+        number, wanted = self._number(table), arguments.keys(keys)
+        if not len(wanted):
+            raise ValueError("keys: got none, expected at least one")
+        got = self._core.get(number, wanted)
+        if isinstance(got[0], np.ndarray):
+            return self._batch(got)
+        code, _, index = got
+        if code == lib.ES_ENOITEM:
+            raise KeyError(
+                f"keys[{index}]={int(wanted[index])} is not in table {self._names[number]!r}, or not any more"
+            )
+        raise self._error(int(code))
+
+    # -- tables
+
+    def can_sample(self, n: int = 1, table: str | None = None) -> bool:
+        """Whether a table's limiter allows n items to be sampled now. None for the table: the only one."""
+        self._rings.look()
+        return bool(self._checked(self._core.can_sample(self._number(table), arguments.count(n))))
+
+    def can_insert(self, n: int = 1, table: str | None = None) -> bool:
+        """Whether a table's limiter allows n items to be inserted now. None for the table: the only one."""
+        self._rings.look()
+        return bool(self._checked(self._core.can_insert(self._number(table), arguments.count(n))))
+
+    def reset(self, table: str | None = None) -> None:
+        """Removes all items of a table, and counts from 0. None: the only table.
+
+        Raises:
+            ValueError, ConnectionClosedError, ForkedError: As :meth:`update`.
+
+        """
+        self._rings.look()
+        self._checked(self._core.reset(self._number(table)))
+        if self._core.waiting:
+            self._rings.tell()
+
+    def info(self, table: str | None = None) -> TableInfo | dict[str, TableInfo]:
+        """The figures of a table. Without a name: those of the only one, or if there are several, a dict of all.
+
+        Raises:
+            ValueError, ConnectionClosedError, ForkedError: As :meth:`update`.
+
+        """
+        self._rings.look()
+        if table is None and self._only is None:
+            return {name: self._info(number) for number, name in enumerate(self._names)}
+        return self._info(self._number(table))
+
+    def _info(self, number: int) -> TableInfo:
+        got = self._core.info(number)
+        if isinstance(got, int):
+            raise self._error(got)
+        return table_info(self._store.tables[self._names[number]], ffi.from_buffer("es_table_info *", got))
+
+    # -- closing
+
+    def close(self) -> None:
+        """Ends the replay, and removes its store. Idempotent.
+
+        After that :meth:`sample` returns None, and every other call raises ConnectionClosedError. Threads that wait
+        are woken. Batches stay as they are.
+        """
+        if self._end.alive:
+            # The finalizer is not called, because it runs only once, even if Ctrl-C interrupts it.
+            _end(self._core, self._store, self._rings, self._generation)
+            self._end.detach()
+            self._changes.tell()
+
+    def __enter__(self) -> "Replay":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._core.closed else "open"
+        name = "" if self.name is None else f" {self.name!r}"
+        return f"<Replay{name} of {self.capacity:,} steps, {arguments.listed(self._names)}, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Replay belongs to its process: it does not pickle")
+
+    # -- helpers
+
+    def _number(self, table: object) -> int:
+        """The number of a table, or of the only one."""
+        if table is None and self._only is not None:
+            return self._only
+        if table is None:
+            raise ValueError(f"this replay has {arguments.listed(self._names)}: say which one, table=...")
+        if not isinstance(table, str) or table not in self._numbers:
+            raise ValueError(arguments.unknown_table(table, self._names))
+        return self._numbers[table]
+
+    def _accepts(self, number: int, priority: float) -> bool:
+        return self._core.check_priority(number, priority) != lib.ES_EPRIORITY
+
+    def _wait_to_insert(self, attempt: Any, refused: Any, timeout: float | None) -> Any:
+        """Waits while a limiter forbids to insert. ``refused`` returns the number of its table."""
+
+        def why() -> str:
+            return why_no_insert(self._names[refused()], self._info(refused()))
+
+        if timeout == 0:
+            raise TimeoutError(f"{why()}. Sample first, or let another thread do so and give add() a timeout")
+        return self._rings.wait(attempt, timeout, why)
+
+    def _why_no_sample(self, number: int) -> str:
+        return why_no_sample(self._names[number], self._info(number))
+
+    def _refuse_closed(self) -> None:
+        self._checked(self._core.num_steps())
+
+    def _checked(self, result: int) -> int:
+        """Raises what a code says; returns everything else."""
+        if result < 0:
+            raise self._error(result)
+        return result
+
+    def _error(self, code: int) -> Exception:
+        what = self._store.what
+        if code == lib.ES_EDETACHED:
+            return ConnectionClosedError(f"{what} is closed")
+        if code == lib.ES_EFORK:
+            return ForkedError(f"{what} was inherited through a fork and belongs to the parent process")
+        if code == -errno.ENOMEM:
+            return MemoryError(f"{what}: there is no memory for it")
+        if code == lib.ES_NO_ROOM:
+            protected = [name for name, config in self._store.tables.items() if config.is_protected]
+            all_steps = self._core.num_steps() >= self.capacity
+            full = f"all of its {self.capacity:,} steps" if all_steps else "as many items as max_items allows"
+            return EchoShmError(
+                f"{what} is full: {full} belong to protected tables ({', '.join(map(repr, protected))}). "
+                f"Delete items of these, or use a larger {'capacity' if all_steps else 'max_items'}"
+            )
+        return error_from(code, what)
+
+
+def _with_sent(error: _E, sent: int, n: int) -> _E:
+    """The same error, which says how many steps are stored."""
+    late = type(error)(f"{error}; {sent} of {n} steps are stored")
+    late.sent = sent  # type: ignore[attr-defined]
+    return late
+
+
+def _end(core: Core, store: Store, rings: Rings, generation: int) -> None:
+    # A forked child inherits the object, but the store is its parent's.
+    if lib.es_api_fork_generation() == generation:
+        rings.close()
+        core.close()
+        store.remove()

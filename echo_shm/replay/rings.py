@@ -1,0 +1,214 @@
+"""A replay and its workers: when its rings are opened, who stores what they bring, and how a call waits for that."""
+
+import functools
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from echo_shm._core import ffi
+from echo_shm._replay import Core
+from echo_shm.replay.batch import TableInfo, table_info, why_no_insert
+from echo_shm.replay.feed import Feed
+from echo_shm.replay.store import Store
+from echo_shm.replay.waiting import Changes
+from echo_shm.replay.writer import ReplayHandle, Writer
+from echo_shm.ring.stuck import only_thread
+from echo_shm.workers.group import WorkerGroup
+
+_T = TypeVar("_T")
+
+#: The longest sleep before somebody looks for dead writers (seconds).
+_SLICE = 0.1
+
+#: The longest sleep of a thread that waits for workers to end (seconds): they end without a word to the rings.
+_SHORT = 0.02
+
+
+class Rings:
+    """The part of a replay that other processes know of. It does nothing before :meth:`open`."""
+
+    def __init__(self, core: Core, changes: Changes, store: Store, max_producers: int) -> None:
+        self._core = core
+        self._changes = changes
+        self._store = store
+        self._names = tuple(store.tables)
+        self._max_producers = max_producers
+        self._feed: Feed | None = None
+        self._thread: threading.Thread | None = None
+        self._groups: list[WorkerGroup] = []
+        self._closed = False
+        #: Whether a call stores what has come before it does its own work. A thread does so otherwise.
+        self.idle = False
+
+    # -- opening
+
+    def open(self) -> Feed:
+        """The feed. The first call makes it."""
+        if self._feed is None:
+            name = self._store.name or f"{os.getpid()}-{secrets.token_hex(4)}"
+            tables = tuple((table, settings.exponents) for table, settings in self._store.tables.items())
+            self._feed = Feed(self._core, name, self._store.spec, tables, self._max_producers, self._describe)
+            self.idle = self._thread is None
+        return self._feed
+
+    @property
+    def handle(self) -> ReplayHandle:
+        """See :attr:`Replay.handle`."""
+        return self.open().handle
+
+    def spawn(self, fn: Callable[..., Any], n: int, args: Sequence[Sequence[Any]], **how: Any) -> WorkerGroup:
+        """See :meth:`Replay.spawn`."""
+        context, restart = how.pop("context"), how.pop("restart")
+        connect = functools.partial(Writer, self.handle)
+        pump = self._pump if self._thread is None else None
+        group = WorkerGroup(connect, fn, n, args, context, restart, stuck=self._stuck, pump=pump, **how)
+        self._groups.append(group)
+        return group
+
+    def start(self) -> None:
+        """Starts the thread that stores what has come."""
+        feed = self.open()
+        self.idle = False
+        # It does not refer to the Replay, whose end ends it.
+        self._thread = threading.Thread(target=self._run, args=(feed,), name="echo_shm-replay", daemon=True)
+        self._thread.start()
+
+    def _run(self, feed: Feed) -> None:
+        """The thread: stores what comes, until the replay is closed."""
+        while not self._closed:
+            seen = feed.seen
+            if self.turn():
+                continue
+            if feed.waits is None:
+                feed.wait(seen, _SLICE)
+                continue
+            # Whoever samples may let in the step that waits. It wakes the threads that it finds waiting: so this one is
+            # counted, and then looks once more.
+            with self._changes.counted():
+                seen = feed.seen
+                if not self.turn():
+                    feed.wait(seen, _SLICE)
+
+    def close(self) -> None:
+        """Ends the rings, and the thread. Idempotent."""
+        feed = self._stop()
+        if feed is not None:
+            feed.close()
+
+    def leave(self) -> None:
+        """Lets go of the rings, which stay for the next replay of that name."""
+        feed = self._stop()
+        if feed is not None:
+            feed.leave()
+
+    def _stop(self) -> Feed | None:
+        self._closed, self.idle = True, False
+        feed, thread = self._feed, self._thread
+        if feed is not None:
+            feed.wake()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._feed = None
+        return feed
+
+    # -- storing
+
+    def look(self) -> None:
+        """Stores what has come, unless a thread does so."""
+        if self.idle:
+            self.turn()
+
+    def turn(self) -> int:
+        """Stores what has come: how much it was."""
+        feed = self._feed
+        if feed is None:
+            return 0
+        done = feed.turn(self._why_no_insert)
+        if done and self._core.waiting:
+            self.tell()
+        return done
+
+    def tell(self) -> None:
+        """Wakes threads that wait for a change."""
+        if self._feed is not None:
+            self._feed.wake()
+        self._changes.tell()
+
+    # -- waiting
+
+    def wait(self, attempt: Callable[[], _T | None], timeout: float | None, why: Callable[[], str]) -> _T:
+        """As :meth:`Changes.wait`, but workers, too, can bring what is waited for."""
+        feed = self._feed
+        if feed is None:
+            return self._changes.wait(attempt, timeout, why)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changes.counted():
+            last = False
+            while True:
+                seen = feed.seen
+                self.look()
+                got = attempt()
+                if got is not None:
+                    return got
+                left = _SLICE if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"{why()}. It stayed so for {timeout} s")
+                self._check_workers()
+                if last:
+                    raise TimeoutError(f"{why()}. No worker, client or other thread is there that could change it")
+                last = self._nobody_else(feed)
+                if not last:
+                    feed.wait(seen, min(left, _SLICE))
+
+    def _pump(self, seconds: float) -> None:
+        """Stores what comes, for a thread that only waits for the workers."""
+        feed = self._feed
+        if feed is None:
+            return
+        seen = feed.seen
+        if not self.turn():
+            feed.wait(seen, min(seconds, _SHORT))
+
+    def _stuck(self) -> str | None:
+        """Why the workers wait without end for a thread that only waits for them; None if they do not."""
+        feed = self._feed
+        if feed is None or feed.waits is None or not only_thread():
+            return None
+        return f"{feed.waits}. This thread, which joins, is all that could sample: do so first, or leave the block"
+
+    def _check_workers(self) -> None:
+        self._groups[:] = [group for group in self._groups if not group.left]
+        for group in self._groups:
+            if group.any_failed:
+                group.check()
+
+    def _nobody_else(self, feed: Feed) -> bool:
+        working = any(not group.finished for group in self._groups)
+        return not working and only_thread() and feed.senders() == 0
+
+    # -- the board
+
+    def info(self, table: int) -> TableInfo | int:
+        """A table's figures, or the code that says why there are none."""
+        got = self._core.info(table)
+        if isinstance(got, int):
+            return got
+        return table_info(self._store.tables[self._names[table]], ffi.from_buffer("es_table_info *", got))
+
+    def _why_no_insert(self, table: int) -> str:
+        info = self.info(table)
+        return "" if isinstance(info, int) else why_no_insert(self._names[table], info)
+
+    def _describe(self) -> dict[str, Any]:
+        tables = {}
+        for number, name in enumerate(self._names):
+            info = self.info(number)
+            if not isinstance(info, int):
+                tables[name] = {
+                    **{field: value for field, value in vars(info).items() if field != "limiter"},
+                    "limiter": vars(info.limiter),
+                }
+        return {"capacity": self._store.capacity, "steps": self._core.num_steps(), "tables": tables}

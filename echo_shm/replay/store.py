@@ -1,0 +1,378 @@
+"""Where a replay keeps its steps: memory that is formatted once, and held by one process at a time.
+
+A store in shared memory has two files, as a ring's segment has. ``echo_shm_replay.NAME`` is the memory.
+``echo_shm_replay_locks.NAME`` is the lock file: the replay holds one byte of it, and the kernel drops the lock when
+its process dies. The store stays then, for :meth:`Replay.attach`.
+"""
+
+import contextlib
+import errno
+import mmap
+import os
+import secrets
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import posix_ipc
+
+from echo_shm._core import ffi, lib
+from echo_shm._replay import Core
+from echo_shm.errors import SegmentError, SpecMismatchError, error_from
+from echo_shm.replay.batch import COLUMNS, Settings
+from echo_shm.replay.feed import UPDATE_SLOTS, inbox_slots
+from echo_shm.ring.allocation import create_files
+from echo_shm.ring.fast_path import plain_form
+from echo_shm.ring.lockfile import (
+    CREATOR_BYTE,
+    Files,
+    LockFile,
+    PrivateLockFile,
+    check_name,
+    ipc_name,
+    open_lockfile,
+    unlink_lockfile,
+)
+from echo_shm.ring.pages import ask_for_huge_pages
+from echo_shm.ring.segment import map_file
+from echo_shm.spec import Spec, Tree
+
+if TYPE_CHECKING:
+    from echo_shm._batch import Leaf
+    from echo_shm._core import CData, Numbers, ReplayHold, StoreGeometry, TableConfig, TableConfigs
+
+#: The files of a store in shared memory. No segment's file has such a prefix.
+FILES = Files("echo_shm_replay.", "echo_shm_replay_locks.", "replay")
+
+#: From linux/mman.h: a forked child finds zeros.
+_MADV_WIPEONFORK = 18
+
+#: The functions that ``_replay`` calls.
+_FUNCTIONS = (
+    "es_api_fork_generation",
+    "es_replay_add",
+    "es_replay_extend",
+    "es_replay_sample",
+    "es_replay_get",
+    "es_replay_update",
+    "es_replay_delete",
+    "es_replay_reset",
+    "es_replay_can_sample",
+    "es_replay_can_insert",
+    "es_replay_check_priority",
+    "es_replay_info",
+    "es_replay_num_steps",
+    "es_replay_end_episode",
+    "es_replay_connect_inbox",
+    "es_replay_connect_updates",
+    "es_replay_disconnect",
+    "es_replay_turn",
+    "es_replay_free",
+)
+
+#: Flags of a batch's arrays: numpy's NPY_ARRAY_CARRAY.
+_OWN_ARRAY = 0x1 | 0x100 | 0x400
+
+
+class Store:
+    """A formatted store that this process holds.
+
+    Attributes:
+        name: Its name, or None in the process's own memory.
+        spec: What a step looks like.
+        capacity: Most steps.
+        tables: The tables' settings, by their names, in order.
+
+    """
+
+    def __init__(self, name: str | None, mapping: mmap.mmap, lockfile: LockFile) -> None:
+        self.name = name
+        self.what = "this replay" if name is None else f"replay {name!r}"
+        self.lockfile = lockfile
+        base, size = ffi.from_buffer("uint8_t[]", mapping), len(mapping)
+        code = lib.es_replay_check(base, size)
+        if code != lib.ES_OK:
+            raise error_from(code, self.what)
+        geo, configs, schema = _describe(self.what, base, size)
+        self.capacity: int = geo.capacity
+        self.spec = Spec.from_schema(schema, self.what)
+        self.tables = {_table_name(config, self.what): Settings.from_c(config) for config in configs}
+        # It keeps the mapping. The core takes it over, so that close() gives the memory back.
+        self._memory: CData | None = base
+        self._size = size
+
+    def open(self) -> Core:
+        """Recovers what a killed process has left, and returns the calls of the replay. It is called once.
+
+        Raises:
+            SegmentError: The store is damaged.
+            MemoryError: There is no memory for what is derived from the store.
+
+        """
+        error, why = ffi.new("int *"), ffi.new("es_trouble *")
+        memory, self._memory = self._memory, None
+        assert memory is not None
+        replay = lib.es_replay_open(memory, self._size, secrets.randbits(64), error, why)
+        if replay == ffi.NULL:
+            if error[0] == lib.ES_EDAMAGED:
+                raise SegmentError(f"{self.what} cannot be used: record {why.index} contradicts another: it is damaged")
+            if error[0] == -errno.ENOMEM:
+                raise MemoryError(f"{self.what}: there is no memory for what is derived from it")
+            raise error_from(error[0], self.what)
+        try:
+            self._check_layout(replay)
+            return self._core(replay, memory)
+        except BaseException:
+            lib.es_replay_free(replay)
+            raise
+
+    def _check_layout(self, replay: "ReplayHold") -> None:
+        """Raises SegmentError unless the C core and Python have read the same layout. The core copies by its own."""
+        num_tables, num_leaves = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+        lib.es_replay_shape(replay, num_tables, num_leaves)
+        sizes = [lib.es_replay_leaf_size(replay, i) for i in range(num_leaves[0])]
+        if num_tables[0] != len(self.tables) or sizes != [leaf.nbytes for leaf in self.spec.leaves]:
+            raise SegmentError(f"{self.what} cannot be used: its schema does not fit its layout")
+
+    def _core(self, replay: "ReplayHold", memory: "CData") -> Core:
+        arrays: list[Leaf] = [(leaf.dtype, (0, *leaf.shape), 0, leaf.nbytes, _OWN_ARRAY) for leaf in self.spec.leaves]
+        arrays += [(dtype, (0,), 0, dtype.itemsize, _OWN_ARRAY) for dtype in COLUMNS]
+        addresses = {name: int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in _FUNCTIONS}
+        form = plain_form(self.spec)
+        return Core(addresses, int(ffi.cast("uintptr_t", replay)), len(self.tables), tuple(arrays), form, memory)
+
+    def remove(self) -> None:
+        """Removes the files, and lets go of the lock."""
+        if self.name is None:
+            return
+        if self.lockfile.is_linked(self.name, FILES):  # otherwise the name may be another store's by now
+            with contextlib.suppress(posix_ipc.ExistentialError):
+                posix_ipc.unlink_shared_memory(ipc_name(self.name, FILES))
+            unlink_lockfile(self.name, FILES)
+        self.release()
+
+    def release(self) -> None:
+        """Lets go of the lock. The store stays."""
+        lib.es_api_locks_drop(self.lockfile.locks, CREATOR_BYTE)
+
+
+def _describe(what: str, base: "CData", size: int) -> "tuple[StoreGeometry, TableConfigs, bytes]":
+    """The geometry, the tables, and the schema.
+
+    The tables' settings live as long as the array that has them.
+    """
+    geo, uuid = ffi.new("es_store_geometry *"), ffi.new("uint8_t[16]")
+    pid, created = ffi.new("int64_t *"), ffi.new("int64_t *")
+    lib.es_replay_describe(base, size, geo, uuid, pid, created, ffi.NULL, 0, ffi.NULL, 0)
+    room, count = geo.schema_size, geo.num_tables
+    schema, configs = ffi.new("uint8_t[]", room), ffi.new("es_table_config[]", [{}] * count)
+    lib.es_replay_describe(base, size, geo, uuid, pid, created, schema, room, configs, count)
+    if (geo.schema_size, geo.num_tables) != (room, count):
+        raise SegmentError(f"{what} cannot be used: its header was changed just now")
+    return geo, configs, bytes(schema)
+
+
+def _table_name(config: "TableConfig", what: str) -> str:
+    try:
+        return ffi.string(config.name).decode()
+    except UnicodeDecodeError:
+        raise SegmentError(f"{what} cannot be used: a table's name is not UTF-8: it is damaged") from None
+
+
+def create_store(
+    kind: str,
+    name: str | None,
+    spec: Spec,
+    capacity: int,
+    max_items: int,
+    seed: int,
+    tables: Sequence[Mapping[str, Any]],
+) -> Store:
+    """Creates a store, and holds it. If it fails, nothing is left behind.
+
+    Args:
+        kind: ``"memory"`` or ``"shm"``.
+        name: Of a store in shared memory. None: a unique name is made.
+        spec: What a step looks like.
+        capacity: Most steps.
+        max_items: Most items of all tables together.
+        seed: Of what the samplers draw.
+        tables: The fields of an ``es_table_config`` for each.
+
+    Raises:
+        SegmentError: The name is taken, or shared memory is too small.
+        MemoryError: So much memory cannot be mapped.
+        ValueError: The name is not possible, or a number is out of range.
+
+    """
+    if kind == "shm":
+        name = f"{os.getpid()}-{secrets.token_hex(4)}" if name is None else check_name(name, FILES)
+    geo = ffi.new(
+        "es_store_geometry *",
+        {
+            "capacity": capacity,
+            "max_items": max_items,
+            "seed": seed,
+            "num_leaves": len(spec.leaves),
+            "num_tables": len(tables),
+            "schema_size": len(spec.schema),
+            "inbox_slots": inbox_slots(spec),
+            "update_slots": UPDATE_SLOTS,
+        },
+    )
+    sizes = ffi.new("uint64_t[]", [leaf.nbytes for leaf in spec.leaves])
+    configs = ffi.new("es_table_config[]", tables)
+    size = lib.es_replay_store_size(geo, sizes, configs)
+    if size == 0:
+        raise ValueError(
+            f"capacity={capacity}, max_items={max_items} with {spec.sample_bytes} bytes a step is out of range: "
+            "use at most 2**31 of each"
+        )
+    with contextlib.ExitStack() as undo:
+        lockfile: LockFile
+        if kind == "shm":
+            assert name is not None
+            lockfile, mapping = create_files(name, size, undo, FILES, taken=_taken, smaller="capacity")
+        else:
+            # Without a file, too: with its locks a process begins to count its forks.
+            lockfile, mapping = PrivateLockFile(), _private(size, capacity, spec)
+        store = _format(name if kind == "shm" else None, mapping, lockfile, geo, sizes, configs, spec)
+        undo.pop_all()
+    return store
+
+
+def _private(size: int, capacity: int, spec: Spec) -> mmap.mmap:
+    """Memory of this process alone.
+
+    A forked child finds zeros there, so no page is copied for it. Most systems have huge pages for private memory, and
+    not for shared memory.
+    """
+    try:
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError, ValueError) as error:
+        raise MemoryError(
+            f"a replay of {capacity:,} steps of {spec.sample_bytes:,} bytes needs {size:,} bytes of memory, which "
+            f"cannot be mapped ({error}): use a smaller capacity"
+        ) from None
+    ask_for_huge_pages(mapping)
+    with contextlib.suppress(OSError):  # Linux before 4.14: a child has copies of what its parent writes to
+        mapping.madvise(_MADV_WIPEONFORK)
+    return mapping
+
+
+def _format(
+    name: str | None,
+    mapping: mmap.mmap,
+    lockfile: LockFile,
+    geo: "StoreGeometry",
+    sizes: "Numbers",
+    configs: "TableConfigs",
+    spec: Spec,
+) -> Store:
+    code = lib.es_replay_format(
+        ffi.from_buffer("uint8_t[]", mapping),
+        len(mapping),
+        geo,
+        sizes,
+        configs,
+        ffi.from_buffer(spec.schema),
+        ffi.new("uint8_t[16]", secrets.token_bytes(16)),
+        os.getpid(),
+        time.time_ns(),
+    )
+    if code != lib.ES_OK:
+        raise error_from(code, "this replay" if name is None else f"replay {name!r}")
+    store = Store(name, mapping, lockfile)
+    store.spec = spec
+    return store
+
+
+def _taken(name: str) -> str:
+    """What has the name already, and what to do."""
+    what = f"a replay named {name!r} exists already"
+    try:
+        lockfile = open_lockfile(name, FILES, create=False)
+    except (SegmentError, OSError) as error:
+        return f"{what}: {error}"
+    if lib.es_api_locks_held(lockfile.locks, CREATOR_BYTE):
+        return f"{what}; {holder_of(lockfile)} has it. Choose another name"
+    return (
+        f"{what}, and its process is dead. Go on with it: Replay.attach({name!r}), or remove it: `echo-shm gc {name}`"
+    )
+
+
+def holder_of(lockfile: LockFile) -> str:
+    """Which process has a store, in words."""
+    pid = lockfile.holder(CREATOR_BYTE)
+    return "this process" if pid is None else f"process {pid}" if pid else "a process of another container"
+
+
+def attach_store(name: str, example: Tree) -> Store:
+    """Maps a store whose process has died, and holds it.
+
+    Raises:
+        SegmentError: There is none of that name, its process lives, it is another user's, or it is damaged.
+        SpecMismatchError: The example does not fit the store, or one is needed.
+
+    """
+    check_name(name, FILES)
+    what = f"replay {name!r}"
+    try:
+        lockfile = open_lockfile(name, FILES, create=False)
+    except FileNotFoundError:
+        raise SegmentError(f"no replay is named {name!r}") from None
+    except SegmentError:
+        raise
+    except OSError as error:
+        raise SegmentError(error.errno, f"{what}: its lock file cannot be opened: {error}") from None
+    if not lockfile.try_lock(CREATOR_BYTE):
+        raise SegmentError(f"{what} is in use: {holder_of(lockfile)} has it. Only one process at a time can attach")
+    with contextlib.ExitStack() as undo:
+        undo.callback(lib.es_api_locks_drop, lockfile.locks, CREATOR_BYTE)
+        if not lockfile.is_linked(name, FILES):
+            raise SegmentError(f"{what} was closed just now")
+        mapping = map_existing(name, what)
+        ask_for_huge_pages(mapping)
+        store = Store(name, mapping, lockfile)
+        if example is not None:
+            mine = Spec.from_example(example)
+            mine.check_same(store.spec, what)
+            store.spec = mine
+        if store.spec.treespec is None:
+            raise SpecMismatchError(
+                f"{what} holds steps with node types beyond dict, list, tuple and None: pass an example, "
+                f"Replay.attach({name!r}, example)"
+            )
+        undo.pop_all()
+    return store
+
+
+def map_existing(name: str, what: str, *, read_only: bool = False) -> mmap.mmap:
+    """Maps a store.
+
+    Raises:
+        SegmentError: There is none, it cannot be opened, it is another user's, or it was never finished.
+
+    """
+    try:
+        # Non-blocking: there may be a FIFO of that name.
+        shm = posix_ipc.SharedMemory(ipc_name(name, FILES), os.O_NONBLOCK, read_only=read_only)
+    except posix_ipc.ExistentialError:
+        raise SegmentError(
+            f"{what} is only a lock file: its process died while it made it; `echo-shm gc {name}` removes it"
+        ) from None
+    except (OSError, ValueError, posix_ipc.Error) as error:
+        raise SegmentError(f"{what} cannot be opened: {error}") from None
+    try:
+        status = os.fstat(shm.fd)
+        if stat.S_IFMT(status.st_mode) not in (0, stat.S_IFREG):  # 0: systems where shared memory is not a file
+            raise SegmentError(f"{what} cannot be used: it is not shared memory")
+        if status.st_uid != os.geteuid():
+            raise SegmentError(f"{what} belongs to uid {status.st_uid}, not to {os.geteuid()}; it is not trusted")
+        if status.st_size == 0:
+            raise error_from(lib.ES_EINIT, what)
+        access = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
+        return map_file(shm.fd, status.st_size, what, access)
+    finally:
+        shm.close_fd()

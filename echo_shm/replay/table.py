@@ -1,0 +1,167 @@
+"""What a table of a replay is like: how it chooses items, how many it holds, and when it may be used."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, Stack
+from echo_shm.replay.selectors import Fifo, Lifo, Prioritized, Selector, Softmax, Uniform
+from echo_shm.replay.validation import flag, integer
+
+#: Most bytes of a name, and most tables of a replay: ES_TABLE_NAME without its end, and ES_MAX_TABLES.
+_MAX_NAME = 63
+#: Most items of a table that wait for its limiter, while other tables go on. Their steps cannot go meanwhile.
+_MAX_PARKED = 256
+
+_MAX_TABLES = 64
+
+
+@dataclass(frozen=True, init=False)
+class Table:
+    """A table of a replay.
+
+    Args:
+        name: Names the table in calls and messages: 1 to 63 bytes of UTF-8, without NUL.
+        sampler: How items are chosen to be sampled: ``Uniform()`` by default; ``Fifo()`` with a ``Queue``, ``Lifo()``
+            with a ``Stack``.
+        remover: How an item is chosen to go when the table holds more than ``max_size``. The new item is among them.
+            ``Fifo()`` by default; ``Lifo()`` with a ``Stack``.
+        max_size: Most items, 1 or more; None for as many as the replay holds steps.
+        rate_limiter: When the table may be sampled and inserted into: ``MinSize(1)`` by default.
+        max_times_sampled: How often an item is sampled before it goes; 0 for no limit. By default 1 with a ``Queue``
+            or a ``Stack``, and 0 otherwise.
+        replacement: False: each item is sampled once before any is sampled again.
+        protected: True: the table's items do not go when the replay needs room for a step.
+
+    Raises:
+        ValueError: A name or a number is out of range, or the limiter waits for more items than ``max_size``.
+        TypeError: A sampler, a remover or a limiter is something else.
+
+    """
+
+    name: str
+    sampler: Selector
+    remover: Selector
+    max_size: int | None
+    rate_limiter: RateLimiter
+    max_times_sampled: int
+    replacement: bool
+    protected: bool
+
+    def __init__(
+        self,
+        name: str,
+        sampler: Selector | None = None,
+        remover: Selector | None = None,
+        max_size: int | None = None,
+        rate_limiter: RateLimiter | None = None,
+        max_times_sampled: int | None = None,
+        *,
+        replacement: bool = True,
+        protected: bool = False,
+    ) -> None:
+        limiter = MinSize(1) if rate_limiter is None else rate_limiter
+        queue, stack = isinstance(limiter, Queue), isinstance(limiter, Stack)
+        if sampler is None:
+            sampler = Fifo() if queue else Lifo() if stack else Uniform()
+        if remover is None:
+            remover = Lifo() if stack else Fifo()
+        if max_times_sampled is None:
+            max_times_sampled = 1 if queue or stack else 0
+        values = {
+            "name": _name(name),
+            "sampler": _instance("sampler", sampler, Selector, "Uniform()"),
+            "remover": _instance("remover", remover, Selector, "Fifo()"),
+            "max_size": None if max_size is None else integer("max_size", max_size, 1),
+            "rate_limiter": _instance("rate_limiter", limiter, RateLimiter, "MinSize(1)"),
+            "max_times_sampled": integer("max_times_sampled", max_times_sampled, 0),
+            "replacement": flag("replacement", replacement),
+            "protected": flag("protected", protected),
+        }
+        for field, value in values.items():
+            object.__setattr__(self, field, value)
+        if self.max_size is not None and limiter.min_size > self.max_size:
+            raise ValueError(
+                f"table {name!r}: {limiter!r} waits for {limiter.min_size} items, and the table holds at most "
+                f"max_size={self.max_size}: use a smaller min_size, or a larger max_size"
+            )
+
+
+def table_configs(tables: Sequence[Table], capacity: int, max_items: int | None = None) -> list[dict[str, Any]]:
+    """The tables of a replay for the C core: for each the fields of ``es_table_config``.
+
+    Args:
+        tables: At least one.
+        capacity: Most steps of the replay.
+        max_items: Most items of all tables together; None for as many as they can hold.
+
+    Raises:
+        ValueError: There are no tables, too many, two of the same name, or one whose limiter waits for more items
+            than the replay holds.
+        TypeError: Something among them is no table.
+
+    """
+    if isinstance(tables, Table) or not isinstance(tables, Sequence) or not all(isinstance(t, Table) for t in tables):
+        raise TypeError(f"tables={tables!r}: use a list of Table")
+    if not 1 <= len(tables) <= _MAX_TABLES:
+        raise ValueError(f"got {len(tables)} tables: use 1 to {_MAX_TABLES}")
+    names = [table.name for table in tables]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{names.count(name)} tables have the name {name!r}: use a name of its own for each")
+    return [_config(table, capacity, max_items) for table in tables]
+
+
+def _config(table: Table, capacity: int, max_items: int | None) -> dict[str, Any]:
+    limiter = table.rate_limiter
+    for label, most, unit in (("capacity", capacity, "steps"), ("max_items", max_items, "items")):
+        if most is not None and limiter.min_size > most:
+            raise ValueError(
+                f"table {table.name!r}: {limiter!r} waits for {limiter.min_size} items, and the replay holds at most "
+                f"{label}={most} {unit}: use a smaller min_size, or a larger {label}"
+            )
+    return {
+        "name": table.name.encode(),
+        "sampler": _selector_config(table.sampler),
+        "remover": _selector_config(table.remover),
+        "max_size": capacity if table.max_size is None else table.max_size,
+        "max_times_sampled": table.max_times_sampled,
+        "min_size": limiter.min_size,
+        "ratio": limiter.ratio,
+        "min_diff": limiter.min_diff,
+        "max_diff": limiter.max_diff,
+        "max_parked": min(_MAX_PARKED, capacity // 4),
+        "replacement": int(table.replacement),
+        "is_protected": int(table.protected),
+    }
+
+
+def _selector_config(selector: Selector) -> dict[str, Any]:
+    parameter = beta = 0.0
+    if isinstance(selector, Prioritized):
+        parameter, beta = selector.alpha, selector.beta
+    elif isinstance(selector, Softmax):
+        parameter, beta = selector.temperature, selector.beta
+    return {"kind": selector.kind, "parameter": parameter, "beta": beta}
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"name={value!r}: use a string")
+    if not value or "\0" in value:
+        raise ValueError(f"name={value!r}: use a name of 1 to {_MAX_NAME} bytes without NUL")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"name={value!r}: use a name that UTF-8 can encode: {error.reason}") from None
+    if size > _MAX_NAME:
+        raise ValueError(f"name={value!r} has {size} bytes in UTF-8: use at most {_MAX_NAME}")
+    return value
+
+
+def _instance(label: str, value: object, kind: type, example: str) -> object:
+    if isinstance(value, type) and issubclass(value, kind):
+        raise TypeError(f"{label}={value.__name__} is a class: use an instance, for example {example}")
+    if not isinstance(value, kind):
+        raise TypeError(f"{label}={value!r}: use a {kind.__name__}, for example {example}")
+    return value

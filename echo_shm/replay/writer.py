@@ -1,0 +1,316 @@
+"""What a worker writes into a replay with."""
+
+import contextlib
+import errno
+import math
+import secrets
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import optree
+
+from echo_shm._core import lib
+from echo_shm.client import ShmClient
+from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError
+from echo_shm.replay import arguments
+from echo_shm.replay.board import read_board
+from echo_shm.ring.handle import Handle
+from echo_shm.spec import Array, Spec, Tree
+from echo_shm.timeouts import check_timeout
+
+#: An ``es_inbox_head``: stream, number, version, environment, episode, flags, zero. The tables' priorities follow.
+_HEAD = struct.Struct("<QQQIIII")
+
+#: How many keys a block of updates has room for.
+UPDATE_KEYS: int = lib.ES_UPDATE_KEYS
+
+#: An ``es_update_block``.
+UPDATE_BLOCK = np.dtype(
+    [
+        ("table", np.uint32),
+        ("kind", np.uint32),
+        ("n", np.uint64),
+        ("keys", np.uint64, (UPDATE_KEYS,)),
+        ("priorities", np.float64, (UPDATE_KEYS,)),
+    ]
+)
+
+#: The largest weight that an item may have. See csrc/replay/es_prefix_tree.h.
+_LARGEST_WEIGHT = 2.0**991
+
+#: Times between two looks whether the replay has everything (seconds): at first, and at most.
+_SOONEST, _LATEST = 50e-6, 2e-3
+
+
+@dataclass(frozen=True)
+class ReplayHandle:
+    """Names a replay to another process of the same user. It pickles.
+
+    Attributes:
+        name: The replay's name.
+        inbox: The ring that brings steps.
+        updates: The ring that brings new priorities and deletions.
+        tables: For each table its name, and the exponents of its priorities, as its selectors have them.
+        treespec: The steps' structure.
+
+    """
+
+    name: str
+    inbox: Handle
+    updates: Handle
+    tables: tuple[tuple[str, tuple[float, ...]], ...]
+    treespec: optree.PyTreeSpec | None
+
+
+def head_bytes(tables: int) -> int:
+    """The size of the first leaf of the inbox's samples."""
+    return _HEAD.size + 8 * tables
+
+
+def inbox_example(spec: Spec, tables: int) -> Tree:
+    """What the inbox's samples look like: a head, and a step."""
+    step = spec.structure.unflatten([np.zeros(leaf.shape, leaf.dtype) for leaf in spec.leaves])
+    return np.zeros(head_bytes(tables), np.uint8), step
+
+
+def join(handle: ReplayHandle, ring: Handle, learner_grace: float | None) -> ShmClient:
+    """Attaches to a replay's ring as a producer.
+
+    Raises:
+        SegmentError: There is no such replay.
+        ConnectionClosedError: It is closed, or this worker was stopped.
+
+    """
+    try:
+        return ShmClient(ring, learner_grace=learner_grace)
+    except SegmentError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        raise SegmentError(errno.ENOENT, f"no replay is named {handle.name!r}: it was closed, or removed") from None
+
+
+class Writer:
+    """Sends steps to a replay in another process. Threads may share it; a forked child must not use its parent's.
+
+    :meth:`Replay.spawn` gives one to each worker, and :meth:`ReplayClient.writer` makes more. It is a context manager
+    that closes on exit.
+
+    Args:
+        handle: ``replay.handle``.
+        learner_grace: How many seconds to wait for the next replay if this one was killed, once its inbox is full.
+            After that, ConnectionClosedError is raised. None: no limit.
+
+    Raises:
+        SegmentError: There is no such replay.
+        ConnectionClosedError: It is closed, or this worker was stopped.
+
+    """
+
+    def __init__(self, handle: ReplayHandle, *, learner_grace: float | None = 30.0) -> None:
+        self._handle = handle
+        self._names = tuple(name for name, _ in handle.tables)
+        self._exponents = tuple(exponents for _, exponents in handle.tables)
+        self._grace = learner_grace
+        self._client = join(handle, handle.inbox, learner_grace)
+        self._attachment = self._client._attachment
+        head, *leaves = self._attachment.segment.spec.leaves
+        if head.nbytes != head_bytes(len(self._names)):
+            self._client.close()
+            raise SegmentError(f"ring {handle.inbox.name!r} is not the inbox of replay {handle.name!r}")
+        self._leaves = leaves
+        self._stream, self._number, self._episode, self._inside = secrets.randbits(64), 0, 0, False
+        self._pack = struct.Struct(_HEAD.format + f"{len(self._names)}d").pack_into
+        self._head = np.zeros(head.nbytes, np.uint8)
+        self._highest = (arguments.HIGHEST,) * len(self._names)
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The replay's name."""
+        return self._handle.name
+
+    @property
+    def ring_closed(self) -> bool:
+        """Whether the replay is closed. After that, nothing can be sent."""
+        return self._client.ring_closed
+
+    def add(
+        self,
+        step: Tree,
+        priority: "float | dict[str, float | None] | None" = None,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Sends a copy of one step. When it returns, no process's death loses the step.
+
+        Args:
+            step, priority, terminated, truncated: As for :meth:`Replay.add`.
+            timeout: Seconds to wait while the replay takes nothing; None: no limit.
+
+        Raises:
+            TimeoutError: It took nothing in time. The message names the table and the limiter that it waits for.
+            SpecMismatchError, ValueError: As for :meth:`Replay.add`.
+            ConnectionClosedError: The replay or this writer was closed, this worker was stopped, or the replay was
+                killed and no other one came (see ``learner_grace``).
+            ForkedError: Called in a child of the process that made the writer.
+
+        After an exception nothing was sent.
+        """
+        priorities = self._highest if priority is None else self._priorities(priority)
+        ends = (lib.ES_STEP_TERMINATED if terminated else 0) | (lib.ES_STEP_TRUNCATED if truncated else 0)
+        with self._lock:
+            self._pack(self._head.data, 0, self._stream, self._number, 0, 0, self._episode, ends, 0, *priorities)
+            try:
+                self._client.send((self._head, step), timeout)
+            except (SpecMismatchError, TimeoutError) as error:
+                raise self._clearer(error, step) from None
+            self._sent(1, bool(ends))
+
+    def extend(
+        self,
+        steps: Tree,
+        priorities: Any = None,
+        *,
+        terminated: Any = None,
+        truncated: Any = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Sends copies of n steps, one after the other.
+
+        Args:
+            steps, priorities, terminated, truncated: As for :meth:`Replay.extend`.
+            timeout: Seconds to wait each time the replay takes nothing; None: no limit.
+
+        Raises:
+            TimeoutError, ConnectionClosedError: As :meth:`add`, but some steps may have been sent: the message and
+                the attribute ``sent`` say how many.
+            SpecMismatchError, ValueError, ForkedError: As :meth:`add`. Nothing was sent.
+
+        """
+        check_timeout(timeout)
+        spec = self._step_spec()
+        n, leaves = arguments.stacked(spec, steps)
+        each = arguments.many_priorities(priorities, n, self._names, self._accepts)
+        ends = arguments.end_flags(terminated, truncated, n)
+        with self._lock:
+            heads = self._heads(n, each, ends)
+            sent = 0
+            try:
+                self._client.send_many((heads, spec.structure.unflatten(leaves)), timeout)
+                sent = n
+            except (TimeoutError, ConnectionClosedError) as error:
+                sent = error.sent  # type: ignore[union-attr]
+                clearer = self._clearer(error, None)
+                clearer.sent = sent  # type: ignore[attr-defined]
+                raise clearer from None
+            finally:
+                for i in range(sent):
+                    self._sent(1, ends is not None and bool(ends[i]))
+
+    def _heads(self, n: int, priorities: Array | None, ends: Array | None) -> Array:
+        heads = np.zeros((n, len(self._head)), np.uint8)
+        words = heads.view("<u8")
+        words[:, 0] = self._stream
+        words[:, 1] = self._number + np.arange(n, dtype=np.uint64)
+        halves = heads[:, 24 : _HEAD.size].view("<u4")
+        before = np.zeros(n, np.uint32)
+        if ends is not None:
+            halves[:, 2] = ends
+            before[1:] = np.cumsum(ends[:-1] != 0)
+        halves[:, 1] = self._episode + before
+        heads[:, _HEAD.size :].view("<f8")[:] = arguments.HIGHEST if priorities is None else priorities
+        return heads
+
+    def _sent(self, n: int, ends: bool) -> None:
+        self._number += n
+        self._episode += ends
+        self._inside = not ends
+
+    def end_episode(self) -> None:
+        """The next step begins an episode, though the last one did not end as terminated or truncated."""
+        with self._lock:
+            self._episode += self._inside
+            self._inside = False
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Returns once the replay has all steps that were sent before: they are stored.
+
+        Raises:
+            TimeoutError: It had not, in time. The message names what it waits for.
+            ConnectionClosedError: As :meth:`add`.
+
+        """
+        timeout = check_timeout(timeout)
+        ring, attachment = self._attachment.ring, self._attachment
+        attachment.refuse_in_child()
+        mark, started, nap = lib.es_api_claimed(ring), time.monotonic(), _SOONEST
+        alone_since: float | None = None
+        while lib.es_monitor_committed_before(ring, mark):
+            if not attachment.attached or attachment.ring_closed():
+                raise ConnectionClosedError(f"replay {self.name!r} was closed before it had all steps")
+            now = time.monotonic()
+            if timeout is not None and now - started >= timeout:
+                raise self._clearer(TimeoutError(f"replay {self.name!r} did not take all steps in {timeout} s"), None)
+            alone_since = None if lib.es_api_learner_alive(ring) else alone_since or now
+            if alone_since is not None and self._grace is not None and now - alone_since >= self._grace:
+                raise ConnectionClosedError(
+                    f"replay {self.name!r} was killed, and no other one came for {self._grace} s (learner_grace)"
+                )
+            time.sleep(nap)
+            nap = min(2 * nap, _LATEST)
+
+    # -- arguments and errors
+
+    def _priorities(self, priority: object) -> tuple[float, ...]:
+        packed = arguments.one_priority(priority, self._names, self._accepts)
+        return tuple(np.frombuffer(packed))
+
+    def _accepts(self, table: int, priority: float) -> bool:
+        try:
+            return all(math.pow(priority, exponent) <= _LARGEST_WEIGHT for exponent in self._exponents[table])
+        except OverflowError:
+            return False
+
+    def _step_spec(self) -> Spec:
+        """What a step looks like, with its own paths."""
+        structure = self._attachment.segment.spec.structure.child(1)
+        return Spec.from_example(structure.unflatten([np.zeros(leaf.shape, leaf.dtype) for leaf in self._leaves]))
+
+    def _clearer(self, error: Exception, step: Tree) -> Exception:
+        """The same error in the words of a replay."""
+        if isinstance(error, SpecMismatchError):
+            spec = self._step_spec()
+            try:
+                for i, leaf in enumerate(arguments.leaves_of(spec, step, "the step")):
+                    spec.exact(i, leaf)
+            except SpecMismatchError as clearer:
+                return clearer
+            return error
+        waits = ""
+        with contextlib.suppress(SegmentError):
+            waits = str(read_board(self.name).get("waits") or "")
+        return type(error)(f"{error}: {waits}" if waits else str(error))
+
+    # -- closing
+
+    def close(self) -> None:
+        """Leaves the replay. Idempotent. What was sent stays sent."""
+        self._client.close()
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Writer of replay {self.name!r}, {'closed' if self.ring_closed else 'open'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Writer belongs to its process: pickle replay.handle, and attach there: ReplayClient(handle)")

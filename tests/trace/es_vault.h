@@ -1,0 +1,50 @@
+/* A store in shared memory, a replay that has it open, and what to do with it. */
+#ifndef ES_VAULT_H
+#define ES_VAULT_H
+
+#include "es_dump.h"
+#include "replay/es_replay.h"
+
+#define VAULT_TABLES 3
+#define VAULT_LEAVES 4
+#define VAULT_BATCH 16    /* items in a batch, at most */
+#define VAULT_ROW 1024    /* bytes of a step, at most */
+#define VAULT_STREAM 0x51 /* of the replay that dies */
+
+typedef struct es_vault {
+    void *base;
+    uint64_t size;
+    es_replay *r;
+    es_store_geometry geo;
+    const uint64_t *leaf_sizes;
+    const es_table_config *tables;
+    uint64_t made; /* steps: each has bytes of its own */
+    es_dump *dump; /* NULL, or where results go */
+    uint64_t keys[VAULT_BATCH];
+} es_vault;
+
+/* Lays the store out in memory of zeros. */
+int vault_format(es_vault *v);
+/* Opens the store. */
+void vault_open(es_vault *v, uint64_t stream);
+void vault_close(es_vault *v);
+
+/* priorities: one for each table. Each returns the result of the replay, and notes it. */
+int vault_add(es_vault *v, uint32_t flags, const double *priorities);
+/* A step that a worker sent. Its items are parked where a limiter forbids them. */
+int vault_bring(es_vault *v, const double *priorities);
+/* Lets parked items in. */
+void vault_turn(es_vault *v);
+/* Steps that all tables give their highest priority. */
+void vault_add_some(es_vault *v, uint64_t n);
+int64_t vault_extend(es_vault *v, uint64_t n, const uint8_t *flags, const double *priorities);
+/* Leaves the keys in v->keys. */
+int vault_sample(es_vault *v, uint32_t table, uint64_t n);
+int64_t vault_update(es_vault *v, uint32_t table, const uint64_t *keys, const double *priorities, uint64_t n);
+int64_t vault_delete(es_vault *v, uint32_t table, const uint64_t *keys, uint64_t n);
+/* All that can be asked of a table without changing it. */
+void vault_look(es_vault *v, uint32_t table);
+/* A life that touches every table: draws, adds, updates, deletes and draws again. */
+void vault_live(es_vault *v);
+
+#endif

@@ -1,0 +1,352 @@
+/* Replays that are killed: while they insert, evict, draw, update, delete, reset, and recover. */
+#include <math.h>
+#include <string.h>
+
+#include "es_revive.h"
+
+#define ANY 1000 /* limits nothing */
+#define CONFIG(table_name, sampler_kind, remover_kind, size, again, ...)                                \
+    {                                                                                                   \
+        .name = table_name, .sampler = {.kind = sampler_kind, .parameter = 0.5, .beta = 0.4},           \
+        .remover = {.kind = remover_kind, .parameter = 1}, .max_size = size, .min_size = 1, .ratio = 1, \
+        .min_diff = -INFINITY, .replacement = again, __VA_ARGS__                                        \
+    }
+#define FREELY .max_diff = INFINITY
+#define TABLE(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, FREELY)
+/* Each living item once before any again. */
+#define ROUNDS(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 0, FREELY)
+#define ONCE(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, FREELY, .max_times_sampled = 1)
+#define PROTECTED(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, FREELY, .is_protected = 1)
+/* Two items ahead of samples; the others park. */
+#define PARKED(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, .max_diff = 2, .max_parked = 3)
+
+/* --- inserting ---------------------------------------------------------------------- */
+
+static int64_t add_one(es_vault *v, uint64_t parts)
+{
+    (void)parts;
+    return vault_add(v, 0, (const double[]){5, 0.5, -1});
+}
+
+static void add_four(es_vault *v)
+{
+    vault_add_some(v, 4);
+}
+
+REVIVE_EVERYWHERE(first_step, .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, 4)}, .num_tables = 1, .capacity = 4,
+                  .max_items = ANY, .act = add_one, .parts = 1, .where_it_writes = true,
+                  .through = "es_steps_reserve es_table_reserve es_gather_into_row");
+
+/* Each table is full, and its remover picks. */
+REVIVE_EVERYWHERE(insert_into_three_tables,
+                  .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, 4), TABLE("b", ES_UNIFORM, ES_UNIFORM, 3),
+                             PROTECTED("c", ES_LIFO, ES_MIN_HEAP, 3)},
+                  .num_tables = 3, .capacity = 6, .max_items = ANY, .before = add_four, .act = add_one, .parts = 1,
+                  .through = "es_replay_add es_tables_add note_step es_table_note_insert es_redo_commit apply "
+                             "es_table_evict es_table_remove leave es_steps_drop settle");
+
+/* The remover draws, so the generator's state changes with what it picks. */
+REVIVE_EVERYWHERE(remover_draws_by_weight,
+                  .tables = {TABLE("a", ES_FIFO, ES_PRIORITIZED, 3), TABLE("b", ES_MIN_HEAP, ES_LIFO, 2)},
+                  .num_tables = 2, .capacity = 6, .max_items = ANY, .before = add_four, .act = add_one, .parts = 1,
+                  .where_it_writes = true, .through = "es_table_evict draw es_prefix_tree_find_many");
+
+static void add_four_apart(es_vault *v)
+{
+    vault_add(v, 0, (const double[]){NAN, 1});
+    vault_add(v, 0, (const double[]){1, NAN});
+    vault_add(v, 0, (const double[]){NAN, 2});
+    vault_add(v, 0, (const double[]){2, NAN});
+}
+
+/* Room for a step is made by the items of the oldest one. */
+REVIVE_EVERYWHERE(oldest_step_goes,
+                  .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_MAX_HEAP, ANY)},
+                  .num_tables = 2, .capacity = 4, .max_items = ANY, .before = add_four_apart, .act = add_one,
+                  .parts = 1, .through = "oldest_that_can_go settle es_steps_unlink");
+
+/* Room for an item is made by one of the oldest step's, which keeps its others. */
+REVIVE_EVERYWHERE(oldest_item_goes, .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, ANY)},
+                  .num_tables = 2, .capacity = 8, .max_items = 9, .before = add_four, .act = add_one, .parts = 1,
+                  .through = "oldest_that_can_go settle");
+
+/* Three streams have written. The first two keep their last steps, to which no item refers. All items are protected. */
+static void fill_with_kept_steps(es_vault *v)
+{
+    for (uint64_t stream = 1; stream <= 3; stream++) {
+        vault_close(v);
+        vault_open(v, stream == 3 ? VAULT_STREAM : stream);
+        if (stream > 1)
+            vault_add(v, 0, (const double[]){1, NAN});
+        vault_add(v, 0, (const double[]){stream < 3 ? NAN : 2, NAN});
+    }
+}
+
+static int64_t add_protected(es_vault *v, uint64_t parts)
+{
+    int64_t code = ES_OK;
+    for (uint64_t i = 0; i < parts && code == ES_OK; i++)
+        code = vault_add(v, 0, (const double[]){4, NAN});
+    return code;
+}
+
+/* Nothing else can go: the stream that was idle longest loses the step that it kept, then the next one. One of them has
+ * another step, which it keeps from then on. */
+REVIVE_EVERYWHERE(kept_steps_go, .tables = {PROTECTED("a", ES_UNIFORM, ES_FIFO, 5), TABLE("b", ES_FIFO, ES_FIFO, 5)},
+                  .num_tables = 2, .capacity = 5, .max_items = ANY, .before = fill_with_kept_steps,
+                  .act = add_protected, .parts = 2,
+                  .through = "es_steps_idlest es_steps_drop free_stream last_of settle");
+
+static int64_t extend(es_vault *v, uint64_t parts)
+{
+    return vault_extend(v, parts, (const uint8_t[]){0, ES_STEP_TERMINATED, 0}, (const double[]){2, 1, -1, NAN, 0.5, 3});
+}
+
+/* An episode ends within the block, and old items go. */
+REVIVE_EVERYWHERE(extend_by_three,
+                  .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, 4), TABLE("b", ES_MAX_HEAP, ES_MIN_HEAP, 3)},
+                  .num_tables = 2, .capacity = 4, .max_items = ANY, .before = add_four, .act = extend, .parts = 3,
+                  .want = 3, .where_it_writes = true, .through = "es_replay_extend es_steps_enter");
+
+static int64_t end_episodes(es_vault *v, uint64_t parts)
+{
+    int code = vault_add(v, ES_STEP_TRUNCATED, (const double[]){1});
+    if (parts > 1 && code == ES_OK)
+        code = vault_add(v, ES_STEP_LOST, (const double[]){2});
+    return code;
+}
+
+REVIVE_EVERYWHERE(episodes_end, .tables = {TABLE("a", ES_FIFO, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 5,
+                  .max_items = ANY, .before = add_four, .act = end_episodes, .parts = 2,
+                  .through = "es_steps_enter es_steps_drop");
+
+/* --- drawing ------------------------------------------------------------------------- */
+
+static int64_t sample(es_vault *v, uint64_t parts)
+{
+    return vault_sample(v, 0, parts);
+}
+
+static void add_different(es_vault *v)
+{
+    for (int i = 0; i < 4; i++)
+        vault_add(v, 0, (const double[]){i, 3 - i, 1});
+}
+
+REVIVE_EVERYWHERE(sample_by_priority, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1,
+                  .capacity = 5, .max_items = ANY, .before = add_different, .act = sample, .parts = 3,
+                  .through = "es_replay_sample es_table_draw draw_independent note_draw es_redo_commit es_gather "
+                             "weigh");
+
+/* Rows larger than a few cache lines are copied one by one, and small leaves by their size. */
+static const uint64_t large_leaves[] = {1, 2, 32, 600, 0};
+
+REVIVE_EVERYWHERE(sample_large_steps, .tables = {TABLE("a", ES_SOFTMAX, ES_LIFO, ANY)}, .num_tables = 1, .capacity = 5,
+                  .max_items = ANY, .leaf_sizes = large_leaves, .before = add_different, .act = sample, .parts = 2,
+                  .through = "es_replay_sample es_gather es_softmax_tree_find_many");
+
+/* Each item goes when it is drawn, with its step unless another table has it. */
+REVIVE_EVERYWHERE(sample_each_once, .tables = {ONCE("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, 2)},
+                  .num_tables = 2, .capacity = 5, .max_items = ANY, .before = add_four, .act = sample, .parts = 3,
+                  .through = "draw_one note_draw note_free leave es_steps_drop");
+
+static void draw_two_of_three(es_vault *v)
+{
+    vault_add_some(v, 3);
+    CHECK_EQ(vault_sample(v, 0, 2), ES_OK);
+}
+
+/* The last item of a round, and two of the next. */
+REVIVE_EVERYWHERE(sample_across_rounds, .tables = {ROUNDS("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1,
+                  .capacity = 5, .max_items = ANY, .before = draw_two_of_three, .act = sample, .parts = 3,
+                  .where_it_writes = true, .through = "draw_one begin_round es_selector_set_aside");
+
+static void draw_two_of_four(es_vault *v)
+{
+    add_different(v);
+    CHECK_EQ(vault_sample(v, 0, 2), ES_OK);
+    memset(v->keys + 2, 0xff, sizeof v->keys - 16);
+}
+
+static int64_t update_one_and_sample(es_vault *v, uint64_t parts)
+{
+    int64_t there = vault_update(v, 0, v->keys, (const double[]){9}, 1);
+    return parts > 1 ? vault_sample(v, 0, 1) : there;
+}
+
+/* An item that was drawn in this round gets a priority, which counts from the next round on. */
+REVIVE_EVERYWHERE(update_what_was_drawn, .tables = {ROUNDS("a", ES_SOFTMAX, ES_FIFO, ANY)}, .num_tables = 1,
+                  .capacity = 5, .max_items = ANY, .before = draw_two_of_four, .act = update_one_and_sample, .parts = 2,
+                  .where_it_writes = true, .through = "set_aside es_softmax_tree_set");
+
+REVIVE_EVERYWHERE(update_what_was_drawn_by_weight, .tables = {ROUNDS("a", ES_PRIORITIZED, ES_FIFO, ANY)},
+                  .num_tables = 1, .capacity = 5, .max_items = ANY, .before = draw_two_of_four,
+                  .act = update_one_and_sample, .parts = 2, .where_it_writes = true,
+                  .through = "set_aside es_prefix_tree_set");
+
+static void add_two(es_vault *v)
+{
+    vault_add_some(v, 2);
+}
+
+static void add_two_and_draw(es_vault *v)
+{
+    add_two(v);
+    CHECK_EQ(vault_sample(v, 0, 1), ES_OK);
+}
+
+static int64_t sample_too_many(es_vault *v, uint64_t parts)
+{
+    return vault_sample(v, 0, parts == 2 ? 3 : parts);
+}
+
+/* There are two items for a batch of three. They are kept for the next batch, and die with the process. */
+REVIVE_EVERYWHERE(batch_cut_short, .tables = {ONCE("a", ES_FIFO, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 5,
+                  .max_items = ANY, .before = add_two, .act = sample_too_many, .parts = 2, .want = ES_SHORT,
+                  .forgets = true, .through = "es_drawn_append es_drawn_reserve");
+
+static void cut_a_batch_short(es_vault *v)
+{
+    add_two(v);
+    CHECK_EQ(vault_sample(v, 0, 3), ES_SHORT);
+    add_two(v);
+}
+
+static int64_t sample_three(es_vault *v, uint64_t parts)
+{
+    (void)parts;
+    return vault_sample(v, 0, 3);
+}
+
+/* Two items come from a batch that was cut short, and one is drawn. */
+REVIVE_EVERYWHERE(batch_completed, .tables = {ONCE("a", ES_FIFO, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 5,
+                  .max_items = ANY, .before = cut_a_batch_short, .act = sample_three, .parts = 1, .forgets = true,
+                  .through = "es_drawn_take");
+
+/* --- changing ------------------------------------------------------------------------- */
+
+static void add_and_draw_three(es_vault *v)
+{
+    add_different(v);
+    CHECK_EQ(vault_sample(v, 0, 3), ES_OK);
+    for (int i = 0; i < 3; i++)
+        v->keys[i] = UINT64_C(1) << 32 | (uint64_t)i;
+    memset(v->keys + 3, 0xff, sizeof v->keys - 24);
+}
+
+static int64_t update_some(es_vault *v, uint64_t parts)
+{
+    const uint64_t keys[] = {v->keys[0], v->keys[1], v->keys[0], v->keys[2]};
+    return vault_update(v, 0, keys, (const double[]){9, 0.5, 0, 12}, parts);
+}
+
+/* One key comes twice. */
+REVIVE_EVERYWHERE(update_with_duplicates,
+                  .tables = {TABLE("a", ES_MAX_HEAP, ES_PRIORITIZED, ANY), TABLE("b", ES_FIFO, ES_FIFO, ANY)},
+                  .num_tables = 2, .capacity = 5, .max_items = ANY, .before = add_and_draw_three, .act = update_some,
+                  .parts = 4, .want = 3, .where_it_writes = true,
+                  .through = "es_replay_update es_table_set_priorities");
+
+static int64_t delete_two(es_vault *v, uint64_t parts)
+{
+    const uint64_t keys[] = {v->keys[0], v->keys[3], v->keys[2]};
+    return vault_delete(v, 0, keys, parts == 2 ? 3 : parts);
+}
+
+/* One key is unknown. */
+REVIVE_EVERYWHERE(delete_some, .tables = {TABLE("a", ES_UNIFORM, ES_MAX_HEAP, ANY), TABLE("b", ES_LIFO, ES_FIFO, 2)},
+                  .num_tables = 2, .capacity = 5, .max_items = ANY, .before = add_and_draw_three, .act = delete_two,
+                  .parts = 2, .want = 2, .through = "es_replay_delete es_table_find es_table_remove leave");
+
+static int64_t reset(es_vault *v, uint64_t parts)
+{
+    (void)parts;
+    return es_replay_reset(v->r, 0);
+}
+
+/* A reset that was begun is finished by whoever opens the store. */
+REVIVE_EVERYWHERE(reset_a_table, .tables = {ROUNDS("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, 2)},
+                  .num_tables = 2, .capacity = 5, .max_items = ANY, .before = add_and_draw_three, .act = reset,
+                  .parts = 1, .through = "es_replay_reset es_table_reset es_table_remove");
+
+static int64_t look_at_all(es_vault *v, uint64_t parts)
+{
+    (void)parts;
+    es_replay_end_episode(v->r);
+    for (uint32_t t = 0; t < v->geo.num_tables; t++)
+        vault_look(v, t);
+    return vault_add(v, 0, (const double[]){INFINITY, 1, 1});
+}
+
+/* Reading changes nothing, and so does a step that is refused. */
+REVIVE_EVERYWHERE(nothing_changes,
+                  .tables = {ROUNDS("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_PRIORITIZED, ES_LIFO, ANY),
+                             TABLE("c", ES_SOFTMAX, ES_MIN_HEAP, ANY)},
+                  .num_tables = 3, .capacity = 5, .max_items = ANY, .before = add_and_draw_three, .act = look_at_all,
+                  .want = ES_EPRIORITY, .where_it_writes = true,
+                  .through = "es_replay_info es_replay_get es_replay_can_sample es_replay_can_insert "
+                             "es_replay_check_priority es_replay_num_steps");
+
+REVIVE_EVERYWHERE(nothing_changes_in_others,
+                  .tables = {TABLE("a", ES_FIFO, ES_FIFO, ANY), TABLE("b", ES_MAX_HEAP, ES_LIFO, ANY),
+                             TABLE("c", ES_UNIFORM, ES_MIN_HEAP, ANY)},
+                  .num_tables = 3, .capacity = 5, .max_items = ANY, .before = add_and_draw_three, .act = look_at_all,
+                  .want = ES_EPRIORITY, .where_it_writes = true, .through = "es_replay_info es_replay_get probability");
+
+/* --- parking --------------------------------------------------------------------------- */
+
+static int64_t bring_one(es_vault *v, uint64_t parts)
+{
+    (void)parts;
+    return vault_bring(v, (const double[]){3, 2});
+}
+
+/* The store is full, too. */
+REVIVE_EVERYWHERE(item_parks, .tables = {PARKED("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, ANY)},
+                  .num_tables = 2, .capacity = 2, .max_items = ANY, .before = add_two, .act = bring_one, .parts = 1,
+                  .parks = true, .through = "es_tables_add es_table_can_park es_table_note_park es_table_enter_parked");
+
+static void park_two(es_vault *v)
+{
+    add_two(v);
+    CHECK_EQ(bring_one(v, 1), ES_OK);
+    CHECK_EQ(bring_one(v, 1), ES_OK);
+}
+
+static int64_t sample_and_turn(es_vault *v, uint64_t parts)
+{
+    int64_t code = vault_sample(v, 0, parts);
+    vault_turn(v);
+    return code;
+}
+
+/* Each draw lets one in, and another one goes. */
+REVIVE_EVERYWHERE(parked_items_come_in,
+                  .tables = {PARKED("a", ES_UNIFORM, ES_UNIFORM, 2), TABLE("b", ES_FIFO, ES_FIFO, 3)}, .num_tables = 2,
+                  .capacity = 5, .max_items = ANY, .before = park_two, .act = sample_and_turn, .parts = 2,
+                  .parks = true, .through = "es_replay_turn es_tables_unpark es_table_unpark es_table_evict");
+
+REVIVE_EVERYWHERE(reset_drops_parked_items,
+                  .tables = {PARKED("a", ES_UNIFORM, ES_UNIFORM, 2), TABLE("b", ES_FIFO, ES_FIFO, 3)}, .num_tables = 2,
+                  .capacity = 5, .max_items = ANY, .before = park_two, .act = reset, .parts = 1, .parks = true,
+                  .through = "es_table_reset drop_parked");
+
+/* --- opening --------------------------------------------------------------------------- */
+
+/* Whoever recovers is killed, too. */
+REVIVE_EVERYWHERE(insert_and_recover,
+                  .tables = {ROUNDS("a", ES_UNIFORM, ES_FIFO, 3), TABLE("b", ES_SOFTMAX, ES_MAX_HEAP, 2),
+                             TABLE("c", ES_PRIORITIZED, ES_LIFO, 3)},
+                  .num_tables = 3, .capacity = 3, .max_items = ANY, .before = add_two_and_draw, .act = add_one,
+                  .parts = 1, .where_it_writes = true, .twice = true, .through = "es_replay_add");
+
+static int64_t format(es_vault *v, uint64_t parts)
+{
+    (void)parts;
+    return vault_format(v);
+}
+
+/* A store without its magic number is refused. */
+REVIVE_EVERYWHERE(format_a_store, .tables = {TABLE("a", ES_FIFO, ES_FIFO, 2)}, .num_tables = 1, .capacity = 3,
+                  .max_items = ANY, .act = format, .parts = 1, .formats = true, .where_it_writes = true,
+                  .through = "es_replay_format es_store_format");
