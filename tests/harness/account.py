@@ -28,9 +28,12 @@ class Account:
         """Enters a batch; fails if a sample in it is torn or came before."""
         wrong = stamped.torn(batch)
         assert not wrong.size, f"torn: {[{k: v[i] for k, v in batch.items()} for i in wrong[:3]]}"
-        incarnations = batch["incarnation"]
+        self.enter_stamps(batch["incarnation"], batch["sequence"])
+
+    def enter_stamps(self, incarnations: Any, sequences: Any) -> None:
+        """The same for samples that are known to be whole."""
         for incarnation in np.unique(incarnations).tolist():
-            self._enter(incarnation, batch["sequence"][incarnations == incarnation])
+            self._enter(incarnation, sequences[incarnations == incarnation])
         self.samples += len(incarnations)
 
     def _enter(self, incarnation: int, sequences: Any) -> None:

@@ -84,6 +84,11 @@ class Host:
         limit = ["rate", rate, "burst", "16kb", "latency", "50ms"]
         _do("tc", "-n", self.name, "qdisc", "add", "dev", self.cable, "root", "tbf", *limit)
 
+    def connections(self, to: str) -> list[str]:
+        """A line for each TCP connection with an address."""
+        done = _do("ip", "netns", "exec", self.name, "ss", "-Htn", "state", "established", "dst", to)
+        return done.splitlines()
+
     def end_connections(self, to: str) -> list[str]:
         """Ends the TCP connections with an address, as if they had failed; returns a line for each."""
         done = _do("ip", "netns", "exec", self.name, "ss", "-HtnOK", "state", "established", "dst", to)

@@ -2,10 +2,11 @@
 
 from consuming import CONSUMING
 from ending import ENDING
+from keeping import KEEPING
 from mutant import Mutant
 from owning import OWNING
 from producing import PRODUCING
 from serving import SERVING
 from waiting import WAITING
 
-MUTANTS: tuple[Mutant, ...] = (*PRODUCING, *CONSUMING, *ENDING, *OWNING, *SERVING, *WAITING)
+MUTANTS: tuple[Mutant, ...] = (*PRODUCING, *CONSUMING, *ENDING, *OWNING, *SERVING, *WAITING, *KEEPING)

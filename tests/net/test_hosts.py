@@ -1,6 +1,7 @@
 """A learner and its clients on hosts of their own: network namespaces, whose cables are cut while samples go."""
 
 import pytest
+from harness import waiting
 from harness.hosts import Host, why_not
 
 COUNT = 20_000
@@ -75,6 +76,8 @@ def test_cut_in_mid_stream(hosts, cut):
     sent = [near.run("client", "10.77.0.1", port, 0, COUNT), other.run("client", "10.77.1.1", port, 1, COUNT)]
     for turn in range(1, 4):
         had = until(told, lambda said, turn=turn: said["got"][0] > turn * COUNT / 6)["got"]
+        # What came may have come before the last cut.
+        waiting.until(lambda: near.connections("10.77.0.1"), "the client is connected")
         if cut == "far connection":
             assert learner.end_connections("10.77.0.2")
             continue

@@ -28,7 +28,7 @@ from harness.waiting import Until, until
 from stress import learner_storm, producer_storm
 
 from echo_shm import ConnectionClosedError, Server, ShmClient
-from echo_shm.cli.main import describe
+from echo_shm.cli.ls import describe
 from echo_shm.ring import lockfile
 from echo_shm.ring.metrics import RingView
 from echo_shm.ring.processes import pid_namespace

@@ -57,6 +57,14 @@ def test_the_example_prints_what_readme_shows(tmp_path):
     assert _run(tmp_path, _block("server.spawn")) == shown.group(1)
 
 
+def test_the_replay_example_prints_what_readme_shows(tmp_path):
+    """So does the one of a replay."""
+    shown = re.search(
+        r"replay\.spawn.*?^```\n+^```\n(.*?)^```", _README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert _run(tmp_path, _block("replay.spawn")) == shown.group(1)
+
+
 def _with_loop(block):
     """The quick start with another loop, which keeps the mean that the block computes, and the right one."""
     loop = r"( +)batches, total = .*?^ +total \+=[^\n]*\n.*"
@@ -146,4 +154,4 @@ def test_the_tls_block_runs(tmp_path):
 
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 8
+    assert len(_blocks()) == 9

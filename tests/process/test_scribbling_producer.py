@@ -202,7 +202,8 @@ def _is_interrupted(actor):
 def test_garbage_over_the_words(serve, act, capsys, monkeypatch, seed, order):
     """With garbage in any words calls return, Ctrl-C and the command line work, and close() ends the stream."""
     server = serve(BATCH, BATCHES, order=order, detailed_metrics=order == "ready", reap_interval=0.02)
-    monkeypatch.setattr(lockfile, "names", lambda: [server.name])  # gc must leave other tests' segments alone
+    ours = {lockfile.SEGMENT: [server.name]}  # gc must leave other tests' segments alone
+    monkeypatch.setattr(lockfile, "names", lambda files=lockfile.SEGMENT: ours.get(files, []))
     senders, sampler, other, scribbler = _start(act, server, write_anywhere, seed)
     time.sleep(SPELL)
     _stops(sampler)

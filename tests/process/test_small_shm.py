@@ -11,7 +11,7 @@ from harness import stamped
 from harness.containers import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, Box, Mount, contain, probe, shm
 
 from echo_shm import SegmentError, Server, ShmClient
-from echo_shm.ring import creation, segment
+from echo_shm.ring import allocation, segment
 
 MB = 1 << 20
 
@@ -71,7 +71,7 @@ def test_a_ring_that_does_not_fit_is_refused(boxed):
 
 
 def _too_large_unforeseen(conn):
-    creation._free_bytes = lambda fd: None  # as if other processes took the space just after the check
+    allocation._free_bytes = lambda fd: None  # as if other processes took the space just after the check
     conn.send(_refusal(_example(1), 64))
 
 

@@ -50,12 +50,12 @@ def built(tmp_path_factory):
 
 
 def test_the_wheel_has_the_whole_package(built):
-    """Every file of the package and the three compiled modules, and nothing else: no tests, no C sources."""
+    """Every file of the package and the compiled modules, and nothing else: no tests, no C sources."""
     package = {name for name in built.sources if name.startswith("echo_shm/")}
     assert {"echo_shm/py.typed", "echo_shm/net/WIRE.md"} <= package
     with zipfile.ZipFile(built.wheel) as wheel:
         inside = {name for name in wheel.namelist() if ".dist-info/" not in name and not name.endswith("/")}
-    assert inside == package | {f"echo_shm/_{name}.abi3.so" for name in ("core", "send", "batch", "slot")}
+    assert inside == package | {f"echo_shm/_{name}.abi3.so" for name in ("core", "send", "batch", "slot", "replay")}
 
 
 def test_the_wheel_fits_every_later_python(built):

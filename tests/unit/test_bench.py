@@ -1,11 +1,15 @@
 """The benchmark runs, with tiny sizes and without other libraries. What it measures is not judged here."""
 
+import importlib
 import itertools
+import sys
 
 import pytest
 
 from bench import __main__ as command
-from bench import native, peers, scale, table, throughput
+from bench import native, peers, replay, replay_peers, scale, table, throughput
+from bench.replay import Contender
+from bench.replay_program import Sizes
 
 TINY = scale.Scale(
     repetitions=1,
@@ -17,7 +21,12 @@ TINY = scale.Scale(
     workers=(1,),
     producers=(2,),
     sends=2,
+    replay_steps=600,
+    replay_frames=64,
+    replay_growth=(300, 600),
+    replay_workers=(1,),
 )
+SIZES = Sizes(seconds=0.001, cartpole=300, atari=1)
 
 
 def test_every_group_gives_figures(monkeypatch):
@@ -26,6 +35,55 @@ def test_every_group_gives_figures(monkeypatch):
     for name in ("sample", "wake", "submit", "learners", "producers"):
         for figure in command.measure([name], TINY):
             assert all(value > 0 or figure.unit == "a sample" for value in figure.ours), figure
+
+
+class Inside:
+    """A program that runs in this process, for starting a process a row takes long."""
+
+    version = "echo-shm"
+
+    def __init__(self, library, row, sizes):
+        self.measure = importlib.import_module(library.module).ROWS[row](sizes)
+
+    def close(self):
+        """Nothing was started."""
+
+
+def test_the_replay_group_gives_figures(monkeypatch):
+    """Each of our rows measures something, and leaves nothing running. Workers may add nothing in so short a time."""
+    monkeypatch.setattr(replay, "installed", lambda library: False)
+    monkeypatch.setattr(replay, "Program", Inside)
+    figures = command.measure(["replay"], TINY)
+    rates = [figure for figure in figures if figure.unit != "bytes" and "workers add" not in figure.path]
+    assert all(value > 0 for figure in rates for value in figure.ours)
+    assert any("workers add" in figure.path for figure in figures)
+    assert {figure.peer for figure in figures} >= {"echo-shm", "300 stored", ""}
+
+
+def test_a_library_that_cannot_be_installed_is_left_out(monkeypatch, tmp_path, capfd):
+    """A line names it."""
+
+    def create(directory, **_):
+        interpreter = directory / "bin" / "python"
+        interpreter.parent.mkdir(parents=True)
+        interpreter.symlink_to(sys.executable)
+
+    monkeypatch.setattr(replay_peers, "_CACHE", tmp_path)
+    monkeypatch.setattr(replay_peers.venv, "create", create)
+    assert not replay_peers.installed(replay_peers.Library("bench.replay_nothing", (f"{tmp_path}/nothing.whl",)))
+    assert "no ratios to" in capfd.readouterr().err
+
+
+def test_a_library_that_fails_is_left_out_and_echo_shm_is_not(capfd):
+    """Others' failures cost their own figures. Ours ends the run."""
+    fails = replay_peers.Library("bench.replay_nothing")
+    contenders = [(Contender(replay_peers.MACHINE, "take cartpole"), SIZES), (Contender(fails, "add"), SIZES)]
+    (measured,) = replay.take_turns(contenders, 2)
+    assert measured.name.startswith("numpy")
+    assert len(measured.values()) == 2
+    assert "left out: bench.replay_nothing, row 'add'" in capfd.readouterr().err
+    with pytest.raises(replay_peers.ProgramError, match="row 'no such row'"):
+        replay.take_turns([(Contender(replay_peers.OWN, "no such row"), SIZES)], 1)
 
 
 def test_memcpy_rate_is_positive():
@@ -48,6 +106,7 @@ def test_rate_counts_samples_after_the_ring_was_filled():
     [
         ("samples/s", table.Floor(2.0), "ok"),
         ("samples/s", table.Floor(2.1), "below"),
+        ("batches/s", table.Floor(2.1), "below"),
         ("µs", table.Floor(2.0), "ok"),
         ("µs", table.Floor(1.9), "below"),
         ("µs", table.Floor(20.0, of="value"), "ok"),

@@ -18,9 +18,9 @@ from echo_shm.errors import error_from
 
 EXPORTS = {
     "BatchesHeldError", "BoundSample", "ConnectionClosedError", "EchoShmError", "Finishing", "ForkedError", "Handle",
-    "HistSnapshot", "Lease", "Reservation", "Sample", "SampleInfo", "SegmentError", "Server", "ShmClient",
-    "SpecMismatchError", "TcpClient", "TcpTransport", "TrajectoryAccumulator", "Transport", "WireError", "WorkerError",
-    "WorkerGroup", "__version__", "connect",
+    "HistSnapshot", "Lease", "Replay", "ReplayClient", "Reservation", "Sample", "SampleInfo", "SegmentError", "Server",
+    "ShmClient", "SpecMismatchError", "Table", "TcpClient", "TcpTransport", "TrajectoryAccumulator", "Transport",
+    "WireError", "WorkerError", "WorkerGroup", "__version__", "connect",
 }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_a_checkout_that_is_not_built(tmp_path):
     done = run(sys.executable, "-S", "-c", "import echo_shm", cwd=tmp_path, status=1)
     assert re.search(
         rf"ModuleNotFoundError: echo_shm in {tmp_path}/echo_shm is not built "
-        r"\(missing: _batch, _core, _send, _slot\)\. .*"
+        r"\(missing: _batch, _core, _replay, _send, _slot\)\. .*"
         "`pip install -e .`",
         done.stderr,
     )

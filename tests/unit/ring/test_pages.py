@@ -99,7 +99,7 @@ def test_huge_pages_where_the_mount_allows_them(huge: str) -> None:
     script = textwrap.dedent("""
         import numpy as np
         from echo_shm import Server
-        from echo_shm.cli.main import describe
+        from echo_shm.cli.ls import describe
         with Server({"x": np.zeros(1 << 20, np.uint8)}, 8, num_buffers=2) as server:
             found = describe(server._segment.name)
             print(found["huge_bytes"], found["bytes"])

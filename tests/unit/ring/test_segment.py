@@ -13,7 +13,7 @@ from harness.programs import run_python
 
 from echo_shm import SegmentError, Server, ShmClient
 from echo_shm._core import lib
-from echo_shm.ring import creation, lockfile, segment
+from echo_shm.ring import allocation, lockfile, segment
 from echo_shm.ring.attachment import Attachment
 
 SHM = Path("/dev/shm")
@@ -76,7 +76,7 @@ def test_space_that_nobody_uses(monkeypatch):
         name("left"),
         status=-9,
     )
-    monkeypatch.setattr(creation, "names", lambda: [name("left"), name("not_there")])
+    monkeypatch.setattr(allocation, "names", lambda: [name("left"), name("not_there")])
     try:
         with pytest.raises(
             SegmentError, match=r"free in .* 1 segment that nobody uses holds [\d,]+ bytes more: `echo-shm gc`"
@@ -90,7 +90,7 @@ def test_space_that_nobody_uses(monkeypatch):
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM, errno.EFBIG])
 def test_space_runs_out_half_way(monkeypatch, fails_at, code):
     """An allocation that fails, at once or half way, is the same error, and nothing is left behind."""
-    monkeypatch.setattr(creation, "_ALLOCATION_STEP", 4096)
+    monkeypatch.setattr(allocation, "_ALLOCATION_STEP", 4096)
     real, calls = os.posix_fallocate, []
 
     def fail(fd, offset, length):

@@ -1,0 +1,380 @@
+/* Opens stores of a replay that are damaged, or that change while they are read or used.
+ *
+ * An input is a mode byte, races, and a body. The body is the bytes of the store (RAW), or a program that makes a good
+ * store, uses it, and damages it. What is left of the program uses the damaged store. A race writes to the store at a
+ * chosen step of whoever reads or changes it.
+ *
+ * A store may be refused or accepted. All calls on an accepted one must end, stay inside its block, and return what
+ * their headers allow.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fuzz_store_shape.h"
+#include "replay/es_replay.h"
+
+enum mode { RAW = 1, RACES = 2, FIT_OFFSETS = 4, FIT_HASH = 8, DAMAGED = 16 };
+
+#define NUM_RACES 4
+#define RACE_BYTES 12
+#define BODY_AT (1 + NUM_RACES * RACE_BYTES)
+#define MAX_EDITS 24
+#define MAX_CALLS 48
+#define MAX_BATCH 40
+
+/* --- races --------------------------------------------------------------------- */
+
+static struct race {
+    uint16_t step;
+    uint16_t word;
+    uint64_t value;
+} races[NUM_RACES];
+static uint8_t *racing; /* NULL: no race */
+static uint64_t racing_size, steps;
+
+void fuzz_race(void);
+void fuzz_race(void)
+{
+    if (racing == NULL)
+        return;
+    for (int i = 0; i < NUM_RACES; i++)
+        if (races[i].step == steps && racing_size >= 8)
+            memcpy(racing + races[i].word % (racing_size / 8) * 8, &races[i].value, 8);
+    steps++;
+}
+
+static void read_races(fuzz_in *in)
+{
+    for (int i = 0; i < NUM_RACES; i++) {
+        races[i].step = (uint16_t)(fuzz_byte(in) | fuzz_below(in, 4) << 8);
+        races[i].word = (uint16_t)(fuzz_byte(in) | fuzz_byte(in) << 8);
+        races[i].value = fuzz_u64(in);
+    }
+}
+
+/* --- calls ---------------------------------------------------------------------- */
+
+/* Arrays of exactly n items, so that the sanitizer sees an access past them. */
+typedef struct batch {
+    es_batch_arrays arrays;
+    uint32_t num_leaves;
+} batch;
+
+static batch new_batch(es_replay *r, uint64_t n)
+{
+    uint32_t num_tables;
+    batch b;
+    es_replay_shape(r, &num_tables, &b.num_leaves);
+    b.arrays.leaves = malloc(b.num_leaves * sizeof(void *));
+    for (uint32_t l = 0; l < b.num_leaves; l++)
+        b.arrays.leaves[l] = fuzz_block(n * es_replay_leaf_size(r, l));
+    b.arrays.key = malloc(n * sizeof(uint64_t));
+    b.arrays.probability = malloc(n * sizeof(double));
+    b.arrays.priority = malloc(n * sizeof(double));
+    b.arrays.weight = malloc(n * sizeof(double));
+    b.arrays.times_sampled = malloc(n * sizeof(int64_t));
+    b.arrays.table_size = malloc(n * sizeof(int64_t));
+    b.arrays.age = malloc(n * sizeof(int64_t));
+    return b;
+}
+
+static void free_batch(batch *b)
+{
+    for (uint32_t l = 0; l < b->num_leaves; l++)
+        free(b->arrays.leaves[l]);
+    free(b->arrays.leaves);
+    free(b->arrays.key);
+    free(b->arrays.probability);
+    free(b->arrays.priority);
+    free(b->arrays.weight);
+    free(b->arrays.times_sampled);
+    free(b->arrays.table_size);
+    free(b->arrays.age);
+}
+
+/* Keys that were drawn, and others. */
+typedef struct user {
+    es_replay *r;
+    uint32_t num_tables;
+    uint64_t keys[MAX_BATCH];
+} user;
+
+static double priority(fuzz_in *in)
+{
+    static const double some[] = {0, 1, 2, 0.5, 1e300, 1e-300, 1e-320, 3};
+    return some[fuzz_below(in, sizeof some / sizeof *some)];
+}
+
+static void add(user *u, fuzz_in *in, uint64_t n)
+{
+    batch b = new_batch(u->r, n); /* for its leaves */
+    double *priorities = malloc(n * u->num_tables * sizeof *priorities);
+    uint8_t *flags = malloc(n);
+    int error;
+    es_trouble why;
+    for (uint64_t i = 0; i < n * u->num_tables; i++) {
+        uint32_t kind = fuzz_below(in, 8);
+        priorities[i] = kind < 5 ? -1 : kind < 7 ? priority(in) : __builtin_nan("");
+    }
+    for (uint64_t i = 0; i < n; i++)
+        flags[i] = fuzz_below(in, 8) == 0 ? ES_STEP_TERMINATED : 0;
+    int64_t done = es_replay_extend(u->r, (const void *const *)b.arrays.leaves, n, flags, priorities, &error, &why);
+    FUZZ_CHECK(done >= 0 && (uint64_t)done <= n && (error == ES_OK) == ((uint64_t)done == n));
+    FUZZ_CHECK(error == ES_OK || error == ES_REFUSED || error == ES_NO_ROOM || error == ES_EPRIORITY);
+    free(priorities);
+    free(flags);
+    free_batch(&b);
+}
+
+static void sample(user *u, fuzz_in *in, uint32_t table, uint64_t n)
+{
+    batch b = new_batch(u->r, n);
+    int code = es_replay_sample(u->r, table, n, fuzz_below(in, 2) ? 0.5 : __builtin_nan(""), &b.arrays);
+    FUZZ_CHECK(code == ES_OK || code == ES_SHORT);
+    if (code == ES_OK)
+        memcpy(u->keys, b.arrays.key, n * sizeof *u->keys);
+    free_batch(&b);
+}
+
+static void get(user *u, uint32_t table, uint64_t n)
+{
+    batch b = new_batch(u->r, n);
+    es_trouble why;
+    int code = es_replay_get(u->r, table, u->keys, n, 1, &b.arrays, &why);
+    FUZZ_CHECK(code == ES_OK || (code == ES_ENOITEM && why.index < n));
+    free_batch(&b);
+}
+
+static void look(user *u)
+{
+    es_table_info info;
+    for (uint32_t t = 0; t < u->num_tables; t++) {
+        es_replay_info(u->r, t, &info);
+        es_replay_can_sample(u->r, t, 3);
+        es_replay_can_insert(u->r, t, 3);
+        FUZZ_CHECK(info.parked + info.size <= UINT32_MAX);
+    }
+    es_replay_num_steps(u->r);
+}
+
+/* One call, drawn from the input. */
+static void call(user *u, fuzz_in *in)
+{
+    uint32_t kind = fuzz_below(in, 16), table = fuzz_below(in, u->num_tables);
+    uint64_t n = 1 + fuzz_below(in, kind < 12 ? 8 : MAX_BATCH);
+    double priorities[MAX_BATCH];
+    es_trouble why;
+    if (kind < 5 || kind == 12) {
+        add(u, in, n);
+    } else if (kind < 8 || kind == 13) {
+        sample(u, in, table, n);
+    } else if (kind == 8) {
+        for (uint64_t i = 0; i < n; i++)
+            priorities[i] = priority(in);
+        int64_t done = es_replay_update(u->r, table, u->keys, priorities, n, &why);
+        FUZZ_CHECK((done >= 0 && done <= (int64_t)n) || done == ES_EPRIORITY);
+    } else if (kind == 9) {
+        FUZZ_CHECK(es_replay_delete(u->r, table, u->keys, n) <= (int64_t)n);
+    } else if (kind == 10) {
+        get(u, table, n);
+    } else if (kind == 11) {
+        look(u);
+    } else if (kind == 14) {
+        u->keys[n - 1] = fuzz_value(in, u->keys[0]);
+    } else if (fuzz_below(in, 4) == 0) {
+        FUZZ_CHECK(es_replay_reset(u->r, table) == ES_OK);
+    } else {
+        es_replay_end_episode(u->r);
+    }
+}
+
+/* --- stores ------------------------------------------------------------------------ */
+
+static es_replay *open_store(uint8_t *base, uint64_t size, user *u)
+{
+    int error;
+    uint32_t num_leaves;
+    es_trouble why;
+    *u = (user){.r = es_replay_open(base, size, 7, &error, &why)};
+    FUZZ_CHECK((u->r != NULL) == (error == ES_OK));
+    if (u->r != NULL)
+        es_replay_shape(u->r, &u->num_tables, &num_leaves);
+    return u->r;
+}
+
+/* Uses a store as long as the input says how. scribble: others write to it between two calls. */
+static void use(uint8_t *base, uint64_t size, fuzz_in *in, bool scribble)
+{
+    user u;
+    if (open_store(base, size, &u) == NULL)
+        return;
+    look(&u);
+    for (int calls = 0; calls < MAX_CALLS && !fuzz_done(in); calls++) {
+        if (scribble && fuzz_below(in, 4) == 0)
+            fuzz_store_edit(in, base, size);
+        call(&u, in);
+    }
+    look(&u);
+    es_replay_free(u.r);
+}
+
+static void describe(const uint8_t *base, uint64_t size)
+{
+    es_store_geometry geo = {0};
+    uint8_t uuid[16];
+    int64_t pid, created;
+    es_replay_describe(base, size, &geo, uuid, &pid, &created, NULL, 0, NULL, 0);
+    uint64_t room = geo.schema_size < 4096 ? geo.schema_size : 4096;
+    uint32_t count = geo.num_tables < 8 ? geo.num_tables : 8;
+    uint8_t *schema = fuzz_block(room);
+    es_table_config *tables = malloc((count + 1) * sizeof *tables);
+    es_replay_describe(base, size, &geo, uuid, &pid, &created, schema, room, tables, count);
+    free(tables);
+    free(schema);
+}
+
+static void open_and_use(uint8_t *base, uint64_t size, fuzz_in *in, uint8_t mode)
+{
+    racing = mode & RACES ? base : NULL;
+    racing_size = size;
+    steps = 0;
+    uint8_t *before = fuzz_block(size);
+    memcpy(before, base, size);
+    int rc = es_replay_check(base, size);
+    describe(base, size);
+    FUZZ_CHECK(racing != NULL || memcmp(before, base, size) == 0); /* looking changes nothing */
+    free(before);
+    if (rc == ES_OK || racing != NULL) {
+        use(base, size, in, (mode & DAMAGED) != 0);
+        racing = NULL;
+        fuzz_in none = {in->end, in->end};
+        use(base, size, &none, false); /* whoever comes next may refuse it */
+    }
+    racing = NULL;
+}
+
+/* --- inputs ------------------------------------------------------------------------- */
+
+static uint8_t *resized(uint8_t *base, uint64_t size, uint64_t to)
+{
+    uint8_t *other = fuzz_block(to);
+    memcpy(other, base, size < to ? size : to);
+    free(base);
+    return other;
+}
+
+/* A good store that was used, by so many calls of the input. */
+static uint8_t *used_store(fuzz_in *in, uint64_t *size)
+{
+    uint8_t *base = fuzz_draw_store(in, size);
+    user u;
+    FUZZ_CHECK(open_store(base, *size, &u) != NULL);
+    for (uint32_t calls = fuzz_below(in, 24); calls > 0; calls--)
+        call(&u, in);
+    es_replay_free(u.r);
+    return base;
+}
+
+static uint8_t *damaged(fuzz_in *in, uint8_t mode, uint64_t *size)
+{
+    uint8_t *base = used_store(in, size);
+    if (mode & (FIT_OFFSETS | FIT_HASH | RACES) || fuzz_below(in, 4) > 0) {
+        user u; /* undamaged, it can be opened again */
+        FUZZ_CHECK(open_store(base, *size, &u) != NULL);
+        es_replay_free(u.r);
+    }
+    for (uint32_t edits = fuzz_below(in, MAX_EDITS); edits > 0; edits--)
+        fuzz_store_edit(in, base, *size);
+    if (mode & (FIT_OFFSETS | FIT_HASH)) {
+        uint64_t total = fuzz_store_repair(base, *size, (mode & FIT_OFFSETS) != 0);
+        if (total != 0 && total != *size) {
+            base = resized(base, *size, total);
+            *size = total;
+        }
+    }
+    if (fuzz_byte(in) >= 240) {
+        uint64_t to = *size - fuzz_below(in, 64) % *size;
+        base = resized(base, *size, to);
+        *size = to;
+    }
+    return base;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    fuzz_in in = {data, data + n};
+    uint8_t mode = fuzz_byte(&in);
+    racing = NULL;
+    read_races(&in);
+    uint64_t size = (uint64_t)(in.end - in.at);
+    uint8_t *base;
+    if (mode & RAW) {
+        base = fuzz_block(size);
+        if (size > 0)
+            memcpy(base, in.at, size);
+        in.at += size > 256 ? size - 256 : 0; /* its end is also the program that uses it */
+    } else {
+        base = damaged(&in, mode, &size);
+    }
+    open_and_use(base, size, &in, mode);
+    free(base);
+    return 0;
+}
+
+/* Raw stores that are mutated byte by byte would never pass the hash. So half of the time this damages fields, as a
+ * program does, and three times in four it makes the hash fit. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n, size_t max, unsigned seed)
+{
+    uint64_t random = seed;
+    uint8_t draws[96];
+    for (size_t i = 0; i < sizeof draws; i += 8) {
+        uint64_t r = fuzz_random(&random);
+        memcpy(draws + i, &r, 8);
+    }
+    if (n <= BODY_AT || !(data[0] & RAW) || draws[0] < 64)
+        return LLVMFuzzerMutate(data, n, max);
+    uint64_t size = n - BODY_AT;
+    uint8_t *base = fuzz_block(size);
+    memcpy(base, data + BODY_AT, size);
+    fuzz_in in = {draws + 2, draws + sizeof draws};
+    for (uint32_t edits = fuzz_below(&in, 6); edits > 0; edits--)
+        fuzz_store_edit(&in, base, size);
+    uint32_t repair = draws[1] % 4;
+    if (repair > 0) {
+        uint64_t total = fuzz_store_repair(base, size, repair > 1);
+        if (total != 0 && total != size && total <= max - BODY_AT) {
+            base = resized(base, size, total);
+            size = total;
+        }
+    }
+    memcpy(data + BODY_AT, base, size);
+    free(base);
+    return BODY_AT + size;
+}
+
+void fuzz_seeds(fuzz_seed_sink *sink)
+{
+    uint64_t random = 1;
+    for (int i = 0; i < 64; i++) {
+        uint8_t draws[640];
+        for (size_t d = 0; d < sizeof draws; d++)
+            draws[d] = (uint8_t)fuzz_random(&random);
+        char name[] = "seed-000";
+        name[5] = i % 4 == 3 ? 'r' : 'p'; /* r: raw, p: a program */
+        name[6] = (char)('0' + i / 10), name[7] = (char)('0' + i % 10);
+        draws[0] = (uint8_t)((draws[0] & ~RAW) | (i % 4 == 3 ? RAW : 0));
+        if (i % 4 != 3) {
+            sink(name, draws, sizeof draws);
+            continue;
+        }
+        fuzz_in in = {draws + BODY_AT, draws + sizeof draws};
+        uint64_t size;
+        uint8_t *base = used_store(&in, &size);
+        uint8_t *program = fuzz_block(BODY_AT + size);
+        memcpy(program, draws, BODY_AT);
+        memcpy(program + BODY_AT, base, size);
+        sink(name, program, BODY_AT + size);
+        free(base);
+        free(program);
+    }
+}

@@ -1,0 +1,210 @@
+"""Mutants of the replay: of what makes a change whole, and of what finishes it after a death."""
+
+from mutant import Mutant
+
+
+def _mutant(file: str, name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, f"replay/{file}", function, bug, where, edits)
+
+
+def _redo(name: str, function: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return _mutant("es_redo.c", name, function, "redo list", bug, *edits)
+
+
+def _table(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return _mutant("es_table.c", name, function, where, bug, *edits)
+
+
+def _tables(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return _mutant("es_tables.c", name, function, where, bug, *edits)
+
+
+_LENGTH = "    *(volatile uint64_t *)&redo->log->length = length;\n"
+_CLEAR = "    *(volatile uint64_t *)&redo->log->length = 0;\n"
+_MAGIC = "    *(volatile uint64_t *)&hdr->magic = MAGIC;\n"
+_ROW = "    es_gather_into_row(&m->store, es_store_row(&m->store, step), leaves, i);\n"
+_COMMIT = "    es_redo_commit(&m->store.redo);\n"
+
+
+def _at_once(word: str, value: str) -> str:
+    return f"*(volatile uint64_t *)&{word} = {value};"
+
+
+KEEPING = (
+    _mutant(
+        "es_redo.h",
+        "redo-length-grows",
+        "es_redo_set",
+        "redo list",
+        "the list's length is in the store while the list is written",
+        (
+            "    entry->value = value;\n",
+            "    entry->value = value;\n    *(volatile uint64_t *)&redo->log->length = redo->length;\n",
+        ),
+    ),
+    _redo(
+        "redo-words-first",
+        "es_redo_commit",
+        "the words are changed before the list has its length",
+        (_LENGTH, f"    apply(redo, length);\n    ES_COMPILER_BARRIER();\n{_LENGTH}"),
+    ),
+    _redo("redo-stays", "es_redo_commit", "the list keeps its length when its words are changed", (_CLEAR, "")),
+    _redo(
+        "redo-recover-half",
+        "es_redo_recover",
+        "recovery leaves the list's last word out",
+        ("apply(redo, length)", "apply(redo, length / 2)"),
+    ),
+    _redo(
+        "redo-recover-early",
+        "es_redo_recover",
+        "recovery takes the list's length away before it changes the words",
+        ("    redo->length = 0;\n", f"    redo->length = 0;\n{_CLEAR}    ES_COMPILER_BARRIER();\n"),
+    ),
+    _redo(
+        "redo-recover-any", "es_redo_recover", "recovery takes a list of any length", ("length > redo->room || ", "")
+    ),
+    _table(
+        "evicted-apart",
+        "es_table_remove",
+        "one change",
+        "the counter of evicted items changes apart from the item",
+        (
+            "es_redo_set(&t->store->redo, &t->words->evicted, t->words->evicted + 1);",
+            _at_once("t->words->evicted", "t->words->evicted + 1"),
+        ),
+    ),
+    _table(
+        "sampled-apart",
+        "note_draw",
+        "one change",
+        "the counter of samples changes apart from the item",
+        (
+            "es_redo_set(redo, &t->words->sampled, t->words->sampled + 1);",
+            _at_once("t->words->sampled", "t->words->sampled + 1"),
+        ),
+    ),
+    _table(
+        "random-apart",
+        "note_draw",
+        "one change",
+        "the generator's state changes before the draw does",
+        ("es_redo_set(redo, &t->words->random, random);", _at_once("t->words->random", "random")),
+    ),
+    _table(
+        "round-apart",
+        "draw_one",
+        "one change",
+        "a new round begins before its first draw",
+        ("es_redo_set(redo, &t->words->round, round);", _at_once("t->words->round", "round")),
+    ),
+    _table(
+        "parkings-apart",
+        "es_table_note_park",
+        "one change",
+        "the counter of parked items changes apart from the item",
+        (
+            "es_redo_set(&t->store->redo, &t->words->parkings, t->words->parkings + 1);",
+            _at_once("t->words->parkings", "t->words->parkings + 1"),
+        ),
+    ),
+    _tables(
+        "step-apart",
+        "note_step",
+        "one change",
+        "a step lives before its items do",
+        (
+            "es_redo_set(&m->store.redo, &record->word, es_record_word(generation, head->flags, ES_RECORD_LIVE));",
+            _at_once("record->word", "es_record_word(generation, head->flags, ES_RECORD_LIVE)"),
+        ),
+    ),
+    _tables(
+        "row-late",
+        "es_tables_add",
+        "one change",
+        "a step lives before its bytes are there",
+        (_ROW, ""),
+        (_COMMIT, _COMMIT + _ROW),
+    ),
+    _tables(
+        "kept-stays",
+        "es_tables_add",
+        "what follows",
+        "a stream's last step but one stays though nothing refers to it",
+        ("        es_steps_drop_if_unused(&m->steps, before);\n", "        (void)before;\n"),
+    ),
+    _tables(
+        "open-no-settle",
+        "es_tables_open",
+        "recovery",
+        "what a dead process was about to evict stays",
+        ("        settle(m);\n", ""),
+    ),
+    _tables(
+        "open-no-drop",
+        "es_tables_open",
+        "recovery",
+        "a step that a dead process was about to drop stays",
+        ("        drop_unused(m, order, n);\n", "        (void)drop_unused;\n"),
+    ),
+    _tables(
+        "open-no-reset",
+        "es_tables_open",
+        "recovery",
+        "a reset that a dead process had begun is not finished",
+        ("if (m->table[t].words->resetting)", "if (m->table[t].words->resetting > 1)"),
+    ),
+    _tables(
+        "open-no-unpark",
+        "es_tables_open",
+        "recovery",
+        "items that may come in stay parked",
+        ("        es_tables_unpark(m);\n", ""),
+    ),
+    _tables(
+        "open-no-order",
+        "es_tables_open",
+        "recovery",
+        "steps that are to make room are in another order once the store was opened again",
+        ("        es_steps_reorder(&m->steps, order, n);\n", ""),
+    ),
+    _tables(
+        "room-any-items",
+        "has_room",
+        "room",
+        "protected items outgrow their table's records",
+        ("steps > m->store.capacity || fixed > m->store.max_items", "steps > m->store.capacity + 0 * fixed"),
+        ("&& items <= m->store.max_items)", "&& items < UINT64_MAX)"),
+    ),
+    _table(
+        "draw-divides",
+        "draw_independent",
+        "generator",
+        "the state after each of several draws is wrong when the generator wraps",
+        ("es_random_after(before, i + 1)", "before + (i + 1) * ((after - before) / allowed)"),
+    ),
+    _table(
+        "open-any-step",
+        "record_is_possible",
+        "foreign store",
+        "an item may refer to a step that does not live",
+        ("           es_rank_has(t->steps->living, r->step) && ", "           "),
+    ),
+    _mutant(
+        "es_steps.c",
+        "kept-none",
+        "leave",
+        "what follows",
+        "a stream that lost the step that it kept keeps none",
+        ("= last_of(s, stream);", "= last_of(s, stream) * 0 + ES_STEPS_NONE;"),
+    ),
+    _mutant(
+        "es_store.c",
+        "store-magic-first",
+        "es_store_format",
+        "format",
+        "a store has its magic number before it has its hash",
+        ("hdr->hash = mix(", "uint64_t hash = mix("),
+        (_MAGIC, f"{_MAGIC}    ES_COMPILER_BARRIER();\n    hdr->hash = hash;\n"),
+    ),
+)
