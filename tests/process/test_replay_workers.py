@@ -121,6 +121,33 @@ def test_what_a_writer_waits_for():
         assert [int(replay.sample(1, "q").data["number"][0]) for _ in range(sent)] == list(range(sent))
 
 
+def test_joining_workers_that_wait_for_a_limiter():
+    """Nobody but the thread that joins could sample: it is told so, and which limiter it is."""
+    with (
+        Replay(EXAMPLE, 1, [Table("q", rate_limiter=Queue(1))]) as replay,
+        replay.spawn(send, 1, [1], [5], context="fork") as workers,
+    ):
+        with pytest.raises(TimeoutError, match=r"the limiter of table 'q'.*This thread, which joins, is all"):
+            workers.join()
+        assert [int(replay.sample(1, "q").data["number"][0]) for _ in range(5)] == list(range(5))
+        workers.join()
+
+
+def test_extend_sends_what_add_sends(monkeypatch):
+    """Number in the stream, episode, how the step ends, and priorities."""
+    ends, heads = np.array([False, True, False, True, False]), []
+    with Replay(EXAMPLE, 100, [Table("a"), Table("b")]) as replay, Writer(replay.handle) as writer:
+        monkeypatch.setattr(writer._client, "send", lambda tree, timeout: heads.append(tree[0].copy()))
+        monkeypatch.setattr(writer._client, "send_many", lambda tree, timeout: heads.extend(tree[0]))
+        for number, end in enumerate(ends):
+            writer.add(step(1, number), {"b": number + 1.0}, truncated=bool(end))
+        writer._number = writer._episode = 0
+        steps = {name: np.repeat(np.asarray(leaf)[None], 5, axis=0) for name, leaf in EXAMPLE.items()}
+        writer.extend(steps, {"b": np.arange(5) + 1.0}, truncated=ends)
+    assert (np.array(heads[:5]) == np.array(heads[5:])).all()
+    assert [head.view("<u8")[1] for head in heads[:5]] == list(range(5))
+
+
 def test_a_sample_lets_in_what_waits():
     """The thread that stores goes on at once: no sleep ends by its timeout."""
     with (
