@@ -262,6 +262,7 @@ class Writer:
                 raise ConnectionClosedError(
                     f"replay {self.name!r} was killed, and no other one came for {self._grace} s (learner_grace)"
                 )
+            # Not a sleep on the ring's word: it would use up a wake-up that a writer waits for.
             time.sleep(nap)
             nap = min(2 * nap, _LATEST)
 
