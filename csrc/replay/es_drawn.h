@@ -3,8 +3,8 @@
 #define ES_DRAWN_H
 
 #include "base/es_base.h"
+#include "replay/es_draw.h"
 #include "replay/es_store.h"
-#include "replay/es_table.h"
 
 typedef struct es_drawn {
     uint64_t count, room;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "replay/es_draw.h"
 #include "replay/es_drawn.h"
 #include "replay/es_gather.h"
 #include "replay/es_inbox.h"
@@ -142,7 +143,7 @@ static void weigh(const es_table *t, double *ratios, uint64_t n, double beta)
     if (isnan(beta))
         beta = t->config->sampler.beta;
     for (uint64_t i = 0; i < n; i++)
-        ratios[i] = beta == 0 || ratios[i] == 1 ? 1 : pow(ratios[i], -beta);
+        ratios[i] = es_draw_weight(ratios[i], beta);
 }
 
 static int reserve_steps(es_replay *r, uint64_t n)
@@ -169,9 +170,9 @@ int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, cons
         return -ENOMEM;
     if (first < n) {
         /* What was drawn may not be lost for want of memory. */
-        if (es_table_may_fall_short(t, n - first) && es_drawn_reserve(before, store, n - first) != ES_OK)
+        if (es_draw_may_fall_short(t, n - first) && es_drawn_reserve(before, store, n - first) != ES_OK)
             return -ENOMEM;
-        drawn = es_table_draw(t, n - first, r->steps, &to, first);
+        drawn = es_draw(t, n - first, r->steps, &to, first, NULL);
         if (drawn < 0)
             return (int)drawn;
     }
@@ -201,7 +202,7 @@ int es_replay_get(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n
         if (item == ES_STEPS_NONE)
             return ES_ENOITEM;
         r->steps[i] = t->step_of[item];
-        es_table_describe(t, item, &to, i);
+        es_draw_describe(t, item, &to, i);
     }
     es_gather(&r->tables.store, r->tables.store.rows, r->steps, n, out->leaves, 0);
     weigh(t, out->weight, n, beta);

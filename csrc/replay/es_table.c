@@ -4,31 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "replay/es_random.h"
 #include "replay/es_sort.h"
-
-/* Draws that are made at once. */
-#define MANY 256
 
 uint64_t es_table_size(const es_table *t)
 {
     return es_rank_count(t->members);
 }
 
-static es_rate_counts counts_of(const es_table *t)
+es_rate_counts es_table_counts(const es_table *t)
 {
     return (es_rate_counts){t->words->inserted, t->words->sampled, es_table_size(t)};
 }
 
 bool es_table_can_insert(const es_table *t, uint64_t n)
 {
-    es_rate_counts counts = counts_of(t);
+    es_rate_counts counts = es_table_counts(t);
     return es_rate_limiter_can_insert(t->config, &counts, n);
 }
 
 bool es_table_can_sample(const es_table *t, uint64_t n)
 {
-    es_rate_counts counts = counts_of(t);
+    es_rate_counts counts = es_table_counts(t);
     return es_rate_limiter_can_sample(t->config, &counts, n);
 }
 
@@ -83,14 +79,14 @@ bool es_table_accepts(const es_table *t, double priority)
 }
 
 /* From the record, on which somebody may have scribbled. */
-static es_candidate candidate(const es_table *t, uint32_t item)
+es_candidate es_table_candidate(const es_table *t, uint32_t item)
 {
     es_item_record record = *(volatile es_item_record *)&t->items[item];
     return (es_candidate){item, es_table_accepts(t, record.priority) ? record.priority : 0, record.inserted,
                           record.updated};
 }
 
-static void note_free(es_table *t, const uint64_t *word)
+void es_table_note_free(es_table *t, const uint64_t *word)
 {
     es_redo_set(&t->store->redo, word, es_record_word(es_record_generation(*word), 0, ES_RECORD_FREE));
 }
@@ -194,7 +190,7 @@ bool es_table_unpark(es_table *t)
         return false;
     uint32_t item = t->parked.first;
     es_item_record *record = &t->items[item];
-    es_candidate c = candidate(t, item);
+    es_candidate c = es_table_candidate(t, item);
     c.inserted = t->words->inserted, c.updated = t->words->clock;
     es_redo_set(&t->store->redo, &record->word, es_record_word(es_record_generation(record->word), 0, ES_RECORD_LIVE));
     es_redo_set(&t->store->redo, &record->inserted, c.inserted);
@@ -212,7 +208,7 @@ bool es_table_unpark(es_table *t)
 static void drop_parked(es_table *t, uint32_t item)
 {
     uint32_t step = t->step_of[item];
-    note_free(t, &t->items[item].word);
+    es_table_note_free(t, &t->items[item].word);
     es_redo_commit(&t->store->redo);
     es_rank_remove(t->used, item);
     es_order_remove(&t->parked, item);
@@ -220,8 +216,7 @@ static void drop_parked(es_table *t, uint32_t item)
     es_steps_drop_if_unused(t->steps, step);
 }
 
-/* Takes the item out of all that is private. */
-static void leave(es_table *t, uint32_t item)
+void es_table_leave(es_table *t, uint32_t item)
 {
     uint32_t step = t->step_of[item];
     es_rank_remove(t->used, item);
@@ -239,11 +234,11 @@ static void leave(es_table *t, uint32_t item)
 
 void es_table_remove(es_table *t, uint32_t item, bool evicted)
 {
-    note_free(t, &t->items[item].word);
+    es_table_note_free(t, &t->items[item].word);
     if (evicted)
         es_redo_set(&t->store->redo, &t->words->evicted, t->words->evicted + 1);
     es_redo_commit(&t->store->redo);
-    leave(t, item);
+    es_table_leave(t, item);
 }
 
 void es_table_evict(es_table *t)
@@ -321,147 +316,6 @@ void es_table_reset(es_table *t)
     es_redo_commit(redo);
 }
 
-/* --- drawing ----------------------------------------------------------------------- */
-
-static void describe(es_table *t, uint32_t item, double probability, const es_drawing *to, uint64_t at)
-{
-    const es_item_record *record = &t->items[item];
-    to->key[at] = (uint64_t)es_record_generation(record->word) << 32 | item;
-    to->probability[at] = probability;
-    to->priority[at] = record->priority;
-    to->ratio[at] = es_selector_ratio(t->sampler, item);
-    to->times_sampled[at] = (int64_t)record->times_sampled;
-    to->table_size[at] = (int64_t)es_table_size(t);
-    to->age[at] = (int64_t)(t->words->inserted - record->inserted - 1);
-}
-
-void es_table_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at)
-{
-    bool left = t->aside == NULL || !es_rank_has(t->aside, item);
-    describe(t, item, left ? t->sampler->class->probability(t->sampler, item) : 0, to, at);
-}
-
-/* Notes one draw. random: the generator's state after it. */
-static void note_draw(es_table *t, uint32_t item, uint64_t random)
-{
-    es_redo *redo = &t->store->redo;
-    es_redo_set(redo, &t->items[item].times_sampled, t->items[item].times_sampled + 1);
-    es_redo_set(redo, &t->words->sampled, t->words->sampled + 1);
-    es_redo_set(redo, &t->words->random, random);
-}
-
-/* Draws that change nothing for the next one: an item may come again, and none goes. */
-static uint64_t draw_independent(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at)
-{
-    es_rate_counts counts = counts_of(t);
-    uint64_t allowed = 0, items_at_once = n < MANY ? n : MANY;
-    while (allowed < items_at_once && es_rate_limiter_can_sample(t->config, &counts, 1))
-        allowed++, counts.sampled++;
-    if (allowed == 0)
-        return 0;
-    uint32_t items[MANY];
-    double probabilities[MANY];
-    uint64_t before = t->words->random, after = before;
-    t->sampler->class->draw(t->sampler, &after, allowed, items, probabilities);
-    bool random = t->sampler->class->random;
-    /* Three passes, so that the memory's answers overlap. */
-    for (uint64_t i = 0; i < allowed; i++)
-        __builtin_prefetch(&t->items[items[i]], 1);
-    for (uint64_t i = 0; i < allowed; i++) {
-        /* The record has it, too, and is needed anyway. But somebody may have scribbled on it. */
-        uint32_t step = *(volatile uint32_t *)&t->items[items[i]].step;
-        steps[i] = step < t->store->step_slots ? step : t->step_of[items[i]];
-        es_store_fetch_row(t->store, steps[i]);
-    }
-    for (uint64_t i = 0; i < allowed; i++) {
-        note_draw(t, items[i], random ? es_random_after(before, i + 1) : before);
-        es_redo_commit(&t->store->redo);
-        describe(t, items[i], probabilities[i], to, at + i);
-    }
-    return allowed;
-}
-
-/* A new round: all members are left again. */
-static int begin_round(es_table *t)
-{
-    uint64_t size = es_table_size(t), n = 0;
-    es_sort_pair *order = malloc(size * sizeof *order);
-    if (order == NULL)
-        return -ENOMEM;
-    for (; n < size; n++) {
-        uint32_t item = es_rank_member(t->members, n);
-        order[n] = (es_sort_pair){.key = t->items[item].inserted, .number = item};
-    }
-    int code = es_sort(order, n);
-    for (uint64_t i = 0; code == ES_OK && i < n; i++) {
-        es_candidate c = candidate(t, order[i].number);
-        es_rank_remove(t->aside, c.item);
-        t->sampler->class->insert(t->sampler, &c);
-    }
-    free(order);
-    return code;
-}
-
-/* One draw, which may take the item out of the round, or out of the table. */
-static int draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint64_t at)
-{
-    es_redo *redo = &t->store->redo;
-    uint64_t random = t->words->random, round = t->words->round;
-    uint32_t item;
-    double probability;
-    if (t->aside != NULL && es_rank_count(t->aside) == es_table_size(t)) {
-        if (begin_round(t) != ES_OK)
-            return -ENOMEM;
-        round++; /* in the store with the draw: until then nothing says that the items are left again */
-    }
-    t->sampler->class->draw(t->sampler, &random, 1, &item, &probability);
-    bool used_up =
-        t->config->max_times_sampled != 0 && t->items[item].times_sampled + 1 >= t->config->max_times_sampled;
-    describe(t, item, probability, to, at);
-    to->times_sampled[at] = (int64_t)((uint64_t)to->times_sampled[at] + 1);
-    *step = t->step_of[item];
-    note_draw(t, item, random);
-    if (t->aside != NULL) {
-        es_redo_set(redo, &t->items[item].round, round);
-        es_redo_set(redo, &t->words->round, round);
-    }
-    if (used_up)
-        note_free(t, &t->items[item].word);
-    es_redo_commit(redo);
-    if (t->aside != NULL) {
-        es_rank_add(t->aside, item);
-        es_selector_set_aside(t->sampler, item);
-    }
-    if (used_up)
-        leave(t, item);
-    return ES_OK;
-}
-
-static bool draws_are_independent(const es_table *t)
-{
-    return t->aside == NULL && t->config->max_times_sampled == 0;
-}
-
-bool es_table_may_fall_short(const es_table *t, uint64_t n)
-{
-    return !draws_are_independent(t) || !es_table_can_sample(t, n);
-}
-
-int64_t es_table_draw(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at)
-{
-    bool independent = draws_are_independent(t);
-    uint64_t done = 0;
-    while (done < n && es_table_can_sample(t, 1)) {
-        if (independent)
-            done += draw_independent(t, n - done, steps + done, to, at + done);
-        else if (draw_one(t, steps + done, to, at + done) == ES_OK)
-            done++;
-        else
-            return done == 0 ? -ENOMEM : (int64_t)done;
-    }
-    return (int64_t)done;
-}
-
 /* --- opening ------------------------------------------------------------------------- */
 
 static bool words_are_possible(const es_table *t)
@@ -518,7 +372,7 @@ int es_table_recover(es_table *t, uint64_t *where)
     if (waiting > 0 && (uint64_t)waiting > t->config->max_parked)
         waiting = ES_EDAMAGED;
     for (int64_t i = 0; waiting >= 0 && i < n; i++) {
-        es_candidate c = candidate(t, living[i].number);
+        es_candidate c = es_table_candidate(t, living[i].number);
         use(t, c.item, t->step_of[c.item]);
         enter(t, &c);
     }

@@ -74,22 +74,15 @@ uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double
 /* Removes all items, and counts from 0. Ends also a reset that a dead process had begun. */
 void es_table_reset(es_table *t);
 
-/* --- drawing ----------------------------------------------------------------------- */
+/* --- for es_draw.c ------------------------------------------------------------------- */
 
-/* What a batch says of an item, beside its leaves. ratio: its weight by the least positive one. */
-typedef struct es_drawing {
-    uint64_t *key;
-    double *probability, *priority, *ratio;
-    int64_t *times_sampled, *table_size, *age;
-} es_drawing;
-
-/* Whether fewer than n items might be drawn now. */
-bool es_table_may_fall_short(const es_table *t, uint64_t n);
-/* Draws as many items as the limiter allows, at most n, one at a time. For the i-th, steps[i] is its step, whose row
- * stays as it is until a step is stored, and place at + i gets what is said of it. -ENOMEM when nothing was drawn. */
-int64_t es_table_draw(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at);
-/* The same for an item that is not drawn now. */
-void es_table_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at);
+es_rate_counts es_table_counts(const es_table *t);
+/* The item as selectors see it. */
+es_candidate es_table_candidate(const es_table *t, uint32_t item);
+/* Notes that a record is free. */
+void es_table_note_free(es_table *t, const uint64_t *word);
+/* Takes the item out of all that is private. */
+void es_table_leave(es_table *t, uint32_t item);
 
 /* --- opening ------------------------------------------------------------------------- */
 

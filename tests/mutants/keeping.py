@@ -15,6 +15,10 @@ def _table(name: str, function: str, where: str, bug: str, *edits: tuple[str, st
     return _mutant("es_table.c", name, function, where, bug, *edits)
 
 
+def _draw(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return _mutant("es_draw.c", name, function, where, bug, *edits)
+
+
 def _tables(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
     return _mutant("es_tables.c", name, function, where, bug, *edits)
 
@@ -74,7 +78,7 @@ KEEPING = (
             _at_once("t->words->evicted", "t->words->evicted + 1"),
         ),
     ),
-    _table(
+    _draw(
         "sampled-apart",
         "note_draw",
         "one change",
@@ -84,14 +88,14 @@ KEEPING = (
             _at_once("t->words->sampled", "t->words->sampled + 1"),
         ),
     ),
-    _table(
+    _draw(
         "random-apart",
         "note_draw",
         "one change",
         "the generator's state changes before the draw does",
         ("es_redo_set(redo, &t->words->random, random);", _at_once("t->words->random", "random")),
     ),
-    _table(
+    _draw(
         "round-apart",
         "draw_one",
         "one change",
@@ -176,7 +180,7 @@ KEEPING = (
         ("steps > m->store.capacity || fixed > m->store.max_items", "steps > m->store.capacity + 0 * fixed"),
         ("&& items <= m->store.max_items)", "&& items < UINT64_MAX)"),
     ),
-    _table(
+    _draw(
         "draw-divides",
         "draw_independent",
         "generator",

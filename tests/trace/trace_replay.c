@@ -43,7 +43,7 @@ REVIVE_EVERYWHERE(insert_into_three_tables,
                              PROTECTED("c", ES_LIFO, ES_MIN_HEAP, 3)},
                   .num_tables = 3, .capacity = 6, .max_items = ANY, .before = add_four, .act = add_one, .parts = 1,
                   .through = "es_replay_add es_tables_add note_step es_table_note_insert es_redo_commit apply "
-                             "es_table_evict es_table_remove leave es_steps_drop settle");
+                             "es_table_evict es_table_remove es_table_leave es_steps_drop settle");
 
 /* The remover draws, so the generator's state changes with what it picks. */
 REVIVE_EVERYWHERE(remover_draws_by_weight,
@@ -135,7 +135,7 @@ static void add_different(es_vault *v)
 
 REVIVE_EVERYWHERE(sample_by_priority, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1,
                   .capacity = 5, .max_items = ANY, .before = add_different, .act = sample, .parts = 3,
-                  .through = "es_replay_sample es_table_draw draw_independent note_draw es_redo_commit es_gather "
+                  .through = "es_replay_sample es_draw draw_independent note_draw es_redo_commit es_gather "
                              "weigh");
 
 /* Rows larger than a few cache lines are copied one by one, and small leaves by their size. */
@@ -148,7 +148,7 @@ REVIVE_EVERYWHERE(sample_large_steps, .tables = {TABLE("a", ES_SOFTMAX, ES_LIFO,
 /* Each item goes when it is drawn, with its step unless another table has it. */
 REVIVE_EVERYWHERE(sample_each_once, .tables = {ONCE("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, 2)},
                   .num_tables = 2, .capacity = 5, .max_items = ANY, .before = add_four, .act = sample, .parts = 3,
-                  .through = "draw_one note_draw note_free leave es_steps_drop");
+                  .through = "draw_one note_draw es_table_note_free es_table_leave es_steps_drop");
 
 static void draw_two_of_three(es_vault *v)
 {
@@ -256,7 +256,7 @@ static int64_t delete_two(es_vault *v, uint64_t parts)
 /* One key is unknown. */
 REVIVE_EVERYWHERE(delete_some, .tables = {TABLE("a", ES_UNIFORM, ES_MAX_HEAP, ANY), TABLE("b", ES_LIFO, ES_FIFO, 2)},
                   .num_tables = 2, .capacity = 5, .max_items = ANY, .before = add_and_draw_three, .act = delete_two,
-                  .parts = 2, .want = 2, .through = "es_replay_delete es_table_find es_table_remove leave");
+                  .parts = 2, .want = 2, .through = "es_replay_delete es_table_find es_table_remove es_table_leave");
 
 static int64_t reset(es_vault *v, uint64_t parts)
 {

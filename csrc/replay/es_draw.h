@@ -1,0 +1,43 @@
+/* Drawing items of a table, and what a batch says of them. */
+#ifndef ES_DRAW_H
+#define ES_DRAW_H
+
+#include <math.h>
+
+#include "base/es_base.h"
+#include "replay/es_table.h"
+
+/* What a batch says of an item, beside its leaves. ratio: its weight by the least positive one. */
+typedef struct es_drawing {
+    uint64_t *key;
+    double *probability, *priority, *ratio;
+    int64_t *times_sampled, *table_size, *age;
+} es_drawing;
+
+/* Where draws go, if they must be there before the store says that they were made. */
+typedef struct es_draw_into {
+    void *const *leaves; /* one array for each leaf, whose places are those of the columns */
+    double beta;         /* the column of ratios gets weights, with this exponent */
+    uint64_t *word;      /* of the store: becomes value + i + 1 together with the i-th draw */
+    uint64_t value;
+} es_draw_into;
+
+/* How many of n draws the limiter allows now, one after the other, if no item goes meanwhile. */
+uint64_t es_draw_allowed(const es_table *t, uint64_t n);
+/* Whether fewer than n items might be drawn now. */
+bool es_draw_may_fall_short(const es_table *t, uint64_t n);
+/* Draws as many items as the limiter allows, at most n, one at a time. For the i-th, steps[i] is its step, whose row
+ * stays as it is until a step is stored, and place at + i gets what is said of it. into: NULL if the caller gathers.
+ * -ENOMEM when nothing was drawn. */
+int64_t es_draw(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at, const es_draw_into *into);
+/* The same for an item that is not drawn now. */
+void es_draw_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at);
+
+/* The importance weight of an item with that ratio (Schaul et al., "Prioritized experience replay", 2016, section 3.4).
+ */
+static inline double es_draw_weight(double ratio, double beta)
+{
+    return beta == 0 || ratio == 1 ? 1 : pow(ratio, -beta);
+}
+
+#endif
