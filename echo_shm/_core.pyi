@@ -221,6 +221,14 @@ class UpdateBlock(CData):
     keys: CData
     priorities: CData
 
+class Ask(CData):
+    """``es_ask *``."""
+
+    batch_size: int
+    num_batches: int
+    table: int
+    zero: int
+
 class Turn(CData):
     """``es_turn *``."""
 
@@ -229,6 +237,8 @@ class Turn(CData):
     table: int
     sweep_due: int
     refused: int
+    ask: Ask
+    batches: CData
 
 class CTableInfo(CData):
     """``es_table_info *``."""
@@ -375,6 +385,8 @@ class lib:
     ES_UPDATE_KEYS: Final[int]
     ES_UPDATE_PRIORITIES: Final[int]
     ES_UPDATE_DELETE: Final[int]
+    ES_UPDATE_ASK: Final[int]
+    ES_MAX_OUTBOXES: Final[int]
 
     @staticmethod
     def es_api_wait_kind() -> CData: ...
@@ -448,6 +460,10 @@ class lib:
     def es_api_send_many(r: Ring, leaves: Pointers, first: int, n: int, timeout_ns: int, /) -> int: ...
     @staticmethod
     def es_api_reserve(r: Ring, timeout_ns: int, position: Numbers, /) -> int: ...
+    @staticmethod
+    def es_api_reserve_many(r: Ring, want: int, position: Numbers, /) -> int: ...
+    @staticmethod
+    def es_api_commit_many(r: Ring, position: int, n: int, /) -> int: ...
     @staticmethod
     def es_api_commit(r: Ring, position: int, /) -> int: ...
     @staticmethod
@@ -570,6 +586,10 @@ class lib:
     @staticmethod
     def es_replay_sample(r: ReplayHold, table: int, n: int, beta: float, out: BatchArrays, /) -> int: ...
     @staticmethod
+    def es_replay_weigh(r: ReplayHold, table: int, weight: CData, n: int, beta: float, /) -> None: ...
+    @staticmethod
+    def es_replay_put_back(r: ReplayHold, table: int, n: int, items: BatchArrays, /) -> int: ...
+    @staticmethod
     def es_replay_get(
         r: ReplayHold, table: int, keys: CData, n: int, beta: float, out: BatchArrays, why: Trouble, /
     ) -> int: ...
@@ -593,6 +613,10 @@ class lib:
     def es_replay_connect_inbox(r: ReplayHold, ring: Ring, segment: CData, uuid: CData | bytes, /) -> int: ...
     @staticmethod
     def es_replay_connect_updates(r: ReplayHold, ring: Ring, segment: CData, uuid: CData | bytes, /) -> int: ...
+    @staticmethod
+    def es_replay_connect_batches(
+        r: ReplayHold, table: int, ring: Ring, segment: CData, uuid: CData | bytes, /
+    ) -> int: ...
     @staticmethod
     def es_replay_disconnect(r: ReplayHold, /) -> None: ...
     @staticmethod

@@ -91,7 +91,14 @@ class Core:
     def sample(
         self, table: int, n: int, beta: float | None, out: tuple[_Array, ...] | None, /
     ) -> tuple[_Array, ...] | int:
-        """The leaves and the columns of n items, or a code. With ``out``, the leaves are these arrays."""
+        """The leaves and the columns of n items, or a code. With ``out``, the leaves are these arrays.
+
+        With a negative ``beta`` the weights are left to :meth:`weigh`.
+        """
+    def weigh(self, table: int, weights: npt.NDArray[np.float64], /) -> int:
+        """Makes the weights of a batch, with the sampler's own exponent: a code."""
+    def put_back(self, table: int, arrays: tuple[_Array, ...], /) -> int:
+        """Takes a batch back, which was not weighed. It comes first in the next call: a code."""
     def get(self, table: int, keys: npt.NDArray[np.uint64], /) -> tuple[_Array, ...] | Trouble:
         """The same of the items with these keys."""
     def update(self, table: int, keys: object, priorities: object, /) -> int | Trouble | None:
@@ -116,7 +123,16 @@ class Core:
     def num_steps(self) -> int:
         """How many steps are stored, or a code."""
     def connect(self, updates: bool, ring: int, segment: int, uuid: bytes, /) -> int: ...
+    def connect_batches(self, table: int, ring: int, segment: int, uuid: bytes, /) -> int: ...
     def disconnect(self) -> int: ...
-    def turn(self, most: int, /) -> tuple[int, int, int, int, int, int] | int: ...
+    def turn(self, most: int, /) -> tuple[int, int, int, int, int, int, tuple[int, int, int], tuple[int, ...]] | int:
+        """Does what ``es_replay_turn`` does.
+
+        Returns:
+            How much it was; what stopped the steps, and the updates; the table whose limiter holds back a step;
+            whether a sweep is due; how much was refused; the ring of batches that somebody asks for, as its table,
+            batch size (0: nobody asks) and number of batches; and for each ring of batches why it got no more.
+
+        """
     def close(self) -> None:
         """Lets go of the store, once a call that runs has ended. In a forked child it does nothing. Idempotent."""

@@ -19,7 +19,7 @@ from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle, attach_segment
-from echo_shm.ring.lockfile import INBOX, UPDATES
+from echo_shm.ring.lockfile import BATCHES, INBOX, UPDATES
 from echo_shm.ring.protocols import Finishing, Transport
 from echo_shm.ring.sample import Lease, Sample
 from echo_shm.ring.segment import Geometry, Segment
@@ -120,8 +120,10 @@ class Server:
             float(reap_interval),
             max_remotes=max(_REMOTES, sum(getattr(one, "max_connections", 0) for one in transports)),
         )
-        if isinstance(name, str) and name.endswith((INBOX, UPDATES)):
-            raise ValueError(f"name={name!r}: names that end with {INBOX!r} and {UPDATES!r} belong to replays")
+        if isinstance(name, str) and name.endswith((INBOX, UPDATES, BATCHES)):
+            raise ValueError(
+                f"name={name!r}: names that end with {INBOX!r}, {UPDATES!r} and {BATCHES!r} belong to replays"
+            )
         segment = create_segment(name, spec, geometry)
         try:
             self._join(segment, transports, writable, prefault)
@@ -153,6 +155,10 @@ class Server:
             replay = segment.name.rpartition(".")[0]
             raise SegmentError(
                 f"ring {segment.name!r} belongs to replay {replay!r}, which takes all of it: sample from the replay"
+            )
+        if segment.name.endswith(BATCHES):
+            raise SegmentError(
+                f"ring {segment.name!r} belongs to a replay: take batches with ReplayClient.dataset_iter()"
             )
         self = cls.__new__(cls)
         self._join(segment, (), writable, prefault)

@@ -322,27 +322,44 @@ int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, 
     return sent > 0 ? (int64_t)sent : rc;
 }
 
-int es_api_reserve(es_ring *r, uint64_t timeout_ns, int64_t *position)
+static int64_t reserve(es_ring *r, uint64_t want, uint64_t timeout_ns, int64_t *position)
 {
     uint64_t pos;
     int rc = enter(r);
     if (rc != ES_OK)
         return rc;
-    int64_t n = es_blocking_claim(r, 1, timeout_ns, &pos);
+    int64_t n = es_blocking_claim(r, want, timeout_ns, &pos);
     if (n > 0)
         *position = (int64_t)pos;
     leave(r);
+    return n;
+}
+
+int es_api_reserve(es_ring *r, uint64_t timeout_ns, int64_t *position)
+{
+    int64_t n = reserve(r, 1, timeout_ns, position);
     return n > 0 ? ES_OK : (int)n;
 }
 
-int es_api_commit(es_ring *r, int64_t position)
+int64_t es_api_reserve_many(es_ring *r, uint64_t want, int64_t *position)
+{
+    return reserve(r, want, 0, position);
+}
+
+int64_t es_api_commit_many(es_ring *r, int64_t position, uint64_t n)
 {
     int rc = enter_to_settle(r);
     if (rc != ES_OK)
         return rc;
-    rc = commit_one(r, (uint64_t)position);
+    int64_t done = (int64_t)es_producer_commit(r, (uint64_t)position, n);
     leave(r);
-    return rc;
+    return done;
+}
+
+int es_api_commit(es_ring *r, int64_t position)
+{
+    int64_t done = es_api_commit_many(r, position, 1);
+    return done == 0 ? ES_EEVICTED : done > 0 ? ES_OK : (int)done;
 }
 
 int es_api_abort(es_ring *r, int64_t position)

@@ -26,6 +26,8 @@
     F(extend)          \
     F(sample)          \
     F(get)             \
+    F(weigh)           \
+    F(put_back)        \
     F(update)          \
     F(delete)          \
     F(reset)           \
@@ -37,6 +39,7 @@
     F(end_episode)     \
     F(connect_inbox)   \
     F(connect_updates) \
+    F(connect_batches) \
     F(disconnect)      \
     F(turn)            \
     F(free)

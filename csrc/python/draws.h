@@ -83,23 +83,21 @@ static PyObject *make_arrays(core *self, npy_intp n, PyObject *out)
     return made;
 }
 
-/* Draws n items, or gets those with the keys. Returns the arrays, or what is wrong. */
-static PyObject *fill(core *self, uint32_t table, npy_intp n, double beta, const uint64_t *keys, PyObject *out)
+/* The arrays of a batch, as the core takes them. *p: room for FEW_ARRAYS pointers, or a new block when there are more.
+ * false: an exception is set. */
+#define FEW_ARRAYS (16 + COLUMNS)
+static bool open_arrays(const core *self, PyObject *made, void ***p, es_batch_arrays *arrays)
 {
-    PyObject *made = make_arrays(self, n, out);
-    if (made == NULL)
-        return NULL;
-    void *few[16 + COLUMNS], **p = few;
     Py_ssize_t count = self->num_leaves + COLUMNS;
-    if (count > (Py_ssize_t)(sizeof few / sizeof *few) && (p = PyMem_Malloc((size_t)count * sizeof *p)) == NULL) {
-        Py_DECREF(made);
-        return PyErr_NoMemory();
+    if (count > FEW_ARRAYS && (*p = PyMem_Malloc((size_t)count * sizeof **p)) == NULL) {
+        PyErr_NoMemory();
+        return false;
     }
     for (Py_ssize_t i = 0; i < count; i++)
-        p[i] = PyArray_DATA((PyArrayObject *)PyTuple_GetItem(made, i));
-    void **c = p + self->num_leaves;
-    const es_batch_arrays arrays = {
-        .leaves = p,
+        (*p)[i] = PyArray_DATA((PyArrayObject *)PyTuple_GetItem(made, i));
+    void **c = *p + self->num_leaves;
+    *arrays = (es_batch_arrays){
+        .leaves = *p,
         .key = c[0],
         .probability = c[1],
         .weight = c[2],
@@ -108,6 +106,21 @@ static PyObject *fill(core *self, uint32_t table, npy_intp n, double beta, const
         .table_size = c[5],
         .age = c[6],
     };
+    return true;
+}
+
+/* Draws n items, or gets those with the keys. Returns the arrays, or what is wrong. */
+static PyObject *fill(core *self, uint32_t table, npy_intp n, double beta, const uint64_t *keys, PyObject *out)
+{
+    PyObject *made = make_arrays(self, n, out);
+    if (made == NULL)
+        return NULL;
+    void *few[FEW_ARRAYS], **p = few;
+    es_batch_arrays arrays;
+    if (!open_arrays(self, made, &p, &arrays)) {
+        Py_DECREF(made);
+        return NULL;
+    }
     es_trouble why = {0};
     int code = enter(self);
     if (code == ES_OK)
@@ -136,6 +149,46 @@ static PyObject *core_sample(core *self, PyObject *const *args, Py_ssize_t nargs
     if (PyErr_Occurred())
         return NULL;
     return fill(self, (uint32_t)table, n, beta, NULL, args[3]);
+}
+
+/* weigh(table, weights), put_back(table, arrays): of a batch that sample() has returned with a negative beta. */
+static PyObject *core_weigh(core *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    int64_t table = nargs == 2 ? read_table(self, args[0]) : -1;
+    if (table < 0 || !PyArray_CheckExact(args[1]) || PyArray_TYPE((PyArrayObject *)args[1]) != NPY_DOUBLE) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "weigh(table, float64s)");
+        return NULL;
+    }
+    PyArrayObject *weights = (PyArrayObject *)args[1];
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0,
+                    self->call.weigh(self->replay, (uint32_t)table, PyArray_DATA(weights),
+                                     (uint64_t)PyArray_DIM(weights, 0), NAN));
+    return PyLong_FromLong(code);
+}
+
+static PyObject *core_put_back(core *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    int64_t table = nargs == 2 ? read_table(self, args[0]) : -1;
+    if (table < 0 || !PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != self->num_leaves + COLUMNS) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "put_back(table, arrays)");
+        return NULL;
+    }
+    PyArrayObject *keys = (PyArrayObject *)PyTuple_GetItem(args[1], self->num_leaves);
+    void *few[FEW_ARRAYS], **p = few;
+    es_batch_arrays arrays;
+    if (!open_arrays(self, args[1], &p, &arrays))
+        return NULL;
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0,
+                    code = self->call.put_back(self->replay, (uint32_t)table, (uint64_t)PyArray_DIM(keys, 0), &arrays));
+    if (p != few)
+        PyMem_Free(p);
+    return PyLong_FromLong(code);
 }
 
 static PyObject *core_get(core *self, PyObject *const *args, Py_ssize_t nargs)

@@ -204,6 +204,29 @@ static PyObject *core_connect(core *self, PyObject *args)
     return PyLong_FromLong(code);
 }
 
+/* connect_batches(table, ring, segment, uuid): a ring that takes batches to learners. */
+static PyObject *core_connect_batches(core *self, PyObject *args)
+{
+    PyObject *table_number;
+    unsigned long long ring, segment;
+    const char *uuid;
+    Py_ssize_t length;
+    if (!PyArg_ParseTuple(args, "OKKy#", &table_number, &ring, &segment, &uuid, &length))
+        return NULL;
+    int64_t table = length == 16 ? read_table(self, table_number) : -1;
+    if (table < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "a uuid has 16 bytes");
+        return NULL;
+    }
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0,
+                    code = self->call.connect_batches(self->replay, (uint32_t)table, (es_ring *)(uintptr_t)ring,
+                                                      (void *)(uintptr_t)segment, (const uint8_t *)uuid));
+    return PyLong_FromLong(code);
+}
+
 static PyObject *core_disconnect(core *self, PyObject *nothing)
 {
     (void)nothing;
@@ -213,8 +236,22 @@ static PyObject *core_disconnect(core *self, PyObject *nothing)
     return PyLong_FromLong(code);
 }
 
-/* turn(most) -> how many, what stopped the steps, and the updates, the table, whether a sweep is due, the refused ones;
- * or a code. Other threads run meanwhile. */
+/* Why each ring of batches got no more. */
+static PyObject *codes_of(const es_turn *turn)
+{
+    Py_ssize_t n = 0;
+    while (n < ES_MAX_OUTBOXES && turn->batches[n] != ES_EMPTY)
+        n++;
+    PyObject *codes = PyTuple_New(n);
+    for (Py_ssize_t i = 0; codes != NULL && i < n; i++) {
+        PyObject *code = PyLong_FromLong(turn->batches[i]);
+        if (code == NULL || PyTuple_SetItem(codes, i, code) != 0)
+            Py_CLEAR(codes);
+    }
+    return codes;
+}
+
+/* turn(most): see _replay.pyi. Other threads run meanwhile. */
 static PyObject *core_turn(core *self, PyObject *most)
 {
     unsigned long long limit = PyLong_AsUnsignedLongLong(most), done = 0;
@@ -225,8 +262,13 @@ static PyObject *core_turn(core *self, PyObject *most)
     if (code != ES_OK)
         return PyLong_FromLong(code);
     LOCKED_CALL(self, RELEASE_GIL_FROM, done = self->call.turn(self->replay, limit, &turn));
-    return Py_BuildValue("(KiiIIK)", done, (int)turn.steps, (int)turn.updates, (unsigned int)turn.table,
-                         (unsigned int)turn.sweep_due, (unsigned long long)turn.refused);
+    PyObject *codes = codes_of(&turn);
+    if (codes == NULL)
+        return NULL;
+    const es_ask *ask = &turn.ask;
+    return Py_BuildValue("(KiiIIK(IKK)N)", done, (int)turn.steps, (int)turn.updates, (unsigned int)turn.table,
+                         (unsigned int)turn.sweep_due, (unsigned long long)turn.refused, (unsigned int)ask->table,
+                         (unsigned long long)ask->batch_size, (unsigned long long)ask->num_batches, codes);
 }
 
 /* --- the type ---------------------------------------------------------------- */
@@ -345,6 +387,8 @@ static PyMethodDef core_methods[] = {
      "add_each(terminated, truncated, float64s, *leaves)"},
     {"extend", (PyCFunction)core_extend, METH_VARARGS, "extend(leaves, total, first, n, flags, priorities)"},
     {"sample", (PyCFunction)(void (*)(void))core_sample, METH_FASTCALL, "sample(table, n, beta, out)"},
+    {"weigh", (PyCFunction)(void (*)(void))core_weigh, METH_FASTCALL, "weigh(table, weights)"},
+    {"put_back", (PyCFunction)(void (*)(void))core_put_back, METH_FASTCALL, "put_back(table, arrays)"},
     {"get", (PyCFunction)(void (*)(void))core_get, METH_FASTCALL, "get(table, keys)"},
     {"update", (PyCFunction)(void (*)(void))core_update, METH_FASTCALL, "update(table, keys, priorities)"},
     {"delete", (PyCFunction)(void (*)(void))core_delete, METH_FASTCALL, "delete(table, keys)"},
@@ -356,6 +400,7 @@ static PyMethodDef core_methods[] = {
     {"end_episode", (PyCFunction)core_end_episode, METH_NOARGS, "The next step begins an episode."},
     {"num_steps", (PyCFunction)core_num_steps, METH_NOARGS, "How many steps are stored."},
     {"connect", (PyCFunction)core_connect, METH_VARARGS, "connect(updates, ring, segment, uuid)"},
+    {"connect_batches", (PyCFunction)core_connect_batches, METH_VARARGS, "connect_batches(table, ring, segment, uuid)"},
     {"disconnect", (PyCFunction)core_disconnect, METH_NOARGS, "Gives back to the rings what was not used."},
     {"turn", (PyCFunction)core_turn, METH_O, "turn(most): stores what the rings have brought."},
     {"close", (PyCFunction)core_close, METH_NOARGS, "Lets go of the store. Idempotent."},

@@ -14,7 +14,7 @@ uint64_t es_draw_allowed(const es_table *t, uint64_t n)
     es_rate_counts counts = es_table_counts(t);
     uint64_t allowed = 0;
     while (allowed < n && es_rate_limiter_can_sample(t->config, &counts, 1))
-        allowed++, counts.sampled++;
+        allowed++, counts.sampled += 1, counts.size -= t->config->max_times_sampled == 1;
     return allowed;
 }
 

@@ -22,7 +22,7 @@ typedef struct es_draw_into {
     uint64_t value;
 } es_draw_into;
 
-/* How many of n draws the limiter allows now, one after the other, if no item goes meanwhile. */
+/* How many of n draws the limiter allows now, one after the other, unless items go that may be drawn several times. */
 uint64_t es_draw_allowed(const es_table *t, uint64_t n);
 /* Whether fewer than n items might be drawn now. */
 bool es_draw_may_fall_short(const es_table *t, uint64_t n);

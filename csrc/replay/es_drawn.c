@@ -33,6 +33,20 @@ static void copy_columns(const es_drawing *to, uint64_t to_first, const es_drawi
     memcpy(to->age + to_first, from->age + first, n * sizeof *to->age);
 }
 
+/* Moves n items to other places. The two ranges may overlap. */
+static void move(es_drawn *d, const es_store *store, uint64_t to, uint64_t from, uint64_t n)
+{
+    es_drawing *c = &d->columns;
+    memmove(d->rows + to * store->row_size, d->rows + from * store->row_size, n * store->row_size);
+    memmove(c->key + to, c->key + from, n * sizeof *c->key);
+    memmove(c->probability + to, c->probability + from, n * sizeof *c->probability);
+    memmove(c->priority + to, c->priority + from, n * sizeof *c->priority);
+    memmove(c->ratio + to, c->ratio + from, n * sizeof *c->ratio);
+    memmove(c->times_sampled + to, c->times_sampled + from, n * sizeof *c->times_sampled);
+    memmove(c->table_size + to, c->table_size + from, n * sizeof *c->table_size);
+    memmove(c->age + to, c->age + from, n * sizeof *c->age);
+}
+
 void es_drawn_free(es_drawn *d)
 {
     free(d->rows);
@@ -75,6 +89,15 @@ void es_drawn_append(es_drawn *d, const es_store *store, const uint32_t *steps, 
     d->count += n;
 }
 
+void es_drawn_prepend(es_drawn *d, const es_store *store, void *const *leaves, const es_drawing *from, uint64_t n)
+{
+    move(d, store, n, 0, d->count);
+    for (uint64_t i = 0; i < n; i++)
+        es_gather_into_row(store, d->rows + i * store->row_size, (const void *const *)leaves, i);
+    copy_columns(&d->columns, 0, from, 0, n);
+    d->count += n;
+}
+
 void es_drawn_take(es_drawn *d, const es_store *store, uint64_t n, void *const *leaves, const es_drawing *to)
 {
     if (n == 0)
@@ -82,13 +105,6 @@ void es_drawn_take(es_drawn *d, const es_store *store, uint64_t n, void *const *
     es_gather(store, d->rows, NULL, n, leaves, 0);
     copy_columns(to, 0, &d->columns, 0, n);
     uint64_t left = d->count - n;
-    memmove(d->rows, d->rows + n * store->row_size, left * store->row_size);
-    memmove(d->columns.key, d->columns.key + n, left * sizeof *d->columns.key);
-    memmove(d->columns.probability, d->columns.probability + n, left * sizeof *d->columns.probability);
-    memmove(d->columns.priority, d->columns.priority + n, left * sizeof *d->columns.priority);
-    memmove(d->columns.ratio, d->columns.ratio + n, left * sizeof *d->columns.ratio);
-    memmove(d->columns.times_sampled, d->columns.times_sampled + n, left * sizeof *d->columns.times_sampled);
-    memmove(d->columns.table_size, d->columns.table_size + n, left * sizeof *d->columns.table_size);
-    memmove(d->columns.age, d->columns.age + n, left * sizeof *d->columns.age);
+    move(d, store, 0, n, left);
     d->count = left;
 }

@@ -87,12 +87,12 @@ uint64_t es_inbox_store(es_inbox *in, es_tables *m, uint64_t most, int *code, es
 
 static bool block_is_possible(const es_tables *m, const es_update_block *b)
 {
-    if (b->table >= m->num_tables || b->n > ES_UPDATE_KEYS)
+    if (b->table >= m->num_tables || (b->n > ES_UPDATE_KEYS && b->kind != ES_UPDATE_ASK))
         return false;
     for (uint64_t i = 0; b->kind == ES_UPDATE_PRIORITIES && i < b->n; i++)
         if (!es_table_accepts(&m->table[b->table], b->priorities[i]))
             return false;
-    return b->kind == ES_UPDATE_PRIORITIES || b->kind == ES_UPDATE_DELETE;
+    return b->kind >= ES_UPDATE_PRIORITIES && b->kind <= ES_UPDATE_ASK;
 }
 
 /* A block that was made in part, before its replay was killed, is made again as a whole: the result is the same. */
@@ -114,16 +114,19 @@ uint64_t es_inbox_update(es_inbox *in, es_tables *m, uint64_t most, int *code)
 {
     uint64_t made = 0;
     *code = ES_OK;
-    while (made < most) {
+    in->ask = (es_ask){.batch_size = 0};
+    while (made < most && in->ask.batch_size == 0) {
         const void *const *leaves = es_source_next(&in->updates, code);
         if (leaves == NULL)
             break;
         es_update_block block;
         memcpy(&block, leaves[0], sizeof block);
-        if (block_is_possible(m, &block))
-            make_update(m, &block);
-        else
+        if (!block_is_possible(m, &block))
             in->refused++;
+        else if (block.kind == ES_UPDATE_ASK)
+            in->ask = (es_ask){.batch_size = block.n, .num_batches = block.keys[0], .table = block.table};
+        else
+            make_update(m, &block);
         pass_over(&in->updates);
         made++;
     }

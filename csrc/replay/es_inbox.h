@@ -9,6 +9,7 @@
 typedef struct es_inbox {
     es_source steps, updates;
     uint64_t refused; /* steps and updates that nobody can have meant */
+    es_ask ask;       /* of a learner, since the last turn */
 } es_inbox;
 
 /* Connects the ring that brings steps: its first leaf is an es_inbox_head with the tables' priorities, the others are
@@ -21,7 +22,7 @@ void es_inbox_close(es_inbox *in);
 /* Stores at most that many steps: how many. *code: ES_OK if there may be more, ES_EMPTY, ES_ENDED; ES_REFUSED or
  * ES_NO_ROOM when the next step has to wait, and why->table. */
 uint64_t es_inbox_store(es_inbox *in, es_tables *m, uint64_t most, int *code, es_trouble *why);
-/* Makes the updates that are there, at most that many blocks: how many. */
+/* Makes the updates that are there, at most that many blocks: how many. Ends with one that asks for something. */
 uint64_t es_inbox_update(es_inbox *in, es_tables *m, uint64_t most, int *code);
 
 #endif

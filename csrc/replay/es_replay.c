@@ -8,12 +8,15 @@
 #include "replay/es_drawn.h"
 #include "replay/es_gather.h"
 #include "replay/es_inbox.h"
+#include "replay/es_outbox.h"
 #include "replay/es_store.h"
 #include "replay/es_tables.h"
 
 struct es_replay {
     es_tables tables;
     es_inbox inbox;
+    es_outbox outboxes[ES_MAX_OUTBOXES];
+    uint32_t num_outboxes;
     es_drawn *drawn;   /* of each table */
     es_step_head head; /* of the next step that es_replay_add() stores */
     uint32_t *steps;   /* of a batch */
@@ -142,7 +145,7 @@ static void weigh(const es_table *t, double *ratios, uint64_t n, double beta)
 {
     if (isnan(beta))
         beta = t->config->sampler.beta;
-    for (uint64_t i = 0; i < n; i++)
+    for (uint64_t i = 0; i < n && beta >= 0; i++)
         ratios[i] = es_draw_weight(ratios[i], beta);
 }
 
@@ -186,6 +189,20 @@ int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, cons
     es_gather(store, store->rows, r->steps, (uint64_t)drawn, out->leaves, first);
     weigh(t, out->weight, n, beta);
     return ES_OK;
+}
+
+void es_replay_weigh(es_replay *r, uint32_t table, double *weight, uint64_t n, double beta)
+{
+    weigh(&r->tables.table[table], weight, n, beta);
+}
+
+int es_replay_put_back(es_replay *r, uint32_t table, uint64_t n, const es_batch_arrays *items)
+{
+    es_drawing from = drawing_over(items);
+    int code = es_drawn_reserve(&r->drawn[table], &r->tables.store, n);
+    if (code == ES_OK)
+        es_drawn_prepend(&r->drawn[table], &r->tables.store, items->leaves, &from, n);
+    return code;
 }
 
 int es_replay_get(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n, double beta,
@@ -255,9 +272,36 @@ int es_replay_connect_updates(es_replay *r, es_ring *ring, void *segment, const 
     return es_inbox_open_updates(&r->inbox, &r->tables, ring, segment, uuid);
 }
 
+int es_replay_connect_batches(es_replay *r, uint32_t table, es_ring *ring, void *segment, const uint8_t *uuid)
+{
+    uint32_t number = r->num_outboxes;
+    if (number == ES_MAX_OUTBOXES)
+        return -ENOSPC;
+    int code = es_outbox_open(&r->outboxes[number], &r->tables.table[table], ring, segment, uuid, r->outboxes, number);
+    if (code != ES_OK)
+        return code;
+    r->num_outboxes++;
+    return (int)number;
+}
+
 void es_replay_disconnect(es_replay *r)
 {
     es_inbox_close(&r->inbox);
+    while (r->num_outboxes > 0)
+        es_outbox_close(&r->outboxes[--r->num_outboxes]);
+}
+
+/* Draws into all rings of batches: how many. */
+static uint64_t fill_outboxes(es_replay *r, uint64_t most, int32_t *codes)
+{
+    uint64_t filled = 0;
+    for (uint32_t i = 0; i < ES_MAX_OUTBOXES; i++) {
+        int code = ES_EMPTY;
+        if (i < r->num_outboxes)
+            filled += es_outbox_fill(&r->outboxes[i], most, &code);
+        codes[i] = code;
+    }
+    return filled;
 }
 
 uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn)
@@ -275,7 +319,9 @@ uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn)
     turn->sweep_due = in->steps.sweep_due || in->updates.sweep_due;
     turn->refused = in->refused;
     in->steps.sweep_due = in->updates.sweep_due = false;
-    return done;
+    turn->ask = in->ask;
+    in->ask = (es_ask){.batch_size = 0};
+    return done + fill_outboxes(r, most, turn->batches);
 }
 
 /* --- looking --------------------------------------------------------------------- */

@@ -36,8 +36,8 @@ typedef struct es_inbox_head {
 } es_inbox_head;
 
 /* What the update ring brings: its only leaf. keys are followed by as many priorities; each block has room for
- * ES_UPDATE_KEYS. */
-enum es_update_kind { ES_UPDATE_PRIORITIES = 1, ES_UPDATE_DELETE = 2 };
+ * ES_UPDATE_KEYS. ES_UPDATE_ASK asks for a ring of batches of n items of the table, keys[0] of them: es_turn says so. */
+enum es_update_kind { ES_UPDATE_PRIORITIES = 1, ES_UPDATE_DELETE = 2, ES_UPDATE_ASK = 3 };
 typedef struct es_update_block {
     uint32_t table, kind;
     uint64_t n;
@@ -45,7 +45,7 @@ typedef struct es_update_block {
     double priorities[256];
 } es_update_block;
 
-enum es_replay_limits { ES_MAX_TABLES = 64, ES_TABLE_NAME = 64, ES_UPDATE_KEYS = 256 };
+enum es_replay_limits { ES_MAX_TABLES = 64, ES_TABLE_NAME = 64, ES_UPDATE_KEYS = 256, ES_MAX_OUTBOXES = 32 };
 
 /* How items are chosen. */
 typedef struct es_selector_config {
@@ -94,6 +94,12 @@ typedef struct es_trouble {
     uint64_t index;
 } es_trouble;
 
+/* A ring of batches that a learner asks for. Whoever makes it checks the numbers. */
+typedef struct es_ask {
+    uint64_t batch_size, num_batches; /* 0: nobody asks */
+    uint32_t table, zero;
+} es_ask;
+
 /* What a turn of the loop has found. */
 typedef struct es_turn {
     int32_t steps, updates; /* why it stopped: ES_OK if there may be more, ES_EMPTY, ES_ENDED, an error; ES_REFUSED or
@@ -101,6 +107,10 @@ typedef struct es_turn {
     uint32_t table;         /* whose limiter, for ES_REFUSED */
     uint32_t sweep_due;     /* 1: dead producers should be looked for */
     uint64_t refused;       /* so far: what the rings brought, and nobody can have meant */
+    es_ask ask;
+    int32_t
+        batches[32]; /* ES_MAX_OUTBOXES; why each ring of batches got no more: ES_OK if it may, ES_FULL, ES_SHORT, an
+                            error; ES_EMPTY where there is none */
 } es_turn;
 
 typedef struct es_table_info {

@@ -5,10 +5,10 @@
 #include <string.h>
 
 #define MAGIC UINT64_C(0x79616c7065722d73) /* "s-replay" */
-#define VERSION 1u
+#define VERSION 2u
 
 /* Words that one step may change: its own, the counter of arrivals, the round of the ring that brought it, and for each
- * table an item's word and orders, and counters. */
+ * table an item's word and orders, and counters. A draw changes fewer, with the position that it went to. */
 #define REDO_ROOM(tables) (8 + 8 * (uint64_t)(tables))
 
 static bool finite_at_least(double value, double least)

@@ -35,6 +35,13 @@ typedef struct es_source_words {
     uint64_t known;   /* whether uuid and the rounds below are complete */
 } es_source_words;
 
+/* What went to a ring of batches. */
+typedef struct es_outbox_words {
+    uint64_t uuid[2]; /* of the ring's segment */
+    uint64_t known;   /* whether the others are complete */
+    uint64_t drawn;   /* for all positions below it, draws were made */
+} es_outbox_words;
+
 /* Where the parts are, from the start of the store. Derived from geometry, leaves and tables alone. */
 typedef struct es_store_offsets {
     uint64_t leaves, schema, tables, words, inbox, updates, redo, steps, items, rows, size;
@@ -51,6 +58,7 @@ typedef struct es_store_header {
     uint64_t hash;                             /* of all above, the leaves, the schema and the tables */
     _Alignas(ES_CACHE_LINE) uint64_t arrivals; /* steps stored so far */
     es_source_words inbox, updates;
+    es_outbox_words outboxes[ES_MAX_OUTBOXES];
 } es_store_header;
 
 /* A leaf of a step: where it is in a row. */

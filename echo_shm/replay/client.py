@@ -1,6 +1,9 @@
 """A replay in another process of this machine, as those see it that do not have it."""
 
+import contextlib
+import functools
 import threading
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -9,10 +12,15 @@ import numpy as np
 from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.replay import arguments
-from echo_shm.replay.batch import TableInfo, read_table_info
+from echo_shm.replay.batch import Batch, TableInfo, read_table_info
 from echo_shm.replay.board import read_board
+from echo_shm.replay.learner import batches
+from echo_shm.replay.validation import integer
 from echo_shm.replay.writer import UPDATE_BLOCK, UPDATE_KEYS, ReplayHandle, Writer, join
 from echo_shm.timeouts import check_timeout
+
+#: How long to wait for the next replay if this one was killed (seconds).
+_GRACE = 30.0
 
 
 class ReplayClient:
@@ -34,7 +42,7 @@ class ReplayClient:
             raise TypeError(f"ReplayClient takes replay.handle, not {type(handle).__name__} {handle!r:.80}")
         self._handle = handle
         self._names = tuple(name for name, _ in handle.tables)
-        self._updates = join(handle, handle.updates, 30.0)
+        self._updates = join(handle, handle.updates, _GRACE)
         self._block = np.zeros((), UPDATE_BLOCK)
         self._lock = threading.Lock()
 
@@ -73,6 +81,50 @@ class ReplayClient:
         """Has items removed. Items that are gone by then are ignored. Arguments and errors are those of update()."""
         wanted = arguments.keys(keys)
         self._send(lib.ES_UPDATE_DELETE, wanted, np.zeros(len(wanted)), self._number(table), timeout)
+
+    def dataset_iter(
+        self, n: int, table: str | None = None, prefetch: int = 4, timeout: float | None = None
+    ) -> Iterator[Batch]:
+        """Yields batches of n items, which the replay draws ahead into shared memory, until it is closed.
+
+        All clients that iterate over the same table with the same n share the batches: each batch goes to one of them.
+        If a client is killed, another one gets the batch that it had. If the replay is killed, the iteration goes on
+        with the next one.
+
+        A batch's arrays lie in shared memory, and may be written to. Their place is taken until nothing refers to any
+        of them. So hold only a few batches, or copy: the replay draws no more while all places are taken.
+
+        Args:
+            n: How many items, 1 or more.
+            table: The table. None: the only one.
+            prefetch: How many batches the replay may draw ahead, 1 or more; the first client of a table and n decides.
+                What is drawn ahead has the priorities and the weights of that time.
+            timeout: The iteration ends once nothing came for so many seconds; None: no limit.
+
+        Raises:
+            ValueError: A number is out of range, or the table is unknown.
+            SegmentError: The replay could not make the ring for the batches: the message says why.
+            ConnectionClosedError: The replay was killed, and no other one came for 30 seconds.
+            BatchesHeldError: As :meth:`Server.sample`: this client refers to all batches that the ring has room for.
+            ForkedError: Called in a child of the process that made the client.
+
+        The replay's process draws in its calls, or with ``thread=True`` at any time.
+        """
+        number, n, prefetch = self._number(table), arguments.count(n), integer("prefetch", prefetch, 1)
+        timeout = check_timeout(timeout)
+        self._updates._attachment.refuse_in_child()
+        # One batch more: the one that the learner works on.
+        ask = functools.partial(self._ask, number, n, prefetch + 1)
+        treespec = self._handle.treespec
+        assert treespec is not None  # a replay knows its steps
+        return batches(self.name, number, n, treespec, timeout, _GRACE, ask)
+
+    def _ask(self, table: int, n: int, num_batches: int) -> None:
+        with self._lock:
+            block = self._block
+            block["table"], block["kind"], block["n"], block["keys"][0] = table, lib.ES_UPDATE_ASK, n, num_batches
+            with contextlib.suppress(TimeoutError):  # it takes nothing now: the caller asks again
+                self._updates.send(block, 0)
 
     def _send(self, kind: int, keys: Any, priorities: Any, table: int, timeout: float | None) -> None:
         timeout = check_timeout(timeout)

@@ -1,4 +1,4 @@
-"""The rings that bring steps and updates to a replay, as the replay's own process sees them."""
+"""The rings of a replay, as its own process sees them: they bring steps and updates, and take batches away."""
 
 import contextlib
 import errno
@@ -6,13 +6,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, error_from
+from echo_shm.replay.batch_rings import BatchRings
 from echo_shm.replay.board import Board
 from echo_shm.replay.writer import UPDATE_BLOCK, ReplayHandle, inbox_example
 from echo_shm.ring.attachment import Attachment
@@ -21,6 +22,9 @@ from echo_shm.ring.handle import Handle
 from echo_shm.ring.lockfile import CREATOR_BYTE, INBOX, UPDATES
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
+
+if TYPE_CHECKING:
+    from echo_shm._core import Watch
 
 #: Steps that the inbox holds, unless they are large: at most so many, and at least so many, whatever their size.
 _MOST_SLOTS, _LEAST_SLOTS = 1024, 16
@@ -58,6 +62,7 @@ class Feed:
 
     Attributes:
         waits: Why a step that has come cannot be stored; None if there is none.
+        short: Whether a ring of batches has room for items that its table does not give now.
         handle: What other processes attach with.
 
     If rings of that name are there, because their replay was killed, it goes on with them. Their writers have waited.
@@ -76,6 +81,8 @@ class Feed:
         self._name = name
         self._describe = describe
         self.waits: str | None = None
+        self.short = False
+        self._codes: tuple[int, ...] = ()  # why each ring of batches got no more
         self._most = max(1, min(_TURN, _TURN_BYTES // max(1, spec.sample_bytes)))
         self._lock = threading.Lock()  # of the board
         self._written = 0.0
@@ -97,12 +104,14 @@ class Feed:
                 code = core.connect(bool(updates), _address(attachment.ring), _address(segment.base), segment.uuid)
                 if code != lib.ES_OK:
                     raise error_from(code, f"ring {segment.name!r}")
+            self._batches = BatchRings(core, name, spec, len(tables))
+            undo.callback(self._batches.leave)
             self._board = Board(name)
             undo.pop_all()
         # It changes when the replay closes, for a thread that waits.
         self._word = ffi.new("uint32_t *")
-        watches = [{"ring": one.ring, "what": lib.ES_WATCH_BATCH} for one in self._attachments]
-        self._both, self._updates = ffi.new("es_watch[]", watches), ffi.new("es_watch[]", watches[1:])
+        self._watched: tuple[bool, tuple[int, ...]] | None = None
+        self._watches, self._num_watches = ffi.new("es_watch[]", []), 0
         handles = [Handle(s.name, s.uuid, s.spec.treespec) for s in self._segments]
         self.handle = ReplayHandle(name, handles[0], handles[1], tables, spec.treespec)
         self.publish()
@@ -112,7 +121,12 @@ class Feed:
         got = self._core.turn(self._most)
         if isinstance(got, int):
             return 0  # closed
-        done, steps, _, table, sweep_due, _ = got
+        done, steps, _, table, sweep_due, _, (asked, n, num_batches), self._codes = got
+        self.short = lib.ES_SHORT in self._codes
+        if n:
+            self._batches.make(asked, n, num_batches)
+            self.publish()
+            done += 1
         waiting = waits(table) if steps in (lib.ES_REFUSED, lib.ES_NO_ROOM) else None
         if waiting != self.waits or time.monotonic() - self._written >= _BOARD_INTERVAL:
             self.waits = waiting
@@ -120,13 +134,23 @@ class Feed:
         if sweep_due:
             for attachment in self._attachments:
                 attachment.reaper.sweep()
+            self._batches.sweep()
         return done
 
     def publish(self) -> None:
         """Writes the board."""
         self._written = time.monotonic()
         with self._lock:
-            self._board.write({"pid": os.getpid(), "time": time.time(), "waits": self.waits, **self._describe()})
+            self._board.write(
+                {
+                    "pid": os.getpid(),
+                    "time": time.time(),
+                    "waits": self.waits,
+                    "batches": self._batches.names,
+                    "refused": self._batches.refused,
+                    **self._describe(),
+                }
+            )
 
     @property
     def seen(self) -> int:
@@ -135,11 +159,28 @@ class Feed:
 
     def wait(self, seen: int, timeout: float) -> None:
         """Sleeps until something has come, or :meth:`wake` was called after ``seen`` was read."""
-        # A step that cannot be stored would be found at once, again and again.
-        watches, count = (self._updates, 1) if self.waits is not None else (self._both, 2)
-        code = lib.es_api_wait_any(watches, count, self._word, seen, int(timeout * 1e9))
+        code = lib.es_api_wait_any(*self._causes(), self._word, seen, int(timeout * 1e9))
         if code < 0 and code not in (lib.ES_TIMEOUT, -errno.EINTR):
             raise error_from(code, f"the rings of replay {self._name!r}")
+
+    def _causes(self) -> "tuple[Watch, int]":
+        """What to wait for: only for what this replay would act on, or it would be found again and again."""
+        full = tuple(i for i, code in enumerate(self._codes) if code == lib.ES_FULL)
+        key = self.waits is not None, full
+        if key != self._watched:
+            brings = [one.ring for one in self._attachments[1 if self.waits is not None else 0 :]]
+            rings = self._batches.rings
+            takes = [rings[i] for i in full if i < len(rings)]
+            self._watches = ffi.new(
+                "es_watch[]",
+                [
+                    *({"ring": ring, "what": lib.ES_WATCH_BATCH} for ring in brings),
+                    *({"ring": ring, "what": lib.ES_WATCH_ROOM} for ring in takes),
+                ],
+            )
+            self._num_watches = len(brings) + len(takes)
+            self._watched = key
+        return self._watches, self._num_watches
 
     def wake(self) -> None:
         """Wakes all threads that wait."""
@@ -158,6 +199,7 @@ class Feed:
         """Ends the rings: writers get ConnectionClosedError. What they brought and nobody stored is lost."""
         self.wake()
         self._core.disconnect()
+        self._batches.close()
         for attachment, segment in zip(self._attachments, self._segments, strict=True):
             if lib.es_api_close(attachment.ring) != lib.ES_EFORK:
                 segment.unlink()
@@ -167,6 +209,7 @@ class Feed:
     def leave(self) -> None:
         """Lets go of the rings. They stay, for the next replay."""
         self._core.disconnect()
+        self._batches.leave()
         for attachment, segment in zip(self._attachments, self._segments, strict=True):
             attachment.detach()
             assert segment.lockfile is not None

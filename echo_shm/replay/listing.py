@@ -1,7 +1,8 @@
 """The replays of this machine, as a process sees them that has none of them; and the removal of what dead ones left.
 
-A replay has up to seven files in shared memory: a store and its lock file (only with ``store="shm"``), two rings with
-their lock files, and a board. Whoever has it holds the store's lock; without a store, the rings' creator's locks.
+A replay has several files in shared memory: a store and its lock file (only with ``store="shm"``), two rings with their
+lock files, a board, and for each table and batch size that learners iterate over a ring with its lock file. Whoever has
+it holds the store's lock; without a store, the rings' creator's locks.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from echo_shm._core import lib
 from echo_shm.errors import SegmentError
 from echo_shm.replay import board, store
 from echo_shm.replay.batch import TableInfo, read_table_info
+from echo_shm.replay.batch_rings import is_batch_ring
 from echo_shm.ring import lockfile, segment
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
@@ -78,7 +80,9 @@ def names() -> list[str]:
 
 def parts() -> dict[str, str]:
     """The names of all rings that a replay may have, each with the replay's name."""
-    return {name + ending: name for name in names() for ending in (INBOX, UPDATES)}
+    replays, rings = names(), lockfile.names()
+    found = {name + ending: name for name in replays for ending in (INBOX, UPDATES)}
+    return found | {ring: name for name in replays for ring in rings if is_batch_ring(name, ring)}
 
 
 def look(name: str) -> ReplayListing:
@@ -120,10 +124,11 @@ def look(name: str) -> ReplayListing:
 
 def _rings(name: str) -> Iterator[segment.Listing]:
     there = set(lockfile.names())
-    for ending in (INBOX, UPDATES):
-        if name + ending in there:
+    batches = sorted(ring for ring in there if is_batch_ring(name, ring))
+    for ring in (name + INBOX, name + UPDATES, *batches):
+        if ring in there:
             with contextlib.suppress(SegmentError):  # it was closed just now
-                yield segment.listing(name + ending)
+                yield segment.listing(ring)
 
 
 def _store_lock(name: str) -> LockFile | None:

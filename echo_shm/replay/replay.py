@@ -12,6 +12,7 @@ from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, error_from
 from echo_shm.replay import arguments
+from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import Batch, TableInfo, table_info, why_no_insert, why_no_sample
 from echo_shm.replay.rings import Rings
 from echo_shm.replay.store import Store, attach_store, create_store
@@ -375,7 +376,7 @@ class Replay:
             self._rings.turn()
         got = self._core.sample(number, n, beta, arrays)
         if not isinstance(got, tuple):
-            got = self._wait_to_sample(got, number, n, timeout, beta, arrays)
+            got = self._wait_to_sample(got, number, timeout, lambda: self._core.sample(number, n, beta, arrays))
             if not got:
                 return None
         if self._core.waiting:
@@ -389,18 +390,12 @@ class Replay:
         return tuple.__new__(Batch, (data, *got[leaves:]))
 
     def _wait_to_sample(
-        self,
-        code: int,
-        number: int,
-        n: int,
-        timeout: float | None,
-        beta: float | None,
-        arrays: tuple[Array, ...] | None,
+        self, code: int, number: int, timeout: float | None, again: Callable[[], tuple[Array, ...] | int]
     ) -> tuple[Array, ...]:
         """Goes on with a sample whose first attempt returned ``code``. Empty: the replay is closed."""
 
         def attempt() -> tuple[Array, ...] | None:
-            got = self._core.sample(number, n, beta, arrays)
+            got = again()
             return got if isinstance(got, tuple) else self._no_batch(got)
 
         at_once = self._no_batch(code)
@@ -422,29 +417,47 @@ class Replay:
         Args:
             n: As for :meth:`sample`.
             table: As for :meth:`sample`.
-            prefetch: How many batches may be made before they are asked for. This replay makes none ahead.
+            prefetch: With ``thread=True``: how many batches that thread makes before they are asked for. They have the
+                priorities and the weights of that time. Otherwise none is made ahead.
             timeout: The iteration ends once nothing came for so many seconds. None: no limit; what :meth:`sample`
                 raises is raised.
 
+        When the iteration ends, or nothing refers to it any more, what was made ahead comes first in the next call.
         """
         timeout, n, prefetch = check_timeout(timeout), arguments.count(n), integer("prefetch", prefetch, 0)
-        self._number(table)
-        return self._iterate(n, table, timeout)
+        return self._iterate(n, self._number(table), prefetch if self._rings.has_thread else 0, timeout)
 
-    def _iterate(self, n: int, table: str | None, timeout: float | None) -> Iterator[Batch]:
-        while box := self._next(n, table, timeout):
-            # The generator itself must not refer to the batch while its user works on it, or waits for the next.
-            yield box.pop()
-
-    def _next(self, n: int, table: str | None, timeout: float | None) -> list[Batch]:
-        """The next batch in a list, or an empty list at the end."""
+    def _iterate(self, n: int, number: int, prefetch: int, timeout: float | None) -> Iterator[Batch]:
+        ahead = Ahead(self._core, number, n, prefetch)
+        if prefetch:
+            self._rings.begin(ahead)
         try:
-            batch = self.sample(n, table, timeout)
-        except TimeoutError:
-            if timeout is None:
-                raise
-            return []
-        return [] if batch is None else [batch]
+            while box := self._next(n, number, ahead, timeout):
+                # The generator itself must not refer to the batch while its user works on it, or waits for the next.
+                yield box.pop()
+        finally:
+            self._rings.end(ahead)
+
+    def _next(self, n: int, number: int, ahead: Ahead, timeout: float | None) -> list[Batch]:
+        """The next batch in a list, or an empty list at the end."""
+
+        def draw() -> tuple[Array, ...] | int:
+            return ahead.take() or self._core.sample(number, n, None, None)
+
+        self._rings.look()
+        got = draw()
+        if not isinstance(got, tuple):
+            try:
+                got = self._wait_to_sample(got, number, timeout, draw)
+            except TimeoutError:
+                if timeout is None:
+                    raise
+                return []
+        if self._rings.has_thread:
+            self._rings.wake()
+        if self._core.waiting:
+            self._rings.tell()
+        return [self._batch(got)] if got else []
 
     # -- items by their keys
 

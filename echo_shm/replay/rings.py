@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from echo_shm._core import ffi
 from echo_shm._replay import Core
+from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import TableInfo, table_info, why_no_insert
 from echo_shm.replay.feed import Feed
 from echo_shm.replay.store import Store
@@ -39,9 +40,15 @@ class Rings:
         self._feed: Feed | None = None
         self._thread: threading.Thread | None = None
         self._groups: list[WorkerGroup] = []
+        self._aheads: list[Ahead] = []
         self._closed = False
         #: Whether a call stores what has come before it does its own work. A thread does so otherwise.
         self.idle = False
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether a thread stores what has come."""
+        return self._thread is not None
 
     # -- opening
 
@@ -80,17 +87,42 @@ class Rings:
         """The thread: stores what comes, until the replay is closed."""
         while not self._closed:
             seen = feed.seen
-            if self.turn():
+            if self._work():
                 continue
-            if feed.waits is None:
+            if feed.waits is None and not feed.short and not any(ahead.short for ahead in self._aheads):
                 feed.wait(seen, _SLICE)
                 continue
-            # Whoever samples may let in the step that waits. It wakes the threads that it finds waiting: so this one is
-            # counted, and then looks once more.
+            # Whoever samples may let in the step that waits, and whoever inserts may give a batch its items. It wakes
+            # the threads that it finds waiting: so this one is counted, and then looks once more.
             with self._changes.counted():
                 seen = feed.seen
-                if not self.turn():
+                if not self._work():
                     feed.wait(seen, _SLICE)
+
+    def _work(self) -> bool:
+        """One turn of the thread: whether there was anything to do."""
+        done = self.turn()
+        made = [ahead.make() for ahead in self._aheads]
+        if any(made) and self._core.waiting:
+            self.tell()
+        return bool(done) or any(made)
+
+    # -- making batches ahead
+
+    def begin(self, ahead: Ahead) -> None:
+        """Has the thread make batches ahead."""
+        self._aheads = [*self._aheads, ahead]
+        self.wake()
+
+    def end(self, ahead: Ahead) -> None:
+        """Has it make no more."""
+        self._aheads = [one for one in self._aheads if one is not ahead]
+        ahead.end()
+
+    def wake(self) -> None:
+        """Wakes the thread: there is room for a batch."""
+        if self._feed is not None:
+            self._feed.wake()
 
     def close(self) -> None:
         """Ends the rings, and the thread. Idempotent."""

@@ -41,8 +41,8 @@ class Files(NamedTuple):
 #: A segment's files.
 SEGMENT = Files("echo_shm.", "echo_shm_locks.", "segment")
 
-#: How the names of a replay's rings end: the one that brings steps, and the one that brings updates.
-INBOX, UPDATES = ".inbox", ".updates"
+#: How the names of a replay's rings end: the one that brings steps, the one that brings updates, those with batches.
+INBOX, UPDATES, BATCHES = ".inbox", ".updates", ".batches"
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 

@@ -36,7 +36,7 @@ FLOORS = [
     {"replay/es_gather", "replay/es_selector", "replay/es_steps"},
     {"replay/es_table"},
     {"replay/es_draw"},
-    {"replay/es_drawn", "replay/es_source", "replay/es_tables"},
+    {"replay/es_drawn", "replay/es_outbox", "replay/es_source", "replay/es_tables"},
     {"replay/es_inbox"},
     {"replay/es_replay"},
 ]  # fmt: skip

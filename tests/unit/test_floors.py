@@ -31,8 +31,9 @@ FLOORS = {
     ],
     "replay": [
         ["validation", "batch", "arguments", "board"],
-        ["selectors", "rate_limiters", "waiting", "writer"],
-        ["table", "feed", "client"],
+        ["selectors", "rate_limiters", "waiting", "writer", "ahead", "batch_rings"],
+        ["table", "feed", "learner"],
+        ["client"],
         ["store"],
         ["rings", "listing"],
         ["replay"],

@@ -1,0 +1,176 @@
+#include "replay/es_outbox.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "replay/es_draw.h"
+
+/* The columns of a batch, of eight bytes each. */
+#define COLUMNS 7
+
+/* Slots that are claimed at once. */
+#define MANY 256
+
+static bool fits(es_ring *ring, const es_store *store)
+{
+    uint64_t batch_size, num_batches;
+    uint32_t leaves;
+    es_api_shape(ring, &batch_size, &num_batches, &leaves);
+    if (leaves != store->num_leaves + COLUMNS)
+        return false;
+    for (uint32_t i = 0; i < leaves; i++)
+        if (es_api_leaf_size(ring, i) != (i < store->num_leaves ? store->leaves[i].size : sizeof(uint64_t)))
+            return false;
+    return true;
+}
+
+static bool is_of(const es_outbox_words *words, const uint64_t *uuid)
+{
+    return words->known && memcmp(words->uuid, uuid, sizeof words->uuid) == 0;
+}
+
+/* The words of the ring with that uuid: its own, or those of a ring that is gone. */
+static es_outbox_words *words_of(es_store *store, const uint64_t *uuid, const es_outbox *others, uint32_t num_others)
+{
+    es_outbox_words *words = store->hdr->outboxes, *spare = NULL;
+    for (uint32_t i = 0; i < ES_MAX_OUTBOXES; i++) {
+        bool taken = false;
+        if (is_of(&words[i], uuid))
+            return &words[i];
+        for (uint32_t k = 0; k < num_others; k++)
+            taken |= others[k].words == &words[i];
+        if (!taken)
+            spare = &words[i];
+    }
+    return spare;
+}
+
+/* Makes the words those of this ring. Killed in between, they are not known, and the next one does it. */
+static void adopt(es_outbox_words *words, const uint64_t *uuid)
+{
+    if (is_of(words, uuid))
+        return;
+    *(volatile uint64_t *)&words->known = 0;
+    ES_COMPILER_BARRIER();
+    memcpy(words->uuid, uuid, sizeof words->uuid);
+    words->drawn = 0;
+    ES_COMPILER_BARRIER();
+    *(volatile uint64_t *)&words->known = 1;
+}
+
+/* Claims what was re-opened, the oldest first, and commits what a dead replay had drawn. */
+static int deliver_drawn(const es_outbox *o)
+{
+    uint64_t drawn = *(volatile uint64_t *)&o->words->drawn;
+    for (;;) {
+        int64_t first;
+        int code = es_api_reserve(o->ring, 0, &first);
+        if (code == ES_FULL || code == ES_ECLOSED)
+            return ES_OK;
+        if (code != ES_OK)
+            return code;
+        if ((uint64_t)first >= drawn)
+            return es_api_abort(o->ring, first);
+        code = es_api_commit(o->ring, first);
+        if (code != ES_OK)
+            return code;
+    }
+}
+
+int es_outbox_open(es_outbox *o, es_table *t, es_ring *ring, void *segment, const uint8_t *uuid,
+                   const es_outbox *others, uint32_t num_others)
+{
+    es_store *store = t->store;
+    uint64_t batch_size, num_batches, id[2], claim;
+    uint32_t leaves;
+    es_api_shape(ring, &batch_size, &num_batches, &leaves);
+    if (!fits(ring, store) || num_others >= ES_MAX_OUTBOXES)
+        return ES_EGEOMETRY;
+    /* A slot that is re-opened later would lie below what is drawn by then, although nothing was drawn for it. */
+    if (es_monitor_next_claim(ring, 0, &claim) >= 0)
+        return ES_UNSURE;
+    memcpy(id, uuid, sizeof id);
+    *o = (es_outbox){.table = t, .segment = segment, .capacity = batch_size * num_batches};
+    o->leaves = calloc(store->num_leaves, sizeof *o->leaves);
+    if (o->leaves == NULL)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < store->num_leaves; i++)
+        o->leaves[i] = o->segment + es_api_leaf_offset(ring, i);
+    o->words = words_of(store, id, others, num_others);
+    if (!is_of(o->words, id) && es_api_claimed(ring) > 0) {
+        es_outbox_close(o);
+        return -ESTALE;
+    }
+    adopt(o->words, id);
+    o->ring = ring;
+    int code = deliver_drawn(o);
+    if (code != ES_OK)
+        es_outbox_close(o);
+    return code;
+}
+
+void es_outbox_close(es_outbox *o)
+{
+    free(o->leaves);
+    *o = (es_outbox){.ring = NULL};
+}
+
+static es_drawing columns_of(const es_outbox *o)
+{
+    void *c[COLUMNS];
+    for (uint32_t i = 0; i < COLUMNS; i++)
+        c[i] = o->segment + es_api_leaf_offset(o->ring, o->table->store->num_leaves + i);
+    return (es_drawing){
+        .key = c[0],
+        .probability = c[1],
+        .ratio = c[2],
+        .priority = c[3],
+        .times_sampled = c[4],
+        .table_size = c[5],
+        .age = c[6],
+    };
+}
+
+/* The last one first: the next claim begins with the oldest. */
+static void abort_from(const es_outbox *o, uint64_t position, uint64_t n)
+{
+    while (n-- > 0)
+        es_api_abort(o->ring, (int64_t)(position + n));
+}
+
+/* Claims slots for at most n draws, makes the draws, and commits: how many. */
+static uint64_t fill_some(es_outbox *o, uint64_t n, int *code)
+{
+    uint32_t steps[MANY];
+    int64_t first, claimed = es_api_reserve_many(o->ring, n, &first);
+    if (claimed < 0) {
+        *code = (int)claimed;
+        return 0;
+    }
+    es_drawing columns = columns_of(o);
+    es_draw_into into = {o->leaves, o->table->config->sampler.beta, &o->words->drawn, (uint64_t)first};
+    int64_t drawn = es_draw(o->table, (uint64_t)claimed, steps, &columns, (uint64_t)first % o->capacity, &into);
+    uint64_t whole = drawn < 0 ? 0 : (uint64_t)drawn;
+    *code = drawn < 0 ? (int)drawn : drawn < claimed ? ES_SHORT : ES_OK;
+    abort_from(o, (uint64_t)first + whole, (uint64_t)claimed - whole);
+    if (whole == 0)
+        return 0;
+    int64_t done = es_api_commit_many(o->ring, first, whole);
+    if (done < drawn)
+        *code = done < 0 ? (int)done : ES_ECLOSED;
+    return whole;
+}
+
+uint64_t es_outbox_fill(es_outbox *o, uint64_t most, int *code)
+{
+    uint64_t filled = 0;
+    *code = ES_OK;
+    while (filled < most && *code == ES_OK) {
+        uint64_t allowed = es_draw_allowed(o->table, most - filled < MANY ? most - filled : MANY);
+        if (allowed == 0)
+            *code = ES_SHORT;
+        else
+            filled += fill_some(o, allowed, code);
+    }
+    return filled;
+}

@@ -1,0 +1,38 @@
+/* Rings that take batches to learners in other processes. The replay is their only producer, so it claims their
+ * positions one after the other.
+ *
+ * A slot is claimed, the item's row and columns are written into it, the draw and "drawn up to here" change in the
+ * store at once, and then the slot is committed. If the replay is killed before the draw is noted, the slot is drawn
+ * for anew. If it is killed after, whoever opens the store next gets the slot again, once the claim of the dead was
+ * re-opened, and commits it as it is. So each draw is delivered once, in a batch that was cut short, too. */
+#ifndef ES_OUTBOX_H
+#define ES_OUTBOX_H
+
+#include "api/es_api.h"
+#include "base/es_base.h"
+#include "replay/es_table.h"
+
+typedef struct es_outbox {
+    es_ring *ring; /* NULL: there is none */
+    es_table *table;
+    uint8_t *segment;
+    uint64_t capacity; /* slots of the ring */
+    es_outbox_words *words;
+    void **leaves; /* one array for each leaf of a step, with a place for each slot */
+} es_outbox;
+
+/* Connects to a ring whose leaves are the store's, and then the columns of a batch: key, probability, weight, priority,
+ * times_sampled, table_size, age. others: so many that are connected already, with words of their own in the store.
+ * uuid: 16 bytes, of the ring's segment. ES_OK, -ENOMEM; ES_EGEOMETRY when it is not such a ring; -ESTALE
+ * when the store does not know it, but somebody has written to it; ES_UNSURE as long as
+ * somebody else has claimed a slot: a dead replay, which must be reaped first. */
+int es_outbox_open(es_outbox *o, es_table *t, es_ring *ring, void *segment, const uint8_t *uuid,
+                   const es_outbox *others, uint32_t num_others);
+/* Does not detach. */
+void es_outbox_close(es_outbox *o);
+
+/* Draws at most that many items into the ring: how many. *code: ES_OK if there may be more; ES_FULL; ES_SHORT when the
+ * table's limiter forbids it, or the table is empty; -ENOMEM; ES_ECLOSED, or another error of the ring. */
+uint64_t es_outbox_fill(es_outbox *o, uint64_t most, int *code);
+
+#endif

@@ -1,0 +1,156 @@
+"""A learner in another process than the replay: it takes batches that the replay draws into a ring."""
+
+import errno
+import time
+from collections.abc import Callable, Iterator
+
+import optree
+
+from echo_shm._core import lib
+from echo_shm.errors import ConnectionClosedError, SegmentError
+from echo_shm.replay.batch import COLUMNS, Batch
+from echo_shm.replay.batch_rings import batch_spec, ring_name
+from echo_shm.replay.board import read_board
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.batch_reader import BatchReader
+from echo_shm.ring.lockfile import CREATOR_BYTE
+from echo_shm.ring.segment import Segment
+
+#: Times between two looks for the ring that was asked for (seconds): at first, and at most.
+_SOONEST, _LATEST = 1e-3, 20e-3
+
+#: How often the replay is asked again: the one that was asked may be dead (seconds).
+_ASK_AGAIN = 1.0
+
+
+def batches(
+    replay: str,
+    table: int,
+    n: int,
+    treespec: optree.PyTreeSpec,
+    timeout: float | None,
+    grace: float | None,
+    ask: Callable[[], None],
+) -> Iterator[Batch]:
+    """Yields batches of n items of a table of another process's replay.
+
+    Args:
+        replay: Its name.
+        table: The table's number.
+        n: Items in a batch.
+        treespec: The structure of a step.
+        timeout: The iteration ends once nothing came for so many seconds; None: no limit.
+        grace: How many seconds to wait for the next replay if this one was killed; None: no limit.
+        ask: Asks the replay for the ring.
+
+    """
+    attachment = _attach(replay, table, n, treespec, timeout, grace, ask)
+    if attachment is None:
+        return
+    reader, replays = BatchReader(attachment, writable=True), _Replays(replay, attachment.segment, grace)
+    try:
+        while box := _next(reader, timeout, replays):
+            # The generator itself must not refer to the batch while its user works on it, or waits for the next.
+            yield box.pop()
+    finally:
+        reader.close()
+
+
+def _next(reader: BatchReader, timeout: float | None, replays: "_Replays") -> list[Batch]:
+    """The next batch in a list, or an empty list at the end."""
+    try:
+        sample = reader.next(timeout, replays, True)
+    except TimeoutError:
+        return []
+    return [] if sample is None else [sample.batch]
+
+
+class _Replays:
+    """What a learner waits for beside batches: that there is a replay, which may be another one than at first."""
+
+    #: The replay never says that nothing more will come; it closes the ring.
+    finished = False
+
+    def __init__(self, name: str, segment: Segment, grace: float | None) -> None:
+        assert segment.lockfile is not None
+        self._name = name
+        self._locks = segment.lockfile.locks
+        self._grace = grace
+        self._alone_since: float | None = None
+
+    def check(self) -> None:
+        """Raises ConnectionClosedError if there was none for too long."""
+        if lib.es_api_locks_held(self._locks, CREATOR_BYTE) != 0:
+            self._alone_since = None
+            return
+        now = time.monotonic()
+        self._alone_since = since = self._alone_since or now
+        if self._grace is not None and now - since >= self._grace:
+            raise _nobody_came(self._name, self._grace)
+
+
+def _attach(
+    replay: str,
+    table: int,
+    n: int,
+    treespec: optree.PyTreeSpec,
+    timeout: float | None,
+    grace: float | None,
+    ask: Callable[[], None],
+) -> Attachment | None:
+    """Attaches to the ring, which the replay makes when it is asked. None: it did not in time, or it is closed."""
+    ring, started, nap = ring_name(replay, table, n), time.monotonic(), _SOONEST
+    asked: float | None = None
+    limit = min((one for one in (timeout, grace) if one is not None), default=None)
+    while True:
+        made, refusal = _answer(replay, ring)
+        attachment = _try_attach(ring, treespec) if made else None
+        if attachment is not None:
+            return attachment
+        now = time.monotonic()
+        if asked is not None and refusal is not None:
+            raise SegmentError(f"replay {replay!r} cannot make the ring that was asked for: {refusal}")
+        if limit is not None and now - started > limit:
+            if limit == timeout:
+                return None
+            raise _nobody_came(replay, limit)
+        if asked is None or now - asked >= _ASK_AGAIN:
+            try:
+                ask()
+            except ConnectionClosedError:
+                return None
+            asked = now
+        time.sleep(nap)
+        nap = min(2 * nap, _LATEST)
+
+
+def _try_attach(ring: str, treespec: optree.PyTreeSpec) -> Attachment | None:
+    """None: there is no such ring, or not any more."""
+    try:
+        segment = Segment.attach(ring)
+    except SegmentError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+    leaves = segment.spec.leaves[: -len(COLUMNS)]
+    if len(leaves) != treespec.num_leaves:
+        raise SegmentError(f"ring {ring!r} has batches of another replay: it was made anew just now; try again")
+    spec = batch_spec(treespec, leaves)
+    spec.check_same(segment.spec, f"ring {ring!r}")
+    segment.spec = spec
+    return Attachment(segment, lib.ES_ROLE_LEARNER, f"ring {ring!r}", prefault=True)
+
+
+def _answer(replay: str, ring: str) -> tuple[bool, str | None]:
+    """Whether the ring is ready, and why it cannot be made, as the replay's board says."""
+    try:
+        board = read_board(replay)
+    except SegmentError:
+        return False, None
+    made, refused = board.get("batches"), board.get("refused")
+    text = refused.get(ring) if isinstance(refused, dict) else None
+    return isinstance(made, list) and ring in made, text if isinstance(text, str) else None
+
+
+def _nobody_came(replay: str, grace: float) -> ConnectionClosedError:
+    return ConnectionClosedError(f"replay {replay!r} was killed, and no other one came for {grace} s (learner_grace)")
