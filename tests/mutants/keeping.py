@@ -23,11 +23,21 @@ def _tables(name: str, function: str, where: str, bug: str, *edits: tuple[str, s
     return _mutant("es_tables.c", name, function, where, bug, *edits)
 
 
+def _source(name: str, function: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return _mutant("es_source.c", name, function, "each once", bug, *edits)
+
+
 _LENGTH = "    *(volatile uint64_t *)&redo->log->length = length;\n"
 _CLEAR = "    *(volatile uint64_t *)&redo->log->length = 0;\n"
 _MAGIC = "    *(volatile uint64_t *)&hdr->magic = MAGIC;\n"
 _ROW = "    es_gather_into_row(&m->store, es_store_row(&m->store, step), leaves, i);\n"
 _COMMIT = "    es_redo_commit(&m->store.redo);\n"
+_UNKNOWN = "    *(volatile uint64_t *)&words->known = 0;\n"
+_KNOWN = "    *(volatile uint64_t *)&words->known = 1;\n"
+_FORGET = "    memset(rounds, 0, slots * sizeof *rounds);\n"
+_COPY_UUID = "    memcpy(words->uuid, uuid, sizeof words->uuid);\n"
+_ORIGIN = "        es_redo_set(&m->store.redo, origin->word, origin->value);\n"
+_GIVE_BACK = "es_api_give_back(s->ring, s->taken.batch, s->taken.round);"
 
 
 def _at_once(word: str, value: str) -> str:
@@ -210,5 +220,74 @@ KEEPING = (
         "a store has its magic number before it has its hash",
         ("hdr->hash = mix(", "uint64_t hash = mix("),
         (_MAGIC, f"{_MAGIC}    ES_COMPILER_BARRIER();\n    hdr->hash = hash;\n"),
+    ),
+    _tables(
+        "origin-apart",
+        "es_tables_add",
+        "each once",
+        "a step that a ring brought is there before the store says that it was used",
+        (_ORIGIN, "        (void)origin;\n"),
+        (_COMMIT, f"{_COMMIT}    if (origin != NULL)\n        {_at_once('*origin->word', 'origin->value')}\n"),
+    ),
+    _source(
+        "source-twice",
+        "es_source_next",
+        "a sample that was used before its replay was killed is used again",
+        (" || s->rounds[snap.batch] == snap.round + 1)", ")"),
+    ),
+    _source(
+        "source-at-once",
+        "es_source_next",
+        "a sample is released when it is taken",
+        (
+            "        s->has_taken = true;\n",
+            "        s->has_taken = true;\n        es_api_release(s->ring, snap.batch, snap.round);\n",
+        ),
+    ),
+    _source(
+        "source-half-group",
+        "es_source_release",
+        "one of a full group is not released",
+        ("i < s->num_used;", "i < s->num_used - (s->num_used == ES_SOURCE_GROUP);"),
+    ),
+    _source(
+        "adopt-known",
+        "adopt",
+        "the store says that it knows a ring while the words are still another ring's",
+        (_COPY_UUID, ""),
+        (_UNKNOWN, f"{_COPY_UUID}    ES_COMPILER_BARRIER();\n"),
+    ),
+    _source(
+        "adopt-early",
+        "adopt",
+        "the store says that it knows a ring before the ring's uuid and rounds are there",
+        (_FORGET, f"{_COPY_UUID}{_KNOWN}    ES_COMPILER_BARRIER();\n{_FORGET}"),
+    ),
+    _source(
+        "adopt-again",
+        "adopt",
+        "what is known of a ring is forgotten when the next replay connects to it",
+        ("words->known && memcmp", "words->known > 1 && memcmp"),
+    ),
+    _source(
+        "close-releases",
+        "es_source_close",
+        "a sample that was taken and not used is released",
+        (_GIVE_BACK, "es_api_release(s->ring, s->taken.batch, s->taken.round);"),
+    ),
+    _source(
+        "close-keeps",
+        "es_source_close",
+        "a sample that was taken and not used is not given back",
+        (_GIVE_BACK, "(void)s;"),
+    ),
+    _mutant(
+        "es_inbox.c",
+        "update-passed-early",
+        "es_inbox_update",
+        "each once",
+        "the store says that updates were made before they are",
+        ("        if (block_is_possible", "        pass_over(&in->updates);\n        if (block_is_possible"),
+        ("        pass_over(&in->updates);\n        made++;", "        made++;"),
     ),
 )

@@ -260,6 +260,15 @@ static void check_all(const es_everywhere *e, unsigned outcomes)
         fprintf(stderr, "    expected outcomes that did not occur: 0x%x\n", e->outcomes & ~outcomes);
 }
 
+/* Whether a death before the n-th instruction may leave something else than one at the place that was tried before. */
+static bool left_more(const es_everywhere *e, uint32_t n, uint32_t every)
+{
+    for (uint32_t i = n - every + 1; i <= n; i++)
+        if (e->leaves_more(e->world, i))
+            return true;
+    return false;
+}
+
 uint32_t es_everywhere_nth(void)
 {
     const char *text = getenv("ES_TRACE_EVERY");
@@ -290,7 +299,7 @@ void es_everywhere_kill(const es_everywhere *e)
     was_over = false;
     for (uint32_t n = p->entry; !(only_steps ? was_over : n > p->end) && bad < MAX_BAD_KILLS; n += every) {
         unsigned failures = es_test_failures();
-        if (e->leaves_more != NULL && n > p->entry && n < p->end && !e->leaves_more(e->world, n)) {
+        if (e->leaves_more != NULL && n > p->entry && n < p->end && !left_more(e, n, every)) {
             cover_kill(p->pc[n]);
             continue;
         }

@@ -45,8 +45,7 @@ void vault_close(es_vault *v)
 
 static uint8_t steps_memory[VAULT_BATCH * VAULT_ROW];
 
-/* n steps, stacked, leaf by leaf. */
-static void make_steps(es_vault *v, uint64_t n, const void **leaves)
+void vault_make(es_vault *v, uint64_t n, const void **leaves)
 {
     uint8_t *at = steps_memory;
     for (uint32_t l = 0; l < v->geo.num_leaves; l++) {
@@ -62,7 +61,7 @@ int vault_add(es_vault *v, uint32_t flags, const double *priorities)
 {
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
-    make_steps(v, 1, leaves);
+    vault_make(v, 1, leaves);
     int code = es_replay_add(v->r, leaves, flags, priorities, &why);
     note(v, "result of add", why.table, (uint64_t)code);
     return code;
@@ -78,7 +77,7 @@ int vault_bring(es_vault *v, const double *priorities)
 {
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
-    make_steps(v, 1, leaves);
+    vault_make(v, 1, leaves);
     es_step_head head = {.stream = 9, .number = v->made};
     es_origin origin = {&tables_of(v)->store.inbox[0], v->made};
     int code = es_tables_add(tables_of(v), &head, leaves, 0, priorities, &origin, &why);
@@ -103,7 +102,7 @@ int64_t vault_extend(es_vault *v, uint64_t n, const uint8_t *flags, const double
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
     int error;
-    make_steps(v, n, leaves);
+    vault_make(v, n, leaves);
     int64_t in = es_replay_extend(v->r, leaves, n, flags, priorities, &error, &why);
     note(v, "result of extend", why.index, (uint64_t)in);
     note(v, "error of extend", why.table, (uint64_t)error);
@@ -203,7 +202,7 @@ static void live_add(es_vault *v, es_step_head *head, const double *priorities)
 {
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
-    make_steps(v, 1, leaves);
+    vault_make(v, 1, leaves);
     note(v, "result of add", why.table, (uint64_t)es_tables_add(tables_of(v), head, leaves, 0, priorities, NULL, &why));
     head->number++;
 }

@@ -29,6 +29,8 @@ int vault_format(es_vault *v);
 void vault_open(es_vault *v, uint64_t stream);
 void vault_close(es_vault *v);
 
+/* Fills leaves with n new steps, stacked, leaf by leaf. They stay until the next call. */
+void vault_make(es_vault *v, uint64_t n, const void **leaves);
 /* priorities: one for each table. Each returns the result of the replay, and notes it. */
 int vault_add(es_vault *v, uint32_t flags, const double *priorities);
 /* A step that a worker sent. Its items are parked where a limiter forbids them. */

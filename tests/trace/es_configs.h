@@ -1,0 +1,23 @@
+/* Tables for scenarios of a replay. */
+#ifndef ES_CONFIGS_H
+#define ES_CONFIGS_H
+
+#include <math.h>
+
+#define ANY 1000 /* limits nothing */
+#define CONFIG(table_name, sampler_kind, remover_kind, size, again, ...)                                \
+    {                                                                                                   \
+        .name = table_name, .sampler = {.kind = sampler_kind, .parameter = 0.5, .beta = 0.4},           \
+        .remover = {.kind = remover_kind, .parameter = 1}, .max_size = size, .min_size = 1, .ratio = 1, \
+        .min_diff = -INFINITY, .replacement = again, __VA_ARGS__                                        \
+    }
+#define FREELY .max_diff = INFINITY
+#define TABLE(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, FREELY)
+/* Each living item once before any again. */
+#define ROUNDS(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 0, FREELY)
+#define ONCE(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, FREELY, .max_times_sampled = 1)
+#define PROTECTED(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, FREELY, .is_protected = 1)
+/* Two items ahead of samples; the others park. */
+#define PARKED(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, .max_diff = 2, .max_parked = 3)
+
+#endif

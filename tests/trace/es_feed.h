@@ -1,0 +1,67 @@
+/* A scenario of a replay with its two rings. Workers have sent steps, a client has sent updates, and the replay is killed
+ * while it uses them. The next one reaps it, opens the store, connects the rings and uses the rest: every step is stored
+ * once, as if nobody had died. */
+#ifndef ES_FEED_H
+#define ES_FEED_H
+
+#include "es_fixture.h"
+#include "es_test.h"
+#include "es_vault.h"
+
+#define FEED_PARTS 4
+#define FEED_UPDATE_SLOTS 3
+
+enum { FEED_STEPS, FEED_UPDATES, FEED_RINGS };
+
+typedef struct es_feed {
+    es_vault v;
+    es_fix *fix[FEED_RINGS];
+    es_locks *locks[FEED_RINGS];   /* this process's */
+    es_ring *senders[FEED_RINGS];  /* the tracer's: a worker and a client */
+    es_ring *learners[FEED_RINGS]; /* of the replay that this process is */
+    uint64_t sent, good;           /* steps; those that can be stored */
+} es_feed;
+
+typedef struct es_feeding {
+    const char *name;
+    es_table_config tables[VAULT_TABLES];
+    uint32_t num_tables;
+    uint64_t capacity;
+    uint32_t slots;              /* of the inbox */
+    void (*before)(es_vault *v); /* what the store holds before it has rings */
+    bool known;                  /* the store knows two other rings: each of their slots was used once */
+    void (*send)(es_feed *f);    /* tracer: what the workers and the client send */
+    uint64_t used; /* so many steps were used by a replay that took one more, and died before it released */
+    bool connects; /* the operation connects the rings; otherwise they are connected before it */
+    void (*prepare)(es_feed *f);          /* tracee: before the operation, at full speed */
+    void (*act)(es_feed *f);              /* the operation */
+    bool leaves;                          /* it lets go of the rings */
+    bool everywhere;                      /* it makes system calls: kill it also where it has written nothing */
+    uint32_t parts;                       /* changes of one block of updates, which are made again after a death */
+    void (*part)(es_feed *f, uint32_t i); /* makes one of them */
+    const char *through;                  /* names of core functions in which a kill must occur */
+} es_feeding;
+
+void feed_everywhere(const es_feeding *s);
+
+/* A worker sends a step. priorities: one for each table. */
+void feed_step(es_feed *f, uint32_t flags, const double *priorities);
+void feed_updates(es_feed *f, uint32_t table, uint32_t kind, uint64_t n, const uint64_t *keys,
+                  const double *priorities);
+
+/* For operations. */
+void feed_connect(es_feed *f);
+/* Stores what has come, until something has to wait. */
+void feed_turn(es_feed *f);
+/* Lets go of the rings, and of their lock bytes. */
+void feed_leave(es_feed *f);
+
+#define FEED_EVERYWHERE(id, ...)                                        \
+    static const es_feeding scenario_##id = {.name = #id, __VA_ARGS__}; \
+    TEST(id)                                                            \
+    {                                                                   \
+        feed_everywhere(&scenario_##id);                                \
+    }                                                                   \
+    _Static_assert(1, "a semicolon follows")
+
+#endif

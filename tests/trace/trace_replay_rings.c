@@ -1,0 +1,150 @@
+/* Replays that are killed while they use what rings bring, connect to them, and let go of them. */
+#include <math.h>
+#include <string.h>
+
+#include "es_configs.h"
+#include "es_feed.h"
+#include "replay/es_source.h"
+
+#define HIGHEST -1 /* the table's own */
+#define KEY(i) (UINT64_C(1) << 32 | (i))
+
+static void turn(es_feed *f)
+{
+    feed_turn(f);
+}
+
+static void connect_and_turn(es_feed *f)
+{
+    feed_connect(f);
+    feed_turn(f);
+}
+
+static void add_two(es_vault *v)
+{
+    vault_add_some(v, 2);
+}
+
+static void add_four(es_vault *v)
+{
+    vault_add_some(v, 4);
+}
+
+/* --- steps ---------------------------------------------------------------------------- */
+
+static void send_three(es_feed *f)
+{
+    feed_step(f, 0, (const double[]){5, 0.5});
+    feed_step(f, ES_STEP_TERMINATED, (const double[]){HIGHEST, NAN});
+    feed_step(f, 0, (const double[]){0, 2});
+}
+
+/* Both tables are full, and then the store is. */
+FEED_EVERYWHERE(steps_come_and_others_go,
+                .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, 4), TABLE("b", ES_UNIFORM, ES_UNIFORM, 3)},
+                .num_tables = 2, .capacity = 4, .slots = 4, .before = add_four, .send = send_three, .act = turn,
+                .through = "es_replay_turn es_inbox_store store_step es_source_next es_source_used es_source_release "
+                           "es_tables_add es_table_evict es_table_leave");
+
+static void send_four(es_feed *f)
+{
+    for (int i = 0; i < 4; i++)
+        feed_step(f, 0, (const double[]){1 + i, 3 - i});
+}
+
+/* The first one enters, two park in one of the tables, and the last one stays in its ring. */
+FEED_EVERYWHERE(steps_park_and_wait,
+                .tables = {CONFIG("a", ES_UNIFORM, ES_FIFO, ANY, 1, .max_diff = 3, .max_parked = 2),
+                           TABLE("b", ES_FIFO, ES_FIFO, 3)},
+                .num_tables = 2, .capacity = 5, .slots = 4, .before = add_two, .send = send_four, .act = turn,
+                .through = "es_inbox_store es_table_note_park es_table_can_park es_source_release");
+
+static void send_impossible(es_feed *f)
+{
+    feed_step(f, 0, (const double[]){1});
+    feed_step(f, 0, (const double[]){INFINITY});
+    feed_step(f, 0, (const double[]){2});
+}
+
+/* The second one has a priority that its writer should not have sent. */
+FEED_EVERYWHERE(step_is_passed_over, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, 2)}, .num_tables = 1, .capacity = 3,
+                .slots = 3, .before = add_two, .send = send_impossible, .act = turn,
+                .through = "es_inbox_store pass_over");
+
+/* --- updates --------------------------------------------------------------------------- */
+
+/* One key comes twice, and one is unknown. */
+static const uint64_t keys[] = {KEY(0), KEY(2), KEY(9), KEY(0)};
+static const double priorities[] = {7, 0.25, 3, 0.5};
+
+static void send_priorities(es_feed *f)
+{
+    feed_updates(f, 0, ES_UPDATE_PRIORITIES, 4, keys, priorities);
+    feed_step(f, 0, (const double[]){HIGHEST, 1});
+}
+
+/* The keys that there are. */
+static void update_one(es_feed *f, uint32_t i)
+{
+    uint32_t at = i < 2 ? i : 3;
+    vault_update(&f->v, 0, &keys[at], &priorities[at], 1);
+}
+
+FEED_EVERYWHERE(priorities_change,
+                .tables = {TABLE("a", ES_MAX_HEAP, ES_PRIORITIZED, 4), TABLE("b", ES_FIFO, ES_MIN_HEAP, 3)},
+                .num_tables = 2, .capacity = 5, .slots = 2, .before = add_four, .send = send_priorities, .act = turn,
+                .parts = 3, .part = update_one,
+                .through = "es_inbox_update make_update es_table_set_priorities set_priority pass_over");
+
+static void send_deletions(es_feed *f)
+{
+    feed_updates(f, 0, 7, 1, keys, priorities);
+    feed_updates(f, 0, ES_UPDATE_DELETE, 4, keys, priorities);
+    feed_step(f, 0, (const double[]){HIGHEST, 1});
+}
+
+/* The first block is none. */
+FEED_EVERYWHERE(items_are_deleted, .tables = {TABLE("a", ES_UNIFORM, ES_MAX_HEAP, 4), TABLE("b", ES_LIFO, ES_FIFO, 2)},
+                .num_tables = 2, .capacity = 5, .slots = 2, .before = add_four, .send = send_deletions, .act = turn,
+                .through = "es_inbox_update block_is_possible make_update es_table_find es_table_remove pass_over");
+
+/* --- connecting ------------------------------------------------------------------------ */
+
+static void send_to_new_rings(es_feed *f)
+{
+    feed_updates(f, 0, ES_UPDATE_PRIORITIES, 1, keys, priorities);
+    feed_step(f, 0, (const double[]){3, 1});
+    feed_step(f, 0, (const double[]){4, 2});
+}
+
+/* The store says of each slot of the rings before that it was used once. */
+FEED_EVERYWHERE(new_rings, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, 3)},
+                .num_tables = 2, .capacity = 8, .slots = 3, .before = add_four, .known = true,
+                .send = send_to_new_rings, .connects = true, .act = connect_and_turn, .parts = 1, .part = update_one,
+                .through = "es_replay_connect_inbox es_replay_connect_updates es_inbox_open_steps "
+                           "es_inbox_open_updates es_source_open fits adopt");
+
+/* A replay has used two steps, has taken the third, and has died before it released any. */
+FEED_EVERYWHERE(same_rings_again, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, 4), TABLE("b", ES_FIFO, ES_FIFO, 3)},
+                .num_tables = 2, .capacity = 5, .slots = 5, .before = add_two, .send = send_four, .used = 2,
+                .connects = true, .act = connect_and_turn,
+                .through = "es_source_open adopt es_source_next es_source_used");
+
+static void send_a_group(es_feed *f)
+{
+    for (int i = 0; i < ES_SOURCE_GROUP + 1; i++)
+        feed_step(f, 0, (const double[]){i});
+}
+
+/* As many are used up as are released at once: the last one of them is new. */
+FEED_EVERYWHERE(steps_are_released_in_groups, .tables = {TABLE("a", ES_FIFO, ES_FIFO, 2)}, .num_tables = 1,
+                .capacity = 3, .slots = ES_SOURCE_GROUP + 2, .send = send_a_group, .used = ES_SOURCE_GROUP - 1,
+                .connects = true, .act = connect_and_turn, .through = "es_source_used es_source_release");
+
+/* --- letting go ------------------------------------------------------------------------- */
+
+/* A step waits for room among parked ones: it was taken, and is given back. */
+FEED_EVERYWHERE(rings_are_left, .tables = {PARKED("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 6,
+                .slots = 4, .before = add_two, .send = send_four, .prepare = turn, .act = feed_leave, .leaves = true,
+                .everywhere = true,
+                .through = "es_replay_disconnect es_inbox_close es_source_close es_api_give_back es_api_detach");
