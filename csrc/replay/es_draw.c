@@ -9,12 +9,30 @@
 /* Draws that are made at once. */
 #define MANY 256
 
-uint64_t es_draw_allowed(const es_table *t, uint64_t n)
+/* Whether the limiter allows the n-th draw from now on. If so, it allows those before it. */
+static bool allows_nth(const es_table *t, uint64_t n)
 {
     es_rate_counts counts = es_table_counts(t);
-    uint64_t allowed = 0;
-    while (allowed < n && es_rate_limiter_can_sample(t->config, &counts, 1))
-        allowed++, counts.sampled += 1, counts.size -= t->config->max_times_sampled == 1;
+    bool each_goes = t->config->max_times_sampled == 1;
+    if (each_goes && counts.size < n)
+        return false;
+    counts.sampled += n - 1;
+    counts.size -= each_goes ? n - 1 : 0;
+    return es_rate_limiter_can_sample(t->config, &counts, 1);
+}
+
+uint64_t es_draw_allowed(const es_table *t, uint64_t n)
+{
+    uint64_t allowed = 0, too_many = n + 1;
+    if (n > 0 && allows_nth(t, n))
+        return n;
+    while (too_many - allowed > 1) {
+        uint64_t middle = allowed + (too_many - allowed) / 2;
+        if (allows_nth(t, middle))
+            allowed = middle;
+        else
+            too_many = middle;
+    }
     return allowed;
 }
 

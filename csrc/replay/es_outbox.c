@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "replay/es_draw.h"
-
 /* The columns of a batch, of eight bytes each. */
 #define COLUMNS 7
 

@@ -10,7 +10,7 @@
 
 #include "api/es_api.h"
 #include "base/es_base.h"
-#include "replay/es_table.h"
+#include "replay/es_draw.h"
 
 typedef struct es_outbox {
     es_ring *ring; /* NULL: there is none */

@@ -40,6 +40,18 @@ _ORIGIN = "        es_redo_set(&m->store.redo, origin->word, origin->value);\n"
 _GIVE_BACK = "es_api_give_back(s->ring, s->taken.batch, s->taken.round);"
 
 
+def _outbox(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return _mutant("es_outbox.c", name, function, where, bug, *edits)
+
+
+_GATHER_ONE = "        es_gather(t->store, t->store->rows, step, 1, into->leaves, at);\n"
+_WEIGH = """        if (into != NULL)
+            to->ratio[at + i] = es_draw_weight(to->ratio[at + i], into->beta);
+"""
+_COMMIT_DRAW = "        es_redo_commit(&t->store->redo);\n"
+_KNOWN_BOX = "    *(volatile uint64_t *)&words->known = 1;\n"
+
+
 def _at_once(word: str, value: str) -> str:
     return f"*(volatile uint64_t *)&{word} = {value};"
 
@@ -287,7 +299,89 @@ KEEPING = (
         "es_inbox_update",
         "each once",
         "the store says that updates were made before they are",
-        ("        if (block_is_possible", "        pass_over(&in->updates);\n        if (block_is_possible"),
+        ("        if (!block_is_possible", "        pass_over(&in->updates);\n        if (!block_is_possible"),
         ("        pass_over(&in->updates);\n        made++;", "        made++;"),
+    ),
+    _draw(
+        "place-apart",
+        "note_draw",
+        "each once",
+        "the place that a draw goes to is noted before the draw",
+        ("es_redo_set(redo, into->word, into->value + i + 1);", _at_once("into->word[0]", "into->value + i + 1")),
+    ),
+    _draw(
+        "place-late",
+        "note_draw",
+        "each once",
+        "the place that a draw goes to is not noted with it",
+        ("es_redo_set(redo, into->word, into->value + i + 1);", "(void)i;"),
+    ),
+    _draw(
+        "gather-late",
+        "draw_one",
+        "each once",
+        "a draw is noted before its row is in the ring",
+        (_GATHER_ONE, ""),
+        (
+            "    es_redo_commit(redo);\n    if (t->aside",
+            f"    es_redo_commit(redo);\n    if (into != NULL)\n{_GATHER_ONE}    if (t->aside",
+        ),
+    ),
+    _draw(
+        "weigh-late",
+        "draw_independent",
+        "each once",
+        "a draw is noted before its weight is in the ring",
+        (_WEIGH, ""),
+        (_COMMIT_DRAW, f"{_COMMIT_DRAW}{_WEIGH}"),
+    ),
+    _outbox(
+        "drawn-again",
+        "deliver_drawn",
+        "each once",
+        "what a dead replay has drawn is drawn for anew",
+        ("uint64_t drawn = *(volatile uint64_t *)&o->words->drawn;", "uint64_t drawn = 0;"),
+    ),
+    _outbox(
+        "drawn-one-more",
+        "deliver_drawn",
+        "each once",
+        "a place is delivered for which nothing was drawn",
+        ("(uint64_t)first >= drawn", "(uint64_t)first > drawn"),
+    ),
+    _outbox(
+        "box-early",
+        "fill_some",
+        "each once",
+        "places are committed before what is drawn for them is noted",
+        (
+            "    es_drawing columns = columns_of(o);\n",
+            "    es_drawing columns = columns_of(o);\n    es_api_commit_many(o->ring, first, (uint64_t)claimed);\n",
+        ),
+    ),
+    _outbox(
+        "box-any-claim",
+        "es_outbox_open",
+        "each once",
+        "a ring is joined although a dead replay's claims are still there",
+        ("es_monitor_next_claim(ring, 0, &claim) >= 0", "es_monitor_next_claim(ring, 0, &claim) >= INT64_MAX"),
+    ),
+    _outbox(
+        "box-foreign",
+        "es_outbox_open",
+        "each once",
+        "a ring is joined that another replay has filled",
+        (
+            "!is_of(o->words, id) && es_api_claimed(ring) > 0",
+            "!is_of(o->words, id) && es_api_claimed(ring) > INT64_MAX - 1",
+        ),
+    ),
+    _outbox(
+        "box-adopt-early",
+        "adopt",
+        "each once",
+        "the store says that it knows a ring before it has forgotten what was drawn for another one",
+        ("    words->drawn = 0;\n", ""),
+        (_KNOWN_BOX, f"{_KNOWN_BOX}    ES_COMPILER_BARRIER();\n    words->drawn = 0;\n"),
     ),
 )

@@ -5,12 +5,14 @@
 #include <math.h>
 
 #define ANY 1000 /* limits nothing */
-#define CONFIG(table_name, sampler_kind, remover_kind, size, again, ...)                                \
+#define LIMITED(table_name, sampler_kind, remover_kind, size, again, ...)                               \
     {                                                                                                   \
         .name = table_name, .sampler = {.kind = sampler_kind, .parameter = 0.5, .beta = 0.4},           \
         .remover = {.kind = remover_kind, .parameter = 1}, .max_size = size, .min_size = 1, .ratio = 1, \
-        .min_diff = -INFINITY, .replacement = again, __VA_ARGS__                                        \
+        .replacement = again, __VA_ARGS__                                                               \
     }
+#define CONFIG(name, sampler, remover, size, again, ...) \
+    LIMITED(name, sampler, remover, size, again, .min_diff = -INFINITY, __VA_ARGS__)
 #define FREELY .max_diff = INFINITY
 #define TABLE(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, FREELY)
 /* Each living item once before any again. */
@@ -19,5 +21,9 @@
 #define PROTECTED(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, FREELY, .is_protected = 1)
 /* Two items ahead of samples; the others park. */
 #define PARKED(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, .max_diff = 2, .max_parked = 3)
+
+/* As many samples as items. */
+#define MATCHED(name, sampler, remover, size) \
+    LIMITED(name, sampler, remover, size, 1, .min_diff = 0, .max_diff = INFINITY)
 
 #endif

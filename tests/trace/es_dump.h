@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ES_DUMP_ROOM 4096
+#define ES_DUMP_ROOM 8192
 
 typedef struct es_dump {
     uint64_t count;

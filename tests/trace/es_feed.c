@@ -28,15 +28,17 @@
 #include "es_everywhere.h"
 #include "es_tracee.h"
 #include "es_valid.h"
+#include "replay/es_draw.h"
 #include "replay/es_inbox.h"
+#include "replay/es_outbox.h"
 
 #define MAX_PATH 60000u
 #define WORKER 9 /* the stream of the steps that are sent */
 #define MANY 1000
 
 static const uint64_t leaf_sizes[] = {8, 24, 0};
-static const uint8_t uuids[FEED_RINGS][16] = {"the inbox's ring", "updates' ring"};
-static const uint8_t other_uuids[FEED_RINGS][16] = {"another inbox", "others' updates"};
+static const uint8_t uuids[FEED_RINGS][16] = {"the inbox's ring", "updates' ring", "batches of one", "batches of two"};
+static const uint8_t other_uuids[FEED_RINGS][16] = {"another inbox", "others' updates", "others' one", "others' two"};
 
 typedef struct es_side {
     _Atomic uint32_t phase;
@@ -83,7 +85,7 @@ static int send_step(es_feed *f, uint32_t flags, const double *priorities)
     memcpy(brought.priorities, priorities, f->v.geo.num_tables * sizeof *priorities);
     f->v.made = 100 + f->sent;
     vault_make(&f->v, 1, leaves + 1);
-    int code = es_api_send(f->senders[FEED_STEPS], (void **)leaves);
+    int code = es_api_send(f->others[FEED_STEPS], (void **)leaves);
     f->sent += code == ES_OK;
     return code;
 }
@@ -99,7 +101,7 @@ void feed_step(es_feed *f, uint32_t flags, const double *priorities)
 
 static int send_updates(es_feed *f, const es_update_block *block)
 {
-    return es_api_send(f->senders[FEED_UPDATES], (void *[]){(void *)block});
+    return es_api_send(f->others[FEED_UPDATES], (void *[]){(void *)block});
 }
 
 void feed_updates(es_feed *f, uint32_t table, uint32_t kind, uint64_t n, const uint64_t *keys, const double *priorities)
@@ -113,15 +115,40 @@ void feed_updates(es_feed *f, uint32_t table, uint32_t kind, uint64_t n, const u
 /* Fills both rings. What was used before must have been released. */
 static void send_a_lap(es_feed *f)
 {
-    uint64_t full, in[FEED_RINGS] = {0};
-    for (int i = 0; i < FEED_RINGS; i++)
-        CHECK_EQ(es_monitor_count_committed(f->learners[i], &full), 0);
+    uint64_t full, in[FEED_SOURCES] = {0};
+    for (int i = 0; i < FEED_SOURCES; i++)
+        CHECK_EQ(es_monitor_count_committed(f->mine[i], &full), 0);
     while (in[FEED_STEPS] < MANY && send_step(f, 0, (const double[VAULT_TABLES]){-1, 2, 0.5}) == ES_OK)
         in[FEED_STEPS]++;
     while (in[FEED_UPDATES] < MANY && send_updates(f, &(es_update_block){.n = 0}) == ES_OK)
         in[FEED_UPDATES]++;
-    for (int i = 0; i < FEED_RINGS; i++)
+    for (int i = 0; i < FEED_SOURCES; i++)
         CHECK_EQ(in[i], f->fix[i]->geo.num_batches);
+}
+
+/* --- learners ---------------------------------------------------------------------- */
+
+/* Whether the scenario has that ring. */
+static bool has(const es_feed *f, int ring)
+{
+    return ring < FEED_BATCHES || f->boxes[ring - FEED_BATCHES].batch_size > 0;
+}
+
+/* Takes all batches that are complete, and notes what is in them. */
+static void take_batches(es_feed *f)
+{
+    for (int i = FEED_BATCHES; i < FEED_RINGS; i++) {
+        es_snapshot snap;
+        while (has(f, i) && es_api_take(f->others[i], 0, 0, &snap) >= 0) {
+            es_dump_note(f->v.dump, "batch", (uint64_t)i, snap.round * f->fix[i]->geo.num_batches + snap.batch);
+            for (uint32_t l = 0; l < f->fix[i]->geo.num_leaves; l++) {
+                uint64_t size = es_api_leaf_size(f->others[i], l) * f->fix[i]->geo.batch_size;
+                const uint8_t *at = (const uint8_t *)f->fix[i]->base + es_api_leaf_offset(f->others[i], l);
+                es_dump_note_bytes(f->v.dump, "a leaf of a batch", l, at + snap.batch * size, size);
+            }
+            CHECK_EQ(es_api_release(f->others[i], snap.batch, snap.round), ES_OK);
+        }
+    }
 }
 
 /* --- a replay ----------------------------------------------------------------------- */
@@ -137,20 +164,25 @@ static void sweep(es_ring *by)
 static void enter(es_feed *f)
 {
     for (int i = 0; i < FEED_RINGS; i++) {
-        f->learners[i] = fix_join(f->fix[i], f->locks[i], ES_ROLE_LEARNER, 0);
-        sweep(f->learners[i]);
-        CHECK_STR(es_valid(f->learners[i]), NULL);
+        if (!has(f, i))
+            continue;
+        f->mine[i] = fix_join(f->fix[i], f->locks[i], i < FEED_BATCHES ? ES_ROLE_LEARNER : ES_ROLE_PRODUCER, 0);
+        sweep(f->mine[i]);
+        CHECK_STR(es_valid(f->mine[i]), NULL);
     }
     vault_open(&f->v, VAULT_STREAM);
 }
 
 static void connect_as(es_feed *f, const uint8_t uuid[FEED_RINGS][16])
 {
-    CHECK_EQ(es_replay_connect_inbox(f->v.r, f->learners[FEED_STEPS], f->fix[FEED_STEPS]->base, uuid[FEED_STEPS]),
+    CHECK_EQ(es_replay_connect_inbox(f->v.r, f->mine[FEED_STEPS], f->fix[FEED_STEPS]->base, uuid[FEED_STEPS]), ES_OK);
+    CHECK_EQ(es_replay_connect_updates(f->v.r, f->mine[FEED_UPDATES], f->fix[FEED_UPDATES]->base, uuid[FEED_UPDATES]),
              ES_OK);
-    CHECK_EQ(
-        es_replay_connect_updates(f->v.r, f->learners[FEED_UPDATES], f->fix[FEED_UPDATES]->base, uuid[FEED_UPDATES]),
-        ES_OK);
+    for (int i = FEED_BATCHES; i < FEED_RINGS; i++)
+        if (has(f, i))
+            CHECK_EQ(es_replay_connect_batches(f->v.r, f->boxes[i - FEED_BATCHES].table, f->mine[i], f->fix[i]->base,
+                                               uuid[i]),
+                     i - FEED_BATCHES);
 }
 
 void feed_connect(es_feed *f)
@@ -168,7 +200,8 @@ void feed_leave(es_feed *f)
 {
     es_replay_disconnect(f->v.r);
     for (int i = 0; i < FEED_RINGS; i++)
-        es_api_detach(f->learners[i]);
+        if (has(f, i))
+            es_api_detach(f->mine[i]);
 }
 
 /* Ends a replay that has let go of the rings. */
@@ -176,7 +209,8 @@ static void end_life(es_feed *f)
 {
     vault_close(&f->v);
     for (int i = 0; i < FEED_RINGS; i++)
-        es_api_free(f->learners[i]);
+        if (has(f, i))
+            es_api_free(f->mine[i]);
 }
 
 /* Uses all that the rings bring. A draw lets the next item in where a limiter holds it back. */
@@ -198,8 +232,10 @@ static void go_on(killing *k, es_dump *d)
     use_all(f);
     CHECK_EQ(((const es_tables *)f->v.r)->store.hdr->arrivals, k->arrived + f->good);
     es_dump_store(d, f->v.base, f->v.size);
+    take_batches(f);
     send_a_lap(f);
     use_all(f);
+    take_batches(f);
     vault_live(&f->v);
     f->v.dump = NULL;
 }
@@ -211,7 +247,7 @@ static void use_and_die(es_feed *f, uint64_t used)
     es_tables *m = (es_tables *)f->v.r;
     es_trouble why;
     int code;
-    es_inbox_open_steps(&in, m, f->learners[FEED_STEPS], f->fix[FEED_STEPS]->base, uuids[FEED_STEPS]);
+    es_inbox_open_steps(&in, m, f->mine[FEED_STEPS], f->fix[FEED_STEPS]->base, uuids[FEED_STEPS]);
     for (uint64_t i = 0; i < used; i++) {
         const void *const *leaves = es_source_next(&in.steps, &code);
         const es_inbox_head *h = leaves[0];
@@ -226,21 +262,47 @@ static void use_and_die(es_feed *f, uint64_t used)
     kill(getpid(), SIGKILL);
 }
 
+/* Draws items as es_outbox_fill() does, claims one place more, and dies before it commits any. */
+static void draw_and_die(es_feed *f, uint64_t drawn)
+{
+    es_tables *m = (es_tables *)f->v.r;
+    es_outbox box;
+    int64_t position, last;
+    uint32_t steps[VAULT_BATCH];
+    int ring = FEED_BATCHES;
+    if (es_outbox_open(&box, &m->table[f->boxes[0].table], f->mine[ring], f->fix[ring]->base, uuids[ring], NULL, 0) !=
+            ES_OK ||
+        es_api_reserve(f->mine[ring], 0, &position) != ES_OK ||
+        es_api_reserve_many(f->mine[ring], drawn, &last) != (int64_t)drawn || last != position + 1)
+        _exit(1);
+    void *c[7];
+    for (uint32_t i = 0; i < 7; i++)
+        c[i] = f->fix[ring]->base + es_api_leaf_offset(f->mine[ring], 2 + i);
+    es_drawing columns = {c[0], c[1], c[3], c[2], c[4], c[5], c[6]};
+    es_draw_into into = {box.leaves, 0.4, &box.words->drawn, (uint64_t)position};
+    if (es_draw(box.table, drawn, steps, &columns, (uint64_t)position, &into) != (int64_t)drawn)
+        _exit(1);
+    kill(getpid(), SIGKILL);
+}
+
 /* --- worlds -------------------------------------------------------------------------- */
 
 static void own_locks(es_feed *f)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (int i = 0; i < FEED_RINGS; i++)
-        f->locks[i] = fix_own_locks(f->fix[i]);
+        if (has(f, i))
+            f->locks[i] = fix_own_locks(f->fix[i]);
 }
 
 static void open_rings(es_feed *f)
 {
     for (int i = 0; i < FEED_RINGS; i++) {
+        if (!has(f, i))
+            continue;
         fix_again(f->fix[i]);
         f->locks[i] = f->fix[i]->locks;
-        f->senders[i] = fix_join(f->fix[i], f->locks[i], ES_ROLE_PRODUCER, 0);
+        f->others[i] = fix_join(f->fix[i], f->locks[i], i < FEED_BATCHES ? ES_ROLE_PRODUCER : ES_ROLE_LEARNER, 0);
     }
     f->sent = f->good = 0;
 }
@@ -248,9 +310,11 @@ static void open_rings(es_feed *f)
 static void close_rings(es_feed *f)
 {
     for (int i = 0; i < FEED_RINGS; i++) {
-        es_api_detach(f->senders[i]);
+        if (!has(f, i))
+            continue;
+        es_api_detach(f->others[i]);
         CHECK_EQ(es_locks_any(f->locks[i]), 0);
-        es_api_free(f->senders[i]);
+        es_api_free(f->others[i]);
     }
 }
 
@@ -261,13 +325,15 @@ static void open_world(killing *k)
     open_rings(f);
     if (k->s->send != NULL)
         k->s->send(f);
-    if (k->s->used == 0)
+    if (k->s->used == 0 && k->s->drawn == 0)
         return;
     int status = 0;
     pid_t child = fork();
     if (child == 0) {
         own_locks(f);
         enter(f);
+        if (k->s->drawn > 0)
+            draw_and_die(f, k->s->drawn);
         use_and_die(f, k->s->used);
     }
     CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
@@ -333,7 +399,8 @@ static void look(void *world, uint32_t n)
     killing *k = world;
     bool writes = changed(k->seen_store, k->f.v.base, k->f.v.size);
     for (int i = 0; i < FEED_RINGS; i++)
-        writes |= changed(k->seen_rings[i], k->f.fix[i]->base, k->f.fix[i]->size);
+        if (has(&k->f, i))
+            writes |= changed(k->seen_rings[i], k->f.fix[i]->base, k->f.fix[i]->size);
     if (n < MAX_PATH)
         k->writes[n] = writes;
 }
@@ -387,15 +454,15 @@ static void make_reference(killing *k, uint32_t parts)
 
 /* --- a scenario ------------------------------------------------------------------------ */
 
-static es_fix *ring_of(uint32_t slots, uint32_t num_leaves, const uint64_t *sizes)
+static es_fix *ring_of(uint64_t batch_size, uint64_t num_batches, uint32_t num_leaves, const uint64_t *sizes)
 {
-    es_geometry geo = {.batch_size = 1,
-                       .num_batches = slots,
+    es_geometry geo = {.batch_size = batch_size,
+                       .num_batches = num_batches,
                        .reap_interval_ns = 1000000000,
-                       .max_producers = 1,
+                       .max_producers = 2,
                        .num_leaves = num_leaves,
                        .schema_size = 2,
-                       .flags = ES_FLAG_READY_ORDER};
+                       .flags = batch_size == 1 ? ES_FLAG_READY_ORDER : 0};
     return fix_new_shared(&geo, sizes);
 }
 
@@ -415,6 +482,7 @@ static void know_other_rings(es_feed *f)
 static void begin(killing *k, const es_feeding *s)
 {
     const uint64_t brought[] = {sizeof(es_inbox_head) + s->num_tables * sizeof(double), leaf_sizes[0], leaf_sizes[1]};
+    const uint64_t taken[] = {leaf_sizes[0], leaf_sizes[1], 8, 8, 8, 8, 8, 8, 8};
     es_feed *f = &k->f;
     *k = (killing){.s = s, .side = shared(sizeof *k->side)};
     f->v.geo = (es_store_geometry){.capacity = s->capacity,
@@ -428,11 +496,17 @@ static void begin(killing *k, const es_feeding *s)
     f->v.leaf_sizes = leaf_sizes, f->v.tables = s->tables;
     f->v.size = es_replay_store_size(&f->v.geo, leaf_sizes, s->tables);
     f->v.base = shared(f->v.size);
-    f->fix[FEED_STEPS] = ring_of(s->slots, 3, brought);
-    f->fix[FEED_UPDATES] = ring_of(FEED_UPDATE_SLOTS, 1, &(uint64_t){sizeof(es_update_block)});
+    f->fix[FEED_STEPS] = ring_of(1, s->slots, 3, brought);
+    f->fix[FEED_UPDATES] = ring_of(1, FEED_UPDATE_SLOTS, 1, &(uint64_t){sizeof(es_update_block)});
+    f->boxes = s->boxes;
+    for (int i = FEED_BATCHES; i < FEED_RINGS; i++)
+        if (has(f, i))
+            f->fix[i] = ring_of(s->boxes[i - FEED_BATCHES].batch_size, s->boxes[i - FEED_BATCHES].num_batches,
+                                sizeof taken / sizeof *taken, taken);
     k->first = must(malloc(f->v.size)), k->seen_store = must(calloc(1, f->v.size));
     for (int i = 0; i < FEED_RINGS; i++)
-        k->seen_rings[i] = must(calloc(1, f->fix[i]->size));
+        if (has(f, i))
+            k->seen_rings[i] = must(calloc(1, f->fix[i]->size));
     CHECK_EQ(vault_format(&f->v), ES_OK);
     vault_open(&f->v, VAULT_STREAM);
     if (s->before != NULL)
@@ -455,6 +529,8 @@ static void end(killing *k)
     free(k->first);
     free(k->seen_store);
     for (int i = 0; i < FEED_RINGS; i++) {
+        if (!has(f, i))
+            continue;
         free(k->seen_rings[i]);
         fix_free(f->fix[i]);
     }

@@ -1,6 +1,6 @@
-/* A scenario of a replay with its two rings. Workers have sent steps, a client has sent updates, and the replay is killed
- * while it uses them. The next one reaps it, opens the store, connects the rings and uses the rest: every step is stored
- * once, as if nobody had died. */
+/* A scenario of a replay with its rings. Workers have sent steps, a client has sent updates, learners wait for batches, and
+ * the replay is killed while it works for them. The next one reaps it, opens the store, connects the rings and goes on:
+ * every step is stored once, and every draw is delivered once, as if nobody had died. */
 #ifndef ES_FEED_H
 #define ES_FEED_H
 
@@ -11,15 +11,25 @@
 #define FEED_PARTS 4
 #define FEED_UPDATE_SLOTS 3
 
-enum { FEED_STEPS, FEED_UPDATES, FEED_RINGS };
+#define FEED_BOXES 2
+
+/* The rings that bring something, and those that take batches away. */
+enum { FEED_STEPS, FEED_UPDATES, FEED_SOURCES, FEED_BATCHES = FEED_SOURCES, FEED_RINGS = FEED_BATCHES + FEED_BOXES };
+
+/* A ring of batches; none where the batch size is 0. */
+typedef struct es_feed_box {
+    uint32_t table;
+    uint64_t batch_size, num_batches;
+} es_feed_box;
 
 typedef struct es_feed {
     es_vault v;
     es_fix *fix[FEED_RINGS];
-    es_locks *locks[FEED_RINGS];   /* this process's */
-    es_ring *senders[FEED_RINGS];  /* the tracer's: a worker and a client */
-    es_ring *learners[FEED_RINGS]; /* of the replay that this process is */
-    uint64_t sent, good;           /* steps; those that can be stored */
+    es_locks *locks[FEED_RINGS]; /* this process's */
+    es_ring *others[FEED_RINGS]; /* the tracer's: a worker, a client, learners */
+    es_ring *mine[FEED_RINGS];   /* of the replay that this process is */
+    uint64_t sent, good;         /* steps; those that can be stored */
+    const es_feed_box *boxes;
 } es_feed;
 
 typedef struct es_feeding {
@@ -31,6 +41,9 @@ typedef struct es_feeding {
     void (*before)(es_vault *v); /* what the store holds before it has rings */
     bool known;                  /* the store knows two other rings: each of their slots was used once */
     void (*send)(es_feed *f);    /* tracer: what the workers and the client send */
+    es_feed_box boxes[FEED_BOXES];
+    uint64_t
+        drawn; /* so many items were drawn for the first ring of batches by a replay that died before it sent them */
     uint64_t used; /* so many steps were used by a replay that took one more, and died before it released */
     bool connects; /* the operation connects the rings; otherwise they are connected before it */
     void (*prepare)(es_feed *f);          /* tracee: before the operation, at full speed */

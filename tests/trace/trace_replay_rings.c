@@ -141,6 +141,53 @@ FEED_EVERYWHERE(steps_are_released_in_groups, .tables = {TABLE("a", ES_FIFO, ES_
                 .capacity = 3, .slots = ES_SOURCE_GROUP + 2, .send = send_a_group, .used = ES_SOURCE_GROUP - 1,
                 .connects = true, .act = connect_and_turn, .through = "es_source_used es_source_release");
 
+/* --- batches --------------------------------------------------------------------------- */
+
+static void send_one(es_feed *f)
+{
+    feed_step(f, 0, (const double[]){3, 1});
+}
+
+static void add_four_of_different_weights(es_vault *v)
+{
+    vault_add_some(v, 4);
+    vault_update(v, 0, (const uint64_t[]){KEY(0), KEY(2)}, (const double[]){5, 0.25}, 2);
+}
+
+/* Four draws, in two batches. */
+FEED_EVERYWHERE(batches_are_drawn, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
+                .slots = 2, .boxes = {{0, 2, 2}}, .before = add_four_of_different_weights, .act = turn,
+                .through = "es_replay_turn fill_outboxes es_outbox_fill fill_some es_draw draw_independent note_draw "
+                           "es_gather es_api_reserve_many es_api_commit_many");
+
+/* Two rings share a table whose items go with their draws: both batches of one, and what is left in the other. */
+FEED_EVERYWHERE(items_go_into_batches,
+                .tables = {ONCE("a", ES_FIFO, ES_FIFO, ANY), ONCE("b", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 2,
+                .capacity = 8, .slots = 2, .boxes = {{1, 2, 1}, {1, 3, 2}}, .before = add_four, .act = turn,
+                .through = "es_outbox_fill draw_one es_table_leave es_steps_drop");
+
+/* Each item once before any again: rounds begin and end within a batch. */
+FEED_EVERYWHERE(rounds_in_batches, .tables = {ROUNDS("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
+                .slots = 2, .boxes = {{0, 3, 1}}, .before = add_two, .act = turn,
+                .through = "es_outbox_fill draw_one begin_round");
+
+/* The limiter allows three draws, and more only with the next steps. */
+FEED_EVERYWHERE(batch_is_cut_short, .tables = {MATCHED("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
+                .slots = 3, .boxes = {{0, 4, 2}}, .before = add_two, .send = send_one, .act = turn,
+                .through = "es_outbox_fill es_draw_allowed draw_independent");
+
+/* The store knows two other rings. */
+FEED_EVERYWHERE(new_rings_of_batches, .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
+                .slots = 2, .boxes = {{0, 2, 1}, {0, 1, 1}}, .before = add_four, .known = true, .send = send_one,
+                .connects = true, .act = connect_and_turn,
+                .through = "es_replay_connect_batches es_outbox_open words_of adopt deliver_drawn");
+
+/* A replay has drawn two of three places that it had claimed, and has died. */
+FEED_EVERYWHERE(drawn_by_the_dead, .tables = {ONCE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
+                .slots = 2, .boxes = {{0, 4, 2}}, .before = add_four, .send = send_one, .drawn = 2, .connects = true,
+                .act = connect_and_turn,
+                .through = "deliver_drawn es_api_reserve es_api_commit es_api_abort fill_some");
+
 /* --- letting go ------------------------------------------------------------------------- */
 
 /* A step waits for room among parked ones: it was taken, and is given back. */
