@@ -35,5 +35,7 @@ void es_everywhere_kill(const es_everywhere *e);
 void es_everywhere_say(uint32_t n);
 /* ES_TRACE_EVERY: 1 unless it is set to a higher number. */
 uint32_t es_everywhere_nth(void);
+/* ES_TRACE_QUICK: whether to kill only where a death may leave something new. */
+bool es_everywhere_quick(void);
 
 #endif

@@ -549,7 +549,7 @@ void feed_everywhere(const es_feeding *s)
             .start = start,
             .phase = phase_of,
             .look = look,
-            .leaves_more = s->everywhere ? NULL : leaves_more,
+            .leaves_more = s->everywhere && !es_everywhere_quick() ? NULL : leaves_more,
             .finish = finish,
             .abandon = abandon,
             .through = s->through,

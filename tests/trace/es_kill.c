@@ -24,12 +24,20 @@
 #include "es_cover.h"
 #include "es_everywhere.h"
 
+#define MAX_PATH 60000u
+#define MAX_RING (1u << 20)
+
 /* One kill. */
 typedef struct killing {
     es_world w;
     const es_scenario *scenario;
     uint32_t skip; /* compare-and-exchanges, before the tracer acts */
 } killing;
+
+/* What the processes of a world share, when the tracer last looked; and whether it changed, by instruction. */
+static uint8_t ring_then[MAX_RING];
+static uint8_t side_then[sizeof(es_side)];
+static bool changed_at[MAX_PATH];
 
 /* --- the tracee ------------------------------------------------------------- */
 
@@ -135,6 +143,32 @@ static void abandon(void *world)
     world_abandon(&((killing *)world)->w);
 }
 
+/* --- where a death leaves something new ---------------------------------------- */
+
+static bool changed(uint8_t *then, const void *now, uint64_t size)
+{
+    if (memcmp(then, now, size) == 0)
+        return false;
+    memcpy(then, now, size);
+    return true;
+}
+
+static void look(void *world, uint32_t n)
+{
+    const es_world *w = &((killing *)world)->w;
+    if (!CHECK(w->f->size <= MAX_RING && n < MAX_PATH))
+        return;
+    bool ring = changed(ring_then, w->f->base, w->f->size);
+    bool side = changed(side_then, w->side, sizeof side_then);
+    changed_at[n] = ring || side;
+}
+
+static bool leaves_more(void *world, uint32_t n)
+{
+    (void)world;
+    return changed_at[n];
+}
+
 /* --- the tracer acts ----------------------------------------------------------- */
 
 static bool meddles(void *world, uint64_t pc)
@@ -167,6 +201,8 @@ void kill_everywhere(const es_scenario *s)
         .world = &k,
         .start = start,
         .phase = phase_of,
+        .look = es_everywhere_quick() ? look : NULL,
+        .leaves_more = es_everywhere_quick() ? leaves_more : NULL,
         .meddles = s->meddle == NULL ? NULL : meddles,
         .meddle = meddle,
         .finish = finish,

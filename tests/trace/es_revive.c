@@ -204,7 +204,7 @@ static es_everywhere everywhere(estate *e, const char *name, const char *through
         .start = start,
         .phase = phase_of,
         .look = look,
-        .leaves_more = where_it_writes ? leaves_more : NULL,
+        .leaves_more = where_it_writes || es_everywhere_quick() ? leaves_more : NULL,
         .finish = finish,
         .abandon = abandon,
         .through = through,

@@ -22,13 +22,24 @@
 #define PC(regs) ((regs).rip)
 #define BREAKPOINT UINT64_C(0xcc)
 #define BREAKPOINT_MASK UINT64_C(0xff)
+#define SYSTEM_CALL 0x050fu
+#define SYSTEM_CALL_SIZE 2
 #elif defined(__aarch64__)
 #define PC(regs) ((regs).pc)
 #define BREAKPOINT UINT64_C(0xd4200000)
 #define BREAKPOINT_MASK UINT64_C(0xffffffff)
+#define SYSTEM_CALL 0xd4000001u
+#define SYSTEM_CALL_SIZE 4
 #else
 #error "which register is the program counter here?"
 #endif
+
+bool tracee_calls_kernel(uint64_t pc)
+{
+    uint32_t word = 0;
+    memcpy(&word, (const void *)(uintptr_t)pc, SYSTEM_CALL_SIZE);
+    return word == SYSTEM_CALL;
+}
 
 void nap_ns(long ns)
 {

@@ -32,6 +32,8 @@ enum es_stop tracee_run_to(es_tracee *t, uint64_t address, uint64_t hits);
 /* Sends SIGKILL and waits for the tracee's end. The kernel has then dropped its locks. */
 void tracee_kill(es_tracee *t);
 
+/* Whether the instruction at pc is a system call. The tracer has the same instructions as the tracee. */
+bool tracee_calls_kernel(uint64_t pc);
 /* Whether a process sleeps in a system call. */
 bool process_sleeps(pid_t pid);
 void nap_ns(long ns);
