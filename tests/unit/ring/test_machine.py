@@ -1,5 +1,6 @@
 """Random sequences of calls against a model that says exactly what each call must do."""
 
+import collections
 import contextlib
 
 import numpy as np
@@ -88,6 +89,7 @@ class RingMachine(RuleBasedStateMachine):
         self.leases = []  # (learner, lease, sample, number)
         self.kept = []  # (views, (number, content))
         self.copied = {}  # learner → (number, views)
+        self.latest = collections.defaultdict(int)  # learner → the highest number that sample() has delivered
         self.shared = False
         self.older = {self.server: ()}
         self.value = 0
@@ -233,14 +235,15 @@ class RingMachine(RuleBasedStateMachine):
         sample = learner.sample(0)
         self.check(sample, found[1])
         views = [sample.batch["v"][:1], sample.batch["w"][:, 1:].T]
-        if self.copies():
+        if self.copies(learner, found[0]):
             self.copied[learner] = found[0], views
         else:
             self.kept.append((views, found))
 
-    def copies(self):
+    def copies(self, learner, number):
         """Whether sample() copies: what it returns holds its slots until the learner's next call."""
-        return self.model.k == 1 or self.shared
+        late, self.latest[learner] = number < self.latest[learner], max(number, self.latest[learner])
+        return self.model.k == 1 or self.shared or (self.model.order == "ready" and late)
 
     @precondition(lambda self: self.kept)
     @rule(data=st.data(), first=st.booleans())
