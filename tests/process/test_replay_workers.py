@@ -148,6 +148,7 @@ def test_extend_sends_what_add_sends(monkeypatch):
     assert [head.view("<u8")[1] for head in heads[:5]] == list(range(5))
 
 
+@pytest.mark.xfail(reason="who waits is not told of parked items that come in while nothing else is stored")
 def test_a_sample_lets_in_what_waits():
     """The thread that stores goes on at once: no sleep ends by its timeout."""
     with (
@@ -156,11 +157,18 @@ def test_a_sample_lets_in_what_waits():
     ):
         slept = []
         wait = replay._rings._feed.wait
-        replay._rings._feed.wait = lambda seen, seconds: [wait(seen, LONG), slept.append(seconds)]
+
+        def wait_long(seen, _seconds):
+            began = time.monotonic()
+            wait(seen, 5.0)
+            slept.append(time.monotonic() - began)
+
+        replay._rings._feed.wait = wait_long
         for number in range(1000):
             writer.add(step(1, number))
-        assert [int(replay.sample(1, "q", 30).data["number"][0]) for _ in range(1000)] == list(range(1000))
+        assert [int(replay.sample(1, "q", LONG).data["number"][0]) for _ in range(1000)] == list(range(1000))
         assert slept
+        assert max(slept) < 5.0
 
 
 def test_errors_of_a_writer():
