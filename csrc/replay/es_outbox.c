@@ -27,7 +27,8 @@ static bool is_of(const es_outbox_words *words, const uint64_t *uuid)
     return words->known && memcmp(words->uuid, uuid, sizeof words->uuid) == 0;
 }
 
-/* The words of the ring with that uuid: its own, or those of a ring that is gone. */
+/* The words of the ring with that uuid: its own, or those of a ring that is gone. Whoever connects begins with the rings
+ * that were used before, so that all others are gone. */
 static es_outbox_words *words_of(es_store *store, const uint64_t *uuid, const es_outbox *others, uint32_t num_others)
 {
     es_outbox_words *words = store->hdr->outboxes, *spare = NULL;
@@ -37,7 +38,7 @@ static es_outbox_words *words_of(es_store *store, const uint64_t *uuid, const es
             return &words[i];
         for (uint32_t k = 0; k < num_others; k++)
             taken |= others[k].words == &words[i];
-        if (!taken)
+        if (!taken && spare == NULL)
             spare = &words[i];
     }
     return spare;

@@ -312,7 +312,7 @@ uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn)
     turn->steps = turn->updates = ES_EMPTY;
     if (in->updates.ring != NULL)
         done += es_inbox_update(in, &r->tables, most, &turn->updates);
-    es_tables_unpark(&r->tables);
+    done += es_tables_unpark(&r->tables);
     if (in->steps.ring != NULL)
         done += es_inbox_store(in, &r->tables, most, &turn->steps, &why);
     turn->table = why.table;

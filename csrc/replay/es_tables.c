@@ -179,11 +179,13 @@ int es_tables_add(es_tables *m, const es_step_head *head, const void *const *lea
     return ES_OK;
 }
 
-void es_tables_unpark(es_tables *m)
+uint64_t es_tables_unpark(es_tables *m)
 {
+    uint64_t in = 0;
     for (uint32_t t = 0; t < m->num_tables; t++)
-        while (es_table_unpark(&m->table[t]))
+        for (; es_table_unpark(&m->table[t]); in++)
             settle(m);
+    return in;
 }
 
 /* --- opening ---------------------------------------------------------------------------- */

@@ -30,7 +30,7 @@ typedef struct es_origin {
  * nothing has changed. */
 int es_tables_add(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
                   const double *priorities, const es_origin *origin, es_trouble *why);
-/* Lets parked items in as far as limiters allow. */
-void es_tables_unpark(es_tables *m);
+/* Lets parked items in as far as limiters allow: how many. */
+uint64_t es_tables_unpark(es_tables *m);
 
 #endif

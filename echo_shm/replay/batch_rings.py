@@ -1,5 +1,6 @@
 """The rings that take batches to learners in other processes, as the replay's own process sees them."""
 
+import contextlib
 import errno
 import threading
 import time
@@ -11,7 +12,7 @@ import optree
 
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
-from echo_shm.errors import SegmentError, SpecMismatchError, error_from
+from echo_shm.errors import SegmentError, error_from
 from echo_shm.replay.batch import COLUMNS, Batch
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.creation import create_segment
@@ -55,7 +56,7 @@ class BatchRings:
         refused: Why a ring that was asked for was not made, by its name.
 
     Those that a killed replay has left are joined: their learners have waited. Rings of another replay of that name,
-    of which the store does not know, are removed.
+    of which the store does not know, are ended.
     """
 
     def __init__(self, core: Core, name: str, spec: Spec, tables: int) -> None:
@@ -68,29 +69,37 @@ class BatchRings:
         self._ended = False
         self.refused: dict[str, str] = {}
         try:
-            for there in names():
-                number = table_of(name, there)
-                if number is not None:
-                    self._join_left(there, number)
+            self._join_left()
         except BaseException:
             self.leave()
             raise
 
-    def _join_left(self, ring: str, table: int) -> None:
-        """Joins a ring that a killed replay has left, or removes it."""
+    def _join_left(self) -> None:
+        """Joins the rings that a killed replay has left. Those of another replay are ended."""
+        left: list[tuple[int, Attachment]] = []
+        with contextlib.ExitStack() as undo:
+            for ring in names():
+                table = table_of(self._name, ring)
+                attachment = None if table is None else self._attach_left(ring)
+                if table is not None and attachment is not None:
+                    left.append((table, attachment))
+                    undo.callback(_leave, attachment)
+            # First those that were used: the store forgets a ring only for one that it has not seen.
+            for table, attachment in sorted(left, key=lambda one: lib.es_api_claimed(one[1].ring) == 0):
+                if table >= self._tables or not self._connect(table, attachment):
+                    _close(attachment)
+            undo.pop_all()
+
+    def _attach_left(self, ring: str) -> Attachment | None:
         try:
             segment = Segment.attach(ring)
         except SegmentError:
-            return  # it was removed just now, or cannot be used by anybody
+            return None  # it was removed just now, or cannot be used by anybody
         assert segment.lockfile is not None
         if not segment.lockfile.try_lock(CREATOR_BYTE):
             raise SegmentError(f"ring {ring!r} belongs to a process that is alive: choose another name for the replay")
         try:
-            self._spec.check_same(segment.spec, f"ring {ring!r}")
-            if table >= self._tables or not self._connect(segment, table):
-                raise SpecMismatchError(f"ring {ring!r} belongs to another replay")
-        except SpecMismatchError:
-            segment.unlink()
+            return self._attach(segment)
         except BaseException:
             lib.es_api_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
             raise
@@ -112,36 +121,37 @@ class BatchRings:
             geometry = Geometry(n, num_batches, _PRODUCERS, "fifo", False, _REAP_INTERVAL)
             segment = create_segment(ring, self._spec, geometry)
             try:
-                self._connect(segment, table)
+                attachment = self._attach(segment)
             except BaseException:
                 segment.unlink()
+                raise
+            try:
+                self._connect(table, attachment)
+            except BaseException:
+                _close(attachment)
                 raise
             self.refused.pop(ring, None)
         except (SegmentError, ValueError, MemoryError, OverflowError) as error:
             self.refused[ring] = str(error)
 
-    def _connect(self, segment: Segment, table: int) -> bool:
-        """Attaches to a ring as its producer. False: the store does not know it, but somebody has filled it."""
-        segment.spec = self._spec
-        attachment = Attachment(segment, lib.ES_ROLE_PRODUCER, f"ring {segment.name!r}", prefault=True)
-        try:
-            ring, base = (int(ffi.cast("uintptr_t", pointer)) for pointer in (attachment.ring, segment.base))
-            deadline = time.monotonic() + _REAPING
-            while True:
-                attachment.reaper.sweep()
-                code = self._core.connect_batches(table, ring, base, segment.uuid)
-                # Another process is reaping the dead replay, and has not finished.
-                if code != lib.ES_UNSURE or time.monotonic() > deadline:
-                    break
-                time.sleep(0.001)
-            if code < 0 and code != -errno.ESTALE:
-                raise error_from(code, f"ring {segment.name!r}")
-        except BaseException:
-            attachment.detach()
-            raise
-        if code < 0:
-            attachment.detach()
+    def _attach(self, segment: Segment) -> Attachment:
+        return Attachment(segment, lib.ES_ROLE_PRODUCER, f"ring {segment.name!r}", prefault=True)
+
+    def _connect(self, table: int, attachment: Attachment) -> bool:
+        """Connects a ring. False: it is another replay's."""
+        ring, base = (int(ffi.cast("uintptr_t", one)) for one in (attachment.ring, attachment.segment.base))
+        deadline = time.monotonic() + _REAPING
+        while True:
+            attachment.reaper.sweep()
+            code = self._core.connect_batches(table, ring, base, attachment.segment.uuid)
+            # Another process is reaping the dead replay, and has not finished.
+            if code != lib.ES_UNSURE or time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
+        if code in (-errno.ESTALE, lib.ES_EGEOMETRY):
             return False
+        if code < 0:
+            raise error_from(code, f"ring {attachment.segment.name!r}")
         self._attachments.append(attachment)
         return True
 
@@ -162,24 +172,29 @@ class BatchRings:
 
     def close(self) -> None:
         """Ends the rings: learners take what is left, and then their iteration ends."""
-        self._end(lambda one: one.segment.unlink() if lib.es_api_close(one.ring) != lib.ES_EFORK else None)
+        self._end(_close)
 
     def leave(self) -> None:
         """Lets go of the rings. They stay, for the next replay."""
-
-        def leave(one: Attachment) -> None:
-            assert one.segment.lockfile is not None
-            lib.es_api_locks_drop(one.segment.lockfile.locks, CREATOR_BYTE)
-
-        self._end(leave)
+        self._end(_leave)
 
     def _end(self, end: Callable[[Attachment], None]) -> None:
         with self._lock:
             self._ended = True
             while self._attachments:
-                attachment = self._attachments.pop()
-                end(attachment)
-                attachment.detach()
+                end(self._attachments.pop())
+
+
+def _close(attachment: Attachment) -> None:
+    if lib.es_api_close(attachment.ring) != lib.ES_EFORK:
+        attachment.segment.unlink()
+    attachment.detach()
+
+
+def _leave(attachment: Attachment) -> None:
+    assert attachment.segment.lockfile is not None
+    lib.es_api_locks_drop(attachment.segment.lockfile.locks, CREATOR_BYTE)
+    attachment.detach()
 
 
 def is_batch_ring(replay: str, ring: str) -> bool:

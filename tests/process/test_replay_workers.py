@@ -148,7 +148,6 @@ def test_extend_sends_what_add_sends(monkeypatch):
     assert [head.view("<u8")[1] for head in heads[:5]] == list(range(5))
 
 
-@pytest.mark.xfail(reason="who waits is not told of parked items that come in while nothing else is stored")
 def test_a_sample_lets_in_what_waits():
     """The thread that stores goes on at once: no sleep ends by its timeout."""
     with (

@@ -164,7 +164,7 @@ FEED_EVERYWHERE(batches_are_drawn, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO
 FEED_EVERYWHERE(items_go_into_batches,
                 .tables = {ONCE("a", ES_FIFO, ES_FIFO, ANY), ONCE("b", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 2,
                 .capacity = 8, .slots = 2, .boxes = {{1, 2, 1}, {1, 3, 2}}, .before = add_four, .act = turn,
-                .through = "es_outbox_fill draw_one es_table_leave es_steps_drop");
+                .through = "es_outbox_fill draw_one es_table_leave");
 
 /* Each item once before any again: rounds begin and end within a batch. */
 FEED_EVERYWHERE(rounds_in_batches, .tables = {ROUNDS("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
