@@ -156,10 +156,6 @@ class Server:
             raise SegmentError(
                 f"ring {segment.name!r} belongs to replay {replay!r}, which takes all of it: sample from the replay"
             )
-        if segment.name.endswith(BATCHES):
-            raise SegmentError(
-                f"ring {segment.name!r} belongs to a replay: take batches with ReplayClient.dataset_iter()"
-            )
         self = cls.__new__(cls)
         self._join(segment, (), writable, prefault)
         return self

@@ -160,7 +160,8 @@ class Feed:
     def wait(self, seen: int, timeout: float) -> None:
         """Sleeps until something has come, or :meth:`wake` was called after ``seen`` was read."""
         code = lib.es_api_wait_any(*self._causes(), self._word, seen, int(timeout * 1e9))
-        if code < 0 and code not in (lib.ES_TIMEOUT, -errno.EINTR):
+        # Detached: another thread is closing the replay, and the caller finds that out when it looks again.
+        if code < 0 and code not in (lib.ES_TIMEOUT, -errno.EINTR, lib.ES_EDETACHED):
             raise error_from(code, f"the rings of replay {self._name!r}")
 
     def _causes(self) -> "tuple[Watch, int]":

@@ -109,7 +109,10 @@ def _attach(
             return attachment
         now = time.monotonic()
         if asked is not None and refusal is not None:
-            raise SegmentError(f"replay {replay!r} cannot make the ring that was asked for: {refusal}")
+            raise SegmentError(
+                f"replay {replay!r} cannot make batches of {n} items in shared memory; a smaller n or prefetch may "
+                f"help: {refusal}"
+            )
         if limit is not None and now - started > limit:
             if limit == timeout:
                 return None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import optree
 
 from echo_shm.errors import SegmentError, SpecMismatchError
+from echo_shm.ring.lockfile import BATCHES
 from echo_shm.ring.segment import Segment
 from echo_shm.spec import Spec, Tree
 
@@ -49,6 +50,11 @@ def attach_segment(handle_or_name: Handle | str, example: Tree, *, caller: str) 
     else:
         raise TypeError(
             f"{caller} takes a segment's name or server.handle, not {type(handle_or_name).__name__} {handle_or_name!r}"
+        )
+    if segment.name.endswith(BATCHES):
+        raise SegmentError(
+            f"ring {segment.name!r} belongs to a replay, which alone sends into it: take batches with "
+            "ReplayClient.dataset_iter()"
         )
     if example is not None:
         mine = Spec.from_example(example)

@@ -1,0 +1,196 @@
+"""Learners in other processes than their replay: they take batches that it draws into shared memory."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+from harness.actors import cast
+from harness.waiting import LONG, until
+
+from echo_shm import ConnectionClosedError, Replay, ReplayClient, SegmentError, Server, ShmClient, Table
+from echo_shm.replay import Fifo, MinSize, Prioritized, Queue, client
+from echo_shm.ring import lockfile
+
+EXAMPLE = {"obs": np.zeros(3, np.float32), "number": np.array(0, np.int64)}
+
+
+def step(number):
+    """A step that says its number."""
+    return {"obs": np.full(3, number, np.float32), "number": number}
+
+
+def numbers_of(batch):
+    """The numbers of a batch's steps."""
+    assert (batch.data["obs"] == batch.data["number"][:, None]).all()
+    return batch.data["number"].tolist()
+
+
+def learn(conn, handle, n, timeout=None):
+    """An actor: takes batches, and says what is in them. It goes on when it is told to."""
+    with ReplayClient(handle) as replay:
+        for batch in replay.dataset_iter(n, timeout=timeout):
+            conn.send(numbers_of(batch))
+            conn.recv()
+    conn.send("over")
+
+
+def run_replay(conn, name, attach):
+    """An actor: holds a replay whose items are handed out once each, in order."""
+    replay = Replay.attach(name, thread=True) if attach else Replay(
+        EXAMPLE, 1000, [Table("q", rate_limiter=Queue(1000))], store="shm", name=name, thread=True
+    )  # fmt: skip
+    conn.send(replay.handle)
+    conn.recv()
+
+
+def test_batches():
+    """They are trees of the user's arrays, with all columns; what a learner sets, the replay has."""
+    table = Table("t", sampler=Prioritized(alpha=1, beta=0.5))
+    with Replay(EXAMPLE, 100, [table], thread=True) as replay, ReplayClient(replay.handle) as learner:
+        for number in range(10):
+            replay.add(step(number), priority=4.0 if number < 5 else 1.0)
+        batches = learner.dataset_iter(64, prefetch=2)
+        batch = next(batches)
+        numbers = np.array(numbers_of(batch))
+        assert batch.data["obs"].shape == (64, 3)
+        assert batch.key.dtype == np.uint64
+        assert len(set(numbers)) > 5
+        there = replay.get(batch.key)
+        assert (there.data["number"] == numbers).all()
+        assert (batch.priority == np.where(numbers < 5, 4.0, 1.0)).all()
+        assert (batch.probability == batch.priority / 25).all()
+        assert (batch.weight == np.where(numbers < 5, 0.5, 1.0)).all()
+        assert (batch.table_size == 10).all()
+        assert (batch.age == 9 - numbers).all()
+        assert (batch.times_sampled >= 1).all()
+        batch.data["obs"][:] = 7  # it is the learner's
+        learner.update(batch.key[:1], [9.0])
+        key = batch.key[:1].copy()
+        until(lambda: replay.get(key).priority[0] == 9)
+        assert replay.info().sampled == 3 * 64  # the one that is held, and two ahead
+        del batch
+        until(lambda: replay.info().sampled == 4 * 64)
+        batches.close()
+        learner.close()
+
+
+def test_learners_share_a_queue():
+    """Each item goes to one of them. All end with the replay."""
+    with cast() as make, Replay(EXAMPLE, 5000, [Table("q", rate_limiter=Queue(5000))], thread=True) as replay:
+        learners = [make(learn, replay.handle, 8) for _ in range(2)]
+        for number in range(4000):
+            replay.add(step(number))
+        got = []
+        while len(got) < 4000:
+            for learner in learners:
+                if not learner.is_silent(0.001):
+                    got += learner.hear()
+                    learner.say()
+        assert sorted(got) == list(range(4000))
+        replay.close()
+        for learner in learners:
+            assert learner.hear() == "over"
+
+
+def test_deaths(name):
+    """A learner and two replays are killed. Only what the dead learner had taken comes twice."""
+    with cast() as make:
+        first = make(run_replay, name, False)
+        handle = first.hear()
+        with ReplayClient(handle) as feeder, feeder.writer() as writer:
+            for number in range(500):
+                writer.add(step(number))
+            dies, lives = make(learn, handle, 8), make(learn, handle, 8)
+            taken = dies.hear()
+            got = lives.hear()
+            lives.say()
+            first.kill()
+            dies.kill()
+            second = make(run_replay, name, True)
+            second.hear()
+            while len(got) < 200:
+                got += lives.hear()
+                lives.say()
+            second.kill()
+            for number in range(500, 600):
+                writer.add(step(number))
+            third = make(run_replay, name, True)
+            third.hear()
+            while len(got) < 600:
+                got += lives.hear()
+                lives.say()
+            assert sorted(got) == list(range(600))
+            assert set(taken) < set(got)
+            third.say()
+            third.end()
+
+
+def test_a_replay_without_a_thread():
+    """It draws in its calls."""
+    with Replay(EXAMPLE, 10) as replay, ReplayClient(replay.handle) as learner:
+        replay.add(step(1))
+        got = []
+        thread = threading.Thread(target=lambda: got.extend(next(learner.dataset_iter(2, timeout=LONG)).data["number"]))
+        thread.start()
+        until(lambda: replay.can_sample() and not thread.is_alive())
+        assert got == [1, 1]
+
+
+def test_a_limiter_lets_a_batch_be_completed():
+    """What was drawn stays, and the rest follows with the next items."""
+    table = Table("t", sampler=Fifo(), max_times_sampled=1, rate_limiter=MinSize(2))
+    with Replay(EXAMPLE, 10, [table], thread=True) as replay, ReplayClient(replay.handle) as learner:
+        for number in range(3):
+            replay.add(step(number))
+        assert list(learner.dataset_iter(4, timeout=0.2)) == []
+        assert replay.info().sampled == 2
+        for number in range(3, 6):
+            replay.add(step(number))
+        assert numbers_of(next(learner.dataset_iter(4))) == [0, 1, 2, 3]
+
+
+def test_what_is_refused():
+    """Each error says what to do."""
+    with Replay(EXAMPLE, 10, thread=True) as replay, ReplayClient(replay.handle) as learner:
+        replay.add(step(1))
+        with pytest.raises(SegmentError, match=r"cannot make batches of 1073741824 items .*smaller n or prefetch"):
+            next(learner.dataset_iter(2**30))
+        with pytest.raises(ValueError, match="prefetch"):
+            learner.dataset_iter(2, prefetch=0)
+        with pytest.raises(ValueError, match="'nope'"):
+            learner.dataset_iter(2, "nope")
+        batches = learner.dataset_iter(2)
+        assert numbers_of(next(batches)) == [1, 1]
+        ring = next(name for name in lockfile.names() if name.endswith(lockfile.BATCHES))
+        for join in (Server.attach, ShmClient):
+            with pytest.raises(SegmentError, match="belongs to a replay"):
+                join(ring)
+        for n in range(3, 34):
+            next(learner.dataset_iter(n))
+        with pytest.raises(SegmentError, match=r"32 rings of batches.*fewer different batch sizes"):
+            next(learner.dataset_iter(34))
+        replay.close()
+        assert list(learner.dataset_iter(2)) == []
+
+
+def test_nobody_comes_after_a_kill(name, monkeypatch):
+    """The learner waits for the next replay, but not forever."""
+    monkeypatch.setattr(client, "_GRACE", 0.3)
+    with cast() as make:
+        replay = make(run_replay, name, False)
+        with ReplayClient(replay.hear()) as learner:
+            batches = learner.dataset_iter(2)
+            with learner.writer() as writer:
+                for number in range(4):
+                    writer.add(step(number))
+                assert numbers_of(next(batches)) == [0, 1]
+            os.kill(replay.pid, signal.SIGKILL)
+            replay.end()
+            assert numbers_of(next(batches)) == [2, 3]
+            with pytest.raises(ConnectionClosedError, match=rf"replay '{name}' was killed, and no other one came"):
+                next(batches)
+            with pytest.raises(ConnectionClosedError, match="no other one came"):
+                next(learner.dataset_iter(3))
+        Replay.attach(name).close()
