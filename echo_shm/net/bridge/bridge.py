@@ -26,6 +26,7 @@ from echo_shm.net.bridge.connection import MAX_OUT, Connection
 from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Samples
 from echo_shm.net.bridge.ingest import Ingest
 from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
+from echo_shm.ring.inbox import step_spec
 from echo_shm.ring.segment import Segment
 
 _log = logging.getLogger("echo_shm.bridge")
@@ -75,6 +76,11 @@ class Bridge:
     ) -> None:
         self._settings, self._tls = settings, tls
         self._uuid, self._spec = segment.uuid, segment.spec
+        # What clients send. Those of a replay may know only what a step is, and learn the rest when they are accepted.
+        step = step_spec(segment.spec)
+        self._is_inbox = step is not None
+        self._sent = step or segment.spec
+        self._welcome = {wire.spec_hash(one.schema) for one in (self._spec, self._sent)}
         self._max_frame = wire.frame_limit(self._spec.sample_bytes, FRAME)
         self._ingest = Ingest(segment)
         self._selector = selectors.DefaultSelector()
@@ -104,6 +110,7 @@ class Bridge:
     def run_once(self, wait: float) -> None:
         """Serves once all sockets that are ready. Waits at most ``wait`` seconds for one."""
         unread, self._unfinished = [*self._unread(), *self._unfinished], set()
+        wait = min(wait, self._ingest.nap)
         for key, _ in self._selector.select(0 if self._ingest.has_blocked or unread else wait):
             if isinstance(key.data, Connection):
                 self._serve(key.data)
@@ -116,6 +123,8 @@ class Bridge:
             self._serve(connection)
         for connection in self._ingest.retry_blocked():
             self._serve(connection)  # handles the messages behind those samples
+        if self._is_inbox:
+            self._tell_taken()
         self._do_timed_work()
 
     def _unread(self) -> list[Connection]:
@@ -174,9 +183,9 @@ class Bridge:
         if key is not None and not hello.is_signed(key, greeting):
             self._refuse(connection, Refusal.KEY, "it does not know the authkey")
             return
-        if hello.spec != wire.spec_hash(self._spec.schema):
+        if hello.spec not in self._welcome:
             # Its hello has only a hash of them. The client gets this ring's, and names the first leaf that differs.
-            leaves = ", ".join(map(str, self._spec.leaves))
+            leaves = ", ".join(map(str, self._sent.leaves))
             text = f"its samples are not this ring's ({leaves:.200}); its error names the first leaf that differs"
             self._refuse(connection, Refusal.SPEC, text)
             return
@@ -343,6 +352,14 @@ class Bridge:
                 self._end(connection, keep=False)  # the client will not connect again
         self._unfinished.add(connection)
         return False
+
+    def _tell_taken(self) -> None:
+        """Tells the clients of a replay which of their steps it has stored."""
+        for client, number in self._ingest.taken(one for one in self._clients if one.version == 2):
+            if client in self._clients:
+                client.taken = number
+                client.out += wire.taken(number)
+                self._watch(client)
 
     # -- timed work, and the end
 

@@ -19,6 +19,7 @@ from echo_shm.net import wire
 from echo_shm.net.client.connection import Connection, ForgottenError, Options, open_first
 from echo_shm.net.client.outbox import Outbox
 from echo_shm.net.client.reconnect import Reconnector
+from echo_shm.spec import Spec
 
 _log = logging.getLogger("echo_shm")
 
@@ -46,10 +47,11 @@ class Sender:
     """
 
     def __init__(self, options: Options, most_unacknowledged: int, grace: float, timeout: float | None) -> None:
-        self._options = options
         self.acknowledged = 0  # the number of the first sample that may not be in the server's ring
+        self.taken = 0  # of a replay's server: the number of the first sample that may still be there
         self._next = 0  # the number of the first sample that was not sent on this connection
         self._connection = open_first(options, timeout)
+        self._options = options = options._replace(spec=self._connection.spec)
         try:
             size = self._frame_samples(self._connection.max_frame)
             self._max_unacknowledged = size * min(most_unacknowledged, _MAX_FRAMES)
@@ -74,6 +76,7 @@ class Sender:
         self._error: Exception | None = None  # why it stopped; None after close()
         self._loss: BaseException | None = None  # why the connection cannot be used any more
         self._receiving: Connection | None = None
+        self._left_behind = 0  # samples that were in an earlier ring, and perhaps never taken
         self._since = (0, time.monotonic())  # when the connection was made: what was acknowledged, and the time
         self._generation = lib.es_api_fork_generation()
         self._receive_thread = threading.Thread(target=self._receive, name="echo_shm-client-receiver", daemon=True)
@@ -90,6 +93,11 @@ class Sender:
     def _frame_samples(self, max_frame: int) -> int:
         size = self._options.spec.sample_bytes
         return max(1, min(wire.samples_per_frame(min(max_frame, max(_FRAME, size)), size), _MAX_FRAME_SAMPLES))
+
+    @property
+    def spec(self) -> Spec:
+        """What the server's samples look like; see :class:`Connection`."""
+        return self._options.spec
 
     def sent(self) -> int:
         """The number of the sample that the next send() puts into the ring."""
@@ -152,6 +160,34 @@ class Sender:
         why = "" if lost is None else f"; the connection is lost, and not made again yet: {lost}"
         missing = target - self.acknowledged
         raise TimeoutError(f"{self._options.peer} has not acknowledged {missing} samples {late}{why}")
+
+    def flush_taken(self, timeout: float | None) -> None:
+        """Waits until all samples sent so far were taken out of the ring. Only a replay's server says so.
+
+        Raises:
+            TimeoutError, ForkedError: As :meth:`flush`.
+            ConnectionClosedError: As :meth:`flush`; or another replay is there now, and the one before it may not have
+                taken them.
+
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        self.flush(timeout)
+        target = self.acknowledged
+        with self._changed:
+            left = None if end is None else min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX)
+            self._changed.wait_for(lambda: self.taken >= target or self._left_behind or self.ended.is_set(), left)
+            missing, self._left_behind = self._left_behind, 0
+            if missing:
+                raise ConnectionClosedError(
+                    f"{self._options.peer} has another replay now: the one before it may not have stored the last "
+                    f"{missing} steps that were in its inbox"
+                )
+            if self.taken >= target:
+                return
+        self.raise_if_ended()
+        raise TimeoutError(
+            f"{self._options.peer} has {target - self.taken} steps in its inbox, and did not store them in {timeout} s"
+        )
 
     def _await(self, target: int, timeout: float | None, patience: float | None) -> str:
         """Waits with the lock held, until the sample is acknowledged or all has ended. Otherwise says what was late."""
@@ -333,6 +369,9 @@ class Sender:
                 )
             if connection.ring == old.ring and not connection.known and in_doubt > 0:
                 raise forgotten
+            if connection.ring != old.ring and self._options.spec.about is not None:
+                self._left_behind += self.acknowledged - self.taken
+                self.taken = self.acknowledged
             self._acknowledge(connection.committed)
         except BaseException:
             connection.close()
@@ -368,7 +407,7 @@ class Sender:
         while (connection := self._next_to_receive(connection)) is not None:
             try:
                 while True:
-                    self._acknowledge(connection.next_acknowledged(self.acknowledged))
+                    self._acknowledge(connection.next_acknowledged(self.acknowledged), connection.taken)
             except ConnectionClosedError as error:  # the server has closed for good
                 self._lose(connection, error)
                 self._finish(error)
@@ -388,11 +427,13 @@ class Sender:
                 self._receiving = self._connection
             return self._receiving
 
-    def _acknowledge(self, number: int) -> None:
-        """Notes that all samples below this number are in the server's ring."""
+    def _acknowledge(self, number: int, taken: int = 0) -> None:
+        """Notes that all samples below this number are in the server's ring, and those below ``taken`` no longer."""
         with self._changed:
             if not self.acknowledged <= number <= self._next:
                 raise WireError(f"acknowledged {number}, expected {self.acknowledged} to {self._next}")
-            self.acknowledged = number
+            if taken > number:
+                raise WireError(f"said that {taken} were taken, and acknowledged {number}")
+            self.acknowledged, self.taken = number, max(self.taken, taken)
             self._changed.notify_all()
         self._outbox.release(number)
