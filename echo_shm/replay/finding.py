@@ -62,8 +62,8 @@ def _look(name: str) -> listing.ReplayListing:
     if name in there:
         return listing.look(name)
     if name in lockfile.names():
-        owner = name.rpartition(".")[0]
-        if name.endswith((INBOX, UPDATES)) and owner in there:
+        owner = listing.parts().get(name)
+        if owner is not None:
             raise SegmentError(f"{name!r} is a ring of replay {owner!r}: ReplayClient({owner!r})")
         raise SegmentError(f"{name!r} is a ring, and no replay: ShmClient({name!r}) sends to it")
     others = ", ".join(map(repr, there[:_MAX_NAMES])) + (" and more" if len(there) > _MAX_NAMES else "")

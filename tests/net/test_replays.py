@@ -144,7 +144,7 @@ def test_what_flush_waits_for():
         writer.flush(5)  # nothing was sent
         for number in range(5):
             writer.add(step(1, number))
-        with pytest.raises(TimeoutError, match="has 5 steps in its inbox, and did not store them"):
+        with pytest.raises(TimeoutError, match="has 5 steps in its inbox, and has not stored them"):
             writer.flush(0.3)
         assert replay.num_steps == 5
         writer.flush(30)
@@ -245,6 +245,16 @@ def test_killed_bridges(replay):
         writer.flush(30)
         assert contents(replay, 2000) == [(1, number) for number in range(2000)]
         assert replay.info().episodes == 200
+
+
+def test_what_the_next_bridge_says():
+    """Nothing more is sent to it: it says all the same what the replay has stored."""
+    with Replay(EXAMPLE, 100, transport=TcpTransport(0)) as replay, RemoteWriter(HOST, replay.port, EXAMPLE) as writer:
+        writer.extend(block(1, np.arange(5)))
+        writer._client.wait(30)
+        os.kill(bridge(replay).pid, signal.SIGKILL)
+        assert replay.num_steps == 5
+        writer.flush(30)
 
 
 # --- a replay that is killed ------------------------------------------------------

@@ -42,7 +42,7 @@ FLOORS = {
     "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"]],
     "net": [["wire", "tcp", "validation"], ["client", "bridge"], ["transport"]],
     "net.client": [
-        ["backoff", "tls_stream", "outbox", "steps"],
+        ["backoff", "tls_stream", "outbox", "steps", "taken"],
         ["connection"],
         ["reconnect"],
         ["sender"],

@@ -19,6 +19,7 @@ from echo_shm.net import wire
 from echo_shm.net.client.connection import Connection, ForgottenError, Options, open_first
 from echo_shm.net.client.outbox import Outbox
 from echo_shm.net.client.reconnect import Reconnector
+from echo_shm.net.client.taken import Taken
 from echo_shm.spec import Spec
 
 _log = logging.getLogger("echo_shm")
@@ -48,7 +49,6 @@ class Sender:
 
     def __init__(self, options: Options, most_unacknowledged: int, grace: float, timeout: float | None) -> None:
         self.acknowledged = 0  # the number of the first sample that may not be in the server's ring
-        self.taken = 0  # of a replay's server: the number of the first sample that may still be there
         self._next = 0  # the number of the first sample that was not sent on this connection
         self._connection = open_first(options, timeout)
         self._options = options = options._replace(spec=self._connection.spec)
@@ -63,6 +63,7 @@ class Sender:
             raise
         self.producer = self._outbox.producer
         self._changed = threading.Condition()
+        self.taken = Taken(options.peer, self._changed)
         # A signal handler may use these two while the thread that it interrupts does.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closing = threading.RLock()
@@ -76,7 +77,6 @@ class Sender:
         self._error: Exception | None = None  # why it stopped; None after close()
         self._loss: BaseException | None = None  # why the connection cannot be used any more
         self._receiving: Connection | None = None
-        self._left_behind = 0  # samples that were in an earlier ring, and perhaps never taken
         self._since = (0, time.monotonic())  # when the connection was made: what was acknowledged, and the time
         self._generation = lib.es_api_fork_generation()
         self._receive_thread = threading.Thread(target=self._receive, name="echo_shm-client-receiver", daemon=True)
@@ -170,24 +170,11 @@ class Sender:
                 taken them.
 
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        started = time.monotonic()
         self.flush(timeout)
-        target = self.acknowledged
-        with self._changed:
-            left = None if end is None else min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX)
-            self._changed.wait_for(lambda: self.taken >= target or self._left_behind or self.ended.is_set(), left)
-            missing, self._left_behind = self._left_behind, 0
-            if missing:
-                raise ConnectionClosedError(
-                    f"{self._options.peer} has another replay now: the one before it may not have stored the last "
-                    f"{missing} steps that were in its inbox"
-                )
-            if self.taken >= target:
-                return
-        self.raise_if_ended()
-        raise TimeoutError(
-            f"{self._options.peer} has {target - self.taken} steps in its inbox, and did not store them in {timeout} s"
-        )
+        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - started))
+        if not self.taken.wait(self.acknowledged, left, self.ended.is_set):
+            self.raise_if_ended()
 
     def _await(self, target: int, timeout: float | None, patience: float | None) -> str:
         """Waits with the lock held, until the sample is acknowledged or all has ended. Otherwise says what was late."""
@@ -370,8 +357,8 @@ class Sender:
             if connection.ring == old.ring and not connection.known and in_doubt > 0:
                 raise forgotten
             if connection.ring != old.ring and self._options.spec.about is not None:
-                self._left_behind += self.acknowledged - self.taken
-                self.taken = self.acknowledged
+                with self._changed:
+                    self.taken.leave_ring(self.acknowledged)
             self._acknowledge(connection.committed)
         except BaseException:
             connection.close()
@@ -432,8 +419,7 @@ class Sender:
         with self._changed:
             if not self.acknowledged <= number <= self._next:
                 raise WireError(f"acknowledged {number}, expected {self.acknowledged} to {self._next}")
-            if taken > number:
-                raise WireError(f"said that {taken} were taken, and acknowledged {number}")
-            self.acknowledged, self.taken = number, max(self.taken, taken)
+            self.taken.note(taken, number)
+            self.acknowledged = number
             self._changed.notify_all()
         self._outbox.release(number)
