@@ -10,6 +10,7 @@ connections cannot keep others out. A client has an entry in the ring's table of
 """
 
 import logging
+import os
 import random
 import secrets
 import selectors
@@ -88,22 +89,26 @@ class Bridge:
         self._pending: dict[Connection, None] = {}  # in the order in which they came
         self._clients: set[Connection] = set()
         self._unfinished: set[Connection] = set()  # those with more messages than fitted into their turn
-        self._stopping = False
+        self._stopping = self._orphaned = False
         self._last_check = self._last_heartbeat = time.monotonic()
         self._refusals = 0  # since the last check
 
     def watch(self, fd: int) -> None:
-        """Makes the bridge stop when that descriptor becomes readable."""
+        """Makes the bridge stop when a byte comes from that pipe, or its other end is gone: that process has died."""
         self._selector.register(fd, selectors.EVENT_READ)
 
     def run(self) -> bool:
         """Serves until it is stopped or the ring is closed, and tells the clients. Returns whether the ring is closed.
 
-        After an exception, no client is told. Clients then connect to the bridge that replaces this one.
+        After an exception, no client is told. Clients then connect to the bridge that replaces this one. Nor are they
+        told if the process that has started the bridge was killed: the next one may serve them on the same port.
         """
         while not self._stopping and not self._ingest.closed:
             self.run_once(_MAX_SELECT)
         closed = self._ingest.closed
+        if self._orphaned and not closed:
+            for client in list(self._clients):
+                self._end(client)
         self.close()
         return closed
 
@@ -118,7 +123,7 @@ class Bridge:
                 for sock, peer in self._acceptor.accept(key.fileobj):
                     self._accept(sock, peer)
             else:
-                self._stopping = True
+                self._stopping, self._orphaned = True, os.read(key.fd, 1) == b""
         for connection in unread:
             self._serve(connection)
         for connection in self._ingest.retry_blocked():
