@@ -15,6 +15,7 @@ import optree
 from echo_shm._core import ffi, lib
 from echo_shm.client import SampleWriter, ShmClient
 from echo_shm.errors import ConnectionClosedError, SegmentError
+from echo_shm.ring import transports
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.creation import create_segment
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from echo_shm._core import Ring
 
 _log = logging.getLogger("echo_shm")
-
-#: A segment has entries for at least this many clients of bridges.
-_REMOTES = 1024
 
 
 class Server:
@@ -92,13 +90,7 @@ class Server:
     ) -> None:
         if order not in ("fifo", "ready"):
             raise ValueError(f"order={order!r}: use 'fifo' or 'ready'")
-        given = transport if isinstance(transport, list | tuple) else [transport]
-        transports = tuple(one for one in given if one is not None)
-        for one in transports:
-            if isinstance(one, type):
-                raise TypeError(f"a transport is an instance: {one.__name__}(...), not the class {one.__name__}")
-            if not (hasattr(one, "start") and hasattr(one, "shutdown")):
-                raise TypeError(f"a transport has start(handle) and shutdown(), got {type(one).__name__}")
+        given = transports.checked(transport)
         if pin_host_memory:
             raise RuntimeError("pin_host_memory is not supported: copy batches with pinned staging buffers instead")
         for label, count in (
@@ -118,7 +110,7 @@ class Server:
             order,
             bool(detailed_metrics),
             float(reap_interval),
-            max_remotes=max(_REMOTES, sum(getattr(one, "max_connections", 0) for one in transports)),
+            max_remotes=transports.remotes(given),
         )
         if isinstance(name, str) and name.endswith((INBOX, UPDATES, BATCHES)):
             raise ValueError(
@@ -126,7 +118,7 @@ class Server:
             )
         segment = create_segment(name, spec, geometry)
         try:
-            self._join(segment, transports, writable, prefault)
+            self._join(segment, given, writable, prefault)
         except BaseException:
             segment.unlink()
             raise
@@ -164,11 +156,11 @@ class Server:
     # Not annotated, because typing.get_type_hints() could not find the type where it looks.
     _end = cast("weakref.finalize[..., Server] | None", None)
 
-    def _join(self, segment: Segment, transports: Sequence[Transport], writable: bool, prefault: bool) -> None:
+    def _join(self, segment: Segment, given: Sequence[Transport], writable: bool, prefault: bool) -> None:
         self._segment = segment
-        self._transports = transports
+        self._transports = given
         self._started: list[Transport] = []
-        self._unstarted = bool(transports)
+        self._unstarted = bool(given)
         self._spawned: list[WorkerGroup] = []
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER, prefault=prefault)
         self._ring = self._attachment.ring
@@ -208,13 +200,7 @@ class Server:
             RuntimeError: There is no transport, or it takes a free port and was not started yet.
 
         """
-        for transport in self._transports:
-            if hasattr(transport, "port"):
-                port = int(transport.port)
-                if port == 0:
-                    raise RuntimeError("the port is known once the transport listens: call server.start() first")
-                return port
-        raise RuntimeError("no transport configured; pass one to Server(transport=...)")
+        return transports.port(self._transports, "server")
 
     # -- taking batches
 
@@ -411,12 +397,8 @@ class Server:
 
         """
         self._attachment.refuse_in_child()
-        with contextlib.ExitStack() as undo:
-            for transport in self._transports:
-                transport.start(self.handle)
-                undo.callback(transport.shutdown)
-            undo.pop_all()
-            self._started += self._transports
+        transports.start(self._transports, self.handle)
+        self._started += self._transports
         self._unstarted = False
 
     def reset_histograms(self) -> None:
@@ -439,25 +421,13 @@ class Server:
         self._unstarted = False
         with contextlib.ExitStack() as ending:
             ending.callback(self._end_stream)
-            ending.callback(self._shut_down)
+            ending.callback(transports.shut_down, self._started)
 
     def _end_stream(self) -> None:
         # The finalizer is not called, because it runs only once, even if Ctrl-C interrupts it.
         if self._end is not None and self._end.alive:
             _end(self._ring, self._segment)
             self._end.detach()
-
-    def _shut_down(self) -> None:
-        """Shuts down each started transport once, the last one first. After Ctrl-C, another close() does the rest."""
-        failures: list[Exception] = []
-        while self._started:
-            try:
-                self._started[-1].shutdown()
-            except Exception as error:
-                failures.append(error)
-            self._started.pop()
-        if failures:
-            raise failures[0]
 
     def __repr__(self) -> str:
         state = "open" if self._attachment.attached and not self._attachment.ring_closed() else "closed"

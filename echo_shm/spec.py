@@ -67,13 +67,17 @@ class Spec:
         treespec: The optree structure, or None if the schema has node types that need an example.
         leaves: One :class:`Leaf` for each array, in optree's flattening order.
         schema: The same as canonical JSON, as bytes.
+        about: What else the schema says of the samples, as JSON; None for nothing. It is not checked here.
 
     """
 
-    def __init__(self, treespec: optree.PyTreeSpec | None, leaves: tuple[Leaf, ...], schema: bytes) -> None:
+    def __init__(
+        self, treespec: optree.PyTreeSpec | None, leaves: tuple[Leaf, ...], schema: bytes, about: _Json = None
+    ) -> None:
         self.treespec = treespec
         self.leaves = leaves
         self.schema = schema
+        self.about = about
 
     @property
     def structure(self) -> optree.PyTreeSpec:
@@ -87,8 +91,12 @@ class Spec:
         return sum(leaf.nbytes for leaf in self.leaves)
 
     @classmethod
-    def from_example(cls, example: Tree) -> "Spec":
+    def from_example(cls, example: Tree, about: _Json = None) -> "Spec":
         """Reads structure, dtypes and shapes from an example pytree. Its values do not matter.
+
+        Args:
+            example: The pytree.
+            about: What else the schema is to say, as JSON; None for nothing.
 
         Raises:
             TypeError: A leaf is not a numpy array (or numpy scalar), or its dtype has no fixed size.
@@ -112,7 +120,7 @@ class Spec:
                     "use a numeric, bool, datetime64, bytes or structured dtype"
                 )
             leaves.append(Leaf(path, array.dtype, array.shape))
-        return cls(treespec, tuple(leaves), _to_schema(treespec, leaves))
+        return cls(treespec, tuple(leaves), _to_schema(treespec, leaves, about), about)
 
     @classmethod
     def from_schema(cls, schema: bytes, what: str) -> "Spec":
@@ -138,7 +146,7 @@ class Spec:
                 raise ValueError("the tree and the leaves disagree")
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError) as error:
             raise SegmentError(f"{what} cannot be used: its schema is damaged ({error!r})") from None
-        return cls(treespec, leaves, schema)
+        return cls(treespec, leaves, schema, data.get("about"))
 
     def check_same(self, theirs: "Spec", what: str) -> None:
         """Raises SpecMismatchError, which names the first leaf that differs, unless both describe the same samples."""
@@ -155,9 +163,12 @@ class Spec:
                 f"the example does not fit {what}: got {len(self.leaves)} leaves, expected {len(theirs.leaves)}; "
                 f"only {side} has {extra}"
             )
+        mine_json, other_json = json.loads(self.schema), json.loads(theirs.schema)
+        part = "about" if mine_json["tree"] == other_json["tree"] else "tree"
+        differ = "what else is said of them differs" if part == "about" else "the containers differ"
         raise SpecMismatchError(
-            f"the example does not fit {what}: the leaves agree, but the containers differ: "
-            f"got {_tree_json(self.schema)}, expected {_tree_json(theirs.schema)}"
+            f"the example does not fit {what}: the leaves agree, but {differ}: "
+            f"got {json.dumps(mine_json.get(part))}, expected {json.dumps(other_json.get(part))}"
         )
 
     def structure_difference(self, tree: Tree) -> str:
@@ -275,16 +286,18 @@ def _python_scalar_fits(value: Any, dtype: np.dtype[Any]) -> bool:
 # --- spec to schema -----------------------------------------------------------
 
 
-def _to_schema(treespec: optree.PyTreeSpec, leaves: list[Leaf]) -> bytes:
-    data = {
+def _to_schema(treespec: optree.PyTreeSpec, leaves: list[Leaf], about: _Json) -> bytes:
+    data: dict[str, _Json] = {} if about is None else {"about": about}
+    data |= {
         "tree": _treespec_to_json(treespec),
         "leaves": [{"path": x.path, "dtype": _dtype_to_json(x.dtype), "shape": list(x.shape)} for x in leaves],
     }
+    return canonical(data)
+
+
+def canonical(data: _Json) -> bytes:
+    """JSON as a schema has it: ASCII, sorted keys, no spaces."""
     return json.dumps(data, separators=(",", ":"), sort_keys=True).encode()
-
-
-def _tree_json(schema: bytes) -> str:
-    return json.dumps(json.loads(schema)["tree"])
 
 
 def _treespec_to_json(treespec: optree.PyTreeSpec) -> _Json:

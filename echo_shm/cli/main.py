@@ -23,6 +23,7 @@ from echo_shm.net.transport import TcpTransport
 from echo_shm.replay import listing
 from echo_shm.ring import lockfile, segment
 from echo_shm.ring.handle import Handle
+from echo_shm.ring.lockfile import INBOX
 
 _ALLOW = "--allow-unauthenticated"
 
@@ -140,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.set_defaults(command=_top)
 
     sub = commands.add_parser("bridge", help="let clients on other hosts send to a running ring")
-    sub.add_argument("name", metavar="NAME", help="a segment that `echo-shm ls` lists")
+    sub.add_argument("name", metavar="NAME", help="a segment or a replay that `echo-shm ls` lists")
     sub.add_argument("--port", type=int, default=0, help="port to listen on (default: any free port)")
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     sub.add_argument("--authkey-file", metavar="FILE", help="a file with the key that clients must know")
@@ -222,7 +223,8 @@ def _bridge(options: argparse.Namespace) -> int:
         words = str(error).replace("authkey=", "--authkey-file").replace("allow_unauthenticated=True", _ALLOW)
         return _fail(2, ValueError(words))
     try:
-        found = segment.Segment.attach(options.name, read_only=True)
+        of_replay = options.name in listing.names()
+        found = segment.Segment.attach(options.name + (INBOX if of_replay else ""), read_only=True)
     except ValueError as error:  # a segment cannot have that name
         return _fail(2, error)
     try:

@@ -30,14 +30,18 @@ class _Reading(NamedTuple):
         seen: All but what follows.
         occupancy: For each ring's ending how many slots are in use, and how many there are.
         states: For each ring's ending the states of its producers; see :func:`echo_shm.cli.top.states`.
-        remotes: How many clients on other hosts feed the inbox.
+        bridges: How many processes feed the inbox for clients on other hosts.
+        remotes: How many such clients are connected.
+        refused: How many of their connections were refused.
 
     """
 
     seen: ReplayListing
     occupancy: dict[str, tuple[int, int]]
     states: dict[str, list[str]]
+    bridges: int
     remotes: int
+    refused: int
 
 
 class ReplayWatch:
@@ -52,7 +56,7 @@ class ReplayWatch:
     """
 
     #: Lines of the screen besides those of tables.
-    other_lines = 12
+    other_lines = 13
 
     def __init__(self, name: str) -> None:
         self.what = f"replay {name!r}"
@@ -68,14 +72,17 @@ class ReplayWatch:
         return True
 
     def _read(self) -> _Reading:
-        now = _Reading(listing.look(self._name), {}, {}, 0)
+        now = _Reading(listing.look(self._name), {}, {}, 0, 0, 0)
         for ring in now.seen.rings:
             if ring.segment is not None:
                 ending, view = ring.name[len(self._name) :], RingView(ring.segment)
                 snap = view.snapshot()
                 now.occupancy[ending] = snap.occupancy, ring.segment.geometry.capacity
-                now.states[ending] = [state for owner, state in top.states(view) if owner.role == "producer"]
-                now = now._replace(remotes=now.remotes + snap.active_remotes)
+                producers = [(owner, state) for owner, state in top.states(view) if owner.role == "producer"]
+                now.states[ending] = [state for owner, state in producers if not owner.is_bridge]
+                if ending == INBOX:
+                    bridges = sum(owner.is_bridge and state != "dead" for owner, state in producers)
+                    now = now._replace(bridges=bridges, remotes=snap.active_remotes, refused=snap.refused_remotes)
         return now
 
     # -- rendering
@@ -124,10 +131,14 @@ class ReplayWatch:
         writers, clients = (Counter(now.states.get(ring)) for ring in (INBOX, UPDATES))
         figures = _grid(5)
         figures.add_row(
-            "writers", f"{writers.total() - writers['dead'] + now.remotes}", *_count(writers, "waiting", "yellow"),
+            "writers", f"{writers.total() - writers['dead']}", *_count(writers, "waiting", "yellow"),
             *_count(writers, "stopped", "yellow"), *_count(writers, "dead", "red"),
             "clients", f"{clients.total() - clients['dead']}",
         )  # fmt: skip
+        if now.bridges or now.remotes:
+            figures.add_row(
+                "bridges", f"{now.bridges}", "remote", f"{now.remotes}", "refused", f"{now.refused}"
+            )  # fmt: skip
         group: type[Group] = console.need("rich.console", "cli").Group
         waits = [f"[yellow]it takes no steps: {console.literal(seen.waits)}[/]"] if seen.alive and seen.waits else []
         return group(bars, "", figures, *waits)

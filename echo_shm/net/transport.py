@@ -142,9 +142,12 @@ class TcpTransport:
             )
 
     def _check_samples(self, handle: Handle) -> None:
-        size = Segment.attach(handle.name, handle.uuid, read_only=True).spec.sample_bytes
+        spec = Segment.attach(handle.name, handle.uuid, read_only=True).spec
+        size = spec.sample_bytes
         if size > _MAX_SAMPLE:
             raise ValueError(f"samples of {size:,} bytes: a frame has at most {_MAX_SAMPLE:,}")
+        if spec.about is not None and self._wire_version == 1:
+            raise ValueError("wire version 1 cannot tell clients what a replay needs: use wire_version=2")
         if size == 0 and self._wire_version == 1:
             raise ValueError("wire version 1 cannot carry samples without bytes: use wire_version=2")
 

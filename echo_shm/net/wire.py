@@ -53,6 +53,7 @@ class Frame(IntEnum):
     SAMPLES = 3
     ACK = 4
     BYE = 5
+    TAKEN = 6
 
 
 class Refusal(IntEnum):
@@ -262,6 +263,11 @@ def ack(committed: int) -> bytes:
     return _HEADER.pack(Frame.ACK, 0, 0, 0, committed)
 
 
+def taken(number: int) -> bytes:
+    """The frame that says that every sample below this number was taken out of the ring."""
+    return _HEADER.pack(Frame.TAKEN, 0, 0, 0, number)
+
+
 def samples_header(count: int, number: int) -> bytes:
     """The header of a frame of ``count`` samples, the first of which has that number."""
     return _HEADER.pack(Frame.SAMPLES, 0, 0, count, number)
@@ -281,7 +287,8 @@ def read_server_header(data: bytes, schema: bytes = b"") -> Header:
     """As :func:`read_header`, but only accepts what a server may send to a client with that schema."""
     header = read_header(data)
     most = _ACCEPT.size + max(MAX_SCHEMA, len(schema))
-    limit = {Frame.ACCEPT: most, Frame.REFUSE: most, Frame.BYE: MAX_TEXT, Frame.ACK: 0}.get(header.kind, -1)
+    limits = {Frame.ACCEPT: most, Frame.REFUSE: most, Frame.BYE: MAX_TEXT, Frame.ACK: 0, Frame.TAKEN: 0}
+    limit = limits.get(header.kind, -1)
     if header.length > limit:
         raise WireError(f"a server sends no {header.kind.name} frame of {header.length} bytes")
     return header

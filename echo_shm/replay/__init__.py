@@ -3,6 +3,7 @@
 from echo_shm.replay.batch import Batch, LimiterInfo, TableInfo
 from echo_shm.replay.client import ReplayClient
 from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
+from echo_shm.replay.remote import RemoteWriter
 from echo_shm.replay.replay import Replay
 from echo_shm.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Softmax, Uniform
 from echo_shm.replay.table import Table
@@ -19,6 +20,7 @@ __all__ = [
     "Prioritized",
     "Queue",
     "RateLimiter",
+    "RemoteWriter",
     "Replay",
     "ReplayClient",
     "ReplayHandle",

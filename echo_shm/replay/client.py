@@ -14,9 +14,11 @@ from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.replay import arguments
 from echo_shm.replay.batch import Batch, TableInfo, read_table_info
 from echo_shm.replay.board import read_board
+from echo_shm.replay.finding import find_replay
 from echo_shm.replay.learner import batches
 from echo_shm.replay.validation import integer
 from echo_shm.replay.writer import UPDATE_BLOCK, UPDATE_KEYS, ReplayHandle, Writer, join
+from echo_shm.spec import Tree
 from echo_shm.timeouts import check_timeout
 
 #: How long to wait for the next replay if this one was killed (seconds).
@@ -29,17 +31,27 @@ class ReplayClient:
     Threads may share a client; a forked child must not use its parent's. It is a context manager that closes on exit.
 
     Args:
-        handle: ``replay.handle``.
+        handle_or_name: ``replay.handle``, or the replay's name.
+        example: Pytree of numpy arrays, as of one step. It is only needed to attach by name to a replay whose steps
+            have node types beyond dict, list, tuple and None.
 
     Raises:
-        SegmentError: There is no such replay.
+        SegmentError: There is no such replay, or its process is dead.
+        SpecMismatchError: The example does not fit, or one is needed.
         ConnectionClosedError: It is closed.
 
     """
 
-    def __init__(self, handle: ReplayHandle) -> None:
-        if not isinstance(handle, ReplayHandle):
-            raise TypeError(f"ReplayClient takes replay.handle, not {type(handle).__name__} {handle!r:.80}")
+    def __init__(self, handle_or_name: ReplayHandle | str, example: Tree = None) -> None:
+        if isinstance(handle_or_name, str):
+            handle = find_replay(handle_or_name, example)
+        elif isinstance(handle_or_name, ReplayHandle):
+            handle = handle_or_name
+        else:
+            raise TypeError(
+                f"ReplayClient takes a replay's name or replay.handle, not {type(handle_or_name).__name__} "
+                f"{handle_or_name!r:.80}"
+            )
         self._handle = handle
         self._names = tuple(name for name, _ in handle.tables)
         self._updates = join(handle, handle.updates, _GRACE)

@@ -15,10 +15,11 @@ from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, error_from
 from echo_shm.replay.batch_rings import BatchRings
 from echo_shm.replay.board import Board
-from echo_shm.replay.writer import UPDATE_BLOCK, ReplayHandle, inbox_example
+from echo_shm.replay.writer import UPDATE_BLOCK, ReplayHandle
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle
+from echo_shm.ring.inbox import Tables, inbox_spec
 from echo_shm.ring.lockfile import CREATOR_BYTE, INBOX, UPDATES
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
@@ -58,6 +59,7 @@ class Feed:
         spec: What a step looks like.
         tables: For each table its name and the exponents of its priorities.
         max_producers: How many writers may be attached at the same time.
+        max_remotes: How many clients on other hosts the inbox has entries for.
         describe: Returns what the board says.
 
     Attributes:
@@ -73,8 +75,9 @@ class Feed:
         core: Core,
         name: str,
         spec: Spec,
-        tables: tuple[tuple[str, tuple[float, ...]], ...],
+        tables: Tables,
         max_producers: int,
+        max_remotes: int,
         describe: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._core = core
@@ -86,12 +89,17 @@ class Feed:
         self._most = max(1, min(_TURN, _TURN_BYTES // max(1, spec.sample_bytes)))
         self._lock = threading.Lock()  # of the board
         self._written = 0.0
-        brings = Spec.from_example(inbox_example(spec, len(tables)))
+        brings = inbox_spec(spec, tables)
         block = Spec.from_example(np.zeros((), UPDATE_BLOCK))
         with contextlib.ExitStack() as undo:
             self._segments = [
-                _ring(name + ending, one, slots, max_producers, undo)
-                for ending, one, slots in ((INBOX, brings, inbox_slots(spec)), (UPDATES, block, UPDATE_SLOTS))
+                _ring(
+                    name + ending, one, Geometry(1, slots, max_producers, "ready", False, _REAP_INTERVAL, remotes), undo
+                )
+                for ending, one, slots, remotes in (
+                    (INBOX, brings, inbox_slots(spec), max_remotes),
+                    (UPDATES, block, UPDATE_SLOTS, 0),
+                )
             ]
             self._attachments = [
                 Attachment(segment, lib.ES_ROLE_LEARNER, f"the inbox of replay {name!r}", prefault=True)
@@ -217,12 +225,12 @@ class Feed:
             lib.es_api_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
 
 
-def _ring(name: str, spec: Spec, slots: int, max_producers: int, undo: contextlib.ExitStack) -> Segment:
+def _ring(name: str, spec: Spec, geometry: Geometry, undo: contextlib.ExitStack) -> Segment:
     """The ring of that name: a new one, or the one that a killed replay has left."""
     try:
         segment = Segment.attach(name)
     except SegmentError:
-        segment = create_segment(name, spec, Geometry(1, slots, max_producers, "ready", False, _REAP_INTERVAL))
+        segment = create_segment(name, spec, geometry)
         undo.callback(segment.unlink)
         return segment
     assert segment.lockfile is not None

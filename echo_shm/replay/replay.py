@@ -1,6 +1,8 @@
 """A replay in this process: it keeps steps, and draws batches of them from tables."""
 
+import contextlib
 import errno
+import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -20,12 +22,16 @@ from echo_shm.replay.table import Table, table_configs
 from echo_shm.replay.validation import integer
 from echo_shm.replay.waiting import Changes
 from echo_shm.replay.writer import ReplayHandle
+from echo_shm.ring import transports
 from echo_shm.ring.fast_path import compile_tree
+from echo_shm.ring.protocols import Transport
 from echo_shm.spec import Array, Spec, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
 from echo_shm.workers.group import WorkerGroup
 
 _E = TypeVar("_E", bound=Exception)
+
+_log = logging.getLogger("echo_shm")
 
 #: How much ``extend()`` stores with one call of the C core (bytes). Other threads have their turn in between.
 _CHUNK = 32 << 20
@@ -48,9 +54,12 @@ class Replay:
         thread: Store what workers send, and what :class:`ReplayClient` changes, in a thread of this process. Otherwise
             each call does so first.
         max_producers: How many writers may be attached at the same time.
+        transport: Receives steps from other hosts, from now on: a :class:`TcpTransport`, or a list of them. They send
+            with a :class:`~echo_shm.replay.RemoteWriter` or a :class:`TcpClient`. None: this machine only.
 
     Raises:
-        TypeError: A leaf of the example is not an array, its items have no fixed size, or a table is something else.
+        TypeError: A leaf of the example is not an array, its items have no fixed size, or a table or a transport is
+            something else.
         ValueError: A number or the name is out of range, or a table waits for more items than there can be.
         SegmentError: The name is taken, or shared memory is too small.
         MemoryError: So much memory cannot be had.
@@ -71,7 +80,9 @@ class Replay:
         seed: int = 0,
         thread: bool = False,
         max_producers: int = 1024,
+        transport: Transport | Sequence[Transport] | None = None,
     ) -> None:
+        given = transports.checked(transport)
         if store not in ("memory", "shm"):
             raise ValueError(f"store={store!r}: use 'memory' or 'shm'")
         if name is not None and store != "shm":
@@ -85,13 +96,20 @@ class Replay:
         max_producers = integer("max_producers", max_producers, 1)
         made = create_store(store, name, spec, capacity, max_items, integer("seed", seed, 0), configs)
         try:
-            self._open(made, max_producers, thread)
+            self._open(made, max_producers, thread, given, is_new=True)
         except BaseException:
             made.remove()
             raise
 
     @classmethod
-    def attach(cls, name: str, example: Tree = None, *, thread: bool = False) -> "Replay":
+    def attach(
+        cls,
+        name: str,
+        example: Tree = None,
+        *,
+        thread: bool = False,
+        transport: Transport | Sequence[Transport] | None = None,
+    ) -> "Replay":
         """Goes on with a store in shared memory whose process has died.
 
         Whatever that process had begun is done or not done: no step is torn, and no item is there twice.
@@ -101,22 +119,26 @@ class Replay:
             example: Pytree of numpy arrays, as of one step. It is only needed for trees with node types beyond dict,
                 list, tuple and None.
             thread: As for :class:`Replay`.
+            transport: As for :class:`Replay`. On the port of the one before, its clients go on.
 
         Raises:
             SegmentError: There is no such store, a living process has it, it is another user's, or it is damaged.
             SpecMismatchError: The example does not fit, or one is needed.
 
         """
+        given = transports.checked(transport)
         store = attach_store(name, example)
         self = cls.__new__(cls)
         try:
-            self._open(store, 1024, thread)
+            self._open(store, 1024, thread, given, is_new=False)
         except BaseException:
             store.release()
             raise
         return self
 
-    def _open(self, store: Store, max_producers: int, thread: bool) -> None:
+    def _open(
+        self, store: Store, max_producers: int, thread: bool, given: Sequence[Transport], *, is_new: bool
+    ) -> None:
         self._store = store
         self._spec = store.spec
         self._names = tuple(store.tables)
@@ -128,14 +150,18 @@ class Replay:
         self._build = compile_tree(self._spec)
         self._num_leaves = len(self._spec.leaves)
         self._chunk = max(1, _CHUNK // max(1, self._spec.sample_bytes))
-        self._rings = Rings(self._core, self._changes, store, max_producers)
+        self._rings = Rings(self._core, self._changes, store, max_producers, given)
         try:
-            if thread or store.name is not None:
+            if thread or given or store.name is not None:
                 self._rings.open()
             if thread:
                 self._rings.start()
+            self._rings.serve()
         except BaseException:
-            self._rings.leave()
+            if is_new:
+                self._rings.close()
+            else:
+                self._rings.leave()  # writers wait for the next one
             self._core.close()
             raise
         self._generation = lib.es_api_fork_generation()
@@ -181,6 +207,16 @@ class Replay:
     def name(self) -> str | None:
         """The store's name in shared memory, for :meth:`attach`; None in this process's own memory."""
         return self._store.name
+
+    @property
+    def port(self) -> int:
+        """The port that the transport listens on. If there are several, that of the first one.
+
+        Raises:
+            RuntimeError: There is no transport.
+
+        """
+        return self._rings.port
 
     @property
     def capacity(self) -> int:
@@ -596,6 +632,11 @@ class Replay:
         After that :meth:`sample` returns None, and every other call raises ConnectionClosedError. Threads that wait
         are woken. Batches stay as they are.
         """
+        with contextlib.ExitStack() as ending:
+            ending.callback(self._close)
+            ending.callback(self._rings.shut_down)
+
+    def _close(self) -> None:
         if self._end.alive:
             # The finalizer is not called, because it runs only once, even if Ctrl-C interrupts it.
             _end(self._core, self._store, self._rings, self._generation)
@@ -608,7 +649,12 @@ class Replay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except Exception as late:
+            if kind is None:
+                raise
+            _log.error("%s: %s", self, late)  # the exception under way says more
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else "open"

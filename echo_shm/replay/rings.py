@@ -16,6 +16,8 @@ from echo_shm.replay.feed import Feed
 from echo_shm.replay.store import Store
 from echo_shm.replay.waiting import Changes
 from echo_shm.replay.writer import ReplayHandle, Writer
+from echo_shm.ring import transports
+from echo_shm.ring.protocols import Transport
 from echo_shm.ring.stuck import only_thread
 from echo_shm.workers.group import WorkerGroup
 
@@ -31,12 +33,16 @@ _SHORT = 0.02
 class Rings:
     """The part of a replay that other processes know of. It does nothing before :meth:`open`."""
 
-    def __init__(self, core: Core, changes: Changes, store: Store, max_producers: int) -> None:
+    def __init__(
+        self, core: Core, changes: Changes, store: Store, max_producers: int, given: Sequence[Transport]
+    ) -> None:
         self._core = core
         self._changes = changes
         self._store = store
         self._names = tuple(store.tables)
         self._max_producers = max_producers
+        self._transports = given
+        self._started: list[Transport] = []
         self._feed: Feed | None = None
         self._thread: threading.Thread | None = None
         self._groups: list[WorkerGroup] = []
@@ -57,7 +63,9 @@ class Rings:
         if self._feed is None:
             name = self._store.name or f"{os.getpid()}-{secrets.token_hex(4)}"
             tables = tuple((table, settings.exponents) for table, settings in self._store.tables.items())
-            self._feed = Feed(self._core, name, self._store.spec, tables, self._max_producers, self._describe)
+            remotes = transports.remotes(self._transports)
+            spec, producers = self._store.spec, self._max_producers
+            self._feed = Feed(self._core, name, spec, tables, producers, remotes, self._describe)
             self.idle = self._thread is None
         return self._feed
 
@@ -82,6 +90,21 @@ class Rings:
         # It does not refer to the Replay, whose end ends it.
         self._thread = threading.Thread(target=self._run, args=(feed,), name="echo_shm-replay", daemon=True)
         self._thread.start()
+
+    def serve(self) -> None:
+        """Starts the transports."""
+        if self._transports:
+            transports.start(self._transports, self.handle.inbox)
+        self._started += self._transports
+
+    @property
+    def port(self) -> int:
+        """See :attr:`Replay.port`."""
+        return transports.port(self._transports, "replay")
+
+    def shut_down(self) -> None:
+        """Ends the transports. Idempotent."""
+        transports.shut_down(self._started)
 
     def _run(self, feed: Feed) -> None:
         """The thread: stores what comes, until the replay is closed."""
@@ -190,7 +213,9 @@ class Rings:
                     raise TimeoutError(f"{why()}. It stayed so for {timeout} s")
                 self._check_workers()
                 if last:
-                    raise TimeoutError(f"{why()}. No worker, client or other thread is there that could change it")
+                    raise TimeoutError(
+                        f"{why()}. No worker, client, transport or other thread is there that could change it"
+                    )
                 last = self._nobody_else(feed)
                 if not last:
                     feed.wait(seen, min(left, _SLICE))
@@ -219,7 +244,7 @@ class Rings:
 
     def _nobody_else(self, feed: Feed) -> bool:
         working = any(not group.finished for group in self._groups)
-        return not working and only_thread() and feed.senders() == 0
+        return not working and not self._started and only_thread() and feed.senders() == 0
 
     # -- the board
 

@@ -3,9 +3,6 @@
 import contextlib
 import errno
 import math
-import secrets
-import struct
-import threading
 import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -16,14 +13,13 @@ import optree
 from echo_shm._core import lib
 from echo_shm.client import ShmClient
 from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError
+from echo_shm.net.client.client import TcpClient
 from echo_shm.replay import arguments
 from echo_shm.replay.board import read_board
 from echo_shm.ring.handle import Handle
-from echo_shm.spec import Array, Spec, Tree
+from echo_shm.ring.inbox import Heads, Tables, step_spec
+from echo_shm.spec import Spec, Tree
 from echo_shm.timeouts import check_timeout
-
-#: An ``es_inbox_head``: stream, number, version, environment, episode, flags, zero. The tables' priorities follow.
-_HEAD = struct.Struct("<QQQIIII")
 
 #: How many keys a block of updates has room for.
 UPDATE_KEYS: int = lib.ES_UPDATE_KEYS
@@ -62,19 +58,8 @@ class ReplayHandle:
     name: str
     inbox: Handle
     updates: Handle
-    tables: tuple[tuple[str, tuple[float, ...]], ...]
+    tables: Tables
     treespec: optree.PyTreeSpec | None
-
-
-def head_bytes(tables: int) -> int:
-    """The size of the first leaf of the inbox's samples."""
-    return _HEAD.size + 8 * tables
-
-
-def inbox_example(spec: Spec, tables: int) -> Tree:
-    """What the inbox's samples look like: a head, and a step."""
-    step = spec.structure.unflatten([np.zeros(leaf.shape, leaf.dtype) for leaf in spec.leaves])
-    return np.zeros(head_bytes(tables), np.uint8), step
 
 
 def join(handle: ReplayHandle, ring: Handle, learner_grace: float | None) -> ShmClient:
@@ -93,50 +78,23 @@ def join(handle: ReplayHandle, ring: Handle, learner_grace: float | None) -> Shm
         raise SegmentError(errno.ENOENT, f"no replay is named {handle.name!r}: it was closed, or removed") from None
 
 
-class Writer:
-    """Sends steps to a replay in another process. Threads may share it; a forked child must not use its parent's.
-
-    :meth:`Replay.spawn` gives one to each worker, and :meth:`ReplayClient.writer` makes more. It is a context manager
-    that closes on exit.
+class StepWriter:
+    """Makes samples of a replay's inbox from steps, and sends them. Threads may share it.
 
     Args:
-        handle: ``replay.handle``.
-        learner_grace: How many seconds to wait for the next replay if this one was killed, once its inbox is full.
-            After that, ConnectionClosedError is raised. None: no limit.
-
-    Raises:
-        SegmentError: There is no such replay.
-        ConnectionClosedError: It is closed, or this worker was stopped.
+        tables: The replay's.
+        steps: What its steps look like.
+        client: Sends samples of its inbox.
 
     """
 
-    def __init__(self, handle: ReplayHandle, *, learner_grace: float | None = 30.0) -> None:
-        self._handle = handle
-        self._names = tuple(name for name, _ in handle.tables)
-        self._exponents = tuple(exponents for _, exponents in handle.tables)
-        self._grace = learner_grace
-        self._client = join(handle, handle.inbox, learner_grace)
-        self._attachment = self._client._attachment
-        head, *leaves = self._attachment.segment.spec.leaves
-        if head.nbytes != head_bytes(len(self._names)):
-            self._client.close()
-            raise SegmentError(f"ring {handle.inbox.name!r} is not the inbox of replay {handle.name!r}")
-        self._leaves = leaves
-        self._stream, self._number, self._episode, self._inside = secrets.randbits(64), 0, 0, False
-        self._pack = struct.Struct(_HEAD.format + f"{len(self._names)}d").pack_into
-        self._head = np.zeros(head.nbytes, np.uint8)
-        self._highest = (arguments.HIGHEST,) * len(self._names)
-        self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The replay's name."""
-        return self._handle.name
-
-    @property
-    def ring_closed(self) -> bool:
-        """Whether the replay is closed. After that, nothing can be sent."""
-        return self._client.ring_closed
+    def __init__(self, tables: Tables, steps: Spec, client: ShmClient | TcpClient) -> None:
+        self._names = tuple(name for name, _ in tables)
+        self._exponents = tuple(exponents for _, exponents in tables)
+        self._steps = steps
+        self._highest = (arguments.HIGHEST,) * len(tables)
+        self._heads = Heads(len(tables))
+        self._send, self._send_many = client.send, client.send_many
 
     def add(
         self,
@@ -147,30 +105,30 @@ class Writer:
         truncated: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Sends a copy of one step. When it returns, no process's death loses the step.
+        """Sends a copy of one step.
 
         Args:
             step, priority, terminated, truncated: As for :meth:`Replay.add`.
             timeout: Seconds to wait while the replay takes nothing; None: no limit.
 
         Raises:
-            TimeoutError: It took nothing in time. The message names the table and the limiter that it waits for.
+            TimeoutError: It took nothing in time. The message says why, as far as this process can know.
             SpecMismatchError, ValueError: As for :meth:`Replay.add`.
             ConnectionClosedError: The replay or this writer was closed, this worker was stopped, or the replay was
-                killed and no other one came (see ``learner_grace``).
+                killed and no other one came in time.
             ForkedError: Called in a child of the process that made the writer.
 
         After an exception nothing was sent.
         """
         priorities = self._highest if priority is None else self._priorities(priority)
         ends = (lib.ES_STEP_TERMINATED if terminated else 0) | (lib.ES_STEP_TRUNCATED if truncated else 0)
-        with self._lock:
-            self._pack(self._head.data, 0, self._stream, self._number, 0, 0, self._episode, ends, 0, *priorities)
+        heads = self._heads
+        with heads.lock:
             try:
-                self._client.send((self._head, step), timeout)
+                self._send((heads.one(ends, priorities), step), timeout)
             except (SpecMismatchError, TimeoutError) as error:
                 raise self._clearer(error, step) from None
-            self._sent(1, bool(ends))
+            heads.sent(1, ends)
 
     def extend(
         self,
@@ -194,49 +152,93 @@ class Writer:
 
         """
         check_timeout(timeout)
-        spec = self._step_spec()
-        n, leaves = arguments.stacked(spec, steps)
+        n, leaves = arguments.stacked(self._steps, steps)
         each = arguments.many_priorities(priorities, n, self._names, self._accepts)
         ends = arguments.end_flags(terminated, truncated, n)
-        with self._lock:
-            heads = self._heads(n, each, ends)
+        with self._heads.lock:
+            heads = self._heads.many(n, ends, arguments.HIGHEST if each is None else each)
             sent = 0
             try:
-                self._client.send_many((heads, spec.structure.unflatten(leaves)), timeout)
+                self._send_many((heads, self._steps.structure.unflatten(leaves)), timeout)
                 sent = n
             except (TimeoutError, ConnectionClosedError) as error:
-                sent = error.sent  # type: ignore[union-attr]
+                sent = getattr(error, "sent", 0)
                 clearer = self._clearer(error, None)
                 clearer.sent = sent  # type: ignore[attr-defined]
                 raise clearer from None
             finally:
-                for i in range(sent):
-                    self._sent(1, ends is not None and bool(ends[i]))
-
-    def _heads(self, n: int, priorities: Array | None, ends: Array | None) -> Array:
-        heads = np.zeros((n, len(self._head)), np.uint8)
-        words = heads.view("<u8")
-        words[:, 0] = self._stream
-        words[:, 1] = self._number + np.arange(n, dtype=np.uint64)
-        halves = heads[:, 24 : _HEAD.size].view("<u4")
-        before = np.zeros(n, np.uint32)
-        if ends is not None:
-            halves[:, 2] = ends
-            before[1:] = np.cumsum(ends[:-1] != 0)
-        halves[:, 1] = self._episode + before
-        heads[:, _HEAD.size :].view("<f8")[:] = arguments.HIGHEST if priorities is None else priorities
-        return heads
-
-    def _sent(self, n: int, ends: bool) -> None:
-        self._number += n
-        self._episode += ends
-        self._inside = not ends
+                self._heads.sent(sent, ends)
 
     def end_episode(self) -> None:
         """The next step begins an episode, though the last one did not end as terminated or truncated."""
-        with self._lock:
-            self._episode += self._inside
-            self._inside = False
+        self._heads.end_episode()
+
+    # -- arguments and errors
+
+    def _priorities(self, priority: object) -> tuple[float, ...]:
+        packed = arguments.one_priority(priority, self._names, self._accepts)
+        return tuple(np.frombuffer(packed))
+
+    def _accepts(self, table: int, priority: float) -> bool:
+        try:
+            return all(math.pow(priority, exponent) <= _LARGEST_WEIGHT for exponent in self._exponents[table])
+        except OverflowError:
+            return False
+
+    def _clearer(self, error: Exception, step: Tree) -> Exception:
+        """The same error in the words of a replay."""
+        if isinstance(error, SpecMismatchError):
+            try:
+                for i, leaf in enumerate(arguments.leaves_of(self._steps, step, "the step")):
+                    self._steps.exact(i, leaf)
+            except SpecMismatchError as clearer:
+                return clearer
+            return error
+        why = self._why_not()
+        return type(error)(f"{error}: {why}" if why else str(error))
+
+    def _why_not(self) -> str:
+        """Why the replay takes nothing; ``""`` if nothing says so."""
+        return ""
+
+
+class Writer(StepWriter):
+    """Sends steps to a replay in another process. Threads may share it; a forked child must not use its parent's.
+
+    :meth:`Replay.spawn` gives one to each worker, and :meth:`ReplayClient.writer` makes more. When :meth:`add` or
+    :meth:`extend` returns, no process's death loses the steps. It is a context manager that closes on exit.
+
+    Args:
+        handle: ``replay.handle``.
+        learner_grace: How many seconds to wait for the next replay if this one was killed, once its inbox is full.
+            After that, ConnectionClosedError is raised. None: no limit.
+
+    Raises:
+        SegmentError: There is no such replay.
+        ConnectionClosedError: It is closed, or this worker was stopped.
+
+    """
+
+    def __init__(self, handle: ReplayHandle, *, learner_grace: float | None = 30.0) -> None:
+        self._handle = handle
+        self._grace = learner_grace
+        self._client = join(handle, handle.inbox, learner_grace)
+        self._attachment = self._client._attachment
+        steps = step_spec(self._attachment.segment.spec)
+        if steps is None:
+            self._client.close()
+            raise SegmentError(f"ring {handle.inbox.name!r} is not the inbox of replay {handle.name!r}")
+        super().__init__(handle.tables, steps, self._client)
+
+    @property
+    def name(self) -> str:
+        """The replay's name."""
+        return self._handle.name
+
+    @property
+    def ring_closed(self) -> bool:
+        """Whether the replay is closed. After that, nothing can be sent."""
+        return self._client.ring_closed
 
     def flush(self, timeout: float | None = None) -> None:
         """Returns once the replay has all steps that were sent before: they are stored.
@@ -266,37 +268,10 @@ class Writer:
             time.sleep(nap)
             nap = min(2 * nap, _LATEST)
 
-    # -- arguments and errors
-
-    def _priorities(self, priority: object) -> tuple[float, ...]:
-        packed = arguments.one_priority(priority, self._names, self._accepts)
-        return tuple(np.frombuffer(packed))
-
-    def _accepts(self, table: int, priority: float) -> bool:
-        try:
-            return all(math.pow(priority, exponent) <= _LARGEST_WEIGHT for exponent in self._exponents[table])
-        except OverflowError:
-            return False
-
-    def _step_spec(self) -> Spec:
-        """What a step looks like, with its own paths."""
-        structure = self._attachment.segment.spec.structure.child(1)
-        return Spec.from_example(structure.unflatten([np.zeros(leaf.shape, leaf.dtype) for leaf in self._leaves]))
-
-    def _clearer(self, error: Exception, step: Tree) -> Exception:
-        """The same error in the words of a replay."""
-        if isinstance(error, SpecMismatchError):
-            spec = self._step_spec()
-            try:
-                for i, leaf in enumerate(arguments.leaves_of(spec, step, "the step")):
-                    spec.exact(i, leaf)
-            except SpecMismatchError as clearer:
-                return clearer
-            return error
-        waits = ""
+    def _why_not(self) -> str:
         with contextlib.suppress(SegmentError):
-            waits = str(read_board(self.name).get("waits") or "")
-        return type(error)(f"{error}: {waits}" if waits else str(error))
+            return str(read_board(self.name).get("waits") or "")
+        return ""
 
     # -- closing
 

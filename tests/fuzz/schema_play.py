@@ -19,6 +19,7 @@ from fuzz.choices import Below
 from echo_shm import EchoShmError, Server, ShmClient
 from echo_shm.ring import segment
 from echo_shm.ring.creation import create_segment
+from echo_shm.ring.inbox import step_spec
 from echo_shm.ring.segment import Geometry
 from echo_shm.spec import Leaf, Spec
 
@@ -179,6 +180,17 @@ def _draw_leaf(below: Below, number: int) -> Any:
     return _rarely(below, leaf) if below(8) == 0 else leaf
 
 
+def _draw_inbox(below: Below, step: Any) -> Any:
+    """The schema of a replay's inbox that brings such steps."""
+    tables = [_rarely(below, [_rarely(below, f"t{i}"), _rarely(below, [_rarely(below, 0.5)])]) for i in range(below(3))]
+    head = {"path": "[0]", "dtype": "|u1", "shape": [40 + 8 * _rarely(below, len(tables), [0, 1, 2, 3])]}
+    return {
+        "about": _rarely(below, {_rarely(below, "replay", ["", "x"]): _rarely(below, tables)}),
+        "tree": _rarely(below, {"tuple": ["leaf", step["tree"]]}),
+        "leaves": [head, *step["leaves"]],
+    }
+
+
 def draw_schema(below: Below) -> bytes:
     """A schema as bytes, often with faults."""
     leaves: list[Any] = []
@@ -192,6 +204,8 @@ def draw_schema(below: Below) -> bytes:
         data = _rarely(below, data) if below(2) else {**data, "more": _one_of(below, _BAD)}
     elif change == 3:
         data.pop(_one_of(below, ["tree", "leaves"]))
+    elif change == 4:
+        data = _draw_inbox(below, data)
     with contextlib.suppress(RecursionError):
         schema = json.dumps(data).encode()
         for _ in range(max(0, below(12) - 9)):
@@ -222,7 +236,10 @@ def parse(schema: bytes) -> Spec | None:
     """Reads a schema; returns None when it is refused as it should be."""
     with _watched():
         try:
-            return Spec.from_schema(schema, "segment 'fuzzed'")
+            spec = Spec.from_schema(schema, "segment 'fuzzed'")
+            step = step_spec(spec)  # of a replay's inbox
+            assert step is None or len(step.leaves) == len(spec.leaves) - 1
+            return spec
         except EchoShmError as error:
             str(error)
             return None

@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import psutil
 import pytest
-from harness.peers import EXAMPLE, greet, numbers, sample
+from harness.peers import EXAMPLE, greet, numbers, said, sample
 from harness.processes import in_child
 from harness.programs import run, run_python
 from harness.waiting import until
@@ -113,6 +113,24 @@ def test_a_bridge_that_is_ended(serve, client, number):
     one.send(sample(2))
     assert [numbers(server.sample(timeout=20).batch) for _ in range(2)] == [[1], [2]]
     assert until(lambda: _bridge(server).pid not in (-1, bridge))
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_bridge_whose_server_was_killed(background, told):
+    """It tells no client that the server was closed, because the next one may serve it; but does so when it is told."""
+    with Server(EXAMPLE, 1) as server, socket.create_server(("127.0.0.1", 0)) as listener:
+        bridge = Bridge(Segment.attach(server.name), [listener], Settings(None, 2, 8), None)
+        control, other = os.pipe()
+        bridge.watch(control)
+        serving = background(bridge.run)
+        with socket.create_connection(listener.getsockname(), timeout=20) as sock:
+            greet(server, sock)
+            if told:
+                os.write(other, b"\n")
+            os.close(other)
+            assert said(sock) == (wire.bye(0, "the server was closed") if told else b"")
+        assert serving.result() is False
+        os.close(control)
 
 
 @pytest.mark.parametrize("with_tls", [False, True])

@@ -79,7 +79,7 @@ def test_a_client_that_comes_twice(serve):
 
 def test_a_client_that_was_forgotten(serve, monkeypatch):
     """A client in doubt whose place went to another is told so each time it connects."""
-    monkeypatch.setattr("echo_shm.server._REMOTES", 16)  # the least number of places
+    monkeypatch.setattr("echo_shm.ring.transports._REMOTES", 16)  # the least number of places
     server = serve(1, 40, max_connections=1)
     mine, entries = server._segment.uuid, server._segment.geometry.max_remotes
     with raw(server) as sock:

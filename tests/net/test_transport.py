@@ -12,13 +12,16 @@ import psutil
 import pytest
 from harness.peers import EXAMPLE, KEY, greet, numbers, raw, said, sample
 from harness.programs import ECHO_SHM, run
+from harness.waiting import until
 
-from echo_shm import Server, TcpClient, TcpTransport, WireError, connect
+from echo_shm import Replay, Server, TcpClient, TcpTransport, WireError, connect
 from echo_shm.cli import main as cli
 from echo_shm.net import wire
 from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.replay import RemoteWriter
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.segment import Segment
+from echo_shm.spec import Spec
 
 
 @pytest.mark.parametrize(
@@ -218,6 +221,20 @@ def test_the_command(bridge):
         assert running.output.splitlines()[1:] == [f"{server.name}: closed"]
 
 
+def test_the_command_and_a_replay(program, name):
+    """`echo-shm bridge` of a replay feeds its inbox, until the replay is closed."""
+    example = {"n": np.zeros((), np.int64)}
+    with Replay(example, 10, store="shm", name=name) as replay:
+        running = program(*ECHO_SHM, "bridge", name)
+        port = int(running.wait_for(rf"^{name}\.inbox: listening on 127\.0\.0\.1 port (\d+)\n").group(1))
+        with RemoteWriter("127.0.0.1", port, example) as writer:
+            writer.add({"n": 3})
+            until(lambda: replay.num_steps == 1)
+            writer.flush(30)
+        replay.close()
+        assert running.result() == 0
+
+
 def test_the_command_and_another_ring(bridge):
     """The command ends when its ring has ended, also when a new ring has the name."""
     with Server(EXAMPLE, 5) as first:
@@ -285,7 +302,7 @@ def test_what_cannot_be_carried():
     ):
         transport = TcpTransport(0, **options)
         with mock.patch("echo_shm.net.transport.Segment.attach") as attach:
-            attach.return_value.spec.sample_bytes = example.nbytes
+            attach.return_value.spec = Spec.from_example(example)
             with pytest.raises(ValueError, match=message):
                 transport.start(Handle("name", bytes(16), None))
         assert transport._listeners == []

@@ -145,6 +145,20 @@ def test_the_remote_example_runs(tmp_path):
     )
 
 
+def test_the_block_of_a_remote_replay_runs(tmp_path):
+    """With this machine for the learner's host and a thread that stores, the step has come when flush() returns."""
+    remote = _block("RemoteWriter(").replace("50052", "PORT").replace("learner-host", "127.0.0.1")
+    remote = remote.replace("100_000,", "100_000, thread=True,")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    _run(
+        tmp_path,
+        "import numpy as np\nfrom echo_shm import Replay, TcpTransport\nfrom echo_shm.replay import RemoteWriter\n"
+        f"PORT, key, done = {port}, bytes(range(32)), True\nexample = step = {{'x': np.zeros(3)}}\n{remote}\n"
+        "assert replay.info().episodes == replay.num_steps == 1\nreplay.close()\n",
+    )
+
+
 def test_the_tls_block_runs(tmp_path):
     """Both contexts are made, from a certificate and a key in the named files."""
     make = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=learner-host -keyout key.pem -out cert.pem"
@@ -154,4 +168,4 @@ def test_the_tls_block_runs(tmp_path):
 
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 9
+    assert len(_blocks()) == 10

@@ -81,7 +81,7 @@ def test_spawned_workers_and_a_learner():
                 replay.update(batch.key, np.ones(16))
         assert len(replay) == 400
         replay.reset()
-        with pytest.raises(TimeoutError, match="No worker, client or other thread is there"):
+        with pytest.raises(TimeoutError, match="No worker, client, transport or other thread is there"):
             replay.sample(1)
 
 
@@ -137,11 +137,11 @@ def test_extend_sends_what_add_sends(monkeypatch):
     """Number in the stream, episode, how the step ends, and priorities."""
     ends, heads = np.array([False, True, False, True, False]), []
     with Replay(EXAMPLE, 100, [Table("a"), Table("b")]) as replay, Writer(replay.handle) as writer:
-        monkeypatch.setattr(writer._client, "send", lambda tree, timeout: heads.append(tree[0].copy()))
-        monkeypatch.setattr(writer._client, "send_many", lambda tree, timeout: heads.extend(tree[0]))
+        monkeypatch.setattr(writer, "_send", lambda tree, timeout: heads.append(tree[0].copy()))
+        monkeypatch.setattr(writer, "_send_many", lambda tree, timeout: heads.extend(tree[0]))
         for number, end in enumerate(ends):
             writer.add(step(1, number), {"b": number + 1.0}, truncated=bool(end))
-        writer._number = writer._episode = 0
+        writer._heads._number = writer._heads._episode = 0
         steps = {name: np.repeat(np.asarray(leaf)[None], 5, axis=0) for name, leaf in EXAMPLE.items()}
         writer.extend(steps, {"b": np.arange(5) + 1.0}, truncated=ends)
     assert (np.array(heads[:5]) == np.array(heads[5:])).all()

@@ -10,6 +10,7 @@ connections cannot keep others out. A client has an entry in the ring's table of
 """
 
 import logging
+import os
 import random
 import secrets
 import selectors
@@ -26,6 +27,7 @@ from echo_shm.net.bridge.connection import MAX_OUT, Connection
 from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Samples
 from echo_shm.net.bridge.ingest import Ingest
 from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
+from echo_shm.ring.inbox import step_spec
 from echo_shm.ring.segment import Segment
 
 _log = logging.getLogger("echo_shm.bridge")
@@ -75,6 +77,11 @@ class Bridge:
     ) -> None:
         self._settings, self._tls = settings, tls
         self._uuid, self._spec = segment.uuid, segment.spec
+        # What clients send. Those of a replay may know only what a step is, and learn the rest when they are accepted.
+        step = step_spec(segment.spec)
+        self._is_inbox = step is not None
+        self._sent = step or segment.spec
+        self._welcome = {wire.spec_hash(one.schema) for one in (self._spec, self._sent)}
         self._max_frame = wire.frame_limit(self._spec.sample_bytes, FRAME)
         self._ingest = Ingest(segment)
         self._selector = selectors.DefaultSelector()
@@ -82,28 +89,33 @@ class Bridge:
         self._pending: dict[Connection, None] = {}  # in the order in which they came
         self._clients: set[Connection] = set()
         self._unfinished: set[Connection] = set()  # those with more messages than fitted into their turn
-        self._stopping = False
+        self._stopping = self._orphaned = False
         self._last_check = self._last_heartbeat = time.monotonic()
         self._refusals = 0  # since the last check
 
     def watch(self, fd: int) -> None:
-        """Makes the bridge stop when that descriptor becomes readable."""
+        """Makes the bridge stop when a byte comes from that pipe, or its other end is gone: that process has died."""
         self._selector.register(fd, selectors.EVENT_READ)
 
     def run(self) -> bool:
         """Serves until it is stopped or the ring is closed, and tells the clients. Returns whether the ring is closed.
 
-        After an exception, no client is told. Clients then connect to the bridge that replaces this one.
+        After an exception, no client is told. Clients then connect to the bridge that replaces this one. Nor are they
+        told if the process that has started the bridge was killed: the next one may serve them on the same port.
         """
         while not self._stopping and not self._ingest.closed:
             self.run_once(_MAX_SELECT)
         closed = self._ingest.closed
+        if self._orphaned and not closed:
+            for client in list(self._clients):
+                self._end(client)
         self.close()
         return closed
 
     def run_once(self, wait: float) -> None:
         """Serves once all sockets that are ready. Waits at most ``wait`` seconds for one."""
         unread, self._unfinished = [*self._unread(), *self._unfinished], set()
+        wait = min(wait, self._ingest.nap)
         for key, _ in self._selector.select(0 if self._ingest.has_blocked or unread else wait):
             if isinstance(key.data, Connection):
                 self._serve(key.data)
@@ -111,11 +123,13 @@ class Bridge:
                 for sock, peer in self._acceptor.accept(key.fileobj):
                     self._accept(sock, peer)
             else:
-                self._stopping = True
+                self._stopping, self._orphaned = True, os.read(key.fd, 1) == b""
         for connection in unread:
             self._serve(connection)
         for connection in self._ingest.retry_blocked():
             self._serve(connection)  # handles the messages behind those samples
+        if self._is_inbox:
+            self._tell_taken()
         self._do_timed_work()
 
     def _unread(self) -> list[Connection]:
@@ -174,9 +188,9 @@ class Bridge:
         if key is not None and not hello.is_signed(key, greeting):
             self._refuse(connection, Refusal.KEY, "it does not know the authkey")
             return
-        if hello.spec != wire.spec_hash(self._spec.schema):
+        if hello.spec not in self._welcome:
             # Its hello has only a hash of them. The client gets this ring's, and names the first leaf that differs.
-            leaves = ", ".join(map(str, self._spec.leaves))
+            leaves = ", ".join(map(str, self._sent.leaves))
             text = f"its samples are not this ring's ({leaves:.200}); its error names the first leaf that differs"
             self._refuse(connection, Refusal.SPEC, text)
             return
@@ -343,6 +357,14 @@ class Bridge:
                 self._end(connection, keep=False)  # the client will not connect again
         self._unfinished.add(connection)
         return False
+
+    def _tell_taken(self) -> None:
+        """Tells the clients of a replay which of their steps it has stored."""
+        for client, number in self._ingest.taken(one for one in self._clients if one.version == 2):
+            if client in self._clients:
+                client.taken = number
+                client.out += wire.taken(number)
+                self._watch(client)
 
     # -- timed work, and the end
 

@@ -27,6 +27,7 @@ class Connection:
         remote: The index of the client's entry in the ring's table of remotes, or -1.
         samples: Samples that were received and are not all in the ring yet; ``done`` of them are.
         acknowledged: The last number that was acknowledged.
+        taken: The last number below which all samples were said to be taken out of the ring.
         closing: The connection only sends why it ends. What the client sends is dropped.
         watched: The events that the selector watches for.
 
@@ -44,6 +45,7 @@ class Connection:
         self.samples: Samples | None = None
         self.done = 0
         self.acknowledged = 0
+        self.taken = 0
         self.closing = False
         self.watched = 0
         self.in_handshake = isinstance(sock, ssl.SSLSocket)

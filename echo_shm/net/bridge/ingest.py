@@ -2,9 +2,10 @@
 
 import contextlib
 import errno
+import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import WireError, error_from
@@ -16,6 +17,9 @@ from echo_shm.ring.segment import Segment
 
 #: How long a bridge may wait for a free slot while its sockets wait for it (nanoseconds).
 _SPACE_NS = 2_000_000
+
+#: The time between two looks whether samples were taken: at first, and at most (seconds).
+_SOONEST, _LATEST = 0.0005, 0.02
 
 #: The shortest time between two sweeps that clients cause (seconds).
 _MIN_SWEEP = 0.05
@@ -37,6 +41,10 @@ class Ingest:
         self._sweep_every = segment.geometry.reap_interval
         self._last_sweep = time.monotonic()
         self._evicted = False
+        # A position, and for some clients a number: once nothing is committed before the one, all below the other is
+        # taken. And when to look again, and whether a client has more in the ring than before.
+        self._mark: tuple[int, list[tuple[Connection, int]]] | None = None
+        self._look_at, self._pause, self._has_news = math.inf, _SOONEST, False
 
     @property
     def has_blocked(self) -> bool:
@@ -73,6 +81,7 @@ class Ingest:
         if index >= 0:
             connection.remote, connection.client = index, client
             connection.acknowledged = lib.es_bridge_committed(self._ring, index)
+            self._has_news = True
         return index
 
     def close_entry(self, connection: Connection, *, keep: bool) -> None:
@@ -176,6 +185,40 @@ class Ingest:
             else:
                 connection.out += wire.ack(committed)
             connection.acknowledged = committed
+            self._has_news = True
+
+    # -- what was taken
+
+    @property
+    def nap(self) -> float:
+        """The longest time until :meth:`taken` is to be called again (seconds)."""
+        return max(0.0, self._look_at - time.monotonic())
+
+    def taken(self, clients: Iterable[Connection]) -> list[tuple[Connection, int]]:
+        """Some clients of which more samples were taken out of the ring than they were told, and up to which number.
+
+        It looks at the ring itself: whoever takes samples wakes no producer as long as there is room. So it looks
+        rarely if nothing is taken for long.
+        """
+        if self._mark is None and not self._has_news:
+            self._look_at = math.inf
+            return []
+        now = time.monotonic()
+        if self._mark is None:
+            self._has_news = False
+            behind = [(one, one.acknowledged) for one in clients if one.acknowledged > one.taken]
+            # After the numbers: what is acknowledged was put into slots that are claimed by now.
+            self._mark = lib.es_api_claimed(self._ring), behind
+            self._look_at, self._pause = now, _SOONEST
+        if now < self._look_at:
+            return []
+        if lib.es_monitor_committed_before(self._ring, self._mark[0]):
+            self._pause = min(2 * self._pause, _LATEST)
+            self._look_at = now + self._pause
+            return []
+        (_, told), self._mark = self._mark, None
+        self._look_at = now  # more may have come meanwhile
+        return told
 
     # -- as every producer
 

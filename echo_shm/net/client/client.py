@@ -16,6 +16,8 @@ from echo_shm.net import validation
 from echo_shm.net.client import finalizers
 from echo_shm.net.client.connection import Options
 from echo_shm.net.client.sender import Sender
+from echo_shm.net.client.steps import StepSender
+from echo_shm.ring.inbox import tables_of
 from echo_shm.spec import Spec, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
 
@@ -35,6 +37,9 @@ class TcpClient:
     When :meth:`send` returns, the client is responsible for the sample. It sends the sample within a millisecond, and
     again after a lost connection, until the sample is in the server's ring, exactly once. :meth:`wait` waits for
     that. Threads may share a client. A forked child must not use its parent's client.
+
+    The server may be a :class:`Replay` with a transport. Then a sample is a step: :meth:`send` inserts it into all
+    tables, each with its highest priority so far. ``echo_shm.replay.RemoteWriter`` says more of a step.
 
     Args:
         host, port: The learner's host, and its ``server.port``.
@@ -92,14 +97,23 @@ class TcpClient:
         self._sender = Sender(options, most, grace, self._timeout)
         try:
             # Only the sender frees slots of this ring. It must not sleep while a thread waits for a free slot.
-            self._writer = SampleWriter(self._sender.producer, None, self._sender.wake)
-            self._send_now = self._writer._send_at_once
+            self._ring_writer = SampleWriter(self._sender.producer, None, self._sender.wake)
+            self._tables = tables_of(self._sender.spec) if self._sender.spec is not options.spec else None
+            self._writer: SampleWriter | StepSender = self._ring_writer
+            self._send_now: Callable[[Tree], bool] = self._ring_writer._send_at_once
+            if self._tables is not None:
+                self._writer = steps = StepSender(self._ring_writer, options.spec, self._tables)
+                self._send_now = steps.send_at_once
             self._peer = options.peer
             finalizers.register(self, self._sender, self._timeout, self._close_timeout)
         except BaseException:
             self._sender.abandon()
             finalizers.unregister(self._sender)
             raise
+
+    def _send_whole_samples(self) -> None:
+        """From now on, what is sent are samples of the server's ring: of a replay's server heads, too."""
+        self._writer, self._send_now = self._ring_writer, self._ring_writer._send_at_once
 
     def send(self, data: Tree, timeout: float | None = None) -> None:
         """Sends one sample. Returns when it is copied.

@@ -15,6 +15,7 @@ from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchErr
 from echo_shm.net import tcp, wire
 from echo_shm.net.client.tls_stream import TlsStream
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
+from echo_shm.ring.inbox import inbox_that_takes, step_spec
 from echo_shm.spec import Spec
 
 #: Most buffers in one sendmsg. (POSIX guarantees 16, Linux allows 1024.)
@@ -63,10 +64,13 @@ class Connection:
 
     Attributes:
         version: The wire version.
+        spec: What the server's samples look like. Of a replay's server that is its inbox's spec, if the client's own is
+            that of the steps.
         ring: The uuid of the server's segment; empty in version 1.
         known: Whether the server remembers the client.
         committed: The number of the client's first sample that the server does not have.
         max_frame: Most bytes of samples in a frame.
+        taken: All samples below this number were taken out of the ring, as the server has said.
         heard: Whether the server has acknowledged anything on this connection.
 
     """
@@ -76,6 +80,8 @@ class Connection:
         self._deadline = time.monotonic() + timeout
         self._sock = _connect(options, self._deadline)
         self._tls: TlsStream | None = None
+        self.spec = options.spec
+        self.taken = 0
         try:
             self.version = wire.read_version(self._read, options.peer)
             self.ring, self.known, self.committed, self.max_frame = b"", False, acknowledged, _FRAME_V1
@@ -156,8 +162,11 @@ class Connection:
             raise WireError(f"{options.peer} answered the handshake with {header.kind.name}")
         accept = Accept.from_bytes(header, body, key, greeting, hello)
         if accept.schema != options.spec.schema:
-            raise self._mismatch(accept.schema)
-        if accept.max_frame < options.spec.sample_bytes:
+            inbox = inbox_that_takes(options.spec, accept.schema)
+            if inbox is None:
+                raise self._mismatch(accept.schema)
+            self.spec = inbox
+        if accept.max_frame < self.spec.sample_bytes:
             raise WireError(f"{options.peer} takes frames of {accept.max_frame} bytes, less than a sample")
         self.ring, self.known, self.committed = accept.ring, accept.known, accept.committed
         self.max_frame = accept.max_frame
@@ -176,7 +185,10 @@ class Connection:
 
     def _mismatch(self, schema: bytes) -> Exception:
         try:
-            self._options.spec.check_same(Spec.from_schema(schema, "its answer"), self._options.peer)
+            theirs = Spec.from_schema(schema, "its answer")
+            if self._options.spec.about is None:
+                theirs = step_spec(theirs) or theirs  # this client has steps for a replay
+            self._options.spec.check_same(theirs, self._options.peer)
         except SpecMismatchError as error:
             return SpecMismatchError(f"Server spec mismatch: {wire.printable(str(error).encode())}")
         except SegmentError as error:
@@ -236,10 +248,13 @@ class Connection:
             if header.kind is Frame.BYE:
                 self._bye = wire.printable(self._inbox[wire.HEADER_BYTES : end])
                 return header.number
+            self._inbox = self._inbox[end:]
+            if header.kind is Frame.TAKEN:
+                self.taken = header.number
+                continue
             if header.kind is not Frame.ACK:
                 raise WireError(f"{self._options.peer} sent {header.kind.name} after the handshake")
             acknowledged, self.heard = header.number, True
-            self._inbox = self._inbox[end:]
         return acknowledged
 
     def _receive(self) -> bytes:

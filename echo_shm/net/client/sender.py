@@ -19,6 +19,8 @@ from echo_shm.net import wire
 from echo_shm.net.client.connection import Connection, ForgottenError, Options, open_first
 from echo_shm.net.client.outbox import Outbox
 from echo_shm.net.client.reconnect import Reconnector
+from echo_shm.net.client.taken import Taken
+from echo_shm.spec import Spec
 
 _log = logging.getLogger("echo_shm")
 
@@ -46,10 +48,10 @@ class Sender:
     """
 
     def __init__(self, options: Options, most_unacknowledged: int, grace: float, timeout: float | None) -> None:
-        self._options = options
         self.acknowledged = 0  # the number of the first sample that may not be in the server's ring
         self._next = 0  # the number of the first sample that was not sent on this connection
         self._connection = open_first(options, timeout)
+        self._options = options = options._replace(spec=self._connection.spec)
         try:
             size = self._frame_samples(self._connection.max_frame)
             self._max_unacknowledged = size * min(most_unacknowledged, _MAX_FRAMES)
@@ -61,6 +63,7 @@ class Sender:
             raise
         self.producer = self._outbox.producer
         self._changed = threading.Condition()
+        self.taken = Taken(options.peer, self._changed)
         # A signal handler may use these two while the thread that it interrupts does.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closing = threading.RLock()
@@ -90,6 +93,11 @@ class Sender:
     def _frame_samples(self, max_frame: int) -> int:
         size = self._options.spec.sample_bytes
         return max(1, min(wire.samples_per_frame(min(max_frame, max(_FRAME, size)), size), _MAX_FRAME_SAMPLES))
+
+    @property
+    def spec(self) -> Spec:
+        """What the server's samples look like; see :class:`Connection`."""
+        return self._options.spec
 
     def sent(self) -> int:
         """The number of the sample that the next send() puts into the ring."""
@@ -152,6 +160,21 @@ class Sender:
         why = "" if lost is None else f"; the connection is lost, and not made again yet: {lost}"
         missing = target - self.acknowledged
         raise TimeoutError(f"{self._options.peer} has not acknowledged {missing} samples {late}{why}")
+
+    def flush_taken(self, timeout: float | None) -> None:
+        """Waits until all samples sent so far were taken out of the ring. Only a replay's server says so.
+
+        Raises:
+            TimeoutError, ForkedError: As :meth:`flush`.
+            ConnectionClosedError: As :meth:`flush`; or another replay is there now, and the one before it may not have
+                taken them.
+
+        """
+        started = time.monotonic()
+        self.flush(timeout)
+        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - started))
+        if not self.taken.wait(self.acknowledged, left, self.ended.is_set):
+            self.raise_if_ended()
 
     def _await(self, target: int, timeout: float | None, patience: float | None) -> str:
         """Waits with the lock held, until the sample is acknowledged or all has ended. Otherwise says what was late."""
@@ -333,6 +356,9 @@ class Sender:
                 )
             if connection.ring == old.ring and not connection.known and in_doubt > 0:
                 raise forgotten
+            if connection.ring != old.ring and self._options.spec.about is not None:
+                with self._changed:
+                    self.taken.leave_ring(self.acknowledged)
             self._acknowledge(connection.committed)
         except BaseException:
             connection.close()
@@ -368,7 +394,7 @@ class Sender:
         while (connection := self._next_to_receive(connection)) is not None:
             try:
                 while True:
-                    self._acknowledge(connection.next_acknowledged(self.acknowledged))
+                    self._acknowledge(connection.next_acknowledged(self.acknowledged), connection.taken)
             except ConnectionClosedError as error:  # the server has closed for good
                 self._lose(connection, error)
                 self._finish(error)
@@ -388,11 +414,12 @@ class Sender:
                 self._receiving = self._connection
             return self._receiving
 
-    def _acknowledge(self, number: int) -> None:
-        """Notes that all samples below this number are in the server's ring."""
+    def _acknowledge(self, number: int, taken: int = 0) -> None:
+        """Notes that all samples below this number are in the server's ring, and those below ``taken`` no longer."""
         with self._changed:
             if not self.acknowledged <= number <= self._next:
                 raise WireError(f"acknowledged {number}, expected {self.acknowledged} to {self._next}")
+            self.taken.note(taken, number)
             self.acknowledged = number
             self._changed.notify_all()
         self._outbox.release(number)

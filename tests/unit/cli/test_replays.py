@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from harness.actors import Actor
 
-from echo_shm import Replay, SegmentError, Table
+from echo_shm import Replay, SegmentError, SpecMismatchError, Table, TcpTransport
 from echo_shm.cli import console, replay_top
 from echo_shm.cli import main as cli
-from echo_shm.replay import ReplayClient, ReplayHandle, SampleToInsertRatio
+from echo_shm.replay import RemoteWriter, ReplayClient, ReplayHandle, SampleToInsertRatio
 from echo_shm.ring import lockfile
 
 SHM = Path("/dev/shm")
@@ -236,6 +236,17 @@ def test_top_shows_tables_limiters_and_writers(name: str) -> None:
     assert ["[red]", "1", "1", "5", "any", "insert", "and", "sample"] in lines
     assert ["writers", "1", "waiting", "0", "stopped", "0", "dead", "0", "clients", "1"] in lines
     assert "it takes no steps: the limiter of table 'main'" in out
+
+
+def test_top_shows_the_bridge(name: str) -> None:
+    """A bridge is no writer; its clients are counted, and those that were refused."""
+    with Replay(STEP, 11, TABLES, store="shm", name=name, transport=TcpTransport(0)) as replay:
+        with pytest.raises(SpecMismatchError):
+            RemoteWriter("127.0.0.1", replay.port, np.zeros(77))
+        with RemoteWriter("127.0.0.1", replay.port, STEP):
+            lines = [line.split() for line in _shown(replay_top.ReplayWatch(name)).splitlines()]
+    assert ["bridges", "1", "remote", "1", "refused", "1"] in lines
+    assert ["writers", "0", "waiting", "0", "stopped", "0", "dead", "0", "clients", "0"] in lines
 
 
 def test_top_of_a_dead_replay(name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -451,6 +451,31 @@ def test_sample_raises_at_once_where_nobody_could_add():
             next(replay.dataset_iter(1))
 
 
+def test_transports_feed_the_inbox():
+    """They are started with its handle and shut down once, and sample() waits for them."""
+    calls = []
+
+    class Fake:
+        port = 4711
+
+        def start(self, handle):
+            calls.append(handle)
+
+        def shutdown(self):
+            calls.append("shutdown")
+
+    with Replay(EXAMPLE, 10, transport=[Fake(), Fake()]) as replay:
+        assert (replay.port, calls) == (4711, [replay.handle.inbox] * 2)
+        with pytest.raises(TimeoutError, match=r"It stayed so for 0\.2 s"):
+            replay.sample(1, timeout=0.2)
+        replay.close()
+    assert calls[2:] == ["shutdown"] * 2
+    with Replay(EXAMPLE, 10) as replay, pytest.raises(RuntimeError, match=r"pass one to Replay\(transport=\.\.\.\)"):
+        _ = replay.port
+    with pytest.raises(TypeError, match="a transport is an instance"):
+        Replay(EXAMPLE, 10, transport=Fake)
+
+
 def test_what_a_short_batch_had_drawn_comes_first():
     """A TimeoutError takes nothing, and the next call may ask for another number."""
     with Replay(EXAMPLE, 10, [Table("q", rate_limiter=Queue(5))]) as replay:
