@@ -32,7 +32,7 @@ FLOORS = {
     "replay": [
         ["validation", "batch", "arguments", "board"],
         ["selectors", "rate_limiters", "waiting", "writer", "ahead", "batch_rings"],
-        ["table", "feed", "learner"],
+        ["table", "feed", "learner", "custom"],
         ["client"],
         ["store"],
         ["rings", "listing"],
