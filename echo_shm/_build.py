@@ -25,6 +25,19 @@ def _declarations(header: Path) -> str:
 
 ffibuilder = FFI()
 ffibuilder.cdef("".join(map(_declarations, HEADERS)))
+# What custom selectors are called by: echo_shm/replay/custom.py defines them.
+ffibuilder.cdef(
+    """
+    extern "Python" {
+        int custom_insert(void *self, uint64_t key, double priority);
+        int custom_update(void *self, uint64_t key, double priority);
+        int custom_remove(void *self, uint64_t key);
+        int custom_draw(void *self, const double *numbers, uint64_t n, uint64_t *keys, double *probabilities);
+        int custom_probability(void *self, uint64_t key, double *probability);
+        void custom_refuse(void *self, uint64_t key);
+    }
+    """
+)
 ffibuilder.set_source(
     "echo_shm._core",
     '#include "api/es_api.h"\n#include "replay/es_replay.h"',

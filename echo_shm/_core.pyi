@@ -10,6 +10,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 _C = TypeVar("_C", bound=CData)
+_R = TypeVar("_R")
 
 class CData:
     """A C value that Python only hands on."""
@@ -42,6 +43,7 @@ class Bytes:
     """The bytes of a C value."""
 
     def __bytes__(self) -> bytes: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     def __setitem__(self, index: slice, value: bytes, /) -> None: ...
 
 #: One ``void *`` for each leaf.
@@ -146,6 +148,22 @@ class SelectorConfig(CData):
     zero: int
     parameter: float
     beta: float
+
+class CustomSelector(CData):
+    """``es_custom_selector *``."""
+
+    self: CData
+    insert: CData
+    update: CData
+    remove: CData
+    draw: CData
+    probability: CData
+    refuse: CData
+
+class CustomCalls(CData):
+    """``es_custom_selector[]``."""
+
+    def __setitem__(self, index: int, value: Mapping[str, CData], /) -> None: ...
 
 class TableConfig(CData):
     """``es_table_config *``."""
@@ -286,6 +304,9 @@ class ffi:
     def new(cdecl: Literal["es_table_config[]"], init: Sequence[Mapping[str, Any]], /) -> TableConfigs: ...
     @overload
     @staticmethod
+    def new(cdecl: Literal["es_custom_selector[]"], init: Sequence[Mapping[str, CData]], /) -> CustomCalls: ...
+    @overload
+    @staticmethod
     def new(cdecl: Literal["es_watch[]"], init: Sequence[Mapping[str, Any]], /) -> Watch: ...
     @overload
     @staticmethod
@@ -320,7 +341,15 @@ class ffi:
     @staticmethod
     def from_buffer(cdecl: Literal["es_table_info *"], value: Buffer, /) -> CTableInfo: ...
     @staticmethod
-    def buffer(value: CData, /) -> Bytes: ...
+    def buffer(value: CData, size: int = ..., /) -> Bytes: ...
+    @staticmethod
+    def new_handle(value: object, /) -> CData: ...
+    @staticmethod
+    def from_handle(handle: CData, /) -> Any: ...
+    @staticmethod
+    def def_extern(
+        name: str, error: int = ..., onerror: Callable[..., None] = ...
+    ) -> Callable[[Callable[..., _R]], Callable[..., _R]]: ...
     @staticmethod
     def string(value: CData, /) -> bytes: ...
     @staticmethod
@@ -370,6 +399,9 @@ class lib:
     ES_EPRIORITY: Final[int]
     ES_ENOITEM: Final[int]
     ES_EDAMAGED: Final[int]
+    ES_ESELECTOR: Final[int]
+    ES_EREENTERED: Final[int]
+    ES_ENOSELECTOR: Final[int]
     ES_UNIFORM: Final[int]
     ES_PRIORITIZED: Final[int]
     ES_SOFTMAX: Final[int]
@@ -377,6 +409,7 @@ class lib:
     ES_LIFO: Final[int]
     ES_MIN_HEAP: Final[int]
     ES_MAX_HEAP: Final[int]
+    ES_CUSTOM: Final[int]
     ES_STEP_TERMINATED: Final[int]
     ES_STEP_TRUNCATED: Final[int]
     ES_STEP_LOST: Final[int]
@@ -568,7 +601,16 @@ class lib:
         /,
     ) -> None: ...
     @staticmethod
-    def es_replay_open(base: CData, size: int, stream: int, error: Numbers, why: Trouble, /) -> ReplayHold: ...
+    def es_replay_open(
+        base: CData,
+        size: int,
+        stream: int,
+        custom: CustomCalls,
+        num_custom: int,
+        error: Numbers,
+        why: Trouble,
+        /,
+    ) -> ReplayHold: ...
     @staticmethod
     def es_replay_free(r: ReplayHold, /) -> None: ...
     @staticmethod

@@ -19,8 +19,8 @@ class Block:
 class Core:
     """A process's hold of a store. Threads may share it: one call at a time runs.
 
-    Tables are numbers from 0. Where a method returns a code, ``ES_EDETACHED`` says that it is closed, and ``ES_EFORK``
-    that it was inherited through a fork.
+    Tables are numbers from 0. Where a method returns a code, ``ES_EDETACHED`` says that it is closed, ``ES_EFORK`` that
+    it was inherited through a fork, and ``ES_EREENTERED`` that code called it that runs inside another of its calls.
     """
 
     waiting: int

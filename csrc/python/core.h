@@ -1,9 +1,10 @@
 /* A Core: a process's hold of a store (an es_replay) as echo_shm._replay sees it. Addresses of the C functions, what a
  * step looks like, the pool of batches, and the lock.
  *
- * One thread at a time uses an es_replay, so every call holds the lock. No code of Python's runs meanwhile: neither a
- * handler of signals nor a finalizer can come to wait for its own thread. A call that moves many bytes gives up the
- * GIL. Whoever waits for the lock gives it up, too, so it is never waited for with the GIL.
+ * One thread at a time uses an es_replay, so every call holds the lock. No code of Python's runs meanwhile, so neither a
+ * handler of signals nor a finalizer comes to wait for its own thread. But a selector written in Python may run: a call
+ * from there is refused. A call that moves many bytes gives up the GIL. Whoever waits for the lock gives it up, too, so
+ * it is never waited for with the GIL.
  */
 #ifndef ES_PYTHON_CORE_H
 #define ES_PYTHON_CORE_H
@@ -55,6 +56,7 @@ typedef struct {
     es_replay *replay; /* NULL: closed */
     uint32_t generation;
     PyThread_type_lock lock;
+    unsigned long owner;   /* the thread that has it; 0: none, or it has just begun or ended */
     PyObject *keep, *form; /* form: of a step's tree, see trees.h; None: only Python can take it apart */
     long waiting;          /* threads of Python that wait for a change; Python counts them */
     uint32_t num_tables;
@@ -66,34 +68,44 @@ typedef struct {
 
 /* --- the lock ---------------------------------------------------------------- */
 
+static void leave(core *self)
+{
+    __atomic_store_n(&self->owner, 0, __ATOMIC_RELAXED);
+    PyThread_release_lock(self->lock);
+}
+
 /* Takes the lock, or says why the replay cannot be used. */
 static int enter(core *self)
 {
     if (self->call.fork_generation() != self->generation)
         return ES_EFORK;
+    const unsigned long me = PyThread_get_thread_ident();
     if (!PyThread_acquire_lock(self->lock, NOWAIT_LOCK)) {
+        if (__atomic_load_n(&self->owner, __ATOMIC_RELAXED) == me) /* only this thread can have written that */
+            return ES_EREENTERED;
         Py_BEGIN_ALLOW_THREADS
         PyThread_acquire_lock(self->lock, WAIT_LOCK);
         Py_END_ALLOW_THREADS
     }
+    __atomic_store_n(&self->owner, me, __ATOMIC_RELAXED);
     if (self->replay != NULL)
         return ES_OK;
-    PyThread_release_lock(self->lock);
+    leave(self);
     return ES_EDETACHED;
 }
 
-/* A call between enter() and the release of the lock. */
-#define LOCKED_CALL(self, bytes, statement)      \
-    do {                                         \
-        if ((bytes) < RELEASE_GIL_FROM) {        \
-            statement;                           \
-            PyThread_release_lock((self)->lock); \
-        } else {                                 \
-            Py_BEGIN_ALLOW_THREADS               \
-            statement;                           \
-            PyThread_release_lock((self)->lock); \
-            Py_END_ALLOW_THREADS                 \
-        }                                        \
+/* A call between enter() and leave(). */
+#define LOCKED_CALL(self, bytes, statement) \
+    do {                                    \
+        if ((bytes) < RELEASE_GIL_FROM) {   \
+            statement;                      \
+            leave(self);                    \
+        } else {                            \
+            Py_BEGIN_ALLOW_THREADS          \
+            statement;                      \
+            leave(self);                    \
+            Py_END_ALLOW_THREADS            \
+        }                                   \
     } while (0)
 
 static PyObject *trouble(int64_t code, const es_trouble *why)

@@ -354,6 +354,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     self->num_tables = num_tables;
     self->num_leaves = num_leaves;
     self->waiting = 0;
+    self->owner = 0;
     self->step_bytes = 0;
     memset(&self->pool, 0, sizeof self->pool);
     Py_INCREF(form);

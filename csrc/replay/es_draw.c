@@ -43,7 +43,7 @@ static bool draws_are_independent(const es_table *t)
 
 bool es_draw_may_fall_short(const es_table *t, uint64_t n)
 {
-    return !draws_are_independent(t) || !es_table_can_sample(t, n);
+    return !draws_are_independent(t) || !es_table_can_sample(t, n) || t->config->sampler.kind == ES_CUSTOM;
 }
 
 /* times: of the item's draws. */
@@ -78,9 +78,9 @@ static void note_draw(es_table *t, uint32_t item, uint64_t random, const es_draw
 }
 
 /* Draws that change nothing for the next one: an item may come again, and none goes. done: how many of the call's are
- * made already. */
-static uint64_t draw_independent(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at,
-                                 const es_draw_into *into, uint64_t done)
+ * made already. ES_ESELECTOR: none is made. */
+static int64_t draw_independent(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at,
+                                const es_draw_into *into, uint64_t done)
 {
     uint64_t allowed = es_draw_allowed(t, n < MANY ? n : MANY);
     if (allowed == 0)
@@ -89,6 +89,8 @@ static uint64_t draw_independent(es_table *t, uint64_t n, uint32_t *steps, const
     double probabilities[MANY];
     uint64_t before = t->words->random, after = before;
     t->sampler->class->draw(t->sampler, &after, allowed, items, probabilities);
+    if (items[0] == ES_SELECTOR_NONE)
+        return ES_ESELECTOR;
     bool random = t->sampler->class->random;
     /* Several passes, so that the memory's answers overlap. */
     for (uint64_t i = 0; i < allowed; i++)
@@ -108,7 +110,7 @@ static uint64_t draw_independent(es_table *t, uint64_t n, uint32_t *steps, const
         note_draw(t, items[i], random ? es_random_after(before, i + 1) : before, into, done + i);
         es_redo_commit(&t->store->redo);
     }
-    return allowed;
+    return (int64_t)allowed;
 }
 
 /* A new round: all members are left again. */
@@ -132,9 +134,9 @@ static int begin_round(es_table *t)
     return code;
 }
 
-/* One draw, which may take the item out of the round, or out of the table. */
-static int draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint64_t at, const es_draw_into *into,
-                    uint64_t done)
+/* One draw, which may take the item out of the round, or out of the table. 1, or -ENOMEM or ES_ESELECTOR. */
+static int64_t draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint64_t at, const es_draw_into *into,
+                        uint64_t done)
 {
     es_redo *redo = &t->store->redo;
     uint64_t random = t->words->random, round = t->words->round;
@@ -146,6 +148,13 @@ static int draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint64_t 
         round++; /* in the store with the draw: until then nothing says that the items are left again */
     }
     t->sampler->class->draw(t->sampler, &random, 1, &item, &probability);
+    if (item == ES_SELECTOR_NONE) {
+        if (round != t->words->round) { /* the round that has begun goes on with the next draw */
+            es_redo_set(redo, &t->words->round, round);
+            es_redo_commit(redo);
+        }
+        return ES_ESELECTOR;
+    }
     bool used_up =
         t->config->max_times_sampled != 0 && t->items[item].times_sampled + 1 >= t->config->max_times_sampled;
     describe(t, item, probability, t->items[item].times_sampled + 1, to, at);
@@ -168,7 +177,7 @@ static int draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint64_t 
     }
     if (used_up)
         es_table_leave(t, item);
-    return ES_OK;
+    return 1;
 }
 
 int64_t es_draw(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at, const es_draw_into *into)
@@ -176,12 +185,11 @@ int64_t es_draw(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, 
     bool independent = draws_are_independent(t);
     uint64_t done = 0;
     while (done < n && es_table_can_sample(t, 1)) {
-        if (independent)
-            done += draw_independent(t, n - done, steps + done, to, at + done, into, done);
-        else if (draw_one(t, steps + done, to, at + done, into, done) == ES_OK)
-            done++;
-        else
-            return done == 0 ? -ENOMEM : (int64_t)done;
+        int64_t some = independent ? draw_independent(t, n - done, steps + done, to, at + done, into, done)
+                                   : draw_one(t, steps + done, to, at + done, into, done);
+        if (some < 0)
+            return done == 0 ? some : (int64_t)done;
+        done += (uint64_t)some;
     }
     return (int64_t)done;
 }

@@ -24,11 +24,11 @@ typedef struct es_draw_into {
 
 /* How many of n draws the limiter allows now, one after the other, unless items go that may be drawn several times. */
 uint64_t es_draw_allowed(const es_table *t, uint64_t n);
-/* Whether fewer than n items might be drawn now. */
+/* Whether fewer than n items might be drawn now, whatever the reason. */
 bool es_draw_may_fall_short(const es_table *t, uint64_t n);
 /* Draws as many items as the limiter allows, at most n, one at a time. For the i-th, steps[i] is its step, whose row
  * stays as it is until a step is stored, and place at + i gets what is said of it. into: NULL if the caller gathers.
- * -ENOMEM when nothing was drawn. */
+ * -ENOMEM, or ES_ESELECTOR when a custom sampler fails, if nothing was drawn. */
 int64_t es_draw(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at, const es_draw_into *into);
 /* The same for an item that is not drawn now. */
 void es_draw_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at);

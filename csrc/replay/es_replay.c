@@ -48,14 +48,15 @@ void es_replay_describe(const void *base, uint64_t size, es_store_geometry *geo,
     es_store_describe(base, size, geo, uuid, pid, created_ns, schema, room, tables, max_tables);
 }
 
-es_replay *es_replay_open(void *base, uint64_t size, uint64_t stream, int *error, es_trouble *why)
+es_replay *es_replay_open(void *base, uint64_t size, uint64_t stream, const es_custom_selector *custom,
+                          uint32_t num_custom, int *error, es_trouble *why)
 {
     es_replay *r = calloc(1, sizeof *r);
     *why = (es_trouble){.table = 0};
     *error = -ENOMEM;
     if (r == NULL)
         return NULL;
-    *error = es_tables_open(&r->tables, base, size, why);
+    *error = es_tables_open(&r->tables, base, size, custom, num_custom, why);
     r->head.stream = stream;
     if (*error == ES_OK) {
         r->drawn = calloc(r->tables.num_tables, sizeof *r->drawn);
@@ -87,6 +88,12 @@ void es_replay_shape(es_replay *r, uint32_t *num_tables, uint32_t *num_leaves)
 uint64_t es_replay_leaf_size(es_replay *r, uint32_t leaf)
 {
     return r->tables.store.leaves[leaf].size;
+}
+
+/* What a call returns that may have told a custom selector of a change. */
+static int64_t unless_failed(const es_replay *r, int64_t result)
+{
+    return r->tables.failed ? ES_ESELECTOR : result;
 }
 
 /* --- inserting ----------------------------------------------------------------- */
@@ -183,12 +190,12 @@ int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, cons
         es_drawing from = {to.key + first,           to.probability + first, to.priority + first, to.ratio + first,
                            to.times_sampled + first, to.table_size + first,  to.age + first};
         es_drawn_append(before, store, r->steps, &from, (uint64_t)drawn);
-        return ES_SHORT;
+        return (int)unless_failed(r, ES_SHORT);
     }
     es_drawn_take(before, store, first, out->leaves, &to);
     es_gather(store, store->rows, r->steps, (uint64_t)drawn, out->leaves, first);
     weigh(t, out->weight, n, beta);
-    return ES_OK;
+    return (int)unless_failed(r, ES_OK);
 }
 
 void es_replay_weigh(es_replay *r, uint32_t table, double *weight, uint64_t n, double beta)
@@ -220,6 +227,8 @@ int es_replay_get(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n
             return ES_ENOITEM;
         r->steps[i] = t->step_of[item];
         es_draw_describe(t, item, &to, i);
+        if (isnan(to.probability[i]) && t->config->sampler.kind == ES_CUSTOM)
+            return ES_ESELECTOR;
     }
     es_gather(&r->tables.store, r->tables.store.rows, r->steps, n, out->leaves, 0);
     weigh(t, out->weight, n, beta);
@@ -236,7 +245,7 @@ int64_t es_replay_update(es_replay *r, uint32_t table, const uint64_t *keys, con
             why->index = i;
             return ES_EPRIORITY;
         }
-    return (int64_t)es_table_set_priorities(t, keys, priorities, n);
+    return unless_failed(r, (int64_t)es_table_set_priorities(t, keys, priorities, n));
 }
 
 int64_t es_replay_delete(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n)
@@ -250,14 +259,14 @@ int64_t es_replay_delete(es_replay *r, uint32_t table, const uint64_t *keys, uin
         es_table_remove(t, item, false);
         there++;
     }
-    return there;
+    return unless_failed(r, there);
 }
 
 int es_replay_reset(es_replay *r, uint32_t table)
 {
     es_table_reset(&r->tables.table[table]);
     es_drawn_free(&r->drawn[table]);
-    return ES_OK;
+    return (int)unless_failed(r, ES_OK);
 }
 
 /* --- rings ------------------------------------------------------------------------- */

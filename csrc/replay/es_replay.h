@@ -31,8 +31,11 @@ int es_replay_check(const void *base, uint64_t size);
 void es_replay_describe(const void *base, uint64_t size, es_store_geometry *geo, uint8_t *uuid, int64_t *pid,
                         int64_t *created_ns, void *schema, uint64_t room, es_table_config *tables, uint32_t max_tables);
 /* Opens a store, and finishes what a dead process had begun. stream: a random number that names the steps
- * that es_replay_add() stores. NULL and *error, *why otherwise. */
-es_replay *es_replay_open(void *base, uint64_t size, uint64_t stream, int *error, es_trouble *why);
+ * that es_replay_add() stores. custom: for each table its sampler and its remover; what is not of the kind ES_CUSTOM is
+ * not looked at, nor is what self is NULL of. num_custom: twice the tables, or fewer. They are copied. NULL and *error,
+ * *why otherwise. */
+es_replay *es_replay_open(void *base, uint64_t size, uint64_t stream, const es_custom_selector *custom,
+                          uint32_t num_custom, int *error, es_trouble *why);
 void es_replay_free(es_replay *r);
 /* How many tables and leaves the open store has, and bytes of a leaf: what the core goes by, whatever
  * es_replay_describe() has read before. */
@@ -43,7 +46,7 @@ uint64_t es_replay_leaf_size(es_replay *r, uint32_t leaf);
 
 /* Stores one step, and an item in each table. leaves: one pointer for each leaf. priorities: one for each
  * table; negative: the table's highest so far; not a number: no item. flags: es_step_flag.
- * ES_OK, ES_REFUSED or ES_NO_ROOM; then nothing is stored. */
+ * ES_OK, ES_REFUSED or ES_NO_ROOM; then nothing is stored. ES_ESELECTOR: it may be. */
 int es_replay_add(es_replay *r, const void *const *leaves, uint32_t flags, const double *priorities, es_trouble *why);
 /* The same for n steps, one after the other. leaves: for each leaf n times its size. flags: n of them, or NULL.
  * priorities: n times one for each table, or NULL. Returns how many are in; fewer than n when *error says
@@ -57,22 +60,23 @@ void es_replay_end_episode(es_replay *r);
 
 /* Draws n items, one at a time. beta: not a number for the sampler's own; negative: the weights are left to
  * es_replay_weigh(). ES_OK and all arrays filled, or
- * ES_SHORT, and the arrays hold nothing of use: what was drawn is kept for the next call of any size. -ENOMEM. */
+ * ES_SHORT, and the arrays hold nothing of use: what was drawn is kept for the next call of any size. -ENOMEM.
+ * ES_ESELECTOR: the table's sampler has failed, and what it drew before is kept likewise. */
 int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, const es_batch_arrays *out);
 /* Makes the weights of a batch that was drawn with a negative beta. */
 void es_replay_weigh(es_replay *r, uint32_t table, double *weight, uint64_t n, double beta);
 /* Takes back n items that were drawn with a negative beta, and that nobody has seen: they come first in the next call of
  * any size. ES_OK or -ENOMEM. */
 int es_replay_put_back(es_replay *r, uint32_t table, uint64_t n, const es_batch_arrays *items);
-/* The items with these keys, as they are: ES_OK, or ES_ENOITEM. Probability is that of a draw now. */
+/* The items with these keys, as they are: ES_OK, ES_ENOITEM or ES_ESELECTOR. Probability is that of a draw now. */
 int es_replay_get(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n, double beta,
                   const es_batch_arrays *out, es_trouble *why);
-/* Gives items new priorities: how many of them there were, or ES_EPRIORITY with nothing changed. */
+/* Gives items new priorities: how many of them there were, or ES_EPRIORITY with nothing changed, or ES_ESELECTOR. */
 int64_t es_replay_update(es_replay *r, uint32_t table, const uint64_t *keys, const double *priorities, uint64_t n,
                          es_trouble *why);
-/* Removes items: how many of them there were. */
+/* Removes items: how many of them there were, or ES_ESELECTOR. */
 int64_t es_replay_delete(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n);
-/* Removes all items, and counts from 0. */
+/* Removes all items, and counts from 0. ES_OK or ES_ESELECTOR. */
 int es_replay_reset(es_replay *r, uint32_t table);
 
 /* --- rings ------------------------------------------------------------------------- */

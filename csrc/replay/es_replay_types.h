@@ -12,8 +12,11 @@ enum es_replay_result {
     ES_SHORT = -10103,   /* a table is empty, or its limiter forbids to sample; what was drawn is kept */
     ES_EPRIORITY =
         -10111, /* a priority is negative, infinite, no number, or its weight is too large: why->index, why->table */
-    ES_ENOITEM = -10112, /* no item has that key: why->index */
-    ES_EDAMAGED = -10113 /* the store's records contradict each other: why->index says which */
+    ES_ENOITEM = -10112,    /* no item has that key: why->index */
+    ES_EDAMAGED = -10113,   /* the store's records contradict each other: why->index says which */
+    ES_ESELECTOR = -10114,  /* a custom selector has failed */
+    ES_EREENTERED = -10115, /* called by code that itself runs inside a call of this replay */
+    ES_ENOSELECTOR = -10116 /* a table has a custom selector, and there is none: why->table */
 };
 
 enum es_selector_kind {
@@ -23,7 +26,8 @@ enum es_selector_kind {
     ES_FIFO = 4,
     ES_LIFO = 5,
     ES_MIN_HEAP = 6,
-    ES_MAX_HEAP = 7
+    ES_MAX_HEAP = 7,
+    ES_CUSTOM = 8 /* es_custom_selector */
 };
 
 /* A step's flags. */
@@ -54,6 +58,21 @@ typedef struct es_selector_config {
     double parameter; /* alpha of Prioritized, temperature of Softmax */
     double beta;      /* of both: exponent of the importance weights */
 } es_selector_config;
+
+/* What whoever opens a store brings for a selector of kind ES_CUSTOM. A function returns 0, or something else if it has
+ * failed. A key names an item as in a batch. Members are told of in order of insertion, those of an opened store, too.
+ * Once insert, update, remove, or a remover's draw has failed, no function is called any more, and every call that
+ * changes something returns ES_ESELECTOR. The store stays as whole as after a kill: es_replay_open() goes on with it. */
+typedef struct es_custom_selector {
+    void *self;
+    int (*insert)(void *self, uint64_t key, double priority);
+    int (*update)(void *self, uint64_t key, double priority); /* of a member */
+    int (*remove)(void *self, uint64_t key);                  /* of a member */
+    /* n draws. The i-th uses numbers[i], at least 0 and below 1, and no other generator. keys are members'. */
+    int (*draw)(void *self, const double *numbers, uint64_t n, uint64_t *keys, double *probabilities);
+    int (*probability)(void *self, uint64_t key, double *probability); /* of drawing that member now */
+    void (*refuse)(void *self, uint64_t key); /* draw has returned this key, which is no member's */
+} es_custom_selector;
 
 typedef struct es_table_config {
     char name[64]; /* ES_TABLE_NAME; UTF-8, ends with 0 */

@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-es_selector *es_selector_new(const es_selector_config *config, uint64_t limit, bool rounds)
+es_selector *es_selector_new(const es_selector_config *config, uint64_t limit, bool rounds,
+                             const es_custom_selector *custom, bool *failed)
 {
     switch (config->kind) {
     case ES_UNIFORM:
@@ -14,6 +15,8 @@ es_selector *es_selector_new(const es_selector_config *config, uint64_t limit, b
     case ES_FIFO:
     case ES_LIFO:
         return es_fifo_new(limit, config->kind == ES_LIFO);
+    case ES_CUSTOM:
+        return es_custom_new(limit, custom, failed);
     default:
         return es_heap_new(limit, config->kind == ES_MAX_HEAP);
     }

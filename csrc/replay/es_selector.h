@@ -16,6 +16,7 @@ typedef struct es_candidate {
     uint32_t item;
     double priority;
     uint64_t inserted, updated;
+    uint32_t generation; /* of the item's key */
 } es_candidate;
 
 typedef struct es_selector_class {
@@ -27,15 +28,16 @@ typedef struct es_selector_class {
     void (*remove)(es_selector *s, uint32_t item);
     /* It is drawn no more, but is in the table still. NULL: as remove. */
     void (*set_aside)(es_selector *s, uint32_t item);
-    /* n draws, with replacement: items and probabilities. There is a member. */
+    /* n draws, with replacement: items and probabilities. There is a member. items[0] is ES_SELECTOR_NONE if a custom
+     * selector has failed. */
     void (*draw)(es_selector *s, uint64_t *random, uint64_t n, uint32_t *items, double *probabilities);
-    /* Of drawing that member now. */
+    /* Of drawing that member now. Not a number if a custom selector has failed. */
     double (*probability)(es_selector *s, uint32_t item);
     /* Its weight, by the least positive weight in the table, set aside or not; 1 for weight 0. NULL: always 1. */
     double (*ratio)(es_selector *s, uint32_t item);
     /* Whether items may have that priority. NULL: every one that is finite and not negative. */
     bool (*accepts)(const es_selector *s, double priority);
-    /* 1 / the sum of the squares of all members' probabilities. There is a member. */
+    /* 1 / the sum of the squares of all members' probabilities. There is a member. Not a number: nobody knows. */
     double (*effective)(es_selector *s);
     uint64_t (*bytes)(const es_selector *s);
     void (*free)(es_selector *s);
@@ -45,12 +47,16 @@ typedef struct es_selector_class {
 /* The most that update() is told at once. */
 #define ES_SELECTOR_MANY 64
 
+#define ES_SELECTOR_NONE UINT32_MAX
+
 struct es_selector {
     const es_selector_class *class;
 };
 
-/* Without members, for items below limit. rounds: items will be set aside. NULL without memory. */
-es_selector *es_selector_new(const es_selector_config *config, uint64_t limit, bool rounds);
+/* Without members, for items below limit. rounds: items will be set aside. custom: for the kind ES_CUSTOM, which sets
+ * *failed once its members are not the table's any more. NULL without memory. */
+es_selector *es_selector_new(const es_selector_config *config, uint64_t limit, bool rounds,
+                             const es_custom_selector *custom, bool *failed);
 void es_selector_free(es_selector *s);
 bool es_selector_accepts(const es_selector *s, double priority);
 void es_selector_update(es_selector *s, const es_candidate *c, uint64_t n);
@@ -63,5 +69,6 @@ es_selector *es_prioritized_new(uint64_t limit, double alpha, bool rounds);
 es_selector *es_softmax_new(uint64_t limit, double temperature, bool rounds);
 es_selector *es_fifo_new(uint64_t limit, bool last_first);
 es_selector *es_heap_new(uint64_t limit, bool greatest_first);
+es_selector *es_custom_new(uint64_t limit, const es_custom_selector *calls, bool *failed);
 
 #endif

@@ -19,7 +19,7 @@ static bool finite_at_least(double value, double least)
 static bool selector_in_range(const es_selector_config *s)
 {
     bool weights = s->kind == ES_PRIORITIZED || s->kind == ES_SOFTMAX;
-    return s->kind >= ES_UNIFORM && s->kind <= ES_MAX_HEAP && s->zero == 0 &&
+    return s->kind >= ES_UNIFORM && s->kind <= ES_CUSTOM && s->zero == 0 &&
            (!weights || (finite_at_least(s->parameter, 0) && finite_at_least(s->beta, 0))) &&
            (s->kind != ES_SOFTMAX || s->parameter > 0);
 }

@@ -28,7 +28,8 @@ bool es_table_can_sample(const es_table *t, uint64_t n)
     return es_rate_limiter_can_sample(t->config, &counts, n);
 }
 
-int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number)
+int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number, const es_custom_selector *custom,
+                  bool *failed)
 {
     const es_table_config *config = &store->tables[number];
     uint64_t first = store->first_item[number], slots = store->first_item[number + 1] - first;
@@ -44,8 +45,9 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
         .used = es_rank_new(slots),
         .members = es_rank_new(slots),
         .aside = config->replacement ? NULL : es_rank_new(slots),
-        .sampler = es_selector_new(&config->sampler, slots, !config->replacement),
-        .remover = es_selector_new(&config->remover, slots, false),
+        .sampler = es_selector_new(&config->sampler, slots, !config->replacement, &custom[0], failed),
+        .remover = es_selector_new(&config->remover, slots, false, &custom[1], failed),
+        .failed = failed,
     };
     bool parks = es_order_init(&t->parked, config->max_parked > 0 ? slots : 1) == ES_OK;
     bool whole = parks && t->step_of != NULL && t->used != NULL && t->members != NULL && t->sampler != NULL &&
@@ -83,7 +85,7 @@ es_candidate es_table_candidate(const es_table *t, uint32_t item)
 {
     es_item_record record = *(volatile es_item_record *)&t->items[item];
     return (es_candidate){item, es_table_accepts(t, record.priority) ? record.priority : 0, record.inserted,
-                          record.updated};
+                          record.updated, es_record_generation(record.word)};
 }
 
 void es_table_note_free(es_table *t, const uint64_t *word)
@@ -161,7 +163,8 @@ static void use(es_table *t, uint32_t item, uint32_t step)
 
 void es_table_enter(es_table *t, uint32_t item, uint32_t step, double priority)
 {
-    es_candidate c = {item, priority, t->words->inserted - 1, t->words->clock - 1};
+    es_candidate c = {item, priority, t->words->inserted - 1, t->words->clock - 1,
+                      es_record_generation(t->items[item].word)};
     use(t, item, step);
     enter(t, &c);
 }
@@ -186,7 +189,7 @@ void es_table_enter_parked(es_table *t, uint32_t item, uint32_t step)
 
 bool es_table_unpark(es_table *t)
 {
-    if (t->parked.count == 0 || !es_table_can_insert(t, 1))
+    if (*t->failed || t->parked.count == 0 || !es_table_can_insert(t, 1))
         return false;
     uint32_t item = t->parked.first;
     es_item_record *record = &t->items[item];
@@ -241,15 +244,20 @@ void es_table_remove(es_table *t, uint32_t item, bool evicted)
     es_table_leave(t, item);
 }
 
-void es_table_evict(es_table *t)
+bool es_table_evict(es_table *t)
 {
     uint64_t random = t->words->random;
     uint32_t item;
     double probability;
     t->remover->class->draw(t->remover, &random, 1, &item, &probability);
+    if (item == ES_SELECTOR_NONE) {
+        *t->failed = true; /* nothing may be stored before somebody else brings the table within its limit */
+        return false;
+    }
     if (t->remover->class->random)
         es_redo_set(&t->store->redo, &t->words->random, random);
     es_table_remove(t, item, true);
+    return true;
 }
 
 uint32_t es_table_find(const es_table *t, uint64_t key)
@@ -266,7 +274,7 @@ static es_candidate set_priority(es_table *t, uint32_t item, double priority)
     es_item_record *record = &t->items[item];
     es_table_words *words = t->words;
     es_redo *redo = &t->store->redo;
-    es_candidate c = {item, priority, record->inserted, words->clock};
+    es_candidate c = {item, priority, record->inserted, words->clock, es_record_generation(record->word)};
     es_redo_set_double(redo, &record->priority, priority);
     es_redo_set(redo, &record->updated, words->clock);
     es_redo_set(redo, &words->clock, words->clock + 1);

@@ -28,13 +28,16 @@ typedef struct es_table {
     es_order parked; /* items that wait for the limiter, the oldest first */
     es_rank *aside;  /* drawn in this round; NULL with replacement */
     es_selector *sampler, *remover;
+    bool *failed;            /* of all tables: a custom selector has */
     uint32_t *episode_items; /* how many items each episode has, by its entry */
     uint32_t episode_room;
     uint64_t episodes;
 } es_table;
 
 uint64_t es_table_bytes(const es_table *t);
-int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number);
+/* custom: what the table's sampler and remover are, if they are of that kind. */
+int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number, const es_custom_selector *custom,
+                  bool *failed);
 void es_table_free(es_table *t);
 
 uint64_t es_table_size(const es_table *t);
@@ -63,8 +66,8 @@ bool es_table_unpark(es_table *t);
 
 /* --- removing and changing --------------------------------------------------------- */
 
-/* Removes the item that the remover picks. The table is not empty. */
-void es_table_evict(es_table *t);
+/* Removes the item that the remover picks. The table is not empty. Whether it did: a custom remover may fail. */
+bool es_table_evict(es_table *t);
 /* Removes an item. evicted: to make room. A step that has no items then, and that no stream keeps, goes, too. */
 void es_table_remove(es_table *t, uint32_t item, bool evicted);
 /* The item with that key, or ES_STEPS_NONE. */

@@ -60,7 +60,8 @@ static void settle(es_tables *m)
     uint32_t item;
     for (uint32_t t = 0; t < m->num_tables; t++)
         while (es_table_size(&m->table[t]) > m->table[t].config->max_size)
-            es_table_evict(&m->table[t]);
+            if (!es_table_evict(&m->table[t]))
+                return;
     while ((living_steps(m) > m->store.capacity || living_items(m) > m->store.max_items) &&
            (item = oldest_that_can_go(m)) != ES_STEPS_NONE)
         evict_item(m, item); /* one at a time: after a kill nobody knows which ones were to go with it */
@@ -144,7 +145,7 @@ static void note_step(es_tables *m, uint32_t step, const es_step_head *head)
 int es_tables_add(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
                   const double *priorities, const es_origin *origin, es_trouble *why)
 {
-    int code = check(m, priorities, origin != NULL, why);
+    int code = m->failed ? ES_ESELECTOR : check(m, priorities, origin != NULL, why);
     if (code == ES_OK)
         code = reserve(m);
     if (code != ES_OK)
@@ -176,7 +177,7 @@ int es_tables_add(es_tables *m, const es_step_head *head, const void *const *lea
     if (before != ES_STEPS_NONE)
         es_steps_drop_if_unused(&m->steps, before);
     settle(m);
-    return ES_OK;
+    return m->failed ? ES_ESELECTOR : ES_OK;
 }
 
 uint64_t es_tables_unpark(es_tables *m)
@@ -243,27 +244,42 @@ static void drop_unused(es_tables *m, const es_sort_pair *order, uint64_t n)
         es_steps_drop_if_unused(&m->steps, order[i].number);
 }
 
-int es_tables_open(es_tables *m, void *base, uint64_t size, es_trouble *why)
+/* Makes the tables, empty. custom: two of them for each table, or fewer. */
+static int make_tables(es_tables *m, const es_custom_selector *custom, uint32_t num_custom, es_trouble *why)
 {
-    *m = (es_tables){.num_tables = 0};
-    int code = es_store_map(&m->store, base, size);
-    if (code != ES_OK || (code = es_redo_recover(&m->store.redo)) != ES_OK ||
-        (code = es_steps_init(&m->steps, &m->store)) != ES_OK)
-        return code;
+    static const es_custom_selector none[2];
     m->table = calloc(m->store.num_tables, sizeof *m->table);
     if (m->table == NULL)
         return -ENOMEM;
     for (uint32_t t = 0; t < m->store.num_tables; t++) {
+        const es_custom_selector *mine = num_custom / 2 > t ? &custom[2 * t] : none;
+        const es_table_config *config = &m->store.tables[t];
+        why->table = t;
+        if ((config->sampler.kind == ES_CUSTOM && mine[0].self == NULL) ||
+            (config->remover.kind == ES_CUSTOM && mine[1].self == NULL))
+            return ES_ENOSELECTOR;
         m->num_tables++;
-        if (es_table_init(&m->table[t], &m->store, &m->steps, t) != ES_OK)
+        if (es_table_init(&m->table[t], &m->store, &m->steps, t, mine, &m->failed) != ES_OK)
             return -ENOMEM;
     }
+    return ES_OK;
+}
+
+int es_tables_open(es_tables *m, void *base, uint64_t size, const es_custom_selector *custom, uint32_t num_custom,
+                   es_trouble *why)
+{
+    *m = (es_tables){.num_tables = 0};
+    int code = es_store_map(&m->store, base, size);
+    if (code != ES_OK || (code = es_redo_recover(&m->store.redo)) != ES_OK ||
+        (code = es_steps_init(&m->steps, &m->store)) != ES_OK ||
+        (code = make_tables(m, custom, num_custom, why)) != ES_OK)
+        return code;
     es_sort_pair *order = malloc(m->store.step_slots * sizeof *order);
     uint64_t n = 0;
     code = order == NULL ? -ENOMEM : recover_steps(m, order, &n, why);
     if (code == ES_OK)
         code = recover_tables(m, why);
-    if (code == ES_OK) {
+    if (code == ES_OK && !m->failed) {
         es_steps_reorder(&m->steps, order, n);
         drop_unused(m, order, n);
         for (uint32_t t = 0; t < m->num_tables; t++)
@@ -273,7 +289,7 @@ int es_tables_open(es_tables *m, void *base, uint64_t size, es_trouble *why)
         es_tables_unpark(m);
     }
     free(order);
-    return code;
+    return code == ES_OK && m->failed ? ES_ESELECTOR : code;
 }
 
 void es_tables_close(es_tables *m)

@@ -12,11 +12,14 @@ typedef struct es_tables {
     es_steps steps;
     es_table *table;
     uint32_t num_tables;
+    bool failed; /* a custom selector has: what is private to this process is not what the store says */
 } es_tables;
 
-/* Opens a store. ES_OK; what es_store_check() says; -ENOMEM; or ES_EDAMAGED, with why->index its record: of a step,
- * or counted from there, of an item. In every case es_tables_close() frees what there is. */
-int es_tables_open(es_tables *m, void *base, uint64_t size, es_trouble *why);
+/* Opens a store. custom: see es_replay_open(). ES_OK; what es_store_check() says; -ENOMEM; ES_ESELECTOR;
+ * ES_ENOSELECTOR; or ES_EDAMAGED, with why->index its record: of a step, or counted from there, of an item. In every
+ * case es_tables_close() frees what there is. */
+int es_tables_open(es_tables *m, void *base, uint64_t size, const es_custom_selector *custom, uint32_t num_custom,
+                   es_trouble *why);
 void es_tables_close(es_tables *m);
 
 /* Where a step comes from: a word of the store that notes it, and its new value. */
@@ -27,7 +30,7 @@ typedef struct es_origin {
 /* Stores a step and its items. leaves: for each leaf where the first one is; the i-th is taken. priorities: see
  * es_replay_add(). origin: not NULL for a step that came through a ring:
  * an item that its table's limiter forbids is parked then. ES_OK; ES_REFUSED, ES_NO_ROOM, ES_EPRIORITY or -ENOMEM, and
- * nothing has changed. */
+ * nothing has changed; ES_ESELECTOR when a custom selector failed now, and the step is stored, or earlier. */
 int es_tables_add(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
                   const double *priorities, const es_origin *origin, es_trouble *why);
 /* Lets parked items in as far as limiters allow: how many. */

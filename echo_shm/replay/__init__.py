@@ -5,12 +5,13 @@ from echo_shm.replay.client import ReplayClient
 from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
 from echo_shm.replay.remote import RemoteWriter
 from echo_shm.replay.replay import Replay
-from echo_shm.replay.selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Softmax, Uniform
+from echo_shm.replay.selectors import CustomSelector, Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Softmax, Uniform
 from echo_shm.replay.table import Table
 from echo_shm.replay.writer import ReplayHandle, Writer
 
 __all__ = [
     "Batch",
+    "CustomSelector",
     "Fifo",
     "Lifo",
     "LimiterInfo",

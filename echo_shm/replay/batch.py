@@ -82,6 +82,7 @@ class TableInfo:
         episodes: Different episodes among the items.
         limiter: The rate limiter, and what it allows.
         effective_sample_size: How many equally likely items would vary a draw as much: ``1 / sum(probability ** 2)``.
+            Not a number with a :class:`CustomSelector`.
         bytes: All memory of the table, beside the steps themselves.
 
     """
@@ -109,6 +110,8 @@ class Settings(NamedTuple):
     max_diff: float
     is_protected: bool
     exponents: tuple[float, ...]
+    #: Whether the sampler, and the remover, is a :class:`CustomSelector`.
+    is_custom: tuple[bool, bool]
 
     @classmethod
     def from_c(cls, config: "TableConfig") -> "Settings":
@@ -123,6 +126,7 @@ class Settings(NamedTuple):
             exponents=tuple(
                 one.parameter for one in (config.sampler, config.remover) if one.kind == lib.ES_PRIORITIZED
             ),
+            is_custom=(config.sampler.kind == lib.ES_CUSTOM, config.remover.kind == lib.ES_CUSTOM),
         )
 
 

@@ -2,9 +2,10 @@
 
 import contextlib
 import errno
+import functools
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -17,6 +18,7 @@ from echo_shm.replay import arguments
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import Batch, TableInfo, table_info, why_no_insert, why_no_sample
 from echo_shm.replay.rings import Rings
+from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.store import Store, attach_store, create_store
 from echo_shm.replay.table import Table, table_configs
 from echo_shm.replay.validation import integer
@@ -60,7 +62,8 @@ class Replay:
     Raises:
         TypeError: A leaf of the example is not an array, its items have no fixed size, or a table or a transport is
             something else.
-        ValueError: A number or the name is out of range, or a table waits for more items than there can be.
+        ValueError: A number or the name is out of range, or a table waits for more items than there can be, or has a
+            :class:`CustomSelector` that is used already, or cannot have one beside a thread.
         SegmentError: The name is taken, or shared memory is too small.
         MemoryError: So much memory cannot be had.
 
@@ -90,13 +93,16 @@ class Replay:
         capacity = integer("capacity", capacity, 1)
         spec = Spec.from_example(example)
         max_items = None if max_items is None else integer("max_items", max_items, 1)
-        configs = table_configs([Table("default")] if tables is None else tables, capacity, max_items)
+        tables = [Table("default")] if tables is None else tables
+        configs = table_configs(tables, capacity, max_items)
+        samplers = {table.name: table.sampler for table in tables if isinstance(table.sampler, CustomSelector)}
+        removers = {table.name: table.remover for table in tables if isinstance(table.remover, CustomSelector)}
         if max_items is None:
             max_items = sum(min(config["max_size"], capacity) for config in configs)
         max_producers = integer("max_producers", max_producers, 1)
         made = create_store(store, name, spec, capacity, max_items, integer("seed", seed, 0), configs)
         try:
-            self._open(made, max_producers, thread, given, is_new=True)
+            self._open(made, max_producers, thread, given, samplers, removers, is_new=True)
         except BaseException:
             made.remove()
             raise
@@ -109,6 +115,8 @@ class Replay:
         *,
         thread: bool = False,
         transport: Transport | Sequence[Transport] | None = None,
+        samplers: Mapping[str, CustomSelector] | None = None,
+        removers: Mapping[str, CustomSelector] | None = None,
     ) -> "Replay":
         """Goes on with a store in shared memory whose process has died.
 
@@ -120,32 +128,49 @@ class Replay:
                 list, tuple and None.
             thread: As for :class:`Replay`.
             transport: As for :class:`Replay`. On the port of the one before, its clients go on.
+            samplers, removers: By table: new objects for those that are a :class:`CustomSelector`.
 
         Raises:
             SegmentError: There is no such store, a living process has it, it is another user's, or it is damaged.
             SpecMismatchError: The example does not fit, or one is needed.
+            ValueError: A custom selector is missing, or is used already, or its table does not have one.
+            ConnectionClosedError: A custom selector raised an exception. The store stays.
 
         """
         given = transports.checked(transport)
         store = attach_store(name, example)
         self = cls.__new__(cls)
         try:
-            self._open(store, 1024, thread, given, is_new=False)
+            self._open(store, 1024, thread, given, samplers, removers, is_new=False)
         except BaseException:
             store.release()
             raise
         return self
 
     def _open(
-        self, store: Store, max_producers: int, thread: bool, given: Sequence[Transport], *, is_new: bool
+        self,
+        store: Store,
+        max_producers: int,
+        thread: bool,
+        given: Sequence[Transport],
+        samplers: Mapping[str, CustomSelector] | None,
+        removers: Mapping[str, CustomSelector] | None,
+        *,
+        is_new: bool,
     ) -> None:
+        if thread and (samplers or removers):
+            name = next(iter(samplers or removers or ()))
+            raise ValueError(
+                f"thread=True: table {name!r} has a selector written in Python, which runs in calls of the replay "
+                "alone: use thread=False"
+            )
         self._store = store
         self._spec = store.spec
         self._names = tuple(store.tables)
         self._numbers = {name: number for number, name in enumerate(self._names)}
         # The number of the table that is meant where none is named.
         self._only = 0 if len(self._names) == 1 else None
-        self._core = store.open()
+        self._core = store.open(samplers, removers)
         self._changes = Changes(self._core)
         self._build = compile_tree(self._spec)
         self._num_leaves = len(self._spec.leaves)
@@ -166,6 +191,8 @@ class Replay:
             raise
         self._generation = lib.es_api_fork_generation()
         self._end = weakref.finalize(self, _end, self._core, store, self._rings, self._generation)
+        if len(store.custom):
+            store.custom.let_go = functools.partial(_let_go, self._core, store, self._rings, self._changes)
 
     # -- workers
 
@@ -349,7 +376,7 @@ class Replay:
                 if done is None:
                     done = self._wait_to_insert(attempt, lambda: refused, timeout)
             except (TimeoutError, ConnectionClosedError, EchoShmError) as error:
-                raise _with_sent(error, sent, n) from None
+                raise _with_sent(error, sent, n) from error.__cause__
             sent += done
             if self._core.waiting:
                 self._rings.tell()
@@ -440,8 +467,9 @@ class Replay:
     def _no_batch(self, code: int) -> tuple[Array, ...] | None:
         """Of a sample that returned a code: None if it may wait; empty if the replay is closed."""
         if code == lib.ES_SHORT:
+            self._store.custom.check()
             return None
-        if code == lib.ES_EDETACHED:
+        if code == lib.ES_EDETACHED and self._store.custom.why is None:
             return ()
         raise self._error(code)
 
@@ -638,6 +666,8 @@ class Replay:
 
     def _close(self) -> None:
         if self._end.alive:
+            if self._core.num_steps() == lib.ES_EREENTERED:
+                raise self._error(lib.ES_EREENTERED)
             # The finalizer is not called, because it runs only once, even if Ctrl-C interrupts it.
             _end(self._core, self._store, self._rings, self._generation)
             self._end.detach()
@@ -703,8 +733,15 @@ class Replay:
 
     def _error(self, code: int) -> Exception:
         what = self._store.what
+        if code == lib.ES_ESELECTOR:
+            self._store.custom.reraise()
+        if code == lib.ES_EREENTERED:
+            return EchoShmError(
+                f"{what} was called by code that runs inside one of its own calls: by a selector, or by what "
+                "interrupted it. Selectors must not use the replay"
+            )
         if code == lib.ES_EDETACHED:
-            return ConnectionClosedError(f"{what} is closed")
+            return ConnectionClosedError(self._store.custom.why or f"{what} is closed")
         if code == lib.ES_EFORK:
             return ForkedError(f"{what} was inherited through a fork and belongs to the parent process")
         if code == -errno.ENOMEM:
@@ -727,9 +764,19 @@ def _with_sent(error: _E, sent: int, n: int) -> _E:
     return late
 
 
+def _let_go(core: Core, store: Store, rings: Rings, changes: Changes) -> None:
+    """Ends a replay as if its process had been killed: whoever attaches next goes on."""
+    rings.leave()
+    core.close()
+    store.release()
+    store.custom.drop()
+    changes.tell()
+
+
 def _end(core: Core, store: Store, rings: Rings, generation: int) -> None:
     # A forked child inherits the object, but the store is its parent's.
     if lib.es_api_fork_generation() == generation:
         rings.close()
         core.close()
         store.remove()
+        store.custom.drop()

@@ -182,6 +182,7 @@ class Rings:
         if feed is None:
             return 0
         done = feed.turn(self._why_no_insert)
+        self._store.custom.check()
         if done and self._core.waiting:
             self.tell()
         return done

@@ -4,8 +4,12 @@ What an item's weight does to a draw is said here. How the weights of a batch co
 :class:`Prioritized`.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from echo_shm.replay.validation import above_zero, at_least_zero
 
@@ -112,3 +116,107 @@ class MaxHeap(Selector):
     """The item of the highest priority; among equals the one that was inserted or updated longest ago."""
 
     kind: ClassVar[int] = 7
+
+
+class CustomSelector(Selector, ABC):
+    """A rule of one's own: a subclass keeps the members of a table, and draws from them.
+
+    The table tells it of each item that comes, changes or goes, and asks it to draw. An item's key is that of
+    ``Batch.key``: unique in its table, and never used again. ``key & 0xFFFF_FFFF`` is an index into arrays, which other
+    items have later. It is below ``max_size + 257``, or ``capacity + 257`` in a table without ``max_size``. An object
+    belongs to one table of one replay, as its sampler or its remover.
+
+    After :meth:`Replay.attach` a new object is told of the same members, in order of insertion, with the priorities
+    that they have by then. So a seed repeats the draws across a crash if they depend on that and on ``numbers`` alone.
+
+    With ``replacement=False`` an item that was drawn is removed, and inserted again when the next round begins: all in
+    order of insertion, with the priorities that they have by then.
+
+    What a sampler's :meth:`draw`, or :meth:`probability`, raises is raised by the call that asked, and nothing has
+    changed. What any other method raises closes the replay, because the selector may have missed a change: the call
+    raises ConnectionClosedError with the exception as its cause, and later calls raise it, too. A store in shared
+    memory stays, as after a kill.
+
+    All methods run inside a call of the replay, under its lock. They must not call the replay, which raises
+    EchoShmError, nor wait for a thread that does. ``Replay(..., thread=True)`` is refused, because no call could raise
+    what they raise. The weights of a batch are 1, and ``TableInfo.effective_sample_size`` is not a number.
+
+    ::
+
+        class Newest(CustomSelector):  # the same as Lifo
+            def __init__(self):
+                self.keys = {}
+
+            def insert(self, key, priority):
+                self.keys[key] = priority
+
+            def update(self, key, priority):
+                self.keys[key] = priority
+
+            def remove(self, key):
+                del self.keys[key]
+
+            def draw(self, numbers):
+                newest = next(reversed(self.keys))
+                return [newest] * len(numbers), [1.0] * len(numbers)
+
+            def probability(self, key):
+                return float(key == next(reversed(self.keys)))
+    """
+
+    kind: ClassVar[int] = 8
+    _in_use: bool = False
+
+    @abstractmethod
+    def insert(self, key: int, priority: float) -> None:
+        """An item becomes a member, after all others in the order of insertion.
+
+        Args:
+            key: Its key. It is no member.
+            priority: Finite, 0 or more.
+
+        """
+
+    @abstractmethod
+    def update(self, key: int, priority: float) -> None:
+        """A member has a new priority, or the same again.
+
+        Args:
+            key: The member.
+            priority: Finite, 0 or more.
+
+        """
+
+    @abstractmethod
+    def remove(self, key: int) -> None:
+        """A member goes.
+
+        Args:
+            key: The member.
+
+        """
+
+    @abstractmethod
+    def draw(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.ArrayLike, npt.ArrayLike]:
+        """Draws members, each independently of the others, with replacement. There is a member.
+
+        Args:
+            numbers: For each draw a random number from the table's generator, at least 0 and below 1: shape ``(n,)``,
+                1 to 256 of them. A draw uses its own number, and no other source of randomness. Then the same seed
+                gives the same batches, however the draws are divided into calls.
+
+        Returns:
+            For each draw the key of a member, integers of shape ``(n,)``, and the probability with which it is drawn,
+            floats of shape ``(n,)``, above 0 and at most 1. A key that is no member's, another shape or another
+            probability is a ValueError.
+
+        """
+
+    @abstractmethod
+    def probability(self, key: int) -> float:
+        """The probability with which a draw now would give a member: from 0 to 1. ``Replay.get`` asks.
+
+        Args:
+            key: The member.
+
+        """

@@ -21,7 +21,9 @@ from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, SpecMismatchError, error_from
 from echo_shm.replay.batch import COLUMNS, Settings
+from echo_shm.replay.custom import CustomSelectors
 from echo_shm.replay.feed import UPDATE_SLOTS, inbox_slots
+from echo_shm.replay.selectors import CustomSelector
 from echo_shm.ring.allocation import create_files
 from echo_shm.ring.fast_path import plain_form
 from echo_shm.ring.lockfile import (
@@ -86,6 +88,7 @@ class Store:
         spec: What a step looks like.
         capacity: Most steps.
         tables: The tables' settings, by their names, in order.
+        custom: The selectors that are written in Python.
 
     """
 
@@ -101,23 +104,37 @@ class Store:
         self.capacity: int = geo.capacity
         self.spec = Spec.from_schema(schema, self.what)
         self.tables = {_table_name(config, self.what): Settings.from_c(config) for config in configs}
+        self.custom = CustomSelectors(self.what, name)
+        self._held = True
         # It keeps the mapping. The core takes it over, so that close() gives the memory back.
         self._memory: CData | None = base
         self._size = size
 
-    def open(self) -> Core:
+    def open(
+        self,
+        samplers: Mapping[str, CustomSelector] | None = None,
+        removers: Mapping[str, CustomSelector] | None = None,
+    ) -> Core:
         """Recovers what a killed process has left, and returns the calls of the replay. It is called once.
+
+        Args:
+            samplers, removers: Those that are written in Python, by table.
 
         Raises:
             SegmentError: The store is damaged.
+            ValueError, TypeError: A selector is missing, or is something else.
+            ConnectionClosedError: A selector raised an exception.
             MemoryError: There is no memory for what is derived from the store.
 
         """
         error, why = ffi.new("int *"), ffi.new("es_trouble *")
+        calls, num_calls = self.custom.bind(self.tables, samplers, removers)
         memory, self._memory = self._memory, None
         assert memory is not None
-        replay = lib.es_replay_open(memory, self._size, secrets.randbits(64), error, why)
+        replay = lib.es_replay_open(memory, self._size, secrets.randbits(64), calls, num_calls, error, why)
         if replay == ffi.NULL:
+            if error[0] == lib.ES_ESELECTOR:
+                self.custom.reraise()
             if error[0] == lib.ES_EDAMAGED:
                 raise SegmentError(f"{self.what} cannot be used: record {why.index} contradicts another: it is damaged")
             if error[0] == -errno.ENOMEM:
@@ -147,7 +164,7 @@ class Store:
 
     def remove(self) -> None:
         """Removes the files, and lets go of the lock."""
-        if self.name is None:
+        if self.name is None or not self._held:
             return
         if self.lockfile.is_linked(self.name, FILES):  # otherwise the name may be another store's by now
             with contextlib.suppress(posix_ipc.ExistentialError):
@@ -157,6 +174,7 @@ class Store:
 
     def release(self) -> None:
         """Lets go of the lock. The store stays."""
+        self._held = False
         lib.es_api_locks_drop(self.lockfile.locks, CREATOR_BYTE)
 
 

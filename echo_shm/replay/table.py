@@ -23,7 +23,7 @@ class Table:
     Args:
         name: Names the table in calls and messages: 1 to 63 bytes of UTF-8, without NUL.
         sampler: How items are chosen to be sampled: ``Uniform()`` by default; ``Fifo()`` with a ``Queue``, ``Lifo()``
-            with a ``Stack``.
+            with a ``Stack``. A :class:`CustomSelector` is a rule of one's own.
         remover: How an item is chosen to go when the table holds more than ``max_size``. The new item is among them.
             ``Fifo()`` by default; ``Lifo()`` with a ``Stack``.
         max_size: Most items, 1 or more; None for as many as the replay holds steps.

@@ -47,7 +47,7 @@ static world new_world(void)
     int error;
     memset(w.store, 0, size);
     CHECK_EQ(es_replay_format(w.store, size, &geo, sizes, &table, "", names[0], 1, 1), ES_OK);
-    w.r = es_replay_open(w.store, size, 1, &error, &why);
+    w.r = es_replay_open(w.store, size, 1, NULL, 0, &error, &why);
     w.producer = fix_producer(w.fix);
     w.learner = fix_learner(w.fix);
     return w;

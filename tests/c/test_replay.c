@@ -66,7 +66,7 @@ static void format(fixture *f)
 static int open_again(fixture *f)
 {
     int error;
-    f->r = es_replay_open(f->base, f->size, 1, &error, &f->why);
+    f->r = es_replay_open(f->base, f->size, 1, NULL, 0, &error, &f->why);
     CHECK_EQ(f->r != NULL, error == ES_OK);
     return error;
 }
@@ -162,7 +162,7 @@ TEST(what_is_out_of_range_has_no_store)
     BAD(f.tables[1].name[0] = 0);
     BAD(memset(f.tables[1].name, 'x', sizeof f.tables[1].name));
     BAD(f.tables[1].sampler.kind = 0);
-    BAD(f.tables[1].remover.kind = ES_MAX_HEAP + 1);
+    BAD(f.tables[1].remover.kind = ES_CUSTOM + 1);
     BAD(f.tables[1].sampler.zero = 1);
     BAD(f.tables[1].sampler.parameter = -1);
     BAD(f.tables[1].sampler.parameter = NAN);

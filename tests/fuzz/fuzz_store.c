@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz_store_custom.h"
 #include "fuzz_store_shape.h"
 #include "replay/es_replay.h"
 
@@ -97,6 +98,7 @@ typedef struct user {
     es_replay *r;
     uint32_t num_tables;
     uint64_t keys[MAX_BATCH];
+    fuzz_chooser choosers[FUZZ_CHOOSERS];
 } user;
 
 static double priority(fuzz_in *in)
@@ -120,7 +122,8 @@ static void add(user *u, fuzz_in *in, uint64_t n)
         flags[i] = fuzz_below(in, 8) == 0 ? ES_STEP_TERMINATED : 0;
     int64_t done = es_replay_extend(u->r, (const void *const *)b.arrays.leaves, n, flags, priorities, &error, &why);
     FUZZ_CHECK(done >= 0 && (uint64_t)done <= n && (error == ES_OK) == ((uint64_t)done == n));
-    FUZZ_CHECK(error == ES_OK || error == ES_REFUSED || error == ES_NO_ROOM || error == ES_EPRIORITY);
+    FUZZ_CHECK(error == ES_OK || error == ES_REFUSED || error == ES_NO_ROOM || error == ES_EPRIORITY ||
+               error == ES_ESELECTOR);
     free(priorities);
     free(flags);
     free_batch(&b);
@@ -130,7 +133,7 @@ static void sample(user *u, fuzz_in *in, uint32_t table, uint64_t n)
 {
     batch b = new_batch(u->r, n);
     int code = es_replay_sample(u->r, table, n, fuzz_below(in, 2) ? 0.5 : __builtin_nan(""), &b.arrays);
-    FUZZ_CHECK(code == ES_OK || code == ES_SHORT);
+    FUZZ_CHECK(code == ES_OK || code == ES_SHORT || code == ES_ESELECTOR);
     if (code == ES_OK)
         memcpy(u->keys, b.arrays.key, n * sizeof *u->keys);
     free_batch(&b);
@@ -141,7 +144,7 @@ static void get(user *u, uint32_t table, uint64_t n)
     batch b = new_batch(u->r, n);
     es_trouble why;
     int code = es_replay_get(u->r, table, u->keys, n, 1, &b.arrays, &why);
-    FUZZ_CHECK(code == ES_OK || (code == ES_ENOITEM && why.index < n));
+    FUZZ_CHECK(code == ES_OK || code == ES_ESELECTOR || (code == ES_ENOITEM && why.index < n));
     free_batch(&b);
 }
 
@@ -172,7 +175,7 @@ static void call(user *u, fuzz_in *in)
         for (uint64_t i = 0; i < n; i++)
             priorities[i] = priority(in);
         int64_t done = es_replay_update(u->r, table, u->keys, priorities, n, &why);
-        FUZZ_CHECK((done >= 0 && done <= (int64_t)n) || done == ES_EPRIORITY);
+        FUZZ_CHECK((done >= 0 && done <= (int64_t)n) || done == ES_EPRIORITY || done == ES_ESELECTOR);
     } else if (kind == 9) {
         FUZZ_CHECK(es_replay_delete(u->r, table, u->keys, n) <= (int64_t)n);
     } else if (kind == 10) {
@@ -182,7 +185,8 @@ static void call(user *u, fuzz_in *in)
     } else if (kind == 14) {
         u->keys[n - 1] = fuzz_value(in, u->keys[0]);
     } else if (fuzz_below(in, 4) == 0) {
-        FUZZ_CHECK(es_replay_reset(u->r, table) == ES_OK);
+        int code = es_replay_reset(u->r, table);
+        FUZZ_CHECK(code == ES_OK || code == ES_ESELECTOR);
     } else {
         es_replay_end_episode(u->r);
     }
@@ -190,12 +194,16 @@ static void call(user *u, fuzz_in *in)
 
 /* --- stores ------------------------------------------------------------------------ */
 
-static es_replay *open_store(uint8_t *base, uint64_t size, user *u)
+/* in: what its custom selectors do; NULL: they do well. num_custom: how many it has. */
+static es_replay *open_store(uint8_t *base, uint64_t size, user *u, fuzz_in *in, uint32_t num_custom)
 {
     int error;
     uint32_t num_leaves;
     es_trouble why;
-    *u = (user){.r = es_replay_open(base, size, 7, &error, &why)};
+    es_custom_selector calls[FUZZ_CHOOSERS];
+    memset(u, 0, sizeof *u);
+    fuzz_make_choosers(u->choosers, calls, in);
+    u->r = es_replay_open(base, size, 7, calls, num_custom, &error, &why);
     FUZZ_CHECK((u->r != NULL) == (error == ES_OK));
     if (u->r != NULL)
         es_replay_shape(u->r, &u->num_tables, &num_leaves);
@@ -203,10 +211,10 @@ static es_replay *open_store(uint8_t *base, uint64_t size, user *u)
 }
 
 /* Uses a store as long as the input says how. scribble: others write to it between two calls. */
-static void use(uint8_t *base, uint64_t size, fuzz_in *in, bool scribble)
+static void use(uint8_t *base, uint64_t size, fuzz_in *in, bool scribble, uint32_t num_custom)
 {
     user u;
-    if (open_store(base, size, &u) == NULL)
+    if (open_store(base, size, &u, in, num_custom) == NULL)
         return;
     look(&u);
     for (int calls = 0; calls < MAX_CALLS && !fuzz_done(in); calls++) {
@@ -245,10 +253,10 @@ static void open_and_use(uint8_t *base, uint64_t size, fuzz_in *in, uint8_t mode
     FUZZ_CHECK(racing != NULL || memcmp(before, base, size) == 0); /* looking changes nothing */
     free(before);
     if (rc == ES_OK || racing != NULL) {
-        use(base, size, in, (mode & DAMAGED) != 0);
+        use(base, size, in, (mode & DAMAGED) != 0, FUZZ_CHOOSERS);
         racing = NULL;
         fuzz_in none = {in->end, in->end};
-        use(base, size, &none, false); /* whoever comes next may refuse it */
+        use(base, size, &none, false, mode & FIT_HASH ? 0 : FUZZ_CHOOSERS); /* whoever comes next may refuse it */
     }
     racing = NULL;
 }
@@ -268,7 +276,7 @@ static uint8_t *used_store(fuzz_in *in, uint64_t *size)
 {
     uint8_t *base = fuzz_draw_store(in, size);
     user u;
-    FUZZ_CHECK(open_store(base, *size, &u) != NULL);
+    FUZZ_CHECK(open_store(base, *size, &u, in, FUZZ_CHOOSERS) != NULL);
     for (uint32_t calls = fuzz_below(in, 24); calls > 0; calls--)
         call(&u, in);
     es_replay_free(u.r);
@@ -280,7 +288,7 @@ static uint8_t *damaged(fuzz_in *in, uint8_t mode, uint64_t *size)
     uint8_t *base = used_store(in, size);
     if (mode & (FIT_OFFSETS | FIT_HASH | RACES) || fuzz_below(in, 4) > 0) {
         user u; /* undamaged, it can be opened again */
-        FUZZ_CHECK(open_store(base, *size, &u) != NULL);
+        FUZZ_CHECK(open_store(base, *size, &u, NULL, FUZZ_CHOOSERS) != NULL);
         es_replay_free(u.r);
     }
     for (uint32_t edits = fuzz_below(in, MAX_EDITS); edits > 0; edits--)

@@ -17,7 +17,7 @@ static uint64_t leaf_size(fuzz_in *in)
 static es_selector_config draw_selector(fuzz_in *in)
 {
     static const double parameters[] = {0.6, 1, 0.5, 2, 1e-300, 1e300, 10, 1e-3};
-    return (es_selector_config){.kind = 1 + fuzz_below(in, 7), .parameter = parameters[fuzz_below(in, 8)], .beta = 0.4};
+    return (es_selector_config){.kind = 1 + fuzz_below(in, 8), .parameter = parameters[fuzz_below(in, 8)], .beta = 0.4};
 }
 
 static es_table_config draw_table(fuzz_in *in, uint32_t number)

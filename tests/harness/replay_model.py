@@ -73,7 +73,7 @@ def weights(rule, items):
 
 def chances(rule, items):
     """The probability of each item to be chosen, by step, without those that cannot be chosen."""
-    items = list(items)
+    items, rule = list(items), getattr(rule, "like", rule)  # one of python_selectors.py
     if isinstance(rule, Uniform | Prioritized | Softmax):
         by_step = weights(rule, items)
         if not any(by_step.values()):

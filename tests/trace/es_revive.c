@@ -127,7 +127,7 @@ static void recover(estate *e)
 {
     int error;
     es_trouble why;
-    e->v.r = es_replay_open(e->v.base, e->v.size, VAULT_STREAM, &error, &why);
+    e->v.r = es_replay_open(e->v.base, e->v.size, VAULT_STREAM, NULL, 0, &error, &why);
     e->side->rc = error;
 }
 

@@ -30,7 +30,7 @@ void vault_open(es_vault *v, uint64_t stream)
 {
     int error;
     es_trouble why;
-    v->r = es_replay_open(v->base, v->size, stream, &error, &why);
+    v->r = es_replay_open(v->base, v->size, stream, NULL, 0, &error, &why);
     if (!CHECK_EQ(error, ES_OK))
         return;
 }

@@ -31,8 +31,8 @@ FLOORS = [
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
     {"replay/es_record", "replay/es_redo", "replay/es_sort"},
-    {"replay/es_store", "replay/es_fifo", "replay/es_heap", "replay/es_prioritized", "replay/es_softmax",
-     "replay/es_uniform"},
+    {"replay/es_store", "replay/es_custom", "replay/es_fifo", "replay/es_heap", "replay/es_prioritized",
+     "replay/es_softmax", "replay/es_uniform"},
     {"replay/es_gather", "replay/es_selector", "replay/es_steps"},
     {"replay/es_table"},
     {"replay/es_draw"},
@@ -43,7 +43,8 @@ FLOORS = [
 
 #: Files that share another file's header.
 SHARED_HEADER = {"api/es_bridge": "api/es_api", "api/es_sweep": "api/es_api", "api/es_monitor": "api/es_api"} | {
-    f"replay/es_{kind}": "replay/es_selector" for kind in ("fifo", "heap", "prioritized", "softmax", "uniform")
+    f"replay/es_{kind}": "replay/es_selector"
+    for kind in ("custom", "fifo", "heap", "prioritized", "softmax", "uniform")
 }
 
 SOURCES = sorted(str(path.relative_to(CSRC).with_suffix("")) for path in CSRC.glob("*/es_*.c"))

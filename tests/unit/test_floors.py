@@ -32,7 +32,7 @@ FLOORS = {
     "replay": [
         ["validation", "batch", "arguments", "board"],
         ["selectors", "rate_limiters", "waiting", "writer", "ahead", "batch_rings"],
-        ["table", "feed", "learner", "remote"],
+        ["table", "feed", "learner", "remote", "custom"],
         ["store"],
         ["rings", "listing"],
         ["replay", "finding"],

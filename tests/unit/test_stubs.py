@@ -23,6 +23,7 @@ def declared(source):
     constants = {name for body in enums for name in re.findall(r"\bES_\w+", body)}
     structs = {}
     for body, name in re.findall(r"typedef struct \w+ \{(.*?)\} (\w+);", text, re.DOTALL):
+        body = re.sub(r"\(\*(\w+)\)\([^)]*\)", r"\1", body)  # pointers to functions
         structs[name] = re.findall(r"(\w+)(?:\[\d+\])?\s*[,;]", body)
     return functions, constants, structs
 
