@@ -122,7 +122,10 @@ KEEPING = (
         "draw_one",
         "one change",
         "a new round begins before its first draw",
-        ("es_redo_set(redo, &t->words->round, round);", _at_once("t->words->round", "round")),
+        (
+            "        es_redo_set(redo, &t->words->round, round);\n    }\n    if (used_up)",
+            f"        {_at_once('t->words->round', 'round')}\n    }}\n    if (used_up)",
+        ),
     ),
     _table(
         "parkings-apart",
