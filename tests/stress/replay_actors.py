@@ -20,12 +20,15 @@ from echo_shm import Replay, Table
 from echo_shm.replay import Prioritized, Queue, ReplayClient, Uniform
 
 #: Items of the table ``all``, by which steps are accounted for. Between two looks fewer come.
-SIZE = 4096
+SIZE = 2048
+
+#: Steps that the store has room for. Table ``rest`` would hold more: its items go for want of room alone.
+CAPACITY = SIZE + SIZE // 2
 
 WRITERS = 4
 
 #: How many steps a writer may send between two looks.
-ALLOWANCE = 600
+ALLOWANCE = 240
 
 #: Steps of an ``extend()``: so many may be stored and not noted when a writer is killed.
 MANY = 8
@@ -60,8 +63,9 @@ def create(conn: Any, name: str, seed: int) -> None:
         Table("some", Prioritized(0.6, 0.4), max_size=SIZE // 2, replacement=False),
         Table("drawn", Prioritized(0.6, 0.4), remover=Uniform(), max_size=SIZE // 4),
         Table("each", rate_limiter=Queue(256)),
+        Table("rest", max_size=2 * CAPACITY),
     ]
-    replay = Replay(stamped.example(), SIZE + SIZE // 2, tables, store="shm", name=name, seed=seed)
+    replay = Replay(stamped.example(), CAPACITY, tables, store="shm", name=name, seed=seed)
     conn.send(replay.handle)
     time.sleep(3600)
 
@@ -77,18 +81,19 @@ class Notes:
         quota: By writer, how many it may send.
         ended: By writer: 1 once everything is flushed for good.
         ending: 1: writers are to end.
-        attached: The number of the latest life of the replay that has attached.
+        attaching: The number of the latest life of the replay that has begun to attach.
+        attached: The same once it has attached.
         drawing: How many items that life may have drawn from table ``each`` which are in no log.
         whole: How many items have been read, each of them whole.
 
     """
 
     def __init__(self, folder: Path) -> None:
-        words = np.frombuffer(mmap.mmap(-1, 8 * (2 * INCARNATIONS + 4 * WRITERS + 4)), np.int64)
+        words = np.frombuffer(mmap.mmap(-1, 8 * (2 * INCARNATIONS + 4 * WRITERS + 5)), np.int64)
         self.sent, self.confirmed = words[: 2 * INCARNATIONS].reshape(2, -1)
-        of_writers, singles = words[2 * INCARNATIONS : -4], words[-4:]
+        of_writers, singles = words[2 * INCARNATIONS : -5], words[-5:]
         self.of_writer, self.of_writer_confirmed, self.quota, self.ended = of_writers.reshape(4, -1)
-        self.ending, self.attached, self.drawing, self.whole = singles.reshape(4, 1)
+        self.ending, self.attaching, self.attached, self.drawing, self.whole = singles.reshape(5, 1)
         self.each, self.deleted = folder / "each", folder / "deleted"
         for log in (self.each, self.deleted):
             log.touch()
@@ -152,13 +157,13 @@ def write(handle: Any, notes: Notes, writer: int, incarnation: int) -> None:
             terminated = rng.random() < 0.02
             if sent % MANY == 0 and rng.random() < 0.5:
                 numbers = np.arange(sent, sent + MANY)
-                given = {"all": None, "some": first_priority(numbers), "drawn": None}
+                given = {"all": None, "some": first_priority(numbers), "drawn": None, "rest": None}
                 ends = np.full(MANY, terminated)
                 given |= {"each": None} if goes_into_each(sent) else {}
                 replay.extend(stamped.stamp_many(many, incarnation, sent), given, terminated=ends)
                 sent += MANY
             else:
-                given = {"all": None, "some": first_priority(sent), "drawn": None}
+                given = {"all": None, "some": first_priority(sent), "drawn": None, "rest": None}
                 given |= {"each": None} if goes_into_each(sent) else {}
                 replay.add(stamped.stamp(one, incarnation, sent), given, terminated=terminated)
                 sent += 1
@@ -188,9 +193,23 @@ def change(handle: Any, notes: Notes, seed: int) -> None:
 # -- the replay
 
 
-def live(name: str, notes: Notes, life: int, seed: int) -> None:
-    """Goes on with the replay, and does all that a learner does until it is killed."""
+def warm_up() -> None:
+    """Does once what every process does first, so that those that are forked from this one find it done."""
+    with Replay(stamped.example(), 8, store="shm") as replay, ReplayClient(replay.handle) as client:
+        with client.writer() as writer:
+            writer.add(stamped.example())
+            writer.extend(stamped.examples(2))
+        batch = replay.sample(2)
+        assert batch is not None
+        replay.update(batch.key, np.ones(2))
+        replay.info()
+
+
+def live(name: str, notes: Notes, life: int, seed: int, turn: int) -> None:
+    """Waits for its turn: a byte of that pipe. Then it goes on with the replay, and does all that a learner does."""
     rng = random.Random(seed)
+    os.read(turn, 1)
+    notes.attaching[0] = life
     replay = Replay.attach(name, thread=rng.random() < 0.5)
     notes.attached[0] = life
     while True:

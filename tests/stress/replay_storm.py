@@ -3,7 +3,8 @@
 By hand, in ``tests/``: ``python -m stress.replay_storm [seconds [seed]]``.
 
 This process never attaches to the replay: it forks one life of it after the other, each of which attaches, and kills
-it. From time to time a life that is not killed says what the tables hold.
+it, often while it attaches. The next life is forked before that, and waits. From time to time a life that is not killed
+says what the tables hold.
 """
 
 import contextlib
@@ -17,12 +18,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 from harness.processes import fork, is_gone, kill_all, stop
-from harness.waiting import LONG, until
+from harness.waiting import LONG, poll, until
 
 from stress import replay_actors as actors
 from stress.replay_account import Ledger
@@ -33,8 +35,14 @@ _LIVES = 40
 #: A stopped writer goes on once the others have had so many steps confirmed; that takes not more lives than this.
 _STEPS_MEANWHILE, _LIVES_MEANWHILE = 200, 4000
 
-#: Mean times until a life is killed (seconds): counted from its fork, or once it has attached.
-_FROM_FORK, _FROM_ATTACH = 0.01, 0.004
+#: Writers that are stopped at the same time, at most.
+_MOST_STOPPED = 2
+
+#: Mean times until a life is killed (seconds): from the moment at which it begins to attach, or has attached.
+_FROM_ATTACHING, _FROM_ATTACHED = 0.006, 0.003
+
+#: How often a life is looked at that has something to do first (seconds).
+_PAUSE = 0.0002
 
 _SHM = Path("/dev/shm")
 
@@ -58,8 +66,9 @@ class Storm:
         self._children: set[int] = set()
         self._incarnations = 0
         self._since_look = 0
-        #: The writer that is stopped; how many confirmed steps of the others end that; in how many lives at most.
-        self._stopped: tuple[int, int, int] | None = None
+        #: For each writer that is stopped, how many confirmed steps of the others end that; in how many lives at most.
+        self._stopped: dict[int, tuple[int, int]] = {}
+        actors.warm_up()
         gc.collect()
         gc.freeze()
         mine, other = mp.Pipe()
@@ -71,17 +80,24 @@ class Storm:
         other.close()
         self._notes.quota[:] = actors.ALLOWANCE
         self._writers = [self._fork_writer(i) for i in range(actors.WRITERS)]
-        self._client = self._fork_client()
+        #: Processes that write no steps, by their kind: how one is forked. Learners of batch rings belong here.
+        self._kinds = {"the client": self._fork_client}
+        self._others = {kind: fork_one() for kind, fork_one in self._kinds.items()}
+        self._next = self._fork_life()
 
     def run(self, seconds: float, kills: float) -> None:
         """Kills until one of both is reached. Then it stores what was sent, and settles the account."""
-        end = time.monotonic() + seconds
+        began = time.monotonic()
+        end = began + seconds
         while time.monotonic() < end and self.events["kills of the replay"] < kills:
             self._one_life()
             self._disturb()
             self._go_on()
             if self._since_look >= _LIVES or (self._notes.of_writer >= self._notes.quota).all():
                 self._look()
+        self.figures["kills of the replay a second"] = round(
+            self.events["kills of the replay"] / (time.monotonic() - began)
+        )
         self._end()
 
     # -- processes
@@ -99,61 +115,85 @@ class Storm:
     def _fork_client(self) -> int:
         return self._fork("the client", actors.change, self._handle, self._notes, self._rng.getrandbits(32))
 
-    def _fork_life(self) -> int:
-        self.events["lives"] += 1
+    def _fork_life(self) -> tuple[int, int, int]:
+        """A life that waits for its turn: its PID, its number, and the pipe that it reads from."""
+        life, seed = self.events["lives"] + 1, self._rng.getrandbits(32)
+        self.events["lives"] = life
+        turn, give_turn = os.pipe()
+        pid = self._fork(f"life {life}", actors.live, self.name, self._notes, life, seed, turn)
+        os.close(turn)
+        return pid, life, give_turn
+
+    def _begin_life(self) -> tuple[int, int]:
+        """Gives the life that waits its turn, and forks the next one."""
+        pid, life, give_turn = self._next
+        os.write(give_turn, b"1")
+        os.close(give_turn)
+        self._next = self._fork_life()
         self._since_look += 1
-        life, seed = self.events["lives"], self._rng.getrandbits(32)
-        return self._fork(f"life {life}", actors.live, self.name, self._notes, life, seed)
+        return pid, life
 
     def _one_life(self) -> None:
-        pid, life = self._fork_life(), self.events["lives"]
+        pid, life = self._begin_life()
+        notes = self._notes
         if self._rng.random() < 0.5:
-            time.sleep(self._rng.expovariate(1 / _FROM_FORK))
+            self._until(pid, lambda: notes.attaching[0] == life)
+            time.sleep(self._rng.expovariate(1 / _FROM_ATTACHING))
         else:
-            until(lambda: self._notes.attached[0] == life or is_gone(pid), "the replay attaches")
-            time.sleep(self._rng.expovariate(1 / _FROM_ATTACH))
+            self._until(pid, lambda: notes.attached[0] == life)
+            time.sleep(self._rng.expovariate(1 / _FROM_ATTACHED))
         kill_all([pid])
         self.events["kills of the replay"] += 1
-        self.events["of them before it had attached"] += self._notes.attached[0] != life
+        self.events["of them while it attached and recovered"] += notes.attached[0] != life
         self._ledger.bury()
+
+    def _until(self, pid: int, condition: Callable[[], bool]) -> None:
+        """Waits until a life has got so far, or has ended, which it never should."""
+        until(lambda: poll(condition, 50 * _PAUSE, _PAUSE) or is_gone(pid), "the replay attaches")
 
     def _disturb(self) -> None:
         chance = self._rng.random()
         # Writer 0 is never killed: what it has open and how much memory it uses may not grow.
-        if chance < 0.15:
+        if chance < 0.1:
             self._kill_writer(self._rng.randrange(1, actors.WRITERS))
-        elif chance < 0.2:
-            kill_all([self._client])
-            self.events["kills of the client"] += 1
-            self._client = self._fork_client()
-        elif chance < 0.3 and self._stopped is None:
-            writer = self._rng.randrange(actors.WRITERS)
-            stop(self._writers[writer])
-            self.events["stops of writers"] += 1
-            goal = self._confirmed_without(writer) + _STEPS_MEANWHILE
-            self._stopped = (writer, goal, self.events["lives"] + _LIVES_MEANWHILE)
+        elif chance < 0.12:
+            self._kill_other(self._rng.choice(list(self._kinds)))
+        elif chance < 0.25 and len(self._stopped) < _MOST_STOPPED:
+            self._stop_writer(self._rng.randrange(actors.WRITERS))
+
+    def _stop_writer(self, writer: int) -> None:
+        if writer in self._stopped:
+            return
+        stop(self._writers[writer])
+        self.events["stops of writers"] += 1
+        self._stopped[writer] = (0, 0)
+        # Those that run must get on, beside all that are stopped.
+        goal, last = self._confirmed_by_others() + _STEPS_MEANWHILE, self.events["lives"] + _LIVES_MEANWHILE
+        self._stopped = dict.fromkeys(self._stopped, (goal, last))
 
     def _kill_writer(self, writer: int) -> None:
         kill_all([self._writers[writer]])
         self.events["kills of writers"] += 1
-        if self._stopped is not None and self._stopped[0] == writer:
-            self._stopped = None
+        self.events["of them stopped"] += self._stopped.pop(writer, None) is not None
         self._writers[writer] = self._fork_writer(writer)
 
-    def _confirmed_without(self, writer: int) -> int:
-        """Steps of the other writers that have been confirmed."""
-        return int(self._notes.of_writer_confirmed.sum() - self._notes.of_writer_confirmed[writer])
+    def _kill_other(self, kind: str) -> None:
+        kill_all([self._others[kind]])
+        self.events[f"kills of {kind}"] += 1
+        self._others[kind] = self._kinds[kind]()
+
+    def _confirmed_by_others(self) -> int:
+        """Confirmed steps of all writers. Those that are stopped add none."""
+        return int(self._notes.of_writer_confirmed.sum())
 
     def _go_on(self) -> None:
         """A stopped writer goes on once the others have been seen to get on without it."""
-        if self._stopped is None:
-            return
-        writer, goal, last = self._stopped
-        if self._confirmed_without(writer) >= goal:
-            os.kill(self._writers[writer], signal.SIGCONT)
-            self._stopped = None
-        else:
-            assert self.events["lives"] < last, f"a stopped writer holds up the others, {goal} were to be confirmed"
+        for writer, (goal, last) in list(self._stopped.items()):
+            if self._confirmed_by_others() >= goal:
+                os.kill(self._writers[writer], signal.SIGCONT)
+                del self._stopped[writer]
+            else:
+                assert self.events["lives"] < last, f"stopped writers hold up the others, {goal} were to be confirmed"
 
     # -- looking
 
@@ -169,7 +209,7 @@ class Storm:
         mine.close()
         self._ledger.bury()
         self._ledger.enter(tables, infos, confirmed, sent)
-        assert len(tables["all"][0]) <= steps <= actors.SIZE + actors.SIZE // 2
+        assert len(tables["all"][0]) <= steps <= actors.CAPACITY
         self.events["looks"] += 1
         self._since_look = 0
         self._notes.quota[:] = quota
@@ -191,18 +231,20 @@ class Storm:
         for pid in self._writers:
             os.kill(pid, signal.SIGCONT)
         self._notes.ending[0] = 1
-        pid = self._fork_life()
+        pid, _ = self._begin_life()
         until(lambda: self._notes.ended.all() or is_gone(pid), "the writers end", 2 * LONG)
-        kill_all([pid, *self._writers, self._client])
+        kill_all([pid, self._next[0], *self._writers, *self._others.values()])
         self._ledger.bury()
         infos = self._look(last=True)
         sent = dict(enumerate(self._notes.sent[: self._incarnations].tolist()))
-        self.figures = {
+        self.figures |= {
             "sent": sum(sent.values()),
             "confirmed": int(self._notes.confirmed.sum()),
             "stored": self._ledger.account.samples,
             **self._ledger.settle(sent, infos),
             "read whole": int(self._notes.whole[0]),
+            **{f"evicted by the remover of {table!r}": infos[table].evicted for table in ("all", "some", "drawn")},
+            "evicted for want of room": infos["rest"].evicted,
         }
         left = files_of(self.name)
         assert not left, f"left behind: {sorted(left)}"
@@ -220,6 +262,7 @@ class Storm:
     def close(self) -> None:
         """Gives back what this process has of it."""
         self._notes.close()
+        os.close(self._next[2])
         gc.unfreeze()
 
     def clear(self) -> None:
