@@ -1,8 +1,9 @@
 /* Opens stores of a replay that are damaged, or that change while they are read or used.
  *
  * An input is a mode byte, races, and a body. The body is the bytes of the store (RAW), or a program that makes a good
- * store, uses it, and damages it. What is left of the program uses the damaged store. A race writes to the store at a
- * chosen step of whoever reads or changes it.
+ * store, uses it, and damages it. What is left of the program uses the damaged store, with rings or without, which may be
+ * damaged as well. A race writes to the store, or to the ring that brings steps, at a chosen step of whoever reads or
+ * changes it.
  *
  * A store may be refused or accepted. All calls on an accepted one must end, stay inside its block, and return what
  * their headers allow.
@@ -11,17 +12,18 @@
 #include <string.h>
 
 #include "fuzz_store_custom.h"
+#include "fuzz_store_rings.h"
 #include "fuzz_store_shape.h"
 #include "replay/es_replay.h"
 
-enum mode { RAW = 1, RACES = 2, FIT_OFFSETS = 4, FIT_HASH = 8, DAMAGED = 16 };
+enum mode { RAW = 1, RACES = 2, FIT_OFFSETS = 4, FIT_HASH = 8, DAMAGED = 16, RINGS = 32 };
 
 #define NUM_RACES 4
 #define RACE_BYTES 12
 #define BODY_AT (1 + NUM_RACES * RACE_BYTES)
 #define MAX_EDITS 24
 #define MAX_CALLS 48
-#define MAX_BATCH 40
+#define MAX_BATCH FUZZ_KEYS
 
 /* --- races --------------------------------------------------------------------- */
 
@@ -29,25 +31,33 @@ static struct race {
     uint16_t step;
     uint16_t word;
     uint64_t value;
+    bool in_ring;
 } races[NUM_RACES];
 static uint8_t *racing; /* NULL: no race */
 static uint64_t racing_size, steps;
+static fuzz_rings rings; /* those that are connected */
 
 void fuzz_race(void);
 void fuzz_race(void)
 {
     if (racing == NULL)
         return;
-    for (int i = 0; i < NUM_RACES; i++)
-        if (races[i].step == steps && racing_size >= 8)
-            memcpy(racing + races[i].word % (racing_size / 8) * 8, &races[i].value, 8);
+    for (int i = 0; i < NUM_RACES; i++) {
+        bool in_ring = races[i].in_ring && rings.steps.base != NULL;
+        uint8_t *at = in_ring ? rings.steps.base : racing;
+        uint64_t words = (in_ring ? rings.steps.size : racing_size) / 8;
+        if (races[i].step == steps && words > 0)
+            memcpy(at + races[i].word % words * 8, &races[i].value, 8);
+    }
     steps++;
 }
 
 static void read_races(fuzz_in *in)
 {
     for (int i = 0; i < NUM_RACES; i++) {
-        races[i].step = (uint16_t)(fuzz_byte(in) | fuzz_below(in, 4) << 8);
+        uint32_t low = fuzz_byte(in), high = fuzz_byte(in);
+        races[i].step = (uint16_t)(low | high % 4 << 8);
+        races[i].in_ring = high / 4 % 4 == 0;
         races[i].word = (uint16_t)(fuzz_byte(in) | fuzz_byte(in) << 8);
         races[i].value = fuzz_u64(in);
     }
@@ -211,19 +221,25 @@ static es_replay *open_store(uint8_t *base, uint64_t size, user *u, fuzz_in *in,
 }
 
 /* Uses a store as long as the input says how. scribble: others write to it between two calls. */
-static void use(uint8_t *base, uint64_t size, fuzz_in *in, bool scribble, uint32_t num_custom)
+static void use(uint8_t *base, uint64_t size, fuzz_in *in, bool scribble, bool with_rings, uint32_t num_custom)
 {
     user u;
     if (open_store(base, size, &u, in, num_custom) == NULL)
         return;
+    if (with_rings)
+        fuzz_rings_open(&rings, u.r, base, size, in);
     look(&u);
     for (int calls = 0; calls < MAX_CALLS && !fuzz_done(in); calls++) {
         if (scribble && fuzz_below(in, 4) == 0)
             fuzz_store_edit(in, base, size);
-        call(&u, in);
+        if (with_rings && fuzz_below(in, 4) > 0)
+            fuzz_rings_call(&rings, in, u.keys);
+        else
+            call(&u, in);
     }
     look(&u);
     es_replay_free(u.r);
+    fuzz_rings_close(&rings);
 }
 
 static void describe(const uint8_t *base, uint64_t size)
@@ -253,10 +269,11 @@ static void open_and_use(uint8_t *base, uint64_t size, fuzz_in *in, uint8_t mode
     FUZZ_CHECK(racing != NULL || memcmp(before, base, size) == 0); /* looking changes nothing */
     free(before);
     if (rc == ES_OK || racing != NULL) {
-        use(base, size, in, (mode & DAMAGED) != 0, FUZZ_CHOOSERS);
+        use(base, size, in, (mode & DAMAGED) != 0, (mode & RINGS) != 0, FUZZ_CHOOSERS);
         racing = NULL;
         fuzz_in none = {in->end, in->end};
-        use(base, size, &none, false, mode & FIT_HASH ? 0 : FUZZ_CHOOSERS); /* whoever comes next may refuse it */
+        /* whoever comes next may refuse it */
+        use(base, size, &none, false, false, mode & FIT_HASH ? 0 : FUZZ_CHOOSERS);
     }
     racing = NULL;
 }

@@ -1,0 +1,223 @@
+#include "fuzz_store_rings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "fuzz_segment.h"
+
+#define MAX_SLOTS 64
+#define MAX_RING_LEAVES 66
+
+static const uint8_t uuid[16] = "fuzzed-ring----";
+
+/* --- rings ------------------------------------------------------------------------ */
+
+static es_ring *attach(fuzz_ring *g, uint32_t role)
+{
+    int error;
+    es_identity id = {.role = role, .pid = 1};
+    es_ring *r = es_api_open(g->base, g->size, g->locks, 0, &error);
+    if (r != NULL && es_api_attach(r, &id) < 0) {
+        es_api_free(r);
+        r = NULL;
+    }
+    return r;
+}
+
+static void close_ring(fuzz_ring *g)
+{
+    es_ring *both[] = {g->sender, g->learner};
+    for (int i = 0; i < 2; i++)
+        if (both[i] != NULL) {
+            es_api_detach(both[i]);
+            es_api_free(both[i]);
+        }
+    if (g->locks != NULL)
+        es_api_locks_free(g->locks);
+    free(g->base);
+    *g = (fuzz_ring){.base = NULL};
+}
+
+/* A ring of batches of one sample. One in eight has another shape, and one in eight is damaged before it is opened. */
+static void open_ring(fuzz_ring *g, uint32_t slots, uint64_t *leaf_sizes, uint32_t num_leaves, fuzz_in *in)
+{
+    uint32_t kind = fuzz_below(in, 8);
+    es_geometry geo = {.batch_size = 1,
+                       .num_batches = slots,
+                       .reap_interval_ns = 1000,
+                       .max_producers = 2,
+                       .num_leaves = num_leaves,
+                       .schema_size = 8,
+                       .flags = ES_FLAG_READY_ORDER};
+    *g = (fuzz_ring){.base = NULL};
+    if (kind == 0)
+        geo.batch_size += fuzz_below(in, 2), geo.num_batches += fuzz_below(in, 2), leaf_sizes[0] += fuzz_below(in, 9);
+    g->size = slots > MAX_SLOTS ? 0 : es_api_segment_size(&geo, leaf_sizes);
+    if (g->size == 0 || g->size > 8 * FUZZ_MAX_SEGMENT)
+        return;
+    g->base = fuzz_block(g->size);
+    FUZZ_CHECK(es_api_format(g->base, g->size, &geo, leaf_sizes, "a schema", uuid, 1, 1) == ES_OK);
+    g->locks = es_api_locks_new(-1, ES_MAX_LEARNERS + geo.max_producers);
+    for (uint32_t edits = kind == 1 ? 1 + fuzz_below(in, 4) : 0; edits > 0; edits--)
+        fuzz_edit(in, g->base, g->size);
+    g->sender = attach(g, ES_ROLE_PRODUCER);
+    g->learner = attach(g, ES_ROLE_LEARNER);
+    FUZZ_CHECK(kind == 1 || (g->sender != NULL && g->learner != NULL));
+    if (g->sender == NULL || g->learner == NULL)
+        close_ring(g);
+}
+
+typedef int connector(es_replay *r, es_ring *ring, void *segment, const uint8_t *id);
+
+/* The store says that it knows a ring of that uuid, or of another one. */
+static void connect(fuzz_rings *rings, fuzz_ring *g, connector *to, fuzz_in *in)
+{
+    uint8_t id[16];
+    memcpy(id, uuid, sizeof id);
+    id[0] ^= fuzz_below(in, 2);
+    if (g->base == NULL)
+        return;
+    int code = to(rings->r, g->learner, g->base, id);
+    FUZZ_CHECK(code == ES_OK || code == ES_EGEOMETRY);
+    if (code != ES_OK)
+        close_ring(g);
+}
+
+static void connect_both(fuzz_rings *rings, fuzz_in *in)
+{
+    connect(rings, &rings->steps, es_replay_connect_inbox, in);
+    connect(rings, &rings->updates, es_replay_connect_updates, in);
+}
+
+void fuzz_rings_open(fuzz_rings *rings, es_replay *r, const uint8_t *store, uint64_t size, fuzz_in *in)
+{
+    es_store_geometry geo = {0};
+    uint8_t id[16];
+    int64_t pid, created;
+    uint64_t sizes[MAX_RING_LEAVES];
+    uint32_t num_tables, num_leaves;
+    es_replay_describe(store, size, &geo, id, &pid, &created, NULL, 0, NULL, 0);
+    es_replay_shape(r, &num_tables, &num_leaves);
+    *rings = (fuzz_rings){.r = r};
+    if (num_leaves + 2 > MAX_RING_LEAVES)
+        return;
+    sizes[0] = sizeof(es_inbox_head) + num_tables * sizeof(double);
+    for (uint32_t l = 0; l < num_leaves; l++)
+        sizes[l + 1] = es_replay_leaf_size(r, l);
+    if (geo.inbox_slots > 0)
+        open_ring(&rings->steps, geo.inbox_slots, sizes, num_leaves + 1, in);
+    sizes[0] = sizeof(es_update_block);
+    if (geo.update_slots > 0)
+        open_ring(&rings->updates, geo.update_slots, sizes, 1, in);
+    connect_both(rings, in);
+}
+
+void fuzz_rings_close(fuzz_rings *rings)
+{
+    close_ring(&rings->steps);
+    close_ring(&rings->updates);
+}
+
+/* --- calls ------------------------------------------------------------------------- */
+
+/* Sends what fill() writes: a hostile sender writes anything. */
+static void send(fuzz_ring *g, fuzz_in *in, void (*fill)(fuzz_in *in, uint8_t *first, const void *what),
+                 const void *what)
+{
+    uint64_t batch_size, num_batches;
+    uint32_t num_leaves;
+    void *leaves[MAX_RING_LEAVES];
+    if (g->base == NULL)
+        return;
+    es_api_shape(g->sender, &batch_size, &num_batches, &num_leaves);
+    if (num_leaves > MAX_RING_LEAVES)
+        return;
+    for (uint32_t l = 0; l < num_leaves; l++) {
+        uint64_t size = es_api_leaf_size(g->sender, l);
+        leaves[l] = fuzz_block(size);
+        if (l == 0 && size <= 8 * FUZZ_MAX_SEGMENT)
+            fill(in, leaves[0], what);
+    }
+    es_api_send(g->sender, leaves);
+    for (uint32_t l = 0; l < num_leaves; l++)
+        free(leaves[l]);
+}
+
+static void fill_step(fuzz_in *in, uint8_t *first, const void *what)
+{
+    static const double priorities[] = {-1, 0, 1, __builtin_inf(), -0.0, 1e300, 5e-324, 2};
+    es_inbox_head head = {.stream = fuzz_below(in, 4),
+                          .number = fuzz_byte(in),
+                          .environment = fuzz_below(in, 2),
+                          .episode = fuzz_below(in, 4),
+                          .flags = fuzz_below(in, 4) == 0 ? fuzz_byte(in) : 0};
+    uint32_t num_tables = *(const uint32_t *)what;
+    if (fuzz_below(in, 16) == 0)
+        head.number = fuzz_value(in, UINT64_MAX), head.episode = (uint32_t)fuzz_value(in, 0);
+    memcpy(first, &head, sizeof head);
+    for (uint32_t t = 0; t < num_tables; t++) {
+        uint32_t kind = fuzz_below(in, 12);
+        double priority = kind < 8 ? priorities[kind] : kind < 11 ? -1 : __builtin_nan("");
+        memcpy(first + sizeof head + t * sizeof priority, &priority, sizeof priority);
+    }
+}
+
+static void fill_updates(fuzz_in *in, uint8_t *first, const void *what)
+{
+    static const double priorities[] = {0, 1, 2, 0.5, 1e300, 1e-300, 3, -1};
+    const uint64_t *keys = what;
+    static es_update_block block;
+    block.table = fuzz_below(in, 4), block.kind = 1 + fuzz_below(in, 8) % 3, block.n = 1 + fuzz_below(in, 8);
+    for (uint64_t i = 0; i < block.n; i++) {
+        block.keys[i] = keys[fuzz_below(in, FUZZ_KEYS)];
+        block.priorities[i] = priorities[fuzz_byte(in) % 64 < 63 ? i % 7 : 7];
+    }
+    if (fuzz_below(in, 16) == 0)
+        block.n = fuzz_value(in, ES_UPDATE_KEYS);
+    memcpy(first, &block, sizeof block);
+}
+
+static void sweep(es_ring *by)
+{
+    es_identity id;
+    for (int64_t i = es_sweep_next_dead(by, 0, &id); i >= 0; i = es_sweep_next_dead(by, (uint32_t)i + 1, &id))
+        es_sweep_settle(by, &id, 1);
+}
+
+static void turn(fuzz_rings *rings, fuzz_in *in)
+{
+    es_turn turn;
+    uint32_t num_tables, num_leaves;
+    uint64_t most = fuzz_below(in, 8);
+    uint64_t done = es_replay_turn(rings->r, most, &turn);
+    es_replay_shape(rings->r, &num_tables, &num_leaves);
+    FUZZ_CHECK(done <= 2 * most && turn.table < num_tables);
+    FUZZ_CHECK(turn.steps == ES_OK || turn.steps == ES_EMPTY || turn.steps == ES_ENDED || turn.steps == ES_REFUSED ||
+               turn.steps == ES_NO_ROOM);
+    FUZZ_CHECK(turn.updates == ES_OK || turn.updates == ES_EMPTY || turn.updates == ES_ENDED);
+    if (turn.sweep_due && rings->steps.base != NULL)
+        sweep(rings->steps.learner);
+    if (turn.sweep_due && rings->updates.base != NULL)
+        sweep(rings->updates.learner);
+}
+
+void fuzz_rings_call(fuzz_rings *rings, fuzz_in *in, const uint64_t *keys)
+{
+    uint32_t kind = fuzz_below(in, 32), num_tables, num_leaves;
+    fuzz_ring *g = kind % 2 ? &rings->steps : &rings->updates;
+    es_replay_shape(rings->r, &num_tables, &num_leaves);
+    if (kind < 12) {
+        send(&rings->steps, in, fill_step, &num_tables);
+    } else if (kind < 16) {
+        send(&rings->updates, in, fill_updates, keys);
+    } else if (kind < 26) {
+        turn(rings, in);
+    } else if (kind < 28) {
+        es_replay_disconnect(rings->r);
+        connect_both(rings, in);
+    } else if (kind < 30 && g->base != NULL) {
+        fuzz_edit(in, g->base, g->size);
+    } else if (kind == 30 && g->base != NULL && fuzz_below(in, 4) == 0) {
+        es_api_close(g->learner);
+    }
+}

@@ -1,0 +1,29 @@
+/* Rings for the store target: what a replay connects to, with whoever sends into them, and ways to damage them. */
+#ifndef FUZZ_STORE_RINGS_H
+#define FUZZ_STORE_RINGS_H
+
+#include "fuzz.h"
+#include "replay/es_replay.h"
+
+#define FUZZ_KEYS 40 /* that a sender of updates knows */
+
+typedef struct fuzz_ring {
+    uint8_t *base; /* NULL: there is none */
+    uint64_t size;
+    es_locks *locks;
+    es_ring *sender, *learner;
+} fuzz_ring;
+
+typedef struct fuzz_rings {
+    es_replay *r;
+    fuzz_ring steps, updates;
+} fuzz_rings;
+
+/* Makes rings for an open store, most of them such as it needs, and some of them damaged, and connects them. */
+void fuzz_rings_open(fuzz_rings *rings, es_replay *r, const uint8_t *store, uint64_t size, fuzz_in *in);
+/* Sends something, takes a turn, connects again, or has others write to a ring. keys: FUZZ_KEYS. */
+void fuzz_rings_call(fuzz_rings *rings, fuzz_in *in, const uint64_t *keys);
+/* After the replay was freed. */
+void fuzz_rings_close(fuzz_rings *rings);
+
+#endif
