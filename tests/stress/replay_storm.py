@@ -42,7 +42,7 @@ _MOST_STOPPED = 2
 _FROM_ATTACHING, _FROM_ATTACHED = 0.006, 0.003
 
 #: How often a life is looked at that has something to do first (seconds).
-_PAUSE = 0.0002
+_PAUSE = 0.0004
 
 _SHM = Path("/dev/shm")
 
