@@ -6,7 +6,9 @@
 #include "fuzz_segment.h"
 
 #define MAX_SLOTS 64
-#define MAX_RING_LEAVES 66
+#define MAX_RING_LEAVES 72
+#define COLUMNS 7       /* of a batch */
+#define MAX_PARKED 1024 /* more items than fit into FUZZ_MAX_STORE */
 
 static const uint8_t uuid[16] = "fuzzed-ring----";
 
@@ -38,12 +40,13 @@ static void close_ring(fuzz_ring *g)
     *g = (fuzz_ring){.base = NULL};
 }
 
-/* A ring of batches of one sample. One in eight has another shape, and one in eight is damaged before it is opened. */
-static void open_ring(fuzz_ring *g, uint32_t slots, uint64_t *leaf_sizes, uint32_t num_leaves, fuzz_in *in)
+/* One ring in eight has another shape, and one in eight is damaged before it is opened. */
+static void open_ring(fuzz_ring *g, uint64_t batch_size, uint32_t num_batches, uint64_t *leaf_sizes,
+                      uint32_t num_leaves, fuzz_in *in)
 {
     uint32_t kind = fuzz_below(in, 8);
-    es_geometry geo = {.batch_size = 1,
-                       .num_batches = slots,
+    es_geometry geo = {.batch_size = batch_size,
+                       .num_batches = num_batches,
                        .reap_interval_ns = 1000,
                        .max_producers = 2,
                        .num_leaves = num_leaves,
@@ -52,7 +55,7 @@ static void open_ring(fuzz_ring *g, uint32_t slots, uint64_t *leaf_sizes, uint32
     *g = (fuzz_ring){.base = NULL};
     if (kind == 0)
         geo.batch_size += fuzz_below(in, 2), geo.num_batches += fuzz_below(in, 2), leaf_sizes[0] += fuzz_below(in, 9);
-    g->size = slots > MAX_SLOTS ? 0 : es_api_segment_size(&geo, leaf_sizes);
+    g->size = num_batches > MAX_SLOTS ? 0 : es_api_segment_size(&geo, leaf_sizes);
     if (g->size == 0 || g->size > 8 * FUZZ_MAX_SEGMENT)
         return;
     g->base = fuzz_block(g->size);
@@ -83,10 +86,21 @@ static void connect(fuzz_rings *rings, fuzz_ring *g, connector *to, fuzz_in *in)
         close_ring(g);
 }
 
-static void connect_both(fuzz_rings *rings, fuzz_in *in)
+static void connect_batches(fuzz_rings *rings, fuzz_in *in)
+{
+    fuzz_ring *g = &rings->batches;
+    uint8_t id[16];
+    memcpy(id, uuid, sizeof id);
+    id[0] ^= fuzz_below(in, 8) == 0;
+    if (g->base != NULL && es_replay_connect_batches(rings->r, rings->table, g->sender, g->base, id) < 0)
+        close_ring(g);
+}
+
+static void connect_all(fuzz_rings *rings, fuzz_in *in)
 {
     connect(rings, &rings->steps, es_replay_connect_inbox, in);
     connect(rings, &rings->updates, es_replay_connect_updates, in);
+    connect_batches(rings, in);
 }
 
 void fuzz_rings_open(fuzz_rings *rings, es_replay *r, const uint8_t *store, uint64_t size, fuzz_in *in)
@@ -99,23 +113,29 @@ void fuzz_rings_open(fuzz_rings *rings, es_replay *r, const uint8_t *store, uint
     es_replay_describe(store, size, &geo, id, &pid, &created, NULL, 0, NULL, 0);
     es_replay_shape(r, &num_tables, &num_leaves);
     *rings = (fuzz_rings){.r = r};
-    if (num_leaves + 2 > MAX_RING_LEAVES)
+    if (num_leaves + COLUMNS > MAX_RING_LEAVES)
         return;
     sizes[0] = sizeof(es_inbox_head) + num_tables * sizeof(double);
     for (uint32_t l = 0; l < num_leaves; l++)
         sizes[l + 1] = es_replay_leaf_size(r, l);
     if (geo.inbox_slots > 0)
-        open_ring(&rings->steps, geo.inbox_slots, sizes, num_leaves + 1, in);
+        open_ring(&rings->steps, 1, geo.inbox_slots, sizes, num_leaves + 1, in);
+    for (uint32_t c = 0; c < COLUMNS; c++)
+        sizes[1 + num_leaves + c] = sizeof(uint64_t);
+    rings->table = fuzz_below(in, num_tables);
+    if (fuzz_below(in, 4) > 0)
+        open_ring(&rings->batches, 1 + fuzz_below(in, 3), 1 + fuzz_below(in, 4), sizes + 1, num_leaves + COLUMNS, in);
     sizes[0] = sizeof(es_update_block);
     if (geo.update_slots > 0)
-        open_ring(&rings->updates, geo.update_slots, sizes, 1, in);
-    connect_both(rings, in);
+        open_ring(&rings->updates, 1, geo.update_slots, sizes, 1, in);
+    connect_all(rings, in);
 }
 
 void fuzz_rings_close(fuzz_rings *rings)
 {
     close_ring(&rings->steps);
     close_ring(&rings->updates);
+    close_ring(&rings->batches);
 }
 
 /* --- calls ------------------------------------------------------------------------- */
@@ -191,7 +211,7 @@ static void turn(fuzz_rings *rings, fuzz_in *in)
     uint64_t most = fuzz_below(in, 8);
     uint64_t done = es_replay_turn(rings->r, most, &turn);
     es_replay_shape(rings->r, &num_tables, &num_leaves);
-    FUZZ_CHECK(done <= 2 * most && turn.table < num_tables);
+    FUZZ_CHECK(done <= 3 * most + MAX_PARKED && turn.table < num_tables);
     FUZZ_CHECK(turn.steps == ES_OK || turn.steps == ES_EMPTY || turn.steps == ES_ENDED || turn.steps == ES_REFUSED ||
                turn.steps == ES_NO_ROOM);
     FUZZ_CHECK(turn.updates == ES_OK || turn.updates == ES_EMPTY || turn.updates == ES_ENDED);
@@ -201,10 +221,20 @@ static void turn(fuzz_rings *rings, fuzz_in *in)
         sweep(rings->updates.learner);
 }
 
+static void take_batch(fuzz_ring *g)
+{
+    es_snapshot snap;
+    if (g->base == NULL)
+        return;
+    int64_t batch = es_api_take(g->learner, ES_TAKE_ANY_ORDER, 0, &snap);
+    if (batch >= 0)
+        es_api_release(g->learner, snap.batch, snap.round);
+}
+
 void fuzz_rings_call(fuzz_rings *rings, fuzz_in *in, const uint64_t *keys)
 {
-    uint32_t kind = fuzz_below(in, 32), num_tables, num_leaves;
-    fuzz_ring *g = kind % 2 ? &rings->steps : &rings->updates;
+    fuzz_ring *all[] = {&rings->steps, &rings->updates, &rings->batches}, *g = all[fuzz_below(in, 3)];
+    uint32_t kind = fuzz_below(in, 40), num_tables, num_leaves;
     es_replay_shape(rings->r, &num_tables, &num_leaves);
     if (kind < 12) {
         send(&rings->steps, in, fill_step, &num_tables);
@@ -212,9 +242,11 @@ void fuzz_rings_call(fuzz_rings *rings, fuzz_in *in, const uint64_t *keys)
         send(&rings->updates, in, fill_updates, keys);
     } else if (kind < 26) {
         turn(rings, in);
+    } else if (kind >= 32) {
+        take_batch(&rings->batches);
     } else if (kind < 28) {
         es_replay_disconnect(rings->r);
-        connect_both(rings, in);
+        connect_all(rings, in);
     } else if (kind < 30 && g->base != NULL) {
         fuzz_edit(in, g->base, g->size);
     } else if (kind == 30 && g->base != NULL && fuzz_below(in, 4) == 0) {

@@ -16,12 +16,13 @@ typedef struct fuzz_ring {
 
 typedef struct fuzz_rings {
     es_replay *r;
-    fuzz_ring steps, updates;
+    fuzz_ring steps, updates, batches; /* the replay learns from the first two, and sends into the third */
+    uint32_t table;                    /* whose batches */
 } fuzz_rings;
 
 /* Makes rings for an open store, most of them such as it needs, and some of them damaged, and connects them. */
 void fuzz_rings_open(fuzz_rings *rings, es_replay *r, const uint8_t *store, uint64_t size, fuzz_in *in);
-/* Sends something, takes a turn, connects again, or has others write to a ring. keys: FUZZ_KEYS. */
+/* Sends something, takes a turn, takes a batch, connects again, or has others write to a ring. keys: FUZZ_KEYS. */
 void fuzz_rings_call(fuzz_rings *rings, fuzz_in *in, const uint64_t *keys);
 /* After the replay was freed. */
 void fuzz_rings_close(fuzz_rings *rings);

@@ -76,6 +76,11 @@ static uint64_t get(const uint8_t *base, uint64_t size, uint64_t at, uint64_t wi
     return value;
 }
 
+/* What the store says of a ring's batch. */
+typedef struct rounds {
+    uint64_t round;
+} rounds;
+
 /* A field of a part: where the header says that the part is; bytes from one entry to the next; the field. */
 static const struct field {
     uint16_t part, step, at, width;
@@ -89,6 +94,11 @@ static const struct field {
     {                                                                                                        \
         offsetof(es_store_header, at.name), sizeof(type), offsetof(type, field), sizeof((type *)NULL)->field \
     }
+    PART(inbox, rounds, round),
+    PART(updates, rounds, round),
+    HEADER(inbox.known),
+    HEADER(outboxes[0].drawn),
+    HEADER(outboxes[0].known),
     PART(words, es_table_words, inserted),
     PART(words, es_table_words, sampled),
     PART(words, es_table_words, evicted),
@@ -114,7 +124,7 @@ static const struct field {
     PART(items, es_item_record, inserted),
     PART(items, es_item_record, updated),
     PART(items, es_item_record, round),
-#define NUM_WORDS 25 /* so many */
+#define NUM_WORDS 30 /* so many */
     HEADER(magic),
     HEADER(version),
     HEADER(geo.capacity),
