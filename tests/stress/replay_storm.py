@@ -39,7 +39,7 @@ _STEPS_MEANWHILE, _LIVES_MEANWHILE = 200, 4000
 _MOST_STOPPED = 2
 
 #: Mean times until a life is killed (seconds): from the moment at which it begins to attach, or has attached.
-_FROM_ATTACHING, _FROM_ATTACHED = 0.006, 0.003
+_FROM_ATTACHING, _FROM_ATTACHED = 0.004, 0.002
 
 #: How often a life is looked at that has something to do first (seconds).
 _PAUSE = 0.0004
