@@ -213,8 +213,9 @@ static void turn(fuzz_rings *rings, fuzz_in *in)
     es_replay_shape(rings->r, &num_tables, &num_leaves);
     FUZZ_CHECK(done <= 3 * most + MAX_PARKED && turn.table < num_tables);
     FUZZ_CHECK(turn.steps == ES_OK || turn.steps == ES_EMPTY || turn.steps == ES_ENDED || turn.steps == ES_REFUSED ||
-               turn.steps == ES_NO_ROOM);
-    FUZZ_CHECK(turn.updates == ES_OK || turn.updates == ES_EMPTY || turn.updates == ES_ENDED);
+               turn.steps == ES_NO_ROOM || turn.steps == ES_ESELECTOR);
+    FUZZ_CHECK(turn.updates == ES_OK || turn.updates == ES_EMPTY || turn.updates == ES_ENDED ||
+               turn.updates == ES_ESELECTOR);
     if (turn.sweep_due && rings->steps.base != NULL)
         sweep(rings->steps.learner);
     if (turn.sweep_due && rings->updates.base != NULL)
