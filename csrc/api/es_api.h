@@ -88,8 +88,8 @@ int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, 
 /* Claims one slot and stores its position before it returns. So an exception
  * right after the call finds what to undo. */
 int es_api_reserve(es_ring *r, uint64_t timeout_ns, int64_t *position);
-/* The same for several slots of one batch, from *position on: how many, from 1 to want. Does not sleep: also ES_FULL, and
- * ES_TIMEOUT when other claimants were always faster. */
+/* The same for several slots of one batch, from *position on: how many, from 1 to want. Does not sleep: also
+ * ES_FULL, and ES_TIMEOUT when other claimants were always faster. */
 int64_t es_api_reserve_many(es_ring *r, uint64_t want, int64_t *position);
 /* ES_OK, or ES_EEVICTED when a learner sealed the slot after the ring closed. */
 int es_api_commit(es_ring *r, int64_t position);

@@ -5,7 +5,8 @@
 #include "base/es_base.h"
 #include "replay/es_store.h"
 
-/* Copies the leaves of rows[which[i]], or of row i where which is NULL, to place first + i of each array, for i below n. */
+/* Copies the leaves of rows[which[i]], or of row i where which is NULL, to place first + i of each array, for i
+ * below n. */
 void es_gather(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n, void *const *leaves,
                uint64_t first);
 /* The other way for one row. leaves: for each leaf, where its first one is; the i-th is taken. */

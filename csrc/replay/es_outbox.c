@@ -27,8 +27,8 @@ static bool is_of(const es_outbox_words *words, const uint64_t *uuid)
     return words->known && memcmp(words->uuid, uuid, sizeof words->uuid) == 0;
 }
 
-/* The words of the ring with that uuid: its own, or those of a ring that is gone. Whoever connects begins with the rings
- * that were used before, so that all others are gone. */
+/* The words of the ring with that uuid: its own, or those of a ring that is gone. Whoever connects begins with
+ * the rings that were used before, so that all others are gone. */
 static es_outbox_words *words_of(es_store *store, const uint64_t *uuid, const es_outbox *others, uint32_t num_others)
 {
     es_outbox_words *words = store->hdr->outboxes, *spare = NULL;

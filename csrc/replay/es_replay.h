@@ -65,8 +65,8 @@ void es_replay_end_episode(es_replay *r);
 int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, const es_batch_arrays *out);
 /* Makes the weights of a batch that was drawn with a negative beta. */
 void es_replay_weigh(es_replay *r, uint32_t table, double *weight, uint64_t n, double beta);
-/* Takes back n items that were drawn with a negative beta, and that nobody has seen: they come first in the next call of
- * any size. ES_OK or -ENOMEM. */
+/* Takes back n items that were drawn with a negative beta, and that nobody has seen: they come first in the next
+ * call of any size. ES_OK or -ENOMEM. */
 int es_replay_put_back(es_replay *r, uint32_t table, uint64_t n, const es_batch_arrays *items);
 /* The items with these keys, as they are: ES_OK, ES_ENOITEM or ES_ESELECTOR. Probability is that of a draw now. */
 int es_replay_get(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n, double beta,
@@ -87,11 +87,11 @@ int es_replay_reset(es_replay *r, uint32_t table);
 int es_replay_connect_inbox(es_replay *r, es_ring *ring, void *segment, const uint8_t *uuid);
 /* The ring that brings updates has geo.update_slots batches of 1 sample, whose only leaf is an es_update_block. */
 int es_replay_connect_updates(es_replay *r, es_ring *ring, void *segment, const uint8_t *uuid);
-/* A ring that takes batches of a table's items to learners. This process is attached as a producer, the only one, and
- * nobody else will be. Rings that were used before come first. Its leaves are the store's, and then the columns of es_batch_arrays in the order of a batch: key,
- * probability, weight, priority, times_sampled, table_size, age. Returns its number in es_turn, or ES_EGEOMETRY when it
- * is another ring; -ESTALE when another replay has used it; -ENOSPC with ES_MAX_OUTBOXES connected; -ENOMEM; or ES_UNSURE as long as a dead producer was not
- * reaped. */
+/* A ring that takes batches of a table's items to learners. This process is attached as a producer, the only one,
+ * and nobody else will be. Rings that were used before come first. Its leaves are the store's, and then the columns
+ * of es_batch_arrays in the order of a batch: key, probability, weight, priority, times_sampled, table_size, age.
+ * Returns its number in es_turn. ES_EGEOMETRY when it is another ring; -ESTALE when another replay has used it;
+ * -ENOSPC with ES_MAX_OUTBOXES connected; -ENOMEM; ES_UNSURE as long as a dead producer was not reaped. */
 int es_replay_connect_batches(es_replay *r, uint32_t table, es_ring *ring, void *segment, const uint8_t *uuid);
 /* Gives back to the rings what was not used. It comes before they are detached. */
 void es_replay_disconnect(es_replay *r);

@@ -50,13 +50,19 @@ static int64_t found(es_ring *r, uint64_t j, uint64_t word, aim aim)
 }
 
 /* Looks at batches at head and above. A batch that was given back may lie below: look_everywhere()
- * finds it. */
+ * finds it.
+ *
+ * Where any order will do, a batch may be passed over that is complete a moment later, and then one that the
+ * same producer has completed after it is found. That one's commits have made the earlier ones visible. So
+ * what was passed over is looked at once more before a later batch is leased: with one sample a batch, the
+ * samples of a producer come in the order in which it has sent them. */
 static int64_t look_from_head(es_ring *r, uint32_t flags, aim aim)
 {
     es_map *m = &r->map;
+    uint64_t most = m->num_batches, passed_over = most, best_word = 0;
     /* SYNC head: acquire; pairs with the CAS below, and with repair_head(). */
     uint64_t h = atomic_load_explicit(&m->hdr->head, memory_order_acquire);
-    for (uint64_t t = 0; t < m->num_batches; t++) {
+    for (uint64_t t = 0; t < most; t++) {
         uint64_t j = (h + t) % m->num_batches, round = (h + t) / m->num_batches;
         /* SYNC batch-release, batch-take: acquire. */
         uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
@@ -71,23 +77,34 @@ static int64_t look_from_head(es_ring *r, uint32_t flags, aim aim)
         }
         if (es_word_round(w) < round)
             continue;
-        if (takeable(r, j, round + 1, flags))
-            return found(r, j, w, aim);
-        if (!any_order(r, flags))
+        if (takeable(r, j, round + 1, flags)) {
+            if (passed_over == m->num_batches)
+                return found(r, j, w, aim);
+            most = t, best_word = w;
+            t = passed_over - 1;
+            passed_over = m->num_batches;
+        } else if (!any_order(r, flags)) {
             break;
+        } else if (passed_over == m->num_batches) {
+            passed_over = t;
+        }
     }
-    return ES_EMPTY;
+    return most < m->num_batches ? found(r, (h + most) % m->num_batches, best_word, aim) : ES_EMPTY;
 }
 
-/* Finds the batch with the smallest number among those that are not leased, or, where any order
- * will do, among those that can be taken. The number comes from the word. *given_back: whether any
- * of them was given back. */
-static int64_t look_everywhere(es_ring *r, uint32_t flags, aim aim, bool *given_back)
+/* A batch that a look has found. */
+typedef struct find {
+    uint64_t number; /* UINT64_MAX: none */
+    uint64_t word;   /* with which it was found */
+} find;
+
+/* Finds the batch with the smallest number below the limit among those that are not leased, or, where any order
+ * will do, among those that can be taken. The number comes from the word. *given_back: whether any of them was
+ * given back. */
+static find smallest_below(es_ring *r, uint64_t limit, uint32_t flags, bool *given_back)
 {
     es_map *m = &r->map;
-    bool any = any_order(r, flags);
-    uint64_t best = UINT64_MAX, best_j = 0, best_word = 0;
-    *given_back = false;
+    find best = {.number = UINT64_MAX};
     for (uint64_t j = 0; j < m->num_batches; j++) {
         /* SYNC batch-release, batch-take: acquire. */
         uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
@@ -95,15 +112,28 @@ static int64_t look_everywhere(es_ring *r, uint32_t flags, aim aim, bool *given_
         if (es_word_state(w) != ES_FILL)
             continue;
         *given_back = *given_back || es_word_owner(w) != 0;
-        if (k < best && (!any || takeable(r, j, es_word_round(w) + 1, flags))) {
-            best = k;
-            best_j = j;
-            best_word = w;
-        }
+        if (k < limit && k < best.number && (!any_order(r, flags) || takeable(r, j, es_word_round(w) + 1, flags)))
+            best = (find){k, w};
     }
-    if (best == UINT64_MAX || (!any && !takeable(r, best_j, es_word_round(best_word) + 1, flags)))
+    return best;
+}
+
+/* Looks at all batches. Where any order will do, it looks for a smaller number again and again: see
+ * look_from_head(). */
+static int64_t look_everywhere(es_ring *r, uint32_t flags, aim aim, bool *given_back)
+{
+    es_map *m = &r->map;
+    bool any = any_order(r, flags);
+    *given_back = false;
+    find best = smallest_below(r, UINT64_MAX, flags, given_back), next = best;
+    while (any && next.number != UINT64_MAX) {
+        best = next;
+        next = smallest_below(r, best.number, flags, given_back);
+    }
+    uint64_t j = best.number % m->num_batches;
+    if (best.number == UINT64_MAX || (!any && !takeable(r, j, es_word_round(best.word) + 1, flags)))
         return ES_EMPTY;
-    return found(r, best_j, best_word, aim);
+    return found(r, j, best.word, aim);
 }
 
 static int64_t look_locked(es_ring *r, uint32_t flags, aim aim)

@@ -452,6 +452,7 @@ const xp_scene xp_one_ring[] = {
      pll_two,
      {sends_two, looks_twice, looks_twice},
      .mortal = 6},
+    {"in the order of the sends", 1, 3, ES_FLAG_READY_ORDER, ppl, {sends_two, sends_one, takes_two}, .mortal = 0},
     {"two learners, second lap", 1, 3, 0, pll_late, {sends_one, looks_twice, looks_twice}, .mortal = 6},
     {"a batch given back", 1, 2, 0, pll_one, {sends_one, gives_back, takes_two}, .mortal = 2},
     {"given back, two learners", 1, 2, 0, pll_two, {sends_one, gives_back, looks_twice}, .mortal = 2},

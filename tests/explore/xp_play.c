@@ -40,6 +40,7 @@ static int new_id(void)
     if (xp_account.next == XP_IDS)
         xp_die("more samples than the account has room for");
     xp_account.sent[xp_account.next] = SENT_MAYBE;
+    xp_account.sender[xp_account.next] = (uint8_t)xp_me();
     return xp_account.next++;
 }
 
@@ -129,6 +130,20 @@ int xp_commit(void)
     return commit(claimed_at, claimed_id);
 }
 
+/* In any order, too, a learner that takes one sample at a time gets each producer's in the order of their sends, unless a
+ * slot was re-opened or a batch was given back. */
+static void expect_order(const es_ring *r, int id)
+{
+    const es_header *hdr = r->map.hdr;
+    int *last = &xp_account.last[xp_me()][xp_account.in_annex[xp_me()]][xp_account.sender[id]];
+    if (r->map.batch_size > 1 || !(r->map.flags & ES_FLAG_READY_ORDER) || hdr->reopen_seq != 0 ||
+        hdr->given_back_seq != 0)
+        return;
+    if (id < *last)
+        xp_violation("a producer's samples came in another order than that of their sends");
+    *last = id;
+}
+
 /* The running thread reads a sample. Adds its id to ids. */
 static void receive(es_ring *r, uint64_t index, int *ids, int *n)
 {
@@ -151,6 +166,7 @@ static void receive(es_ring *r, uint64_t index, int *ids, int *n)
         xp_violation("a sample was delivered again and again");
         return;
     }
+    expect_order(r, id);
     xp_account.got[id][xp_account.num_got[id]].by = (uint8_t)xp_me();
     xp_account.got[id][xp_account.num_got[id]++].released = false;
     ids[(*n)++] = id;

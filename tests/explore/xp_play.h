@@ -15,6 +15,8 @@ extern struct xp_account {
         bool released;
     } got[XP_IDS][XP_MAX_GOT];
     int num_got[XP_IDS];
+    uint8_t sender[XP_IDS];              /* the thread */
+    int last[XP_THREADS][2][XP_THREADS]; /* per learner, ring and sender: the id of the last sample that it got */
     int next;
     bool ended;                /* a learner was told that the stream has ended */
     bool left[XP_THREADS];     /* per thread: its attachment is detached */

@@ -81,7 +81,24 @@ CONSUMING = (
         "look_from_head",
         "look: order",
         "a later batch is taken before the oldest",
-        ("        if (!any_order(r, flags))\n            break;\n", ""),
+        ("} else if (!any_order(r, flags)) {", "} else if (t == UINT64_MAX) {"),
+    ),
+    _consumer(
+        "look-once",
+        "look_from_head",
+        "look: order",
+        "a batch that was passed over is not looked at again before a later one is leased",
+        (
+            "if (passed_over == m->num_batches)\n                return",
+            "if (passed_over <= m->num_batches)\n                return",
+        ),
+    ),
+    _consumer(
+        "look-once-everywhere",
+        "look_everywhere",
+        "look: order",
+        "the same where a batch may have been given back",
+        ("while (any && next.number != UINT64_MAX)", "while (any && next.number > UINT64_MAX)"),
     ),
     _consumer(
         "look-ready-order",
@@ -92,14 +109,14 @@ CONSUMING = (
     ),
     _consumer(
         "look-not-smallest",
-        "look_everywhere",
+        "smallest_below",
         "look: everywhere",
         "of the batches that were given back, the last is taken and not the oldest",
-        ("k < best && (", "k != best && ("),
+        ("k < best.number &&", "k != best.number &&"),
     ),
     _consumer(
         "look-back-unseen",
-        "look_everywhere",
+        "smallest_below",
         "SYNC given-back-seq",
         "looks start from head again although a batch below it may have been given back",
         ("= *given_back || es_word_owner(w) != 0", "= *given_back && es_word_owner(w) != 0"),
