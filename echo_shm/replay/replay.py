@@ -17,7 +17,7 @@ from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, er
 from echo_shm.replay import arguments
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import Batch, TableInfo, table_info, why_no_insert, why_no_sample
-from echo_shm.replay.rings import Rings
+from echo_shm.replay.rings import Rings, join
 from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.store import Store, attach_store, create_store
 from echo_shm.replay.table import Table, table_configs
@@ -170,12 +170,19 @@ class Replay:
         self._numbers = {name: number for number, name in enumerate(self._names)}
         # The number of the table that is meant where none is named.
         self._only = 0 if len(self._names) == 1 else None
-        self._core = store.open(samplers, removers)
+        # Before the store is recovered: workers wait for a replay only so long.
+        sources = None if is_new else join(store, max_producers, given)
+        try:
+            self._core = store.open(samplers, removers)
+        except BaseException:
+            if sources is not None:
+                sources.leave()
+            raise
         self._changes = Changes(self._core)
         self._build = compile_tree(self._spec)
         self._num_leaves = len(self._spec.leaves)
         self._chunk = max(1, _CHUNK // max(1, self._spec.sample_bytes))
-        self._rings = Rings(self._core, self._changes, store, max_producers, given)
+        self._rings = Rings(self._core, self._changes, store, max_producers, given, sources)
         try:
             if thread or given or store.name is not None:
                 self._rings.open()

@@ -13,6 +13,7 @@ from echo_shm._replay import Core
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import TableInfo, table_info, why_no_insert
 from echo_shm.replay.feed import Feed
+from echo_shm.replay.sources import Sources
 from echo_shm.replay.store import Store
 from echo_shm.replay.waiting import Changes
 from echo_shm.replay.writer import ReplayHandle, Writer
@@ -30,17 +31,31 @@ _SLICE = 0.1
 _SHORT = 0.02
 
 
+def join(store: Store, max_producers: int, given: Sequence[Transport]) -> Sources:
+    """The rings that bring something to the replay of that store: new ones, or those that a killed replay has left."""
+    name = store.name or f"{os.getpid()}-{secrets.token_hex(4)}"
+    tables = tuple((table, settings.exponents) for table, settings in store.tables.items())
+    return Sources(name, store.spec, tables, max_producers, transports.remotes(given))
+
+
 class Rings:
     """The part of a replay that other processes know of. It does nothing before :meth:`open`."""
 
     def __init__(
-        self, core: Core, changes: Changes, store: Store, max_producers: int, given: Sequence[Transport]
+        self,
+        core: Core,
+        changes: Changes,
+        store: Store,
+        max_producers: int,
+        given: Sequence[Transport],
+        sources: Sources | None,
     ) -> None:
         self._core = core
         self._changes = changes
         self._store = store
         self._names = tuple(store.tables)
         self._max_producers = max_producers
+        self._sources = sources
         self._transports = given
         self._started: list[Transport] = []
         self._feed: Feed | None = None
@@ -61,11 +76,9 @@ class Rings:
     def open(self) -> Feed:
         """The feed. The first call makes it."""
         if self._feed is None:
-            name = self._store.name or f"{os.getpid()}-{secrets.token_hex(4)}"
-            tables = tuple((table, settings.exponents) for table, settings in self._store.tables.items())
-            remotes = transports.remotes(self._transports)
-            spec, producers = self._store.spec, self._max_producers
-            self._feed = Feed(self._core, name, spec, tables, producers, remotes, self._describe)
+            self._sources = sources = self._sources or join(self._store, self._max_producers, self._transports)
+            name, spec = sources.handle.name, self._store.spec
+            self._feed = Feed(self._core, sources, name, spec, len(self._names), self._describe)
             self.idle = self._thread is None
         return self._feed
 
@@ -149,25 +162,26 @@ class Rings:
 
     def close(self) -> None:
         """Ends the rings, and the thread. Idempotent."""
-        feed = self._stop()
-        if feed is not None:
-            feed.close()
+        rings = self._stop()
+        if rings is not None:
+            rings.close()
 
     def leave(self) -> None:
         """Lets go of the rings, which stay for the next replay of that name."""
-        feed = self._stop()
-        if feed is not None:
-            feed.leave()
+        rings = self._stop()
+        if rings is not None:
+            rings.leave()
 
-    def _stop(self) -> Feed | None:
+    def _stop(self) -> Feed | Sources | None:
         self._closed, self.idle = True, False
         feed, thread = self._feed, self._thread
         if feed is not None:
             feed.wake()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        self._feed = None
-        return feed
+        rings = feed or self._sources
+        self._feed = self._sources = None
+        return rings
 
     # -- storing
 

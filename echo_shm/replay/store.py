@@ -22,8 +22,8 @@ from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, SpecMismatchError, error_from
 from echo_shm.replay.batch import COLUMNS, Settings
 from echo_shm.replay.custom import CustomSelectors
-from echo_shm.replay.feed import UPDATE_SLOTS, inbox_slots
 from echo_shm.replay.selectors import CustomSelector
+from echo_shm.replay.sources import UPDATE_SLOTS, inbox_slots
 from echo_shm.ring.allocation import create_files
 from echo_shm.ring.fast_path import plain_form
 from echo_shm.ring.lockfile import (

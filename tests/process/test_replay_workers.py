@@ -11,7 +11,8 @@ from harness.processes import stop
 from harness.waiting import LONG, until
 
 from echo_shm import ConnectionClosedError, Replay, ReplayClient, SegmentError, Server, SpecMismatchError, Table
-from echo_shm.replay import Fifo, Prioritized, Queue, Uniform, Writer
+from echo_shm._core import lib
+from echo_shm.replay import Fifo, Prioritized, Queue, Uniform, Writer, store
 
 CAPACITY = 10_000
 EXAMPLE = {"obs": np.zeros(3, np.float32), "who": np.array(0, np.int64), "number": np.array(0, np.int64)}
@@ -274,3 +275,21 @@ def go_on_after_kills(make, name):
             started = time.monotonic()
             writer.flush()
             assert time.monotonic() - started < 5
+
+
+def test_writers_know_a_replay_that_recovers(name, monkeypatch):
+    """It takes its place in their rings before it reads the store, which takes long if that is large."""
+    with cast() as make:
+        first = make(run_replay, name, False)
+        with Writer(first.hear()) as writer:
+            first.kill()
+            alive = []
+            recover = store.Store.open
+
+            def look_and_recover(*args):
+                alive.append(lib.es_api_learner_alive(writer._attachment.ring))
+                return recover(*args)
+
+            monkeypatch.setattr(store.Store, "open", look_and_recover)
+            Replay.attach(name).close()
+    assert alive == [1]

@@ -32,6 +32,7 @@ FLOORS = {
     "replay": [
         ["validation", "batch", "arguments", "board"],
         ["selectors", "rate_limiters", "waiting", "writer", "ahead", "batch_rings"],
+        ["sources"],
         ["table", "feed", "learner", "remote", "custom"],
         ["store"],
         ["rings", "listing"],

@@ -1,0 +1,136 @@
+"""The two rings that bring steps and updates to a replay, as its own process holds them."""
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from echo_shm._core import ffi, lib
+from echo_shm._replay import Core
+from echo_shm.errors import SegmentError, error_from
+from echo_shm.replay.writer import UPDATE_BLOCK, ReplayHandle
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.creation import create_segment
+from echo_shm.ring.handle import Handle
+from echo_shm.ring.inbox import Tables, inbox_spec
+from echo_shm.ring.lockfile import CREATOR_BYTE, INBOX, UPDATES
+from echo_shm.ring.segment import Geometry, Segment
+from echo_shm.spec import Spec
+
+if TYPE_CHECKING:
+    from echo_shm._core import Ring
+
+#: Steps that the inbox holds, unless they are large: at most so many, and at least so many, whatever their size.
+_MOST_SLOTS, _LEAST_SLOTS = 1024, 16
+
+#: The inbox's memory, unless it has the least number of slots (bytes).
+_INBOX_BYTES = 64 << 20
+
+#: Blocks of updates that the other ring holds.
+UPDATE_SLOTS = 64
+
+_REAP_INTERVAL = 0.1
+
+
+def inbox_slots(spec: Spec) -> int:
+    """How many steps the inbox of such a replay holds."""
+    return max(_LEAST_SLOTS, min(_MOST_SLOTS, _INBOX_BYTES // max(1, spec.sample_bytes)))
+
+
+class Sources:
+    """The inbox and the ring of updates. This process is their creator, and their only learner.
+
+    If rings of that name are there, because their replay was killed, it goes on with them. Their writers have waited,
+    and from now on they know that there is a replay, although it may still recover its store.
+
+    Args:
+        name: The replay's name.
+        spec: What a step looks like.
+        tables: For each table its name and the exponents of its priorities.
+        max_producers: How many writers may be attached at the same time.
+        max_remotes: How many clients on other hosts the inbox has entries for.
+
+    Attributes:
+        handle: What other processes attach with.
+
+    """
+
+    def __init__(self, name: str, spec: Spec, tables: Tables, max_producers: int, max_remotes: int) -> None:
+        block = Spec.from_example(np.zeros((), UPDATE_BLOCK))
+        with contextlib.ExitStack() as undo:
+            self._segments = [
+                _ring(
+                    name + ending, one, Geometry(1, slots, max_producers, "ready", False, _REAP_INTERVAL, remotes), undo
+                )
+                for ending, one, slots, remotes in (
+                    (INBOX, inbox_spec(spec, tables), inbox_slots(spec), max_remotes),
+                    (UPDATES, block, UPDATE_SLOTS, 0),
+                )
+            ]
+            self._attachments = []
+            for segment in self._segments:
+                attachment = Attachment(segment, lib.ES_ROLE_LEARNER, f"the inbox of replay {name!r}", prefault=True)
+                undo.callback(attachment.detach)
+                self._attachments.append(attachment)
+            undo.pop_all()
+        handles = [Handle(s.name, s.uuid, s.spec.treespec) for s in self._segments]
+        self.handle = ReplayHandle(name, handles[0], handles[1], tables, spec.treespec)
+
+    def connect(self, core: Core) -> None:
+        """Has the replay use what they bring."""
+        self.sweep()
+        for updates, (segment, attachment) in enumerate(zip(self._segments, self._attachments, strict=True)):
+            ring, base = (int(ffi.cast("uintptr_t", pointer)) for pointer in (attachment.ring, segment.base))
+            code = core.connect(bool(updates), ring, base, segment.uuid)
+            if code != lib.ES_OK:
+                raise error_from(code, f"ring {segment.name!r}")
+
+    @property
+    def rings(self) -> "list[Ring]":
+        """The ``es_ring`` of the inbox, and that of the updates."""
+        return [one.ring for one in self._attachments]
+
+    def sweep(self) -> None:
+        """Reaps dead writers and clients."""
+        for attachment in self._attachments:
+            attachment.reaper.sweep()
+
+    def senders(self) -> int:
+        """How many writers and clients are attached."""
+        snap = ffi.new("es_snapshot *")
+        count = 0
+        for ring in self.rings:
+            lib.es_monitor_observe(ring, snap)
+            count += snap.active_producers + snap.active_remotes
+        return count
+
+    def close(self) -> None:
+        """Ends the rings: writers get ConnectionClosedError. What they brought and nobody stored is lost."""
+        for attachment, segment in zip(self._attachments, self._segments, strict=True):
+            if lib.es_api_close(attachment.ring) != lib.ES_EFORK:
+                segment.unlink()
+            attachment.detach()
+
+    def leave(self) -> None:
+        """Lets go of the rings. They stay, for the next replay."""
+        for attachment, segment in zip(self._attachments, self._segments, strict=True):
+            attachment.detach()
+            assert segment.lockfile is not None
+            lib.es_api_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
+
+
+def _ring(name: str, spec: Spec, geometry: Geometry, undo: contextlib.ExitStack) -> Segment:
+    """The ring of that name: a new one, or the one that a killed replay has left."""
+    try:
+        segment = Segment.attach(name)
+    except SegmentError:
+        segment = create_segment(name, spec, geometry)
+        undo.callback(segment.unlink)
+        return segment
+    assert segment.lockfile is not None
+    if not segment.lockfile.try_lock(CREATOR_BYTE):
+        raise SegmentError(f"ring {name!r} belongs to a process that is alive: choose another name for the replay")
+    undo.callback(lib.es_api_locks_drop, segment.lockfile.locks, CREATOR_BYTE)
+    spec.check_same(segment.spec, f"ring {name!r}")
+    segment.spec = spec
+    return segment
