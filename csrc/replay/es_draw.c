@@ -2,12 +2,18 @@
 
 #include <stdlib.h>
 
+#include "base/es_prefetch.h"
 #include "replay/es_gather.h"
 #include "replay/es_random.h"
 #include "replay/es_sort.h"
 
 /* Draws that are made at once. */
 #define MANY 256
+/* Draws that change the store together. */
+#define SOME ES_STORE_DRAWS
+/* So many draws' records, and rows, are on their way at a time: multiples of SOME. */
+#define RECORDS_AHEAD 24
+#define ROWS_AHEAD 16
 
 /* Whether the limiter allows the n-th draw from now on. If so, it allows those before it. */
 static bool allows_nth(const es_table *t, uint64_t n)
@@ -43,38 +49,93 @@ static bool draws_are_independent(const es_table *t)
 
 bool es_draw_may_fall_short(const es_table *t, uint64_t n)
 {
-    return !draws_are_independent(t) || !es_table_can_sample(t, n) || t->config->sampler.kind == ES_CUSTOM;
+    return !draws_are_independent(t) || es_draw_allowed(t, n) < n || t->config->sampler.kind == ES_CUSTOM;
 }
 
-/* times: of the item's draws. */
-static void describe(es_table *t, uint32_t item, double probability, uint64_t times, const es_drawing *to, uint64_t at)
+/* What is said of items beside their probabilities, and how often they were drawn. */
+static void describe(es_table *t, const uint32_t *items, uint64_t n, const es_drawing *to, uint64_t at)
 {
-    const es_item_record *record = &t->items[item];
-    to->key[at] = (uint64_t)es_record_generation(record->word) << 32 | item;
-    to->probability[at] = probability;
-    to->priority[at] = record->priority;
-    to->ratio[at] = es_selector_ratio(t->sampler, item);
-    to->times_sampled[at] = (int64_t)times;
-    to->table_size[at] = (int64_t)es_table_size(t);
-    to->age[at] = (int64_t)(t->words->inserted - record->inserted - 1);
+    const es_item_record *records = t->items;
+    uint64_t *key = to->key + at, inserted = t->words->inserted;
+    double *priority = to->priority + at;
+    int64_t *table_size = to->table_size + at, *age = to->age + at, size = (int64_t)es_table_size(t);
+    for (uint64_t i = 0; i < n; i++) {
+        const es_item_record *record = &records[items[i]];
+        key[i] = (uint64_t)es_record_generation(record->word) << 32 | items[i];
+        priority[i] = record->priority;
+        table_size[i] = size;
+        age[i] = (int64_t)(inserted - record->inserted - 1);
+    }
+    es_selector_ratios(t->sampler, items, n, to->ratio + at);
 }
 
 void es_draw_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at)
 {
     bool left = t->aside == NULL || !es_rank_has(t->aside, item);
-    describe(t, item, left ? t->sampler->class->probability(t->sampler, item) : 0, t->items[item].times_sampled, to,
-             at);
+    describe(t, &item, 1, to, at);
+    to->probability[at] = left ? t->sampler->class->probability(t->sampler, item) : 0;
+    to->times_sampled[at] = (int64_t)t->items[item].times_sampled;
 }
 
-/* Notes the i-th draw of a call. random: the generator's state after it. */
-static void note_draw(es_table *t, uint32_t item, uint64_t random, const es_draw_into *into, uint64_t i)
+static void weigh(const es_drawing *to, uint64_t at, uint64_t n, const es_draw_into *into)
+{
+    for (uint64_t i = at; into != NULL && !isnan(into->beta) && i < at + n; i++)
+        to->ratio[i] = es_draw_weight(to->ratio[i], into->beta);
+}
+
+/* Notes n draws, of which done were made before in the same call. random: the generator's state after them. */
+static void note_draws(es_table *t, uint64_t n, uint64_t random, const es_draw_into *into, uint64_t done)
 {
     es_redo *redo = &t->store->redo;
-    es_redo_set(redo, &t->items[item].times_sampled, t->items[item].times_sampled + 1);
-    es_redo_set(redo, &t->words->sampled, t->words->sampled + 1);
+    es_redo_set(redo, &t->words->sampled, t->words->sampled + n);
     es_redo_set(redo, &t->words->random, random);
-    if (into != NULL)
-        es_redo_set(redo, into->word, into->value + i + 1);
+    if (into != NULL && into->word != NULL)
+        es_redo_set(redo, into->word, into->value + done + n);
+}
+
+/* Some independent draws whose records have come. They change all at once: a list says what they make of each word. */
+static void note_some(es_table *t, const uint32_t *items, uint64_t n, uint64_t random, const es_drawing *to,
+                      uint64_t at, const es_draw_into *into, uint64_t done)
+{
+    es_redo *redo = &t->store->redo;
+    const es_item_record *records = t->items;
+    int64_t *times_sampled = to->times_sampled + at;
+    uint64_t seen = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t times = records[items[i]].times_sampled + 1, bit = UINT64_C(1) << items[i] % 64;
+        if (seen & bit) /* it may be one of those before it */
+            for (uint64_t j = 0; j < i; j++)
+                times += items[j] == items[i];
+        seen |= bit;
+        times_sampled[i] = (int64_t)times;
+        es_redo_set(redo, &records[items[i]].times_sampled, times);
+    }
+    describe(t, items, n, to, at);
+    weigh(to, at, n, into);
+    note_draws(t, n, random, into, done);
+    es_redo_commit(redo);
+}
+
+static void fetch_records(const es_table *t, const uint32_t *items, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        es_prefetch(&t->items[items[i]]);
+}
+
+/* Their records have come. */
+static void fetch_rows(const es_table *t, const uint32_t *items, uint32_t *steps, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        /* step_of has it, too, but the record is needed anyway. But somebody may have scribbled on it. */
+        uint32_t step = *(volatile uint32_t *)&t->items[items[i]].step;
+        steps[i] = step < t->store->step_slots ? step : t->step_of[items[i]];
+        es_store_fetch_row(t->store, es_store_row(t->store, steps[i]));
+    }
+}
+
+static uint64_t up_to(uint64_t n, uint64_t most)
+{
+    return n < most ? n : most;
 }
 
 /* Draws that change nothing for the next one: an item may come again, and none goes. done: how many of the call's are
@@ -82,33 +143,29 @@ static void note_draw(es_table *t, uint32_t item, uint64_t random, const es_draw
 static int64_t draw_independent(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at,
                                 const es_draw_into *into, uint64_t done)
 {
-    uint64_t allowed = es_draw_allowed(t, n < MANY ? n : MANY);
+    uint64_t allowed = es_draw_allowed(t, up_to(n, MANY));
+    uint32_t items[MANY];
+    uint64_t before = t->words->random, after = before;
     if (allowed == 0)
         return 0;
-    uint32_t items[MANY];
-    double probabilities[MANY];
-    uint64_t before = t->words->random, after = before;
-    t->sampler->class->draw(t->sampler, &after, allowed, items, probabilities);
+    t->sampler->class->draw(t->sampler, &after, allowed, items, to->probability + at);
     if (items[0] == ES_SELECTOR_NONE)
         return ES_ESELECTOR;
     bool random = t->sampler->class->random;
-    /* Several passes, so that the memory's answers overlap. */
-    for (uint64_t i = 0; i < allowed; i++)
-        __builtin_prefetch(&t->items[items[i]], 1);
-    for (uint64_t i = 0; i < allowed; i++) {
-        /* The record has it, too, and is needed anyway. But somebody may have scribbled on it. */
-        uint32_t step = *(volatile uint32_t *)&t->items[items[i]].step;
-        steps[i] = step < t->store->step_slots ? step : t->step_of[items[i]];
-        es_store_fetch_row(t->store, steps[i]);
-    }
-    if (into != NULL)
-        es_gather(t->store, t->store->rows, steps, allowed, into->leaves, at);
-    for (uint64_t i = 0; i < allowed; i++) {
-        describe(t, items[i], probabilities[i], t->items[items[i]].times_sampled + 1, to, at + i);
+    /* Each draw misses the cache at its record, then at its row. So the records come first, the rows follow. */
+    for (uint64_t i = 0; i < allowed + ROWS_AHEAD + RECORDS_AHEAD; i += SOME) {
+        if (i < allowed)
+            fetch_records(t, items + i, up_to(allowed - i, SOME));
+        uint64_t j = i - RECORDS_AHEAD; /* below 0: nothing yet */
+        if (i >= RECORDS_AHEAD && j < allowed)
+            fetch_rows(t, items + j, steps + j, up_to(allowed - j, SOME));
+        j -= ROWS_AHEAD;
+        if (i < RECORDS_AHEAD + ROWS_AHEAD)
+            continue;
+        uint64_t some = up_to(allowed - j, SOME);
         if (into != NULL)
-            to->ratio[at + i] = es_draw_weight(to->ratio[at + i], into->beta);
-        note_draw(t, items[i], random ? es_random_after(before, i + 1) : before, into, done + i);
-        es_redo_commit(&t->store->redo);
+            es_gather_near(t->store, t->store->rows, steps + j, some, into->leaves, at + j);
+        note_some(t, items + j, some, random ? es_random_after(before, j + some) : before, to, at + j, into, done + j);
     }
     return (int64_t)allowed;
 }
@@ -141,13 +198,12 @@ static int64_t draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint6
     es_redo *redo = &t->store->redo;
     uint64_t random = t->words->random, round = t->words->round;
     uint32_t item;
-    double probability;
     if (t->aside != NULL && es_rank_count(t->aside) == es_table_size(t)) {
         if (begin_round(t) != ES_OK)
             return -ENOMEM;
         round++; /* in the store with the draw: until then nothing says that the items are left again */
     }
-    t->sampler->class->draw(t->sampler, &random, 1, &item, &probability);
+    t->sampler->class->draw(t->sampler, &random, 1, &item, to->probability + at);
     if (item == ES_SELECTOR_NONE) {
         if (round != t->words->round) { /* the round that has begun goes on with the next draw */
             es_redo_set(redo, &t->words->round, round);
@@ -157,13 +213,14 @@ static int64_t draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint6
     }
     bool used_up =
         t->config->max_times_sampled != 0 && t->items[item].times_sampled + 1 >= t->config->max_times_sampled;
-    describe(t, item, probability, t->items[item].times_sampled + 1, to, at);
+    describe(t, &item, 1, to, at);
+    to->times_sampled[at] = (int64_t)t->items[item].times_sampled + 1;
     *step = t->step_of[item];
-    if (into != NULL) {
-        to->ratio[at] = es_draw_weight(to->ratio[at], into->beta);
+    weigh(to, at, 1, into);
+    if (into != NULL)
         es_gather(t->store, t->store->rows, step, 1, into->leaves, at);
-    }
-    note_draw(t, item, random, into, done);
+    es_redo_set(redo, &t->items[item].times_sampled, t->items[item].times_sampled + 1);
+    note_draws(t, 1, random, into, done);
     if (t->aside != NULL) {
         es_redo_set(redo, &t->items[item].round, round);
         es_redo_set(redo, &t->words->round, round);

@@ -17,8 +17,8 @@ typedef struct es_drawing {
 /* Where draws go, if they must be there before the store says that they were made. */
 typedef struct es_draw_into {
     void *const *leaves; /* one array for each leaf, whose places are those of the columns */
-    double beta;         /* the column of ratios gets weights, with this exponent */
-    uint64_t *word;      /* of the store: becomes value + i + 1 together with the i-th draw */
+    double beta;         /* the column of ratios gets weights, with this exponent; not a number: it keeps ratios */
+    uint64_t *word;      /* of the store: becomes value + i + 1 together with the i-th draw; or NULL */
     uint64_t value;
 } es_draw_into;
 

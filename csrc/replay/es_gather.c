@@ -4,83 +4,97 @@
 
 #include "base/es_copy.h"
 
-/* Rows that are fetched ahead. */
-#define AHEAD 12
+/* Small rows that are copied together. */
+#define SOME 16
 
 #define ROW(i) (rows + (which == NULL ? (i) : which[i]) * store->row_size)
 
-static void fetch(const uint8_t *row, uint64_t size)
-{
-    /* The processor itself fetches what follows. */
-    for (uint64_t at = 0; at < size && at < 4 * ES_CACHE_LINE; at += ES_CACHE_LINE)
-        __builtin_prefetch(row + at);
-    __builtin_prefetch(row + size - 1);
-}
-
-static inline __attribute__((always_inline)) void copy_fixed(const es_store *store, const uint8_t *rows,
-                                                             const uint32_t *which, uint64_t n, uint8_t *to,
+static inline __attribute__((always_inline)) void copy_fixed(const uint8_t *const *row, uint64_t n, uint8_t *to,
                                                              uint64_t offset, uint64_t size)
 {
     for (uint64_t i = 0; i < n; i++)
-        memcpy(to + i * size, ROW(i) + offset, size);
+        memcpy(to + i * size, row[i] + offset, size);
 }
 
 /* A leaf of some rows whose lines are in the cache. Small sizes are known to the compiler: no call for each. */
-static void copy_leaf(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n, uint8_t *to,
-                      const es_store_leaf *leaf)
+static void copy_leaf(const uint8_t *const *row, uint64_t n, uint8_t *to, const es_store_leaf *leaf)
 {
     uint64_t offset = leaf->offset;
     switch (leaf->size) {
     case 1:
-        copy_fixed(store, rows, which, n, to, offset, 1);
+        copy_fixed(row, n, to, offset, 1);
         break;
     case 2:
-        copy_fixed(store, rows, which, n, to, offset, 2);
+        copy_fixed(row, n, to, offset, 2);
         break;
     case 4:
-        copy_fixed(store, rows, which, n, to, offset, 4);
+        copy_fixed(row, n, to, offset, 4);
         break;
     case 8:
-        copy_fixed(store, rows, which, n, to, offset, 8);
+        copy_fixed(row, n, to, offset, 8);
         break;
     case 16:
-        copy_fixed(store, rows, which, n, to, offset, 16);
+        copy_fixed(row, n, to, offset, 16);
         break;
     case 32:
-        copy_fixed(store, rows, which, n, to, offset, 32);
+        copy_fixed(row, n, to, offset, 32);
         break;
     default:
-        copy_fixed(store, rows, which, n, to, offset, leaf->size);
+        copy_fixed(row, n, to, offset, leaf->size);
+    }
+}
+
+/* Leaf by leaf, of small rows. */
+static void copy_some(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n,
+                      void *const *leaves, uint64_t first)
+{
+    const uint8_t *row[SOME];
+    for (uint64_t i = 0; i < n; i++)
+        row[i] = ROW(i);
+    for (uint32_t j = 0; j < store->num_leaves; j++) {
+        const es_store_leaf *leaf = &store->leaves[j];
+        copy_leaf(row, n, (uint8_t *)leaves[j] + first * leaf->size, leaf);
+    }
+}
+
+static void copy_large(const es_store *store, const uint8_t *row, void *const *leaves, uint64_t to)
+{
+    for (uint32_t j = 0; j < store->num_leaves; j++) {
+        const es_store_leaf *leaf = &store->leaves[j];
+        memcpy((uint8_t *)leaves[j] + to * leaf->size, row + leaf->offset, leaf->size);
+    }
+}
+
+/* How many rows are copied at once. */
+static uint64_t together(const es_store *store)
+{
+    return store->row_size <= 8 * ES_CACHE_LINE ? SOME : 1;
+}
+
+void es_gather_near(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n, void *const *leaves,
+                    uint64_t first)
+{
+    uint64_t most = together(store);
+    for (uint64_t done = 0; done < n; done += most, first += most) {
+        if (most == 1)
+            copy_large(store, ROW(done), leaves, first);
+        else
+            copy_some(store, which == NULL ? ROW(done) : rows, which == NULL ? NULL : which + done,
+                      n - done < SOME ? n - done : SOME, leaves, first);
     }
 }
 
 void es_gather(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n, void *const *leaves,
                uint64_t first)
 {
-    if (store->row_size <= 8 * ES_CACHE_LINE) {
-        /* Small rows: some at a time, leaf by leaf, while the next ones come. */
-        for (uint64_t i = 0; i < n && i < AHEAD; i++)
-            fetch(ROW(i), store->row_size);
-        for (uint64_t done = 0; done < n; done += AHEAD) {
-            uint64_t some = n - done < AHEAD ? n - done : AHEAD;
-            for (uint64_t i = done + AHEAD; i < n && i < done + 2 * AHEAD; i++)
-                fetch(ROW(i), store->row_size);
-            for (uint32_t j = 0; j < store->num_leaves; j++)
-                copy_leaf(store, which == NULL ? rows + done * store->row_size : rows,
-                          which == NULL ? NULL : which + done, some,
-                          (uint8_t *)leaves[j] + (first + done) * store->leaves[j].size, &store->leaves[j]);
-        }
-        return;
-    }
-    for (uint64_t i = 0; i < n; i++) {
-        if (i + 1 < n)
-            fetch(ROW(i + 1), store->row_size);
-        for (uint32_t j = 0; j < store->num_leaves; j++) {
-            uint64_t size = store->leaves[j].size;
-            uint8_t *to = (uint8_t *)leaves[j] + (first + i) * size;
-            const uint8_t *from = ROW(i) + store->leaves[j].offset;
-            memcpy(to, from, size);
-        }
+    uint64_t most = together(store);
+    for (uint64_t i = 0; i < n && i < most; i++)
+        es_store_fetch_row(store, ROW(i));
+    for (uint64_t done = 0; done < n; done += most) {
+        for (uint64_t i = done + most; i < n && i < done + 2 * most; i++)
+            es_store_fetch_row(store, ROW(i));
+        es_gather_near(store, which == NULL ? ROW(done) : rows, which == NULL ? NULL : which + done,
+                       n - done < most ? n - done : most, leaves, first + done);
     }
 }
 

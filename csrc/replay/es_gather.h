@@ -9,6 +9,9 @@
  * below n. */
 void es_gather(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n, void *const *leaves,
                uint64_t first);
+/* The same for rows that are on their way into the cache already. */
+void es_gather_near(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n, void *const *leaves,
+                    uint64_t first);
 /* The other way for one row. leaves: for each leaf, where its first one is; the i-th is taken. */
 void es_gather_into_row(const es_store *store, uint8_t *row, const void *const *leaves, uint64_t i);
 

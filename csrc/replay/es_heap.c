@@ -1,6 +1,7 @@
 /* The item of the least or the greatest priority; among equals the one inserted or updated longest ago. */
 #include <stdlib.h>
 
+#include "base/es_memory.h"
 #include "replay/es_selector.h"
 
 #define CHILDREN 4
@@ -132,8 +133,8 @@ es_selector *es_heap_new(uint64_t limit, bool greatest_first)
         return NULL;
     *made = (heap){
         .base.class = &heap_class,
-        .entries = calloc(limit, sizeof(entry)),
-        .places = calloc(limit, sizeof(uint32_t)),
+        .entries = es_memory_new(limit, sizeof(entry)),
+        .places = es_memory_new(limit, sizeof(uint32_t)),
         .limit = limit,
         .sign = greatest_first ? -1 : 1,
     };

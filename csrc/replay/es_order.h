@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/es_base.h"
+#include "base/es_memory.h"
 
 #define ES_ORDER_NONE UINT32_MAX
 
@@ -16,7 +17,8 @@ typedef struct es_order {
 
 static inline int es_order_init(es_order *o, uint64_t limit)
 {
-    *o = (es_order){.links = calloc(limit, 2 * sizeof *o->links), .first = ES_ORDER_NONE, .last = ES_ORDER_NONE};
+    *o = (es_order){.first = ES_ORDER_NONE, .last = ES_ORDER_NONE};
+    o->links = es_memory_new(limit, 2 * sizeof *o->links);
     return o->links == NULL ? -ENOMEM : ES_OK;
 }
 

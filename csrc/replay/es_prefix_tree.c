@@ -2,11 +2,13 @@
 
 #include <stdlib.h>
 
+#include "base/es_memory.h"
+#include "base/es_prefetch.h"
 #include "replay/es_lanes.h"
 
 typedef es_prefix_summary summary;
 
-#define ABREAST 16 /* queries that go down together */
+#define ABREAST 64 /* queries that go down together */
 #define SOME 512   /* leaves that are set together */
 #define FEW 512    /* nodes of a level that a bitmap sorts */
 #define AHEAD 8    /* nodes that are fetched ahead */
@@ -37,7 +39,7 @@ static inline void tell_parent(es_prefix_tree *t, uint32_t level, uint32_t *entr
 static inline void fetch(const void *from, uint32_t lines)
 {
     for (uint32_t i = 0; i < lines; i++)
-        __builtin_prefetch((const char *)from + i * ES_CACHE_LINE);
+        es_prefetch((const char *)from + i * ES_CACHE_LINE);
 }
 
 /* Fetches what tell_parent() and of_node() touch: all but half of least. */
@@ -137,7 +139,7 @@ int es_prefix_tree_init(es_prefix_tree *t, uint64_t leaves)
     /* A group's two lines are neighbours that the processor fetches together. */
     const uint64_t alignment = 2 * ES_CACHE_LINE;
     t->bytes = size + alignment;
-    t->memory = calloc(1, t->bytes);
+    t->memory = es_memory_new(1, t->bytes);
     if (t->memory == NULL)
         return -ENOMEM;
     t->weight = (double *)(((uintptr_t)t->memory + alignment - 1) & -(uintptr_t)alignment);

@@ -27,7 +27,10 @@ static double weight_of(const prioritized *p, double priority)
 
 static bool accepts(const es_selector *s, double priority)
 {
-    return weight_of((const prioritized *)s, priority) <= ES_PREFIX_MAX;
+    const prioritized *p = (const prioritized *)s;
+    /* Up to 1, and with an exponent of at most 1, a weight is at most 1 or its priority. */
+    bool surely = priority <= 1 || (p->alpha <= 1 && priority <= ES_PREFIX_MAX);
+    return surely || weight_of(p, priority) <= ES_PREFIX_MAX;
 }
 
 static void set(prioritized *p, uint32_t item, double weight, bool member)
@@ -54,7 +57,7 @@ static void update(es_selector *s, const es_candidate *c, uint64_t n)
     for (uint64_t i = 0; i < n; i++) {
         items[i] = c[i].item;
         weights[i] = weight_of(p, c[i].priority);
-        if (es_rank_has(p->members, items[i]))
+        if (!p->has_all || es_rank_has(p->members, items[i]))
             left[members] = items[i], left_weights[members++] = weights[i];
     }
     es_prefix_tree_set_many(&p->weights, left, left_weights, members);
@@ -105,12 +108,15 @@ static double probability(es_selector *s, uint32_t item)
     return total > 0 ? es_prefix_tree_get(&p->weights, item) / total : 1 / (double)es_rank_count(p->members);
 }
 
-static double ratio(es_selector *s, uint32_t item)
+static void ratios(es_selector *s, const uint32_t *items, uint64_t n, double *ratios)
 {
     prioritized *p = (prioritized *)s;
     const es_prefix_tree *all = p->has_all ? &p->all : &p->weights;
-    double weight = es_prefix_tree_get(all, item);
-    return weight > 0 ? weight / es_prefix_tree_least(all) : 1;
+    double least = es_prefix_tree_least(all);
+    for (uint64_t i = 0; i < n; i++) {
+        double weight = es_prefix_tree_get(all, items[i]);
+        ratios[i] = weight > 0 ? weight / least : 1;
+    }
 }
 
 static double effective(es_selector *s)
@@ -152,7 +158,7 @@ static const es_selector_class prioritized_class = {
     .set_aside = set_aside,
     .draw = draw,
     .probability = probability,
-    .ratio = ratio,
+    .ratios = ratios,
     .accepts = accepts,
     .effective = effective,
     .bytes = bytes,

@@ -2,6 +2,9 @@
 
 #include <stdlib.h>
 
+#include "base/es_memory.h"
+#include "base/es_prefetch.h"
+
 /* The bits lie in words of 64. A near node counts 32 words, a far node 16 nodes of the level below. A count is that of
  * the members in all children before one. So the child of the k-th member is the last one whose count is at most k. */
 #define WORD 64
@@ -41,7 +44,7 @@ es_rank *es_rank_new(uint64_t limit)
         n = (n + FAR - 1) / FAR;
         far[s->levels++] = n;
     }
-    s->memory = calloc(1, size);
+    s->memory = es_memory_new(1, size);
     if (s->memory == NULL) {
         free(s);
         return NULL;
@@ -121,6 +124,11 @@ bool es_rank_has(const es_rank *s, uint32_t number)
     return s->word[number / WORD] >> number % WORD & 1;
 }
 
+void es_rank_fetch(const es_rank *s, uint32_t number)
+{
+    es_prefetch(&s->word[number / WORD]);
+}
+
 uint64_t es_rank_count(const es_rank *s)
 {
     return s->count;
@@ -177,14 +185,14 @@ static inline void members(const es_rank *s, const uint64_t *k, uint32_t *number
             uint32_t j = far_child(before, rest[q]);
             rest[q] -= before[j];
             i[q] = i[q] * FAR + j;
-            __builtin_prefetch(l > 0 ? (const void *)&s->far[l - 1][i[q]] : &s->near[i[q]]);
+            es_prefetch(l > 0 ? (const void *)&s->far[l - 1][i[q]] : &s->near[i[q]]);
         }
     for (uint32_t q = 0; q < n; q++) {
         const uint16_t *before = s->near[i[q]].before;
         uint32_t j = near_child(before, rest[q]);
         rest[q] -= before[j];
         i[q] = i[q] * NEAR + j;
-        __builtin_prefetch(&s->word[i[q]]);
+        es_prefetch(&s->word[i[q]]);
     }
     for (uint32_t q = 0; q < n; q++)
         numbers[q] = i[q] * WORD + bit_of(s->word[i[q]], rest[q]);

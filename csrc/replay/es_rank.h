@@ -15,6 +15,8 @@ void es_rank_add(es_rank *s, uint32_t number);
 /* The number is a member. */
 void es_rank_remove(es_rank *s, uint32_t number);
 bool es_rank_has(const es_rank *s, uint32_t number);
+/* Has what es_rank_has() reads come into the cache. */
+void es_rank_fetch(const es_rank *s, uint32_t number);
 uint64_t es_rank_count(const es_rank *s);
 /* The k-th member from below, k from 0, below count. */
 uint32_t es_rank_member(const es_rank *s, uint64_t k);

@@ -7,11 +7,12 @@ static bool apply(es_redo *redo, uint64_t length)
 {
     bool whole = true;
     for (uint64_t i = 0; i < length; i++) {
-        es_redo_entry entry = *(volatile es_redo_entry *)&redo->log->entries[i];
-        if (entry.offset % sizeof(uint64_t) != 0 || entry.offset > redo->size - sizeof(uint64_t))
+        const volatile es_redo_entry *entry = &redo->log->entries[i];
+        uint64_t offset = entry->offset;
+        if (offset % sizeof(uint64_t) != 0 || offset > redo->size - sizeof(uint64_t))
             whole = false;
         else
-            *(volatile uint64_t *)(redo->base + entry.offset) = entry.value;
+            *(volatile uint64_t *)(redo->base + offset) = entry->value;
     }
     return whole;
 }

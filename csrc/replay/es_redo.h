@@ -30,7 +30,7 @@ typedef struct es_redo {
     uint64_t length;
 } es_redo;
 
-/* Notes that the word, which lies in the store, is to change. No word twice in one list. */
+/* Notes that the word, which lies in the store, is to change. If it comes twice, the later value stays. */
 static inline void es_redo_set(es_redo *redo, const void *word, uint64_t value)
 {
     es_redo_entry *entry = &redo->log->entries[redo->length++];

@@ -152,7 +152,9 @@ static void weigh(const es_table *t, double *ratios, uint64_t n, double beta)
 {
     if (isnan(beta))
         beta = t->config->sampler.beta;
-    for (uint64_t i = 0; i < n && beta >= 0; i++)
+    if (!(beta >= 0) || t->sampler->class->ratios == NULL)
+        return;
+    for (uint64_t i = 0; i < n; i++)
         ratios[i] = es_draw_weight(ratios[i], beta);
 }
 
@@ -178,6 +180,12 @@ int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, cons
     int64_t drawn = 0;
     if (reserve_steps(r, n) != ES_OK)
         return -ENOMEM;
+    if (first == 0 && !es_draw_may_fall_short(t, n)) {
+        es_draw_into into = {.leaves = out->leaves, .beta = NAN};
+        es_draw(t, n, r->steps, &to, 0, &into);
+        weigh(t, out->weight, n, beta);
+        return (int)unless_failed(r, ES_OK);
+    }
     if (first < n) {
         /* What was drawn may not be lost for want of memory. */
         if (es_draw_may_fall_short(t, n - first) && es_drawn_reserve(before, store, n - first) != ES_OK)

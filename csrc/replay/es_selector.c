@@ -44,7 +44,12 @@ void es_selector_set_aside(es_selector *s, uint32_t item)
     (s->class->set_aside != NULL ? s->class->set_aside : s->class->remove)(s, item);
 }
 
-double es_selector_ratio(es_selector *s, uint32_t item)
+void es_selector_ratios(es_selector *s, const uint32_t *items, uint64_t n, double *ratios)
 {
-    return s->class->ratio != NULL ? s->class->ratio(s, item) : 1;
+    if (s->class->ratios != NULL) {
+        s->class->ratios(s, items, n, ratios);
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        ratios[i] = 1;
 }

@@ -33,8 +33,8 @@ typedef struct es_selector_class {
     void (*draw)(es_selector *s, uint64_t *random, uint64_t n, uint32_t *items, double *probabilities);
     /* Of drawing that member now. Not a number if a custom selector has failed. */
     double (*probability)(es_selector *s, uint32_t item);
-    /* Its weight, by the least positive weight in the table, set aside or not; 1 for weight 0. NULL: always 1. */
-    double (*ratio)(es_selector *s, uint32_t item);
+    /* Weights of n items, by the least positive weight in the table, set aside or not; 1 for weight 0. NULL: all 1. */
+    void (*ratios)(es_selector *s, const uint32_t *items, uint64_t n, double *ratios);
     /* Whether items may have that priority. NULL: every one that is finite and not negative. */
     bool (*accepts)(const es_selector *s, double priority);
     /* 1 / the sum of the squares of all members' probabilities. There is a member. Not a number: nobody knows. */
@@ -61,7 +61,7 @@ void es_selector_free(es_selector *s);
 bool es_selector_accepts(const es_selector *s, double priority);
 void es_selector_update(es_selector *s, const es_candidate *c, uint64_t n);
 void es_selector_set_aside(es_selector *s, uint32_t item);
-double es_selector_ratio(es_selector *s, uint32_t item);
+void es_selector_ratios(es_selector *s, const uint32_t *items, uint64_t n, double *ratios);
 
 /* The kinds, for es_selector_new(). */
 es_selector *es_uniform_new(uint64_t limit);

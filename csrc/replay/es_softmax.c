@@ -67,10 +67,12 @@ static double probability(es_selector *s, uint32_t item)
 }
 
 /* All weights are positive, also those that no float64 can hold. */
-static double ratio(es_selector *s, uint32_t item)
+static void ratios(es_selector *s, const uint32_t *items, uint64_t n, double *ratios)
 {
     softmax *x = (softmax *)s;
-    return exp((es_softmax_tree_get(x->all, item) - es_softmax_tree_least(x->all)) / x->temperature);
+    double least = es_softmax_tree_least(x->all);
+    for (uint64_t i = 0; i < n; i++)
+        ratios[i] = exp((es_softmax_tree_get(x->all, items[i]) - least) / x->temperature);
 }
 
 static double effective(es_selector *s)
@@ -100,7 +102,7 @@ static const es_selector_class softmax_class = {
     .set_aside = set_aside,
     .draw = draw,
     .probability = probability,
-    .ratio = ratio,
+    .ratios = ratios,
     .effective = effective,
     .bytes = bytes,
     .free = free_softmax,

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/es_memory.h"
+#include "base/es_prefetch.h"
 #include "replay/es_exp.h"
 #include "replay/es_lanes.h"
 
@@ -164,7 +166,7 @@ es_softmax_tree *es_softmax_tree_new(uint64_t leaves, double temperature)
         nodes[t->levels] = n;
         size += n * sizeof(node);
     }
-    t->memory = calloc(1, size);
+    t->memory = es_memory_new(1, size);
     if (t->memory == NULL) {
         free(t);
         return NULL;
@@ -220,7 +222,7 @@ static inline void find_some(const es_softmax_tree *t, const double *u, uint32_t
             i[q] = i[q] * ES_FANOUT + j;
             const void *next = l > 1 ? (const void *)&t->node[l - 1][i[q]] : &t->share[i[q] * (uint64_t)ES_FANOUT];
             for (uint32_t line = 0; line < (l > 1 ? 6 : 2); line++)
-                __builtin_prefetch((const char *)next + line * ES_CACHE_LINE);
+                es_prefetch((const char *)next + line * ES_CACHE_LINE);
         }
     for (uint32_t q = 0; q < n; q++) {
         es_lanes_plain shares = es_lanes_load_plain(&t->share[i[q] * (uint64_t)ES_FANOUT]);

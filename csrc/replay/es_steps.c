@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/es_memory.h"
+
 #define FIRST_ROOM 64u
 
 int es_steps_init(es_steps *s, es_store *store)
@@ -11,9 +13,9 @@ int es_steps_init(es_steps *s, es_store *store)
     *s = (es_steps){
         .store = store,
         .living = es_rank_new(slots),
-        .episode_of = calloc(slots, sizeof *s->episode_of),
-        .items = calloc(slots, sizeof *s->items),
-        .next_item = calloc(store->first_item[store->num_tables], sizeof *s->next_item),
+        .episode_of = es_memory_new(slots, sizeof *s->episode_of),
+        .items = es_memory_new(slots, sizeof *s->items),
+        .next_item = es_memory_new(store->first_item[store->num_tables], sizeof *s->next_item),
     };
     for (uint32_t t = 0; t < store->num_tables; t++)
         s->some_protected |= store->tables[t].is_protected != 0;
@@ -251,7 +253,8 @@ void es_steps_link(es_steps *s, uint32_t step, uint32_t item)
     if (s->items[step] == 0 && is_kept(s, step))
         s->kept--;
     bool was_open = es_order_has(&s->open, step);
-    s->next_item[item] = s->items[step];
+    if (s->next_item[item] != s->items[step]) /* where each step has one item, this memory is never written to */
+        s->next_item[item] = s->items[step];
     s->items[step] = item + 1;
     if (!was_open && is_open(s, step))
         es_order_append(&s->open, step);
@@ -263,7 +266,8 @@ void es_steps_unlink(es_steps *s, uint32_t step, uint32_t item)
     while (*link != item + 1)
         link = &s->next_item[*link - 1];
     *link = s->next_item[item];
-    s->next_item[item] = 0;
+    if (s->next_item[item] != 0)
+        s->next_item[item] = 0;
     if (es_order_has(&s->open, step) && !is_open(s, step))
         es_order_remove(&s->open, step);
     if (s->items[step] == 0 && is_kept(s, step))

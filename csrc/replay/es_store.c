@@ -8,8 +8,11 @@
 #define VERSION 2u
 
 /* Words that one step may change: its own, the counter of arrivals, the round of the ring that brought it, and for each
- * table an item's word and orders, and counters. A draw changes fewer, with the position that it went to. */
-#define REDO_ROOM(tables) (8 + 8 * (uint64_t)(tables))
+ * table an item's word and orders, and counters. */
+#define STEP_ROOM(tables) (8 + 8 * (uint64_t)(tables))
+/* Words that ES_STORE_DRAWS draws change: an item's each, the table's counters, and the position that they went to. */
+#define DRAW_ROOM (ES_STORE_DRAWS + 8)
+#define REDO_ROOM(tables) (STEP_ROOM(tables) > DRAW_ROOM ? STEP_ROOM(tables) : DRAW_ROOM)
 
 static bool finite_at_least(double value, double least)
 {

@@ -7,6 +7,7 @@
 #define ES_STORE_H
 
 #include "base/es_base.h"
+#include "base/es_prefetch.h"
 #include "replay/es_record.h"
 #include "replay/es_redo.h"
 #include "replay/es_replay_types.h"
@@ -17,6 +18,9 @@
 #define ES_STORE_MAX_ROW (UINT64_C(1) << 40)
 #define ES_STORE_MAX_SCHEMA (1u << 26)
 #define ES_STORE_MAX_SOURCE (1u << 24)
+
+/* Draws that one redo list has at most. */
+#define ES_STORE_DRAWS 8
 
 /* A table's counters. */
 typedef struct es_table_words {
@@ -103,12 +107,13 @@ static inline uint8_t *es_store_row(const es_store *store, uint32_t step)
 }
 
 /* Has the first lines of a row come into the cache. The processor itself fetches what follows. */
-static inline void es_store_fetch_row(const es_store *store, uint32_t step)
+static inline void es_store_fetch_row(const es_store *store, const uint8_t *row)
 {
-    const uint8_t *row = es_store_row(store, step);
-    for (uint64_t at = 0; at < store->row_size && at < 4 * ES_CACHE_LINE; at += ES_CACHE_LINE)
-        __builtin_prefetch(row + at);
-    __builtin_prefetch(row + store->row_size - 1);
+    uint64_t last = store->row_size - 1;
+    es_prefetch(row);
+    for (uint64_t at = ES_CACHE_LINE; at < last && at < 4 * ES_CACHE_LINE; at += ES_CACHE_LINE)
+        es_prefetch(row + at);
+    es_prefetch(row + last);
 }
 
 #endif

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/es_memory.h"
+#include "base/es_prefetch.h"
 #include "replay/es_sort.h"
 
 uint64_t es_table_size(const es_table *t)
@@ -41,7 +43,7 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
         .items = &store->items[first],
         .first_item = first,
         .slots = slots,
-        .step_of = calloc(slots, sizeof *t->step_of),
+        .step_of = es_memory_new(slots, sizeof *t->step_of),
         .used = es_rank_new(slots),
         .members = es_rank_new(slots),
         .aside = config->replacement ? NULL : es_rank_new(slots),
@@ -289,8 +291,10 @@ uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double
     uint64_t before = t->words->clock, different = 0, changed = 0;
     es_candidate candidates[ES_SELECTOR_MANY];
     for (uint64_t i = 0; i < n; i++)
-        if ((uint32_t)keys[i] < t->slots)
-            __builtin_prefetch(&t->items[(uint32_t)keys[i]], 1);
+        if ((uint32_t)keys[i] < t->slots) {
+            es_prefetch(&t->items[(uint32_t)keys[i]]);
+            es_rank_fetch(t->members, (uint32_t)keys[i]);
+        }
     for (uint64_t i = 0; i < n; i++) {
         uint32_t item = es_table_find(t, keys[i]);
         if (item != ES_STEPS_NONE) {

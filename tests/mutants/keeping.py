@@ -44,11 +44,9 @@ def _outbox(name: str, function: str, where: str, bug: str, *edits: tuple[str, s
     return _mutant("es_outbox.c", name, function, where, bug, *edits)
 
 
-_GATHER_ONE = "        es_gather(t->store, t->store->rows, step, 1, into->leaves, at);\n"
-_WEIGH = """        if (into != NULL)
-            to->ratio[at + i] = es_draw_weight(to->ratio[at + i], into->beta);
-"""
-_COMMIT_DRAW = "        es_redo_commit(&t->store->redo);\n"
+_GATHER_ONE = "    if (into != NULL)\n        es_gather(t->store, t->store->rows, step, 1, into->leaves, at);\n"
+_WEIGH = "    weigh(to, at, n, into);\n"
+_COMMIT_DRAW = "    note_draws(t, n, random, into, done);\n    es_redo_commit(redo);\n"
 _KNOWN_BOX = "    *(volatile uint64_t *)&words->known = 1;\n"
 
 
@@ -102,17 +100,31 @@ KEEPING = (
     ),
     _draw(
         "sampled-apart",
-        "note_draw",
+        "note_draws",
         "one change",
         "the counter of samples changes apart from the item",
         (
-            "es_redo_set(redo, &t->words->sampled, t->words->sampled + 1);",
-            _at_once("t->words->sampled", "t->words->sampled + 1"),
+            "es_redo_set(redo, &t->words->sampled, t->words->sampled + n);",
+            _at_once("t->words->sampled", "t->words->sampled + n"),
         ),
     ),
     _draw(
+        "twice-in-a-list",
+        "note_some",
+        "one change",
+        "an item that comes twice in a list counts once",
+        ("times += items[j] == items[i];", "times += 0;"),
+    ),
+    _draw(
+        "list-at-the-end",
+        "draw_independent",
+        "one change",
+        "the generator's state after all draws is in the first list",
+        ("es_random_after(before, j + some)", "after"),
+    ),
+    _draw(
         "random-apart",
-        "note_draw",
+        "note_draws",
         "one change",
         "the generator's state changes before the draw does",
         ("es_redo_set(redo, &t->words->random, random);", _at_once("t->words->random", "random")),
@@ -210,7 +222,7 @@ KEEPING = (
         "draw_independent",
         "generator",
         "the state after each of several draws is wrong when the generator wraps",
-        ("es_random_after(before, i + 1)", "before + (i + 1) * ((after - before) / allowed)"),
+        ("es_random_after(before, j + some)", "before + (j + some) * ((after - before) / allowed)"),
     ),
     _table(
         "open-any-step",
@@ -307,17 +319,17 @@ KEEPING = (
     ),
     _draw(
         "place-apart",
-        "note_draw",
+        "note_draws",
         "each once",
         "the place that a draw goes to is noted before the draw",
-        ("es_redo_set(redo, into->word, into->value + i + 1);", _at_once("into->word[0]", "into->value + i + 1")),
+        ("es_redo_set(redo, into->word, into->value + done + n);", _at_once("into->word[0]", "into->value + done + n")),
     ),
     _draw(
         "place-late",
-        "note_draw",
+        "note_draws",
         "each once",
         "the place that a draw goes to is not noted with it",
-        ("es_redo_set(redo, into->word, into->value + i + 1);", "(void)i;"),
+        ("es_redo_set(redo, into->word, into->value + done + n);", "(void)done;"),
     ),
     _draw(
         "gather-late",
@@ -327,12 +339,12 @@ KEEPING = (
         (_GATHER_ONE, ""),
         (
             "    es_redo_commit(redo);\n    if (t->aside",
-            f"    es_redo_commit(redo);\n    if (into != NULL)\n{_GATHER_ONE}    if (t->aside",
+            f"    es_redo_commit(redo);\n{_GATHER_ONE}    if (t->aside",
         ),
     ),
     _draw(
         "weigh-late",
-        "draw_independent",
+        "note_some",
         "each once",
         "a draw is noted before its weight is in the ring",
         (_WEIGH, ""),

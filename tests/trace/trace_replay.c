@@ -4,6 +4,7 @@
 
 #include "es_configs.h"
 #include "es_revive.h"
+#include "replay/es_store.h"
 
 /* --- inserting ---------------------------------------------------------------------- */
 
@@ -118,22 +119,29 @@ static void add_different(es_vault *v)
         vault_add(v, 0, (const double[]){i, 3 - i, 1});
 }
 
+/* Independent draws change the store list by list. */
+static int64_t sample_lists(es_vault *v, uint64_t parts)
+{
+    return vault_sample(v, 0, parts > 1 ? ES_STORE_DRAWS + 2 : ES_STORE_DRAWS);
+}
+
+/* There are four items, so each list has some several times. */
 REVIVE_EVERYWHERE(sample_by_priority, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1,
-                  .capacity = 5, .max_items = ANY, .before = add_different, .act = sample, .parts = 3,
-                  .through = "es_replay_sample es_draw draw_independent note_draw es_redo_commit es_gather "
-                             "weigh");
+                  .capacity = 5, .max_items = ANY, .before = add_different, .act = sample_lists, .parts = 2,
+                  .through = "es_replay_sample es_draw draw_independent note_some note_draws es_redo_commit "
+                             "es_gather_near weigh");
 
 /* Rows larger than a few cache lines are copied one by one, and small leaves by their size. */
 static const uint64_t large_leaves[] = {1, 2, 32, 600, 0};
 
 REVIVE_EVERYWHERE(sample_large_steps, .tables = {TABLE("a", ES_SOFTMAX, ES_LIFO, ANY)}, .num_tables = 1, .capacity = 5,
-                  .max_items = ANY, .leaf_sizes = large_leaves, .before = add_different, .act = sample, .parts = 2,
-                  .through = "es_replay_sample es_gather es_softmax_tree_find_many");
+                  .max_items = ANY, .leaf_sizes = large_leaves, .before = add_different, .act = sample_lists,
+                  .parts = 2, .through = "es_replay_sample es_gather_near copy_large es_softmax_tree_find_many");
 
 /* Each item goes when it is drawn, with its step unless another table has it. */
 REVIVE_EVERYWHERE(sample_each_once, .tables = {ONCE("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, 2)},
                   .num_tables = 2, .capacity = 5, .max_items = ANY, .before = add_four, .act = sample, .parts = 3,
-                  .through = "draw_one note_draw es_table_note_free es_table_leave es_steps_drop");
+                  .through = "draw_one note_draws es_gather es_table_note_free es_table_leave es_steps_drop");
 
 static void draw_two_of_three(es_vault *v)
 {
@@ -300,7 +308,9 @@ static void park_two(es_vault *v)
 
 static int64_t sample_and_turn(es_vault *v, uint64_t parts)
 {
-    int64_t code = vault_sample(v, 0, parts);
+    int64_t code = ES_OK;
+    for (uint64_t i = 0; i < parts && code == ES_OK; i++)
+        code = vault_sample(v, 0, 1);
     vault_turn(v);
     return code;
 }

@@ -157,8 +157,8 @@ static void add_four_of_different_weights(es_vault *v)
 /* Four draws, in two batches. */
 FEED_EVERYWHERE(batches_are_drawn, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
                 .slots = 2, .boxes = {{0, 2, 2}}, .before = add_four_of_different_weights, .act = turn,
-                .through = "es_replay_turn fill_outboxes es_outbox_fill fill_some es_draw draw_independent note_draw "
-                           "es_gather es_api_reserve_many es_api_commit_many");
+                .through = "es_replay_turn fill_outboxes es_outbox_fill fill_some es_draw draw_independent note_draws "
+                           "es_gather_near es_api_reserve_many es_api_commit_many");
 
 /* Two rings share a table whose items go with their draws: both batches of one, and what is left in the other. */
 FEED_EVERYWHERE(items_go_into_batches,

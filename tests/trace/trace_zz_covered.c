@@ -72,6 +72,7 @@ static const es_excuse excused_in_replays[] = {
     {"es_softmax_tree_find", PRIVATE},
     {"es_prefix_tree_find", PRIVATE},
     {"parents_of_many", PRIVATE},
+    {"fetch_node", PRIVATE},
     {"far_child", PRIVATE},
     {"least_of", PRIVATE},
     {NULL, NULL},

@@ -70,6 +70,20 @@ def test_a_batch_is_the_steps_tree_and_seven_columns():
         assert (len(replay), replay.num_steps) == (1, 1)
 
 
+@pytest.mark.parametrize("size", [1, 3, 200])
+def test_each_draw_of_an_item_counts(size):
+    """Also several in one batch, one after the other."""
+    with Replay(EXAMPLE, size) as replay:
+        replay.extend(steps(*range(size)))
+        counts = collections.Counter()
+        for n in (300, 1, 9):
+            batch = replay.sample(n)
+            for key, times in zip(batch.key.tolist(), batch.times_sampled.tolist(), strict=True):
+                counts[key] += 1
+                assert times == counts[key]
+        assert replay.info().sampled == 310
+
+
 def test_columns_are_not_mixed_up():
     """Probability, weight and priority are each in its own column."""
     with Replay(EXAMPLE, 10, by_priority("default")) as replay:
