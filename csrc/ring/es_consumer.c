@@ -94,8 +94,9 @@ static int64_t look_from_head(es_ring *r, uint32_t flags, aim aim)
 
 /* A batch that a look has found. */
 typedef struct find {
-    uint64_t number; /* UINT64_MAX: none */
-    uint64_t word;   /* with which it was found */
+    uint64_t number;      /* UINT64_MAX: none */
+    uint64_t word;        /* with which it was found */
+    uint64_t passed_over; /* the smallest number of those that could not be taken */
 } find;
 
 /* Finds the batch with the smallest number below the limit among those that are not leased, or, where any order
@@ -104,7 +105,7 @@ typedef struct find {
 static find smallest_below(es_ring *r, uint64_t limit, uint32_t flags, bool *given_back)
 {
     es_map *m = &r->map;
-    find best = {.number = UINT64_MAX};
+    find best = {.number = UINT64_MAX, .passed_over = UINT64_MAX};
     for (uint64_t j = 0; j < m->num_batches; j++) {
         /* SYNC batch-release, batch-take: acquire. */
         uint64_t w = atomic_load_explicit(&m->batches[j].word, memory_order_acquire);
@@ -112,8 +113,12 @@ static find smallest_below(es_ring *r, uint64_t limit, uint32_t flags, bool *giv
         if (es_word_state(w) != ES_FILL)
             continue;
         *given_back = *given_back || es_word_owner(w) != 0;
-        if (k < limit && k < best.number && (!any_order(r, flags) || takeable(r, j, es_word_round(w) + 1, flags)))
-            best = (find){k, w};
+        if (k >= limit || k >= best.number)
+            continue;
+        if (!any_order(r, flags) || takeable(r, j, es_word_round(w) + 1, flags))
+            best.number = k, best.word = w;
+        else if (k < best.passed_over)
+            best.passed_over = k;
     }
     return best;
 }
@@ -128,7 +133,9 @@ static int64_t look_everywhere(es_ring *r, uint32_t flags, aim aim, bool *given_
     find best = smallest_below(r, UINT64_MAX, flags, given_back), next = best;
     while (any && next.number != UINT64_MAX) {
         best = next;
-        next = smallest_below(r, best.number, flags, given_back);
+        next.number = UINT64_MAX;
+        if (best.passed_over < best.number)
+            next = smallest_below(r, best.number, flags, given_back);
     }
     uint64_t j = best.number % m->num_batches;
     if (best.number == UINT64_MAX || (!any && !takeable(r, j, es_word_round(best.word) + 1, flags)))

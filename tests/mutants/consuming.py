@@ -112,7 +112,7 @@ CONSUMING = (
         "smallest_below",
         "look: everywhere",
         "of the batches that were given back, the last is taken and not the oldest",
-        ("k < best.number &&", "k != best.number &&"),
+        ("k >= limit || k >= best.number", "k >= limit || k == best.number"),
     ),
     _consumer(
         "look-back-unseen",

@@ -40,7 +40,7 @@
 #include "es_test.h"
 #include "es_watchdog.h"
 
-#define MAX_INSTRUCTIONS 60000u
+#define MAX_INSTRUCTIONS 80000u
 #define MAX_BAD_KILLS 3u
 #define WATCHDOG_S 30u
 /* What a breakpoint's hit and a single step cost, roughly. */

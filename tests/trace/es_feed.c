@@ -32,7 +32,7 @@
 #include "replay/es_inbox.h"
 #include "replay/es_outbox.h"
 
-#define MAX_PATH 60000u
+#define MAX_PATH 80000u
 #define WORKER 9 /* the stream of the steps that are sent */
 #define MANY 1000
 
