@@ -6,7 +6,18 @@ from typing import Any
 import numpy as np
 from harness.account import Account
 
-from stress.replay_actors import BY_CLIENT, BY_REPLAY, MANY, SIZE, Notes, first_priority, goes_into_each, read_log
+from stress.replay_actors import (
+    BATCH,
+    BY_CLIENT,
+    BY_REPLAY,
+    MANY,
+    SIZE,
+    Notes,
+    first_priority,
+    goes_into_each,
+    goes_into_taken,
+    read_log,
+)
 
 _Stamp = tuple[int, int]
 
@@ -26,6 +37,7 @@ class Ledger:
         self.account = Account()
         self.each = self.in_flight = 0
         self._each: set[_Stamp] = set()
+        self._taken: set[_Stamp] = set()
         self._keys: dict[str, dict[int, _Stamp]] = {"all": {}, "some": {}}
 
     def bury(self) -> None:
@@ -52,6 +64,7 @@ class Ledger:
         self.account.enter_stamps(arrived[:, 0], arrived[:, 1])
         self.each += int(goes_into_each(arrived[:, 1]).sum())
         self._each.update(map(tuple, arrived[goes_into_each(arrived[:, 1])].tolist()))
+        self._taken.update(map(tuple, arrived[goes_into_taken(arrived[:, 1])].tolist()))
         inserted = infos["all"].inserted  # more may have come since
         assert inserted >= self.account.samples, f"{inserted} inserted, {self.account.samples} different steps found"
         self._check_confirmed(confirmed, sent)
@@ -86,8 +99,8 @@ class Ledger:
         missing = set(of_all[first:]) - there
         assert missing <= set(read_log(self._notes.deleted)), f"lost from table some: {sorted(missing)[:5]}"
 
-    def settle(self, sent: Mapping[int, int], infos: Mapping[str, Any]) -> dict[str, int]:
-        """At the end, when everything that was sent is stored, and table ``each`` is drawn empty."""
+    def settle(self, sent: Mapping[int, int], infos: Mapping[str, Any], learners_killed: int) -> dict[str, int]:
+        """At the end, when everything that was sent is stored, and tables ``each`` and ``taken`` are drawn empty."""
         self.account.settle(sent, lambda _: MANY)
         assert infos["all"].inserted == self.account.samples, infos["all"]
         drawn = read_log(self._notes.each)
@@ -97,10 +110,24 @@ class Ledger:
         assert missing <= self.in_flight, f"{missing} items of table each are lost, {self.in_flight} were in flight"
         assert infos["each"].inserted == self.each, infos["each"]
         assert infos["each"].size == 0, infos["each"]
+        twice = self._settle_taken(infos["taken"], learners_killed)
         came = self.account.next
         return {
             "drawn once": len(drawn),
             "in flight at a death": missing,
+            "in batches": len(self._taken),
+            "of them twice, taken by learners that were killed": twice,
             "lost": sum(max(0, count - came.get(incarnation, 0)) for incarnation, count in sent.items()),
             "doubled": infos["all"].inserted - sum(came.values()),
         }
+
+    def _settle_taken(self, info: Any, learners_killed: int) -> int:
+        """Each item was drawn once, and each full batch was delivered. Only what a dead learner had came again."""
+        drawn = read_log(self._notes.taken)
+        assert info.inserted == info.sampled == len(self._taken), info
+        assert set(drawn) <= self._taken, "a batch has what nobody put into table taken"
+        missing = len(self._taken) - len(set(drawn))
+        assert missing == info.sampled % BATCH, f"{missing} items of {info.sampled} are in no batch"
+        twice = len(drawn) - len(set(drawn))
+        assert twice <= learners_killed * BATCH, f"{twice} items came twice, {learners_killed} learners were killed"
+        return twice

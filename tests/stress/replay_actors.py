@@ -25,7 +25,7 @@ SIZE = 2048
 #: Steps that the store has room for. Table ``rest`` would hold more: its items go for want of room alone.
 CAPACITY = SIZE + SIZE // 2
 
-WRITERS = 4
+WRITERS, LEARNERS = 4, 2
 
 #: How many steps a writer may send between two looks.
 ALLOWANCE = 240
@@ -55,6 +55,11 @@ def goes_into_each(sequence: Any) -> Any:
     return sequence // MANY % 4 != 3
 
 
+def goes_into_taken(sequence: Any) -> Any:
+    """Whether a step has an item in table ``taken``."""
+    return sequence // MANY % 4 != 2
+
+
 def create(conn: Any, name: str, seed: int) -> None:
     """Makes the replay, and says how others reach it. Its process does no more."""
     tables = [
@@ -63,6 +68,7 @@ def create(conn: Any, name: str, seed: int) -> None:
         Table("some", Prioritized(0.6, 0.4), max_size=SIZE // 2, replacement=False),
         Table("drawn", Prioritized(0.6, 0.4), remover=Uniform(), max_size=SIZE // 4),
         Table("each", rate_limiter=Queue(256)),
+        Table("taken", rate_limiter=Queue(256)),
         Table("rest", max_size=2 * CAPACITY),
     ]
     replay = Replay(stamped.example(), CAPACITY, tables, store="shm", name=name, seed=seed)
@@ -94,8 +100,8 @@ class Notes:
         of_writers, singles = words[2 * INCARNATIONS : -5], words[-5:]
         self.of_writer, self.of_writer_confirmed, self.quota, self.ended = of_writers.reshape(4, -1)
         self.ending, self.attaching, self.attached, self.drawing, self.whole = singles.reshape(5, 1)
-        self.each, self.deleted = folder / "each", folder / "deleted"
-        for log in (self.each, self.deleted):
+        self.each, self.taken, self.deleted = folder / "each", folder / "taken", folder / "deleted"
+        for log in (self.each, self.taken, self.deleted):
             log.touch()
         self._read, self._write = os.pipe2(os.O_DIRECT)
         os.set_blocking(self._write, False)
@@ -160,11 +166,13 @@ def write(handle: Any, notes: Notes, writer: int, incarnation: int) -> None:
                 given = {"all": None, "some": first_priority(numbers), "drawn": None, "rest": None}
                 ends = np.full(MANY, terminated)
                 given |= {"each": None} if goes_into_each(sent) else {}
+                given |= {"taken": None} if goes_into_taken(sent) else {}
                 replay.extend(stamped.stamp_many(many, incarnation, sent), given, terminated=ends)
                 sent += MANY
             else:
                 given = {"all": None, "some": first_priority(sent), "drawn": None, "rest": None}
                 given |= {"each": None} if goes_into_each(sent) else {}
+                given |= {"taken": None} if goes_into_taken(sent) else {}
                 replay.add(stamped.stamp(one, incarnation, sent), given, terminated=terminated)
                 sent += 1
             notes.sent[incarnation] = sent
@@ -188,6 +196,19 @@ def change(handle: Any, notes: Notes, seed: int) -> None:
             else:
                 log(notes.deleted, told[:, 1:])
                 client.delete(keys, "some")
+
+
+def learn(handle: Any, notes: Notes) -> None:
+    """Takes batches of table ``taken``. One that it has noted and not given back when it is killed comes again."""
+    with ReplayClient(handle) as client:
+        for batch in client.dataset_iter(BATCH, "taken", prefetch=LEARNERS + 1):
+            _note_taken(notes, batch)
+            del batch
+
+
+def _note_taken(notes: Notes, batch: Any) -> None:
+    assert not stamped.torn(batch.data).size, f"torn in a batch: {stamped.torn(batch.data)}"
+    log(notes.taken, _stamps(batch.data))
 
 
 # -- the replay
@@ -280,8 +301,25 @@ def look(conn: Any, name: str, notes: Notes, last: bool) -> None:
 
 
 def _store_all(replay: Replay, notes: Notes) -> None:
-    """Stores what is in the inbox, and draws what waits in table ``each``. Nobody sends any more."""
+    """Stores what is in the inbox, and draws what waits in the tables ``each`` and ``taken``. Nobody sends any more."""
     quiet = 0
+    with ReplayClient(replay.handle) as client:
+        while quiet < 3:
+            quiet += 1
+            assert replay.num_steps > 0  # the call draws batches
+            for batch in client.dataset_iter(BATCH, "taken", timeout=0.02):
+                _note_taken(notes, batch)
+                del batch
+                quiet = 0
+            if _empty_each(replay, notes):
+                quiet = 0
+    for table in ("each", "taken"):
+        assert replay.info(table).parked == 0, replay.info(table)
+
+
+def _empty_each(replay: Replay, notes: Notes) -> int:
+    """Draws what waits in table ``each``: how many."""
+    drawn = quiet = 0
     while quiet < 10:
         notes.drawing[0] = 1
         try:
@@ -291,4 +329,5 @@ def _store_all(replay: Replay, notes: Notes) -> None:
             continue
         log(notes.each, _stamps(batch.data))
         notes.drawing[0] = quiet = 0
-    assert replay.info("each").parked == 0, replay.info("each")
+        drawn += 1
+    return drawn

@@ -80,8 +80,9 @@ class Storm:
         other.close()
         self._notes.quota[:] = actors.ALLOWANCE
         self._writers = [self._fork_writer(i) for i in range(actors.WRITERS)]
-        #: Processes that write no steps, by their kind: how one is forked. Learners of batch rings belong here.
+        #: Processes that write no steps, by their kind: how one is forked.
         self._kinds = {"the client": self._fork_client}
+        self._kinds |= {f"learner {i}": self._fork_learner for i in range(actors.LEARNERS)}
         self._others = {kind: fork_one() for kind, fork_one in self._kinds.items()}
         self._next = self._fork_life()
 
@@ -114,6 +115,9 @@ class Storm:
 
     def _fork_client(self) -> int:
         return self._fork("the client", actors.change, self._handle, self._notes, self._rng.getrandbits(32))
+
+    def _fork_learner(self) -> int:
+        return self._fork("a learner", actors.learn, self._handle, self._notes)
 
     def _fork_life(self) -> tuple[int, int, int]:
         """A life that waits for its turn: its PID, its number, and the pipe that it reads from."""
@@ -156,7 +160,7 @@ class Storm:
         # Writer 0 is never killed: what it has open and how much memory it uses may not grow.
         if chance < 0.1:
             self._kill_writer(self._rng.randrange(1, actors.WRITERS))
-        elif chance < 0.12:
+        elif chance < 0.14:
             self._kill_other(self._rng.choice(list(self._kinds)))
         elif chance < 0.25 and len(self._stopped) < _MOST_STOPPED:
             self._stop_writer(self._rng.randrange(actors.WRITERS))
@@ -241,7 +245,9 @@ class Storm:
             "sent": sum(sent.values()),
             "confirmed": int(self._notes.confirmed.sum()),
             "stored": self._ledger.account.samples,
-            **self._ledger.settle(sent, infos),
+            **self._ledger.settle(
+                sent, infos, sum(self.events[f"kills of learner {i}"] for i in range(actors.LEARNERS))
+            ),
             "read whole": int(self._notes.whole[0]),
             **{f"evicted by the remover of {table!r}": infos[table].evicted for table in ("all", "some", "drawn")},
             "evicted for want of room": infos["rest"].evicted,
