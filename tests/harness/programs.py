@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -146,3 +147,9 @@ def _default_signals() -> None:
 def _own_terminal() -> None:
     _default_signals()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def free_port() -> int:
+    """A port of this host that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])

@@ -10,6 +10,7 @@ import pytest
 from harness.actors import cast
 from harness.peers import KEY, exactly, greet
 from harness.pretender import Pretender
+from harness.programs import free_port
 from harness.proxy import Proxy
 from harness.waiting import until
 
@@ -73,12 +74,6 @@ def contents(replay, count):
     assert (batch.data["obs"] == (batch.data["who"] * 1000 + batch.data["number"])[:, None]).all()
     assert (batch.priority == batch.data["number"] + 1.0).all()
     return sorted(zip(batch.data["who"].tolist(), batch.data["number"].tolist(), strict=True))
-
-
-def free_port():
-    """A port that nobody listens on."""
-    with socket.create_server((HOST, 0)) as sock:
-        return sock.getsockname()[1]
 
 
 def bridge(replay):

@@ -5,6 +5,7 @@ the notes say what must be there, and what may be.
 """
 
 import contextlib
+import logging
 import mmap
 import os
 import random
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 import psutil
 from harness import stamped
+from harness.waiting import until
 
-from echo_shm import Replay, Table
-from echo_shm.replay import Prioritized, Queue, ReplayClient, Uniform
+from echo_shm import Replay, Table, TcpTransport
+from echo_shm.replay import Prioritized, Queue, RemoteWriter, ReplayClient, Uniform
 
 #: Items of the table ``all``, by which steps are accounted for. Between two looks fewer come.
 SIZE = 2048
@@ -26,6 +28,11 @@ SIZE = 2048
 CAPACITY = SIZE + SIZE // 2
 
 WRITERS, LEARNERS = 4, 2
+
+#: The writer that sends over TCP, as on another host. It is not killed: what it has sent may not be in the inbox yet.
+REMOTE = 1
+
+HOST, KEY = "127.0.0.1", b"the key of a storm's bridge"
 
 #: How many steps a writer may send between two looks.
 ALLOWANCE = 240
@@ -143,7 +150,41 @@ def read_log(path: Path) -> list[tuple[int, int]]:
 # -- writers and clients
 
 
-def write(handle: Any, notes: Notes, writer: int, incarnation: int) -> None:
+def write_here(handle: Any, notes: Notes, writer: int, incarnation: int) -> None:
+    """Sends stamped steps through the inbox."""
+    with ReplayClient(handle) as client, client.writer() as replay:
+        _write(replay, notes, writer, incarnation)
+
+
+def write_from_afar(port: int, notes: Notes, writer: int, incarnation: int) -> None:
+    """Sends stamped steps through whatever bridge is at that port."""
+
+    logging.disable()  # connections are lost all the time
+
+    def connect() -> RemoteWriter | None:
+        with contextlib.suppress(OSError):  # no bridge is there yet
+            return RemoteWriter(HOST, port, stamped.example(), authkey=KEY)
+        return None
+
+    with until(connect) as replay:
+        _write(replay, notes, writer, incarnation)
+
+
+def bridge(handle: Any, port: int) -> None:
+    """Brings to the inbox what comes to that port."""
+
+    def listen() -> bool:
+        with contextlib.suppress(OSError):  # the one before still ends
+            TcpTransport(port, host=HOST, authkey=KEY).start(handle.inbox)
+            return True
+        return False
+
+    logging.disable()
+    until(listen)
+    time.sleep(3600)
+
+
+def _write(replay: Any, notes: Notes, writer: int, incarnation: int) -> None:
     """Sends stamped steps, and flushes now and then. At the end it flushes, and stays."""
     rng, sent = random.Random(incarnation), 0
     one, many = stamped.example(), stamped.examples(MANY)
@@ -153,35 +194,34 @@ def write(handle: Any, notes: Notes, writer: int, incarnation: int) -> None:
         notes.of_writer_confirmed[writer] += sent - notes.confirmed[incarnation]
         notes.confirmed[incarnation] = sent
 
-    with ReplayClient(handle) as client, client.writer() as replay:
-        while not notes.ending[0]:
-            if notes.of_writer[writer] >= notes.quota[writer]:
-                flush()
-                time.sleep(0.001)
-                continue
-            before = sent
-            terminated = rng.random() < 0.02
-            if sent % MANY == 0 and rng.random() < 0.5:
-                numbers = np.arange(sent, sent + MANY)
-                given = {"all": None, "some": first_priority(numbers), "drawn": None, "rest": None}
-                ends = np.full(MANY, terminated)
-                given |= {"each": None} if goes_into_each(sent) else {}
-                given |= {"taken": None} if goes_into_taken(sent) else {}
-                replay.extend(stamped.stamp_many(many, incarnation, sent), given, terminated=ends)
-                sent += MANY
-            else:
-                given = {"all": None, "some": first_priority(sent), "drawn": None, "rest": None}
-                given |= {"each": None} if goes_into_each(sent) else {}
-                given |= {"taken": None} if goes_into_taken(sent) else {}
-                replay.add(stamped.stamp(one, incarnation, sent), given, terminated=terminated)
-                sent += 1
-            notes.sent[incarnation] = sent
-            notes.of_writer[writer] += sent - before
-            if rng.random() < 0.06:
-                flush()
-        flush()
-        notes.ended[writer] = 1
-        time.sleep(3600)
+    while not notes.ending[0]:
+        if notes.of_writer[writer] >= notes.quota[writer]:
+            flush()
+            time.sleep(0.001)
+            continue
+        before = sent
+        terminated = rng.random() < 0.02
+        if sent % MANY == 0 and rng.random() < 0.5:
+            numbers = np.arange(sent, sent + MANY)
+            given = {"all": None, "some": first_priority(numbers), "drawn": None, "rest": None}
+            ends = np.full(MANY, terminated)
+            given |= {"each": None} if goes_into_each(sent) else {}
+            given |= {"taken": None} if goes_into_taken(sent) else {}
+            replay.extend(stamped.stamp_many(many, incarnation, sent), given, terminated=ends)
+            sent += MANY
+        else:
+            given = {"all": None, "some": first_priority(sent), "drawn": None, "rest": None}
+            given |= {"each": None} if goes_into_each(sent) else {}
+            given |= {"taken": None} if goes_into_taken(sent) else {}
+            replay.add(stamped.stamp(one, incarnation, sent), given, terminated=terminated)
+            sent += 1
+        notes.sent[incarnation] = sent
+        notes.of_writer[writer] += sent - before
+        if rng.random() < 0.06:
+            flush()
+    flush()
+    notes.ended[writer] = 1
+    time.sleep(3600)
 
 
 def change(handle: Any, notes: Notes, seed: int) -> None:

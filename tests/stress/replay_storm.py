@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 from harness.processes import fork, is_gone, kill_all, stop
+from harness.programs import free_port
 from harness.waiting import LONG, poll, until
 
 from stress import replay_actors as actors
@@ -75,6 +76,7 @@ class Storm:
         creator = self._fork("the creator", actors.create, other, self.name, seed)
         assert mine.poll(LONG), "the creator says nothing"
         self._handle = mine.recv()
+        self._port = free_port()
         kill_all([creator])
         mine.close()
         other.close()
@@ -82,6 +84,7 @@ class Storm:
         self._writers = [self._fork_writer(i) for i in range(actors.WRITERS)]
         #: Processes that write no steps, by their kind: how one is forked.
         self._kinds = {"the client": self._fork_client}
+        self._kinds |= {"the bridge": self._fork_bridge}
         self._kinds |= {f"learner {i}": self._fork_learner for i in range(actors.LEARNERS)}
         self._others = {kind: fork_one() for kind, fork_one in self._kinds.items()}
         self._next = self._fork_life()
@@ -111,10 +114,14 @@ class Storm:
     def _fork_writer(self, writer: int) -> int:
         incarnation, self._incarnations = self._incarnations, self._incarnations + 1
         assert incarnation < actors.INCARNATIONS
-        return self._fork(f"writer {incarnation}", actors.write, self._handle, self._notes, writer, incarnation)
+        fn, to = (actors.write_from_afar, self._port) if writer == actors.REMOTE else (actors.write_here, self._handle)
+        return self._fork(f"writer {incarnation}", fn, to, self._notes, writer, incarnation)
 
     def _fork_client(self) -> int:
         return self._fork("the client", actors.change, self._handle, self._notes, self._rng.getrandbits(32))
+
+    def _fork_bridge(self) -> int:
+        return self._fork("the bridge", actors.bridge, self._handle, self._port)
 
     def _fork_learner(self) -> int:
         return self._fork("a learner", actors.learn, self._handle, self._notes)
@@ -159,7 +166,7 @@ class Storm:
         chance = self._rng.random()
         # Writer 0 is never killed: what it has open and how much memory it uses may not grow.
         if chance < 0.1:
-            self._kill_writer(self._rng.randrange(1, actors.WRITERS))
+            self._kill_writer(self._rng.randrange(actors.REMOTE + 1, actors.WRITERS))
         elif chance < 0.14:
             self._kill_other(self._rng.choice(list(self._kinds)))
         elif chance < 0.25 and len(self._stopped) < _MOST_STOPPED:
