@@ -190,7 +190,7 @@ class _Run:
         self._there = [MACHINE, *(library for library in (CPPRB, TORCHRL) if installed(library))]
 
     def _against(self, row: str, peers: Sequence[Contender], alone: bool = False) -> list[Measured]:
-        contenders = [Contender(OWN, row), *(peer for peer in peers if peer.library in self._there)]
+        contenders = [Contender(OWN, row), *(peer for peer in peers if peer.library in (OWN, *self._there))]
         sized = [(contender, self.sizes) for contender in contenders]
         return take_turns(sized, self.scale.repetitions, alone)
 
@@ -220,6 +220,19 @@ class _Run:
             figures.append(Figure(path, "bytes", ours.values(), floor=Floor(160, of="value")))
         return figures
 
+    def recovery(self) -> list[Figure]:
+        """How long it takes to go on after a death."""
+        many = self.scale.replay_growth[1]
+        sized = [(Contender(OWN, "recovery"), replace(self.sizes, cartpole=many))]
+        (ours,) = take_turns(sized, self.scale.repetitions)
+        path = f"`Replay.attach` to {many:,} steps in a prioritized table"
+        return [Figure(path, "s", ours.values(), floor=Floor(10, of="value"))]
+
+    def elsewhere(self) -> list[Figure]:
+        """A learner in a process of its own, which only takes; in the replay's process it draws, too."""
+        path = f"`ReplayClient.dataset_iter({BATCH_SIZE})` in another process, prioritized"
+        return _figures(path, "batches/s", self._against("elsewhere", [Contender(OWN, "sample prioritized")]))
+
     def workers(self) -> list[Figure]:
         """Processes that add while the learner samples and updates."""
         measured = self._against("workers", WITH_WORKERS, alone=True)
@@ -248,4 +261,4 @@ def replay(scale: Scale, lib: ctypes.CDLL) -> list[Figure]:
     if not hasattr(echo_shm.Replay, "spawn"):
         print("no rows with workers: Replay has no spawn()", file=sys.stderr)
         return figures
-    return [*figures, *run.workers(), *run.owner()]
+    return [*figures, *run.recovery(), *run.elsewhere(), *run.workers(), *run.owner()]

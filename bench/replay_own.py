@@ -1,5 +1,9 @@
 """echo_shm's replay buffer, as its users write it."""
 
+import atexit
+import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -9,7 +13,7 @@ import numpy as np
 
 from bench import replay_program as program
 from bench.replay_program import Leaves, Measurement, Sizes
-from echo_shm import Replay, Table
+from echo_shm import Replay, ReplayClient, Table
 from echo_shm.replay import Prioritized
 
 
@@ -32,8 +36,8 @@ def _prioritized_table(n: int) -> Any:
     return Table("default", sampler=Prioritized(alpha=program.ALPHA, beta=program.BETA), max_size=n)
 
 
-def _filled_prioritized(n: int, make: Callable[[int], Leaves] = program.cartpole) -> Any:
-    replay, given, first = Replay(_example(make), n, [_prioritized_table(n)]), program.priorities(n), 0
+def _filled_prioritized(n: int, make: Callable[[int], Leaves] = program.cartpole, **how: Any) -> Any:
+    replay, given, first = Replay(_example(make), n, [_prioritized_table(n)], **how), program.priorities(n), 0
     for block in program.filling(n, make):
         size = len(block["done"])
         replay.extend(block, priorities=given[first : first + size])
@@ -149,6 +153,54 @@ def _with_workers(sizes: Sizes) -> Measurement:
     return measure
 
 
+def _hold(connection: Any, n: int) -> None:
+    """A process that has a replay, and draws batches for others."""
+    replay = _filled_prioritized(n, thread=True)
+    connection.send(replay.handle)
+    connection.recv()
+
+
+def _elsewhere(sizes: Sizes) -> Measurement:
+    """Batches a second in another process than the replay's, which draws them ahead."""
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    holder = context.Process(target=_hold, args=(theirs, sizes.cartpole), daemon=True)
+    holder.start()
+    batches = ReplayClient(mine.recv()).dataset_iter(program.BATCH_SIZE)
+    return lambda: program.rate(lambda: program.read(next(batches).data.values()), 1, sizes.seconds)
+
+
+def _recovery(sizes: Sizes) -> Measurement:
+    """Seconds until a replay goes on with the store of one that was killed."""
+    context, name = multiprocessing.get_context("spawn"), f"bench-{os.getpid()}"
+    first = context.Process(target=_fill_and_die, args=(name, sizes.cartpole))
+    first.start()
+    first.join()
+    atexit.register(lambda: Replay.attach(name).close())
+
+    def measure() -> list[float]:
+        mine, theirs = context.Pipe()
+        then = context.Process(target=_go_on_and_die, args=(theirs, name))
+        then.start()
+        took = mine.recv()
+        then.join()
+        return [took]
+
+    return measure
+
+
+def _fill_and_die(name: str, n: int) -> None:
+    _filled_prioritized(n, store="shm", name=name)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _go_on_and_die(connection: Any, name: str) -> None:
+    start = time.perf_counter()
+    Replay.attach(name)
+    connection.send(time.perf_counter() - start)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _owner_cpu(sizes: Sizes) -> Measurement:
     """Microseconds of the owner's CPU time a step, while a thread of it takes steps in."""
 
@@ -176,11 +228,14 @@ ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "sample cartpole": lambda sizes: _sample(_filled(sizes.cartpole, program.cartpole), sizes.seconds),
     "sample atari": lambda sizes: _sample(_filled(sizes.atari, program.atari), sizes.seconds),
     "prioritized": _prioritized,
+    "sample prioritized": lambda sizes: _sample(_filled_prioritized(sizes.cartpole), sizes.seconds),
     "rfc": _rfc,
     "bytes": lambda sizes: _bytes(sizes, _uniform_table),
     "bytes prioritized": lambda sizes: _bytes(sizes, _prioritized_table),
     "workers": _with_workers,
     "owner's cpu": _owner_cpu,
+    "elsewhere": _elsewhere,
+    "recovery": _recovery,
 }
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Figure:
     Attributes:
         path: What was measured.
         unit: ``"samples/s"``, ``"steps/s"``, ``"batches/s"`` (more is better) or one of costs (less is better):
-            ``"µs"``, ``"MB"``, ``"bytes"``, ``"a sample"``.
+            ``"s"``, ``"µs"``, ``"MB"``, ``"bytes"``, ``"a sample"``.
         ours: One value a repetition.
         peer: What the ratio is taken to; empty for none.
         theirs: The peer's values, of the same repetitions.

@@ -1,7 +1,6 @@
 """A replay in this process: it keeps steps, and draws batches of them from tables."""
 
 import contextlib
-import errno
 import functools
 import logging
 import weakref
@@ -9,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NoReturn, TypeVar
 
-import numpy as np
-
-from echo_shm._core import ffi, lib
+from echo_shm._core import lib
 from echo_shm._replay import Core
-from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, error_from
+from echo_shm.errors import ConnectionClosedError, EchoShmError
 from echo_shm.replay import arguments
 from echo_shm.replay.ahead import Ahead
-from echo_shm.replay.batch import Batch, TableInfo, table_info, why_no_insert, why_no_sample
+from echo_shm.replay.batch import Batch, why_no_insert, why_no_sample
+from echo_shm.replay.items import Items
 from echo_shm.replay.rings import Rings, join
 from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.store import Store, attach_store, create_store
@@ -25,7 +23,6 @@ from echo_shm.replay.validation import integer
 from echo_shm.replay.waiting import Changes
 from echo_shm.replay.writer import ReplayHandle
 from echo_shm.ring import transports
-from echo_shm.ring.fast_path import compile_tree
 from echo_shm.ring.protocols import Transport
 from echo_shm.spec import Array, Spec, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
@@ -39,7 +36,7 @@ _log = logging.getLogger("echo_shm")
 _CHUNK = 32 << 20
 
 
-class Replay:
+class Replay(Items):
     """Keeps steps in a store, and draws batches of them from tables.
 
     A step is stored once, with one item in each table that refers to it. The oldest steps go when the store is full.
@@ -164,25 +161,17 @@ class Replay:
                 f"thread=True: table {name!r} has a selector written in Python, which runs in calls of the replay "
                 "alone: use thread=False"
             )
-        self._store = store
-        self._spec = store.spec
-        self._names = tuple(store.tables)
-        self._numbers = {name: number for number, name in enumerate(self._names)}
-        # The number of the table that is meant where none is named.
-        self._only = 0 if len(self._names) == 1 else None
         # Before the store is recovered: workers wait for a replay only so long.
         sources = None if is_new else join(store, max_producers, given)
         try:
-            self._core = store.open(samplers, removers)
+            core = store.open(samplers, removers)
         except BaseException:
             if sources is not None:
                 sources.leave()
             raise
-        self._changes = Changes(self._core)
-        self._build = compile_tree(self._spec)
-        self._num_leaves = len(self._spec.leaves)
+        self._changes = Changes(core)
+        self._describe(core, store, Rings(core, self._changes, store, max_producers, given, sources))
         self._chunk = max(1, _CHUNK // max(1, self._spec.sample_bytes))
-        self._rings = Rings(self._core, self._changes, store, max_producers, given, sources)
         try:
             if thread or given or store.name is not None:
                 self._rings.open()
@@ -251,27 +240,6 @@ class Replay:
 
         """
         return self._rings.port
-
-    @property
-    def capacity(self) -> int:
-        """Most steps."""
-        return self._store.capacity
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """The tables' names."""
-        return self._names
-
-    @property
-    def num_steps(self) -> int:
-        """How many steps are stored."""
-        self._rings.look()
-        return self._checked(self._core.num_steps())
-
-    def __len__(self) -> int:
-        """The size of the largest table, in items."""
-        self._rings.look()
-        return max(self._info(table).size for table in range(len(self._names)))
 
     # -- inserting
 
@@ -453,12 +421,6 @@ class Replay:
             self._rings.tell()
         return self._batch(got, out)
 
-    def _batch(self, got: tuple[Array, ...], out: Tree = None) -> Batch:
-        leaves = self._num_leaves
-        data = self._build(*got[:leaves]) if out is None else out
-        # The same as Batch(...), without the call of the named tuple's own __new__.
-        return tuple.__new__(Batch, (data, *got[leaves:]))
-
     def _wait_to_sample(
         self, code: int, number: int, timeout: float | None, again: Callable[[], tuple[Array, ...] | int]
     ) -> tuple[Array, ...]:
@@ -530,135 +492,6 @@ class Replay:
             self._rings.tell()
         return [self._batch(got)] if got else []
 
-    # -- items by their keys
-
-    def update(self, keys: Any, priorities: Any, table: str | None = None) -> int:
-        """Gives items new priorities. Items that are gone are ignored.
-
-        Args:
-            keys: ``batch.key``, or part of it: uint64 of shape (n,). Of a key that comes several times, the last
-                priority counts.
-            priorities: Floats of shape (n,), finite, 0 or more: arrays, or what ``numpy.asarray`` makes arrays of.
-            table: The table. None: the only one.
-
-        Returns:
-            How many different items had their priorities set.
-
-        Raises:
-            ValueError: An argument is out of range: the message names the index. Nothing has changed.
-            ConnectionClosedError: The replay is closed.
-            ForkedError: Called in a child of the process that opened the replay.
-
-        """
-        number = self._only if table is None else self._numbers.get(table)
-        if number is None:
-            number = self._number(table)
-        if self._rings.idle:
-            self._rings.turn()
-        done = self._core.update(number, keys, priorities)
-        if done is None:
-            keys = arguments.keys(keys)
-            done = self._core.update(number, keys, arguments.new_priorities(priorities, len(keys)))
-        if isinstance(done, int):
-            return done
-        assert done is not None
-        code, _, index = done
-        if code == lib.ES_EPRIORITY:
-            value = float(np.asarray(priorities)[index])
-            raise ValueError(arguments.bad_priority(f"priorities[{index}]", value, self._names[number]))
-        raise self._error(code)
-
-    def delete(self, keys: Any, table: str | None = None) -> int:
-        """Removes items from a table. Items that are gone are ignored.
-
-        Args:
-            keys: As for :meth:`update`.
-            table: The table. None: the only one.
-
-        Returns:
-            How many different items were removed.
-
-        Raises:
-            ValueError, ConnectionClosedError, ForkedError: As :meth:`update`.
-
-        """
-        self._rings.look()
-        done = self._checked(self._core.delete(self._number(table), arguments.keys(keys)))
-        if self._core.waiting:
-            self._rings.tell()
-        return done
-
-    def get(self, keys: Any, table: str | None = None) -> Batch:
-        """The items with these keys. It counts as no sample.
-
-        Args:
-            keys: As for :meth:`update`, at least one.
-            table: The table. None: the only one.
-
-        Returns:
-            A :class:`Batch` in the order of the keys. ``probability`` is that of a draw now.
-
-        Raises:
-            KeyError: An item is gone. The message names the index.
-            ValueError, ConnectionClosedError, ForkedError: As :meth:`update`.
-
-        """
-        self._rings.look()
-        number, wanted = self._number(table), arguments.keys(keys)
-        if not len(wanted):
-            raise ValueError("keys: got none, expected at least one")
-        got = self._core.get(number, wanted)
-        if isinstance(got[0], np.ndarray):
-            return self._batch(got)
-        code, _, index = got
-        if code == lib.ES_ENOITEM:
-            raise KeyError(
-                f"keys[{index}]={int(wanted[index])} is not in table {self._names[number]!r}, or not any more"
-            )
-        raise self._error(int(code))
-
-    # -- tables
-
-    def can_sample(self, n: int = 1, table: str | None = None) -> bool:
-        """Whether a table's limiter allows n items to be sampled now. None for the table: the only one."""
-        self._rings.look()
-        return bool(self._checked(self._core.can_sample(self._number(table), arguments.count(n))))
-
-    def can_insert(self, n: int = 1, table: str | None = None) -> bool:
-        """Whether a table's limiter allows n items to be inserted now. None for the table: the only one."""
-        self._rings.look()
-        return bool(self._checked(self._core.can_insert(self._number(table), arguments.count(n))))
-
-    def reset(self, table: str | None = None) -> None:
-        """Removes all items of a table, and counts from 0. None: the only table.
-
-        Raises:
-            ValueError, ConnectionClosedError, ForkedError: As :meth:`update`.
-
-        """
-        self._rings.look()
-        self._checked(self._core.reset(self._number(table)))
-        if self._core.waiting:
-            self._rings.tell()
-
-    def info(self, table: str | None = None) -> TableInfo | dict[str, TableInfo]:
-        """The figures of a table. Without a name: those of the only one, or if there are several, a dict of all.
-
-        Raises:
-            ValueError, ConnectionClosedError, ForkedError: As :meth:`update`.
-
-        """
-        self._rings.look()
-        if table is None and self._only is None:
-            return {name: self._info(number) for number, name in enumerate(self._names)}
-        return self._info(self._number(table))
-
-    def _info(self, number: int) -> TableInfo:
-        got = self._core.info(number)
-        if isinstance(got, int):
-            raise self._error(got)
-        return table_info(self._store.tables[self._names[number]], ffi.from_buffer("es_table_info *", got))
-
     # -- closing
 
     def close(self) -> None:
@@ -703,19 +536,6 @@ class Replay:
 
     # -- helpers
 
-    def _number(self, table: object) -> int:
-        """The number of a table, or of the only one."""
-        if table is None and self._only is not None:
-            return self._only
-        if table is None:
-            raise ValueError(f"this replay has {arguments.listed(self._names)}: say which one, table=...")
-        if not isinstance(table, str) or table not in self._numbers:
-            raise ValueError(arguments.unknown_table(table, self._names))
-        return self._numbers[table]
-
-    def _accepts(self, number: int, priority: float) -> bool:
-        return self._core.check_priority(number, priority) != lib.ES_EPRIORITY
-
     def _wait_to_insert(self, attempt: Any, refused: Any, timeout: float | None) -> Any:
         """Waits while a limiter forbids to insert. ``refused`` returns the number of its table."""
 
@@ -728,40 +548,6 @@ class Replay:
 
     def _why_no_sample(self, number: int) -> str:
         return why_no_sample(self._names[number], self._info(number))
-
-    def _refuse_closed(self) -> None:
-        self._checked(self._core.num_steps())
-
-    def _checked(self, result: int) -> int:
-        """Raises what a code says; returns everything else."""
-        if result < 0:
-            raise self._error(result)
-        return result
-
-    def _error(self, code: int) -> Exception:
-        what = self._store.what
-        if code == lib.ES_ESELECTOR:
-            self._store.custom.reraise()
-        if code == lib.ES_EREENTERED:
-            return EchoShmError(
-                f"{what} was called by code that runs inside one of its own calls: by a selector, or by what "
-                "interrupted it. Selectors must not use the replay"
-            )
-        if code == lib.ES_EDETACHED:
-            return ConnectionClosedError(self._store.custom.why or f"{what} is closed")
-        if code == lib.ES_EFORK:
-            return ForkedError(f"{what} was inherited through a fork and belongs to the parent process")
-        if code == -errno.ENOMEM:
-            return MemoryError(f"{what}: there is no memory for it")
-        if code == lib.ES_NO_ROOM:
-            protected = [name for name, config in self._store.tables.items() if config.is_protected]
-            all_steps = self._core.num_steps() >= self.capacity
-            full = f"all of its {self.capacity:,} steps" if all_steps else "as many items as max_items allows"
-            return EchoShmError(
-                f"{what} is full: {full} belong to protected tables ({', '.join(map(repr, protected))}). "
-                f"Delete items of these, or use a larger {'capacity' if all_steps else 'max_items'}"
-            )
-        return error_from(code, what)
 
 
 def _with_sent(error: _E, sent: int, n: int) -> _E:
