@@ -9,7 +9,7 @@ from echo_shm.cli import console, top
 from echo_shm.errors import SegmentError
 from echo_shm.replay import LimiterInfo, TableInfo, listing
 from echo_shm.replay.listing import ReplayListing
-from echo_shm.ring.lockfile import INBOX, UPDATES
+from echo_shm.ring.lockfile import BATCHES, INBOX, UPDATES
 from echo_shm.ring.metrics import RingView
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 #: A board that is older than this is said to be old: its replay does nothing (seconds).
 _OLD = 2.0
+
+#: Rings of batches that are shown.
+_MOST_BATCHES = 4
 
 #: The longest name of a table that is shown whole.
 _NAME_WIDTH = 16
@@ -30,6 +33,7 @@ class _Reading(NamedTuple):
         seen: All but what follows.
         occupancy: For each ring's ending how many slots are in use, and how many there are.
         states: For each ring's ending the states of its producers; see :func:`echo_shm.cli.top.states`.
+        learners: For each ending of a ring of batches how many learners take from it.
         bridges: How many processes feed the inbox for clients on other hosts.
         remotes: How many such clients are connected.
         refused: How many of their connections were refused.
@@ -39,6 +43,7 @@ class _Reading(NamedTuple):
     seen: ReplayListing
     occupancy: dict[str, tuple[int, int]]
     states: dict[str, list[str]]
+    learners: dict[str, int]
     bridges: int
     remotes: int
     refused: int
@@ -55,13 +60,16 @@ class ReplayWatch:
 
     """
 
-    #: Lines of the screen besides those of tables.
-    other_lines = 13
-
     def __init__(self, name: str) -> None:
         self.what = f"replay {name!r}"
         self._name = name
         self._earlier = self._latest = self._read()
+
+    @property
+    def other_lines(self) -> int:
+        """Lines of the screen besides those of tables."""
+        batches = len(self._latest.learners)
+        return 13 + min(batches, _MOST_BATCHES) + (batches > _MOST_BATCHES)
 
     def look(self) -> bool:
         """Takes another reading. Returns False if the replay was closed."""
@@ -72,13 +80,16 @@ class ReplayWatch:
         return True
 
     def _read(self) -> _Reading:
-        now = _Reading(listing.look(self._name), {}, {}, 0, 0, 0)
+        now = _Reading(listing.look(self._name), {}, {}, {}, 0, 0, 0)
         for ring in now.seen.rings:
             if ring.segment is not None:
                 ending, view = ring.name[len(self._name) :], RingView(ring.segment)
                 snap = view.snapshot()
                 now.occupancy[ending] = snap.occupancy, ring.segment.geometry.capacity
-                producers = [(owner, state) for owner, state in top.states(view) if owner.role == "producer"]
+                owners = list(top.states(view))
+                producers = [(owner, state) for owner, state in owners if owner.role == "producer"]
+                if ending.endswith(BATCHES):
+                    now.learners[ending] = sum(owner.role == "learner" and state != "dead" for owner, state in owners)
                 now.states[ending] = [state for owner, state in producers if not owner.is_bridge]
                 if ending == INBOX:
                     bridges = sum(owner.is_bridge and state != "dead" for owner, state in producers)
@@ -128,6 +139,12 @@ class ReplayWatch:
         for label, ring in (("inbox", INBOX), ("updates", UPDATES)):
             if ring in now.occupancy:
                 bars.add_row(label, *_bar(*now.occupancy[ring], "slots"))
+        for ring, learners in list(now.learners.items())[:_MOST_BATCHES]:
+            bars.add_row(
+                self._batches(ring), *_bar(*now.occupancy[ring], f"items for {learners} learner{'s' * (learners != 1)}")
+            )
+        if len(now.learners) > _MOST_BATCHES:
+            bars.add_row("", f"and {len(now.learners) - _MOST_BATCHES} more rings of batches", "")
         writers, clients = (Counter(now.states.get(ring)) for ring in (INBOX, UPDATES))
         figures = _grid(5)
         figures.add_row(
@@ -142,6 +159,13 @@ class ReplayWatch:
         group: type[Group] = console.need("rich.console", "cli").Group
         waits = [f"[yellow]it takes no steps: {console.literal(seen.waits)}[/]"] if seen.alive and seen.waits else []
         return group(bars, "", figures, *waits)
+
+    def _batches(self, ring: str) -> str:
+        """What a ring of batches holds: the table, and the size of the batches."""
+        number, _, n = ring.removeprefix(".").removesuffix(BATCHES).partition("x")
+        names = list(self._latest.seen.tables)
+        name = names[int(number)] if int(number) < len(names) else number
+        return f"{console.literal(name[:_NAME_WIDTH])} \N{MULTIPLICATION SIGN} {n}"
 
     def _tables(self, shown: list[tuple[str, TableInfo]]) -> "Table":
         table = _table("table", "items", "max", "inserted/s", "sampled/s", "evicted", "parked", "episodes", "effective")

@@ -14,12 +14,14 @@ class Watched(Protocol):
 
     Attributes:
         what: What it is called in messages.
-        other_lines: Lines of the screen that it needs whatever it shows.
 
     """
 
     what: str
-    other_lines: int
+
+    @property
+    def other_lines(self) -> int:
+        """Lines of the screen that it needs whatever it shows."""
 
     def look(self) -> bool:
         """Takes another reading. Returns False if it is closed."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.actors import Actor
+from harness.programs import run
 
 from echo_shm import Replay, SegmentError, SpecMismatchError, Table, TcpTransport
 from echo_shm.cli import console, replay_top
@@ -247,6 +249,44 @@ def test_top_shows_the_bridge(name: str) -> None:
             lines = [line.split() for line in _shown(replay_top.ReplayWatch(name)).splitlines()]
     assert ["bridges", "1", "remote", "1", "refused", "1"] in lines
     assert ["writers", "0", "waiting", "0", "stopped", "0", "dead", "0", "clients", "0"] in lines
+
+
+def _draw(conn: Any, name: str) -> None:
+    """An actor: a replay that draws batches for others."""
+    replay = Replay(STEP, 100, store="shm", name=name, thread=True)
+    replay.add(STEP)
+    conn.send(None)
+    conn.recv()
+
+
+def test_rings_of_batches(
+    name: str, act: Callable[..., Actor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are parts of their replay: in ls, in top, and when gc removes a dead one."""
+    everything = lockfile.names
+    monkeypatch.setattr(
+        lockfile, "names", lambda files=lockfile.SEGMENT: [one for one in everything(files) if one.startswith(name)]
+    )
+    process, sizes = act(_draw, name), range(2, 7)
+    process.hear()
+    with ReplayClient(name) as client:
+        for n in sizes:
+            next(client.dataset_iter(n, prefetch=1, timeout=10))
+        held = client.dataset_iter(2)
+        assert next(held).key.shape == (2,)
+        rings = [line.split()[:2] for line in _run("ls", capsys=capsys)[1].splitlines() if ".batches" in line]
+        assert rings == [["ring", f".0x{n}.batches"] for n in sizes]
+        top = replay_top.ReplayWatch(name)
+        shown = _shown(top)
+        held.close()
+    assert "default \N{MULTIPLICATION SIGN} 2" in shown
+    assert "for 1 learner " in shown
+    assert "for 0 learners" in shown
+    assert "and 1 more rings of batches" in shown
+    assert top.other_lines == 18
+    process.kill()
+    assert run(sys.executable, "-m", "echo_shm", "gc", name).returncode == 0
+    assert _files(name) == []
 
 
 def test_top_of_a_dead_replay(name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
