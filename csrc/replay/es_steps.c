@@ -157,6 +157,15 @@ uint32_t es_steps_next(const es_steps *s)
     return es_rank_lowest_absent(s->living);
 }
 
+/* A step without items is its stream's last one. */
+static void keep(es_steps *s, uint32_t step)
+{
+    uint64_t arrival = s->store->steps[step].arrival;
+    s->kept++;
+    if (arrival < s->kept_from)
+        s->kept_from = arrival;
+}
+
 uint32_t es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head)
 {
     uint32_t stream = stream_of(s, head->stream, head->environment);
@@ -168,7 +177,7 @@ uint32_t es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head)
     if (before != ES_STEPS_NONE && s->store->steps[before].number > head->number)
         return step;
     s->streams[stream].last = step;
-    s->kept++;
+    keep(s, step);
     if (before != ES_STEPS_NONE && s->items[before] == 0)
         s->kept--; /* it is about to go */
     return before;
@@ -227,6 +236,7 @@ uint32_t es_steps_idlest(es_steps *s)
         if (found == ES_STEPS_NONE || arrival < oldest)
             found = x->last, oldest = arrival;
     }
+    s->kept_from = oldest;
     return found;
 }
 
@@ -271,7 +281,7 @@ void es_steps_unlink(es_steps *s, uint32_t step, uint32_t item)
     if (es_order_has(&s->open, step) && !is_open(s, step))
         es_order_remove(&s->open, step);
     if (s->items[step] == 0 && is_kept(s, step))
-        s->kept++;
+        keep(s, step);
 }
 
 void es_steps_reorder(es_steps *s, const es_sort_pair *steps, uint64_t n)

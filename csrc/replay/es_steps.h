@@ -46,7 +46,8 @@ typedef struct es_steps {
     uint32_t *buckets; /* streams, plus 1 */
     uint32_t episode_room, free_episode, stream_room, free_stream, num_buckets;
     bool some_protected;
-    uint64_t kept; /* steps without items: each is its stream's last one */
+    uint64_t kept;      /* steps without items: each is its stream's last one */
+    uint64_t kept_from; /* none of them has arrived before */
 } es_steps;
 
 int es_steps_init(es_steps *s, es_store *store);

@@ -47,6 +47,21 @@ static uint32_t oldest_that_can_go(const es_tables *m)
     return ES_STEPS_NONE;
 }
 
+/* A step without items that an idle stream keeps since before that item's step came; item: or ES_STEPS_NONE, for any.
+ * Without this, each writer that ever was would keep a step, and the tables would shrink. */
+static uint32_t kept_longer_than(es_tables *m, uint32_t item)
+{
+    uint64_t limit = UINT64_MAX;
+    if (item != ES_STEPS_NONE) {
+        const es_table *t = table_of(m, item);
+        limit = m->store.steps[t->step_of[item - t->first_item]].arrival;
+    }
+    if (m->steps.kept == 0 || m->steps.kept_from >= limit)
+        return ES_STEPS_NONE;
+    uint32_t idle = es_steps_idlest(&m->steps);
+    return idle != ES_STEPS_NONE && m->store.steps[idle].arrival < limit ? idle : ES_STEPS_NONE;
+}
+
 static void evict_item(es_tables *m, uint32_t item)
 {
     es_table *t = table_of(m, item);
@@ -62,11 +77,19 @@ static void settle(es_tables *m)
         while (es_table_size(&m->table[t]) > m->table[t].config->max_size)
             if (!es_table_evict(&m->table[t]))
                 return;
-    while ((living_steps(m) > m->store.capacity || living_items(m) > m->store.max_items) &&
-           (item = oldest_that_can_go(m)) != ES_STEPS_NONE)
-        evict_item(m, item); /* one at a time: after a kill nobody knows which ones were to go with it */
-    while (living_steps(m) > m->store.capacity && m->steps.kept > 0)
-        es_steps_drop(&m->steps, es_steps_idlest(&m->steps));
+    for (;;) {
+        bool no_row = living_steps(m) > m->store.capacity;
+        if (!no_row && living_items(m) <= m->store.max_items)
+            return;
+        item = oldest_that_can_go(m);
+        uint32_t idle = no_row ? kept_longer_than(m, item) : ES_STEPS_NONE;
+        if (idle != ES_STEPS_NONE)
+            es_steps_drop(&m->steps, idle);
+        else if (item != ES_STEPS_NONE)
+            evict_item(m, item); /* one at a time: after a kill nobody knows which ones were to go with it */
+        else
+            return;
+    }
 }
 
 /* --- inserting ------------------------------------------------------------------------ */

@@ -237,6 +237,17 @@ def test_a_stopped_worker_holds_up_nobody():
         os.kill(workers.pids[0], signal.SIGCONT)
 
 
+def test_writers_that_are_gone_take_no_room():
+    """Each keeps its last step only until the items of younger steps would have to go."""
+    with Replay(EXAMPLE, 10) as replay, ReplayClient(replay.handle) as client:
+        for who in range(30):
+            with client.writer() as writer:
+                writer.add(step(who, 0))
+                writer.add(step(who, 1), {})  # in no table
+            assert len(replay) == min(who + 1, 5)
+        assert sorted(set(replay.sample(100).data["who"].tolist())) == [25, 26, 27, 28, 29]
+
+
 # --- a replay that is killed ------------------------------------------------------
 
 
