@@ -1,6 +1,7 @@
 """echo_shm's replay buffer, as its users write it."""
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -157,7 +158,8 @@ def _hold(connection: Any, n: int) -> None:
     """A process that has a replay, and draws batches for others."""
     replay = _filled_prioritized(n, thread=True)
     connection.send(replay.handle)
-    connection.recv()
+    with contextlib.suppress(EOFError):
+        connection.recv()
 
 
 def _elsewhere(sizes: Sizes) -> Measurement:
@@ -167,7 +169,12 @@ def _elsewhere(sizes: Sizes) -> Measurement:
     holder = context.Process(target=_hold, args=(theirs, sizes.cartpole), daemon=True)
     holder.start()
     batches = ReplayClient(mine.recv()).dataset_iter(program.BATCH_SIZE)
-    return lambda: program.rate(lambda: program.read(next(batches).data.values()), 1, sizes.seconds)
+
+    def measure() -> list[float]:
+        assert not mine.poll(), "the replay's process has ended"  # it ends with this end of the pipe
+        return program.rate(lambda: program.read(next(batches).data.values()), 1, sizes.seconds)
+
+    return measure
 
 
 def _recovery(sizes: Sizes) -> Measurement:
@@ -182,6 +189,7 @@ def _recovery(sizes: Sizes) -> Measurement:
         mine, theirs = context.Pipe()
         then = context.Process(target=_go_on_and_die, args=(theirs, name))
         then.start()
+        theirs.close()
         took = mine.recv()
         then.join()
         return [took]
@@ -190,14 +198,16 @@ def _recovery(sizes: Sizes) -> Measurement:
 
 
 def _fill_and_die(name: str, n: int) -> None:
-    _filled_prioritized(n, store="shm", name=name)
+    replay = _filled_prioritized(n, store="shm", name=name)
+    assert len(replay) == n
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _go_on_and_die(connection: Any, name: str) -> None:
     start = time.perf_counter()
-    Replay.attach(name)
+    replay = Replay.attach(name)
     connection.send(time.perf_counter() - start)
+    assert len(replay) > 0
     os.kill(os.getpid(), signal.SIGKILL)
 
 
