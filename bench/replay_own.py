@@ -166,8 +166,10 @@ def _elsewhere(sizes: Sizes) -> Measurement:
     """Batches a second in another process than the replay's, which draws them ahead."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
-    holder = context.Process(target=_hold, args=(theirs, sizes.cartpole), daemon=True)
+    holder = context.Process(target=_hold, args=(theirs, sizes.cartpole))
     holder.start()
+    theirs.close()
+    atexit.register(mine.close)
     batches = ReplayClient(mine.recv()).dataset_iter(program.BATCH_SIZE)
 
     def measure() -> list[float]:
