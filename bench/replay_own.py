@@ -1,11 +1,11 @@
 """echo_shm's replay buffer, as its users write it."""
 
-import atexit
 import contextlib
 import multiprocessing
 import os
 import signal
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
@@ -169,14 +169,19 @@ def _elsewhere(sizes: Sizes) -> Measurement:
     holder = context.Process(target=_hold, args=(theirs, sizes.cartpole))
     holder.start()
     theirs.close()
-    atexit.register(mine.close)
     batches = ReplayClient(mine.recv()).dataset_iter(program.BATCH_SIZE)
 
     def measure() -> list[float]:
         assert not mine.poll(), "the replay's process has ended"  # it ends with this end of the pipe
         return program.rate(lambda: program.read(next(batches).data.values()), 1, sizes.seconds)
 
+    weakref.finalize(measure, _end, mine, holder)
     return measure
+
+
+def _end(connection: Any, holder: Any) -> None:
+    connection.close()
+    holder.join()
 
 
 def _recovery(sizes: Sizes) -> Measurement:
@@ -185,7 +190,6 @@ def _recovery(sizes: Sizes) -> Measurement:
     first = context.Process(target=_fill_and_die, args=(name, sizes.cartpole))
     first.start()
     first.join()
-    atexit.register(lambda: Replay.attach(name).close())
 
     def measure() -> list[float]:
         mine, theirs = context.Pipe()
@@ -196,6 +200,7 @@ def _recovery(sizes: Sizes) -> Measurement:
         then.join()
         return [took]
 
+    weakref.finalize(measure, lambda: Replay.attach(name).close())
     return measure
 
 
