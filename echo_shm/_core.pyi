@@ -255,6 +255,7 @@ class Turn(CData):
     table: int
     sweep_due: int
     refused: int
+    parked: int
     ask: Ask
     batches: CData
 

@@ -338,7 +338,9 @@ uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn)
     in->steps.sweep_due = in->updates.sweep_due = false;
     turn->ask = in->ask;
     in->ask = (es_ask){.batch_size = 0};
-    return done + fill_outboxes(r, most, turn->batches);
+    done += fill_outboxes(r, most, turn->batches);
+    turn->parked = es_tables_parked(&r->tables);
+    return done;
 }
 
 /* --- looking --------------------------------------------------------------------- */

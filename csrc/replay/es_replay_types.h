@@ -126,6 +126,7 @@ typedef struct es_turn {
     uint32_t table;         /* whose limiter, for ES_REFUSED */
     uint32_t sweep_due;     /* 1: dead producers should be looked for */
     uint64_t refused;       /* so far: what the rings brought, and nobody can have meant */
+    uint64_t parked;        /* items that wait until a limiter lets them in */
     es_ask ask;
     int32_t
         batches[32]; /* ES_MAX_OUTBOXES; why each ring of batches got no more: ES_OK if it may, ES_FULL, ES_SHORT, an

@@ -212,6 +212,14 @@ uint64_t es_tables_unpark(es_tables *m)
     return in;
 }
 
+uint64_t es_tables_parked(const es_tables *m)
+{
+    uint64_t parked = 0;
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        parked += m->table[t].parked.count;
+    return parked;
+}
+
 /* --- opening ---------------------------------------------------------------------------- */
 
 static bool step_is_possible(const es_tables *m, const es_step_record *record)

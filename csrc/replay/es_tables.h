@@ -35,5 +35,7 @@ int es_tables_add(es_tables *m, const es_step_head *head, const void *const *lea
                   const double *priorities, const es_origin *origin, es_trouble *why);
 /* Lets parked items in as far as limiters allow: how many. */
 uint64_t es_tables_unpark(es_tables *m);
+/* How many items are parked. */
+uint64_t es_tables_parked(const es_tables *m);
 
 #endif

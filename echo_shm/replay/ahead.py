@@ -55,11 +55,11 @@ class Ahead:
             self.short = got == lib.ES_SHORT
         return False
 
-    def take(self) -> tuple[Array, ...] | None:
-        """The leaves and the columns of the oldest batch that is ready; None if there is none."""
-        with self._lock:
+    def take(self) -> tuple[Array, ...] | int:
+        """The leaves and the columns of the oldest batch that is ready, or of one that is drawn now; or a code."""
+        with self._lock:  # for both: a batch that is made in between is older than the one that is drawn
             if not self._ready:
-                return None
+                return self._core.sample(self._table, self._n, None, None)
             arrays = self._ready.popleft()
             self._core.weigh(self._table, arrays[-len(COLUMNS) + _WEIGHT])
             return arrays

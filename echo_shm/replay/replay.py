@@ -465,23 +465,20 @@ class Replay(Items):
         if prefetch:
             self._rings.begin(ahead)
         try:
-            while box := self._next(n, number, ahead, timeout):
+            while box := self._next(number, ahead, timeout):
                 # The generator itself must not refer to the batch while its user works on it, or waits for the next.
                 yield box.pop()
         finally:
             self._rings.end(ahead)
 
-    def _next(self, n: int, number: int, ahead: Ahead, timeout: float | None) -> list[Batch]:
+    def _next(self, number: int, ahead: Ahead, timeout: float | None) -> list[Batch]:
         """The next batch in a list, or an empty list at the end."""
 
-        def draw() -> tuple[Array, ...] | int:
-            return ahead.take() or self._core.sample(number, n, None, None)
-
         self._rings.look()
-        got = draw()
+        got = ahead.take()
         if not isinstance(got, tuple):
             try:
-                got = self._wait_to_sample(got, number, timeout, draw)
+                got = self._wait_to_sample(got, number, timeout, ahead.take)
             except TimeoutError:
                 if timeout is None:
                     raise

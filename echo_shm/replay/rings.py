@@ -125,10 +125,10 @@ class Rings:
             seen = feed.seen
             if self._work():
                 continue
-            if feed.waits is None and not feed.short and not any(ahead.short for ahead in self._aheads):
+            if feed.waits is None and not feed.held_back and not any(ahead.short for ahead in self._aheads):
                 feed.wait(seen, _SLICE)
                 continue
-            # Whoever samples may let in the step that waits, and whoever inserts may give a batch its items. It wakes
+            # Whoever samples may let in what waits or is parked, and whoever inserts may give a batch items. It wakes
             # the threads that it finds waiting: so this one is counted, and then looks once more.
             with self._changes.counted():
                 seen = feed.seen

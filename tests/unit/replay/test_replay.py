@@ -3,6 +3,7 @@
 import collections
 import functools
 import gc
+import itertools
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from harness.waiting import LONG, until
 
 from echo_shm import ConnectionClosedError, EchoShmError, ForkedError, Replay, SpecMismatchError, Table
 from echo_shm.replay import Fifo, MinSize, Prioritized, Queue, SampleToInsertRatio, Uniform, waiting
+from echo_shm.replay.ahead import Ahead
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
 
@@ -759,6 +761,24 @@ def test_a_thread_makes_batches_ahead():
         assert sorted(got) == list(range(30))
         for batch in (first, rest):
             assert (batch.weight == np.where(batch.data["a"] < 15, 0.5, 1.0)).all()
+
+
+def test_no_batch_overtakes_one_made_ahead():
+    """A batch that is drawn because none is ready, and one that is made meanwhile, come in the order of their items."""
+    numbers = itertools.count()
+
+    class Calls:
+        def sample(self, *_args):
+            if threading.current_thread() is threading.main_thread():
+                maker.start()
+                maker.join(0.2)  # it has not finished: it waits until this draw is over
+            return (next(numbers),)
+
+    ahead = Ahead(Calls(), 0, 1, 1)
+    maker = threading.Thread(target=ahead.make)
+    assert ahead.take() == (0,)
+    maker.join()
+    assert list(ahead._ready) == [(1,)]
 
 
 def test_batches_ahead_wait_for_items():
