@@ -267,8 +267,8 @@ static PyObject *core_turn(core *self, PyObject *most)
         return NULL;
     const es_ask *ask = &turn.ask;
     return Py_BuildValue("(KiiIIKK(IKK)N)", done, (int)turn.steps, (int)turn.updates, (unsigned int)turn.table,
-                         (unsigned int)turn.sweep_due, (unsigned long long)turn.refused, (unsigned long long)turn.parked,
-                         (unsigned int)ask->table, (unsigned long long)ask->batch_size,
+                         (unsigned int)turn.sweep_due, (unsigned long long)turn.refused,
+                         (unsigned long long)turn.parked, (unsigned int)ask->table, (unsigned long long)ask->batch_size,
                          (unsigned long long)ask->num_batches, codes);
 }
 
