@@ -19,11 +19,10 @@ typedef struct es_replay es_replay;
 /* --- stores ------------------------------------------------------------------ */
 
 /* Bytes of a store, or 0 when something is out of range. */
-uint64_t es_replay_store_size(const es_store_geometry *geo, const uint64_t *leaf_sizes, const es_table_config *tables);
+uint64_t es_replay_store_size(const es_store_geometry *geo, const es_store_parts *parts);
 /* Lays out an empty store in zero-filled memory of at least es_replay_store_size() bytes. */
-int es_replay_format(void *base, uint64_t size, const es_store_geometry *geo, const uint64_t *leaf_sizes,
-                     const es_table_config *tables, const void *schema, const uint8_t *uuid, int64_t pid,
-                     int64_t created_ns);
+int es_replay_format(void *base, uint64_t size, const es_store_geometry *geo, const es_store_parts *parts,
+                     const uint8_t *uuid, int64_t pid, int64_t created_ns);
 /* ES_OK, or what is wrong with a foreign store of size bytes. Reads only inside it. */
 int es_replay_check(const void *base, uint64_t size);
 /* What a store that passed es_replay_check() says of itself. schema gets the first room bytes of its
@@ -41,10 +40,13 @@ void es_replay_free(es_replay *r);
  * es_replay_describe() has read before. */
 void es_replay_shape(es_replay *r, uint32_t *num_tables, uint32_t *num_leaves);
 uint64_t es_replay_leaf_size(es_replay *r, uint32_t leaf);
+/* How many arrays a batch of that table has beside its columns, and bytes that an item has in one of them. */
+uint32_t es_replay_num_outputs(es_replay *r, uint32_t table);
+uint64_t es_replay_output_size(es_replay *r, uint32_t table, uint32_t output);
 
 /* --- inserting ----------------------------------------------------------------- */
 
-/* Stores one step, and an item in each table. leaves: one pointer for each leaf. priorities: one for each
+/* Stores one step, and the items that it completes. leaves: one pointer for each leaf. priorities: one for each
  * table; negative: the table's highest so far; not a number: no item. flags: es_step_flag.
  * ES_OK, ES_REFUSED or ES_NO_ROOM; then nothing is stored. ES_ESELECTOR: it may be. */
 int es_replay_add(es_replay *r, const void *const *leaves, uint32_t flags, const double *priorities, es_trouble *why);
@@ -53,6 +55,10 @@ int es_replay_add(es_replay *r, const void *const *leaves, uint32_t flags, const
  * why the next one is not. */
 int64_t es_replay_extend(es_replay *r, const void *const *leaves, uint64_t n, const uint8_t *flags,
                          const double *priorities, int *error, es_trouble *why);
+/* The last step of an episode, and the observations that it ends with: both or none. final: as leaves. flags:
+ * ES_STEP_TERMINATED or ES_STEP_TRUNCATED. */
+int es_replay_add_last(es_replay *r, const void *const *leaves, const void *const *final, uint32_t flags,
+                       const double *priorities, es_trouble *why);
 /* The next step begins an episode. */
 void es_replay_end_episode(es_replay *r);
 

@@ -30,12 +30,14 @@ enum es_selector_kind {
     ES_CUSTOM = 8 /* es_custom_selector */
 };
 
-/* A step's flags. */
-enum es_step_flag { ES_STEP_TERMINATED = 1, ES_STEP_TRUNCATED = 2, ES_STEP_LOST = 4 };
+/* A step's flags. ES_STEP_FINAL: it is what an episode ends with: observations, but no action. The step before has no
+ * flags then, and this one says whether the episode was terminated or truncated. */
+enum es_step_flag { ES_STEP_TERMINATED = 1, ES_STEP_TRUNCATED = 2, ES_STEP_LOST = 4, ES_STEP_FINAL = 8 };
 
 /* What the inbox brings with each step: its first leaf. The tables' priorities follow: see es_replay_add(). */
 typedef struct es_inbox_head {
-    uint64_t stream, number, version;
+    uint64_t stream, number;
+    uint32_t version, index; /* of the weights; of the step in its episode, from 0 */
     uint32_t environment, episode, flags, zero;
 } es_inbox_head;
 
@@ -58,6 +60,37 @@ typedef struct es_selector_config {
     double parameter; /* alpha of Prioritized, temperature of Softmax */
     double beta;      /* of both: exponent of the importance weights */
 } es_selector_config;
+
+/* What an item of a table is. */
+enum es_item_kind {
+    ES_ITEM_STEP = 1,    /* one step */
+    ES_ITEM_N_STEP = 2,  /* a transition over length steps; fewer where the episode ends */
+    ES_ITEM_SEQUENCE = 3 /* length steps of an episode, each time period steps later; shorter at its end, if padded */
+};
+typedef struct es_item_config {
+    uint32_t kind;
+    uint32_t length;  /* steps, at least 1 */
+    uint32_t period;  /* of sequences, 1 to length; otherwise 1 */
+    uint32_t before;  /* steps before the item's first one that its arrays reach back to: the deepest stack - 1 */
+    uint32_t padded;  /* of sequences, 1: the steps that are left when an episode ends are an item, too */
+    uint32_t num_outputs;
+    double gamma; /* discount, 0 to 1 */
+} es_item_config;
+
+/* An array of a batch: what an item gives to it. Where nothing is said, it has as many bytes as count steps of the leaf. */
+enum es_output_kind {
+    ES_OUTPUT_STEPS = 1,    /* count steps, the first of them from steps after the item's first one */
+    ES_OUTPUT_NEXT = 2,     /* of n steps: the same, from the step on that follows; or from the last one if none does */
+    ES_OUTPUT_RETURN = 3,   /* of n steps: the sum over them, discounted; the leaf's elements are floats of width bytes */
+    ES_OUTPUT_DISCOUNT = 4, /* of n steps: gamma ** steps, or 0 after a termination: a float of width bytes */
+    ES_OUTPUT_MASK = 5,     /* count bytes: 1 for each step that is there */
+    ES_OUTPUT_LENGTH = 6    /* how many steps are there: an int64 */
+};
+typedef struct es_output {
+    uint32_t kind, leaf, count, width;
+    int32_t from;    /* 0 or less */
+    uint32_t repeat; /* in place of steps before the episode's first one, 1: that one; 0: zeros */
+} es_output;
 
 /* What whoever opens a store brings for a selector of kind ES_CUSTOM. A function returns 0, or something else if it has
  * failed. A key names an item as in a batch. Members are told of in order of insertion, those of an opened store, too.
@@ -84,6 +117,7 @@ typedef struct es_table_config {
     uint64_t max_parked;   /* items that wait for the limiter */
     uint32_t replacement;  /* 0: each living item once before any again */
     uint32_t is_protected; /* 1: its items do not go when the store is full */
+    es_item_config item;
 } es_table_config;
 
 /* Everything that determines a store's layout, beside the leaves' sizes and the tables. */
@@ -98,7 +132,15 @@ typedef struct es_store_geometry {
     uint32_t zero;
 } es_store_geometry;
 
-/* Where a batch goes: for n items, arrays of n. leaves: one array for each leaf, of n times its size. */
+/* What a store is made of. outputs: those of the first table, then those of the second one, and so on. */
+typedef struct es_store_parts {
+    const uint64_t *leaf_sizes;
+    const es_table_config *tables;
+    const es_output *outputs;
+    const void *schema; /* geo.schema_size bytes, for whoever opens it */
+} es_store_parts;
+
+/* Where a batch goes: for n items, arrays of n. leaves: one array for each output of the table, of n times its size. */
 typedef struct es_batch_arrays {
     void **leaves;
     uint64_t *key;
