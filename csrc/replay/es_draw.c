@@ -79,7 +79,7 @@ void es_draw_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t
 
 static void weigh(const es_drawing *to, uint64_t at, uint64_t n, const es_draw_into *into)
 {
-    for (uint64_t i = at; into != NULL && !isnan(into->beta) && i < at + n; i++)
+    for (uint64_t i = at; !isnan(into->beta) && i < at + n; i++)
         to->ratio[i] = es_draw_weight(to->ratio[i], into->beta);
 }
 
@@ -89,7 +89,7 @@ static void note_draws(es_table *t, uint64_t n, uint64_t random, const es_draw_i
     es_redo *redo = &t->store->redo;
     es_redo_set(redo, &t->words->sampled, t->words->sampled + n);
     es_redo_set(redo, &t->words->random, random);
-    if (into != NULL && into->word != NULL)
+    if (into->word != NULL)
         es_redo_set(redo, into->word, into->value + done + n);
 }
 
@@ -122,6 +122,32 @@ static void fetch_records(const es_table *t, const uint32_t *items, uint64_t n)
         es_prefetch(&t->items[items[i]]);
 }
 
+/* The items' steps are found, and their rows on their way. first: how many of this call's were before. */
+static void find_steps(const es_table *t, const uint32_t *items, uint64_t n, uint64_t first)
+{
+    for (uint64_t i = 0; i < n; i++)
+        es_outputs_find(&t->form, t->steps, t->step_of[items[i]], t->spans[items[i]],
+                        (uint32_t)((first + i) % ES_OUTPUTS_AHEAD));
+}
+
+static void write_items(const es_table *t, const uint32_t *items, uint64_t n, uint64_t first, void *const *leaves,
+                        uint64_t at)
+{
+    for (uint64_t i = 0; i < n; i++)
+        es_outputs_write(&t->form, (uint32_t)((first + i) % ES_OUTPUTS_AHEAD), t->spans[items[i]],
+                         t->items[items[i]].flags, leaves, at + i);
+}
+
+void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at)
+{
+    if (t->spans == NULL) {
+        es_gather(t->store, t->store->rows, &t->step_of[item], 1, leaves, at);
+        return;
+    }
+    find_steps(t, &item, 1, 0);
+    write_items(t, &item, 1, 0, leaves, at);
+}
+
 /* Their records have come. */
 static void fetch_rows(const es_table *t, const uint32_t *items, uint32_t *steps, uint64_t n)
 {
@@ -140,11 +166,12 @@ static uint64_t up_to(uint64_t n, uint64_t most)
 
 /* Draws that change nothing for the next one: an item may come again, and none goes. done: how many of the call's are
  * made already. ES_ESELECTOR: none is made. */
-static int64_t draw_independent(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at,
-                                const es_draw_into *into, uint64_t done)
+static int64_t draw_independent(es_table *t, uint64_t n, const es_drawing *to, uint64_t at, const es_draw_into *into,
+                                uint64_t done)
 {
     uint64_t allowed = es_draw_allowed(t, up_to(n, MANY));
-    uint32_t items[MANY];
+    uint32_t items[MANY], steps[MANY];
+    bool many = t->spans != NULL;
     uint64_t before = t->words->random, after = before;
     if (allowed == 0)
         return 0;
@@ -157,13 +184,17 @@ static int64_t draw_independent(es_table *t, uint64_t n, uint32_t *steps, const 
         if (i < allowed)
             fetch_records(t, items + i, up_to(allowed - i, SOME));
         uint64_t j = i - RECORDS_AHEAD; /* below 0: nothing yet */
-        if (i >= RECORDS_AHEAD && j < allowed)
+        if (i >= RECORDS_AHEAD && j < allowed && many)
+            find_steps(t, items + j, up_to(allowed - j, SOME), j);
+        else if (i >= RECORDS_AHEAD && j < allowed)
             fetch_rows(t, items + j, steps + j, up_to(allowed - j, SOME));
         j -= ROWS_AHEAD;
         if (i < RECORDS_AHEAD + ROWS_AHEAD)
             continue;
         uint64_t some = up_to(allowed - j, SOME);
-        if (into != NULL)
+        if (many)
+            write_items(t, items + j, some, j, into->leaves, at + j);
+        else
             es_gather_near(t->store, t->store->rows, steps + j, some, into->leaves, at + j);
         note_some(t, items + j, some, random ? es_random_after(before, j + some) : before, to, at + j, into, done + j);
     }
@@ -192,8 +223,7 @@ static int begin_round(es_table *t)
 }
 
 /* One draw, which may take the item out of the round, or out of the table. 1, or -ENOMEM or ES_ESELECTOR. */
-static int64_t draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint64_t at, const es_draw_into *into,
-                        uint64_t done)
+static int64_t draw_one(es_table *t, const es_drawing *to, uint64_t at, const es_draw_into *into, uint64_t done)
 {
     es_redo *redo = &t->store->redo;
     uint64_t random = t->words->random, round = t->words->round;
@@ -215,10 +245,8 @@ static int64_t draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint6
         t->config->max_times_sampled != 0 && t->items[item].times_sampled + 1 >= t->config->max_times_sampled;
     describe(t, &item, 1, to, at);
     to->times_sampled[at] = (int64_t)t->items[item].times_sampled + 1;
-    *step = t->step_of[item];
     weigh(to, at, 1, into);
-    if (into != NULL)
-        es_gather(t->store, t->store->rows, step, 1, into->leaves, at);
+    es_draw_write(t, item, into->leaves, at);
     es_redo_set(redo, &t->items[item].times_sampled, t->items[item].times_sampled + 1);
     note_draws(t, 1, random, into, done);
     if (t->aside != NULL) {
@@ -237,13 +265,13 @@ static int64_t draw_one(es_table *t, uint32_t *step, const es_drawing *to, uint6
     return 1;
 }
 
-int64_t es_draw(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at, const es_draw_into *into)
+int64_t es_draw(es_table *t, uint64_t n, const es_drawing *to, uint64_t at, const es_draw_into *into)
 {
     bool independent = draws_are_independent(t);
     uint64_t done = 0;
     while (done < n && es_table_can_sample(t, 1)) {
-        int64_t some = independent ? draw_independent(t, n - done, steps + done, to, at + done, into, done)
-                                   : draw_one(t, steps + done, to, at + done, into, done);
+        int64_t some = independent ? draw_independent(t, n - done, to, at + done, into, done)
+                                   : draw_one(t, to, at + done, into, done);
         if (some < 0)
             return done == 0 ? some : (int64_t)done;
         done += (uint64_t)some;

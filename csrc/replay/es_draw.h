@@ -14,9 +14,9 @@ typedef struct es_drawing {
     int64_t *times_sampled, *table_size, *age;
 } es_drawing;
 
-/* Where draws go, if they must be there before the store says that they were made. */
+/* Where draws go. They are there before the store says that they were made. */
 typedef struct es_draw_into {
-    void *const *leaves; /* one array for each leaf, whose places are those of the columns */
+    void *const *leaves; /* one array for each output of the table, whose places are those of the columns */
     double beta;         /* the column of ratios gets weights, with this exponent; not a number: it keeps ratios */
     uint64_t *word;      /* of the store: becomes value + i + 1 together with the i-th draw; or NULL */
     uint64_t value;
@@ -26,10 +26,11 @@ typedef struct es_draw_into {
 uint64_t es_draw_allowed(const es_table *t, uint64_t n);
 /* Whether fewer than n items might be drawn now, whatever the reason. */
 bool es_draw_may_fall_short(const es_table *t, uint64_t n);
-/* Draws as many items as the limiter allows, at most n, one at a time. For the i-th, steps[i] is its step, whose row
- * stays as it is until a step is stored, and place at + i gets what is said of it. into: NULL if the caller gathers.
- * -ENOMEM, or ES_ESELECTOR when a custom sampler fails, if nothing was drawn. */
-int64_t es_draw(es_table *t, uint64_t n, uint32_t *steps, const es_drawing *to, uint64_t at, const es_draw_into *into);
+/* Draws as many items as the limiter allows, at most n, one at a time. Place at + i gets the i-th, and what is said of
+ * it. -ENOMEM, or ES_ESELECTOR when a custom sampler fails, if nothing was drawn. */
+int64_t es_draw(es_table *t, uint64_t n, const es_drawing *to, uint64_t at, const es_draw_into *into);
+/* Writes what an item gives to each array, at place at. */
+void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at);
 /* The same for an item that is not drawn now. */
 void es_draw_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at);
 

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "replay/es_gather.h"
-
 /* Seven columns of eight bytes, in one piece of memory. */
 #define COLUMNS 7
 #define WIDTH (COLUMNS * sizeof(uint64_t))
@@ -34,10 +32,10 @@ static void copy_columns(const es_drawing *to, uint64_t to_first, const es_drawi
 }
 
 /* Moves n items to other places. The two ranges may overlap. */
-static void move(es_drawn *d, const es_store *store, uint64_t to, uint64_t from, uint64_t n)
+static void move(es_drawn *d, const es_form *form, uint64_t to, uint64_t from, uint64_t n)
 {
     es_drawing *c = &d->columns;
-    memmove(d->rows + to * store->row_size, d->rows + from * store->row_size, n * store->row_size);
+    memmove(d->rows + to * form->size, d->rows + from * form->size, n * form->size);
     memmove(c->key + to, c->key + from, n * sizeof *c->key);
     memmove(c->probability + to, c->probability + from, n * sizeof *c->probability);
     memmove(c->priority + to, c->priority + from, n * sizeof *c->priority);
@@ -54,18 +52,18 @@ void es_drawn_free(es_drawn *d)
     *d = (es_drawn){0};
 }
 
-uint64_t es_drawn_bytes(const es_drawn *d, const es_store *store)
+uint64_t es_drawn_bytes(const es_drawn *d, const es_form *form)
 {
-    return d->room * (store->row_size + WIDTH);
+    return d->room * (form->size + WIDTH);
 }
 
-int es_drawn_reserve(es_drawn *d, const es_store *store, uint64_t n)
+int es_drawn_reserve(es_drawn *d, const es_form *form, uint64_t n)
 {
     if (d->count + n <= d->room)
         return ES_OK;
     es_drawn grown = {.count = d->count, .room = d->count + n};
     void *columns = calloc(grown.room, WIDTH);
-    grown.rows = malloc(grown.room * store->row_size);
+    grown.rows = malloc(grown.room * form->size);
     if (columns == NULL || grown.rows == NULL) {
         free(columns);
         free(grown.rows);
@@ -73,7 +71,7 @@ int es_drawn_reserve(es_drawn *d, const es_store *store, uint64_t n)
     }
     place_columns(&grown.columns, columns, grown.room);
     if (d->count > 0) {
-        memcpy(grown.rows, d->rows, d->count * store->row_size);
+        memcpy(grown.rows, d->rows, d->count * form->size);
         copy_columns(&grown.columns, 0, &d->columns, 0, d->count);
     }
     es_drawn_free(d);
@@ -81,30 +79,24 @@ int es_drawn_reserve(es_drawn *d, const es_store *store, uint64_t n)
     return ES_OK;
 }
 
-void es_drawn_append(es_drawn *d, const es_store *store, const uint32_t *steps, const es_drawing *from, uint64_t n)
+void es_drawn_insert(es_drawn *d, const es_form *form, uint64_t at, void *const *leaves, const es_drawing *from,
+                     uint64_t first, uint64_t n)
 {
+    move(d, form, at + n, at, d->count - at);
     for (uint64_t i = 0; i < n; i++)
-        memcpy(d->rows + (d->count + i) * store->row_size, es_store_row(store, steps[i]), store->row_size);
-    copy_columns(&d->columns, d->count, from, 0, n);
+        es_outputs_pack(form, leaves, first + i, d->rows + (at + i) * form->size);
+    copy_columns(&d->columns, at, from, first, n);
     d->count += n;
 }
 
-void es_drawn_prepend(es_drawn *d, const es_store *store, void *const *leaves, const es_drawing *from, uint64_t n)
-{
-    move(d, store, n, 0, d->count);
-    for (uint64_t i = 0; i < n; i++)
-        es_gather_into_row(store, d->rows + i * store->row_size, (const void *const *)leaves, i);
-    copy_columns(&d->columns, 0, from, 0, n);
-    d->count += n;
-}
-
-void es_drawn_take(es_drawn *d, const es_store *store, uint64_t n, void *const *leaves, const es_drawing *to)
+void es_drawn_take(es_drawn *d, const es_form *form, uint64_t n, void *const *leaves, const es_drawing *to)
 {
     if (n == 0)
         return;
-    es_gather(store, d->rows, NULL, n, leaves, 0);
+    for (uint64_t i = 0; i < n; i++)
+        es_outputs_unpack(form, d->rows + i * form->size, leaves, i);
     copy_columns(to, 0, &d->columns, 0, n);
     uint64_t left = d->count - n;
-    move(d, store, 0, n, left);
+    move(d, form, 0, n, left);
     d->count = left;
 }

@@ -53,9 +53,10 @@ static int store_step(es_inbox *in, es_tables *m, const void *const *leaves, es_
         .stream = brought.stream,
         .number = brought.number,
         .version = brought.version,
+        .index = brought.index,
         .environment = brought.environment,
         .episode = brought.episode,
-        .flags = brought.flags & (ES_STEP_TERMINATED | ES_STEP_TRUNCATED | ES_STEP_LOST),
+        .flags = brought.flags & (ES_STEP_TERMINATED | ES_STEP_TRUNCATED | ES_STEP_LOST | ES_STEP_FINAL),
     };
     es_origin origin = {es_source_word(&in->steps), es_source_value(&in->steps)};
     return es_tables_add(m, &head, leaves + 1, 0, priorities, &origin, why);

@@ -22,6 +22,12 @@ static inline int es_order_init(es_order *o, uint64_t limit)
     return o->links == NULL ? -ENOMEM : ES_OK;
 }
 
+/* Another order of numbers below the same limit. No number may be in both at a time. */
+static inline es_order es_order_beside(const es_order *o)
+{
+    return (es_order){.links = o->links, .first = ES_ORDER_NONE, .last = ES_ORDER_NONE};
+}
+
 static inline void es_order_free(es_order *o)
 {
     free(o->links);
@@ -37,16 +43,25 @@ static inline uint32_t es_order_next(const es_order *o, uint32_t i)
     return o->links[2 * (uint64_t)i + 1] - 1; /* 0 gives ES_ORDER_NONE */
 }
 
+static inline uint32_t es_order_previous(const es_order *o, uint32_t i)
+{
+    return o->links[2 * (uint64_t)i] - 1;
+}
+
+/* before: or ES_ORDER_NONE, to be the first one. */
+static inline void es_order_insert_after(es_order *o, uint32_t before, uint32_t i)
+{
+    uint32_t after = before == ES_ORDER_NONE ? o->first : es_order_next(o, before);
+    o->links[2 * (uint64_t)i] = before + 1;
+    o->links[2 * (uint64_t)i + 1] = after + 1;
+    *(before == ES_ORDER_NONE ? &o->first : &o->links[2 * (uint64_t)before + 1]) = before == ES_ORDER_NONE ? i : i + 1;
+    *(after == ES_ORDER_NONE ? &o->last : &o->links[2 * (uint64_t)after]) = after == ES_ORDER_NONE ? i : i + 1;
+    o->count++;
+}
+
 static inline void es_order_append(es_order *o, uint32_t i)
 {
-    o->links[2 * (uint64_t)i] = o->last + 1;
-    o->links[2 * (uint64_t)i + 1] = 0;
-    if (o->last == ES_ORDER_NONE)
-        o->first = i;
-    else
-        o->links[2 * (uint64_t)o->last + 1] = i + 1;
-    o->last = i;
-    o->count++;
+    es_order_insert_after(o, o->last, i);
 }
 
 static inline void es_order_remove(es_order *o, uint32_t i)

@@ -9,15 +9,15 @@
 /* Slots that are claimed at once. */
 #define MANY 256
 
-static bool fits(es_ring *ring, const es_store *store)
+static bool fits(es_ring *ring, const es_form *form)
 {
     uint64_t batch_size, num_batches;
     uint32_t leaves;
     es_api_shape(ring, &batch_size, &num_batches, &leaves);
-    if (leaves != store->num_leaves + COLUMNS)
+    if (leaves != form->num_outputs + COLUMNS)
         return false;
     for (uint32_t i = 0; i < leaves; i++)
-        if (es_api_leaf_size(ring, i) != (i < store->num_leaves ? store->leaves[i].size : sizeof(uint64_t)))
+        if (es_api_leaf_size(ring, i) != (i < form->num_outputs ? form->sizes[i] : sizeof(uint64_t)))
             return false;
     return true;
 }
@@ -83,17 +83,17 @@ int es_outbox_open(es_outbox *o, es_table *t, es_ring *ring, void *segment, cons
     uint64_t batch_size, num_batches, id[2], claim;
     uint32_t leaves;
     es_api_shape(ring, &batch_size, &num_batches, &leaves);
-    if (!fits(ring, store) || num_others >= ES_MAX_OUTBOXES)
+    if (!fits(ring, &t->form) || num_others >= ES_MAX_OUTBOXES)
         return ES_EGEOMETRY;
     /* A slot that is re-opened later would lie below what is drawn by then, although nothing was drawn for it. */
     if (es_monitor_next_claim(ring, 0, &claim) >= 0)
         return ES_UNSURE;
     memcpy(id, uuid, sizeof id);
     *o = (es_outbox){.table = t, .segment = segment, .capacity = batch_size * num_batches};
-    o->leaves = calloc(store->num_leaves, sizeof *o->leaves);
+    o->leaves = calloc(t->form.num_outputs, sizeof *o->leaves);
     if (o->leaves == NULL)
         return -ENOMEM;
-    for (uint32_t i = 0; i < store->num_leaves; i++)
+    for (uint32_t i = 0; i < t->form.num_outputs; i++)
         o->leaves[i] = o->segment + es_api_leaf_offset(ring, i);
     o->words = words_of(store, id, others, num_others);
     if (!is_of(o->words, id) && es_api_claimed(ring) > 0) {
@@ -118,7 +118,7 @@ static es_drawing columns_of(const es_outbox *o)
 {
     void *c[COLUMNS];
     for (uint32_t i = 0; i < COLUMNS; i++)
-        c[i] = o->segment + es_api_leaf_offset(o->ring, o->table->store->num_leaves + i);
+        c[i] = o->segment + es_api_leaf_offset(o->ring, o->table->form.num_outputs + i);
     return (es_drawing){
         .key = c[0],
         .probability = c[1],
@@ -140,7 +140,6 @@ static void abort_from(const es_outbox *o, uint64_t position, uint64_t n)
 /* Claims slots for at most n draws, makes the draws, and commits: how many. */
 static uint64_t fill_some(es_outbox *o, uint64_t n, int *code)
 {
-    uint32_t steps[MANY];
     int64_t first, claimed = es_api_reserve_many(o->ring, n, &first);
     if (claimed < 0) {
         *code = (int)claimed;
@@ -148,7 +147,7 @@ static uint64_t fill_some(es_outbox *o, uint64_t n, int *code)
     }
     es_drawing columns = columns_of(o);
     es_draw_into into = {o->leaves, o->table->config->sampler.beta, &o->words->drawn, (uint64_t)first};
-    int64_t drawn = es_draw(o->table, (uint64_t)claimed, steps, &columns, (uint64_t)first % o->capacity, &into);
+    int64_t drawn = es_draw(o->table, (uint64_t)claimed, &columns, (uint64_t)first % o->capacity, &into);
     uint64_t whole = drawn < 0 ? 0 : (uint64_t)drawn;
     *code = drawn < 0 ? (int)drawn : drawn < claimed ? ES_SHORT : ES_OK;
     abort_from(o, (uint64_t)first + whole, (uint64_t)claimed - whole);

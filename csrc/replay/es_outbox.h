@@ -18,10 +18,10 @@ typedef struct es_outbox {
     uint8_t *segment;
     uint64_t capacity; /* slots of the ring */
     es_outbox_words *words;
-    void **leaves; /* one array for each leaf of a step, with a place for each slot */
+    void **leaves; /* one array for each output of the table, with a place for each slot */
 } es_outbox;
 
-/* Connects to a ring whose leaves are the store's, and then the columns of a batch: key, probability, weight, priority,
+/* Connects to a ring whose leaves are the table's outputs, and then the columns of a batch: key, probability, weight, priority,
  * times_sampled, table_size, age. others: so many that are connected already, with words of their own in the store.
  * uuid: 16 bytes, of the ring's segment. ES_OK, -ENOMEM; ES_EGEOMETRY when it is not such a ring; -ESTALE
  * when the store does not know it, but somebody has written to it; ES_UNSURE as long as

@@ -31,19 +31,20 @@ typedef struct es_step_record {
     uint64_t number; /* of the step in its stream, from 0 */
     uint32_t environment, episode;
     uint64_t arrival; /* of the step in the store */
-    uint64_t version; /* of the weights that it was made with */
+    uint32_t version; /* of the weights that it was made with */
+    uint32_t index;   /* of the step in its episode, from 0 */
 } es_step_record;
 
 /* One item of a table. The record of item i is at the same place as long as the item lives. */
 typedef struct es_item_record {
     uint64_t word;
-    uint32_t step, length; /* the last step that it refers to, and how many */
+    uint32_t step, length; /* its last step, and how many it has */
     double priority;
     uint64_t times_sampled;
-    uint64_t inserted; /* how many items were inserted before it */
-    uint64_t updated;  /* by the table's clock: inserted, or given a priority */
-    uint64_t round;    /* of sampling without replacement in which it was drawn last */
-    uint64_t zero;
+    uint64_t inserted;      /* how many items were inserted before it */
+    uint64_t updated;       /* by the table's clock: inserted, or given a priority */
+    uint64_t round;         /* of sampling without replacement in which it was drawn last */
+    uint32_t before, flags; /* how many steps it refers to before its first one; es_window_flag */
 } es_item_record;
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "replay/es_draw.h"
 #include "replay/es_drawn.h"
-#include "replay/es_gather.h"
 #include "replay/es_inbox.h"
 #include "replay/es_outbox.h"
 #include "replay/es_store.h"
@@ -19,22 +18,19 @@ struct es_replay {
     uint32_t num_outboxes;
     es_drawn *drawn;   /* of each table */
     es_step_head head; /* of the next step that es_replay_add() stores */
-    uint32_t *steps;   /* of a batch */
-    uint64_t steps_room;
 };
 
 /* --- stores ------------------------------------------------------------------ */
 
-uint64_t es_replay_store_size(const es_store_geometry *geo, const uint64_t *leaf_sizes, const es_table_config *tables)
+uint64_t es_replay_store_size(const es_store_geometry *geo, const es_store_parts *parts)
 {
-    return es_store_size(geo, leaf_sizes, tables);
+    return es_store_size(geo, parts);
 }
 
-int es_replay_format(void *base, uint64_t size, const es_store_geometry *geo, const uint64_t *leaf_sizes,
-                     const es_table_config *tables, const void *schema, const uint8_t *uuid, int64_t pid,
-                     int64_t created_ns)
+int es_replay_format(void *base, uint64_t size, const es_store_geometry *geo, const es_store_parts *parts,
+                     const uint8_t *uuid, int64_t pid, int64_t created_ns)
 {
-    return es_store_format(base, size, geo, leaf_sizes, tables, schema, uuid, pid, created_ns);
+    return es_store_format(base, size, geo, parts, uuid, pid, created_ns);
 }
 
 int es_replay_check(const void *base, uint64_t size)
@@ -75,7 +71,6 @@ void es_replay_free(es_replay *r)
     es_replay_disconnect(r);
     es_tables_close(&r->tables);
     free(r->drawn);
-    free(r->steps);
     free(r);
 }
 
@@ -88,6 +83,16 @@ void es_replay_shape(es_replay *r, uint32_t *num_tables, uint32_t *num_leaves)
 uint64_t es_replay_leaf_size(es_replay *r, uint32_t leaf)
 {
     return r->tables.store.leaves[leaf].size;
+}
+
+uint32_t es_replay_num_outputs(es_replay *r, uint32_t table)
+{
+    return r->tables.table[table].form.num_outputs;
+}
+
+uint64_t es_replay_output_size(es_replay *r, uint32_t table, uint32_t output)
+{
+    return r->tables.table[table].form.sizes[output];
 }
 
 /* What a call returns that may have told a custom selector of a change. */
@@ -106,8 +111,9 @@ static int add(es_replay *r, const void *const *leaves, uint64_t i, uint32_t fla
     if (code != ES_OK)
         return code;
     r->head.number++;
+    r->head.index++;
     if (flags & (ES_STEP_TERMINATED | ES_STEP_TRUNCATED | ES_STEP_LOST))
-        r->head.episode++;
+        es_replay_end_episode(r);
     return ES_OK;
 }
 
@@ -115,6 +121,17 @@ int es_replay_add(es_replay *r, const void *const *leaves, uint32_t flags, const
 {
     why->index = 0;
     return add(r, leaves, 0, flags, priorities, why);
+}
+
+int es_replay_add_last(es_replay *r, const void *const *leaves, const void *const *final, uint32_t flags,
+                       const double *priorities, es_trouble *why)
+{
+    why->index = 0;
+    r->head.flags = 0;
+    int code = es_tables_can_add_last(&r->tables, &r->head, priorities, why);
+    if (code == ES_OK)
+        code = add(r, leaves, 0, 0, priorities, why);
+    return code == ES_OK ? add(r, final, 0, flags | ES_STEP_FINAL, priorities, why) : code;
 }
 
 int64_t es_replay_extend(es_replay *r, const void *const *leaves, uint64_t n, const uint8_t *flags,
@@ -136,7 +153,8 @@ int64_t es_replay_extend(es_replay *r, const void *const *leaves, uint64_t n, co
 
 void es_replay_end_episode(es_replay *r)
 {
-    r->head.episode++;
+    r->head.episode += r->head.index > 0;
+    r->head.index = 0;
 }
 
 /* --- sampling -------------------------------------------------------------------- */
@@ -158,50 +176,24 @@ static void weigh(const es_table *t, double *ratios, uint64_t n, double beta)
         ratios[i] = es_draw_weight(ratios[i], beta);
 }
 
-static int reserve_steps(es_replay *r, uint64_t n)
-{
-    if (n <= r->steps_room)
-        return ES_OK;
-    uint32_t *grown = realloc(r->steps, n * sizeof *grown);
-    if (grown == NULL)
-        return -ENOMEM;
-    r->steps = grown;
-    r->steps_room = n;
-    return ES_OK;
-}
-
 int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, const es_batch_arrays *out)
 {
     es_table *t = &r->tables.table[table];
     es_drawn *before = &r->drawn[table];
-    const es_store *store = &r->tables.store;
     es_drawing to = drawing_over(out);
-    uint64_t first = before->count < n ? before->count : n;
-    int64_t drawn = 0;
-    if (reserve_steps(r, n) != ES_OK)
+    es_draw_into into = {.leaves = out->leaves, .beta = NAN};
+    uint64_t first = before->count < n ? before->count : n, missing = n - first;
+    /* What was drawn may not be lost for want of memory. */
+    if (missing > 0 && es_draw_may_fall_short(t, missing) && es_drawn_reserve(before, &t->form, missing) != ES_OK)
         return -ENOMEM;
-    if (first == 0 && !es_draw_may_fall_short(t, n)) {
-        es_draw_into into = {.leaves = out->leaves, .beta = NAN};
-        es_draw(t, n, r->steps, &to, 0, &into);
-        weigh(t, out->weight, n, beta);
-        return (int)unless_failed(r, ES_OK);
-    }
-    if (first < n) {
-        /* What was drawn may not be lost for want of memory. */
-        if (es_draw_may_fall_short(t, n - first) && es_drawn_reserve(before, store, n - first) != ES_OK)
-            return -ENOMEM;
-        drawn = es_draw(t, n - first, r->steps, &to, first, NULL);
-        if (drawn < 0)
-            return (int)drawn;
-    }
-    if (first + (uint64_t)drawn < n) {
-        es_drawing from = {to.key + first,           to.probability + first, to.priority + first, to.ratio + first,
-                           to.times_sampled + first, to.table_size + first,  to.age + first};
-        es_drawn_append(before, store, r->steps, &from, (uint64_t)drawn);
+    int64_t drawn = missing > 0 ? es_draw(t, missing, &to, first, &into) : 0;
+    if (drawn < 0)
+        return (int)drawn;
+    if ((uint64_t)drawn < missing) {
+        es_drawn_insert(before, &t->form, before->count, out->leaves, &to, first, (uint64_t)drawn);
         return (int)unless_failed(r, ES_SHORT);
     }
-    es_drawn_take(before, store, first, out->leaves, &to);
-    es_gather(store, store->rows, r->steps, (uint64_t)drawn, out->leaves, first);
+    es_drawn_take(before, &t->form, first, out->leaves, &to);
     weigh(t, out->weight, n, beta);
     return (int)unless_failed(r, ES_OK);
 }
@@ -214,9 +206,10 @@ void es_replay_weigh(es_replay *r, uint32_t table, double *weight, uint64_t n, d
 int es_replay_put_back(es_replay *r, uint32_t table, uint64_t n, const es_batch_arrays *items)
 {
     es_drawing from = drawing_over(items);
-    int code = es_drawn_reserve(&r->drawn[table], &r->tables.store, n);
+    const es_form *form = &r->tables.table[table].form;
+    int code = es_drawn_reserve(&r->drawn[table], form, n);
     if (code == ES_OK)
-        es_drawn_prepend(&r->drawn[table], &r->tables.store, items->leaves, &from, n);
+        es_drawn_insert(&r->drawn[table], form, 0, items->leaves, &from, 0, n);
     return code;
 }
 
@@ -226,19 +219,16 @@ int es_replay_get(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n
     es_table *t = &r->tables.table[table];
     es_drawing to = drawing_over(out);
     why->table = table;
-    if (reserve_steps(r, n) != ES_OK)
-        return -ENOMEM;
     for (uint64_t i = 0; i < n; i++) {
         uint32_t item = es_table_find(t, keys[i]);
         why->index = i;
         if (item == ES_STEPS_NONE)
             return ES_ENOITEM;
-        r->steps[i] = t->step_of[item];
         es_draw_describe(t, item, &to, i);
         if (isnan(to.probability[i]) && t->config->sampler.kind == ES_CUSTOM)
             return ES_ESELECTOR;
+        es_draw_write(t, item, out->leaves, i);
     }
-    es_gather(&r->tables.store, r->tables.store.rows, r->steps, n, out->leaves, 0);
     weigh(t, out->weight, n, beta);
     return ES_OK;
 }
@@ -373,7 +363,7 @@ void es_replay_info(es_replay *r, uint32_t table, es_table_info *info)
         .evicted = t->words->evicted,
         .parked = t->parked.count,
         .episodes = t->episodes,
-        .bytes = es_table_bytes(t) + es_drawn_bytes(&r->drawn[table], &r->tables.store),
+        .bytes = es_table_bytes(t) + es_drawn_bytes(&r->drawn[table], &t->form),
         .drawn_before = r->drawn[table].count,
         .highest = t->highest,
         .effective_sample_size = left > 0 ? t->sampler->class->effective(t->sampler) : 0,

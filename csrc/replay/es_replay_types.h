@@ -69,19 +69,19 @@ enum es_item_kind {
 };
 typedef struct es_item_config {
     uint32_t kind;
-    uint32_t length;  /* steps, at least 1 */
-    uint32_t period;  /* of sequences, 1 to length; otherwise 1 */
-    uint32_t before;  /* steps before the item's first one that its arrays reach back to: the deepest stack - 1 */
-    uint32_t padded;  /* of sequences, 1: the steps that are left when an episode ends are an item, too */
+    uint32_t length; /* steps, at least 1 */
+    uint32_t period; /* of sequences, 1 to length; otherwise 1 */
+    uint32_t before; /* steps before the item's first one that its arrays reach back to: the deepest stack - 1 */
+    uint32_t padded; /* of sequences, 1: the steps that are left when an episode ends are an item, too */
     uint32_t num_outputs;
     double gamma; /* discount, 0 to 1 */
 } es_item_config;
 
 /* An array of a batch: what an item gives to it. Where nothing is said, it has as many bytes as count steps of the leaf. */
 enum es_output_kind {
-    ES_OUTPUT_STEPS = 1,    /* count steps, the first of them from steps after the item's first one */
-    ES_OUTPUT_NEXT = 2,     /* of n steps: the same, from the step on that follows; or from the last one if none does */
-    ES_OUTPUT_RETURN = 3,   /* of n steps: the sum over them, discounted; the leaf's elements are floats of width bytes */
+    ES_OUTPUT_STEPS = 1,  /* count steps, the first of them from steps after the item's first one */
+    ES_OUTPUT_NEXT = 2,   /* of n steps: the same, from the step on that follows; or from the last one if none does */
+    ES_OUTPUT_RETURN = 3, /* of n steps: the sum over them, discounted; the leaf's elements are floats of width bytes */
     ES_OUTPUT_DISCOUNT = 4, /* of n steps: gamma ** steps, or 0 after a termination: a float of width bytes */
     ES_OUTPUT_MASK = 5,     /* count bytes: 1 for each step that is there */
     ES_OUTPUT_LENGTH = 6    /* how many steps are there: an int64 */

@@ -17,10 +17,15 @@ int es_steps_init(es_steps *s, es_store *store)
         .items = es_memory_new(slots, sizeof *s->items),
         .next_item = es_memory_new(store->first_item[store->num_tables], sizeof *s->next_item),
     };
+    if (store->keep > 1)
+        s->links = es_memory_new(slots, sizeof *s->links);
     for (uint32_t t = 0; t < store->num_tables; t++)
         s->some_protected |= store->tables[t].is_protected != 0;
-    bool whole = s->living != NULL && s->episode_of != NULL && s->items != NULL && s->next_item != NULL;
-    return es_order_init(&s->open, slots) == ES_OK && whole ? ES_OK : -ENOMEM;
+    bool whole = s->living != NULL && s->episode_of != NULL && s->items != NULL && s->next_item != NULL &&
+                 (store->keep == 1 || s->links != NULL);
+    int code = es_order_init(&s->open, slots);
+    s->bare = es_order_beside(&s->open);
+    return code == ES_OK && whole ? ES_OK : -ENOMEM;
 }
 
 void es_steps_free(es_steps *s)
@@ -30,6 +35,7 @@ void es_steps_free(es_steps *s)
     free(s->episode_of);
     free(s->items);
     free(s->next_item);
+    free(s->links);
     free(s->episodes);
     free(s->streams);
     free(s->buckets);
@@ -90,15 +96,25 @@ int es_steps_reserve(es_steps *s)
     return room ? ES_OK : -ENOMEM;
 }
 
-static uint32_t stream_of(es_steps *s, uint64_t id, uint32_t environment)
+/* ES_STEPS_NONE: there is none. */
+static uint32_t find_stream(const es_steps *s, uint64_t id, uint32_t environment)
 {
-    uint32_t *head = bucket(s, id, environment);
-    for (uint32_t i = *head; i != 0; i = s->streams[i - 1].next)
+    for (uint32_t i = s->num_buckets == 0 ? 0 : *bucket(s, id, environment); i != 0; i = s->streams[i - 1].next)
         if (s->streams[i - 1].id == id && s->streams[i - 1].environment == environment)
             return i - 1;
+    return ES_STEPS_NONE;
+}
+
+static uint32_t stream_of(es_steps *s, uint64_t id, uint32_t environment)
+{
+    uint32_t found = find_stream(s, id, environment);
+    if (found != ES_STEPS_NONE)
+        return found;
+    uint32_t *head = bucket(s, id, environment);
     uint32_t made = s->free_stream - 1;
     s->free_stream = s->streams[made].next;
-    s->streams[made] = (es_stream){.id = id, .environment = environment, .last = ES_STEPS_NONE, .next = *head};
+    s->streams[made] =
+        (es_stream){.id = id, .environment = environment, .last = ES_STEPS_NONE, .kept = ES_STEPS_NONE, .next = *head};
     *head = made + 1;
     return made;
 }
@@ -150,42 +166,99 @@ static void free_episode(es_steps *s, uint32_t entry)
         free_stream(s, stream);
 }
 
-/* --- steps ----------------------------------------------------------------------- */
+/* --- what is known of a step -------------------------------------------------------- */
 
-uint32_t es_steps_next(const es_steps *s)
+uint32_t es_steps_last(const es_steps *s, uint64_t stream, uint32_t environment)
 {
-    return es_rank_lowest_absent(s->living);
+    uint32_t found = find_stream(s, stream, environment);
+    return found == ES_STEPS_NONE ? ES_STEPS_NONE : s->streams[found].last;
 }
 
-/* A step without items is its stream's last one. */
-static void keep(es_steps *s, uint32_t step)
+static es_stream *stream_that_has(const es_steps *s, uint32_t step)
+{
+    return &s->streams[s->episodes[s->episode_of[step]].stream];
+}
+
+static uint64_t number_of(const es_steps *s, uint32_t step)
+{
+    return s->links != NULL ? s->links[step].number : s->store->steps[step].number;
+}
+
+/* Among those of an order, which are in order of arrival: mostly as the last one. */
+static void insert(const es_steps *s, es_order *order, uint32_t step)
 {
     uint64_t arrival = s->store->steps[step].arrival;
-    s->kept++;
-    if (arrival < s->kept_from)
-        s->kept_from = arrival;
+    uint32_t before = order->last;
+    while (before != ES_ORDER_NONE && !s->recovering && s->store->steps[before].arrival > arrival)
+        before = es_order_previous(order, before);
+    es_order_insert_after(order, before, step);
 }
 
-uint32_t es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head)
+static bool is_bare(const es_steps *s, uint32_t step)
 {
-    uint32_t stream = stream_of(s, head->stream, head->environment);
-    uint32_t episode = episode_of(s, stream, head->episode);
-    es_rank_add(s->living, step);
-    s->episodes[episode].steps++;
-    s->episode_of[step] = episode;
-    uint32_t before = s->streams[stream].last;
-    if (before != ES_STEPS_NONE && s->store->steps[before].number > head->number)
-        return step;
-    s->streams[stream].last = step;
-    keep(s, step);
-    if (before != ES_STEPS_NONE && s->items[before] == 0)
-        s->kept--; /* it is about to go */
-    return before;
+    return s->items[step] == 0 && (s->links == NULL || s->links[step].uses == 0);
 }
 
 static bool is_kept(const es_steps *s, uint32_t step)
 {
-    return s->streams[s->episodes[s->episode_of[step]].stream].last == step;
+    return s->links != NULL ? s->links[step].kept : stream_that_has(s, step)->last == step;
+}
+
+/* --- the steps of a stream ------------------------------------------------------- */
+
+/* Says of a step, and of those after it, how many of its episode end with it. */
+static void count_runs(es_steps *s, uint32_t step)
+{
+    for (uint32_t n = 0; step != ES_STEPS_NONE && n <= s->store->keep; n++, step = s->links[step].newer - 1) {
+        es_step_link *link = &s->links[step];
+        uint32_t older = link->older - 1, run = 1;
+        if (older != ES_STEPS_NONE && s->episode_of[older] == s->episode_of[step] &&
+            number_of(s, older) + 1 == number_of(s, step))
+            run += s->links[older].run < s->store->keep ? s->links[older].run : s->store->keep;
+        if (n > 0 && link->run == run)
+            return;
+        link->run = run;
+    }
+}
+
+/* Puts a step behind those of its stream with lower numbers: mostly behind the last one. */
+static void chain(es_steps *s, es_stream *x, uint32_t step, uint64_t number)
+{
+    uint32_t older = x->last, newer = 0;
+    while (older != ES_STEPS_NONE && number_of(s, older) > number) {
+        newer = older + 1;
+        older = es_steps_older(s, older);
+    }
+    s->links[step] = (es_step_link){.number = number, .older = older + 1, .newer = newer, .kept = 1};
+    if (older != ES_STEPS_NONE)
+        s->links[older].newer = step + 1;
+    if (newer != 0)
+        s->links[newer - 1].older = step + 1;
+    else
+        x->last = step;
+    if (newer != 0 && s->links[x->last].number - number >= s->store->keep)
+        s->links[step].kept = 0; /* it comes too late */
+    else if (x->kept == ES_STEPS_NONE || s->links[x->kept].number > number)
+        x->kept = step;
+    count_runs(s, step);
+}
+
+static void unchain(es_steps *s, es_stream *x, uint32_t step)
+{
+    es_step_link link = s->links[step];
+    if (link.older != 0)
+        s->links[link.older - 1].newer = link.newer;
+    if (link.newer != 0)
+        s->links[link.newer - 1].older = link.older;
+    else
+        x->last = link.older - 1;
+    if (x->kept == step)
+        x->kept = link.newer != 0 ? link.newer - 1 : x->last;
+    if (x->kept != ES_STEPS_NONE)
+        s->links[x->kept].kept = 1;
+    s->links[step] = (es_step_link){.older = 0};
+    if (link.kept && link.newer != 0)
+        count_runs(s, link.newer - 1);
 }
 
 /* The living step of a stream with the highest number. The store does not say that there was a higher one. */
@@ -194,19 +267,66 @@ static uint32_t last_of(const es_steps *s, uint32_t stream)
     uint32_t found = ES_STEPS_NONE;
     for (uint32_t i = 0; i < s->store->step_slots; i++)
         if (es_rank_has(s->living, i) && s->episodes[s->episode_of[i]].stream == stream &&
-            (found == ES_STEPS_NONE || s->store->steps[i].number > s->store->steps[found].number))
+            (found == ES_STEPS_NONE || number_of(s, i) > number_of(s, found)))
             found = i;
     return found;
+}
+
+/* --- steps ----------------------------------------------------------------------- */
+
+uint32_t es_steps_next(const es_steps *s)
+{
+    return es_rank_lowest_absent(s->living);
+}
+
+void es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head)
+{
+    uint32_t stream = stream_of(s, head->stream, head->environment);
+    uint32_t episode = episode_of(s, stream, head->episode);
+    es_stream *x = &s->streams[stream];
+    es_rank_add(s->living, step);
+    s->episodes[episode].steps++;
+    s->episode_of[step] = episode;
+    insert(s, &s->bare, step);
+    if (s->links != NULL) {
+        chain(s, x, step, head->number);
+        return;
+    }
+    if (x->last == ES_STEPS_NONE || number_of(s, x->last) <= head->number)
+        x->last = step;
+    if (x->kept == ES_STEPS_NONE)
+        x->kept = step;
+}
+
+void es_steps_trim(es_steps *s, uint32_t step)
+{
+    es_stream *x = stream_that_has(s, step);
+    if (s->links == NULL) {
+        uint32_t before = x->kept;
+        x->kept = x->last;
+        es_steps_drop_if_unused(s, before != x->last ? before : step);
+        return;
+    }
+    while (x->kept != x->last && s->links[x->last].number - s->links[x->kept].number >= s->store->keep) {
+        uint32_t before = x->kept;
+        x->kept = s->links[before].newer - 1;
+        s->links[before].kept = 0;
+        es_steps_drop_if_unused(s, before);
+    }
+    if (es_rank_has(s->living, step))
+        es_steps_drop_if_unused(s, step);
 }
 
 static void leave(es_steps *s, uint32_t step)
 {
     uint32_t entry = s->episode_of[step], stream = s->episodes[entry].stream;
+    es_stream *x = &s->streams[stream];
     es_rank_remove(s->living, step);
-    if (s->streams[stream].last == step) { /* the next one that it keeps has items: one without would have gone */
-        s->streams[stream].last = last_of(s, stream);
-        s->kept--;
-    }
+    es_order_remove(&s->bare, step);
+    if (s->links != NULL)
+        unchain(s, x, step);
+    else if (x->last == step) /* the next one that it keeps has items: one without would have gone */
+        x->last = x->kept = last_of(s, stream);
     if (--s->episodes[entry].steps == 0)
         free_episode(s, entry);
 }
@@ -220,25 +340,23 @@ void es_steps_drop(es_steps *s, uint32_t step)
 
 void es_steps_drop_if_unused(es_steps *s, uint32_t step)
 {
-    if (s->items[step] == 0 && !is_kept(s, step))
+    if (is_bare(s, step) && !is_kept(s, step))
         es_steps_drop(s, step);
 }
 
-uint32_t es_steps_idlest(es_steps *s)
+bool es_steps_are_there(const es_steps *s, uint32_t step, uint64_t n)
 {
-    uint32_t found = ES_STEPS_NONE;
-    uint64_t oldest = UINT64_MAX;
-    for (uint32_t i = 0; i < s->stream_room; i++) {
-        const es_stream *x = &s->streams[i];
-        if (x->episodes == 0 || x->last == ES_STEPS_NONE || s->items[x->last] != 0)
-            continue;
-        uint64_t arrival = s->store->steps[x->last].arrival;
-        if (found == ES_STEPS_NONE || arrival < oldest)
-            found = x->last, oldest = arrival;
+    for (uint64_t i = 1; i < n; i++) {
+        uint32_t older = es_steps_older(s, step);
+        if (older == ES_STEPS_NONE || s->episode_of[older] != s->episode_of[step] ||
+            number_of(s, older) + 1 != number_of(s, step))
+            return false;
+        step = older;
     }
-    s->kept_from = oldest;
-    return found;
+    return true;
 }
+
+/* --- items ----------------------------------------------------------------------- */
 
 static bool is_protected(const es_steps *s, uint32_t item)
 {
@@ -258,37 +376,76 @@ static bool is_open(const es_steps *s, uint32_t step)
     return false;
 }
 
-void es_steps_link(es_steps *s, uint32_t step, uint32_t item)
+/* An item begins to use a step; or it did, and the step is bare then if no other does. */
+static void use(es_steps *s, uint32_t step)
 {
-    if (s->items[step] == 0 && is_kept(s, step))
-        s->kept--;
-    bool was_open = es_order_has(&s->open, step);
+    if (is_bare(s, step))
+        es_order_remove(&s->bare, step);
+    s->links[step].uses++;
+}
+
+static void stop_using(es_steps *s, uint32_t step)
+{
+    s->links[step].uses--;
+    if (is_bare(s, step))
+        insert(s, &s->bare, step);
+}
+
+void es_steps_link(es_steps *s, uint32_t step, uint64_t span, uint32_t item)
+{
+    bool was_open = is_open(s, step);
+    uint32_t used = step;
+    for (uint64_t i = 0; i < span; i++, used = es_steps_older(s, used))
+        use(s, used);
+    if (is_bare(s, step))
+        es_order_remove(&s->bare, step);
     if (s->next_item[item] != s->items[step]) /* where each step has one item, this memory is never written to */
         s->next_item[item] = s->items[step];
     s->items[step] = item + 1;
     if (!was_open && is_open(s, step))
-        es_order_append(&s->open, step);
+        insert(s, &s->open, step);
 }
 
-void es_steps_unlink(es_steps *s, uint32_t step, uint32_t item)
+void es_steps_unlink(es_steps *s, uint32_t step, uint64_t span, uint32_t item)
 {
-    uint32_t *link = &s->items[step];
+    uint32_t *link = &s->items[step], used = step;
+    bool was_open = is_open(s, step);
     while (*link != item + 1)
         link = &s->next_item[*link - 1];
     *link = s->next_item[item];
     if (s->next_item[item] != 0)
         s->next_item[item] = 0;
-    if (es_order_has(&s->open, step) && !is_open(s, step))
+    if (was_open && !is_open(s, step))
         es_order_remove(&s->open, step);
-    if (s->items[step] == 0 && is_kept(s, step))
-        keep(s, step);
+    if (span == 0 && is_bare(s, step))
+        insert(s, &s->bare, step);
+    for (uint64_t i = 0; i < span; i++, used = es_steps_older(s, used))
+        stop_using(s, used);
 }
 
-void es_steps_reorder(es_steps *s, const es_sort_pair *steps, uint64_t n)
+void es_steps_drop_unused(es_steps *s, uint32_t step, uint64_t span)
 {
+    uint32_t older = step;
+    for (uint64_t i = 0; i < (span == 0 ? 1 : span); i++) {
+        step = older;
+        older = s->links == NULL ? ES_STEPS_NONE : es_steps_older(s, step);
+        es_steps_drop_if_unused(s, step);
+    }
+}
+
+void es_steps_sort(es_steps *s, const es_sort_pair *steps, uint64_t n)
+{
+    s->recovering = false;
     for (uint64_t i = 0; i < n; i++)
-        if (es_order_has(&s->open, steps[i].number)) {
+        if (is_open(s, steps[i].number)) {
             es_order_remove(&s->open, steps[i].number);
             es_order_append(&s->open, steps[i].number);
         }
+}
+
+void es_steps_trim_all(es_steps *s, const es_sort_pair *steps, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (es_rank_has(s->living, steps[i].number))
+            es_steps_trim(s, steps[i].number);
 }

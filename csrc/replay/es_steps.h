@@ -13,9 +13,22 @@
 
 /* Who wrote a step, and which of its steps it is. */
 typedef struct es_step_head {
-    uint64_t stream, number, version;
-    uint32_t environment, episode, flags, zero;
+    uint64_t stream, number;
+    uint32_t version, index, environment, episode, flags, zero;
 } es_step_head;
+
+/* From the record, on which somebody may have scribbled. */
+static inline es_step_head es_step_head_of(const es_step_record *from)
+{
+    es_step_record r = *(const volatile es_step_record *)from;
+    return (es_step_head){.stream = r.stream,
+                          .number = r.number,
+                          .version = r.version,
+                          .index = r.index,
+                          .environment = r.environment,
+                          .episode = r.episode,
+                          .flags = es_record_flags(r.word)};
+}
 
 typedef struct es_episode {
     uint32_t stream;
@@ -30,24 +43,36 @@ typedef struct es_stream {
     uint32_t environment;
     uint32_t episodes; /* entries; 0: the entry is free */
     uint32_t newest;   /* the entry of its episode with the highest number, plus 1 */
-    uint32_t last;     /* its living step with the highest number, which it keeps, or ES_STEPS_NONE */
+    uint32_t last;     /* its living step with the highest number, or ES_STEPS_NONE */
+    uint32_t kept;     /* the first one of those that it keeps: they end with the last one */
     uint32_t next;     /* of the same bucket, or free, plus 1 */
 } es_stream;
+
+/* A step among those of its stream, which are in the order of their numbers. */
+typedef struct es_step_link {
+    uint64_t number;
+    uint32_t older, newer; /* the next living ones, plus 1 */
+    uint32_t uses : 31;    /* how many items of several steps refer to it */
+    uint32_t kept : 1;
+    uint32_t
+        run; /* how many steps of its episode, with numbers that follow each other, end with it; see es_steps_run() */
+} es_step_link;
 
 typedef struct es_steps {
     es_store *store;
     es_rank *living;
-    es_order open;        /* steps with items of a table that is not protected, in order of arrival */
+    es_order open;        /* steps that are the last ones of items that can go, in order of arrival */
+    es_order bare;        /* steps that no item refers to, in order of arrival: their streams keep them */
     uint32_t *episode_of; /* of a step */
-    uint32_t *items;      /* the first item of a step, by its place among the items of all tables, plus 1 */
+    uint32_t *items;      /* the first item that ends with a step, by its place among all tables' items, plus 1 */
     uint32_t *next_item;  /* the next item of the same step, plus 1 */
+    es_step_link *links;  /* NULL: streams keep one step, and all items have one */
     es_episode *episodes;
     es_stream *streams;
     uint32_t *buckets; /* streams, plus 1 */
     uint32_t episode_room, free_episode, stream_room, free_stream, num_buckets;
     bool some_protected;
-    uint64_t kept;      /* steps without items: each is its stream's last one */
-    uint64_t kept_from; /* none of them has arrived before */
+    bool recovering; /* items come in any order: see es_steps_sort() */
 } es_steps;
 
 int es_steps_init(es_steps *s, es_store *store);
@@ -57,24 +82,43 @@ void es_steps_free(es_steps *s);
 int es_steps_reserve(es_steps *s);
 /* The record that the next step gets: the lowest free one. */
 uint32_t es_steps_next(const es_steps *s);
-/* A step with that record lives now. Returns a step that its stream does not keep any more, or ES_STEPS_NONE: the one
- * that was its last one, or this step, when it came late. */
-uint32_t es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head);
-/* A step that has no items goes: its record is free. */
+/* A step with that record lives now. */
+void es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head);
+/* Drops what the stream of a step that has come does not keep any more. */
+void es_steps_trim(es_steps *s, uint32_t step);
+/* A step that no item refers to goes: its record is free. */
 void es_steps_drop(es_steps *s, uint32_t step);
-/* The same if it has no items and its stream does not keep it. */
+/* The same if no item refers to it, and its stream does not keep it. */
 void es_steps_drop_if_unused(es_steps *s, uint32_t step);
-/* The last step of the stream that wrote least recently, of those whose last step has no items;
- * ES_STEPS_NONE if there is none. */
-uint32_t es_steps_idlest(es_steps *s);
 
-/* item: its place among the items of all tables. A step that gets its first item of a table that is not protected is
- * the newest open one. */
-void es_steps_link(es_steps *s, uint32_t step, uint32_t item);
-void es_steps_unlink(es_steps *s, uint32_t step, uint32_t item);
-/* Puts the open steps into that order, once all are linked. */
-void es_steps_reorder(es_steps *s, const es_sort_pair *steps, uint64_t n);
-/* The first item of a step, or the next one; ES_STEPS_NONE ends it. */
+/* The last step of a stream; ES_STEPS_NONE if none of its steps lives. */
+uint32_t es_steps_last(const es_steps *s, uint64_t stream, uint32_t environment);
+/* The living step of the same stream with the next lower number, or ES_STEPS_NONE. Not where streams keep one step. */
+static inline uint32_t es_steps_older(const es_steps *s, uint32_t step)
+{
+    return s->links[step].older - 1;
+}
+/* How many steps of one episode, whose numbers follow each other, end with that one, as far as its stream keeps them. */
+static inline uint32_t es_steps_run(const es_steps *s, uint32_t step)
+{
+    uint32_t run = s->links[step].run, keep = s->store->keep;
+    return run < keep ? run : keep;
+}
+/* Whether so many steps of one episode end with that one and live. */
+bool es_steps_are_there(const es_steps *s, uint32_t step, uint64_t n);
+
+/* An item ends with that step, and refers to so many steps up to it; 0: it is one of a table of single steps. item: its
+ * place among the items of all tables. */
+void es_steps_link(es_steps *s, uint32_t step, uint64_t span, uint32_t item);
+/* It does not any more. Steps that are of no use then stay, for es_steps_drop_unused(). */
+void es_steps_unlink(es_steps *s, uint32_t step, uint64_t span, uint32_t item);
+void es_steps_drop_unused(es_steps *s, uint32_t step, uint64_t span);
+/* All steps and items that the store has are there: brings what depends on it into that order. steps: in order of
+ * arrival. */
+void es_steps_sort(es_steps *s, const es_sort_pair *steps, uint64_t n);
+/* Drops what a dead process was about to drop. */
+void es_steps_trim_all(es_steps *s, const es_sort_pair *steps, uint64_t n);
+/* The first item that ends with a step, or the next one; ES_STEPS_NONE ends it. */
 static inline uint32_t es_steps_first_item(const es_steps *s, uint32_t step)
 {
     return s->items[step] - 1;

@@ -18,6 +18,8 @@
 #define ES_STORE_MAX_ROW (UINT64_C(1) << 40)
 #define ES_STORE_MAX_SCHEMA (1u << 26)
 #define ES_STORE_MAX_SOURCE (1u << 24)
+/* Steps that an item may refer to. */
+#define ES_STORE_MAX_SPAN (1u << 20)
 
 /* Draws that one redo list has at most. */
 #define ES_STORE_DRAWS 8
@@ -46,9 +48,18 @@ typedef struct es_outbox_words {
     uint64_t drawn;   /* for all positions below it, draws were made */
 } es_outbox_words;
 
+/* A step whose items are being made, in tables whose items have several steps: one after the other, because one step
+ * can complete many. Whoever opens the store makes those that are missing. */
+typedef struct es_making_words {
+    uint64_t step; /* its record, plus 1; 0: nothing is being made */
+    uint64_t made; /* so many of its items are */
+    uint64_t park; /* 1: an item that its table's limiter forbids is parked */
+    double priorities[ES_MAX_TABLES];
+} es_making_words;
+
 /* Where the parts are, from the start of the store. Derived from geometry, leaves and tables alone. */
 typedef struct es_store_offsets {
-    uint64_t leaves, schema, tables, words, inbox, updates, redo, steps, items, rows, size;
+    uint64_t leaves, schema, tables, outputs, words, inbox, updates, redo, steps, items, rows, size;
     uint64_t row_size, redo_room;
 } es_store_offsets;
 
@@ -61,6 +72,7 @@ typedef struct es_store_header {
     int64_t pid, created_ns;
     uint64_t hash;                             /* of all above, the leaves, the schema and the tables */
     _Alignas(ES_CACHE_LINE) uint64_t arrivals; /* steps stored so far */
+    es_making_words making;
     es_source_words inbox, updates;
     es_outbox_words outboxes[ES_MAX_OUTBOXES];
 } es_store_header;
@@ -74,9 +86,12 @@ typedef struct es_store_leaf {
 typedef struct es_store {
     uint64_t size, capacity, step_slots, row_size, max_items;
     uint32_t num_leaves, num_tables;
+    uint32_t keep; /* so many of its last steps each stream keeps: the next items may refer to them */
     es_store_header *hdr;
     es_store_leaf *leaves;   /* private */
     es_table_config *tables; /* private */
+    es_output *outputs;      /* private: of all tables */
+    uint32_t *first_output;  /* private: of each table; one more: how many there are */
     uint64_t *first_item;    /* private: of each table; one more: of all */
     es_table_words *words;
     uint64_t *inbox, *updates; /* for each batch of that ring, the last round that was stored, plus 1 */
@@ -87,11 +102,12 @@ typedef struct es_store {
     es_redo redo;
 } es_store;
 
+/* Bytes that one item gives to an array of a batch. leaf_sizes: of a step's leaves. */
+uint64_t es_store_output_size(const es_output *output, const uint64_t *leaf_sizes);
 /* Bytes, or 0 when something is out of range. */
-uint64_t es_store_size(const es_store_geometry *geo, const uint64_t *leaf_sizes, const es_table_config *tables);
-int es_store_format(void *base, uint64_t size, const es_store_geometry *geo, const uint64_t *leaf_sizes,
-                    const es_table_config *tables, const void *schema, const uint8_t *uuid, int64_t pid,
-                    int64_t created_ns);
+uint64_t es_store_size(const es_store_geometry *geo, const es_store_parts *parts);
+int es_store_format(void *base, uint64_t size, const es_store_geometry *geo, const es_store_parts *parts,
+                    const uint8_t *uuid, int64_t pid, int64_t created_ns);
 /* ES_OK, or what is wrong with the header of a foreign store. Reads only inside it, and writes nothing. */
 int es_store_check(const void *base, uint64_t size);
 /* Of a store that passed the check; see es_replay_describe(). */
@@ -100,6 +116,12 @@ void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, 
 /* Fills *store from a store that passed the check. ES_OK, -ENOMEM, or that it was changed since. */
 int es_store_map(es_store *store, void *base, uint64_t size);
 void es_store_unmap(es_store *store);
+
+/* The most steps that an item of such a table refers to. */
+static inline uint32_t es_store_span(const es_item_config *item)
+{
+    return item->kind == ES_ITEM_N_STEP ? item->before + item->length + 1 : item->length;
+}
 
 static inline uint8_t *es_store_row(const es_store *store, uint32_t step)
 {

@@ -51,8 +51,12 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
         .remover = es_selector_new(&config->remover, slots, false, &custom[1], failed),
         .failed = failed,
     };
+    bool many = config->item.kind != ES_ITEM_STEP;
+    if (many)
+        t->spans = es_memory_new(slots, sizeof *t->spans);
     bool parks = es_order_init(&t->parked, config->max_parked > 0 ? slots : 1) == ES_OK;
-    bool whole = parks && t->step_of != NULL && t->used != NULL && t->members != NULL && t->sampler != NULL &&
+    bool whole = es_form_init(&t->form, store, number) == ES_OK && parks && (!many || t->spans != NULL) &&
+                 t->step_of != NULL && t->used != NULL && t->members != NULL && t->sampler != NULL &&
                  t->remover != NULL && (config->replacement || t->aside != NULL);
     return whole ? ES_OK : -ENOMEM;
 }
@@ -60,6 +64,8 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
 void es_table_free(es_table *t)
 {
     free(t->step_of);
+    free(t->spans);
+    es_form_free(&t->form);
     es_rank_free(t->used);
     es_rank_free(t->members);
     es_order_free(&t->parked);
@@ -71,7 +77,8 @@ void es_table_free(es_table *t)
 
 uint64_t es_table_bytes(const es_table *t)
 {
-    uint64_t records = t->slots * (sizeof(es_item_record) + sizeof *t->step_of) + sizeof(es_table_words);
+    uint64_t each = sizeof(es_item_record) + sizeof *t->step_of + (t->spans == NULL ? 0 : sizeof *t->spans);
+    uint64_t records = t->slots * each + sizeof(es_table_words);
     return records + es_rank_bytes(t->used) + es_rank_bytes(t->members) +
            (t->aside == NULL ? 0 : es_rank_bytes(t->aside)) + t->sampler->class->bytes(t->sampler) +
            t->remover->class->bytes(t->remover) + t->episode_room * sizeof *t->episode_items;
@@ -112,12 +119,14 @@ int es_table_reserve(es_table *t)
 }
 
 /* Fills the record of a new item, which is free still, and notes its state. */
-static uint32_t note_new(es_table *t, uint32_t step, double priority, uint64_t inserted, uint32_t state)
+static uint32_t note_new(es_table *t, const es_window *w, double priority, uint64_t inserted, uint32_t state)
 {
     uint32_t item = es_rank_lowest_absent(t->used);
     es_item_record *record = &t->items[item];
-    record->step = step;
-    record->length = 1;
+    record->step = w->last;
+    record->length = w->length;
+    record->before = w->before;
+    record->flags = w->flags;
     record->priority = priority;
     record->times_sampled = 0;
     record->inserted = inserted;
@@ -138,9 +147,9 @@ static void note_counts(es_table *t, double priority)
         es_redo_set_double(redo, &words->highest, t->highest = priority);
 }
 
-uint32_t es_table_note_insert(es_table *t, uint32_t step, double priority)
+uint32_t es_table_note_insert(es_table *t, const es_window *w, double priority)
 {
-    uint32_t item = note_new(t, step, priority, t->words->inserted, ES_RECORD_LIVE);
+    uint32_t item = note_new(t, w, priority, t->words->inserted, ES_RECORD_LIVE);
     note_counts(t, priority);
     return item;
 }
@@ -155,37 +164,45 @@ static void enter(es_table *t, const es_candidate *c)
         t->episodes++;
 }
 
-/* What both have. */
-static void use(es_table *t, uint32_t item, uint32_t step)
+/* How many steps it refers to, for es_steps_link(). */
+static uint64_t span_of(const es_table *t, uint32_t item)
 {
-    t->step_of[item] = step;
-    es_rank_add(t->used, item);
-    es_steps_link(t->steps, step, (uint32_t)(t->first_item + item));
+    return t->spans == NULL ? 0 : (uint64_t)t->spans[item].length + t->spans[item].before;
 }
 
-void es_table_enter(es_table *t, uint32_t item, uint32_t step, double priority)
+/* What both have. */
+static void use(es_table *t, uint32_t item, const es_window *w)
+{
+    t->step_of[item] = w->last;
+    if (t->spans != NULL)
+        t->spans[item] = (es_span){w->length, w->before};
+    es_rank_add(t->used, item);
+    es_steps_link(t->steps, w->last, span_of(t, item), (uint32_t)(t->first_item + item));
+}
+
+void es_table_enter(es_table *t, uint32_t item, const es_window *w, double priority)
 {
     es_candidate c = {item, priority, t->words->inserted - 1, t->words->clock - 1,
                       es_record_generation(t->items[item].word)};
-    use(t, item, step);
+    use(t, item, w);
     enter(t, &c);
 }
 
-bool es_table_can_park(const es_table *t)
+bool es_table_can_park(const es_table *t, uint64_t n)
 {
-    return t->parked.count < t->config->max_parked;
+    return t->parked.count + n <= t->config->max_parked;
 }
 
-uint32_t es_table_note_park(es_table *t, uint32_t step, double priority)
+uint32_t es_table_note_park(es_table *t, const es_window *w, double priority)
 {
-    uint32_t item = note_new(t, step, priority, t->words->parkings, ES_RECORD_PARKED);
+    uint32_t item = note_new(t, w, priority, t->words->parkings, ES_RECORD_PARKED);
     es_redo_set(&t->store->redo, &t->words->parkings, t->words->parkings + 1);
     return item;
 }
 
-void es_table_enter_parked(es_table *t, uint32_t item, uint32_t step)
+void es_table_enter_parked(es_table *t, uint32_t item, const es_window *w)
 {
-    use(t, item, step);
+    use(t, item, w);
     es_order_append(&t->parked, item);
 }
 
@@ -209,32 +226,36 @@ bool es_table_unpark(es_table *t)
 
 /* --- removing and changing --------------------------------------------------------- */
 
+/* It does not refer to its steps any more. Those that nothing refers to go. Their records are not in the redo list:
+ * opening the store drops them. */
+static void let_go_of_steps(es_table *t, uint32_t item)
+{
+    uint32_t step = t->step_of[item];
+    es_steps_unlink(t->steps, step, span_of(t, item), (uint32_t)(t->first_item + item));
+    es_steps_drop_unused(t->steps, step, span_of(t, item));
+}
+
 /* An item that is parked is dropped. */
 static void drop_parked(es_table *t, uint32_t item)
 {
-    uint32_t step = t->step_of[item];
     es_table_note_free(t, &t->items[item].word);
     es_redo_commit(&t->store->redo);
     es_rank_remove(t->used, item);
     es_order_remove(&t->parked, item);
-    es_steps_unlink(t->steps, step, (uint32_t)(t->first_item + item));
-    es_steps_drop_if_unused(t->steps, step);
+    let_go_of_steps(t, item);
 }
 
 void es_table_leave(es_table *t, uint32_t item)
 {
-    uint32_t step = t->step_of[item];
     es_rank_remove(t->used, item);
     es_rank_remove(t->members, item);
     if (t->aside != NULL && es_rank_has(t->aside, item))
         es_rank_remove(t->aside, item);
     t->sampler->class->remove(t->sampler, item);
     t->remover->class->remove(t->remover, item);
-    es_steps_unlink(t->steps, step, (uint32_t)(t->first_item + item));
-    if (--t->episode_items[t->steps->episode_of[step]] == 0)
+    if (--t->episode_items[t->steps->episode_of[t->step_of[item]]] == 0)
         t->episodes--;
-    /* The step's record is not in the redo list: opening the store drops a step that nothing refers to. */
-    es_steps_drop_if_unused(t->steps, step);
+    let_go_of_steps(t, item);
 }
 
 void es_table_remove(es_table *t, uint32_t item, bool evicted)
@@ -335,13 +356,20 @@ static bool words_are_possible(const es_table *t)
     return t->highest >= 1 && es_table_accepts(t, t->highest) && t->words->round >= 1;
 }
 
+static es_window window_of(const es_item_record *r)
+{
+    return (es_window){.last = r->step, .length = r->length, .before = r->before, .flags = r->flags};
+}
+
 static bool record_is_possible(const es_table *t, const es_item_record *r)
 {
+    es_window w = window_of(r);
     bool parked = es_record_state(r->word) == ES_RECORD_PARKED;
     return (parked || es_record_state(r->word) == ES_RECORD_LIVE) && r->step < t->store->step_slots &&
-           es_rank_has(t->steps->living, r->step) && r->length == 1 && es_table_accepts(t, r->priority) &&
+           es_rank_has(t->steps->living, r->step) && es_table_accepts(t, r->priority) &&
            r->inserted < (parked ? t->words->parkings : t->words->inserted) &&
-           (parked || r->updated < t->words->clock) && r->round <= t->words->round;
+           (parked || r->updated < t->words->clock) && r->round <= t->words->round &&
+           es_window_is_possible(&t->config->item, t->steps, &w);
 }
 
 /* The records in that state, in order of insertion. -ENOMEM; ES_EDAMAGED: see es_table_recover(). */
@@ -362,9 +390,18 @@ static int64_t records_in(es_table *t, uint32_t state, es_sort_pair **order, uin
             return ES_EDAMAGED;
         (*order)[n++] = (es_sort_pair){.key = record.inserted, .number = (uint32_t)i};
         t->step_of[i] = record.step;
+        if (t->spans != NULL)
+            t->spans[i] = (es_span){record.length, record.before};
     }
     int code = es_sort(*order, n);
     return code == ES_OK ? (int64_t)n : code;
+}
+
+/* As it was checked: somebody may have scribbled on the record since. */
+static es_window checked_window(const es_table *t, uint32_t item)
+{
+    es_span one = {1, 0}, span = t->spans == NULL ? one : t->spans[item];
+    return (es_window){.last = t->step_of[item], .length = span.length, .before = span.before};
 }
 
 int es_table_recover(es_table *t, uint64_t *where)
@@ -385,7 +422,8 @@ int es_table_recover(es_table *t, uint64_t *where)
         waiting = ES_EDAMAGED;
     for (int64_t i = 0; waiting >= 0 && i < n; i++) {
         es_candidate c = es_table_candidate(t, living[i].number);
-        use(t, c.item, t->step_of[c.item]);
+        es_window w = checked_window(t, c.item);
+        use(t, c.item, &w);
         enter(t, &c);
     }
     for (int64_t i = 0; waiting >= 0 && t->aside != NULL && i < n; i++) {
@@ -395,8 +433,10 @@ int es_table_recover(es_table *t, uint64_t *where)
         es_rank_add(t->aside, item);
         es_selector_set_aside(t->sampler, item);
     }
-    for (int64_t i = 0; i < waiting; i++)
-        es_table_enter_parked(t, parked[i].number, t->step_of[parked[i].number]);
+    for (int64_t i = 0; i < waiting; i++) {
+        es_window w = checked_window(t, parked[i].number);
+        es_table_enter_parked(t, parked[i].number, &w);
+    }
     free(living);
     free(parked);
     return waiting < 0 ? (int)waiting : ES_OK;

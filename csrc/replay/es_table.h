@@ -7,11 +7,13 @@
 
 #include "base/es_base.h"
 #include "replay/es_order.h"
+#include "replay/es_outputs.h"
 #include "replay/es_rank.h"
 #include "replay/es_rate_limiter.h"
 #include "replay/es_selector.h"
 #include "replay/es_steps.h"
 #include "replay/es_store.h"
+#include "replay/es_window.h"
 
 typedef struct es_table {
     es_store *store;
@@ -22,7 +24,9 @@ typedef struct es_table {
     uint64_t first_item; /* its place among the items of all tables */
     uint64_t slots;
     double highest;    /* as in words, on which somebody may scribble */
-    uint32_t *step_of; /* of an item */
+    uint32_t *step_of; /* of an item: its last one */
+    es_span *spans;    /* of an item; NULL: each is one step */
+    es_form form;      /* what an item gives to a batch */
     es_rank *used;     /* records that are not free: members and parked ones */
     es_rank *members;
     es_order parked; /* items that wait for the limiter, the oldest first */
@@ -50,13 +54,13 @@ bool es_table_accepts(const es_table *t, double priority);
 /* Makes room so that the other functions cannot fail: ES_OK or -ENOMEM. */
 int es_table_reserve(es_table *t);
 /* Fills the record of a new item, which is free still, and notes that it lives. Returns the item. */
-uint32_t es_table_note_insert(es_table *t, uint32_t step, double priority);
+uint32_t es_table_note_insert(es_table *t, const es_window *w, double priority);
 /* The item, which was noted last, lives now. */
-void es_table_enter(es_table *t, uint32_t item, uint32_t step, double priority);
-/* The same for an item that waits until the limiter lets it in. Its step stays meanwhile. */
-bool es_table_can_park(const es_table *t);
-uint32_t es_table_note_park(es_table *t, uint32_t step, double priority);
-void es_table_enter_parked(es_table *t, uint32_t item, uint32_t step);
+void es_table_enter(es_table *t, uint32_t item, const es_window *w, double priority);
+/* The same for an item that waits until the limiter lets it in. Its steps stay meanwhile. */
+bool es_table_can_park(const es_table *t, uint64_t n);
+uint32_t es_table_note_park(es_table *t, const es_window *w, double priority);
+void es_table_enter_parked(es_table *t, uint32_t item, const es_window *w);
 static inline bool es_table_is_parked(const es_table *t, uint32_t item)
 {
     return t->parked.count > 0 && es_order_has(&t->parked, item);

@@ -33,6 +33,8 @@ typedef struct es_origin {
  * nothing has changed; ES_ESELECTOR when a custom selector failed now, and the step is stored, or earlier. */
 int es_tables_add(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
                   const double *priorities, const es_origin *origin, es_trouble *why);
+/* Whether a step with that head, and then what its episode ends with, can be stored now: as es_tables_add(). */
+int es_tables_can_add_last(es_tables *m, const es_step_head *head, const double *priorities, es_trouble *why);
 /* Lets parked items in as far as limiters allow: how many. */
 uint64_t es_tables_unpark(es_tables *m);
 /* How many items are parked. */

@@ -1,0 +1,182 @@
+#include "replay/es_outputs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "replay/es_window.h"
+
+int es_form_init(es_form *f, const es_store *store, uint32_t table)
+{
+    const es_item_config *config = &store->tables[table].item;
+    uint32_t n = config->num_outputs;
+    *f = (es_form){
+        .store = store,
+        .config = config,
+        .outputs = &store->outputs[store->first_output[table]],
+        .sizes = calloc(2 * (uint64_t)n, sizeof *f->sizes),
+        .num_outputs = n,
+        .span = es_store_span(config),
+    };
+    if (config->kind != ES_ITEM_STEP)
+        f->steps = calloc(ES_OUTPUTS_AHEAD * (uint64_t)f->span, sizeof *f->steps);
+    uint64_t *leaf_sizes = malloc(store->num_leaves * sizeof *leaf_sizes);
+    if (f->sizes == NULL || leaf_sizes == NULL || (config->kind != ES_ITEM_STEP && f->steps == NULL)) {
+        free(leaf_sizes);
+        return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < store->num_leaves; i++)
+        leaf_sizes[i] = store->leaves[i].size;
+    f->offsets = f->sizes + n;
+    for (uint32_t i = 0; i < n; i++) {
+        f->sizes[i] = es_store_output_size(&f->outputs[i], leaf_sizes);
+        f->offsets[i] = f->size;
+        f->size += f->sizes[i];
+    }
+    free(leaf_sizes);
+    return ES_OK;
+}
+
+void es_form_free(es_form *f)
+{
+    free(f->sizes);
+    free(f->steps);
+    f->sizes = NULL, f->steps = NULL;
+}
+
+static uint32_t *steps_at(const es_form *f, uint32_t place)
+{
+    return &f->steps[place * (uint64_t)f->span];
+}
+
+void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_span span, uint32_t place)
+{
+    uint32_t *found = steps_at(f, place);
+    for (uint64_t i = (uint64_t)span.length + span.before; i-- > 0;) {
+        found[i] = last;
+        es_store_fetch_row(f->store, es_store_row(f->store, last));
+        last = i > 0 ? es_steps_older(steps, last) : last;
+    }
+}
+
+/* --- copying ----------------------------------------------------------------------- */
+
+static inline __attribute__((always_inline)) void copy_fixed(const es_store *store, const uint32_t *steps, uint64_t n,
+                                                             uint64_t offset, uint64_t size, uint8_t *to)
+{
+    for (uint64_t i = 0; i < n; i++)
+        memcpy(to + i * size, es_store_row(store, steps[i]) + offset, size);
+}
+
+/* A leaf of n steps. Small sizes are known to the compiler: no call for each. */
+static void copy_steps(const es_store *store, const uint32_t *steps, uint64_t n, uint32_t leaf, uint8_t *to)
+{
+    uint64_t offset = store->leaves[leaf].offset, size = store->leaves[leaf].size;
+    switch (size) {
+    case 1:
+        copy_fixed(store, steps, n, offset, 1, to);
+        break;
+    case 4:
+        copy_fixed(store, steps, n, offset, 4, to);
+        break;
+    case 8:
+        copy_fixed(store, steps, n, offset, 8, to);
+        break;
+    case 16:
+        copy_fixed(store, steps, n, offset, 16, to);
+        break;
+    default:
+        copy_fixed(store, steps, n, offset, size, to);
+    }
+}
+
+/* count steps, the first of them at place first among the n that there are. */
+static void write_steps(const es_form *f, const es_output *o, const uint32_t *steps, uint64_t n, int64_t first,
+                        uint8_t *to)
+{
+    uint64_t size = f->store->leaves[o->leaf].size, missing = first < 0 ? (uint64_t)-first : 0;
+    missing = missing < o->count ? missing : o->count;
+    for (uint64_t i = 0; i < missing && o->repeat; i++)
+        copy_steps(f->store, steps, 1, o->leaf, to + i * size);
+    if (!o->repeat)
+        memset(to, 0, missing * size);
+    uint64_t from = first < 0 ? 0 : (uint64_t)first, left = o->count - missing, there = from < n ? n - from : 0;
+    there = there < left ? there : left;
+    copy_steps(f->store, steps + from, there, o->leaf, to + missing * size);
+    memset(to + (missing + there) * size, 0, (left - there) * size);
+}
+
+/* --- transitions over several steps ---------------------------------------------------- */
+
+/* Sum of gamma**k * r_k over n steps (Sutton, Barto, "Reinforcement learning", 2018, section 7.1). In float64. */
+static void write_return(const es_form *f, const es_output *o, const uint32_t *steps, uint32_t n, uint8_t *to)
+{
+    const es_store_leaf *leaf = &f->store->leaves[o->leaf];
+    for (uint64_t at = 0; at < leaf->size; at += o->width) {
+        double sum = 0, double_reward;
+        float float_reward;
+        for (uint32_t k = n; k-- > 0;) {
+            const uint8_t *from = es_store_row(f->store, steps[k]) + leaf->offset + at;
+            memcpy(o->width == 4 ? (void *)&float_reward : (void *)&double_reward, from, o->width);
+            sum = (o->width == 4 ? (double)float_reward : double_reward) + f->config->gamma * sum;
+        }
+        float_reward = (float)sum, double_reward = sum;
+        memcpy(to + at, o->width == 4 ? (void *)&float_reward : (void *)&double_reward, o->width);
+    }
+}
+
+static void write_discount(const es_form *f, const es_output *o, uint32_t n, uint32_t flags, uint8_t *to)
+{
+    double discount = 1;
+    for (uint32_t k = 0; k < n; k++)
+        discount *= f->config->gamma;
+    if (flags & ES_WINDOW_TERMINATED)
+        discount = 0;
+    float single = (float)discount;
+    memcpy(to, o->width == 4 ? (void *)&single : (void *)&discount, o->width);
+}
+
+/* --- items --------------------------------------------------------------------------- */
+
+void es_outputs_write(const es_form *f, uint32_t place, es_span span, uint32_t flags, void *const *leaves, uint64_t i)
+{
+    const uint32_t *steps = steps_at(f, place);
+    uint32_t n = span.length - (flags & ES_WINDOW_NEXT && span.length > 1 ? 1 : 0); /* steps that it acts in */
+    uint64_t all = (uint64_t)span.before + span.length;
+    for (uint32_t j = 0; j < f->num_outputs; j++) {
+        const es_output *o = &f->outputs[j];
+        uint8_t *to = (uint8_t *)leaves[j] + i * f->sizes[j];
+        int64_t length = n;
+        switch (o->kind) {
+        case ES_OUTPUT_STEPS:
+            write_steps(f, o, steps, all, (int64_t)span.before + o->from, to);
+            break;
+        case ES_OUTPUT_NEXT:
+            write_steps(f, o, steps, all, (int64_t)all - 1 + o->from, to);
+            break;
+        case ES_OUTPUT_RETURN:
+            write_return(f, o, steps + span.before, n, to);
+            break;
+        case ES_OUTPUT_DISCOUNT:
+            write_discount(f, o, n, flags, to);
+            break;
+        case ES_OUTPUT_MASK:
+            memset(to, 1, n);
+            memset(to + n, 0, o->count - n);
+            break;
+        default:
+            memcpy(to, &length, sizeof length);
+        }
+    }
+}
+
+void es_outputs_pack(const es_form *f, void *const *leaves, uint64_t i, uint8_t *to)
+{
+    for (uint32_t j = 0; j < f->num_outputs; j++)
+        memcpy(to + f->offsets[j], (const uint8_t *)leaves[j] + i * f->sizes[j], f->sizes[j]);
+}
+
+void es_outputs_unpack(const es_form *f, const uint8_t *from, void *const *leaves, uint64_t i)
+{
+    for (uint32_t j = 0; j < f->num_outputs; j++)
+        memcpy((uint8_t *)leaves[j] + i * f->sizes[j], from + f->offsets[j], f->sizes[j]);
+}
