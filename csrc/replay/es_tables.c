@@ -355,6 +355,36 @@ int es_tables_add(es_tables *m, const es_step_head *head, const void *const *lea
     return m->failed ? ES_ESELECTOR : ES_OK;
 }
 
+int es_tables_create(es_tables *m, const es_explicit_item *item, const es_origin *origin, es_trouble *why)
+{
+    es_table *t = &m->table[item->table];
+    es_newcomer c = {.priorities = &item->priority, .park = origin != NULL};
+    es_window w = {.length = item->length};
+    w.last = es_steps_find(&m->steps, item->stream, item->environment, item->number);
+    why->table = item->table;
+    if (m->failed)
+        return ES_ESELECTOR;
+    if (w.last == ES_STEPS_NONE || !es_window_is_possible(&t->config->item, &m->steps, &w) ||
+        !es_outputs_can_have(&t->form, item->columns, item->length))
+        return ES_EXPIRED;
+    if (!(item->priority < 0) && !es_table_accepts(t, item->priority))
+        return ES_EPRIORITY;
+    if (!lets_in(t, 1, c.park) && !(c.park && es_table_can_park(t, 1)))
+        return ES_REFUSED;
+    c.items[item->table] = 1;
+    if (!has_room(m, &c))
+        return ES_NO_ROOM;
+    es_noted noted = note_item(t, &w, item->priority, c.park);
+    memcpy(t->columns + noted.item * (uint64_t)t->form.num_outputs, item->columns,
+           t->form.num_outputs * sizeof *item->columns);
+    if (origin != NULL)
+        es_redo_set(&m->store.redo, origin->word, origin->value);
+    es_redo_commit(&m->store.redo);
+    enter_item(t, &noted);
+    settle(m);
+    return m->failed ? ES_ESELECTOR : ES_OK;
+}
+
 int es_tables_can_add_last(es_tables *m, const es_step_head *head, const double *priorities, es_trouble *why)
 {
     es_newcomer c = {.head = head, .priorities = priorities};

@@ -33,6 +33,17 @@ typedef struct es_origin {
  * nothing has changed; ES_ESELECTOR when a custom selector failed now, and the step is stored, or earlier. */
 int es_tables_add(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
                   const double *priorities, const es_origin *origin, es_trouble *why);
+/* An item of several steps that a writer describes. columns: one for each output of the table. */
+typedef struct es_explicit_item {
+    uint64_t stream, number; /* of its last step */
+    uint32_t environment, table, length, zero;
+    double priority;
+    const es_item_column *columns;
+} es_explicit_item;
+
+/* Stores such an item, in a table of explicit ones. ES_EXPIRED: steps of it are not stored, not kept any more, or do not
+ * follow each other, or the columns do not fit. Else as es_tables_add(). */
+int es_tables_create(es_tables *m, const es_explicit_item *item, const es_origin *origin, es_trouble *why);
 /* Whether a step with that head, and then what its episode ends with, can be stored now: as es_tables_add(). */
 int es_tables_can_add_last(es_tables *m, const es_step_head *head, const double *priorities, es_trouble *why);
 /* Lets parked items in as far as limiters allow: how many. */
