@@ -135,7 +135,7 @@ static void write_items(const es_table *t, const uint32_t *items, uint64_t n, ui
 {
     for (uint64_t i = 0; i < n; i++)
         es_outputs_write(&t->form, (uint32_t)((first + i) % ES_OUTPUTS_AHEAD), t->spans[items[i]],
-                         t->items[items[i]].flags, leaves, at + i);
+                         es_table_item_words(t, items[i]), leaves, at + i);
 }
 
 void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at)

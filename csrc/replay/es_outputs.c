@@ -137,8 +137,39 @@ static void write_discount(const es_form *f, const es_output *o, uint32_t n, uin
 
 /* --- items --------------------------------------------------------------------------- */
 
-void es_outputs_write(const es_form *f, uint32_t place, es_span span, uint32_t flags, void *const *leaves, uint64_t i)
+/* How many steps a column reaches back from the item's last one. */
+static uint64_t reach(const es_output *o, es_item_column c)
 {
+    return c.back + (o->count - UINT64_C(1)) * c.stride;
+}
+
+bool es_outputs_can_have(const es_form *f, const es_item_column *columns, uint32_t length)
+{
+    for (uint32_t j = 0; j < f->num_outputs; j++)
+        if (columns[j].stride == 0 || reach(&f->outputs[j], columns[j]) >= length)
+            return false;
+    return true;
+}
+
+/* steps: length of them. */
+static void write_column(const es_form *f, const es_output *o, const uint32_t *steps, uint32_t length,
+                         const es_item_column *column, uint8_t *to)
+{
+    es_item_column c = *(const volatile es_item_column *)column;
+    uint64_t size = f->store->leaves[o->leaf].size;
+    if (reach(o, c) >= length)
+        c = (es_item_column){0, 0};
+    const uint32_t *first = steps + (length - 1 - reach(o, c));
+    if (c.stride == 1)
+        copy_steps(f->store, first, o->count, o->leaf, to);
+    for (uint64_t i = 0; c.stride != 1 && i < o->count; i++)
+        copy_steps(f->store, first + i * c.stride, 1, o->leaf, to + i * size);
+}
+
+void es_outputs_write(const es_form *f, uint32_t place, es_span span, es_item_words words, void *const *leaves,
+                      uint64_t i)
+{
+    uint32_t flags = words.flags;
     const uint32_t *steps = steps_at(f, place);
     uint32_t n = span.length - (flags & ES_WINDOW_NEXT && span.length > 1 ? 1 : 0); /* steps that it acts in */
     uint64_t all = (uint64_t)span.before + span.length;
@@ -158,6 +189,9 @@ void es_outputs_write(const es_form *f, uint32_t place, es_span span, uint32_t f
             break;
         case ES_OUTPUT_DISCOUNT:
             write_discount(f, o, n, flags, to);
+            break;
+        case ES_OUTPUT_COLUMN:
+            write_column(f, o, steps, span.length, &words.columns[j], to);
             break;
         case ES_OUTPUT_MASK:
             memset(to, 1, n);

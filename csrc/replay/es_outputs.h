@@ -30,8 +30,17 @@ void es_form_free(es_form *f);
 /* Finds the steps of an item, from the first that it refers to up to its last one, and has their rows come into the
  * cache. place: below ES_OUTPUTS_AHEAD. Not for items of one step. */
 void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_span span, uint32_t place);
-/* Writes what the item whose steps are at that place gives to each array, as its i-th item. flags: es_window_flag. */
-void es_outputs_write(const es_form *f, uint32_t place, es_span span, uint32_t flags, void *const *leaves, uint64_t i);
+/* What the store says of an item; somebody may have scribbled on it. columns: of an explicit one. */
+typedef struct es_item_words {
+    uint32_t flags; /* es_window_flag */
+    const es_item_column *columns;
+} es_item_words;
+
+/* Writes what the item whose steps are at that place gives to each array, as its i-th item. */
+void es_outputs_write(const es_form *f, uint32_t place, es_span span, es_item_words words, void *const *leaves,
+                      uint64_t i);
+/* Whether an explicit item of so many steps can have these columns. */
+bool es_outputs_can_have(const es_form *f, const es_item_column *columns, uint32_t length);
 
 /* Copies the i-th items of arrays to one place after the other, and back. */
 void es_outputs_pack(const es_form *f, void *const *leaves, uint64_t i, uint8_t *to);
