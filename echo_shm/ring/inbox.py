@@ -128,7 +128,11 @@ class Heads:
             ended[1:] = flags[:-1] != 0
         first = np.maximum.accumulate(np.where(ended, rows, -self._index)) if n else rows
         heads = _rows(n, len(self._head), priorities)
-        heads["stream"], heads["number"], heads["flags"] = self._stream, self._number + rows, 0 if flags is None else flags
+        heads["stream"], heads["number"], heads["flags"] = (
+            self._stream,
+            self._number + rows,
+            0 if flags is None else flags,
+        )
         heads["index"], heads["episode"] = rows - first, self._episode + np.cumsum(ended)
         return heads.view(np.uint8).reshape(n, -1)
 
