@@ -2,7 +2,8 @@
 
 from echo_shm.replay.batch import Batch, LimiterInfo, TableInfo
 from echo_shm.replay.client import ReplayClient
-from echo_shm.replay.item import Episode, NStep, Sequence, Step
+from echo_shm.replay.history import Pattern
+from echo_shm.replay.item import Column, Episode, NStep, Sequence, Step, Trajectory
 from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
 from echo_shm.replay.remote import RemoteWriter
 from echo_shm.replay.replay import Replay
@@ -12,6 +13,7 @@ from echo_shm.replay.writer import ReplayHandle, Writer
 
 __all__ = [
     "Batch",
+    "Column",
     "CustomSelector",
     "Episode",
     "Fifo",
@@ -21,6 +23,7 @@ __all__ = [
     "MinHeap",
     "MinSize",
     "NStep",
+    "Pattern",
     "Prioritized",
     "Queue",
     "RateLimiter",
@@ -35,6 +38,7 @@ __all__ = [
     "Step",
     "Table",
     "TableInfo",
+    "Trajectory",
     "Uniform",
     "Writer",
 ]

@@ -67,6 +67,16 @@ def rows_of_final(spec: Spec, final: Tree, ended: npt.NDArray[np.bool_], needed:
     return arrays
 
 
+def chosen_leaves(spec: Spec, tree: Tree, where: str) -> dict[int, Any]:
+    """The leaves of a part of a step, by number. ``where`` is what a message calls it.
+
+    Raises:
+        SpecMismatchError: It is no part of a step.
+
+    """
+    return _chosen(spec.structure, tree, where)
+
+
 class _Rows(list[Any]):
     """In place of an array with a leading n: the rows of those whose episodes have ended."""
 

@@ -24,7 +24,7 @@ _MAX_STEPS = 2**20
 
 
 class Item:
-    """What an item of a table is. The base of the four kinds."""
+    """What an item of a table is. The base of all kinds."""
 
     #: The kind's name in a schema.
     kind: ClassVar[str]
@@ -188,6 +188,97 @@ class Episode(Item):
         _set(self, max_length=_steps("max_length", max_length))
 
 
+@dataclass(frozen=True, init=False)
+class Column:
+    """What an item of a :class:`Trajectory` table has of one leaf: some of its steps, or one.
+
+    Args:
+        name: The leaf, named as for :class:`NStep`.
+        length: How many steps: the array of a batch has shape ``(n, length, *leaf.shape)``. None: one, and the array
+            has shape ``(n, *leaf.shape)``.
+
+    Raises:
+        ValueError: A number is out of range, or the name is empty.
+        TypeError: The name is something else.
+
+    """
+
+    name: Name
+    length: int | None
+
+    def __init__(self, name: Name, length: int | None = None) -> None:
+        object.__setattr__(self, "name", _name("name", name))
+        object.__setattr__(self, "length", None if length is None else _steps("length", length))
+
+
+@dataclass(frozen=True, init=False)
+class Trajectory(Item):
+    """An item is what its writer says: see :meth:`Writer.create_item`.
+
+    Args:
+        signature: The tree of ``batch.data``, of dicts, lists and tuples. Each leaf is a :class:`Column`.
+        keep: An item may refer to so many of its writer's last steps. None: to as many as the longest column has.
+
+    Raises:
+        ValueError: A number is out of range, or there is no column.
+        TypeError: The signature has a leaf that is no column, or another kind of node.
+
+    """
+
+    kind: ClassVar[str] = "trajectory"
+
+    signature: Any = field(hash=False)
+    keep: int
+
+    def __init__(self, signature: Any, keep: int | None = None) -> None:
+        longest = max((one.length or 1 for one in columns(signature)), default=0)
+        if not longest:
+            raise ValueError("signature: it has no column: use at least one")
+        if keep is not None and _steps("keep", keep) < longest:
+            raise ValueError(f"keep={keep}: a column has {longest} steps: keep at least as many")
+        _set(self, signature=signature, keep=longest if keep is None else keep)
+
+    def describe(self) -> _Json:
+        """The same as JSON: :func:`item_from` reads it."""
+        return [self.kind, {"signature": _tree_to_json(self.signature), "keep": self.keep}]
+
+
+def columns(signature: Any) -> list[Column]:
+    """The columns of a signature, in no particular order.
+
+    Raises:
+        TypeError: It has other leaves or nodes.
+
+    """
+    if isinstance(signature, Column):
+        return [signature]
+    if type(signature) is dict and all(type(key) in (str, int) for key in signature):
+        return [one for child in signature.values() for one in columns(child)]
+    if type(signature) in (list, tuple):
+        return [one for child in signature for one in columns(child)]
+    raise TypeError(
+        f"signature: got {signature!r:.100}: use Column(name, length), in dicts with keys of str or int, lists and tuples"
+    )
+
+
+def _tree_to_json(tree: Any) -> _Json:
+    if isinstance(tree, Column):
+        return {"column": [list(path_of(tree.name)), tree.length]}
+    if type(tree) is dict:
+        return {"dict": [[key, _tree_to_json(child)] for key, child in tree.items()]}
+    return {type(tree).__name__: [_tree_to_json(child) for child in tree]}
+
+
+def _tree_from_json(said: _Json) -> Any:
+    ((kind, value),) = said.items()
+    if kind == "column":
+        path, length = value
+        return Column(tuple(path), length)
+    if kind == "dict":
+        return {key: _tree_from_json(child) for key, child in value}
+    return {"list": list, "tuple": tuple}[kind](_tree_from_json(child) for child in value)
+
+
 def item_from(said: _Json) -> Item:
     """The item that was described so. The description is not trusted.
 
@@ -198,8 +289,8 @@ def item_from(said: _Json) -> Item:
     try:
         kind, fields = said
         fields = {name: _from_plain(name, value) for name, value in fields.items()}
-        item: Item = {one.kind: one for one in (Step, NStep, Sequence, Episode)}[kind](**fields)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        item: Item = {one.kind: one for one in (Step, NStep, Sequence, Episode, Trajectory)}[kind](**fields)
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"no kind of item is {said!r:.200} ({error!r:.200})") from None
     return item
 
@@ -253,6 +344,8 @@ def _plain(field_name: str, value: Any) -> _Json:
 def _from_plain(field_name: str, value: _Json) -> Any:
     if field_name == "reward":
         return tuple(value)
+    if field_name == "signature":
+        return _tree_from_json(value)
     if field_name == "stack":
         return {tuple(path): k for path, k in value}
     return [tuple(path) for path in value] if isinstance(value, list) else value

@@ -8,7 +8,7 @@ import numpy as np
 import optree
 
 from echo_shm._core import lib
-from echo_shm.replay.item import Episode, Item, Name, NStep, Path, Sequence, path_of
+from echo_shm.replay.item import Column, Episode, Item, Name, NStep, Path, Sequence, Trajectory, path_of
 from echo_shm.spec import Spec, Tree
 
 #: Most names that a message lists.
@@ -60,6 +60,8 @@ def lay_out(item: Item, step: Spec) -> Layout:
         if isinstance(item, Sequence)
         else _episode(item, step)
         if isinstance(item, Episode)
+        else _trajectory(item, step)
+        if isinstance(item, Trajectory)
         else _step(step)
     )
     outputs = optree.tree_leaves(tree)
@@ -137,6 +139,28 @@ def _episode(item: Episode, step: Spec) -> tuple[dict[str, Any], Tree, tuple[int
     if "length" in tree:
         raise _clash("length")
     return config, {**tree, "length": _output(lib.ES_OUTPUT_LENGTH, _LENGTH, ())}, finals
+
+
+def _trajectory(item: Trajectory, step: Spec) -> tuple[dict[str, Any], Tree, tuple[int, ...]]:
+    def output(column: Column) -> _Output:
+        leaf = column_leaf(column, step)
+        return _steps(step, leaf, column.length or 0, lib.ES_OUTPUT_COLUMN)
+
+    tree = optree.tree_map(output, item.signature)
+    return {"kind": lib.ES_ITEM_EXPLICIT, "length": item.keep, "before": 0}, tree, ()
+
+
+def column_leaf(column: Column, step: Spec) -> int:
+    """The number of a column's leaf.
+
+    Raises:
+        ValueError: The steps have no such leaf, or it is a subtree.
+
+    """
+    found = _find("signature", column.name, step)
+    if len(found) > 1:
+        raise ValueError(f"signature: {column.name!r} has {len(found)} leaves: a column is of one")
+    return found[0]
 
 
 def _output(kind: int, dtype: np.dtype[Any], shape: tuple[int, ...], **fields: int) -> _Output:

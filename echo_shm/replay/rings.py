@@ -14,6 +14,7 @@ from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import TableInfo, table_info, why_no_insert
 from echo_shm.replay.batch_rings import batch_spec
 from echo_shm.replay.feed import Feed
+from echo_shm.replay.history import explicit
 from echo_shm.replay.sources import Sources
 from echo_shm.replay.store import Store
 from echo_shm.replay.waiting import Changes
@@ -36,8 +37,8 @@ def join(store: Store, max_producers: int, given: Sequence[Transport]) -> Source
     """The rings that bring something to the replay of that store: new ones, or those that a killed replay has left."""
     name = store.name or f"{os.getpid()}-{secrets.token_hex(4)}"
     tables = tuple(
-        (table, settings.exponents, layout.finals)
-        for (table, settings), layout in zip(store.tables.items(), store.layouts, strict=True)
+        (table, settings.exponents, layout.finals, explicit(item))
+        for (table, settings), layout, item in zip(store.tables.items(), store.layouts, store.items, strict=True)
     )
     return Sources(name, store.spec, tables, max_producers, transports.remotes(given))
 

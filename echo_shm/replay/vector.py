@@ -7,7 +7,7 @@ import numpy as np
 
 from echo_shm.replay import arguments
 from echo_shm.replay.finals import rows_of_final
-from echo_shm.ring.inbox import VectorHeads
+from echo_shm.ring.inbox import Tables, VectorHeads
 from echo_shm.spec import Array, Spec, Tree
 
 _MODES = ("next_step", "same_step", "disabled")
@@ -25,16 +25,16 @@ class Vector:
     """The environments of one writer.
 
     Args:
-        num_tables: How many tables the replay has.
+        tables: The replay's.
         steps: What a step looks like.
         n: How many environments.
         finals: The leaves that an episode's last observations must have, by number.
 
     """
 
-    def __init__(self, num_tables: int, steps: Spec, n: int, finals: Sequence[int]) -> None:
-        self._heads = VectorHeads(num_tables, n)
-        self._num_tables = num_tables
+    def __init__(self, tables: Tables, steps: Spec, n: int, finals: Sequence[int]) -> None:
+        self._heads = VectorHeads(tables, n)
+        self._num_tables = len(tables)
         self._steps = steps
         self._finals = finals
         self._over = np.zeros(n, bool)  # whose episodes have ended, so that the next row is a reset

@@ -1,5 +1,6 @@
 """What a worker writes into a replay with."""
 
+import collections
 import contextlib
 import errno
 import math
@@ -17,7 +18,8 @@ from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchErr
 from echo_shm.net.client.client import TcpClient
 from echo_shm.replay import arguments
 from echo_shm.replay.board import read_board
-from echo_shm.replay.finals import NOT_THE_END, leaves_of_final
+from echo_shm.replay.finals import NOT_THE_END, chosen_leaves, leaves_of_final
+from echo_shm.replay.history import History, NewItem, Pattern, signatures
 from echo_shm.replay.vector import Vector
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.inbox import Heads, Tables, step_spec
@@ -40,6 +42,9 @@ UPDATE_BLOCK = np.dtype(
 
 #: The largest weight that an item may have. See csrc/replay/es_prefix_tree.h.
 _LARGEST_WEIGHT = 2.0**991
+
+#: The last items that a writer can wait for one by one.
+_MARKS = 1024
 
 #: Times between two looks whether the replay has everything (seconds): at first, and at most.
 _SOONEST, _LATEST = 50e-6, 2e-3
@@ -93,16 +98,25 @@ class StepWriter:
     """
 
     def __init__(self, tables: Tables, steps: Spec, client: ShmClient | TcpClient) -> None:
-        self._names = tuple(name for name, _, _ in tables)
-        self._exponents = tuple(exponents for _, exponents, _ in tables)
-        self._finals = sorted({leaf for _, _, finals in tables for leaf in finals})
+        self._tables = tables
+        self._names = tuple(name for name, *_ in tables)
+        self._exponents = tuple(exponents for _, exponents, _, _ in tables)
+        self._finals = sorted({leaf for _, _, finals, _ in tables for leaf in finals})
         self._steps = steps
         self._highest = (arguments.HIGHEST,) * len(tables)
-        self._heads = Heads(len(tables))
+        self._heads = Heads(tables)
         self._vector: Vector | None = None
         # Samples of a call that was cut short, which go first in the next one: heads, and leaves.
         self._left: tuple[Array, list[Array]] | None = None
         self._send, self._send_many = client.send, client.send_many
+        #: Items that the writer makes after each :meth:`append`.
+        self.patterns: Sequence[Pattern] = ()
+        self._signatures = signatures(tables, steps)
+        self._history = History(self._heads, steps)
+        self._nowhere = (float("nan"),) * len(tables)
+        self._late: list[NewItem] = []  # items of a step that was appended in part: they follow it
+        # Where an item is sent, nobody looks at the step beside it.
+        self._no_step = steps.structure.unflatten([np.zeros(leaf.shape, leaf.dtype) for leaf in steps.leaves])
 
     def add(
         self,
@@ -131,6 +145,8 @@ class StepWriter:
         ``sent`` is 1 says that the step was sent. Its final observations go first with the next call: go on with the
         next step.
         """
+        if self._late:
+            self._refuse_partial()
         priorities = self._highest if priority is None else self._priorities(priority)
         ends = (lib.ES_STEP_TERMINATED if terminated else 0) | (lib.ES_STEP_TRUNCATED if truncated else 0)
         if final is not None:
@@ -144,6 +160,8 @@ class StepWriter:
             except (SpecMismatchError, TimeoutError) as error:
                 raise self._clearer(error, step) from None
             heads.sent(1, ends)
+            if ends:
+                self._history.clear()
 
     def _add_last(
         self, step: Tree, priorities: tuple[float, ...], ends: int, final: Tree, timeout: float | None
@@ -160,6 +178,7 @@ class StepWriter:
         with self._heads.lock:
             self._send_left(timeout)
             self._send_whole(self._heads.last(ends, priorities), rows, timeout, lambda: self._heads.sent(2, ends))
+            self._history.clear()
 
     def add_vector(
         self,
@@ -220,7 +239,7 @@ class StepWriter:
         each = arguments.many_priorities(priorities, n, self._names, self._accepts)
         ends = arguments.end_flags(terminated, truncated, n)
         with self._heads.lock:
-            vector = self._vector or Vector(len(self._names), self._steps, n, self._finals)
+            vector = self._vector or Vector(self._tables, self._steps, n, self._finals)
             rows = vector.rows(leaves, ends, autoreset, final, each)
             self._vector = vector
             self._send_left(timeout)
@@ -281,6 +300,8 @@ class StepWriter:
 
         """
         check_timeout(timeout)
+        if self._late:
+            self._refuse_partial()
         n, leaves = arguments.stacked(self._steps, steps)
         each = arguments.many_priorities(priorities, n, self._names, self._accepts)
         ends = arguments.end_flags(terminated, truncated, n)
@@ -298,16 +319,160 @@ class StepWriter:
                 raise clearer from None
             finally:
                 self._heads.sent(sent, ends)
+                if ends is not None and ends[:sent].any():
+                    self._history.clear()
 
-    def end_episode(self) -> None:
+    def end_episode(self, clear: bool = True, *, timeout: float | None = None) -> None:
         """The next step begins an episode, though the last one did not end as terminated or truncated.
 
-        For :meth:`add_vector`: so does the next step of each environment.
+        For :meth:`add_vector`: so does the next step of each environment. A step that was appended in part is sent as
+        it is.
+
+        Args:
+            clear: Items cannot refer to the steps before any more.
+            timeout: As for :meth:`add`. It counts if there is something to send.
+
+        Raises:
+            TimeoutError, ConnectionClosedError, ForkedError, ValueError: As :meth:`append`.
+
         """
+        with self._heads.lock:
+            self._complete(timeout)
+        self._make_items(True, timeout)
         self._heads.end_episode()
+        if clear:
+            with self._heads.lock:
+                self._history.clear()
         with self._heads.lock:
             if self._vector is not None:
                 self._vector.end_episodes()
+
+    # -- items that the caller describes
+
+    @property
+    def history(self) -> Tree:
+        """What was appended since the last :meth:`end_episode`: the steps' tree, of :class:`Appended`."""
+        return self._history.tree
+
+    def append(self, step: Tree, *, partial: bool = False, timeout: float | None = None) -> None:
+        """Sends a copy of one step that is no item of any table: :meth:`create_item` makes items of such steps.
+
+        Args:
+            step: As for :meth:`add`. A dict may have some of its keys, if the others come with other calls.
+            partial: The next call appends more of the same step. Items may refer to what is there of it already.
+            timeout: As for :meth:`add`.
+
+        Raises:
+            TimeoutError, ConnectionClosedError, ForkedError: As :meth:`add`.
+            SpecMismatchError: As :meth:`add`; or a leaf of a step that is complete now is missing; or a leaf comes
+                twice.
+            ValueError: A pattern cannot make its item. The step was sent.
+
+        """
+        history, heads = self._history, self._heads
+        with heads.lock:
+            if partial or history.partial is not None:
+                leaves = self._partial(step)
+                if partial:
+                    history.partial = leaves
+                    return
+                missing = [leaf.name for i, leaf in enumerate(self._steps.leaves) if i not in leaves]
+                if missing:
+                    raise SpecMismatchError(f"the step lacks {', '.join(missing)}: append it, or end the episode")
+                step = self._steps.structure.unflatten([leaves[i] for i in range(len(leaves))])
+            self._append(step, timeout)
+            self._send_late(timeout)
+        self._make_items(False, timeout)
+
+    def _partial(self, step: Tree) -> dict[int, Array]:
+        """The leaves of a step that are there, with these."""
+        before = self._history.partial or {}
+        given = chosen_leaves(self._steps, step, "the step")
+        twice = sorted(before.keys() & given.keys())
+        if twice:
+            raise SpecMismatchError(f"{self._history.name(twice[0])} was appended to this step already")
+        return {**before, **{i: np.array(self._steps.exact(i, leaf)) for i, leaf in given.items()}}
+
+    def _refuse_partial(self) -> None:
+        raise ValueError("items refer to a step that was appended in part: append the rest of it first")
+
+    def _append(self, step: Tree, timeout: float | None) -> None:
+        heads = self._heads
+        self._send_left(timeout)
+        try:
+            self._send((heads.one(0, self._nowhere), step), timeout)
+        except (SpecMismatchError, TimeoutError) as error:
+            raise self._clearer(error, step) from None
+        heads.sent(1, 0)
+        self._history.partial = None
+
+    def _complete(self, timeout: float | None) -> None:
+        """Sends a step that was appended in part as it is, with zeros in the place of what is missing."""
+        given = self._history.partial
+        if given is None:
+            return
+        leaves = [given.get(i, np.zeros(leaf.shape, leaf.dtype)) for i, leaf in enumerate(self._steps.leaves)]
+        number = self._heads.number
+        self._append(self._steps.structure.unflatten(leaves), timeout)
+        self._history.absent[number] = frozenset(range(len(leaves))) - given.keys()
+        self._send_late(timeout)
+
+    def create_item(
+        self, table: str, priority: float | None, trajectory: Tree, *, timeout: float | None = None
+    ) -> None:
+        """Sends an item of steps that were appended, in the order of calls.
+
+        Args:
+            table: A table of :class:`Trajectory` items.
+            priority: A number, 0 or more. None: the table's highest so far.
+            trajectory: A tree of its signature's structure. Each leaf is a part of :attr:`history`: one step
+                (``history["action"][-1]``) or several, one after the other or a stride apart
+                (``history["obs"][-8::2]``), as its :class:`Column` says.
+            timeout: As for :meth:`add`.
+
+        Raises:
+            ValueError: The table, the priority or the tree cannot be used, or steps of it are not kept any more or were
+                never appended: the message names column and step. Nothing was sent.
+            TypeError: A leaf is no part of a history. Nothing was sent.
+            TimeoutError, ConnectionClosedError, ForkedError: As :meth:`add`.
+
+        """
+        signature = self._signatures.get(table)
+        if signature is None:
+            raise ValueError(self._no_signature(table))
+        with self._heads.lock:
+            item = signature.item(self._history, trajectory, self._one_priority(table, priority))
+            if item.last == self._heads.number:
+                self._late.append(item)
+            else:
+                self._send_item(item, timeout)
+
+    def _send_item(self, item: NewItem, timeout: float | None) -> None:
+        try:
+            self._send((self._heads.item(*item), self._no_step), timeout)
+        except TimeoutError as error:
+            raise self._clearer(error, None) from None
+
+    def _send_late(self, timeout: float | None) -> None:
+        while self._late:
+            self._send_item(self._late[0], timeout)
+            del self._late[0]
+
+    def _make_items(self, at_end: bool, timeout: float | None) -> None:
+        for pattern in self.patterns:
+            if pattern.is_due(self._history.count, at_end):
+                self.create_item(pattern.table, pattern.priority, pattern.trajectory(self.history), timeout=timeout)
+
+    def _one_priority(self, table: str, priority: float | None) -> float:
+        if priority is None:
+            return arguments.HIGHEST
+        return self._priorities({table: priority})[self._names.index(table)]
+
+    def _no_signature(self, table: object) -> str:
+        if table not in self._names:
+            return arguments.unknown_table(table, self._names)
+        there = ", ".join(map(repr, self._signatures)) or "none"
+        return f"table {table!r} makes its items itself; those that take items of Trajectory(...): {there}"
 
     # -- arguments and errors
 
@@ -364,6 +529,8 @@ class Writer(StepWriter):
         if steps is None:
             self._client.close()
             raise SegmentError(f"ring {handle.inbox.name!r} is not the inbox of replay {handle.name!r}")
+        # How far the ring was claimed after each of the last items.
+        self._marks: collections.deque[int] = collections.deque(maxlen=_MARKS)
         super().__init__(handle.tables, steps, self._client)
 
     @property
@@ -376,18 +543,32 @@ class Writer(StepWriter):
         """Whether the replay is closed. After that, nothing can be sent."""
         return self._client.ring_closed
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Returns once the replay has all steps that were sent before: they are stored.
+    def _send_item(self, item: NewItem, timeout: float | None) -> None:
+        super()._send_item(item, timeout)
+        self._marks.append(lib.es_api_claimed(self._attachment.ring))
+
+    def flush(self, timeout: float | None = None, *, pending: int = 0) -> None:
+        """Returns once the replay has all steps and items that were sent before: they are stored.
+
+        Args:
+            timeout: Seconds to wait; None: no limit.
+            pending: So many of the last items of :meth:`create_item`, and the steps after them, need not be stored:
+                0 to 1023.
 
         Raises:
+            ValueError: A number is out of range.
             TimeoutError: It had not, in time. The message names what it waits for.
             ConnectionClosedError: As :meth:`add`.
 
         """
         timeout = check_timeout(timeout)
+        if not 0 <= pending < _MARKS:
+            raise ValueError(f"pending={pending}: use 0 to {_MARKS - 1}")
         ring, attachment = self._attachment.ring, self._attachment
         attachment.refuse_in_child()
         mark, started, nap = lib.es_api_claimed(ring), time.monotonic(), _SOONEST
+        if pending:
+            mark = self._marks[-1 - pending] if len(self._marks) > pending else 0
         alone_since: float | None = None
         while lib.es_monitor_committed_before(ring, mark):
             if not attachment.attached or attachment.ring_closed():

@@ -9,6 +9,7 @@ import math
 import secrets
 import struct
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,17 +18,25 @@ from echo_shm._core import lib
 from echo_shm.errors import SegmentError
 from echo_shm.spec import Array, Spec, canonical
 
-#: For each table its name, the exponents of its priorities, as its selectors have them, and the steps' leaves that an
-#: episode's last observations must have for its items, by number.
-Tables: TypeAlias = tuple[tuple[str, tuple[float, ...], tuple[int, ...]], ...]
+#: What writers must know of a table whose items they describe: the item in JSON, and how many columns it has.
+Explicit: TypeAlias = tuple[str, int]
 
-#: An ``es_inbox_head``, whose last field is zero. The tables' priorities follow.
+#: For each table its name, the exponents of its priorities, as its selectors have them, and the steps' leaves that an
+#: episode's last observations must have for its items, by number. And if writers describe its items, what they are.
+Tables: TypeAlias = tuple[tuple[str, tuple[float, ...], tuple[int, ...], Explicit | None], ...]
+
+#: An ``es_inbox_head``, whose last field is zero. The tables' priorities follow, and then an item's columns.
 _HEAD = struct.Struct("<QQIIIIII")
 _FIELDS = ("stream", "number", "version", "index", "environment", "episode", "flags")
 _OFFSETS = (0, 8, 16, 20, 24, 28, 32)
 
 #: The C core's flag of a step that has only what an episode ends with.
 ES_STEP_FINAL: int = lib.ES_STEP_FINAL
+#: Its flag of an item, which is no step.
+ES_HEAD_ITEM: int = lib.ES_HEAD_ITEM
+
+#: The most columns that a schema is believed to have.
+_MAX_COLUMNS = 2**17
 
 #: Where the schema has the tables.
 _KEY = "replay"
@@ -36,22 +45,39 @@ _KEY = "replay"
 def inbox_spec(step: Spec, tables: Tables) -> Spec:
     """The inbox's samples, of a replay with such steps and tables."""
     example = step.structure.unflatten([np.zeros(leaf.shape, leaf.dtype) for leaf in step.leaves])
-    about = {_KEY: [[name, list(map(float, exponents)), list(finals)] for name, exponents, finals in tables]}
-    return Spec.from_example((np.zeros(_head_bytes(len(tables)), np.uint8), example), about)
+    about = {
+        _KEY: [
+            [name, list(map(float, exponents)), list(finals), None if explicit is None else list(explicit)]
+            for name, exponents, finals, explicit in tables
+        ]
+    }
+    return Spec.from_example((np.zeros(head_bytes(tables), np.uint8), example), about)
 
 
 def tables_of(spec: Spec) -> Tables | None:
     """The tables of the replay whose inbox has such samples; None if it is no inbox. The spec is not trusted."""
     try:
         ((key, said),) = spec.about.items()
-        tables = tuple((name, tuple(exponents), tuple(finals)) for name, exponents, finals in said)
+        tables = tuple(
+            (name, tuple(exponents), tuple(finals), None if explicit is None else tuple(explicit))
+            for name, exponents, finals, explicit in said
+        )
+        names = all(type(one[0]) is str for one in tables) and len({one[0] for one in tables}) == len(tables)
     except (AttributeError, TypeError, ValueError):
         return None
-    heads = [(leaf.dtype.str, leaf.shape) for leaf in spec.leaves[:1]] == [("|u1", (_head_bytes(len(tables)),))]
-    names = all(type(name) is str for name, _, _ in tables) and len({name for name, _, _ in tables}) == len(tables)
-    numbers = all(type(one) is float and math.isfinite(one) for _, exponents, _ in tables for one in exponents)
-    leaves = all(type(one) is int and 0 <= one < len(spec.leaves) - 1 for _, _, finals in tables for one in finals)
-    return tables if key == _KEY and tables and heads and names and numbers and leaves else None
+    numbers = all(type(one) is float and math.isfinite(one) for _, exponents, _, _ in tables for one in exponents)
+    leaves = all(type(one) is int and 0 <= one < len(spec.leaves) - 1 for _, _, finals, _ in tables for one in finals)
+    items = all(_is_explicit(explicit) for _, _, _, explicit in tables)
+    if key != _KEY or not (tables and names and numbers and leaves and items):
+        return None
+    heads = [(leaf.dtype.str, leaf.shape) for leaf in spec.leaves[:1]] == [("|u1", (head_bytes(tables),))]
+    return tables if heads else None
+
+
+def _is_explicit(said: Any) -> bool:
+    return said is None or (
+        len(said) == 2 and type(said[0]) is str and type(said[1]) is int and 0 < said[1] <= _MAX_COLUMNS
+    )
 
 
 def step_spec(spec: Spec) -> Spec | None:
@@ -80,9 +106,9 @@ def inbox_that_takes(step: Spec, schema: bytes) -> Spec | None:
     return spec if spec is not None and spec.schema == schema else None
 
 
-def _head_bytes(tables: int) -> int:
+def head_bytes(tables: Tables) -> int:
     """The size of the first leaf."""
-    return _HEAD.size + 8 * tables
+    return _HEAD.size + 8 * len(tables) + 8 * max((explicit[1] for *_, explicit in tables if explicit), default=0)
 
 
 class Heads:
@@ -93,11 +119,45 @@ class Heads:
 
     """
 
-    def __init__(self, num_tables: int) -> None:
+    def __init__(self, tables: Tables) -> None:
         self.lock = threading.Lock()
         self._stream, self._number, self._episode, self._index = secrets.randbits(64), 0, 0, 0
-        self._pack = struct.Struct(_HEAD.format + f"{num_tables}d").pack_into
-        self._head = np.zeros(_head_bytes(num_tables), np.uint8)
+        self._num_tables = len(tables)
+        self._pack = struct.Struct(_HEAD.format + f"{len(tables)}d").pack_into
+        self._head = np.zeros(head_bytes(tables), np.uint8)
+        self._item = np.zeros_like(self._head)
+        # By how many columns an item has.
+        self._pack_item: dict[int, Callable[..., None]] = {}
+
+    @property
+    def number(self) -> int:
+        """The number of the next step."""
+        return self._number
+
+    @property
+    def index(self) -> int:
+        """How many steps its episode has so far."""
+        return self._index
+
+    def item(self, table: int, last: int, length: int, priority: float, columns: Sequence[int]) -> Array:
+        """The head of an item of the steps up to the one with the number ``last``. The next call writes into the same
+        array.
+
+        Args:
+            table: Its table's number.
+            last: The number of its last step.
+            length: To how many steps up to that one it refers.
+            priority: What the table gives it.
+            columns: The fields of its ``es_item_column``, one after the other.
+
+        """
+        pack = self._pack_item.get(len(columns))
+        if pack is None:
+            layout = f"{_HEAD.format}{self._num_tables}d{len(columns)}I"
+            pack = self._pack_item[len(columns)] = struct.Struct(layout).pack_into
+        priorities = (priority,) * self._num_tables
+        pack(self._item.data, 0, self._stream, last, 0, length, 0, table, ES_HEAD_ITEM, 0, *priorities, *columns)
+        return self._item
 
     def one(self, flags: int, priorities: tuple[float, ...]) -> Array:
         """The head of the next step. The next call writes into the same array.
@@ -127,7 +187,7 @@ class Heads:
         if flags is not None:
             ended[1:] = flags[:-1] != 0
         first = np.maximum.accumulate(np.where(ended, rows, -self._index)) if n else rows
-        heads = _rows(n, len(self._head), priorities)
+        heads = _rows(n, len(self._head), self._num_tables, priorities)
         heads["stream"], heads["number"], heads["flags"] = (
             self._stream,
             self._number + rows,
@@ -171,10 +231,11 @@ class VectorHeads:
 
     """
 
-    def __init__(self, num_tables: int, n: int) -> None:
+    def __init__(self, tables: Tables, n: int) -> None:
         self.n = n
+        self._num_tables = len(tables)
         self._stream = secrets.randbits(64)
-        self._size = _head_bytes(num_tables)
+        self._size = head_bytes(tables)
         self._numbers, self._episodes, self._indexes = (np.zeros(n, np.int64) for _ in range(3))
 
     def make(self, rows: Array, flags: Array, ended: Array, priorities: Array) -> Array:
@@ -192,7 +253,7 @@ class VectorHeads:
 
         """
         k, both = len(rows), np.concatenate([rows, rows[ended]])
-        heads = _rows(len(both), self._size, np.concatenate([priorities, priorities[ended]]))
+        heads = _rows(len(both), self._size, self._num_tables, np.concatenate([priorities, priorities[ended]]))
         heads["stream"], heads["environment"], heads["episode"] = self._stream, both, self._episodes[both]
         last = np.arange(len(both)) >= k
         heads["number"], heads["index"] = self._numbers[both] + last, self._indexes[both] + last
@@ -213,10 +274,10 @@ class VectorHeads:
         self._indexes[:] = 0
 
 
-def _rows(n: int, size: int, priorities: Any) -> Array:
+def _rows(n: int, size: int, num_tables: int, priorities: Any) -> Array:
     """n heads as a structured array: with these priorities, and zeros."""
     heads = np.zeros((n, size), np.uint8)
-    heads[:, _HEAD.size :].view("<f8")[:] = priorities
+    heads[:, _HEAD.size : _HEAD.size + 8 * num_tables].view("<f8")[:] = priorities
     return _view(heads)
 
 

@@ -26,7 +26,7 @@ class StepSender:
         self._writer = writer
         self._steps = steps
         self._priorities = (_HIGHEST,) * len(tables)
-        self._heads = Heads(len(tables))
+        self._heads = Heads(tables)
 
     def send_at_once(self, step: Tree) -> bool:
         """As the fast path of ``send``: whether the step was sent. It never is."""
