@@ -257,7 +257,7 @@ def columns(signature: Any) -> list[Column]:
     if type(signature) in (list, tuple):
         return [one for child in signature for one in columns(child)]
     raise TypeError(
-        f"signature: got {signature!r:.100}: use Column(name, length), in dicts with keys of str or int, lists and tuples"
+        f"signature: got {signature!r:.100}: use Column(name, length) in dicts (keys: str or int), lists and tuples"
     )
 
 

@@ -1,0 +1,210 @@
+"""Items that writers describe: append, history, create_item, patterns."""
+
+import numpy as np
+import pytest
+from harness.waiting import LONG
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from echo_shm import Replay, SpecMismatchError, Table, TcpTransport
+from echo_shm.replay import Column, Fifo, Pattern, Queue, RemoteWriter, ReplayClient, Sequence, Trajectory
+
+EXAMPLE = {"obs": np.zeros(2, np.float32), "act": np.zeros((), np.int64)}
+
+#: Of each column the leaf, and how many steps.
+SIGNATURE = {"few": Column("obs", 3), "one": Column("act"), "acts": Column("act", 2)}
+
+
+def step(number):
+    """Step number so-and-so."""
+    return {"obs": np.full(2, number, np.float32), "act": np.int64(number)}
+
+
+def opened(keep=10, **options):
+    """A replay with a table of such items, from which each comes once and in order, and another table."""
+    tables = [Table("free", rate_limiter=Queue(1000), item=Trajectory(SIGNATURE, keep)), Table("plain", Fifo())]
+    return Replay(EXAMPLE, 1000, tables, **options)
+
+
+def next_item(replay):
+    """The leaves of the oldest item: numbers of steps."""
+    data = replay.sample(1, "free", 0.0).data
+    assert (data["few"][0, :, 0] == data["few"][0, :, 1]).all()
+    return data["few"][0, :, 0].tolist(), int(data["one"][0]), data["acts"][0].tolist()
+
+
+#: What a writer does: it appends, ends an episode with or without the history, or makes an item of the steps at these
+#: places of its history: the first of three, their stride, one, and the first of two.
+MOVES = st.lists(
+    st.one_of(
+        st.sampled_from(["append", "append", "append", "end", "go on"]),
+        st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(0, 12), st.integers(0, 12)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(MOVES)
+def test_items_are_the_steps_that_were_named(moves):
+    """Of any history, strides and overlaps; what is not there, or not kept, is refused, and nothing is sent."""
+    with opened(keep=10) as replay, ReplayClient(replay.handle).writer() as writer:
+        history, wanted, number, h = [], [], 0, writer.history
+        for move in moves:
+            if move == "append":
+                writer.append(step(number))
+                history.append(number)
+                number += 1
+            elif isinstance(move, str):
+                writer.end_episode(clear=move == "end")
+                history = [] if move == "end" else history
+            else:
+                few, stride, one, acts = move
+                there = max(few + 2 * stride, one, acts + 1) < len(history)
+                try:
+                    item = {
+                        "few": h["obs"][few : few + 2 * stride + 1 : stride],
+                        "one": h["act"][one],
+                        "acts": h["act"][acts : acts + 2],
+                    }
+                    writer.create_item("free", None, item)
+                except (ValueError, IndexError):
+                    assert not there or len(history) - min(few, one, acts) > 10
+                else:
+                    assert there
+                    wanted.append(
+                        (history[few : few + 2 * stride + 1 : stride], history[one], history[acts : acts + 2])
+                    )
+        assert replay.info("free").size == len(wanted)
+        assert replay.info("plain").size == 0
+        assert [next_item(replay) for _ in wanted] == wanted
+
+
+def test_a_step_in_parts():
+    """Items may refer to what is there of a step; what is not there is named."""
+    with opened() as replay, ReplayClient(replay.handle).writer() as writer:
+        for number in range(3):
+            writer.append(step(number))
+        h = writer.history
+        writer.append({"obs": np.full(2, 3, np.float32)}, partial=True)
+        assert len(h["obs"]) == 4
+        with pytest.raises(SpecMismatchError, match=r"leaf \['obs'\] was appended to this step already"):
+            writer.append({"obs": np.zeros(2, np.float32)})
+        with pytest.raises(ValueError, match=r"column \['one'\]: leaf \['act'\] of step 3 of the history was not appended"):
+            writer.create_item("free", 1.0, {"few": h["obs"][-3:], "one": h["act"][-1], "acts": h["act"][:2]})
+        writer.create_item("free", 1.0, {"few": h["obs"][-3:], "one": h["act"][2], "acts": h["act"][1:3]})
+        with pytest.raises(ValueError, match="appended in part: append the rest of it first"):
+            writer.add(step(0))
+        assert replay.info("free").size == 0, "it follows the step"
+        writer.append({"act": np.int64(3)})
+        assert next_item(replay) == ([1, 2, 3], 2, [1, 2])
+        writer.append({"obs": np.full(2, 4, np.float32)}, partial=True)
+        writer.create_item("free", 1.0, {"few": h["obs"][-3:], "one": h["act"][3], "acts": h["act"][2:4]})
+        writer.end_episode(clear=False)
+        assert next_item(replay) == ([2, 3, 4], 3, [2, 3])
+        writer.append(step(5))
+        with pytest.raises(ValueError, match=r"column \['acts'\]: leaf \['act'\] of step 4 of the history was not"):
+            writer.create_item("free", 1.0, {"few": h["obs"][-3:], "one": h["act"][-1], "acts": h["act"][-2:]})
+        writer.end_episode()
+        assert len(h["obs"]) == 0
+        with pytest.raises(SpecMismatchError, match=r"steps have no 'reward'"):
+            writer.append({"reward": 1}, partial=True)
+        assert replay.num_steps == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda h: {"few": h["obs"][-3:], "one": h["act"][-1]}, "the item's tree is not that of its signature"),
+        (lambda h: {"few": h["obs"][-2:], "one": h["act"][-1], "acts": h["act"][-2:]}, r"\['few'\]: got 2 steps of"),
+        (lambda h: {"few": h["act"][-3:], "one": h["act"][-1], "acts": h["act"][-2:]}, r"expected 3 steps of leaf \['obs'\] \(float32\[2\]\)"),
+        (lambda h: {"few": h["obs"][:3], "one": h["act"][-1], "acts": h["act"][-2:]}, r"step 0 of the history is not kept any more: of 12 steps the table keeps the last 10"),
+    ],
+)  # fmt: skip
+def test_items_that_cannot_be(make, text):
+    """The message says which column, what was got, and what was expected."""
+    with opened() as replay, ReplayClient(replay.handle).writer() as writer:
+        for number in range(12):
+            writer.append(step(number))
+        with pytest.raises(ValueError, match=text):
+            writer.create_item("free", 1.0, make(writer.history))
+        good = {"few": writer.history["obs"][-3:], "one": writer.history["act"][-1], "acts": writer.history["act"][-2:]}
+        for table, priority, text2 in [
+            ("plain", 1.0, "table 'plain' makes its items itself; those that take items of Trajectory"),
+            ("other", 1.0, "no table is named 'other'|unknown table|'other'"),
+            ("free", -1.0, "priority"),
+        ]:
+            with pytest.raises(ValueError, match=text2):
+                writer.create_item(table, priority, good)
+        with pytest.raises(TypeError, match=r"column \['few'\]: got 3, expected 3 steps of leaf \['obs'\]"):
+            writer.create_item("free", 1.0, {**good, "few": 3})
+        writer.end_episode()
+        with pytest.raises(ValueError, match=r"it refers to a step before the last end_episode\(\)"):
+            writer.create_item("free", 1.0, good)
+        assert replay.info("free").size == 0
+
+
+def test_patterns():
+    """Every second step from the third on, and once at the end of an episode."""
+    tree = lambda h: {"few": h["obs"][-3:], "one": h["act"][-1], "acts": h["act"][-2:]}  # noqa: E731
+    with opened() as replay, ReplayClient(replay.handle).writer() as writer:
+        writer.patterns = [
+            Pattern("free", tree, min_steps=3, every=2),
+            Pattern("free", lambda h: {**tree(h), "one": h["act"][0]}, min_steps=4, at_end=True),
+        ]
+        for number in range(6):
+            writer.append(step(number))
+        writer.end_episode()
+        for number in range(3):
+            writer.append(step(10 + number))
+        writer.end_episode()
+        got = [next_item(replay) for _ in range(replay.info("free").size)]
+    assert got == [
+        ([0, 1, 2], 2, [1, 2]),
+        ([2, 3, 4], 4, [3, 4]),
+        ([3, 4, 5], 0, [4, 5]),
+        ([10, 11, 12], 12, [11, 12]),
+    ]
+
+
+def test_flush_waits_for_all_but_the_last_items():
+    """A limiter holds back what comes third, and whoever leaves that pending does not wait."""
+    tables = [Table("free", rate_limiter=Queue(2), item=Trajectory({"a": Column("act")}))]
+    with Replay(EXAMPLE, 4, tables, thread=True) as replay, ReplayClient(replay.handle).writer() as writer:
+        for number in range(6):
+            writer.append(step(number))
+            writer.create_item("free", None, {"a": writer.history["act"][-1]})
+        with pytest.raises(TimeoutError, match="limiter of table 'free'"):
+            writer.flush(0.2)
+        writer.flush(LONG, pending=3)
+        assert [int(replay.sample(1, "free", LONG).data["a"][0]) for _ in range(6)] == list(range(6))
+        writer.flush(LONG)
+
+
+def test_beside_other_tables():
+    """add() makes items of the other tables, and its steps are in the history, too. An episode's end clears it."""
+    tables = [Table("free", item=Trajectory({"a": Column("act", 2)}, keep=3)), Table("seq", item=Sequence(2, pad=None))]
+    with Replay(EXAMPLE, 100, tables) as replay, ReplayClient(replay.handle).writer() as writer:
+        writer.add(step(0), {"seq": 1.0})
+        writer.append(step(1))
+        writer.add(step(2), {"seq": 1.0})
+        writer.create_item("free", None, {"a": writer.history["act"][-3::2]})
+        assert replay.sample(1, "free").data["a"].tolist() == [[0, 2]]
+        assert replay.info("seq").size == 0, "two steps were complete with one that is no item"
+        writer.add(step(3), {"seq": 1.0}, terminated=True)
+        assert replay.info("seq").size == 1
+        assert len(writer.history["act"]) == 0
+
+
+def test_from_another_host():
+    """A remote writer makes the same items."""
+    with (
+        opened(transport=TcpTransport(port=0), thread=True) as replay,
+        RemoteWriter("127.0.0.1", replay.port, EXAMPLE) as writer,
+    ):
+        for number in range(4):
+            writer.append(step(number))
+        h = writer.history
+        writer.create_item("free", 2.0, {"few": h["obs"][:3], "one": h["act"][-1], "acts": h["act"][-2:]})
+        writer.flush(LONG)
+        assert next_item(replay) == ([0, 1, 2], 3, [2, 3])
