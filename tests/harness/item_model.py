@@ -1,14 +1,14 @@
 """What the items of an episode are, in a slow and obvious way: by counting the episode's steps from 0.
 
-An episode is how many steps it has so far, and how it ends. Its steps' data are rows of arrays; row ``steps`` is what it
-ends with, if that is known.
+An episode is how many steps it has so far, and how it ends. Its steps' data are rows of arrays; row ``steps`` is what
+it ends with, if that is known.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from echo_shm.replay import Episode, NStep, Sequence, Step
+from echo_shm.replay import Episode, NStep, Step
 
 #: How an episode may end: not yet; with what is known of its end; and by hand, as the next step shows.
 OPEN, TERMINATED, TRUNCATED, LEFT = "open", "terminated", "truncated", "left"
