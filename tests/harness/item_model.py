@@ -76,11 +76,7 @@ def data_of(item, found, rows):
         data = {name: each(lambda part, one=one: one[part.first]) for name, one in rows.items()}
         data["obs"] = each(lambda part: frames(rows["obs"], part.first, count, item.pad))
         data["next"] = {"obs": each(lambda part: frames(rows["obs"], part.next, count, item.pad))}
-        data["reward"] = each(
-            lambda part: sum(
-                (rows["reward"][part.first + i] * item.gamma**i for i in range(part.steps)), np.zeros(2)
-            ).astype(rows["reward"].dtype)
-        )
+        data["reward"] = each(lambda part: discounted(rows["reward"][part.first :][: part.steps], item.gamma))
         data["discount"] = each(lambda part: np.float32(0 if part.terminal else item.gamma**part.steps))
         data["n"] = each(lambda part: part.steps)
         return data
@@ -92,6 +88,11 @@ def data_of(item, found, rows):
     if isinstance(item, Episode):
         data["length"] = each(lambda part: part.steps)
     return data
+
+
+def discounted(rewards, gamma):
+    """Their sum, each discounted for those before it."""
+    return sum(reward * gamma**i for i, reward in enumerate(rewards.astype(np.float64))).astype(rewards.dtype)
 
 
 def frames(obs, t, count, pad):

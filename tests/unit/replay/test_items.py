@@ -10,8 +10,8 @@ import pytest
 from harness import item_model
 from harness.item_model import ENDS, LEFT, OPEN
 
-from echo_shm import Replay, ReplayClient, SpecMismatchError, Table
-from echo_shm.replay import Episode, Fifo, NStep, Sequence, Step
+from echo_shm import Replay, SpecMismatchError, Table
+from echo_shm.replay import Episode, Fifo, NStep, Sequence, Step, Writer
 from echo_shm.replay.item import item_from
 from echo_shm.replay.layout import data_structure, lay_out
 from echo_shm.spec import Spec
@@ -170,7 +170,7 @@ def test_vectors(mode):
     calls, episodes = vectors(np.random.default_rng(0), 5, 60, mode)
     items = ITEMS[::7]
     tables = [table_of(i, item) for i, item in enumerate(items)]
-    with Replay(EXAMPLE, 1000, tables) as replay, ReplayClient(replay.handle) as client, client.writer() as writer:
+    with Replay(EXAMPLE, 1000, tables) as replay, Writer(replay.handle) as writer:
         for step, terminated, truncated, final in calls:
             given = {"obs": finals_of(mode, final, terminated | truncated)}
             writer.add_vector(step, terminated, truncated, mode, final=given)
@@ -197,9 +197,8 @@ def test_writers_take_turns():
     made = {name: [rows(1000 * i + 100 * j, 8) for j in range(2)] for i, name in enumerate("abc")}
     with (
         Replay(EXAMPLE, 1000, [table_of(i, item) for i, item in enumerate(items)]) as replay,
-        ReplayClient(replay.handle) as client,
-        client.writer() as a,
-        client.writer() as b,
+        Writer(replay.handle) as a,
+        Writer(replay.handle) as b,
     ):
         adds = {"a": a.add, "b": b.add, "c": replay.add}
         for j in range(2):
@@ -222,15 +221,15 @@ def test_extend_is_add_n_times():
     terminated[ends[::2]], truncated[ends[1::2]] = True, True
     made = [rows(int(end) - steps + 1, steps + 1) for end, (steps, _) in zip([*ends, 14], episodes, strict=True)]
     for cuts in ([15], [1, 2, 1, 4, 5, 2], [4, 4, 7]):
-        with Replay(EXAMPLE, 100, [table_of(i, item) for i, item in enumerate(ITEMS)]) as replay:
-            with ReplayClient(replay.handle) as client, client.writer() as writer:
-                for extend in (replay.extend, writer.extend):
-                    at = 0
-                    for n in cuts:
-                        block = slice(at, at + n)
-                        extend(rows(at, n), terminated=terminated[block], truncated=truncated[block])
-                        at += n
-                    check(replay, episodes, made)
+        tables = [table_of(i, item) for i, item in enumerate(ITEMS)]
+        with Replay(EXAMPLE, 100, tables) as replay, Writer(replay.handle) as writer:
+            for extend in (replay.extend, writer.extend):
+                at = 0
+                for n in cuts:
+                    block = slice(at, at + n)
+                    extend(rows(at, n), terminated=terminated[block], truncated=truncated[block])
+                    at += n
+                check(replay, episodes, made)
 
 
 def test_items_have_the_priority_of_the_step_that_completes_them():
@@ -433,8 +432,7 @@ def test_a_bad_final_changes_nothing(kind):
     final, ends, error, message = FINALS[kind]
     with (
         Replay(EXAMPLE, 10, [Table("a", item=NStep(1, 1.0, "obs"))]) as replay,
-        ReplayClient(replay.handle) as client,
-        client.writer() as writer,
+        Writer(replay.handle) as writer,
     ):
         for add in (replay.add, writer.add):
             with pytest.raises(error, match=message):
@@ -470,13 +468,12 @@ def test_a_bad_vector_changes_nothing(kind):
     arguments, error, message = VECTORS[kind]
     no = np.zeros(2, bool)
     good = {"steps": rows(0, 2), "terminated": no, "truncated": no, "final": {"obs": np.zeros((2, 2), np.float32)}}
-    with Replay(EXAMPLE, 10, [table_of(0, NStep(1, 1.0, "obs"))]) as replay, ReplayClient(replay.handle) as client:
-        with client.writer() as writer:
-            writer.add_vector(**{**good, "terminated": np.array([False, True])})
-            with pytest.raises(error, match=message):
-                writer.add_vector(**{**good, **arguments})
-            writer.add_vector(**good)  # the second row is a reset
-            writer.end_episode()
-            writer.add_vector(**good)
+    with Replay(EXAMPLE, 10, [table_of(0, NStep(1, 1.0, "obs"))]) as replay, Writer(replay.handle) as writer:
+        writer.add_vector(**{**good, "terminated": np.array([False, True])})
+        with pytest.raises(error, match=message):
+            writer.add_vector(**{**good, **arguments})
+        writer.add_vector(**good)  # the second row is a reset
+        writer.end_episode()
+        writer.add_vector(**good)
         assert replay.num_steps == 3 + 1 + 2
         assert drained(replay, "0")["act"].tolist() == [1, 0]
