@@ -30,6 +30,10 @@ class Steps(NamedTuple):
     stride: int
 
 
+#: Makes a named tuple without the call of its own __new__.
+_new = tuple.__new__
+
+
 class Appended:
     """What a writer has appended of one leaf: a sequence of steps, the latest last.
 
@@ -50,17 +54,17 @@ class Appended:
         count = history.count
         if isinstance(key, slice):
             start, stop, stride = key.indices(count)
-            n = len(range(start, stop, stride))
-            if stride < 0 or not n:
+            n = (stop - start + stride - 1) // stride if stride > 0 else 0
+            if n < 1:
                 raise IndexError(
-                    f"{history.name(self._leaf)}: {key} of a history of {count} steps names {n} steps"
-                    f"{', backwards' if stride < 0 else ''}: name at least one, forwards"
+                    f"{history.name(self._leaf)}: {key} of a history of {count} steps names no steps"
+                    f"{', or names them backwards' if stride < 0 else ''}: name at least one, forwards"
                 )
-            return Steps(self._leaf, history.first + start + (n - 1) * stride, n, stride)
+            return _new(Steps, (self._leaf, history.first + start + (n - 1) * stride, n, stride))
         index = key + count if key < 0 else key
         if not 0 <= index < count:
             raise IndexError(f"{history.name(self._leaf)}: step {key} of a history of {count} steps is not there")
-        return Steps(self._leaf, history.first + index, None, 1)
+        return _new(Steps, (self._leaf, history.first + index, None, 1))
 
     def __repr__(self) -> str:
         return f"<{len(self)} steps of {self._history.name(self._leaf)}>"
@@ -175,7 +179,7 @@ class Signature:
         fields: list[int] = []
         for part in parts:
             fields += (last - part.last, part.stride)
-        return NewItem(self._number, last, last - first + 1, priority, fields)
+        return _new(NewItem, (self._number, last, last - first + 1, priority, fields))
 
     def _check_appended(self, i: int, history: History, numbers: range) -> None:
         leaf = self._columns[i][0]

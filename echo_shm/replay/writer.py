@@ -24,7 +24,7 @@ from echo_shm.replay.vector import Vector
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.inbox import Heads, Tables, step_spec
 from echo_shm.spec import Array, Spec, Tree
-from echo_shm.timeouts import check_timeout
+from echo_shm.timeouts import PLAIN, check_timeout
 
 #: How many keys a block of updates has room for.
 UPDATE_KEYS: int = lib.ES_UPDATE_KEYS
@@ -381,8 +381,10 @@ class StepWriter:
                     raise SpecMismatchError(f"the step lacks {', '.join(missing)}: append it, or end the episode")
                 step = self._steps.structure.unflatten([leaves[i] for i in range(len(leaves))])
             self._append(step, timeout)
-            self._send_late(timeout)
-        self._make_items(False, timeout)
+            if self._late:
+                self._send_late(timeout)
+        if self.patterns:
+            self._make_items(False, timeout)
 
     def _partial(self, step: Tree) -> dict[int, Array]:
         """The leaves of a step that are there, with these."""
@@ -459,6 +461,7 @@ class StepWriter:
             del self._late[0]
 
     def _make_items(self, at_end: bool, timeout: float | None) -> None:
+        """Makes the items of the patterns."""
         for pattern in self.patterns:
             if pattern.is_due(self._history.count, at_end):
                 self.create_item(pattern.table, pattern.priority, pattern.trajectory(self.history), timeout=timeout)
@@ -466,7 +469,10 @@ class StepWriter:
     def _one_priority(self, table: str, priority: float | None) -> float:
         if priority is None:
             return arguments.HIGHEST
-        return self._priorities({table: priority})[self._names.index(table)]
+        number = self._names.index(table)
+        if priority.__class__ in PLAIN and 0 <= priority < math.inf and self._accepts(number, priority):
+            return priority
+        return self._priorities({table: priority})[number]
 
     def _no_signature(self, table: object) -> str:
         if table not in self._names:

@@ -116,28 +116,20 @@ class Heads:
 
     Attributes:
         lock: To hold from the making of a head until :meth:`sent`.
+        number: The number of the next step.
+        index: How many steps its episode has so far.
 
     """
 
     def __init__(self, tables: Tables) -> None:
         self.lock = threading.Lock()
-        self._stream, self._number, self._episode, self._index = secrets.randbits(64), 0, 0, 0
+        self._stream, self.number, self._episode, self.index = secrets.randbits(64), 0, 0, 0
         self._num_tables = len(tables)
         self._pack = struct.Struct(_HEAD.format + f"{len(tables)}d").pack_into
         self._head = np.zeros(head_bytes(tables), np.uint8)
         self._item = np.zeros_like(self._head)
         # By how many columns an item has.
         self._pack_item: dict[int, Callable[..., None]] = {}
-
-    @property
-    def number(self) -> int:
-        """The number of the next step."""
-        return self._number
-
-    @property
-    def index(self) -> int:
-        """How many steps its episode has so far."""
-        return self._index
 
     def item(self, table: int, last: int, length: int, priority: float, columns: Sequence[int]) -> Array:
         """The head of an item of the steps up to the one with the number ``last``. The next call writes into the same
@@ -168,7 +160,7 @@ class Heads:
 
         """
         self._pack(
-            self._head.data, 0, self._stream, self._number, 0, self._index, 0, self._episode, flags, 0, *priorities
+            self._head.data, 0, self._stream, self.number, 0, self.index, 0, self._episode, flags, 0, *priorities
         )
         return self._head
 
@@ -186,11 +178,11 @@ class Heads:
         ended = np.zeros(n, bool)  # whether the step before did
         if flags is not None:
             ended[1:] = flags[:-1] != 0
-        first = np.maximum.accumulate(np.where(ended, rows, -self._index)) if n else rows
+        first = np.maximum.accumulate(np.where(ended, rows, -self.index)) if n else rows
         heads = _rows(n, len(self._head), self._num_tables, priorities)
         heads["stream"], heads["number"], heads["flags"] = (
             self._stream,
-            self._number + rows,
+            self.number + rows,
             0 if flags is None else flags,
         )
         heads["index"], heads["episode"] = rows - first, self._episode + np.cumsum(ended)
@@ -207,20 +199,20 @@ class Heads:
         last of them, and the others have none."""
         if not n:
             return
-        self._number += n
+        self.number += n
         if isinstance(flags, np.ndarray):
             ends = np.flatnonzero(flags[:n])
             self._episode += len(ends)
-            self._index = n - 1 - int(ends[-1]) if len(ends) else self._index + n
+            self.index = n - 1 - int(ends[-1]) if len(ends) else self.index + n
         else:
             self._episode += bool(flags)
-            self._index = 0 if flags else self._index + n
+            self.index = 0 if flags else self.index + n
 
     def end_episode(self) -> None:
         """The next step begins an episode."""
         with self.lock:
-            self._episode += self._index > 0
-            self._index = 0
+            self._episode += self.index > 0
+            self.index = 0
 
 
 class VectorHeads:

@@ -90,7 +90,9 @@ def test_a_step_in_parts():
         assert len(h["obs"]) == 4
         with pytest.raises(SpecMismatchError, match=r"leaf \['obs'\] was appended to this step already"):
             writer.append({"obs": np.zeros(2, np.float32)})
-        with pytest.raises(ValueError, match=r"column \['one'\]: leaf \['act'\] of step 3 of the history was not appended"):
+        with pytest.raises(
+            ValueError, match=r"column \['one'\]: leaf \['act'\] of step 3 of the history was not appended"
+        ):
             writer.create_item("free", 1.0, {"few": h["obs"][-3:], "one": h["act"][-1], "acts": h["act"][:2]})
         writer.create_item("free", 1.0, {"few": h["obs"][-3:], "one": h["act"][2], "acts": h["act"][1:3]})
         with pytest.raises(ValueError, match="appended in part: append the rest of it first"):
