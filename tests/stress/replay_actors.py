@@ -19,7 +19,7 @@ from harness import stamped
 from harness.waiting import until
 
 from echo_shm import Replay, Table, TcpTransport
-from echo_shm.replay import Prioritized, Queue, RemoteWriter, ReplayClient, Uniform
+from echo_shm.replay import Prioritized, Queue, RemoteWriter, ReplayClient, Sequence, Uniform
 
 #: Items of the table ``all``, by which steps are accounted for. Between two looks fewer come.
 SIZE = 2048
@@ -42,6 +42,9 @@ MANY = 8
 
 #: Items of a batch. Those of table ``each`` are gone with the process that was just drawing them.
 BATCH = 16
+
+#: How many steps an item of table ``windows`` has, and how many steps after one the next one begins.
+WINDOWS = (5, 3)
 
 #: Added to priorities, so that they say who gave them.
 BY_CLIENT, BY_REPLAY = 1000, 2000
@@ -77,6 +80,7 @@ def create(conn: Any, name: str, seed: int) -> None:
         Table("each", rate_limiter=Queue(256)),
         Table("taken", rate_limiter=Queue(256)),
         Table("rest", max_size=2 * CAPACITY),
+        Table("windows", max_size=SIZE // 4, item=Sequence(*WINDOWS)),
     ]
     replay = Replay(stamped.example(), CAPACITY, tables, store="shm", name=name, seed=seed)
     conn.send(replay.handle)
@@ -203,14 +207,14 @@ def _write(replay: Any, notes: Notes, writer: int, incarnation: int) -> None:
         terminated = rng.random() < 0.02
         if sent % MANY == 0 and rng.random() < 0.5:
             numbers = np.arange(sent, sent + MANY)
-            given = {"all": None, "some": first_priority(numbers), "drawn": None, "rest": None}
+            given = {"all": None, "some": first_priority(numbers), "drawn": None, "rest": None, "windows": None}
             ends = np.full(MANY, terminated)
             given |= {"each": None} if goes_into_each(sent) else {}
             given |= {"taken": None} if goes_into_taken(sent) else {}
             replay.extend(stamped.stamp_many(many, incarnation, sent), given, terminated=ends)
             sent += MANY
         else:
-            given = {"all": None, "some": first_priority(sent), "drawn": None, "rest": None}
+            given = {"all": None, "some": first_priority(sent), "drawn": None, "rest": None, "windows": None}
             given |= {"each": None} if goes_into_each(sent) else {}
             given |= {"taken": None} if goes_into_taken(sent) else {}
             replay.add(stamped.stamp(one, incarnation, sent), given, terminated=terminated)
@@ -279,7 +283,7 @@ def live(name: str, notes: Notes, life: int, seed: int, turn: int) -> None:
 
 
 def _act(replay: Replay, notes: Notes, rng: random.Random) -> None:
-    choice = rng.randrange(7)
+    choice = rng.randrange(8)
     if choice < 2:
         notes.drawing[0] = BATCH  # it stays so after a TimeoutError: what was drawn comes first in the next batch
         batch = _sample(replay, notes, "each")
@@ -298,6 +302,8 @@ def _act(replay: Replay, notes: Notes, rng: random.Random) -> None:
             log(notes.deleted, stamps[:2])
             replay.delete(batch.key[:2], "some")
     elif choice == 5:
+        _check_windows(replay, notes)
+    elif choice == 6:
         assert replay.num_steps <= replay.capacity
         for info in replay.info().values():
             assert info.size <= info.max_size, info
@@ -311,6 +317,25 @@ def _sample(replay: Replay, notes: Notes, table: str, n: int = BATCH) -> Any:
     assert not stamped.torn(batch.data).size, f"torn in {table}: {stamped.torn(batch.data)}"
     notes.whole[0] += n
     return batch
+
+
+def _check_windows(replay: Replay, notes: Notes) -> None:
+    """Steps of one writer, one after the other, each of them whole, and then nothing. A key names the same for ever."""
+    batch = replay.sample(BATCH, "windows", timeout=0)
+    assert batch is not None
+    data, mask = batch.data, batch.data["mask"]
+    length = WINDOWS[0]
+    counts = mask.sum(1)
+    assert (mask == (np.arange(length) < counts[:, None])).all(), mask
+    steps = {name: leaf[mask] for name, leaf in data.items() if name != "mask"}
+    assert not stamped.torn(steps).size, f"torn in windows: {stamped.torn(steps)}"
+    first = data["sequence"][:, :1]
+    wanted = np.where(mask, first + np.arange(length), 0)
+    assert (np.where(mask, data["sequence"], 0) == wanted).all(), data["sequence"]
+    assert (np.where(mask, data["incarnation"], data["incarnation"][:, :1]) == data["incarnation"][:, :1]).all()
+    _, at, back = np.unique(batch.key, return_index=True, return_inverse=True)
+    assert (first[at][back] == first).all()
+    notes.whole[0] += BATCH
 
 
 # -- looking
