@@ -299,6 +299,19 @@ class Turn(CData):
     ask: Ask
     batches: CData
 
+class StoredStep(CData):
+    """``es_stored_step *``."""
+
+    arrival: int
+    stream: int
+    number: int
+    record: int
+    version: int
+    index: int
+    environment: int
+    episode: int
+    flags: int
+
 class CTableInfo(CData):
     """``es_table_info *``."""
 
@@ -714,6 +727,10 @@ class lib:
     def es_replay_can_insert(r: ReplayHold, table: int, n: int, /) -> int: ...
     @staticmethod
     def es_replay_check_priority(r: ReplayHold, table: int, priority: float, /) -> int: ...
+    @staticmethod
+    def es_replay_list_steps(r: ReplayHold, steps: StoredStep, room: int, /) -> int: ...
+    @staticmethod
+    def es_replay_read_steps(r: ReplayHold, steps: StoredStep, n: int, leaves: CData, /) -> int: ...
     @staticmethod
     def es_replay_info(r: ReplayHold, table: int, info: CTableInfo, /) -> None: ...
     @staticmethod

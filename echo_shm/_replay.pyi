@@ -125,6 +125,15 @@ class Core:
         """The next step begins an episode. Returns ES_OK or a code."""
     def num_steps(self) -> int:
         """How many steps are stored, or a code."""
+    def list_steps(self) -> bytes | int:
+        """The bytes of an ``es_stored_step`` for each step, in no order, or a code."""
+    def read_steps(self, listed: bytes, leaves: tuple[_Array, ...], /) -> int:
+        """Copies the leaves of steps that were listed into arrays with a leading n.
+
+        Returns:
+            How many: fewer than n if the next one is not stored any more. Or a code.
+
+        """
     def connect(self, updates: bool, ring: int, segment: int, uuid: bytes, /) -> int: ...
     def connect_batches(self, table: int, ring: int, segment: int, uuid: bytes, /) -> int: ...
     def disconnect(self) -> int: ...

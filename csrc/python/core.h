@@ -38,6 +38,8 @@
     F(check_priority)  \
     F(info)            \
     F(num_steps)       \
+    F(list_steps)      \
+    F(read_steps)      \
     F(end_episode)     \
     F(connect_inbox)   \
     F(connect_updates) \

@@ -181,6 +181,60 @@ static PyObject *core_num_steps(core *self, PyObject *nothing)
     return PyLong_FromLongLong(steps);
 }
 
+/* list_steps(): the bytes of an es_stored_step for each step. */
+static PyObject *core_list_steps(core *self, PyObject *nothing)
+{
+    (void)nothing;
+    int code = enter(self);
+    if (code != ES_OK)
+        return PyLong_FromLong(code);
+    uint64_t n = self->call.num_steps(self->replay);
+    es_stored_step *steps = PyMem_Calloc(n + 1, sizeof *steps);
+    if (steps == NULL) {
+        leave(self);
+        return PyErr_NoMemory();
+    }
+    LOCKED_CALL(self, n * sizeof *steps, n = self->call.list_steps(self->replay, steps, n));
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)steps, (Py_ssize_t)(n * sizeof *steps));
+    PyMem_Free(steps);
+    return bytes;
+}
+
+/* read_steps(steps, leaves): see _replay.pyi. */
+static PyObject *core_read_steps(core *self, PyObject *args)
+{
+    const char *listed;
+    Py_ssize_t size;
+    PyObject *arrays;
+    if (!PyArg_ParseTuple(args, "y#O!", &listed, &size, &PyTuple_Type, &arrays))
+        return NULL;
+    npy_intp n = size / (Py_ssize_t)sizeof(es_stored_step);
+    bool fits = PyTuple_Size(arrays) == self->num_leaves && size % (Py_ssize_t)sizeof(es_stored_step) == 0;
+    void **leaves = PyMem_Malloc((size_t)self->num_leaves * sizeof *leaves + 1);
+    if (leaves == NULL)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; fits && i < self->num_leaves; i++) {
+        leaf *l = &self->steps[i];
+        PyObject *array = PyTuple_GetItem(arrays, i);
+        l->shape[0] = n;
+        fits = is_exact(array, l->dtype, l->ndim, l->shape) == 1 && PyArray_ISWRITEABLE((PyArrayObject *)array);
+        if (fits)
+            leaves[i] = PyArray_DATA((PyArrayObject *)array);
+    }
+    int64_t done = fits ? enter(self) : ES_OK;
+    if (fits && done == ES_OK)
+        LOCKED_CALL(self, (size_t)n * self->step_bytes,
+                    done = (int64_t)self->call.read_steps(self->replay, (const es_stored_step *)(const void *)listed,
+                                                          (uint64_t)n, leaves));
+    PyMem_Free(leaves);
+    if (!fits) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "read_steps(bytes of listed steps, arrays of leaves)");
+        return NULL;
+    }
+    return PyLong_FromLongLong(done);
+}
+
 /* --- rings ------------------------------------------------------------------- */
 
 /* connect(updates, ring, segment, uuid): the ring that brings updates, or the one that brings steps. */
@@ -465,6 +519,9 @@ static PyMethodDef core_methods[] = {
     {"info", (PyCFunction)core_info, METH_O, "info(table) -> the bytes of an es_table_info"},
     {"end_episode", (PyCFunction)core_end_episode, METH_NOARGS, "The next step begins an episode."},
     {"num_steps", (PyCFunction)core_num_steps, METH_NOARGS, "How many steps are stored."},
+    {"list_steps", (PyCFunction)core_list_steps, METH_NOARGS,
+     "list_steps() -> the bytes of an es_stored_step for each"},
+    {"read_steps", (PyCFunction)core_read_steps, METH_VARARGS, "read_steps(listed, leaves)"},
     {"connect", (PyCFunction)core_connect, METH_VARARGS, "connect(updates, ring, segment, uuid)"},
     {"connect_batches", (PyCFunction)core_connect_batches, METH_VARARGS, "connect_batches(table, ring, segment, uuid)"},
     {"disconnect", (PyCFunction)core_disconnect, METH_NOARGS, "Gives back to the rings what was not used."},

@@ -6,6 +6,7 @@
 
 #include "replay/es_draw.h"
 #include "replay/es_drawn.h"
+#include "replay/es_gather.h"
 #include "replay/es_inbox.h"
 #include "replay/es_insert.h"
 #include "replay/es_outbox.h"
@@ -376,4 +377,38 @@ void es_replay_info(es_replay *r, uint32_t table, es_table_info *info)
 uint64_t es_replay_num_steps(es_replay *r)
 {
     return es_rank_count(r->tables.steps.living);
+}
+
+uint64_t es_replay_list_steps(es_replay *r, es_stored_step *steps, uint64_t room)
+{
+    const es_steps *s = &r->tables.steps;
+    uint64_t n = es_rank_count(s->living);
+    for (uint64_t i = 0; i < n && i < room; i++) {
+        uint32_t step = es_rank_member(s->living, i);
+        const es_step_record *record = &r->tables.store.steps[step];
+        es_step_head head = es_step_head_of(record);
+        steps[i] = (es_stored_step){.arrival = record->arrival,
+                                    .stream = head.stream,
+                                    .number = head.number,
+                                    .record = step,
+                                    .version = head.version,
+                                    .index = head.index,
+                                    .environment = head.environment,
+                                    .episode = head.episode,
+                                    .flags = head.flags};
+    }
+    return n < room ? n : room;
+}
+
+uint64_t es_replay_read_steps(es_replay *r, const es_stored_step *steps, uint64_t n, void *const *leaves)
+{
+    const es_store *store = &r->tables.store;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t step = steps[i].record;
+        if (step >= store->step_slots || !es_rank_has(r->tables.steps.living, step) ||
+            store->steps[step].arrival != steps[i].arrival)
+            return i;
+        es_gather(store, store->rows, &step, 1, leaves, i);
+    }
+    return n;
 }

@@ -114,5 +114,10 @@ int es_replay_check_priority(es_replay *r, uint32_t table, double priority);
 void es_replay_info(es_replay *r, uint32_t table, es_table_info *info);
 /* How many steps are stored. */
 uint64_t es_replay_num_steps(es_replay *r);
+/* All steps, in no order, but at most room: how many. */
+uint64_t es_replay_list_steps(es_replay *r, es_stored_step *steps, uint64_t room);
+/* Copies the leaves of n steps that were listed; leaves: one array for each leaf, of n times its size. Returns how many,
+ * fewer than n if the next one is not stored any more. */
+uint64_t es_replay_read_steps(es_replay *r, const es_stored_step *steps, uint64_t n, void *const *leaves);
 
 #endif

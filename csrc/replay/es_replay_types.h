@@ -187,6 +187,12 @@ typedef struct es_turn {
                             error; ES_EMPTY where there is none */
 } es_turn;
 
+/* A step that is stored. */
+typedef struct es_stored_step {
+    uint64_t arrival, stream, number;
+    uint32_t record, version, index, environment, episode, flags;
+} es_stored_step;
+
 typedef struct es_table_info {
     uint64_t size, inserted, sampled, deleted, evicted, parked, episodes;
     uint64_t bytes;        /* all memory of the table: its part of the store, and what is derived from it */

@@ -71,6 +71,8 @@ _FUNCTIONS = (
     "es_replay_check_priority",
     "es_replay_info",
     "es_replay_num_steps",
+    "es_replay_list_steps",
+    "es_replay_read_steps",
     "es_replay_end_episode",
     "es_replay_connect_inbox",
     "es_replay_connect_updates",
