@@ -51,7 +51,7 @@ FLOORS = {
         ["client"],
     ],
     "net.bridge": [["acceptor", "decoder"], ["connection"], ["ingest"], ["bridge"], ["process"], ["supervisor"]],
-    "cli": [["console"], ["watching"], ["top", "demo"], ["replay_top", "ls"], ["gc"], ["main"]],
+    "cli": [["console"], ["watching", "limiters"], ["top", "demo"], ["replay_top", "ls"], ["gc"], ["main"]],
     "cli.demo": [["check", "display"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
 }
 
