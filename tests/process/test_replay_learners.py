@@ -64,7 +64,7 @@ def test_batches():
         assert (batch.weight == np.where(numbers < 5, 0.5, 1.0)).all()
         assert (batch.table_size == 10).all()
         assert (batch.age == 9 - numbers).all()
-        assert (batch.times_sampled >= 1).all()
+        assert batch.times_sampled.tolist() == [1 + list(numbers[:i]).count(number) for i, number in enumerate(numbers)]
         batch.data["obs"][:] = 7  # it is the learner's
         learner.update(batch.key[:1], [9.0])
         key = batch.key[:1].copy()
@@ -103,7 +103,7 @@ def test_deaths(name):
             for number in range(500):
                 writer.add(step(number))
             dies, lives = make(learn, handle, 8), make(learn, handle, 8)
-            taken = dies.hear()
+            dies.hear()
             got = lives.hear()
             lives.say()
             first.kill()
@@ -122,7 +122,6 @@ def test_deaths(name):
                 got += lives.hear()
                 lives.say()
             assert sorted(got) == list(range(600))
-            assert set(taken) < set(got)
             third.say()
             third.end()
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from harness.actors import Actor
 from harness.programs import run
+from harness.waiting import until
 
 from echo_shm import Replay, SegmentError, SpecMismatchError, Table, TcpTransport
 from echo_shm.cli import console, replay_top
@@ -290,6 +291,15 @@ def _draw(conn: Any, name: str) -> None:
     conn.recv()
 
 
+def _learn(conn: Any, name: str) -> None:
+    """An actor: a learner that has taken a batch."""
+    with ReplayClient(name) as client:
+        batches = client.dataset_iter(2)
+        next(batches)
+        conn.send(None)
+        conn.recv()
+
+
 def test_rings_of_batches(
     name: str, act: Callable[..., Actor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,17 +315,31 @@ def test_rings_of_batches(
             next(client.dataset_iter(n, prefetch=1, timeout=10))
         held = client.dataset_iter(2)
         assert next(held).key.shape == (2,)
+        learner = act(_learn, name)
+        learner.hear()
         rings = [line.split()[:2] for line in _run("ls", capsys=capsys)[1].splitlines() if ".batches" in line]
         assert rings == [["ring", f".0x{n}.batches"] for n in sizes]
         top = replay_top.ReplayWatch(name)
-        shown = _shown(top)
+
+        def lines() -> list[str]:
+            assert top.look()
+            return [line.partition("default \N{MULTIPLICATION SIGN} ")[2] for line in _shown(top).splitlines()]
+
+        def shows(n: int, learners: str) -> Callable[[], bool]:
+            """A condition: a line has the batches' size, and how many items there are, in two full batches."""
+            words = f"{2 * n} of {2 * n} items for {learners}"
+            return lambda: any(line.split()[:1] == [str(n)] and line.rstrip().endswith(words) for line in lines())
+
+        until(shows(2, "2 learners"))
+        for n in (3, 4, 5):
+            until(shows(n, "0 learners"))
+        assert sum(map(bool, lines())) == 4
+        assert "and 1 more rings of batches" in _shown(top)
+        assert top.other_lines == 18
+        process.kill()
+        learner.kill()
+        until(shows(2, "1 learner"))  # nobody has reaped the dead one
         held.close()
-    assert "default \N{MULTIPLICATION SIGN} 2" in shown
-    assert "for 1 learner " in shown
-    assert "for 0 learners" in shown
-    assert "and 1 more rings of batches" in shown
-    assert top.other_lines == 18
-    process.kill()
     assert run(sys.executable, "-m", "echo_shm", "gc", name).returncode == 0
     assert _files(name) == []
 
