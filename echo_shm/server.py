@@ -2,11 +2,9 @@
 
 import contextlib
 import functools
-import logging
 import numbers
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import numpy as np
@@ -14,6 +12,7 @@ import optree
 
 from echo_shm._core import ffi, lib
 from echo_shm.client import SampleWriter, ShmClient
+from echo_shm.closing import Closing
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.ring import transports
 from echo_shm.ring.attachment import Attachment
@@ -32,10 +31,8 @@ from echo_shm.workers.group import WorkerGroup
 if TYPE_CHECKING:
     from echo_shm._core import Ring
 
-_log = logging.getLogger("echo_shm")
 
-
-class Server:
+class Server(Closing):
     """Creates a segment and takes batches of a fixed size out of its ring.
 
     Args:
@@ -438,19 +435,6 @@ class Server:
             "a Server belongs to its process: pickle server.handle, and attach there, ShmClient(handle) to send or "
             "Server.attach(handle) to sample"
         )
-
-    def __enter__(self) -> "Server":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except Exception as late:
-            if kind is None:
-                raise
-            _log.error("%s: %s", self, late)  # the exception under way says more
 
 
 def _check_until(until: object) -> None:

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "echo_shm"
 FLOORS = {
     "": [
         ["_core", "_send", "_batch", "_slot", "_replay", "_build"],
-        ["errors", "timeouts"],
+        ["errors", "timeouts", "closing"],
         ["spec"],
         ["ring", "trajectory"],
         ["client"],
