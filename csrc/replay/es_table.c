@@ -280,10 +280,29 @@ static es_candidate set_priority(es_table *t, uint32_t item, double priority)
     es_redo_set_double(redo, &record->priority, priority);
     es_redo_set(redo, &record->updated, words->clock);
     es_redo_set(redo, &words->clock, words->clock + 1);
-    if (priority > t->highest)
-        es_redo_set_double(redo, &words->highest, t->highest = priority);
     es_redo_commit(redo);
     return c;
+}
+
+static void set_highest(es_table *t, double highest)
+{
+    es_redo_set_double(&t->store->redo, &t->words->highest, t->highest = highest);
+    es_redo_commit(&t->store->redo);
+}
+
+/* After the items have these priorities. Of an item that was named twice, only the one that it has now counts. */
+static void raise_highest(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n)
+{
+    double highest = t->highest;
+    for (uint64_t i = 0; i < n; i++) {
+        if (priorities[i] <= highest)
+            continue;
+        uint32_t item = es_table_find(t, keys[i]);
+        if (item != ES_STEPS_NONE && t->items[item].priority == priorities[i])
+            highest = priorities[i];
+    }
+    if (highest > t->highest)
+        set_highest(t, highest);
 }
 
 uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n)
@@ -307,6 +326,7 @@ uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double
             changed = 0;
         }
     }
+    raise_highest(t, keys, priorities, n);
     return different;
 }
 
@@ -385,6 +405,7 @@ int es_table_recover(es_table *t, uint64_t *where)
         waiting = ES_EDAMAGED;
     for (int64_t i = 0; waiting >= 0 && i < n; i++) {
         es_candidate c = es_table_candidate(t, living[i].number);
+        t->highest = c.priority > t->highest ? c.priority : t->highest; /* an update may not be whole */
         use(t, c.item, t->step_of[c.item]);
         enter(t, &c);
     }
@@ -400,4 +421,12 @@ int es_table_recover(es_table *t, uint64_t *where)
     free(living);
     free(parked);
     return waiting < 0 ? (int)waiting : ES_OK;
+}
+
+void es_table_finish(es_table *t)
+{
+    if (t->words->resetting)
+        es_table_reset(t);
+    else if (t->highest > *(volatile double *)&t->words->highest)
+        set_highest(t, t->highest);
 }

@@ -314,8 +314,7 @@ int es_tables_open(es_tables *m, void *base, uint64_t size, const es_custom_sele
         es_steps_reorder(&m->steps, order, n);
         drop_unused(m, order, n);
         for (uint32_t t = 0; t < m->num_tables; t++)
-            if (m->table[t].words->resetting)
-                es_table_reset(&m->table[t]);
+            es_table_finish(&m->table[t]);
         settle(m);
         es_tables_unpark(m);
     }

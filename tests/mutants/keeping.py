@@ -191,12 +191,26 @@ KEEPING = (
         "a step that a dead process was about to drop stays",
         ("        drop_unused(m, order, n);\n", "        (void)drop_unused;\n"),
     ),
-    _tables(
+    _table(
         "open-no-reset",
-        "es_tables_open",
+        "es_table_finish",
         "recovery",
         "a reset that a dead process had begun is not finished",
-        ("if (m->table[t].words->resetting)", "if (m->table[t].words->resetting > 1)"),
+        ("if (t->words->resetting)", "if (t->words->resetting > 1)"),
+    ),
+    _table(
+        "open-no-highest",
+        "es_table_finish",
+        "recovery",
+        "a priority that a dead process had set is above the highest that the store says",
+        ("        set_highest(t, t->highest);\n", "        (void)t;\n"),
+    ),
+    _table(
+        "update-not-last",
+        "raise_highest",
+        "recovery",
+        "the highest priority is one that an item had for a moment, until the same update gave it another",
+        (" && t->items[item].priority == priorities[i]", ""),
     ),
     _tables(
         "open-no-unpark",

@@ -83,17 +83,16 @@ static void send_priorities(es_feed *f)
     feed_step(f, 0, (const double[]){HIGHEST, 1});
 }
 
-/* The keys that there are. */
-static void update_one(es_feed *f, uint32_t i)
+/* Those of keys that there are. */
+static void update_first(es_feed *f, uint32_t n)
 {
-    uint32_t at = i < 2 ? i : 3;
-    vault_update(&f->v, 0, &keys[at], &priorities[at], 1);
+    vault_update(&f->v, 0, keys, priorities, n < 3 ? n : 4);
 }
 
 FEED_EVERYWHERE(priorities_change,
                 .tables = {TABLE("a", ES_MAX_HEAP, ES_PRIORITIZED, 4), TABLE("b", ES_FIFO, ES_MIN_HEAP, 3)},
                 .num_tables = 2, .capacity = 5, .slots = 2, .before = add_four, .send = send_priorities, .act = turn,
-                .parts = 3, .part = update_one,
+                .parts = 3, .part = update_first,
                 .through = "es_inbox_update make_update es_table_set_priorities set_priority pass_over");
 
 static void send_deletions(es_feed *f)
@@ -120,7 +119,7 @@ static void send_to_new_rings(es_feed *f)
 /* The store says of each slot of the rings before that it was used once. */
 FEED_EVERYWHERE(new_rings, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, 3)},
                 .num_tables = 2, .capacity = 8, .slots = 3, .before = add_four, .known = true,
-                .send = send_to_new_rings, .connects = true, .act = connect_and_turn, .parts = 1, .part = update_one,
+                .send = send_to_new_rings, .connects = true, .act = connect_and_turn, .parts = 1, .part = update_first,
                 .through = "es_replay_connect_inbox es_replay_connect_updates es_inbox_open_steps "
                            "es_inbox_open_updates es_source_open fits es_known_adopt");
 
