@@ -40,7 +40,7 @@ FLOORS = {
         ["replay", "client"],
     ],
     "trajectory": [["accumulator"]],
-    "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"]],
+    "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"], ["spawned"]],
     "net": [["wire", "tcp", "validation"], ["client", "bridge"], ["transport"]],
     "net.client": [
         ["backoff", "tls_stream", "outbox", "steps", "taken"],
