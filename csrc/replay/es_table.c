@@ -77,9 +77,15 @@ uint64_t es_table_bytes(const es_table *t)
            t->remover->class->bytes(t->remover) + t->episode_room * sizeof *t->episode_items;
 }
 
-bool es_table_accepts(const es_table *t, double priority)
+static bool selectors_accept(const es_table *t, double priority)
 {
     return es_selector_accepts(t->sampler, priority) && es_selector_accepts(t->remover, priority);
+}
+
+/* Selectors accept whatever is less than what they accept, as they did the highest. */
+bool es_table_accepts(const es_table *t, double priority)
+{
+    return (priority >= 0 && priority <= t->highest) || selectors_accept(t, priority);
 }
 
 /* From the record, on which somebody may have scribbled. */
@@ -352,7 +358,7 @@ void es_table_reset(es_table *t)
 
 static bool words_are_possible(const es_table *t)
 {
-    return t->highest >= 1 && es_table_accepts(t, t->highest) && t->words->round >= 1;
+    return t->highest >= 1 && selectors_accept(t, t->highest) && t->words->round >= 1;
 }
 
 static bool record_is_possible(const es_table *t, const es_item_record *r)
