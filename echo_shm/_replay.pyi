@@ -1,6 +1,6 @@
 """The calls of a replay, as ``csrc/python/replaymodule.c`` has them."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +8,7 @@ import numpy.typing as npt
 from echo_shm._batch import Leaf
 from echo_shm.spec import Tree
 
+_Tuple = TypeVar("_Tuple", bound=tuple[Any, ...])
 _Array = npt.NDArray[Any]
 
 #: A code of the C core that says what is wrong, and of what its ``es_trouble`` names: the table, the index.
@@ -95,6 +96,8 @@ class Core:
 
         With a negative ``beta`` the weights are left to :meth:`weigh`.
         """
+    def batch(self, type: type[_Tuple], arrays: tuple[_Array, ...], /) -> _Tuple | None:
+        """A tuple of that type: the tree of the leaves, then the columns. None without a form."""
     def weigh(self, table: int, weights: npt.NDArray[np.float64], /) -> int:
         """Makes the weights of a batch, with the sampler's own exponent: a code."""
     def put_back(self, table: int, arrays: tuple[_Array, ...], /) -> int:

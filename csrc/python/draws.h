@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "python/core.h"
+#include "python/trees.h"
 
 static size_t padded(size_t size)
 {
@@ -201,6 +202,31 @@ static PyObject *core_get(core *self, PyObject *const *args, Py_ssize_t nargs)
     }
     int64_t table = read_table(self, args[0]);
     return table < 0 ? NULL : fill(self, (uint32_t)table, n, NAN, keys, Py_None);
+}
+
+/* batch(type, arrays): see _replay.pyi. */
+static PyObject *core_batch(core *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyType_Check(args[0]) || !PyType_IsSubtype((PyTypeObject *)args[0], &PyTuple_Type) ||
+        !PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != self->num_leaves + COLUMNS) {
+        PyErr_SetString(PyExc_TypeError, "batch(type, arrays)");
+        return NULL;
+    }
+    if (self->form == Py_None)
+        Py_RETURN_NONE;
+    PyObject *data = build(self->form, args[1]);
+    PyObject *made = data == NULL ? NULL : PyType_GenericAlloc((PyTypeObject *)args[0], 1 + COLUMNS);
+    if (made == NULL) {
+        Py_XDECREF(data);
+        return NULL;
+    }
+    (void)PyTuple_SetItem(made, 0, data); /* nobody else has it yet, so it cannot fail */
+    for (Py_ssize_t i = 0; i < COLUMNS; i++) {
+        PyObject *column = PyTuple_GetItem(args[1], self->num_leaves + i);
+        Py_INCREF(column);
+        (void)PyTuple_SetItem(made, 1 + i, column);
+    }
+    return made;
 }
 
 #endif

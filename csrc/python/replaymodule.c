@@ -389,6 +389,7 @@ static PyMethodDef core_methods[] = {
      "add_each(terminated, truncated, float64s, *leaves)"},
     {"extend", (PyCFunction)core_extend, METH_VARARGS, "extend(leaves, total, first, n, flags, priorities)"},
     {"sample", (PyCFunction)(void (*)(void))core_sample, METH_FASTCALL, "sample(table, n, beta, out)"},
+    {"batch", (PyCFunction)(void (*)(void))core_batch, METH_FASTCALL, "batch(type, arrays)"},
     {"weigh", (PyCFunction)(void (*)(void))core_weigh, METH_FASTCALL, "weigh(table, weights)"},
     {"put_back", (PyCFunction)(void (*)(void))core_put_back, METH_FASTCALL, "put_back(table, arrays)"},
     {"get", (PyCFunction)(void (*)(void))core_get, METH_FASTCALL, "get(table, keys)"},

@@ -188,6 +188,8 @@ class Items:
     # -- helpers
 
     def _batch(self, got: tuple[Array, ...], out: Tree = None) -> Batch:
+        if out is None and (made := self._core.batch(Batch, got)) is not None:
+            return made
         leaves = self._num_leaves
         data = self._build(*got[:leaves]) if out is None else out
         # The same as Batch(...), without the call of the named tuple's own __new__.
