@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import echo_shm
 from bench.replay_peers import CPPRB, MACHINE, OWN, TORCHRL, Library, Program, ProgramError, installed
-from bench.replay_program import BATCH_SIZE, EXTENDED, RFC_BATCH_SIZE, RFC_STORED, WORKERS, Sizes
+from bench.replay_program import BATCH_SIZE, EXTENDED, PACE, RFC_BATCH_SIZE, RFC_STORED, WORKERS, Sizes
 from bench.scale import Scale
 from bench.table import Figure, Floor
 
@@ -246,11 +246,13 @@ class _Run:
 
     def workers(self) -> list[Figure]:
         """Processes that add while the learner samples and updates."""
-        measured = self._against("workers", WITH_WORKERS, alone=True)
-        path = f"{WORKERS} workers add, the learner repeats {_PRIORITIZED}"
+        *measured, paced = self._against("workers", [*WITH_WORKERS, Contender(OWN, "paced workers")], alone=True)
+        path, then = f"{WORKERS} workers add", f"the learner repeats {_PRIORITIZED}"
+        slow = [replace(one, floor=None) for one in measured if one.name.endswith(", remote")]
         return [
-            *_figures(f"{path}: steps", "steps/s", measured, 0),
-            *_figures(f"{path}: batches", "batches/s", measured, 1),
+            *_figures(f"{path}, {then}: steps", "steps/s", measured, 0),
+            *_figures(f"{path}, {then}: batches", "batches/s", measured, 1),
+            *_figures(f"{path} {PACE} steps/s each, {then}: batches", "batches/s", [paced, *slow], 1),
         ]
 
     def owner(self) -> list[Figure]:
