@@ -7,12 +7,13 @@ import os
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 _SOURCE = Path(__file__).with_name("native.c")
+_CORE = _SOURCE.parent.parent / "csrc"
 _SHM_DIR = "/dev/shm"
 
 
@@ -22,7 +23,7 @@ def built() -> Iterator[str]:
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
     with tempfile.TemporaryDirectory() as directory:
         library = os.path.join(directory, "native.so")
-        command = [*compiler, "-std=c11", "-O2", "-shared", "-fPIC", "-o", library, os.fspath(_SOURCE)]
+        command = [*compiler, "-std=c11", "-O2", "-shared", "-fPIC", f"-I{_CORE}", "-o", library, os.fspath(_SOURCE)]
         subprocess.run(command, check=True)
         yield library
 
@@ -37,7 +38,36 @@ def load(library: str) -> ctypes.CDLL:
     lib.bench_wait.restype = i64
     lib.bench_wake.argtypes = [ctypes.c_void_p]
     lib.bench_wake.restype = i64
+    lib.bench_sizes.argtypes = [ctypes.POINTER(u64)] * 3
+    lib.bench_sizes.restype = None
+    lib.bench_accesses.argtypes = [ctypes.POINTER(Part), u64, u64, u64, u64, i64]
+    lib.bench_accesses.restype = ctypes.c_double
     return lib
+
+
+class Part(ctypes.Structure):
+    """An array that :func:`accesses_rate` goes to: ``bench_part`` of native.c."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("memory", "distance", "bytes", "shift", "writes")]
+
+
+def core_sizes(lib: ctypes.CDLL) -> tuple[int, int, int]:
+    """Bytes of an item's record, of a tree's node, and of what a node keeps of each kind."""
+    sizes = [ctypes.c_uint64() for _ in range(3)]
+    lib.bench_sizes(*sizes)
+    record, node, kind = (size.value for size in sizes)
+    return record, node, kind
+
+
+#: Elements that are fetched ahead: the fastest counts. It depends on the machine and on what is read.
+_AHEAD = (16, 24, 32, 48, 64)
+
+
+def accesses_rate(lib: ctypes.CDLL, parts: Sequence[Part], items: int, draws: int, seconds: float) -> float:
+    """How often a second so many items can be drawn, and every line of their elements be touched."""
+    array = (Part * len(parts))(*parts)
+    ns = int(seconds * 1e9 / len(_AHEAD))
+    return max(float(lib.bench_accesses(array, len(parts), items, draws, ahead, ns)) for ahead in _AHEAD)
 
 
 @contextlib.contextmanager

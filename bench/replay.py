@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import echo_shm
 from bench.replay_peers import CPPRB, MACHINE, OWN, TORCHRL, Library, Program, ProgramError, installed
-from bench.replay_program import BATCH_SIZE, EXTENDED, RFC_BATCH_SIZE, RFC_STORED, WORKERS, Sizes
+from bench.replay_program import BATCH_SIZE, EXTENDED, PACE, RFC_BATCH_SIZE, RFC_STORED, WORKERS, Sizes
 from bench.scale import Scale
 from bench.table import Figure, Floor
 
@@ -88,6 +88,7 @@ EMBEDDED = (
             Contender(CPPRB, "sample cartpole", 5),
             Contender(TORCHRL, "sample cartpole", 5),
             Contender(MACHINE, "take cartpole"),
+            Contender(MACHINE, "accesses cartpole"),
         ),
     ),
     (
@@ -104,7 +105,11 @@ EMBEDDED = (
         f"{_PRIORITIZED}, CartPole",
         "batches/s",
         "prioritized",
-        (Contender(CPPRB, "prioritized", 10), Contender(TORCHRL, "prioritized", 12)),
+        (
+            Contender(CPPRB, "prioritized", 10),
+            Contender(TORCHRL, "prioritized", 12),
+            Contender(MACHINE, "accesses prioritized"),
+        ),
     ),
     (
         f"`Replay.sample({RFC_BATCH_SIZE})` of {RFC_STORED:,} arrays of 3\N{MULTIPLICATION SIGN}4",
@@ -121,12 +126,12 @@ WITH_WORKERS = (
     Contender(TORCHRL, "remote workers", 8, "remote"),
 )
 
-#: What costs more when more is stored: path, our row, how much more it may be.
+#: What costs more when more is stored: path, our row, how much more it may be, and the machine's own row.
 GROWTH = (
-    (_SAMPLE, "sample cartpole", 2),
-    (_PRIORITIZED, "prioritized", 2),
-    ("`Replay.add`", "add cartpole", 1.2),
-    ("`Replay.add`, prioritized", "add prioritized", 1.2),
+    (_SAMPLE, "sample cartpole", 2, "accesses cartpole"),
+    (_PRIORITIZED, "prioritized", 2, "accesses prioritized"),
+    ("`Replay.add`", "add cartpole", 1.2, None),
+    ("`Replay.add`, prioritized", "add prioritized", 1.2, None),
 )
 
 #: Bytes of memory a step beyond its data: path, our row.
@@ -205,10 +210,16 @@ class _Run:
         """More steps against fewer."""
         few, many = self.scale.replay_growth
         figures = []
-        for path, row, bound in GROWTH:
-            sized = [(Contender(OWN, row), replace(self.sizes, cartpole=n)) for n in (many, few)]
-            large, small = ([1e6 / rate for rate in m.values()] for m in take_turns(sized, self.scale.repetitions))
-            figures.append(Figure(f"{path}, {many:,} stored", "µs", large, f"{few:,} stored", small, Floor(bound)))
+        for path, row, bound, limit in GROWTH:
+            contenders = [Contender(OWN, row), *([] if limit is None else [Contender(MACHINE, limit)])]
+            sized = [(one, replace(self.sizes, cartpole=n)) for one in contenders for n in (many, few)]
+            measured = take_turns(sized, self.scale.repetitions)
+            large, small, *bare = ([1e6 / rate for rate in m.values()] for m in measured)
+            stored, fewer = f"{path}, {many:,} stored", f"{few:,} stored"
+            figures.append(Figure(stored, "µs", large, fewer, small, Floor(bound)))
+            if bare:
+                figures.append(Figure(stored, "µs", large, measured[2].name, bare[0]))
+                figures.append(Figure(f"{stored}: {measured[2].name}", "µs", bare[0], fewer, bare[1]))
         return figures
 
     def memory(self) -> list[Figure]:
@@ -235,11 +246,13 @@ class _Run:
 
     def workers(self) -> list[Figure]:
         """Processes that add while the learner samples and updates."""
-        measured = self._against("workers", WITH_WORKERS, alone=True)
-        path = f"{WORKERS} workers add, the learner repeats {_PRIORITIZED}"
+        *measured, paced = self._against("workers", [*WITH_WORKERS, Contender(OWN, "paced workers")], alone=True)
+        path, then = f"{WORKERS} workers add", f"the learner repeats {_PRIORITIZED}"
+        slow = [replace(one, floor=None) for one in measured if one.name.endswith(", remote")]
         return [
-            *_figures(f"{path}: steps", "steps/s", measured, 0),
-            *_figures(f"{path}: batches", "batches/s", measured, 1),
+            *_figures(f"{path}, {then}: steps", "steps/s", measured, 0),
+            *_figures(f"{path}, {then}: batches", "batches/s", measured, 1),
+            *_figures(f"{path} {PACE} steps/s each, {then}: batches", "batches/s", [paced, *slow], 1),
         ]
 
     def owner(self) -> list[Figure]:

@@ -1,7 +1,9 @@
-"""What the machine does at best: numpy's ``take`` into arrays that are kept, and memcpy."""
+"""What the machine does at best: numpy's ``take`` into arrays that are kept, memcpy, and bare accesses to memory."""
 
+import mmap
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -43,11 +45,66 @@ def _memcpy(sizes: Sizes) -> Measurement:
     return measure
 
 
+#: What a node of the tree of weights has of each kind is of its 16 children: of items, 16 times 16.
+_FANOUT_BITS = 4
+
+
+def _memory(size: int) -> np.ndarray[Any, Any]:
+    """Memory of the kind that a store in one process lies in, all pages there, from the start of a page on."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    array = np.frombuffer(memory, np.uint8)
+    array[:] = 1
+    return array
+
+
+def _accesses(n: int, seconds: float, prioritized: bool) -> Measurement:
+    """The accesses to memory that a ``sample`` cannot do without, or it and an ``update`` of the same items.
+
+    Of the tree of weights these are the two lowest levels: those above are small, and stay in the nearest caches.
+    """
+    with native.built() as library:
+        lib = native.load(library)
+    record, node, kind = native.core_sizes(lib)
+    row = sum(leaf.nbytes for leaf in program.cartpole(1).values())
+    kept = []
+
+    def array(distance: int, size: int, shift: int = 0) -> Callable[..., native.Part]:
+        """An array with an element of ``size`` bytes for so many items."""
+        memory = _memory(((n - 1 >> shift) + 1) * distance)
+        kept.append(memory)
+
+        def part(writes: bool, first: int = 0, size: int = size) -> native.Part:
+            return native.Part(memory.ctypes.data + first, distance, size, shift, writes)
+
+        return part
+
+    # Rows lie at multiples of 16 bytes, as of any step with a leaf of 16 bytes.
+    items, rows = array(record, record), array(-(-row // 16) * 16, row)
+    parts = [items(True), rows(False)]  # it counts how often an item was drawn
+    if prioritized:
+        weights, nodes = array(kind, kind, _FANOUT_BITS), array(node, kind, 2 * _FANOUT_BITS)
+        begin, total, least, squares = range(0, node, kind)
+        down = [nodes(False, begin), weights(False)]
+        up = [items(True), weights(True), nodes(True, begin), nodes(False, total), nodes(False, squares)]
+        parts = [*down, *parts, *up, nodes(False, least, kind // 2)]
+
+    def measure() -> list[float]:
+        assert kept  # the memory lives as long as this
+        return [native.accesses_rate(lib, parts, n, program.BATCH_SIZE, seconds)]
+
+    return measure
+
+
 ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "take cartpole": lambda sizes: _take(sizes.cartpole, program.cartpole, sizes.seconds),
     "take atari": lambda sizes: _take(sizes.atari, program.atari, sizes.seconds),
     "memcpy": _memcpy,
+    "accesses cartpole": lambda sizes: _accesses(sizes.cartpole, sizes.seconds, prioritized=False),
+    "accesses prioritized": lambda sizes: _accesses(sizes.cartpole, sizes.seconds, prioritized=True),
 }
 
+_NAMES = {"memcpy": "memcpy", "accesses": "bare accesses to memory", "take": f"numpy {np.__version__}, `take(out=)`"}
+
 if __name__ == "__main__":
-    program.serve("memcpy" if sys.argv[1] == "memcpy" else f"numpy {np.__version__}, `take(out=)`", ROWS)
+    program.serve(_NAMES[sys.argv[1].partition(" ")[0]], ROWS)

@@ -123,6 +123,15 @@ def _add_for_ever(writer: Any, seed: int) -> None:
             writer.add(step)
 
 
+def _add_at_a_pace(writer: Any, seed: int) -> None:
+    steps, start, added = program.steps(program.cartpole(1000)), time.perf_counter(), 0
+    while True:
+        for step in steps:
+            time.sleep(max(0, start + added / program.PACE - time.perf_counter()))
+            writer.add(step)
+            added += 1
+
+
 def _inserted(replay: Any) -> int:
     return int(replay.info().inserted)
 
@@ -134,15 +143,15 @@ def _await_steps(replay: Any, workers: Any, target: int) -> None:
         time.sleep(0.001)
 
 
-def _with_workers(sizes: Sizes) -> Measurement:
-    """Steps and batches a second."""
+def _with_workers(sizes: Sizes, add: Callable[[Any, int], None], first: int) -> Measurement:
+    """Steps and batches a second, after the first steps."""
 
     def measure() -> list[float]:
         with (
             _filled_prioritized(sizes.cartpole) as replay,
-            replay.spawn(_add_for_ever, program.WORKERS, list(range(program.WORKERS))) as workers,
+            replay.spawn(add, program.WORKERS, list(range(program.WORKERS))) as workers,
         ):
-            _await_steps(replay, workers, _inserted(replay) + 10_000)
+            _await_steps(replay, workers, _inserted(replay) + first)
             cycle = _cycle(replay)
             next(cycle)
             before, batches, start = _inserted(replay), 0, time.perf_counter()
@@ -249,7 +258,8 @@ ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "rfc": _rfc,
     "bytes": lambda sizes: _bytes(sizes, _uniform_table),
     "bytes prioritized": lambda sizes: _bytes(sizes, _prioritized_table),
-    "workers": _with_workers,
+    "workers": lambda sizes: _with_workers(sizes, _add_for_ever, 10_000),
+    "paced workers": lambda sizes: _with_workers(sizes, _add_at_a_pace, 10),
     "owner's cpu": _owner_cpu,
     "elsewhere": _elsewhere,
     "recovery": _recovery,

@@ -36,6 +36,9 @@ ALPHA, BETA = 0.6, 0.4
 #: Processes that add while the learner samples.
 WORKERS = 2
 
+#: Steps a second of each of them, in the row where they do not add as fast as they can.
+PACE = 500
+
 
 @dataclass(frozen=True)
 class Sizes:

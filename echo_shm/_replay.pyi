@@ -1,6 +1,6 @@
 """The calls of a replay, as ``csrc/python/replaymodule.c`` has them."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +8,7 @@ import numpy.typing as npt
 from echo_shm._batch import Leaf
 from echo_shm.spec import Tree
 
+_Tuple = TypeVar("_Tuple", bound=tuple[Any, ...])
 _Array = npt.NDArray[Any]
 
 #: A code of the C core that says what is wrong, and of what its ``es_trouble`` names: the table, the index.
@@ -30,7 +31,7 @@ class Core:
         addresses: dict[str, int],
         es_replay: int,
         steps: tuple[Leaf, ...],
-        tables: tuple[tuple[Leaf, ...], ...],
+        tables: tuple[tuple[Tree, tuple[Leaf, ...]], ...],
         form: Tree,
         keep: object,
         /,
@@ -41,8 +42,8 @@ class Core:
             addresses: Of the C functions.
             es_replay: The address of what ``es_replay_open`` returned. It belongs to the new object.
             steps: Of n steps: the leaves. Each shape begins with 0, in place of n, and each address is 0.
-            tables: Of a batch of each table, likewise: the leaves of its data, then the columns of a :class:`Batch` in
-                their order.
+            tables: Of each table the form of its data, as of a step, and of a batch, likewise: the leaves of its data,
+                then the columns of a :class:`Batch` in their order.
             form: A step's tree with the leaves' numbers at its leaves, or None if :meth:`add` cannot take it apart.
             keep: Keeps the store's memory.
 
@@ -98,6 +99,8 @@ class Core:
 
         With a negative ``beta`` the weights are left to :meth:`weigh`.
         """
+    def batch(self, table: int, type: type[_Tuple], arrays: tuple[_Array, ...], /) -> _Tuple | None:
+        """A tuple of that type: the tree of a table's data, then the columns. None without a form of it."""
     def weigh(self, table: int, weights: npt.NDArray[np.float64], /) -> int:
         """Makes the weights of a batch, with the sampler's own exponent: a code."""
     def put_back(self, table: int, arrays: tuple[_Array, ...], /) -> int:

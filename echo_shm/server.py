@@ -2,18 +2,17 @@
 
 import contextlib
 import functools
-import logging
 import numbers
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import numpy as np
 import optree
 
-from echo_shm._core import ffi, lib
+from echo_shm._core import lib
 from echo_shm.client import SampleWriter, ShmClient
+from echo_shm.closing import Closing
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.ring import transports
 from echo_shm.ring.attachment import Attachment
@@ -21,21 +20,20 @@ from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.ring.lockfile import BATCHES, INBOX, UPDATES
-from echo_shm.ring.protocols import Finishing, Transport
+from echo_shm.ring.protocols import Finishing, Transport, check_finishing, tell_ended
 from echo_shm.ring.sample import Lease, Sample
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.ring.stuck import nobody_takes, refuse_to_wait_for_itself
 from echo_shm.spec import Spec, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
 from echo_shm.workers.group import WorkerGroup
+from echo_shm.workers.spawned import Spawned
 
 if TYPE_CHECKING:
     from echo_shm._core import Ring
 
-_log = logging.getLogger("echo_shm")
 
-
-class Server:
+class Server(Closing):
     """Creates a segment and takes batches of a fixed size out of its ring.
 
     Args:
@@ -235,7 +233,7 @@ class Server:
         until = self._until(until)
         sample = self._reader.next(timeout, until, True)
         if sample is None and until is not None:
-            _ended(until)
+            tell_ended(until)
         return sample
 
     def try_sample(self) -> Sample | None:
@@ -265,7 +263,7 @@ class Server:
         until = self._until(until)
         sample = self._reader.take(timeout, until, drop_last=True)
         if sample is None and until is not None:
-            _ended(until)
+            tell_ended(until)
         return sample
 
     def dataset_iter(
@@ -284,12 +282,12 @@ class Server:
                 exception is raised.
 
         """
-        _check_until(until)
+        check_finishing(until)
         while box := self._next(copy, drop_last, until):
             # The generator itself must not refer to the batch while its user works on it, or waits for the next.
             yield box.pop()
         if until is not None:
-            _ended(until)
+            tell_ended(until)
 
     def _next(self, copy: bool, drop_last: bool, until: Finishing | None) -> list[Sample]:
         """The next batch in a list, or an empty list at the end."""
@@ -310,9 +308,9 @@ class Server:
             if not self._spawned:
                 return None
             self._spawned[:] = [group for group in self._spawned if not group.left]
-            until = _Spawned(self._spawned, self._ring, bool(self._transports))
+            until = Spawned(self._spawned, self._ring, bool(self._transports))
         else:
-            _check_until(until)
+            check_finishing(until)
         until.check()
         return until
 
@@ -438,61 +436,6 @@ class Server:
             "a Server belongs to its process: pickle server.handle, and attach there, ShmClient(handle) to send or "
             "Server.attach(handle) to sample"
         )
-
-    def __enter__(self) -> "Server":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except Exception as late:
-            if kind is None:
-                raise
-            _log.error("%s: %s", self, late)  # the exception under way says more
-
-
-def _check_until(until: object) -> None:
-    if until is not None and not (hasattr(until, "check") and hasattr(until, "finished")):
-        raise TypeError(f"until is a WorkerGroup, or has finished and check(); got {type(until).__name__}")
-
-
-def _ended(until: Finishing) -> None:
-    """Tells ``until`` that everything has been delivered, if it wants to know."""
-    ended = getattr(until, "ended", None)
-    if ended is not None:
-        ended()
-
-
-class _Spawned:
-    """All workers that a server has started: what a reading call waits for if nothing else is said."""
-
-    def __init__(self, groups: Sequence[WorkerGroup], ring: "Ring", transports: bool) -> None:
-        self._groups = groups
-        self._ring = ring
-        self._transports = transports
-
-    def check(self) -> None:
-        """Raises a failed worker's exception."""
-        for group in self._groups:
-            if group.any_failed:
-                group.check()
-
-    def ended(self) -> None:
-        """Raises WorkerError if a worker was killed."""
-        for group in self._groups:
-            if group.finished:
-                group.ended()
-
-    @property
-    def finished(self) -> bool:
-        """Whether all workers have ended, and nobody else sends."""
-        if self._transports or not self._groups or not all(group.finished for group in self._groups):
-            return False
-        snap = ffi.new("es_snapshot *")
-        lib.es_monitor_observe(self._ring, snap)
-        return snap.active_producers == 0 and snap.active_remotes == 0
 
 
 def _end(ring: "Ring", segment: Segment) -> None:

@@ -56,6 +56,7 @@ typedef struct {
 
 /* A batch of one table: the arrays of its items, then the columns. shape[0] is the batch's, set anew for each. */
 typedef struct {
+    PyObject *tree; /* of the data, as a step's form; NULL or None: only Python can build it */
     leaf *arrays;
     Py_ssize_t num_outputs;
     size_t item_bytes;

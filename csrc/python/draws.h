@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "python/core.h"
+#include "python/trees.h"
 
 static size_t padded(size_t size)
 {
@@ -203,6 +204,34 @@ static PyObject *core_get(core *self, PyObject *const *args, Py_ssize_t nargs)
     }
     int64_t table = read_table(self, args[0]);
     return table < 0 ? NULL : fill(self, (uint32_t)table, n, NAN, keys, Py_None);
+}
+
+/* batch(table, type, arrays): see _replay.pyi. */
+static PyObject *core_batch(core *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    int64_t table = nargs == 3 ? read_table(self, args[0]) : -1;
+    const batch_form *form = table < 0 ? NULL : &self->tables[table];
+    if (form == NULL || !PyType_Check(args[1]) || !PyType_IsSubtype((PyTypeObject *)args[1], &PyTuple_Type) ||
+        !PyTuple_Check(args[2]) || PyTuple_Size(args[2]) != form->num_outputs + COLUMNS) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "batch(table, type, arrays)");
+        return NULL;
+    }
+    if (form->tree == Py_None)
+        Py_RETURN_NONE;
+    PyObject *data = build(form->tree, args[2]);
+    PyObject *made = data == NULL ? NULL : PyType_GenericAlloc((PyTypeObject *)args[1], 1 + COLUMNS);
+    if (made == NULL) {
+        Py_XDECREF(data);
+        return NULL;
+    }
+    (void)PyTuple_SetItem(made, 0, data); /* nobody else has it yet, so it cannot fail */
+    for (Py_ssize_t i = 0; i < COLUMNS; i++) {
+        PyObject *column = PyTuple_GetItem(args[2], form->num_outputs + i);
+        Py_INCREF(column);
+        (void)PyTuple_SetItem(made, 1 + i, column);
+    }
+    return made;
 }
 
 #endif

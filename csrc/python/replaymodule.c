@@ -352,6 +352,7 @@ static void core_dealloc(core *self)
         self->call.free(self->replay);
     for (uint32_t t = 0; self->tables != NULL && t < self->num_tables; t++) {
         pool_close(&self->tables[t].pool);
+        Py_DECREF(self->tables[t].tree);
         free_leaves(self->tables[t].arrays, self->tables[t].num_outputs + COLUMNS);
     }
     PyMem_Free(self->tables);
@@ -397,12 +398,17 @@ static size_t bytes_of(const leaf *leaves, Py_ssize_t n)
 }
 
 /* -1: an exception is set. */
-static int read_form(batch_form *to, PyObject *arrays)
+static int read_form(batch_form *to, PyObject *from)
 {
-    if (!PyTuple_Check(arrays) || PyTuple_Size(arrays) <= COLUMNS) {
+    PyObject *tree, *arrays;
+    if (!PyTuple_Check(from) || !PyArg_ParseTuple(from, "OO!", &tree, &PyTuple_Type, &arrays))
+        return -1;
+    if (PyTuple_Size(arrays) <= COLUMNS) {
         PyErr_SetString(PyExc_ValueError, "a batch has leaves and columns");
         return -1;
     }
+    Py_INCREF(tree);
+    to->tree = tree;
     to->arrays = read_leaves(arrays);
     if (to->arrays == NULL)
         return -1;
@@ -429,11 +435,11 @@ static int read_forms(core *self, PyObject *steps, PyObject *tables)
         PyErr_NoMemory();
         return -1;
     }
-    while (self->num_tables < (uint32_t)num_tables) {
-        if (read_form(&self->tables[self->num_tables], PyTuple_GetItem(tables, self->num_tables)) != 0)
+    for (self->num_tables = 0; self->num_tables < (uint32_t)num_tables; self->num_tables++)
+        if (read_form(&self->tables[self->num_tables], PyTuple_GetItem(tables, self->num_tables)) != 0) {
+            Py_XDECREF(self->tables[self->num_tables].tree);
             return -1;
-        self->num_tables++;
-    }
+        }
     return 0;
 }
 
@@ -507,6 +513,7 @@ static PyMethodDef core_methods[] = {
      "add_each(terminated, truncated, float64s, *leaves)"},
     {"extend", (PyCFunction)core_extend, METH_VARARGS, "extend(leaves, total, first, n, flags, priorities)"},
     {"sample", (PyCFunction)(void (*)(void))core_sample, METH_FASTCALL, "sample(table, n, beta, out)"},
+    {"batch", (PyCFunction)(void (*)(void))core_batch, METH_FASTCALL, "batch(table, type, arrays)"},
     {"weigh", (PyCFunction)(void (*)(void))core_weigh, METH_FASTCALL, "weigh(table, weights)"},
     {"put_back", (PyCFunction)(void (*)(void))core_put_back, METH_FASTCALL, "put_back(table, arrays)"},
     {"get", (PyCFunction)(void (*)(void))core_get, METH_FASTCALL, "get(table, keys)"},

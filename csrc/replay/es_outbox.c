@@ -22,11 +22,6 @@ static bool fits(es_ring *ring, const es_form *form)
     return true;
 }
 
-static bool is_of(const es_outbox_words *words, const uint64_t *uuid)
-{
-    return words->known && memcmp(words->uuid, uuid, sizeof words->uuid) == 0;
-}
-
 /* The words of the ring with that uuid: its own, or those of a ring that is gone. Whoever connects begins with
  * the rings that were used before, so that all others are gone. */
 static es_outbox_words *words_of(es_store *store, const uint64_t *uuid, const es_outbox *others, uint32_t num_others)
@@ -34,7 +29,7 @@ static es_outbox_words *words_of(es_store *store, const uint64_t *uuid, const es
     es_outbox_words *words = store->hdr->outboxes, *spare = NULL;
     for (uint32_t i = 0; i < ES_MAX_OUTBOXES; i++) {
         bool taken = false;
-        if (is_of(&words[i], uuid))
+        if (es_known_is(&words[i].ring, uuid))
             return &words[i];
         for (uint32_t k = 0; k < num_others; k++)
             taken |= others[k].words == &words[i];
@@ -42,19 +37,6 @@ static es_outbox_words *words_of(es_store *store, const uint64_t *uuid, const es
             spare = &words[i];
     }
     return spare;
-}
-
-/* Makes the words those of this ring. Killed in between, they are not known, and the next one does it. */
-static void adopt(es_outbox_words *words, const uint64_t *uuid)
-{
-    if (is_of(words, uuid))
-        return;
-    *(volatile uint64_t *)&words->known = 0;
-    ES_COMPILER_BARRIER();
-    memcpy(words->uuid, uuid, sizeof words->uuid);
-    words->drawn = 0;
-    ES_COMPILER_BARRIER();
-    *(volatile uint64_t *)&words->known = 1;
 }
 
 /* Claims what was re-opened, the oldest first, and commits what a dead replay had drawn. */
@@ -96,11 +78,11 @@ int es_outbox_open(es_outbox *o, es_table *t, es_ring *ring, void *segment, cons
     for (uint32_t i = 0; i < t->form.num_outputs; i++)
         o->leaves[i] = o->segment + es_api_leaf_offset(ring, i);
     o->words = words_of(store, id, others, num_others);
-    if (!is_of(o->words, id) && es_api_claimed(ring) > 0) {
+    if (!es_known_is(&o->words->ring, id) && es_api_claimed(ring) > 0) {
         es_outbox_close(o);
         return -ESTALE;
     }
-    adopt(o->words, id);
+    es_known_adopt(&o->words->ring, id, &o->words->drawn, 1);
     o->ring = ring;
     int code = deliver_drawn(o);
     if (code != ES_OK)

@@ -1,6 +1,7 @@
 #include "replay/es_prefix_tree.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/es_memory.h"
 #include "base/es_prefetch.h"
@@ -10,7 +11,7 @@ typedef es_prefix_summary summary;
 
 #define ABREAST 64 /* queries that go down together */
 #define SOME 512   /* leaves that are set together */
-#define FEW 512    /* nodes of a level that a bitmap sorts */
+#define FEW 512    /* nodes of a level that a byte each sorts */
 #define AHEAD 8    /* nodes that are fetched ahead */
 
 /* A bit beside a node's number: the least weight below it has changed. */
@@ -67,21 +68,26 @@ static uint32_t parents_of_many(uint32_t *list, uint32_t n, uint32_t flag)
     return found;
 }
 
-/* Where they are few, a bitmap sorts them. */
+/* Where they are few, a byte for each sorts them: a store for each of the list, and none of them waits for another. */
 static uint32_t parents_of_few(uint32_t *list, uint32_t n, uint32_t flag)
 {
-    uint64_t marked[FEW / 64] = {0}, changed[FEW / 64] = {0};
+    uint8_t marked[FEW] = {0}, changed[FEW + 1] = {0}; /* the last one: nobody looks */
     uint32_t found = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t parent = (list[i] & ~flag) / ES_FANOUT;
-        marked[parent / 64] |= UINT64_C(1) << parent % 64;
-        changed[parent / 64] |= (uint64_t)((list[i] & flag) != 0) << parent % 64;
+        marked[parent] = 1;
+        changed[list[i] & flag ? parent : FEW] = 1;
     }
-    for (uint32_t i = 0; i < FEW / 64; i++)
-        for (uint64_t rest = marked[i]; rest != 0; rest &= rest - 1) {
-            uint32_t bit = (uint32_t)__builtin_ctzll(rest);
-            list[found++] = (i * 64 + bit) | (uint32_t)(changed[i] >> bit & 1) << 31;
+    for (uint32_t i = 0; i < FEW; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, &marked[i], sizeof eight);
+        if (eight == 0)
+            continue;
+        for (uint32_t j = i; j < i + 8; j++) {
+            list[found] = j | (uint32_t)changed[j] << 31;
+            found += marked[j];
         }
+    }
     return found;
 }
 
@@ -166,6 +172,12 @@ void es_prefix_tree_set_many(es_prefix_tree *t, const uint32_t *leaves, const do
 {
     for (uint64_t i = 0; i < n; i += SOME)
         walks[t->kind].set_some(t, leaves + i, weights + i, (uint32_t)(n - i < SOME ? n - i : SOME));
+}
+
+void es_prefix_tree_fetch(const es_prefix_tree *t, uint32_t leaf)
+{
+    fetch(&t->weight[leaf & -(uint32_t)ES_FANOUT], 2);
+    fetch_node(t, leaf / ES_FANOUT);
 }
 
 double es_prefix_tree_total(const es_prefix_tree *t)

@@ -47,6 +47,9 @@ void es_prefix_tree_set(es_prefix_tree *t, uint32_t leaf, double w);
 /* The same one after the other, but faster: nodes are computed once. */
 void es_prefix_tree_set_many(es_prefix_tree *t, const uint32_t *leaves, const double *weights, uint64_t n);
 
+/* Has come into the cache what setting a leaf's weight touches first. */
+void es_prefix_tree_fetch(const es_prefix_tree *t, uint32_t leaf);
+
 static inline double es_prefix_tree_get(const es_prefix_tree *t, uint32_t leaf)
 {
     return t->weight[leaf];

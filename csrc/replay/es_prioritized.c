@@ -56,6 +56,7 @@ static void update(es_selector *s, const es_candidate *c, uint64_t n)
     uint64_t members = 0;
     for (uint64_t i = 0; i < n; i++) {
         items[i] = c[i].item;
+        es_prefix_tree_fetch(&p->weights, items[i]); /* while the power is computed */
         weights[i] = weight_of(p, c[i].priority);
         if (!p->has_all || es_rank_has(p->members, items[i]))
             left[members] = items[i], left_weights[members++] = weights[i];

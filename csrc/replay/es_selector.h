@@ -45,7 +45,7 @@ typedef struct es_selector_class {
 } es_selector_class;
 
 /* The most that update() is told at once. */
-#define ES_SELECTOR_MANY 64
+#define ES_SELECTOR_MANY 256
 
 #define ES_SELECTOR_NONE UINT32_MAX
 

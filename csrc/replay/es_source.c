@@ -16,20 +16,7 @@ static bool fits(es_ring *ring, uint32_t slots, const uint64_t *leaf_sizes, uint
     return true;
 }
 
-/* Makes the store's words those of this ring. Killed in between, the words are not known, and the next one does it. */
-static void adopt(es_source_words *words, uint64_t *rounds, uint32_t slots, const uint64_t *uuid)
-{
-    if (words->known && memcmp(words->uuid, uuid, sizeof words->uuid) == 0)
-        return;
-    *(volatile uint64_t *)&words->known = 0;
-    ES_COMPILER_BARRIER();
-    memset(rounds, 0, slots * sizeof *rounds);
-    memcpy(words->uuid, uuid, sizeof words->uuid);
-    ES_COMPILER_BARRIER();
-    *(volatile uint64_t *)&words->known = 1;
-}
-
-int es_source_open(es_source *s, es_ring *ring, void *segment, const uint8_t *uuid, es_source_words *words,
+int es_source_open(es_source *s, es_ring *ring, void *segment, const uint8_t *uuid, es_known_ring *known,
                    uint64_t *rounds, uint32_t slots, const uint64_t *leaf_sizes, uint32_t num_leaves)
 {
     uint64_t id[2];
@@ -40,7 +27,7 @@ int es_source_open(es_source *s, es_ring *ring, void *segment, const uint8_t *uu
     if (s->leaves == NULL)
         return -ENOMEM;
     memcpy(id, uuid, sizeof id);
-    adopt(words, rounds, slots, id);
+    es_known_adopt(known, id, rounds, slots);
     s->ring = ring;
     return ES_OK;
 }

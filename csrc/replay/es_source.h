@@ -27,9 +27,9 @@ typedef struct es_source {
     bool sweep_due; /* a take has said that dead producers should be looked for */
 } es_source;
 
-/* Connects to a ring whose leaves have those sizes. words, rounds: what the store knows of such a ring; of another ring
+/* Connects to a ring whose leaves have those sizes. known, rounds: what the store knows of such a ring; of another ring
  * it forgets it. uuid: 16 bytes, of the ring's segment. ES_OK, -ENOMEM, or ES_EGEOMETRY when it is not such a ring. */
-int es_source_open(es_source *s, es_ring *ring, void *segment, const uint8_t *uuid, es_source_words *words,
+int es_source_open(es_source *s, es_ring *ring, void *segment, const uint8_t *uuid, es_known_ring *known,
                    uint64_t *rounds, uint32_t slots, const uint64_t *leaf_sizes, uint32_t num_leaves);
 /* Gives back what it has. Does not detach. */
 void es_source_close(es_source *s);

@@ -8,6 +8,7 @@
 
 #include "base/es_base.h"
 #include "base/es_prefetch.h"
+#include "replay/es_known.h"
 #include "replay/es_record.h"
 #include "replay/es_redo.h"
 #include "replay/es_replay_types.h"
@@ -35,17 +36,10 @@ typedef struct es_table_words {
     uint64_t parkings; /* items that were ever parked */
 } es_table_words;
 
-/* What came from a ring. */
-typedef struct es_source_words {
-    uint64_t uuid[2]; /* of the ring's segment */
-    uint64_t known;   /* whether uuid and the rounds below are complete */
-} es_source_words;
-
 /* What went to a ring of batches. */
 typedef struct es_outbox_words {
-    uint64_t uuid[2]; /* of the ring's segment */
-    uint64_t known;   /* whether the others are complete */
-    uint64_t drawn;   /* for all positions below it, draws were made */
+    es_known_ring ring;
+    uint64_t drawn; /* for all positions below it, draws were made */
 } es_outbox_words;
 
 /* A step whose items are being made, in tables whose items have several steps: one after the other, because one step
@@ -73,7 +67,7 @@ typedef struct es_store_header {
     uint64_t hash;                             /* of all above, the leaves, the schema and the tables */
     _Alignas(ES_CACHE_LINE) uint64_t arrivals; /* steps stored so far */
     es_making_words making;
-    es_source_words inbox, updates;
+    es_known_ring inbox, updates;              /* of which the rounds are, below */
     es_outbox_words outboxes[ES_MAX_OUTBOXES];
 } es_store_header;
 

@@ -85,9 +85,15 @@ uint64_t es_table_bytes(const es_table *t)
            t->remover->class->bytes(t->remover) + t->episode_room * sizeof *t->episode_items;
 }
 
-bool es_table_accepts(const es_table *t, double priority)
+static bool selectors_accept(const es_table *t, double priority)
 {
     return es_selector_accepts(t->sampler, priority) && es_selector_accepts(t->remover, priority);
+}
+
+/* Selectors accept whatever is less than what they accept, as they did the highest. */
+bool es_table_accepts(const es_table *t, double priority)
+{
+    return (priority >= 0 && priority <= t->highest) || selectors_accept(t, priority);
 }
 
 /* From the record, on which somebody may have scribbled. */
@@ -302,10 +308,29 @@ static es_candidate set_priority(es_table *t, uint32_t item, double priority)
     es_redo_set_double(redo, &record->priority, priority);
     es_redo_set(redo, &record->updated, words->clock);
     es_redo_set(redo, &words->clock, words->clock + 1);
-    if (priority > t->highest)
-        es_redo_set_double(redo, &words->highest, t->highest = priority);
     es_redo_commit(redo);
     return c;
+}
+
+static void set_highest(es_table *t, double highest)
+{
+    es_redo_set_double(&t->store->redo, &t->words->highest, t->highest = highest);
+    es_redo_commit(&t->store->redo);
+}
+
+/* After the items have these priorities. Of an item that was named twice, only the one that it has now counts. */
+static void raise_highest(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n)
+{
+    double highest = t->highest;
+    for (uint64_t i = 0; i < n; i++) {
+        if (priorities[i] <= highest)
+            continue;
+        uint32_t item = es_table_find(t, keys[i]);
+        if (item != ES_STEPS_NONE && t->items[item].priority == priorities[i])
+            highest = priorities[i];
+    }
+    if (highest > t->highest)
+        set_highest(t, highest);
 }
 
 uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n)
@@ -329,6 +354,7 @@ uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double
             changed = 0;
         }
     }
+    raise_highest(t, keys, priorities, n);
     return different;
 }
 
@@ -354,7 +380,7 @@ void es_table_reset(es_table *t)
 
 static bool words_are_possible(const es_table *t)
 {
-    return t->highest >= 1 && es_table_accepts(t, t->highest) && t->words->round >= 1;
+    return t->highest >= 1 && selectors_accept(t, t->highest) && t->words->round >= 1;
 }
 
 static es_window window_of(const es_item_record *r)
@@ -427,6 +453,7 @@ int es_table_recover(es_table *t, uint64_t *where)
     for (int64_t i = 0; waiting >= 0 && i < n; i++) {
         es_candidate c = es_table_candidate(t, living[i].number);
         es_window w = checked_window(t, c.item);
+        t->highest = c.priority > t->highest ? c.priority : t->highest; /* an update may not be whole */
         use(t, c.item, &w);
         enter(t, &c);
     }
@@ -444,4 +471,12 @@ int es_table_recover(es_table *t, uint64_t *where)
     free(living);
     free(parked);
     return waiting < 0 ? (int)waiting : ES_OK;
+}
+
+void es_table_finish(es_table *t)
+{
+    if (t->words->resetting)
+        es_table_reset(t);
+    else if (t->highest > *(volatile double *)&t->words->highest)
+        set_highest(t, t->highest);
 }

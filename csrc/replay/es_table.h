@@ -85,7 +85,7 @@ void es_table_remove(es_table *t, uint32_t item, bool evicted);
 uint32_t es_table_find(const es_table *t, uint64_t key);
 /* Gives items priorities that the table accepts, one after the other. Returns how many different ones there were. */
 uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n);
-/* Removes all items, and counts from 0. Ends also a reset that a dead process had begun. */
+/* Removes all items, and counts from 0. */
 void es_table_reset(es_table *t);
 
 /* --- for es_draw.c ------------------------------------------------------------------- */
@@ -103,5 +103,7 @@ void es_table_leave(es_table *t, uint32_t item);
 /* All items of the store are members now: links them, and fills the selectors. ES_OK, -ENOMEM, or ES_EDAMAGED when the
  * record of item *where cannot be. */
 int es_table_recover(es_table *t, uint64_t *where);
+/* After that: ends what a dead process had begun, a reset or an update. */
+void es_table_finish(es_table *t);
 
 #endif

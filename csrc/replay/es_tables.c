@@ -111,8 +111,7 @@ int es_tables_open(es_tables *m, void *base, uint64_t size, const es_custom_sele
     if (code == ES_OK && !m->failed) {
         es_steps_trim_all(&m->steps, order, n);
         for (uint32_t t = 0; t < m->num_tables; t++)
-            if (m->table[t].words->resetting)
-                es_table_reset(&m->table[t]);
+            es_table_finish(&m->table[t]);
         es_room_settle(m);
         es_tables_unpark(m);
     }

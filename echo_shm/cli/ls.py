@@ -5,9 +5,9 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from echo_shm.cli import console, top
+from echo_shm.cli import console, limiters, top
 from echo_shm.errors import SegmentError
-from echo_shm.replay import listing
+from echo_shm.replay import LimiterInfo, TableInfo, listing
 from echo_shm.ring import lockfile, pages, segment
 from echo_shm.ring.metrics import RingView
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Description: TypeAlias = dict[str, Any]
 
 #: What ``ls`` prints, for its ``--help``.
-HELP = """\
+HELP = f"""\
 states:
   in use      the process that created the segment is alive; a process has the
               replay
@@ -32,6 +32,10 @@ figures:
   ring        samples in a batch x batches
   full        slots that are in use
   holds       of a replay: how much of how much, as it has written down last
+figures of a table's limiter, as the replay has written them down last:
+  parked     items that wait until the limiter lets them in
+{limiters.HELP}\
+Rates need two looks: `echo-shm top` shows them.
 """
 
 #: The colour of each state; see :func:`describe` and :func:`describe_replay`.
@@ -53,7 +57,7 @@ def run(*, as_json: bool) -> int:
     gone = {one["name"] for one in replays if one["fault"]}.difference(listing.names())
     replays = [one for one in replays if one["name"] not in gone]
     if as_json:
-        print(json.dumps(found + replays, indent=2))
+        print(json.dumps(_plain(found + replays), indent=2))
     elif not found and not replays:
         print("no segments")
     else:
@@ -117,7 +121,7 @@ def describe(name: str) -> Description:
 
 
 def describe_replay(name: str) -> Description:
-    """What ``echo-shm ls --json`` says of a replay. Unknown values are None.
+    """What ``echo-shm ls --json`` says of a replay. Unknown values are None. Its ``tables`` are a dict of TableInfo.
 
     Its ``state`` is one of
 
@@ -144,18 +148,22 @@ def describe_replay(name: str) -> Description:
         "bytes": seen.bytes,
         "steps": seen.steps,
         "capacity": seen.capacity,
-        "tables": {table: _plain(info) for table, info in seen.tables.items()},
+        "tables": seen.tables,
         "waits": seen.waits,
         "heard_seconds": None if seen.heard is None else max(0.0, time.time() - seen.heard),
         "fault": seen.fault or None,
     }
 
 
-def _plain(info: Any) -> Any:
-    """A table's figures as JSON, which has no infinity: None stands for it."""
-    if isinstance(info, float) and not math.isfinite(info):
+def _plain(value: Any) -> Any:
+    """A value for JSON, which has no infinity: None stands for it."""
+    if isinstance(value, float) and not math.isfinite(value):
         return None
-    return {field: _plain(value) for field, value in vars(info).items()} if hasattr(info, "__dict__") else info
+    if isinstance(value, TableInfo | LimiterInfo):
+        value = vars(value)
+    if isinstance(value, dict):
+        return {field: _plain(one) for field, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
 def what_to_do(name: str) -> str:
@@ -169,6 +177,7 @@ def what_to_do(name: str) -> str:
 def _print(segments: list[Description], replays: list[Description], rings: dict[str, Description]) -> None:
     tables = [_table_of_segments(segments)] if segments else []
     tables += [_table_of_replays(replays, rings)] if replays else []
+    tables += [_table_of_limiters(replays)] if any(one["tables"] for one in replays) else []
     terminal = console.open_console()
     for number, table in enumerate(tables):
         if number:
@@ -176,6 +185,8 @@ def _print(segments: list[Description], replays: list[Description], rings: dict[
         terminal.print(table)
     notes = [(one["name"], one["fault"]) for one in segments + replays if one["fault"]]
     for one in replays:
+        if one["alive"] and one["waits"]:
+            notes.append((one["name"], f"it takes no steps: {one['waits']}"))
         if one["state"] == "orphaned" and one["store"] == "shm":
             heard = "" if one["heard_seconds"] is None else f", last heard of {_ago(one)}"
             notes.append((one["name"], f"its process is dead{heard}. {what_to_do(one['name'])}"))
@@ -230,12 +241,27 @@ def _table_of_replays(replays: list[Description], rings: dict[str, Description])
         octets = "-" if one["bytes"] is None else console.size(one["bytes"])
         table.add_row(one["name"], pid, octets, _of(one["steps"], one["capacity"]), "steps", _styled(one["state"]))
         for name, info in (one["tables"] or {}).items():
-            table.add_row(f"  table {console.literal(name)}", "", "", _of(info["size"], info["max_size"]), "items", "")
+            table.add_row(f"  table {console.literal(name)}", "", "", _of(info.size, info.max_size), "items", "")
         for ring in rings.values():
             if ring["replay"] == one["name"]:
                 octets = "-" if ring["bytes"] is None else console.size(ring["bytes"])
                 holds = _of(ring["occupancy"], ring["capacity"])
                 table.add_row(f"  ring {ring['name'][len(one['name']) :]}", "", octets, holds, "slots", "")
+    return table
+
+
+def _table_of_limiters(replays: list[Description]) -> "Table":
+    """Below each replay a line for each of its tables."""
+    table: Table = console.need("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("limiter of", overflow="fold")
+    for label in ("parked", *limiters.COLUMNS):
+        table.add_column(label, justify="right", no_wrap=True)
+    for one in replays:
+        if one["tables"]:
+            table.add_row(one["name"])
+            for name, info in one["tables"].items():
+                cells = limiters.cells(info.limiter)
+                table.add_row(f"  {console.literal(name)}", console.amount(info.parked), *cells)
     return table
 
 

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from echo_shm._core import ffi, lib
-from echo_shm.cli import console, gc, ls, replay_top, top, watching
+from echo_shm.cli import console, gc, limiters, ls, replay_top, top, watching
 from echo_shm.cli.demo import demo, replay_demo
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
@@ -28,7 +28,7 @@ from echo_shm.ring.lockfile import INBOX
 _ALLOW = "--allow-unauthenticated"
 
 #: What ``top`` prints, for its ``--help``.
-_TOP_HELP = """\
+_TOP_HELP = f"""\
 what a process is:
   creator    the learner that created the segment
   learner    a further one, from Server.attach(NAME)
@@ -54,8 +54,7 @@ figures:
   held for   how long a learner has had the oldest of them
 figures of a replay:
   effective  how many equally likely items would vary a draw as much
-  between    what the limiter keeps inserted * ratio - sampled within
-  allows     what the limiter allows now
+{limiters.HELP}\
   writers    of steps; waiting: those for which the inbox is full
   clients    of ReplayClient, for priorities and deletions
 """

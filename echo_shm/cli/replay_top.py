@@ -1,13 +1,12 @@
 """``echo-shm top`` of a replay: its tables and their limiters, and who waits for what, from its board and its rings."""
 
-import math
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from echo_shm.cli import console, top
+from echo_shm.cli import console, limiters, top
 from echo_shm.errors import SegmentError
-from echo_shm.replay import LimiterInfo, TableInfo, listing
+from echo_shm.replay import TableInfo, listing
 from echo_shm.replay.listing import ReplayListing
 from echo_shm.ring.lockfile import BATCHES, INBOX, UPDATES
 from echo_shm.ring.metrics import RingView
@@ -190,21 +189,10 @@ class ReplayWatch:
 
     @staticmethod
     def _limiters(shown: list[tuple[str, TableInfo]]) -> "Table":
-        table = _table("limiter of", "min_size", "ratio", "inserted*ratio-sampled", "between", "allows")
+        table = _table("limiter of", *limiters.COLUMNS)
         for name, info in shown:
-            limiter = info.limiter
-            table.add_row(
-                console.literal(name), console.amount(limiter.min_size), f"{limiter.ratio:g}",
-                console.amount(limiter.diff), _band(limiter), console.allowed(limiter),
-            )  # fmt: skip
+            table.add_row(console.literal(name), *limiters.cells(info.limiter))
         return table
-
-
-def _band(limiter: LimiterInfo) -> str:
-    """What a limiter keeps ``inserted * ratio - sampled`` between: ``"70 k..90 k"``."""
-    if math.isinf(limiter.min_diff) and math.isinf(limiter.max_diff):
-        return "any"
-    return f"{console.amount(limiter.min_diff)}..{console.amount(limiter.max_diff)}"
 
 
 def _bar(part: int | None, whole: int | None, noun: str) -> tuple[str, str]:

@@ -148,7 +148,8 @@ class BatchRings:
                 segment.unlink()
                 raise
             try:
-                self._connect(table, attachment)
+                if not self._connect(table, attachment):
+                    raise SegmentError(f"another process has written into the new ring {ring!r}: ask again")
             except BaseException:
                 _close(attachment)
                 raise

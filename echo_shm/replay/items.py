@@ -189,6 +189,8 @@ class Items:
     # -- helpers
 
     def _batch(self, number: int, got: tuple[Array, ...], out: Tree = None) -> Batch:
+        if out is None and (made := self._core.batch(number, Batch, got)) is not None:
+            return made
         build, leaves = self._builders[number]
         data = build(*got[:leaves]) if out is None else out
         # The same as Batch(...), without the call of the named tuple's own __new__.

@@ -2,14 +2,13 @@
 
 import contextlib
 import functools
-import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, NoReturn, TypeVar
 
 from echo_shm._core import lib
 from echo_shm._replay import Core
+from echo_shm.closing import Closing
 from echo_shm.errors import ConnectionClosedError, EchoShmError
 from echo_shm.replay import arguments, finals
 from echo_shm.replay.ahead import Ahead
@@ -31,13 +30,12 @@ from echo_shm.workers.group import WorkerGroup
 
 _E = TypeVar("_E", bound=Exception)
 
-_log = logging.getLogger("echo_shm")
 
 #: How much ``extend()`` stores with one call of the C core (bytes). Other threads have their turn in between.
 _CHUNK = 32 << 20
 
 
-class Replay(Items):
+class Replay(Items, Closing):
     """Keeps steps in a store, and draws batches of them from tables.
 
     A step is stored once. The items of all tables refer to it: single steps, transitions, sequences, episodes, as each
@@ -528,19 +526,6 @@ class Replay(Items):
             _end(self._core, self._store, self._rings, self._generation)
             self._end.detach()
             self._changes.tell()
-
-    def __enter__(self) -> "Replay":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except Exception as late:
-            if kind is None:
-                raise
-            _log.error("%s: %s", self, late)  # the exception under way says more
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else "open"

@@ -185,7 +185,7 @@ class Store:
 
     def _core(self, replay: "ReplayHold", memory: "CData") -> Core:
         columns: list[Leaf] = [(dtype, (0,), 0, dtype.itemsize, _OWN_ARRAY) for dtype in COLUMNS]
-        tables = tuple((*_arrays(layout.data), *columns) for layout in self.layouts)
+        tables = tuple((plain_form(one.data), (*_arrays(one.data), *columns)) for one in self.layouts)
         addresses = {name: int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in _FUNCTIONS}
         address = int(ffi.cast("uintptr_t", replay))
         return Core(addresses, address, _arrays(self.spec), tables, plain_form(self.spec), memory)

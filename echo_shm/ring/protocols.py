@@ -41,3 +41,16 @@ class Finishing(Protocol):
 
     def check(self) -> None:
         """Raises an exception if it failed."""
+
+
+def check_finishing(until: object) -> None:
+    """Raises TypeError unless it is None or has the methods."""
+    if until is not None and not (hasattr(until, "check") and hasattr(until, "finished")):
+        raise TypeError(f"until is a WorkerGroup, or has finished and check(); got {type(until).__name__}")
+
+
+def tell_ended(until: Finishing) -> None:
+    """Tells ``until`` that everything has been delivered, if it wants to know."""
+    ended = getattr(until, "ended", None)
+    if ended is not None:
+        ended()

@@ -453,6 +453,10 @@ TEST(update_counts_each_item_once_or_changes_nothing)
     CHECK_EQ(f.priority[0], 4); /* the last one counts */
     CHECK_EQ(f.priority[1], 3);
     CHECK_EQ(info_of(&f, 1).highest, 4); /* not of keys that are gone */
+    CHECK_EQ(es_replay_update(f.r, 1, keys, (const double[]){7, 0, 5, 9, 9}, 5, &f.why), 2);
+    CHECK_EQ(info_of(&f, 1).highest, 5); /* not what did not stay */
+    CHECK_EQ(es_replay_update(f.r, 1, keys, (const double[]){8, 6, 0, 9, 9}, 5, &f.why), 2);
+    CHECK_EQ(info_of(&f, 1).highest, 6);
     CHECK_EQ(es_replay_delete(f.r, 1, keys, 5), 2);
     destroy(&f);
 }

@@ -1,8 +1,7 @@
 /* Attaches to segments that are damaged, or that change while they are read.
  *
- * An input is a mode byte, two races, and a body. The body is the bytes of the segment (RAW), or a program that
- * draws a good segment and damages it. A race changes the header at a chosen step of its reader, so the reader
- * may use another value than the one it checked.
+ * A race changes the header at a chosen step of its reader, so the reader may use another value than the one it
+ * checked.
  *
  * A segment may be refused or accepted. An accepted one must lie inside its block. All calls that observe,
  * attach, sweep or detach must end, stay inside the block, and keep no lock byte.
@@ -11,14 +10,12 @@
 #include <string.h>
 
 #include "es_core.h"
+#include "fuzz_image.h"
 #include "fuzz_segment.h"
-
-enum mode { RAW = 1, RACES = 2, FIT_OFFSETS = 4, FIT_HASH = 8 };
 
 #define MAX_EDITS 32
 #define RACE_BYTES 12
 #define NUM_RACES 2
-#define BODY_AT (1 + NUM_RACES * RACE_BYTES)
 
 static struct race {
     uint16_t step, word;
@@ -250,8 +247,10 @@ static void observe(uint8_t *base, uint64_t size)
     es_api_free(r);
 }
 
-static void use_segment(uint8_t *base, uint64_t size, bool with_races)
+static void use_segment(uint8_t *base, uint64_t size, fuzz_in *in, uint8_t mode)
 {
+    bool with_races = (mode & RACES) != 0;
+    (void)in;
     static es_locks *locks; /* checked to be empty after each input */
     if (locks == NULL)
         locks = es_locks_new(-1, FUZZ_MAX_SEGMENT / sizeof(es_owner));
@@ -282,117 +281,44 @@ static void use_segment(uint8_t *base, uint64_t size, bool with_races)
 
 /* --- inputs ------------------------------------------------------------------ */
 
-static uint8_t *resized(uint8_t *base, uint64_t size, uint64_t to)
+static uint8_t *good(fuzz_in *in, uint64_t *size)
 {
-    uint8_t *other = fuzz_block(to);
-    memcpy(other, base, size < to ? size : to);
-    free(base);
-    return other;
+    fuzz_shape shape = fuzz_draw_shape(in);
+    return fuzz_draw_segment(in, &shape, size);
+}
+
+static uint64_t repair(uint8_t *base, uint64_t size, bool offsets)
+{
+    return fuzz_repair(base, size, offsets) ? ((es_header *)base)->offsets.total : 0;
 }
 
 static uint8_t *damaged(fuzz_in *in, uint8_t mode, uint64_t *size)
 {
-    fuzz_shape shape = fuzz_draw_shape(in);
-    uint8_t *base = fuzz_draw_segment(in, &shape, size);
+    uint8_t *base = good(in, size);
     uint32_t cut = fuzz_byte(in);
     for (int edits = 0; edits < MAX_EDITS && !fuzz_done(in); edits++)
         fuzz_edit(in, base, *size);
-    if (mode & (FIT_OFFSETS | FIT_HASH) && fuzz_repair(base, *size, (mode & FIT_OFFSETS) != 0)) {
-        uint64_t total = ((es_header *)base)->offsets.total;
-        if (total != *size && total <= FUZZ_MAX_SEGMENT) {
-            base = resized(base, *size, total);
-            *size = total;
-        }
-    }
+    if (mode & (FIT_OFFSETS | FIT_HASH))
+        base = fuzz_repaired(base, size, (mode & FIT_OFFSETS) != 0, FUZZ_MAX_SEGMENT);
     if (cut >= 224) { /* a few bytes or pages less or more than the recorded size */
         uint64_t by = cut & 1 ? (cut & 15) >> 1 : (uint64_t)ES_PAGE * ((cut & 7) >> 1);
         uint64_t to = cut & 16 ? *size + by : *size > by ? *size - by : 0;
-        base = resized(base, *size, to);
-        *size = to;
+        base = fuzz_resized(base, size, to);
         if (cut & 8 && to >= sizeof(es_header))
             ((es_header *)base)->offsets.total = to;
     }
     return base;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
-{
-    fuzz_in in = {data, data + n};
-    uint8_t mode = fuzz_byte(&in);
-    read_races(&in);
-    uint64_t size = (uint64_t)(in.end - in.at);
-    uint8_t *base;
-    if (mode & RAW) {
-        base = fuzz_block(size);
-        if (size > 0)
-            memcpy(base, in.at, size);
-    } else {
-        base = damaged(&in, mode, &size);
-    }
-    use_segment(base, size, (mode & RACES) != 0);
-    free(base);
-    return 0;
-}
-
-/* Raw segments that are mutated byte by byte would never pass the hash. So half of the time this damages fields, as
- * a program does, and three times in four it makes the hash fit. */
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n, size_t max, unsigned seed)
-{
-    uint64_t random = seed;
-    uint8_t draws[64];
-    for (size_t i = 0; i < sizeof draws; i += 8) {
-        uint64_t r = fuzz_random(&random);
-        memcpy(draws + i, &r, 8);
-    }
-    if (n <= BODY_AT || !(data[0] & RAW) || draws[0] < 64)
-        return LLVMFuzzerMutate(data, n, max);
-    if (draws[0] < 96) /* mode and races */
-        LLVMFuzzerMutate(data, BODY_AT, BODY_AT);
-    uint64_t size = n - BODY_AT;
-    uint8_t *base = fuzz_block(size);
-    memcpy(base, data + BODY_AT, size);
-    if (draws[1] < 64 && size > sizeof(es_header))
-        LLVMFuzzerMutate(base, sizeof(es_header), sizeof(es_header));
-    fuzz_in in = {draws + 2, draws + sizeof draws};
-    for (uint32_t edits = fuzz_below(&in, 4); edits > 0; edits--)
-        fuzz_edit(&in, base, size);
-    uint32_t repair = fuzz_below(&in, 4);
-    if (repair > 0 && fuzz_repair(base, size, repair > 1)) {
-        uint64_t total = ((es_header *)base)->offsets.total;
-        if (total != size && total <= max - BODY_AT) {
-            base = resized(base, size, total);
-            size = total;
-        }
-    }
-    memcpy(data + BODY_AT, base, size);
-    free(base);
-    return BODY_AT + size;
-}
-
-void fuzz_seeds(fuzz_seed_sink *sink)
-{
-    uint64_t random = 1;
-    for (int i = 0; i < 64; i++) {
-        uint8_t draws[96], *program;
-        for (size_t d = 0; d < sizeof draws; d++)
-            draws[d] = (uint8_t)fuzz_random(&random);
-        char name[] = "seed-000";
-        name[5] = i % 2 ? 'r' : 'p'; /* r: raw, p: a program */
-        name[6] = (char)('0' + i / 10), name[7] = (char)('0' + i % 10);
-        draws[0] = (uint8_t)((draws[0] & ~RAW) | (i % 2 ? RAW : 0));
-        if (i % 2 == 0) {
-            sink(name, draws, BODY_AT + 8 + (size_t)i);
-            continue;
-        }
-        fuzz_in in = {draws + BODY_AT, draws + sizeof draws};
-        fuzz_shape shape = fuzz_draw_shape(&in);
-        uint64_t size;
-        uint8_t *base = fuzz_draw_segment(&in, &shape, &size);
-        program = fuzz_block(BODY_AT + size);
-        memcpy(program, draws, BODY_AT);
-        memcpy(program + BODY_AT, base, size);
-        sink(name, program, BODY_AT + size);
-        free(base);
-        free(program);
-    }
-}
+const fuzz_images fuzz_target = {
+    .body_at = 1 + NUM_RACES * RACE_BYTES,
+    .header = sizeof(es_header),
+    .max_edits = 4,
+    .program_step = 1,
+    .read_races = read_races,
+    .good = good,
+    .damaged = damaged,
+    .edit = fuzz_edit,
+    .repair = repair,
+    .use = use_segment,
+};

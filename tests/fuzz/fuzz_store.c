@@ -1,9 +1,8 @@
 /* Opens stores of a replay that are damaged, or that change while they are read or used.
  *
- * An input is a mode byte, races, and a body. The body is the bytes of the store (RAW), or a program that makes a good
- * store, uses it, and damages it. What is left of the program uses the damaged store, with rings or without, which may be
- * damaged as well. A race writes to the store, or to the ring that brings steps, at a chosen step of whoever reads or
- * changes it.
+ * The program of an input makes a good store, uses it, and damages it. What is left of the program uses the damaged
+ * store, with rings or without, which may be damaged as well. A race writes to the store, or to the ring that brings
+ * steps, at a chosen step of whoever reads or changes it.
  *
  * A store may be refused or accepted. All calls on an accepted one must end, stay inside its block, and return what
  * their headers allow.
@@ -11,16 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz_image.h"
 #include "fuzz_store_custom.h"
 #include "fuzz_store_rings.h"
 #include "fuzz_store_shape.h"
 #include "replay/es_replay.h"
+#include "replay/es_store.h"
 
-enum mode { RAW = 1, RACES = 2, FIT_OFFSETS = 4, FIT_HASH = 8, DAMAGED = 16, RINGS = 32 };
+/* Beside fuzz_mode. */
+enum { DAMAGED = 16, RINGS = 32 };
 
 #define NUM_RACES 4
 #define RACE_BYTES 12
-#define BODY_AT (1 + NUM_RACES * RACE_BYTES)
 #define MAX_EDITS 24
 #define MAX_CALLS 48
 #define MAX_BATCH FUZZ_KEYS
@@ -54,6 +55,7 @@ void fuzz_race(void)
 
 static void read_races(fuzz_in *in)
 {
+    racing = NULL;
     for (int i = 0; i < NUM_RACES; i++) {
         uint32_t low = fuzz_byte(in), high = fuzz_byte(in);
         races[i].step = (uint16_t)(low | high % 4 << 8);
@@ -280,14 +282,6 @@ static void open_and_use(uint8_t *base, uint64_t size, fuzz_in *in, uint8_t mode
 
 /* --- inputs ------------------------------------------------------------------------- */
 
-static uint8_t *resized(uint8_t *base, uint64_t size, uint64_t to)
-{
-    uint8_t *other = fuzz_block(to);
-    memcpy(other, base, size < to ? size : to);
-    free(base);
-    return other;
-}
-
 /* A good store that was used, by so many calls of the input. */
 static uint8_t *used_store(fuzz_in *in, uint64_t *size)
 {
@@ -310,96 +304,22 @@ static uint8_t *damaged(fuzz_in *in, uint8_t mode, uint64_t *size)
     }
     for (uint32_t edits = fuzz_below(in, MAX_EDITS); edits > 0; edits--)
         fuzz_store_edit(in, base, *size);
-    if (mode & (FIT_OFFSETS | FIT_HASH)) {
-        uint64_t total = fuzz_store_repair(base, *size, (mode & FIT_OFFSETS) != 0);
-        if (total != 0 && total != *size) {
-            base = resized(base, *size, total);
-            *size = total;
-        }
-    }
-    if (fuzz_byte(in) >= 240) {
-        uint64_t to = *size - fuzz_below(in, 64) % *size;
-        base = resized(base, *size, to);
-        *size = to;
-    }
+    if (mode & (FIT_OFFSETS | FIT_HASH))
+        base = fuzz_repaired(base, size, (mode & FIT_OFFSETS) != 0, UINT64_MAX);
+    if (fuzz_byte(in) >= 240)
+        base = fuzz_resized(base, size, *size - fuzz_below(in, 64) % *size);
     return base;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
-{
-    fuzz_in in = {data, data + n};
-    uint8_t mode = fuzz_byte(&in);
-    racing = NULL;
-    read_races(&in);
-    uint64_t size = (uint64_t)(in.end - in.at);
-    uint8_t *base;
-    if (mode & RAW) {
-        base = fuzz_block(size);
-        if (size > 0)
-            memcpy(base, in.at, size);
-        in.at += size > 256 ? size - 256 : 0; /* its end is also the program that uses it */
-    } else {
-        base = damaged(&in, mode, &size);
-    }
-    open_and_use(base, size, &in, mode);
-    free(base);
-    return 0;
-}
-
-/* Raw stores that are mutated byte by byte would never pass the hash. So half of the time this damages fields, as a
- * program does, and three times in four it makes the hash fit. */
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n, size_t max, unsigned seed)
-{
-    uint64_t random = seed;
-    uint8_t draws[96];
-    for (size_t i = 0; i < sizeof draws; i += 8) {
-        uint64_t r = fuzz_random(&random);
-        memcpy(draws + i, &r, 8);
-    }
-    if (n <= BODY_AT || !(data[0] & RAW) || draws[0] < 64)
-        return LLVMFuzzerMutate(data, n, max);
-    uint64_t size = n - BODY_AT;
-    uint8_t *base = fuzz_block(size);
-    memcpy(base, data + BODY_AT, size);
-    fuzz_in in = {draws + 2, draws + sizeof draws};
-    for (uint32_t edits = fuzz_below(&in, 6); edits > 0; edits--)
-        fuzz_store_edit(&in, base, size);
-    uint32_t repair = draws[1] % 4;
-    if (repair > 0) {
-        uint64_t total = fuzz_store_repair(base, size, repair > 1);
-        if (total != 0 && total != size && total <= max - BODY_AT) {
-            base = resized(base, size, total);
-            size = total;
-        }
-    }
-    memcpy(data + BODY_AT, base, size);
-    free(base);
-    return BODY_AT + size;
-}
-
-void fuzz_seeds(fuzz_seed_sink *sink)
-{
-    uint64_t random = 1;
-    for (int i = 0; i < 64; i++) {
-        uint8_t draws[640];
-        for (size_t d = 0; d < sizeof draws; d++)
-            draws[d] = (uint8_t)fuzz_random(&random);
-        char name[] = "seed-000";
-        name[5] = i % 4 == 3 ? 'r' : 'p'; /* r: raw, p: a program */
-        name[6] = (char)('0' + i / 10), name[7] = (char)('0' + i % 10);
-        draws[0] = (uint8_t)((draws[0] & ~RAW) | (i % 4 == 3 ? RAW : 0));
-        if (i % 4 != 3) {
-            sink(name, draws, sizeof draws);
-            continue;
-        }
-        fuzz_in in = {draws + BODY_AT, draws + sizeof draws};
-        uint64_t size;
-        uint8_t *base = used_store(&in, &size);
-        uint8_t *program = fuzz_block(BODY_AT + size);
-        memcpy(program, draws, BODY_AT);
-        memcpy(program + BODY_AT, base, size);
-        sink(name, program, BODY_AT + size);
-        free(base);
-        free(program);
-    }
-}
+const fuzz_images fuzz_target = {
+    .body_at = 1 + NUM_RACES * RACE_BYTES,
+    .header = sizeof(es_store_header),
+    .max_edits = 6,
+    .program_step = 8,
+    .read_races = read_races,
+    .good = used_store,
+    .damaged = damaged,
+    .edit = fuzz_store_edit,
+    .repair = fuzz_store_repair,
+    .use = open_and_use,
+};

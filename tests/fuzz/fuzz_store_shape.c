@@ -98,7 +98,7 @@ static const struct field {
     PART(updates, rounds, round),
     HEADER(inbox.known),
     HEADER(outboxes[0].drawn),
-    HEADER(outboxes[0].known),
+    HEADER(outboxes[0].ring.known),
     PART(words, es_table_words, inserted),
     PART(words, es_table_words, sampled),
     PART(words, es_table_words, evicted),

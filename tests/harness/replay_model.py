@@ -155,7 +155,7 @@ class TableModel:
             self.items[step].priority = priority
             self.items[step].touched = self.clock
             self.clock += 1
-            self.highest = max(self.highest, priority)
+        self.highest = max([self.highest, *dict(living).values()])
         return len(dict(living))
 
     def delete(self, steps: list[int]) -> int:

@@ -23,6 +23,10 @@ def _tables(name: str, function: str, where: str, bug: str, *edits: tuple[str, s
     return _mutant("es_tables.c", name, function, where, bug, *edits)
 
 
+def _known(name: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return _mutant("es_known.c", name, "es_known_adopt", "each once", bug, *edits)
+
+
 def _source(name: str, function: str, bug: str, *edits: tuple[str, str]) -> Mutant:
     return _mutant("es_source.c", name, function, "each once", bug, *edits)
 
@@ -32,10 +36,10 @@ _CLEAR = "    *(volatile uint64_t *)&redo->log->length = 0;\n"
 _MAGIC = "    *(volatile uint64_t *)&hdr->magic = MAGIC;\n"
 _ROW = "    es_gather_into_row(&m->store, es_store_row(&m->store, step), leaves, i);\n"
 _COMMIT = "    es_redo_commit(&m->store.redo);\n"
-_UNKNOWN = "    *(volatile uint64_t *)&words->known = 0;\n"
-_KNOWN = "    *(volatile uint64_t *)&words->known = 1;\n"
-_FORGET = "    memset(rounds, 0, slots * sizeof *rounds);\n"
-_COPY_UUID = "    memcpy(words->uuid, uuid, sizeof words->uuid);\n"
+_UNKNOWN = "    *(volatile uint64_t *)&ring->known = 0;\n"
+_KNOWN = "    *(volatile uint64_t *)&ring->known = 1;\n"
+_FORGET = "    memset(words, 0, n * sizeof *words);\n"
+_COPY_UUID = "    memcpy(ring->uuid, uuid, sizeof ring->uuid);\n"
 _ORIGIN = "        es_redo_set(&m->store.redo, origin->word, origin->value);\n"
 _GIVE_BACK = "es_api_give_back(s->ring, s->taken.batch, s->taken.round);"
 
@@ -47,7 +51,6 @@ def _outbox(name: str, function: str, where: str, bug: str, *edits: tuple[str, s
 _GATHER_ONE = "    if (into != NULL)\n        es_gather(t->store, t->store->rows, step, 1, into->leaves, at);\n"
 _WEIGH = "    weigh(to, at, n, into);\n"
 _COMMIT_DRAW = "    note_draws(t, n, random, into, done);\n    es_redo_commit(redo);\n"
-_KNOWN_BOX = "    *(volatile uint64_t *)&words->known = 1;\n"
 
 
 def _at_once(word: str, value: str) -> str:
@@ -188,12 +191,26 @@ KEEPING = (
         "a step that a dead process was about to drop stays",
         ("        drop_unused(m, order, n);\n", "        (void)drop_unused;\n"),
     ),
-    _tables(
+    _table(
         "open-no-reset",
-        "es_tables_open",
+        "es_table_finish",
         "recovery",
         "a reset that a dead process had begun is not finished",
-        ("if (m->table[t].words->resetting)", "if (m->table[t].words->resetting > 1)"),
+        ("if (t->words->resetting)", "if (t->words->resetting > 1)"),
+    ),
+    _table(
+        "open-no-highest",
+        "es_table_finish",
+        "recovery",
+        "a priority that a dead process had set is above the highest that the store says",
+        ("        set_highest(t, t->highest);\n", "        (void)t;\n"),
+    ),
+    _table(
+        "update-not-last",
+        "raise_highest",
+        "recovery",
+        "the highest priority is one that an item had for a moment, until the same update gave it another",
+        (" && t->items[item].priority == priorities[i]", ""),
     ),
     _tables(
         "open-no-unpark",
@@ -277,24 +294,21 @@ KEEPING = (
         "one of a full group is not released",
         ("i < s->num_used;", "i < s->num_used - (s->num_used == ES_SOURCE_GROUP);"),
     ),
-    _source(
+    _known(
         "adopt-known",
-        "adopt",
         "the store says that it knows a ring while the words are still another ring's",
         (_COPY_UUID, ""),
         (_UNKNOWN, f"{_COPY_UUID}    ES_COMPILER_BARRIER();\n"),
     ),
-    _source(
+    _known(
         "adopt-early",
-        "adopt",
-        "the store says that it knows a ring before the ring's uuid and rounds are there",
+        "the store says that it knows a ring before the ring's uuid is there and another ring forgotten",
         (_FORGET, f"{_COPY_UUID}{_KNOWN}    ES_COMPILER_BARRIER();\n{_FORGET}"),
     ),
-    _source(
+    _known(
         "adopt-again",
-        "adopt",
         "what is known of a ring is forgotten when the next replay connects to it",
-        ("words->known && memcmp", "words->known > 1 && memcmp"),
+        ("if (es_known_is(ring, uuid))", "if (es_known_is(ring, uuid) && ring->known > 1)"),
     ),
     _source(
         "close-releases",
@@ -387,16 +401,8 @@ KEEPING = (
         "each once",
         "a ring is joined that another replay has filled",
         (
-            "!is_of(o->words, id) && es_api_claimed(ring) > 0",
-            "!is_of(o->words, id) && es_api_claimed(ring) > INT64_MAX - 1",
+            "!es_known_is(&o->words->ring, id) && es_api_claimed(ring) > 0",
+            "!es_known_is(&o->words->ring, id) && es_api_claimed(ring) > INT64_MAX - 1",
         ),
-    ),
-    _outbox(
-        "box-adopt-early",
-        "adopt",
-        "each once",
-        "the store says that it knows a ring before it has forgotten what was drawn for another one",
-        ("    words->drawn = 0;\n", ""),
-        (_KNOWN_BOX, f"{_KNOWN_BOX}    ES_COMPILER_BARRIER();\n    words->drawn = 0;\n"),
     ),
 )

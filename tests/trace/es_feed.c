@@ -437,8 +437,8 @@ static void make_reference(killing *k, uint32_t parts)
 {
     open_world(k);
     arrive(k);
-    for (uint32_t i = 0; i < parts; i++)
-        k->s->part(&k->f, i);
+    if (parts > 0)
+        k->s->part(&k->f, parts);
     k->s->act(&k->f);
     if (k->s->leaves) {
         end_life(&k->f);

@@ -51,7 +51,7 @@ typedef struct es_feeding {
     bool leaves;                          /* it lets go of the rings */
     bool everywhere;                      /* it makes system calls: kill it also where it has written nothing */
     uint32_t parts;                       /* changes of one block of updates, which are made again after a death */
-    void (*part)(es_feed *f, uint32_t i); /* makes one of them */
+    void (*part)(es_feed *f, uint32_t n); /* makes the first n of them */
     const char *through;                  /* names of core functions in which a kill must occur */
 } es_feeding;
 

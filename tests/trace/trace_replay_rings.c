@@ -83,17 +83,16 @@ static void send_priorities(es_feed *f)
     feed_step(f, 0, (const double[]){HIGHEST, 1});
 }
 
-/* The keys that there are. */
-static void update_one(es_feed *f, uint32_t i)
+/* Those of keys that there are. */
+static void update_first(es_feed *f, uint32_t n)
 {
-    uint32_t at = i < 2 ? i : 3;
-    vault_update(&f->v, 0, &keys[at], &priorities[at], 1);
+    vault_update(&f->v, 0, keys, priorities, n < 3 ? n : 4);
 }
 
 FEED_EVERYWHERE(priorities_change,
                 .tables = {TABLE("a", ES_MAX_HEAP, ES_PRIORITIZED, 4), TABLE("b", ES_FIFO, ES_MIN_HEAP, 3)},
                 .num_tables = 2, .capacity = 5, .slots = 2, .before = add_four, .send = send_priorities, .act = turn,
-                .parts = 3, .part = update_one,
+                .parts = 3, .part = update_first,
                 .through = "es_inbox_update make_update es_table_set_priorities set_priority pass_over");
 
 static void send_deletions(es_feed *f)
@@ -120,15 +119,15 @@ static void send_to_new_rings(es_feed *f)
 /* The store says of each slot of the rings before that it was used once. */
 FEED_EVERYWHERE(new_rings, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, 3)},
                 .num_tables = 2, .capacity = 8, .slots = 3, .before = add_four, .known = true,
-                .send = send_to_new_rings, .connects = true, .act = connect_and_turn, .parts = 1, .part = update_one,
+                .send = send_to_new_rings, .connects = true, .act = connect_and_turn, .parts = 1, .part = update_first,
                 .through = "es_replay_connect_inbox es_replay_connect_updates es_inbox_open_steps "
-                           "es_inbox_open_updates es_source_open fits adopt");
+                           "es_inbox_open_updates es_source_open fits es_known_adopt");
 
 /* A replay has used two steps, has taken the third, and has died before it released any. */
 FEED_EVERYWHERE(same_rings_again, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, 4), TABLE("b", ES_FIFO, ES_FIFO, 3)},
                 .num_tables = 2, .capacity = 5, .slots = 5, .before = add_two, .send = send_four, .used = 2,
                 .connects = true, .act = connect_and_turn,
-                .through = "es_source_open adopt es_source_next es_source_used");
+                .through = "es_source_open es_known_adopt es_source_next es_source_used");
 
 static void send_a_group(es_feed *f)
 {
@@ -180,7 +179,7 @@ FEED_EVERYWHERE(batch_is_cut_short, .tables = {MATCHED("a", ES_UNIFORM, ES_FIFO,
 FEED_EVERYWHERE(new_rings_of_batches, .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
                 .slots = 2, .boxes = {{0, 2, 1}, {0, 1, 1}}, .before = add_four, .known = true, .send = send_one,
                 .connects = true, .act = connect_and_turn,
-                .through = "es_replay_connect_batches es_outbox_open words_of adopt deliver_drawn");
+                .through = "es_replay_connect_batches es_outbox_open words_of es_known_adopt deliver_drawn");
 
 /* A replay has drawn two of three places that it had claimed, and has died. */
 FEED_EVERYWHERE(drawn_by_the_dead, .tables = {ONCE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,

@@ -30,7 +30,7 @@ FLOORS = [
     {"api/es_api", "api/es_bridge", "api/es_monitor", "api/es_sweep"},
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
-    {"replay/es_record", "replay/es_redo", "replay/es_sort"},
+    {"replay/es_known", "replay/es_record", "replay/es_redo", "replay/es_sort"},
     {"replay/es_store", "replay/es_custom", "replay/es_fifo", "replay/es_heap", "replay/es_prioritized",
      "replay/es_softmax", "replay/es_uniform"},
     {"replay/es_gather", "replay/es_selector", "replay/es_steps"},

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "echo_shm"
 FLOORS = {
     "": [
         ["_core", "_send", "_batch", "_slot", "_replay", "_build"],
-        ["errors", "timeouts"],
+        ["errors", "timeouts", "closing"],
         ["spec"],
         ["ring", "trajectory"],
         ["client"],
@@ -43,7 +43,7 @@ FLOORS = {
         ["replay", "client"],
     ],
     "trajectory": [["accumulator"]],
-    "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"]],
+    "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"], ["spawned"]],
     "net": [["wire", "tcp", "validation"], ["client", "bridge"], ["transport"]],
     "net.client": [
         ["backoff", "tls_stream", "outbox", "steps", "taken"],
@@ -54,7 +54,7 @@ FLOORS = {
         ["client"],
     ],
     "net.bridge": [["acceptor", "decoder"], ["connection"], ["ingest"], ["bridge"], ["process"], ["supervisor"]],
-    "cli": [["console"], ["watching"], ["top", "demo"], ["replay_top", "ls"], ["gc"], ["main"]],
+    "cli": [["console"], ["watching", "limiters"], ["top", "demo"], ["replay_top", "ls"], ["gc"], ["main"]],
     "cli.demo": [["check", "display"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
 }
 

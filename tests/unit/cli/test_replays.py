@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from harness.actors import Actor
 from harness.programs import run
+from harness.waiting import until
 
 from echo_shm import Replay, SegmentError, SpecMismatchError, Table, TcpTransport
 from echo_shm.cli import console, replay_top
@@ -75,10 +76,10 @@ def _run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_ls_shows_a_replay_with_its_parts(
     name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A replay has lines for its tables and its rings, which are not listed as segments of their own."""
+    """A replay has lines for its tables and its rings, which are not listed as segments of their own; then limiters."""
     process, _ = keeper(name)
     status, out = _run("ls", capsys=capsys)
-    header, replay, main, odd, inbox, updates = out.splitlines()
+    header, replay, main, odd, inbox, updates, space, *limits = out.splitlines()
     assert status == 0
     assert header.split() == ["replay", "process", "size", "holds", "state"]
     assert replay.split()[:2] == [name, str(process.pid)]
@@ -87,6 +88,37 @@ def test_ls_shows_a_replay_with_its_parts(
     assert odd.split() == ["table", "[red]", "1", "of", "100", "items"]  # a name, not markup
     assert inbox.split()[:2] == ["ring", ".inbox"]
     assert updates.split()[:2] == ["ring", ".updates"]
+    assert not space.strip()
+    assert [line.split() for line in limits] == [
+        ["limiter", "of", "parked", "min_size", "ratio", "diff", "between", "allows"],
+        [name],
+        ["main", "0", "1", "2", "2", "0..6", "insert", "and", "sample"],
+        ["[red]", "0", "1", "1", "1", "any", "insert", "and", "sample"],
+    ]
+
+
+def test_ls_says_what_a_step_waits_for(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Items that are parked, what the limiter forbids, and why the replay takes no step; for scripts, too."""
+    everything = lockfile.names
+    monkeypatch.setattr(
+        lockfile, "names", lambda files=lockfile.SEGMENT: [one for one in everything(files) if one.startswith(name)]
+    )
+    with Replay(STEP, 11, TABLES, store="shm", name=name) as replay:  # at most 2 items of a table are parked
+        assert replay._rings._feed is not None
+        with ReplayClient(replay.handle) as client, client.writer() as writer:
+            for _ in range(6):
+                writer.add(STEP)
+            assert replay.num_steps == 5
+            replay._rings._feed.publish()
+            shown = _run("ls", capsys=capsys)[1].splitlines()
+            (said,) = [one for one in json.loads(_run("ls", "--json", capsys=capsys)[1]) if one["kind"] == "replay"]
+    assert ["main", "2", "1", "2", "6", "0..6", "sample"] in [line.split() for line in shown]
+    assert shown[-1].startswith(f"{name}: it takes no steps: the limiter of table 'main'")
+    assert said["waits"].startswith("the limiter of table 'main'")
+    main = said["tables"]["main"]
+    assert (main["parked"], main["limiter"]["can_insert"], main["limiter"]["diff"]) == (2, False, 6.0)
 
 
 def test_ls_for_scripts(name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,6 +291,15 @@ def _draw(conn: Any, name: str) -> None:
     conn.recv()
 
 
+def _learn(conn: Any, name: str) -> None:
+    """An actor: a learner that has taken a batch."""
+    with ReplayClient(name) as client:
+        batches = client.dataset_iter(2)
+        next(batches)
+        conn.send(None)
+        conn.recv()
+
+
 def test_rings_of_batches(
     name: str, act: Callable[..., Actor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,17 +315,31 @@ def test_rings_of_batches(
             next(client.dataset_iter(n, prefetch=1, timeout=10))
         held = client.dataset_iter(2)
         assert next(held).key.shape == (2,)
+        learner = act(_learn, name)
+        learner.hear()
         rings = [line.split()[:2] for line in _run("ls", capsys=capsys)[1].splitlines() if ".batches" in line]
         assert rings == [["ring", f".0x{n}.batches"] for n in sizes]
         top = replay_top.ReplayWatch(name)
-        shown = _shown(top)
+
+        def lines() -> list[str]:
+            assert top.look()
+            return [line.partition("default \N{MULTIPLICATION SIGN} ")[2] for line in _shown(top).splitlines()]
+
+        def shows(n: int, learners: str) -> Callable[[], bool]:
+            """A condition: a line has the batches' size, and how many items there are, in two full batches."""
+            words = f"{2 * n} of {2 * n} items for {learners}"
+            return lambda: any(line.split()[:1] == [str(n)] and line.rstrip().endswith(words) for line in lines())
+
+        until(shows(2, "2 learners"))
+        for n in (3, 4, 5):
+            until(shows(n, "0 learners"))
+        assert sum(map(bool, lines())) == 4
+        assert "and 1 more rings of batches" in _shown(top)
+        assert top.other_lines == 18
+        process.kill()
+        learner.kill()
+        until(shows(2, "1 learner"))  # nobody has reaped the dead one
         held.close()
-    assert "default \N{MULTIPLICATION SIGN} 2" in shown
-    assert "for 1 learner " in shown
-    assert "for 0 learners" in shown
-    assert "and 1 more rings of batches" in shown
-    assert top.other_lines == 18
-    process.kill()
     assert run(sys.executable, "-m", "echo_shm", "gc", name).returncode == 0
     assert _files(name) == []
 

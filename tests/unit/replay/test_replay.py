@@ -3,7 +3,6 @@
 import collections
 import functools
 import gc
-import itertools
 import os
 import threading
 import time
@@ -13,11 +12,10 @@ import numpy as np
 import optree
 import pytest
 from harness.threads import Background
-from harness.waiting import LONG, until
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, EchoShmError, ForkedError, Replay, SpecMismatchError, Table
 from echo_shm.replay import Fifo, MinSize, Prioritized, Queue, SampleToInsertRatio, Uniform, waiting
-from echo_shm.replay.ahead import Ahead
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
 
@@ -733,65 +731,3 @@ def test_an_episode_that_is_ended_by_hand():
             if last:
                 replay.end_episode()
         assert replay.info().episodes == 2
-
-
-# --- batches made ahead -----------------------------------------------------------
-
-
-def sampled(replay, count):
-    """Waits until so many items were sampled."""
-    until(lambda: replay.info().sampled == count, f"{count} items sampled")
-
-
-def test_a_thread_makes_batches_ahead():
-    """As many as wanted, with the weights that sample() gives. What nobody took comes first in the next call."""
-    tables = [Table("t", sampler=Prioritized(alpha=1, beta=0.5), max_times_sampled=1)]
-    with Replay({"a": np.zeros((), np.int64)}, 100, tables, thread=True) as replay:
-        for number in range(30):
-            replay.add({"a": number}, priority=4.0 if number < 15 else 1.0)
-        batches = replay.dataset_iter(4, prefetch=3)
-        first = next(batches)
-        sampled(replay, 16)
-        batches.close()
-        assert replay.info().sampled == 16
-        rest = replay.sample(8)
-        assert replay.info().sampled == 16
-        last = replay.sample(18)
-        got = np.concatenate([batch.data["a"] for batch in (first, rest, last)])
-        assert sorted(got) == list(range(30))
-        for batch in (first, rest):
-            assert (batch.weight == np.where(batch.data["a"] < 15, 0.5, 1.0)).all()
-
-
-def test_no_batch_overtakes_one_made_ahead():
-    """A batch that is drawn because none is ready, and one that is made meanwhile, come in the order of their items."""
-    numbers = itertools.count()
-
-    class Calls:
-        def sample(self, *_args):
-            if threading.current_thread() is threading.main_thread():
-                maker.start()
-                maker.join(0.2)  # it has not finished: it waits until this draw is over
-            return (next(numbers),)
-
-    ahead = Ahead(Calls(), 0, 1, 1)
-    maker = threading.Thread(target=ahead.make)
-    assert ahead.take() == (0,)
-    maker.join()
-    assert list(ahead._ready) == [(1,)]
-
-
-def test_batches_ahead_wait_for_items():
-    """A batch that is made while its taker waits goes to it."""
-    with Replay({"a": np.zeros((), np.int64)}, 100, [Table("q", rate_limiter=Queue(50))], thread=True) as replay:
-        got = []
-        thread = threading.Thread(
-            target=lambda: got.extend(int(a) for batch in replay.dataset_iter(2, prefetch=2) for a in batch.data["a"])
-        )
-        thread.start()
-        for number in range(200):
-            replay.add({"a": number}, timeout=LONG)
-        until(lambda: len(got) == 200)
-        replay.close()
-        thread.join(LONG)
-        assert got == list(range(200))
