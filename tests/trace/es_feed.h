@@ -29,6 +29,7 @@ typedef struct es_feed {
     es_ring *others[FEED_RINGS]; /* the tracer's: a worker, a client, learners */
     es_ring *mine[FEED_RINGS];   /* of the replay that this process is */
     uint64_t sent, good;         /* steps; those that can be stored */
+    uint32_t index, episode;     /* of the next one */
     const es_feed_box *boxes;
 } es_feed;
 

@@ -374,10 +374,13 @@ static void begin(estate *e, const es_revival *s)
                              .inbox_slots = s->parks};
     while (leaves[geo.num_leaves] != 0)
         geo.num_leaves++;
-    uint64_t size = es_replay_store_size(&geo, leaves, s->tables);
+    es_vault v = {.base = NULL};
+    vault_plan(&v, &geo, leaves, s->tables);
+    uint64_t size = v.size;
+    v.base = shared(size);
     *e = (estate){
         .s = s,
-        .v = {.base = shared(size), .size = size, .geo = geo, .leaf_sizes = leaves, .tables = s->tables},
+        .v = v,
         .side = shared(sizeof(es_side)),
         .found = shared(sizeof(es_dump)),
         .reached = shared((REVIVE_PARTS + 1) * sizeof(es_dump)),
@@ -431,7 +434,7 @@ static void kill_and_revive(estate *e)
     snprintf(name, sizeof name, "%s: recovery", s->name);
     e->from = most;
     own = e->side->num_contents;
-    killed = everywhere(e, name, "es_replay_open es_redo_recover es_tables_open es_table_recover drop_unused", true);
+    killed = everywhere(e, name, "es_replay_open es_redo_recover es_tables_open es_table_recover es_steps_trim_all", true);
     es_everywhere_kill(&killed);
     CHECK_EQ(e->side->num_contents, own); /* a kill left nothing else than what stepping saw */
 }

@@ -20,10 +20,21 @@ static void note_double(es_vault *v, const char *what, uint64_t which, double va
 
 /* --- opening -------------------------------------------------------------------- */
 
+void vault_plan(es_vault *v, const es_store_geometry *geo, const uint64_t *leaf_sizes, const es_table_config *tables)
+{
+    v->geo = *geo;
+    v->leaf_sizes = leaf_sizes;
+    memcpy(v->tables, tables, geo->num_tables * sizeof *tables);
+    es_items_fill(v->tables, geo->num_tables, leaf_sizes, geo->num_leaves, v->outputs);
+    v->size = es_replay_store_size(geo, &(es_store_parts){leaf_sizes, v->tables, v->outputs, "a schema"});
+    CHECK(v->size > 0);
+}
+
 int vault_format(es_vault *v)
 {
     static const uint8_t uuid[16] = "a replay";
-    return es_replay_format(v->base, v->size, &v->geo, v->leaf_sizes, v->tables, "a schema", uuid, 1, 2);
+    es_store_parts parts = {v->leaf_sizes, v->tables, v->outputs, "a schema"};
+    return es_replay_format(v->base, v->size, &v->geo, &parts, uuid, 1, 2);
 }
 
 void vault_open(es_vault *v, uint64_t stream)
@@ -110,21 +121,21 @@ int64_t vault_extend(es_vault *v, uint64_t n, const uint8_t *flags, const double
 }
 
 static struct {
-    uint8_t leaves[VAULT_LEAVES][VAULT_BATCH * VAULT_ROW];
+    uint8_t outputs[VAULT_OUTPUTS][VAULT_BATCH * VAULT_ITEM];
     double probability[VAULT_BATCH], priority[VAULT_BATCH], weight[VAULT_BATCH];
     int64_t times_sampled[VAULT_BATCH], table_size[VAULT_BATCH], age[VAULT_BATCH];
 } batch;
 
-static es_batch_arrays arrays_of(es_vault *v, void **leaves, uint64_t *keys)
+static es_batch_arrays arrays_of(void **outputs, uint64_t *keys)
 {
-    for (uint32_t l = 0; l < v->geo.num_leaves; l++)
-        leaves[l] = batch.leaves[l];
-    return (es_batch_arrays){leaves,           keys,         batch.probability,
+    for (uint32_t o = 0; o < VAULT_OUTPUTS; o++)
+        outputs[o] = batch.outputs[o];
+    return (es_batch_arrays){outputs,          keys,         batch.probability,
                              batch.priority,   batch.weight, batch.times_sampled,
                              batch.table_size, batch.age};
 }
 
-static void note_batch(es_vault *v, const uint64_t *keys, uint64_t n)
+static void note_batch(es_vault *v, uint32_t table, const uint64_t *keys, uint64_t n)
 {
     for (uint64_t i = 0; i < n && v->dump != NULL; i++) {
         note(v, "key", i, keys[i]);
@@ -134,20 +145,22 @@ static void note_batch(es_vault *v, const uint64_t *keys, uint64_t n)
         note(v, "times_sampled", i, (uint64_t)batch.times_sampled[i]);
         note(v, "table_size", i, (uint64_t)batch.table_size[i]);
         note(v, "age", i, (uint64_t)batch.age[i]);
-        for (uint32_t l = 0; l < v->geo.num_leaves; l++)
-            es_dump_note_bytes(v->dump, "leaf", i, batch.leaves[l] + i * v->leaf_sizes[l], v->leaf_sizes[l]);
+        for (uint32_t o = 0; o < es_replay_num_outputs(v->r, table); o++) {
+            uint64_t size = es_replay_output_size(v->r, table, o);
+            es_dump_note_bytes(v->dump, "output", i, batch.outputs[o] + i * size, size);
+        }
     }
 }
 
 int vault_sample(es_vault *v, uint32_t table, uint64_t n)
 {
-    void *leaves[VAULT_LEAVES];
-    es_batch_arrays out = arrays_of(v, leaves, v->keys);
+    void *outputs[VAULT_OUTPUTS];
+    es_batch_arrays out = arrays_of(outputs, v->keys);
     memset(v->keys, 0xff, sizeof v->keys);
     int code = es_replay_sample(v->r, table, n, NAN, &out);
     note(v, "result of sample", table, (uint64_t)code);
     if (code == ES_OK)
-        note_batch(v, v->keys, n);
+        note_batch(v, table, v->keys, n);
     return code;
 }
 
@@ -173,8 +186,8 @@ void vault_look(es_vault *v, uint32_t table)
     es_table_info info;
     es_trouble why = {0};
     uint64_t keys[VAULT_BATCH];
-    void *leaves[VAULT_LEAVES];
-    es_batch_arrays out = arrays_of(v, leaves, keys);
+    void *outputs[VAULT_OUTPUTS];
+    es_batch_arrays out = arrays_of(outputs, keys);
     es_replay_info(v->r, table, &info);
     note(v, "size", table, info.size);
     note(v, "inserted", table, info.inserted);
@@ -194,7 +207,7 @@ void vault_look(es_vault *v, uint32_t table)
     int code = es_replay_get(v->r, table, keys, 2, 0.5, &out, &why);
     note(v, "result of get", why.index, (uint64_t)code);
     if (code == ES_OK)
-        note_batch(v, keys, 2);
+        note_batch(v, table, keys, 2);
 }
 
 /* Adds a step to the stream of the replay that may have died, whoever goes on with it. */

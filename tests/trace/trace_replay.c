@@ -81,7 +81,7 @@ static int64_t add_protected(es_vault *v, uint64_t parts)
 REVIVE_EVERYWHERE(kept_steps_go, .tables = {PROTECTED("a", ES_UNIFORM, ES_FIFO, 5), TABLE("b", ES_FIFO, ES_FIFO, 5)},
                   .num_tables = 2, .capacity = 5, .max_items = ANY, .before = fill_with_kept_steps,
                   .act = add_protected, .parts = 2,
-                  .through = "es_steps_idlest es_steps_drop free_stream last_of settle");
+                  .through = "kept_longer_than es_steps_drop free_stream last_of settle");
 
 static int64_t extend(es_vault *v, uint64_t parts)
 {
@@ -196,7 +196,7 @@ static int64_t sample_too_many(es_vault *v, uint64_t parts)
 /* There are two items for a batch of three. They are kept for the next batch, and die with the process. */
 REVIVE_EVERYWHERE(batch_cut_short, .tables = {ONCE("a", ES_FIFO, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 5,
                   .max_items = ANY, .before = add_two, .act = sample_too_many, .parts = 2, .want = ES_SHORT,
-                  .forgets = true, .through = "es_drawn_append es_drawn_reserve");
+                  .forgets = true, .through = "es_drawn_insert es_drawn_reserve");
 
 static void cut_a_batch_short(es_vault *v)
 {
