@@ -114,6 +114,13 @@ static void settle(es_tables *m)
     }
 }
 
+/* Nothing could go for a step that came, perhaps, and something can by now. */
+static void use_room(es_tables *m)
+{
+    if (living_steps(m) > m->store.capacity)
+        settle(m);
+}
+
 /* --- inserting ------------------------------------------------------------------------ */
 
 static bool is_full(const es_table *t)
@@ -127,7 +134,8 @@ typedef struct es_newcomer {
     const double *priorities;
     es_arrival arrival;
     uint64_t items[ES_MAX_TABLES]; /* how many in each table */
-    bool park;                     /* an item that its table's limiter forbids is parked */
+    uint64_t steps; /* 1; 2: with what its episode ends with; 0: that, its place was found with the step before */
+    bool park;      /* an item that its table's limiter forbids is parked */
 } es_newcomer;
 
 static bool is_many(const es_table *t)
@@ -148,7 +156,7 @@ static void count_items(const es_tables *m, es_newcomer *c)
 }
 
 /* Whether something can go for this step and its items, or nothing has to. A table that is full loses as many items
- * as it gets. One record more than capacity makes this simple: it is in use only if what has gone has freed no step. */
+ * as it gets. Records beyond capacity make this simple: they are in use only if what has gone has freed no step. */
 static bool has_room(const es_tables *m, const es_newcomer *c)
 {
     bool some_full = false;
@@ -162,9 +170,11 @@ static bool has_room(const es_tables *m, const es_newcomer *c)
         if (table->config->is_protected)
             fixed += size + more;
     }
-    if (steps > m->store.capacity || fixed > m->store.max_items)
+    if (steps > m->store.capacity + (c->steps == 0) || fixed > m->store.max_items)
         return false;
-    bool no_row = steps == m->store.capacity && m->steps.bare.count == 0 && !some_full;
+    if (c->steps == 0) /* what there was to lose may have gone for the step before: then its items go at once */
+        return true;
+    bool no_row = steps + c->steps > m->store.capacity && m->steps.bare.count == 0 && !some_full;
     uint64_t too_many = items > m->store.max_items ? items - m->store.max_items : 0;
     return (!no_row && too_many == 0) || can_lose(m, too_many > 0 ? too_many : 1);
 }
@@ -175,8 +185,16 @@ static bool lets_in(const es_table *t, uint64_t n, bool park)
     return es_table_can_insert(t, n) && !(park && t->parked.count > 0);
 }
 
+/* Items find their steps by the links between them: one that came between two of them would be taken for the first. */
+static bool comes_again(const es_tables *m, const es_step_head *head)
+{
+    return m->store.keep > 1 && es_steps_has(&m->steps, head->stream, head->environment, head->number);
+}
+
 static int check(const es_tables *m, const es_newcomer *c, es_trouble *why)
 {
+    if (comes_again(m, c->head))
+        return ES_ETWICE;
     for (uint32_t t = 0; t < m->num_tables; t++) {
         double priority = c->priorities[t];
         why->table = t;
@@ -319,9 +337,11 @@ static int make_missing_items(es_tables *m)
 int es_tables_add(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
                   const double *priorities, const es_origin *origin, es_trouble *why)
 {
-    es_newcomer c = {.head = head, .priorities = priorities, .park = origin != NULL};
+    bool has_place = origin == NULL && head->flags & ES_STEP_FINAL; /* es_tables_can_add_last() has said so */
+    es_newcomer c = {.head = head, .priorities = priorities, .steps = !has_place, .park = origin != NULL};
     if (m->failed)
         return ES_ESELECTOR;
+    use_room(m);
     count_items(m, &c);
     int code = check(m, &c, why);
     if (code == ES_OK)
@@ -357,10 +377,11 @@ int es_tables_add(es_tables *m, const es_step_head *head, const void *const *lea
 
 int es_tables_can_add_last(es_tables *m, const es_step_head *head, const double *priorities, es_trouble *why)
 {
-    es_newcomer c = {.head = head, .priorities = priorities};
+    es_newcomer c = {.head = head, .priorities = priorities, .steps = 2};
     es_arrival last = {.left = {.last = ES_STEPS_NONE}};
     if (m->failed)
         return ES_ESELECTOR;
+    use_room(m);
     count_items(m, &c);
     last.own = c.arrival.own;
     last.own.event = ES_EVENT_FINAL;
@@ -372,11 +393,18 @@ int es_tables_can_add_last(es_tables *m, const es_step_head *head, const double 
     return check(m, &c, why);
 }
 
+/* Whether the store has room for one more item of that table, or something can go for it. */
+static bool has_room_for_item(const es_tables *m, const es_table *t)
+{
+    return is_full(t) || living_items(m) < m->store.max_items || can_lose(m, 1);
+}
+
 uint64_t es_tables_unpark(es_tables *m)
 {
     uint64_t in = 0;
     for (uint32_t t = 0; t < m->num_tables; t++)
-        for (; es_table_unpark(&m->table[t]); in++)
+        for (es_table *table = &m->table[t];
+             table->parked.count > 0 && has_room_for_item(m, table) && es_table_unpark(table); in++)
             settle(m);
     return in;
 }
