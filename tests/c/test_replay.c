@@ -161,12 +161,12 @@ static es_table_info info_of(fixture *f, uint32_t t)
 
 /* --- stores ------------------------------------------------------------------------- */
 
-#define BAD(what)                                                      \
-    do {                                                               \
-        fixture f = new_fixture();                                     \
-        what;                                                          \
-        CHECK_EQ(size_of(&f), 0);                                      \
-        CHECK_EQ(format_at(&f, ground, sizeof ground), ES_EGEOMETRY);  \
+#define BAD(what)                                                     \
+    do {                                                              \
+        fixture f = new_fixture();                                    \
+        what;                                                         \
+        CHECK_EQ(size_of(&f), 0);                                     \
+        CHECK_EQ(format_at(&f, ground, sizeof ground), ES_EGEOMETRY); \
     } while (0)
 
 TEST(what_is_out_of_range_has_no_store)
