@@ -1,7 +1,10 @@
 #include "replay/es_inbox.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "replay/es_insert.h"
 
 int es_inbox_open_steps(es_inbox *in, es_tables *m, es_ring *ring, void *segment, const uint8_t *uuid)
 {
@@ -10,13 +13,15 @@ int es_inbox_open_steps(es_inbox *in, es_tables *m, es_ring *ring, void *segment
     uint64_t *sizes = calloc(n, sizeof *sizes);
     if (sizes == NULL)
         return -ENOMEM;
-    sizes[0] = sizeof(es_inbox_head) + store->num_tables * sizeof(double);
+    sizes[0] = sizeof(es_inbox_head) + store->num_tables * sizeof(double) + store->max_columns * sizeof(es_item_column);
     for (uint32_t i = 0; i < store->num_leaves; i++)
         sizes[i + 1] = store->leaves[i].size;
     int code =
         es_source_open(&in->steps, ring, segment, uuid, &store->hdr->inbox, store->inbox, store->inbox_slots, sizes, n);
     free(sizes);
-    return code;
+    free(in->columns);
+    in->columns = calloc(store->max_columns + 1, sizeof *in->columns);
+    return code == ES_OK && in->columns == NULL ? -ENOMEM : code;
 }
 
 int es_inbox_open_updates(es_inbox *in, es_tables *m, es_ring *ring, void *segment, const uint8_t *uuid)
@@ -31,6 +36,8 @@ void es_inbox_close(es_inbox *in)
 {
     es_source_close(&in->steps);
     es_source_close(&in->updates);
+    free(in->columns);
+    in->columns = NULL;
 }
 
 /* Notes that a sample is used up, though nothing came of it. */
@@ -42,13 +49,37 @@ static void pass_over(es_source *s)
 
 /* --- steps -------------------------------------------------------------------------- */
 
+/* Stores an explicit item. */
+static int store_item(es_inbox *in, es_tables *m, const es_inbox_head *head, const double *priorities,
+                      const uint8_t *columns, es_trouble *why)
+{
+    es_origin origin = {es_source_word(&in->steps), es_source_value(&in->steps)};
+    uint32_t table = head->episode;
+    if (table >= m->num_tables || m->table[table].config->item.kind != ES_ITEM_EXPLICIT || isnan(priorities[table]))
+        return ES_EXPIRED;
+    memcpy(in->columns, columns, m->table[table].form.num_outputs * sizeof *in->columns);
+    es_explicit_item item = {
+        .stream = head->stream,
+        .number = head->number,
+        .environment = head->environment,
+        .table = table,
+        .length = head->index,
+        .priority = priorities[table],
+        .columns = in->columns,
+    };
+    return es_insert_item(m, &item, &origin, why);
+}
+
 /* Stores the step that was taken. Another process may write to it still, so it is read once. */
 static int store_step(es_inbox *in, es_tables *m, const void *const *leaves, es_trouble *why)
 {
     es_inbox_head brought;
     double priorities[ES_MAX_TABLES];
     memcpy(&brought, leaves[0], sizeof brought);
-    memcpy(priorities, (const uint8_t *)leaves[0] + sizeof brought, m->num_tables * sizeof *priorities);
+    const uint8_t *after = (const uint8_t *)leaves[0] + sizeof brought;
+    memcpy(priorities, after, m->num_tables * sizeof *priorities);
+    if (brought.flags & ES_HEAD_ITEM)
+        return store_item(in, m, &brought, priorities, after + m->num_tables * sizeof *priorities, why);
     es_step_head head = {
         .stream = brought.stream,
         .number = brought.number,
@@ -59,7 +90,7 @@ static int store_step(es_inbox *in, es_tables *m, const void *const *leaves, es_
         .flags = brought.flags & (ES_STEP_TERMINATED | ES_STEP_TRUNCATED | ES_STEP_LOST | ES_STEP_FINAL),
     };
     es_origin origin = {es_source_word(&in->steps), es_source_value(&in->steps)};
-    return es_tables_add(m, &head, leaves + 1, 0, priorities, &origin, why);
+    return es_insert_step(m, &head, leaves + 1, 0, priorities, &origin, why);
 }
 
 uint64_t es_inbox_store(es_inbox *in, es_tables *m, uint64_t most, int *code, es_trouble *why)
@@ -71,7 +102,7 @@ uint64_t es_inbox_store(es_inbox *in, es_tables *m, uint64_t most, int *code, es
         if (leaves == NULL)
             break;
         *code = store_step(in, m, leaves, why);
-        if (*code == ES_EPRIORITY || *code == ES_ETWICE) { /* writers check priorities, and count */
+        if (*code == ES_EPRIORITY || *code == ES_ETWICE || *code == ES_EXPIRED) { /* writers know what they send */
             in->refused++;
             pass_over(&in->steps);
             *code = ES_OK;

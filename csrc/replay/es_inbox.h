@@ -8,8 +8,9 @@
 
 typedef struct es_inbox {
     es_source steps, updates;
-    uint64_t refused; /* steps and updates that nobody can have meant */
-    es_ask ask;       /* of a learner, since the last turn */
+    es_item_column *columns; /* of an explicit item */
+    uint64_t refused;        /* steps, items and updates that nobody can have meant */
+    es_ask ask;              /* of a learner, since the last turn */
 } es_inbox;
 
 /* Connects the ring that brings steps: its first leaf is an es_inbox_head with the tables' priorities, the others are

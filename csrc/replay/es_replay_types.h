@@ -7,6 +7,7 @@
 
 /* What the functions of a replay return beside what enum es_result says. */
 enum es_replay_result {
+    ES_EXPIRED = -10117, /* steps of an explicit item are not stored, or not any more */
     ES_REFUSED = -10101, /* a table's rate limiter forbids to insert: why->table */
     ES_NO_ROOM = -10102, /* every step that could go is protected */
     ES_SHORT = -10103,   /* a table is empty, or its limiter forbids to sample; what was drawn is kept */
@@ -17,7 +18,7 @@ enum es_replay_result {
     ES_ESELECTOR = -10114,   /* a custom selector has failed */
     ES_EREENTERED = -10115,  /* called by code that itself runs inside a call of this replay */
     ES_ENOSELECTOR = -10116, /* a table has a custom selector, and there is none: why->table */
-    ES_ETWICE = -10117       /* the stream has a step with that number already */
+    ES_ETWICE = -10118       /* the stream has a step with that number already */
 };
 
 enum es_selector_kind {
@@ -34,8 +35,11 @@ enum es_selector_kind {
 /* A step's flags. ES_STEP_FINAL: it is what an episode ends with: observations, but no action. The step before has no
  * flags then, and this one says whether the episode was terminated or truncated. */
 enum es_step_flag { ES_STEP_TERMINATED = 1, ES_STEP_TRUNCATED = 2, ES_STEP_LOST = 4, ES_STEP_FINAL = 8 };
+enum es_head_flag { ES_HEAD_ITEM = 16 };
 
-/* What the inbox brings with each step: its first leaf. The tables' priorities follow: see es_replay_add(). */
+/* What the inbox brings with each step: its first leaf. The tables' priorities follow: see es_replay_add(). If there are
+ * tables of explicit items, as many es_item_column follow as the largest of them has outputs. With ES_HEAD_ITEM it is no
+ * step but such an item: of the table with the number in episode, of index steps, the last of which has that number. */
 typedef struct es_inbox_head {
     uint64_t stream, number;
     uint32_t version, index; /* of the weights; of the step in its episode, from 0 */
@@ -64,9 +68,10 @@ typedef struct es_selector_config {
 
 /* What an item of a table is. */
 enum es_item_kind {
-    ES_ITEM_STEP = 1,    /* one step */
-    ES_ITEM_N_STEP = 2,  /* a transition over length steps; fewer where the episode ends */
-    ES_ITEM_SEQUENCE = 3 /* length steps of an episode, each time period steps later; shorter at its end, if padded */
+    ES_ITEM_STEP = 1,     /* one step */
+    ES_ITEM_N_STEP = 2,   /* a transition over length steps; fewer where the episode ends */
+    ES_ITEM_SEQUENCE = 3, /* length steps of an episode, each time period steps later; shorter at its end, if padded */
+    ES_ITEM_EXPLICIT = 4  /* what a writer says, of up to length steps: for each output which ones */
 };
 typedef struct es_item_config {
     uint32_t kind;
@@ -85,13 +90,20 @@ enum es_output_kind {
     ES_OUTPUT_RETURN = 3, /* of n steps: the sum over them, discounted; the leaf's elements are floats of width bytes */
     ES_OUTPUT_DISCOUNT = 4, /* of n steps: gamma ** steps, or 0 after a termination: a float of width bytes */
     ES_OUTPUT_MASK = 5,     /* count bytes: 1 for each step that is there */
-    ES_OUTPUT_LENGTH = 6    /* how many steps are there: an int64 */
+    ES_OUTPUT_LENGTH = 6,   /* how many steps are there: an int64 */
+    ES_OUTPUT_COLUMN = 7    /* of explicit items: count steps, as the item's es_item_column says */
 };
 typedef struct es_output {
     uint32_t kind, leaf, count, width;
     int32_t from;    /* 0 or less */
     uint32_t repeat; /* in place of steps before the episode's first one, 1: that one; 0: zeros */
 } es_output;
+
+/* Which steps an explicit item gives to an output: the last of them is back steps before the item's last one, and the
+ * others are stride steps apart. */
+typedef struct es_item_column {
+    uint32_t back, stride;
+} es_item_column;
 
 /* What whoever opens a store brings for a selector of kind ES_CUSTOM. A function returns 0, or something else if it has
  * failed. A key names an item as in a batch. Members are told of in order of insertion, those of an opened store, too.

@@ -371,16 +371,24 @@ void es_steps_drop_if_unused(es_steps *s, uint32_t step)
         es_steps_drop(s, step);
 }
 
-bool es_steps_are_there(const es_steps *s, uint32_t step, uint64_t n)
+bool es_steps_are_there(const es_steps *s, uint32_t step, uint64_t n, bool of_one_episode)
 {
     for (uint64_t i = 1; i < n; i++) {
         uint32_t older = es_steps_older(s, step);
-        if (older == ES_STEPS_NONE || s->episode_of[older] != s->episode_of[step] ||
-            number_of(s, older) + 1 != number_of(s, step))
+        if (older == ES_STEPS_NONE || number_of(s, older) + 1 != number_of(s, step) ||
+            (of_one_episode && s->episode_of[older] != s->episode_of[step]))
             return false;
         step = older;
     }
     return true;
+}
+
+uint32_t es_steps_find(const es_steps *s, uint64_t stream, uint32_t environment, uint64_t number)
+{
+    uint32_t step = s->links == NULL ? ES_STEPS_NONE : es_steps_last(s, stream, environment);
+    while (step != ES_STEPS_NONE && s->links[step].kept && number_of(s, step) > number)
+        step = es_steps_older(s, step);
+    return step != ES_STEPS_NONE && s->links[step].kept && number_of(s, step) == number ? step : ES_STEPS_NONE;
 }
 
 /* --- items ----------------------------------------------------------------------- */

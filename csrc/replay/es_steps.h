@@ -106,8 +106,10 @@ static inline uint32_t es_steps_run(const es_steps *s, uint32_t step)
     uint32_t run = s->links[step].run, keep = s->store->keep;
     return run < keep ? run : keep;
 }
-/* Whether so many steps of one episode end with that one and live. */
-bool es_steps_are_there(const es_steps *s, uint32_t step, uint64_t n);
+/* Whether so many steps whose numbers follow each other end with that one and live. */
+bool es_steps_are_there(const es_steps *s, uint32_t step, uint64_t n, bool of_one_episode);
+/* The step with that number, if its stream keeps it; or ES_STEPS_NONE. */
+uint32_t es_steps_find(const es_steps *s, uint64_t stream, uint32_t environment, uint64_t number);
 
 /* An item ends with that step, and refers to so many steps up to it; 0: it is one of a table of single steps. item: its
  * place among the items of all tables. */

@@ -186,6 +186,7 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     s->update_slots = geo->update_slots;
     s->steps = (es_step_record *)(bytes + at->steps);
     s->items = (es_item_record *)(bytes + at->items);
+    s->columns = (es_item_column *)(bytes + at->columns);
     s->rows = bytes + at->rows;
     s->redo =
         (es_redo){.base = base, .size = at->size, .log = (es_redo_log *)(bytes + at->redo), .room = at->redo_room};
@@ -194,11 +195,15 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     s->leaves = calloc(geo->num_leaves, sizeof *s->leaves);
     s->first_item = calloc(geo->num_tables + 1, sizeof *s->first_item);
     s->first_output = calloc(geo->num_tables + 1, sizeof *s->first_output);
-    if (s->leaves != NULL && s->first_item != NULL && s->first_output != NULL) {
+    s->first_column = calloc(geo->num_tables + 1, sizeof *s->first_column);
+    if (s->leaves != NULL && s->first_item != NULL && s->first_output != NULL && s->first_column != NULL) {
         es_store_place_leaves(geo->num_leaves, parts.leaf_sizes, s->leaves, &s->row_size);
         for (uint32_t t = 0; t < geo->num_tables; t++) {
             s->first_item[t + 1] = s->first_item[t] + es_store_item_slots(geo, &s->tables[t]);
             s->first_output[t + 1] = s->first_output[t] + s->tables[t].item.num_outputs;
+            s->first_column[t + 1] = s->first_column[t] + es_store_count_columns(geo, &s->tables[t]);
+            if (s->tables[t].item.kind == ES_ITEM_EXPLICIT && s->tables[t].item.num_outputs > s->max_columns)
+                s->max_columns = s->tables[t].item.num_outputs;
         }
     } else {
         code = -ENOMEM;
@@ -216,5 +221,7 @@ void es_store_unmap(es_store *s)
     free(s->outputs);
     free(s->first_item);
     free(s->first_output);
-    s->leaves = NULL, s->tables = NULL, s->outputs = NULL, s->first_item = NULL, s->first_output = NULL;
+    free(s->first_column);
+    s->leaves = NULL, s->tables = NULL, s->outputs = NULL;
+    s->first_item = NULL, s->first_output = NULL, s->first_column = NULL;
 }

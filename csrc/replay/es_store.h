@@ -59,7 +59,7 @@ typedef struct es_making_words {
 
 /* Where the parts are, from the start of the store. Derived from geometry, leaves and tables alone. */
 typedef struct es_store_offsets {
-    uint64_t leaves, schema, tables, outputs, words, inbox, updates, redo, steps, items, rows, size;
+    uint64_t leaves, schema, tables, outputs, words, inbox, updates, redo, steps, items, columns, rows, size;
     uint64_t row_size, redo_room;
 } es_store_offsets;
 
@@ -98,6 +98,9 @@ typedef struct es_store {
     uint32_t inbox_slots, update_slots;
     es_step_record *steps;
     es_item_record *items;
+    es_item_column *columns; /* of explicit items */
+    uint64_t *first_column;  /* private: of each table */
+    uint32_t max_columns;    /* the most that such an item has */
     uint8_t *rows;
     es_redo redo;
 } es_store;

@@ -25,7 +25,7 @@ static bool selector_in_range(const es_selector_config *s)
 
 static bool item_in_range(const es_item_config *item)
 {
-    bool many = item->kind == ES_ITEM_N_STEP || item->kind == ES_ITEM_SEQUENCE;
+    bool many = item->kind >= ES_ITEM_N_STEP && item->kind <= ES_ITEM_EXPLICIT;
     return (many || (item->kind == ES_ITEM_STEP && item->length == 1)) && item->length >= 1 &&
            item->length < ES_STORE_MAX_SPAN && item->period >= 1 && item->period <= item->length &&
            (item->period == 1 || item->kind == ES_ITEM_SEQUENCE) && item->before < ES_STORE_MAX_SPAN &&
@@ -69,16 +69,20 @@ static bool output_in_range(const es_output *o, const es_item_config *item, cons
     switch (o->kind) {
     case ES_OUTPUT_STEPS:
     case ES_OUTPUT_NEXT:
-        return (o->kind == ES_OUTPUT_STEPS || n_step) && o->width == 0 && o->count >= 1 &&
-               o->from + (int64_t)o->count <= steps && leaf_sizes[o->leaf] <= ES_STORE_MAX_ROW / o->count;
+        return (o->kind == ES_OUTPUT_STEPS || n_step) && item->kind != ES_ITEM_EXPLICIT && o->width == 0 &&
+               o->count >= 1 && o->from + (int64_t)o->count <= steps &&
+               leaf_sizes[o->leaf] <= ES_STORE_MAX_ROW / o->count;
     case ES_OUTPUT_RETURN:
         return n_step && wide && leaf_sizes[o->leaf] % o->width == 0;
     case ES_OUTPUT_DISCOUNT:
         return n_step && wide;
     case ES_OUTPUT_MASK:
         return item->kind == ES_ITEM_SEQUENCE && o->count == item->length;
+    case ES_OUTPUT_LENGTH:
+        return item->kind != ES_ITEM_EXPLICIT;
     default:
-        return o->kind == ES_OUTPUT_LENGTH;
+        return o->kind == ES_OUTPUT_COLUMN && item->kind == ES_ITEM_EXPLICIT && o->count >= 1 &&
+               o->count <= item->length && leaf_sizes[o->leaf] <= ES_STORE_MAX_ROW / o->count;
     }
 }
 
@@ -156,6 +160,11 @@ uint64_t es_store_count_outputs(const es_store_geometry *geo, const es_table_con
     return count;
 }
 
+uint64_t es_store_count_columns(const es_store_geometry *geo, const es_table_config *table)
+{
+    return table->item.kind == ES_ITEM_EXPLICIT ? es_store_item_slots(geo, table) * table->item.num_outputs : 0;
+}
+
 uint64_t es_store_steps_kept(const es_store_geometry *geo, const es_table_config *tables)
 {
     uint64_t keep = 1;
@@ -178,9 +187,11 @@ bool es_store_tables_in_range(const es_store_geometry *geo, const es_table_confi
 static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes, const es_table_config *tables,
                        es_store_offsets *o)
 {
-    uint64_t end = sizeof(es_store_header), items = 0;
-    for (uint32_t t = 0; t < geo->num_tables; t++)
+    uint64_t end = sizeof(es_store_header), items = 0, columns = 0;
+    for (uint32_t t = 0; t < geo->num_tables; t++) {
         items += es_store_item_slots(geo, &tables[t]);
+        columns += es_store_count_columns(geo, &tables[t]);
+    }
     o->redo_room = REDO_ROOM(geo->num_tables);
     return items < UINT32_MAX && es_store_place_leaves(geo->num_leaves, leaf_sizes, NULL, &o->row_size) &&
            place(&end, ES_CACHE_LINE, geo->num_leaves, sizeof(uint64_t), &o->leaves) &&
@@ -193,6 +204,7 @@ static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes,
            place(&end, ES_CACHE_LINE, 1, sizeof(es_redo_log) + o->redo_room * sizeof(es_redo_entry), &o->redo) &&
            place(&end, ES_PAGE, es_store_step_slots(geo), sizeof(es_step_record), &o->steps) &&
            place(&end, ES_PAGE, items, sizeof(es_item_record), &o->items) &&
+           place(&end, ES_PAGE, columns, sizeof(es_item_column), &o->columns) &&
            place(&end, ES_PAGE, es_store_step_slots(geo), o->row_size, &o->rows) &&
            place(&end, ES_PAGE, 0, 1, &o->size);
 }

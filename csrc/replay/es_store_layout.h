@@ -17,6 +17,8 @@ uint64_t es_store_item_slots(const es_store_geometry *geo, const es_table_config
 uint64_t es_store_step_slots(const es_store_geometry *geo);
 /* How many outputs all tables have. */
 uint64_t es_store_count_outputs(const es_store_geometry *geo, const es_table_config *tables);
+/* How many columns all items of a table have. */
+uint64_t es_store_count_columns(const es_store_geometry *geo, const es_table_config *table);
 /* How many of its last steps a stream keeps: of tables of single steps the last one, whose episode goes on. Otherwise
  * so many that the next step can complete any item: one that ends before it, too. */
 uint64_t es_store_steps_kept(const es_store_geometry *geo, const es_table_config *tables);

@@ -41,6 +41,7 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
         .config = config,
         .words = &store->words[number],
         .items = &store->items[first],
+        .columns = store->columns + store->first_column[number],
         .first_item = first,
         .slots = slots,
         .step_of = es_memory_new(slots, sizeof *t->step_of),
@@ -361,15 +362,18 @@ static es_window window_of(const es_item_record *r)
     return (es_window){.last = r->step, .length = r->length, .before = r->before, .flags = r->flags};
 }
 
-static bool record_is_possible(const es_table *t, const es_item_record *r)
+static bool record_is_possible(const es_table *t, uint32_t item, const es_item_record *r)
 {
     es_window w = window_of(r);
+    bool explicit = t->config->item.kind == ES_ITEM_EXPLICIT;
+    const es_item_column *columns = explicit ? es_table_columns(t, item) : NULL;
     bool parked = es_record_state(r->word) == ES_RECORD_PARKED;
     return (parked || es_record_state(r->word) == ES_RECORD_LIVE) && r->step < t->store->step_slots &&
            es_rank_has(t->steps->living, r->step) && es_table_accepts(t, r->priority) &&
            r->inserted < (parked ? t->words->parkings : t->words->inserted) &&
            (parked || r->updated < t->words->clock) && r->round <= t->words->round &&
-           es_window_is_possible(&t->config->item, t->steps, &w);
+           es_window_is_possible(&t->config->item, t->steps, &w) &&
+           (!explicit || es_outputs_can_have(&t->form, columns, r->length));
 }
 
 /* The records in that state, in order of insertion. -ENOMEM; ES_EDAMAGED: see es_table_recover(). */
@@ -386,7 +390,7 @@ static int64_t records_in(es_table *t, uint32_t state, es_sort_pair **order, uin
         if (es_record_state(record.word) != state)
             continue;
         *where = t->first_item + i;
-        if (!record_is_possible(t, &record))
+        if (!record_is_possible(t, (uint32_t)i, &record))
             return ES_EDAMAGED;
         (*order)[n++] = (es_sort_pair){.key = record.inserted, .number = (uint32_t)i};
         t->step_of[i] = record.step;

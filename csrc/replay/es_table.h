@@ -21,7 +21,8 @@ typedef struct es_table {
     const es_table_config *config;
     es_table_words *words;
     es_item_record *items;
-    uint64_t first_item; /* its place among the items of all tables */
+    es_item_column *columns; /* of explicit items: as many for each as there are outputs */
+    uint64_t first_item;     /* its place among the items of all tables */
     uint64_t slots;
     double highest;    /* as in words, on which somebody may scribble */
     uint32_t *step_of; /* of an item: its last one */
@@ -43,6 +44,12 @@ uint64_t es_table_bytes(const es_table *t);
 int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number, const es_custom_selector *custom,
                   bool *failed);
 void es_table_free(es_table *t);
+
+/* Of an explicit item. */
+static inline es_item_column *es_table_columns(const es_table *t, uint32_t item)
+{
+    return t->columns + item * (uint64_t)t->form.num_outputs;
+}
 
 uint64_t es_table_size(const es_table *t);
 bool es_table_can_insert(const es_table *t, uint64_t n);

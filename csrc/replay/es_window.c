@@ -159,5 +159,6 @@ bool es_window_is_possible(const es_item_config *item, const es_steps *s, const 
     return w->length >= 1 && w->length <= most && w->before <= item->before &&
            w->flags <= (n_step ? (ES_WINDOW_NEXT | ES_WINDOW_TERMINATED) : 0) && (!next || w->length >= 2) &&
            (!n_step || next || w->length <= item->length) &&
-           (item->kind == ES_ITEM_STEP || es_steps_are_there(s, w->last, (uint64_t)w->length + w->before));
+           (item->kind == ES_ITEM_STEP ||
+            es_steps_are_there(s, w->last, (uint64_t)w->length + w->before, item->kind != ES_ITEM_EXPLICIT));
 }

@@ -7,6 +7,7 @@
 
 #include "es_items.h"
 #include "es_test.h"
+#include "replay/es_insert.h"
 #include "replay/es_outputs.h"
 #include "replay/es_replay.h"
 #include "replay/es_tables.h"
@@ -649,7 +650,7 @@ static int bring(world *w, const es_step_head *head, const double *priorities)
     memcpy(w->steps[number].priorities, priorities, w->geo.num_tables * sizeof *priorities);
     expect_items(w, number);
     w->was_full |= es_replay_num_steps(w->r) + 1 >= w->geo.capacity;
-    int code = es_tables_add(tables_of(w), head, leaves, 0, priorities, &origin, &why);
+    int code = es_insert_step(tables_of(w), head, leaves, 0, priorities, &origin, &why);
     if (code == ES_OK)
         w->made++, check_room(w);
     else
@@ -715,11 +716,11 @@ static int add_last(world *w, uint32_t flags, const double *priorities)
         memcpy(w->base, before, w->size);
         open_world(w);
         expect_items(w, number);
-        CHECK_EQ(es_tables_add(tables_of(w), &head, leaves, 0, priorities, NULL, &why), ES_OK);
+        CHECK_EQ(es_insert_step(tables_of(w), &head, leaves, 0, priorities, NULL, &why), ES_OK);
         w->made++;
         check_world(w);
         expect_items(w, number + 1);
-        CHECK_EQ(es_tables_add(tables_of(w), &end, final, 0, priorities, NULL, &why), ES_OK);
+        CHECK_EQ(es_insert_step(tables_of(w), &end, final, 0, priorities, NULL, &why), ES_OK);
         w->made++;
         check_world(w);
         CHECK_EQ(memcmp(w->base, after, w->size), 0);

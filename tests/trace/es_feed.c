@@ -30,6 +30,7 @@
 #include "es_valid.h"
 #include "replay/es_draw.h"
 #include "replay/es_inbox.h"
+#include "replay/es_insert.h"
 #include "replay/es_outbox.h"
 
 #define MAX_PATH 80000u
@@ -266,7 +267,7 @@ static void use_and_die(es_feed *f, uint64_t used)
                              .episode = h->episode,
                              .flags = h->flags};
         es_origin origin = {es_source_word(&in.steps), es_source_value(&in.steps)};
-        if (es_tables_add(m, &head, leaves + 1, 0, (const double *)(h + 1), &origin, &why) != ES_OK)
+        if (es_insert_step(m, &head, leaves + 1, 0, (const double *)(h + 1), &origin, &why) != ES_OK)
             _exit(1);
         es_source_used(&in.steps);
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "es_test.h"
+#include "replay/es_insert.h"
 #include "replay/es_tables.h"
 
 static void note(es_vault *v, const char *what, uint64_t which, uint64_t value)
@@ -91,7 +92,7 @@ int vault_bring(es_vault *v, const double *priorities)
     vault_make(v, 1, leaves);
     es_step_head head = {.stream = 9, .number = v->made};
     es_origin origin = {&tables_of(v)->store.inbox[0], v->made};
-    int code = es_tables_add(tables_of(v), &head, leaves, 0, priorities, &origin, &why);
+    int code = es_insert_step(tables_of(v), &head, leaves, 0, priorities, &origin, &why);
     note(v, "result of a step that was sent", why.table, (uint64_t)code);
     return code;
 }
@@ -216,7 +217,8 @@ static void live_add(es_vault *v, es_step_head *head, const double *priorities)
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
     vault_make(v, 1, leaves);
-    note(v, "result of add", why.table, (uint64_t)es_tables_add(tables_of(v), head, leaves, 0, priorities, NULL, &why));
+    note(v, "result of add", why.table,
+         (uint64_t)es_insert_step(tables_of(v), head, leaves, 0, priorities, NULL, &why));
     head->number++;
 }
 

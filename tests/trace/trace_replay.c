@@ -28,7 +28,7 @@ REVIVE_EVERYWHERE(insert_into_three_tables,
                   .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, 4), TABLE("b", ES_UNIFORM, ES_UNIFORM, 3),
                              PROTECTED("c", ES_LIFO, ES_MIN_HEAP, 3)},
                   .num_tables = 3, .capacity = 6, .max_items = ANY, .before = add_four, .act = add_one, .parts = 1,
-                  .through = "es_replay_add es_tables_add note_step es_table_note_insert es_redo_commit apply "
+                  .through = "es_replay_add es_insert_step note_step es_table_note_insert es_redo_commit apply "
                              "es_table_evict es_table_remove es_table_leave es_steps_drop settle");
 
 /* The remover draws, so the generator's state changes with what it picks. */
@@ -297,7 +297,8 @@ static int64_t bring_one(es_vault *v, uint64_t parts)
 /* The store is full, too. */
 REVIVE_EVERYWHERE(item_parks, .tables = {PARKED("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, ANY)},
                   .num_tables = 2, .capacity = 2, .max_items = ANY, .before = add_two, .act = bring_one, .parts = 1,
-                  .parks = true, .through = "es_tables_add es_table_can_park es_table_note_park es_table_enter_parked");
+                  .parks = true,
+                  .through = "es_insert_step es_table_can_park es_table_note_park es_table_enter_parked");
 
 static void park_two(es_vault *v)
 {
