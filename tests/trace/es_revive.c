@@ -371,7 +371,7 @@ static void begin(estate *e, const es_revival *s)
                              .seed = 7,
                              .num_tables = s->num_tables,
                              .schema_size = 8,
-                             .inbox_slots = s->parks};
+                             .inbox_slots = s->parks || s->sends};
     while (leaves[geo.num_leaves] != 0)
         geo.num_leaves++;
     es_vault v = {.base = NULL};

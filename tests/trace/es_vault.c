@@ -85,15 +85,46 @@ static es_tables *tables_of(es_vault *v)
     return (es_tables *)v->r;
 }
 
-int vault_bring(es_vault *v, const double *priorities)
+int vault_add_last(es_vault *v, uint32_t flags, const double *priorities)
+{
+    const void *leaves[2 * VAULT_LEAVES], *final[VAULT_LEAVES];
+    es_trouble why = {0};
+    vault_make(v, 2, leaves);
+    for (uint32_t l = 0; l < v->geo.num_leaves; l++)
+        final[l] = (const uint8_t *)leaves[l] + v->leaf_sizes[l];
+    int code = es_replay_add_last(v->r, leaves, final, flags, priorities, &why);
+    note(v, "result of add_last", why.table, (uint64_t)code);
+    return code;
+}
+
+int vault_send(es_vault *v, const es_step_head *head, const double *priorities)
 {
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
     vault_make(v, 1, leaves);
-    es_step_head head = {.stream = 9, .number = v->made};
     es_origin origin = {&tables_of(v)->store.inbox[0], v->made};
-    int code = es_insert_step(tables_of(v), &head, leaves, 0, priorities, &origin, &why);
+    int code = es_insert_step(tables_of(v), head, leaves, 0, priorities, &origin, &why);
     note(v, "result of a step that was sent", why.table, (uint64_t)code);
+    return code;
+}
+
+int vault_bring(es_vault *v, const double *priorities)
+{
+    es_step_head head = {.stream = 9, .number = v->made, .index = (uint32_t)v->made};
+    return vault_send(v, &head, priorities);
+}
+
+int vault_describe(es_vault *v, uint32_t table, uint64_t stream, uint64_t last, uint32_t length, double priority)
+{
+    es_item_column columns[VAULT_LEAVES];
+    es_trouble why = {0};
+    for (uint32_t l = 0; l < v->geo.num_leaves; l++)
+        columns[l] = (es_item_column){l % length, 1};
+    es_explicit_item item = {
+        .stream = stream, .number = last, .table = table, .length = length, .priority = priority, .columns = columns};
+    es_origin origin = {&tables_of(v)->store.inbox[0], ++v->made};
+    int code = es_insert_item(tables_of(v), &item, &origin, &why);
+    note(v, "result of an item that was sent", why.table, (uint64_t)code);
     return code;
 }
 
@@ -219,7 +250,7 @@ static void live_add(es_vault *v, es_step_head *head, const double *priorities)
     vault_make(v, 1, leaves);
     note(v, "result of add", why.table,
          (uint64_t)es_insert_step(tables_of(v), head, leaves, 0, priorities, NULL, &why));
-    head->number++;
+    head->number++, head->index++;
 }
 
 void vault_live(es_vault *v)
@@ -235,7 +266,7 @@ void vault_live(es_vault *v)
     }
     for (uint32_t i = 0; i < 3; i++)
         live_add(v, &head, some[i]);
-    head.episode++;
+    head.episode++, head.index = 0;
     vault_turn(v);
     for (uint32_t t = 0; t < v->geo.num_tables; t++) {
         if (vault_sample(v, t, 4) == ES_OK)

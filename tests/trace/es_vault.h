@@ -5,6 +5,7 @@
 #include "es_dump.h"
 #include "es_items.h"
 #include "replay/es_replay.h"
+#include "replay/es_steps.h"
 
 #define VAULT_TABLES 3
 #define VAULT_LEAVES 4
@@ -40,8 +41,14 @@ void vault_close(es_vault *v);
 void vault_make(es_vault *v, uint64_t n, const void **leaves);
 /* priorities: one for each table. Each returns the result of the replay, and notes it. */
 int vault_add(es_vault *v, uint32_t flags, const double *priorities);
+/* The last step of an episode, and what it ends with. */
+int vault_add_last(es_vault *v, uint32_t flags, const double *priorities);
 /* A step that a worker sent. Its items are parked where a limiter forbids them. */
 int vault_bring(es_vault *v, const double *priorities);
+/* The same, of the worker's stream and with the number that head says. */
+int vault_send(es_vault *v, const es_step_head *head, const double *priorities);
+/* An explicit item that a worker sent, of the last steps of a stream up to that one. */
+int vault_describe(es_vault *v, uint32_t table, uint64_t stream, uint64_t last, uint32_t length, double priority);
 /* Lets parked items in. */
 void vault_turn(es_vault *v);
 /* Steps that all tables give their highest priority. */

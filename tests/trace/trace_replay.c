@@ -29,7 +29,7 @@ REVIVE_EVERYWHERE(insert_into_three_tables,
                              PROTECTED("c", ES_LIFO, ES_MIN_HEAP, 3)},
                   .num_tables = 3, .capacity = 6, .max_items = ANY, .before = add_four, .act = add_one, .parts = 1,
                   .through = "es_replay_add es_insert_step note_step es_table_note_insert es_redo_commit apply "
-                             "es_table_evict es_table_remove es_table_leave es_steps_drop settle");
+                             "es_table_evict es_table_remove es_table_leave es_steps_drop es_room_settle");
 
 /* The remover draws, so the generator's state changes with what it picks. */
 REVIVE_EVERYWHERE(remover_draws_by_weight,
@@ -49,12 +49,12 @@ static void add_four_apart(es_vault *v)
 REVIVE_EVERYWHERE(oldest_step_goes,
                   .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_MAX_HEAP, ANY)},
                   .num_tables = 2, .capacity = 4, .max_items = ANY, .before = add_four_apart, .act = add_one,
-                  .parts = 1, .through = "oldest_that_can_go settle es_steps_unlink");
+                  .parts = 1, .through = "oldest_that_can_go es_room_settle es_steps_unlink");
 
 /* Room for an item is made by one of the oldest step's, which keeps its others. */
 REVIVE_EVERYWHERE(oldest_item_goes, .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, ANY)},
                   .num_tables = 2, .capacity = 8, .max_items = 9, .before = add_four, .act = add_one, .parts = 1,
-                  .through = "oldest_that_can_go settle");
+                  .through = "oldest_that_can_go es_room_settle");
 
 /* Three streams have written. The first two keep their last steps, to which no item refers. All items are protected. */
 static void fill_with_kept_steps(es_vault *v)
@@ -81,7 +81,7 @@ static int64_t add_protected(es_vault *v, uint64_t parts)
 REVIVE_EVERYWHERE(kept_steps_go, .tables = {PROTECTED("a", ES_UNIFORM, ES_FIFO, 5), TABLE("b", ES_FIFO, ES_FIFO, 5)},
                   .num_tables = 2, .capacity = 5, .max_items = ANY, .before = fill_with_kept_steps,
                   .act = add_protected, .parts = 2,
-                  .through = "kept_longer_than es_steps_drop free_stream last_of settle");
+                  .through = "kept_longer_than es_steps_drop free_stream last_of es_room_settle");
 
 static int64_t extend(es_vault *v, uint64_t parts)
 {
