@@ -81,7 +81,7 @@ static int send_step(es_feed *f, uint32_t flags, const double *priorities)
 {
     struct {
         es_inbox_head head;
-        double priorities[VAULT_TABLES];
+        uint8_t rest[VAULT_TABLES * sizeof(double) + VAULT_LEAVES * sizeof(es_item_column)];
     } brought = {.head = {.stream = WORKER,
                           .number = f->sent,
                           .version = 3,
@@ -89,7 +89,7 @@ static int send_step(es_feed *f, uint32_t flags, const double *priorities)
                           .episode = f->episode,
                           .flags = flags}};
     const void *leaves[VAULT_LEAVES + 1] = {&brought};
-    memcpy(brought.priorities, priorities, f->v.geo.num_tables * sizeof *priorities);
+    memcpy(brought.rest, priorities, f->v.geo.num_tables * sizeof *priorities);
     f->v.made = 100 + f->sent;
     vault_make(&f->v, 1, leaves + 1);
     int code = es_api_send(f->others[FEED_STEPS], (void **)leaves);
@@ -106,6 +106,24 @@ void feed_step(es_feed *f, uint32_t flags, const double *priorities)
     for (uint32_t t = 0; t < f->v.geo.num_tables; t++)
         good = good && !isinf(priorities[t]);
     f->good += good;
+}
+
+void feed_item(es_feed *f, uint32_t table, uint32_t length, double priority)
+{
+    struct {
+        es_inbox_head head;
+        uint8_t rest[VAULT_TABLES * sizeof(double) + VAULT_LEAVES * sizeof(es_item_column)];
+    } brought = {
+        .head = {.stream = WORKER, .number = f->sent - 1, .index = length, .episode = table, .flags = ES_HEAD_ITEM}};
+    const void *leaves[VAULT_LEAVES + 1] = {&brought};
+    uint64_t columns_at = f->v.geo.num_tables * sizeof priority;
+    memcpy(brought.rest + table * sizeof priority, &priority, sizeof priority);
+    for (uint32_t l = 0; l < f->v.geo.num_leaves; l++) {
+        es_item_column column = {l % length, 1};
+        memcpy(brought.rest + columns_at + l * sizeof column, &column, sizeof column);
+    }
+    vault_make(&f->v, 1, leaves + 1);
+    CHECK_EQ(es_api_send(f->others[FEED_STEPS], (void **)leaves), ES_OK);
 }
 
 static int send_updates(es_feed *f, const es_update_block *block)
@@ -510,7 +528,7 @@ static void know_other_rings(es_feed *f)
 
 static void begin(killing *k, const es_feeding *s)
 {
-    const uint64_t brought[] = {sizeof(es_inbox_head) + s->num_tables * sizeof(double), leaf_sizes[0], leaf_sizes[1]};
+    uint64_t brought[] = {sizeof(es_inbox_head) + s->num_tables * sizeof(double), leaf_sizes[0], leaf_sizes[1]};
     es_feed *f = &k->f;
     *k = (killing){.s = s, .side = shared(sizeof *k->side)};
     es_store_geometry geo = {.capacity = s->capacity,
@@ -522,6 +540,9 @@ static void begin(killing *k, const es_feeding *s)
                              .inbox_slots = s->slots,
                              .update_slots = FEED_UPDATE_SLOTS};
     vault_plan(&f->v, &geo, leaf_sizes, s->tables);
+    for (uint32_t t = 0; t < s->num_tables; t++)
+        if (f->v.tables[t].item.kind == ES_ITEM_EXPLICIT)
+            brought[0] = sizeof(es_inbox_head) + s->num_tables * sizeof(double) + 2 * sizeof(es_item_column);
     f->v.base = shared(f->v.size);
     f->fix[FEED_STEPS] = ring_of(1, s->slots, 3, brought);
     f->fix[FEED_UPDATES] = ring_of(1, FEED_UPDATE_SLOTS, 1, &(uint64_t){sizeof(es_update_block)});

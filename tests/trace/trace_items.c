@@ -107,6 +107,21 @@ REVIVE_EVERYWHERE(extend_over_an_end,
                   .num_tables = 2, .capacity = 9, .max_items = ANY, .before = add_five, .act = extend, .parts = 3,
                   .want = 3, .where_it_writes = true, .through = "es_replay_extend make_items");
 
+/* Another stream has an item, and keeps one step more, its last one. */
+static void fill_with_protected(es_vault *v)
+{
+    for (uint64_t number = 0; number < 3; number++) {
+        es_step_head head = {.stream = 9, .number = number, .index = (uint32_t)number};
+        CHECK_EQ(vault_send(v, &head, (const double[]){number < 2 ? 1 : NAN}), ES_OK);
+    }
+    vault_add_some(v, 2);
+}
+
+REVIVE_EVERYWHERE(last_step_of_a_stream_goes,
+                  .tables = {CONFIG("a", ES_UNIFORM, ES_FIFO, ANY, 1, FREELY, .is_protected = 1, N_STEPS(1, 1))},
+                  .num_tables = 1, .capacity = 5, .max_items = ANY, .before = fill_with_protected, .act = add_one,
+                  .parts = 1, .sends = true, .through = "kept_longer_than es_steps_drop unchain keep_older");
+
 /* --- steps that workers send ------------------------------------------------------------ */
 
 static es_step_head sent(uint64_t number, uint32_t flags)
@@ -193,12 +208,18 @@ REVIVE_EVERYWHERE(items_are_described,
                   .num_tables = 2, .capacity = 8, .max_items = ANY, .before = send_and_describe, .act = describe,
                   .parts = 2, .sends = true, .through = "es_insert_item es_outputs_can_have es_table_evict");
 
-/* --- drawing and removing ------------------------------------------------------------------- */
-
 static int64_t sample(es_vault *v, uint64_t parts)
 {
     return vault_sample(v, 0, parts);
 }
+
+REVIVE_EVERYWHERE(sample_what_was_described,
+                  .tables = {CONFIG("a", ES_FIFO, ES_FIFO, ANY, 1, FREELY, .max_times_sampled = 1, EXPLICIT(4))},
+                  .num_tables = 1, .capacity = 8, .max_items = ANY, .before = send_and_describe, .act = sample,
+                  .parts = 2, .sends = true, .where_it_writes = true,
+                  .through = "draw_one write_column es_steps_unlink es_steps_drop_unused");
+
+/* --- drawing and removing ------------------------------------------------------------------- */
 
 /* A sequence goes when it is drawn, with the steps that it alone refers to. */
 REVIVE_EVERYWHERE(sample_each_sequence_once,
@@ -262,6 +283,11 @@ static void send_an_episode(es_feed *f)
     feed_step(f, 0, priorities);
 }
 
+static void add_two(es_vault *v)
+{
+    vault_add_some(v, 2);
+}
+
 static void add_six(es_vault *v)
 {
     vault_add_some(v, 6);
@@ -274,3 +300,21 @@ FEED_EVERYWHERE(episodes_come_and_batches_go,
                 .num_tables = 2, .capacity = 8, .slots = 6, .boxes = {{0, 2, 1}, {1, 1, 2}}, .before = add_six,
                 .send = send_an_episode, .act = turn,
                 .through = "es_inbox_store make_items es_outbox_fill draw_one es_outputs_write es_table_leave");
+
+/* The second one goes farther back than the worker's steps do. */
+static void send_steps_and_items(es_feed *f)
+{
+    static const double priorities[] = {NAN, 0.5};
+    for (int i = 0; i < 3; i++)
+        feed_step(f, 0, priorities);
+    feed_item(f, 0, 2, 4);
+    feed_item(f, 0, 4, 4);
+    feed_step(f, 0, priorities);
+    feed_item(f, 0, 3, -1);
+}
+
+FEED_EVERYWHERE(items_come_with_their_steps,
+                .tables = {CONFIG("a", ES_PRIORITIZED, ES_FIFO, 2, 1, FREELY, EXPLICIT(4)),
+                           TABLE("b", ES_FIFO, ES_FIFO, ANY)},
+                .num_tables = 2, .capacity = 8, .slots = 8, .before = add_two, .send = send_steps_and_items,
+                .act = turn, .through = "es_inbox_store store_item es_insert_item pass_over");

@@ -57,6 +57,7 @@ static const es_excuse excused_in_replays[] = {
     {"es_replay_num_outputs", PRIVATE},
     {"es_replay_output_size", PRIVATE},
     {"es_form_free", PRIVATE},
+    {"free_parts", PRIVATE},
     {"es_outbox_close", PRIVATE},
     {"es_tables_close", PRIVATE},
     {"es_table_free", PRIVATE},
@@ -77,7 +78,6 @@ static const es_excuse excused_in_replays[] = {
     {"parents_of_many", PRIVATE},
     {"fetch_node", PRIVATE},
     {"far_child", PRIVATE},
-    {"least_of", PRIVATE},
     {NULL, NULL},
 };
 
