@@ -102,7 +102,7 @@ uint64_t es_inbox_store(es_inbox *in, es_tables *m, uint64_t most, int *code, es
         if (leaves == NULL)
             break;
         *code = store_step(in, m, leaves, why);
-        if (*code == ES_EPRIORITY || *code == ES_EXPIRED) { /* writers check them before they send them */
+        if (*code == ES_EPRIORITY || *code == ES_ETWICE || *code == ES_EXPIRED) { /* writers know what they send */
             in->refused++;
             pass_over(&in->steps);
             *code = ES_OK;

@@ -13,7 +13,8 @@ typedef struct es_newcomer {
     const double *priorities;
     es_arrival arrival;
     uint64_t items[ES_MAX_TABLES]; /* how many in each table */
-    bool park;                     /* an item that its table's limiter forbids is parked */
+    uint64_t steps; /* 1; 2: with what its episode ends with; 0: that, room was found with the step before */
+    bool park;      /* an item that its table's limiter forbids is parked */
 } es_newcomer;
 
 static bool is_many(const es_table *t)
@@ -39,8 +40,16 @@ static bool lets_in(const es_table *t, uint64_t n, bool park)
     return es_table_can_insert(t, n) && !(park && t->parked.count > 0);
 }
 
+/* Items find their steps by the links between them: one that came between two of them would be taken for the first. */
+static bool comes_again(const es_tables *m, const es_step_head *head)
+{
+    return m->store.keep > 1 && es_steps_has(&m->steps, head->stream, head->environment, head->number);
+}
+
 static int check(const es_tables *m, const es_newcomer *c, es_trouble *why)
 {
+    if (comes_again(m, c->head))
+        return ES_ETWICE;
     for (uint32_t t = 0; t < m->num_tables; t++) {
         double priority = c->priorities[t];
         why->table = t;
@@ -52,7 +61,8 @@ static int check(const es_tables *m, const es_newcomer *c, es_trouble *why)
             !(c->park && es_table_can_park(&m->table[t], c->items[t])))
             return ES_REFUSED;
     }
-    return es_room_for(m, c->items) ? ES_OK : ES_NO_ROOM;
+    bool room = c->steps == 0 ? es_room_was_found(m, c->items) : es_room_for(m, c->steps, c->items);
+    return room ? ES_OK : ES_NO_ROOM;
 }
 
 static int reserve(es_tables *m)
@@ -182,9 +192,11 @@ int es_insert_finish(es_tables *m)
 int es_insert_step(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
                    const double *priorities, const es_origin *origin, es_trouble *why)
 {
-    es_newcomer c = {.head = head, .priorities = priorities, .park = origin != NULL};
+    bool has_place = origin == NULL && head->flags & ES_STEP_FINAL; /* es_insert_can_end() has said so */
+    es_newcomer c = {.head = head, .priorities = priorities, .steps = !has_place, .park = origin != NULL};
     if (m->failed)
         return ES_ESELECTOR;
+    es_room_use(m);
     count_items(m, &c);
     int code = check(m, &c, why);
     if (code == ES_OK)
@@ -235,7 +247,7 @@ int es_insert_item(es_tables *m, const es_explicit_item *item, const es_origin *
     if (!lets_in(t, 1, c.park) && !(c.park && es_table_can_park(t, 1)))
         return ES_REFUSED;
     c.items[item->table] = 1;
-    if (!es_room_for(m, c.items))
+    if (!es_room_for(m, 0, c.items))
         return ES_NO_ROOM;
     es_noted noted = note_item(t, &w, item->priority, c.park);
     memcpy(es_table_columns(t, noted.item), item->columns, t->form.num_outputs * sizeof *item->columns);
@@ -249,10 +261,11 @@ int es_insert_item(es_tables *m, const es_explicit_item *item, const es_origin *
 
 int es_insert_can_end(es_tables *m, const es_step_head *head, const double *priorities, es_trouble *why)
 {
-    es_newcomer c = {.head = head, .priorities = priorities};
+    es_newcomer c = {.head = head, .priorities = priorities, .steps = 2};
     es_arrival last = {.left = {.last = ES_STEPS_NONE}};
     if (m->failed)
         return ES_ESELECTOR;
+    es_room_use(m);
     count_items(m, &c);
     last.own = c.arrival.own;
     last.own.event = ES_EVENT_FINAL;

@@ -13,11 +13,12 @@ enum es_replay_result {
     ES_SHORT = -10103,   /* a table is empty, or its limiter forbids to sample; what was drawn is kept */
     ES_EPRIORITY =
         -10111, /* a priority is negative, infinite, no number, or its weight is too large: why->index, why->table */
-    ES_ENOITEM = -10112,    /* no item has that key: why->index */
-    ES_EDAMAGED = -10113,   /* the store's records contradict each other: why->index says which */
-    ES_ESELECTOR = -10114,  /* a custom selector has failed */
-    ES_EREENTERED = -10115, /* called by code that itself runs inside a call of this replay */
-    ES_ENOSELECTOR = -10116 /* a table has a custom selector, and there is none: why->table */
+    ES_ENOITEM = -10112,     /* no item has that key: why->index */
+    ES_EDAMAGED = -10113,    /* the store's records contradict each other: why->index says which */
+    ES_ESELECTOR = -10114,   /* a custom selector has failed */
+    ES_EREENTERED = -10115,  /* called by code that itself runs inside a call of this replay */
+    ES_ENOSELECTOR = -10116, /* a table has a custom selector, and there is none: why->table */
+    ES_ETWICE = -10118       /* the stream has a step with that number already */
 };
 
 enum es_selector_kind {

@@ -110,22 +110,49 @@ static bool is_full(const es_table *t)
     return es_table_size(t) >= t->config->max_size;
 }
 
-bool es_room_for(const es_tables *m, const uint64_t *newcomers)
+/* How many items there will be. */
+typedef struct es_totals {
+    uint64_t all, fixed; /* fixed: those that are protected */
+    bool some_full;      /* a table loses some of its own */
+} es_totals;
+
+static es_totals totals_with(const es_tables *m, const uint64_t *newcomers)
 {
-    bool some_full = false;
-    uint64_t items = living_items(m), fixed = 0, steps = living_steps(m); /* items: as many as there will be */
+    es_totals sum = {.all = living_items(m)};
     for (uint32_t t = 0; t < m->num_tables; t++) {
         const es_table *table = &m->table[t];
         uint64_t size = es_table_size(table), room = is_full(table) ? 0 : table->config->max_size - size;
         uint64_t more = newcomers[t] < room ? newcomers[t] : room;
-        some_full |= newcomers[t] > room;
-        items += more;
+        sum.some_full |= newcomers[t] > room;
+        sum.all += more;
         if (table->config->is_protected)
-            fixed += size + more;
+            sum.fixed += size + more;
     }
-    if (steps > m->store.capacity || fixed > m->store.max_items)
+    return sum;
+}
+
+bool es_room_for(const es_tables *m, uint64_t steps, const uint64_t *newcomers)
+{
+    es_totals sum = totals_with(m, newcomers);
+    uint64_t rows = living_steps(m), too_many = sum.all > m->store.max_items ? sum.all - m->store.max_items : 0;
+    if ((steps > 0 && rows > m->store.capacity) || sum.fixed > m->store.max_items)
         return false;
-    bool no_row = steps == m->store.capacity && m->steps.bare.count == 0 && !some_full;
-    uint64_t too_many = items > m->store.max_items ? items - m->store.max_items : 0;
+    bool no_row = steps > 0 && rows + steps > m->store.capacity && m->steps.bare.count == 0 && !sum.some_full;
     return (!no_row && too_many == 0) || can_lose(m, too_many > 0 ? too_many : 1);
+}
+
+bool es_room_was_found(const es_tables *m, const uint64_t *newcomers)
+{
+    return living_steps(m) < m->store.step_slots && totals_with(m, newcomers).fixed <= m->store.max_items;
+}
+
+bool es_room_for_item(const es_tables *m, const es_table *t)
+{
+    return is_full(t) || living_items(m) < m->store.max_items || can_lose(m, 1);
+}
+
+void es_room_use(es_tables *m)
+{
+    if (living_steps(m) > m->store.capacity)
+        es_room_settle(m);
 }

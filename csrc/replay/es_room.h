@@ -5,10 +5,18 @@
 #include "base/es_base.h"
 #include "replay/es_tables.h"
 
-/* Whether something can go for a step and so many new items of each table, or nothing has to. A table that is full loses as many items
- * as it gets. One record more than capacity makes this simple: it is in use only if what has gone has freed no step. */
-bool es_room_for(const es_tables *m, const uint64_t *newcomers);
+/* Whether something can go for so many steps and new items of each table, or nothing has to. A table that is full loses
+ * as many items as it gets. Records beyond capacity make this simple: they are in use only if what has gone has freed no
+ * step. steps: 1; 2: with what its episode ends with; 0: for items alone. */
+bool es_room_for(const es_tables *m, uint64_t steps, const uint64_t *newcomers);
+/* The same for what an episode ends with, when there was room for it together with the step before. What could go may
+ * have gone for that: then its own items go at once. */
+bool es_room_was_found(const es_tables *m, const uint64_t *newcomers);
+/* Whether one more item of that table, which is parked, has room, or something can go for it. */
+bool es_room_for_item(const es_tables *m, const es_table *t);
 
+/* Nothing could go for a step that came, perhaps, and something can by now. */
+void es_room_use(es_tables *m);
 /* Brings everything within its limits again. What it does depends on the store alone, so whoever opens the store after
  * a kill goes on with it. */
 void es_room_settle(es_tables *m);

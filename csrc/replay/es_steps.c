@@ -174,6 +174,14 @@ uint32_t es_steps_last(const es_steps *s, uint64_t stream, uint32_t environment)
     return found == ES_STEPS_NONE ? ES_STEPS_NONE : s->streams[found].last;
 }
 
+bool es_steps_has(const es_steps *s, uint64_t stream, uint32_t environment, uint64_t number)
+{
+    uint32_t step = es_steps_last(s, stream, environment);
+    while (step != ES_STEPS_NONE && s->links[step].number > number)
+        step = es_steps_older(s, step);
+    return step != ES_STEPS_NONE && s->links[step].number == number;
+}
+
 static es_stream *stream_that_has(const es_steps *s, uint32_t step)
 {
     return &s->streams[s->episodes[s->episode_of[step]].stream];
@@ -206,18 +214,23 @@ static bool is_kept(const es_steps *s, uint32_t step)
 
 /* --- the steps of a stream ------------------------------------------------------- */
 
+static uint32_t run_up_to(const es_steps *s, uint32_t step)
+{
+    uint32_t older = s->links[step].older - 1, keep = s->store->keep;
+    if (older == ES_STEPS_NONE || s->episode_of[older] != s->episode_of[step] ||
+        number_of(s, older) + 1 != number_of(s, step))
+        return 1;
+    return 1 + (s->links[older].run < keep ? s->links[older].run : keep);
+}
+
 /* Says of a step, and of those after it, how many of its episode end with it. */
 static void count_runs(es_steps *s, uint32_t step)
 {
     for (uint32_t n = 0; step != ES_STEPS_NONE && n <= s->store->keep; n++, step = s->links[step].newer - 1) {
-        es_step_link *link = &s->links[step];
-        uint32_t older = link->older - 1, run = 1;
-        if (older != ES_STEPS_NONE && s->episode_of[older] == s->episode_of[step] &&
-            number_of(s, older) + 1 == number_of(s, step))
-            run += s->links[older].run < s->store->keep ? s->links[older].run : s->store->keep;
-        if (n > 0 && link->run == run)
+        uint32_t run = run_up_to(s, step);
+        if (n > 0 && s->links[step].run == run)
             return;
-        link->run = run;
+        s->links[step].run = run;
     }
 }
 
@@ -243,6 +256,20 @@ static void chain(es_steps *s, es_stream *x, uint32_t step, uint64_t number)
     count_runs(s, step);
 }
 
+/* The last step of a stream is gone: the one that is the last now is an older one, and those that the stream keeps end
+ * with it. What was not kept has gone without a word to the steps after it, so all of them are counted. */
+static void keep_older(es_steps *s, es_stream *x)
+{
+    for (uint32_t step = x->last; step != ES_STEPS_NONE; step = es_steps_older(s, step)) {
+        if (s->links[x->last].number - s->links[step].number >= s->store->keep)
+            break;
+        s->links[step].kept = 1;
+        x->kept = step;
+    }
+    for (uint32_t step = x->kept; step != ES_STEPS_NONE; step = s->links[step].newer - 1)
+        s->links[step].run = run_up_to(s, step);
+}
+
 static void unchain(es_steps *s, es_stream *x, uint32_t step)
 {
     es_step_link link = s->links[step];
@@ -253,11 +280,11 @@ static void unchain(es_steps *s, es_stream *x, uint32_t step)
     else
         x->last = link.older - 1;
     if (x->kept == step)
-        x->kept = link.newer != 0 ? link.newer - 1 : x->last;
-    if (x->kept != ES_STEPS_NONE)
-        s->links[x->kept].kept = 1;
+        x->kept = link.newer - 1; /* 0 gives ES_STEPS_NONE */
     s->links[step] = (es_step_link){.older = 0};
-    if (link.kept && link.newer != 0)
+    if (link.newer == 0)
+        keep_older(s, x);
+    else if (link.kept)
         count_runs(s, link.newer - 1);
 }
 
@@ -407,9 +434,12 @@ void es_steps_link(es_steps *s, uint32_t step, uint64_t span, uint32_t item)
         use(s, used);
     if (is_bare(s, step))
         es_order_remove(&s->bare, step);
-    if (s->next_item[item] != s->items[step]) /* where each step has one item, this memory is never written to */
-        s->next_item[item] = s->items[step];
-    s->items[step] = item + 1;
+    uint32_t *link = &s->items[step];
+    while (*link > item + 1)
+        link = &s->next_item[*link - 1];
+    if (s->next_item[item] != *link) /* where each step has one item, this memory is never written to */
+        s->next_item[item] = *link;
+    *link = item + 1;
     if (!was_open && is_open(s, step))
         insert(s, &s->open, step);
 }

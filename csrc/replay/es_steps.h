@@ -65,7 +65,7 @@ typedef struct es_steps {
     es_order bare;        /* steps that no item refers to, in order of arrival: their streams keep them */
     uint32_t *episode_of; /* of a step */
     uint32_t *items;      /* the first item that ends with a step, by its place among all tables' items, plus 1 */
-    uint32_t *next_item;  /* the next item of the same step, plus 1 */
+    uint32_t *next_item;  /* the next item of the same step, plus 1: at a lower place, whichever was made first */
     es_step_link *links;  /* NULL: streams keep one step, and all items have one */
     es_episode *episodes;
     es_stream *streams;
@@ -93,6 +93,8 @@ void es_steps_drop_if_unused(es_steps *s, uint32_t step);
 
 /* The last step of a stream; ES_STEPS_NONE if none of its steps lives. */
 uint32_t es_steps_last(const es_steps *s, uint64_t stream, uint32_t environment);
+/* Whether a stream has a living step with that number. Not where streams keep one step. */
+bool es_steps_has(const es_steps *s, uint64_t stream, uint32_t environment, uint64_t number);
 /* The living step of the same stream with the next lower number, or ES_STEPS_NONE. Not where streams keep one step. */
 static inline uint32_t es_steps_older(const es_steps *s, uint32_t step)
 {

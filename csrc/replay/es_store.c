@@ -172,7 +172,7 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     const es_store_offsets *at = &hdr.at;
     uint8_t *bytes = base;
     s->capacity = geo->capacity;
-    s->step_slots = geo->capacity + 1; /* a new step comes before an old one goes */
+    s->step_slots = es_store_step_slots(geo);
     s->max_items = geo->max_items;
     s->num_leaves = geo->num_leaves;
     s->num_tables = geo->num_tables;

@@ -112,6 +112,11 @@ uint64_t es_store_item_slots(const es_store_geometry *geo, const es_table_config
     return most + 1 + table->max_parked;
 }
 
+uint64_t es_store_step_slots(const es_store_geometry *geo)
+{
+    return geo->capacity + 2;
+}
+
 /* --- layout -------------------------------------------------------------------- */
 
 /* Appends count things of the given size at *end, aligned; *at is where they start. */
@@ -197,10 +202,11 @@ static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes,
            place(&end, ES_CACHE_LINE, geo->inbox_slots, sizeof(uint64_t), &o->inbox) &&
            place(&end, ES_CACHE_LINE, geo->update_slots, sizeof(uint64_t), &o->updates) &&
            place(&end, ES_CACHE_LINE, 1, sizeof(es_redo_log) + o->redo_room * sizeof(es_redo_entry), &o->redo) &&
-           place(&end, ES_PAGE, geo->capacity + 1, sizeof(es_step_record), &o->steps) &&
+           place(&end, ES_PAGE, es_store_step_slots(geo), sizeof(es_step_record), &o->steps) &&
            place(&end, ES_PAGE, items, sizeof(es_item_record), &o->items) &&
            place(&end, ES_PAGE, columns, sizeof(es_item_column), &o->columns) &&
-           place(&end, ES_PAGE, geo->capacity + 1, o->row_size, &o->rows) && place(&end, ES_PAGE, 0, 1, &o->size);
+           place(&end, ES_PAGE, es_store_step_slots(geo), o->row_size, &o->rows) &&
+           place(&end, ES_PAGE, 0, 1, &o->size);
 }
 
 bool es_store_layout(const es_store_geometry *geo, const es_store_parts *parts, es_store_offsets *at)

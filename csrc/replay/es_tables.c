@@ -10,7 +10,8 @@ uint64_t es_tables_unpark(es_tables *m)
 {
     uint64_t in = 0;
     for (uint32_t t = 0; t < m->num_tables; t++)
-        for (; es_table_unpark(&m->table[t]); in++)
+        for (es_table *table = &m->table[t];
+             table->parked.count > 0 && es_room_for_item(m, table) && es_table_unpark(table); in++)
             es_room_settle(m);
     return in;
 }

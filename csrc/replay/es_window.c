@@ -20,12 +20,13 @@ es_arrival es_window_arrival(const es_steps *s, const es_step_head *head, uint32
 {
     es_arrival a = {.left = {.last = ES_STEPS_NONE, .before_last = ES_STEPS_NONE},
                     .own = {.last = step, .before_last = ES_STEPS_NONE}};
+    bool is_late = step != ES_STEPS_NONE && s->links[step].newer != 0;
     uint32_t before =
         step == ES_STEPS_NONE ? es_steps_last(s, head->stream, head->environment) : es_steps_older(s, step);
     a.own.event = event_of(head->flags);
     a.own.index = head->index;
     a.own.run = 1;
-    if (before == ES_STEPS_NONE || s->links[before].number + 1 != head->number)
+    if (before == ES_STEPS_NONE || is_late || head->number == 0 || s->links[before].number != head->number - 1)
         return a;
     const es_step_record *record = &s->store->steps[before];
     uint32_t run = es_steps_run(s, before), keep = s->store->keep;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/es_base.h"
+#include "es_items.h"
 #include "es_test.h"
 #include "replay/es_replay.h"
 
@@ -133,11 +134,13 @@ static fixture new_fixture(bool rounds)
                              .ratio = 1,
                              .min_diff = -INFINITY,
                              .max_diff = INFINITY,
-                             .replacement = !rounds};
-    f.size = es_replay_store_size(&geo, &leaf_size, &table);
+                             .replacement = !rounds,
+                             .item = es_items_steps(1)};
+    es_store_parts parts = {&leaf_size, &table, &(es_output){.kind = ES_OUTPUT_STEPS, .count = 1}, ""};
+    f.size = es_replay_store_size(&geo, &parts);
     f.base = aligned_alloc(ES_PAGE, f.size);
     memset(f.base, 0, f.size);
-    CHECK_EQ(es_replay_format(f.base, f.size, &geo, &leaf_size, &table, "", uuid, 1, 1), ES_OK);
+    CHECK_EQ(es_replay_format(f.base, f.size, &geo, &parts, uuid, 1, 1), ES_OK);
     return f;
 }
 

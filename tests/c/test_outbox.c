@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "es_fixture.h"
+#include "es_items.h"
 #include "es_test.h"
 #include "replay/es_replay.h"
 
@@ -39,14 +40,16 @@ static world new_world(void)
                              .ratio = 1,
                              .min_diff = -INFINITY,
                              .max_diff = INFINITY,
-                             .replacement = 1};
+                             .replacement = 1,
+                             .item = es_items_steps(1)};
+    es_store_parts parts = {sizes, &table, &(es_output){.kind = ES_OUTPUT_STEPS, .count = 1}, ""};
     es_store_geometry geo = {.capacity = 8, .max_items = 8, .num_leaves = 1, .num_tables = 1};
-    uint64_t size = es_replay_store_size(&geo, sizes, &table);
+    uint64_t size = es_replay_store_size(&geo, &parts);
     world w = {.store = aligned_alloc(ES_PAGE, size), .fix = ring(8)};
     es_trouble why;
     int error;
     memset(w.store, 0, size);
-    CHECK_EQ(es_replay_format(w.store, size, &geo, sizes, &table, "", names[0], 1, 1), ES_OK);
+    CHECK_EQ(es_replay_format(w.store, size, &geo, &parts, names[0], 1, 1), ES_OK);
     w.r = es_replay_open(w.store, size, 1, NULL, 0, &error, &why);
     w.producer = fix_producer(w.fix);
     w.learner = fix_learner(w.fix);

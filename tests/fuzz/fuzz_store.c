@@ -25,6 +25,7 @@ enum { DAMAGED = 16, RINGS = 32 };
 #define MAX_EDITS 24
 #define MAX_CALLS 48
 #define MAX_BATCH FUZZ_KEYS
+#define MAX_LEAVES 64
 
 /* --- races --------------------------------------------------------------------- */
 
@@ -67,20 +68,35 @@ static void read_races(fuzz_in *in)
 
 /* --- calls ---------------------------------------------------------------------- */
 
-/* Arrays of exactly n items, so that the sanitizer sees an access past them. */
+/* Arrays of exactly n steps, so that the sanitizer sees an access past them. */
+static uint32_t new_steps(es_replay *r, uint64_t n, void **leaves)
+{
+    uint32_t num_tables, num_leaves;
+    es_replay_shape(r, &num_tables, &num_leaves);
+    for (uint32_t l = 0; l < num_leaves && l < MAX_LEAVES; l++)
+        leaves[l] = fuzz_block(n * es_replay_leaf_size(r, l));
+    FUZZ_CHECK(num_leaves <= MAX_LEAVES);
+    return num_leaves;
+}
+
+static void free_steps(void **leaves, uint32_t num_leaves)
+{
+    for (uint32_t l = 0; l < num_leaves; l++)
+        free(leaves[l]);
+}
+
+/* The same for items of a table. */
 typedef struct batch {
     es_batch_arrays arrays;
-    uint32_t num_leaves;
+    uint32_t num_outputs;
 } batch;
 
-static batch new_batch(es_replay *r, uint64_t n)
+static batch new_batch(es_replay *r, uint32_t table, uint64_t n)
 {
-    uint32_t num_tables;
-    batch b;
-    es_replay_shape(r, &num_tables, &b.num_leaves);
-    b.arrays.leaves = malloc(b.num_leaves * sizeof(void *));
-    for (uint32_t l = 0; l < b.num_leaves; l++)
-        b.arrays.leaves[l] = fuzz_block(n * es_replay_leaf_size(r, l));
+    batch b = {.num_outputs = es_replay_num_outputs(r, table)};
+    b.arrays.leaves = malloc(b.num_outputs * sizeof(void *));
+    for (uint32_t o = 0; o < b.num_outputs; o++)
+        b.arrays.leaves[o] = fuzz_block(n * es_replay_output_size(r, table, o));
     b.arrays.key = malloc(n * sizeof(uint64_t));
     b.arrays.probability = malloc(n * sizeof(double));
     b.arrays.priority = malloc(n * sizeof(double));
@@ -93,8 +109,8 @@ static batch new_batch(es_replay *r, uint64_t n)
 
 static void free_batch(batch *b)
 {
-    for (uint32_t l = 0; l < b->num_leaves; l++)
-        free(b->arrays.leaves[l]);
+    for (uint32_t o = 0; o < b->num_outputs; o++)
+        free(b->arrays.leaves[o]);
     free(b->arrays.leaves);
     free(b->arrays.key);
     free(b->arrays.probability);
@@ -121,7 +137,8 @@ static double priority(fuzz_in *in)
 
 static void add(user *u, fuzz_in *in, uint64_t n)
 {
-    batch b = new_batch(u->r, n); /* for its leaves */
+    void *leaves[MAX_LEAVES];
+    uint32_t num_leaves = new_steps(u->r, n, leaves);
     double *priorities = malloc(n * u->num_tables * sizeof *priorities);
     uint8_t *flags = malloc(n);
     int error;
@@ -132,28 +149,37 @@ static void add(user *u, fuzz_in *in, uint64_t n)
     }
     for (uint64_t i = 0; i < n; i++)
         flags[i] = fuzz_below(in, 8) == 0 ? ES_STEP_TERMINATED : 0;
-    int64_t done = es_replay_extend(u->r, (const void *const *)b.arrays.leaves, n, flags, priorities, &error, &why);
+    int64_t done = es_replay_extend(u->r, (const void *const *)leaves, n, flags, priorities, &error, &why);
     FUZZ_CHECK(done >= 0 && (uint64_t)done <= n && (error == ES_OK) == ((uint64_t)done == n));
     FUZZ_CHECK(error == ES_OK || error == ES_REFUSED || error == ES_NO_ROOM || error == ES_EPRIORITY ||
-               error == ES_ESELECTOR);
+               error == ES_ESELECTOR || error == ES_ETWICE);
+    if (fuzz_below(in, 4) == 0) {
+        uint32_t end = fuzz_below(in, 2) ? ES_STEP_TERMINATED : ES_STEP_TRUNCATED;
+        error =
+            es_replay_add_last(u->r, (const void *const *)leaves, (const void *const *)leaves, end, priorities, &why);
+        FUZZ_CHECK(error == ES_OK || error == ES_REFUSED || error == ES_NO_ROOM || error == ES_EPRIORITY ||
+                   error == ES_ESELECTOR || error == ES_ETWICE);
+    }
     free(priorities);
     free(flags);
-    free_batch(&b);
+    free_steps(leaves, num_leaves);
 }
 
 static void sample(user *u, fuzz_in *in, uint32_t table, uint64_t n)
 {
-    batch b = new_batch(u->r, n);
+    batch b = new_batch(u->r, table, n);
     int code = es_replay_sample(u->r, table, n, fuzz_below(in, 2) ? 0.5 : __builtin_nan(""), &b.arrays);
     FUZZ_CHECK(code == ES_OK || code == ES_SHORT || code == ES_ESELECTOR);
     if (code == ES_OK)
         memcpy(u->keys, b.arrays.key, n * sizeof *u->keys);
+    if (code == ES_OK && fuzz_below(in, 8) == 0)
+        FUZZ_CHECK(es_replay_put_back(u->r, table, n, &b.arrays) == ES_OK);
     free_batch(&b);
 }
 
 static void get(user *u, uint32_t table, uint64_t n)
 {
-    batch b = new_batch(u->r, n);
+    batch b = new_batch(u->r, table, n);
     es_trouble why;
     int code = es_replay_get(u->r, table, u->keys, n, 1, &b.arrays, &why);
     FUZZ_CHECK(code == ES_OK || code == ES_ESELECTOR || (code == ES_ENOITEM && why.index < n));

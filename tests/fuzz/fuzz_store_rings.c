@@ -7,7 +7,8 @@
 
 #define MAX_SLOTS 64
 #define MAX_RING_LEAVES 72
-#define COLUMNS 7       /* of a batch */
+#define COLUMNS 7 /* of a batch */
+#define MAX_TABLES 8
 #define MAX_PARKED 1024 /* more items than fit into FUZZ_MAX_STORE */
 
 static const uint8_t uuid[16] = "fuzzed-ring----";
@@ -103,6 +104,16 @@ static void connect_all(fuzz_rings *rings, fuzz_in *in)
     connect_batches(rings, in);
 }
 
+/* Columns that an explicit item has at most. */
+static uint32_t most_columns(es_replay *r, const es_table_config *tables, uint32_t num_tables)
+{
+    uint32_t most = 0;
+    for (uint32_t t = 0; t < num_tables && t < MAX_TABLES; t++)
+        if (tables[t].item.kind == ES_ITEM_EXPLICIT && es_replay_num_outputs(r, t) > most)
+            most = es_replay_num_outputs(r, t);
+    return most;
+}
+
 void fuzz_rings_open(fuzz_rings *rings, es_replay *r, const uint8_t *store, uint64_t size, fuzz_in *in)
 {
     es_store_geometry geo = {0};
@@ -110,21 +121,26 @@ void fuzz_rings_open(fuzz_rings *rings, es_replay *r, const uint8_t *store, uint
     int64_t pid, created;
     uint64_t sizes[MAX_RING_LEAVES];
     uint32_t num_tables, num_leaves;
-    es_replay_describe(store, size, &geo, id, &pid, &created, NULL, 0, NULL, 0);
+    es_table_config tables[MAX_TABLES];
+    memset(tables, 0, sizeof tables);
+    es_replay_describe(store, size, &geo, id, &pid, &created, NULL, 0, tables, MAX_TABLES);
     es_replay_shape(r, &num_tables, &num_leaves);
-    *rings = (fuzz_rings){.r = r};
+    *rings = (fuzz_rings){.r = r, .num_tables = num_tables};
     if (num_leaves + COLUMNS > MAX_RING_LEAVES)
         return;
-    sizes[0] = sizeof(es_inbox_head) + num_tables * sizeof(double);
+    sizes[0] = sizeof(es_inbox_head) + num_tables * sizeof(double) +
+               most_columns(r, tables, num_tables) * sizeof(es_item_column);
     for (uint32_t l = 0; l < num_leaves; l++)
         sizes[l + 1] = es_replay_leaf_size(r, l);
     if (geo.inbox_slots > 0)
         open_ring(&rings->steps, 1, geo.inbox_slots, sizes, num_leaves + 1, in);
-    for (uint32_t c = 0; c < COLUMNS; c++)
-        sizes[1 + num_leaves + c] = sizeof(uint64_t);
     rings->table = fuzz_below(in, num_tables);
-    if (fuzz_below(in, 4) > 0)
-        open_ring(&rings->batches, 1 + fuzz_below(in, 3), 1 + fuzz_below(in, 4), sizes + 1, num_leaves + COLUMNS, in);
+    uint32_t num_outputs = es_replay_num_outputs(r, rings->table);
+    if (num_outputs + COLUMNS < MAX_RING_LEAVES && fuzz_below(in, 4) > 0) {
+        for (uint32_t o = 0; o < num_outputs + COLUMNS; o++)
+            sizes[o] = o < num_outputs ? es_replay_output_size(r, rings->table, o) : sizeof(uint64_t);
+        open_ring(&rings->batches, 1 + fuzz_below(in, 3), 1 + fuzz_below(in, 4), sizes, num_outputs + COLUMNS, in);
+    }
     sizes[0] = sizeof(es_update_block);
     if (geo.update_slots > 0)
         open_ring(&rings->updates, 1, geo.update_slots, sizes, 1, in);
@@ -141,8 +157,8 @@ void fuzz_rings_close(fuzz_rings *rings)
 /* --- calls ------------------------------------------------------------------------- */
 
 /* Sends what fill() writes: a hostile sender writes anything. */
-static void send(fuzz_ring *g, fuzz_in *in, void (*fill)(fuzz_in *in, uint8_t *first, const void *what),
-                 const void *what)
+static void send(fuzz_ring *g, fuzz_in *in, void (*fill)(fuzz_in *in, uint8_t *first, uint64_t size, void *what),
+                 void *what)
 {
     uint64_t batch_size, num_batches;
     uint32_t num_leaves;
@@ -156,37 +172,77 @@ static void send(fuzz_ring *g, fuzz_in *in, void (*fill)(fuzz_in *in, uint8_t *f
         uint64_t size = es_api_leaf_size(g->sender, l);
         leaves[l] = fuzz_block(size);
         if (l == 0 && size <= 8 * FUZZ_MAX_SEGMENT)
-            fill(in, leaves[0], what);
+            fill(in, leaves[0], size, what);
     }
     es_api_send(g->sender, leaves);
     for (uint32_t l = 0; l < num_leaves; l++)
         free(leaves[l]);
 }
 
-static void fill_step(fuzz_in *in, uint8_t *first, const void *what)
+/* The next step of a writer, or any other. */
+static es_inbox_head draw_step(fuzz_rings *rings, fuzz_in *in)
+{
+    static const uint32_t endings[] = {ES_STEP_TERMINATED, ES_STEP_TRUNCATED, ES_STEP_LOST,
+                                       ES_STEP_FINAL | ES_STEP_TERMINATED};
+    uint32_t which = fuzz_below(in, 4), odd = fuzz_below(in, 16);
+    fuzz_writer *w = &rings->writers[which];
+    es_inbox_head head = {.stream = which / 2,
+                          .environment = which % 2,
+                          .number = w->number++,
+                          .index = w->index++,
+                          .episode = w->episode,
+                          .flags = fuzz_below(in, 6) == 0 ? endings[fuzz_below(in, 4)] : 0};
+    if (head.flags != 0 || fuzz_below(in, 16) == 0)
+        w->index = 0, w->episode++;
+    if (odd == 0)
+        head.number -= fuzz_below(in, 8), head.index = fuzz_byte(in), head.flags = fuzz_byte(in);
+    else if (odd == 1)
+        head.number = w->number = fuzz_value(in, UINT64_MAX), head.episode = (uint32_t)fuzz_value(in, 0);
+    else if (odd == 2)
+        head.index = (uint32_t)fuzz_value(in, head.index), head.episode += fuzz_below(in, 3) - 1;
+    return head;
+}
+
+static void fill_step(fuzz_in *in, uint8_t *first, uint64_t size, void *what)
 {
     static const double priorities[] = {-1, 0, 1, __builtin_inf(), -0.0, 1e300, 5e-324, 2};
-    es_inbox_head head = {.stream = fuzz_below(in, 4),
-                          .number = fuzz_byte(in),
-                          .environment = fuzz_below(in, 2),
-                          .episode = fuzz_below(in, 4),
-                          .flags = fuzz_below(in, 4) == 0 ? fuzz_byte(in) : 0};
-    uint32_t num_tables = *(const uint32_t *)what;
-    if (fuzz_below(in, 16) == 0)
-        head.number = fuzz_value(in, UINT64_MAX), head.episode = (uint32_t)fuzz_value(in, 0);
+    fuzz_rings *rings = what;
+    es_inbox_head head;
+    uint64_t at = sizeof head + rings->num_tables * sizeof(double);
+    if (size < at)
+        return;
+    if (size > at && fuzz_below(in, 3) == 0) { /* an explicit item */
+        const fuzz_writer *w = &rings->writers[fuzz_below(in, 4)];
+        head = (es_inbox_head){.stream = (uint64_t)(w - rings->writers) / 2,
+                               .environment = (uint32_t)(w - rings->writers) % 2,
+                               .number = w->number - 1 - fuzz_below(in, 8) / 6,
+                               .index = fuzz_below(in, 6),
+                               .episode = fuzz_below(in, 4),
+                               .flags = ES_HEAD_ITEM};
+        for (; at + 8 <= size; at += 8) {
+            es_item_column c = {fuzz_below(in, 8) / 2, 1 + fuzz_below(in, 8) / 5};
+            if (fuzz_below(in, 16) == 0)
+                c.back = (uint32_t)fuzz_value(in, c.back), c.stride = (uint32_t)fuzz_value(in, 1);
+            memcpy(first + at, &c, sizeof c);
+        }
+    } else {
+        head = draw_step(rings, in);
+    }
     memcpy(first, &head, sizeof head);
-    for (uint32_t t = 0; t < num_tables; t++) {
+    for (uint32_t t = 0; t < rings->num_tables; t++) {
         uint32_t kind = fuzz_below(in, 12);
         double priority = kind < 8 ? priorities[kind] : kind < 11 ? -1 : __builtin_nan("");
         memcpy(first + sizeof head + t * sizeof priority, &priority, sizeof priority);
     }
 }
 
-static void fill_updates(fuzz_in *in, uint8_t *first, const void *what)
+static void fill_updates(fuzz_in *in, uint8_t *first, uint64_t size, void *what)
 {
     static const double priorities[] = {0, 1, 2, 0.5, 1e300, 1e-300, 3, -1};
     const uint64_t *keys = what;
     static es_update_block block;
+    if (size < sizeof block)
+        return;
     block.table = fuzz_below(in, 4), block.kind = 1 + fuzz_below(in, 8) % 3, block.n = 1 + fuzz_below(in, 8);
     for (uint64_t i = 0; i < block.n; i++) {
         block.keys[i] = keys[fuzz_below(in, FUZZ_KEYS)];
@@ -238,9 +294,9 @@ void fuzz_rings_call(fuzz_rings *rings, fuzz_in *in, const uint64_t *keys)
     uint32_t kind = fuzz_below(in, 40), num_tables, num_leaves;
     es_replay_shape(rings->r, &num_tables, &num_leaves);
     if (kind < 12) {
-        send(&rings->steps, in, fill_step, &num_tables);
+        send(&rings->steps, in, fill_step, rings);
     } else if (kind < 16) {
-        send(&rings->updates, in, fill_updates, keys);
+        send(&rings->updates, in, fill_updates, (void *)keys);
     } else if (kind < 26) {
         turn(rings, in);
     } else if (kind >= 32) {

@@ -14,8 +14,16 @@ typedef struct fuzz_ring {
     es_ring *sender, *learner;
 } fuzz_ring;
 
+/* A writer that counts as it should, most of the time. */
+typedef struct fuzz_writer {
+    uint64_t number;
+    uint32_t index, episode;
+} fuzz_writer;
+
 typedef struct fuzz_rings {
     es_replay *r;
+    uint32_t num_tables;
+    fuzz_writer writers[4];            /* by stream and environment */
     fuzz_ring steps, updates, batches; /* the replay learns from the first two, and sends into the third */
     uint32_t table;                    /* whose batches */
 } fuzz_rings;

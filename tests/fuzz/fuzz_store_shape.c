@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "replay/es_store.h"
+#include "replay/es_store_layout.h"
 
 static const uint8_t uuid[16] = "fuzzed-store---";
 
@@ -18,6 +19,52 @@ static es_selector_config draw_selector(fuzz_in *in)
 {
     static const double parameters[] = {0.6, 1, 0.5, 2, 1e-300, 1e300, 10, 1e-3};
     return (es_selector_config){.kind = 1 + fuzz_below(in, 8), .parameter = parameters[fuzz_below(in, 8)], .beta = 0.4};
+}
+
+/* An output that an item of several steps can have. */
+static es_output draw_output(fuzz_in *in, const es_item_config *item, const uint64_t *sizes, uint32_t num_leaves)
+{
+    es_output o = {.leaf = fuzz_below(in, num_leaves)};
+    uint32_t kind = fuzz_below(in, 8), width = 4 + 4 * fuzz_below(in, 2);
+    if (item->kind == ES_ITEM_EXPLICIT) {
+        o.kind = ES_OUTPUT_COLUMN, o.count = 1 + fuzz_below(in, item->length);
+    } else if (kind < 4) {
+        o.kind = item->kind == ES_ITEM_N_STEP && kind % 2 ? ES_OUTPUT_NEXT : ES_OUTPUT_STEPS;
+        o.from = -(int32_t)fuzz_below(in, item->before + 1);
+        o.count = 1 + fuzz_below(in, (item->kind == ES_ITEM_N_STEP ? 1 : item->length) + (uint32_t)-o.from);
+        o.repeat = fuzz_below(in, 2);
+    } else if (kind == 4) {
+        o.kind = ES_OUTPUT_LENGTH;
+    } else if (item->kind == ES_ITEM_SEQUENCE) {
+        o.kind = ES_OUTPUT_MASK, o.count = item->length;
+    } else if (kind < 7 && sizes[o.leaf] % width == 0) {
+        o.kind = ES_OUTPUT_RETURN, o.width = width;
+    } else {
+        o.kind = ES_OUTPUT_DISCOUNT, o.width = width;
+    }
+    return o;
+}
+
+/* What the items of a table are, and their outputs. Each stream keeps no more than capacity. */
+static es_item_config draw_item(fuzz_in *in, uint64_t capacity, const uint64_t *sizes, uint32_t num_leaves,
+                                es_output *outputs)
+{
+    es_item_config item = {.kind = 1 + fuzz_below(in, 8) % 4, .length = 1 + fuzz_below(in, 4), .period = 1};
+    uint64_t room = capacity; /* the span, and one step */
+    if (item.kind == ES_ITEM_SEQUENCE)
+        item.period = 1 + fuzz_below(in, item.length), item.padded = fuzz_below(in, 2);
+    if (item.kind == ES_ITEM_N_STEP)
+        item.before = fuzz_below(in, 3), item.gamma = fuzz_below(in, 5) / 4.0;
+    if (item.kind == ES_ITEM_STEP || es_store_span(&item) + UINT64_C(1) > room) {
+        item = (es_item_config){.kind = ES_ITEM_STEP, .length = 1, .period = 1, .num_outputs = num_leaves};
+        for (uint32_t l = 0; l < num_leaves; l++)
+            outputs[l] = (es_output){.kind = ES_OUTPUT_STEPS, .leaf = l, .count = 1};
+        return item;
+    }
+    item.num_outputs = 1 + fuzz_below(in, FUZZ_MAX_OUTPUTS);
+    for (uint32_t i = 0; i < item.num_outputs; i++)
+        outputs[i] = draw_output(in, &item, sizes, num_leaves);
+    return item;
 }
 
 static es_table_config draw_table(fuzz_in *in, uint32_t number)
@@ -39,6 +86,7 @@ uint8_t *fuzz_draw_store(fuzz_in *in, uint64_t *size)
 {
     uint64_t sizes[3];
     es_table_config tables[3];
+    es_output outputs[3 * FUZZ_MAX_OUTPUTS], *next = outputs;
     uint8_t schema[64];
     es_store_geometry geo = {.capacity = 1 + fuzz_below(in, 16),
                              .max_items = 1 + fuzz_below(in, 32),
@@ -50,13 +98,17 @@ uint8_t *fuzz_draw_store(fuzz_in *in, uint64_t *size)
                              .update_slots = fuzz_below(in, 4)};
     for (uint32_t l = 0; l < geo.num_leaves; l++)
         sizes[l] = leaf_size(in);
-    for (uint32_t t = 0; t < geo.num_tables; t++)
+    for (uint32_t t = 0; t < geo.num_tables; t++) {
         tables[t] = draw_table(in, t);
+        tables[t].item = draw_item(in, geo.capacity, sizes, geo.num_leaves, next);
+        next += tables[t].item.num_outputs;
+    }
     memset(schema, '0', sizeof schema);
-    *size = es_store_size(&geo, sizes, tables);
+    es_store_parts parts = {sizes, tables, outputs, schema};
+    *size = es_store_size(&geo, &parts);
     FUZZ_CHECK(*size != 0 && *size <= FUZZ_MAX_STORE);
     uint8_t *base = fuzz_block(*size);
-    FUZZ_CHECK(es_store_format(base, *size, &geo, sizes, tables, schema, uuid, 1, 1) == ES_OK);
+    FUZZ_CHECK(es_store_format(base, *size, &geo, &parts, uuid, 1, 1) == ES_OK);
     return base;
 }
 
@@ -116,6 +168,7 @@ static const struct field {
     PART(steps, es_step_record, environment),
     PART(steps, es_step_record, episode),
     PART(steps, es_step_record, arrival),
+    PART(steps, es_step_record, index),
     PART(items, es_item_record, word),
     PART(items, es_item_record, step),
     PART(items, es_item_record, length),
@@ -124,7 +177,16 @@ static const struct field {
     PART(items, es_item_record, inserted),
     PART(items, es_item_record, updated),
     PART(items, es_item_record, round),
-#define NUM_WORDS 30 /* so many */
+    PART(items, es_item_record, before),
+    PART(items, es_item_record, flags),
+    PART(columns, es_item_column, back),
+    PART(columns, es_item_column, stride),
+    HEADER(making.step),
+    HEADER(making.made),
+    HEADER(making.park),
+    HEADER(making.priorities[0]),
+    HEADER(making.priorities[1]),
+#define NUM_WORDS 40 /* so many */
     HEADER(magic),
     HEADER(version),
     HEADER(geo.capacity),
@@ -137,6 +199,8 @@ static const struct field {
     HEADER(at.leaves),
     HEADER(at.schema),
     HEADER(at.tables),
+    HEADER(at.outputs),
+    HEADER(at.columns),
     HEADER(at.words),
     HEADER(at.redo),
     HEADER(at.steps),
@@ -162,6 +226,19 @@ static const struct field {
     PART(tables, es_table_config, max_parked),
     PART(tables, es_table_config, replacement),
     PART(tables, es_table_config, is_protected),
+    PART(tables, es_table_config, item.kind),
+    PART(tables, es_table_config, item.length),
+    PART(tables, es_table_config, item.period),
+    PART(tables, es_table_config, item.before),
+    PART(tables, es_table_config, item.padded),
+    PART(tables, es_table_config, item.num_outputs),
+    PART(tables, es_table_config, item.gamma),
+    PART(outputs, es_output, kind),
+    PART(outputs, es_output, leaf),
+    PART(outputs, es_output, count),
+    PART(outputs, es_output, width),
+    PART(outputs, es_output, from),
+    PART(outputs, es_output, repeat),
 #undef HEADER
 #undef PART
 };
@@ -214,6 +291,40 @@ void fuzz_store_edit(fuzz_in *in, uint8_t *base, uint64_t size)
     put(base, size, at, width, width == 8 && fuzz_below(in, 2) ? special(in, was) : fuzz_value(in, was));
 }
 
+/* Copies a part of a damaged store, or NULL if it is not inside. */
+static void *copy_of(const uint8_t *base, uint64_t size, uint64_t at, uint64_t bytes)
+{
+    if (at > size || bytes > size - at)
+        return NULL;
+    void *copy = malloc(bytes + 1);
+    memcpy(copy, base + at, bytes);
+    return copy;
+}
+
+/* The outputs are where tables say how many there are. Writes good parts where they belong. */
+static uint64_t repair(uint8_t *base, uint64_t size, bool offsets, const es_store_parts *parts, uint64_t num_outputs)
+{
+    es_store_header *hdr = (es_store_header *)base;
+    const es_store_geometry *geo = &hdr->geo;
+    uint64_t total = es_store_size(geo, parts);
+    if (total == 0 || total > FUZZ_MAX_STORE)
+        return 0;
+    uint8_t *made = fuzz_block(total);
+    FUZZ_CHECK(es_store_format(made, total, geo, parts, hdr->uuid, hdr->pid, hdr->created_ns) == ES_OK);
+    const es_store_header *good = (const es_store_header *)made;
+    if (offsets && total <= size) { /* the parts that are hashed may have to move */
+        memcpy(base + good->at.leaves, parts->leaf_sizes, geo->num_leaves * sizeof *parts->leaf_sizes);
+        memcpy(base + good->at.schema, parts->schema, geo->schema_size);
+        memcpy(base + good->at.tables, parts->tables, geo->num_tables * sizeof *parts->tables);
+        memcpy(base + good->at.outputs, parts->outputs, num_outputs * sizeof *parts->outputs);
+    }
+    hdr->hash = good->hash;
+    if (offsets)
+        hdr->at = good->at;
+    free(made);
+    return total;
+}
+
 uint64_t fuzz_store_repair(uint8_t *base, uint64_t size, bool offsets)
 {
     es_store_header *hdr = (es_store_header *)base;
@@ -221,37 +332,19 @@ uint64_t fuzz_store_repair(uint8_t *base, uint64_t size, bool offsets)
         return 0;
     const es_store_geometry *geo = &hdr->geo;
     const es_store_offsets *at = &hdr->at;
-    uint64_t leaf_bytes = geo->num_leaves * sizeof(uint64_t), table_bytes = geo->num_tables * sizeof(es_table_config);
-    if (geo->num_leaves > 64 || geo->num_tables > 8 || geo->schema_size > size || at->leaves > size ||
-        leaf_bytes > size - at->leaves || at->tables > size || table_bytes > size - at->tables || at->schema > size ||
-        geo->schema_size > size - at->schema)
+    if (geo->num_leaves > 64 || geo->num_tables > 8 || geo->schema_size > size)
         return 0;
-    uint64_t *leaf_sizes = malloc(leaf_bytes + 1);
-    es_table_config *tables = malloc(table_bytes + 1);
-    uint8_t *schema = malloc(geo->schema_size + 1);
-    memcpy(leaf_sizes, base + at->leaves, leaf_bytes);
-    memcpy(tables, base + at->tables, table_bytes);
-    memcpy(schema, base + at->schema, geo->schema_size);
-    uint64_t total = es_store_size(geo, leaf_sizes, tables);
-    if (total > FUZZ_MAX_STORE)
-        total = 0;
-    if (total != 0) {
-        uint8_t *made = fuzz_block(total);
-        FUZZ_CHECK(es_store_format(made, total, geo, leaf_sizes, tables, schema, hdr->uuid, hdr->pid,
-                                   hdr->created_ns) == ES_OK);
-        const es_store_header *good = (const es_store_header *)made;
-        if (offsets && total <= size) { /* the parts that are hashed may have to move */
-            memcpy(base + good->at.leaves, leaf_sizes, leaf_bytes);
-            memcpy(base + good->at.schema, schema, geo->schema_size);
-            memcpy(base + good->at.tables, tables, table_bytes);
-        }
-        hdr->hash = good->hash;
-        if (offsets)
-            hdr->at = good->at;
-        free(made);
-    }
+    uint64_t *leaf_sizes = copy_of(base, size, at->leaves, geo->num_leaves * sizeof *leaf_sizes);
+    es_table_config *tables = copy_of(base, size, at->tables, geo->num_tables * sizeof *tables);
+    uint8_t *schema = copy_of(base, size, at->schema, geo->schema_size);
+    uint64_t count = tables == NULL ? 0 : es_store_count_outputs(geo, tables), total = 0;
+    es_output *outputs = count > 64 ? NULL : copy_of(base, size, at->outputs, count * sizeof *outputs);
+    es_store_parts parts = {leaf_sizes, tables, outputs, schema};
+    if (leaf_sizes != NULL && tables != NULL && schema != NULL && outputs != NULL)
+        total = repair(base, size, offsets, &parts, count);
     free(leaf_sizes);
     free(tables);
     free(schema);
+    free(outputs);
     return total;
 }

@@ -5,6 +5,7 @@
 #include "fuzz.h"
 
 #define FUZZ_MAX_STORE (UINT64_C(1) << 16)
+#define FUZZ_MAX_OUTPUTS 8 /* of a table of a good store */
 
 /* A good store, as drawn, in a block of *size bytes, at most FUZZ_MAX_STORE. */
 uint8_t *fuzz_draw_store(fuzz_in *in, uint64_t *size);

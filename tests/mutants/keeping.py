@@ -27,6 +27,10 @@ def _known(name: str, bug: str, *edits: tuple[str, str]) -> Mutant:
     return _mutant("es_known.c", name, "es_known_adopt", "each once", bug, *edits)
 
 
+def _insert(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return _mutant("es_insert.c", name, function, where, bug, *edits)
+
+
 def _source(name: str, function: str, bug: str, *edits: tuple[str, str]) -> Mutant:
     return _mutant("es_source.c", name, function, "each once", bug, *edits)
 
@@ -48,7 +52,7 @@ def _outbox(name: str, function: str, where: str, bug: str, *edits: tuple[str, s
     return _mutant("es_outbox.c", name, function, where, bug, *edits)
 
 
-_GATHER_ONE = "    if (into != NULL)\n        es_gather(t->store, t->store->rows, step, 1, into->leaves, at);\n"
+_GATHER_ONE = "    es_draw_write(t, item, into->leaves, at);\n"
 _WEIGH = "    weigh(to, at, n, into);\n"
 _COMMIT_DRAW = "    note_draws(t, n, random, into, done);\n    es_redo_commit(redo);\n"
 
@@ -123,7 +127,7 @@ KEEPING = (
         "draw_independent",
         "one change",
         "the generator's state after all draws is in the first list",
-        ("es_random_after(before, j + some)", "after"),
+        ("es_random_after(before, done_at + some)", "after"),
     ),
     _draw(
         "random-apart",
@@ -152,7 +156,7 @@ KEEPING = (
             _at_once("t->words->parkings", "t->words->parkings + 1"),
         ),
     ),
-    _tables(
+    _insert(
         "step-apart",
         "note_step",
         "one change",
@@ -162,34 +166,34 @@ KEEPING = (
             _at_once("record->word", "es_record_word(generation, head->flags, ES_RECORD_LIVE)"),
         ),
     ),
-    _tables(
+    _insert(
         "row-late",
-        "es_tables_add",
+        "es_insert_step",
         "one change",
         "a step lives before its bytes are there",
         (_ROW, ""),
         (_COMMIT, _COMMIT + _ROW),
     ),
-    _tables(
+    _insert(
         "kept-stays",
-        "es_tables_add",
+        "es_insert_step",
         "what follows",
         "a stream's last step but one stays though nothing refers to it",
-        ("        es_steps_drop_if_unused(&m->steps, before);\n", "        (void)before;\n"),
+        ("    es_steps_trim(&m->steps, step);\n", ""),
     ),
     _tables(
         "open-no-settle",
         "es_tables_open",
         "recovery",
         "what a dead process was about to evict stays",
-        ("        settle(m);\n", ""),
+        ("        es_room_settle(m);\n", ""),
     ),
     _tables(
         "open-no-drop",
         "es_tables_open",
         "recovery",
         "a step that a dead process was about to drop stays",
-        ("        drop_unused(m, order, n);\n", "        (void)drop_unused;\n"),
+        ("        es_steps_trim_all(&m->steps, order, n);\n", ""),
     ),
     _table(
         "open-no-reset",
@@ -224,22 +228,26 @@ KEEPING = (
         "es_tables_open",
         "recovery",
         "steps that are to make room are in another order once the store was opened again",
-        ("        es_steps_reorder(&m->steps, order, n);\n", ""),
+        ("        es_steps_sort(&m->steps, order, n);\n", "        m->steps.recovering = false;\n"),
     ),
-    _tables(
+    _mutant(
+        "es_room.c",
         "room-any-items",
-        "has_room",
+        "es_room_for",
         "room",
         "protected items outgrow their table's records",
-        ("steps > m->store.capacity || fixed > m->store.max_items", "steps > m->store.capacity + 0 * fixed"),
-        ("&& items <= m->store.max_items)", "&& items < UINT64_MAX)"),
+        ("sum.fixed > m->store.max_items", "sum.fixed > UINT64_MAX - 1"),
+        ("too_many = sum.all > m->store.max_items ? sum.all - m->store.max_items : 0", "too_many = 0"),
     ),
     _draw(
         "draw-divides",
         "draw_independent",
         "generator",
         "the state after each of several draws is wrong when the generator wraps",
-        ("es_random_after(before, j + some)", "before + (j + some) * ((after - before) / allowed)"),
+        (
+            "es_random_after(before, done_at + some)",
+            "before + (done_at + some) * ((after - before) / allowed)",
+        ),
     ),
     _table(
         "open-any-step",
@@ -262,12 +270,12 @@ KEEPING = (
         "es_store_format",
         "format",
         "a store has its magic number before it has its hash",
-        ("hdr->hash = mix(", "uint64_t hash = mix("),
+        ("hdr->hash = hash_of(", "uint64_t hash = hash_of("),
         (_MAGIC, f"{_MAGIC}    ES_COMPILER_BARRIER();\n    hdr->hash = hash;\n"),
     ),
-    _tables(
+    _insert(
         "origin-apart",
-        "es_tables_add",
+        "es_insert_step",
         "each once",
         "a step that a ring brought is there before the store says that it was used",
         (_ORIGIN, "        (void)origin;\n"),

@@ -1,5 +1,6 @@
 """The mutants of the C core. Each is one bug, and the suites must notice it."""
 
+from completing import COMPLETING
 from consuming import CONSUMING
 from ending import ENDING
 from keeping import KEEPING
@@ -9,4 +10,4 @@ from producing import PRODUCING
 from serving import SERVING
 from waiting import WAITING
 
-MUTANTS: tuple[Mutant, ...] = (*PRODUCING, *CONSUMING, *ENDING, *OWNING, *SERVING, *WAITING, *KEEPING)
+MUTANTS: tuple[Mutant, ...] = (*PRODUCING, *CONSUMING, *ENDING, *OWNING, *SERVING, *WAITING, *KEEPING, *COMPLETING)

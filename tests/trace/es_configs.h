@@ -22,6 +22,13 @@
 /* Two items ahead of samples; the others park. */
 #define PARKED(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, .max_diff = 2, .max_parked = 3)
 
+/* Items of several steps. */
+#define N_STEPS(steps, stack) \
+    .item = {.kind = ES_ITEM_N_STEP, .length = steps, .period = 1, .before = (stack)-1, .gamma = 0.5}
+#define SEQUENCES(steps, every, pads) \
+    .item = {.kind = ES_ITEM_SEQUENCE, .length = steps, .period = every, .padded = pads}
+#define EXPLICIT(steps) .item = {.kind = ES_ITEM_EXPLICIT, .length = steps, .period = 1}
+
 /* As many samples as items. */
 #define MATCHED(name, sampler, remover, size) \
     LIMITED(name, sampler, remover, size, 1, .min_diff = 0, .max_diff = INFINITY)

@@ -41,6 +41,7 @@ static void dump_step(es_dump *d, const es_store *s, uint64_t i)
     es_dump_note(d, "episode of step", i, r->episode);
     es_dump_note(d, "arrival of step", i, r->arrival);
     es_dump_note(d, "version of step", i, r->version);
+    es_dump_note(d, "index of step", i, r->index);
     for (uint32_t l = 0; l < s->num_leaves; l++)
         es_dump_note_bytes(d, "bytes of step", i, es_store_row(s, (uint32_t)i) + s->leaves[l].offset,
                            s->leaves[l].size);
@@ -58,6 +59,8 @@ static void dump_item(es_dump *d, const es_item_record *r, uint64_t i)
     es_dump_note(d, "inserted of item", i, r->inserted);
     es_dump_note(d, "updated of item", i, r->updated);
     es_dump_note(d, "round of item", i, r->round);
+    es_dump_note(d, "before of item", i, r->before);
+    es_dump_note(d, "flags of item", i, r->flags);
 }
 
 static void dump_table(es_dump *d, const es_table_words *w, uint64_t t)
@@ -82,6 +85,7 @@ void es_dump_store(es_dump *d, const void *base, uint64_t size)
         return;
     es_dump_note_bytes(d, "header", 0, base, offsetof(es_store_header, arrivals));
     es_dump_note(d, "arrivals", 0, s.hdr->arrivals);
+    es_dump_note(d, "step whose items are made", 0, s.hdr->making.step);
     es_dump_note_bytes(d, "inbox", 0, &s.hdr->inbox, sizeof s.hdr->inbox);
     es_dump_note_bytes(d, "updates", 0, &s.hdr->updates, sizeof s.hdr->updates);
     es_dump_note_bytes(d, "rounds of the inbox", 0, s.inbox, s.inbox_slots * sizeof *s.inbox);

@@ -30,11 +30,13 @@
 #include "es_valid.h"
 #include "replay/es_draw.h"
 #include "replay/es_inbox.h"
+#include "replay/es_insert.h"
 #include "replay/es_outbox.h"
 
 #define MAX_PATH 80000u
 #define WORKER 9 /* the stream of the steps that are sent */
 #define MANY 1000
+#define COLUMNS 7 /* of a batch */
 
 static const uint64_t leaf_sizes[] = {8, 24, 0};
 static const uint8_t uuids[FEED_RINGS][16] = {"the inbox's ring", "updates' ring", "batches of one", "batches of two"};
@@ -79,14 +81,21 @@ static int send_step(es_feed *f, uint32_t flags, const double *priorities)
 {
     struct {
         es_inbox_head head;
-        double priorities[VAULT_TABLES];
-    } brought = {.head = {.stream = WORKER, .number = f->sent, .version = 3, .flags = flags}};
+        uint8_t rest[VAULT_TABLES * sizeof(double) + VAULT_LEAVES * sizeof(es_item_column)];
+    } brought = {.head = {.stream = WORKER,
+                          .number = f->sent,
+                          .version = 3,
+                          .index = f->index,
+                          .episode = f->episode,
+                          .flags = flags}};
     const void *leaves[VAULT_LEAVES + 1] = {&brought};
-    memcpy(brought.priorities, priorities, f->v.geo.num_tables * sizeof *priorities);
+    memcpy(brought.rest, priorities, f->v.geo.num_tables * sizeof *priorities);
     f->v.made = 100 + f->sent;
     vault_make(&f->v, 1, leaves + 1);
     int code = es_api_send(f->others[FEED_STEPS], (void **)leaves);
-    f->sent += code == ES_OK;
+    bool ends = flags & (ES_STEP_TERMINATED | ES_STEP_TRUNCATED | ES_STEP_LOST);
+    if (code == ES_OK)
+        f->sent++, f->index = ends ? 0 : f->index + 1, f->episode += ends;
     return code;
 }
 
@@ -97,6 +106,24 @@ void feed_step(es_feed *f, uint32_t flags, const double *priorities)
     for (uint32_t t = 0; t < f->v.geo.num_tables; t++)
         good = good && !isinf(priorities[t]);
     f->good += good;
+}
+
+void feed_item(es_feed *f, uint32_t table, uint32_t length, double priority)
+{
+    struct {
+        es_inbox_head head;
+        uint8_t rest[VAULT_TABLES * sizeof(double) + VAULT_LEAVES * sizeof(es_item_column)];
+    } brought = {
+        .head = {.stream = WORKER, .number = f->sent - 1, .index = length, .episode = table, .flags = ES_HEAD_ITEM}};
+    const void *leaves[VAULT_LEAVES + 1] = {&brought};
+    uint64_t columns_at = f->v.geo.num_tables * sizeof priority;
+    memcpy(brought.rest + table * sizeof priority, &priority, sizeof priority);
+    for (uint32_t l = 0; l < f->v.geo.num_leaves; l++) {
+        es_item_column column = {l % length, 1};
+        memcpy(brought.rest + columns_at + l * sizeof column, &column, sizeof column);
+    }
+    vault_make(&f->v, 1, leaves + 1);
+    CHECK_EQ(es_api_send(f->others[FEED_STEPS], (void **)leaves), ES_OK);
 }
 
 static int send_updates(es_feed *f, const es_update_block *block)
@@ -251,9 +278,14 @@ static void use_and_die(es_feed *f, uint64_t used)
     for (uint64_t i = 0; i < used; i++) {
         const void *const *leaves = es_source_next(&in.steps, &code);
         const es_inbox_head *h = leaves[0];
-        es_step_head head = {.stream = h->stream, .number = h->number, .version = h->version, .flags = h->flags};
+        es_step_head head = {.stream = h->stream,
+                             .number = h->number,
+                             .version = h->version,
+                             .index = h->index,
+                             .episode = h->episode,
+                             .flags = h->flags};
         es_origin origin = {es_source_word(&in.steps), es_source_value(&in.steps)};
-        if (es_tables_add(m, &head, leaves + 1, 0, (const double *)(h + 1), &origin, &why) != ES_OK)
+        if (es_insert_step(m, &head, leaves + 1, 0, (const double *)(h + 1), &origin, &why) != ES_OK)
             _exit(1);
         es_source_used(&in.steps);
     }
@@ -268,19 +300,18 @@ static void draw_and_die(es_feed *f, uint64_t drawn)
     es_tables *m = (es_tables *)f->v.r;
     es_outbox box;
     int64_t position, last;
-    uint32_t steps[VAULT_BATCH];
     int ring = FEED_BATCHES;
     if (es_outbox_open(&box, &m->table[f->boxes[0].table], f->mine[ring], f->fix[ring]->base, uuids[ring], NULL, 0) !=
             ES_OK ||
         es_api_reserve(f->mine[ring], 0, &position) != ES_OK ||
         es_api_reserve_many(f->mine[ring], drawn, &last) != (int64_t)drawn || last != position + 1)
         _exit(1);
-    void *c[7];
-    for (uint32_t i = 0; i < 7; i++)
-        c[i] = f->fix[ring]->base + es_api_leaf_offset(f->mine[ring], 2 + i);
+    void *c[COLUMNS];
+    for (uint32_t i = 0; i < COLUMNS; i++)
+        c[i] = f->fix[ring]->base + es_api_leaf_offset(f->mine[ring], box.table->form.num_outputs + i);
     es_drawing columns = {c[0], c[1], c[3], c[2], c[4], c[5], c[6]};
     es_draw_into into = {box.leaves, 0.4, &box.words->drawn, (uint64_t)position};
-    if (es_draw(box.table, drawn, steps, &columns, (uint64_t)position, &into) != (int64_t)drawn)
+    if (es_draw(box.table, drawn, &columns, (uint64_t)position, &into) != (int64_t)drawn)
         _exit(1);
     kill(getpid(), SIGKILL);
 }
@@ -305,6 +336,7 @@ static void open_rings(es_feed *f)
         f->others[i] = fix_join(f->fix[i], f->locks[i], i < FEED_BATCHES ? ES_ROLE_PRODUCER : ES_ROLE_LEARNER, 0);
     }
     f->sent = f->good = 0;
+    f->index = f->episode = 0;
 }
 
 static void close_rings(es_feed *f)
@@ -466,6 +498,21 @@ static es_fix *ring_of(uint64_t batch_size, uint64_t num_batches, uint32_t num_l
     return fix_new_shared(&geo, sizes);
 }
 
+/* Its leaves are what items of the table give, and the columns. */
+static es_fix *ring_of_batches(const es_vault *v, const es_feed_box *box)
+{
+    uint64_t sizes[VAULT_OUTPUTS + COLUMNS];
+    uint32_t n = 0;
+    const es_output *o = v->outputs;
+    for (uint32_t t = 0; t < box->table; t++)
+        o += v->tables[t].item.num_outputs;
+    while (n < v->tables[box->table].item.num_outputs)
+        sizes[n++] = es_store_output_size(o++, v->leaf_sizes);
+    for (uint32_t i = 0; i < COLUMNS; i++)
+        sizes[n++] = 8;
+    return ring_of(box->batch_size, box->num_batches, n, sizes);
+}
+
 /* Each slot of two other rings is used once. */
 static void know_other_rings(es_feed *f)
 {
@@ -481,28 +528,28 @@ static void know_other_rings(es_feed *f)
 
 static void begin(killing *k, const es_feeding *s)
 {
-    const uint64_t brought[] = {sizeof(es_inbox_head) + s->num_tables * sizeof(double), leaf_sizes[0], leaf_sizes[1]};
-    const uint64_t taken[] = {leaf_sizes[0], leaf_sizes[1], 8, 8, 8, 8, 8, 8, 8};
+    uint64_t brought[] = {sizeof(es_inbox_head) + s->num_tables * sizeof(double), leaf_sizes[0], leaf_sizes[1]};
     es_feed *f = &k->f;
     *k = (killing){.s = s, .side = shared(sizeof *k->side)};
-    f->v.geo = (es_store_geometry){.capacity = s->capacity,
-                                   .max_items = MANY,
-                                   .seed = 7,
-                                   .num_leaves = 2,
-                                   .num_tables = s->num_tables,
-                                   .schema_size = 8,
-                                   .inbox_slots = s->slots,
-                                   .update_slots = FEED_UPDATE_SLOTS};
-    f->v.leaf_sizes = leaf_sizes, f->v.tables = s->tables;
-    f->v.size = es_replay_store_size(&f->v.geo, leaf_sizes, s->tables);
+    es_store_geometry geo = {.capacity = s->capacity,
+                             .max_items = MANY,
+                             .seed = 7,
+                             .num_leaves = 2,
+                             .num_tables = s->num_tables,
+                             .schema_size = 8,
+                             .inbox_slots = s->slots,
+                             .update_slots = FEED_UPDATE_SLOTS};
+    vault_plan(&f->v, &geo, leaf_sizes, s->tables);
+    for (uint32_t t = 0; t < s->num_tables; t++)
+        if (f->v.tables[t].item.kind == ES_ITEM_EXPLICIT)
+            brought[0] = sizeof(es_inbox_head) + s->num_tables * sizeof(double) + 2 * sizeof(es_item_column);
     f->v.base = shared(f->v.size);
     f->fix[FEED_STEPS] = ring_of(1, s->slots, 3, brought);
     f->fix[FEED_UPDATES] = ring_of(1, FEED_UPDATE_SLOTS, 1, &(uint64_t){sizeof(es_update_block)});
     f->boxes = s->boxes;
     for (int i = FEED_BATCHES; i < FEED_RINGS; i++)
         if (has(f, i))
-            f->fix[i] = ring_of(s->boxes[i - FEED_BATCHES].batch_size, s->boxes[i - FEED_BATCHES].num_batches,
-                                sizeof taken / sizeof *taken, taken);
+            f->fix[i] = ring_of_batches(&f->v, &s->boxes[i - FEED_BATCHES]);
     k->first = must(malloc(f->v.size)), k->seen_store = must(calloc(1, f->v.size));
     for (int i = 0; i < FEED_RINGS; i++)
         if (has(f, i))

@@ -29,6 +29,7 @@ typedef struct es_feed {
     es_ring *others[FEED_RINGS]; /* the tracer's: a worker, a client, learners */
     es_ring *mine[FEED_RINGS];   /* of the replay that this process is */
     uint64_t sent, good;         /* steps; those that can be stored */
+    uint32_t index, episode;     /* of the next one */
     const es_feed_box *boxes;
 } es_feed;
 
@@ -59,6 +60,8 @@ void feed_everywhere(const es_feeding *s);
 
 /* A worker sends a step. priorities: one for each table. */
 void feed_step(es_feed *f, uint32_t flags, const double *priorities);
+/* A worker describes an item of its last steps, which must be stored. */
+void feed_item(es_feed *f, uint32_t table, uint32_t length, double priority);
 void feed_updates(es_feed *f, uint32_t table, uint32_t kind, uint64_t n, const uint64_t *keys,
                   const double *priorities);
 

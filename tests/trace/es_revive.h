@@ -17,6 +17,7 @@ typedef struct es_revival {
     uint64_t parts;                              /* that it has, each done or not done; at most REVIVE_PARTS */
     int64_t want;                                /* what the whole operation returns */
     bool forgets;         /* it leaves what is meant to die with the process: items drawn for the next batch */
+    bool sends;           /* workers send steps or items */
     bool parks;           /* items park; whoever opens the store takes a turn at once */
     bool formats;         /* it makes the store: es_replay_format() */
     bool where_it_writes; /* do not kill it where the store holds what it held one instruction before */

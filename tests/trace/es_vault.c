@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "es_test.h"
+#include "replay/es_insert.h"
 #include "replay/es_tables.h"
 
 static void note(es_vault *v, const char *what, uint64_t which, uint64_t value)
@@ -20,10 +21,21 @@ static void note_double(es_vault *v, const char *what, uint64_t which, double va
 
 /* --- opening -------------------------------------------------------------------- */
 
+void vault_plan(es_vault *v, const es_store_geometry *geo, const uint64_t *leaf_sizes, const es_table_config *tables)
+{
+    v->geo = *geo;
+    v->leaf_sizes = leaf_sizes;
+    memcpy(v->tables, tables, geo->num_tables * sizeof *tables);
+    es_items_fill(v->tables, geo->num_tables, leaf_sizes, geo->num_leaves, v->outputs);
+    v->size = es_replay_store_size(geo, &(es_store_parts){leaf_sizes, v->tables, v->outputs, "a schema"});
+    CHECK(v->size > 0);
+}
+
 int vault_format(es_vault *v)
 {
     static const uint8_t uuid[16] = "a replay";
-    return es_replay_format(v->base, v->size, &v->geo, v->leaf_sizes, v->tables, "a schema", uuid, 1, 2);
+    es_store_parts parts = {v->leaf_sizes, v->tables, v->outputs, "a schema"};
+    return es_replay_format(v->base, v->size, &v->geo, &parts, uuid, 1, 2);
 }
 
 void vault_open(es_vault *v, uint64_t stream)
@@ -73,15 +85,46 @@ static es_tables *tables_of(es_vault *v)
     return (es_tables *)v->r;
 }
 
-int vault_bring(es_vault *v, const double *priorities)
+int vault_add_last(es_vault *v, uint32_t flags, const double *priorities)
+{
+    const void *leaves[2 * VAULT_LEAVES], *final[VAULT_LEAVES];
+    es_trouble why = {0};
+    vault_make(v, 2, leaves);
+    for (uint32_t l = 0; l < v->geo.num_leaves; l++)
+        final[l] = (const uint8_t *)leaves[l] + v->leaf_sizes[l];
+    int code = es_replay_add_last(v->r, leaves, final, flags, priorities, &why);
+    note(v, "result of add_last", why.table, (uint64_t)code);
+    return code;
+}
+
+int vault_send(es_vault *v, const es_step_head *head, const double *priorities)
 {
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
     vault_make(v, 1, leaves);
-    es_step_head head = {.stream = 9, .number = v->made};
     es_origin origin = {&tables_of(v)->store.inbox[0], v->made};
-    int code = es_tables_add(tables_of(v), &head, leaves, 0, priorities, &origin, &why);
+    int code = es_insert_step(tables_of(v), head, leaves, 0, priorities, &origin, &why);
     note(v, "result of a step that was sent", why.table, (uint64_t)code);
+    return code;
+}
+
+int vault_bring(es_vault *v, const double *priorities)
+{
+    es_step_head head = {.stream = 9, .number = v->made, .index = (uint32_t)v->made};
+    return vault_send(v, &head, priorities);
+}
+
+int vault_describe(es_vault *v, uint32_t table, uint64_t stream, uint64_t last, uint32_t length, double priority)
+{
+    es_item_column columns[VAULT_LEAVES];
+    es_trouble why = {0};
+    for (uint32_t l = 0; l < v->geo.num_leaves; l++)
+        columns[l] = (es_item_column){l % length, 1};
+    es_explicit_item item = {
+        .stream = stream, .number = last, .table = table, .length = length, .priority = priority, .columns = columns};
+    es_origin origin = {&tables_of(v)->store.inbox[0], ++v->made};
+    int code = es_insert_item(tables_of(v), &item, &origin, &why);
+    note(v, "result of an item that was sent", why.table, (uint64_t)code);
     return code;
 }
 
@@ -110,21 +153,21 @@ int64_t vault_extend(es_vault *v, uint64_t n, const uint8_t *flags, const double
 }
 
 static struct {
-    uint8_t leaves[VAULT_LEAVES][VAULT_BATCH * VAULT_ROW];
+    uint8_t outputs[VAULT_OUTPUTS][VAULT_BATCH * VAULT_ITEM];
     double probability[VAULT_BATCH], priority[VAULT_BATCH], weight[VAULT_BATCH];
     int64_t times_sampled[VAULT_BATCH], table_size[VAULT_BATCH], age[VAULT_BATCH];
 } batch;
 
-static es_batch_arrays arrays_of(es_vault *v, void **leaves, uint64_t *keys)
+static es_batch_arrays arrays_of(void **outputs, uint64_t *keys)
 {
-    for (uint32_t l = 0; l < v->geo.num_leaves; l++)
-        leaves[l] = batch.leaves[l];
-    return (es_batch_arrays){leaves,           keys,         batch.probability,
+    for (uint32_t o = 0; o < VAULT_OUTPUTS; o++)
+        outputs[o] = batch.outputs[o];
+    return (es_batch_arrays){outputs,          keys,         batch.probability,
                              batch.priority,   batch.weight, batch.times_sampled,
                              batch.table_size, batch.age};
 }
 
-static void note_batch(es_vault *v, const uint64_t *keys, uint64_t n)
+static void note_batch(es_vault *v, uint32_t table, const uint64_t *keys, uint64_t n)
 {
     for (uint64_t i = 0; i < n && v->dump != NULL; i++) {
         note(v, "key", i, keys[i]);
@@ -134,20 +177,22 @@ static void note_batch(es_vault *v, const uint64_t *keys, uint64_t n)
         note(v, "times_sampled", i, (uint64_t)batch.times_sampled[i]);
         note(v, "table_size", i, (uint64_t)batch.table_size[i]);
         note(v, "age", i, (uint64_t)batch.age[i]);
-        for (uint32_t l = 0; l < v->geo.num_leaves; l++)
-            es_dump_note_bytes(v->dump, "leaf", i, batch.leaves[l] + i * v->leaf_sizes[l], v->leaf_sizes[l]);
+        for (uint32_t o = 0; o < es_replay_num_outputs(v->r, table); o++) {
+            uint64_t size = es_replay_output_size(v->r, table, o);
+            es_dump_note_bytes(v->dump, "output", i, batch.outputs[o] + i * size, size);
+        }
     }
 }
 
 int vault_sample(es_vault *v, uint32_t table, uint64_t n)
 {
-    void *leaves[VAULT_LEAVES];
-    es_batch_arrays out = arrays_of(v, leaves, v->keys);
+    void *outputs[VAULT_OUTPUTS];
+    es_batch_arrays out = arrays_of(outputs, v->keys);
     memset(v->keys, 0xff, sizeof v->keys);
     int code = es_replay_sample(v->r, table, n, NAN, &out);
     note(v, "result of sample", table, (uint64_t)code);
     if (code == ES_OK)
-        note_batch(v, v->keys, n);
+        note_batch(v, table, v->keys, n);
     return code;
 }
 
@@ -173,8 +218,8 @@ void vault_look(es_vault *v, uint32_t table)
     es_table_info info;
     es_trouble why = {0};
     uint64_t keys[VAULT_BATCH];
-    void *leaves[VAULT_LEAVES];
-    es_batch_arrays out = arrays_of(v, leaves, keys);
+    void *outputs[VAULT_OUTPUTS];
+    es_batch_arrays out = arrays_of(outputs, keys);
     es_replay_info(v->r, table, &info);
     note(v, "size", table, info.size);
     note(v, "inserted", table, info.inserted);
@@ -194,7 +239,7 @@ void vault_look(es_vault *v, uint32_t table)
     int code = es_replay_get(v->r, table, keys, 2, 0.5, &out, &why);
     note(v, "result of get", why.index, (uint64_t)code);
     if (code == ES_OK)
-        note_batch(v, keys, 2);
+        note_batch(v, table, keys, 2);
 }
 
 /* Adds a step to the stream of the replay that may have died, whoever goes on with it. */
@@ -203,8 +248,9 @@ static void live_add(es_vault *v, es_step_head *head, const double *priorities)
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
     vault_make(v, 1, leaves);
-    note(v, "result of add", why.table, (uint64_t)es_tables_add(tables_of(v), head, leaves, 0, priorities, NULL, &why));
-    head->number++;
+    note(v, "result of add", why.table,
+         (uint64_t)es_insert_step(tables_of(v), head, leaves, 0, priorities, NULL, &why));
+    head->number++, head->index++;
 }
 
 void vault_live(es_vault *v)
@@ -220,7 +266,7 @@ void vault_live(es_vault *v)
     }
     for (uint32_t i = 0; i < 3; i++)
         live_add(v, &head, some[i]);
-    head.episode++;
+    head.episode++, head.index = 0;
     vault_turn(v);
     for (uint32_t t = 0; t < v->geo.num_tables; t++) {
         if (vault_sample(v, t, 4) == ES_OK)

@@ -28,8 +28,8 @@ REVIVE_EVERYWHERE(insert_into_three_tables,
                   .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, 4), TABLE("b", ES_UNIFORM, ES_UNIFORM, 3),
                              PROTECTED("c", ES_LIFO, ES_MIN_HEAP, 3)},
                   .num_tables = 3, .capacity = 6, .max_items = ANY, .before = add_four, .act = add_one, .parts = 1,
-                  .through = "es_replay_add es_tables_add note_step es_table_note_insert es_redo_commit apply "
-                             "es_table_evict es_table_remove es_table_leave es_steps_drop settle");
+                  .through = "es_replay_add es_insert_step note_step es_table_note_insert es_redo_commit apply "
+                             "es_table_evict es_table_remove es_table_leave es_steps_drop es_room_settle");
 
 /* The remover draws, so the generator's state changes with what it picks. */
 REVIVE_EVERYWHERE(remover_draws_by_weight,
@@ -49,12 +49,12 @@ static void add_four_apart(es_vault *v)
 REVIVE_EVERYWHERE(oldest_step_goes,
                   .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_MAX_HEAP, ANY)},
                   .num_tables = 2, .capacity = 4, .max_items = ANY, .before = add_four_apart, .act = add_one,
-                  .parts = 1, .through = "oldest_that_can_go settle es_steps_unlink");
+                  .parts = 1, .through = "oldest_that_can_go es_room_settle es_steps_unlink");
 
 /* Room for an item is made by one of the oldest step's, which keeps its others. */
 REVIVE_EVERYWHERE(oldest_item_goes, .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, ANY)},
                   .num_tables = 2, .capacity = 8, .max_items = 9, .before = add_four, .act = add_one, .parts = 1,
-                  .through = "oldest_that_can_go settle");
+                  .through = "oldest_that_can_go es_room_settle");
 
 /* Three streams have written. The first two keep their last steps, to which no item refers. All items are protected. */
 static void fill_with_kept_steps(es_vault *v)
@@ -81,7 +81,7 @@ static int64_t add_protected(es_vault *v, uint64_t parts)
 REVIVE_EVERYWHERE(kept_steps_go, .tables = {PROTECTED("a", ES_UNIFORM, ES_FIFO, 5), TABLE("b", ES_FIFO, ES_FIFO, 5)},
                   .num_tables = 2, .capacity = 5, .max_items = ANY, .before = fill_with_kept_steps,
                   .act = add_protected, .parts = 2,
-                  .through = "es_steps_idlest es_steps_drop free_stream last_of settle");
+                  .through = "kept_longer_than es_steps_drop free_stream last_of es_room_settle");
 
 static int64_t extend(es_vault *v, uint64_t parts)
 {
@@ -196,7 +196,7 @@ static int64_t sample_too_many(es_vault *v, uint64_t parts)
 /* There are two items for a batch of three. They are kept for the next batch, and die with the process. */
 REVIVE_EVERYWHERE(batch_cut_short, .tables = {ONCE("a", ES_FIFO, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 5,
                   .max_items = ANY, .before = add_two, .act = sample_too_many, .parts = 2, .want = ES_SHORT,
-                  .forgets = true, .through = "es_drawn_append es_drawn_reserve");
+                  .forgets = true, .through = "es_drawn_insert es_drawn_reserve");
 
 static void cut_a_batch_short(es_vault *v)
 {
@@ -297,7 +297,8 @@ static int64_t bring_one(es_vault *v, uint64_t parts)
 /* The store is full, too. */
 REVIVE_EVERYWHERE(item_parks, .tables = {PARKED("a", ES_UNIFORM, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, ANY)},
                   .num_tables = 2, .capacity = 2, .max_items = ANY, .before = add_two, .act = bring_one, .parts = 1,
-                  .parks = true, .through = "es_tables_add es_table_can_park es_table_note_park es_table_enter_parked");
+                  .parks = true,
+                  .through = "es_insert_step es_table_can_park es_table_note_park es_table_enter_parked");
 
 static void park_two(es_vault *v)
 {

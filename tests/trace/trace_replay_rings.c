@@ -44,7 +44,7 @@ FEED_EVERYWHERE(steps_come_and_others_go,
                 .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, 4), TABLE("b", ES_UNIFORM, ES_UNIFORM, 3)},
                 .num_tables = 2, .capacity = 4, .slots = 4, .before = add_four, .send = send_three, .act = turn,
                 .through = "es_replay_turn es_inbox_store store_step es_source_next es_source_used es_source_release "
-                           "es_tables_add es_table_evict es_table_leave");
+                           "es_insert_step es_table_evict es_table_leave");
 
 static void send_four(es_feed *f)
 {
