@@ -225,6 +225,8 @@ int es_insert_step(es_tables *m, const es_step_head *head, const void *const *le
         c.arrival = es_window_arrival(&m->steps, head, step);
         make_items(m, &c);
     }
+    if (m->failed) /* whoever opens the store makes what is missing: the step must be there */
+        return ES_ESELECTOR;
     es_steps_trim(&m->steps, step);
     es_room_settle(m);
     return m->failed ? ES_ESELECTOR : ES_OK;

@@ -249,9 +249,8 @@ static void chain(es_steps *s, es_stream *x, uint32_t step, uint64_t number)
         s->links[newer - 1].older = step + 1;
     else
         x->last = step;
-    if (newer != 0 && s->links[x->last].number - number >= s->store->keep)
-        s->links[step].kept = 0; /* it comes too late */
-    else if (x->kept == ES_STEPS_NONE || s->links[x->kept].number > number)
+    bool too_late = s->links[x->last].number - number >= s->store->keep; /* kept until es_steps_trim() all the same */
+    if (!too_late && (x->kept == ES_STEPS_NONE || s->links[x->kept].number > number))
         x->kept = step;
     count_runs(s, step);
 }
@@ -340,8 +339,11 @@ void es_steps_trim(es_steps *s, uint32_t step)
         s->links[before].kept = 0;
         es_steps_drop_if_unused(s, before);
     }
-    if (es_rank_has(s->living, step))
-        es_steps_drop_if_unused(s, step);
+    if (!es_rank_has(s->living, step))
+        return;
+    if (s->links[x->last].number - s->links[step].number >= s->store->keep)
+        s->links[step].kept = 0;
+    es_steps_drop_if_unused(s, step);
 }
 
 static void leave(es_steps *s, uint32_t step)

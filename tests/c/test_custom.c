@@ -119,8 +119,7 @@ static int open_with(fixture *f, uint32_t left)
     return error;
 }
 
-/* rounds: each item is drawn once before any again. */
-static fixture new_fixture(bool rounds)
+static fixture fixture_of(bool rounds, es_item_config item)
 {
     static const uint64_t leaf_size = 8;
     static const uint8_t uuid[16] = "sixteen bytes..";
@@ -135,13 +134,21 @@ static fixture new_fixture(bool rounds)
                              .min_diff = -INFINITY,
                              .max_diff = INFINITY,
                              .replacement = !rounds,
-                             .item = es_items_steps(1)};
-    es_store_parts parts = {&leaf_size, &table, &(es_output){.kind = ES_OUTPUT_STEPS, .count = 1}, ""};
+                             .item = item};
+    es_output outputs[ES_ITEMS_OUTPUTS(1)];
+    es_items_fill(&table, 1, &leaf_size, 1, outputs);
+    es_store_parts parts = {&leaf_size, &table, outputs, ""};
     f.size = es_replay_store_size(&geo, &parts);
     f.base = aligned_alloc(ES_PAGE, f.size);
     memset(f.base, 0, f.size);
     CHECK_EQ(es_replay_format(f.base, f.size, &geo, &parts, uuid, 1, 1), ES_OK);
     return f;
+}
+
+/* rounds: each item is drawn once before any again. */
+static fixture new_fixture(bool rounds)
+{
+    return fixture_of(rounds, es_items_steps(1));
 }
 
 static int add(fixture *f, uint64_t value)
@@ -247,6 +254,34 @@ TEST(a_custom_selector_may_fail_anywhere)
     }
     CHECK(closed > calls / 2);
     CHECK(unopened > 0);
+}
+
+/* The step that completes them stays all the same, and whoever opens the store next makes the others. */
+TEST(a_custom_selector_may_fail_while_items_are_made)
+{
+    const es_item_config item = {.kind = ES_ITEM_N_STEP, .length = 6, .period = 1};
+    const uint64_t step = 7;
+    const void *leaves[] = {&step};
+    int code = ES_ESELECTOR;
+    for (uint32_t k = 0; code == ES_ESELECTOR && k < NEVER; k++) {
+        fixture f = fixture_of(false, item);
+        es_table_info info;
+        es_trouble why;
+        CHECK_EQ(open_with(&f, NEVER), ES_OK);
+        for (uint64_t i = 0; i < 12; i++)
+            CHECK_EQ(add(&f, i), ES_OK);
+        f.left = k;
+        code = es_replay_add(f.r, leaves, ES_STEP_TERMINATED, (const double[]){1}, &why);
+        CHECK_EQ(code, f.closed ? ES_ESELECTOR : ES_OK);
+        es_replay_free(f.r);
+        REQUIRE_EQ(open_with(&f, NEVER), ES_OK);
+        es_replay_info(f.r, 0, &info);
+        CHECK_EQ(info.inserted, 6 + 7);
+        CHECK_EQ(info.size, MOST - 1);
+        es_replay_free(f.r);
+        free(f.base);
+    }
+    CHECK_EQ(code, ES_OK);
 }
 
 TEST(a_custom_round_goes_on_after_a_draw_that_fails)
