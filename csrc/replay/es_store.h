@@ -67,7 +67,7 @@ typedef struct es_store_header {
     uint64_t hash;                             /* of all above, the leaves, the schema and the tables */
     _Alignas(ES_CACHE_LINE) uint64_t arrivals; /* steps stored so far */
     es_making_words making;
-    es_known_ring inbox, updates;              /* of which the rounds are, below */
+    es_known_ring inbox, updates; /* of which the rounds are, below */
     es_outbox_words outboxes[ES_MAX_OUTBOXES];
 } es_store_header;
 

@@ -135,7 +135,7 @@ def test_joining_workers_that_wait_for_a_limiter():
 
 
 def test_extend_sends_what_add_sends(monkeypatch):
-    """Number in the stream, episode, how the step ends, and priorities."""
+    """Number in the stream, episode, place in it, how the step ends, and priorities."""
     ends, heads = np.array([False, True, False, True, False]), []
     with Replay(EXAMPLE, 100, [Table("a"), Table("b")]) as replay, Writer(replay.handle) as writer:
         monkeypatch.setattr(writer, "_send", lambda tree, timeout: heads.append(tree[0].copy()))
