@@ -10,6 +10,7 @@
 #include "replay/es_inbox.h"
 #include "replay/es_insert.h"
 #include "replay/es_outbox.h"
+#include "replay/es_room.h"
 #include "replay/es_store.h"
 #include "replay/es_tables.h"
 
@@ -97,9 +98,11 @@ uint64_t es_replay_output_size(es_replay *r, uint32_t table, uint32_t output)
     return r->tables.table[table].form.sizes[output];
 }
 
-/* What a call returns that may have told a custom selector of a change. */
-static int64_t unless_failed(const es_replay *r, int64_t result)
+/* What a call returns that has removed items, perhaps, or may have told a custom selector of a change. */
+static int64_t unless_failed(es_replay *r, int64_t result)
 {
+    if (!r->tables.failed)
+        es_room_use(&r->tables);
     return r->tables.failed ? ES_ESELECTOR : result;
 }
 
@@ -331,6 +334,8 @@ uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn)
     turn->ask = in->ask;
     in->ask = (es_ask){.batch_size = 0};
     done += fill_outboxes(r, most, turn->batches);
+    if (!r->tables.failed)
+        es_room_use(&r->tables);
     turn->parked = es_tables_parked(&r->tables);
     return done;
 }

@@ -15,7 +15,7 @@ bool es_room_was_found(const es_tables *m, const uint64_t *newcomers);
 /* Whether one more item of that table, which is parked, has room, or something can go for it. */
 bool es_room_for_item(const es_tables *m, const es_table *t);
 
-/* Nothing could go for a step that came, perhaps, and something can by now. */
+/* Items were removed. If there were too many steps, because nothing could go for them, something can by now, perhaps. */
 void es_room_use(es_tables *m);
 /* Brings everything within its limits again. What it does depends on the store alone, so whoever opens the store after
  * a kill goes on with it. */

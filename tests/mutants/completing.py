@@ -26,7 +26,7 @@ COMPLETING = (
         "an episode that another one follows completes nothing",
         ("== ES_EVENT_GOES_ON", "== ES_EVENT_NONE"),
     ),
-    _window("window-late", "es_window_arrival", "a late step completes windows", ("is_late || ", "(void)is_late, ")),
+    _window("window-late", "es_window_arrival", "a late step completes windows", ("is_late || ", "(is_late && step == 0) || ")),
     _window(
         "window-number-wraps",
         "es_window_arrival",
@@ -152,7 +152,7 @@ COMPLETING = (
         "unchain",
         "what follows",
         "a stream whose last step has gone does not keep those before it",
-        ("        keep_older(s, x);\n", "        x->kept = (void)keep_older, x->last;\n"),
+        ("        keep_older(s, x);\n", "        x->kept = keep_older == NULL ? step : x->last;\n"),
     ),
     _steps(
         "items-by-time",
