@@ -463,6 +463,8 @@ class lib:
     ES_ESELECTOR: Final[int]
     ES_EREENTERED: Final[int]
     ES_ENOSELECTOR: Final[int]
+    ES_EXPIRED: Final[int]
+    ES_ETWICE: Final[int]
     ES_UNIFORM: Final[int]
     ES_PRIORITIZED: Final[int]
     ES_SOFTMAX: Final[int]

@@ -278,3 +278,23 @@ int es_insert_can_end(es_tables *m, const es_step_head *head, const double *prio
             c.items[t] += es_window_count(&m->table[t].config->item, &last);
     return check(m, &c, why);
 }
+
+/* --- parked items ---------------------------------------------------------------------- */
+
+uint64_t es_insert_unpark(es_tables *m)
+{
+    uint64_t in = 0;
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        for (es_table *table = &m->table[t];
+             table->parked.count > 0 && es_room_for_item(m, table) && es_table_unpark(table); in++)
+            es_room_settle(m);
+    return in;
+}
+
+uint64_t es_insert_parked(const es_tables *m)
+{
+    uint64_t parked = 0;
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        parked += m->table[t].parked.count;
+    return parked;
+}

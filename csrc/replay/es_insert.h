@@ -34,4 +34,9 @@ int es_insert_can_end(es_tables *m, const es_step_head *head, const double *prio
 /* A dead process was making a step's items: makes those that are missing. ES_OK or ES_EDAMAGED. */
 int es_insert_finish(es_tables *m);
 
+/* Lets parked items in as far as limiters allow: how many. */
+uint64_t es_insert_unpark(es_tables *m);
+/* How many items are parked. */
+uint64_t es_insert_parked(const es_tables *m);
+
 #endif

@@ -5,7 +5,7 @@
 
 #include "replay/es_window.h"
 
-int es_form_init(es_form *f, const es_store *store, uint32_t table)
+int es_outputs_init(es_form *f, const es_store *store, uint32_t table)
 {
     const es_item_config *config = &store->tables[table].item;
     uint32_t n = config->num_outputs;
@@ -30,7 +30,7 @@ int es_form_init(es_form *f, const es_store *store, uint32_t table)
         leaf_sizes[i] = store->leaves[i].size;
     f->offsets = f->sizes + n;
     for (uint32_t i = 0; i < n; i++) {
-        f->sizes[i] = es_store_output_size(&f->outputs[i], leaf_sizes);
+        f->sizes[i] = es_store_layout_output_size(&f->outputs[i], leaf_sizes);
         f->offsets[i] = f->size;
         f->size += f->sizes[i];
     }
@@ -38,7 +38,7 @@ int es_form_init(es_form *f, const es_store *store, uint32_t table)
     return ES_OK;
 }
 
-void es_form_free(es_form *f)
+void es_outputs_free(es_form *f)
 {
     free(f->sizes);
     free(f->steps);

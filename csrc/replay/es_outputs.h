@@ -32,8 +32,8 @@ typedef struct es_form {
     es_found *found;
 } es_form;
 
-int es_form_init(es_form *f, const es_store *store, uint32_t table);
-void es_form_free(es_form *f);
+int es_outputs_init(es_form *f, const es_store *store, uint32_t table);
+void es_outputs_free(es_form *f);
 
 /* Finds the steps of an item, from the first that it refers to up to its last one, and has their rows come into the
  * cache. columns: of an explicit item. place: below ES_OUTPUTS_AHEAD. Not for items of one step. */

@@ -10,6 +10,7 @@
 #include "replay/es_inbox.h"
 #include "replay/es_insert.h"
 #include "replay/es_outbox.h"
+#include "replay/es_recover.h"
 #include "replay/es_room.h"
 #include "replay/es_store.h"
 #include "replay/es_tables.h"
@@ -55,7 +56,7 @@ es_replay *es_replay_open(void *base, uint64_t size, uint64_t stream, const es_c
     *error = -ENOMEM;
     if (r == NULL)
         return NULL;
-    *error = es_tables_open(&r->tables, base, size, custom, num_custom, why);
+    *error = es_recover_open(&r->tables, base, size, custom, num_custom, why);
     r->head.stream = stream;
     if (*error == ES_OK) {
         r->drawn = calloc(r->tables.num_tables, sizeof *r->drawn);
@@ -72,7 +73,7 @@ void es_replay_free(es_replay *r)
     for (uint32_t t = 0; r->drawn != NULL && t < r->tables.num_tables; t++)
         es_drawn_free(&r->drawn[t]);
     es_replay_disconnect(r);
-    es_tables_close(&r->tables);
+    es_recover_close(&r->tables);
     free(r->drawn);
     free(r);
 }
@@ -324,7 +325,7 @@ uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn)
     turn->steps = turn->updates = ES_EMPTY;
     if (in->updates.ring != NULL)
         done += es_inbox_update(in, &r->tables, most, &turn->updates);
-    done += es_tables_unpark(&r->tables);
+    done += es_insert_unpark(&r->tables);
     if (in->steps.ring != NULL)
         done += es_inbox_store(in, &r->tables, most, &turn->steps, &why);
     turn->table = why.table;
@@ -336,7 +337,7 @@ uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn)
     done += fill_outboxes(r, most, turn->batches);
     if (!r->tables.failed)
         es_room_use(&r->tables);
-    turn->parked = es_tables_parked(&r->tables);
+    turn->parked = es_insert_parked(&r->tables);
     return done;
 }
 

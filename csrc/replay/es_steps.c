@@ -324,28 +324,6 @@ void es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head)
         x->kept = step;
 }
 
-void es_steps_trim(es_steps *s, uint32_t step)
-{
-    es_stream *x = stream_that_has(s, step);
-    if (s->links == NULL) {
-        uint32_t before = x->kept;
-        x->kept = x->last;
-        es_steps_drop_if_unused(s, before != x->last ? before : step);
-        return;
-    }
-    while (x->kept != x->last && s->links[x->last].number - s->links[x->kept].number >= s->store->keep) {
-        uint32_t before = x->kept;
-        x->kept = s->links[before].newer - 1;
-        s->links[before].kept = 0;
-        es_steps_drop_if_unused(s, before);
-    }
-    if (!es_rank_has(s->living, step))
-        return;
-    if (s->links[x->last].number - s->links[step].number >= s->store->keep)
-        s->links[step].kept = 0;
-    es_steps_drop_if_unused(s, step);
-}
-
 static void leave(es_steps *s, uint32_t step)
 {
     uint32_t entry = s->episode_of[step], stream = s->episodes[entry].stream;
@@ -367,10 +345,32 @@ void es_steps_drop(es_steps *s, uint32_t step)
     leave(s, step);
 }
 
-void es_steps_drop_if_unused(es_steps *s, uint32_t step)
+static void drop_if_unused(es_steps *s, uint32_t step)
 {
     if (is_bare(s, step) && !is_kept(s, step))
         es_steps_drop(s, step);
+}
+
+void es_steps_trim(es_steps *s, uint32_t step)
+{
+    es_stream *x = stream_that_has(s, step);
+    if (s->links == NULL) {
+        uint32_t before = x->kept;
+        x->kept = x->last;
+        drop_if_unused(s, before != x->last ? before : step);
+        return;
+    }
+    while (x->kept != x->last && s->links[x->last].number - s->links[x->kept].number >= s->store->keep) {
+        uint32_t before = x->kept;
+        x->kept = s->links[before].newer - 1;
+        s->links[before].kept = 0;
+        drop_if_unused(s, before);
+    }
+    if (!es_rank_has(s->living, step))
+        return;
+    if (s->links[x->last].number - s->links[step].number >= s->store->keep)
+        s->links[step].kept = 0;
+    drop_if_unused(s, step);
 }
 
 bool es_steps_are_there(const es_steps *s, uint32_t step, uint64_t n, bool of_one_episode)
@@ -469,7 +469,7 @@ void es_steps_drop_unused(es_steps *s, uint32_t step, uint64_t span)
     for (uint64_t i = 0; i < (span == 0 ? 1 : span); i++) {
         step = older;
         older = s->links == NULL ? ES_STEPS_NONE : es_steps_older(s, step);
-        es_steps_drop_if_unused(s, step);
+        drop_if_unused(s, step);
     }
 }
 

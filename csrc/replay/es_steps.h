@@ -88,8 +88,6 @@ void es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head);
 void es_steps_trim(es_steps *s, uint32_t step);
 /* A step that no item refers to goes: its record is free. */
 void es_steps_drop(es_steps *s, uint32_t step);
-/* The same if no item refers to it, and its stream does not keep it. */
-void es_steps_drop_if_unused(es_steps *s, uint32_t step);
 
 /* The last step of a stream; ES_STEPS_NONE if none of its steps lives. */
 uint32_t es_steps_last(const es_steps *s, uint64_t stream, uint32_t environment);

@@ -3,10 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "replay/es_store_layout.h"
-
 #define MAGIC UINT64_C(0x79616c7065722d73) /* "s-replay" */
 #define VERSION 3u
+
+uint64_t es_store_size(const es_store_geometry *geo, const es_store_parts *parts)
+{
+    es_store_offsets o;
+    return es_store_layout(geo, parts, &o) ? o.size : 0;
+}
 
 static uint64_t mix(uint64_t h, const void *data, uint64_t n)
 {
@@ -23,7 +27,7 @@ static uint64_t hash_of(const es_store_header *hdr, const es_store_parts *parts)
     h = mix(h, parts->leaf_sizes, geo->num_leaves * sizeof *parts->leaf_sizes);
     h = mix(h, parts->schema, geo->schema_size);
     h = mix(h, parts->tables, geo->num_tables * sizeof *parts->tables);
-    h = mix(h, parts->outputs, es_store_count_outputs(geo, parts->tables) * sizeof *parts->outputs);
+    h = mix(h, parts->outputs, es_store_layout_count_outputs(geo, parts->tables) * sizeof *parts->outputs);
     return mix(h, &(uint64_t){MAGIC}, sizeof(uint64_t)); /* the header's own is still 0 */
 }
 
@@ -45,7 +49,8 @@ int es_store_format(void *base, uint64_t size, const es_store_geometry *geo, con
     memcpy(bytes + at.leaves, parts->leaf_sizes, geo->num_leaves * sizeof *parts->leaf_sizes);
     memcpy(bytes + at.schema, parts->schema, geo->schema_size);
     memcpy(bytes + at.tables, parts->tables, geo->num_tables * sizeof *parts->tables);
-    memcpy(bytes + at.outputs, parts->outputs, es_store_count_outputs(geo, parts->tables) * sizeof *parts->outputs);
+    memcpy(bytes + at.outputs, parts->outputs,
+           es_store_layout_count_outputs(geo, parts->tables) * sizeof *parts->outputs);
     es_table_words *words = (es_table_words *)(bytes + at.words);
     for (uint32_t t = 0; t < geo->num_tables; t++)
         words[t] = (es_table_words){.highest = 1, .round = 1, .random = geo->seed + t * UINT64_C(0x632be59bd9b4e019)};
@@ -94,10 +99,11 @@ static int copy_parts(const uint8_t *base, uint64_t size, const es_store_header 
         code = copy_part(base, size, at->tables, geo->num_tables, sizeof *p->tables, &tables);
     if (code == ES_OK)
         code = copy_part(base, size, at->schema, geo->schema_size, 1, &schema);
-    if (code == ES_OK && !es_store_tables_in_range(geo, tables))
+    if (code == ES_OK && !es_store_layout_tables_in_range(geo, tables))
         code = ES_EGEOMETRY;
     if (code == ES_OK)
-        code = copy_part(base, size, at->outputs, es_store_count_outputs(geo, tables), sizeof *p->outputs, &outputs);
+        code = copy_part(base, size, at->outputs, es_store_layout_count_outputs(geo, tables), sizeof *p->outputs,
+                         &outputs);
     *p = (parts_read){leaf_sizes, tables, outputs, schema};
     return code;
 }
@@ -113,7 +119,7 @@ static int read_header(const uint8_t *base, uint64_t size, es_store_header *hdr,
         return hdr->magic == 0 ? ES_EINIT : ES_EMAGIC;
     if (hdr->version != VERSION)
         return ES_EVERSION;
-    if (!es_store_geometry_in_range(&hdr->geo))
+    if (!es_store_layout_geometry_in_range(&hdr->geo))
         return ES_EGEOMETRY;
     int code = copy_parts(base, size, hdr, p);
     if (code != ES_OK)
@@ -176,7 +182,7 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     s->max_items = geo->max_items;
     s->num_leaves = geo->num_leaves;
     s->num_tables = geo->num_tables;
-    s->keep = (uint32_t)es_store_steps_kept(geo, parts.tables);
+    s->keep = (uint32_t)es_store_layout_steps_kept(geo, parts.tables);
     s->row_size = at->row_size;
     s->hdr = base;
     s->words = (es_table_words *)(bytes + at->words);
@@ -197,11 +203,11 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     s->first_output = calloc(geo->num_tables + 1, sizeof *s->first_output);
     s->first_column = calloc(geo->num_tables + 1, sizeof *s->first_column);
     if (s->leaves != NULL && s->first_item != NULL && s->first_output != NULL && s->first_column != NULL) {
-        es_store_place_leaves(geo->num_leaves, parts.leaf_sizes, s->leaves, &s->row_size);
+        es_store_layout_place_leaves(geo->num_leaves, parts.leaf_sizes, s->leaves, &s->row_size);
         for (uint32_t t = 0; t < geo->num_tables; t++) {
-            s->first_item[t + 1] = s->first_item[t] + es_store_item_slots(geo, &s->tables[t]);
+            s->first_item[t + 1] = s->first_item[t] + es_store_layout_item_slots(geo, &s->tables[t]);
             s->first_output[t + 1] = s->first_output[t] + s->tables[t].item.num_outputs;
-            s->first_column[t + 1] = s->first_column[t] + es_store_count_columns(geo, &s->tables[t]);
+            s->first_column[t + 1] = s->first_column[t] + es_store_layout_count_columns(geo, &s->tables[t]);
             if (s->tables[t].item.kind == ES_ITEM_EXPLICIT && s->tables[t].item.num_outputs > s->max_columns)
                 s->max_columns = s->tables[t].item.num_outputs;
         }

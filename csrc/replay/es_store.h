@@ -100,7 +100,7 @@ typedef struct es_store {
 } es_store;
 
 /* Bytes that one item gives to an array of a batch. leaf_sizes: of a step's leaves. */
-uint64_t es_store_output_size(const es_output *output, const uint64_t *leaf_sizes);
+uint64_t es_store_layout_output_size(const es_output *output, const uint64_t *leaf_sizes);
 /* Bytes, or 0 when something is out of range. */
 uint64_t es_store_size(const es_store_geometry *geo, const es_store_parts *parts);
 int es_store_format(void *base, uint64_t size, const es_store_geometry *geo, const es_store_parts *parts,
@@ -113,6 +113,30 @@ void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, 
 /* Fills *store from a store that passed the check. ES_OK, -ENOMEM, or that it was changed since. */
 int es_store_map(es_store *store, void *base, uint64_t size);
 void es_store_unmap(es_store *store);
+
+/* --- settings and layout: es_store_layout.c ------------------------------------------- */
+
+bool es_store_layout_geometry_in_range(const es_store_geometry *geo);
+/* Of a geometry that is in range. */
+bool es_store_layout_tables_in_range(const es_store_geometry *geo, const es_table_config *tables);
+/* Checks all of it, and says where everything is. */
+bool es_store_layout(const es_store_geometry *geo, const es_store_parts *parts, es_store_offsets *at);
+
+/* How many records a table has: what it may hold, one more while the remover has not picked yet, and what is parked. */
+uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table_config *table);
+/* How many records of steps there are: a new step comes before an old one goes, and with it what its episode ends with. */
+uint64_t es_store_step_slots(const es_store_geometry *geo);
+/* How many outputs all tables have. */
+uint64_t es_store_layout_count_outputs(const es_store_geometry *geo, const es_table_config *tables);
+/* How many columns all items of a table have. */
+uint64_t es_store_layout_count_columns(const es_store_geometry *geo, const es_table_config *table);
+/* How many of its last steps a stream keeps: of tables of single steps the last one, whose episode goes on. Otherwise
+ * so many that the next step can complete any item: one that ends before it, too. */
+uint64_t es_store_layout_steps_kept(const es_store_geometry *geo, const es_table_config *tables);
+/* Where each leaf is in a row: those of large alignment first. *row_size is a multiple of the largest. */
+bool es_store_layout_place_leaves(uint32_t n, const uint64_t *sizes, es_store_leaf *leaves, uint64_t *row_size);
+
+/* --- steps ------------------------------------------------------------------------------ */
 
 /* The most steps that an item of such a table refers to. */
 static inline uint32_t es_store_span(const es_item_config *item)

@@ -1,7 +1,7 @@
-#include "replay/es_store_layout.h"
-
 #include <math.h>
 #include <string.h>
+
+#include "replay/es_store.h"
 
 /* Words that one step may change: its own, the counter of arrivals, the round of the ring that brought it, what is being
  * made, and for each table an item's word and orders, and counters. */
@@ -42,7 +42,7 @@ static bool table_in_range(const es_table_config *t)
            item_in_range(&t->item) && t->replacement <= 1 && t->is_protected <= 1;
 }
 
-uint64_t es_store_output_size(const es_output *output, const uint64_t *leaf_sizes)
+uint64_t es_store_layout_output_size(const es_output *output, const uint64_t *leaf_sizes)
 {
     switch (output->kind) {
     case ES_OUTPUT_RETURN:
@@ -98,7 +98,7 @@ static bool outputs_in_range(const es_output *outputs, const es_item_config *ite
     return item->kind != ES_ITEM_STEP || item->num_outputs == geo->num_leaves;
 }
 
-bool es_store_geometry_in_range(const es_store_geometry *geo)
+bool es_store_layout_geometry_in_range(const es_store_geometry *geo)
 {
     return geo->capacity >= 1 && geo->capacity <= ES_STORE_MAX_STEPS && geo->max_items >= 1 &&
            geo->max_items <= ES_STORE_MAX_ITEMS && geo->num_leaves >= 1 && geo->num_leaves <= ES_STORE_MAX_LEAVES &&
@@ -106,7 +106,7 @@ bool es_store_geometry_in_range(const es_store_geometry *geo)
            geo->inbox_slots <= ES_STORE_MAX_SOURCE && geo->update_slots <= ES_STORE_MAX_SOURCE && geo->zero == 0;
 }
 
-uint64_t es_store_item_slots(const es_store_geometry *geo, const es_table_config *table)
+uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table_config *table)
 {
     uint64_t most = table->max_size < geo->max_items ? table->max_size : geo->max_items;
     return most + 1 + table->max_parked;
@@ -136,7 +136,7 @@ static uint64_t leaf_alignment(uint64_t size)
     return size == 0 ? 1 : align < 16 && size < ES_CACHE_LINE ? align : size < ES_CACHE_LINE ? 16 : ES_CACHE_LINE;
 }
 
-bool es_store_place_leaves(uint32_t n, const uint64_t *sizes, es_store_leaf *leaves, uint64_t *row_size)
+bool es_store_layout_place_leaves(uint32_t n, const uint64_t *sizes, es_store_leaf *leaves, uint64_t *row_size)
 {
     uint64_t end = 0, widest = 1, at;
     for (uint64_t align = ES_CACHE_LINE; align >= 1; align /= 2)
@@ -152,7 +152,7 @@ bool es_store_place_leaves(uint32_t n, const uint64_t *sizes, es_store_leaf *lea
     return place(&end, widest, 0, 1, row_size);
 }
 
-uint64_t es_store_count_outputs(const es_store_geometry *geo, const es_table_config *tables)
+uint64_t es_store_layout_count_outputs(const es_store_geometry *geo, const es_table_config *tables)
 {
     uint64_t count = 0;
     for (uint32_t t = 0; t < geo->num_tables; t++)
@@ -160,12 +160,12 @@ uint64_t es_store_count_outputs(const es_store_geometry *geo, const es_table_con
     return count;
 }
 
-uint64_t es_store_count_columns(const es_store_geometry *geo, const es_table_config *table)
+uint64_t es_store_layout_count_columns(const es_store_geometry *geo, const es_table_config *table)
 {
-    return table->item.kind == ES_ITEM_EXPLICIT ? es_store_item_slots(geo, table) * table->item.num_outputs : 0;
+    return table->item.kind == ES_ITEM_EXPLICIT ? es_store_layout_item_slots(geo, table) * table->item.num_outputs : 0;
 }
 
-uint64_t es_store_steps_kept(const es_store_geometry *geo, const es_table_config *tables)
+uint64_t es_store_layout_steps_kept(const es_store_geometry *geo, const es_table_config *tables)
 {
     uint64_t keep = 1;
     for (uint32_t t = 0; t < geo->num_tables; t++) {
@@ -175,12 +175,12 @@ uint64_t es_store_steps_kept(const es_store_geometry *geo, const es_table_config
     return keep;
 }
 
-bool es_store_tables_in_range(const es_store_geometry *geo, const es_table_config *tables)
+bool es_store_layout_tables_in_range(const es_store_geometry *geo, const es_table_config *tables)
 {
     bool fits = true;
     for (uint32_t t = 0; t < geo->num_tables; t++)
         fits &= table_in_range(&tables[t]);
-    return fits && es_store_steps_kept(geo, tables) <= geo->capacity;
+    return fits && es_store_layout_steps_kept(geo, tables) <= geo->capacity;
 }
 
 /* Of tables that are in range: where everything is. */
@@ -189,15 +189,15 @@ static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes,
 {
     uint64_t end = sizeof(es_store_header), items = 0, columns = 0;
     for (uint32_t t = 0; t < geo->num_tables; t++) {
-        items += es_store_item_slots(geo, &tables[t]);
-        columns += es_store_count_columns(geo, &tables[t]);
+        items += es_store_layout_item_slots(geo, &tables[t]);
+        columns += es_store_layout_count_columns(geo, &tables[t]);
     }
     o->redo_room = REDO_ROOM(geo->num_tables);
-    return items < UINT32_MAX && es_store_place_leaves(geo->num_leaves, leaf_sizes, NULL, &o->row_size) &&
+    return items < UINT32_MAX && es_store_layout_place_leaves(geo->num_leaves, leaf_sizes, NULL, &o->row_size) &&
            place(&end, ES_CACHE_LINE, geo->num_leaves, sizeof(uint64_t), &o->leaves) &&
            place(&end, ES_CACHE_LINE, geo->schema_size, 1, &o->schema) &&
            place(&end, ES_CACHE_LINE, geo->num_tables, sizeof(es_table_config), &o->tables) &&
-           place(&end, ES_CACHE_LINE, es_store_count_outputs(geo, tables), sizeof(es_output), &o->outputs) &&
+           place(&end, ES_CACHE_LINE, es_store_layout_count_outputs(geo, tables), sizeof(es_output), &o->outputs) &&
            place(&end, ES_CACHE_LINE, geo->num_tables, sizeof(es_table_words), &o->words) &&
            place(&end, ES_CACHE_LINE, geo->inbox_slots, sizeof(uint64_t), &o->inbox) &&
            place(&end, ES_CACHE_LINE, geo->update_slots, sizeof(uint64_t), &o->updates) &&
@@ -211,7 +211,7 @@ static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes,
 
 bool es_store_layout(const es_store_geometry *geo, const es_store_parts *parts, es_store_offsets *at)
 {
-    if (!es_store_geometry_in_range(geo) || !es_store_tables_in_range(geo, parts->tables))
+    if (!es_store_layout_geometry_in_range(geo) || !es_store_layout_tables_in_range(geo, parts->tables))
         return false;
     const es_output *outputs = parts->outputs;
     for (uint32_t t = 0; t < geo->num_tables; t++) {
@@ -220,10 +220,4 @@ bool es_store_layout(const es_store_geometry *geo, const es_store_parts *parts, 
         outputs += parts->tables[t].item.num_outputs;
     }
     return offsets_of(geo, parts->leaf_sizes, parts->tables, at);
-}
-
-uint64_t es_store_size(const es_store_geometry *geo, const es_store_parts *parts)
-{
-    es_store_offsets o;
-    return es_store_layout(geo, parts, &o) ? o.size : 0;
 }

@@ -56,7 +56,7 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
     if (many)
         t->spans = es_memory_new(slots, sizeof *t->spans);
     bool parks = es_order_init(&t->parked, config->max_parked > 0 ? slots : 1) == ES_OK;
-    bool whole = es_form_init(&t->form, store, number) == ES_OK && parks && (!many || t->spans != NULL) &&
+    bool whole = es_outputs_init(&t->form, store, number) == ES_OK && parks && (!many || t->spans != NULL) &&
                  t->step_of != NULL && t->used != NULL && t->members != NULL && t->sampler != NULL &&
                  t->remover != NULL && (config->replacement || t->aside != NULL);
     return whole ? ES_OK : -ENOMEM;
@@ -66,7 +66,7 @@ void es_table_free(es_table *t)
 {
     free(t->step_of);
     free(t->spans);
-    es_form_free(&t->form);
+    es_outputs_free(&t->form);
     es_rank_free(t->used);
     es_rank_free(t->members);
     es_order_free(&t->parked);

@@ -694,7 +694,7 @@ static int add_last(world *w, uint32_t flags, const double *priorities)
     row r = row_of(number), last = row_of(number + 1);
     es_trouble why;
     leaves_of(&r, leaves), leaves_of(&last, final);
-    es_tables_unpark(tables_of(w)); /* as whoever opens the twin does */
+    es_insert_unpark(tables_of(w)); /* as whoever opens the twin does */
     check_world(w);
     w->own.flags = 0;
     es_step_head head = w->own, end = w->own;

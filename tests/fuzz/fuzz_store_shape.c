@@ -337,7 +337,7 @@ uint64_t fuzz_store_repair(uint8_t *base, uint64_t size, bool offsets)
     uint64_t *leaf_sizes = copy_of(base, size, at->leaves, geo->num_leaves * sizeof *leaf_sizes);
     es_table_config *tables = copy_of(base, size, at->tables, geo->num_tables * sizeof *tables);
     uint8_t *schema = copy_of(base, size, at->schema, geo->schema_size);
-    uint64_t count = tables == NULL ? 0 : es_store_count_outputs(geo, tables), total = 0;
+    uint64_t count = tables == NULL ? 0 : es_store_layout_count_outputs(geo, tables), total = 0;
     es_output *outputs = count > 64 ? NULL : copy_of(base, size, at->outputs, count * sizeof *outputs);
     es_store_parts parts = {leaf_sizes, tables, outputs, schema};
     if (leaf_sizes != NULL && tables != NULL && schema != NULL && outputs != NULL)

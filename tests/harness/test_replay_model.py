@@ -227,7 +227,7 @@ def test_highest_priority():
     assert table.update([(0, 9.0), (7, 50.0), (0, 4.0)]) == 1
     assert table.delete([0, 0, 7]) == 1
     model.add({"a": None}, oldest)
-    assert (table.items[4].priority, table.items.get(0)) == (9.0, None)
+    assert (table.items[4].priority, table.items.get(0)) == (4.0, None)
 
 
 def test_stacks_and_ages():

@@ -26,7 +26,12 @@ COMPLETING = (
         "an episode that another one follows completes nothing",
         ("== ES_EVENT_GOES_ON", "== ES_EVENT_NONE"),
     ),
-    _window("window-late", "es_window_arrival", "a late step completes windows", ("is_late || ", "(is_late && step == 0) || ")),
+    _window(
+        "window-late",
+        "es_window_arrival",
+        "a late step completes windows",
+        ("is_late || ", "(is_late && step == 0) || "),
+    ),
     _window(
         "window-number-wraps",
         "es_window_arrival",
@@ -79,7 +84,7 @@ COMPLETING = (
     _mutant(
         "es_store_layout.c",
         "keep-one-less",
-        "es_store_steps_kept",
+        "es_store_layout_steps_kept",
         "windows",
         "streams keep one step too few for an episode that is left",
         ("es_store_span(&tables[t].item) + UINT64_C(1)", "es_store_span(&tables[t].item) + UINT64_C(0)"),

@@ -20,7 +20,7 @@ def _draw(name: str, function: str, where: str, bug: str, *edits: tuple[str, str
 
 
 def _tables(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
-    return _mutant("es_tables.c", name, function, where, bug, *edits)
+    return _mutant("es_recover.c", name, function, where, bug, *edits)
 
 
 def _known(name: str, bug: str, *edits: tuple[str, str]) -> Mutant:
@@ -183,14 +183,14 @@ KEEPING = (
     ),
     _tables(
         "open-no-settle",
-        "es_tables_open",
+        "es_recover_open",
         "recovery",
         "what a dead process was about to evict stays",
         ("        es_room_settle(m);\n", ""),
     ),
     _tables(
         "open-no-drop",
-        "es_tables_open",
+        "es_recover_open",
         "recovery",
         "a step that a dead process was about to drop stays",
         ("        es_steps_trim_all(&m->steps, order, n);\n", ""),
@@ -218,14 +218,14 @@ KEEPING = (
     ),
     _tables(
         "open-no-unpark",
-        "es_tables_open",
+        "es_recover_open",
         "recovery",
         "items that may come in stay parked",
-        ("        es_tables_unpark(m);\n", ""),
+        ("        es_insert_unpark(m);\n", ""),
     ),
     _tables(
         "open-no-order",
-        "es_tables_open",
+        "es_recover_open",
         "recovery",
         "steps that are to make room are in another order once the store was opened again",
         ("        es_steps_sort(&m->steps, order, n);\n", "        m->steps.recovering = false;\n"),

@@ -507,7 +507,7 @@ static es_fix *ring_of_batches(const es_vault *v, const es_feed_box *box)
     for (uint32_t t = 0; t < box->table; t++)
         o += v->tables[t].item.num_outputs;
     while (n < v->tables[box->table].item.num_outputs)
-        sizes[n++] = es_store_output_size(o++, v->leaf_sizes);
+        sizes[n++] = es_store_layout_output_size(o++, v->leaf_sizes);
     for (uint32_t i = 0; i < COLUMNS; i++)
         sizes[n++] = 8;
     return ring_of(box->batch_size, box->num_batches, n, sizes);

@@ -437,7 +437,7 @@ static void kill_and_revive(estate *e)
     e->from = most;
     own = e->side->num_contents;
     killed =
-        everywhere(e, name, "es_replay_open es_redo_recover es_tables_open es_table_recover es_steps_trim_all", true);
+        everywhere(e, name, "es_replay_open es_redo_recover es_recover_open es_table_recover es_steps_trim_all", true);
     es_everywhere_kill(&killed);
     CHECK_EQ(e->side->num_contents, own); /* a kill left nothing else than what stepping saw */
 }

@@ -185,7 +185,7 @@ REVIVE_EVERYWHERE(parked_transitions_come_in,
                   .tables = {CONFIG("a", ES_UNIFORM, ES_FIFO, 2, 1, .max_diff = 2, .max_parked = 5, N_STEPS(3, 1)),
                              PADDED("b", ES_FIFO, ES_FIFO, 1)},
                   .num_tables = 2, .capacity = 8, .max_items = ANY, .before = park_some, .act = sample_and_turn,
-                  .parts = 2, .parks = true, .where_it_writes = true, .through = "es_tables_unpark es_table_unpark");
+                  .parts = 2, .parks = true, .where_it_writes = true, .through = "es_insert_unpark es_table_unpark");
 
 /* --- items that workers describe ------------------------------------------------------------ */
 

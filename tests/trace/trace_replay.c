@@ -320,7 +320,7 @@ static int64_t sample_and_turn(es_vault *v, uint64_t parts)
 REVIVE_EVERYWHERE(parked_items_come_in,
                   .tables = {PARKED("a", ES_UNIFORM, ES_UNIFORM, 2), TABLE("b", ES_FIFO, ES_FIFO, 3)}, .num_tables = 2,
                   .capacity = 5, .max_items = ANY, .before = park_two, .act = sample_and_turn, .parts = 2,
-                  .parks = true, .through = "es_replay_turn es_tables_unpark es_table_unpark es_table_evict");
+                  .parks = true, .through = "es_replay_turn es_insert_unpark es_table_unpark es_table_evict");
 
 REVIVE_EVERYWHERE(reset_drops_parked_items,
                   .tables = {PARKED("a", ES_UNIFORM, ES_UNIFORM, 2), TABLE("b", ES_FIFO, ES_FIFO, 3)}, .num_tables = 2,

@@ -13,7 +13,7 @@ static const char *const covered[] = {
 
 static const char *const replays[] = {
     "es_source.c",      "es_inbox.c",        "es_outbox.c",       "es_redo.c",   "es_store.c",       "es_steps.c",
-    "es_table.c",       "es_draw.c",         "es_tables.c",       "es_insert.c", "es_room.c",        "es_window.c",
+    "es_table.c",       "es_draw.c",         "es_recover.c",      "es_insert.c", "es_room.c",        "es_window.c",
     "es_outputs.c",     "es_drawn.c",        "es_gather.c",       "es_replay.c", "es_rank.c",        "es_sort.c",
     "es_selector.c",    "es_uniform.c",      "es_fifo.c",         "es_heap.c",   "es_prioritized.c", "es_softmax.c",
     "es_prefix_tree.c", "es_softmax_tree.c", "es_store_layout.c", NULL};
@@ -58,10 +58,10 @@ static const es_excuse excused_in_replays[] = {
     {"es_replay_put_back", PRIVATE},
     {"es_replay_num_outputs", PRIVATE},
     {"es_replay_output_size", PRIVATE},
-    {"es_form_free", PRIVATE},
+    {"es_outputs_free", PRIVATE},
     {"free_parts", PRIVATE},
     {"es_outbox_close", PRIVATE},
-    {"es_tables_close", PRIVATE},
+    {"es_recover_close", PRIVATE},
     {"es_table_free", PRIVATE},
     {"es_steps_free", PRIVATE},
     {"es_store_unmap", PRIVATE},

@@ -31,18 +31,28 @@ FLOORS = [
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
     {"replay/es_known", "replay/es_record", "replay/es_redo", "replay/es_sort"},
+    {"replay/es_store_layout"},
     {"replay/es_store", "replay/es_custom", "replay/es_fifo", "replay/es_heap", "replay/es_prioritized",
      "replay/es_softmax", "replay/es_uniform"},
     {"replay/es_gather", "replay/es_selector", "replay/es_steps"},
+    {"replay/es_window"},
+    {"replay/es_outputs"},
     {"replay/es_table"},
     {"replay/es_draw"},
     {"replay/es_drawn", "replay/es_outbox", "replay/es_source", "replay/es_tables"},
-    {"replay/es_inbox"},
+    {"replay/es_room"},
+    {"replay/es_insert"},
+    {"replay/es_inbox", "replay/es_recover"},
     {"replay/es_replay"},
 ]  # fmt: skip
 
 #: Files that share another file's header.
-SHARED_HEADER = {"api/es_bridge": "api/es_api", "api/es_sweep": "api/es_api", "api/es_monitor": "api/es_api"} | {
+SHARED_HEADER = {
+    "api/es_bridge": "api/es_api",
+    "api/es_sweep": "api/es_api",
+    "api/es_monitor": "api/es_api",
+    "replay/es_store_layout": "replay/es_store",
+} | {
     f"replay/es_{kind}": "replay/es_selector"
     for kind in ("custom", "fifo", "heap", "prioritized", "softmax", "uniform")
 }

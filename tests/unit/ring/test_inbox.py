@@ -10,7 +10,7 @@ from echo_shm import Server, ShmClient, SpecMismatchError
 from echo_shm.ring.inbox import Heads, inbox_spec, inbox_that_takes, step_spec, tables_of
 from echo_shm.spec import Spec, canonical
 
-TABLES = (("train", (0.6, 0.6), (0,)), ("\N{SNOWMAN} 'b'", (), ()))
+TABLES = (("train", (0.6, 0.6), (0,), None), ("\N{SNOWMAN} 'b'", (), (), ('["trajectory"]', 3)))
 
 STEPS = {
     "an array": np.zeros((2, 3), np.float32),
@@ -39,17 +39,21 @@ def test_an_inbox_says_what_it_brings(kind):
     [
         {"about": None},
         {"about": {}},
-        {"about": {"server": [["a", [], []]]}},
+        {"about": {"server": [["a", [], [], None]]}},
         {"about": {"replay": []}},
-        {"about": {"replay": [["a", [0.5], []], ["b", [], []]]}},  # the head has room for one
-        {"about": {"replay": [[1, [0.5], []]]}},
-        {"about": {"replay": [["a", [1], []]]}},
-        {"about": {"replay": [["a", [float("inf")], []]]}},
-        {"about": {"replay": [["a", 3, []]]}},
-        {"about": {"replay": [[["a"], [], []]]}},
-        {"about": {"replay": [["a", []]]}},
-        {"about": {"replay": [["a", [0.5], [1]]]}},  # a step has one leaf
-        {"about": {"replay": [["a", [0.5], [False]]]}},
+        {"about": {"replay": [["a", [0.5], [], None], ["b", [], [], None]]}},  # the head has room for one
+        {"about": {"replay": [[1, [0.5], [], None]]}},
+        {"about": {"replay": [["a", [1], [], None]]}},
+        {"about": {"replay": [["a", [float("inf")], [], None]]}},
+        {"about": {"replay": [["a", 3, [], None]]}},
+        {"about": {"replay": [[["a"], [], [], None]]}},
+        {"about": {"replay": [["a", [], []]]}},
+        {"about": {"replay": [["a", [0.5], [1], None]]}},  # a step has one leaf
+        {"about": {"replay": [["a", [0.5], [False], None]]}},
+        {"about": {"replay": [["a", [0.5], [0], ["[]"]]]}},
+        {"about": {"replay": [["a", [0.5], [0], ["[]", 0]]]}},
+        {"about": {"replay": [["a", [0.5], [0], ["[]", 1]]]}},  # the head has no room for columns
+        {"about": {"replay": [["a", [0.5], [0], [1, "[]"]]]}},
         {"about": "replay"},
         {"tree": {"list": ["leaf", "leaf"]}},
         {"tree": {"tuple": ["leaf", None, "leaf"]}},
@@ -57,7 +61,7 @@ def test_an_inbox_says_what_it_brings(kind):
 )
 def test_a_damaged_schema_is_no_inbox(change):
     """Nothing but what an inbox has is taken for one."""
-    data = json.loads(inbox_spec(Spec.from_example(np.zeros(3)), (("a", (0.5,), (0,)),)).schema)
+    data = json.loads(inbox_spec(Spec.from_example(np.zeros(3)), (("a", (0.5,), (0,), None),)).schema)
     assert step_spec(Spec.from_schema(canonical(data), "x")) is not None
     assert step_spec(Spec.from_schema(canonical(data | change), "x")) is None
 
@@ -76,12 +80,12 @@ def test_what_else_a_schema_says_must_be_the_same():
 
 def test_heads_of_a_stream():
     """Numbers and episodes go on over single steps, blocks, blocks that were sent in part, and ends by hand."""
-    heads, told = Heads(2), []
+    heads, told = Heads(TABLES), []
 
     def tell(rows, sent):
         words, halves = rows.view("<u8"), rows[:, 24:40].view("<u4")
         assert (words[:, 0] == heads._stream).all()
-        assert (rows[:, 40:].view("<f8") == 3.0).all()
+        assert (rows[:, 40:56].view("<f8") == 3.0).all()
         told.extend(zip(words[:sent, 1].tolist(), halves[:sent, 1].tolist(), halves[:sent, 2].tolist(), strict=True))
 
     for ends in (0, 1, 0):

@@ -1,28 +1,10 @@
-#include "replay/es_tables.h"
+#include "replay/es_recover.h"
 
 #include <stdlib.h>
 
 #include "replay/es_insert.h"
 #include "replay/es_room.h"
 #include "replay/es_sort.h"
-
-uint64_t es_tables_unpark(es_tables *m)
-{
-    uint64_t in = 0;
-    for (uint32_t t = 0; t < m->num_tables; t++)
-        for (es_table *table = &m->table[t];
-             table->parked.count > 0 && es_room_for_item(m, table) && es_table_unpark(table); in++)
-            es_room_settle(m);
-    return in;
-}
-
-uint64_t es_tables_parked(const es_tables *m)
-{
-    uint64_t parked = 0;
-    for (uint32_t t = 0; t < m->num_tables; t++)
-        parked += m->table[t].parked.count;
-    return parked;
-}
 
 /* --- opening ---------------------------------------------------------------------------- */
 
@@ -90,8 +72,8 @@ static int make_tables(es_tables *m, const es_custom_selector *custom, uint32_t 
     return ES_OK;
 }
 
-int es_tables_open(es_tables *m, void *base, uint64_t size, const es_custom_selector *custom, uint32_t num_custom,
-                   es_trouble *why)
+int es_recover_open(es_tables *m, void *base, uint64_t size, const es_custom_selector *custom, uint32_t num_custom,
+                    es_trouble *why)
 {
     *m = (es_tables){.num_tables = 0};
     int code = es_store_map(&m->store, base, size);
@@ -114,13 +96,13 @@ int es_tables_open(es_tables *m, void *base, uint64_t size, const es_custom_sele
         for (uint32_t t = 0; t < m->num_tables; t++)
             es_table_finish(&m->table[t]);
         es_room_settle(m);
-        es_tables_unpark(m);
+        es_insert_unpark(m);
     }
     free(order);
     return code == ES_OK && m->failed ? ES_ESELECTOR : code;
 }
 
-void es_tables_close(es_tables *m)
+void es_recover_close(es_tables *m)
 {
     for (uint32_t t = 0; t < m->num_tables; t++)
         es_table_free(&m->table[t]);
