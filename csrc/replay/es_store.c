@@ -178,7 +178,7 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     const es_store_offsets *at = &hdr.at;
     uint8_t *bytes = base;
     s->capacity = geo->capacity;
-    s->step_slots = es_store_step_slots(geo);
+    s->step_slots = es_store_layout_step_slots(geo);
     s->max_items = geo->max_items;
     s->num_leaves = geo->num_leaves;
     s->num_tables = geo->num_tables;

@@ -125,7 +125,7 @@ bool es_store_layout(const es_store_geometry *geo, const es_store_parts *parts, 
 /* How many records a table has: what it may hold, one more while the remover has not picked yet, and what is parked. */
 uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table_config *table);
 /* How many records of steps there are: a new step comes before an old one goes, and with it what its episode ends with. */
-uint64_t es_store_step_slots(const es_store_geometry *geo);
+uint64_t es_store_layout_step_slots(const es_store_geometry *geo);
 /* How many outputs all tables have. */
 uint64_t es_store_layout_count_outputs(const es_store_geometry *geo, const es_table_config *tables);
 /* How many columns all items of a table have. */

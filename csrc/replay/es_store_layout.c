@@ -112,7 +112,7 @@ uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table
     return most + 1 + table->max_parked;
 }
 
-uint64_t es_store_step_slots(const es_store_geometry *geo)
+uint64_t es_store_layout_step_slots(const es_store_geometry *geo)
 {
     return geo->capacity + 2;
 }
@@ -202,10 +202,10 @@ static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes,
            place(&end, ES_CACHE_LINE, geo->inbox_slots, sizeof(uint64_t), &o->inbox) &&
            place(&end, ES_CACHE_LINE, geo->update_slots, sizeof(uint64_t), &o->updates) &&
            place(&end, ES_CACHE_LINE, 1, sizeof(es_redo_log) + o->redo_room * sizeof(es_redo_entry), &o->redo) &&
-           place(&end, ES_PAGE, es_store_step_slots(geo), sizeof(es_step_record), &o->steps) &&
+           place(&end, ES_PAGE, es_store_layout_step_slots(geo), sizeof(es_step_record), &o->steps) &&
            place(&end, ES_PAGE, items, sizeof(es_item_record), &o->items) &&
            place(&end, ES_PAGE, columns, sizeof(es_item_column), &o->columns) &&
-           place(&end, ES_PAGE, es_store_step_slots(geo), o->row_size, &o->rows) &&
+           place(&end, ES_PAGE, es_store_layout_step_slots(geo), o->row_size, &o->rows) &&
            place(&end, ES_PAGE, 0, 1, &o->size);
 }
 
