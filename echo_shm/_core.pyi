@@ -244,6 +244,7 @@ class Ask(CData):
 
     batch_size: int
     num_batches: int
+    world_size: int
     table: int
     zero: int
 
@@ -658,7 +659,7 @@ class lib:
     def es_replay_connect_updates(r: ReplayHold, ring: Ring, segment: CData, uuid: CData | bytes, /) -> int: ...
     @staticmethod
     def es_replay_connect_batches(
-        r: ReplayHold, table: int, ring: Ring, segment: CData, uuid: CData | bytes, /
+        r: ReplayHold, table: int, ring: Ring, segment: CData, uuid: CData | bytes, rank: int, world_size: int, /
     ) -> int: ...
     @staticmethod
     def es_replay_disconnect(r: ReplayHold, /) -> None: ...

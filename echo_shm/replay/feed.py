@@ -81,10 +81,10 @@ class Feed:
         got = self._core.turn(self._most)
         if isinstance(got, int):
             return 0  # closed
-        done, steps, _, table, sweep_due, _, parked, (asked, n, num_batches), self._codes = got
+        done, steps, _, table, sweep_due, _, parked, (asked, n, num_batches, world_size), self._codes = got
         self.held_back = parked > 0 or lib.ES_SHORT in self._codes
         if n:
-            self._batches.make(asked, n, num_batches)
+            self._batches.make(asked, n, num_batches, world_size)
             self.publish()
             done += 1
         waiting = waits(table) if steps in (lib.ES_REFUSED, lib.ES_NO_ROOM) else None

@@ -16,7 +16,7 @@ from echo_shm._core import lib
 from echo_shm.errors import SegmentError
 from echo_shm.replay import board, store
 from echo_shm.replay.batch import TableInfo, read_table_info
-from echo_shm.replay.batch_rings import is_batch_ring
+from echo_shm.replay.batch_names import batch_ring
 from echo_shm.ring import lockfile, segment
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
@@ -82,7 +82,7 @@ def parts() -> dict[str, str]:
     """The names of all rings that a replay may have, each with the replay's name."""
     replays, rings = names(), lockfile.names()
     found = {name + ending: name for name in replays for ending in (INBOX, UPDATES)}
-    return found | {ring: name for name in replays for ring in rings if is_batch_ring(name, ring)}
+    return found | {ring: name for name in replays for ring in rings if batch_ring(name, ring)}
 
 
 def look(name: str) -> ReplayListing:
@@ -124,7 +124,7 @@ def look(name: str) -> ReplayListing:
 
 def _rings(name: str) -> Iterator[segment.Listing]:
     there = set(lockfile.names())
-    batches = sorted(ring for ring in there if is_batch_ring(name, ring))
+    batches = sorted(ring for ring in there if batch_ring(name, ring))
     for ring in (name + INBOX, name + UPDATES, *batches):
         if ring in there:
             with contextlib.suppress(SegmentError):  # it was closed just now

@@ -323,9 +323,9 @@ def _taken(name: str) -> str:
     )
 
 
-def holder_of(lockfile: LockFile) -> str:
-    """Which process has a store, in words."""
-    pid = lockfile.holder(CREATOR_BYTE)
+def holder_of(lockfile: LockFile, byte: int = CREATOR_BYTE) -> str:
+    """Which process has a store, or holds another byte of a lock file, in words."""
+    pid = lockfile.holder(byte)
     return "this process" if pid is None else f"process {pid}" if pid else "a process of another container"
 
 
