@@ -179,6 +179,11 @@ class BatchRings:
         return True
 
     @property
+    def connected(self) -> list[BatchRing]:
+        """What they are, in the order of the C core's codes."""
+        return list(self._connected)
+
+    @property
     def rings(self) -> "list[Ring]":
         """Their ``es_ring``, in the order of the C core's codes."""
         return [one.ring for one in self._attachments]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import error_from
+from echo_shm.replay.batch_names import BatchRing
 from echo_shm.replay.batch_rings import BatchRings
 from echo_shm.replay.board import Board
 from echo_shm.replay.sources import Sources
@@ -95,6 +96,11 @@ class Feed:
             self._sources.sweep()
             self._batches.sweep()
         return done
+
+    @property
+    def boxes(self) -> list[tuple[BatchRing, int]]:
+        """The rings of batches, each with the code that says why it got no more in the last turn."""
+        return list(zip(self._batches.connected, self._codes, strict=False))  # a new one has no code yet
 
     def publish(self) -> None:
         """Writes the board."""

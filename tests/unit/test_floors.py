@@ -30,12 +30,12 @@ FLOORS = {
         ["batch_reader"],
     ],
     "replay": [
-        ["validation", "batch", "arguments", "board"],
-        ["selectors", "rate_limiters", "waiting", "writer", "ahead", "batch_rings"],
+        ["validation", "batch", "arguments", "board", "batch_names"],
+        ["selectors", "rate_limiters", "waiting", "writer", "ahead", "batch_rings", "waits"],
         ["sources"],
-        ["table", "feed", "learner", "remote", "custom"],
+        ["table", "feed", "remote", "custom"],
         ["store"],
-        ["rings", "listing"],
+        ["rings", "listing", "learner", "settings"],
         ["items", "finding"],
         ["replay", "client"],
     ],
@@ -51,7 +51,14 @@ FLOORS = {
         ["client"],
     ],
     "net.bridge": [["acceptor", "decoder"], ["connection"], ["ingest"], ["bridge"], ["process"], ["supervisor"]],
-    "cli": [["console"], ["watching", "limiters"], ["top", "demo"], ["replay_top", "ls"], ["gc"], ["main"]],
+    "cli": [
+        ["console", "toml_lines"],
+        ["watching", "limiters", "replay_config"],
+        ["top", "demo"],
+        ["replay_figures", "ls"],
+        ["gc", "replay_top", "replay_serve"],
+        ["main"],
+    ],
     "cli.demo": [["check", "display"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
 }
 
