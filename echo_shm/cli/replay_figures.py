@@ -100,7 +100,7 @@ def _mean_age(view: RingView, inserted: int) -> float:
 
 
 def rates(earlier: Reading, latest: Reading, table: str) -> tuple[float, float]:
-    """Items inserted into a table, and sampled from it, per second, between the two times at which the board says so."""
+    """Items inserted into a table and sampled from it per second, between what the board said at the two readings."""
     before, now = earlier.seen.tables.get(table), latest.seen.tables.get(table)
     span = (latest.seen.heard or 0.0) - (earlier.seen.heard or 0.0)
     if before is None or now is None or span <= 0 or earlier.seen.heard is None or before.inserted > now.inserted:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from echo_shm.cli import replay_config, replay_figures
 from echo_shm.cli.console import UsageError
-from echo_shm.errors import SpecMismatchError
+from echo_shm.errors import EchoShmError, SpecMismatchError
 from echo_shm.replay import CustomSelector, Replay
 from echo_shm.replay.settings import differences, is_left
 
@@ -75,7 +75,9 @@ def run(config: str) -> int:
         found = replay_config.read(config)
         try:
             replay = _open(found)
-        except (OSError, MemoryError) as error:
+        except EchoShmError:
+            raise
+        except (OSError, MemoryError) as error:  # the transport's port; a store in memory
             print(f"echo-shm: {(isinstance(error, OSError) and error.strerror) or error}", file=sys.stderr)
             return 1
         with replay:
@@ -128,8 +130,8 @@ def _check_settings(config: replay_config.Config, arguments: replay_config.Argum
         found = [str(error)]
     if found:
         raise UsageError(
-            f"{config.source}: replay {name!r} was killed, and its store is for another configuration: it has "
-            f"{'; '.join(found)}. Use that again, or drop what it holds: `echo-shm gc {name}`"
+            f"{config.source}: replay {name!r} was killed, and its store was made for another configuration: "
+            f"{'; '.join(found)}. Use that one again, or drop what the store holds: `echo-shm gc {name}`"
         )
 
 

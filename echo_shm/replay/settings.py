@@ -50,12 +50,14 @@ def differences(
     found = []
     for key, value in (("capacity", capacity), ("max_items", max_items)):
         if value is not None and getattr(geometry, key) != value:
-            found.append(f"{key}={getattr(geometry, key)}, not {value}")
+            found.append(f"{key}={getattr(geometry, key)}, now {value}")
+    if found:
+        return found  # what follows from them differs, too
     names = [ffi.string(config.name) for config in configs]
     if names != [one["name"] for one in wanted]:
-        return [*found, f"the tables {_listed(names)}, not {_listed([one['name'] for one in wanted])}"]
+        return [f"tables {_listed(names)}, now {_listed([one['name'] for one in wanted])}"]
     for config, one in zip(configs, wanted, strict=True):
-        found += [f"{text} in table {one['name'].decode()!r}" for text in _unlike(config, one)]
+        found += [f"table {one['name'].decode()!r}: {text}" for text in _unlike(config, one)]
     return found
 
 
@@ -67,7 +69,7 @@ def _unlike(config: Any, wanted: dict[str, Any], before: str = "") -> list[str]:
         if isinstance(value, dict):
             found += _unlike(there, value, f"{key}.")
         elif key != "name" and there != value:
-            found.append(f"{before}{key}={there}, not {value}")
+            found.append(f"{before}{key}={there}, now {value}")
     return found
 
 
