@@ -55,6 +55,10 @@ figures:
 figures of a replay:
   effective  how many equally likely items would vary a draw as much
 {limiters.HELP}\
+  batches    of a table, by size; 1/4: those of rank 1 in a group of 4
+  drawn ahead  items in batches that no learner has released
+  age        how many items came after those of the batches before they were
+             drawn, and how long that takes as fast as they come now
   writers    of steps; waiting: those for which the inbox is full
   clients    of ReplayClient, for priorities and deletions
 """

@@ -15,7 +15,7 @@ from echo_shm.ring.lockfile import INBOX
 from echo_shm.ring.metrics import Owner, RingView
 from echo_shm.ring.segment import Segment
 
-#: A wait that is shorter is not told of in a line for people (seconds).
+#: A wait that is shorter is not told of in the log (seconds).
 _SHORT = 1.0
 
 
@@ -108,11 +108,11 @@ def rates(earlier: Reading, latest: Reading, table: str) -> tuple[float, float]:
     return (now.inserted - before.inserted) / span, max(0, now.sampled - before.sampled) / span
 
 
-def waits(reading: Reading) -> Iterator[str]:
-    """Who waits for what, and for how long, in words. What began just now is left out."""
+def waits(reading: Reading, least: float = 0.0) -> Iterator[str]:
+    """Who waits for what, and for how long, in words. Shorter waits than ``least`` seconds are left out."""
     for wait in reading.seen.waiting:
-        lasted = (reading.seen.heard or 0.0) - wait.since
-        if lasted >= _SHORT:
+        lasted = max(0.0, (reading.seen.heard or 0.0) - wait.since)
+        if lasted >= least:
             yield f"{wait.who} wait{'s' * wait.who.startswith('the ')} for {console.duration(lasted)}: {wait.what}"
 
 
@@ -130,4 +130,4 @@ def line(earlier: Reading, latest: Reading) -> str:
         writers = console.plural(inbox.alive("producer"), "writer")
         parts.append(writers + (f" and {inbox.remotes:,} remote" if inbox.remotes else ""))
     parts.append(console.plural(sum(latest.rings[ring].alive("learner") for ring in latest.batches), "learner"))
-    return "; ".join([*parts, *waits(latest)])
+    return "; ".join([*parts, *waits(latest, _SHORT)])

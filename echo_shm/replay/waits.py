@@ -89,10 +89,8 @@ class Waits:
                 who = f"rank {one.rank} of {one.world_size}, for" if one.world_size else "learners of"
                 yield one, f"{who} {batches}", why_no_sample(name, tables[name])
             elif code == lib.ES_FULL and one.world_size:
-                behind = f"rank {one.rank} has not released any of the batches that were drawn for it"
+                behind = f"it is the turn of rank {one.rank}, which has not released its oldest batch"
                 yield one, f"the group of {one.world_size} for {batches}", behind
-            elif code == lib.ES_FULL:
-                yield one, f"the replay, to draw {batches}", "no learner has released any of those that were drawn"
 
 
 def read_waits(said: object) -> tuple[Wait, ...]:
