@@ -39,13 +39,14 @@ def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last time that a count has grown. A reset is no use of the table."""
     waits, clock = Waits(), 100.0
     monkeypatch.setattr(time, "time", lambda: clock)
-    for clock, inserted, sampled, says in (
+    for now, inserted, sampled, says in (
         (100.0, 0, 0, Activity(None, None)),
         (101.0, 1, 0, Activity(101.0, None)),
         (102.0, 1, 5, Activity(101.0, 102.0)),
         (103.0, 0, 0, Activity(101.0, 102.0)),
         (104.0, 1, 0, Activity(104.0, 102.0)),
     ):
+        clock = now
         _, activity = waits.look({"a": replace(IDLE, inserted=inserted, sampled=sampled)}, None, [])
         assert activity == {"a": says}
 
