@@ -186,7 +186,7 @@ def _commands():
     (unit,), (compose,) = _blocks("ini"), _blocks("yaml")
     parser = configparser.ConfigParser()
     parser.read_string(unit)
-    assert set(parser["Service"]) == {"user", "execstart", "restart"}
+    assert set(parser["Service"]) == {"user", "execstart", "killmode", "restart"}
     shown = [line.partition(":")[2] for line in compose.splitlines() if line.strip().startswith("command:")]
     return [shlex.split(parser["Service"]["ExecStart"]), json.loads(shown[0])]
 
