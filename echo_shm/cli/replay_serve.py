@@ -80,8 +80,14 @@ def run(config: str) -> int:
         except (OSError, MemoryError) as error:  # the transport's port; a store in memory
             print(f"echo-shm: {(isinstance(error, OSError) and error.strerror) or error}", file=sys.stderr)
             return 1
-        with replay:
+        try:
             _serve(replay, signals)
+        except BaseException:
+            if replay._store.name is not None:
+                replay._let_go()  # the next process goes on with the store
+            raise
+        finally:
+            replay.close()
     return 0
 
 

@@ -507,6 +507,12 @@ class Replay(Items, Closing):
             self._end.detach()
             self._changes.tell()
 
+    def _let_go(self) -> None:
+        """Ends the replay as if its process had been killed: a store in shared memory stays."""
+        self._rings.shut_down()
+        self._end.detach()
+        _let_go(self._core, self._store, self._rings, self._changes)
+
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else "open"
         name = "" if self.name is None else f" {self.name!r}"

@@ -12,7 +12,7 @@ from harness.containers import Box, contain, inhabitants, probe
 from harness.programs import ECHO_SHM, Program
 from harness.waiting import LONG, until
 
-from echo_shm import ConnectionClosedError, Replay, ReplayClient, SegmentError
+from echo_shm import ConnectionClosedError, EchoShmError, Replay, ReplayClient, SegmentError
 from echo_shm.cli import main as cli
 from echo_shm.cli import replay_serve
 from echo_shm.cli.console import UsageError
@@ -303,6 +303,39 @@ def test_a_thread_that_dies_ends_it(monkeypatch):
         assert type(died.value).__name__ == "EchoShmError"
 
 
+def serve_and_fail(conn, path):
+    """An actor: the command. Something of the replay cannot go on once a client has come."""
+    check = rings.Rings.check
+
+    def fail(self):
+        check(self)
+        if self._feed.senders():
+            raise EchoShmError("it cannot go on")
+
+    rings.Rings.check = fail
+    conn.send(cli.main(["replay", path]))
+
+
+def test_an_error_keeps_the_store(act, served, config, name, capfd):
+    """It ends as if it was killed: the next one goes on with what it held."""
+    process = act(serve_and_fail, str(config))
+    with until(lambda: client_of(name), "it serves") as replay, replay.writer() as writer:
+        writer.add(step(7))
+        writer.flush(timeout=LONG)
+        assert process.hear() == 1
+        assert "echo-shm: it cannot go on" in capfd.readouterr().err
+        assert "goes on with what it held" in served(config).output
+        assert next(replay.dataset_iter(1, timeout=LONG)).data["number"] == [7]
+
+
+def client_of(name):
+    """A client of that replay; None if it does not serve yet."""
+    try:
+        return ReplayClient(name)
+    except SegmentError:
+        return None
+
+
 def serve(conn, path):
     """An actor: the command."""
     conn.send(cli.main(["replay", path]))
@@ -314,14 +347,7 @@ def test_in_a_container(act, config, name):
     if why:
         pytest.skip(f"no containers can be made here: {why}")
     container = act(contain, Box(pid=1), serve, str(config))
-
-    def client():
-        try:
-            return ReplayClient(name)
-        except SegmentError:
-            return None
-
-    with until(client, "it serves") as replay, replay.writer() as writer:
+    with until(lambda: client_of(name), "it serves") as replay, replay.writer() as writer:
         writer.add(step(7))
         writer.flush(timeout=LONG)
         assert next(replay.dataset_iter(1, timeout=LONG)).data["number"] == [7]
