@@ -6,7 +6,6 @@ import socket
 import threading
 
 import numpy as np
-import psutil
 import pytest
 from harness.actors import cast
 from harness.peers import KEY, exactly, greet
@@ -354,16 +353,9 @@ def test_a_served_replay_with_tls(tmp_path, name, certificate, tls):
         with RemoteWriter("localhost", port, {"x": np.array(0)}, authkey=KEY, tls=tls[1]) as writer:
             writer.add({"x": 3})
             writer.flush(timeout=LONG)
-        os.kill(bridge_of(program.pid), signal.SIGTERM)  # it was forked: its signals are not those of its parent
         with ReplayClient(name) as replay:
             assert next(replay.dataset_iter(1, timeout=LONG)).data["x"] == [3]
         program.send_signal(signal.SIGTERM)
         assert program.result() == 0
     finally:
         program.discard()
-
-
-def bridge_of(pid):
-    """The process that a served replay has forked."""
-    (child,) = psutil.Process(pid).children()
-    return child.pid
