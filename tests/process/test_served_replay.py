@@ -313,17 +313,19 @@ def serve_and_fail(conn, path):
             raise EchoShmError("it cannot go on")
 
     rings.Rings.check = fail
-    conn.send(cli.main(["replay", path]))
+    try:
+        replay_serve.run(path)
+    except EchoShmError as error:
+        conn.send(str(error))
 
 
-def test_an_error_keeps_the_store(act, served, config, name, capfd):
+def test_an_error_keeps_the_store(act, served, config, name):
     """It ends as if it was killed: the next one goes on with what it held."""
     process = act(serve_and_fail, str(config))
     with until(lambda: client_of(name), "it serves") as replay, replay.writer() as writer:
         writer.add(step(7))
         writer.flush(timeout=LONG)
-        assert process.hear() == 1
-        assert "echo-shm: it cannot go on" in capfd.readouterr().err
+        assert process.hear() == "it cannot go on"
         assert "goes on with what it held" in served(config).output
         assert next(replay.dataset_iter(1, timeout=LONG)).data["number"] == [7]
 
