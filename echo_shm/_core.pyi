@@ -284,6 +284,7 @@ class Ask(CData):
 
     batch_size: int
     num_batches: int
+    world_size: int
     table: int
     zero: int
 
@@ -463,7 +464,6 @@ class lib:
     ES_ESELECTOR: Final[int]
     ES_EREENTERED: Final[int]
     ES_ENOSELECTOR: Final[int]
-    ES_EXPIRED: Final[int]
     ES_ETWICE: Final[int]
     ES_UNIFORM: Final[int]
     ES_PRIORITIZED: Final[int]
@@ -743,7 +743,7 @@ class lib:
     def es_replay_connect_updates(r: ReplayHold, ring: Ring, segment: CData, uuid: CData | bytes, /) -> int: ...
     @staticmethod
     def es_replay_connect_batches(
-        r: ReplayHold, table: int, ring: Ring, segment: CData, uuid: CData | bytes, /
+        r: ReplayHold, table: int, ring: Ring, segment: CData, uuid: CData | bytes, rank: int, world_size: int, /
     ) -> int: ...
     @staticmethod
     def es_replay_disconnect(r: ReplayHold, /) -> None: ...

@@ -138,18 +138,20 @@ class Core:
 
         """
     def connect(self, updates: bool, ring: int, segment: int, uuid: bytes, /) -> int: ...
-    def connect_batches(self, table: int, ring: int, segment: int, uuid: bytes, /) -> int: ...
+    def connect_batches(
+        self, table: int, ring: int, segment: int, uuid: bytes, rank: int, world_size: int, /
+    ) -> int: ...
     def disconnect(self) -> int: ...
     def turn(
         self, most: int, /
-    ) -> tuple[int, int, int, int, int, int, int, tuple[int, int, int], tuple[int, ...]] | int:
+    ) -> tuple[int, int, int, int, int, int, int, tuple[int, int, int, int], tuple[int, ...]] | int:
         """Does what ``es_replay_turn`` does.
 
         Returns:
             How much it was; what stopped the steps, and the updates; the table whose limiter holds back a step;
             whether a sweep is due; how much was refused; how many items are parked; the ring of batches that somebody
-            asks for, as its table, batch size (0: nobody asks) and number of batches; and for each ring of batches why
-            it got no more.
+            asks for, as its table, batch size (0: nobody asks), number of batches, and how many such rings take turns;
+            and for each ring of batches why it got no more.
 
         """
     def close(self) -> None:

@@ -258,14 +258,15 @@ static PyObject *core_connect(core *self, PyObject *args)
     return PyLong_FromLong(code);
 }
 
-/* connect_batches(table, ring, segment, uuid): a ring that takes batches to learners. */
+/* connect_batches(table, ring, segment, uuid, rank, world_size): a ring that takes batches to learners. */
 static PyObject *core_connect_batches(core *self, PyObject *args)
 {
     PyObject *table_number;
     unsigned long long ring, segment;
+    unsigned int rank, world_size;
     const char *uuid;
     Py_ssize_t length;
-    if (!PyArg_ParseTuple(args, "OKKy#", &table_number, &ring, &segment, &uuid, &length))
+    if (!PyArg_ParseTuple(args, "OKKy#II", &table_number, &ring, &segment, &uuid, &length, &rank, &world_size))
         return NULL;
     int64_t table = length == 16 ? read_table(self, table_number) : -1;
     if (table < 0) {
@@ -277,7 +278,8 @@ static PyObject *core_connect_batches(core *self, PyObject *args)
     if (code == ES_OK)
         LOCKED_CALL(self, 0,
                     code = self->call.connect_batches(self->replay, (uint32_t)table, (es_ring *)(uintptr_t)ring,
-                                                      (void *)(uintptr_t)segment, (const uint8_t *)uuid));
+                                                      (void *)(uintptr_t)segment, (const uint8_t *)uuid, rank,
+                                                      world_size));
     return PyLong_FromLong(code);
 }
 
@@ -320,10 +322,10 @@ static PyObject *core_turn(core *self, PyObject *most)
     if (codes == NULL)
         return NULL;
     const es_ask *ask = &turn.ask;
-    return Py_BuildValue("(KiiIIKK(IKK)N)", done, (int)turn.steps, (int)turn.updates, (unsigned int)turn.table,
+    return Py_BuildValue("(KiiIIKK(IKKK)N)", done, (int)turn.steps, (int)turn.updates, (unsigned int)turn.table,
                          (unsigned int)turn.sweep_due, (unsigned long long)turn.refused,
                          (unsigned long long)turn.parked, (unsigned int)ask->table, (unsigned long long)ask->batch_size,
-                         (unsigned long long)ask->num_batches, codes);
+                         (unsigned long long)ask->num_batches, (unsigned long long)ask->world_size, codes);
 }
 
 /* --- the type ---------------------------------------------------------------- */
@@ -530,7 +532,8 @@ static PyMethodDef core_methods[] = {
      "list_steps() -> the bytes of an es_stored_step for each"},
     {"read_steps", (PyCFunction)core_read_steps, METH_VARARGS, "read_steps(listed, leaves)"},
     {"connect", (PyCFunction)core_connect, METH_VARARGS, "connect(updates, ring, segment, uuid)"},
-    {"connect_batches", (PyCFunction)core_connect_batches, METH_VARARGS, "connect_batches(table, ring, segment, uuid)"},
+    {"connect_batches", (PyCFunction)core_connect_batches, METH_VARARGS,
+     "connect_batches(table, ring, segment, uuid, rank, world_size)"},
     {"disconnect", (PyCFunction)core_disconnect, METH_NOARGS, "Gives back to the rings what was not used."},
     {"turn", (PyCFunction)core_turn, METH_O, "turn(most): stores what the rings have brought."},
     {"close", (PyCFunction)core_close, METH_NOARGS, "Lets go of the store. Idempotent."},

@@ -156,7 +156,12 @@ uint64_t es_inbox_update(es_inbox *in, es_tables *m, uint64_t most, int *code)
         if (!block_is_possible(m, &block))
             in->refused++;
         else if (block.kind == ES_UPDATE_ASK)
-            in->ask = (es_ask){.batch_size = block.n, .num_batches = block.keys[0], .table = block.table};
+            in->ask = (es_ask){
+                .batch_size = block.n,
+                .num_batches = block.keys[0],
+                .world_size = block.keys[1],
+                .table = block.table,
+            };
         else
             make_update(m, &block);
         pass_over(&in->updates);

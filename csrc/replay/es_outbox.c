@@ -58,8 +58,22 @@ static int deliver_drawn(const es_outbox *o)
     }
 }
 
-int es_outbox_open(es_outbox *o, es_table *t, es_ring *ring, void *segment, const uint8_t *uuid,
-                   const es_outbox *others, uint32_t num_others)
+static bool same_group(const es_outbox *a, const es_outbox *b)
+{
+    return a->table == b->table && a->batch_size == b->batch_size && a->world_size == b->world_size;
+}
+
+/* Whether the ring can have its rank in its group. */
+static bool has_its_rank(const es_outbox *o, const es_outbox *others, uint32_t num_others)
+{
+    for (uint32_t i = 0; i < num_others && o->world_size > 0; i++)
+        if (same_group(&others[i], o) && others[i].rank == o->rank)
+            return false;
+    return o->world_size == 0 || o->rank < o->world_size;
+}
+
+int es_outbox_open(es_outbox *o, es_table *t, es_ring *ring, void *segment, const uint8_t *uuid, uint32_t rank,
+                   uint32_t world_size, const es_outbox *others, uint32_t num_others)
 {
     es_store *store = t->store;
     uint64_t batch_size, num_batches, id[2], claim;
@@ -71,7 +85,14 @@ int es_outbox_open(es_outbox *o, es_table *t, es_ring *ring, void *segment, cons
     if (es_monitor_next_claim(ring, 0, &claim) >= 0)
         return ES_UNSURE;
     memcpy(id, uuid, sizeof id);
-    *o = (es_outbox){.table = t, .segment = segment, .capacity = batch_size * num_batches};
+    *o = (es_outbox){.table = t,
+                     .segment = segment,
+                     .capacity = batch_size * num_batches,
+                     .batch_size = batch_size,
+                     .rank = rank,
+                     .world_size = world_size};
+    if (!has_its_rank(o, others, num_others))
+        return ES_EGEOMETRY;
     o->leaves = calloc(t->form.num_outputs, sizeof *o->leaves);
     if (o->leaves == NULL)
         return -ENOMEM;
@@ -151,6 +172,49 @@ uint64_t es_outbox_fill(es_outbox *o, uint64_t most, int *code)
             *code = ES_SHORT;
         else
             filled += fill_some(o, allowed, code);
+    }
+    return filled;
+}
+
+/* --- groups ------------------------------------------------------------------------- */
+
+/* The numbers of a group's rings, by rank. False: one is missing. */
+static bool find_group(const es_outbox *outboxes, uint32_t num, uint32_t first, uint32_t *numbers)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < num && outboxes[first].world_size <= ES_MAX_OUTBOXES; i++)
+        if (same_group(&outboxes[i], &outboxes[first])) {
+            numbers[outboxes[i].rank] = i;
+            found++;
+        }
+    return found == outboxes[first].world_size;
+}
+
+/* The ring that the next item goes to: the first one among those with the fewest complete batches. */
+static uint32_t whose_turn(const es_outbox *outboxes, uint32_t world_size, const uint32_t *numbers)
+{
+    uint32_t turn = numbers[0];
+    for (uint32_t rank = 1; rank < world_size; rank++) {
+        const es_outbox *best = &outboxes[turn], *o = &outboxes[numbers[rank]];
+        if (o->words->drawn / o->batch_size < best->words->drawn / best->batch_size)
+            turn = numbers[rank];
+    }
+    return turn;
+}
+
+uint64_t es_outbox_fill_group(es_outbox *outboxes, uint32_t num, uint32_t first, uint64_t most, int32_t *codes)
+{
+    uint32_t numbers[ES_MAX_OUTBOXES];
+    uint64_t filled = 0;
+    int code = ES_OK;
+    if (!find_group(outboxes, num, first, numbers))
+        return 0;
+    while (filled < most && code == ES_OK) {
+        uint32_t turn = whose_turn(outboxes, outboxes[first].world_size, numbers);
+        es_outbox *o = &outboxes[turn];
+        uint64_t left = o->batch_size - o->words->drawn % o->batch_size;
+        filled += es_outbox_fill(o, left < most - filled ? left : most - filled, &code);
+        codes[turn] = code;
     }
     return filled;
 }

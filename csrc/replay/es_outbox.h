@@ -17,22 +17,31 @@ typedef struct es_outbox {
     es_table *table;
     uint8_t *segment;
     uint64_t capacity; /* slots of the ring */
+    uint64_t batch_size;
+    uint32_t rank, world_size; /* which of how many rings of a group it is; 0, 0: of none */
     es_outbox_words *words;
     void **leaves; /* one array for each output of the table, with a place for each slot */
 } es_outbox;
 
 /* Connects to a ring whose leaves are the table's outputs, and then the columns of a batch: key, probability, weight, priority,
  * times_sampled, table_size, age. others: so many that are connected already, with words of their own in the store.
- * uuid: 16 bytes, of the ring's segment. ES_OK, -ENOMEM; ES_EGEOMETRY when it is not such a ring; -ESTALE
+ * uuid: 16 bytes, of the ring's segment. rank, world_size: see es_outbox. ES_OK, -ENOMEM; ES_EGEOMETRY when it is not
+ * such a ring, or its group has one of that rank already; -ESTALE
  * when the store does not know it, but somebody has written to it; ES_UNSURE as long as
  * somebody else has claimed a slot: a dead replay, which must be reaped first. */
-int es_outbox_open(es_outbox *o, es_table *t, es_ring *ring, void *segment, const uint8_t *uuid,
-                   const es_outbox *others, uint32_t num_others);
+int es_outbox_open(es_outbox *o, es_table *t, es_ring *ring, void *segment, const uint8_t *uuid, uint32_t rank,
+                   uint32_t world_size, const es_outbox *others, uint32_t num_others);
 /* Does not detach. */
 void es_outbox_close(es_outbox *o);
 
 /* Draws at most that many items into the ring: how many. *code: ES_OK if there may be more; ES_FULL; ES_SHORT when the
  * table's limiter forbids it, or the table is empty; -ENOMEM; ES_ECLOSED, or another error of the ring. */
 uint64_t es_outbox_fill(es_outbox *o, uint64_t most, int *code);
+/* The same for the group of rings that a ring of rank 0 belongs to. They take turns: the n-th batch drawn goes to rank
+ * n % world_size, and no other ring gets an item before that batch is complete. So while one ring is full, all wait.
+ * Whose turn it is follows from "drawn up to here" of each, so it needs no word of its own. Draws nothing before all
+ * rings of the group are connected. codes: one for each of the num rings; written for those of the group, ES_OK where
+ * it is not the ring's turn. */
+uint64_t es_outbox_fill_group(es_outbox *outboxes, uint32_t num, uint32_t first, uint64_t most, int32_t *codes);
 
 #endif

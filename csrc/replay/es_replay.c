@@ -285,12 +285,14 @@ int es_replay_connect_updates(es_replay *r, es_ring *ring, void *segment, const 
     return es_inbox_open_updates(&r->inbox, &r->tables, ring, segment, uuid);
 }
 
-int es_replay_connect_batches(es_replay *r, uint32_t table, es_ring *ring, void *segment, const uint8_t *uuid)
+int es_replay_connect_batches(es_replay *r, uint32_t table, es_ring *ring, void *segment, const uint8_t *uuid,
+                              uint32_t rank, uint32_t world_size)
 {
     uint32_t number = r->num_outboxes;
     if (number == ES_MAX_OUTBOXES)
         return -ENOSPC;
-    int code = es_outbox_open(&r->outboxes[number], &r->tables.table[table], ring, segment, uuid, r->outboxes, number);
+    int code = es_outbox_open(&r->outboxes[number], &r->tables.table[table], ring, segment, uuid, rank, world_size,
+                              r->outboxes, number);
     if (code != ES_OK)
         return code;
     r->num_outboxes++;
@@ -308,11 +310,14 @@ void es_replay_disconnect(es_replay *r)
 static uint64_t fill_outboxes(es_replay *r, uint64_t most, int32_t *codes)
 {
     uint64_t filled = 0;
-    for (uint32_t i = 0; i < ES_MAX_OUTBOXES; i++) {
-        int code = ES_EMPTY;
-        if (i < r->num_outboxes)
-            filled += es_outbox_fill(&r->outboxes[i], most, &code);
-        codes[i] = code;
+    for (uint32_t i = 0; i < ES_MAX_OUTBOXES; i++)
+        codes[i] = i < r->num_outboxes ? ES_OK : ES_EMPTY;
+    for (uint32_t i = 0; i < r->num_outboxes; i++) {
+        es_outbox *o = &r->outboxes[i];
+        if (o->world_size == 0)
+            filled += es_outbox_fill(o, most, &codes[i]);
+        else if (o->rank == 0)
+            filled += es_outbox_fill_group(r->outboxes, r->num_outboxes, i, most, codes);
     }
     return filled;
 }

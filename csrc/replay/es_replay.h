@@ -96,13 +96,16 @@ int es_replay_connect_updates(es_replay *r, es_ring *ring, void *segment, const 
 /* A ring that takes batches of a table's items to learners. This process is attached as a producer, the only one,
  * and nobody else will be. Rings that were used before come first. Its leaves are the store's, and then the columns
  * of es_batch_arrays in the order of a batch: key, probability, weight, priority, times_sampled, table_size, age.
+ * rank, world_size: which of how many rings it is that take turns, batch by batch; one of each rank for a table, a
+ * batch size and a world_size. 0, 0: a ring of its own.
  * Returns its number in es_turn. ES_EGEOMETRY when it is another ring; -ESTALE when another replay has used it;
  * -ENOSPC with ES_MAX_OUTBOXES connected; -ENOMEM; ES_UNSURE as long as a dead producer was not reaped. */
-int es_replay_connect_batches(es_replay *r, uint32_t table, es_ring *ring, void *segment, const uint8_t *uuid);
+int es_replay_connect_batches(es_replay *r, uint32_t table, es_ring *ring, void *segment, const uint8_t *uuid,
+                              uint32_t rank, uint32_t world_size);
 /* Gives back to the rings what was not used. It comes before they are detached. */
 void es_replay_disconnect(es_replay *r);
 /* Stores the steps and makes the updates that the rings have brought, lets parked items in, and draws items into the
- * rings of batches, but not more than most for each ring: how many there were. Never sleeps. */
+ * rings of batches, but not more than most for each ring, or for each group of rings: how many there were. Never sleeps. */
 uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn);
 
 /* --- looking --------------------------------------------------------------------- */

@@ -47,7 +47,8 @@ typedef struct es_inbox_head {
 } es_inbox_head;
 
 /* What the update ring brings: its only leaf. keys are followed by as many priorities; each block has room for
- * ES_UPDATE_KEYS. ES_UPDATE_ASK asks for a ring of batches of n items of the table, keys[0] of them: es_turn says so. */
+ * ES_UPDATE_KEYS. ES_UPDATE_ASK asks for a ring of batches of n items of the table, keys[0] of them, or for keys[1]
+ * such rings that take turns: es_turn says so. */
 enum es_update_kind { ES_UPDATE_PRIORITIES = 1, ES_UPDATE_DELETE = 2, ES_UPDATE_ASK = 3 };
 typedef struct es_update_block {
     uint32_t table, kind;
@@ -171,6 +172,7 @@ typedef struct es_trouble {
 /* A ring of batches that a learner asks for. Whoever makes it checks the numbers. */
 typedef struct es_ask {
     uint64_t batch_size, num_batches; /* 0: nobody asks */
+    uint64_t world_size;              /* how many rings take turns; 0: one of its own */
     uint32_t table, zero;
 } es_ask;
 
@@ -183,9 +185,9 @@ typedef struct es_turn {
     uint64_t refused;       /* so far: what the rings brought, and nobody can have meant */
     uint64_t parked;        /* items that wait until a limiter lets them in */
     es_ask ask;
-    int32_t
-        batches[32]; /* ES_MAX_OUTBOXES; why each ring of batches got no more: ES_OK if it may, ES_FULL, ES_SHORT, an
-                            error; ES_EMPTY where there is none */
+    /* Why each ring of batches got no more: ES_OK if it may, or if it is another one's turn; ES_FULL, ES_SHORT, an error;
+     * ES_EMPTY where there is none. ES_MAX_OUTBOXES of them. */
+    int32_t batches[32];
 } es_turn;
 
 /* A step that is stored. */

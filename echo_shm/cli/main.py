@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from echo_shm._core import ffi, lib
-from echo_shm.cli import console, gc, limiters, ls, replay_top, top, watching
+from echo_shm.cli import console, gc, limiters, ls, replay_serve, replay_top, top, watching
 from echo_shm.cli.demo import demo, replay_demo
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
@@ -55,6 +55,10 @@ figures:
 figures of a replay:
   effective  how many equally likely items would vary a draw as much
 {limiters.HELP}\
+  batches    of a table, by size; 1/4: those of rank 1 in a group of 4
+  drawn ahead  items in batches that no learner has released
+  age        how many items came after those of the batches before they were
+             drawn, and how long that takes as fast as they come now
   writers    of steps; waiting: those for which the inbox is full
   clients    of ReplayClient, for priorities and deletions
 """
@@ -138,6 +142,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--interval", type=_seconds, default=1.0, help="seconds between readings (default: %(default)g)")
     sub.add_argument("--once", action="store_true", help="print one reading and exit")
     sub.set_defaults(command=_top)
+
+    sub = with_states("replay", "serve a replay from a process of its own", replay_serve.HELP)
+    sub.add_argument("config", metavar="CONFIG", help="a TOML file, or module:function")
+    sub.set_defaults(command=lambda o: replay_serve.run(o.config))
 
     sub = commands.add_parser("bridge", help="let clients on other hosts send to a running ring")
     sub.add_argument("name", metavar="NAME", help="a segment or a replay that `echo-shm ls` lists")

@@ -1,15 +1,16 @@
 """``echo-shm top`` of a replay: its tables and their limiters, and who waits for what, from its board and its rings."""
 
+import math
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from echo_shm.cli import console, limiters, top
+from echo_shm.cli import console, limiters, replay_figures, top
 from echo_shm.errors import SegmentError
-from echo_shm.replay import TableInfo, listing
-from echo_shm.replay.listing import ReplayListing
-from echo_shm.ring.lockfile import BATCHES, INBOX, UPDATES
-from echo_shm.ring.metrics import RingView
+from echo_shm.replay import TableInfo
+from echo_shm.replay.batch_names import BatchRing
+from echo_shm.ring.lockfile import INBOX, UPDATES
+from echo_shm.ring.metrics import Owner
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -18,34 +19,17 @@ if TYPE_CHECKING:
 #: A board that is older than this is said to be old: its replay does nothing (seconds).
 _OLD = 2.0
 
-#: Rings of batches that are shown.
-_MOST_BATCHES = 4
+#: Rings of batches that are shown: those of a group of eight.
+_MOST_BATCHES = 8
+
+#: Lines that a wait takes on a narrow terminal.
+_WAIT_LINES = 4
+
+#: Writers that are shown.
+_MOST_WRITERS = 4
 
 #: The longest name of a table that is shown whole.
 _NAME_WIDTH = 16
-
-
-class _Reading(NamedTuple):
-    """What a replay's board and rings said at one moment.
-
-    Attributes:
-        seen: All but what follows.
-        occupancy: For each ring's ending how many slots are in use, and how many there are.
-        states: For each ring's ending the states of its producers; see :func:`echo_shm.cli.top.states`.
-        learners: For each ending of a ring of batches how many learners take from it.
-        bridges: How many processes feed the inbox for clients on other hosts.
-        remotes: How many such clients are connected.
-        refused: How many of their connections were refused.
-
-    """
-
-    seen: ReplayListing
-    occupancy: dict[str, tuple[int, int]]
-    states: dict[str, list[str]]
-    learners: dict[str, int]
-    bridges: int
-    remotes: int
-    refused: int
 
 
 class ReplayWatch:
@@ -62,38 +46,28 @@ class ReplayWatch:
     def __init__(self, name: str) -> None:
         self.what = f"replay {name!r}"
         self._name = name
-        self._earlier = self._latest = self._read()
+        self._earlier = self._latest = replay_figures.read(name)
 
     @property
     def other_lines(self) -> int:
         """Lines of the screen besides those of tables."""
-        batches = len(self._latest.learners)
-        return 13 + min(batches, _MOST_BATCHES) + (batches > _MOST_BATCHES)
+        shown = (len(self._latest.batches), _MOST_BATCHES), (len(self._writers()), _MOST_WRITERS)
+        parts = sum(2 + min(count, most) + (count > most) for count, most in shown if count)
+        return 14 + parts + _WAIT_LINES * len(self._latest.seen.waiting)
 
     def look(self) -> bool:
         """Takes another reading. Returns False if the replay was closed."""
         try:
-            self._earlier, self._latest = self._latest, self._read()
+            self._earlier, self._latest = self._latest, replay_figures.read(self._name)
         except SegmentError:
             return False
         return True
 
-    def _read(self) -> _Reading:
-        now = _Reading(listing.look(self._name), {}, {}, {}, 0, 0, 0)
-        for ring in now.seen.rings:
-            if ring.segment is not None:
-                ending, view = ring.name[len(self._name) :], RingView(ring.segment)
-                snap = view.snapshot()
-                now.occupancy[ending] = snap.occupancy, ring.segment.geometry.capacity
-                owners = list(top.states(view))
-                producers = [(owner, state) for owner, state in owners if owner.role == "producer"]
-                if ending.endswith(BATCHES):
-                    now.learners[ending] = sum(owner.role == "learner" and state != "dead" for owner, state in owners)
-                now.states[ending] = [state for owner, state in producers if not owner.is_bridge]
-                if ending == INBOX:
-                    bridges = sum(owner.is_bridge and state != "dead" for owner, state in producers)
-                    now = now._replace(bridges=bridges, remotes=snap.active_remotes, refused=snap.refused_remotes)
-        return now
+    def _writers(self) -> list[tuple[Owner, str]]:
+        """The writers, each with its state. Bridges are none."""
+        inbox = self._latest.rings.get(INBOX)
+        found = inbox.owners if inbox is not None else []
+        return [(owner, state) for owner, state in found if owner.role == "producer" and not owner.is_bridge]
 
     # -- rendering
 
@@ -101,15 +75,20 @@ class ReplayWatch:
         """Shows the last two readings.
 
         Args:
-            most: Most lines for tables. Each has one of its own, and one for its limiter.
+            most: Most lines for tables. Each has three: one of its own, one for its limiter, and one for its use.
 
         """
         group: type[Group] = console.need("rich.console", "cli").Group
-        shown = list(self._latest.seen.tables.items())[: max(1, most // 2)]
+        shown = list(self._latest.seen.tables.items())[: max(1, most // 3)]
         more = len(self._latest.seen.tables) - len(shown)
         parts: list[RenderableType] = [self._head(), "", self._figures(), "", self._tables(shown)]
         parts += [f"and {more} more"] if more else []
-        parts += ["", self._limiters(shown)]
+        parts += [self._limiters(shown), self._uses(shown)]
+        if self._latest.batches:
+            parts += ["", self._rings_of_batches()]
+        if self._writers():
+            parts += ["", self._each_writer()]
+        parts += [f"[yellow]{console.literal(wait)}[/]" for wait in replay_figures.waits(self._latest)]
         framed: RenderableType = group(*parts)
         return framed
 
@@ -129,47 +108,81 @@ class ReplayWatch:
             process += f", figures of {console.duration(age)} ago"
         kind = "its own memory" if not seen.has_store else f"a store of {console.size(seen.store_bytes or 0)}"
         fault = f"\n[red]{console.literal(seen.fault)}[/]" if seen.fault else ""
-        return f"[bold]{self._name}[/]  replay in {kind}\n[dim]{process}[/]{fault}"
+        return f"[bold]{self._name}[/]  replay in {kind}, {console.size(seen.bytes)} in all\n[dim]{process}[/]{fault}"
 
     def _figures(self) -> "Group":
         now, seen = self._latest, self._latest.seen
         bars = _grid(2)
         bars.add_row("steps", *_bar(seen.steps, seen.capacity, "steps"))
         for label, ring in (("inbox", INBOX), ("updates", UPDATES)):
-            if ring in now.occupancy:
-                bars.add_row(label, *_bar(*now.occupancy[ring], "slots"))
-        for ring, learners in list(now.learners.items())[:_MOST_BATCHES]:
-            bars.add_row(
-                self._batches(ring), *_bar(*now.occupancy[ring], f"items for {learners} learner{'s' * (learners != 1)}")
-            )
-        if len(now.learners) > _MOST_BATCHES:
-            bars.add_row("", f"and {len(now.learners) - _MOST_BATCHES} more rings of batches", "")
-        writers, clients = (Counter(now.states.get(ring)) for ring in (INBOX, UPDATES))
+            if ring in now.rings:
+                bars.add_row(label, *_bar(now.rings[ring].occupancy, now.rings[ring].capacity, "slots"))
+        writers = Counter(state for _, state in self._writers())
         figures = _grid(5)
         figures.add_row(
             "writers", f"{writers.total() - writers['dead']}", *_count(writers, "waiting", "yellow"),
             *_count(writers, "stopped", "yellow"), *_count(writers, "dead", "red"),
-            "clients", f"{clients.total() - clients['dead']}",
+            "clients", f"{now.rings[UPDATES].alive('producer') if UPDATES in now.rings else 0}",
         )  # fmt: skip
-        if now.bridges or now.remotes:
-            figures.add_row(
-                "bridges", f"{now.bridges}", "remote", f"{now.remotes}", "refused", f"{now.refused}"
-            )  # fmt: skip
+        inbox = now.rings.get(INBOX)
+        bridges = 0 if inbox is None else sum(owner.is_bridge and state != "dead" for owner, state in inbox.owners)
+        if inbox is not None and (bridges or inbox.remotes):
+            figures.add_row("bridges", f"{bridges}", "remote", f"{inbox.remotes}", "refused", f"{inbox.refused}")
         group: type[Group] = console.need("rich.console", "cli").Group
-        waits = [f"[yellow]it takes no steps: {console.literal(seen.waits)}[/]"] if seen.alive and seen.waits else []
-        return group(bars, "", figures, *waits)
+        return group(bars, "", figures)
 
-    def _batches(self, ring: str) -> str:
-        """What a ring of batches holds: the table, and the size of the batches."""
-        number, _, n = ring.removeprefix(".").removesuffix(BATCHES).partition("x")
+    def _rings_of_batches(self) -> "Table":
+        """What is drawn ahead for learners, what they take, and how old it is."""
+        table = _table("batches", "drawn ahead", "batches/s", "age", "learners", "held", "held for")
+        span = self._latest.time - self._earlier.time
+        found = list(self._latest.batches.items())
+        for ending, one in found[:_MOST_BATCHES]:
+            ring, before = self._latest.rings[ending], self._earlier.rings.get(ending)
+            taken = 0.0 if before is None or span <= 0 else max(0, ring.batches_taken - before.batches_taken) / span
+            held = [owner for owner, state in ring.owners if owner.role == "learner" and state != "dead" and owner.held]
+            table.add_row(
+                self._label(one), f"{ring.occupancy:,} of {ring.capacity:,}", f"{taken:,.1f}", self._age(one, ring.age),
+                f"{ring.alive('learner')}", f"{sum(owner.held for owner in held)}",
+                console.duration(max(owner.held_time for owner in held)) if held else "-",
+            )  # fmt: skip
+        if len(found) > _MOST_BATCHES:
+            table.add_row("", f"and {len(found) - _MOST_BATCHES} more")
+        return table
+
+    def _label(self, one: BatchRing) -> str:
+        """What a ring of batches holds: the table, the size of the batches, and for which rank."""
         names = list(self._latest.seen.tables)
-        name = names[int(number)] if int(number) < len(names) else number
-        return f"{console.literal(name[:_NAME_WIDTH])} \N{MULTIPLICATION SIGN} {n}"
+        name = names[one.table] if one.table < len(names) else f"{one.table}"
+        rank = f" {one.rank}/{one.world_size}" if one.world_size else ""
+        return f"{console.literal(name[:_NAME_WIDTH])} \N{MULTIPLICATION SIGN} {one.n}{rank}"
+
+    def _age(self, one: BatchRing, items: float) -> str:
+        """How old the items were when they were drawn: in items that came after them, and in time as they come now."""
+        if math.isnan(items):
+            return "-"
+        names = list(self._latest.seen.tables)
+        rate = replay_figures.rates(self._earlier, self._latest, names[one.table])[0] if one.table < len(names) else 0.0
+        return console.amount(items) + (f" ({console.duration(items / rate)})" if rate else "")
+
+    def _each_writer(self) -> "Table":
+        table = _table("writer", "steps/s", "steps", "blocked", "state")
+        inbox, span = self._earlier.rings.get(INBOX), self._latest.time - self._earlier.time
+        earlier = {owner.index: owner for owner, _ in inbox.owners} if inbox is not None else {}
+        found = self._writers()
+        for owner, state in found[:_MOST_WRITERS]:
+            rates = top.since(earlier.get(owner.index), owner, span)
+            table.add_row(
+                f"process {owner.pid}", f"{rates.samples:,.0f}", f"{owner.samples:,}", console.share(rates.blocked, 1),
+                top.styled(state),
+            )  # fmt: skip
+        if len(found) > _MOST_WRITERS:
+            table.add_row(f"and {len(found) - _MOST_WRITERS} more")
+        return table
 
     def _tables(self, shown: list[tuple[str, TableInfo]]) -> "Table":
         table = _table("table", "items", "max", "inserted/s", "sampled/s", "evicted", "parked", "episodes", "effective")
         for name, info in shown:
-            inserted, sampled = self._rates(name, info)
+            inserted, sampled = replay_figures.rates(self._earlier, self._latest, name)
             table.add_row(
                 console.literal(name), console.amount(info.size), console.amount(info.max_size),
                 console.amount(inserted), console.amount(sampled), console.amount(info.evicted),
@@ -179,19 +192,24 @@ class ReplayWatch:
             table.add_row("none")
         return table
 
-    def _rates(self, name: str, now: TableInfo) -> tuple[float, float]:
-        """Items inserted and sampled per second, between the moments at which the two boards were written."""
-        before, (earlier, latest) = self._earlier.seen.tables.get(name), (self._earlier.seen, self._latest.seen)
-        span = (latest.heard or 0.0) - (earlier.heard or 0.0)
-        if before is None or span <= 0 or earlier.heard is None or before.inserted > now.inserted:  # it was reset
-            return 0.0, 0.0
-        return (now.inserted - before.inserted) / span, max(0, now.sampled - before.sampled) / span
-
     @staticmethod
     def _limiters(shown: list[tuple[str, TableInfo]]) -> "Table":
         table = _table("limiter of", *limiters.COLUMNS)
         for name, info in shown:
             table.add_row(console.literal(name), *limiters.cells(info.limiter))
+        return table
+
+    def _uses(self, shown: list[tuple[str, TableInfo]]) -> "Table":
+        """When something last came into a table, and was last drawn, as far as it changed while the replay looked."""
+        table = _table("use of", "memory", "last in", "last out", "deleted", "sampled/inserted")
+        for name, info in shown:
+            used, heard = self._latest.seen.activity[name], self._latest.seen.heard or 0.0
+            ratio = f"{info.sampled / info.inserted:.2f}" if info.inserted else "-"
+            ago = (
+                "-" if one is None else f"{console.duration(max(0.0, heard - one))} ago"
+                for one in (used.inserted, used.sampled)
+            )
+            table.add_row(console.literal(name), console.size(info.bytes), *ago, console.amount(info.deleted), ratio)
         return table
 
 

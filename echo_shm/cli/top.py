@@ -112,11 +112,19 @@ class _Reading(NamedTuple):
     locked: bool
 
 
-class _Rates(NamedTuple):
+class Rates(NamedTuple):
     """The activity of one producer between two readings: samples per second, and the share of time it was blocked."""
 
     samples: float
     blocked: float
+
+
+def since(before: Owner | None, now: Owner, span: float) -> Rates:
+    """The activity of a producer in ``span`` seconds; none if the entry belonged to another process before."""
+    if before is None or span <= 0 or (before.pid, before.start_time) != (now.pid, now.start_time):
+        return Rates(0.0, 0.0)
+    blocked = (now.blocked_time - before.blocked_time) / span
+    return Rates((now.samples - before.samples) / span, min(1.0, max(0.0, blocked)))
 
 
 class Watch:
@@ -232,10 +240,10 @@ class Watch:
         earlier = {owner.index: owner for owner, _ in self._earlier.owners}
         found = [(owner, state) for owner, state in self._latest.owners if owner.role == "producer"]
         for owner, state in found[:most]:
-            rates = self._since(earlier.get(owner.index), owner)
+            rates = since(earlier.get(owner.index), owner, self._latest.time - self._earlier.time)
             table.add_row(
                 self._kind(owner), f"{owner.pid}", f"{rates.samples:,.0f}", f"{owner.samples:,}",
-                console.share(rates.blocked, 1), f"{owner.held}", _styled(state),
+                console.share(rates.blocked, 1), f"{owner.held}", styled(state),
             )  # fmt: skip
         if len(found) > most:
             table.add_row("", f"and {len(found) - most} more")
@@ -243,21 +251,13 @@ class Watch:
             table.add_row("none")
         return table
 
-    def _since(self, before: Owner | None, now: Owner) -> _Rates:
-        """The activity between the two readings; none if the entry belonged to another process before."""
-        span = self._latest.time - self._earlier.time
-        if before is None or span <= 0 or (before.pid, before.start_time) != (now.pid, now.start_time):
-            return _Rates(0.0, 0.0)
-        blocked = (now.blocked_time - before.blocked_time) / span
-        return _Rates((now.samples - before.samples) / span, min(1.0, max(0.0, blocked)))
-
     def _learners(self) -> "Table":
         """The learners, how many batches each holds, and since when it has the oldest of them."""
         table = _table("learner", "pid", "batches held", "held for")
         for owner, state in self._latest.owners:
             if owner.role == "learner":
                 held_for = console.duration(owner.held_time) if owner.held else "-"
-                table.add_row(self._kind(owner), f"{owner.pid}", f"{owner.held}", held_for, _styled(state))
+                table.add_row(self._kind(owner), f"{owner.pid}", f"{owner.held}", held_for, styled(state))
         return table
 
     def _kind(self, owner: Owner) -> str:
@@ -282,7 +282,8 @@ class Watch:
         return table
 
 
-def _styled(state: str) -> str:
+def styled(state: str) -> str:
+    """A state in rich's markup."""
     return f"[{_STYLES[state]}]{state}[/]"
 
 

@@ -13,10 +13,11 @@ from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, error_from
 from echo_shm.replay.batch import COLUMNS, Batch
+from echo_shm.replay.batch_names import BatchRing, batch_ring
 from echo_shm.replay.item import Item, item_from
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.creation import create_segment
-from echo_shm.ring.lockfile import BATCHES, CREATOR_BYTE, names
+from echo_shm.ring.lockfile import CREATOR_BYTE, names
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Array, Spec
 
@@ -33,11 +34,6 @@ _REAP_INTERVAL = 0.1
 
 #: How long a replay that attaches waits for others to reap the dead one (seconds).
 _REAPING = 5.0
-
-
-def ring_name(replay: str, table: int, n: int) -> str:
-    """The name of the ring with batches of n items of a table."""
-    return f"{replay}.{table}x{n}{BATCHES}"
 
 
 def batch_spec(data: Spec, item: Item) -> Spec:
@@ -86,7 +82,9 @@ class BatchRings:
         self._core = core
         self._name = name
         self._specs = specs
+        # In the order of the C core's codes: the attachments, and what they are.
         self._attachments: list[Attachment] = []
+        self._connected: list[BatchRing] = []
         self._lock = threading.RLock()  # a signal handler may enter again
         self._ended = False
         self.refused: dict[str, str] = {}
@@ -98,17 +96,19 @@ class BatchRings:
 
     def _join_left(self) -> None:
         """Joins the rings that a killed replay has left. Those of another replay are ended."""
-        left: list[tuple[int, Attachment]] = []
+        left: dict[BatchRing, Attachment] = {}
         with contextlib.ExitStack() as undo:
             for ring in names():
-                table = table_of(self._name, ring)
-                attachment = None if table is None else self._attach_left(ring)
-                if table is not None and attachment is not None:
-                    left.append((table, attachment))
+                one = batch_ring(self._name, ring)
+                attachment = None if one is None else self._attach_left(ring)
+                if one is not None and attachment is not None:
+                    left[one] = attachment
                     undo.callback(_leave, attachment)
             # First those that were used: the store forgets a ring only for one that it has not seen.
-            for table, attachment in sorted(left, key=lambda one: lib.es_api_claimed(one[1].ring) == 0):
-                if table >= len(self._specs) or not self._connect(table, attachment):
+            for one, attachment in sorted(left.items(), key=lambda pair: lib.es_api_claimed(pair[1].ring) == 0):
+                # The replay was killed while it made a group. No learner knows of it.
+                whole = all(other in left for other in one.group())
+                if one.table >= len(self._specs) or not whole or not self._connect(one, attachment):
                     _close(attachment)
             undo.pop_all()
 
@@ -126,47 +126,69 @@ class BatchRings:
             lib.es_api_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
             raise
 
-    def make(self, table: int, n: int, num_batches: int) -> None:
-        """Makes the ring that a learner asks for, unless it is there. What is wrong with it is noted in ``refused``."""
-        ring = ring_name(self._name, table, n)
-        with self._lock:
-            if not self._ended and ring not in self.names:
-                self._make(ring, table, n, num_batches)
+    def make(self, table: int, n: int, num_batches: int, world_size: int) -> None:
+        """Makes the ring that a learner asks for, unless it is there. What is wrong with it is noted in ``refused``.
 
-    def _make(self, ring: str, table: int, n: int, num_batches: int) -> None:
+        Args:
+            table: The table's number.
+            n: Items in a batch.
+            num_batches: Batches in the ring.
+            world_size: How many such rings get batches in turns: all of them are made. 0: one of its own.
+
+        """
+        if world_size > lib.ES_MAX_OUTBOXES:
+            return  # learners check it before they ask
+        with self._lock:
+            connected = set(self._connected)
+            missing = [one for one in BatchRing(table, n, 0, world_size).group() if one not in connected]
+            if not self._ended and missing:
+                self._make(missing, num_batches)
+
+    def _make(self, missing: Sequence[BatchRing], num_batches: int) -> None:
+        names = [one.name(self._name) for one in missing]
         try:
-            if len(self._attachments) == lib.ES_MAX_OUTBOXES:
+            there = len(self._attachments)
+            if there + len(missing) > lib.ES_MAX_OUTBOXES:
                 raise SegmentError(
-                    f"replay {self._name!r} has {lib.ES_MAX_OUTBOXES} rings of batches, one for each table and batch "
-                    "size that was iterated over, and cannot have more: use fewer different batch sizes"
+                    f"replay {self._name!r} can have {lib.ES_MAX_OUTBOXES} rings of batches, one for each table, batch "
+                    f"size and rank that was iterated over: it has {there}, and {len(missing)} more are asked for. "
+                    "Use fewer different batch sizes, or a smaller world_size"
                 )
-            geometry = Geometry(n, num_batches, _PRODUCERS, "fifo", False, _REAP_INTERVAL)
-            segment = create_segment(ring, self._specs[table], geometry)
-            try:
-                attachment = self._attach(segment)
-            except BaseException:
-                segment.unlink()
-                raise
-            try:
-                if not self._connect(table, attachment):
-                    raise SegmentError(f"another process has written into the new ring {ring!r}: ask again")
-            except BaseException:
-                _close(attachment)
-                raise
-            self.refused.pop(ring, None)
+            with contextlib.ExitStack() as undo:
+                # First all that may fail for want of memory: what is connected stays.
+                made = [self._create(name, one, num_batches, undo) for name, one in zip(names, missing, strict=True)]
+                for one, attachment in zip(missing, made, strict=True):
+                    if not self._connect(one, attachment):
+                        name = one.name(self._name)
+                        raise SegmentError(f"another process has written into the new ring {name!r}: ask again")
+                undo.pop_all()
+            for name in names:
+                self.refused.pop(name, None)
         except (SegmentError, ValueError, MemoryError, OverflowError) as error:
-            self.refused[ring] = str(error)
+            self.refused.update(dict.fromkeys(names, str(error)))
+
+    def _create(self, name: str, one: BatchRing, num_batches: int, undo: contextlib.ExitStack) -> Attachment:
+        """A new ring. ``undo`` ends it, unless it is connected by then."""
+        geometry = Geometry(one.n, num_batches, _PRODUCERS, "fifo", False, _REAP_INTERVAL)
+        segment = create_segment(name, self._specs[one.table], geometry)
+        try:
+            attachment = self._attach(segment)
+        except BaseException:
+            segment.unlink()
+            raise
+        undo.callback(lambda: None if attachment in self._attachments else _close(attachment))
+        return attachment
 
     def _attach(self, segment: Segment) -> Attachment:
         return Attachment(segment, lib.ES_ROLE_PRODUCER, f"ring {segment.name!r}", prefault=True)
 
-    def _connect(self, table: int, attachment: Attachment) -> bool:
+    def _connect(self, one: BatchRing, attachment: Attachment) -> bool:
         """Connects a ring. False: it is another replay's."""
         ring, base = (int(ffi.cast("uintptr_t", one)) for one in (attachment.ring, attachment.segment.base))
         deadline = time.monotonic() + _REAPING
         while True:
             attachment.reaper.sweep()
-            code = self._core.connect_batches(table, ring, base, attachment.segment.uuid)
+            code = self._core.connect_batches(one.table, ring, base, attachment.segment.uuid, one.rank, one.world_size)
             # Another process is reaping the dead replay, and has not finished.
             if code != lib.ES_UNSURE or time.monotonic() > deadline:
                 break
@@ -176,7 +198,13 @@ class BatchRings:
         if code < 0:
             raise error_from(code, f"ring {attachment.segment.name!r}")
         self._attachments.append(attachment)
+        self._connected.append(one)
         return True
+
+    @property
+    def connected(self) -> list[BatchRing]:
+        """What they are, in the order of the C core's codes."""
+        return list(self._connected)
 
     @property
     def rings(self) -> "list[Ring]":
@@ -185,8 +213,9 @@ class BatchRings:
 
     @property
     def names(self) -> list[str]:
-        """Their names."""
-        return [one.segment.name for one in self._attachments]
+        """The names of those that learners may attach to: all, but for those of a group that has some of its rings."""
+        connected = set(self._connected)
+        return [one.name(self._name) for one in self._connected if connected.issuperset(one.group())]
 
     def sweep(self) -> None:
         """Reaps dead learners, so that another one gets their batches."""
@@ -204,6 +233,7 @@ class BatchRings:
     def _end(self, end: Callable[[Attachment], None]) -> None:
         with self._lock:
             self._ended = True
+            self._connected.clear()
             while self._attachments:
                 end(self._attachments.pop())
 
@@ -218,16 +248,3 @@ def _leave(attachment: Attachment) -> None:
     assert attachment.segment.lockfile is not None
     lib.es_api_locks_drop(attachment.segment.lockfile.locks, CREATOR_BYTE)
     attachment.detach()
-
-
-def is_batch_ring(replay: str, ring: str) -> bool:
-    """Whether a ring of that name takes batches out of that replay."""
-    return table_of(replay, ring) is not None
-
-
-def table_of(replay: str, ring: str) -> int | None:
-    """The number of the table whose batches that ring takes; None if it is no such ring of that replay."""
-    if not (ring.startswith(replay + ".") and ring.endswith(BATCHES)):
-        return None
-    table, x, n = ring[len(replay) + 1 : -len(BATCHES)].partition("x")
-    return int(table) if x and table.isdecimal() and n.isdecimal() else None

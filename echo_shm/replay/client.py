@@ -13,6 +13,7 @@ from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.replay import arguments
 from echo_shm.replay.batch import Batch, TableInfo, read_table_info
+from echo_shm.replay.batch_names import BatchRing
 from echo_shm.replay.board import read_board
 from echo_shm.replay.finding import find_replay
 from echo_shm.replay.learner import batches
@@ -95,13 +96,28 @@ class ReplayClient:
         self._send(lib.ES_UPDATE_DELETE, wanted, np.zeros(len(wanted)), self._number(table), timeout)
 
     def dataset_iter(
-        self, n: int, table: str | None = None, prefetch: int = 4, timeout: float | None = None
+        self,
+        n: int,
+        table: str | None = None,
+        prefetch: int = 4,
+        timeout: float | None = None,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> Iterator[Batch]:
         """Yields batches of n items, which the replay draws ahead into shared memory, until it is closed.
 
         All clients that iterate over the same table with the same n share the batches: each batch goes to one of them.
         If a client is killed, another one gets the batch that it had. If the replay is killed, the iteration goes on
         with the next one.
+
+        With ``rank`` and ``world_size`` the clients are a data-parallel group, and each has a share of its own: the
+        k-th batch of a rank is the ``(k * world_size + rank)``-th that is drawn for the group, counted from 0, however
+        fast the others are. Batches are drawn until a rank whose turn it is has ``prefetch + 1`` that it has not
+        released. So if a client is killed, the others wait once they have taken what was drawn for them. The next
+        client of that rank first gets the batches that the dead one had not released, in their order. If a client stops
+        iterating, its share waits likewise. A group of another ``world_size`` begins with the next draw, and takes over
+        nothing.
 
         A batch's arrays lie in shared memory, and may be written to. Their place is taken until nothing refers to any
         of them. So hold only a few batches, or copy: the replay draws no more while all places are taken.
@@ -112,10 +128,13 @@ class ReplayClient:
             prefetch: How many batches the replay may draw ahead, 1 or more; the first client of a table and n decides.
                 What is drawn ahead has the priorities and the weights of that time.
             timeout: The iteration ends once nothing came for so many seconds; None: no limit.
+            rank: Which member of a group this is, below ``world_size``; None: of none.
+            world_size: How many members the group has, 1 to 32.
 
         Raises:
             ValueError: A number is out of range, or the table is unknown.
-            SegmentError: The replay could not make the ring for the batches: the message says why.
+            SegmentError: The replay could not make the ring for the batches: the message says why. Or another client
+                has that rank.
             ConnectionClosedError: The replay was killed, and no other one came for 30 seconds.
             BatchesHeldError: As :meth:`Server.sample`: this client refers to all batches that the ring has room for.
             ForkedError: Called in a child of the process that made the client.
@@ -125,16 +144,18 @@ class ReplayClient:
         number, n, prefetch = self._number(table), arguments.count(n), integer("prefetch", prefetch, 1)
         timeout = check_timeout(timeout)
         self._updates._attachment.refuse_in_child()
+        one = BatchRing(number, n, *_member(rank, world_size))
         # One batch more: the one that the learner works on.
-        ask = functools.partial(self._ask, number, n, prefetch + 1)
+        ask = functools.partial(self._ask, one, prefetch + 1)
         treespec = self._handle.treespec
         assert treespec is not None  # a replay knows its steps
-        return batches(self.name, number, n, treespec, timeout, _GRACE, ask)
+        return batches(self.name, one, treespec, timeout, _GRACE, ask)
 
-    def _ask(self, table: int, n: int, num_batches: int) -> None:
+    def _ask(self, one: BatchRing, num_batches: int) -> None:
         with self._lock:
             block = self._block
-            block["table"], block["kind"], block["n"], block["keys"][0] = table, lib.ES_UPDATE_ASK, n, num_batches
+            block["table"], block["kind"], block["n"] = one.table, lib.ES_UPDATE_ASK, one.n
+            block["keys"][:2] = num_batches, one.world_size
             with contextlib.suppress(TimeoutError):  # it takes nothing now: the caller asks again
                 self._updates.send(block, 0)
 
@@ -195,3 +216,17 @@ class ReplayClient:
         raise TypeError(
             "a ReplayClient belongs to its process: pickle replay.handle, and attach there: ReplayClient(handle)"
         )
+
+
+def _member(rank: object, world_size: object) -> tuple[int, int]:
+    """A member of a group; 0 and 0 if there is no group."""
+    if rank is None and world_size is None:
+        return 0, 0
+    if rank is None or world_size is None:
+        raise ValueError(f"rank={rank!r}, world_size={world_size!r}: use both, or neither")
+    size, number = integer("world_size", world_size, 1), integer("rank", rank, 0)
+    if size > lib.ES_MAX_OUTBOXES:
+        raise ValueError(f"world_size={size}: use at most {lib.ES_MAX_OUTBOXES}")
+    if number >= size:
+        raise ValueError(f"rank={number}: use 0 to {size - 1}, below world_size={size}")
+    return number, size

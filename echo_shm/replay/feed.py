@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import error_from
+from echo_shm.replay.batch_names import BatchRing
 from echo_shm.replay.batch_rings import BatchRings
 from echo_shm.replay.board import Board
 from echo_shm.replay.sources import Sources
@@ -81,10 +82,10 @@ class Feed:
         got = self._core.turn(self._most)
         if isinstance(got, int):
             return 0  # closed
-        done, steps, _, table, sweep_due, _, parked, (asked, n, num_batches), self._codes = got
+        done, steps, _, table, sweep_due, _, parked, (asked, n, num_batches, world_size), self._codes = got
         self.held_back = parked > 0 or lib.ES_SHORT in self._codes
         if n:
-            self._batches.make(asked, n, num_batches)
+            self._batches.make(asked, n, num_batches, world_size)
             self.publish()
             done += 1
         waiting = waits(table) if steps in (lib.ES_REFUSED, lib.ES_NO_ROOM) else None
@@ -95,6 +96,11 @@ class Feed:
             self._sources.sweep()
             self._batches.sweep()
         return done
+
+    @property
+    def boxes(self) -> list[tuple[BatchRing, int]]:
+        """The rings of batches, each with the code that says why it got no more in the last turn."""
+        return list(zip(self._batches.connected, self._codes, strict=False))  # a new one has no code yet
 
     def publish(self) -> None:
         """Writes the board."""

@@ -1,5 +1,6 @@
 """A learner in another process than the replay: it takes batches that the replay draws into a ring."""
 
+import contextlib
 import errno
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +11,11 @@ import optree
 from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.replay.batch import COLUMNS, Batch
-from echo_shm.replay.batch_rings import batch_spec, item_of, ring_name
+from echo_shm.replay.batch_names import BatchRing
+from echo_shm.replay.batch_rings import batch_spec, item_of
 from echo_shm.replay.board import read_board
 from echo_shm.replay.layout import data_structure
+from echo_shm.replay.store import holder_of
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.lockfile import CREATOR_BYTE
@@ -22,41 +25,75 @@ from echo_shm.spec import Spec
 #: Times between two looks for the ring that was asked for (seconds): at first, and at most.
 _SOONEST, _LATEST = 1e-3, 20e-3
 
+#: The byte of the lock file that a rank's only learner holds. Rings of batches have too few producers to use it.
+_RANK_BYTE = CREATOR_BYTE - 1
+
 #: How often the replay is asked again: the one that was asked may be dead (seconds).
 _ASK_AGAIN = 1.0
 
 
 def batches(
     replay: str,
-    table: int,
-    n: int,
+    one: BatchRing,
     treespec: optree.PyTreeSpec,
     timeout: float | None,
     grace: float | None,
     ask: Callable[[], None],
 ) -> Iterator[Batch]:
-    """Yields batches of n items of a table of another process's replay.
+    """Yields batches of items of a table of another process's replay.
 
     Args:
         replay: Its name.
-        table: The table's number.
-        n: Items in a batch.
+        one: The ring.
         treespec: The structure of a step.
         timeout: The iteration ends once nothing came for so many seconds; None: no limit.
         grace: How many seconds to wait for the next replay if this one was killed; None: no limit.
         ask: Asks the replay for the ring.
 
     """
-    attachment = _attach(replay, table, n, treespec, timeout, grace, ask)
+    attachment = _attach(replay, one, treespec, timeout, grace, ask)
     if attachment is None:
         return
     reader, replays = BatchReader(attachment, writable=True), _Replays(replay, attachment.segment, grace)
-    try:
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(reader.close)
+        if one.world_size and not _take_rank(replay, one, attachment, timeout, replays, leaving):
+            return
         while box := _next(reader, timeout, replays):
             # The generator itself must not refer to the batch while its user works on it, or waits for the next.
             yield box.pop()
-    finally:
-        reader.close()
+
+
+def _take_rank(
+    replay: str,
+    one: BatchRing,
+    attachment: Attachment,
+    timeout: float | None,
+    replays: "_Replays",
+    leaving: contextlib.ExitStack,
+) -> bool:
+    """Makes this process the only one of its rank. False: the batches of a dead one were not given back in time.
+
+    Raises:
+        SegmentError: Another iteration has that rank.
+
+    """
+    lockfile = attachment.segment.lockfile
+    assert lockfile is not None
+    if not lockfile.try_lock(_RANK_BYTE):
+        raise SegmentError(
+            f"rank {one.rank} of {one.world_size} in replay {replay!r} is taken: {holder_of(lockfile, _RANK_BYTE)} "
+            f"iterates over batches of {one.n} items as that rank. Give each process of the group a rank of its own"
+        )
+    leaving.callback(lib.es_api_locks_drop, lockfile.locks, _RANK_BYTE)
+    # What a dead process of this rank had comes first, so it must be back.
+    started = time.monotonic()
+    while attachment.reaper.reap_and_check() != (0, True):
+        replays.check()
+        if timeout is not None and time.monotonic() - started > timeout:
+            return False
+        time.sleep(_SOONEST)
+    return True
 
 
 def _next(reader: BatchReader, timeout: float | None, replays: "_Replays") -> list[Batch]:
@@ -94,15 +131,14 @@ class _Replays:
 
 def _attach(
     replay: str,
-    table: int,
-    n: int,
+    one: BatchRing,
     treespec: optree.PyTreeSpec,
     timeout: float | None,
     grace: float | None,
     ask: Callable[[], None],
 ) -> Attachment | None:
     """Attaches to the ring, which the replay makes when it is asked. None: it did not in time, or it is closed."""
-    ring, started, nap = ring_name(replay, table, n), time.monotonic(), _SOONEST
+    ring, started, nap = one.name(replay), time.monotonic(), _SOONEST
     asked: float | None = None
     limit = min((one for one in (timeout, grace) if one is not None), default=None)
     while True:
@@ -113,7 +149,7 @@ def _attach(
         now = time.monotonic()
         if asked is not None and refusal is not None:
             raise SegmentError(
-                f"replay {replay!r} cannot make batches of {n} items in shared memory; a smaller n or prefetch may "
+                f"replay {replay!r} cannot make batches of {one.n} items in shared memory; a smaller n or prefetch may "
                 f"help: {refusal}"
             )
         if limit is not None and now - started > limit:

@@ -16,7 +16,8 @@ from echo_shm._core import lib
 from echo_shm.errors import SegmentError
 from echo_shm.replay import board, store
 from echo_shm.replay.batch import TableInfo, read_table_info
-from echo_shm.replay.batch_rings import is_batch_ring
+from echo_shm.replay.batch_names import batch_ring
+from echo_shm.replay.waits import Activity, Wait, read_activity, read_waits
 from echo_shm.ring import lockfile, segment
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
@@ -46,6 +47,8 @@ class ReplayListing(NamedTuple):
         rings: Its rings that exist.
         store_bytes: Bytes of its store; None without one.
         fault: What is wrong with the store, or ``""``.
+        waiting: Who waits for what, as its board says.
+        activity: When each table was used last, by its name.
 
     """
 
@@ -62,6 +65,8 @@ class ReplayListing(NamedTuple):
     rings: tuple[segment.Listing, ...]
     store_bytes: int | None
     fault: str
+    waiting: tuple[Wait, ...]
+    activity: dict[str, Activity]
 
     @property
     def bytes(self) -> int:
@@ -82,7 +87,7 @@ def parts() -> dict[str, str]:
     """The names of all rings that a replay may have, each with the replay's name."""
     replays, rings = names(), lockfile.names()
     found = {name + ending: name for name in replays for ending in (INBOX, UPDATES)}
-    return found | {ring: name for name in replays for ring in rings if is_batch_ring(name, ring)}
+    return found | {ring: name for name in replays for ring in rings if batch_ring(name, ring)}
 
 
 def look(name: str) -> ReplayListing:
@@ -97,6 +102,7 @@ def look(name: str) -> ReplayListing:
     rings = tuple(_rings(name))
     lock = _store_lock(name)
     said = _board(name)
+    tables = _tables(said)
     has_store = lock is not None and lockfile.shm_file(name, store.FILES) != (0, 0)
     size, capacity, fault = _look_at_store(name, lock) if lock is not None and has_store else (None, None, "")
     if lock is not None:
@@ -115,16 +121,18 @@ def look(name: str) -> ReplayListing:
         waits=said["waits"] if isinstance(said.get("waits"), str) else None,
         steps=_number(said, "steps"),
         capacity=capacity if capacity is not None else _number(said, "capacity"),
-        tables=_tables(said),
+        tables=tables,
         rings=rings,
         store_bytes=size,
         fault=fault,
+        waiting=read_waits(said.get("waiting")),
+        activity={table: read_activity(said.get("activity"), table) for table in tables},
     )
 
 
 def _rings(name: str) -> Iterator[segment.Listing]:
     there = set(lockfile.names())
-    batches = sorted(ring for ring in there if is_batch_ring(name, ring))
+    batches = sorted(ring for ring in there if batch_ring(name, ring))
     for ring in (name + INBOX, name + UPDATES, *batches):
         if ring in there:
             with contextlib.suppress(SegmentError):  # it was closed just now

@@ -47,8 +47,9 @@ class Replay(Items, Closing):
         tables: A list of :class:`Table`. None: one table ``"default"`` that holds all steps and samples uniformly.
         max_items: Most items of all tables together. None: as many as the tables can hold.
         store: ``"memory"``: this process's own. ``"shm"``: shared memory, which outlives the process if it is killed.
-            :meth:`attach` goes on with it. :meth:`close` removes it.
-        name: The store's name in shared memory. None: a unique name is made.
+            :meth:`attach` goes on with it. :meth:`close` removes it. If a replay in memory is killed, the next one of
+            that name begins anew, and the clients of the dead one get ConnectionClosedError.
+        name: By which other processes find it, :class:`ReplayClient` and :meth:`attach`. None: a unique name is made.
         seed: Of what is drawn. The same seed and the same calls give the same batches.
         thread: Store what workers send, and what :class:`ReplayClient` changes, in a thread of this process. Otherwise
             each call does so first.
@@ -86,8 +87,6 @@ class Replay(Items, Closing):
         given = transports.checked(transport)
         if store not in ("memory", "shm"):
             raise ValueError(f"store={store!r}: use 'memory' or 'shm'")
-        if name is not None and store != "shm":
-            raise ValueError(f"name={name!r}: only a store in shared memory has a name: use store='shm', or no name")
         capacity = integer("capacity", capacity, 1)
         max_items = None if max_items is None else integer("max_items", max_items, 1)
         tables = [Table("default")] if tables is None else tables
@@ -180,7 +179,7 @@ class Replay(Items, Closing):
         self._describe(core, store, Rings(core, self._changes, store, max_producers, given, sources))
         self._chunk = max(1, _CHUNK // max(1, self._spec.sample_bytes))
         try:
-            if thread or given or store.name is not None:
+            if thread or given or store.known_as is not None:
                 self._rings.open()
             if thread:
                 self._rings.start()
@@ -235,8 +234,8 @@ class Replay(Items, Closing):
 
     @property
     def name(self) -> str | None:
-        """The store's name in shared memory, for :meth:`attach`; None in this process's own memory."""
-        return self._store.name
+        """By which other processes find it; None in this process's own memory if no name was given."""
+        return self._store.known_as
 
     @property
     def port(self) -> int:
@@ -526,6 +525,12 @@ class Replay(Items, Closing):
             _end(self._core, self._store, self._rings, self._generation)
             self._end.detach()
             self._changes.tell()
+
+    def _let_go(self) -> None:
+        """Ends the replay as if its process had been killed: a store in shared memory stays."""
+        self._rings.shut_down()
+        self._end.detach()
+        _let_go(self._core, self._store, self._rings, self._changes)
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else "open"

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from echo_shm._core import ffi
 from echo_shm._replay import Core
+from echo_shm.errors import EchoShmError
+from echo_shm.net.transport import TcpTransport
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import TableInfo, table_info, why_no_insert
 from echo_shm.replay.batch_rings import batch_spec
@@ -18,6 +20,7 @@ from echo_shm.replay.history import explicit
 from echo_shm.replay.sources import Sources
 from echo_shm.replay.store import Store
 from echo_shm.replay.waiting import Changes
+from echo_shm.replay.waits import Waits
 from echo_shm.replay.writer import ReplayHandle, Writer
 from echo_shm.ring import transports
 from echo_shm.ring.protocols import Transport
@@ -35,7 +38,7 @@ _SHORT = 0.02
 
 def join(store: Store, max_producers: int, given: Sequence[Transport]) -> Sources:
     """The rings that bring something to the replay of that store: new ones, or those that a killed replay has left."""
-    name = store.name or f"{os.getpid()}-{secrets.token_hex(4)}"
+    name = store.known_as or f"{os.getpid()}-{secrets.token_hex(4)}"
     tables = tuple(
         (table, settings.exponents, layout.finals, explicit(item))
         for (table, settings), layout, item in zip(store.tables.items(), store.layouts, store.items, strict=True)
@@ -68,6 +71,7 @@ class Rings:
         self._groups: list[WorkerGroup] = []
         self._aheads: list[Ahead] = []
         self._closed = False
+        self._waits = Waits()
         #: Whether a call stores what has come before it does its own work. A thread does so otherwise.
         self.idle = False
 
@@ -100,7 +104,7 @@ class Rings:
         """See :meth:`Replay.spawn`."""
         context, restart = how.pop("context"), how.pop("restart")
         connect = functools.partial(Writer, self.handle)
-        pump = self._pump if self._thread is None else None
+        pump = self.pump if self._thread is None else None
         group = WorkerGroup(connect, fn, n, args, context, restart, stuck=self._stuck, pump=pump, **how)
         self._groups.append(group)
         return group
@@ -244,7 +248,16 @@ class Rings:
                 if not last:
                     feed.wait(seen, min(left, _SLICE))
 
-    def _pump(self, seconds: float) -> None:
+    def check(self) -> None:
+        """Raises EchoShmError if the thread has died, or a transport cannot go on."""
+        thread = self._thread
+        if thread is not None and not thread.is_alive() and not self._closed:
+            raise EchoShmError("the replay's thread has died: what was raised in it was printed")
+        for transport in self._started:
+            if isinstance(transport, TcpTransport):
+                transport.wait(0.0)
+
+    def pump(self, seconds: float) -> None:
         """Stores what comes, for a thread that only waits for the workers."""
         feed = self._feed
         if feed is None:
@@ -284,12 +297,22 @@ class Rings:
         return "" if isinstance(info, int) else why_no_insert(self._names[table], info)
 
     def _describe(self) -> dict[str, Any]:
-        tables = {}
-        for number, name in enumerate(self._names):
-            info = self.info(number)
-            if not isinstance(info, int):
-                tables[name] = {
-                    **{field: value for field, value in vars(info).items() if field != "limiter"},
-                    "limiter": vars(info.limiter),
-                }
-        return {"capacity": self._store.capacity, "steps": self._core.num_steps(), "tables": tables}
+        infos = {
+            name: info for number, name in enumerate(self._names) if not isinstance(info := self.info(number), int)
+        }
+        tables = {
+            name: {
+                **{field: value for field, value in vars(info).items() if field != "limiter"},
+                "limiter": vars(info.limiter),
+            }
+            for name, info in infos.items()
+        }
+        feed = self._feed  # None while it is made: nobody waits yet
+        waits, activity = ([], {}) if feed is None else self._waits.look(infos, feed.waits, feed.boxes)
+        return {
+            "capacity": self._store.capacity,
+            "steps": self._core.num_steps(),
+            "tables": tables,
+            "waiting": waits,
+            "activity": activity,
+        }

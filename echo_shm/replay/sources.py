@@ -8,17 +8,18 @@ import numpy as np
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, error_from
+from echo_shm.replay.batch_names import batch_ring
 from echo_shm.replay.writer import UPDATE_BLOCK, ReplayHandle
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.inbox import Tables, inbox_spec
-from echo_shm.ring.lockfile import CREATOR_BYTE, INBOX, UPDATES
+from echo_shm.ring.lockfile import CREATOR_BYTE, INBOX, UPDATES, names
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
 
 if TYPE_CHECKING:
-    from echo_shm._core import Ring
+    from echo_shm._core import Locks, Ring
 
 #: Steps that the inbox holds, unless they are large: at most so many, and at least so many, whatever their size.
 _MOST_SLOTS, _LEAST_SLOTS = 1024, 16
@@ -35,6 +36,29 @@ _REAP_INTERVAL = 0.1
 def inbox_slots(spec: Spec) -> int:
     """How many steps the inbox of such a replay holds."""
     return max(_LEAST_SLOTS, min(_MOST_SLOTS, _INBOX_BYTES // max(1, spec.sample_bytes)))
+
+
+def end_left(name: str) -> None:
+    """Ends the rings that a killed replay has left, whose steps are gone with it.
+
+    The next one of that name does not go on with them: updates of the lost items would hit its own.
+
+    Raises:
+        SegmentError: They belong to a process that is alive.
+
+    """
+    for ring in names():
+        if ring not in (name + INBOX, name + UPDATES) and batch_ring(name, ring) is None:
+            continue
+        try:
+            segment = Segment.attach(ring)
+        except SegmentError:
+            continue  # it was removed just now, or cannot be used by anybody
+        _take_over(segment)
+        attachment = Attachment(segment, lib.ES_ROLE_LEARNER, f"ring {ring!r}")
+        lib.es_api_close(attachment.ring)
+        segment.unlink()
+        attachment.detach()
 
 
 class Sources:
@@ -127,10 +151,17 @@ def _ring(name: str, spec: Spec, geometry: Geometry, undo: contextlib.ExitStack)
         segment = create_segment(name, spec, geometry)
         undo.callback(segment.unlink)
         return segment
-    assert segment.lockfile is not None
-    if not segment.lockfile.try_lock(CREATOR_BYTE):
-        raise SegmentError(f"ring {name!r} belongs to a process that is alive: choose another name for the replay")
-    undo.callback(lib.es_api_locks_drop, segment.lockfile.locks, CREATOR_BYTE)
+    undo.callback(lib.es_api_locks_drop, _take_over(segment), CREATOR_BYTE)
     spec.check_same(segment.spec, f"ring {name!r}")
     segment.spec = spec
     return segment
+
+
+def _take_over(segment: Segment) -> "Locks":
+    """Makes this process the ring's creator, whose own one is dead."""
+    assert segment.lockfile is not None
+    if not segment.lockfile.try_lock(CREATOR_BYTE):
+        raise SegmentError(
+            f"ring {segment.name!r} belongs to a process that is alive: choose another name for the replay"
+        )
+    return segment.lockfile.locks

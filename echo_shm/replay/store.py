@@ -26,7 +26,7 @@ from echo_shm.replay.custom import CustomSelectors
 from echo_shm.replay.item import Item, item_from
 from echo_shm.replay.layout import Layout, lay_out
 from echo_shm.replay.selectors import CustomSelector
-from echo_shm.replay.sources import UPDATE_SLOTS, inbox_slots
+from echo_shm.replay.sources import UPDATE_SLOTS, end_left, inbox_slots
 from echo_shm.ring.allocation import create_files
 from echo_shm.ring.fast_path import plain_form
 from echo_shm.ring.lockfile import (
@@ -36,6 +36,7 @@ from echo_shm.ring.lockfile import (
     PrivateLockFile,
     check_name,
     ipc_name,
+    names,
     open_lockfile,
     unlink_lockfile,
 )
@@ -104,13 +105,15 @@ class Store:
 
     def __init__(self, name: str | None, mapping: mmap.mmap, lockfile: LockFile) -> None:
         self.name = name
+        #: The name of the replay's rings, by which other processes find it; None: whatever is free.
+        self.known_as = name
         self.what = "this replay" if name is None else f"replay {name!r}"
         self.lockfile = lockfile
         base, size = ffi.from_buffer("uint8_t[]", mapping), len(mapping)
         code = lib.es_replay_check(base, size)
         if code != lib.ES_OK:
             raise error_from(code, self.what)
-        geo, configs, schema = _describe(self.what, base, size)
+        geo, configs, schema = describe_store(self.what, base, size)
         self.capacity: int = geo.capacity
         self.spec = Spec.from_schema(schema, self.what)
         self.tables = {_table_name(config, self.what): Settings.from_c(config) for config in configs}
@@ -237,7 +240,7 @@ def items_of(spec: Spec, num_tables: int, what: str) -> tuple[Item, ...]:
     return items
 
 
-def _describe(what: str, base: "CData", size: int) -> "tuple[StoreGeometry, TableConfigs, bytes]":
+def describe_store(what: str, base: "CData", size: int) -> "tuple[StoreGeometry, TableConfigs, bytes]":
     """The geometry, the tables, and the schema.
 
     The tables' settings live as long as the array that has them.
@@ -274,7 +277,7 @@ def create_store(
 
     Args:
         kind: ``"memory"`` or ``"shm"``.
-        name: Of a store in shared memory. None: a unique name is made.
+        name: Of a store in shared memory, and of the rings. None: a unique name is made.
         spec: What a step looks like. Its schema also says what the tables' items are, as :func:`about_items`.
         capacity: Most steps.
         max_items: Most items of all tables together.
@@ -288,8 +291,14 @@ def create_store(
         ValueError: The name is not possible, or a number is out of range.
 
     """
-    if kind == "shm":
-        name = f"{os.getpid()}-{secrets.token_hex(4)}" if name is None else check_name(name, FILES)
+    if name is not None:
+        check_name(name, FILES)
+    elif kind == "shm":
+        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+    if kind == "memory" and name is not None:
+        if name in names(FILES):
+            raise SegmentError(_taken(name))
+        end_left(name)
     geo = ffi.new(
         "es_store_geometry *",
         {
@@ -325,6 +334,7 @@ def create_store(
             # Without a file, too: with its locks a process begins to count its forks.
             lockfile, mapping = PrivateLockFile(), _private(size, capacity, spec)
         store = _format(name if kind == "shm" else None, mapping, lockfile, geo, parts, spec)
+        store.known_as = name
         undo.pop_all()
     return store
 
@@ -386,9 +396,9 @@ def _taken(name: str) -> str:
     )
 
 
-def holder_of(lockfile: LockFile) -> str:
-    """Which process has a store, in words."""
-    pid = lockfile.holder(CREATOR_BYTE)
+def holder_of(lockfile: LockFile, byte: int = CREATOR_BYTE) -> str:
+    """Which process has a store, or holds another byte of a lock file, in words."""
+    pid = lockfile.holder(byte)
     return "this process" if pid is None else f"process {pid}" if pid else "a process of another container"
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from echo_shm._core import ffi, lib
 from echo_shm.errors import error_from
 from echo_shm.ring.segment import Segment
+from echo_shm.spec import Array
 
 if TYPE_CHECKING:
     from echo_shm._core import HistSummary, Snapshot
@@ -218,6 +219,13 @@ class RingView:
         snap = ffi.new("es_snapshot *")
         lib.es_monitor_observe(self._ring, snap)
         return snap
+
+    def column(self, leaf: int) -> Array:
+        """What the ring's slots hold of a leaf of shape () now, or held last. Shape ``(capacity,)``."""
+        spec, geometry = self.segment.spec, self.segment.geometry
+        index = leaf % len(spec.leaves)
+        offset = lib.es_api_leaf_offset(self._ring, index)
+        return self.segment.array(offset, (geometry.capacity,), spec.leaves[index].dtype, writable=False)
 
     def committed(self) -> tuple[int, int]:
         """How many samples are committed and not released, and how many full batches of them there are."""

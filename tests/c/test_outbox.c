@@ -67,7 +67,7 @@ static void destroy(world *w)
 static int join_as(world *w, uint32_t name)
 {
     uint8_t uuid[16] = {(uint8_t)(name + 1)};
-    return es_replay_connect_batches(w->r, 0, w->producer, w->fix->base, uuid);
+    return es_replay_connect_batches(w->r, 0, w->producer, w->fix->base, uuid, 0, 0);
 }
 
 static void add(world *w, uint64_t number, double priority)
@@ -137,7 +137,7 @@ TEST(a_ring_of_another_shape_is_refused)
 {
     world w = new_world();
     es_fix *other = ring(7);
-    CHECK_EQ(es_replay_connect_batches(w.r, 0, fix_producer(other), other->base, names[0]), ES_EGEOMETRY);
+    CHECK_EQ(es_replay_connect_batches(w.r, 0, fix_producer(other), other->base, names[0], 0, 0), ES_EGEOMETRY);
     fix_free(other);
     destroy(&w);
 }
@@ -166,7 +166,7 @@ TEST(a_ring_that_another_replay_has_filled_is_refused)
     CHECK_EQ(join_as(&w, 0), 0);
     turn(&w, &done);
     es_replay_disconnect(w.r);
-    CHECK_EQ(es_replay_connect_batches(other.r, 0, w.producer, w.fix->base, (const uint8_t[16]){1}), -ESTALE);
+    CHECK_EQ(es_replay_connect_batches(other.r, 0, w.producer, w.fix->base, (const uint8_t[16]){1}, 0, 0), -ESTALE);
     CHECK_EQ(join_as(&w, 0), 0);
     CHECK_EQ(join_as(&w, 1), -ESTALE);
     destroy(&w);
@@ -185,11 +185,108 @@ TEST(so_many_rings_and_no_more)
             CHECK_EQ(join_as(&w, 99), -ENOSPC);
             es_replay_disconnect(w.r);
         }
-        CHECK_EQ(es_replay_connect_batches(w.r, 0, fix_producer(rings[i]), rings[i]->base, uuid),
+        CHECK_EQ(es_replay_connect_batches(w.r, 0, fix_producer(rings[i]), rings[i]->base, uuid, 0, 0),
                  (int)(i % ES_MAX_OUTBOXES));
     }
     es_replay_disconnect(w.r);
     for (uint32_t i = 0; i < 2 * ES_MAX_OUTBOXES; i++)
         fix_free(rings[i]);
     destroy(&w);
+}
+
+/* --- groups ------------------------------------------------------------------------- */
+
+typedef struct group {
+    world w;
+    es_fix *fix[2];
+    es_ring *learner[2];
+} group;
+
+static int join_group(group *g, uint32_t rank, uint32_t world_size)
+{
+    uint8_t uuid[16] = {(uint8_t)(rank + 100)};
+    return es_replay_connect_batches(g->w.r, 0, fix_producer(g->fix[rank]), g->fix[rank]->base, uuid, rank, world_size);
+}
+
+static group new_group(void)
+{
+    group g = {.w = new_world()};
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        g.fix[rank] = ring(8);
+        g.learner[rank] = fix_learner(g.fix[rank]);
+    }
+    add(&g.w, 5, 4);
+    return g;
+}
+
+static void destroy_group(group *g)
+{
+    es_replay_disconnect(g->w.r);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        fix_free(g->fix[rank]);
+    destroy(&g->w);
+}
+
+/* times_sampled of the only item says which draw it was: those of the next batch of a rank. */
+static void expect_batch(group *g, uint32_t rank, uint64_t first_draw)
+{
+    es_snapshot snap;
+    CHECK(es_api_take(g->learner[rank], 0, 0, &snap) >= 0);
+    const uint8_t *at = g->fix[rank]->base + es_api_leaf_offset(g->learner[rank], 5);
+    for (uint64_t i = 0; i < SIZE; i++) {
+        uint64_t draw;
+        memcpy(&draw, at + 8 * (snap.batch * SIZE + i), 8);
+        CHECK_EQ(draw, first_draw + i);
+    }
+    CHECK_EQ(es_api_release(g->learner[rank], snap.batch, snap.round), ES_OK);
+}
+
+TEST(rings_of_a_group_take_turns)
+{
+    group g = new_group();
+    uint64_t done;
+    CHECK_EQ(join_group(&g, 0, 2), 0);
+    CHECK_EQ(turn(&g.w, &done).batches[0], ES_OK);
+    CHECK_EQ(done, 0); /* rank 1 is missing */
+    CHECK_EQ(join_group(&g, 1, 2), 1);
+    es_turn found = turn(&g.w, &done);
+    CHECK_EQ(done, 2 * SIZE * BATCHES);
+    CHECK_EQ(found.batches[0], ES_FULL);
+    CHECK_EQ(found.batches[1], ES_OK);
+    expect_batch(&g, 1, 1 + SIZE);
+    turn(&g.w, &done);
+    CHECK_EQ(done, 0); /* rank 0 is slow, and it is its turn */
+    expect_batch(&g, 0, 1);
+    turn(&g.w, &done);
+    CHECK_EQ(done, 2 * SIZE);
+    expect_batch(&g, 0, 1 + 2 * SIZE);
+    expect_batch(&g, 1, 1 + 3 * SIZE);
+    expect_batch(&g, 0, 1 + 4 * SIZE);
+    expect_batch(&g, 1, 1 + 5 * SIZE);
+    destroy_group(&g);
+}
+
+/* A turn that may draw only a few items goes on in the middle of a batch. */
+TEST(a_batch_of_a_group_is_completed_before_the_next)
+{
+    group g = new_group();
+    es_turn found;
+    CHECK_EQ(join_group(&g, 1, 2), 0);
+    CHECK_EQ(join_group(&g, 0, 2), 1);
+    for (uint64_t drawn = 0; drawn < 2 * SIZE * BATCHES; drawn += 2)
+        CHECK_EQ(es_replay_turn(g.w.r, 2, &found), 2);
+    CHECK_EQ(es_replay_turn(g.w.r, 2, &found), 0);
+    for (uint32_t i = 0; i < 2 * BATCHES; i++)
+        expect_batch(&g, i % 2, 1 + i * SIZE);
+    destroy_group(&g);
+}
+
+TEST(a_group_has_one_ring_of_each_rank)
+{
+    group g = new_group();
+    CHECK_EQ(join_group(&g, 1, 1), ES_EGEOMETRY);
+    CHECK_EQ(join_group(&g, 1, 2), 0);
+    CHECK_EQ(join_group(&g, 1, 2), ES_EGEOMETRY);
+    CHECK_EQ(join_group(&g, 1, 3), 1);
+    destroy_group(&g);
 }

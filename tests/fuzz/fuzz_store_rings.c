@@ -93,7 +93,8 @@ static void connect_batches(fuzz_rings *rings, fuzz_in *in)
     uint8_t id[16];
     memcpy(id, uuid, sizeof id);
     id[0] ^= fuzz_below(in, 8) == 0;
-    if (g->base != NULL && es_replay_connect_batches(rings->r, rings->table, g->sender, g->base, id) < 0)
+    uint32_t world_size = fuzz_below(in, 2); /* of a group of its own, or of none */
+    if (g->base != NULL && es_replay_connect_batches(rings->r, rings->table, g->sender, g->base, id, 0, world_size) < 0)
         close_ring(g);
 }
 

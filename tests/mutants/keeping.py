@@ -404,6 +404,20 @@ KEEPING = (
         ("es_monitor_next_claim(ring, 0, &claim) >= 0", "es_monitor_next_claim(ring, 0, &claim) >= INT64_MAX"),
     ),
     _outbox(
+        "turn-too-long",
+        "es_outbox_fill_group",
+        "each once",
+        "a rank gets more than its batch in its turn",
+        ("left < most - filled ? left : most - filled", "left > most - filled ? left : most - filled"),
+    ),
+    _outbox(
+        "turn-of-the-last",
+        "whose_turn",
+        "each once",
+        "of the ranks with equally many batches the last one comes first",
+        ("o->words->drawn / o->batch_size < best", "o->words->drawn / o->batch_size <= best"),
+    ),
+    _outbox(
         "box-foreign",
         "es_outbox_open",
         "each once",

@@ -10,13 +10,14 @@ import pytest
 from harness.actors import cast
 from harness.peers import KEY, exactly, greet
 from harness.pretender import Pretender
-from harness.programs import free_port
+from harness.programs import ECHO_SHM, Program, free_port
 from harness.proxy import Proxy
-from harness.waiting import until
+from harness.waiting import LONG, until
 
 from echo_shm import (
     ConnectionClosedError,
     Replay,
+    ReplayClient,
     Server,
     SpecMismatchError,
     Table,
@@ -368,3 +369,25 @@ def test_a_server_that_has_taken_what_was_not_sent(number):
     with pytest.raises(ConnectionClosedError, match="1 samples not acknowledged"):
         writer.close()
     host.close()
+
+
+def test_a_served_replay_with_tls(tmp_path, name, certificate, tls):
+    """``echo-shm replay``: the files of the certificate and of the key stand in the configuration."""
+    cert, key = certificate
+    (tmp_path / "key").write_bytes(KEY)
+    (tmp_path / "run.toml").write_text(
+        f"name = {name!r}\ncapacity = 10\n[example]\nx = {{ dtype = 'int64' }}\n[transport]\nport = 0\n"
+        f"authkey_file = 'key'\ntls = {{ certfile = {str(cert)!r}, keyfile = {str(key)!r} }}\n"
+    )
+    program = Program(*ECHO_SHM, "replay", str(tmp_path / "run.toml"))
+    try:
+        port = int(program.wait_for(r"port (\d+)\n")[1])
+        with RemoteWriter("localhost", port, {"x": np.array(0)}, authkey=KEY, tls=tls[1]) as writer:
+            writer.add({"x": 3})
+            writer.flush(timeout=LONG)
+        with ReplayClient(name) as replay:
+            assert next(replay.dataset_iter(1, timeout=LONG)).data["x"] == [3]
+        program.send_signal(signal.SIGTERM)
+        assert program.result() == 0
+    finally:
+        program.discard()

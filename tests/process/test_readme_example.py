@@ -1,12 +1,19 @@
 """README's Python blocks run as printed: each is saved to a file and run in a process of its own."""
 
+import configparser
+import json
 import os
 import re
+import shlex
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+import pytest
+from harness.programs import ECHO_SHM, Program
 
 _README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -174,3 +181,56 @@ def test_the_tls_block_runs(tmp_path):
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
     assert len(_blocks()) == 11
+
+
+# --- a replay in a process of its own --------------------------------------------
+
+
+def _commands():
+    """The command lines of the unit and of the Compose file that start a replay, as words."""
+    (unit,), (compose,) = _blocks("ini"), _blocks("yaml")
+    parser = configparser.ConfigParser()
+    parser.read_string(unit)
+    assert set(parser["Service"]) == {"user", "execstart", "killmode", "restart"}
+    shown = [line.partition(":")[2] for line in compose.splitlines() if line.strip().startswith("command:")]
+    return [shlex.split(parser["Service"]["ExecStart"]), json.loads(shown[0])]
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["systemd", "compose"])
+def test_the_services_run_a_replay(tmp_path, name, number):
+    """Their command serves the configuration that stands above them, to the client that stands below it."""
+    (config,), words = _blocks("toml"), _commands()[number]
+    assert Path(words[0]).name == "echo-shm"
+    assert words[1:-1] == ["replay"]
+    (tmp_path / Path(words[-1]).name).write_text(config.replace('name = "run"', f'name = "{name}"'))
+    program = Program(*ECHO_SHM, *words[1:-1], str(tmp_path / Path(words[-1]).name))
+    try:
+        program.wait_for("steps in shared memory")
+        around = (
+            "import numpy as np\nfrom echo_shm import ReplayClient\nrank, world_size, taken = 0, 1, []\n"
+            f"with ReplayClient({name!r}) as replay, replay.writer() as writer:\n"
+            "    for number in range(1000):\n"
+            "        writer.add({'obs': np.zeros(4, np.float32), 'action': number})\n"
+            "    writer.flush()\n"
+        )
+        block = (
+            _block("rank=rank")
+            .replace('"run"', repr(name))
+            .replace("...", "taken.append(len(batch.key))\n        break")
+        )
+        assert _run(tmp_path, f"{around}{block}print(taken)\n") == "[256]\n"
+        program.send_signal(signal.SIGTERM)
+        assert program.result() == 0
+    finally:
+        program.discard()
+
+
+def test_the_compose_file_shares_memory():
+    """Every service has the host's shared memory, where the others find the replay."""
+    (compose,) = _blocks("yaml")
+    volumes = [json.loads(line.partition(":")[2]) for line in compose.splitlines() if "volumes:" in line]
+    services = re.findall(r"^  (\w+):$", compose, re.MULTILINE)
+    assert services == ["replay", "worker"]
+    assert ["/dev/shm:/dev/shm" in one for one in volumes] == [True, True]
+    (mounted,) = [one.split(":")[1] for one in volumes[0] if "run.toml" in one]
+    assert mounted == _commands()[1][-1]

@@ -28,10 +28,10 @@ def numbers_of(batch):
     return batch.data["number"].tolist()
 
 
-def learn(conn, handle, n, timeout=None):
+def learn(conn, handle, n, timeout=None, group=None):
     """An actor: takes batches, and says what is in them. It goes on when it is told to."""
     with ReplayClient(handle) as replay:
-        for batch in replay.dataset_iter(n, timeout=timeout):
+        for batch in replay.dataset_iter(n, timeout=timeout, **group or {}):
             conn.send(numbers_of(batch))
             conn.recv()
     conn.send("over")
@@ -80,7 +80,7 @@ def test_batches():
 def test_learners_share_a_queue():
     """Each item goes to one of them. All end with the replay."""
     with cast() as make, Replay(EXAMPLE, 5000, [Table("q", rate_limiter=Queue(5000))], thread=True) as replay:
-        learners = [make(learn, replay.handle, 8) for _ in range(2)]
+        learners = [make(learn, replay.handle, 8) for _ in range(3)]
         for number in range(4000):
             replay.add(step(number))
         got = []
@@ -204,3 +204,137 @@ def test_nobody_comes_after_a_kill(name, monkeypatch):
             with pytest.raises(ConnectionClosedError, match="no other one came"):
                 next(learner.dataset_iter(3))
         Replay.attach(name).close()
+
+
+# --- groups -----------------------------------------------------------------------
+
+
+def share(rank, world_size, n, first, last):
+    """What a rank's batches ``first`` to ``last - 1`` hold, of items that are drawn in order."""
+    return [list(range((k * world_size + rank) * n, (k * world_size + rank + 1) * n)) for k in range(first, last)]
+
+
+def test_each_rank_has_its_share():
+    """Whatever the order in which they take."""
+    with cast() as make, Replay(EXAMPLE, 5000, [Table("q", rate_limiter=Queue(5000))], thread=True) as replay:
+        ranks = [
+            make(learn, replay.handle, 4, None, {"prefetch": 2, "rank": rank, "world_size": 3}) for rank in range(3)
+        ]
+        for number in range(3 * 4 * 40):
+            replay.add(step(number))
+        got = [[], [], []]
+        for turn in range(40):
+            for rank in (2, 0, 1) if turn % 2 else (1, 2, 0):
+                got[rank].append(ranks[rank].hear())
+                ranks[rank].say()
+        assert got == [share(rank, 3, 4, 0, 40) for rank in range(3)]
+        replay.close()
+        assert [rank.hear() for rank in ranks] == ["over"] * 3
+
+
+def test_a_rank_that_is_slow_holds_up_the_others():
+    """They get what was drawn for them, and wait. Nothing of its share goes to them."""
+    with cast() as make, Replay(EXAMPLE, 500, [Table("q", rate_limiter=Queue(500))], thread=True) as replay:
+        for number in range(200):
+            replay.add(step(number))
+        fast = make(learn, replay.handle, 4, 0.3, {"prefetch": 2, "rank": 1, "world_size": 2})
+        got = []
+        while (batch := fast.hear()) != "over":
+            got.append(batch)
+            fast.say()
+        assert got == share(1, 2, 4, 0, 3)  # as many as rank 0 has places for
+        assert replay.info().sampled == 4 * 6
+        slow = make(learn, replay.handle, 4, None, {"prefetch": 2, "rank": 0, "world_size": 2})
+        assert [slow.hear()] == share(0, 2, 4, 0, 1)
+
+
+def test_deaths_in_a_group(name):
+    """A rank and the replay are killed. The next one of that rank begins with what the dead one had not released."""
+    with cast() as make:
+        first = make(run_replay, name, False)
+        handle = first.hear()
+        with ReplayClient(handle) as feeder, feeder.writer() as writer:
+            for number in range(800):
+                writer.add(step(number))
+            lives, dies = (make(learn, handle, 4, None, {"rank": rank, "world_size": 2}) for rank in range(2))
+            got = [[], []]
+            for _ in range(10):
+                for rank, learner in ((0, lives), (1, dies)):
+                    got[rank].append(learner.hear())
+                    learner.say()
+            assert [dies.hear()] == share(1, 2, 4, 10, 11)  # it has released the one before, and not this one
+            first.kill()
+            dies.kill()
+            heir = make(learn, handle, 4, None, {"rank": 1, "world_size": 2})
+            second = make(run_replay, name, True)
+            second.hear()
+            for _ in range(60):
+                for rank, learner in ((0, lives), (1, heir)):
+                    got[rank].append(learner.hear())
+                    learner.say()
+            assert got == [share(rank, 2, 4, 0, 70) for rank in range(2)]
+            second.say()
+            second.end()
+
+
+def test_a_rank_is_one_client():
+    """A second client of that rank is refused as long as the first one iterates; then it goes on."""
+    with Replay(EXAMPLE, 500, [Table("q", rate_limiter=Queue(500))], thread=True) as replay:
+        for number in range(100):
+            replay.add(step(number))
+        with ReplayClient(replay.handle) as learner:
+            one, other = (learner.dataset_iter(4, timeout=LONG, rank=0, world_size=1) for _ in range(2))
+            assert [numbers_of(next(one))] == share(0, 1, 4, 0, 1)
+            with pytest.raises(SegmentError, match=r"rank 0 of 1 in replay .* is taken: this process iterates"):
+                next(other)
+            one.close()
+            again = learner.dataset_iter(4, timeout=LONG, rank=0, world_size=1)
+            assert [numbers_of(next(again))] == share(0, 1, 4, 1, 2)
+            again.close()
+
+
+def test_groups_have_rings_of_their_own():
+    """One of another size begins with the next draw."""
+    with Replay(EXAMPLE, 500, [Table("q", rate_limiter=Queue(500))], thread=True) as replay:
+        for number in range(100):
+            replay.add(step(number))
+        with ReplayClient(replay.handle) as learner:
+            alone = learner.dataset_iter(4, prefetch=1, timeout=LONG, rank=0, world_size=1)
+            assert numbers_of(next(alone)) == [0, 1, 2, 3]
+            until(lambda: replay.info().sampled == 12)
+            alone.close()
+            pair = [learner.dataset_iter(4, timeout=LONG, rank=rank, world_size=2) for rank in range(2)]
+            assert [numbers_of(next(one)) for one in pair] == [[12, 13, 14, 15], [16, 17, 18, 19]]
+            for one in pair:
+                one.close()
+
+
+@pytest.mark.parametrize(
+    ("group", "problem"),
+    [
+        ({"rank": 0}, "rank=0, world_size=None: use both, or neither"),
+        ({"world_size": 2}, "rank=None, world_size=2: use both, or neither"),
+        ({"rank": 2, "world_size": 2}, "rank=2: use 0 to 1, below world_size=2"),
+        ({"rank": -1, "world_size": 2}, "rank=-1: use an integer, 0 or more"),
+        ({"rank": 0, "world_size": 33}, "world_size=33: use at most 32"),
+        ({"rank": 0, "world_size": 1.5}, "world_size=1.5: use an integer, 1 or more"),
+    ],
+)
+def test_refused_groups(group, problem):
+    """A rank without a group, or one that the group does not have."""
+    with (
+        Replay(EXAMPLE, 10) as replay,
+        ReplayClient(replay.handle) as learner,
+        pytest.raises(ValueError, match=problem),
+    ):
+        learner.dataset_iter(1, **group)
+
+
+def test_no_more_rings_than_a_replay_has():
+    """A group needs a ring for each rank. It is refused as a whole."""
+    with Replay(EXAMPLE, 10, thread=True) as replay, ReplayClient(replay.handle) as learner:
+        replay.add(step(1))
+        next(learner.dataset_iter(2, timeout=LONG))
+        with pytest.raises(SegmentError, match="it has 1, and 32 more are asked for"):
+            next(learner.dataset_iter(2, rank=3, world_size=32))
+        next(learner.dataset_iter(3, timeout=LONG))

@@ -208,7 +208,8 @@ static void connect_as(es_feed *f, const uint8_t uuid[FEED_RINGS][16])
     for (int i = FEED_BATCHES; i < FEED_RINGS; i++)
         if (has(f, i))
             CHECK_EQ(es_replay_connect_batches(f->v.r, f->boxes[i - FEED_BATCHES].table, f->mine[i], f->fix[i]->base,
-                                               uuid[i]),
+                                               uuid[i], f->boxes[i - FEED_BATCHES].rank,
+                                               f->boxes[i - FEED_BATCHES].world_size),
                      i - FEED_BATCHES);
 }
 
@@ -301,8 +302,8 @@ static void draw_and_die(es_feed *f, uint64_t drawn)
     es_outbox box;
     int64_t position, last;
     int ring = FEED_BATCHES;
-    if (es_outbox_open(&box, &m->table[f->boxes[0].table], f->mine[ring], f->fix[ring]->base, uuids[ring], NULL, 0) !=
-            ES_OK ||
+    if (es_outbox_open(&box, &m->table[f->boxes[0].table], f->mine[ring], f->fix[ring]->base, uuids[ring],
+                       f->boxes[0].rank, f->boxes[0].world_size, NULL, 0) != ES_OK ||
         es_api_reserve(f->mine[ring], 0, &position) != ES_OK ||
         es_api_reserve_many(f->mine[ring], drawn, &last) != (int64_t)drawn || last != position + 1)
         _exit(1);

@@ -20,6 +20,7 @@ enum { FEED_STEPS, FEED_UPDATES, FEED_SOURCES, FEED_BATCHES = FEED_SOURCES, FEED
 typedef struct es_feed_box {
     uint32_t table;
     uint64_t batch_size, num_batches;
+    uint32_t rank, world_size; /* of a group whose rings take turns */
 } es_feed_box;
 
 typedef struct es_feed {

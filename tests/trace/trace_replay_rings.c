@@ -159,6 +159,11 @@ FEED_EVERYWHERE(batches_are_drawn, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO
                 .through = "es_replay_turn fill_outboxes es_outbox_fill fill_some es_draw draw_independent note_draws "
                            "es_gather_near es_api_reserve_many es_api_commit_many");
 
+/* Six draws, one batch after the other, into two rings that take turns; the second one is smaller. */
+FEED_EVERYWHERE(batches_in_turns, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
+                .slots = 2, .boxes = {{0, 2, 2, 0, 2}, {0, 2, 1, 1, 2}}, .before = add_four_of_different_weights,
+                .act = turn, .through = "fill_outboxes es_outbox_fill_group whose_turn es_outbox_fill");
+
 /* Two rings share a table whose items go with their draws: both batches of one, and what is left in the other. */
 FEED_EVERYWHERE(items_go_into_batches,
                 .tables = {ONCE("a", ES_FIFO, ES_FIFO, ANY), ONCE("b", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 2,
@@ -186,6 +191,12 @@ FEED_EVERYWHERE(drawn_by_the_dead, .tables = {ONCE("a", ES_PRIORITIZED, ES_FIFO,
                 .slots = 2, .boxes = {{0, 4, 2}}, .before = add_four, .send = send_one, .drawn = 2, .connects = true,
                 .act = connect_and_turn,
                 .through = "deliver_drawn es_api_reserve es_api_commit es_api_abort fill_some");
+
+/* The same in the first of two rings that take turns: its batch is completed before the other one's is begun. */
+FEED_EVERYWHERE(drawn_by_the_dead_in_turns, .tables = {ONCE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1,
+                .capacity = 8, .slots = 2, .boxes = {{0, 3, 1, 0, 2}, {0, 3, 1, 1, 2}}, .before = add_four,
+                .send = send_one, .drawn = 2, .connects = true, .act = connect_and_turn,
+                .through = "has_its_rank deliver_drawn es_outbox_fill_group es_api_reserve es_api_commit fill_some");
 
 /* --- letting go ------------------------------------------------------------------------- */
 

@@ -14,7 +14,7 @@ from harness.programs import run
 from harness.waiting import until
 
 from echo_shm import Replay, SegmentError, SpecMismatchError, Table, TcpTransport
-from echo_shm.cli import console, replay_top
+from echo_shm.cli import console, replay_figures, replay_top
 from echo_shm.cli import main as cli
 from echo_shm.replay import RemoteWriter, ReplayClient, ReplayHandle, SampleToInsertRatio
 from echo_shm.ring import lockfile
@@ -268,8 +268,15 @@ def test_top_shows_tables_limiters_and_writers(name: str) -> None:
     assert main[5:7] == ["0", "2"]
     assert ["main", "1", "2", "5", "0..6", "sample"] in lines
     assert ["[red]", "1", "1", "5", "any", "insert", "and", "sample"] in lines
+    (used,) = [line for line in lines if line[:1] == ["main"] and "ago" in line]
+    assert used[3:] == ["0", "s", "ago", "0", "s", "ago", "0", "0.33"]
+    (unused,) = [line for line in lines if line[:1] == ["[red]"] and "ago" in line]
+    assert unused[3:] == ["0", "s", "ago", "-", "0", "0.00"]
+    (each,) = [line for line in lines if line[:2] == ["process", str(os.getpid())] and len(line) > 2]
+    assert each[3:] == ["6", "0", "%", "running"]
     assert ["writers", "1", "waiting", "0", "stopped", "0", "dead", "0", "clients", "1"] in lines
-    assert "it takes no steps: the limiter of table 'main'" in out
+    assert "writers wait for 0 s: the limiter of table 'main'" in out
+    assert "2 parked items of table 'main' wait for 0 s: the limiter of table 'main'" in out
 
 
 def test_top_shows_the_bridge(name: str) -> None:
@@ -308,7 +315,7 @@ def test_rings_of_batches(
     monkeypatch.setattr(
         lockfile, "names", lambda files=lockfile.SEGMENT: [one for one in everything(files) if one.startswith(name)]
     )
-    process, sizes = act(_draw, name), range(2, 7)
+    process, sizes = act(_draw, name), range(1, 10)
     process.hear()
     with ReplayClient(name) as client:
         for n in sizes:
@@ -320,26 +327,26 @@ def test_rings_of_batches(
         rings = [line.split()[:2] for line in _run("ls", capsys=capsys)[1].splitlines() if ".batches" in line]
         assert rings == [["ring", f".0x{n}.batches"] for n in sizes]
         top = replay_top.ReplayWatch(name)
-
-        def lines() -> list[str]:
-            assert top.look()
-            return [line.partition("default \N{MULTIPLICATION SIGN} ")[2] for line in _shown(top).splitlines()]
-
-        def shows(n: int, learners: str) -> Callable[[], bool]:
-            """A condition: a line has the batches' size, and how many items there are, in two full batches."""
-            words = f"{2 * n} of {2 * n} items for {learners}"
-            return lambda: any(line.split()[:1] == [str(n)] and line.rstrip().endswith(words) for line in lines())
-
-        until(shows(2, "2 learners"))
-        for n in (3, 4, 5):
-            until(shows(n, "0 learners"))
-        assert sum(map(bool, lines())) == 4
-        assert "and 1 more rings of batches" in _shown(top)
-        assert top.other_lines == 18
+        batch = next(held)
+        until(lambda: replay_figures.read(name).rings[".0x2.batches"].occupancy == 4, "the replay draws the next batch")
+        assert top.look()
+        shown = _shown(top)
+        assert top.other_lines == 14 + 2 + 8 + 1
+        del batch
         process.kill()
         learner.kill()
-        until(shows(2, "1 learner"))  # nobody has reaped the dead one
+        # Nobody has reaped the dead one.
+        until(lambda: top.look() and top._latest.rings[".0x2.batches"].alive("learner") == 1)
         held.close()
+    lines = [line.split() for line in shown.splitlines()]
+    times = "\N{MULTIPLICATION SIGN}"
+    (mine,) = [line for line in lines if line[:3] == ["default", times, "2"]]
+    assert mine[3:6] == ["4", "of", "4"]
+    assert float(mine[6]) > 0
+    assert mine[7:10] == ["0", "2", "1"]  # age, learners, held
+    (other,) = [line for line in lines if line[:3] == ["default", times, "8"]]
+    assert other[6:] == ["0.0", "0", "0", "0", "-"]
+    assert ["and", "1", "more"] in lines
     assert run(sys.executable, "-m", "echo_shm", "gc", name).returncode == 0
     assert _files(name) == []
 

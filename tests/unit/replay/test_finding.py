@@ -45,6 +45,21 @@ def test_a_name_is_as_good_as_the_handle(name: str, shm: bool) -> None:
             assert (replay.num_steps, client.tables) == (1, ("a", "b"))
 
 
+def test_a_name_in_memory(name: str) -> None:
+    """One replay at a time has it, and only while it lives. Nobody can go on with it."""
+    with Replay(STEP, 10, TABLES, name=name) as replay, ReplayClient(name) as client, client.writer() as writer:
+        writer.add(STEP)
+        assert (replay.name, replay.num_steps) == (name, 1)
+        for store in ("memory", "shm"):
+            with pytest.raises(SegmentError, match="belongs to a process that is alive"):
+                Replay(STEP, 10, store=store, name=name)  # type: ignore[arg-type]
+        with pytest.raises(SegmentError, match="no replay is named"):
+            Replay.attach(name)
+        writer.add(STEP)
+        assert replay.num_steps == 2
+    assert list(SHM.glob(f"echo_shm*{name}*")) == []
+
+
 def test_steps_of_other_nodes_need_an_example(name: str) -> None:
     """A name alone does not tell what node types beyond dict, list, tuple and None are."""
     step = collections.OrderedDict(b=np.zeros(2), a=np.zeros(()))

@@ -415,7 +415,7 @@ def test_info_has_the_limiter_and_the_figures():
         ({"capacity": 2**40}, r"capacity=\d+.*out of range"),
         ({"max_items": 0}, "max_items=0"),
         ({"store": "disk"}, "store='disk'"),
-        ({"name": "x"}, "name='x': only a store in shared memory"),
+        ({"name": "a/b"}, "bad replay name"),
         ({"store": "shm", "name": "a/b"}, "bad replay name"),
         ({"seed": -1}, "seed=-1"),
         ({"tables": []}, "0 tables"),
