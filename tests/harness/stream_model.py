@@ -35,7 +35,6 @@ class Item:
     priority: float
     data: Any
     key: Any = None  # who plays the model beside a replay may know it
-    old: bool = False  # it was there when the store was opened
 
     @property
     def last(self) -> Record:
@@ -203,17 +202,18 @@ class StreamModel:
                 self.remove(self._choose([one for one in self.order if one in items and one.last.arrival == oldest]))
 
     def _choose(self, of_a_step: list[Item]) -> Item:
-        """Of several items of a step, the one that came last goes. Who opens a store does not know the order."""
-        if not of_a_step[-1].old:
-            return of_a_step[-1]
-        # All that are gone went: first those that made the least room.
-        gone = [item for item in of_a_step if item.old and self.is_gone(item)]
-        return min(gone, key=_steps_alone, default=of_a_step[-1])
+        """Of several items of a step, that of the last table goes; there, that with the highest number in its key."""
+        tables = list(self.tables.values())
+        last = max(tables.index(item.table) for item in of_a_step)
+        mine = [item for item in of_a_step if item.table is tables[last]]
+        if all(item.key is not None for item in mine):
+            return max(mine, key=lambda item: int(item.key) & 0xFFFFFFFF)
+        # The numbers of new ones are not known. All that are gone went: first those that made the least room.
+        gone = [item for item in mine if self.is_gone(item)]
+        return min(gone, key=_steps_alone, default=mine[-1])
 
     def reopen(self) -> None:
         """What a stream keeps is found anew."""
-        for item in self.order:
-            item.old = True
         for stream in self.streams:
             if stream.records:
                 stream.kept = next(
