@@ -26,7 +26,12 @@ COMPLETING = (
         "an episode that another one follows completes nothing",
         ("== ES_EVENT_GOES_ON", "== ES_EVENT_NONE"),
     ),
-    _window("window-late", "es_window_arrival", "a late step completes windows", ("is_late || ", "(is_late && step == 0) || ")),
+    _window(
+        "window-late",
+        "es_window_arrival",
+        "a late step completes windows",
+        ("is_late || ", "(is_late && step == 0) || "),
+    ),
     _window(
         "window-number-wraps",
         "es_window_arrival",
