@@ -170,7 +170,7 @@ int es_insert_finish(es_tables *m)
     if (m->store.keep == 1 || making.step > m->store.step_slots || !es_rank_has(m->steps.living, step))
         return ES_EDAMAGED;
     const es_step_record *record = &m->store.steps[step];
-    es_step_head head = es_step_head_of(record);
+    es_step_head head = es_steps_head_of(record);
     es_newcomer c = {.head = &head, .priorities = making.priorities, .park = making.park != 0};
     c.arrival = es_window_arrival(&m->steps, &head, step);
     for (uint32_t t = 0; t < m->num_tables; t++) {

@@ -29,7 +29,7 @@ static int recover_steps(es_tables *m, es_sort_pair *order, uint64_t *n, es_trou
     int code = es_sort(order, *n);
     for (uint64_t i = 0; i < *n && code == ES_OK; i++) {
         const es_step_record *record = &m->store.steps[order[i].number];
-        es_step_head head = es_step_head_of(record);
+        es_step_head head = es_steps_head_of(record);
         code = es_steps_reserve(&m->steps);
         if (code == ES_OK)
             es_steps_enter(&m->steps, order[i].number, &head);

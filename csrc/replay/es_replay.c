@@ -397,7 +397,7 @@ uint64_t es_replay_list_steps(es_replay *r, es_stored_step *steps, uint64_t room
     for (uint64_t i = 0; i < n && i < room; i++) {
         uint32_t step = es_rank_member(s->living, i);
         const es_step_record *record = &r->tables.store.steps[step];
-        es_step_head head = es_step_head_of(record);
+        es_step_head head = es_steps_head_of(record);
         steps[i] = (es_stored_step){.arrival = record->arrival,
                                     .stream = head.stream,
                                     .number = head.number,

@@ -18,7 +18,7 @@ typedef struct es_step_head {
 } es_step_head;
 
 /* From the record, on which somebody may have scribbled. */
-static inline es_step_head es_step_head_of(const es_step_record *from)
+static inline es_step_head es_steps_head_of(const es_step_record *from)
 {
     es_step_record r = *(const volatile es_step_record *)from;
     return (es_step_head){.stream = r.stream,

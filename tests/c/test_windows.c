@@ -922,6 +922,7 @@ TEST(no_room_for_what_an_episode_ends_with)
         while (code == ES_OK && w->made < 2 * capacity)
             code = add_last(w, ES_STEP_TERMINATED, ones);
         CHECK_EQ(code, ES_NO_ROOM);
+        CHECK(es_replay_num_steps(w->r) <= capacity);
         reopen(w);
         destroy(w);
     }
