@@ -180,7 +180,7 @@ def test_the_tls_block_runs(tmp_path):
 
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 11
+    assert len(_blocks()) == 12
 
 
 # --- a replay in a process of its own --------------------------------------------
