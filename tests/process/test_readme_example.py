@@ -171,6 +171,11 @@ def test_the_block_about_items_runs(tmp_path):
     _run(tmp_path, _block("import Episode, NStep, Sequence"))
 
 
+def test_the_trajectory_block_runs(tmp_path):
+    """Its assertion holds."""
+    _run(tmp_path, _block("import Column, ReplayClient, Trajectory"))
+
+
 def test_the_tls_block_runs(tmp_path):
     """Both contexts are made, from a certificate and a key in the named files."""
     make = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=learner-host -keyout key.pem -out cert.pem"
@@ -180,7 +185,7 @@ def test_the_tls_block_runs(tmp_path):
 
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 12
+    assert len(_blocks()) == 13
 
 
 # --- a replay in a process of its own --------------------------------------------
