@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
-
 from echo_shm.replay.validation import at_least_zero, integer
 
 #: A leaf of a step, or all leaves of a subtree: a key at the top of the step's tree, or a path of two or more keys.
@@ -19,6 +17,10 @@ Path: TypeAlias = tuple[str | int, ...]
 
 #: The fields of an item as JSON.
 _Json: TypeAlias = Any
+
+
+#: Fewest steps that no item can have: ES_STORE_MAX_SPAN.
+_MAX_STEPS = 2**20
 
 
 class Item:
@@ -106,10 +108,10 @@ class NStep(Item):
             raise ValueError(f"pad={pad!r}: use 'first' or 'zero'")
         if stack is not None and not isinstance(stack, Mapping):
             raise TypeError(f"stack={stack!r}: use a dict of names and numbers, for example {{'obs': 4}}")
-        stacks = {_name("stack", name): integer(f"stack[{name!r}]", k, 1) for name, k in (stack or {}).items()}
+        stacks = {_name("stack", name): _steps(f"stack[{name!r}]", k) for name, k in (stack or {}).items()}
         _set(
             self,
-            n=integer("n", n, 1),
+            n=_steps("n", n),
             gamma=float(gamma),
             observation=names,
             reward=_name("reward", reward),
@@ -154,8 +156,8 @@ class Sequence(Item):
         pad: Literal["zero"] | None = "zero",
         state: Iterable[Name] | str = (),
     ) -> None:
-        length = integer("length", length, 1)
-        period = length if period is None else integer("period", period, 1)
+        length = _steps("length", length)
+        period = length if period is None else _steps("period", period)
         if period > length:
             raise ValueError(f"period={period}: use at most length={length}, or steps would be in no item")
         if pad not in ("zero", None):
@@ -183,7 +185,7 @@ class Episode(Item):
     max_length: int
 
     def __init__(self, max_length: int) -> None:
-        _set(self, max_length=integer("max_length", max_length, 1))
+        _set(self, max_length=_steps("max_length", max_length))
 
 
 def item_from(said: _Json) -> Item:
@@ -213,6 +215,12 @@ def path_of(name: Name) -> Path:
 def _set(item: Item, **fields: Any) -> None:
     for name, value in fields.items():
         object.__setattr__(item, name, value)
+
+
+def _steps(label: str, value: object) -> int:
+    if integer(label, value, 1) >= _MAX_STEPS:
+        raise ValueError(f"{label}={value!r}: use an integer below {_MAX_STEPS}")
+    return integer(label, value, 1)
 
 
 def _name(label: str, value: object) -> Name:
