@@ -7,12 +7,15 @@
 #include "replay/es_store.h"
 #include "replay/es_table.h"
 
+struct es_save;
+
 typedef struct es_tables {
     es_store store;
     es_steps steps;
     es_table *table;
     uint32_t num_tables;
-    bool failed; /* a custom selector has: what is private to this process is not what the store says */
+    struct es_save *save; /* a checkpoint that is being written, or NULL */
+    bool failed;          /* a custom selector has: what is private to this process is not what the store says */
 } es_tables;
 
 /* Opens a store. custom: see es_replay_open(). ES_OK; what es_store_check() says; -ENOMEM; ES_ESELECTOR;
@@ -21,6 +24,8 @@ typedef struct es_tables {
 int es_tables_open(es_tables *m, void *base, uint64_t size, const es_custom_selector *custom, uint32_t num_custom,
                    es_trouble *why);
 void es_tables_close(es_tables *m);
+/* The same of what comes before a store's rows, for whoever only looks at it. The memory is private. */
+int es_tables_open_records(es_tables *m, void *base, uint64_t size, es_trouble *why);
 
 /* Lets parked items in as far as limiters allow: how many. */
 uint64_t es_tables_unpark(es_tables *m);

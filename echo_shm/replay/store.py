@@ -78,6 +78,10 @@ _FUNCTIONS = (
     "es_replay_disconnect",
     "es_replay_turn",
     "es_replay_free",
+    "es_checkpoint_begin",
+    "es_checkpoint_take",
+    "es_checkpoint_write",
+    "es_checkpoint_end",
 )
 
 #: Where the schema has the tables' items.
