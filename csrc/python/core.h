@@ -51,7 +51,9 @@
     F(begin)              \
     F(take)               \
     F(write)              \
-    F(end)
+    F(end)                \
+    F(drawn)              \
+    F(go_on)
 
 typedef struct {
 #define DECLARE(name) __typeof__(es_replay_##name) *name;

@@ -475,6 +475,7 @@ static PyMethodDef core_methods[] = {
     {"save_begin", (PyCFunction)core_save_begin, METH_VARARGS, "save_begin(directory, records, drawn, first, rows)"},
     {"save_some", (PyCFunction)core_save_some, METH_O, "save_some(save): writes some rows."},
     {"save_end", (PyCFunction)core_save_end, METH_O, "save_end(save): rows are copied no more."},
+    {"restore", (PyCFunction)core_restore, METH_VARARGS, "restore(drawn, stream, number, episode, index)"},
     {"close", (PyCFunction)core_close, METH_NOARGS, "Lets go of the store. Idempotent."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,5 @@
-/* save_begin(), save_some() and save_end() of a Core: a checkpoint that one thread writes while others use the replay. */
+/* Checkpoints: save_begin(), save_some() and save_end() of a Core, with which one thread writes one while others use the
+ * replay, and restore(). */
 #ifndef ES_PYTHON_SAVES_H
 #define ES_PYTHON_SAVES_H
 
@@ -60,6 +61,27 @@ static PyObject *core_save_end(core *self, PyObject *address)
         LOCKED_CALL(self, 0, code = self->call.end(self->replay, save));
     else
         self->call.end(NULL, save);
+    return PyLong_FromLong(code);
+}
+
+/* restore(drawn, stream, number, episode, index): see _replay.pyi. */
+static PyObject *core_restore(core *self, PyObject *args)
+{
+    const char *drawn;
+    Py_ssize_t size;
+    unsigned long long stream, number;
+    unsigned int episode, index;
+    if (!PyArg_ParseTuple(args, "y#KKII", &drawn, &size, &stream, &number, &episode, &index))
+        return NULL;
+    es_save_state state = {.stream = stream, .number = number, .episode = episode, .index = index};
+    int code = enter(self);
+    if (code != ES_OK)
+        return PyLong_FromLong(code);
+    if (size > 0)
+        code = self->call.drawn(self->replay, (const uint8_t *)drawn, (uint64_t)size);
+    if (code == ES_OK)
+        self->call.go_on(self->replay, &state);
+    leave(self);
     return PyLong_FromLong(code);
 }
 

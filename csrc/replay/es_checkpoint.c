@@ -64,7 +64,7 @@ int64_t es_checkpoint_write(es_save *save)
 
 int es_checkpoint_end(es_replay *r, es_save *save)
 {
-    if (r != NULL)
+    if (r != NULL && r->tables.save == save)
         r->tables.save = NULL;
     return es_save_end(save);
 }
@@ -122,7 +122,7 @@ int es_checkpoint_drawn(es_replay *r, const uint8_t *from, uint64_t size)
     return size == 0 ? ES_OK : ES_EDAMAGED;
 }
 
-void es_checkpoint_continue(es_replay *r, const es_save_state *state)
+void es_checkpoint_go_on(es_replay *r, const es_save_state *state)
 {
     r->head.stream = state->stream;
     r->head.number = state->number;

@@ -49,6 +49,6 @@ int64_t es_checkpoint_rows(void *base, uint64_t size, int32_t directory, uint64_
 /* What was drawn, of the same tables, once the store is open. ES_OK, -ENOMEM, or ES_EDAMAGED. */
 int es_checkpoint_drawn(es_replay *r, const uint8_t *from, uint64_t size);
 /* The next step that es_replay_add() stores follows those that were stored. */
-void es_checkpoint_continue(es_replay *r, const es_save_state *state);
+void es_checkpoint_go_on(es_replay *r, const es_save_state *state);
 
 #endif

@@ -6,6 +6,7 @@ from echo_shm.replay.item import Episode, NStep, Sequence, Step
 from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
 from echo_shm.replay.remote import RemoteWriter
 from echo_shm.replay.replay import Replay
+from echo_shm.replay.restoring import Restored
 from echo_shm.replay.selectors import CustomSelector, Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Softmax, Uniform
 from echo_shm.replay.table import Table
 from echo_shm.replay.writer import ReplayHandle, Writer
@@ -28,6 +29,7 @@ __all__ = [
     "Replay",
     "ReplayClient",
     "ReplayHandle",
+    "Restored",
     "SampleToInsertRatio",
     "Sequence",
     "Softmax",
