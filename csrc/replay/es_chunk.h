@@ -33,6 +33,8 @@ typedef struct es_chunk_files {
         uint64_t writer[2];
         int fd;
     } open[ES_CHUNK_OPEN];
+    uint8_t *ahead;                                     /* what was read ahead, of one chunk; NULL: nothing yet */
+    uint64_t ahead_chunk, ahead_from, ahead_size, last; /* last: the arrival that was read last */
 } es_chunk_files;
 
 void es_chunk_files_init(es_chunk_files *f, int directory, const es_chunk_form *form);
