@@ -140,9 +140,7 @@ class Core:
             it got no more.
 
         """
-    def save_begin(
-        self, directory: int, records: int, drawn: int, first: int, rows: int, /
-    ) -> tuple[int, bytes] | int:
+    def save_begin(self, directory: int, records: int, drawn: int, first: int, rows: int, /) -> tuple[int, bytes] | int:
         """Begins a checkpoint, as ``es_checkpoint_begin`` does: the numbers are the fields of an ``es_save_config``.
 
         Returns:
@@ -158,6 +156,9 @@ class Core:
     def save_end(self, save: int, /) -> int:
         """Ends a checkpoint: a code. It belongs to the caller then, also of a replay that is closed."""
     def restore(self, drawn: bytes, stream: int, number: int, episode: int, index: int, /) -> int:
-        """What a checkpoint has beside the store: a code. ``drawn``: as ``es_checkpoint_drawn`` takes it; empty: none."""
+        """Takes what a checkpoint has beside the store: a code.
+
+        ``drawn``: as ``es_checkpoint_drawn`` takes it; empty: none.
+        """
     def close(self) -> None:
         """Lets go of the store, once a call that runs has ended. In a forked child it does nothing. Idempotent."""

@@ -62,18 +62,21 @@ def write_checkpoint(
         try:
             try:
                 writer.write()
+                mark = "." + DONE  # it gets its name at once with what it says
+                files.write_file(unfinished / mark, files.done_bytes(writer.manifest))
                 files.sync_directory(unfinished)
                 unfinished.rename(final)
                 unfinished = final
                 files.sync(folder.fd)
-                files.write_file(final / DONE, files.done_bytes(writer.manifest))
+                (final / mark).rename(final / DONE)
                 files.sync_directory(final)
             except OSError as error:
                 if isinstance(error, SegmentError | ConnectionError):
                     raise
                 raise _cannot(error, path) from None
         except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                folder.remove(unfinished)
             raise
         for old in folder.complete()[:-keep]:
             with contextlib.suppress(OSError):  # it is removed the next time
@@ -111,7 +114,10 @@ def _last(folder: Folder, store: Store) -> _Before | None:
 
 
 def _shared(one: list[Any], other: list[Any]) -> int:
-    """How many steps came before two replays were different ones. Each is a list of (a store's uuid, its first step)."""
+    """How many steps came before two replays were different ones.
+
+    Each is a list of a store's uuid, and of the first step that arrived there.
+    """
     for (uuid, first), (other_uuid, other_first) in zip(one, other, strict=False):
         if (uuid, first) != (other_uuid, other_first):
             return int(min(first, other_first))
@@ -174,7 +180,7 @@ class _Writer:
             self._check(got)
             raise AssertionError
         save, state = got
-        return save, ffi.new("es_save_state *", ffi.from_buffer("es_save_state *", state)[0])
+        return save, ffi.from_buffer("es_save_state *", state)
 
     def _check(self, code: int) -> None:
         """Raises unless a code says that all is well."""

@@ -9,8 +9,8 @@ A directory holds several checkpoints, each a directory of its own, whose name i
                   DONE            made last: the checksum of the manifest
     path/000012/  ...
 
-A checkpoint is written under another name, and renamed once all of it is on disk. So whatever a process that was killed,
-or a machine that was, leaves behind, is a complete checkpoint or none. Nothing in these files is trusted.
+A checkpoint is written under another name, and renamed once all of it is on disk. So a process that is killed, or a
+machine that stops, leaves a complete checkpoint behind, or none. Nothing in these files is trusted.
 """
 
 import contextlib
@@ -65,7 +65,8 @@ class Folder:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SegmentError(
-                    errno.EBUSY, f"a checkpoint is being written to {str(self.path)!r} by another process: choose another path"
+                    errno.EBUSY,
+                    f"a checkpoint is being written to {str(self.path)!r} by another process: choose another path",
                 ) from None
             self._clean()
         except BaseException:
@@ -119,7 +120,7 @@ class Folder:
             except BlockingIOError:
                 return  # somebody restores it
             path = unfinished
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -215,7 +216,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         data, mark = (path / MANIFEST).read_bytes(), (path / DONE).read_bytes()
     except FileNotFoundError as error:
-        raise damaged(path, f"it has no {Path(str(error.filename)).name}: it was never finished, or files were removed") from None
+        raise damaged(
+            path, f"it has no {Path(str(error.filename)).name}: it was never finished, or files were removed"
+        ) from None
     except OSError as error:
         raise SegmentError(error.errno, f"{what} cannot be read: {error}") from None
     try:
@@ -227,8 +230,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     version = manifest.get("version")
     if version != VERSION:
         raise SegmentError(
-            f"{what} has version {version} of the format, and this echo_shm reads version {VERSION}: restore it with the "
-            f"echo_shm that wrote it ({manifest.get('echo_shm')})"
+            f"{what} has version {version} of the format, and this echo_shm reads version {VERSION}: restore it with "
+            f"the echo_shm that wrote it ({manifest.get('echo_shm')})"
         )
     if mark != done_bytes(data):
         raise damaged(path, f"its {MANIFEST} was changed after it was written")

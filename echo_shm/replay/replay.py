@@ -181,9 +181,9 @@ class Replay(Items):
 
         Unless tables or capacity differ, all is as it was: items and their keys, counters, how often each item was
         sampled, and the generators. So what is drawn from now on is what would have been drawn. With others, the new
-        ones count. A table has the items of the table of that name, if an item is the same there. With a smaller capacity
-        the newest steps come, and the items that refer to no others. :attr:`restored` says what came, and what differs;
-        it is logged, too.
+        ones count. A table has the items of the table of that name, if an item is the same there. With a smaller
+        capacity the newest steps come, and the items that refer to no others. :attr:`restored` says what came, and what
+        differs; it is logged, too.
 
         Args:
             path: A directory that :meth:`checkpoint` has written to: its newest complete checkpoint. Or one of them.
@@ -194,7 +194,8 @@ class Replay(Items):
             store, name, thread, max_producers, transport: As for :class:`Replay`.
             same_episode: The next step that :meth:`add` stores follows the last one, in the same episode. Otherwise it
                 begins an episode, as after :meth:`end_episode`.
-            samplers, removers: By table: new objects for those that are a :class:`CustomSelector`, where tables is None.
+            samplers, removers: By table: new objects for those that are a :class:`CustomSelector`, where ``tables`` is
+                None.
             progress: Called now and then with the bytes of steps that were read, and of all.
 
         Raises:
@@ -260,8 +261,8 @@ class Replay(Items):
             ForkedError: Called in a child of the process that opened the replay.
             ValueError: A number is out of range.
 
-        A process that is killed meanwhile leaves the checkpoints that are there as they are; the next one that is written
-        removes the rest. Batches that were made ahead, for ``dataset_iter(prefetch=...)`` or for learners in other
+        A process that is killed meanwhile leaves the checkpoints that are there as they are. The next one that is
+        written removes the rest. Batches that were made ahead, for ``dataset_iter(prefetch=...)`` or for learners in other
         processes, count as sampled.
         """
         keep = integer("keep", keep, 1)

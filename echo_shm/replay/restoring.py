@@ -102,7 +102,7 @@ class Checkpoint:
             os.close(fd)
 
     def _check_files(self, said: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raises SegmentError unless all files are there, and as they were written. Rows are checked when they are read."""
+        """Raises SegmentError unless all files are there as they were written. Rows are checked when they are read."""
         for name in {RECORDS, DRAWN, *said}:
             expected = said[name]
             try:
@@ -112,7 +112,9 @@ class Checkpoint:
             try:
                 size = os.fstat(fd).st_size
                 if size != expected["size"]:
-                    raise files.damaged(self.path, f"{name} has {size:,} bytes, and was written with {expected['size']:,}")
+                    raise files.damaged(
+                        self.path, f"{name} has {size:,} bytes, and was written with {expected['size']:,}"
+                    )
                 if "head" in expected:
                     head = bytes.fromhex(expected["head"])
                     same = os.pread(fd, len(head), 0) == head
@@ -133,7 +135,7 @@ def opened(path: Path) -> Iterator[Checkpoint]:
 
     """
     try:
-        if not (path / files.MANIFEST).exists():
+        if not any((path / name).exists() for name in (files.MANIFEST, files.DONE, RECORDS)):
             there = files.complete(path)
             if not there:
                 raise SegmentError(errno.ENOENT, f"there is no complete checkpoint in {str(path)!r}")
@@ -146,7 +148,9 @@ def opened(path: Path) -> Iterator[Checkpoint]:
     except OSError as error:
         if error.filename is None or not str(error.filename).startswith(str(path)):
             raise
-        raise SegmentError(error.errno, f"checkpoint {str(path)!r} cannot be read: {os.strerror(error.errno or 0)}") from None
+        raise SegmentError(
+            error.errno, f"checkpoint {str(path)!r} cannot be read: {os.strerror(error.errno or 0)}"
+        ) from None
 
 
 class Plan:
@@ -228,9 +232,7 @@ class Plan:
         if code != lib.ES_OK:
             raise error_from(code, checkpoint.what)
         done, row_bytes = 0, restored.steps * max(1, int(checkpoint.manifest["row_size"]))
-        while n := lib.es_checkpoint_rows(
-            *store.memory, checkpoint.directory, checkpoint.rows, position, _SOME, why
-        ):
+        while n := lib.es_checkpoint_rows(*store.memory, checkpoint.directory, checkpoint.rows, position, _SOME, why):
             if n == lib.ES_EDAMAGED or n == -errno.ENOENT:
                 raise files.damaged(checkpoint.path, f"the row of step {why.index} is missing, or was changed")
             if n < 0:
@@ -327,10 +329,10 @@ def _resized(config: "TableConfig", name: str, layout: Layout, old: int, capacit
         )
     if config.min_size > capacity:
         raise ValueError(
-            f"table {name!r} waits for {config.min_size} items, and the replay holds at most capacity={capacity} steps: "
-            "use a larger capacity, or tables with another limiter"
+            f"table {name!r} waits for {config.min_size} items, and the replay holds at most capacity={capacity} steps"
+            ": use a larger capacity, or tables with another limiter"
         )
-    resized = ffi.new("es_table_config *", config)
+    resized = ffi.new("es_table_config *", config)[0]
     if config.max_size == old:
         resized.max_size = capacity
-    return resized[0]
+    return resized

@@ -266,6 +266,7 @@ def describe(what: str, base: "CData", size: int) -> "tuple[StoreGeometry, Table
 
 
 def table_name(config: "TableConfig", what: str) -> str:
+    """A table's name. Raises SegmentError if it is none."""
     try:
         return ffi.string(config.name).decode()
     except UnicodeDecodeError:

@@ -30,7 +30,7 @@ FLOORS = {
         ["batch_reader"],
     ],
     "replay": [
-        ["validation", "batch", "arguments", "board"],
+        ["validation", "batch", "arguments", "board", "checkpoint_files"],
         ["selectors", "rate_limiters", "waiting", "ahead", "item"],
         ["layout", "batch_rings"],
         ["finals", "table", "learner", "custom"],
@@ -38,7 +38,7 @@ FLOORS = {
         ["writer"],
         ["sources", "remote"],
         ["store", "feed"],
-        ["rings", "listing"],
+        ["rings", "listing", "checkpoint", "restoring"],
         ["items", "finding"],
         ["replay", "client"],
     ],

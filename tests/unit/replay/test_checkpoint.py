@@ -1,8 +1,11 @@
 """Checkpoints: what is restored is what was saved, whatever others do meanwhile, and goes on as if nothing had been."""
 
 import errno
+import functools
+import itertools
 import json
 import os
+import random
 import shutil
 import threading
 
@@ -190,7 +193,7 @@ def everything(replay):
                 except KeyError:
                     continue
             index += 1
-        found[name] = {**vars(info), "bytes": 0}, items  # what is private may have other sizes
+        found[name] = repr({**vars(info), "bytes": 0}), items  # what is private may have other sizes
     return found
 
 
@@ -236,7 +239,7 @@ def test_a_restored_replay_is_the_one_that_was_saved(tmp_path_factory, data):
 
     def fresh(*parts):
         player = Player(make(configs, wide, max_items), wide)
-        for operation in sum(parts, []):
+        for operation in itertools.chain(*parts):
             player.play(operation)
         return player
 
@@ -252,7 +255,7 @@ def test_a_restored_replay_is_the_one_that_was_saved(tmp_path_factory, data):
             def meanwhile(done, total, waiting=waiting):
                 assert 0 <= done <= total
                 for operation in (waiting.pop(0) for _ in range(min(len(waiting), 9))):
-                    in_a_thread(lambda: saved.play(operation))
+                    in_a_thread(functools.partial(saved.play, operation))
 
             results.append(saved.replay.checkpoint(path, progress=meanwhile))
             for operation in waiting:
@@ -438,11 +441,11 @@ def filled(steps=30, **config):
 def test_a_smaller_capacity_keeps_the_newest_steps(tmp_path):
     """Items that refer to no others come with them, with their priorities."""
     with filled() as replay:
-        before = {name: replay.info(name) for name in "ab"}
+        before, steps = {name: replay.info(name) for name in "ab"}, replay.num_steps
         replay.checkpoint(tmp_path)
     with Replay.restore(tmp_path, capacity=5) as small:
         restored = small.restored
-        assert (restored.steps, restored.steps_dropped) == (5, CAPACITY - 5)
+        assert (restored.steps, restored.steps_dropped) == (5, steps - 5)
         assert "capacity=5, and was 12" in restored.changes
         for name in "ab":
             assert restored.items[name] + restored.items_dropped[name] == before[name].size
@@ -476,9 +479,10 @@ def test_other_tables(tmp_path, caplog):
     """Tables are matched by name and by what an item is. The new settings count, and what differs is said."""
     with filled() as replay:
         size, inserted = replay.info("b").size, replay.info("b").inserted
+        newest = [said for key, _, said in everything(replay)["b"][1].values() if said[4][0] < 4]
         replay.checkpoint(tmp_path)
     new = [
-        Table("b", Fifo(), item=NStep(2, 0.5, ["obs"], stack={"obs": 2}), max_size=4),
+        Table("b", Fifo(), item=NStep(2, 0.5, ["obs"], stack={"obs": 2}), max_size=4, max_times_sampled=1),
         Table("c"),
         Table("a", item=Sequence(2, 1)),
     ]
@@ -487,11 +491,12 @@ def test_other_tables(tmp_path, caplog):
         assert other.restored.items == {"b": 4, "c": 0, "a": 0}
         assert other.restored.items_dropped["b"] == size - 4
         text = "\n".join(other.restored.changes)
-        for part in ("table 'c' is new", "table 'a' has items of Sequence", "max_size=4", "another sampler", "gamma=0.5"):
+        parts = ("table 'c' is new", "table 'a' has items of Sequence", "max_size=4", "another sampler", "gamma=0.5")
+        for part in parts:
             assert part in text
             assert part in caplog.text
         assert other.info("b").inserted == inserted
-        assert other.sample(4, "b").priority.tolist() == [27.0, 28.0, 29.0, 30.0]
+        assert other.sample(4, "b").priority.tolist() == [said[2][0] for said in sorted(newest, key=lambda x: -x[4][0])]
     with Replay.restore(tmp_path, [Table("z")]) as other:
         assert other.num_steps <= 1
         assert "table 'a' is no more" in "\n".join(other.restored.changes)
@@ -505,7 +510,7 @@ def test_selectors_written_in_python(tmp_path):
         expected = everything(replay)
         replay.checkpoint(tmp_path)
         draws = replay.sample(20).key.tolist()
-    with pytest.raises(ValueError, match="selector"):
+    with pytest.raises(ValueError, match="written in Python"):
         Replay.restore(tmp_path)
     with Replay.restore(tmp_path, samplers={"a": PythonUniform()}, removers={"a": PythonFifo()}) as other:
         assert everything(other) == expected
@@ -527,7 +532,7 @@ def test_restore_into_shared_memory(tmp_path):
     [
         ({"capacity": 0}, ValueError),
         ({"capacity": 2}, ValueError),
-        ({"tables": [Table("a", Queue(3).__class__ and None, max_size=3)], "samplers": {"a": None}}, ValueError),
+        ({"tables": [Table("a")], "samplers": {"a": None}}, ValueError),
         ({"name": "x"}, ValueError),
         ({"example": {"obs": np.zeros(4, np.float32), "reward": np.zeros((), np.float32)}}, SpecMismatchError),
     ],
@@ -562,7 +567,8 @@ def test_every_damaged_file_is_refused(tmp_path, small_chunks):
     for name in names:
         whole = (newest / name).read_bytes()
         middle = 4096 + 4 if name.startswith("rows-") else len(whole) // 2
-        for spoilt in (whole[:-1], whole + b"\0", whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], None):
+        changed = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        for spoilt in (whole[:-1], whole + b"\0", changed, None):
             (newest / name).unlink()
             if spoilt is not None:
                 (newest / name).write_bytes(spoilt)
@@ -580,7 +586,7 @@ def test_another_version_is_refused(tmp_path):
     manifest = json.loads((tmp_path / "000001" / "manifest.json").read_bytes())
     manifest["version"] = 99
     (tmp_path / "000001" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(SegmentError, match="version 99 .* version 1: restore it with the echo_shm that wrote it"):
+    with pytest.raises(SegmentError, match=r"version 99 .* version 1: restore it with the echo_shm that wrote it"):
         Replay.restore(path)
 
 
@@ -589,18 +595,15 @@ def test_records_of_somebody_hostile(tmp_path):
     with filled() as replay:
         path = tmp_path / replay.checkpoint(tmp_path)
     whole = bytearray((path / "records").read_bytes())
-    rng = np.random.default_rng(3)
+    used = [at for at in range(0, len(whole), 8) if whole[at : at + 8] != bytes(8)]
+    play = random.Random(3)
     outcomes = {"refused": 0, "restored": 0}
     for _ in range(300):
         spoilt = bytearray(whole)
-        for _ in range(int(rng.integers(1, 4))):
-            at = int(rng.integers(0, len(whole) // 8)) * 8
-            if rng.random() < 0.7:  # where there are records
-                used = [i for i in range(0, len(whole), 8) if whole[i : i + 8] != bytes(8)]
-                at = int(rng.choice(used))
-            spoilt[at : at + 8] = int(rng.choice([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, int(rng.integers(64))])).to_bytes(
-                8, "little"
-            )
+        for _ in range(play.randint(1, 3)):
+            at = play.choice(used) if play.random() < 0.7 else play.randrange(0, len(whole), 8)
+            word = play.choice([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, play.randrange(64), play.getrandbits(64)])
+            spoilt[at : at + 8] = word.to_bytes(8, "little")
         (path / "records").write_bytes(spoilt)
         manifest = json.loads((path / "manifest.json").read_bytes())
         fd = os.open(path / "records", os.O_RDONLY)
