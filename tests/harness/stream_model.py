@@ -222,8 +222,8 @@ class StreamModel:
 
 
 def _steps_alone(item: Item) -> int:
-    """How many steps would go with an item."""
-    return sum(record.uses == 1 and record.number < record.stream.kept for record in item.records)
+    """How many steps only this item refers to."""
+    return sum(record.uses == 1 for record in item.records)
 
 
 def span(item):
