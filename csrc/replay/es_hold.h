@@ -5,7 +5,6 @@
 #include "replay/es_drawn.h"
 #include "replay/es_inbox.h"
 #include "replay/es_outbox.h"
-#include "replay/es_replay.h"
 #include "replay/es_tables.h"
 
 struct es_replay {

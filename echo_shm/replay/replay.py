@@ -262,8 +262,8 @@ class Replay(Items):
             ValueError: A number is out of range.
 
         A process that is killed meanwhile leaves the checkpoints that are there as they are. The next one that is
-        written removes the rest. Batches that were made ahead, for ``dataset_iter(prefetch=...)`` or for learners in other
-        processes, count as sampled.
+        written removes the rest. Batches that were made ahead, for ``dataset_iter(prefetch=...)`` or for learners in
+        other processes, count as sampled.
         """
         keep = integer("keep", keep, 1)
         incremental = flag("incremental", incremental)
