@@ -54,17 +54,27 @@ static int recover_steps(es_tables *m, es_sort_pair *order, uint64_t *n, es_trou
     return code;
 }
 
+/* When the items that end with a step enter their tables: the lower, the earlier. */
+static int turn_of(const es_table *t)
+{
+    return t->config->item.kind == ES_ITEM_STEP ? 0 : t->config->item.kind == ES_ITEM_EXPLICIT ? 2 : 1;
+}
+
+/* In the order in which the items of a step have come: which of them goes first for want of room depends on it. */
 static int recover_tables(es_tables *m, es_trouble *why)
 {
     int code = ES_OK;
-    for (uint32_t t = 0; t < m->num_tables && code == ES_OK; t++) {
-        uint64_t item = 0;
-        code = es_table_reserve(&m->table[t]);
-        if (code == ES_OK)
-            code = es_table_recover(&m->table[t], &item);
-        why->table = t;
-        why->index = m->store.step_slots + item;
-    }
+    for (int turn = 0; turn <= 2; turn++)
+        for (uint32_t t = 0; t < m->num_tables && code == ES_OK; t++) {
+            uint64_t item = 0;
+            if (turn_of(&m->table[t]) != turn)
+                continue;
+            code = es_table_reserve(&m->table[t]);
+            if (code == ES_OK)
+                code = es_table_recover(&m->table[t], &item);
+            why->table = t;
+            why->index = m->store.step_slots + item;
+        }
     return code;
 }
 

@@ -280,13 +280,14 @@ def test_a_fork_in_the_history_shares_no_rows(tmp_path, small_chunks):
         for number in range(100, 106):
             first.add(step(number, False))
         first.checkpoint(tmp_path / "c")
-    with Replay.restore(start) as second:
-        for number in range(200, 206):
-            second.add(step(number, False))
-        second.checkpoint(tmp_path / "c")
-        expected = everything(second)
-    with Replay.restore(tmp_path / "c") as third:
-        assert everything(third) == expected
+    for numbers in (range(200, 206), range(300, 306)):
+        with Replay.restore(start) as other:
+            for number in numbers:
+                other.add(step(number, False))
+            other.checkpoint(tmp_path / "c", keep=9)
+            expected = everything(other)
+        with Replay.restore(tmp_path / "c") as restored:
+            assert everything(restored) == expected
 
 
 def test_files_of_steps_that_are_stored_are_linked(tmp_path, small_chunks):
