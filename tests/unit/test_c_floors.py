@@ -193,7 +193,13 @@ def test_the_legend_names_every_label():
 
 def test_python_reads_public_headers():
     """The Python build reads es_api.h, es_replay.h and the plain types under them, and no atomics."""
-    headers = {"base/es_types.h", "api/es_api.h", "replay/es_replay_types.h", "replay/es_replay.h", "replay/es_checkpoint.h"}
+    headers = {
+        "base/es_types.h",
+        "api/es_api.h",
+        "replay/es_replay_types.h",
+        "replay/es_replay.h",
+        "replay/es_checkpoint.h",
+    }
     build = (ROOT / "echo_shm" / "_build.py").read_text()
     assert set(re.findall(r"\w+/es_\w+\.h", build)) == headers
     for header in headers:

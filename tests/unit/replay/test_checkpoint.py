@@ -271,6 +271,49 @@ def test_a_restored_replay_is_the_one_that_was_saved(tmp_path_factory, data):
     shutil.rmtree(path)
 
 
+def test_what_was_drawn_comes_first(tmp_path):
+    """What a batch that was cut short has drawn comes first in the next one, of the restored replay, too."""
+    with make([{"name": "q", "rate_limiter": Queue(3)}]) as replay:
+        for number in (1, 2):
+            replay.add(step(number, False))
+        with pytest.raises(TimeoutError):
+            replay.sample(3, timeout=0)
+        replay.checkpoint(tmp_path)
+    with Replay.restore(tmp_path) as other:
+        assert other.info("q").size == 0
+        other.add(step(3, False))
+        assert other.sample(3, timeout=0).data["reward"].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_items_of_one_step_go_in_the_same_order(tmp_path):
+    """Which of a step's items goes first for want of room does not change."""
+
+    def tables():
+        return [{"name": "e", "item": Episode(2)}, {"name": "s"}, {"name": "n", "item": ITEMS["n_step"]}]
+
+    with make(tables(), max_items=4) as replay:
+        for number in range(2):
+            replay.add(step(number, False), terminated=True)
+        replay.checkpoint(tmp_path)
+        with Replay.restore(tmp_path) as other:
+            for one in (replay, other):
+                one.add(step(2, False), priority={"s": 1.0})
+            assert everything(replay) == everything(other)
+
+
+def test_an_episode_goes_on_if_asked(tmp_path):
+    """With ``same_episode`` the next step follows the last one. Otherwise it begins an episode, and no item is across."""
+    for same_episode in (False, True):
+        with make([{"name": "a", "item": Sequence(2, 1, pad=None)}]) as replay:
+            for number in range(3):
+                replay.add(step(number, False))
+            replay.checkpoint(tmp_path)
+        with Replay.restore(tmp_path, same_episode=same_episode) as other:
+            before = other.info("a").size
+            other.add(step(3, False))
+            assert other.info("a").size == before + same_episode
+
+
 def test_a_fork_in_the_history_shares_no_rows(tmp_path, small_chunks):
     """Two replays that go on from the same checkpoint have steps of the same numbers of arrival, with other rows."""
     with make([{"name": "a"}]) as first:
