@@ -225,7 +225,7 @@ class Replay(Items):
             except BaseException:
                 made.remove()
                 raise
-        for change in self.restored.changes:
+        for change in (*self.restored.changes, *self.restored.lost()):
             _log.warning("%s: %s", self, change)
         return self
 

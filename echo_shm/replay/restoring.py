@@ -62,6 +62,14 @@ class Restored:
     items_dropped: dict[str, int]
     changes: tuple[str, ...]
 
+    def lost(self) -> Iterator[str]:
+        """What there was no room for, in words."""
+        if self.steps_dropped:
+            yield f"there was no room for the {self.steps_dropped} oldest steps"
+        for name, dropped in self.items_dropped.items():
+            if dropped:
+                yield f"table {name!r}: {dropped} items were dropped, and {self.items[name]} came"
+
 
 class Checkpoint:
     """A complete checkpoint, which was checked but for its rows. Use :func:`opened`."""

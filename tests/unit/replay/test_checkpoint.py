@@ -302,7 +302,7 @@ def test_items_of_one_step_go_in_the_same_order(tmp_path):
 
 
 def test_an_episode_goes_on_if_asked(tmp_path):
-    """With ``same_episode`` the next step follows the last one. Otherwise it begins an episode, and no item is across."""
+    """With ``same_episode`` the next step follows the last one. Otherwise no item has steps from both sides."""
     for same_episode in (False, True):
         with make([{"name": "a", "item": Sequence(2, 1, pad=None)}]) as replay:
             for number in range(3):
@@ -443,6 +443,33 @@ def test_a_callback_that_fails(tmp_path):
         for number in range(30):
             replay.add(step(number, False))
         replay.checkpoint(tmp_path / "a" / "b")
+
+
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_a_directory_that_goes_away_meanwhile(tmp_path, when):
+    """The call says so. Nothing is left but what was there, and the replay goes on."""
+    with make([{"name": "a"}], wide=True) as replay:
+        for number in range(CAPACITY):
+            replay.add(step(number, True))
+        good = replay.checkpoint(tmp_path)
+        for number in range(CAPACITY // 2):
+            replay.add(step(number, True))
+        expected = everything(replay)
+        told = []
+
+        def remove(done, total):
+            told.append(done)
+            if len(told) == (1 if when == "first" else 3):
+                (unfinished,) = (path for path in tmp_path.iterdir() if str(path) != good)
+                shutil.rmtree(unfinished)
+
+        with pytest.raises(SegmentError, match="those that are there stay"):
+            replay.checkpoint(tmp_path, incremental=False, progress=remove)
+        assert [str(path) for path in tmp_path.iterdir()] == [good]
+        assert everything(replay) == expected
+        newest = replay.checkpoint(tmp_path)
+    with Replay.restore(newest) as restored:
+        assert everything(restored) == expected
 
 
 def test_progress_ends_with_all(tmp_path):
