@@ -291,7 +291,7 @@ def test_items_of_one_step_go_in_the_same_order(tmp_path):
     def tables():
         return [{"name": "e", "item": Episode(2)}, {"name": "s"}, {"name": "n", "item": ITEMS["n_step"]}]
 
-    with make(tables(), max_items=4) as replay:
+    with make(tables(), max_items=5) as replay:
         for number in range(2):
             replay.add(step(number, False), terminated=True)
         replay.checkpoint(tmp_path)
