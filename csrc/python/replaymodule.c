@@ -16,6 +16,7 @@
 #include "python/core.h"
 #include "python/draws.h"
 #include "python/inserts.h"
+#include "python/saves.h"
 
 /* Bytes of an item that an update or a deletion reads and writes, roughly. */
 #define BYTES_OF_AN_ITEM 64
@@ -375,7 +376,9 @@ static int read_functions(functions *to, PyObject *addresses)
         void *function;
     } wanted[] = {
 #define ENTRY(name) {"es_replay_" #name, &to->name},
-        FUNCTIONS(ENTRY){"es_api_fork_generation", &to->fork_generation},
+        FUNCTIONS(ENTRY)
+#define ENTRY_OF_SAVE(name) {"es_checkpoint_" #name, &to->name},
+            SAVE_FUNCTIONS(ENTRY_OF_SAVE){"es_api_fork_generation", &to->fork_generation},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         PyObject *address = PyDict_GetItemString(addresses, wanted[i].name);
@@ -536,6 +539,10 @@ static PyMethodDef core_methods[] = {
      "connect_batches(table, ring, segment, uuid, rank, world_size)"},
     {"disconnect", (PyCFunction)core_disconnect, METH_NOARGS, "Gives back to the rings what was not used."},
     {"turn", (PyCFunction)core_turn, METH_O, "turn(most): stores what the rings have brought."},
+    {"save_begin", (PyCFunction)core_save_begin, METH_VARARGS, "save_begin(directory, records, drawn, first, rows)"},
+    {"save_some", (PyCFunction)core_save_some, METH_O, "save_some(save): writes some rows."},
+    {"save_end", (PyCFunction)core_save_end, METH_O, "save_end(save): rows are copied no more."},
+    {"restore", (PyCFunction)core_restore, METH_VARARGS, "restore(drawn, stream, number, episode, index)"},
     {"close", (PyCFunction)core_close, METH_NOARGS, "Lets go of the store. Idempotent."},
     {NULL, NULL, 0, NULL},
 };

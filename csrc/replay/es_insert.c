@@ -5,6 +5,7 @@
 
 #include "replay/es_gather.h"
 #include "replay/es_room.h"
+#include "replay/es_save.h"
 #include "replay/es_window.h"
 
 /* A step that is to be stored, and the items that it completes. */
@@ -207,6 +208,8 @@ int es_insert_step(es_tables *m, const es_step_head *head, const void *const *le
     es_window alone = es_window_of_step(step);
     es_noted noted[ES_MAX_TABLES];
     bool many = makes_items(m, &c);
+    if (m->save != NULL)
+        es_save_before(m->save, &m->store, step);
     es_gather_into_row(&m->store, es_store_row(&m->store, step), leaves, i);
     note_step(m, step, head);
     if (origin != NULL)

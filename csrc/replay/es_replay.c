@@ -5,24 +5,12 @@
 #include <string.h>
 
 #include "replay/es_draw.h"
-#include "replay/es_drawn.h"
 #include "replay/es_gather.h"
-#include "replay/es_inbox.h"
 #include "replay/es_insert.h"
-#include "replay/es_outbox.h"
 #include "replay/es_recover.h"
+#include "replay/es_replay_parts.h"
 #include "replay/es_room.h"
 #include "replay/es_store.h"
-#include "replay/es_tables.h"
-
-struct es_replay {
-    es_tables tables;
-    es_inbox inbox;
-    es_outbox outboxes[ES_MAX_OUTBOXES];
-    uint32_t num_outboxes;
-    es_drawn *drawn;   /* of each table */
-    es_step_head head; /* of the next step that es_replay_add() stores */
-};
 
 /* --- stores ------------------------------------------------------------------ */
 

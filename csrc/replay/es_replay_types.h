@@ -196,6 +196,41 @@ typedef struct es_stored_step {
     uint32_t record, version, index, environment, episode, flags;
 } es_stored_step;
 
+/* --- checkpoints --- */
+
+/* How a checkpoint is written. */
+typedef struct es_save_config {
+    int32_t directory; /* open, for the files of rows */
+    int32_t records;   /* an empty file, open for writing */
+    int32_t drawn;     /* likewise */
+    uint32_t zero;
+    uint64_t first; /* the rows of steps that arrived before that one are in files that are there */
+    uint64_t rows;  /* steps of a file, at least 1: first is a multiple of it */
+} es_save_config;
+
+/* What a replay was when the checkpoint was begun: also what is in no record. */
+typedef struct es_save_state {
+    uint64_t arrivals, steps, row_size;
+    uint64_t stream, number; /* of the next step that es_replay_add() stores */
+    uint32_t episode, index; /* likewise */
+    uint64_t records_size;   /* of its file */
+} es_save_state;
+
+/* What a file of rows begins with. */
+typedef struct es_chunk_header {
+    uint64_t magic;
+    uint32_t version, zero;
+    uint64_t row_size, rows, number;
+    uint64_t writer[2]; /* the store's uuid */
+    uint64_t check;
+} es_chunk_header;
+
+/* What came of a checkpoint in another store. */
+typedef struct es_restored {
+    uint64_t steps, steps_dropped;
+    uint64_t items[64], items_dropped[64]; /* ES_MAX_TABLES, of the new tables */
+} es_restored;
+
 typedef struct es_table_info {
     uint64_t size, inserted, sampled, deleted, evicted, parked, episodes;
     uint64_t bytes;        /* all memory of the table: its part of the store, and what is derived from it */

@@ -108,8 +108,11 @@ static int copy_parts(const uint8_t *base, uint64_t size, const es_store_header 
     return code;
 }
 
+/* How much of a store is there: all of it, or what comes before its rows. */
+enum extent { WHOLE, RECORDS };
+
 /* Reads the header and what it names. The copies are what was checked. Whatever it returns, they are to be freed. */
-static int read_header(const uint8_t *base, uint64_t size, es_store_header *hdr, parts_read *p)
+static int read_header(const uint8_t *base, uint64_t size, enum extent extent, es_store_header *hdr, parts_read *p)
 {
     *p = (parts_read){NULL, NULL, NULL, NULL};
     if (size < sizeof *hdr)
@@ -131,19 +134,29 @@ static int read_header(const uint8_t *base, uint64_t size, es_store_header *hdr,
         return ES_EGEOMETRY;
     if (memcmp(&expected, &hdr->at, sizeof expected) != 0)
         return ES_EOFFSET;
-    if (size < hdr->at.size)
+    if (size < (extent == WHOLE ? hdr->at.size : hdr->at.rows))
         return ES_ESIZE;
     hdr->magic = 0;
     return hash_of(hdr, &parts) == hdr->hash ? ES_OK : ES_EHASH;
 }
 
-int es_store_check(const void *base, uint64_t size)
+static int check(const void *base, uint64_t size, enum extent extent)
 {
     es_store_header hdr;
     parts_read parts;
-    int code = read_header(base, size, &hdr, &parts);
+    int code = read_header(base, size, extent, &hdr, &parts);
     free_parts(&parts);
     return code;
+}
+
+int es_store_check(const void *base, uint64_t size)
+{
+    return check(base, size, WHOLE);
+}
+
+int es_store_check_records(const void *base, uint64_t size)
+{
+    return check(base, size, RECORDS);
 }
 
 void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, uint8_t *uuid, int64_t *pid,
@@ -151,7 +164,7 @@ void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, 
 {
     es_store_header hdr;
     parts_read parts;
-    if (read_header(base, size, &hdr, &parts) == ES_OK) {
+    if (read_header(base, size, RECORDS, &hdr, &parts) == ES_OK) {
         *geo = hdr.geo;
         memcpy(uuid, hdr.uuid, sizeof hdr.uuid);
         *pid = hdr.pid;
@@ -164,12 +177,12 @@ void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, 
     free_parts(&parts);
 }
 
-int es_store_map(es_store *s, void *base, uint64_t size)
+static int map(es_store *s, void *base, uint64_t size, enum extent extent)
 {
     es_store_header hdr;
     parts_read parts;
     *s = (es_store){.size = size};
-    int code = read_header(base, size, &hdr, &parts);
+    int code = read_header(base, size, extent, &hdr, &parts);
     if (code != ES_OK) {
         free_parts(&parts);
         return code;
@@ -193,9 +206,11 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     s->steps = (es_step_record *)(bytes + at->steps);
     s->items = (es_item_record *)(bytes + at->items);
     s->columns = (es_item_column *)(bytes + at->columns);
-    s->rows = bytes + at->rows;
-    s->redo =
-        (es_redo){.base = base, .size = at->size, .log = (es_redo_log *)(bytes + at->redo), .room = at->redo_room};
+    s->rows = extent == WHOLE ? bytes + at->rows : NULL;
+    s->redo = (es_redo){.base = base,
+                        .size = extent == WHOLE ? at->size : at->rows,
+                        .log = (es_redo_log *)(bytes + at->redo),
+                        .room = at->redo_room};
     s->tables = parts.tables;
     s->outputs = parts.outputs;
     s->leaves = calloc(geo->num_leaves, sizeof *s->leaves);
@@ -218,6 +233,16 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     free(parts.leaf_sizes);
     free(parts.schema);
     return code;
+}
+
+int es_store_map(es_store *store, void *base, uint64_t size)
+{
+    return map(store, base, size, WHOLE);
+}
+
+int es_store_map_records(es_store *store, void *base, uint64_t size)
+{
+    return map(store, base, size, RECORDS);
 }
 
 void es_store_unmap(es_store *s)

@@ -107,11 +107,15 @@ int es_store_format(void *base, uint64_t size, const es_store_geometry *geo, con
                     const uint8_t *uuid, int64_t pid, int64_t created_ns);
 /* ES_OK, or what is wrong with the header of a foreign store. Reads only inside it, and writes nothing. */
 int es_store_check(const void *base, uint64_t size);
-/* Of a store that passed the check; see es_replay_describe(). */
+/* The same of what comes before a store's rows, as a checkpoint has it. */
+int es_store_check_records(const void *base, uint64_t size);
+/* Of a store, or of such a part, that passed its check; see es_replay_describe(). */
 void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, uint8_t *uuid, int64_t *pid,
                        int64_t *created_ns, void *schema, uint64_t room, es_table_config *tables, uint32_t max_tables);
 /* Fills *store from a store that passed the check. ES_OK, -ENOMEM, or that it was changed since. */
 int es_store_map(es_store *store, void *base, uint64_t size);
+/* The same without rows. Nothing may ask for one. */
+int es_store_map_records(es_store *store, void *base, uint64_t size);
 void es_store_unmap(es_store *store);
 
 /* --- settings and layout: es_store_layout.c ------------------------------------------- */

@@ -2,8 +2,12 @@
 
 import contextlib
 import functools
+import logging
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 from echo_shm._core import lib
@@ -13,13 +17,16 @@ from echo_shm.errors import ConnectionClosedError, EchoShmError
 from echo_shm.replay import arguments, finals
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import Batch, why_no_insert, why_no_sample
+from echo_shm.replay.checkpoint import write_checkpoint
+from echo_shm.replay.checkpoint_files import Progress
 from echo_shm.replay.finals import NOT_THE_END
 from echo_shm.replay.items import Items
+from echo_shm.replay.restoring import Plan, Restored, go_on, opened
 from echo_shm.replay.rings import Rings, join
 from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.store import Store, about_items, attach_store, create_store
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
-from echo_shm.replay.validation import integer
+from echo_shm.replay.validation import flag, integer
 from echo_shm.replay.waiting import Changes
 from echo_shm.replay.writer import ReplayHandle
 from echo_shm.ring import transports
@@ -29,6 +36,8 @@ from echo_shm.timeouts import PLAIN, check_timeout
 from echo_shm.workers.group import WorkerGroup
 
 _E = TypeVar("_E", bound=Exception)
+
+_log = logging.getLogger("echo_shm")
 
 
 #: How much ``extend()`` stores with one call of the C core (bytes). Other threads have their turn in between.
@@ -70,6 +79,9 @@ class Replay(Items, Closing):
     exit. It also ends with the last reference to it, and with the interpreter.
     """
 
+    #: What came of the checkpoint that it was restored from; None if it was not.
+    restored: Restored | None = None
+
     def __init__(
         self,
         example: Tree,
@@ -85,8 +97,7 @@ class Replay(Items, Closing):
         transport: Transport | Sequence[Transport] | None = None,
     ) -> None:
         given = transports.checked(transport)
-        if store not in ("memory", "shm"):
-            raise ValueError(f"store={store!r}: use 'memory' or 'shm'")
+        _check_store(store)
         capacity = integer("capacity", capacity, 1)
         max_items = None if max_items is None else integer("max_items", max_items, 1)
         tables = [Table("default")] if tables is None else tables
@@ -97,8 +108,7 @@ class Replay(Items, Closing):
         configs = [
             table_config(table, layout, capacity, max_items) for table, layout in zip(tables, layouts, strict=True)
         ]
-        samplers = {table.name: table.sampler for table in tables if isinstance(table.sampler, CustomSelector)}
-        removers = {table.name: table.remover for table in tables if isinstance(table.remover, CustomSelector)}
+        samplers, removers = _custom_selectors(tables)
         if max_items is None:
             max_items = sum(min(config["max_size"], capacity) for config in configs)
         max_producers = integer("max_producers", max_producers, 1)
@@ -150,6 +160,122 @@ class Replay(Items, Closing):
             raise
         return self
 
+    @classmethod
+    def restore(
+        cls,
+        path: str | os.PathLike[str],
+        tables: Sequence[Table] | None = None,
+        *,
+        capacity: int | None = None,
+        max_items: int | None = None,
+        example: Tree = None,
+        store: Literal["memory", "shm"] = "memory",
+        name: str | None = None,
+        same_episode: bool = False,
+        thread: bool = False,
+        max_producers: int = 1024,
+        transport: Transport | Sequence[Transport] | None = None,
+        samplers: Mapping[str, CustomSelector] | None = None,
+        removers: Mapping[str, CustomSelector] | None = None,
+        progress: Progress | None = None,
+    ) -> "Replay":
+        """A new replay with what a checkpoint has.
+
+        Unless tables or capacity differ, all is as it was: items and their keys, counters, how often each item was
+        sampled, and the generators. So what is drawn from now on is what would have been drawn. With others, the new
+        ones count. A table has the items of the table of that name, if an item is the same there. With a smaller
+        capacity the newest steps come, and the items that refer to no others. :attr:`restored` says what came, and what
+        differs; it is logged, too.
+
+        Args:
+            path: A directory that :meth:`checkpoint` has written to: its newest complete checkpoint. Or one of them.
+            tables: As for :class:`Replay`. None: as they were.
+            capacity, max_items: As for :class:`Replay`. None: as they were.
+            example: Pytree of numpy arrays, as of one step. It is only needed for trees with node types beyond dict,
+                list, tuple and None.
+            store, name, thread, max_producers, transport: As for :class:`Replay`.
+            same_episode: The next step that :meth:`add` stores follows the last one, in the same episode. Otherwise it
+                begins an episode, as after :meth:`end_episode`.
+            samplers, removers: By table: new objects for those that are a :class:`CustomSelector`, where ``tables`` is
+                None.
+            progress: Called now and then with the bytes of steps that were read, and of all.
+
+        Raises:
+            SegmentError: There is no checkpoint, it is damaged, or it is of another version of the format; or as
+                :class:`Replay`. Nothing is left behind.
+            SpecMismatchError: The example does not fit, or one is needed.
+            ValueError, TypeError, MemoryError, ConnectionClosedError: As :class:`Replay` and :meth:`attach`.
+
+        """
+        given = transports.checked(transport)
+        _check_store(store)
+        capacity = None if capacity is None else integer("capacity", capacity, 1)
+        max_items = None if max_items is None else integer("max_items", max_items, 1)
+        max_producers = integer("max_producers", max_producers, 1)
+        same_episode = flag("same_episode", same_episode)
+        if tables is not None:
+            if samplers or removers:
+                raise ValueError("samplers and removers: they are those of the tables, which are given, too")
+            samplers, removers = _custom_selectors(tables)
+        self = cls.__new__(cls)
+        with opened(Path(path)) as checkpoint:
+            plan = Plan(checkpoint, tables, capacity, max_items, example)
+            made, self.restored = plan.make(store, name, progress)
+            begin = functools.partial(go_on, checkpoint=checkpoint, plan=plan, same_episode=same_episode)
+            try:
+                self._open(made, max_producers, thread, given, samplers, removers, is_new=True, begin=begin)
+            except BaseException:
+                made.remove()
+                raise
+        for change in (*self.restored.changes, *self.restored.lost()):
+            _log.warning("%s: %s", self, change)
+        return self
+
+    def checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        incremental: bool = True,
+        progress: Progress | None = None,
+        *,
+        keep: int = 2,
+    ) -> str:
+        """Writes all that is stored to files, for :meth:`restore`. Other threads and processes go on meanwhile.
+
+        What is written is the replay as it is when the call begins, after it has stored what workers have sent. Others
+        wait while the records of steps and items are written to a file, but not for the steps' leaves. These cost no
+        memory either.
+
+        Args:
+            path: A directory, which is made if there is none. Each checkpoint becomes a directory in it, named by a
+                number: ``path/000001``.
+            incremental: Files of the newest checkpoint there are used again, by hard links, if they have steps that are
+                still stored. So only what is new is written.
+            progress: Called now and then with the bytes that were written, or need not be, and of all.
+            keep: How many complete checkpoints stay in the directory, this one among them: the newest ones.
+
+        Returns:
+            The new checkpoint's own directory.
+
+        Raises:
+            SegmentError: It cannot be written: the disk is full, read-only, or gone; or another process writes one
+                there. Nothing of it is left, and the checkpoints that are there stay.
+            ConnectionClosedError: The replay is closed, or was meanwhile.
+            ForkedError: Called in a child of the process that opened the replay.
+            ValueError: A number is out of range.
+
+        A process that is killed meanwhile leaves the checkpoints that are there as they are. The next one that is
+        written removes the rest. Batches that were made ahead, for ``dataset_iter(prefetch=...)`` or for learners in
+        other processes, count as sampled.
+        """
+        keep = integer("keep", keep, 1)
+        incremental = flag("incremental", incremental)
+        self._refuse_closed()
+        self._rings.look()
+        with self._saving:
+            return str(
+                write_checkpoint(Path(path), self._core, self._store, incremental, keep, progress, self._rings.look)
+            )
+
     def _open(
         self,
         store: Store,
@@ -160,6 +286,7 @@ class Replay(Items, Closing):
         removers: Mapping[str, CustomSelector] | None,
         *,
         is_new: bool,
+        begin: Callable[[Core], None] | None = None,
     ) -> None:
         if thread and (samplers or removers):
             name = next(iter(samplers or removers or ()))
@@ -175,6 +302,13 @@ class Replay(Items, Closing):
             if sources is not None:
                 sources.leave()
             raise
+        if begin is not None:
+            try:
+                begin(core)
+            except BaseException:
+                core.close()
+                raise
+        self._saving = threading.Lock()
         self._changes = Changes(core)
         self._describe(core, store, Rings(core, self._changes, store, max_producers, given, sources))
         self._chunk = max(1, _CHUNK // max(1, self._spec.sample_bytes))
@@ -554,6 +688,18 @@ class Replay(Items, Closing):
 
     def _why_no_sample(self, number: int) -> str:
         return why_no_sample(self._names[number], self._info(number))
+
+
+def _check_store(store: object) -> None:
+    if store not in ("memory", "shm"):
+        raise ValueError(f"store={store!r}: use 'memory' or 'shm'")
+
+
+def _custom_selectors(tables: Sequence[Table]) -> tuple[dict[str, CustomSelector], dict[str, CustomSelector]]:
+    """The samplers, and the removers, that are written in Python, by table."""
+    samplers = {table.name: table.sampler for table in tables if isinstance(table.sampler, CustomSelector)}
+    removers = {table.name: table.remover for table in tables if isinstance(table.remover, CustomSelector)}
+    return samplers, removers
 
 
 def _with_sent(error: _E, sent: int, n: int) -> _E:

@@ -48,7 +48,7 @@ def differences(
     code = lib.es_replay_check(base, size)
     if code != lib.ES_OK:
         raise error_from(code, what)
-    geometry, configs, schema = describe_store(what, base, size)
+    geometry, configs, schema, _ = describe_store(what, base, size)
     there = Spec.from_schema(schema, what)
     step.check_same(there, what)
     found = []

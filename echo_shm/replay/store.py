@@ -81,6 +81,12 @@ _FUNCTIONS = (
     "es_replay_disconnect",
     "es_replay_turn",
     "es_replay_free",
+    "es_checkpoint_begin",
+    "es_checkpoint_take",
+    "es_checkpoint_write",
+    "es_checkpoint_end",
+    "es_checkpoint_drawn",
+    "es_checkpoint_go_on",
 )
 
 #: Where the schema has the tables' items.
@@ -113,12 +119,14 @@ class Store:
         code = lib.es_replay_check(base, size)
         if code != lib.ES_OK:
             raise error_from(code, self.what)
-        geo, configs, schema = describe_store(self.what, base, size)
+        geo, configs, schema, uuid = describe_store(self.what, base, size)
         self.capacity: int = geo.capacity
         self.spec = Spec.from_schema(schema, self.what)
-        self.tables = {_table_name(config, self.what): Settings.from_c(config) for config in configs}
+        self.tables = {table_name(config, self.what): Settings.from_c(config) for config in configs}
         self.items = items_of(self.spec, len(self.tables), self.what)
         self.custom = CustomSelectors(self.what, name)
+        #: Which stores the steps were in, for a checkpoint: the uuid of each, and the first step that arrived there.
+        self.history: list[list[Any]] = [[uuid.hex(), 0]]
         self._held = True
         # It keeps the mapping. The core takes it over, so that close() gives the memory back.
         self._memory: CData | None = base
@@ -173,6 +181,12 @@ class Store:
             return tuple(lay_out(item, self.spec) for item in self.items)
         except (ValueError, TypeError) as error:
             raise SegmentError(f"{self.what} cannot be used: its schema is damaged: {error}") from None
+
+    @property
+    def memory(self) -> "tuple[CData, int]":
+        """Where it is, and its size, before it is opened."""
+        assert self._memory is not None
+        return self._memory, self._size
 
     def _check_layout(self, replay: "ReplayHold") -> None:
         """Raises SegmentError unless the C core and Python have read the same layout. The core copies by its own."""
@@ -240,8 +254,8 @@ def items_of(spec: Spec, num_tables: int, what: str) -> tuple[Item, ...]:
     return items
 
 
-def describe_store(what: str, base: "CData", size: int) -> "tuple[StoreGeometry, TableConfigs, bytes]":
-    """The geometry, the tables, and the schema.
+def describe_store(what: str, base: "CData", size: int) -> "tuple[StoreGeometry, TableConfigs, bytes, bytes]":
+    """The geometry, the tables, the schema, and the uuid, of a store or of a checkpoint's records that were checked.
 
     The tables' settings live as long as the array that has them.
     """
@@ -253,10 +267,11 @@ def describe_store(what: str, base: "CData", size: int) -> "tuple[StoreGeometry,
     lib.es_replay_describe(base, size, geo, uuid, pid, created, schema, room, configs, count)
     if (geo.schema_size, geo.num_tables) != (room, count):
         raise SegmentError(f"{what} cannot be used: its header was changed just now")
-    return geo, configs, bytes(schema)
+    return geo, configs, bytes(schema), bytes(uuid)
 
 
-def _table_name(config: "TableConfig", what: str) -> str:
+def table_name(config: "TableConfig", what: str) -> str:
+    """A table's name. Raises SegmentError if it is none."""
     try:
         return ffi.string(config.name).decode()
     except UnicodeDecodeError:

@@ -30,7 +30,7 @@ FLOORS = {
         ["batch_reader"],
     ],
     "replay": [
-        ["validation", "batch", "arguments", "board", "batch_names"],
+        ["validation", "batch", "arguments", "board", "batch_names", "checkpoint_files"],
         ["selectors", "rate_limiters", "waiting", "ahead", "item", "waits"],
         ["layout", "batch_rings"],
         ["finals", "table", "custom", "history"],
@@ -38,7 +38,7 @@ FLOORS = {
         ["writer"],
         ["sources", "remote"],
         ["store", "feed"],
-        ["rings", "listing", "learner", "settings"],
+        ["rings", "listing", "learner", "settings", "checkpoint", "restoring"],
         ["items", "finding"],
         ["replay", "client", "episodes"],
     ],
