@@ -165,6 +165,23 @@ class CustomCalls(CData):
 
     def __setitem__(self, index: int, value: Mapping[str, CData], /) -> None: ...
 
+class ItemConfig(CData):
+    """``es_item_config *``."""
+
+    kind: int
+    length: int
+    period: int
+    before: int
+    padded: int
+    num_outputs: int
+    gamma: float
+
+class Outputs(CData):
+    """``es_output[]``."""
+
+class StoreParts(CData):
+    """``es_store_parts *``."""
+
 class TableConfig(CData):
     """``es_table_config *``."""
 
@@ -180,6 +197,7 @@ class TableConfig(CData):
     max_parked: int
     replacement: int
     is_protected: int
+    item: ItemConfig
 
 class TableConfigs(CData):
     """``es_table_config[]``. It owns what its items are in."""
@@ -305,6 +323,12 @@ class ffi:
     def new(cdecl: Literal["es_table_config[]"], init: Sequence[Mapping[str, Any]], /) -> TableConfigs: ...
     @overload
     @staticmethod
+    def new(cdecl: Literal["es_output[]"], init: Sequence[Mapping[str, int]], /) -> Outputs: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_store_parts *"], init: Mapping[str, CData], /) -> StoreParts: ...
+    @overload
+    @staticmethod
     def new(cdecl: Literal["es_custom_selector[]"], init: Sequence[Mapping[str, CData]], /) -> CustomCalls: ...
     @overload
     @staticmethod
@@ -414,6 +438,16 @@ class lib:
     ES_STEP_TERMINATED: Final[int]
     ES_STEP_TRUNCATED: Final[int]
     ES_STEP_LOST: Final[int]
+    ES_STEP_FINAL: Final[int]
+    ES_ITEM_STEP: Final[int]
+    ES_ITEM_N_STEP: Final[int]
+    ES_ITEM_SEQUENCE: Final[int]
+    ES_OUTPUT_STEPS: Final[int]
+    ES_OUTPUT_NEXT: Final[int]
+    ES_OUTPUT_RETURN: Final[int]
+    ES_OUTPUT_DISCOUNT: Final[int]
+    ES_OUTPUT_MASK: Final[int]
+    ES_OUTPUT_LENGTH: Final[int]
     ES_MAX_TABLES: Final[int]
     ES_TABLE_NAME: Final[int]
     ES_UPDATE_KEYS: Final[int]
@@ -571,15 +605,13 @@ class lib:
     @staticmethod
     def es_sweep_set_stalled(r: Ring, n: int, /) -> None: ...
     @staticmethod
-    def es_replay_store_size(geo: StoreGeometry, leaf_sizes: Numbers, tables: TableConfigs, /) -> int: ...
+    def es_replay_store_size(geo: StoreGeometry, parts: StoreParts, /) -> int: ...
     @staticmethod
     def es_replay_format(
         base: CData,
         size: int,
         geo: StoreGeometry,
-        leaf_sizes: Numbers,
-        tables: TableConfigs,
-        schema: CData,
+        parts: StoreParts,
         uuid: CData,
         pid: int,
         created_ns: int,
@@ -619,10 +651,18 @@ class lib:
     @staticmethod
     def es_replay_leaf_size(r: ReplayHold, leaf: int, /) -> int: ...
     @staticmethod
+    def es_replay_num_outputs(r: ReplayHold, table: int, /) -> int: ...
+    @staticmethod
+    def es_replay_output_size(r: ReplayHold, table: int, output: int, /) -> int: ...
+    @staticmethod
     def es_replay_add(r: ReplayHold, leaves: Pointers, flags: int, priorities: CData, why: Trouble, /) -> int: ...
     @staticmethod
     def es_replay_extend(
         r: ReplayHold, leaves: Pointers, n: int, flags: CData, priorities: CData, error: Numbers, why: Trouble, /
+    ) -> int: ...
+    @staticmethod
+    def es_replay_add_last(
+        r: ReplayHold, leaves: Pointers, final: Pointers, flags: int, priorities: CData, why: Trouble, /
     ) -> int: ...
     @staticmethod
     def es_replay_end_episode(r: ReplayHold, /) -> None: ...

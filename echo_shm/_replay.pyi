@@ -29,8 +29,8 @@ class Core:
         cls,
         addresses: dict[str, int],
         es_replay: int,
-        num_tables: int,
-        arrays: tuple[Leaf, ...],
+        steps: tuple[Leaf, ...],
+        tables: tuple[tuple[Leaf, ...], ...],
         form: Tree,
         keep: object,
         /,
@@ -40,9 +40,9 @@ class Core:
         Args:
             addresses: Of the C functions.
             es_replay: The address of what ``es_replay_open`` returned. It belongs to the new object.
-            num_tables: How many tables it has.
-            arrays: Of a batch: the leaves, then the columns of a :class:`Batch` in their order. Each shape begins
-                with 0, in place of the batch's size, and each address is 0.
+            steps: Of n steps: the leaves. Each shape begins with 0, in place of n, and each address is 0.
+            tables: Of a batch of each table, likewise: the leaves of its data, then the columns of a :class:`Batch` in
+                their order.
             form: A step's tree with the leaves' numbers at its leaves, or None if :meth:`add` cannot take it apart.
             keep: Keeps the store's memory.
 
@@ -72,7 +72,10 @@ class Core:
     def add_each(
         self, terminated: object, truncated: object, priorities: bytes, /, *leaves: object
     ) -> bool | Trouble | None:
-        """The same with exact arrays, and a float64 for each table, as ``es_replay_add`` takes them, unchecked."""
+        """The same with exact arrays, and a float64 for each table, as ``es_replay_add`` takes them, unchecked.
+
+        With twice as many arrays, the second half is what the episode ends with, as ``es_replay_add_last`` takes it.
+        """
     def extend(
         self,
         leaves: tuple[_Array, ...],

@@ -1,5 +1,5 @@
 /* A Core: a process's hold of a store (an es_replay) as echo_shm._replay sees it. Addresses of the C functions, what a
- * step looks like, the pool of batches, and the lock.
+ * step and each table's batches look like, the pools of batches, and the lock.
  *
  * One thread at a time uses an es_replay, so every call holds the lock. No code of Python's runs meanwhile, so neither a
  * handler of signals nor a finalizer comes to wait for its own thread. But a selector written in Python may run: a call
@@ -24,6 +24,7 @@
 
 #define FUNCTIONS(F)   \
     F(add)             \
+    F(add_last)        \
     F(extend)          \
     F(sample)          \
     F(get)             \
@@ -51,6 +52,14 @@ typedef struct {
     uint32_t (*fork_generation)(void);
 } functions;
 
+/* A batch of one table: the arrays of its items, then the columns. shape[0] is the batch's, set anew for each. */
+typedef struct {
+    leaf *arrays;
+    Py_ssize_t num_outputs;
+    size_t item_bytes;
+    pool pool;
+} batch_form;
+
 typedef struct {
     PyObject_HEAD functions call;
     es_replay *replay; /* NULL: closed */
@@ -59,11 +68,11 @@ typedef struct {
     unsigned long owner;   /* the thread that has it; 0: none, or it has just begun or ended */
     PyObject *keep, *form; /* form: of a step's tree, see trees.h; None: only Python can take it apart */
     long waiting;          /* threads of Python that wait for a change; Python counts them */
-    uint32_t num_tables;
     Py_ssize_t num_leaves;
-    leaf *arrays; /* of a batch: the leaves, then the columns. shape[0] is the batch's, set anew for each */
+    leaf *steps; /* an array of n steps for each leaf: shape[0] is set anew for each n */
     size_t step_bytes;
-    pool pool;
+    uint32_t num_tables;
+    batch_form *tables;
 } core;
 
 /* --- the lock ---------------------------------------------------------------- */

@@ -14,12 +14,12 @@ static size_t padded(size_t size)
 }
 
 /* Bytes of a block for n items; 0 when that is out of range. own: where the pool's own arrays begin. */
-static size_t block_size(const core *self, npy_intp n, Py_ssize_t own)
+static size_t block_size(const batch_form *form, npy_intp n, Py_ssize_t own)
 {
     size_t size = 0;
-    for (Py_ssize_t i = own; i < self->num_leaves + COLUMNS; i++) {
+    for (Py_ssize_t i = own; i < form->num_outputs + COLUMNS; i++) {
         size_t bytes;
-        if (__builtin_mul_overflow((size_t)n, (size_t)self->arrays[i].distance, &bytes) || bytes > SIZE_MAX / 4 ||
+        if (__builtin_mul_overflow((size_t)n, (size_t)form->arrays[i].distance, &bytes) || bytes > SIZE_MAX / 4 ||
             size + padded(bytes) > SIZE_MAX / 4)
             return 0;
         size += padded(bytes);
@@ -27,13 +27,13 @@ static size_t block_size(const core *self, npy_intp n, Py_ssize_t own)
     return size;
 }
 
-/* Whether out is a tuple of an array for each leaf, of n items, to be written into. */
-static bool fits_out(core *self, PyObject *out, npy_intp n)
+/* Whether out is a tuple of an array for each leaf of the data, of n items, to be written into. */
+static bool fits_out(const batch_form *form, PyObject *out, npy_intp n)
 {
-    if (!PyTuple_Check(out) || PyTuple_Size(out) != self->num_leaves)
+    if (!PyTuple_Check(out) || PyTuple_Size(out) != form->num_outputs)
         return false;
-    for (Py_ssize_t i = 0; i < self->num_leaves; i++) {
-        leaf *l = &self->arrays[i];
+    for (Py_ssize_t i = 0; i < form->num_outputs; i++) {
+        leaf *l = &form->arrays[i];
         PyObject *array = PyTuple_GetItem(out, i);
         l->shape[0] = n;
         if (is_exact(array, l->dtype, l->ndim, l->shape) != 1 || !PyArray_ISWRITEABLE((PyArrayObject *)array))
@@ -43,29 +43,29 @@ static bool fits_out(core *self, PyObject *out, npy_intp n)
 }
 
 /* The arrays of a batch of n items: those of out, or of a new block, and the columns. NULL: an exception is set. */
-static PyObject *make_arrays(core *self, npy_intp n, PyObject *out)
+static PyObject *make_arrays(core *self, batch_form *form, npy_intp n, PyObject *out)
 {
-    Py_ssize_t own = out == Py_None ? 0 : self->num_leaves, count = self->num_leaves + COLUMNS;
-    size_t size = n > 0 ? block_size(self, n, own) : 0;
+    Py_ssize_t own = out == Py_None ? 0 : form->num_outputs, count = form->num_outputs + COLUMNS;
+    size_t size = n > 0 ? block_size(form, n, own) : 0;
     if (size == 0) {
         PyErr_Format(PyExc_MemoryError, "a batch of %zd items does not fit into memory", (Py_ssize_t)n);
         return NULL;
     }
-    if (out != Py_None && !fits_out(self, out, n)) {
+    if (out != Py_None && !fits_out(form, out, n)) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "out: a tuple of an exact, writable array for each leaf");
         return NULL;
     }
     /* First: a new tuple may start the garbage collection, which runs code of Python's. From here on none runs. */
     PyObject *made = PyTuple_New(count);
-    block *memory = made == NULL ? NULL : block_new(&self->pool, size, (PyObject *)self);
+    block *memory = made == NULL ? NULL : block_new(&form->pool, size, (PyObject *)self);
     if (memory == NULL) {
         Py_XDECREF(made);
         return NULL;
     }
     char *at = memory->memory;
     for (Py_ssize_t i = 0; i < count && made != NULL; i++) {
-        leaf *l = &self->arrays[i];
+        leaf *l = &form->arrays[i];
         PyObject *array;
         if (i < own) {
             array = PyTuple_GetItem(out, i);
@@ -86,16 +86,16 @@ static PyObject *make_arrays(core *self, npy_intp n, PyObject *out)
 /* The arrays of a batch, as the core takes them. *p: room for FEW_ARRAYS pointers, or a new block when there are more.
  * false: an exception is set. */
 #define FEW_ARRAYS (16 + COLUMNS)
-static bool open_arrays(const core *self, PyObject *made, void ***p, es_batch_arrays *arrays)
+static bool open_arrays(const batch_form *form, PyObject *made, void ***p, es_batch_arrays *arrays)
 {
-    Py_ssize_t count = self->num_leaves + COLUMNS;
+    Py_ssize_t count = form->num_outputs + COLUMNS;
     if (count > FEW_ARRAYS && (*p = PyMem_Malloc((size_t)count * sizeof **p)) == NULL) {
         PyErr_NoMemory();
         return false;
     }
     for (Py_ssize_t i = 0; i < count; i++)
         (*p)[i] = PyArray_DATA((PyArrayObject *)PyTuple_GetItem(made, i));
-    void **c = *p + self->num_leaves;
+    void **c = *p + form->num_outputs;
     *arrays = (es_batch_arrays){
         .leaves = *p,
         .key = c[0],
@@ -112,19 +112,20 @@ static bool open_arrays(const core *self, PyObject *made, void ***p, es_batch_ar
 /* Draws n items, or gets those with the keys. Returns the arrays, or what is wrong. */
 static PyObject *fill(core *self, uint32_t table, npy_intp n, double beta, const uint64_t *keys, PyObject *out)
 {
-    PyObject *made = make_arrays(self, n, out);
+    batch_form *form = &self->tables[table];
+    PyObject *made = make_arrays(self, form, n, out);
     if (made == NULL)
         return NULL;
     void *few[FEW_ARRAYS], **p = few;
     es_batch_arrays arrays;
-    if (!open_arrays(self, made, &p, &arrays)) {
+    if (!open_arrays(form, made, &p, &arrays)) {
         Py_DECREF(made);
         return NULL;
     }
     es_trouble why = {0};
     int code = enter(self);
     if (code == ES_OK)
-        LOCKED_CALL(self, (size_t)n * (self->step_bytes + 8 * COLUMNS),
+        LOCKED_CALL(self, (size_t)n * (form->item_bytes + 8 * COLUMNS),
                     code = keys == NULL ? self->call.sample(self->replay, table, (uint64_t)n, beta, &arrays)
                                         : self->call.get(self->replay, table, keys, (uint64_t)n, beta, &arrays, &why));
     if (p != few)
@@ -172,15 +173,16 @@ static PyObject *core_weigh(core *self, PyObject *const *args, Py_ssize_t nargs)
 static PyObject *core_put_back(core *self, PyObject *const *args, Py_ssize_t nargs)
 {
     int64_t table = nargs == 2 ? read_table(self, args[0]) : -1;
-    if (table < 0 || !PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != self->num_leaves + COLUMNS) {
+    const batch_form *form = table < 0 ? NULL : &self->tables[table];
+    if (form == NULL || !PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != form->num_outputs + COLUMNS) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "put_back(table, arrays)");
         return NULL;
     }
-    PyArrayObject *keys = (PyArrayObject *)PyTuple_GetItem(args[1], self->num_leaves);
+    PyArrayObject *keys = (PyArrayObject *)PyTuple_GetItem(args[1], form->num_outputs);
     void *few[FEW_ARRAYS], **p = few;
     es_batch_arrays arrays;
-    if (!open_arrays(self, args[1], &p, &arrays))
+    if (!open_arrays(form, args[1], &p, &arrays))
         return NULL;
     int code = enter(self);
     if (code == ES_OK)

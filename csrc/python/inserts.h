@@ -1,4 +1,4 @@
-/* add() and extend() of a Core. */
+/* add(), add_last() and extend() of a Core. */
 #ifndef ES_PYTHON_INSERTS_H
 #define ES_PYTHON_INSERTS_H
 
@@ -28,28 +28,34 @@ static int read_priority(const core *self, PyObject *from, double *priorities)
     return 1;
 }
 
-/* None: it is stored; True: so it is, and threads wait for a change; False: a leaf is not exact; else what is wrong. */
-static PyObject *insert(core *self, uint32_t flags, const double *priorities, PyObject *const *leaves)
+/* Stores one step; or two where `final` is not NULL: the last of an episode, and the observations that it ends with.
+ * None: it is stored; True: so it is, and threads wait for a change; False: a leaf is not exact; else what is wrong. */
+static PyObject *insert(core *self, uint32_t flags, const double *priorities, PyObject *const *leaves,
+                        PyObject *const *final)
 {
     void *few[16], **pointers = few;
-    Py_ssize_t n = self->num_leaves;
-    if (n > (Py_ssize_t)(sizeof few / sizeof *few)) {
-        pointers = PyMem_Malloc((size_t)n * sizeof *pointers);
+    const Py_ssize_t n = self->num_leaves, all = final == NULL ? n : 2 * n;
+    if (all > (Py_ssize_t)(sizeof few / sizeof *few)) {
+        pointers = PyMem_Malloc((size_t)all * sizeof *pointers);
         if (pointers == NULL)
             return PyErr_NoMemory();
     }
     int ok = 1;
-    for (Py_ssize_t i = 0; i < n && ok == 1; i++) {
-        const leaf *l = &self->arrays[i];
-        ok = is_exact(leaves[i], l->dtype, l->ndim - 1, l->shape + 1);
+    for (Py_ssize_t i = 0; i < all && ok == 1; i++) {
+        const leaf *l = &self->steps[i % n];
+        PyObject *array = i < n ? leaves[i] : final[i - n];
+        ok = is_exact(array, l->dtype, l->ndim - 1, l->shape + 1);
         if (ok == 1)
-            pointers[i] = PyArray_DATA((PyArrayObject *)leaves[i]);
+            pointers[i] = PyArray_DATA((PyArrayObject *)array);
     }
+    const void *const *step = (const void *const *)pointers;
     es_trouble why = {0};
     int code = ok == 1 ? enter(self) : ES_OK;
     if (ok == 1 && code == ES_OK)
         LOCKED_CALL(self, self->step_bytes,
-                    code = self->call.add(self->replay, (const void *const *)pointers, flags, priorities, &why));
+                    code = final == NULL
+                               ? self->call.add(self->replay, step, flags, priorities, &why)
+                               : self->call.add_last(self->replay, step, step + n, flags, priorities, &why));
     if (pointers != few)
         PyMem_Free(pointers);
     if (ok < 0)
@@ -103,7 +109,7 @@ static PyObject *core_add(core *self, PyObject *const *args, Py_ssize_t nargs)
     if (n > (Py_ssize_t)(sizeof few / sizeof *few) && (leaves = PyMem_Calloc((size_t)n, sizeof *leaves)) == NULL)
         return PyErr_NoMemory();
     if (take_apart(args[0], self->form, leaves)) {
-        result = insert(self, (uint32_t)flags, priorities, leaves);
+        result = insert(self, (uint32_t)flags, priorities, leaves, NULL);
     } else {
         PyErr_Clear();
         result = PyBool_FromLong(0);
@@ -115,11 +121,13 @@ static PyObject *core_add(core *self, PyObject *const *args, Py_ssize_t nargs)
     return result;
 }
 
-/* add_each(terminated, truncated, float64s, leaf0, leaf1, ...): see _replay.pyi. */
+/* add_each(terminated, truncated, float64s, leaf0, leaf1, ...): see _replay.pyi. As many leaves again are a final
+ * observation. */
 static PyObject *core_add_each(core *self, PyObject *const *args, Py_ssize_t nargs)
 {
     double priorities[ES_MAX_TABLES];
-    if (nargs != self->num_leaves + 3 || !PyBytes_Check(args[2]) ||
+    const Py_ssize_t n = self->num_leaves;
+    if ((nargs != n + 3 && nargs != 2 * n + 3) || !PyBytes_Check(args[2]) ||
         PyBytes_Size(args[2]) != (Py_ssize_t)(self->num_tables * sizeof *priorities)) {
         PyErr_SetString(PyExc_TypeError, "add_each(terminated, truncated, float64s, leaf0, leaf1, ...)");
         return NULL;
@@ -128,7 +136,7 @@ static PyObject *core_add_each(core *self, PyObject *const *args, Py_ssize_t nar
     if (flags < 0)
         return NULL;
     memcpy(priorities, PyBytes_AsString(args[2]), self->num_tables * sizeof *priorities);
-    return insert(self, (uint32_t)flags, priorities, args + 3);
+    return insert(self, (uint32_t)flags, priorities, args + 3, nargs > n + 3 ? args + 3 + n : NULL);
 }
 
 /* The bytes of an array of numbers from row `first` on; *ok = 0 if it is no such array. None: NULL. */
@@ -161,7 +169,7 @@ static PyObject *core_extend(core *self, PyObject *args)
     if (pointers == NULL)
         return PyErr_NoMemory();
     for (Py_ssize_t i = 0; i < self->num_leaves && ok == 1; i++) {
-        leaf *l = &self->arrays[i];
+        leaf *l = &self->steps[i];
         PyObject *array = PyTuple_GetItem(leaves, i);
         l->shape[0] = total;
         ok = is_exact(array, l->dtype, l->ndim, l->shape);

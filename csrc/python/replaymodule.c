@@ -285,7 +285,8 @@ static PyObject *core_close(core *self, PyObject *nothing)
         PyObject *keep = self->keep;
         self->keep = NULL;
         Py_XDECREF(keep);
-        pool_close(&self->pool);
+        for (uint32_t t = 0; t < self->num_tables; t++)
+            pool_close(&self->tables[t].pool);
     }
     Py_RETURN_NONE;
 }
@@ -295,8 +296,12 @@ static void core_dealloc(core *self)
     PyTypeObject *type = Py_TYPE(self);
     if (self->replay != NULL && self->call.fork_generation() == self->generation)
         self->call.free(self->replay);
-    pool_close(&self->pool);
-    free_leaves(self->arrays, self->num_leaves + COLUMNS);
+    for (uint32_t t = 0; self->tables != NULL && t < self->num_tables; t++) {
+        pool_close(&self->tables[t].pool);
+        free_leaves(self->tables[t].arrays, self->tables[t].num_outputs + COLUMNS);
+    }
+    PyMem_Free(self->tables);
+    free_leaves(self->steps, self->num_leaves);
     Py_XDECREF(self->keep);
     Py_DECREF(self->form);
     if (self->lock != NULL)
@@ -329,49 +334,90 @@ static int read_functions(functions *to, PyObject *addresses)
     return 0;
 }
 
-/* Core(addresses, es_replay, tables, arrays of a batch, form of a step, keep): see _replay.pyi. */
+static size_t bytes_of(const leaf *leaves, Py_ssize_t n)
+{
+    size_t bytes = 0;
+    for (Py_ssize_t i = 0; i < n; i++)
+        bytes += (size_t)leaves[i].distance;
+    return bytes;
+}
+
+/* -1: an exception is set. */
+static int read_form(batch_form *to, PyObject *arrays)
+{
+    if (!PyTuple_Check(arrays) || PyTuple_Size(arrays) <= COLUMNS) {
+        PyErr_SetString(PyExc_ValueError, "a batch has leaves and columns");
+        return -1;
+    }
+    to->arrays = read_leaves(arrays);
+    if (to->arrays == NULL)
+        return -1;
+    to->num_outputs = PyTuple_Size(arrays) - COLUMNS;
+    to->item_bytes = bytes_of(to->arrays, to->num_outputs);
+    return 0;
+}
+
+/* -1: an exception is set. */
+static int read_forms(core *self, PyObject *steps, PyObject *tables)
+{
+    const Py_ssize_t num_tables = PyTuple_Size(tables);
+    self->num_leaves = PyTuple_Size(steps);
+    if (self->num_leaves < 1 || num_tables < 1 || num_tables > ES_MAX_TABLES) {
+        PyErr_SetString(PyExc_ValueError, "a replay has leaves, and 1 to 64 tables");
+        return -1;
+    }
+    self->steps = read_leaves(steps);
+    if (self->steps == NULL)
+        return -1;
+    self->step_bytes = bytes_of(self->steps, self->num_leaves);
+    self->tables = PyMem_Calloc((size_t)num_tables, sizeof *self->tables);
+    if (self->tables == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    while (self->num_tables < (uint32_t)num_tables) {
+        if (read_form(&self->tables[self->num_tables], PyTuple_GetItem(tables, self->num_tables)) != 0)
+            return -1;
+        self->num_tables++;
+    }
+    return 0;
+}
+
+/* Core(addresses, es_replay, arrays of steps, arrays of each table's batches, form of a step, keep): see
+ * _replay.pyi. */
 static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    PyObject *addresses, *arrays, *form, *keep;
+    PyObject *addresses, *steps, *tables, *form, *keep;
     unsigned long long replay;
-    unsigned int num_tables;
     functions call;
     (void)keywords;
-    if (!PyArg_ParseTuple(args, "O!KIO!OO", &PyDict_Type, &addresses, &replay, &num_tables, &PyTuple_Type, &arrays,
-                          &form, &keep) ||
+    if (!PyArg_ParseTuple(args, "O!KO!O!OO", &PyDict_Type, &addresses, &replay, &PyTuple_Type, &steps, &PyTuple_Type,
+                          &tables, &form, &keep) ||
         read_functions(&call, addresses) != 0)
         return NULL;
-    Py_ssize_t num_leaves = PyTuple_Size(arrays) - COLUMNS;
-    if (num_leaves < 1 || num_tables > ES_MAX_TABLES) {
-        PyErr_SetString(PyExc_ValueError, "a batch has leaves and columns, and at most 64 tables");
-        return NULL;
-    }
     core *self = PyObject_New(core, type);
     if (self == NULL)
         return NULL;
     self->call = call;
     self->generation = call.fork_generation();
     self->replay = NULL; /* until nothing can fail any more: on failure it stays the caller's */
-    self->num_tables = num_tables;
-    self->num_leaves = num_leaves;
+    self->num_leaves = 0;
+    self->steps = NULL;
+    self->num_tables = 0;
+    self->tables = NULL;
     self->waiting = 0;
     self->owner = 0;
-    self->step_bytes = 0;
-    memset(&self->pool, 0, sizeof self->pool);
     Py_INCREF(form);
     self->form = form;
     Py_INCREF(keep);
     self->keep = keep;
     self->lock = PyThread_allocate_lock();
-    self->arrays = read_leaves(arrays);
-    if (self->lock == NULL || self->arrays == NULL) {
+    if (self->lock == NULL || read_forms(self, steps, tables) != 0) {
         if (!PyErr_Occurred())
             PyErr_NoMemory();
         Py_DECREF(self);
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < num_leaves; i++)
-        self->step_bytes += (size_t)self->arrays[i].distance;
     self->replay = (es_replay *)(uintptr_t)replay;
     return (PyObject *)self;
 }
@@ -380,6 +426,24 @@ static PyObject *core_closed(core *self, void *nothing)
 {
     (void)nothing;
     return PyBool_FromLong(self->replay == NULL);
+}
+
+static PyObject *core_free_blocks(core *self, void *nothing)
+{
+    (void)nothing;
+    long blocks = 0;
+    for (uint32_t t = 0; t < self->num_tables; t++)
+        blocks += self->tables[t].pool.count;
+    return PyLong_FromLong(blocks);
+}
+
+static PyObject *core_free_bytes(core *self, void *nothing)
+{
+    (void)nothing;
+    size_t bytes = 0;
+    for (uint32_t t = 0; t < self->num_tables; t++)
+        bytes += self->tables[t].pool.bytes;
+    return PyLong_FromSize_t(bytes);
 }
 
 static PyMethodDef core_methods[] = {
@@ -411,13 +475,13 @@ static PyMethodDef core_methods[] = {
 
 static PyMemberDef core_members[] = {
     {"waiting", T_LONG, offsetof(core, waiting), 0, "Threads that wait for a change."},
-    {"free_blocks", T_INT, offsetof(core, pool.count), READONLY, "Batches whose memory waits for the next."},
-    {"free_bytes", T_PYSSIZET, offsetof(core, pool.bytes), READONLY, "Bytes of them."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef core_getters[] = {
     {"closed", (getter)core_closed, NULL, "Whether it has let go of the store.", NULL},
+    {"free_blocks", (getter)core_free_blocks, NULL, "Batches whose memory waits for the next.", NULL},
+    {"free_bytes", (getter)core_free_bytes, NULL, "Bytes of them.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
