@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "replay/es_insert.h"
+
 int es_inbox_open_steps(es_inbox *in, es_tables *m, es_ring *ring, void *segment, const uint8_t *uuid)
 {
     es_store *store = &m->store;
@@ -65,7 +67,7 @@ static int store_item(es_inbox *in, es_tables *m, const es_inbox_head *head, con
         .priority = priorities[table],
         .columns = in->columns,
     };
-    return es_tables_create(m, &item, &origin, why);
+    return es_insert_item(m, &item, &origin, why);
 }
 
 /* Stores the step that was taken. Another process may write to it still, so it is read once. */
@@ -88,7 +90,7 @@ static int store_step(es_inbox *in, es_tables *m, const void *const *leaves, es_
         .flags = brought.flags & (ES_STEP_TERMINATED | ES_STEP_TRUNCATED | ES_STEP_LOST | ES_STEP_FINAL),
     };
     es_origin origin = {es_source_word(&in->steps), es_source_value(&in->steps)};
-    return es_tables_add(m, &head, leaves + 1, 0, priorities, &origin, why);
+    return es_insert_step(m, &head, leaves + 1, 0, priorities, &origin, why);
 }
 
 uint64_t es_inbox_store(es_inbox *in, es_tables *m, uint64_t most, int *code, es_trouble *why)

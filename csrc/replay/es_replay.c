@@ -7,6 +7,7 @@
 #include "replay/es_draw.h"
 #include "replay/es_drawn.h"
 #include "replay/es_inbox.h"
+#include "replay/es_insert.h"
 #include "replay/es_outbox.h"
 #include "replay/es_store.h"
 #include "replay/es_tables.h"
@@ -107,7 +108,7 @@ static int add(es_replay *r, const void *const *leaves, uint64_t i, uint32_t fla
                es_trouble *why)
 {
     r->head.flags = flags;
-    int code = es_tables_add(&r->tables, &r->head, leaves, i, priorities, NULL, why);
+    int code = es_insert_step(&r->tables, &r->head, leaves, i, priorities, NULL, why);
     if (code != ES_OK)
         return code;
     r->head.number++;
@@ -128,7 +129,7 @@ int es_replay_add_last(es_replay *r, const void *const *leaves, const void *cons
 {
     why->index = 0;
     r->head.flags = 0;
-    int code = es_tables_can_add_last(&r->tables, &r->head, priorities, why);
+    int code = es_insert_can_end(&r->tables, &r->head, priorities, why);
     if (code == ES_OK)
         code = add(r, leaves, 0, 0, priorities, why);
     return code == ES_OK ? add(r, final, 0, flags | ES_STEP_FINAL, priorities, why) : code;

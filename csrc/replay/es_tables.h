@@ -1,4 +1,4 @@
-/* A store and its tables together: a step enters all its tables or none, and goes with its last item. */
+/* A store and its tables together. A step goes with the last item that refers to it, once its stream does not keep it. */
 #ifndef ES_TABLES_H
 #define ES_TABLES_H
 
@@ -22,30 +22,6 @@ int es_tables_open(es_tables *m, void *base, uint64_t size, const es_custom_sele
                    es_trouble *why);
 void es_tables_close(es_tables *m);
 
-/* Where a step comes from: a word of the store that notes it, and its new value. */
-typedef struct es_origin {
-    uint64_t *word, value;
-} es_origin;
-
-/* Stores a step and its items. leaves: for each leaf where the first one is; the i-th is taken. priorities: see
- * es_replay_add(). origin: not NULL for a step that came through a ring:
- * an item that its table's limiter forbids is parked then. ES_OK; ES_REFUSED, ES_NO_ROOM, ES_EPRIORITY or -ENOMEM, and
- * nothing has changed; ES_ESELECTOR when a custom selector failed now, and the step is stored, or earlier. */
-int es_tables_add(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
-                  const double *priorities, const es_origin *origin, es_trouble *why);
-/* An item of several steps that a writer describes. columns: one for each output of the table. */
-typedef struct es_explicit_item {
-    uint64_t stream, number; /* of its last step */
-    uint32_t environment, table, length, zero;
-    double priority;
-    const es_item_column *columns;
-} es_explicit_item;
-
-/* Stores such an item, in a table of explicit ones. ES_EXPIRED: steps of it are not stored, not kept any more, or do not
- * follow each other, or the columns do not fit. Else as es_tables_add(). */
-int es_tables_create(es_tables *m, const es_explicit_item *item, const es_origin *origin, es_trouble *why);
-/* Whether a step with that head, and then what its episode ends with, can be stored now: as es_tables_add(). */
-int es_tables_can_add_last(es_tables *m, const es_step_head *head, const double *priorities, es_trouble *why);
 /* Lets parked items in as far as limiters allow: how many. */
 uint64_t es_tables_unpark(es_tables *m);
 /* How many items are parked. */
