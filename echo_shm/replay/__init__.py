@@ -2,6 +2,7 @@
 
 from echo_shm.replay.batch import Batch, LimiterInfo, TableInfo
 from echo_shm.replay.client import ReplayClient
+from echo_shm.replay.item import Episode, NStep, Sequence, Step
 from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
 from echo_shm.replay.remote import RemoteWriter
 from echo_shm.replay.replay import Replay
@@ -12,12 +13,14 @@ from echo_shm.replay.writer import ReplayHandle, Writer
 __all__ = [
     "Batch",
     "CustomSelector",
+    "Episode",
     "Fifo",
     "Lifo",
     "LimiterInfo",
     "MaxHeap",
     "MinHeap",
     "MinSize",
+    "NStep",
     "Prioritized",
     "Queue",
     "RateLimiter",
@@ -26,8 +29,10 @@ __all__ = [
     "ReplayClient",
     "ReplayHandle",
     "SampleToInsertRatio",
+    "Sequence",
     "Softmax",
     "Stack",
+    "Step",
     "Table",
     "TableInfo",
     "Uniform",

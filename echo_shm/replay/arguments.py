@@ -19,8 +19,8 @@ HIGHEST, NO_ITEM = -1.0, math.nan
 Accepts = Callable[[int, float], bool]
 
 
-def leaves_of(spec: Spec, tree: Tree, what: str) -> list[Any]:
-    """The leaves of a step's tree.
+def leaves_of(spec: Spec, tree: Tree, what: str, whose: str = "the replay's steps") -> list[Any]:
+    """The leaves of a step's tree, or of ``whose`` else.
 
     Raises:
         SpecMismatchError: The tree has another structure. ``what`` names the tree.
@@ -30,7 +30,7 @@ def leaves_of(spec: Spec, tree: Tree, what: str) -> list[Any]:
         return list(spec.structure.flatten_up_to(tree))
     except (ValueError, TypeError):
         different = spec.structure_difference(tree)
-        raise SpecMismatchError(f"the structure of {what} is not that of the replay's steps: {different}") from None
+        raise SpecMismatchError(f"the structure of {what} is not that of {whose}: {different}") from None
 
 
 def stacked(spec: Spec, tree: Tree) -> tuple[int, tuple[Array, ...]]:
@@ -58,9 +58,9 @@ def stacked(spec: Spec, tree: Tree) -> tuple[int, tuple[Array, ...]]:
 
 
 def output(spec: Spec, tree: Tree, n: int) -> tuple[Array, ...]:
-    """The arrays that ``sample(out=)`` writes into."""
+    """The arrays that ``sample(out=)`` writes into. ``spec``: of the table's data."""
     arrays = []
-    for leaf, value in zip(spec.leaves, leaves_of(spec, tree, "out"), strict=True):
+    for leaf, value in zip(spec.leaves, leaves_of(spec, tree, "out", "the table's batches"), strict=True):
         want = (n, *leaf.shape)
         if type(value) is not np.ndarray or value.dtype != leaf.dtype or value.shape != want:
             got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

@@ -20,7 +20,8 @@ class Batch(NamedTuple):
     once nothing refers to any of them, no view and no tensor either.
 
     Attributes:
-        data: The steps' tree. Each leaf is an array of shape ``(n, *leaf.shape)`` and the leaf's dtype.
+        data: The items: a tree as the table's ``item`` says. Of steps it is the steps' tree, and each leaf is an array
+            of shape ``(n, *leaf.shape)`` and the leaf's dtype.
         key: Names each item, for :meth:`Replay.update` and others: unique in its table, and never used again. The
             same item may come several times. Shape ``(n,)``, uint64, as the others have shape ``(n,)``.
         probability: With which the item was drawn; float64.

@@ -5,23 +5,26 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import optree
 
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, error_from
 from echo_shm.replay.batch import COLUMNS, Batch
+from echo_shm.replay.item import Item, item_from
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.creation import create_segment
 from echo_shm.ring.lockfile import BATCHES, CREATOR_BYTE, names
 from echo_shm.ring.segment import Geometry, Segment
-from echo_shm.spec import Leaf, Spec
+from echo_shm.spec import Array, Spec
 
 if TYPE_CHECKING:
     from echo_shm._core import Ring
+
+#: Where a ring's schema has what an item is.
+_ITEM = "item"
 
 #: Producers that a ring of batches has room for: the replay, and a dead one that was not reaped yet.
 _PRODUCERS = 2
@@ -37,10 +40,31 @@ def ring_name(replay: str, table: int, n: int) -> str:
     return f"{replay}.{table}x{n}{BATCHES}"
 
 
-def batch_spec(structure: optree.PyTreeSpec, leaves: Sequence[Leaf]) -> Spec:
-    """What one item of a batch looks like, as the ring's sample: a :class:`Batch` without the leading n."""
-    data = structure.unflatten([np.zeros(leaf.shape, leaf.dtype) for leaf in leaves])
-    return Spec.from_example(Batch(data, *(np.zeros((), dtype) for dtype in COLUMNS)))
+def batch_spec(data: Spec, item: Item) -> Spec:
+    """What one item of a batch looks like, as the ring's sample: a :class:`Batch` without the leading n.
+
+    Its schema says what an item is, for :func:`item_of`.
+    """
+    tree = data.structure.unflatten([_empty(leaf.dtype, leaf.shape) for leaf in data.leaves])
+    return Spec.from_example(Batch(tree, *(_empty(dtype, ()) for dtype in COLUMNS)), {_ITEM: item.describe()})
+
+
+def _empty(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """An array of that shape, without memory for it."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def item_of(spec: Spec, ring: str) -> Item:
+    """What an item is, of a ring with such samples. The spec is not trusted.
+
+    Raises:
+        SegmentError: It says nothing of the kind.
+
+    """
+    try:
+        return item_from(spec.about[_ITEM])
+    except (TypeError, KeyError, ValueError) as error:
+        raise SegmentError(f"ring {ring!r} cannot be used: its schema does not say what an item is ({error})") from None
 
 
 class BatchRings:
@@ -49,8 +73,7 @@ class BatchRings:
     Args:
         core: The replay's calls.
         name: The replay's name.
-        spec: What a step looks like.
-        tables: How many tables there are.
+        specs: What an item of each table's batches looks like: :func:`batch_spec`.
 
     Attributes:
         refused: Why a ring that was asked for was not made, by its name.
@@ -59,11 +82,10 @@ class BatchRings:
     of which the store does not know, are ended.
     """
 
-    def __init__(self, core: Core, name: str, spec: Spec, tables: int) -> None:
+    def __init__(self, core: Core, name: str, specs: Sequence[Spec]) -> None:
         self._core = core
         self._name = name
-        self._spec = batch_spec(spec.structure, spec.leaves)
-        self._tables = tables
+        self._specs = specs
         self._attachments: list[Attachment] = []
         self._lock = threading.RLock()  # a signal handler may enter again
         self._ended = False
@@ -86,7 +108,7 @@ class BatchRings:
                     undo.callback(_leave, attachment)
             # First those that were used: the store forgets a ring only for one that it has not seen.
             for table, attachment in sorted(left, key=lambda one: lib.es_api_claimed(one[1].ring) == 0):
-                if table >= self._tables or not self._connect(table, attachment):
+                if table >= len(self._specs) or not self._connect(table, attachment):
                     _close(attachment)
             undo.pop_all()
 
@@ -119,7 +141,7 @@ class BatchRings:
                     "size that was iterated over, and cannot have more: use fewer different batch sizes"
                 )
             geometry = Geometry(n, num_batches, _PRODUCERS, "fifo", False, _REAP_INTERVAL)
-            segment = create_segment(ring, self._spec, geometry)
+            segment = create_segment(ring, self._specs[table], geometry)
             try:
                 attachment = self._attach(segment)
             except BaseException:

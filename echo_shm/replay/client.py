@@ -53,7 +53,7 @@ class ReplayClient:
                 f"{handle_or_name!r:.80}"
             )
         self._handle = handle
-        self._names = tuple(name for name, _ in handle.tables)
+        self._names = tuple(name for name, _, _ in handle.tables)
         self._updates = join(handle, handle.updates, _GRACE)
         self._block = np.zeros((), UPDATE_BLOCK)
         self._lock = threading.Lock()

@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from echo_shm._core import ffi, lib
@@ -33,7 +33,7 @@ class Feed:
         sources: The rings that bring something. They belong to the new object.
         name: The replay's name.
         spec: What a step looks like.
-        tables: How many tables it has.
+        batches: What an item of each table's batches looks like.
         describe: Returns what the board says.
 
     Attributes:
@@ -49,7 +49,7 @@ class Feed:
         sources: Sources,
         name: str,
         spec: Spec,
-        tables: int,
+        batches: Sequence[Spec],
         describe: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._core = core
@@ -68,7 +68,7 @@ class Feed:
         self._watched: tuple[bool, tuple[int, ...]] | None = None
         self._watches, self._num_watches = ffi.new("es_watch[]", []), 0
         sources.connect(core)
-        self._batches = BatchRings(core, name, spec, tables)
+        self._batches = BatchRings(core, name, batches)
         try:
             self._board = Board(name)
             self.publish()

@@ -21,6 +21,10 @@ Path: TypeAlias = tuple[str | int, ...]
 _Json: TypeAlias = Any
 
 
+#: Fewest steps that no item can have: ES_STORE_MAX_SPAN.
+_MAX_STEPS = 2**20
+
+
 class Item:
     """What an item of a table is. The base of the four kinds."""
 
@@ -106,10 +110,10 @@ class NStep(Item):
             raise ValueError(f"pad={pad!r}: use 'first' or 'zero'")
         if stack is not None and not isinstance(stack, Mapping):
             raise TypeError(f"stack={stack!r}: use a dict of names and numbers, for example {{'obs': 4}}")
-        stacks = {_name("stack", name): integer(f"stack[{name!r}]", k, 1) for name, k in (stack or {}).items()}
+        stacks = {_name("stack", name): _steps(f"stack[{name!r}]", k) for name, k in (stack or {}).items()}
         _set(
             self,
-            n=integer("n", n, 1),
+            n=_steps("n", n),
             gamma=float(gamma),
             observation=names,
             reward=_name("reward", reward),
@@ -154,8 +158,8 @@ class Sequence(Item):
         pad: Literal["zero"] | None = "zero",
         state: Iterable[Name] | str = (),
     ) -> None:
-        length = integer("length", length, 1)
-        period = length if period is None else integer("period", period, 1)
+        length = _steps("length", length)
+        period = length if period is None else _steps("period", period)
         if period > length:
             raise ValueError(f"period={period}: use at most length={length}, or steps would be in no item")
         if pad not in ("zero", None):
@@ -183,7 +187,7 @@ class Episode(Item):
     max_length: int
 
     def __init__(self, max_length: int) -> None:
-        _set(self, max_length=integer("max_length", max_length, 1))
+        _set(self, max_length=_steps("max_length", max_length))
 
 
 def item_from(said: _Json) -> Item:
@@ -213,6 +217,12 @@ def path_of(name: Name) -> Path:
 def _set(item: Item, **fields: Any) -> None:
     for name, value in fields.items():
         object.__setattr__(item, name, value)
+
+
+def _steps(label: str, value: object) -> int:
+    if integer(label, value, 1) >= _MAX_STEPS:
+        raise ValueError(f"{label}={value!r}: use an integer below {_MAX_STEPS}")
+    return integer(label, value, 1)
 
 
 def _name(label: str, value: object) -> Name:

@@ -32,8 +32,9 @@ class Items:
         self._numbers = {name: number for number, name in enumerate(self._names)}
         # The number of the table that is meant where none is named.
         self._only = 0 if len(self._names) == 1 else None
-        self._build = compile_tree(self._spec)
-        self._num_leaves = len(self._spec.leaves)
+        self._data = tuple(layout.data for layout in store.layouts)  # what a batch of each table has
+        self._builders = tuple((compile_tree(data), len(data.leaves)) for data in self._data)
+        self._finals = sorted({leaf for layout in store.layouts for leaf in layout.finals})
 
     @property
     def capacity(self) -> int:
@@ -135,7 +136,7 @@ class Items:
             raise ValueError("keys: got none, expected at least one")
         got = self._core.get(number, wanted)
         if isinstance(got[0], np.ndarray):
-            return self._batch(got)
+            return self._batch(number, got)
         code, _, index = got
         if code == lib.ES_ENOITEM:
             raise KeyError(
@@ -187,9 +188,9 @@ class Items:
 
     # -- helpers
 
-    def _batch(self, got: tuple[Array, ...], out: Tree = None) -> Batch:
-        leaves = self._num_leaves
-        data = self._build(*got[:leaves]) if out is None else out
+    def _batch(self, number: int, got: tuple[Array, ...], out: Tree = None) -> Batch:
+        build, leaves = self._builders[number]
+        data = build(*got[:leaves]) if out is None else out
         # The same as Batch(...), without the call of the named tuple's own __new__.
         return tuple.__new__(Batch, (data, *got[leaves:]))
 

@@ -149,7 +149,6 @@ def _steps(
         shape,
         leaf=leaf,
         count=max(count, 1),
-        width=one.dtype.itemsize,
         **{"from": -back},
         repeat=repeat,
     )

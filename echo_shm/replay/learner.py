@@ -4,17 +4,20 @@ import errno
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import optree
 
 from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.replay.batch import COLUMNS, Batch
-from echo_shm.replay.batch_rings import batch_spec, ring_name
+from echo_shm.replay.batch_rings import batch_spec, item_of, ring_name
 from echo_shm.replay.board import read_board
+from echo_shm.replay.layout import data_structure
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.lockfile import CREATOR_BYTE
 from echo_shm.ring.segment import Segment
+from echo_shm.spec import Spec
 
 #: Times between two looks for the ring that was asked for (seconds): at first, and at most.
 _SOONEST, _LATEST = 1e-3, 20e-3
@@ -135,10 +138,15 @@ def _try_attach(ring: str, treespec: optree.PyTreeSpec) -> Attachment | None:
         if error.errno == errno.ENOENT:
             return None
         raise
-    leaves = segment.spec.leaves[: -len(COLUMNS)]
-    if len(leaves) != treespec.num_leaves:
-        raise SegmentError(f"ring {ring!r} has batches of another replay: it was made anew just now; try again")
-    spec = batch_spec(treespec, leaves)
+    item, leaves = item_of(segment.spec, ring), segment.spec.leaves[: -len(COLUMNS)]
+    try:
+        structure = data_structure(item, treespec)
+        arrays = [np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) for leaf in leaves]
+        spec = batch_spec(Spec.from_example(structure.unflatten(arrays)), item)
+    except (ValueError, TypeError):
+        raise SegmentError(
+            f"ring {ring!r} has batches of another replay: it was made anew just now; try again"
+        ) from None
     spec.check_same(segment.spec, f"ring {ring!r}")
     segment.spec = spec
     return Attachment(segment, lib.ES_ROLE_LEARNER, f"ring {ring!r}", prefault=True)

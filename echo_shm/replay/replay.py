@@ -11,14 +11,15 @@ from typing import Any, Literal, NoReturn, TypeVar
 from echo_shm._core import lib
 from echo_shm._replay import Core
 from echo_shm.errors import ConnectionClosedError, EchoShmError
-from echo_shm.replay import arguments
+from echo_shm.replay import arguments, finals
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import Batch, why_no_insert, why_no_sample
+from echo_shm.replay.finals import NOT_THE_END
 from echo_shm.replay.items import Items
 from echo_shm.replay.rings import Rings, join
 from echo_shm.replay.selectors import CustomSelector
-from echo_shm.replay.store import Store, attach_store, create_store
-from echo_shm.replay.table import Table, table_configs
+from echo_shm.replay.store import Store, about_items, attach_store, create_store
+from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
 from echo_shm.replay.validation import integer
 from echo_shm.replay.waiting import Changes
 from echo_shm.replay.writer import ReplayHandle
@@ -39,7 +40,8 @@ _CHUNK = 32 << 20
 class Replay(Items):
     """Keeps steps in a store, and draws batches of them from tables.
 
-    A step is stored once, with one item in each table that refers to it. The oldest steps go when the store is full.
+    A step is stored once. The items of all tables refer to it: single steps, transitions, sequences, episodes, as each
+    table's ``item`` says. When the store is full, the items go whose last steps are the oldest.
 
     Args:
         example: Pytree of numpy arrays. It gives the structure, dtypes and shapes of one step.
@@ -58,9 +60,10 @@ class Replay(Items):
 
     Raises:
         TypeError: A leaf of the example is not an array, its items have no fixed size, or a table or a transport is
-            something else.
+            something else; or a table's reward is no leaf of floats.
         ValueError: A number or the name is out of range, or a table waits for more items than there can be, or has a
-            :class:`CustomSelector` that is used already, or cannot have one beside a thread.
+            :class:`CustomSelector` that is used already, or cannot have one beside a thread; or its ``item`` names a
+            leaf that the steps do not have, or is longer than ``capacity``.
         SegmentError: The name is taken, or shared memory is too small.
         MemoryError: So much memory cannot be had.
 
@@ -88,16 +91,22 @@ class Replay(Items):
         if name is not None and store != "shm":
             raise ValueError(f"name={name!r}: only a store in shared memory has a name: use store='shm', or no name")
         capacity = integer("capacity", capacity, 1)
-        spec = Spec.from_example(example)
         max_items = None if max_items is None else integer("max_items", max_items, 1)
         tables = [Table("default")] if tables is None else tables
-        configs = table_configs(tables, capacity, max_items)
+        check_tables(tables)
+        items = [table.item for table in tables]
+        spec = Spec.from_example(example, about_items(items))
+        layouts = [lay_out_table(table, spec) for table in tables]
+        configs = [
+            table_config(table, layout, capacity, max_items) for table, layout in zip(tables, layouts, strict=True)
+        ]
         samplers = {table.name: table.sampler for table in tables if isinstance(table.sampler, CustomSelector)}
         removers = {table.name: table.remover for table in tables if isinstance(table.remover, CustomSelector)}
         if max_items is None:
             max_items = sum(min(config["max_size"], capacity) for config in configs)
         max_producers = integer("max_producers", max_producers, 1)
-        made = create_store(store, name, spec, capacity, max_items, integer("seed", seed, 0), configs)
+        outputs = [output for layout in layouts for output in layout.outputs]
+        made = create_store(store, name, spec, capacity, max_items, integer("seed", seed, 0), configs, outputs)
         try:
             self._open(made, max_producers, thread, given, samplers, removers, is_new=True)
         except BaseException:
@@ -250,24 +259,30 @@ class Replay(Items):
         *,
         terminated: bool = False,
         truncated: bool = False,
+        final: Tree = None,
         timeout: float | None = 0.0,
     ) -> None:
-        """Stores a copy of one step, and inserts it into the tables: into all of them, or into none.
+        """Stores a copy of one step, and inserts what it completes into the tables: into all of them, or into none.
 
         Args:
             step: A pytree of the example's structure. Each leaf is an array of exactly the leaf's dtype and shape,
                 contiguous or not. A leaf of shape () may also be a numpy scalar of the dtype, or a Python number,
                 which is rounded to the leaf's precision. Nothing else is cast.
             priority: A number for all tables, 0 or more. A dict gives each table that it names a number of its own,
-                and the others get no item. None, in place of any number: the table's highest so far, at first 1.0.
+                and the others get no item. None, in place of any number: the table's highest so far, at first 1.0. All
+                items that the step completes have it.
             terminated: This step ends its episode, and nothing follows from its last state.
             truncated: This step ends its episode, which would have gone on.
+            final: The observations that this step has led to, where it ends its episode: a dict with some of the keys of
+                the step's tree, at least with those that a table's :class:`NStep` calls ``observation``. The values are
+                as in the step. They are stored as one step more.
             timeout: Seconds to wait for other threads if a limiter forbids to insert; 0: do not wait; None: no limit.
 
         Raises:
             TimeoutError: A table's rate limiter forbids it, and nobody changed that in time. The message names it.
             SpecMismatchError: The structure, a dtype or a shape differs.
-            ValueError: The priority or the timeout is out of range, or a table is unknown.
+            ValueError: The priority or the timeout is out of range, or a table is unknown; or there is a ``final``, and
+                the step ends no episode.
             EchoShmError: The store is full of items of protected tables.
             ConnectionClosedError: The replay is closed.
             ForkedError: Called in a child of the process that opened the replay.
@@ -276,20 +291,24 @@ class Replay(Items):
         """
         if self._rings.idle:
             self._rings.turn()
-        stored = self._core.add(step, terminated, truncated, priority, timeout)
+        stored = False if final is not None else self._core.add(step, terminated, truncated, priority, timeout)
         if stored is None:
             return
         if stored is not True:
-            self._add_slowly(step, priority, terminated, truncated, check_timeout(timeout))
+            self._add_slowly(step, priority, terminated, truncated, final, check_timeout(timeout))
         if self._core.waiting:
             self._rings.tell()
 
     def _add_slowly(
-        self, step: Tree, priority: object, terminated: object, truncated: object, timeout: float | None
+        self, step: Tree, priority: object, terminated: object, truncated: object, final: Tree, timeout: float | None
     ) -> None:
         self._refuse_closed()
         leaves = [self._spec.exact(i, leaf) for i, leaf in enumerate(arguments.leaves_of(self._spec, step, "the step"))]
         priorities = arguments.one_priority(priority, self._names, self._accepts)
+        if final is not None:
+            if not terminated and not truncated:
+                raise ValueError(NOT_THE_END)
+            leaves += finals.leaves_of_final(self._spec, final, self._finals)
         refused = 0
 
         def attempt() -> bool | None:
@@ -386,8 +405,8 @@ class Replay(Items):
             table: The table. None: the only one.
             timeout: Seconds to wait; 0: do not wait; None: no limit.
             beta: The exponent of the importance weights, 0 or more. None: that of the table's sampler.
-            out: A tree as ``Batch.data``, whose arrays are written to in place of new ones. Each is C-contiguous, of
-                shape ``(n, *leaf.shape)`` and the leaf's dtype.
+            out: A tree as the table's ``Batch.data``, whose arrays are written to in place of new ones. Each is
+                C-contiguous, and of the shape and dtype that it would have there.
 
         Returns:
             A :class:`Batch`. None once the replay is closed.
@@ -409,7 +428,7 @@ class Replay(Items):
             n = arguments.count(n)
         if beta is not None:
             beta = arguments.exponent(beta)
-        arrays = None if out is None else arguments.output(self._spec, out, n)
+        arrays = None if out is None else arguments.output(self._data[number], out, n)
         if self._rings.idle:
             self._rings.turn()
         got = self._core.sample(number, n, beta, arrays)
@@ -419,7 +438,7 @@ class Replay(Items):
                 return None
         if self._core.waiting:
             self._rings.tell()
-        return self._batch(got, out)
+        return self._batch(number, got, out)
 
     def _wait_to_sample(
         self, code: int, number: int, timeout: float | None, again: Callable[[], tuple[Array, ...] | int]
@@ -487,7 +506,7 @@ class Replay(Items):
             self._rings.wake()
         if self._core.waiting:
             self._rings.tell()
-        return [self._batch(got)] if got else []
+        return [self._batch(number, got)] if got else []
 
     # -- closing
 

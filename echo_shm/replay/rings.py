@@ -12,6 +12,7 @@ from echo_shm._core import ffi
 from echo_shm._replay import Core
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import TableInfo, table_info, why_no_insert
+from echo_shm.replay.batch_rings import batch_spec
 from echo_shm.replay.feed import Feed
 from echo_shm.replay.sources import Sources
 from echo_shm.replay.store import Store
@@ -34,7 +35,10 @@ _SHORT = 0.02
 def join(store: Store, max_producers: int, given: Sequence[Transport]) -> Sources:
     """The rings that bring something to the replay of that store: new ones, or those that a killed replay has left."""
     name = store.name or f"{os.getpid()}-{secrets.token_hex(4)}"
-    tables = tuple((table, settings.exponents) for table, settings in store.tables.items())
+    tables = tuple(
+        (table, settings.exponents, layout.finals)
+        for (table, settings), layout in zip(store.tables.items(), store.layouts, strict=True)
+    )
     return Sources(name, store.spec, tables, max_producers, transports.remotes(given))
 
 
@@ -78,7 +82,10 @@ class Rings:
         if self._feed is None:
             self._sources = sources = self._sources or join(self._store, self._max_producers, self._transports)
             name, spec = sources.handle.name, self._store.spec
-            self._feed = Feed(self._core, sources, name, spec, len(self._names), self._describe)
+            specs = [
+                batch_spec(layout.data, item) for layout, item in zip(self._store.layouts, self._store.items, strict=True)
+            ]
+            self._feed = Feed(self._core, sources, name, spec, specs, self._describe)
             self.idle = self._thread is None
         return self._feed
 

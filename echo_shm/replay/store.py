@@ -7,6 +7,7 @@ its process dies. The store stays then, for :meth:`Replay.attach`.
 
 import contextlib
 import errno
+import functools
 import mmap
 import os
 import secrets
@@ -22,6 +23,8 @@ from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, SpecMismatchError, error_from
 from echo_shm.replay.batch import COLUMNS, Settings
 from echo_shm.replay.custom import CustomSelectors
+from echo_shm.replay.item import Item, item_from
+from echo_shm.replay.layout import Layout, lay_out
 from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.sources import UPDATE_SLOTS, inbox_slots
 from echo_shm.ring.allocation import create_files
@@ -42,7 +45,7 @@ from echo_shm.spec import Spec, Tree
 
 if TYPE_CHECKING:
     from echo_shm._batch import Leaf
-    from echo_shm._core import CData, Numbers, ReplayHold, StoreGeometry, TableConfig, TableConfigs
+    from echo_shm._core import CData, ReplayHold, StoreGeometry, StoreParts, TableConfig, TableConfigs
 
 #: The files of a store in shared memory. No segment's file has such a prefix.
 FILES = Files("echo_shm_replay.", "echo_shm_replay_locks.", "replay")
@@ -54,6 +57,7 @@ _MADV_WIPEONFORK = 18
 _FUNCTIONS = (
     "es_api_fork_generation",
     "es_replay_add",
+    "es_replay_add_last",
     "es_replay_extend",
     "es_replay_sample",
     "es_replay_weigh",
@@ -76,6 +80,9 @@ _FUNCTIONS = (
     "es_replay_free",
 )
 
+#: Where the schema has the tables' items.
+_ITEMS = "items"
+
 #: Flags of a batch's arrays: numpy's NPY_ARRAY_CARRAY.
 _OWN_ARRAY = 0x1 | 0x100 | 0x400
 
@@ -88,6 +95,7 @@ class Store:
         spec: What a step looks like.
         capacity: Most steps.
         tables: The tables' settings, by their names, in order.
+        items: What an item of each table is.
         custom: The selectors that are written in Python.
 
     """
@@ -104,6 +112,7 @@ class Store:
         self.capacity: int = geo.capacity
         self.spec = Spec.from_schema(schema, self.what)
         self.tables = {_table_name(config, self.what): Settings.from_c(config) for config in configs}
+        self.items = items_of(self.spec, len(self.tables), self.what)
         self.custom = CustomSelectors(self.what, name)
         self._held = True
         # It keeps the mapping. The core takes it over, so that close() gives the memory back.
@@ -147,20 +156,37 @@ class Store:
             lib.es_replay_free(replay)
             raise
 
+    @functools.cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """What a batch of each table looks like.
+
+        Raises:
+            SegmentError: What the schema says of the items does not fit the steps.
+
+        """
+        try:
+            return tuple(lay_out(item, self.spec) for item in self.items)
+        except (ValueError, TypeError) as error:
+            raise SegmentError(f"{self.what} cannot be used: its schema is damaged: {error}") from None
+
     def _check_layout(self, replay: "ReplayHold") -> None:
         """Raises SegmentError unless the C core and Python have read the same layout. The core copies by its own."""
         num_tables, num_leaves = ffi.new("uint32_t *"), ffi.new("uint32_t *")
         lib.es_replay_shape(replay, num_tables, num_leaves)
-        sizes = [lib.es_replay_leaf_size(replay, i) for i in range(num_leaves[0])]
-        if num_tables[0] != len(self.tables) or sizes != [leaf.nbytes for leaf in self.spec.leaves]:
+        steps = [lib.es_replay_leaf_size(replay, i) for i in range(num_leaves[0])]
+        batches = [
+            [lib.es_replay_output_size(replay, table, i) for i in range(lib.es_replay_num_outputs(replay, table))]
+            for table in range(num_tables[0])
+        ]
+        if steps != _sizes(self.spec) or batches != [_sizes(layout.data) for layout in self.layouts]:
             raise SegmentError(f"{self.what} cannot be used: its schema does not fit its layout")
 
     def _core(self, replay: "ReplayHold", memory: "CData") -> Core:
-        arrays: list[Leaf] = [(leaf.dtype, (0, *leaf.shape), 0, leaf.nbytes, _OWN_ARRAY) for leaf in self.spec.leaves]
-        arrays += [(dtype, (0,), 0, dtype.itemsize, _OWN_ARRAY) for dtype in COLUMNS]
+        columns: list[Leaf] = [(dtype, (0,), 0, dtype.itemsize, _OWN_ARRAY) for dtype in COLUMNS]
+        tables = tuple((*_arrays(layout.data), *columns) for layout in self.layouts)
         addresses = {name: int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in _FUNCTIONS}
-        form = plain_form(self.spec)
-        return Core(addresses, int(ffi.cast("uintptr_t", replay)), len(self.tables), tuple(arrays), form, memory)
+        address = int(ffi.cast("uintptr_t", replay))
+        return Core(addresses, address, _arrays(self.spec), tables, plain_form(self.spec), memory)
 
     def remove(self) -> None:
         """Removes the files, and lets go of the lock."""
@@ -176,6 +202,37 @@ class Store:
         """Lets go of the lock. The store stays."""
         self._held = False
         lib.es_api_locks_drop(self.lockfile.locks, CREATOR_BYTE)
+
+
+def _sizes(spec: Spec) -> list[int]:
+    return [leaf.nbytes for leaf in spec.leaves]
+
+
+def _arrays(spec: Spec) -> "tuple[Leaf, ...]":
+    """Arrays of n of what a spec describes, one for each leaf: for the C core, which sets n and the address."""
+    return tuple((leaf.dtype, (0, *leaf.shape), 0, leaf.nbytes, _OWN_ARRAY) for leaf in spec.leaves)
+
+
+def about_items(items: Sequence[Item]) -> dict[str, Any]:
+    """What a store's schema says of its tables' items."""
+    return {_ITEMS: [item.describe() for item in items]}
+
+
+def items_of(spec: Spec, num_tables: int, what: str) -> tuple[Item, ...]:
+    """The items that a store's schema describes.
+
+    Raises:
+        SegmentError: It describes none, or those of another number of tables.
+
+    """
+    said = spec.about.get(_ITEMS) if isinstance(spec.about, dict) else None
+    try:
+        items = tuple(map(item_from, said if isinstance(said, list) else ()))
+    except ValueError as error:
+        raise SegmentError(f"{what} cannot be used: its schema is damaged: {error}") from None
+    if len(items) != num_tables:
+        raise SegmentError(f"{what} cannot be used: its schema describes {len(items)} tables of {num_tables}")
+    return items
 
 
 def _describe(what: str, base: "CData", size: int) -> "tuple[StoreGeometry, TableConfigs, bytes]":
@@ -209,17 +266,19 @@ def create_store(
     max_items: int,
     seed: int,
     tables: Sequence[Mapping[str, Any]],
+    outputs: Sequence[Mapping[str, int]],
 ) -> Store:
     """Creates a store, and holds it. If it fails, nothing is left behind.
 
     Args:
         kind: ``"memory"`` or ``"shm"``.
         name: Of a store in shared memory. None: a unique name is made.
-        spec: What a step looks like.
+        spec: What a step looks like. Its schema also says what the tables' items are, as :func:`about_items`.
         capacity: Most steps.
         max_items: Most items of all tables together.
         seed: Of what the samplers draw.
         tables: The fields of an ``es_table_config`` for each.
+        outputs: The fields of an ``es_output`` for each array of their batches, one table after the other.
 
     Raises:
         SegmentError: The name is taken, or shared memory is too small.
@@ -242,9 +301,14 @@ def create_store(
             "update_slots": UPDATE_SLOTS,
         },
     )
-    sizes = ffi.new("uint64_t[]", [leaf.nbytes for leaf in spec.leaves])
-    configs = ffi.new("es_table_config[]", tables)
-    size = lib.es_replay_store_size(geo, sizes, configs)
+    arrays = {  # the struct below has their addresses alone
+        "leaf_sizes": ffi.new("uint64_t[]", _sizes(spec)),
+        "tables": ffi.new("es_table_config[]", tables),
+        "outputs": ffi.new("es_output[]", outputs),
+        "schema": ffi.from_buffer(spec.schema),
+    }
+    parts = ffi.new("es_store_parts *", arrays)
+    size = lib.es_replay_store_size(geo, parts)
     if size == 0:
         raise ValueError(
             f"capacity={capacity}, max_items={max_items} with {spec.sample_bytes} bytes a step is out of range: "
@@ -258,7 +322,7 @@ def create_store(
         else:
             # Without a file, too: with its locks a process begins to count its forks.
             lockfile, mapping = PrivateLockFile(), _private(size, capacity, spec)
-        store = _format(name if kind == "shm" else None, mapping, lockfile, geo, sizes, configs, spec)
+        store = _format(name if kind == "shm" else None, mapping, lockfile, geo, parts, spec)
         undo.pop_all()
     return store
 
@@ -287,17 +351,14 @@ def _format(
     mapping: mmap.mmap,
     lockfile: LockFile,
     geo: "StoreGeometry",
-    sizes: "Numbers",
-    configs: "TableConfigs",
+    parts: "StoreParts",
     spec: Spec,
 ) -> Store:
     code = lib.es_replay_format(
         ffi.from_buffer("uint8_t[]", mapping),
         len(mapping),
         geo,
-        sizes,
-        configs,
-        ffi.from_buffer(spec.schema),
+        parts,
         ffi.new("uint8_t[16]", secrets.token_bytes(16)),
         os.getpid(),
         time.time_ns(),
@@ -357,7 +418,7 @@ def attach_store(name: str, example: Tree) -> Store:
         ask_for_huge_pages(mapping)
         store = Store(name, mapping, lockfile)
         if example is not None:
-            mine = Spec.from_example(example)
+            mine = Spec.from_example(example, store.spec.about)
             mine.check_same(store.spec, what)
             store.spec = mine
         if store.spec.treespec is None:

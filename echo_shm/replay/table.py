@@ -4,9 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from echo_shm.replay.item import Item, NStep, Step
+from echo_shm.replay.item import Sequence as SequenceItem
+from echo_shm.replay.layout import Layout, lay_out
 from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, Stack
 from echo_shm.replay.selectors import Fifo, Lifo, Prioritized, Selector, Softmax, Uniform
 from echo_shm.replay.validation import flag, integer
+from echo_shm.spec import Spec
 
 #: Most bytes of a name, and most tables of a replay: ES_TABLE_NAME without its end, and ES_MAX_TABLES.
 _MAX_NAME = 63
@@ -32,10 +36,12 @@ class Table:
             or a ``Stack``, and 0 otherwise.
         replacement: False: each item is sampled once before any is sampled again.
         protected: True: the table's items do not go when the replay needs room for a step.
+        item: What an item is: ``Step()`` by default; an :class:`NStep`, a :class:`Sequence`, an :class:`Episode`. It
+            enters the table with the step that completes it, and has the priority that was given with that step.
 
     Raises:
         ValueError: A name or a number is out of range, or the limiter waits for more items than ``max_size``.
-        TypeError: A sampler, a remover or a limiter is something else.
+        TypeError: A sampler, a remover, a limiter or an item is something else.
 
     """
 
@@ -47,6 +53,7 @@ class Table:
     max_times_sampled: int
     replacement: bool
     protected: bool
+    item: Item
 
     def __init__(
         self,
@@ -59,6 +66,7 @@ class Table:
         *,
         replacement: bool = True,
         protected: bool = False,
+        item: Item | None = None,
     ) -> None:
         limiter = MinSize(1) if rate_limiter is None else rate_limiter
         queue, stack = isinstance(limiter, Queue), isinstance(limiter, Stack)
@@ -77,6 +85,7 @@ class Table:
             "max_times_sampled": integer("max_times_sampled", max_times_sampled, 0),
             "replacement": flag("replacement", replacement),
             "protected": flag("protected", protected),
+            "item": _instance("item", Step() if item is None else item, Item, "Step()"),
         }
         for field, value in values.items():
             object.__setattr__(self, field, value)
@@ -87,17 +96,11 @@ class Table:
             )
 
 
-def table_configs(tables: Sequence[Table], capacity: int, max_items: int | None = None) -> list[dict[str, Any]]:
-    """The tables of a replay for the C core: for each the fields of ``es_table_config``.
-
-    Args:
-        tables: At least one.
-        capacity: Most steps of the replay.
-        max_items: Most items of all tables together; None for as many as they can hold.
+def check_tables(tables: Sequence[Table]) -> None:
+    """Raises unless these are the tables of a replay.
 
     Raises:
-        ValueError: There are no tables, too many, two of the same name, or one whose limiter waits for more items
-            than the replay holds.
+        ValueError: There are no tables, too many, or two of the same name.
         TypeError: Something among them is no table.
 
     """
@@ -109,17 +112,54 @@ def table_configs(tables: Sequence[Table], capacity: int, max_items: int | None 
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{names.count(name)} tables have the name {name!r}: use a name of its own for each")
-    return [_config(table, capacity, max_items) for table in tables]
 
 
-def _config(table: Table, capacity: int, max_items: int | None) -> dict[str, Any]:
+def lay_out_table(table: Table, step: Spec) -> Layout:
+    """What the table's batches look like, of such steps.
+
+    Raises:
+        ValueError, TypeError: As :func:`lay_out`. The message names the table.
+
+    """
+    try:
+        return lay_out(table.item, step)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"table {table.name!r}: {error}") from None
+
+
+def table_config(table: Table, layout: Layout, capacity: int, max_items: int | None = None) -> dict[str, Any]:
+    """A table of a replay for the C core: the fields of ``es_table_config``.
+
+    Args:
+        table: The table.
+        layout: That of its items.
+        capacity: Most steps of the replay.
+        max_items: Most items of all tables together; None for as many as they can hold.
+
+    Raises:
+        ValueError: One of its items refers to more steps than the replay holds, or its limiter waits for more items
+            than there can be.
+
+    """
     limiter = table.rate_limiter
+    if layout.span > capacity:
+        raise ValueError(
+            f"table {table.name!r}: an item of {table.item!r} refers to {layout.span} steps{_beside(table.item)}, and "
+            f"the replay holds at most capacity={capacity}: use a larger capacity"
+        )
     for label, most, unit in (("capacity", capacity, "steps"), ("max_items", max_items, "items")):
         if most is not None and limiter.min_size > most:
             raise ValueError(
                 f"table {table.name!r}: {limiter!r} waits for {limiter.min_size} items, and the replay holds at most "
                 f"{label}={most} {unit}: use a smaller min_size, or a larger {label}"
             )
+    least = _least_steps(table.item, limiter.min_size)
+    if least > capacity:
+        raise ValueError(
+            f"table {table.name!r}: {limiter!r} waits for {limiter.min_size} items of {table.item!r}, which have at "
+            f"least {least} steps, and the replay holds at most capacity={capacity}: use a smaller min_size, or a larger "
+            "capacity"
+        )
     return {
         "name": table.name.encode(),
         "sampler": _selector_config(table.sampler),
@@ -133,7 +173,23 @@ def _config(table: Table, capacity: int, max_items: int | None) -> dict[str, Any
         "max_parked": min(_MAX_PARKED, capacity // 4),
         "replacement": int(table.replacement),
         "is_protected": int(table.protected),
+        "item": layout.config,
     }
+
+
+def _least_steps(item: Item, n: int) -> int:
+    """How many steps n items of a table have at least. Where episodes may be short, an item may have one of its own."""
+    if isinstance(item, SequenceItem) and item.pad is None:
+        return item.length + (n - 1) * item.period
+    return n
+
+
+def _beside(item: Item) -> str:
+    """Which steps an item refers to beside its own, in words."""
+    if not isinstance(item, NStep):
+        return ""
+    stacked = max(item.stack.values(), default=1) > 1
+    return ", with those that are stacked before it and the one after it" if stacked else ", with the one after it"
 
 
 def _selector_config(selector: Selector) -> dict[str, Any]:

@@ -4,8 +4,9 @@ import contextlib
 import errno
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import optree
@@ -16,9 +17,11 @@ from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchErr
 from echo_shm.net.client.client import TcpClient
 from echo_shm.replay import arguments
 from echo_shm.replay.board import read_board
+from echo_shm.replay.finals import NOT_THE_END, leaves_of_final
+from echo_shm.replay.vector import Vector
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.inbox import Heads, Tables, step_spec
-from echo_shm.spec import Spec, Tree
+from echo_shm.spec import Array, Spec, Tree
 from echo_shm.timeouts import check_timeout
 
 #: How many keys a block of updates has room for.
@@ -50,7 +53,8 @@ class ReplayHandle:
         name: The replay's name.
         inbox: The ring that brings steps.
         updates: The ring that brings new priorities and deletions.
-        tables: For each table its name, and the exponents of its priorities, as its selectors have them.
+        tables: For each table its name, the exponents of its priorities, as its selectors have them, and the leaves
+            that an episode's last observations must have.
         treespec: The steps' structure.
 
     """
@@ -89,11 +93,15 @@ class StepWriter:
     """
 
     def __init__(self, tables: Tables, steps: Spec, client: ShmClient | TcpClient) -> None:
-        self._names = tuple(name for name, _ in tables)
-        self._exponents = tuple(exponents for _, exponents in tables)
+        self._names = tuple(name for name, _, _ in tables)
+        self._exponents = tuple(exponents for _, exponents, _ in tables)
+        self._finals = sorted({leaf for _, _, finals in tables for leaf in finals})
         self._steps = steps
         self._highest = (arguments.HIGHEST,) * len(tables)
         self._heads = Heads(len(tables))
+        self._vector: Vector | None = None
+        # Samples of a call that was cut short, which go first in the next one: heads, and leaves.
+        self._left: tuple[Array, list[Array]] | None = None
         self._send, self._send_many = client.send, client.send_many
 
     def add(
@@ -103,12 +111,13 @@ class StepWriter:
         *,
         terminated: bool = False,
         truncated: bool = False,
+        final: Tree = None,
         timeout: float | None = None,
     ) -> None:
         """Sends a copy of one step.
 
         Args:
-            step, priority, terminated, truncated: As for :meth:`Replay.add`.
+            step, priority, terminated, truncated, final: As for :meth:`Replay.add`.
             timeout: Seconds to wait while the replay takes nothing; None: no limit.
 
         Raises:
@@ -118,17 +127,135 @@ class StepWriter:
                 killed and no other one came in time.
             ForkedError: Called in a child of the process that made the writer.
 
-        After an exception nothing was sent.
+        After an exception nothing was sent. With ``final`` there is one more case: a TimeoutError whose attribute
+        ``sent`` is 1 says that the step was sent. Its final observations go first with the next call: go on with the
+        next step.
         """
         priorities = self._highest if priority is None else self._priorities(priority)
         ends = (lib.ES_STEP_TERMINATED if terminated else 0) | (lib.ES_STEP_TRUNCATED if truncated else 0)
+        if final is not None:
+            self._add_last(step, priorities, ends, final, timeout)
+            return
         heads = self._heads
         with heads.lock:
+            self._send_left(timeout)
             try:
                 self._send((heads.one(ends, priorities), step), timeout)
             except (SpecMismatchError, TimeoutError) as error:
                 raise self._clearer(error, step) from None
             heads.sent(1, ends)
+
+    def _add_last(
+        self, step: Tree, priorities: tuple[float, ...], ends: int, final: Tree, timeout: float | None
+    ) -> None:
+        """Sends the last step of an episode, and what the episode ends with."""
+        check_timeout(timeout)
+        if not ends:
+            raise ValueError(NOT_THE_END)
+        leaves = [self._steps.exact(i, leaf) for i, leaf in enumerate(arguments.leaves_of(self._steps, step, "the step"))]
+        last = leaves_of_final(self._steps, final, self._finals)
+        rows = [np.stack(both) for both in zip(leaves, last, strict=True)]
+        with self._heads.lock:
+            self._send_left(timeout)
+            self._send_whole(self._heads.last(ends, priorities), rows, timeout, lambda: self._heads.sent(2, ends))
+
+    def add_vector(
+        self,
+        steps: Tree,
+        terminated: Any,
+        truncated: Any,
+        autoreset: Literal["next_step", "same_step", "disabled"] = "next_step",
+        *,
+        final: Tree = None,
+        priorities: Any = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Sends copies of one step of each of n environments, which are stepped together.
+
+        Each environment has episodes of its own: row i of a call follows row i of the call before. A step has what the
+        policy has seen, what it has done, and what came of that: the observations *before* the action, the action, its
+        reward, and whether this action ended the episode. With a vector environment of Gymnasium 1.1 or later::
+
+            obs, _ = envs.reset()
+            while True:
+                act = policy(obs)
+                next_obs, reward, terminated, truncated, infos = envs.step(act)
+                step = {"obs": obs, "act": act, "reward": reward.astype(np.float32)}
+                writer.add_vector(step, terminated, truncated, "next_step", final={"obs": next_obs})
+                obs = next_obs
+
+        What differs between Gymnasium's modes (``envs.metadata["autoreset_mode"]``) is where the last observations of an
+        episode are, and whether the next row is a step:
+
+        - ``"next_step"``: ``envs.step`` returns them. The next call ignores that environment's action and returns the
+          first observations of the next episode: that row is no step, and it is left out.
+        - ``"same_step"``: ``envs.step`` returns the first observations of the next episode already; the last ones are
+          in ``infos``: ``final={"obs": infos.get("final_obs")}``.
+        - ``"disabled"``: ``envs.step`` returns them, as above. Reset those environments before the next step:
+          ``obs, _ = envs.reset(options={"reset_mask": terminated | truncated})``.
+
+        After a reset of all environments in the middle of their episodes, call :meth:`end_episode`.
+
+        Args:
+            steps: As for :meth:`extend`: every leaf has a leading n, the same in each call.
+            terminated, truncated: How each row ends its episode: arrays of bool of shape (n,).
+            autoreset: The environments' mode.
+            final: As for :meth:`add`, but with a leading n. Only the rows of episodes that have ended are used. None:
+                they are not known. In place of an array there may be an array of n objects, as in ``infos``.
+            priorities: As for :meth:`extend`.
+            timeout: Seconds to wait each time the replay takes nothing; None: no limit.
+
+        Raises:
+            TimeoutError: As :meth:`add`. If its attribute ``sent`` is above 0, some rows were sent. The others go first
+                with the next call: go on with the next steps.
+            ValueError: An argument is out of range, n is not that of the calls before, or a row ends an episode that
+                must be a reset. Nothing was sent.
+            SpecMismatchError, ConnectionClosedError, ForkedError: As :meth:`extend`.
+
+        """
+        check_timeout(timeout)
+        n, leaves = arguments.stacked(self._steps, steps)
+        each = arguments.many_priorities(priorities, n, self._names, self._accepts)
+        ends = arguments.end_flags(terminated, truncated, n)
+        with self._heads.lock:
+            vector = self._vector or Vector(len(self._names), self._steps, n, self._finals)
+            rows = vector.rows(leaves, ends, autoreset, final, each)
+            self._vector = vector
+            self._send_left(timeout)
+            if len(rows.heads):
+                self._send_whole(rows.heads, rows.leaves, timeout, rows.sent)
+            else:
+                rows.sent()
+
+    def _send_whole(
+        self, heads: Array, leaves: Sequence[Array], timeout: float | None, sent: Callable[[], None]
+    ) -> None:
+        """Sends samples that belong together, and calls ``sent``. If some are not sent, they go first in the next call."""
+        try:
+            self._send_many((heads, self._steps.structure.unflatten(leaves)), timeout)
+        except (TimeoutError, ConnectionClosedError) as error:
+            count = getattr(error, "sent", 0)
+            clearer = self._clearer(error, None)
+            if count:
+                self._left = heads[count:], [leaf[count:] for leaf in leaves]
+                sent()
+                clearer = type(clearer)(f"{clearer}; the others go first with the next call: do not add them again")
+            clearer.sent = count  # type: ignore[attr-defined]
+            raise clearer from None
+        sent()
+
+    def _send_left(self, timeout: float | None) -> None:
+        """Sends what is left of a call that was cut short."""
+        if self._left is None:
+            return
+        (heads, leaves), self._left = self._left, None
+        try:
+            self._send_whole(heads, leaves, timeout, lambda: None)
+        except (TimeoutError, ConnectionClosedError) as error:
+            if self._left is None:
+                self._left = heads, leaves
+            error.sent = 0  # type: ignore[union-attr]
+            raise
 
     def extend(
         self,
@@ -156,6 +283,7 @@ class StepWriter:
         each = arguments.many_priorities(priorities, n, self._names, self._accepts)
         ends = arguments.end_flags(terminated, truncated, n)
         with self._heads.lock:
+            self._send_left(timeout)
             heads = self._heads.many(n, ends, arguments.HIGHEST if each is None else each)
             sent = 0
             try:
@@ -170,8 +298,14 @@ class StepWriter:
                 self._heads.sent(sent, ends)
 
     def end_episode(self) -> None:
-        """The next step begins an episode, though the last one did not end as terminated or truncated."""
+        """The next step begins an episode, though the last one did not end as terminated or truncated.
+
+        For :meth:`add_vector`: so does the next step of each environment.
+        """
         self._heads.end_episode()
+        with self._heads.lock:
+            if self._vector is not None:
+                self._vector.end_episodes()
 
     # -- arguments and errors
 
