@@ -44,6 +44,10 @@
     F(connect_batches) \
     F(disconnect)      \
     F(turn)            \
+    F(snapshot)        \
+    F(snapshot_done)   \
+    F(hold)            \
+    F(room)            \
     F(free)
 
 typedef struct {

@@ -141,7 +141,7 @@ static void write_items(const es_table *t, const uint32_t *items, uint64_t n, ui
 void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at)
 {
     if (t->spans == NULL) {
-        es_gather(t->store, t->store->rows, &t->step_of[item], 1, leaves, at);
+        es_gather(t->store, &t->step_of[item], 1, leaves, at);
         return;
     }
     find_steps(t, &item, 1, 0);
@@ -155,7 +155,7 @@ static void fetch_rows(const es_table *t, const uint32_t *items, uint32_t *steps
         /* step_of has it, too, but the record is needed anyway. But somebody may have scribbled on it. */
         uint32_t step = *(volatile uint32_t *)&t->items[items[i]].step;
         steps[i] = step < t->store->step_slots ? step : t->step_of[items[i]];
-        es_store_fetch_row(t->store, es_store_row(t->store, steps[i]));
+        es_store_fetch_step(t->store, steps[i]);
     }
 }
 
@@ -195,7 +195,7 @@ static int64_t draw_independent(es_table *t, uint64_t n, const es_drawing *to, u
         if (many)
             write_items(t, items + j, some, j, into->leaves, at + j);
         else
-            es_gather_near(t->store, t->store->rows, steps + j, some, into->leaves, at + j);
+            es_gather_near(t->store, steps + j, some, into->leaves, at + j);
         note_some(t, items + j, some, random ? es_random_after(before, j + some) : before, to, at + j, into, done + j);
     }
     return (int64_t)allowed;

@@ -9,7 +9,9 @@
 #include "replay/es_inbox.h"
 #include "replay/es_insert.h"
 #include "replay/es_outbox.h"
+#include "replay/es_snapshot.h"
 #include "replay/es_store.h"
+#include "replay/es_store_layout.h"
 #include "replay/es_tables.h"
 
 struct es_replay {
@@ -94,6 +96,34 @@ uint32_t es_replay_num_outputs(es_replay *r, uint32_t table)
 uint64_t es_replay_output_size(es_replay *r, uint32_t table, uint32_t output)
 {
     return r->tables.table[table].form.sizes[output];
+}
+
+/* --- snapshots ---------------------------------------------------------------- */
+
+uint64_t es_replay_records_size(const es_store_geometry *geo, const es_store_parts *parts)
+{
+    es_store_offsets at;
+    return es_store_layout(geo, parts, &at) ? at.rows : 0;
+}
+
+uint64_t es_replay_snapshot(es_replay *r, void *to)
+{
+    return es_snapshot_take(&r->tables, to);
+}
+
+void es_replay_snapshot_done(es_replay *r)
+{
+    es_snapshot_done(&r->tables);
+}
+
+void es_replay_hold(es_replay *r, const void *snapshot)
+{
+    es_snapshot_hold(&r->tables, snapshot);
+}
+
+uint64_t es_replay_room(es_replay *r)
+{
+    return es_hold_room(&r->tables.steps.hold);
 }
 
 /* What a call returns that may have told a custom selector of a change. */

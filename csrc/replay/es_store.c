@@ -158,6 +158,13 @@ void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, 
     free_parts(&parts);
 }
 
+void es_store_fetch_leaves(const es_store *store, uint32_t step)
+{
+    for (uint32_t i = 0; i < store->num_leaves; i++)
+        if (store->leaves[i].size > 0)
+            es_store_fetch_bytes(es_store_at(store, &store->leaves[i], step), store->leaves[i].size);
+}
+
 int es_store_map(es_store *s, void *base, uint64_t size)
 {
     es_store_header hdr;
@@ -172,7 +179,8 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     const es_store_offsets *at = &hdr.at;
     uint8_t *bytes = base;
     s->capacity = geo->capacity;
-    s->step_slots = geo->capacity + 1; /* a new step comes before an old one goes */
+    s->step_slots = es_store_step_slots(geo);
+    s->is_columns = geo->columns != 0;
     s->max_items = geo->max_items;
     s->num_leaves = geo->num_leaves;
     s->num_tables = geo->num_tables;
@@ -197,7 +205,8 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     s->first_output = calloc(geo->num_tables + 1, sizeof *s->first_output);
     s->first_column = calloc(geo->num_tables + 1, sizeof *s->first_column);
     if (s->leaves != NULL && s->first_item != NULL && s->first_output != NULL && s->first_column != NULL) {
-        es_store_place_leaves(geo->num_leaves, parts.leaf_sizes, s->leaves, &s->row_size);
+        uint64_t rows_size;
+        es_store_place_leaves(geo, parts.leaf_sizes, s->leaves, &s->row_size, &rows_size);
         for (uint32_t t = 0; t < geo->num_tables; t++) {
             s->first_item[t + 1] = s->first_item[t] + es_store_item_slots(geo, &s->tables[t]);
             s->first_output[t + 1] = s->first_output[t] + s->tables[t].item.num_outputs;

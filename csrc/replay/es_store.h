@@ -77,14 +77,16 @@ typedef struct es_store_header {
     es_outbox_words outboxes[ES_MAX_OUTBOXES];
 } es_store_header;
 
-/* A leaf of a step: where it is in a row. */
+/* A leaf of the steps: where that of the first one is, from the start of the rows, and how far apart they are. In a
+ * store of rows, stride is the size of a row; in one of columns, the leaf's own. */
 typedef struct es_store_leaf {
-    uint64_t offset, size;
+    uint64_t offset, size, stride;
 } es_store_leaf;
 
 /* One process's map of a store. What it points to is in the store; the rest is private. */
 typedef struct es_store {
     uint64_t size, capacity, step_slots, row_size, max_items;
+    bool is_columns; /* then row_size is only how many bytes a step has */
     uint32_t num_leaves, num_tables;
     uint32_t keep; /* so many of its last steps each stream keeps: the next items may refer to them */
     es_store_header *hdr;
@@ -126,19 +128,31 @@ static inline uint32_t es_store_span(const es_item_config *item)
     return item->kind == ES_ITEM_N_STEP ? item->before + item->length + 1 : item->length;
 }
 
-static inline uint8_t *es_store_row(const es_store *store, uint32_t step)
+/* Where a step's bytes of a leaf are. */
+static inline uint8_t *es_store_at(const es_store *store, const es_store_leaf *leaf, uint32_t step)
 {
-    return store->rows + step * store->row_size;
+    return store->rows + leaf->offset + step * leaf->stride;
 }
 
-/* Has the first lines of a row come into the cache. The processor itself fetches what follows. */
-static inline void es_store_fetch_row(const es_store *store, const uint8_t *row)
+/* Has the first lines come into the cache. The processor itself fetches what follows. */
+static inline void es_store_fetch_bytes(const uint8_t *bytes, uint64_t size)
 {
-    uint64_t last = store->row_size - 1;
-    es_prefetch(row);
+    uint64_t last = size - 1;
+    es_prefetch(bytes);
     for (uint64_t at = ES_CACHE_LINE; at < last && at < 4 * ES_CACHE_LINE; at += ES_CACHE_LINE)
-        es_prefetch(row + at);
-    es_prefetch(row + last);
+        es_prefetch(bytes + at);
+    es_prefetch(bytes + last);
+}
+
+/* The same for each leaf of a step, in a store of columns. */
+void es_store_fetch_leaves(const es_store *store, uint32_t step);
+
+static inline void es_store_fetch_step(const es_store *store, uint32_t step)
+{
+    if (store->is_columns)
+        es_store_fetch_leaves(store, step);
+    else
+        es_store_fetch_bytes(store->rows + step * store->row_size, store->row_size);
 }
 
 #endif
