@@ -17,6 +17,7 @@ from echo_shm.errors import SegmentError
 from echo_shm.replay import board, store
 from echo_shm.replay.batch import TableInfo, read_table_info
 from echo_shm.replay.batch_rings import is_batch_ring
+from echo_shm.replay.files import holder_of
 from echo_shm.ring import lockfile, segment
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
@@ -228,7 +229,7 @@ def _held(name: str) -> Iterator[None]:
         except FileExistsError:
             raise SegmentError(f"replay {name!r} is in use: it was created just now") from None
     if not lock.try_lock(CREATOR_BYTE):
-        raise SegmentError(f"replay {name!r} is in use: {store.holder_of(lock)} has it. Close it there, or end it")
+        raise SegmentError(f"replay {name!r} is in use: {holder_of(lock)} has it. Close it there, or end it")
     try:
         if not lock.is_linked(name, store.FILES):
             raise SegmentError(f"replay {name!r} was closed just now")

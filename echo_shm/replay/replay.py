@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -16,11 +17,12 @@ from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import Batch, why_no_insert, why_no_sample
 from echo_shm.replay.finals import NOT_THE_END
 from echo_shm.replay.items import Items
+from echo_shm.replay.files import is_directory
 from echo_shm.replay.rings import Rings, join
 from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.store import Store, about_items, attach_store, create_store
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
-from echo_shm.replay.validation import integer
+from echo_shm.replay.validation import above_zero, integer
 from echo_shm.replay.waiting import Changes
 from echo_shm.replay.writer import ReplayHandle
 from echo_shm.ring import transports
@@ -49,8 +51,14 @@ class Replay(Items):
         tables: A list of :class:`Table`. None: one table ``"default"`` that holds all steps and samples uniformly.
         max_items: Most items of all tables together. None: as many as the tables can hold.
         store: ``"memory"``: this process's own. ``"shm"``: shared memory, which outlives the process if it is killed.
+            A path, with a slash in it: files in that directory, which outlive the machine's, too.
             :meth:`attach` goes on with it. :meth:`close` removes it.
-        name: The store's name in shared memory. None: a unique name is made.
+        name: The store's name in shared memory. None: a unique name is made. Of a store in a directory: the name by
+            which other processes of this machine find it.
+        sync_every: Of a store in a directory: seconds between two syncs. If the machine goes down, what came after the
+            last one is lost, and nothing else. Such a store has rows for an eighth more steps; when they are used up
+            before, it is synced at once. None: it is synced when it is closed. If the machine goes down before, what
+            came since it was opened is lost; once steps of before had to go, all is.
         seed: Of what is drawn. The same seed and the same calls give the same batches.
         thread: Store what workers send, and what :class:`ReplayClient` changes, in a thread of this process. Otherwise
             each call does so first.
@@ -78,18 +86,20 @@ class Replay(Items):
         tables: Sequence[Table] | None = None,
         *,
         max_items: int | None = None,
-        store: Literal["memory", "shm"] = "memory",
+        store: Literal["memory", "shm"] | str | os.PathLike[str] = "memory",
         name: str | None = None,
+        sync_every: float | None = 60.0,
         seed: int = 0,
         thread: bool = False,
         max_producers: int = 1024,
         transport: Transport | Sequence[Transport] | None = None,
     ) -> None:
         given = transports.checked(transport)
-        if store not in ("memory", "shm"):
-            raise ValueError(f"store={store!r}: use 'memory' or 'shm'")
-        if name is not None and store != "shm":
+        if not is_directory(store) and store not in ("memory", "shm"):
+            raise ValueError(f"store={store!r}: use 'memory', 'shm', or the path of a directory, with a slash in it")
+        if name is not None and store == "memory":
             raise ValueError(f"name={name!r}: only a store in shared memory has a name: use store='shm', or no name")
+        sync_every = None if sync_every is None else above_zero("sync_every", sync_every)
         capacity = integer("capacity", capacity, 1)
         max_items = None if max_items is None else integer("max_items", max_items, 1)
         tables = [Table("default")] if tables is None else tables
@@ -106,7 +116,8 @@ class Replay(Items):
             max_items = sum(min(config["max_size"], capacity) for config in configs)
         max_producers = integer("max_producers", max_producers, 1)
         outputs = [output for layout in layouts for output in layout.outputs]
-        made = create_store(store, name, spec, capacity, max_items, integer("seed", seed, 0), configs, outputs)
+        seed, kind = integer("seed", seed, 0), os.fspath(store)
+        made = create_store(kind, name, sync_every, spec, capacity, max_items, seed, configs, outputs)
         try:
             self._open(made, max_producers, thread, given, samplers, removers, is_new=True)
         except BaseException:
@@ -116,7 +127,7 @@ class Replay(Items):
     @classmethod
     def attach(
         cls,
-        name: str,
+        name: str | os.PathLike[str],
         example: Tree = None,
         *,
         thread: bool = False,
@@ -124,12 +135,13 @@ class Replay(Items):
         samplers: Mapping[str, CustomSelector] | None = None,
         removers: Mapping[str, CustomSelector] | None = None,
     ) -> "Replay":
-        """Goes on with a store in shared memory whose process has died.
+        """Goes on with a store in shared memory whose process has died, or with one in a directory.
 
-        Whatever that process had begun is done or not done: no step is torn, and no item is there twice.
+        Whatever that process had begun is done or not done: no step is torn, and no item is there twice. If the machine
+        went down since, a store in a directory is what it was at its last sync.
 
         Args:
-            name: The store's name.
+            name: The store's name, or the path of its directory, with a slash in it.
             example: Pytree of numpy arrays, as of one step. It is only needed for trees with node types beyond dict,
                 list, tuple and None.
             thread: As for :class:`Replay`.
@@ -178,6 +190,8 @@ class Replay(Items):
             if sources is not None:
                 sources.leave()
             raise
+        if store.syncing is not None:
+            store.syncing.start()
         self._changes = Changes(core)
         self._describe(core, store, Rings(core, self._changes, store, max_producers, given, sources))
         self._chunk = max(1, _CHUNK // max(1, self._spec.sample_bytes))
@@ -192,6 +206,8 @@ class Replay(Items):
                 self._rings.close()
             else:
                 self._rings.leave()  # writers wait for the next one
+            if store.syncing is not None:
+                store.syncing.stop(sync=False)
             self._core.close()
             raise
         self._generation = lib.es_api_fork_generation()
@@ -318,6 +334,9 @@ class Replay(Items):
                 return True
             assert isinstance(stored, tuple)
             code, refused, _ = stored
+            if code == lib.ES_UNSYNCED:
+                self._store.make_room()
+                return attempt()
             if code != lib.ES_REFUSED:
                 raise self._error(code)
             return None
@@ -360,6 +379,9 @@ class Replay(Items):
         def attempt() -> int | None:
             nonlocal refused
             done, (code, refused, _) = self._core.extend(leaves, n, sent, min(self._chunk, n - sent), flags, each)
+            if done == 0 and code == lib.ES_UNSYNCED:
+                self._store.make_room()
+                return attempt()
             if done == 0 and code not in (lib.ES_OK, lib.ES_REFUSED):
                 raise self._error(code)
             return None if done == 0 else done
@@ -513,6 +535,8 @@ class Replay(Items):
     def close(self) -> None:
         """Ends the replay, and removes its store. Idempotent.
 
+        A store in a directory is synced, and stays for :meth:`attach`.
+
         After that :meth:`sample` returns None, and every other call raises ConnectionClosedError. Threads that wait
         are woken. Batches stay as they are.
         """
@@ -576,6 +600,8 @@ def _with_sent(error: _E, sent: int, n: int) -> _E:
 def _let_go(core: Core, store: Store, rings: Rings, changes: Changes) -> None:
     """Ends a replay as if its process had been killed: whoever attaches next goes on."""
     rings.leave()
+    if store.syncing is not None:
+        store.syncing.stop(sync=False)
     core.close()
     store.release()
     store.custom.drop()
@@ -585,7 +611,10 @@ def _let_go(core: Core, store: Store, rings: Rings, changes: Changes) -> None:
 def _end(core: Core, store: Store, rings: Rings, generation: int) -> None:
     # A forked child inherits the object, but the store is its parent's.
     if lib.es_api_fork_generation() == generation:
-        rings.close()
-        core.close()
-        store.remove()
-        store.custom.drop()
+        with contextlib.ExitStack() as ending:
+            ending.callback(store.custom.drop)
+            ending.callback(store.end)
+            ending.callback(core.close)
+            if store.syncing is not None:
+                ending.callback(store.syncing.stop, sync=True)
+            rings.close()

@@ -204,6 +204,9 @@ class Rings:
             return 0
         done = feed.turn(self._why_no_insert)
         self._store.custom.check()
+        if feed.unsynced:
+            self._store.make_room()
+            done += 1
         if done and self._core.waiting:
             self.tell()
         return done

@@ -1,5 +1,7 @@
 """Where a replay keeps its steps: memory that is formatted once, and held by one process at a time.
 
+It is memory of this process, shared memory, or mapped files in a directory: see ``files.py``.
+
 A store in shared memory has two files, as a ring's segment has. ``echo_shm_replay.NAME`` is the memory.
 ``echo_shm_replay_locks.NAME`` is the lock file: the replay holds one byte of it, and the kernel drops the lock when
 its process dies. The store stays then, for :meth:`Replay.attach`.
@@ -8,6 +10,7 @@ its process dies. The store stays then, for :meth:`Replay.attach`.
 import contextlib
 import errno
 import functools
+import json
 import mmap
 import os
 import secrets
@@ -23,10 +26,20 @@ from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, SpecMismatchError, error_from
 from echo_shm.replay.batch import COLUMNS, Settings
 from echo_shm.replay.custom import CustomSelectors
+from echo_shm.replay.files import (
+    COLUMN_HEADER,
+    Directory,
+    attach_directory,
+    complete,
+    create_directory,
+    holder_of,
+    is_directory,
+)
 from echo_shm.replay.item import Item, item_from
 from echo_shm.replay.layout import Layout, lay_out
 from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.sources import UPDATE_SLOTS, inbox_slots
+from echo_shm.replay.syncing import Syncing
 from echo_shm.ring.allocation import create_files
 from echo_shm.ring.fast_path import plain_form
 from echo_shm.ring.lockfile import (
@@ -49,6 +62,9 @@ if TYPE_CHECKING:
 
 #: The files of a store in shared memory. No segment's file has such a prefix.
 FILES = Files("echo_shm_replay.", "echo_shm_replay_locks.", "replay")
+
+#: A store in a directory has at least so many spare rows, or as many as its capacity.
+_LEAST_SPARE = 256
 
 #: From linux/mman.h: a forked child finds zeros.
 _MADV_WIPEONFORK = 18
@@ -77,6 +93,10 @@ _FUNCTIONS = (
     "es_replay_connect_batches",
     "es_replay_disconnect",
     "es_replay_turn",
+    "es_replay_snapshot",
+    "es_replay_snapshot_done",
+    "es_replay_hold",
+    "es_replay_room",
     "es_replay_free",
 )
 
@@ -92,6 +112,8 @@ class Store:
 
     Attributes:
         name: Its name, or None in the process's own memory.
+        directory: The files of a store in a directory, or None.
+        syncing: What brings them to the disk, once it is open.
         spec: What a step looks like.
         capacity: Most steps.
         tables: The tables' settings, by their names, in order.
@@ -100,11 +122,14 @@ class Store:
 
     """
 
-    def __init__(self, name: str | None, mapping: mmap.mmap, lockfile: LockFile) -> None:
+    def __init__(self, name: str | None, mapping: mmap.mmap | Directory, lockfile: LockFile) -> None:
         self.name = name
-        self.what = "this replay" if name is None else f"replay {name!r}"
         self.lockfile = lockfile
-        base, size = ffi.from_buffer("uint8_t[]", mapping), len(mapping)
+        self.directory = mapping if isinstance(mapping, Directory) else None
+        self.syncing: Syncing | None = None
+        where = name if self.directory is None else self.directory.path
+        self.what = "this replay" if where is None else f"replay {where!r}"
+        base, size = _memory_of(mapping)
         code = lib.es_replay_check(base, size)
         if code != lib.ES_OK:
             raise error_from(code, self.what)
@@ -113,8 +138,11 @@ class Store:
         self.spec = Spec.from_schema(schema, self.what)
         self.tables = {_table_name(config, self.what): Settings.from_c(config) for config in configs}
         self.items = items_of(self.spec, len(self.tables), self.what)
-        self.custom = CustomSelectors(self.what, name)
+        self.custom = CustomSelectors(self.what, where)
+        self._spare: int = geo.spare
         self._held = True
+        if self.directory is not None:
+            _check_columns(self.directory, geo, self.spec)
         # It keeps the mapping. The core takes it over, so that close() gives the memory back.
         self._memory: CData | None = base
         self._size = size
@@ -151,10 +179,15 @@ class Store:
             raise error_from(error[0], self.what)
         try:
             self._check_layout(replay)
-            return self._core(replay, memory)
+            core = self._core(replay, memory)
         except BaseException:
             lib.es_replay_free(replay)
             raise
+        if self.directory is not None:
+            self.directory.base = None
+            every = self.directory.manifest.sync_every
+            self.syncing = Syncing(core, self.directory.snapshots, every, self._spare)
+        return core
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -188,8 +221,28 @@ class Store:
         address = int(ffi.cast("uintptr_t", replay))
         return Core(addresses, address, _arrays(self.spec), tables, plain_form(self.spec), memory)
 
+    def make_room(self) -> None:
+        """Waits until a step can be stored: the core said ES_UNSYNCED.
+
+        Raises:
+            SegmentError: The disk does not take what has to be synced first.
+
+        """
+        if self.syncing is not None:
+            self.syncing.make_room()
+
+    def end(self) -> None:
+        """The replay is closed: removes a store in shared memory, and lets go of one in a directory."""
+        if self.directory is not None:
+            self.release()
+        else:
+            self.remove()
+
     def remove(self) -> None:
         """Removes the files, and lets go of the lock."""
+        if self.directory is not None:
+            self.directory.remove()
+            return
         if self.name is None or not self._held:
             return
         if self.lockfile.is_linked(self.name, FILES):  # otherwise the name may be another store's by now
@@ -200,8 +253,27 @@ class Store:
 
     def release(self) -> None:
         """Lets go of the lock. The store stays."""
+        if self.directory is not None:
+            self.directory.release()
+            return
         self._held = False
         lib.es_api_locks_drop(self.lockfile.locks, CREATOR_BYTE)
+
+
+def _memory_of(mapping: mmap.mmap | Directory) -> "tuple[CData, int]":
+    """Address and bytes. The address keeps the mapping."""
+    if isinstance(mapping, Directory):
+        assert mapping.base is not None
+        return mapping.base, mapping.size
+    return ffi.from_buffer("uint8_t[]", mapping), len(mapping)
+
+
+def _check_columns(directory: Directory, geo: "StoreGeometry", spec: Spec) -> None:
+    """Raises SegmentError unless the files are where the core looks for the columns, and as large."""
+    rows = geo.capacity + 1 + geo.spare
+    columns = [COLUMN_HEADER + rows * leaf.nbytes for leaf in spec.leaves]
+    if not geo.columns or [part.size for part in directory.manifest.parts[1:]] != columns:
+        raise SegmentError(f"{directory.what} cannot be used: its records do not fit its other files: it is damaged")
 
 
 def _sizes(spec: Spec) -> list[int]:
@@ -261,6 +333,7 @@ def _table_name(config: "TableConfig", what: str) -> str:
 def create_store(
     kind: str,
     name: str | None,
+    sync_every: float | None,
     spec: Spec,
     capacity: int,
     max_items: int,
@@ -271,8 +344,9 @@ def create_store(
     """Creates a store, and holds it. If it fails, nothing is left behind.
 
     Args:
-        kind: ``"memory"`` or ``"shm"``.
-        name: Of a store in shared memory. None: a unique name is made.
+        kind: ``"memory"``, ``"shm"``, or the path of a directory.
+        name: Of a store in shared memory, or of the rings of one in a directory. None: a unique name is made.
+        sync_every: Of a store in a directory: seconds between two syncs, or None.
         spec: What a step looks like. Its schema also says what the tables' items are, as :func:`about_items`.
         capacity: Most steps.
         max_items: Most items of all tables together.
@@ -286,7 +360,8 @@ def create_store(
         ValueError: The name is not possible, or a number is out of range.
 
     """
-    if kind == "shm":
+    in_files = kind not in ("memory", "shm")
+    if kind != "memory":
         name = f"{os.getpid()}-{secrets.token_hex(4)}" if name is None else check_name(name, FILES)
     geo = ffi.new(
         "es_store_geometry *",
@@ -299,6 +374,8 @@ def create_store(
             "schema_size": len(spec.schema),
             "inbox_slots": inbox_slots(spec),
             "update_slots": UPDATE_SLOTS,
+            "columns": in_files,
+            "spare": _spare(capacity) if in_files and sync_every is not None else 0,
         },
     )
     arrays = {  # the struct below has their addresses alone
@@ -314,17 +391,29 @@ def create_store(
             f"capacity={capacity}, max_items={max_items} with {spec.sample_bytes} bytes a step is out of range: "
             "use at most 2**31 of each"
         )
+    uuid = secrets.token_bytes(16)
     with contextlib.ExitStack() as undo:
-        lockfile: LockFile
-        if kind == "shm":
+        if in_files:
+            assert name is not None
+            records, rows = lib.es_replay_records_size(geo, parts), geo.capacity + 1 + geo.spare
+            directory = create_directory(kind, name, uuid, sync_every, records, rows, spec.leaves)
+            undo.callback(directory.remove)
+            store = _format(name, directory, directory.lockfile, geo, parts, uuid, spec)
+            complete(directory, json.loads(spec.schema))
+        elif kind == "shm":
             assert name is not None
             lockfile, mapping = create_files(name, size, undo, FILES, taken=_taken, smaller="capacity")
+            store = _format(name, mapping, lockfile, geo, parts, uuid, spec)
         else:
             # Without a file, too: with its locks a process begins to count its forks.
-            lockfile, mapping = PrivateLockFile(), _private(size, capacity, spec)
-        store = _format(name if kind == "shm" else None, mapping, lockfile, geo, parts, spec)
+            store = _format(None, _private(size, capacity, spec), PrivateLockFile(), geo, parts, uuid, spec)
         undo.pop_all()
     return store
+
+
+def _spare(capacity: int) -> int:
+    """Rows for the steps that come between two syncs, while those that have gone are held."""
+    return min(capacity, max(_LEAST_SPARE, capacity // 8))
 
 
 def _private(size: int, capacity: int, spec: Spec) -> mmap.mmap:
@@ -348,18 +437,18 @@ def _private(size: int, capacity: int, spec: Spec) -> mmap.mmap:
 
 def _format(
     name: str | None,
-    mapping: mmap.mmap,
+    mapping: mmap.mmap | Directory,
     lockfile: LockFile,
     geo: "StoreGeometry",
     parts: "StoreParts",
+    uuid: bytes,
     spec: Spec,
 ) -> Store:
     code = lib.es_replay_format(
-        ffi.from_buffer("uint8_t[]", mapping),
-        len(mapping),
+        *_memory_of(mapping),
         geo,
         parts,
-        ffi.new("uint8_t[16]", secrets.token_bytes(16)),
+        ffi.new("uint8_t[16]", uuid),
         os.getpid(),
         time.time_ns(),
     )
@@ -384,20 +473,23 @@ def _taken(name: str) -> str:
     )
 
 
-def holder_of(lockfile: LockFile) -> str:
-    """Which process has a store, in words."""
-    pid = lockfile.holder(CREATOR_BYTE)
-    return "this process" if pid is None else f"process {pid}" if pid else "a process of another container"
-
-
-def attach_store(name: str, example: Tree) -> Store:
-    """Maps a store whose process has died, and holds it.
+def attach_store(name: str | os.PathLike[str], example: Tree) -> Store:
+    """Maps a store that no process has, and holds it. A path names a directory.
 
     Raises:
         SegmentError: There is none of that name, its process lives, it is another user's, or it is damaged.
         SpecMismatchError: The example does not fit the store, or one is needed.
 
     """
+    if is_directory(name):
+        directory = attach_directory(os.fspath(name))
+        with contextlib.ExitStack() as undo:
+            undo.callback(directory.release)
+            store = Store(directory.manifest.name, directory, directory.lockfile)
+            _use_example(store, example)
+            undo.pop_all()
+        return store
+    assert isinstance(name, str)
     check_name(name, FILES)
     what = f"replay {name!r}"
     try:
@@ -417,17 +509,23 @@ def attach_store(name: str, example: Tree) -> Store:
         mapping = map_existing(name, what)
         ask_for_huge_pages(mapping)
         store = Store(name, mapping, lockfile)
-        if example is not None:
-            mine = Spec.from_example(example, store.spec.about)
-            mine.check_same(store.spec, what)
-            store.spec = mine
-        if store.spec.treespec is None:
-            raise SpecMismatchError(
-                f"{what} holds steps with node types beyond dict, list, tuple and None: pass an example, "
-                f"Replay.attach({name!r}, example)"
-            )
+        _use_example(store, example)
         undo.pop_all()
     return store
+
+
+def _use_example(store: Store, example: Tree) -> None:
+    """Has an attached store take its steps' structure from an example, if there is one."""
+    if example is not None:
+        mine = Spec.from_example(example, store.spec.about)
+        mine.check_same(store.spec, store.what)
+        store.spec = mine
+    if store.spec.treespec is None:
+        where = store.name if store.directory is None else store.directory.path
+        raise SpecMismatchError(
+            f"{store.what} holds steps with node types beyond dict, list, tuple and None: pass an example, "
+            f"Replay.attach({where!r}, example)"
+        )
 
 
 def map_existing(name: str, what: str, *, read_only: bool = False) -> mmap.mmap:
