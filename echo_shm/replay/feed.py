@@ -39,6 +39,7 @@ class Feed:
     Attributes:
         waits: Why a step that has come cannot be stored; None if there is none.
         unsynced: Whether a step that has come waits until the store is synced.
+        stuck: Why that cannot be, in words, or None. Whoever syncs sets it.
         held_back: Whether a limiter holds back items that have come, or those that a ring of batches has room for.
         handle: What other processes attach with.
 
@@ -59,6 +60,7 @@ class Feed:
         self._describe = describe
         self.waits: str | None = None
         self.held_back = self.unsynced = False
+        self.stuck: str | None = None
         self.handle = sources.handle
         self._codes: tuple[int, ...] = ()  # why each ring of batches got no more
         self._most = max(1, min(_TURN, _TURN_BYTES // max(1, spec.sample_bytes)))
@@ -90,6 +92,8 @@ class Feed:
             self.publish()
             done += 1
         waiting = waits(table) if steps in (lib.ES_REFUSED, lib.ES_NO_ROOM) else None
+        if self.unsynced:
+            waiting = self.stuck
         if waiting != self.waits or time.monotonic() - self._written >= _BOARD_INTERVAL:
             self.waits = waiting
             self.publish()

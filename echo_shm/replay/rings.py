@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from echo_shm._core import ffi
 from echo_shm._replay import Core
+from echo_shm.errors import SegmentError
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import TableInfo, table_info, why_no_insert
 from echo_shm.replay.batch_rings import batch_spec
@@ -204,9 +205,12 @@ class Rings:
             return 0
         done = feed.turn(self._why_no_insert)
         self._store.custom.check()
-        if feed.unsynced:
-            self._store.make_room()
+        if feed.unsynced and feed.stuck is None:
             done += 1
+            try:
+                self._store.make_room()
+            except SegmentError as error:  # writers see it on the board; add() raises it
+                feed.stuck = str(error)
         if done and self._core.waiting:
             self.tell()
         return done
