@@ -11,8 +11,9 @@
 #define MANY 256
 /* Draws that change the store together. */
 #define SOME ES_STORE_DRAWS
-/* So many draws' records, and rows, are on their way at a time: multiples of SOME. */
+/* So many draws' records, links, and rows, are on their way at a time: multiples of SOME. */
 #define RECORDS_AHEAD 24
+#define LINKS_AHEAD 16
 #define ROWS_AHEAD 16
 
 /* Whether the limiter allows the n-th draw from now on. If so, it allows those before it. */
@@ -122,20 +123,34 @@ static void fetch_records(const es_table *t, const uint32_t *items, uint64_t n)
         es_prefetch(&t->items[items[i]]);
 }
 
-/* The items' steps are found, and their rows on their way. first: how many of this call's were before. */
-static void find_steps(const es_table *t, const uint32_t *items, uint64_t n, uint64_t first)
+/* Their records have come. An item of several steps is found through the links of these. */
+static void fetch_links(const es_table *t, const uint32_t *items, uint64_t n)
 {
-    for (uint64_t i = 0; i < n; i++)
-        es_outputs_find(&t->form, t->steps, t->step_of[items[i]], t->spans[items[i]],
-                        (uint32_t)((first + i) % ES_OUTPUTS_AHEAD));
+    const es_step_link *links = t->steps->links;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t last = *(const volatile uint32_t *)&t->items[items[i]].step, span = t->form.span;
+        if (last >= t->store->step_slots)
+            continue;
+        es_prefetch(&links[last]);
+        es_prefetch(&links[last < span ? 0 : last - span + 1]); /* where one writer writes, the others are in between */
+    }
 }
 
-static void write_items(const es_table *t, const uint32_t *items, uint64_t n, uint64_t first, void *const *leaves,
-                        uint64_t at)
+/* Their links have come, so their steps are found, and the rows are on their way. first: how many of this call's items
+ * were before. */
+static void find_steps(const es_table *t, const uint32_t *items, uint64_t n, uint64_t first)
 {
-    for (uint64_t i = 0; i < n; i++)
-        es_outputs_write(&t->form, (uint32_t)((first + i) % ES_OUTPUTS_AHEAD), t->spans[items[i]],
-                         es_table_item_words(t, items[i]), leaves, at + i);
+    for (uint64_t i = 0; i < n; i++) {
+        /* The table has it, too, but the record is needed anyway. But somebody may have scribbled on it. */
+        const volatile es_item_record *record = &t->items[items[i]];
+        uint32_t last = record->step, flags = record->flags;
+        es_span span = {record->length, record->before};
+        if (last >= t->store->step_slots || span.length == 0 || span.length > t->form.span ||
+            span.before > t->form.span - span.length)
+            last = t->step_of[items[i]], span = t->spans[items[i]];
+        es_outputs_find(&t->form, t->steps, last, span, flags, es_table_columns(t, items[i]),
+                        (uint32_t)((first + i) % ES_OUTPUTS_AHEAD));
+    }
 }
 
 void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at)
@@ -145,7 +160,7 @@ void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64
         return;
     }
     find_steps(t, &item, 1, 0);
-    write_items(t, &item, 1, 0, leaves, at);
+    es_outputs_write(&t->form, 0, 1, leaves, at);
 }
 
 /* Their records have come. */
@@ -179,24 +194,28 @@ static int64_t draw_independent(es_table *t, uint64_t n, const es_drawing *to, u
     if (items[0] == ES_SELECTOR_NONE)
         return ES_ESELECTOR;
     bool random = t->sampler->class->random;
-    /* Each draw misses the cache at its record, then at its row. So the records come first, the rows follow. */
-    for (uint64_t i = 0; i < allowed + ROWS_AHEAD + RECORDS_AHEAD; i += SOME) {
+    /* Each draw misses the cache at its record, then at its links, if it has several steps, then at its rows. So all
+     * records come first, the others follow. */
+    uint64_t links_at = RECORDS_AHEAD, rows_at = links_at + (many ? LINKS_AHEAD : 0), last = rows_at + ROWS_AHEAD;
+    for (uint64_t i = 0; i < allowed + last; i += SOME) {
+        uint64_t j = i - links_at, k = i - rows_at, done_at = i - last; /* below 0: nothing yet */
         if (i < allowed)
             fetch_records(t, items + i, up_to(allowed - i, SOME));
-        uint64_t j = i - RECORDS_AHEAD; /* below 0: nothing yet */
-        if (i >= RECORDS_AHEAD && j < allowed && many)
-            find_steps(t, items + j, up_to(allowed - j, SOME), j);
-        else if (i >= RECORDS_AHEAD && j < allowed)
-            fetch_rows(t, items + j, steps + j, up_to(allowed - j, SOME));
-        j -= ROWS_AHEAD;
-        if (i < RECORDS_AHEAD + ROWS_AHEAD)
+        if (many && i >= links_at && j < allowed)
+            fetch_links(t, items + j, up_to(allowed - j, SOME));
+        if (many && i >= rows_at && k < allowed)
+            find_steps(t, items + k, up_to(allowed - k, SOME), k);
+        else if (i >= rows_at && k < allowed)
+            fetch_rows(t, items + k, steps + k, up_to(allowed - k, SOME));
+        if (i < last)
             continue;
-        uint64_t some = up_to(allowed - j, SOME);
+        uint64_t some = up_to(allowed - done_at, SOME);
         if (many)
-            write_items(t, items + j, some, j, into->leaves, at + j);
+            es_outputs_write(&t->form, (uint32_t)done_at, some, into->leaves, at + done_at);
         else
-            es_gather_near(t->store, steps + j, some, into->leaves, at + j);
-        note_some(t, items + j, some, random ? es_random_after(before, j + some) : before, to, at + j, into, done + j);
+            es_gather_near(t->store, steps + done_at, some, into->leaves, at + done_at);
+        note_some(t, items + done_at, some, random ? es_random_after(before, done_at + some) : before, to, at + done_at,
+                  into, done + done_at);
     }
     return (int64_t)allowed;
 }

@@ -240,8 +240,7 @@ int es_insert_item(es_tables *m, const es_explicit_item *item, const es_origin *
     if (!es_room_for(m, c.items))
         return ES_NO_ROOM;
     es_noted noted = note_item(t, &w, item->priority, c.park);
-    memcpy(t->columns + noted.item * (uint64_t)t->form.num_outputs, item->columns,
-           t->form.num_outputs * sizeof *item->columns);
+    memcpy(es_table_columns(t, noted.item), item->columns, t->form.num_outputs * sizeof *item->columns);
     if (origin != NULL)
         es_redo_set(&m->store.redo, origin->word, origin->value);
     es_redo_commit(&m->store.redo);

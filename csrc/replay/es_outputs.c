@@ -19,8 +19,10 @@ int es_form_init(es_form *f, const es_store *store, uint32_t table)
     };
     if (config->kind != ES_ITEM_STEP)
         f->steps = calloc(ES_OUTPUTS_AHEAD * (uint64_t)f->span, sizeof *f->steps);
+    f->found = calloc(ES_OUTPUTS_AHEAD, sizeof *f->found);
     uint64_t *leaf_sizes = malloc(store->num_leaves * sizeof *leaf_sizes);
-    if (f->sizes == NULL || leaf_sizes == NULL || (config->kind != ES_ITEM_STEP && f->steps == NULL)) {
+    if (f->sizes == NULL || leaf_sizes == NULL || f->found == NULL ||
+        (config->kind != ES_ITEM_STEP && f->steps == NULL)) {
         free(leaf_sizes);
         return -ENOMEM;
     }
@@ -40,22 +42,31 @@ void es_form_free(es_form *f)
 {
     free(f->sizes);
     free(f->steps);
-    f->sizes = NULL, f->steps = NULL;
+    free(f->found);
+    f->sizes = NULL, f->steps = NULL, f->found = NULL;
 }
 
-static uint32_t *steps_at(const es_form *f, uint32_t place)
+static uint32_t *steps_at(const es_form *f, uint64_t place)
 {
-    return &f->steps[place * (uint64_t)f->span];
+    return &f->steps[place % ES_OUTPUTS_AHEAD * f->span];
 }
 
-void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_span span, uint32_t place)
+static const es_found *found_at(const es_form *f, uint64_t place)
 {
-    uint32_t *found = steps_at(f, place);
+    return &f->found[place % ES_OUTPUTS_AHEAD];
+}
+
+void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_span span, uint32_t flags,
+                     const es_item_column *columns, uint32_t place)
+{
+    uint32_t *found = steps_at(f, place), next = flags & ES_WINDOW_NEXT && span.length > 1;
     for (uint64_t i = (uint64_t)span.length + span.before; i-- > 0;) {
+        uint32_t older = es_steps_older(steps, last);
         found[i] = last;
         es_store_fetch_step(f->store, last);
-        last = i > 0 ? es_steps_older(steps, last) : last;
+        last = older != ES_STEPS_NONE ? older : last; /* none: somebody has scribbled on the item */
     }
+    f->found[place] = (es_found){span, span.length - next, flags, columns};
 }
 
 /* --- copying ----------------------------------------------------------------------- */
@@ -128,11 +139,9 @@ static void write_return(const es_form *f, const es_output *o, const uint32_t *s
 
 static void write_discount(const es_form *f, const es_output *o, uint32_t n, uint32_t flags, uint8_t *to)
 {
-    double discount = 1;
+    double discount = flags & ES_WINDOW_TERMINATED ? 0 : 1;
     for (uint32_t k = 0; k < n; k++)
         discount *= f->config->gamma;
-    if (flags & ES_WINDOW_TERMINATED)
-        discount = 0;
     float single = (float)discount;
     memcpy(to, o->width == 4 ? (void *)&single : (void *)&discount, o->width);
 }
@@ -168,40 +177,65 @@ static void write_column(const es_form *f, const es_output *o, const uint32_t *s
         copy_steps(f->store, first + i * c.stride, 1, o->leaf, to + i * size);
 }
 
-void es_outputs_write(const es_form *f, uint32_t place, es_span span, es_item_words words, void *const *leaves,
-                      uint64_t i)
+static void write_one(const es_form *f, const es_output *o, uint32_t j, uint64_t place, uint8_t *to)
 {
-    uint32_t flags = words.flags;
-    const uint32_t *steps = steps_at(f, place);
-    uint32_t n = span.length - (flags & ES_WINDOW_NEXT && span.length > 1 ? 1 : 0); /* steps that it acts in */
-    uint64_t all = (uint64_t)span.before + span.length;
+    const es_found *found = found_at(f, place);
+    const uint32_t *steps = steps_at(f, place), before = found->span.before, n = found->acts;
+    uint64_t all = (uint64_t)before + found->span.length;
+    int64_t length = n;
+    switch (o->kind) {
+    case ES_OUTPUT_STEPS:
+        write_steps(f, o, steps, all, (int64_t)before + o->from, to);
+        break;
+    case ES_OUTPUT_NEXT:
+        write_steps(f, o, steps, all, (int64_t)all - 1 + o->from, to);
+        break;
+    case ES_OUTPUT_RETURN:
+        write_return(f, o, steps + before, n, to);
+        break;
+    case ES_OUTPUT_DISCOUNT:
+        write_discount(f, o, n, found->flags, to);
+        break;
+    case ES_OUTPUT_COLUMN:
+        write_column(f, o, steps, found->span.length, &found->columns[j], to);
+        break;
+    case ES_OUTPUT_MASK:
+        memset(to, 1, n);
+        memset(to + n, 0, o->count - n);
+        break;
+    default:
+        memcpy(to, &length, sizeof length);
+    }
+}
+
+/* Whether an output is one step's leaf, at a place that is there in each item. */
+static bool is_plain(const es_output *o)
+{
+    return (o->kind == ES_OUTPUT_STEPS || o->kind == ES_OUTPUT_NEXT) && o->count == 1 && o->from == 0;
+}
+
+/* Of some items at once: no call for each. */
+static void write_plain(const es_form *f, const es_output *o, uint32_t first, uint64_t n, uint8_t *to)
+{
+    uint32_t steps[ES_OUTPUTS_AHEAD];
+    for (uint64_t i = 0; i < n; i++) {
+        es_span span = found_at(f, first + i)->span;
+        const uint32_t *mine = steps_at(f, first + i);
+        steps[i] = mine[o->kind == ES_OUTPUT_STEPS ? span.before : span.before + span.length - 1];
+    }
+    copy_steps(f->store, steps, n, o->leaf, to);
+}
+
+void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const *leaves, uint64_t i)
+{
     for (uint32_t j = 0; j < f->num_outputs; j++) {
         const es_output *o = &f->outputs[j];
         uint8_t *to = (uint8_t *)leaves[j] + i * f->sizes[j];
-        int64_t length = n;
-        switch (o->kind) {
-        case ES_OUTPUT_STEPS:
-            write_steps(f, o, steps, all, (int64_t)span.before + o->from, to);
-            break;
-        case ES_OUTPUT_NEXT:
-            write_steps(f, o, steps, all, (int64_t)all - 1 + o->from, to);
-            break;
-        case ES_OUTPUT_RETURN:
-            write_return(f, o, steps + span.before, n, to);
-            break;
-        case ES_OUTPUT_DISCOUNT:
-            write_discount(f, o, n, flags, to);
-            break;
-        case ES_OUTPUT_COLUMN:
-            write_column(f, o, steps, span.length, &words.columns[j], to);
-            break;
-        case ES_OUTPUT_MASK:
-            memset(to, 1, n);
-            memset(to + n, 0, o->count - n);
-            break;
-        default:
-            memcpy(to, &length, sizeof length);
-        }
+        if (is_plain(o))
+            write_plain(f, o, first, n, to);
+        else
+            for (uint64_t k = 0; k < n; k++)
+                write_one(f, o, j, first + k, to + k * f->sizes[j]);
     }
 }
 

@@ -366,7 +366,7 @@ static bool record_is_possible(const es_table *t, uint32_t item, const es_item_r
 {
     es_window w = window_of(r);
     bool explicit = t->config->item.kind == ES_ITEM_EXPLICIT;
-    const es_item_column *columns = t->columns + (explicit ? item * (uint64_t)t->form.num_outputs : 0);
+    const es_item_column *columns = explicit ? es_table_columns(t, item) : NULL;
     bool parked = es_record_state(r->word) == ES_RECORD_PARKED;
     return (parked || es_record_state(r->word) == ES_RECORD_LIVE) && r->step < t->store->step_slots &&
            es_rank_has(t->steps->living, r->step) && es_table_accepts(t, r->priority) &&

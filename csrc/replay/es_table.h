@@ -45,10 +45,10 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
                   bool *failed);
 void es_table_free(es_table *t);
 
-static inline es_item_words es_table_item_words(const es_table *t, uint32_t item)
+/* Of an explicit item. */
+static inline es_item_column *es_table_columns(const es_table *t, uint32_t item)
 {
-    return (es_item_words){*(const volatile uint32_t *)&t->items[item].flags,
-                           t->columns + item * (uint64_t)t->form.num_outputs};
+    return t->columns + item * (uint64_t)t->form.num_outputs;
 }
 
 uint64_t es_table_size(const es_table *t);
