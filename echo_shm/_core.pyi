@@ -176,11 +176,32 @@ class ItemConfig(CData):
     num_outputs: int
     gamma: float
 
+class Output(CData):
+    """``es_output *``."""
+
+    kind: int
+    leaf: int
+    count: int
+    width: int
+    from_: int
+    repeat: int
+
+class ItemColumn(CData):
+    """``es_item_column *``."""
+
+    back: int
+    stride: int
+
 class Outputs(CData):
-    """``es_output[]``."""
+    """``es_output[]``. It owns its items."""
 
 class StoreParts(CData):
     """``es_store_parts *``."""
+
+    leaf_sizes: Numbers
+    tables: TableConfigs
+    outputs: Outputs
+    schema: CData
 
 class TableConfig(CData):
     """``es_table_config *``."""
@@ -244,6 +265,7 @@ class InboxHead(CData):
     stream: int
     number: int
     version: int
+    index: int
     environment: int
     episode: int
     flags: int
@@ -419,6 +441,7 @@ class lib:
     ES_REMOTE_HERE: Final[int]
     ES_REMOTE_AWAY: Final[int]
     ES_PEER_SIZE: Final[int]
+    ES_EXPIRED: Final[int]
     ES_REFUSED: Final[int]
     ES_NO_ROOM: Final[int]
     ES_SHORT: Final[int]
@@ -441,15 +464,18 @@ class lib:
     ES_STEP_TRUNCATED: Final[int]
     ES_STEP_LOST: Final[int]
     ES_STEP_FINAL: Final[int]
+    ES_HEAD_ITEM: Final[int]
     ES_ITEM_STEP: Final[int]
     ES_ITEM_N_STEP: Final[int]
     ES_ITEM_SEQUENCE: Final[int]
+    ES_ITEM_EXPLICIT: Final[int]
     ES_OUTPUT_STEPS: Final[int]
     ES_OUTPUT_NEXT: Final[int]
     ES_OUTPUT_RETURN: Final[int]
     ES_OUTPUT_DISCOUNT: Final[int]
     ES_OUTPUT_MASK: Final[int]
     ES_OUTPUT_LENGTH: Final[int]
+    ES_OUTPUT_COLUMN: Final[int]
     ES_MAX_TABLES: Final[int]
     ES_TABLE_NAME: Final[int]
     ES_UPDATE_KEYS: Final[int]

@@ -53,9 +53,8 @@ static PyObject *insert(core *self, uint32_t flags, const double *priorities, Py
     int code = ok == 1 ? enter(self) : ES_OK;
     if (ok == 1 && code == ES_OK)
         LOCKED_CALL(self, self->step_bytes,
-                    code = final == NULL
-                               ? self->call.add(self->replay, step, flags, priorities, &why)
-                               : self->call.add_last(self->replay, step, step + n, flags, priorities, &why));
+                    code = final == NULL ? self->call.add(self->replay, step, flags, priorities, &why)
+                                         : self->call.add_last(self->replay, step, step + n, flags, priorities, &why));
     if (pointers != few)
         PyMem_Free(pointers);
     if (ok < 0)

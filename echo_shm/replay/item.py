@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
-
 from echo_shm.replay.validation import at_least_zero, integer
 
 #: A leaf of a step, or all leaves of a subtree: a key at the top of the step's tree, or a path of two or more keys.

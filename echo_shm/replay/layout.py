@@ -53,8 +53,15 @@ def lay_out(item: Item, step: Spec) -> Layout:
         TypeError: The reward is no leaf of floats.
 
     """
-    make = {NStep: _n_step, Sequence: _sequence, Episode: _episode}.get(type(item), _step)
-    config, tree, finals = make(item, step)
+    config, tree, finals = (
+        _n_step(item, step)
+        if isinstance(item, NStep)
+        else _sequence(item, step)
+        if isinstance(item, Sequence)
+        else _episode(item, step)
+        if isinstance(item, Episode)
+        else _step(step)
+    )
     outputs = optree.tree_leaves(tree)
     # Of that dtype and shape, but without memory for it.
     data = Spec.from_example(optree.tree_map(lambda one: np.broadcast_to(np.zeros((), one.dtype), one.shape), tree))
@@ -77,7 +84,7 @@ def data_structure(item: Item, treespec: optree.PyTreeSpec) -> optree.PyTreeSpec
 # --- the four kinds ----------------------------------------------------------
 
 
-def _step(item: Item, step: Spec) -> tuple[dict[str, Any], Tree, tuple[int, ...]]:
+def _step(step: Spec) -> tuple[dict[str, Any], Tree, tuple[int, ...]]:
     leaves = [_steps(step, i) for i in range(len(step.leaves))]
     return {"kind": lib.ES_ITEM_STEP, "length": 1, "before": 0}, step.structure.unflatten(leaves), ()
 
@@ -188,7 +195,9 @@ def _reward(name: Name, step: Spec) -> int:
         raise ValueError(f"reward={name!r}: it has {len(found)} leaves: name one")
     leaf = step.leaves[found[0]]
     if leaf.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise TypeError(f"reward={name!r}: {leaf.name} has dtype {leaf.dtype}: use float32 or float64 for what is summed")
+        raise TypeError(
+            f"reward={name!r}: {leaf.name} has dtype {leaf.dtype}: use float32 or float64 for what is summed"
+        )
     return found[0]
 
 
@@ -204,7 +213,9 @@ def _find(label: str, name: Name, step: Spec) -> list[int]:
         there = list(dict.fromkeys(one[0] if len(one) == 1 or len(path) == 1 else one for one in paths if one))
         more = f" and {len(there) - _MAX_NAMES} more" if len(there) > _MAX_NAMES else ""
         listed = ", ".join(map(repr, there[:_MAX_NAMES])) + more
-        raise ValueError(f"{label}: the steps have no {name!r}: there {_are(there)} {listed or 'one leaf without a name'}")
+        raise ValueError(
+            f"{label}: the steps have no {name!r}: there {_are(there)} {listed or 'one leaf without a name'}"
+        )
     return found
 
 

@@ -289,9 +289,9 @@ class Replay(Items):
                 items that the step completes have it.
             terminated: This step ends its episode, and nothing follows from its last state.
             truncated: This step ends its episode, which would have gone on.
-            final: The observations that this step has led to, where it ends its episode: a dict with some of the keys of
-                the step's tree, at least with those that a table's :class:`NStep` calls ``observation``. The values are
-                as in the step. They are stored as one step more.
+            final: The observations that this step has led to, where it ends its episode: a dict with some of the keys
+                of the step's tree, at least with those that a table's :class:`NStep` calls ``observation``. The values
+                are as in the step. They are stored as one step more.
             timeout: Seconds to wait for other threads if a limiter forbids to insert; 0: do not wait; None: no limit.
 
         Raises:

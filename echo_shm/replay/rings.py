@@ -84,7 +84,8 @@ class Rings:
             self._sources = sources = self._sources or join(self._store, self._max_producers, self._transports)
             name, spec = sources.handle.name, self._store.spec
             specs = [
-                batch_spec(layout.data, item) for layout, item in zip(self._store.layouts, self._store.items, strict=True)
+                batch_spec(layout.data, item)
+                for layout, item in zip(self._store.layouts, self._store.items, strict=True)
             ]
             self._feed = Feed(self._core, sources, name, spec, specs, self._describe)
             self.idle = self._thread is None

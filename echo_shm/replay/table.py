@@ -157,8 +157,8 @@ def table_config(table: Table, layout: Layout, capacity: int, max_items: int | N
     if least > capacity:
         raise ValueError(
             f"table {table.name!r}: {limiter!r} waits for {limiter.min_size} items of {table.item!r}, which have at "
-            f"least {least} steps, and the replay holds at most capacity={capacity}: use a smaller min_size, or a larger "
-            "capacity"
+            f"least {least} steps, and the replay holds at most capacity={capacity}: use a smaller min_size, or a "
+            "larger capacity"
         )
     return {
         "name": table.name.encode(),

@@ -45,7 +45,9 @@ class Vector:
         """The samples of one call of ``add_vector()``, whose arguments these are: the steps, then the finals."""
         n = self._heads.n
         if len(leaves[0]) != n:
-            raise ValueError(f"got steps of {len(leaves[0])} environments, and {n} in the calls before: use a new writer")
+            raise ValueError(
+                f"got steps of {len(leaves[0])} environments, and {n} in the calls before: use a new writer"
+            )
         if autoreset not in _MODES:
             raise ValueError(f"autoreset={autoreset!r}: use {', '.join(map(repr, _MODES))}")
         flags = np.zeros(n, np.uint8) if ends is None else ends

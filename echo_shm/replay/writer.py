@@ -152,7 +152,9 @@ class StepWriter:
         check_timeout(timeout)
         if not ends:
             raise ValueError(NOT_THE_END)
-        leaves = [self._steps.exact(i, leaf) for i, leaf in enumerate(arguments.leaves_of(self._steps, step, "the step"))]
+        leaves = [
+            self._steps.exact(i, leaf) for i, leaf in enumerate(arguments.leaves_of(self._steps, step, "the step"))
+        ]
         last = leaves_of_final(self._steps, final, self._finals)
         rows = [np.stack(both) for both in zip(leaves, last, strict=True)]
         with self._heads.lock:
@@ -184,8 +186,8 @@ class StepWriter:
                 writer.add_vector(step, terminated, truncated, "next_step", final={"obs": next_obs})
                 obs = next_obs
 
-        What differs between Gymnasium's modes (``envs.metadata["autoreset_mode"]``) is where the last observations of an
-        episode are, and whether the next row is a step:
+        Gymnasium's modes (``envs.metadata["autoreset_mode"]``) differ in where the last observations of an episode are,
+        and in whether the next row is a step:
 
         - ``"next_step"``: ``envs.step`` returns them. The next call ignores that environment's action and returns the
           first observations of the next episode: that row is no step, and it is left out.
@@ -230,7 +232,7 @@ class StepWriter:
     def _send_whole(
         self, heads: Array, leaves: Sequence[Array], timeout: float | None, sent: Callable[[], None]
     ) -> None:
-        """Sends samples that belong together, and calls ``sent``. If some are not sent, they go first in the next call."""
+        """Sends samples that belong together, and calls ``sent``. What is left goes first in the next call."""
         try:
             self._send_many((heads, self._steps.structure.unflatten(leaves)), timeout)
         except (TimeoutError, ConnectionClosedError) as error:

@@ -128,9 +128,13 @@ class Heads:
             ended[1:] = flags[:-1] != 0
         first = np.maximum.accumulate(np.where(ended, rows, -self._index)) if n else rows
         heads = _rows(n, len(self._head), priorities)
-        heads["stream"], heads["number"], heads["flags"] = self._stream, self._number + rows, 0 if flags is None else flags
+        heads["stream"], heads["number"], heads["flags"] = (
+            self._stream,
+            self._number + rows,
+            0 if flags is None else flags,
+        )
         heads["index"], heads["episode"] = rows - first, self._episode + np.cumsum(ended)
-        return heads.view(np.uint8).reshape(n, -1)
+        return heads.view(np.uint8).reshape(n, len(self._head))
 
     def last(self, flags: int, priorities: tuple[float, ...]) -> Array:
         """The heads of the last step of an episode, and of the observations that the episode ends with."""
@@ -193,7 +197,7 @@ class VectorHeads:
         last = np.arange(len(both)) >= k
         heads["number"], heads["index"] = self._numbers[both] + last, self._indexes[both] + last
         heads["flags"][:k], heads["flags"][k:] = np.where(ended, 0, flags), flags[ended] | ES_STEP_FINAL
-        return heads.view(np.uint8).reshape(len(both), -1)
+        return heads.view(np.uint8).reshape(len(both), self._size)
 
     def sent(self, rows: Array, flags: Array, ended: Array) -> None:
         """Notes that all of these were sent."""

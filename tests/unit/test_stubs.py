@@ -34,7 +34,8 @@ def stubbed(source):
     for cls in ast.parse(source).body:
         if not isinstance(cls, ast.ClassDef):
             continue
-        names = [node.target.id for node in cls.body if isinstance(node, ast.AnnAssign)]
+        # A field with the name of a keyword of Python's has an underscore after it.
+        names = [node.target.id.removesuffix("_") for node in cls.body if isinstance(node, ast.AnnAssign)]
         if cls.name == "lib":
             methods = [node for node in cls.body if isinstance(node, ast.FunctionDef)]
             functions = {node.name: len(node.args.posonlyargs + node.args.args) for node in methods}

@@ -11,8 +11,8 @@ from harness.actors import cast
 
 from echo_shm import Replay, ReplayClient, SegmentError, Server, SpecMismatchError, Table
 from echo_shm.replay import Prioritized, listing
-from echo_shm.replay.store import create_store
-from echo_shm.replay.table import table_configs
+from echo_shm.replay.store import about_items, create_store
+from echo_shm.replay.table import lay_out_table, table_config
 from echo_shm.spec import Spec
 
 SHM = Path("/dev/shm")
@@ -95,7 +95,11 @@ def test_a_replay_whose_process_is_dead(name: str) -> None:
 
 def test_a_replay_without_rings(name: str) -> None:
     """A store whose process has made no rings yet."""
-    store = create_store("shm", name, Spec.from_example(STEP), 10, 10, 0, table_configs(TABLES, 10, None))
+    spec = Spec.from_example(STEP, about_items([table.item for table in TABLES]))
+    layouts = [lay_out_table(table, spec) for table in TABLES]
+    configs = [table_config(table, layout, 10) for table, layout in zip(TABLES, layouts, strict=True)]
+    outputs = [output for layout in layouts for output in layout.outputs]
+    store = create_store("shm", name, spec, 10, 10, 0, configs, outputs)
     with pytest.raises(SegmentError, match=f"replay '{name}' has no rings yet"):
         ReplayClient(name)
     store.remove()

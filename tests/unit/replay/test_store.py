@@ -14,9 +14,9 @@ from harness.programs import run_python
 
 from echo_shm import Replay, SegmentError, SpecMismatchError, Table
 from echo_shm.errors import EchoShmError
-from echo_shm.replay import Fifo, Prioritized, SampleToInsertRatio
-from echo_shm.replay.store import FILES, create_store
-from echo_shm.replay.table import table_configs
+from echo_shm.replay import Fifo, Prioritized, SampleToInsertRatio, Step
+from echo_shm.replay.store import FILES, about_items, create_store
+from echo_shm.replay.table import lay_out_table, table_config
 from echo_shm.ring import lockfile
 from echo_shm.spec import Spec
 
@@ -195,9 +195,11 @@ def test_what_is_no_store(name, size):
 
 def test_a_schema_that_lies_about_the_leaves(name):
     """The core and Python must agree about each leaf's size: otherwise a batch would be written past its end."""
-    mine, theirs = Spec.from_example(EXAMPLE), Spec.from_example({**EXAMPLE, "obs": np.zeros(3, np.float16)})
-    lie = Spec(mine.treespec, mine.leaves, theirs.schema)
-    create_store("shm", name, lie, 10, 10, 0, table_configs([Table("t")], 10)).release()
+    about, table = about_items([Step()]), Table("t")
+    mine = Spec.from_example(EXAMPLE, about)
+    theirs = Spec.from_example({**EXAMPLE, "obs": np.zeros(3, np.float16)}, about)
+    lie, layout = Spec(mine.treespec, mine.leaves, theirs.schema), lay_out_table(table, mine)
+    create_store("shm", name, lie, 10, 10, 0, [table_config(table, layout, 10)], layout.outputs).release()
     with pytest.raises(SegmentError, match=f"replay '{name}' cannot be used: its schema does not fit its layout"):
         Replay.attach(name)
 

@@ -22,9 +22,17 @@ from echo_shm.replay import (
     Stack,
     Uniform,
 )
-from echo_shm.replay.table import table_configs
+from echo_shm.replay.item import NStep, Sequence, Step
+from echo_shm.replay.table import check_tables, lay_out_table, table_config
+from echo_shm.spec import Spec
 
 INF, NAN = math.inf, math.nan
+STEP = Spec.from_example({"obs": np.zeros(3), "reward": np.zeros(())})
+
+
+def config(table, capacity, max_items=None):
+    """What the C core gets of a table."""
+    return table_config(table, lay_out_table(table, STEP), capacity, max_items)
 
 
 def test_defaults():
@@ -32,6 +40,7 @@ def test_defaults():
     table = Table("a")
     assert (table.sampler, table.remover, table.rate_limiter) == (Uniform(), Fifo(), MinSize(1))
     assert (table.max_size, table.max_times_sampled, table.replacement, table.protected) == (None, 0, True, False)
+    assert table.item == Step()
 
 
 @pytest.mark.parametrize(("limiter", "rule"), [(Queue(3), Fifo()), (Stack(3), Lifo())], ids=repr)
@@ -103,10 +112,20 @@ def test_the_numbers_of_limiters(limiter, numbers):
         (lambda: Table("a", max_times_sampled=-1), "max_times_sampled=-1: use an integer, 0 or more"),
         (lambda: Table("a", replacement=1), "replacement=1: use True or False"),
         (lambda: Table("a", max_size=9, rate_limiter=MinSize(10)), "waits for 10 items.*at most max_size=9"),
-        (lambda: table_configs([Table("a", rate_limiter=MinSize(10))], 9), "waits for 10 items.*capacity=9"),
-        (lambda: table_configs([Table("a", rate_limiter=MinSize(5))], 9, 4), "waits for 5 items.*max_items=4 items"),
-        (lambda: table_configs([], 9), "got 0 tables: use 1 to 64"),
-        (lambda: table_configs([Table("a"), Table("b"), Table("a")], 9), "2 tables have the name 'a'"),
+        (lambda: config(Table("a", rate_limiter=MinSize(10)), 9), "waits for 10 items.*capacity=9"),
+        (lambda: config(Table("a", rate_limiter=MinSize(5)), 9, 4), "waits for 5 items.*max_items=4 items"),
+        (lambda: config(Table("a", item=Sequence(10)), 9), "item of Sequence.* refers to 10 steps, and.*capacity=9"),
+        (lambda: config(Table("a", item=NStep(3, 1, "obs")), 3), "refers to 4 steps, with the one after it, and"),
+        (
+            lambda: config(Table("a", item=NStep(3, 1, "obs", stack={"obs": 4})), 6),
+            "refers to 7 steps, with those that",
+        ),
+        (
+            lambda: config(Table("a", item=Sequence(4, 3, pad=None), rate_limiter=MinSize(3)), 9),
+            "waits for 3 items of Sequence.* at least 10 steps, and the replay holds at most capacity=9",
+        ),
+        (lambda: check_tables([]), "got 0 tables: use 1 to 64"),
+        (lambda: check_tables([Table("a"), Table("b"), Table("a")]), "2 tables have the name 'a'"),
     ],
 )
 def test_values_out_of_range(make, message):
@@ -122,8 +141,9 @@ def test_values_out_of_range(make, message):
         (lambda: Table("a", sampler=Uniform), r"sampler=Uniform is a class: use an instance, for example Uniform\(\)"),
         (lambda: Table("a", remover="fifo"), "remover='fifo': use a Selector"),
         (lambda: Table("a", rate_limiter=3), "rate_limiter=3: use a RateLimiter"),
-        (lambda: table_configs(Table("a"), 9), "use a list of Table"),
-        (lambda: table_configs(["a"], 9), "use a list of Table"),
+        (lambda: Table("a", item=Step), r"item=Step is a class: use an instance, for example Step\(\)"),
+        (lambda: check_tables(Table("a")), "use a list of Table"),
+        (lambda: check_tables(["a"]), "use a list of Table"),
     ],
 )
 def test_other_types(make, message):
@@ -135,23 +155,30 @@ def test_other_types(make, message):
 def test_what_the_core_gets():
     """The fields of the C core's struct; a table without a size of its own holds as many items as there are steps."""
     table = Table("é" * 31, Prioritized(0.5, 0.25), Softmax(2.0), None, Queue(3), 0, replacement=False, protected=True)
-    assert table_configs([table], 100) == [
-        {
-            "name": b"\xc3\xa9" * 31,
-            "sampler": {"kind": 2, "parameter": 0.5, "beta": 0.25},
-            "remover": {"kind": 3, "parameter": 2.0, "beta": 0.0},
-            "max_size": 100,
-            "max_times_sampled": 0,
-            "min_size": 1,
-            "ratio": 1.0,
-            "min_diff": 0.0,
-            "max_diff": 3.0,
-            "max_parked": 25,
-            "replacement": 0,
-            "is_protected": 1,
-        }
-    ]
-    assert table_configs([Table("a", max_size=200)], 100)[0]["max_size"] == 200
+    assert config(table, 100) == {
+        "name": b"\xc3\xa9" * 31,
+        "sampler": {"kind": 2, "parameter": 0.5, "beta": 0.25},
+        "remover": {"kind": 3, "parameter": 2.0, "beta": 0.0},
+        "max_size": 100,
+        "max_times_sampled": 0,
+        "min_size": 1,
+        "ratio": 1.0,
+        "min_diff": 0.0,
+        "max_diff": 3.0,
+        "max_parked": 25,
+        "replacement": 0,
+        "is_protected": 1,
+        "item": {
+            "kind": 1,
+            "length": 1,
+            "period": 1,
+            "before": 0,
+            "padded": 0,
+            "num_outputs": 2,
+            "gamma": 0.0,
+        },
+    }
+    assert config(Table("a", max_size=200), 100)["max_size"] == 200
 
 
 @pytest.mark.parametrize("name", echo_shm.replay.__all__)

@@ -10,7 +10,7 @@ from echo_shm import Server, ShmClient, SpecMismatchError
 from echo_shm.ring.inbox import Heads, inbox_spec, inbox_that_takes, step_spec, tables_of
 from echo_shm.spec import Spec, canonical
 
-TABLES = (("train", (0.6, 0.6)), ("\N{SNOWMAN} 'b'", ()))
+TABLES = (("train", (0.6, 0.6), (0,)), ("\N{SNOWMAN} 'b'", (), ()))
 
 STEPS = {
     "an array": np.zeros((2, 3), np.float32),
@@ -39,15 +39,17 @@ def test_an_inbox_says_what_it_brings(kind):
     [
         {"about": None},
         {"about": {}},
-        {"about": {"server": [["a", []]]}},
+        {"about": {"server": [["a", [], []]]}},
         {"about": {"replay": []}},
-        {"about": {"replay": [["a", [0.5]], ["b", []]]}},  # the head has room for one
-        {"about": {"replay": [[1, [0.5]]]}},
-        {"about": {"replay": [["a", [1]]]}},
-        {"about": {"replay": [["a", [float("inf")]]]}},
-        {"about": {"replay": [["a", 3]]}},
-        {"about": {"replay": [[["a"], []]]}},
-        {"about": {"replay": [["a"]]}},
+        {"about": {"replay": [["a", [0.5], []], ["b", [], []]]}},  # the head has room for one
+        {"about": {"replay": [[1, [0.5], []]]}},
+        {"about": {"replay": [["a", [1], []]]}},
+        {"about": {"replay": [["a", [float("inf")], []]]}},
+        {"about": {"replay": [["a", 3, []]]}},
+        {"about": {"replay": [[["a"], [], []]]}},
+        {"about": {"replay": [["a", []]]}},
+        {"about": {"replay": [["a", [0.5], [1]]]}},  # a step has one leaf
+        {"about": {"replay": [["a", [0.5], [False]]]}},
         {"about": "replay"},
         {"tree": {"list": ["leaf", "leaf"]}},
         {"tree": {"tuple": ["leaf", None, "leaf"]}},
@@ -55,7 +57,7 @@ def test_an_inbox_says_what_it_brings(kind):
 )
 def test_a_damaged_schema_is_no_inbox(change):
     """Nothing but what an inbox has is taken for one."""
-    data = json.loads(inbox_spec(Spec.from_example(np.zeros(3)), (("a", (0.5,)),)).schema)
+    data = json.loads(inbox_spec(Spec.from_example(np.zeros(3)), (("a", (0.5,), (0,)),)).schema)
     assert step_spec(Spec.from_schema(canonical(data), "x")) is not None
     assert step_spec(Spec.from_schema(canonical(data | change), "x")) is None
 
