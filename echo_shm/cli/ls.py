@@ -135,10 +135,10 @@ def describe_replay(name: str) -> Description:
         seen = listing.look(name)
     except SegmentError as error:
         return found | {"state": "unreadable", "fault": str(error)}
-    state = "in use" if seen.alive else "orphaned" if seen.has_store or seen.attached else "garbage"
+    state = "in use" if seen.alive else "orphaned" if seen.goes_on or seen.attached else "garbage"
     return found | {
         "state": "unreadable" if seen.fault else state,
-        "store": "shm" if seen.has_store else "memory",
+        "store": "shm" if seen.has_store else seen.directory or "memory",
         "pid": seen.pid,
         "alive": seen.alive,
         "bytes": seen.bytes,
@@ -158,8 +158,10 @@ def _plain(info: Any) -> Any:
     return {field: _plain(value) for field, value in vars(info).items()} if hasattr(info, "__dict__") else info
 
 
-def what_to_do(name: str) -> str:
+def what_to_do(name: str, directory: str | None = None) -> str:
     """With which call somebody goes on with a store that outlived its process, and which command removes it."""
+    if directory is not None:
+        return f"Replay.attach({directory!r}) goes on with it; `echo-shm gc {name}` removes its rings, and no file there"
     return f"Replay.attach({name!r}) goes on with it; `echo-shm gc {name}` removes it"
 
 
@@ -176,9 +178,10 @@ def _print(segments: list[Description], replays: list[Description], rings: dict[
         terminal.print(table)
     notes = [(one["name"], one["fault"]) for one in segments + replays if one["fault"]]
     for one in replays:
-        if one["state"] == "orphaned" and one["store"] == "shm":
+        if one["state"] == "orphaned" and one["store"] != "memory":
             heard = "" if one["heard_seconds"] is None else f", last heard of {_ago(one)}"
-            notes.append((one["name"], f"its process is dead{heard}. {what_to_do(one['name'])}"))
+            directory = None if one["store"] == "shm" else one["store"]
+            notes.append((one["name"], f"its process is dead{heard}. {what_to_do(one['name'], directory)}"))
     for name, note in notes:
         terminal.print(f"{name}: {note}", markup=False, soft_wrap=not terminal.is_terminal, style="dim")
 

@@ -7,7 +7,8 @@
 ``records``          The store but for the columns: settings, counters, the records of steps and items.
 ``snapshot.0``, .1   Copies of the records, for what comes after a loss of power: see ``snapshots.py``.
 ``boot_id``          In which boot of the machine ``records`` was used last.
-``lock``             The replay that has the store holds a lock on its first byte, which the kernel drops when it dies.
+``lock``             An empty file. The replay that has the store holds a lock on a byte of it, which the kernel drops
+                     when its process dies, or when that process opens and closes the file by other means.
 ===================  ==================================================================================================
 
 ``records`` and the columns are mapped one after the other into one range of addresses, so the C core sees one store.
@@ -394,7 +395,7 @@ def complete(directory: Directory, about: object) -> None:
     path, manifest = directory.path, directory.manifest
     directory.snapshots.write_first(directory.records)
     _write_file(os.path.join(path, BOOT_ID), boot_id())
-    for file in (*(part.file for part in manifest.parts), *SNAPSHOTS, BOOT_ID, LOCK):
+    for file in (*(part.file for part in manifest.parts), *SNAPSHOTS, BOOT_ID):  # not the lock: see below
         _flush(os.path.join(path, file))
     text = {
         "what": "a replay of echo_shm: Replay.attach() goes on with it",
@@ -421,6 +422,7 @@ def _write_file(path: str, content: bytes) -> None:
 
 
 def _flush(path: str) -> None:
+    """Flushes a file that this process holds no lock on: closing a descriptor of it would drop them."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

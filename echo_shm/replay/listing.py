@@ -2,7 +2,8 @@
 
 A replay has several files in shared memory: a store and its lock file (only with ``store="shm"``), two rings with their
 lock files, a board, and for each table and batch size that learners iterate over a ring with its lock file. Whoever has
-it holds the store's lock; without a store, the rings' creator's locks.
+it holds the store's lock; without a store there, the rings' creator's locks. A store in a directory is on the board.
+Nothing here looks at its files, or removes them.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from echo_shm.errors import SegmentError
 from echo_shm.replay import board, store
 from echo_shm.replay.batch import TableInfo, read_table_info
 from echo_shm.replay.batch_rings import is_batch_ring
-from echo_shm.replay.files import holder_of
+from echo_shm.replay.files import MANIFEST, holder_of
 from echo_shm.ring import lockfile, segment
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
@@ -37,6 +38,7 @@ class ReplayListing(NamedTuple):
     Attributes:
         name: Its name.
         has_store: Whether it has a store in shared memory.
+        directory: The directory with its store; None without one, or if it was removed.
         alive: Whether a process has it.
         attached: Whether any process has it, or is attached to its rings.
         pid: The process that has it, or had it last; None if nothing says so.
@@ -52,6 +54,7 @@ class ReplayListing(NamedTuple):
 
     name: str
     has_store: bool
+    directory: str | None
     alive: bool
     attached: bool
     pid: int | None
@@ -63,6 +66,11 @@ class ReplayListing(NamedTuple):
     rings: tuple[segment.Listing, ...]
     store_bytes: int | None
     fault: str
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another process can go on with its store."""
+        return self.has_store or self.directory is not None
 
     @property
     def bytes(self) -> int:
@@ -109,6 +117,7 @@ def look(name: str) -> ReplayListing:
     return ReplayListing(
         name=name,
         has_store=has_store,
+        directory=_directory(said),
         alive=alive,
         attached=alive or any(ring.locked for ring in rings),
         pid=holder or _number(said, "pid"),
@@ -172,6 +181,11 @@ def _board(name: str) -> dict[str, Any]:
         return board.read_board(name)
     except SegmentError:
         return {}
+
+
+def _directory(said: dict[str, Any]) -> str | None:
+    path = said.get("directory")
+    return path if isinstance(path, str) and os.path.exists(os.path.join(path, MANIFEST)) else None
 
 
 def _number(said: dict[str, Any], field: str) -> Any:

@@ -188,7 +188,7 @@ class Replay(Items):
             core = store.open(samplers, removers)
         except BaseException:
             if sources is not None:
-                sources.leave()
+                (sources.close if sources.are_new else sources.leave)()
             raise
         if store.syncing is not None:
             store.syncing.start()
@@ -202,7 +202,7 @@ class Replay(Items):
                 self._rings.start()
             self._rings.serve()
         except BaseException:
-            if is_new:
+            if sources is None or sources.are_new:
                 self._rings.close()
             else:
                 self._rings.leave()  # writers wait for the next one

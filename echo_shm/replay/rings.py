@@ -298,4 +298,7 @@ class Rings:
                     **{field: value for field, value in vars(info).items() if field != "limiter"},
                     "limiter": vars(info.limiter),
                 }
-        return {"capacity": self._store.capacity, "steps": self._core.num_steps(), "tables": tables}
+        said = {"capacity": self._store.capacity, "steps": self._core.num_steps(), "tables": tables}
+        if self._store.directory is not None:
+            said["directory"] = os.path.abspath(self._store.directory.path) + "/"
+        return said

@@ -156,9 +156,11 @@ class Snapshots:
         last = self.last
         i = 0 if last is None else 1 - last
         header = self._headers[last] if last is not None else None
+        if core.closed:
+            return
         self._refuse_failed()
         if core.snapshot(self._address(i)) < 0:
-            return  # closed, or a forked child's
+            return  # closed just now, or a forked child's
         try:
             for fd in (*self._columns, self._fds[i]):
                 os.fdatasync(fd)

@@ -33,11 +33,12 @@ FLOORS = [
     {"replay/es_record", "replay/es_redo", "replay/es_sort"},
     {"replay/es_store", "replay/es_custom", "replay/es_fifo", "replay/es_heap", "replay/es_prioritized",
      "replay/es_softmax", "replay/es_uniform"},
-    {"replay/es_gather", "replay/es_selector", "replay/es_steps"},
+    {"replay/es_gather", "replay/es_hold", "replay/es_selector"},
+    {"replay/es_steps"},
     {"replay/es_table"},
     {"replay/es_draw"},
     {"replay/es_drawn", "replay/es_outbox", "replay/es_source", "replay/es_tables"},
-    {"replay/es_inbox"},
+    {"replay/es_inbox", "replay/es_snapshot"},
     {"replay/es_replay"},
 ]  # fmt: skip
 

@@ -30,8 +30,8 @@ FLOORS = {
         ["batch_reader"],
     ],
     "replay": [
-        ["validation", "batch", "arguments", "board"],
-        ["selectors", "rate_limiters", "waiting", "ahead", "item"],
+        ["validation", "batch", "arguments", "board", "snapshots"],
+        ["selectors", "rate_limiters", "waiting", "ahead", "item", "files", "syncing"],
         ["layout", "batch_rings"],
         ["finals", "table", "learner", "custom"],
         ["vector"],
