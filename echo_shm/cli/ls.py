@@ -161,7 +161,7 @@ def _plain(info: Any) -> Any:
 def what_to_do(name: str, directory: str | None = None) -> str:
     """With which call somebody goes on with a store that outlived its process, and which command removes it."""
     if directory is not None:
-        return f"Replay.attach({directory!r}) goes on with it; `echo-shm gc {name}` removes its rings, and no file there"
+        return f"Replay.attach({directory!r}) goes on with it; `echo-shm gc {name}` removes its rings, not its files"
     return f"Replay.attach({name!r}) goes on with it; `echo-shm gc {name}` removes it"
 
 

@@ -18,7 +18,8 @@ from echo_shm.errors import SegmentError
 from echo_shm.replay import board, store
 from echo_shm.replay.batch import TableInfo, read_table_info
 from echo_shm.replay.batch_rings import is_batch_ring
-from echo_shm.replay.files import MANIFEST, holder_of
+from echo_shm.replay.disk import MANIFEST
+from echo_shm.replay.files import holder_of
 from echo_shm.ring import lockfile, segment
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,

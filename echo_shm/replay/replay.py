@@ -15,9 +15,9 @@ from echo_shm.errors import ConnectionClosedError, EchoShmError
 from echo_shm.replay import arguments, finals
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import Batch, why_no_insert, why_no_sample
+from echo_shm.replay.disk import is_directory
 from echo_shm.replay.finals import NOT_THE_END
 from echo_shm.replay.items import Items
-from echo_shm.replay.files import is_directory
 from echo_shm.replay.rings import Rings, join
 from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.store import Store, about_items, attach_store, create_store

@@ -1,34 +1,35 @@
 """What a store of files needs after the machine went down: its records as they were at the last sync.
 
-The records are the truth about a store. They are changed in place, in a mapped file, and the kernel writes its pages to
-the disk when it likes. So after a loss of power the file is a mixture of times, and of no use. Therefore two more files,
-the snapshots, have copies of the records. They are written in turn, and one of them always counts.
+The records are the truth about a store. They are changed in place, in a mapped file, and the kernel writes its pages
+to the disk when it likes. So after a loss of power the file is a mixture of times, and of no use. Therefore two more
+files, the snapshots, have copies of the records. They are written in turn, and one of them always counts.
 
 A sync does this, in this order:
 
-1. With the replay's lock, the records are copied to the older snapshot: only pages that differ. From now on the rows of
-   all steps that the copy refers to stay as they are, even if the steps go.
+1. With the replay's lock, the records are copied to the older snapshot: only pages that differ. From now on the rows
+   of all steps that the copy refers to stay as they are, even if the steps go.
 2. The columns' files are flushed. They have all rows that the copy refers to.
 3. The copy is flushed. Its header still has an old number, or none that can be read, so it does not count.
 4. The header is written, with a number higher than the other's, and flushed. From now on this snapshot counts.
 5. The rows that only the one before refers to are free.
 
 When the machine goes down at any of these points, one snapshot with the highest number is whole, and the rows that it
-refers to are whole: those of the older one are not written to before 5. A header lies in one sector and has a checksum;
-one that is torn does not count.
+refers to are whole: those of the older one are not written to before 5. A header lies in one sector and has a
+checksum; one that is torn does not count.
 
-Rows that are held (1) are not there for new steps. A store has spare rows for these, so that it can go on while a sync
-is under way. When they are used up, a step waits until a sync is done. Nothing but the time since the last sync is lost,
-whatever the tables remove, and in whatever order.
+Rows that are held (1) are not there for new steps. A store has spare rows for these, so that it can go on while a
+sync is under way. When they are used up, a step waits until a sync is done. Nothing but the time since the last sync
+is lost, whatever the tables remove, and in whatever order.
 
-When a process dies alone, nothing that it has written is lost, and the next one goes on with the records as they are. It
-flushes both snapshots first: the dead one may have written a header that is not on the disk yet. A file has the boot id
-of the time in which the records were last in use. If it is another one now, the machine went down, and the records are
-copied from the snapshot. The id is written after that, so whoever is killed in between leaves it to the next one.
+When a process dies alone, nothing that it has written is lost, and the next one goes on with the records as they are.
+It flushes both snapshots first: the dead one may have written a header that is not on the disk yet. A file has the
+boot id of the time in which the records were last in use. If it is another one now, the machine went down, and the
+records are copied from the snapshot. The id is written after that, so whoever is killed in between leaves it to the
+next one.
 
 Without syncs (``sync_every=None``) there are no spare rows. The snapshot of the last close counts until the first row
-that it refers to is needed. Then both headers are cleared, and flushed, first. From then on nothing but a close makes a
-snapshot again.
+that it refers to is needed. Then both headers are cleared, and flushed, first. From then on nothing but a close makes
+a snapshot again.
 
 A flush that fails is not tried again: the kernel may have dropped the pages, and a second flush would succeed without
 them. No snapshot is made any more, the last one stays whole, and the replay says so when spare rows are used up.
@@ -209,8 +210,8 @@ class Snapshots:
             when = "never" if self.time is None else time.strftime("%F %T", time.localtime(self.time))
             raise SegmentError(
                 self._failed.errno,
-                f"{self._what} cannot be synced any more, since a flush failed ({self._failed.strerror}): if the machine "
-                f"goes down, what came after the last sync ({when}) is lost. Look at the disk. Copy what you need, and "
+                f"{self._what} cannot be synced any more, since a flush failed ({self._failed.strerror}): if the "
+                f"machine goes down, what came after the last sync ({when}) is lost. Look at the disk. Copy what you need, and "
                 "end this process",
             )
 

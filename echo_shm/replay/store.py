@@ -26,17 +26,11 @@ from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, SpecMismatchError, error_from
 from echo_shm.replay.batch import COLUMNS, Settings
 from echo_shm.replay.custom import CustomSelectors
-from echo_shm.replay.files import (
-    COLUMN_HEADER,
-    Directory,
-    attach_directory,
-    complete,
-    create_directory,
-    holder_of,
-    is_directory,
-)
+from echo_shm.replay.disk import COLUMN_HEADER, is_directory
+from echo_shm.replay.files import Directory, attach_directory, holder_of
 from echo_shm.replay.item import Item, item_from
 from echo_shm.replay.layout import Layout, lay_out
+from echo_shm.replay.new_files import complete, create_directory
 from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.sources import UPDATE_SLOTS, inbox_slots
 from echo_shm.replay.syncing import Syncing

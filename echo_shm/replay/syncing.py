@@ -67,7 +67,7 @@ class Syncing:
 
         """
         with self._lock:
-            # Another thread may have done so. Steps that came while a sync was under way may have used up what it freed.
+            # Another thread may have done so. But steps may have come meanwhile, and used up what a sync freed.
             if 0 <= self._core.room() < _ROOM:
                 if self._every is None:
                     self._snapshots.clear(self._core)

@@ -9,7 +9,7 @@ SCRIPT = """
 import json, logging, os, shutil, signal, sys
 import numpy as np
 from echo_shm import Replay, SegmentError, Table
-from echo_shm.replay import Fifo, Uniform, files, listing, snapshots, store, syncing
+from echo_shm.replay import Fifo, disk, files, new_files, snapshots, store, syncing
 
 logging.disable()
 CALLS = {"mkdir", "open", "ftruncate", "posix_fallocate", "pwrite", "write", "fsync", "fdatasync", "replace"}
@@ -31,11 +31,11 @@ class Calls:
 
 
 def killed_at(n, life):
-    "Runs life(told) in a child, which is killed at its n-th call: how many bytes it has told, and whether it was killed."
+    "Runs life(told) in a child, which is killed at its n-th call: how often it has told, and whether it was killed."
     mine, its = os.pipe()
     pid = os.fork()
     if pid == 0:
-        files.os = snapshots.os = Calls(n)
+        disk.os = files.os = new_files.os = snapshots.os = Calls(n)
         life(lambda: os.write(its, b"."))
         os._exit(0)
     os.close(its)
@@ -76,10 +76,10 @@ def after_a_loss(path):
     shutil.copytree(path, copy)
     said = json.load(open(copy + "manifest.json"))
     json.dump({**said, "name": said["name"] + "-copy"}, open(copy + "manifest.json", "w"))
-    boot, files.boot_id = files.boot_id, lambda: b"another"
+    boot, disk.boot_id = disk.boot_id, lambda: b"another"
     with Replay.attach(copy) as replay:
         left = content(replay)
-    files.boot_id = boot
+    disk.boot_id = boot
     shutil.rmtree(copy)
     return left
 
@@ -133,7 +133,7 @@ def test_recover(root, name):
     for n in range(10_000):
         path = f"{root}/{name}-r{n}/"
         shutil.copytree(base, path)
-        files.boot_id = lambda: b"another"
+        disk.boot_id = lambda: b"another"
         told, killed = killed_at(n, lambda told: go_on(Replay.attach(path), 60, 8, told))
         with Replay.attach(path) as replay:
             assert content(replay) == expected(60 + told), (n, told)

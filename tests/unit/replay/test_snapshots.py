@@ -1,7 +1,7 @@
 """A store in a directory after the machine went down, at any moment, with any of its pages on the disk.
 
-A disk is simulated: a file's sectors on it are those of the last flush, or any that the file had since, each for itself.
-The machine goes down before and after each system call that a sync makes, while steps come in between.
+A disk is simulated: a file's sectors on it are those of the last flush, or any that the file had since, each for
+itself. The machine goes down before and after each system call that a sync makes, while steps come in between.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from echo_shm import Replay, SegmentError, Table
-from echo_shm.replay import Fifo, NStep, Prioritized, Uniform, files, snapshots, store, syncing
+from echo_shm.replay import Fifo, NStep, Prioritized, Uniform, disk, snapshots, store, syncing
 
 SECTOR = 512
 CAPACITY, SPARE = 24, 7
@@ -46,6 +46,7 @@ class Driver:
         self.replay, self.at = replay, at
 
     def go_on(self, n):
+        """Stores n steps, and draws and updates in between."""
         for _ in range(n):
             self.replay.add(step(self.at), 1.0 + self.at % 5, terminated=self.at % 11 == 10)
             self.at += 1
@@ -87,10 +88,12 @@ def assert_same(one, other):
 
 
 def leaves(batch):
+    """All arrays of a batch."""
     return [array for key in sorted(batch.data) for array in flat(batch.data[key])] + list(batch[1:])
 
 
 def flat(tree):
+    """The arrays of a tree of dicts."""
     return [tree[key] for key in sorted(tree)] if isinstance(tree, dict) else [tree]
 
 
@@ -102,6 +105,7 @@ class Disk:
         self.versions = {}  # of each file: arrays of its bytes, from the last flush on
 
     def read(self, file):
+        """What the file is now."""
         return np.fromfile(os.path.join(self.path, file), np.uint8)
 
     def look(self):
@@ -135,13 +139,13 @@ class Disk:
 
 def rename(path):
     """The copy of a store is a replay of its own."""
-    manifest = os.path.join(path, files.MANIFEST)
+    manifest = os.path.join(path, disk.MANIFEST)
     with open(manifest) as file:
         said = json.load(file)
     said["name"] = os.path.basename(path.rstrip("/")) + f"-{os.getpid()}"
     with open(manifest, "w") as file:
         json.dump(said, file)
-    os.chmod(os.path.join(path, files.LOCK), 0o600)
+    os.chmod(os.path.join(path, disk.LOCK), 0o600)
 
 
 class Calls:
@@ -154,12 +158,14 @@ class Calls:
         return getattr(os, name)
 
     def fdatasync(self, fd):
+        """All that the file was is on the disk."""
         if not self._world.busy:
             self._world.moment()
             self._world.disk.flush(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
             self._world.moment()
 
     def pwrite(self, fd, content, offset):
+        """The header of a snapshot."""
         assert os.pwrite(fd, content, offset) == len(content)
         self._world.moment()
 
@@ -193,6 +199,7 @@ class World:
         monkeypatch.setattr(snapshots.Snapshots, "write", noted)
 
     def copy(self):
+        """The path of a directory that is not there."""
         self.copies += 1
         return f"{self.tmp}/copy{self.copies}"
 
@@ -220,10 +227,11 @@ class World:
         self.busy = False
 
     def crash(self, choose):
+        """What is found after it is what was there at a sync."""
         copy = self.copy()
         self.disk.crash(copy, choose)
         with self.patch.context() as patch:
-            patch.setattr(files, "boot_id", lambda: b"another")
+            patch.setattr(disk, "boot_id", lambda: b"another")
             try:
                 seen = picture(copy + "/")
             except SegmentError as error:
