@@ -125,7 +125,7 @@ static int read_header(const uint8_t *base, uint64_t size, es_store_header *hdr,
         return ES_EGEOMETRY;
     if (memcmp(&expected, &hdr->at, sizeof expected) != 0)
         return ES_EOFFSET;
-    if (size < hdr->at.size)
+    if (hdr->geo.columns ? size != hdr->at.size : size < hdr->at.size) /* columns end where their files do */
         return ES_ESIZE;
     hdr->magic = 0;
     return hash_of(hdr, &parts) == hdr->hash ? ES_OK : ES_EHASH;

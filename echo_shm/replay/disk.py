@@ -15,6 +15,9 @@ from echo_shm.ring.lockfile import check_name
 #: Bytes before a column: numpy's header.
 COLUMN_HEADER = 4096
 
+#: What the start of each file in the range of addresses is a multiple of. Every system can map there.
+FILE = 65536
+
 MANIFEST, LOCK, RECORDS, BOOT_ID = "manifest.json", "lock", "records", "boot_id"
 SNAPSHOTS = ("snapshot.0", "snapshot.1")
 
@@ -155,5 +158,6 @@ def _is_possible(manifest: Manifest) -> bool:
         and re.fullmatch(r"[0-9a-f]{32}", manifest.uuid) is not None
         and (every is None or 0 < every < math.inf)
         and len(parts) > 1
+        and parts[0].size % FILE == 0
         and all(isinstance(one.file, str) and re.fullmatch(r"[^/\0]+", one.file) and one.size > 0 for one in parts)
     )

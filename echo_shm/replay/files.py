@@ -54,10 +54,11 @@ class Directory:
 
     """
 
-    def __init__(self, path: str, manifest: Manifest, lockfile: LockFile) -> None:
+    def __init__(self, path: str, manifest: Manifest, lockfile: LockFile, *, made: bool = False) -> None:
         self.path = path
         self.what = f"replay {path!r}"
         self.manifest = manifest
+        self._made = made
         self.lockfile = lockfile
         self.size = range_size(manifest.parts)
         self._held = True
@@ -70,7 +71,12 @@ class Directory:
             for copy in copies:
                 os.close(_open_file(copy, SNAPSHOT_HEADER + manifest.parts[0].size, self.what))
             self.snapshots = Snapshots(
-                copies, manifest.parts[0].size, bytes.fromhex(manifest.uuid), self._fds[1:], self.what
+                copies,
+                manifest.parts[0].size,
+                bytes.fromhex(manifest.uuid),
+                self._fds[1:],
+                self.what,
+                self._distrust,
             )
         except BaseException:
             self._close_files()
@@ -102,6 +108,11 @@ class Directory:
             )
         write_file(path, now)  # whoever is killed before this leaves it to the next one
 
+    def _distrust(self) -> None:
+        """The next process takes the snapshot, as if the machine had gone down."""
+        with contextlib.suppress(OSError):
+            write_file(os.path.join(self.path, BOOT_ID), b"")
+
     def release(self) -> None:
         """Closes the files, and lets go of the lock. The mapping ends with its last user."""
         self.base = None
@@ -118,10 +129,10 @@ class Directory:
         self._fds = []
 
     def remove(self) -> None:
-        """Removes the files of a store that was created just now, and could not be opened."""
+        """Removes a store that was created just now, and could not be opened: its files, and a directory made for it."""
         files = [part.file for part in self.manifest.parts]
         self.release()
-        remove_files(self.path, files, made=True)
+        remove_files(self.path, files, made=self._made)
 
 
 def _open_file(path: str, size: int, what: str) -> int:

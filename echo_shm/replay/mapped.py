@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 
 from echo_shm._core import ffi
 from echo_shm.errors import SegmentError
-from echo_shm.replay.disk import Part
+from echo_shm.replay.disk import FILE, Part
 
 if TYPE_CHECKING:
     from echo_shm._core import CData
 
-#: What the start of each file in the range is a multiple of. Every system can map at such addresses.
-_FILE = 65536
-
 #: From linux/mman.h.
-_PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
+_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -31,11 +28,14 @@ def _libc() -> ctypes.CDLL:
 
 def range_size(parts: Sequence[Part]) -> int:
     """Bytes of addresses that the files take."""
-    return sum(-(-part.size // _FILE) * _FILE for part in parts)
+    return sum(-(-part.size // FILE) * FILE for part in parts)
 
 
 def map_parts(fds: Sequence[int], parts: Sequence[Part], what: str) -> "CData":
-    """Maps the files one after the other: the address of the first, as a ``uint8_t *`` that keeps the mapping."""
+    """Maps the files one after the other: the address of the first, as a ``uint8_t *`` that keeps the mapping.
+
+    Between them are zeros, which a header that lies may have the core read.
+    """
     libc, size = _libc(), range_size(parts)
 
     def mapped(address: int | None, length: int, access: int, flags: int, fd: int) -> int:
@@ -49,10 +49,10 @@ def map_parts(fds: Sequence[int], parts: Sequence[Part], what: str) -> "CData":
             )
         return int(got)
 
-    base = mapped(None, size + _FILE, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
-    memory: CData = ffi.gc(ffi.cast("uint8_t *", base + -base % _FILE), lambda _: libc.munmap(base, size + _FILE))
-    address = base + -base % _FILE
+    base = mapped(None, size + FILE, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
+    memory: CData = ffi.gc(ffi.cast("uint8_t *", base + -base % FILE), lambda _: libc.munmap(base, size + FILE))
+    address = base + -base % FILE
     for fd, part in zip(fds, parts, strict=True):
         mapped(address, part.size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, fd)
-        address += -(-part.size // _FILE) * _FILE
+        address += -(-part.size // FILE) * FILE
     return memory

@@ -97,7 +97,7 @@ def create_directory(
         needed = sum(part.size for part in (*parts, *copies))
         for part, header in zip((*parts, *copies), (b"", *headers, b"", b""), strict=True):
             _allocate(os.path.join(path, part.file), part.size, header, needed, what)
-        directory = Directory(path, manifest, lockfile)
+        directory = Directory(path, manifest, lockfile, made=made)
         undo.pop_all()
     return directory
 

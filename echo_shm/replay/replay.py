@@ -253,7 +253,10 @@ class Replay(Items):
 
     @property
     def name(self) -> str | None:
-        """The store's name in shared memory, for :meth:`attach`; None in this process's own memory."""
+        """The store's name in shared memory, for :meth:`attach`; None in this process's own memory.
+
+        Of a store in a directory: the name by which other processes find it.
+        """
         return self._store.name
 
     @property

@@ -31,8 +31,10 @@ Without syncs (``sync_every=None``) there are no spare rows. The snapshot of the
 that it refers to is needed. Then both headers are cleared, and flushed, first. From then on nothing but a close makes
 a snapshot again.
 
-A flush that fails is not tried again: the kernel may have dropped the pages, and a second flush would succeed without
-them. No snapshot is made any more, the last one stays whole, and the replay says so when spare rows are used up.
+A flush that fails is not tried again: the kernel may have dropped the pages, and a second flush would succeed
+without them. No snapshot is made any more, the last one stays whole, and the replay says so when spare rows are used
+up. The file with the boot id is emptied then. So the next process takes the snapshot in place of the records: it
+cannot know which of the rows that came later are on the disk.
 """
 
 import logging
@@ -41,7 +43,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from echo_shm._core import ffi
@@ -76,14 +78,24 @@ class Snapshots:
         uuid: Of the store: 16 bytes.
         columns: Descriptors of the columns' files.
         what: The store, in messages.
+        on_failure: Is called when a flush has failed. It sees to it that the records are not trusted any more.
 
     """
 
-    def __init__(self, paths: Sequence[str], size: int, uuid: bytes, columns: Sequence[int], what: str) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        size: int,
+        uuid: bytes,
+        columns: Sequence[int],
+        what: str,
+        on_failure: Callable[[], None],
+    ) -> None:
         self._size = size
         self._uuid = uuid
         self._columns = columns
         self._what = what
+        self._on_failure = on_failure
         self._fds: list[int] = []
         self._maps: list[mmap.mmap] = []
         self._failed: OSError | None = None
@@ -202,6 +214,7 @@ class Snapshots:
 
     def _fail(self, error: OSError) -> None:
         self._failed = error
+        self._on_failure()
         _log.error("%s cannot be synced any more: %s", self._what, error)
         self._refuse_failed()
 
@@ -210,9 +223,9 @@ class Snapshots:
             when = "never" if self.time is None else time.strftime("%F %T", time.localtime(self.time))
             raise SegmentError(
                 self._failed.errno,
-                f"{self._what} cannot be synced any more, since a flush failed ({self._failed.strerror}): if the "
-                f"machine goes down, what came after the last sync ({when}) is lost. Look at the disk. Copy what you need, and "
-                "end this process",
+                f"{self._what} cannot be synced any more, since a flush failed ({self._failed.strerror}): what "
+                f"came after the last sync ({when}) is lost when this process ends. Look at the disk, and save elsewhere "
+                "what you need",
             )
 
     def close(self) -> None:
