@@ -224,8 +224,8 @@ class Snapshots:
             raise SegmentError(
                 self._failed.errno,
                 f"{self._what} cannot be synced any more, since a flush failed ({self._failed.strerror}): what "
-                f"came after the last sync ({when}) is lost when this process ends. Look at the disk, and save elsewhere "
-                "what you need",
+                f"came after the last sync ({when}) is lost when this process ends. Look at the disk, and save "
+                "elsewhere what you need",
             )
 
     def close(self) -> None:

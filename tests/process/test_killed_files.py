@@ -24,10 +24,13 @@ class Calls:
 
     def __getattr__(self, name):
         if name in CALLS:
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self.left -= 1
+            self.count()
         return getattr(os, name)
+
+    def count(self):
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.left -= 1
 
 
 def killed_at(n, life):
@@ -35,7 +38,9 @@ def killed_at(n, life):
     mine, its = os.pipe()
     pid = os.fork()
     if pid == 0:
-        disk.os = files.os = new_files.os = snapshots.os = Calls(n)
+        disk.os = files.os = new_files.os = snapshots.os = calls = Calls(n)
+        restore = snapshots.Snapshots.restore
+        snapshots.Snapshots.restore = lambda self, records: (calls.count(), restore(self, records))[1]
         life(lambda: os.write(its, b"."))
         os._exit(0)
     os.close(its)

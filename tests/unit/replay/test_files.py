@@ -241,10 +241,12 @@ def test_the_last_observation_waits_for_a_sync_with_its_step(path, monkeypatch):
     final = {"obs": np.ones(3, np.float32), "act": np.int64(7)}
     table = Table("t", remover=Fifo())
     with Replay(EXAMPLE, 4, [table], store=path) as replay:
+        fill(replay, 4)
+        replay._store.syncing.sync()
         for i in range(40):
             step = {"obs": np.full(3, i, np.float32), "act": i}
             replay.add(step, truncated=True, final=final if i % 2 else None)
-        assert replay.info().inserted == 40
+        assert replay.info().inserted == 44
 
 
 # --- errors ---------------------------------------------------------------------------
