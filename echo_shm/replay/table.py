@@ -142,10 +142,11 @@ def table_config(table: Table, layout: Layout, capacity: int, max_items: int | N
 
     """
     limiter = table.rate_limiter
-    if layout.span > capacity:
+    # While an item's steps are kept, the next step comes.
+    if layout.span >= capacity and not isinstance(table.item, Step):
         raise ValueError(
             f"table {table.name!r}: an item of {table.item!r} refers to {layout.span} steps{_beside(table.item)}, and "
-            f"the replay holds at most capacity={capacity}: use a larger capacity"
+            f"there must be room for one more; the replay holds at most capacity={capacity}: use a larger capacity"
         )
     for label, most, unit in (("capacity", capacity, "steps"), ("max_items", max_items, "items")):
         if most is not None and limiter.min_size > most:

@@ -26,7 +26,7 @@ from echo_shm import (
     connect,
 )
 from echo_shm.net import wire
-from echo_shm.replay import Fifo, Prioritized, Queue, RemoteWriter, Writer, listing
+from echo_shm.replay import Fifo, NStep, Prioritized, Queue, RemoteWriter, Writer, listing
 from echo_shm.ring.inbox import inbox_spec
 from echo_shm.spec import Spec
 
@@ -109,6 +109,38 @@ def test_steps_from_other_hosts(replay):
         writers[0].flush(30)
         assert replay.info().episodes == 302
     assert contents(replay, 3002) == [(who, n) for who in range(3) for n in range(1002 if who == 0 else 1000)]
+
+
+def test_vectors_and_finals_from_other_hosts():
+    """Each environment's episodes are its own, and end with what is known of their ends."""
+    table = Table("a", Fifo(), max_times_sampled=1, item=NStep(2, 0.5, ["obs"], "gain"))
+    example = {"obs": np.zeros(1, np.float32), "gain": np.zeros((), np.float32)}
+    with (
+        Replay(example, 1000, [table], transport=TcpTransport(0)) as replay,
+        RemoteWriter(HOST, replay.port, example) as writer,
+    ):
+        for t in range(8):  # rows are episodes of 4 and of 2 steps
+            rows = {"obs": np.array([[t], [100 + t]], np.float32), "gain": np.ones(2, np.float32)}
+            ends = np.array([t % 4 == 3, t % 2 == 1])
+            writer.add_vector(rows, ends, ~ends & False, "disabled", final={"obs": rows["obs"] + 0.5})
+        writer.add(
+            {"obs": np.full(1, -1, np.float32), "gain": 1}, truncated=True, final={"obs": np.zeros(1, np.float32)}
+        )
+        until(lambda: replay.info().inserted == 17)
+        batch = replay.sample(17).data
+        seen = {
+            float(obs): (float(following), float(discount), int(n))
+            for obs, following, discount, n in zip(
+                batch["obs"][:, 0], batch["next"]["obs"][:, 0], batch["discount"], batch["n"], strict=True
+            )
+        }
+        expected = {-1.0: (0.0, 0.5, 1)}
+        for t in range(8):
+            for row, length in ((0, 4), (100, 2)):
+                left = length - t % length
+                following = t + min(left, 2) if left > 2 else t + left - 1 + 0.5
+                expected[row + t] = (row + following, 0.25 if left > 2 else 0.0, min(left, 2))
+        assert seen == expected
 
 
 @pytest.mark.parametrize(
@@ -328,7 +360,7 @@ def test_a_server_that_has_taken_what_was_not_sent(number):
         visit.sock.recv(1)
 
     host = Pretender(EXAMPLE, play)
-    host.spec = inbox_spec(Spec.from_example(EXAMPLE), (("all", ()),))
+    host.spec = inbox_spec(Spec.from_example(EXAMPLE), (("all", (), ()),))
     writer = RemoteWriter(HOST, host.port, EXAMPLE, reconnect=False)
     writer.add(step(1, 0))
     with pytest.raises(ConnectionClosedError, match=f"said that {number} were taken, and acknowledged 1"):

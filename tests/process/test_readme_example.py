@@ -159,6 +159,11 @@ def test_the_block_of_a_remote_replay_runs(tmp_path):
     )
 
 
+def test_the_block_about_items_runs(tmp_path):
+    """The shapes of transitions, sequences and episodes are those that it shows."""
+    _run(tmp_path, _block("import Episode, NStep, Sequence"))
+
+
 def test_the_tls_block_runs(tmp_path):
     """Both contexts are made, from a certificate and a key in the named files."""
     make = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=learner-host -keyout key.pem -out cert.pem"
@@ -168,4 +173,4 @@ def test_the_tls_block_runs(tmp_path):
 
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 10
+    assert len(_blocks()) == 11

@@ -135,14 +135,14 @@ def test_joining_workers_that_wait_for_a_limiter():
 
 
 def test_extend_sends_what_add_sends(monkeypatch):
-    """Number in the stream, episode, how the step ends, and priorities."""
+    """Number in the stream, episode, place in it, how the step ends, and priorities."""
     ends, heads = np.array([False, True, False, True, False]), []
     with Replay(EXAMPLE, 100, [Table("a"), Table("b")]) as replay, Writer(replay.handle) as writer:
         monkeypatch.setattr(writer, "_send", lambda tree, timeout: heads.append(tree[0].copy()))
         monkeypatch.setattr(writer, "_send_many", lambda tree, timeout: heads.extend(tree[0]))
         for number, end in enumerate(ends):
             writer.add(step(1, number), {"b": number + 1.0}, truncated=bool(end))
-        writer._heads._number = writer._heads._episode = 0
+        writer._heads._number = writer._heads._episode = writer._heads._index = 0
         steps = {name: np.repeat(np.asarray(leaf)[None], 5, axis=0) for name, leaf in EXAMPLE.items()}
         writer.extend(steps, {"b": np.arange(5) + 1.0}, truncated=ends)
     assert (np.array(heads[:5]) == np.array(heads[5:])).all()

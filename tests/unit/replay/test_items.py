@@ -113,11 +113,12 @@ def check(replay, episodes, made):
 
 
 ENDED = [(steps, end) for steps in range(1, 7) for end in ENDS[1:]]
+SOME = [(steps, end) for steps in (1, 2, 5) for end in ENDS[1:]]
 
 
-@pytest.mark.parametrize("episodes", [[*pairs(ENDED), (4, OPEN)], *([(n, OPEN)] for n in range(1, 7))], ids=len)
+@pytest.mark.parametrize("episodes", [[*ENDED, *pairs(SOME), (4, OPEN)], *([(n, OPEN)] for n in range(1, 7))])
 def test_every_border(episodes):
-    """All episodes of up to 6 steps, one after each other one; and one that goes on."""
+    """All episodes of up to 6 steps, many of them one after each other one; and one that goes on."""
     made, first = [], 0
     with Replay(EXAMPLE, 5_000, [table_of(i, item) for i, item in enumerate(ITEMS)]) as replay:
         for steps, end in episodes:
@@ -477,3 +478,28 @@ def test_a_bad_vector_changes_nothing(kind):
         writer.add_vector(**good)
         assert replay.num_steps == 3 + 1 + 2
         assert drained(replay, "0")["act"].tolist() == [1, 0]
+
+
+def test_which_rows_of_a_vector_are_resets():
+    """Those after an end, with "next_step" alone; and none after end_episode()."""
+    ended, no = np.array([True, False]), np.zeros(2, bool)
+    with Replay(EXAMPLE, 20, [table_of(0, Step())]) as replay, Writer(replay.handle) as writer:
+        sent = 0
+        for ends, mode, after, expected in [
+            (ended, "next_step", writer.end_episode, 2),
+            (ended, "next_step", None, 2),
+            (no, "next_step", None, 1),
+            (no, "next_step", None, 2),
+            (ended, "same_step", None, 2),
+            (no, "next_step", None, 2),
+            (ended, "disabled", None, 2),
+            (~no, "disabled", None, 2),
+            (no, "next_step", None, 2),
+            (~no, "next_step", None, 2),
+            (no, "next_step", None, 0),
+        ]:
+            writer.add_vector(rows(0, 2), ends, no, mode)
+            sent += expected
+            assert replay.info().inserted == sent
+            if after is not None:
+                after()

@@ -14,8 +14,8 @@ from harness.programs import run_python
 
 from echo_shm import Replay, SegmentError, SpecMismatchError, Table
 from echo_shm.errors import EchoShmError
-from echo_shm.replay import Fifo, Prioritized, SampleToInsertRatio, Step
-from echo_shm.replay.store import FILES, about_items, create_store
+from echo_shm.replay import Fifo, NStep, Prioritized, SampleToInsertRatio, Sequence, Step
+from echo_shm.replay.store import FILES, about_items, create_store, items_of
 from echo_shm.replay.table import lay_out_table, table_config
 from echo_shm.ring import lockfile
 from echo_shm.spec import Spec
@@ -202,6 +202,32 @@ def test_a_schema_that_lies_about_the_leaves(name):
     create_store("shm", name, lie, 10, 10, 0, [table_config(table, layout, 10)], layout.outputs).release()
     with pytest.raises(SegmentError, match=f"replay '{name}' cannot be used: its schema does not fit its layout"):
         Replay.attach(name)
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (Sequence(4), "its schema does not fit its layout"),
+        (Step(), "its schema does not fit its layout"),
+        (NStep(1, 1.0, ["obs"], "gain"), "its schema is damaged: reward: the steps have no 'gain'"),
+    ],
+)
+def test_a_schema_that_lies_about_the_items(name, item, message):
+    """Batches are made as the schema says, and written as the layout says: so they must agree."""
+    table, lie = Table("t", item=Sequence(3)), Spec.from_example(EXAMPLE, about_items([item]))
+    layout = lay_out_table(table, lie)
+    create_store("shm", name, lie, 10, 10, 0, [table_config(table, layout, 10)], layout.outputs).release()
+    with pytest.raises(SegmentError, match=f"replay '{name}' cannot be used: {message}"):
+        Replay.attach(name)
+
+
+@pytest.mark.parametrize("about", [None, 3, {}, {"items": 3}, {"items": []}, {"items": [["step", {}]] * 2}])
+def test_a_schema_that_says_nothing_of_the_items(about):
+    """It is refused, and so is one that describes what there is not."""
+    with pytest.raises(SegmentError, match=r"replay 'x' cannot be used: its schema describes [02] tables of 1"):
+        items_of(Spec.from_example(EXAMPLE, about), 1, "replay 'x'")
+    with pytest.raises(SegmentError, match="replay 'x' cannot be used: its schema is damaged: no kind of item"):
+        items_of(Spec.from_example(EXAMPLE, {"items": [["steps", {}]]}), 1, "replay 'x'")
 
 
 def test_damage_is_no_crash(name):

@@ -114,10 +114,10 @@ def test_the_numbers_of_limiters(limiter, numbers):
         (lambda: Table("a", max_size=9, rate_limiter=MinSize(10)), "waits for 10 items.*at most max_size=9"),
         (lambda: config(Table("a", rate_limiter=MinSize(10)), 9), "waits for 10 items.*capacity=9"),
         (lambda: config(Table("a", rate_limiter=MinSize(5)), 9, 4), "waits for 5 items.*max_items=4 items"),
-        (lambda: config(Table("a", item=Sequence(10)), 9), "item of Sequence.* refers to 10 steps, and.*capacity=9"),
-        (lambda: config(Table("a", item=NStep(3, 1, "obs")), 3), "refers to 4 steps, with the one after it, and"),
+        (lambda: config(Table("a", item=Sequence(9)), 9), "item of Sequence.* refers to 9 steps, and.*capacity=9"),
+        (lambda: config(Table("a", item=NStep(3, 1, "obs")), 4), "refers to 4 steps, with the one after it, and"),
         (
-            lambda: config(Table("a", item=NStep(3, 1, "obs", stack={"obs": 4})), 6),
+            lambda: config(Table("a", item=NStep(3, 1, "obs", stack={"obs": 4})), 7),
             "refers to 7 steps, with those that",
         ),
         (
