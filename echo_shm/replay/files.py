@@ -129,7 +129,7 @@ class Directory:
         self._fds = []
 
     def remove(self) -> None:
-        """Removes a store that was created just now, and could not be opened: its files, and a directory made for it."""
+        """Removes a store that was created just now, and could not be opened: files, and a directory made for them."""
         files = [part.file for part in self.manifest.parts]
         self.release()
         remove_files(self.path, files, made=self._made)

@@ -117,7 +117,7 @@ class Replay(Items):
         max_producers = integer("max_producers", max_producers, 1)
         outputs = [output for layout in layouts for output in layout.outputs]
         seed, kind = integer("seed", seed, 0), os.fspath(store)
-        made = create_store(kind, name, sync_every, spec, capacity, max_items, seed, configs, outputs)
+        made = create_store(kind, name, spec, capacity, max_items, seed, configs, outputs, sync_every)
         try:
             self._open(made, max_producers, thread, given, samplers, removers, is_new=True)
         except BaseException:

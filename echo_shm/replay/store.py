@@ -327,29 +327,29 @@ def _table_name(config: "TableConfig", what: str) -> str:
 def create_store(
     kind: str,
     name: str | None,
-    sync_every: float | None,
     spec: Spec,
     capacity: int,
     max_items: int,
     seed: int,
     tables: Sequence[Mapping[str, Any]],
     outputs: Sequence[Mapping[str, int]],
+    sync_every: float | None = None,
 ) -> Store:
     """Creates a store, and holds it. If it fails, nothing is left behind.
 
     Args:
         kind: ``"memory"``, ``"shm"``, or the path of a directory.
         name: Of a store in shared memory, or of the rings of one in a directory. None: a unique name is made.
-        sync_every: Of a store in a directory: seconds between two syncs, or None.
         spec: What a step looks like. Its schema also says what the tables' items are, as :func:`about_items`.
         capacity: Most steps.
         max_items: Most items of all tables together.
         seed: Of what the samplers draw.
         tables: The fields of an ``es_table_config`` for each.
         outputs: The fields of an ``es_output`` for each array of their batches, one table after the other.
+        sync_every: Of a store in a directory: seconds between two syncs, or None.
 
     Raises:
-        SegmentError: The name is taken, or shared memory is too small.
+        SegmentError: The name is taken, shared memory is too small, or the directory cannot be made.
         MemoryError: So much memory cannot be mapped.
         ValueError: The name is not possible, or a number is out of range.
 
