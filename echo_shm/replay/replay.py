@@ -72,7 +72,8 @@ class Replay(Items):
         ValueError: A number or the name is out of range, or a table waits for more items than there can be, or has a
             :class:`CustomSelector` that is used already, or cannot have one beside a thread; or its ``item`` names a
             leaf that the steps do not have, or is longer than ``capacity``.
-        SegmentError: The name is taken, or shared memory is too small.
+        SegmentError: The name is taken, or shared memory is too small; or the directory holds something already, or
+            cannot be made, or the disk is full. Nothing is left behind.
         MemoryError: So much memory cannot be had.
 
     Threads may share a replay. A forked child must not use its parent's. A Replay is a context manager that closes on
@@ -303,6 +304,7 @@ class Replay(Items):
             ValueError: The priority or the timeout is out of range, or a table is unknown; or there is a ``final``, and
                 the step ends no episode.
             EchoShmError: The store is full of items of protected tables.
+            SegmentError: The files of the store cannot be synced any more, and there is no room before.
             ConnectionClosedError: The replay is closed.
             ForkedError: Called in a child of the process that opened the replay.
 
