@@ -237,7 +237,8 @@ class StoreGeometry(CData):
     schema_size: int
     inbox_slots: int
     update_slots: int
-    zero: int
+    columns: int
+    spare: int
 
 class BatchArrays(CData):
     """``es_batch_arrays *``."""
@@ -479,6 +480,9 @@ class ffi:
     @overload
     @staticmethod
     def cast(cdecl: Literal["es_save *"], value: int, /) -> Save: ...
+    @overload
+    @staticmethod
+    def cast(cdecl: Literal["uint8_t *"], value: int, /) -> CData: ...
     @staticmethod
     def addressof(library: type[lib], name: str, /) -> CData: ...
 
@@ -523,6 +527,7 @@ class lib:
     ES_NO_ROOM: Final[int]
     ES_SHORT: Final[int]
     ES_EPRIORITY: Final[int]
+    ES_UNSYNCED: Final[int]
     ES_ENOITEM: Final[int]
     ES_EDAMAGED: Final[int]
     ES_ESELECTOR: Final[int]
@@ -712,6 +717,8 @@ class lib:
     @staticmethod
     def es_replay_store_size(geo: StoreGeometry, parts: StoreParts, /) -> int: ...
     @staticmethod
+    def es_replay_records_size(geo: StoreGeometry, parts: StoreParts, /) -> int: ...
+    @staticmethod
     def es_replay_format(
         base: CData,
         size: int,
@@ -811,6 +818,16 @@ class lib:
     ) -> int: ...
     @staticmethod
     def es_replay_disconnect(r: ReplayHold, /) -> None: ...
+    @staticmethod
+    def es_replay_snapshot(r: ReplayHold, to: CData, /) -> int: ...
+    @staticmethod
+    def es_replay_snapshot_done(r: ReplayHold, /) -> None: ...
+    @staticmethod
+    def es_replay_hold(r: ReplayHold, snapshot: CData, /) -> None: ...
+    @staticmethod
+    def es_replay_room(r: ReplayHold, /) -> int: ...
+    @staticmethod
+    def es_replay_arrivals(r: ReplayHold, /) -> int: ...
     @staticmethod
     def es_replay_turn(r: ReplayHold, most: int, turn: Turn, /) -> int: ...
     @staticmethod

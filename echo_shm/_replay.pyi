@@ -174,5 +174,13 @@ class Core:
 
         ``drawn``: as ``es_checkpoint_drawn`` takes it; empty: none.
         """
+    def snapshot(self, address: int, /) -> int:
+        """Brings the copy of the records at that address up to date: how many bytes were changed. Or a code."""
+    def snapshot_done(self) -> int:
+        """The last copy is on the disk. A code."""
+    def hold(self, address: int, /) -> int:
+        """The store was opened just now, and its last copy is at that address. 0: none is of use any more. A code."""
+    def room(self) -> int:
+        """How many steps can be stored before the next copy is on the disk. Or a code."""
     def close(self) -> None:
         """Lets go of the store, once a call that runs has ended. In a forked child it does nothing. Idempotent."""

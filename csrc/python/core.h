@@ -46,6 +46,10 @@
     F(connect_batches) \
     F(disconnect)      \
     F(turn)            \
+    F(snapshot)        \
+    F(snapshot_done)   \
+    F(hold)            \
+    F(room)            \
     F(free)
 
 /* Those of a checkpoint. */

@@ -7,10 +7,11 @@
 
 /* What the functions of a replay return beside what enum es_result says. */
 enum es_replay_result {
-    ES_EXPIRED = -10117, /* steps of an explicit item are not stored, or not any more */
-    ES_REFUSED = -10101, /* a table's rate limiter forbids to insert: why->table */
-    ES_NO_ROOM = -10102, /* every step that could go is protected */
-    ES_SHORT = -10103,   /* a table is empty, or its limiter forbids to sample; what was drawn is kept */
+    ES_EXPIRED = -10117,  /* steps of an explicit item are not stored, or not any more */
+    ES_UNSYNCED = -10119, /* all rows that are free are held for a snapshot: see es_replay_snapshot() */
+    ES_REFUSED = -10101,  /* a table's rate limiter forbids to insert: why->table */
+    ES_NO_ROOM = -10102,  /* every step that could go is protected */
+    ES_SHORT = -10103,    /* a table is empty, or its limiter forbids to sample; what was drawn is kept */
     ES_EPRIORITY =
         -10111, /* a priority is negative, infinite, no number, or its weight is too large: why->index, why->table */
     ES_ENOITEM = -10112,     /* no item has that key: why->index */
@@ -143,7 +144,8 @@ typedef struct es_store_geometry {
     uint32_t schema_size;  /* bytes */
     uint32_t inbox_slots;  /* of the ring that brings steps; 0: there is none */
     uint32_t update_slots; /* of the ring that brings updates */
-    uint32_t zero;
+    uint32_t columns;      /* 1: each leaf has a column of its own, and rows can be held for a snapshot */
+    uint64_t spare;        /* of such a store: rows beyond capacity, in use while others are held */
 } es_store_geometry;
 
 /* What a store is made of. outputs: those of the first table, then those of the second one, and so on. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "replay/es_chunk.h"
+#include "replay/es_gather.h"
 #include "replay/es_recover.h"
 #include "replay/es_sort.h"
 
@@ -23,9 +24,9 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 static bool same_leaves(const es_store *a, const es_store *b)
 {
-    bool same = a->num_leaves == b->num_leaves && a->row_size == b->row_size;
+    bool same = a->num_leaves == b->num_leaves;
     for (uint32_t i = 0; same && i < a->num_leaves; i++)
-        same = a->leaves[i].size == b->leaves[i].size && a->leaves[i].offset == b->leaves[i].offset;
+        same = a->leaves[i].size == b->leaves[i].size;
     return same;
 }
 
@@ -34,7 +35,9 @@ static int pack_steps(es_move *v)
 {
     const es_store *old = &v->old.store;
     uint64_t n = es_rank_count(v->old.steps.living), found = 0;
-    uint64_t dropped = n - least(n, v->new.capacity);
+    /* A store may hold a few steps beyond its capacity. One that is as large can hold them, too. */
+    uint64_t room = v->new.capacity < old->capacity ? v->new.capacity : v->new.step_slots;
+    uint64_t dropped = n - least(n, room);
     es_sort_pair *order = malloc((n + 1) * sizeof *order);
     v->to = malloc(old->step_slots * sizeof *v->to);
     int code = order == NULL || v->to == NULL ? -ENOMEM : ES_OK;
@@ -184,6 +187,7 @@ int es_restore_records(void *base, uint64_t size, void *records, uint64_t record
     memset(restored, 0, sizeof *restored);
     int code = es_store_map(&v.new, base, size);
     if (code == ES_OK) {
+        es_store_fill(&v.new);
         code = es_recover_open_records(&v.old, records, records_size, why);
         if (code == ES_OK)
             code = move_all(&v, tables);
@@ -200,19 +204,26 @@ int64_t es_restore_rows(void *base, uint64_t size, int directory, uint64_t rows,
     es_store s;
     es_chunk_files files;
     uint64_t done = 0;
-    int code = es_store_map(&s, base, size);
+    int code = es_store_map_filling(&s, base, size);
     if (code != ES_OK)
         return code;
-    es_chunk_form form = es_chunk_form_of(s.row_size, rows, s.hdr->uuid);
+    es_chunk_form form = es_chunk_form_of(s.packed_size, rows, s.hdr->uuid);
+    uint8_t *row = malloc(form.entry_size);
+    code = row == NULL ? -ENOMEM : ES_OK;
     es_chunk_files_init(&files, directory, &form);
     for (; *next < s.step_slots && done < most && code == ES_OK; ++*next) {
         const es_step_record *record = &s.steps[*next];
         if (es_record_state(record->word) != ES_RECORD_LIVE)
             continue;
         why->index = record->arrival;
-        code = es_chunk_read_row(&files, record->arrival, es_store_row(&s, (uint32_t)*next));
-        done += s.row_size > 0 ? s.row_size : 1;
+        code = es_chunk_read_row(&files, record->arrival, row);
+        if (code == ES_OK)
+            es_gather_unpack(&s, row, (uint32_t)*next);
+        done += s.packed_size > 0 ? s.packed_size : 1;
     }
+    if (code == ES_OK && done == 0)
+        es_store_filled(&s);
+    free(row);
     es_chunk_files_close(&files);
     es_store_unmap(&s);
     return code == ES_OK ? (int64_t)done : code;

@@ -2,7 +2,9 @@
  *
  * What a checkpoint has of records is the first part of a store. Whoever restores it formats a new store, of the same
  * kind or another, fills it here, and opens it. The records are looked at as those of any foreign store: they are opened
- * first, which fails if they contradict each other. The memory that has them is private, and changes. */
+ * first, which fails if they contradict each other. The memory that has them is private, and changes.
+ *
+ * From es_restore_records() until es_restore_rows() returns 0 nobody can open the new store: its process may be killed. */
 #ifndef ES_RESTORE_H
 #define ES_RESTORE_H
 

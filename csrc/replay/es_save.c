@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "replay/es_gather.h"
+
 /* Rows that are copied at once, so that the replay waits for a copy and not for the disk (bytes); at least one row. */
 #define SOME ((uint64_t)1 << 20)
 /* Slots that are looked at once. */
@@ -19,6 +21,7 @@ struct es_save {
     uint64_t words, start, seen;
     es_chunk_files mine, others; /* those of es_save_write(); those of es_save_before() */
     uint8_t *entries;            /* rows that were taken, each with its word */
+    uint8_t *row;                /* of es_save_before() */
     uint64_t *arrival;           /* of each */
     uint64_t room, taken;
     uint64_t done; /* bytes of rows */
@@ -100,16 +103,17 @@ static es_save *new_save(const es_store *store, const es_save_config *config)
     es_save *s = calloc(1, sizeof *s);
     if (s == NULL)
         return NULL;
-    es_chunk_form form = es_chunk_form_of(store->row_size, config->rows, store->hdr->uuid);
+    es_chunk_form form = es_chunk_form_of(store->packed_size, config->rows, store->hdr->uuid);
     s->config = *config;
     s->words = (store->step_slots + WORD - 1) / WORD;
     s->bits = calloc(s->words, sizeof *s->bits);
     s->room = SOME / form.entry_size > 0 ? SOME / form.entry_size : 1;
-    s->entries = malloc(s->room * form.entry_size);
+    s->entries = calloc(s->room, form.entry_size);
+    s->row = calloc(1, form.entry_size);
     s->arrival = malloc(s->room * sizeof *s->arrival);
     es_chunk_files_init(&s->mine, config->directory, &form);
     es_chunk_files_init(&s->others, config->directory, &form);
-    if (s->bits != NULL && s->entries != NULL && s->arrival != NULL)
+    if (s->bits != NULL && s->entries != NULL && s->row != NULL && s->arrival != NULL)
         return s;
     es_save_free(s);
     return NULL;
@@ -123,7 +127,7 @@ es_save *es_save_begin(const es_tables *m, const es_save_config *config, es_save
     if (s == NULL)
         return NULL;
     *state = (es_save_state){
-        .arrivals = store->hdr->arrivals, .steps = es_rank_count(m->steps.living), .row_size = store->row_size};
+        .arrivals = store->hdr->arrivals, .steps = es_rank_count(m->steps.living), .row_size = store->packed_size};
     *code = write_records(m, config->records, &state->records_size);
     if (*code != ES_OK) {
         es_save_free(s);
@@ -147,6 +151,7 @@ void es_save_free(es_save *s)
     es_chunk_files_close(&s->others);
     free(s->bits);
     free(s->entries);
+    free(s->row);
     free(s->arrival);
     free(s->chunks);
     free(s);
@@ -228,11 +233,12 @@ void es_save_before(es_save *s, const es_store *store, uint32_t slot)
     if (!(s->bits[slot / WORD] >> slot % WORD & 1) || s->code != ES_OK)
         return;
     if (claim(s, store, slot, &arrival)) {
-        int code = es_chunk_write_row(&s->others, arrival, es_store_row(store, slot));
+        es_gather_pack(store, slot, s->row);
+        int code = es_chunk_write_row(&s->others, arrival, s->row);
         if (code != ES_OK)
             fail(s, code);
     }
-    s->done += store->row_size;
+    s->done += store->packed_size;
 }
 
 bool es_save_take(es_save *s, const es_store *store)
@@ -252,7 +258,7 @@ bool es_save_take(es_save *s, const es_store *store)
         uint32_t slot = (uint32_t)(word * WORD + (uint64_t)__builtin_ctzll(s->bits[word]));
         uint64_t arrival;
         if (claim(s, store, slot, &arrival)) {
-            memcpy(s->entries + s->taken * form->entry_size, es_store_row(store, slot), form->row_size);
+            es_gather_pack(store, slot, s->entries + s->taken * form->entry_size);
             s->arrival[s->taken++] = arrival;
         }
         s->done += form->row_size;

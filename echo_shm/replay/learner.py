@@ -14,8 +14,8 @@ from echo_shm.replay.batch import COLUMNS, Batch
 from echo_shm.replay.batch_names import BatchRing
 from echo_shm.replay.batch_rings import batch_spec, item_of
 from echo_shm.replay.board import read_board
+from echo_shm.replay.files import holder_of
 from echo_shm.replay.layout import data_structure
-from echo_shm.replay.store import holder_of
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.lockfile import CREATOR_BYTE

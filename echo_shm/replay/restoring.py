@@ -217,18 +217,26 @@ class Plan:
         self.sources = [checkpoint.names.index(name) if name in checkpoint.names else -1 for name in self.names]
         self._items = items
 
-    def make(self, kind: str, name: str | None, progress: Progress | None) -> tuple[Store, Restored]:
+    def make(
+        self, kind: str, name: str | None, sync_every: float | None, progress: Progress | None
+    ) -> tuple[Store, Restored]:
         """Makes the store. If it fails, nothing is left behind."""
         checkpoint = self._checkpoint
+        came: list[Restored] = []
         store = create_store(
-            kind, name, self.spec, self.capacity, self.max_items, checkpoint.geo.seed, self.configs, self.outputs
+            kind,
+            name,
+            self.spec,
+            self.capacity,
+            self.max_items,
+            checkpoint.geo.seed,
+            self.configs,
+            self.outputs,
+            sync_every,
+            lambda made: came.append(self._fill(made, progress)),
         )
-        try:
-            store.history = [*checkpoint.history, *([uuid, checkpoint.arrivals] for uuid, _ in store.history)]
-            return store, self._fill(store, progress)
-        except BaseException:
-            store.remove()
-            raise
+        store.history = [*checkpoint.history, *([uuid, checkpoint.arrivals] for uuid, _ in store.history)]
+        return store, came[0]
 
     def _fill(self, store: Store, progress: Progress | None) -> Restored:
         checkpoint = self._checkpoint

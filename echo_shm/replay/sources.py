@@ -76,13 +76,14 @@ class Sources:
 
     Attributes:
         handle: What other processes attach with.
+        are_new: Whether this process has made them: no writer of a dead replay waits there.
 
     """
 
     def __init__(self, name: str, spec: Spec, tables: Tables, max_producers: int, max_remotes: int) -> None:
         block = Spec.from_example(np.zeros((), UPDATE_BLOCK))
         with contextlib.ExitStack() as undo:
-            self._segments = [
+            made = [
                 _ring(
                     name + ending, one, Geometry(1, slots, max_producers, "ready", False, _REAP_INTERVAL, remotes), undo
                 )
@@ -91,6 +92,8 @@ class Sources:
                     (UPDATES, block, UPDATE_SLOTS, 0),
                 )
             ]
+            self._segments = [segment for segment, _ in made]
+            self.are_new = all(is_new for _, is_new in made)
             self._attachments = []
             for segment in self._segments:
                 attachment = Attachment(segment, lib.ES_ROLE_LEARNER, f"the inbox of replay {name!r}", prefault=True)
@@ -143,18 +146,18 @@ class Sources:
             lib.es_api_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
 
 
-def _ring(name: str, spec: Spec, geometry: Geometry, undo: contextlib.ExitStack) -> Segment:
-    """The ring of that name: a new one, or the one that a killed replay has left."""
+def _ring(name: str, spec: Spec, geometry: Geometry, undo: contextlib.ExitStack) -> tuple[Segment, bool]:
+    """The ring of that name, and whether it is new. Otherwise a killed replay has left it."""
     try:
         segment = Segment.attach(name)
     except SegmentError:
         segment = create_segment(name, spec, geometry)
         undo.callback(segment.unlink)
-        return segment
+        return segment, True
     undo.callback(lib.es_api_locks_drop, _take_over(segment), CREATOR_BYTE)
     spec.check_same(segment.spec, f"ring {name!r}")
     segment.spec = spec
-    return segment
+    return segment, False
 
 
 def _take_over(segment: Segment) -> "Locks":

@@ -43,6 +43,8 @@ static const es_excuse excused[] = {
 #define FOREIGN "looks at a store that nobody has open, and writes nothing"
 #define SAVED "belongs to checkpoints, which change no store that is in use: test_killed_checkpoints.py kills there"
 
+#define IN_FILES "of a store in files: test_killed_files.py kills there"
+
 static const es_excuse excused_in_replays[] = {
     {"es_replay_store_size", "a computation"},
     {"es_store_size", "a computation"},
@@ -61,6 +63,20 @@ static const es_excuse excused_in_replays[] = {
     {"es_rank_copy", SAVED},
     {"es_drawn_write", SAVED},
     {"es_drawn_read", SAVED},
+    {"es_store_map_filling", SAVED},
+    {"es_store_fill", SAVED},
+    {"es_store_filled", SAVED},
+    {"es_gather_pack", SAVED},
+    {"es_gather_unpack", SAVED},
+    {"es_store_fetch_leaves", IN_FILES},
+    {"copy_some_columns", IN_FILES},
+    {"place_in_columns", IN_FILES},
+    {"es_replay_records_size", IN_FILES},
+    {"es_replay_snapshot", IN_FILES},
+    {"es_replay_snapshot_done", IN_FILES},
+    {"es_replay_hold", IN_FILES},
+    {"es_replay_room", IN_FILES},
+    {"es_replay_arrivals", IN_FILES},
     {"es_replay_shape", PRIVATE},
     {"es_replay_leaf_size", PRIVATE},
     {"es_replay_free", PRIVATE},
