@@ -7,17 +7,20 @@ import json
 import os
 import random
 import shutil
+import signal
 import threading
 
 import numpy as np
 import optree
 import pytest
+from harness.programs import ECHO_SHM, run, run_python
 from harness.python_selectors import PythonFifo, PythonUniform
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from echo_shm import ConnectionClosedError, EchoShmError, Replay, SegmentError, SpecMismatchError, Table
 from echo_shm.replay import (
+    Column,
     Episode,
     Fifo,
     Lifo,
@@ -28,9 +31,12 @@ from echo_shm.replay import (
     SampleToInsertRatio,
     Sequence,
     Softmax,
+    Trajectory,
     Uniform,
     checkpoint,
 )
+from echo_shm.replay.store import FILES
+from echo_shm.ring import lockfile
 
 CAPACITY = 12
 ITEMS = {
@@ -588,14 +594,111 @@ def test_selectors_written_in_python(tmp_path):
         assert other.sample(20).key.tolist() == draws
 
 
-def test_restore_into_shared_memory(tmp_path):
-    """The store can be another kind than the one that was saved."""
+@pytest.mark.parametrize("saved", ["memory", "shm", "files"])
+@pytest.mark.parametrize("restored", ["memory", "shm", "files"])
+def test_any_store_into_any_other(tmp_path, name, small_chunks, saved, restored):
+    """The store can be another kind than the one that was saved, and its steps are overwritten while they are saved."""
+    example = {"b": np.zeros(3, np.uint8), "obs": np.zeros((2, 5), np.float32), "n": np.zeros((), np.int64)}
+    tables = [{"name": "a"}, {"name": "s", "item": Sequence(2, 1), "sampler": Prioritized(0.6, 0.4)}]
+
+    def opened(kind):
+        kind = f"{tmp_path}/{kind}-{len(os.listdir(tmp_path))}/" if kind == "files" else kind
+        return Replay(example, CAPACITY, [Table(**table) for table in tables], store=kind, seed=3)
+
+    def add(replay, first, last):
+        for n in range(first, last):
+            one = {"b": np.full(3, n, np.uint8), "obs": np.full((2, 5), n, np.float32), "n": n}
+            replay.add(one, priority=float(n % 5), truncated=n % 7 == 6)
+
+    waiting = [(20, 40)]
+
+    def overwrite(done, total):
+        while waiting:
+            add(one, *waiting.pop())
+
+    with opened(saved) as one, opened("memory") as twin:
+        add(one, 0, 20)
+        one.checkpoint(tmp_path / "c", progress=overwrite)
+        assert not waiting
+        add(twin, 0, 20)
+        kind = f"{tmp_path}/restored/" if restored == "files" else restored
+        with Replay.restore(tmp_path / "c", store=kind, name=name, same_episode=True, thread=True) as other:
+            assert other.name == name
+            assert other.restored.changes == ()
+            for first in (20, 60):
+                assert everything(other) == everything(twin)
+                for replay in (other, twin):
+                    add(replay, first, first + 40)
+            assert seen(other.sample(9, "s")) == seen(twin.sample(9, "s"))
+        if restored == "files":
+            with Replay.attach(kind) as again:
+                assert everything(again) == everything(twin)
+
+
+def test_items_that_writers_describe(tmp_path):
+    """They come with their columns, whatever else is stored meanwhile."""
+    table = Table("free", item=Trajectory({"few": Column("obs", 3), "last": Column("reward")}, 10))
+    with Replay(example(False), CAPACITY, [table]) as replay, replay.spawn(describe, 1):
+        while replay.info("free").size < 5:
+            replay.sample(1, "free", timeout=30)
+        path = replay.checkpoint(tmp_path)
+    with Replay.restore(path) as restored:
+        assert restored.info("free").size > 3
+        data = restored.sample(100, "free").data
+        assert (data["few"][:, :, 0] == data["last"][:, None] + np.array([-4, -2, 0])).all()
+        path = restored.checkpoint(tmp_path)
+        with Replay.restore(path, capacity=40) as again:
+            assert everything(again)["free"][1] == everything(restored)["free"][1]
+
+
+def describe(writer):
+    """A worker: items of every other step, up to the last one."""
+    for number in itertools.count():
+        writer.append(step(number, False))
+        if number >= 4:
+            h = writer.history
+            writer.create_item("free", None, {"few": h["obs"][-5::2], "last": h["reward"][-1]})
+
+
+def test_a_copy_of_a_directory_shares_no_rows(tmp_path, small_chunks):
+    """Two that go on from the same files have steps of the same numbers of arrival, with other rows."""
+    paths = [f"{tmp_path}/{n}/" for n in range(2)]
+    with Replay(example(False), CAPACITY, store=paths[0]) as replay:
+        for number in range(5):
+            replay.add(step(number, False))
+        replay.checkpoint(tmp_path / "c")
+    shutil.copytree(*paths)
+    for path, first in zip(paths, (100, 200), strict=True):
+        with Replay.attach(path) as replay:
+            for number in range(first, first + 6):
+                replay.add(step(number, False))
+            replay.checkpoint(tmp_path / "c")
+            expected = everything(replay)
+        with Replay.restore(tmp_path / "c") as restored:
+            assert everything(restored) == expected
+
+
+#: Restores a checkpoint, and is killed before all rows are there.
+KILLED = """
+import os, signal, sys
+from echo_shm import Replay
+path, store, name = sys.argv[1:]
+Replay.restore(path, store=store, name=name, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+@pytest.mark.parametrize("kind", ["shm", "files"])
+def test_nobody_goes_on_with_a_store_that_was_never_filled(tmp_path, name, kind):
+    """A process is killed while it restores: what it has left is no store."""
+    store = "shm" if kind == "shm" else f"{tmp_path}/files/"
     with filled() as replay:
-        expected = everything(replay)
-        replay.checkpoint(tmp_path)
-    with Replay.restore(tmp_path, store="shm", name="checkpoint-test", thread=True) as other:
-        assert other.name == "checkpoint-test"
-        assert everything(other) == expected
+        replay.checkpoint(tmp_path / "c")
+    run_python(KILLED, str(tmp_path / "c"), store, name, status=-signal.SIGKILL)
+    with pytest.raises(SegmentError, match=r"has not finished|is being made"):
+        Replay.attach(name if kind == "shm" else store)
+    if kind == "shm":
+        run(*ECHO_SHM, "gc", name)
+        assert name not in lockfile.names(FILES)
 
 
 @pytest.mark.parametrize(
