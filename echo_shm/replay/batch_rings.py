@@ -15,8 +15,9 @@ from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, error_from
 from echo_shm.replay.batch import COLUMNS, Batch
 from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.batches import ring_name, table_of
 from echo_shm.ring.creation import create_segment
-from echo_shm.ring.lockfile import BATCHES, CREATOR_BYTE, names
+from echo_shm.ring.lockfile import CREATOR_BYTE, names
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Leaf, Spec
 
@@ -32,15 +33,26 @@ _REAP_INTERVAL = 0.1
 _REAPING = 5.0
 
 
-def ring_name(replay: str, table: int, n: int) -> str:
-    """The name of the ring with batches of n items of a table."""
-    return f"{replay}.{table}x{n}{BATCHES}"
-
-
 def batch_spec(structure: optree.PyTreeSpec, leaves: Sequence[Leaf]) -> Spec:
     """What one item of a batch looks like, as the ring's sample: a :class:`Batch` without the leading n."""
     data = structure.unflatten([np.zeros(leaf.shape, leaf.dtype) for leaf in leaves])
     return Spec.from_example(Batch(data, *(np.zeros((), dtype) for dtype in COLUMNS)))
+
+
+def spec_of_batches(found: Spec, structure: optree.PyTreeSpec, what: str) -> Spec:
+    """The spec of a ring's batches, with their tree. ``found`` is the ring's own, which knows leaves only.
+
+    Raises:
+        SegmentError: They are not of steps with that structure.
+        SpecMismatchError: A column is missing, or is another one.
+
+    """
+    leaves = found.leaves[: -len(COLUMNS)]
+    if len(leaves) != structure.num_leaves:
+        raise SegmentError(f"{what} has batches of another replay: it was made anew just now; try again")
+    spec = batch_spec(structure, leaves)
+    spec.check_same(found, what)
+    return spec
 
 
 class BatchRings:
@@ -196,16 +208,3 @@ def _leave(attachment: Attachment) -> None:
     assert attachment.segment.lockfile is not None
     lib.es_api_locks_drop(attachment.segment.lockfile.locks, CREATOR_BYTE)
     attachment.detach()
-
-
-def is_batch_ring(replay: str, ring: str) -> bool:
-    """Whether a ring of that name takes batches out of that replay."""
-    return table_of(replay, ring) is not None
-
-
-def table_of(replay: str, ring: str) -> int | None:
-    """The number of the table whose batches that ring takes; None if it is no such ring of that replay."""
-    if not (ring.startswith(replay + ".") and ring.endswith(BATCHES)):
-        return None
-    table, x, n = ring[len(replay) + 1 : -len(BATCHES)].partition("x")
-    return int(table) if x and table.isdecimal() and n.isdecimal() else None

@@ -13,11 +13,12 @@ from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.replay import arguments
 from echo_shm.replay.batch import Batch, TableInfo, read_table_info
-from echo_shm.replay.board import read_board
+from echo_shm.ring.board import read_board
 from echo_shm.replay.finding import find_replay
 from echo_shm.replay.learner import batches
 from echo_shm.replay.validation import integer
-from echo_shm.replay.writer import UPDATE_BLOCK, UPDATE_KEYS, ReplayHandle, Writer, join
+from echo_shm.replay.writer import ReplayHandle, Writer, join
+from echo_shm.ring.updates import UPDATE_BLOCK, UPDATE_KEYS
 from echo_shm.spec import Tree
 from echo_shm.timeouts import check_timeout
 

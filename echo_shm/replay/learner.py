@@ -8,10 +8,11 @@ import optree
 
 from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
-from echo_shm.replay.batch import COLUMNS, Batch
-from echo_shm.replay.batch_rings import batch_spec, ring_name
-from echo_shm.replay.board import read_board
+from echo_shm.replay.batch import Batch
+from echo_shm.replay.batch_rings import spec_of_batches
+from echo_shm.ring.board import read_board
 from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.batches import ring_name
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.lockfile import CREATOR_BYTE
 from echo_shm.ring.segment import Segment
@@ -135,12 +136,7 @@ def _try_attach(ring: str, treespec: optree.PyTreeSpec) -> Attachment | None:
         if error.errno == errno.ENOENT:
             return None
         raise
-    leaves = segment.spec.leaves[: -len(COLUMNS)]
-    if len(leaves) != treespec.num_leaves:
-        raise SegmentError(f"ring {ring!r} has batches of another replay: it was made anew just now; try again")
-    spec = batch_spec(treespec, leaves)
-    spec.check_same(segment.spec, f"ring {ring!r}")
-    segment.spec = spec
+    segment.spec = spec_of_batches(segment.spec, treespec, f"ring {ring!r}")
     return Attachment(segment, lib.ES_ROLE_LEARNER, f"ring {ring!r}", prefault=True)
 
 

@@ -14,10 +14,10 @@ import posix_ipc
 
 from echo_shm._core import lib
 from echo_shm.errors import SegmentError
-from echo_shm.replay import board, store
+from echo_shm.replay import store
 from echo_shm.replay.batch import TableInfo, read_table_info
-from echo_shm.replay.batch_rings import is_batch_ring
-from echo_shm.ring import lockfile, segment
+from echo_shm.ring import board, lockfile, segment
+from echo_shm.ring.batches import is_batch_ring
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
     INBOX,

@@ -22,15 +22,15 @@ FLOORS = {
         ["__main__"],
     ],
     "ring": [
-        ["lockfile", "processes", "fast_path", "pages", "inbox"],
-        ["segment"],
+        ["lockfile", "processes", "fast_path", "pages", "inbox", "updates"],
+        ["segment", "board", "batches"],
         ["reaper", "metrics", "handle", "allocation"],
         ["attachment", "creation", "sample", "protocols"],
         ["stuck", "producers", "transports"],
         ["batch_reader"],
     ],
     "replay": [
-        ["validation", "batch", "arguments", "board"],
+        ["validation", "batch", "arguments"],
         ["selectors", "rate_limiters", "waiting", "writer", "ahead", "batch_rings"],
         ["sources"],
         ["table", "feed", "learner", "remote", "custom"],
