@@ -10,7 +10,7 @@ from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.replay.batch import Batch
 from echo_shm.replay.batch_rings import spec_of_batches
-from echo_shm.ring.board import read_board
+from echo_shm.ring.board import made_or_refused
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batches import ring_name
 from echo_shm.ring.batch_reader import BatchReader
@@ -104,7 +104,7 @@ def _attach(
     asked: float | None = None
     limit = min((one for one in (timeout, grace) if one is not None), default=None)
     while True:
-        made, refusal = _answer(replay, ring)
+        made, refusal = made_or_refused(replay, ring)
         attachment = _try_attach(ring, treespec) if made else None
         if attachment is not None:
             return attachment
@@ -138,17 +138,6 @@ def _try_attach(ring: str, treespec: optree.PyTreeSpec) -> Attachment | None:
         raise
     segment.spec = spec_of_batches(segment.spec, treespec, f"ring {ring!r}")
     return Attachment(segment, lib.ES_ROLE_LEARNER, f"ring {ring!r}", prefault=True)
-
-
-def _answer(replay: str, ring: str) -> tuple[bool, str | None]:
-    """Whether the ring is ready, and why it cannot be made, as the replay's board says."""
-    try:
-        board = read_board(replay)
-    except SegmentError:
-        return False, None
-    made, refused = board.get("batches"), board.get("refused")
-    text = refused.get(ring) if isinstance(refused, dict) else None
-    return isinstance(made, list) and ring in made, text if isinstance(text, str) else None
 
 
 def _nobody_came(replay: str, grace: float) -> ConnectionClosedError:

@@ -50,7 +50,15 @@ FLOORS = {
         ["finalizers"],
         ["client"],
     ],
-    "net.bridge": [["acceptor", "decoder"], ["connection"], ["ingest"], ["bridge"], ["process"], ["supervisor"]],
+    "net.bridge": [
+        ["acceptor", "decoder", "batches"],
+        ["connection"],
+        ["ingest", "learners"],
+        ["replays"],
+        ["bridge"],
+        ["process"],
+        ["supervisor"],
+    ],
     "cli": [["console"], ["watching", "limiters"], ["top", "demo"], ["replay_top", "ls"], ["gc"], ["main"]],
     "cli.demo": [["check", "display"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
 }
