@@ -298,8 +298,8 @@ def taken(number: int) -> bytes:
 class Ask(NamedTuple):
     """What a learner asks for, once on each connection.
 
-    n: items of a batch. buffers: how many batches the ring is to hold if it is made now. ring: the uuid of the ring that
-    ``has`` belongs to; zeros at first. has: the numbers of the batches that the learner has had from it, and has not
+    n: items of a batch. buffers: how many batches the ring is to hold if it is made now. ring: the uuid of the ring of
+    ``has``; zeros at first. has: the numbers of the batches that the learner has had from it, and has not
     been told that its DONE was heard.
     """
 

@@ -10,10 +10,10 @@ from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.replay.batch import Batch
 from echo_shm.replay.batch_rings import spec_of_batches
-from echo_shm.ring.board import made_or_refused
 from echo_shm.ring.attachment import Attachment
-from echo_shm.ring.batches import ring_name
 from echo_shm.ring.batch_reader import BatchReader
+from echo_shm.ring.batches import ring_name
+from echo_shm.ring.board import made_or_refused
 from echo_shm.ring.lockfile import CREATOR_BYTE
 from echo_shm.ring.segment import Segment
 

@@ -10,7 +10,7 @@ from harness.actors import cast
 from harness.waiting import LONG, until
 
 from echo_shm import ConnectionClosedError, Replay, ReplayClient, SegmentError, Server, ShmClient, Table
-from echo_shm.replay import Fifo, MinSize, Prioritized, Queue, client
+from echo_shm.replay import Fifo, MinSize, Prioritized, Queue, ways
 from echo_shm.replay.batch_rings import BatchRings
 from echo_shm.ring import lockfile
 
@@ -187,7 +187,7 @@ def test_a_ring_that_another_process_wrote_into(monkeypatch):
 
 def test_nobody_comes_after_a_kill(name, monkeypatch):
     """The learner waits for the next replay, but not forever."""
-    monkeypatch.setattr(client, "_GRACE", 0.3)
+    monkeypatch.setattr(ways, "_GRACE", 0.3)
     with cast() as make:
         replay = make(run_replay, name, False)
         with ReplayClient(replay.hear()) as learner:

@@ -451,7 +451,9 @@ class Bridge:
 
     def _tell_taken(self) -> None:
         """Tells the clients of a replay which of their steps it has stored."""
-        for client, number in self._ingest.taken(one for one, ingest in self._clients.items() if ingest is self._ingest):
+        for client, number in self._ingest.taken(
+            one for one, ingest in self._clients.items() if ingest is self._ingest
+        ):
             if client in self._clients:
                 client.taken = number
                 client.out += wire.taken(number)
