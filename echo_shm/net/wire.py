@@ -68,6 +68,8 @@ class Frame(IntEnum):
     RING = 11
     BATCH = 12
     END = 13
+    RECALL = 14
+    GIVE_BACK = 15
 
 
 class Refusal(IntEnum):
@@ -341,6 +343,16 @@ def done(number: int) -> bytes:
     return _HEADER.pack(Frame.DONE, 0, 0, 0, number)
 
 
+def recall(number: int) -> bytes:
+    """The frame that asks a learner to give a batch back, if its user does not have it yet."""
+    return _HEADER.pack(Frame.RECALL, 0, 0, 0, number)
+
+
+def give_back(number: int) -> bytes:
+    """The frame that gives a batch back."""
+    return _HEADER.pack(Frame.GIVE_BACK, 0, 0, 0, number)
+
+
 def ring(uuid: bytes, schema: bytes) -> bytes:
     """The frame that says what the batches that follow are like."""
     return _HEADER.pack(Frame.RING, 0, 0, len(uuid) + len(schema), 0) + uuid + schema
@@ -359,7 +371,8 @@ def end() -> bytes:
 def read_learner_header(data: bytes | memoryview) -> Header:
     """As :func:`read_header`, but only accepts what a learner may send."""
     header = read_header(data)
-    limits = {Frame.INFO: 0, Frame.ASK: MAX_TEXT, Frame.WANT: 0, Frame.DONE: 0, Frame.BYE: MAX_TEXT}
+    limits = {Frame.INFO: 0, Frame.ASK: MAX_TEXT, Frame.WANT: 0, Frame.DONE: 0, Frame.GIVE_BACK: 0}
+    limits[Frame.BYE] = MAX_TEXT
     return _within(header, limits, "learner")
 
 
@@ -371,7 +384,7 @@ def read_batch_header(data: bytes | memoryview, n: int) -> Header:
     header = read_header(data)
     limits = {Frame.ACK: 0, Frame.BYE: MAX_TEXT, Frame.INFO: MAX_INFO, Frame.REFUSE: MAX_TEXT, Frame.END: 0}
     if n:
-        limits |= {Frame.RING: len(NO_RING) + MAX_SCHEMA, Frame.BATCH: n}
+        limits |= {Frame.RING: len(NO_RING) + MAX_SCHEMA, Frame.BATCH: n, Frame.RECALL: 0}
     if header.kind is Frame.BATCH and header.length != n:
         raise WireError(f"a batch of {header.length} items, expected {n}")
     return _within(header, limits, "server")

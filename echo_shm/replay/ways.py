@@ -7,8 +7,8 @@ import secrets
 import ssl
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from echo_shm.spec import Array, Spec, Tree
 
 #: How long to wait for the next replay if this one was killed (seconds).
 _GRACE = 30.0
+
+_T = TypeVar("_T")
 
 #: Most batches on their way to a learner on another host.
 _MOST = 1 << 20
@@ -183,7 +185,8 @@ class RemoteWay:
             specs.append(spec_of_batches(found, self._step.structure, self.what))
 
         options = self._options._replace(client=client)
-        received = Batches(options, self._connect(client), ask, check, self._grace)
+        connection = self._tried(lambda: self._connect(client))
+        received = Batches(options, connection, ask, check, self._grace)
         try:
             while arrays := received.next(timeout):
                 # The generator itself must not refer to the batch while its user works on it, or waits for the next.
@@ -193,13 +196,17 @@ class RemoteWay:
 
     def figures(self) -> object:
         """What the replay's board says of its tables."""
+        return self._tried(self._ask_figures)
+
+    def _tried(self, attempt: Callable[[], _T]) -> _T:
+        """Tries again while the server cannot be reached, as the client of the updates does."""
         backoff = Backoff(self._grace)
         backoff.restart(useful=True)
         while True:
-            if self.closed:
-                self._updates._sender.raise_if_ended()
+            self._updates._sender.raise_if_forked()
+            self._updates._sender.raise_if_ended()
             try:
-                return self._ask_figures()
+                return attempt()
             except (SpecMismatchError, WireError, RefusedError):
                 raise
             except OSError:

@@ -91,9 +91,14 @@ class BatchSource:
         """The batch is delivered again, here or to another learner."""
         lib.es_api_give_back(self._ring, lease.batch, lease.round)
 
-    def sweep(self) -> None:
-        """Reaps dead learners of the ring, so that others get their batches."""
-        self._attachment.reaper.sweep()
+    def count_others(self) -> int:
+        """How many other learners are attached to the ring."""
+        info, count = ffi.new("es_owner_info *"), 0
+        index = lib.es_monitor_next_owner(self._ring, 0, info)
+        while index >= 0:
+            count += info.id.role == lib.ES_ROLE_LEARNER and index != self._attachment.index
+            index = lib.es_monitor_next_owner(self._ring, index + 1, info)
+        return count
 
     def detach(self) -> None:
         """Leaves the ring. All leases must have ended: those that have not are released."""

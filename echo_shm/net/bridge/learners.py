@@ -5,6 +5,9 @@ DONE. If the connection is lost before that, the lease stays for a moment: the l
 batch that it does not have. After that the batch is given back, and goes to whoever is next. If the bridge dies, it is
 reaped, and the batches that it had leased are delivered again by the next one.
 
+Learners that share a ring must not take it all: one that waits for another, as in synchronous training, would wait
+forever. So each has its share, and a batch ahead is called back once more learners come than were there before.
+
 A learner that comes again says which batches it has had. So a batch that it is working on, or is done with, is not
 sent to anybody again, even by another bridge.
 """
@@ -58,6 +61,8 @@ class Learner:
         unsent: The numbers of those that are not on their way yet.
         wanted, sent: How many batches may be sent on this connection, and how many were.
         done: How many batches it has said to be done on this connection.
+        recalled: The batches that were called back on this connection.
+        early: What it has said to be done before its ring was found.
         ended: Whether it was told on this connection that no more will come.
         forget_at: When its batches are given back if it does not come again.
 
@@ -71,6 +76,8 @@ class Learner:
         self.leased: dict[int, Lease] = {}
         self.unsent: deque[int] = deque()
         self.wanted = self.sent = self.done = 0
+        self.early: set[int] = set()
+        self.recalled: set[int] = set()
         self.ended = False
         self.forget_at = math.inf
 
@@ -81,6 +88,8 @@ class Learner:
         self.wanted = self.sent = self.done = 0
         self.ended = False
         self.unsent.clear()
+        self.early.clear()
+        self.recalled.clear()
 
 
 class _Source:
@@ -91,6 +100,7 @@ class _Source:
             batch is done.
         hungry: Whether a learner has room for a batch and there was none.
         look_at: When to look for one again.
+        others: How many other learners the ring had when it was last looked at.
 
     """
 
@@ -98,6 +108,7 @@ class _Source:
         self.ring = ring
         self.learners: deque[Learner] = deque()
         self.claims: dict[int, Learner | None] = {}
+        self.others = ring.count_others()
         self.hungry, self.look_at, self._pause = False, 0.0, _SOONEST
 
     def take(self, now: float) -> Lease | None:
@@ -125,7 +136,24 @@ class _Source:
 
     def share(self) -> int:
         """How many batches one learner may have, so that there is one for each."""
-        return max(1, self.ring.num_buffers // max(1, sum(one.connection is not None for one in self.learners)))
+        here = sum(one.connection is not None for one in self.learners)
+        return max(1, self.ring.num_buffers // max(1, here + self.others))
+
+    def recall(self) -> list[Connection]:
+        """Calls back what learners have beyond their share, the newest first. Returns connections with news."""
+        share, told = self.share(), []
+        for learner in self.learners:
+            if (
+                learner.connection is None
+                or len(learner.leased) - len(learner.recalled & learner.leased.keys()) <= share
+            ):
+                continue
+            for number in sorted(learner.leased)[share:]:
+                if number not in learner.recalled:
+                    learner.recalled.add(number)
+                    learner.connection.out += wire.recall(number)
+            told.append(learner.connection)
+        return told
 
 
 class Learners:
@@ -212,8 +240,10 @@ class Learners:
             raise WireError(f"{request.kind.name} before ASK")
         elif request.kind is Frame.WANT:
             learner.wanted = max(learner.wanted, request.number)
-        else:
+        elif request.kind is Frame.DONE:
             self._done(learner, connection, request.number)
+        else:
+            self._given_back(learner, request.number)
 
     def _info(self) -> bytes:
         """The tables' figures; empty if there is no such replay any more."""
@@ -245,7 +275,8 @@ class Learners:
         learner.unsent.extend(number for number in sorted(learner.leased) if number not in has)
         for number in has - learner.leased.keys():
             if source.claims.get(number, learner) is not None:
-                source.claim(number, learner)
+                source.claim(number, None if number in learner.early else learner)
+        learner.early.clear()
 
     def _done(self, learner: Learner, connection: Connection, number: int) -> None:
         source, lease = learner.source, learner.leased.get(number)
@@ -254,11 +285,21 @@ class Learners:
         if lease is not None and source is not None:
             del learner.leased[number]
             source.ring.release(lease)
+        elif source is None and learner.ask is not None and number in learner.ask.has:
+            learner.early.add(number)
         elif source is not None and source.claims.get(number) is learner:
             source.claim(number, None)
         learner.done += 1
         connection.acknowledged = learner.done
         connection.out += wire.ack(learner.done)
+
+    def _given_back(self, learner: Learner, number: int) -> None:
+        if number not in learner.recalled:
+            raise WireError(f"gave back batch {number}, which was not called back")
+        lease = learner.leased.pop(number, None)
+        if lease is not None and learner.source is not None:
+            learner.source.ring.give_back(lease)
+            learner.source.look_at = 0.0
 
     # -- batches
 
@@ -323,7 +364,7 @@ class Learners:
 
     def _feed(self, source: _Source, now: float) -> list[tuple[Connection, str | None]]:
         """Takes batches for the learners of a ring in turn, until all have enough or there is none."""
-        told: list[tuple[Connection, str | None]] = []
+        told: list[tuple[Connection, str | None]] = [(one, None) for one in source.recall()]
         source.hungry, share, fed = False, source.share(), not self._ending
         while fed:
             fed = False
@@ -364,7 +405,7 @@ class Learners:
             if learner.connection is None and learner.forget_at <= now:
                 self._forget(client, learner)
         for source in self._sources.values():
-            source.ring.sweep()
+            source.others = source.ring.count_others()
         asking = [connection for connection, learner in self._by_connection.items() if learner.ask is not None]
         assert self._inbox.lockfile is not None
         if not asking or lib.es_api_locks_held(self._inbox.lockfile.locks, CREATOR_BYTE) != 0:

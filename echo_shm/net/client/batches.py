@@ -220,7 +220,9 @@ class Batches:
             self._take(connection, header.number)
             return
         body = connection.receive_body(header.length)
-        if header.kind is Frame.ACK:
+        if header.kind is Frame.RECALL:
+            self._give_back(header.number)
+        elif header.kind is Frame.ACK:
             self._hear(header.number)
         elif header.kind is Frame.RING:
             self._open(body)
@@ -261,6 +263,14 @@ class Batches:
             self._received += 1
             self._ready.append((number, arrays))
             self._changed.notify_all()
+
+    def _give_back(self, number: int) -> None:
+        """Gives a batch back for another learner, unless the user has it."""
+        with self._changed:
+            kept = deque(one for one in self._ready if one[0] != number)
+            if len(kept) < len(self._ready):
+                self._ready = kept
+                self._send(wire.give_back(number) + self._want())
 
     def _hear(self, count: int) -> None:
         """The server has heard of so many batches that they are done."""
