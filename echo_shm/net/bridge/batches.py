@@ -48,6 +48,7 @@ class BatchSource:
         self._settled = False  # the last take said that the ring has ended, and after it no learner was dead
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER, prefault=True)
         self._ring = self._attachment.ring
+        self._attachment.check(lib.es_bridge_learn(self._ring))
         self._columns = [
             segment.array(
                 lib.es_api_leaf_offset(self._ring, i),
