@@ -76,8 +76,8 @@ class Kinds:
     def of(self, owner: Owner, owners: Iterable[Owner], creator_pid: int) -> str:
         """What an owner is, in one word.
 
-        ``bridge``: one on behalf of clients or learners on other hosts. ``worker``: a producer whose process a learner's
-        process has started. ``producer``: any other. ``creator``: the learner that has made the segment.
+        ``bridge``: one on behalf of clients or learners on other hosts. ``worker``: a producer whose process a
+        learner's process has started. ``producer``: any other. ``creator``: the learner that has made the segment.
         ``learner``: a further one.
         """
         if owner.is_bridge:
