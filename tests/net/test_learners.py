@@ -546,34 +546,35 @@ def test_batches_on_the_wire(replay):
 ASK = Ask(0, 2, 4).to_bytes()
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (wire.want(1), "WANT before ASK"),
-        (wire.done(1), "DONE before ASK"),
-        (ASK + ASK, "ASK came twice"),
-        (Ask(1, 2, 4).to_bytes(), "asked for batches of table 1, expected a table below 1"),
-        (Ask(2**32 - 1, 2, 4).to_bytes(), "expected a table below 1"),
-        (Ask(0, 0, 4).to_bytes(), "asked for 4 batches of 0 items"),
-        (Ask(0, 2**33, 4).to_bytes(), "asked for 4 batches of 8589934592 items"),
-        (Ask(0, 2, 0).to_bytes(), "asked for 0 batches of 2 items"),
-        (Ask(0, 2, 4, has=tuple(range(600))).to_bytes(), "a learner sends no ASK frame of 4824 bytes"),
-        (wire.batch_header(5, 0), "a learner sends no BATCH frame"),
-        (wire.samples_header(1, 0), "a learner sends no SAMPLES frame"),
-        (bytes([8, 0, 0, 0, 23, 0, 0, 0]) + bytes(8 + 23), "an ASK frame of 23 bytes"),
-        (b"\xff" * 16, "no frame starts with"),
-    ],
-)
-def test_hostile_learners(replay, data, why):
+HOSTILE = [
+    (wire.want(1), "WANT before ASK"),
+    (wire.done(1), "DONE before ASK"),
+    (ASK + ASK, "ASK came twice"),
+    (Ask(1, 2, 4).to_bytes(), "asked for batches of table 1, expected a table below 1"),
+    (Ask(2**32 - 1, 2, 4).to_bytes(), "expected a table below 1"),
+    (Ask(0, 0, 4).to_bytes(), "asked for 4 batches of 0 items"),
+    (Ask(0, 2**33, 4).to_bytes(), "asked for 4 batches of 8589934592 items"),
+    (Ask(0, 2, 0).to_bytes(), "asked for 0 batches of 2 items"),
+    (Ask(0, 2, 4, has=tuple(range(600))).to_bytes(), "a learner sends no ASK frame of 4824 bytes"),
+    (wire.batch_header(5, 0), "a learner sends no BATCH frame"),
+    (wire.samples_header(1, 0), "a learner sends no SAMPLES frame"),
+    (bytes([8, 0, 0, 0, 23, 0, 0, 0]) + bytes(8 + 23), "an ASK frame of 23 bytes"),
+    (b"\xff" * 16, "no frame starts with"),
+]
+
+
+def test_hostile_learners(replay):
     """A learner that says what it must not is told so, and its connection ends. Others go on."""
-    raw = Raw(replay)
-    raw.sock.sendall(data)
-    with raw.sock:
-        assert why.encode() in said(raw.sock)
-    replay.add(step(1))
-    replay.add(step(2))
+    for number in range(2 * len(HOSTILE)):
+        replay.add(step(number))
     with client(replay) as good:
-        assert numbers_of(next(good.dataset_iter(2))) == [1, 2]
+        batches = good.dataset_iter(2)
+        for turn, (data, why) in enumerate(HOSTILE):
+            raw = Raw(replay)
+            with raw.sock:
+                raw.sock.sendall(data)
+                assert why.encode() in said(raw.sock)
+            assert numbers_of(next(batches)) == [2 * turn, 2 * turn + 1]
 
 
 def test_done_with_what_it_does_not_have(replay):

@@ -1,10 +1,11 @@
 """One connection of a replay's learner to a server, on the learner's side."""
 
+import socket
 import ssl
 from collections.abc import Sequence
 
 from echo_shm.errors import SegmentError, WireError
-from echo_shm.net import wire
+from echo_shm.net import tcp, wire
 from echo_shm.net.client.connection import Connection, Options, RefusedError
 from echo_shm.net.wire import Accept, Header
 from echo_shm.ring.inbox import Tables, step_spec, tables_of
@@ -34,7 +35,8 @@ class LearnerConnection(Connection):
     def __init__(self, options: Options, timeout: float) -> None:
         super().__init__(options._replace(spec=UPDATE_SPEC), 0, timeout)
         if self._tls is None:
-            self._sock.settimeout(wire.SILENCE)
+            # The kernel waits for a whole batch then. A socket with a timeout of Python's own never does.
+            tcp.set_time_limits(self._sock, wire.SILENCE)
 
     def _handshake_v1(self) -> None:
         raise WireError(f"{self._options.peer} speaks wire version 1: it is no replay's server")
@@ -96,8 +98,8 @@ class LearnerConnection(Connection):
         try:
             if self._tls is not None:
                 return self._tls.receive_into(spaces[0], wire.SILENCE)
-            return self._sock.recvmsg_into(spaces[:_MAX_BUFFERS])[0]
-        except TimeoutError:
+            return self._sock.recvmsg_into(spaces[:_MAX_BUFFERS], 0, socket.MSG_WAITALL)[0]
+        except (TimeoutError, BlockingIOError):
             raise TimeoutError(f"nothing came from {self._options.peer} for {wire.SILENCE} s") from None
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             return 0
