@@ -17,7 +17,7 @@ from echo_shm.replay.batch import COLUMNS, Batch
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batches import ring_name, table_of
 from echo_shm.ring.creation import create_segment
-from echo_shm.ring.lockfile import CREATOR_BYTE, names
+from echo_shm.ring.lockfile import CREATOR_BYTE, collect, names
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Leaf, Spec
 
@@ -106,7 +106,11 @@ class BatchRings:
         try:
             segment = Segment.attach(ring)
         except SegmentError:
-            return None  # it was removed just now, or cannot be used by anybody
+            # It was removed just now; or its replay was killed before it was ready, and its name is free once it is
+            # collected.
+            with contextlib.suppress(SegmentError, OSError):
+                collect(ring)
+            return None
         assert segment.lockfile is not None
         if not segment.lockfile.try_lock(CREATOR_BYTE):
             raise SegmentError(f"ring {ring!r} belongs to a process that is alive: choose another name for the replay")

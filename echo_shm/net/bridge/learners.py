@@ -35,8 +35,9 @@ from echo_shm.ring.segment import Segment
 #: How long the batches of a learner whose connection was lost are kept for it (seconds).
 _AWAY = 1.0
 
-#: Times between two looks for a batch, or for a ring that was asked for (seconds): at first, and at most.
-_SOONEST, _LATEST = 0.0005, 0.01
+#: Times between two looks for a batch, or for a ring that was asked for (seconds): at first, and at most. In between it
+#: is a share of the time that has been waited for already.
+_SOONEST, _LATEST, _SHARE = 0.0005, 0.01, 1 / 16
 
 #: How often the replay is asked for a ring again: the one that was asked may be dead (seconds).
 _ASK_AGAIN = 1.0
@@ -49,6 +50,11 @@ _MOST_CLAIMS = 4096
 
 #: How long learners wait for the next replay if theirs was killed (seconds).
 _GRACE = 30.0
+
+
+def _pause(waited: float) -> float:
+    """Seconds until the next look."""
+    return min(max(_SHARE * waited, _SOONEST), _LATEST)
 
 
 class Learner:
@@ -109,12 +115,12 @@ class _Source:
         self.learners: deque[Learner] = deque()
         self.claims: dict[int, Learner | None] = {}
         self.others = ring.count_others()
-        self.hungry, self.look_at, self._pause = False, 0.0, _SOONEST
+        self.hungry, self.look_at, self._since = False, 0.0, time.monotonic()
 
     def take(self, now: float) -> Lease | None:
         """A batch that nobody has had yet. None: there is none now."""
         while now >= self.look_at and (lease := self.ring.take()) is not None:
-            self._pause = _SOONEST
+            self._since = now
             if lease.number not in self.claims:
                 return lease
             learner = self.claims.pop(lease.number)
@@ -124,7 +130,7 @@ class _Source:
                 learner.leased[lease.number] = lease
         self.hungry = True
         if now >= self.look_at:
-            self.look_at, self._pause = now + self._pause, min(2 * self._pause, _LATEST)
+            self.look_at = now + _pause(now - self._since)
         return None
 
     def claim(self, number: int, learner: Learner | None) -> None:
@@ -175,7 +181,7 @@ class Learners:
         self._by_connection: dict[Connection, Learner] = {}
         self._sources: dict[tuple[int, int], _Source] = {}
         self._opening: list[Learner] = []  # those whose ring was not found yet
-        self._look_at, self._pause = math.inf, _SOONEST
+        self._look_at, self._asked_since = math.inf, 0.0
         self._alone_since: float | None = None
         self._ending = False
 
@@ -262,7 +268,7 @@ class Learners:
         source = learner.source
         if source is None:
             self._opening.append(learner)
-            self._look_at, self._pause = 0.0, _SOONEST
+            self._look_at, self._asked_since = 0.0, time.monotonic()
         elif self._sources.get((ask.table, ask.n)) is source:
             self._begin(learner, connection, ask, source)
         else:
@@ -338,7 +344,7 @@ class Learners:
             if source is not None:
                 self._opening.remove(learner)
                 told.append((connection, source if isinstance(source, str) else None))
-        self._look_at, self._pause = now + self._pause, min(2 * self._pause, _LATEST)
+        self._look_at = now + _pause(now - self._asked_since)
         return told
 
     def _open(self, learner: Learner, ask: Ask, now: float) -> "_Source | str | None":
