@@ -134,17 +134,24 @@ class ReplayClient:
         A batch's arrays lie in shared memory, and may be written to. Their place is taken until nothing refers to any
         of them. So hold only a few batches, or copy: the replay draws no more while all places are taken.
 
+        From another host, the arrays are this process's own. A batch is acknowledged, and its place in the replay's
+        shared memory free, when the next one is asked for, or the iteration ends. If the connection is lost before
+        that, or this process is killed, the batch is delivered again: here, if this client has connected again within
+        a second and its user does not have it yet, else to another one.
+
         Args:
             n: How many items, 1 or more.
             table: The table. None: the only one.
             prefetch: How many batches the replay may draw ahead, 1 or more; the first client of a table and n decides.
-                What is drawn ahead has the priorities and the weights of that time.
+                What is drawn ahead has the priorities and the weights of that time. From another host it is also how
+                many may be on their way.
             timeout: The iteration ends once nothing came for so many seconds; None: no limit.
 
         Raises:
             ValueError: A number is out of range, or the table is unknown.
             SegmentError: The replay could not make the ring for the batches: the message says why.
-            ConnectionClosedError: The replay was killed, and no other one came for 30 seconds.
+            ConnectionClosedError: The replay was killed, and no other one came for 30 seconds, or on another host for
+                ``reconnect`` seconds; or another replay has its place.
             BatchesHeldError: As :meth:`Server.sample`: this client refers to all batches that the ring has room for.
             ForkedError: Called in a child of the process that made the client.
 
