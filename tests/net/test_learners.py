@@ -309,7 +309,7 @@ def test_a_killed_learner(replay):
         assert sorted(got + acknowledged) == list(range(400))
 
 
-def test_a_learner_that_comes_again(replay, monkeypatch):
+def test_a_learner_that_comes_again(replay):
     """What it has not acknowledged waits for it for a moment, and does not go to another learner meanwhile."""
     for number in range(80):
         replay.add(step(number))
@@ -318,9 +318,11 @@ def test_a_learner_that_comes_again(replay, monkeypatch):
         batches = away.dataset_iter(8, prefetch=2)
         got = numbers_of(next(batches))
         until(lambda: leased(replay) == 3)
+        proxy.stalled.set()
         proxy.cut()
-        others = other.dataset_iter(8, timeout=0.3)
+        others = other.dataset_iter(8, timeout=0.5)
         assert list(others) == []
+        proxy.stalled.clear()
         while len(got) < 80:
             got += numbers_of(next(batches))
         assert got == list(range(80))

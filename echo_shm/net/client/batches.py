@@ -172,7 +172,6 @@ class Batches:
         """Asks for batches on a new connection, and says what this learner has had."""
         with self._changed:
             self._connection = connection
-            self._ready.clear()
             self._received = self._heard = 0
             self._said = len(self._unheard)
             in_hand = () if self._in_hand is None else (self._in_hand,)
