@@ -36,8 +36,8 @@ class TcpTransport:
     The listening sockets belong to this process and outlive the bridge processes that serve them. If a bridge is
     killed, another one is started on the same port, and its clients continue where they were.
 
-    That of a :class:`Replay` also serves ``ReplayClient("tcp://host:port")``: batches go to it, and updates and deletions
-    come from it.
+    That of a :class:`Replay` also serves ``ReplayClient("tcp://host:port")``: batches go to it, and updates and
+    deletions come from it.
 
     Args:
         port: Port to listen on. 0: any free port; :attr:`port` tells which, after ``server.start()``.
