@@ -591,7 +591,7 @@ def test_done_with_what_it_does_not_have(replay):
         raw.sock.sendall(b"".join(map(wire.done, range(10))))
         while raw.next(8)[0] is not Frame.ACK:
             pass
-        assert leased(replay) == 2
+        assert leased(replay) in (1, 2)  # the one in hand, and one ahead, unless it was called back
         raw.sock.close()
         while len(got) < 40:
             got += numbers_of(next(batches))
