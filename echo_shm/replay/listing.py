@@ -14,11 +14,11 @@ import posix_ipc
 
 from echo_shm._core import lib
 from echo_shm.errors import SegmentError
-from echo_shm.replay import board, store
+from echo_shm.replay import store
 from echo_shm.replay.batch import TableInfo, read_table_info
-from echo_shm.replay.batch_names import batch_ring
 from echo_shm.replay.waits import Activity, Wait, read_activity, read_waits
-from echo_shm.ring import lockfile, segment
+from echo_shm.ring import board, lockfile, segment
+from echo_shm.ring.batch_names import batch_ring
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
     INBOX,
