@@ -30,7 +30,7 @@ MAX_NUMBER = 1 << 62
 MAX_ITEMS = (1 << 32) - 1
 
 #: Most batches that a learner may have that it was not told were heard to be done.
-MAX_HAS = (MAX_TEXT - 24) // 8
+MAX_HAS = (MAX_TEXT - 32) // 8
 
 #: The acknowledgement of one sample in version 1.
 ACK_V1 = b"\x01"
@@ -40,7 +40,7 @@ _GREETING = struct.Struct("<4sBBH32s")
 _HELLO = struct.Struct("<4sBBH16sQ32s32s16s32s")
 _HEADER = struct.Struct("<BBHIQ")
 _ACCEPT = struct.Struct("<32s16sIBBH")
-_ASK = struct.Struct("<II16s")
+_ASK = struct.Struct("<IIII16s")
 _PROOF_BYTES = 32
 
 HEADER_BYTES = _HEADER.size
@@ -302,7 +302,7 @@ class Ask(NamedTuple):
 
     n: items of a batch. buffers: how many batches the ring is to hold if it is made now. ring: the uuid of the ring of
     ``has``; zeros at first. has: the numbers of the batches that the learner has had from it, and has not
-    been told that its DONE was heard.
+    been told that its DONE was heard. rank, world_size: which member of a group it is; 0 and 0: of none.
     """
 
     table: int
@@ -310,10 +310,13 @@ class Ask(NamedTuple):
     buffers: int
     ring: bytes = NO_RING
     has: tuple[int, ...] = ()
+    rank: int = 0
+    world_size: int = 0
 
     def to_bytes(self) -> bytes:
         """The frame."""
-        body = _ASK.pack(self.table, self.buffers, self.ring) + struct.pack(f"<{len(self.has)}Q", *self.has)
+        body = _ASK.pack(self.table, self.buffers, self.rank, self.world_size, self.ring)
+        body += struct.pack(f"<{len(self.has)}Q", *self.has)
         return _HEADER.pack(Frame.ASK, 0, 0, len(body), self.n) + body
 
     @classmethod
@@ -322,10 +325,12 @@ class Ask(NamedTuple):
         count, rest = divmod(len(body) - _ASK.size, 8)
         if count < 0 or rest:
             raise WireError(f"an ASK frame of {len(body)} bytes")
-        table, buffers, ring = _ASK.unpack_from(body)
+        table, buffers, rank, world_size, ring = _ASK.unpack_from(body)
         if not (1 <= n <= MAX_ITEMS and buffers >= 1):
             raise WireError(f"asked for {buffers} batches of {n} items, expected 1 or more of 1 to {MAX_ITEMS}")
-        return cls(table, n, buffers, ring, struct.unpack_from(f"<{count}Q", body, _ASK.size))
+        if rank >= max(1, world_size):
+            raise WireError(f"asked for the batches of rank {rank} of {world_size}")
+        return cls(table, n, buffers, ring, struct.unpack_from(f"<{count}Q", body, _ASK.size), rank, world_size)
 
 
 def info(body: bytes = b"") -> bytes:

@@ -11,7 +11,7 @@ from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.replay.batch import Batch
 from echo_shm.replay.batch_rings import spec_of_batches
-from echo_shm.replay.store import holder_of
+from echo_shm.ring import ranks
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.batch_reader import BatchReader
@@ -21,9 +21,6 @@ from echo_shm.ring.segment import Segment
 
 #: Times between two looks for the ring that was asked for (seconds): at first, and at most.
 _SOONEST, _LATEST = 1e-3, 20e-3
-
-#: The byte of the lock file that a rank's only learner holds. Rings of batches have too few producers to use it.
-_RANK_BYTE = CREATOR_BYTE - 1
 
 #: How often the replay is asked again: the one that was asked may be dead (seconds).
 _ASK_AGAIN = 1.0
@@ -77,12 +74,9 @@ def _take_rank(
     """
     lockfile = attachment.segment.lockfile
     assert lockfile is not None
-    if not lockfile.try_lock(_RANK_BYTE):
-        raise SegmentError(
-            f"rank {one.rank} of {one.world_size} in replay {replay!r} is taken: {holder_of(lockfile, _RANK_BYTE)} "
-            f"iterates over batches of {one.n} items as that rank. Give each process of the group a rank of its own"
-        )
-    leaving.callback(lib.es_api_locks_drop, lockfile.locks, _RANK_BYTE)
+    if not ranks.take(lockfile):
+        raise SegmentError(ranks.why_taken(replay, one, ranks.taken_by(lockfile)))
+    leaving.callback(ranks.leave, lockfile)
     # What a dead process of this rank had comes first, so it must be back.
     started = time.monotonic()
     while attachment.reaper.reap_and_check() != (0, True):

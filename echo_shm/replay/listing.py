@@ -236,7 +236,7 @@ def _held(name: str) -> Iterator[None]:
         except FileExistsError:
             raise SegmentError(f"replay {name!r} is in use: it was created just now") from None
     if not lock.try_lock(CREATOR_BYTE):
-        raise SegmentError(f"replay {name!r} is in use: {store.holder_of(lock)} has it. Close it there, or end it")
+        raise SegmentError(f"replay {name!r} is in use: {lockfile.holder_of(lock)} has it. Close it there, or end it")
     try:
         if not lock.is_linked(name, store.FILES):
             raise SegmentError(f"replay {name!r} was closed just now")

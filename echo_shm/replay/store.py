@@ -35,6 +35,7 @@ from echo_shm.ring.lockfile import (
     LockFile,
     PrivateLockFile,
     check_name,
+    holder_of,
     ipc_name,
     names,
     open_lockfile,
@@ -394,12 +395,6 @@ def _taken(name: str) -> str:
     return (
         f"{what}, and its process is dead. Go on with it: Replay.attach({name!r}), or remove it: `echo-shm gc {name}`"
     )
-
-
-def holder_of(lockfile: LockFile, byte: int = CREATOR_BYTE) -> str:
-    """Which process has a store, or holds another byte of a lock file, in words."""
-    pid = lockfile.holder(byte)
-    return "this process" if pid is None else f"process {pid}" if pid else "a process of another container"
 
 
 def attach_store(name: str, example: Tree) -> Store:

@@ -172,15 +172,10 @@ class RemoteWay:
     def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Iterator[Batch]:
         """Yields the batches of a ring."""
         self._updates._sender.raise_if_forked()
-        if one.world_size:
-            raise ValueError(
-                f"rank={one.rank}, world_size={one.world_size}: {self.what} is on another host, and the members of a "
-                "group must be on the replay's machine: use ReplayClient(name) there, or neither rank nor world_size"
-            )
         if one.n > wire.MAX_ITEMS:
             raise ValueError(f"n={one.n}: a batch on another host has at most {wire.MAX_ITEMS} items")
         # One batch more: the one that the learner works on.
-        ask = Ask(one.table, one.n, min(prefetch + 1, _MOST))
+        ask = Ask(one.table, one.n, min(prefetch + 1, _MOST), rank=one.rank, world_size=one.world_size)
         return self._batches(ask, timeout)
 
     def _batches(self, ask: Ask, timeout: float | None) -> Iterator[Batch]:

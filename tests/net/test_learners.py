@@ -210,15 +210,6 @@ def test_items_of_several_steps():
         assert (batch.data["before"][0][:, 1] == 10 * batch.data["now"][:, 0]).all()
 
 
-def test_groups_are_refused(replay):
-    """The members of a group are on the replay's machine."""
-    with client(replay) as learner:
-        with pytest.raises(ValueError, match=r"rank=1, world_size=2: tcp://.* must be on the replay's machine"):
-            learner.dataset_iter(4, rank=1, world_size=2)
-        with pytest.raises(ValueError, match="rank=2: use 0 to 1"):
-            learner.dataset_iter(4, rank=2, world_size=2)
-
-
 def test_what_top_shows_of_them(replay):
     """A bridge is one learner, however many it serves, and no worker."""
     replay.add(step(1))
@@ -290,6 +281,121 @@ def test_the_end_of_an_iteration(replay):
         rest = [numbers_of(batch) for batch in learner.dataset_iter(8, timeout=0.3)]
         assert rest == [list(range(at, at + 8)) for at in (16, 24, 32)]
         assert time.monotonic() - started > 0.3
+
+
+# --- groups -----------------------------------------------------------------------
+
+
+def share(rank, world_size, n, first, last):
+    """What a rank's batches ``first`` to ``last - 1`` hold, of items that are drawn in order."""
+    return [list(range((k * world_size + rank) * n, (k * world_size + rank + 1) * n)) for k in range(first, last)]
+
+
+def take(batches, count):
+    """What the next batches hold."""
+    return [numbers_of(next(batches)) for _ in range(count)]
+
+
+def test_each_rank_has_its_share(replay):
+    """Whatever hosts they are on, and whoever takes first. One that is slow holds up the others."""
+    for number in range(600):
+        replay.add(step(number))
+    with client(replay) as remote, ReplayClient(replay.handle) as local:
+        ranks = [
+            one.dataset_iter(4, prefetch=2, timeout=LONG, rank=rank, world_size=3)
+            for rank, one in enumerate((remote, local, remote))
+        ]
+        assert take(ranks[2], 3) == share(2, 3, 4, 0, 3)
+        assert replay.info().sampled == 3 * 3 * 4  # as many as rank 0 has places for
+        got = [[], [], share(2, 3, 4, 0, 3)]
+        for turn in range(40):
+            for rank in (0, 1, 2) if turn % 2 else (1, 0, 2):
+                got[rank] += take(ranks[rank], len(got[rank]) == turn)
+        assert got == [share(rank, 3, 4, 0, 40) for rank in range(3)]
+
+
+@pytest.mark.watchdog(120)
+def test_disturbed_ranks(replay):
+    """Each rank's batches stay in their order while connections are reset and bridges are killed."""
+    proxy, done = Proxy(replay.port), threading.Event()
+    for number in range(4000):
+        replay.add(step(number))
+
+    def cut():
+        while not done.wait(0.02):
+            proxy.cut()
+
+    with client(replay, proxy.port) as one, client(replay) as other:
+        ranks = [it.dataset_iter(8, timeout=LONG, rank=rank, world_size=2) for rank, it in enumerate((one, other))]
+        got, thread = [[], []], threading.Thread(target=cut)
+        thread.start()
+        for turn in range(200):
+            for rank in range(2):
+                got[rank] += take(ranks[rank], 1)
+            if turn % 60 == 30:
+                kill_bridge(replay)
+        done.set()
+        thread.join()
+        assert got == [share(rank, 2, 8, 0, 200) for rank in range(2)]
+    assert proxy.cuts > 5
+    proxy.close()
+
+
+def learn_as(conn, where, rank, world_size):
+    """As :func:`learn`, as a member of a group."""
+    with ReplayClient(f"tcp://{HOST}:{where}" if isinstance(where, int) else where, authkey=KEY) as replay:
+        for batch in replay.dataset_iter(4, rank=rank, world_size=world_size):
+            conn.send(numbers_of(batch))
+            conn.recv()
+
+
+@pytest.mark.parametrize("where", ["there", "here"])
+def test_a_killed_rank(replay, where):
+    """The next one of that rank, on whatever host, begins with what the dead one had not acknowledged."""
+    for number in range(200):
+        replay.add(step(number))
+    with cast() as make, client(replay) as remote, ReplayClient(replay.handle) as local:
+        dies = make(learn_as, replay.port, 0, 2)
+        for expected in share(0, 2, 4, 0, 3):
+            assert dies.hear() == expected
+            dies.say()
+        assert [dies.hear()] == share(0, 2, 4, 3, 4)
+        until(lambda: leased(replay) == 3)  # two ahead: rank 1 has no place for more
+        dies.kill()
+        until(lambda: leased(replay) == 0)  # the bridge has given up waiting for it
+        heir = (remote if where == "there" else local).dataset_iter(4, timeout=LONG, rank=0, world_size=2)
+        assert take(heir, 3) == share(0, 2, 4, 3, 6)
+
+
+def test_a_rank_that_is_away_is_free(replay):
+    """A learner whose connection is lost leaves its rank to whoever comes for it first."""
+    for number in range(200):
+        replay.add(step(number))
+    with cast() as make, client(replay) as heir:
+        dies = make(learn_as, replay.port, 0, 1)
+        assert [dies.hear()] == share(0, 1, 4, 0, 1)
+        dies.kill()
+        assert take(heir.dataset_iter(4, timeout=LONG, rank=0, world_size=1), 3) == share(0, 1, 4, 0, 3)
+
+
+def test_a_rank_is_one_learner(replay):
+    """A second one is refused, wherever either of them is. It may be had once the first one has stopped."""
+    for number in range(100):
+        replay.add(step(number))
+    with client(replay) as remote, client(replay) as second, ReplayClient(replay.handle) as local:
+        clients = {"remote": remote, "second": second, "local": local}
+        cases = [
+            ("remote", "second", "the learner at 127"),
+            ("remote", "local", "process"),
+            ("local", "remote", "process"),
+        ]
+        for at, (first, other, who) in enumerate(cases):
+            batches = clients[first].dataset_iter(4, timeout=LONG, rank=0, world_size=1)
+            assert take(batches, 1) == share(0, 1, 4, at, at + 1)
+            with pytest.raises(SegmentError, match=rf"rank 0 of 1 in replay .* is taken: {who}.* iterates"):
+                next(clients[other].dataset_iter(4, timeout=LONG, rank=0, world_size=1))
+            batches.close()
+            until(lambda: leased(replay) == 0)
 
 
 # --- cuts and kills ---------------------------------------------------------------
@@ -616,9 +722,12 @@ HOSTILE = [
     (Ask(1, 2, 4).to_bytes(), "asked for batches of table 1, expected a table below 1"),
     (Ask(2**32 - 1, 2, 4).to_bytes(), "expected a table below 1"),
     (Ask(0, 0, 4).to_bytes(), "asked for 4 batches of 0 items"),
+    (Ask(0, 2, 4, rank=1).to_bytes(), "asked for the batches of rank 1 of 0"),
+    (Ask(0, 2, 4, rank=2, world_size=2).to_bytes(), "asked for the batches of rank 2 of 2"),
+    (Ask(0, 2, 4, world_size=33).to_bytes(), "asked as one of 33 ranks, expected at most 32"),
     (Ask(0, 2**33, 4).to_bytes(), "asked for 4 batches of 8589934592 items"),
     (Ask(0, 2, 0).to_bytes(), "asked for 0 batches of 2 items"),
-    (Ask(0, 2, 4, has=tuple(range(600))).to_bytes(), "a learner sends no ASK frame of 4824 bytes"),
+    (Ask(0, 2, 4, has=tuple(range(600))).to_bytes(), "a learner sends no ASK frame of 4832 bytes"),
     (wire.batch_header(5, 0), "a learner sends no BATCH frame"),
     (wire.samples_header(1, 0), "a learner sends no SAMPLES frame"),
     (bytes([8, 0, 0, 0, 23, 0, 0, 0]) + bytes(8 + 23), "an ASK frame of 23 bytes"),

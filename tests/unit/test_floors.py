@@ -24,7 +24,7 @@ FLOORS = {
     "ring": [
         ["lockfile", "processes", "fast_path", "pages", "inbox"],
         ["segment", "board", "batch_names"],
-        ["reaper", "metrics", "handle", "allocation", "updates"],
+        ["reaper", "metrics", "handle", "allocation", "updates", "ranks"],
         ["attachment", "creation", "sample", "protocols"],
         ["stuck", "producers", "transports"],
         ["batch_reader"],

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from echo_shm._core import ffi, lib
+from echo_shm.ring import ranks
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.segment import Segment
 
@@ -30,6 +31,8 @@ class BatchSource:
 
     Args:
         segment: The ring's segment, mapped with its lock file.
+        is_rank: Whether the ring is a rank's, which this process has taken. Then batches come in the order in which
+            they were drawn: none is taken before those that a dead learner had are back.
 
     Attributes:
         uuid: The segment's.
@@ -40,8 +43,10 @@ class BatchSource:
 
     """
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, *, is_rank: bool) -> None:
         geometry = segment.geometry
+        self.is_rank, self._lockfile = is_rank, segment.lockfile
+        self._is_waiting_for_dead = is_rank
         self.uuid, self.schema = segment.uuid, segment.spec.schema
         self.n, self.num_buffers = geometry.batch_size, geometry.num_buffers
         self.ended = False
@@ -61,6 +66,10 @@ class BatchSource:
 
     def take(self) -> Lease | None:
         """Takes a batch. None: there is none now."""
+        if self._is_waiting_for_dead:
+            if self._attachment.reaper.reap_and_check() != (0, True):
+                return None
+            self._is_waiting_for_dead = False
         snap = ffi.new("es_snapshot *")
         was_settled, self._settled = self._settled, False
         index = lib.es_api_take(self._ring, 0, 0, snap)
@@ -102,5 +111,7 @@ class BatchSource:
         return count
 
     def detach(self) -> None:
-        """Leaves the ring. All leases must have ended: those that have not are released."""
+        """Leaves the ring, and the rank. All leases must have ended: those that have not are released."""
+        if self.is_rank and self._lockfile is not None:
+            ranks.leave(self._lockfile)
         self._attachment.detach()

@@ -26,6 +26,7 @@ from echo_shm.net.bridge.batches import BatchSource, Lease
 from echo_shm.net.bridge.connection import Connection
 from echo_shm.net.bridge.decoder import Request
 from echo_shm.net.wire import Ask, Frame
+from echo_shm.ring import ranks
 from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.board import made_or_refused, read_board
 from echo_shm.ring.inbox import tables_of
@@ -41,6 +42,9 @@ _SOONEST, _LATEST, _SHARE = 0.0005, 0.01, 1 / 16
 
 #: How often the replay is asked for a ring again: the one that was asked may be dead (seconds).
 _ASK_AGAIN = 1.0
+
+#: How long a learner waits for its rank while another one has it (seconds). A bridge that is closing lets go of it.
+_TAKEN = 2.0
 
 #: How many bytes of batches may wait in a connection before one more is taken for it.
 _AHEAD = 1 << 20
@@ -63,6 +67,7 @@ class Learner:
     Attributes:
         connection: Its connection, or None.
         ask: What it has asked for on this connection.
+        opening_since: When it has done so.
         leased: The batches that it has, or that are on their way to it, by their numbers.
         unsent: The numbers of those that are not on their way yet.
         wanted, sent: How many batches may be sent on this connection, and how many were.
@@ -78,6 +83,7 @@ class Learner:
         self.connection: Connection | None = None
         self.source: _Source | None = None
         self.ask: Ask | None = None
+        self.opening_since = 0.0
         self.asked_at: float | None = None
         self.leased: dict[int, Lease] = {}
         self.unsent: deque[int] = deque()
@@ -96,6 +102,11 @@ class Learner:
         self.unsent.clear()
         self.early.clear()
         self.recalled.clear()
+
+
+def _ring_of(ask: Ask) -> BatchRing:
+    """The ring that a learner asks for."""
+    return BatchRing(ask.table, ask.n, ask.rank, ask.world_size)
 
 
 class _Source:
@@ -141,7 +152,9 @@ class _Source:
             del self.claims[next(iter(self.claims))]
 
     def share(self) -> int:
-        """How many batches one learner may have, so that there is one for each."""
+        """How many batches one learner may have, so that there is one for each. A rank has the whole ring."""
+        if self.ring.is_rank:
+            return self.ring.num_buffers
         here = sum(one.connection is not None for one in self.learners)
         return max(1, self.ring.num_buffers // max(1, here + self.others))
 
@@ -179,7 +192,7 @@ class Learners:
         self._num_tables = len(tables_of(inbox.spec) or ())
         self._by_client: dict[bytes, Learner] = {}
         self._by_connection: dict[Connection, Learner] = {}
-        self._sources: dict[tuple[int, int], _Source] = {}
+        self._sources: dict[BatchRing, _Source] = {}
         self._opening: list[Learner] = []  # those whose ring was not found yet
         self._look_at, self._asked_since = math.inf, 0.0
         self._alone_since: float | None = None
@@ -264,12 +277,15 @@ class Learners:
             raise WireError("ASK came twice")
         if ask.table >= self._num_tables:
             raise WireError(f"asked for batches of table {ask.table}, expected a table below {self._num_tables}")
+        if ask.world_size > lib.ES_MAX_OUTBOXES:
+            raise WireError(f"asked as one of {ask.world_size} ranks, expected at most {lib.ES_MAX_OUTBOXES}")
         learner.ask = ask
         source = learner.source
         if source is None:
             self._opening.append(learner)
-            self._look_at, self._asked_since = 0.0, time.monotonic()
-        elif self._sources.get((ask.table, ask.n)) is source:
+            self._look_at = 0.0
+            self._asked_since = learner.opening_since = time.monotonic()
+        elif self._sources.get(_ring_of(ask)) is source:
             self._begin(learner, connection, ask, source)
         else:
             raise WireError(f"asked for batches of {ask.n} items of table {ask.table}, and before for others")
@@ -336,9 +352,9 @@ class Learners:
             connection, ask = learner.connection, learner.ask
             assert connection is not None
             assert ask is not None
-            source = self._sources.get((ask.table, ask.n)) or self._open(learner, ask, now)
+            source = self._source_of(learner, ask, now)
             if isinstance(source, _Source):
-                self._sources[ask.table, ask.n] = learner.source = source
+                self._sources[_ring_of(ask)] = learner.source = source
                 source.learners.append(learner)
                 self._begin(learner, connection, ask, source)
             if source is not None:
@@ -347,14 +363,32 @@ class Learners:
         self._look_at = now + _pause(now - self._asked_since)
         return told
 
+    def _source_of(self, learner: Learner, ask: Ask, now: float) -> "_Source | str | None":
+        """The ring that a learner has asked for, or why it cannot have it. None: it is not known yet."""
+        one = _ring_of(ask)
+        source = self._sources.get(one)
+        if source is None:
+            return self._open(learner, ask, now)
+        if not one.world_size:
+            return source
+        (other,) = source.learners
+        if other.connection is not None:
+            return self._taken(one, learner, f"the learner at {other.connection.peer}", now)
+        self._forget(next(client for client, known in self._by_client.items() if known is other), other)
+        return self._open(learner, ask, now)
+
+    def _taken(self, one: BatchRing, learner: Learner, who: str, now: float) -> str | None:
+        """Why a learner cannot have its rank; None: that may pass."""
+        return None if now - learner.opening_since < _TAKEN else ranks.why_taken(self._name, one, who)
+
     def _open(self, learner: Learner, ask: Ask, now: float) -> "_Source | str | None":
-        """The ring that a learner has asked for, or why it cannot be made. None: it is not known yet."""
-        one = BatchRing(ask.table, ask.n)
+        """As :meth:`_source_of`, for a ring that this bridge is not attached to."""
+        one = _ring_of(ask)
         ring = one.name(self._name)
         made, refusal = made_or_refused(self._name, ring)
         if made:
             try:
-                return _Source(BatchSource(self._attach(ring)))
+                return self._join(one, learner, now)
             except SegmentError as error:
                 return None if error.errno == errno.ENOENT else str(error)
         if refusal is not None and learner.asked_at is not None:
@@ -363,9 +397,19 @@ class Learners:
             learner.asked_at = now
         return None
 
-    def _attach(self, ring: str) -> Segment:
+    def _join(self, one: BatchRing, learner: Learner, now: float) -> "_Source | str | None":
         Segment.attach(self._inbox.name, self._inbox.uuid, read_only=True)  # the name may be another replay's by now
-        return Segment.attach(ring)
+        segment = Segment.attach(one.name(self._name))
+        if not one.world_size:
+            return _Source(BatchSource(segment, is_rank=False))
+        assert segment.lockfile is not None
+        if not ranks.take(segment.lockfile):
+            return self._taken(one, learner, ranks.taken_by(segment.lockfile), now)
+        try:
+            return _Source(BatchSource(segment, is_rank=True))
+        except BaseException:
+            ranks.leave(segment.lockfile)
+            raise
 
     def _feed(self, source: _Source, now: float) -> list[tuple[Connection, str | None]]:
         """Takes batches for the learners of a ring in turn, until all have enough or there is none."""

@@ -225,7 +225,7 @@ def test_the_page_has_the_schema_of_updates():
 @pytest.mark.parametrize("has", [(), (0,), tuple(range(wire.MAX_HAS))])
 def test_what_a_learner_asks_for(has):
     """It is read as it was written, with as many batches as fit."""
-    ask = Ask(3, 256, 5, b"r" * 16, has)
+    ask = Ask(3, 256, 5, b"r" * 16, has, 1, 2)
     data = ask.to_bytes()
     header = wire.read_learner_header(data)
     assert (header.kind, header.length) == (Frame.ASK, len(data) - wire.HEADER_BYTES)
