@@ -145,7 +145,8 @@ class ReplayClient:
         released. So if a client is killed, the others wait once they have taken what was drawn for them. The next
         client of that rank first gets the batches that the dead one had not released, in their order. If a client stops
         iterating, its share waits likewise. A group of another ``world_size`` begins with the next draw, and takes over
-        nothing.
+        nothing. The members may be on several hosts. A rank whose client was on another host stays taken for a second
+        after its connection was lost.
 
         A batch's arrays lie in shared memory, and may be written to. Their place is taken until nothing refers to any
         of them. So hold only a few batches, or copy: the replay draws no more while all places are taken.
@@ -168,7 +169,7 @@ class ReplayClient:
         Raises:
             ValueError: A number is out of range, or the table is unknown.
             SegmentError: The replay could not make the ring for the batches: the message says why. Or another client
-                has that rank.
+                has that rank, on another host still after 2 seconds.
             ConnectionClosedError: The replay was killed, and no other one came for 30 seconds, or on another host for
                 ``reconnect`` seconds; or another replay has its place.
             BatchesHeldError: As :meth:`Server.sample`: this client refers to all batches that the ring has room for.

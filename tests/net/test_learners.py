@@ -30,6 +30,7 @@ from echo_shm import (
 from echo_shm._core import ffi, lib
 from echo_shm.cli import replay_figures
 from echo_shm.net import wire
+from echo_shm.net.bridge.batches import BatchSource
 from echo_shm.net.wire import Ask, Frame, Hello, Refusal
 from echo_shm.replay import Column, Episode, NStep, Prioritized, Queue, Sequence, Step, Trajectory, listing
 from echo_shm.replay.batch_rings import batch_spec
@@ -367,8 +368,8 @@ def test_a_killed_rank(replay, where):
         assert take(heir, 3) == share(0, 2, 4, 3, 6)
 
 
-def test_a_rank_that_is_away_is_free(replay):
-    """A learner whose connection is lost leaves its rank to whoever comes for it first."""
+def test_a_rank_whose_learner_does_not_come_again(replay):
+    """The next one waits for a moment, as it might come, and then begins with what it had."""
     for number in range(200):
         replay.add(step(number))
     with cast() as make, client(replay) as heir:
@@ -376,6 +377,21 @@ def test_a_rank_that_is_away_is_free(replay):
         assert [dies.hear()] == share(0, 1, 4, 0, 1)
         dies.kill()
         assert take(heir.dataset_iter(4, timeout=LONG, rank=0, world_size=1), 3) == share(0, 1, 4, 0, 3)
+
+
+def test_a_dead_learner_of_a_rank_that_nobody_has_reaped():
+    """A bridge takes nothing for the next one before it has reaped the dead one: its batches come first."""
+    with Replay(EXAMPLE, 100, [queue(100)]) as replay, cast() as make:
+        for number in range(12):
+            replay.add(step(number))
+        dies = make(learn_as, replay.handle, 0, 1)
+        until(lambda: replay.num_steps and not dies.is_silent(0.001))
+        assert [dies.hear()] == share(0, 1, 4, 0, 1)
+        dies.kill()
+        ring = f"{replay.handle.name}.0x4r0of1.batches"
+        source = BatchSource(Segment.attach(ring), is_rank=True)
+        assert [until(source.take).number for _ in range(2)] == [0, 1]
+        source.detach()
 
 
 def test_a_rank_is_one_learner(replay):

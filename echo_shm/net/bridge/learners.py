@@ -43,8 +43,9 @@ _SOONEST, _LATEST, _SHARE = 0.0005, 0.01, 1 / 16
 #: How often the replay is asked for a ring again: the one that was asked may be dead (seconds).
 _ASK_AGAIN = 1.0
 
-#: How long a learner waits for its rank while another one has it (seconds). A bridge that is closing lets go of it.
-_TAKEN = 2.0
+#: How long a learner waits for its rank while another one has it (seconds). That one may have lost its connection, or
+#: its bridge may be closing.
+_TAKEN = _AWAY + 1.0
 
 #: How many bytes of batches may wait in a connection before one more is taken for it.
 _AHEAD = 1 << 20
@@ -371,11 +372,9 @@ class Learners:
             return self._open(learner, ask, now)
         if not one.world_size:
             return source
-        (other,) = source.learners
-        if other.connection is not None:
-            return self._taken(one, learner, f"the learner at {other.connection.peer}", now)
-        self._forget(next(client for client, known in self._by_client.items() if known is other), other)
-        return self._open(learner, ask, now)
+        connection = source.learners[0].connection
+        who = "one that may connect again" if connection is None else f"the learner at {connection.peer}"
+        return self._taken(one, learner, who, now)
 
     def _taken(self, one: BatchRing, learner: Learner, who: str, now: float) -> str | None:
         """Why a learner cannot have its rank; None: that may pass."""
