@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from echo_shm.cli import console, limiters, replay_figures, top
 from echo_shm.errors import SegmentError
 from echo_shm.replay import TableInfo
-from echo_shm.replay.batch_names import BatchRing
+from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.lockfile import INBOX, UPDATES
 from echo_shm.ring.metrics import Owner
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import error_from
-from echo_shm.replay.batch_names import BatchRing
 from echo_shm.replay.batch_rings import BatchRings
-from echo_shm.replay.board import Board
 from echo_shm.replay.sources import Sources
+from echo_shm.ring.batch_names import BatchRing
+from echo_shm.ring.board import Board
 from echo_shm.spec import Spec
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from echo_shm.replay.disk import BOOT_ID, LOCK, SNAPSHOTS, Manifest, denied, rea
 from echo_shm.replay.mapped import map_parts, range_size
 from echo_shm.replay.snapshots import HEADER as SNAPSHOT_HEADER
 from echo_shm.replay.snapshots import Snapshots
-from echo_shm.ring.lockfile import CREATOR_BYTE, LockFile, open_lockfile_at
+from echo_shm.ring.lockfile import CREATOR_BYTE, LockFile, holder_of, open_lockfile_at
 
 if TYPE_CHECKING:
     from echo_shm._core import CData
@@ -192,9 +192,3 @@ def attach_directory(path: str) -> Directory:
             ) from None
         undo.pop_all()
     return directory
-
-
-def holder_of(lockfile: LockFile, byte: int = CREATOR_BYTE) -> str:
-    """Which process has a store, or holds another byte of a lock file, in words."""
-    pid = lockfile.holder(byte)
-    return "this process" if pid is None else f"process {pid}" if pid else "a process of another container"

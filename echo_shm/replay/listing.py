@@ -15,13 +15,12 @@ import posix_ipc
 
 from echo_shm._core import lib
 from echo_shm.errors import SegmentError
-from echo_shm.replay import board, store
+from echo_shm.replay import store
 from echo_shm.replay.batch import TableInfo, read_table_info
-from echo_shm.replay.batch_names import batch_ring
 from echo_shm.replay.disk import MANIFEST
-from echo_shm.replay.files import holder_of
 from echo_shm.replay.waits import Activity, Wait, read_activity, read_waits
-from echo_shm.ring import lockfile, segment
+from echo_shm.ring import board, lockfile, segment
+from echo_shm.ring.batch_names import batch_ring
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
     INBOX,
@@ -252,7 +251,7 @@ def _held(name: str) -> Iterator[None]:
         except FileExistsError:
             raise SegmentError(f"replay {name!r} is in use: it was created just now") from None
     if not lock.try_lock(CREATOR_BYTE):
-        raise SegmentError(f"replay {name!r} is in use: {holder_of(lock)} has it. Close it there, or end it")
+        raise SegmentError(f"replay {name!r} is in use: {lockfile.holder_of(lock)} has it. Close it there, or end it")
     try:
         if not lock.is_linked(name, store.FILES):
             raise SegmentError(f"replay {name!r} was closed just now")

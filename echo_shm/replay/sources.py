@@ -3,19 +3,18 @@
 import contextlib
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, error_from
-from echo_shm.replay.batch_names import batch_ring
-from echo_shm.replay.writer import UPDATE_BLOCK, ReplayHandle
+from echo_shm.replay.writer import ReplayHandle
 from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.batch_names import batch_ring
 from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.inbox import Tables, inbox_spec
 from echo_shm.ring.lockfile import CREATOR_BYTE, INBOX, UPDATES, names
 from echo_shm.ring.segment import Geometry, Segment
+from echo_shm.ring.updates import UPDATE_SPEC
 from echo_shm.spec import Spec
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class Sources:
         spec: What a step looks like.
         tables: For each table its name and the exponents of its priorities.
         max_producers: How many writers may be attached at the same time.
-        max_remotes: How many clients on other hosts the inbox has entries for.
+        max_remotes: How many clients on other hosts each of them has entries for.
 
     Attributes:
         handle: What other processes attach with.
@@ -81,7 +80,6 @@ class Sources:
     """
 
     def __init__(self, name: str, spec: Spec, tables: Tables, max_producers: int, max_remotes: int) -> None:
-        block = Spec.from_example(np.zeros((), UPDATE_BLOCK))
         with contextlib.ExitStack() as undo:
             made = [
                 _ring(
@@ -89,7 +87,7 @@ class Sources:
                 )
                 for ending, one, slots, remotes in (
                     (INBOX, inbox_spec(spec, tables), inbox_slots(spec), max_remotes),
-                    (UPDATES, block, UPDATE_SLOTS, 0),
+                    (UPDATES, UPDATE_SPEC, UPDATE_SLOTS, max_remotes),
                 )
             ]
             self._segments = [segment for segment, _ in made]

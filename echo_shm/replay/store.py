@@ -27,7 +27,7 @@ from echo_shm.errors import SegmentError, SpecMismatchError, error_from
 from echo_shm.replay.batch import COLUMNS, Settings
 from echo_shm.replay.custom import CustomSelectors
 from echo_shm.replay.disk import COLUMN_HEADER, is_directory
-from echo_shm.replay.files import Directory, attach_directory, holder_of
+from echo_shm.replay.files import Directory, attach_directory
 from echo_shm.replay.item import Item, item_from
 from echo_shm.replay.layout import Layout, lay_out
 from echo_shm.replay.new_files import complete, create_directory
@@ -42,6 +42,7 @@ from echo_shm.ring.lockfile import (
     LockFile,
     PrivateLockFile,
     check_name,
+    holder_of,
     ipc_name,
     names,
     open_lockfile,

@@ -111,6 +111,12 @@ class PrivateLockFile(LockFile):
         return True
 
 
+def holder_of(lockfile: LockFile, byte: int = CREATOR_BYTE) -> str:
+    """Which process holds a byte of a lock file, in words: that of a creator, or of who has a store, or another one."""
+    pid = lockfile.holder(byte)
+    return "this process" if pid is None else f"process {pid}" if pid else "a process of another container"
+
+
 _open: "weakref.WeakValueDictionary[tuple[int, int, int], LockFile]" = weakref.WeakValueDictionary()
 #: Held while a lock file is opened, or locked as a whole: one process must not do both at once.
 _opening = threading.RLock()
