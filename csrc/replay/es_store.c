@@ -143,7 +143,7 @@ static int read_header(const uint8_t *base, uint64_t size, enum extent extent, e
     return hash_of(hdr, &parts) == hdr->hash ? ES_OK : ES_EHASH;
 }
 
-static int check(const void *base, uint64_t size, enum extent extent)
+static int check_extent(const void *base, uint64_t size, enum extent extent)
 {
     es_store_header hdr;
     parts_read parts;
@@ -154,12 +154,12 @@ static int check(const void *base, uint64_t size, enum extent extent)
 
 int es_store_check(const void *base, uint64_t size)
 {
-    return check(base, size, WHOLE);
+    return check_extent(base, size, WHOLE);
 }
 
 int es_store_check_records(const void *base, uint64_t size)
 {
-    return check(base, size, RECORDS);
+    return check_extent(base, size, RECORDS);
 }
 
 void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, uint8_t *uuid, int64_t *pid,
