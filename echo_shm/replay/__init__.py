@@ -2,6 +2,7 @@
 
 from echo_shm.replay.batch import Batch, LimiterInfo, TableInfo
 from echo_shm.replay.client import ReplayClient
+from echo_shm.replay.episodes import StoredEpisode
 from echo_shm.replay.history import Pattern
 from echo_shm.replay.item import Column, Episode, NStep, Sequence, Step, Trajectory
 from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
@@ -36,6 +37,7 @@ __all__ = [
     "Softmax",
     "Stack",
     "Step",
+    "StoredEpisode",
     "Table",
     "TableInfo",
     "Trajectory",

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import optree
 
 from echo_shm._core import lib
 from echo_shm.replay.items import Items
-from echo_shm.spec import Spec, Tree
+from echo_shm.spec import Array, Tree
 
 #: An ``es_stored_step``.
 _STORED = np.dtype(
@@ -15,18 +18,24 @@ _STORED = np.dtype(
     + [(name, np.uint32) for name in ("record", "version", "index", "environment", "episode", "flags")]
 )
 
+#: How much one call of the C core copies (bytes). Other threads have their turn in between.
+CHUNK = 32 << 20
+
 
 @dataclass(frozen=True)
 class StoredEpisode:
-    """An episode, or what is stored of it.
+    """An episode, or what is stored of it. Its ``len()`` is the number of steps, at least 1.
 
     Attributes:
-        steps: The tree of a step, of arrays with a leading n: the steps in their order.
-        final: What the episode ended with, if that is known: the tree of a step, whose leaves are zeros where nothing
-            was given.
-        terminated, truncated: How it ended. Neither: it goes on, or it was left.
+        steps: The tree of a step, of arrays of shape ``(len(episode), *leaf.shape)``: the steps in their order. They
+            are copies.
+        final: What the episode ended with, if that was given: the tree of a step, of arrays of shape ``leaf.shape``,
+            with zeros in the leaves that were not given. Otherwise None.
+        terminated, truncated: How it ended with its last step. Neither: it goes on, or it was left, or its last steps
+            are not stored any more.
         first: The first step's place in the episode. It is 0 unless steps before it are not stored any more.
-        stream, environment: Whose episode it is: numbers that are a writer's own.
+        stream: The number of the writer, which is random.
+        environment: The number of the writer's environment.
 
     """
 
@@ -39,66 +48,111 @@ class StoredEpisode:
     environment: int
 
     def __len__(self) -> int:
-        return int(self._n)
+        return len(optree.tree_leaves(self.steps)[0])
 
-    _n: int = 0
+
+class Piece(NamedTuple):
+    """Steps of one episode that follow each other; the last one may be what the episode ended with.
+
+    Attributes:
+        listed: Their ``es_stored_step``.
+        leaves: An array for each leaf, of shape ``(len(listed), *leaf.shape)``.
+        goes_on: Whether they follow the piece before.
+
+    """
+
+    listed: Array
+    leaves: list[Array]
+    goes_on: bool
+
+    @property
+    def final(self) -> bool:
+        """Whether the last one is no step, but what the episode ended with."""
+        return bool(self.listed["flags"][-1] & lib.ES_STEP_FINAL)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the episode ends here, and nothing follows from its last state."""
+        return bool(self.listed["flags"][-1] & lib.ES_STEP_TERMINATED)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the episode ends here, and would have gone on."""
+        return bool(self.listed["flags"][-1] & lib.ES_STEP_TRUNCATED)
 
 
 def episodes(replay: Items) -> Iterator[StoredEpisode]:
-    """The episodes that are stored now, the oldest first. Steps that go meanwhile are left out.
+    """The episodes that are stored now, as :meth:`Replay.episodes` says."""
+    build = replay._spec.structure.unflatten
+    for piece in pieces(replay):
+        n = len(piece.listed) - piece.final
+        if n == 0:
+            continue  # the steps before what it ended with are gone
+        yield StoredEpisode(
+            steps=build([array[:n] for array in piece.leaves]),
+            final=build([array[n] for array in piece.leaves]) if piece.final else None,
+            terminated=piece.terminated,
+            truncated=piece.truncated,
+            first=int(piece.listed["index"][0]),
+            stream=int(piece.listed["stream"][0]),
+            environment=int(piece.listed["environment"][0]),
+        )
 
-    A step that is missing in the middle of an episode cuts it: what follows comes as an episode of its own, whose
-    ``first`` is above 0.
+
+def pieces(replay: Items, most: int | None = None) -> Iterator[Piece]:
+    """The steps that are stored now, episode by episode, the oldest first. Those that go meanwhile are left out.
+
+    Args:
+        replay: The replay.
+        most: Longer pieces are cut, but what an episode ended with comes with its last step, even for 1. None: each
+            piece is as long as can be.
 
     Raises:
         ConnectionClosedError: The replay is closed.
         ForkedError: Called in a child of the process that opened the replay.
 
     """
-    spec = replay._spec
+    replay._rings.look()
     listed = replay._core.list_steps()
     if isinstance(listed, int):
         raise replay._error(listed)
-    for part in _parts(np.frombuffer(listed, _STORED)):
-        yield from _read(replay, spec, part)
+    for run in _runs(np.frombuffer(listed, _STORED)):
+        begin, goes_on = 0, False
+        while begin < len(run):
+            wanted = run[begin : begin + most] if most else run[begin:]
+            rest = run[begin + len(wanted) :]
+            if len(rest) and rest["flags"][0] & lib.ES_STEP_FINAL:  # only with it is it known how its step ended
+                wanted = wanted[:-1] if len(wanted) > 1 else run[begin:]
+            leaves = [np.empty((len(wanted), *leaf.shape), leaf.dtype) for leaf in replay._spec.leaves]
+            n = _read(replay, wanted, leaves)
+            if n:
+                yield Piece(wanted[:n], [array[:n] for array in leaves], goes_on)
+            # The step at n is gone, if there is one.
+            goes_on = n == len(wanted)
+            begin += n if goes_on else n + 1
 
 
-def _parts(steps: np.ndarray) -> list[np.ndarray]:
+def _runs(steps: npt.NDArray[np.void]) -> list[npt.NDArray[np.void]]:
     """The steps of each episode without a gap, in order; the episodes in the order in which their first ones came."""
     steps = steps[np.lexsort([steps["number"], steps["environment"], steps["stream"]])]
-    follows = np.zeros(len(steps), bool)
-    for name, more in (("stream", 0), ("environment", 0), ("episode", 0), ("number", 1)):
-        same = steps[name][1:] == steps[name][:-1] + np.array(more, steps[name].dtype)
-        follows[1:] = same if name == "stream" else follows[1:] & same
-    parts = np.split(steps, np.flatnonzero(~follows)[1:]) if len(steps) else []
-    return sorted(parts, key=lambda part: int(part["arrival"][0]))
+    before, after = steps[:-1], steps[1:]
+    follows = after["number"] == before["number"] + np.uint64(1)
+    for name in ("stream", "environment", "episode"):
+        follows &= after[name] == before[name]
+    runs = np.split(steps, np.flatnonzero(~follows) + 1) if len(steps) else []
+    return sorted(runs, key=lambda run: int(run["arrival"][0]))
 
 
-def _read(replay: Items, spec: Spec, part: np.ndarray) -> Iterator[StoredEpisode]:
-    arrays = tuple(np.empty((len(part), *leaf.shape), leaf.dtype) for leaf in spec.leaves)
-    begin = 0
-    while begin < len(part):
-        rest = tuple(array[begin:] for array in arrays)
-        read = replay._core.read_steps(part[begin:].tobytes(), rest)
-        if read < 0:
-            raise replay._error(read)
-        if read:
-            yield _episode(spec, part[begin : begin + read], [array[:read] for array in rest])
-        begin += read + 1
-
-
-def _episode(spec: Spec, steps: np.ndarray, arrays: list[np.ndarray]) -> StoredEpisode:
-    flags = int(steps["flags"][-1])
-    has_final = bool(flags & lib.ES_STEP_FINAL)
-    n = len(steps) - has_final
-    build = spec.structure.unflatten
-    return StoredEpisode(
-        steps=build([array[:n] for array in arrays]),
-        final=build([array[-1] for array in arrays]) if has_final else None,
-        terminated=bool(flags & lib.ES_STEP_TERMINATED),
-        truncated=bool(flags & lib.ES_STEP_TRUNCATED),
-        first=int(steps["index"][0]),
-        stream=int(steps["stream"][0]),
-        environment=int(steps["environment"][0]),
-        _n=n,
-    )
+def _read(replay: Items, wanted: npt.NDArray[np.void], leaves: list[Array]) -> int:
+    """Copies steps into arrays: how many, fewer than wanted if the next one is gone."""
+    chunk = max(1, CHUNK // max(1, replay._spec.sample_bytes))
+    done = 0
+    while done < len(wanted):
+        part = wanted[done : done + chunk]
+        n = replay._core.read_steps(part.tobytes(), tuple(array[done : done + len(part)] for array in leaves))
+        if n < 0:
+            raise replay._error(n)
+        done += n
+        if n < len(part):
+            break
+    return done

@@ -13,6 +13,7 @@ from echo_shm.errors import ConnectionClosedError, EchoShmError
 from echo_shm.replay import arguments, finals
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import Batch, why_no_insert, why_no_sample
+from echo_shm.replay.episodes import StoredEpisode, episodes
 from echo_shm.replay.finals import NOT_THE_END
 from echo_shm.replay.items import Items
 from echo_shm.replay.rings import Rings, join
@@ -504,6 +505,20 @@ class Replay(Items, Closing):
         if self._core.waiting:
             self._rings.tell()
         return [self._batch(number, got)] if got else []
+
+    def episodes(self) -> Iterator[StoredEpisode]:
+        """Yields the episodes that are stored when the iteration begins, ordered by when their first steps came.
+
+        Each is copied when its turn comes. Steps that have gone by then are left out. If they are from the middle of an
+        episode, what follows comes as an episode of its own, whose ``first`` is above 0.
+
+        Raises:
+            ConnectionClosedError: The replay is closed.
+            MemoryError: There is no memory for the episode.
+            ForkedError: Called in a child of the process that opened the replay.
+
+        """
+        return episodes(self)
 
     # -- closing
 

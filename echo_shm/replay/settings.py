@@ -50,7 +50,7 @@ def differences(
         raise error_from(code, what)
     geometry, configs, schema = describe_store(what, base, size)
     there = Spec.from_schema(schema, what)
-    step.check_same(there, what)
+    Spec.from_example(example, there.about).check_same(there, what)
     found = []
     for key, value in (("capacity", capacity), ("max_items", max_items)):
         if value is not None and getattr(geometry, key) != value:

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "replay/es_store.h"
-#include "replay/es_store_layout.h"
 
 static const uint8_t uuid[16] = "fuzzed-store---";
 

@@ -361,7 +361,7 @@ def test_a_server_that_has_taken_what_was_not_sent(number):
         visit.sock.recv(1)
 
     host = Pretender(EXAMPLE, play)
-    host.spec = inbox_spec(Spec.from_example(EXAMPLE), (("all", (), ()),))
+    host.spec = inbox_spec(Spec.from_example(EXAMPLE), (("all", (), (), None),))
     writer = RemoteWriter(HOST, host.port, EXAMPLE, reconnect=False)
     writer.add(step(1, 0))
     with pytest.raises(ConnectionClosedError, match=f"said that {number} were taken, and acknowledged 1"):

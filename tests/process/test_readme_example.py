@@ -72,6 +72,15 @@ def test_the_replay_example_prints_what_readme_shows(tmp_path):
     assert _run(tmp_path, _block("replay.spawn")) == shown.group(1)
 
 
+def test_the_datasets_block_runs(tmp_path):
+    """The steps that it writes and reads are the same."""
+    script = "import numpy as np\nfrom echo_shm import Replay\nreplay = Replay(np.zeros(2), 20)\n"
+    script += "for i in range(10): replay.add(np.full(2, float(i)), truncated=i % 5 == 4)\n"
+    check = "assert steps == 10 and replay.capacity == 20\n"
+    check += "assert [list(x.steps[:, 1]) for x in replay.episodes()] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]\n"
+    _run(tmp_path, script + _block("write_npz") + check)
+
+
 def _with_loop(block):
     """The quick start with another loop, which keeps the mean that the block computes, and the right one."""
     loop = r"( +)batches, total = .*?^ +total \+=[^\n]*\n.*"
@@ -171,6 +180,11 @@ def test_the_block_about_items_runs(tmp_path):
     _run(tmp_path, _block("import Episode, NStep, Sequence"))
 
 
+def test_the_trajectory_block_runs(tmp_path):
+    """Its assertion holds."""
+    _run(tmp_path, _block("import Column, ReplayClient, Trajectory"))
+
+
 def test_the_tls_block_runs(tmp_path):
     """Both contexts are made, from a certificate and a key in the named files."""
     make = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=learner-host -keyout key.pem -out cert.pem"
@@ -180,7 +194,7 @@ def test_the_tls_block_runs(tmp_path):
 
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 11
+    assert len(_blocks()) == 14
 
 
 # --- a replay in a process of its own --------------------------------------------
