@@ -36,6 +36,7 @@ static const es_excuse excused[] = {
     {"es_api_locks_drop", FORWARDS},
     {"nap_until_changed", "stands in for futex_waitv(), which this kernel has; reads words and writes none"},
     {"any_changed", "as nap_until_changed"},
+    {"is_bridges", "reads a word and writes none; processes are killed in its caller"},
     {NULL, NULL},
 };
 
