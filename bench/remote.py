@@ -4,6 +4,9 @@ As in :mod:`bench.throughput`: worker processes send one sample as fast as they 
 counts batches in steady state, contenders take turns. The bare loop is one process that calls
 ``sendall`` with a sample and one that calls ``recv_into`` with a buffer of a mebibyte: what the
 machine's TCP gives anybody.
+
+A replay's learner takes batches, which lie in memory of its own: at most :data:`AHEAD` are on their way. The bare loop
+beside it sends as many different batches, and receives each into another memory.
 """
 
 import contextlib
@@ -15,12 +18,17 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 import echo_shm
 from bench import peers
 from bench.samples import SAMPLES, flat
 from bench.scale import Scale
 from bench.table import Figure, Floor
 from bench.throughput import Measure, in_turns, rate
+
+#: Items of a replay's batch, how many batches are made ahead, and steps that the replay stores.
+BATCH, AHEAD, STORED = 256, 4, 8192
 
 #: Clients that are connected and send nothing, in the measurement of what they cost; and those that do.
 IDLE, BUSY = 250, 6
@@ -111,6 +119,74 @@ def _bare(name: str, scale: Scale) -> Measure:
     return measure
 
 
+def _hold(connection: Any) -> None:
+    """A process that has a replay of Atari steps, and a bridge."""
+    sample = SAMPLES["atari"]()
+    rng = np.random.default_rng(0)
+    with echo_shm.Replay(sample, STORED, thread=True, transport=echo_shm.TcpTransport(0)) as replay:
+        for _ in range(STORED // BATCH):
+            replay.extend({name: _noise(rng, leaf) for name, leaf in sample.items()})
+        connection.send(replay.port)
+        with contextlib.suppress(EOFError):
+            connection.recv()
+
+
+def _noise(rng: Any, leaf: Any) -> Any:
+    return rng.integers(0, 2, (BATCH, *np.shape(leaf))).astype(np.asarray(leaf).dtype)
+
+
+def _learner(scale: Scale) -> Measure:
+    """Items a second."""
+
+    def measure() -> float:
+        mine, theirs = _CONTEXT.Pipe()
+        with _running(_hold, [(theirs,)]):
+            port = mine.recv()
+            with echo_shm.ReplayClient(f"tcp://127.0.0.1:{port}") as client:
+                batches = client.dataset_iter(BATCH, prefetch=AHEAD)
+                for _ in range(2 * AHEAD):
+                    next(batches)
+                count, start = 0, time.perf_counter()
+                while (elapsed := time.perf_counter() - start) < scale.seconds:
+                    next(batches)
+                    count += BATCH
+                batches.close()
+                return count / elapsed
+
+    return measure
+
+
+def _send_batches(port: int, size: int) -> None:
+    batches = [np.full(size, i, np.uint8).data for i in range(AHEAD + 1)]
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as sock:
+        while True:
+            for batch in batches:
+                sock.sendall(batch)
+
+
+def _bare_batches(scale: Scale) -> Measure:
+    size = len(flat(SAMPLES["atari"]())) * BATCH
+
+    def measure() -> float:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            with _running(_send_batches, [(port, size)]), listener.accept()[0] as sock:
+                spaces = [np.zeros(size, np.uint8).data for _ in range(AHEAD + 2)]
+                count, start = -2 * AHEAD, 0.0
+                while True:
+                    for space in spaces:
+                        at = 0
+                        while at < size:
+                            at += sock.recv_into(space[at:])
+                        count += 1
+                        if count == 0:
+                            start = time.perf_counter()
+                        if count > 0 and (elapsed := time.perf_counter() - start) >= scale.seconds:
+                            return count * BATCH / elapsed
+
+    return measure
+
+
 def remote(scale: Scale, lib: ctypes.CDLL) -> list[Figure]:
     """One client and several, small and large samples, and what idle clients cost."""
     figures = []
@@ -134,4 +210,7 @@ def remote(scale: Scale, lib: ctypes.CDLL) -> list[Figure]:
     )
     path = f"`TcpClient.send`, CartPole, {BUSY} clients beside {IDLE} idle ones"
     figures.append(Figure(path, "samples/s", values["with"], "without those", values["without"], Floor(0.95)))
+    values = in_turns({"ours": _learner(scale), "bare": _bare_batches(scale)}, scale.repetitions)
+    path = f"`ReplayClient.dataset_iter({BATCH})` on another host, Atari"
+    figures.append(Figure(path, "samples/s", values["ours"], "bare sockets", values["bare"], Floor(0.7)))
     return figures

@@ -13,7 +13,14 @@ _CSRC = Path(__file__).resolve().parent.parent / "csrc"
 
 #: The headers that declare what Python sees. ``_core.pyi`` has the same.
 HEADERS = [
-    _CSRC / path for path in ("base/es_types.h", "replay/es_replay_types.h", "api/es_api.h", "replay/es_replay.h")
+    _CSRC / path
+    for path in (
+        "base/es_types.h",
+        "replay/es_replay_types.h",
+        "api/es_api.h",
+        "replay/es_replay.h",
+        "replay/es_checkpoint.h",
+    )
 ]
 
 
@@ -40,7 +47,7 @@ ffibuilder.cdef(
 )
 ffibuilder.set_source(
     "echo_shm._core",
-    '#include "api/es_api.h"\n#include "replay/es_replay.h"',
+    '#include "api/es_api.h"\n#include "replay/es_checkpoint.h"',
     # setuptools requires paths relative to setup.py
     sources=sorted(f"csrc/{path.relative_to(_CSRC)}" for path in _CSRC.glob("*/es_*.c")),
     depends=sorted(f"csrc/{path.relative_to(_CSRC)}" for path in _CSRC.glob("*/es_*.h")),

@@ -237,7 +237,8 @@ class StoreGeometry(CData):
     schema_size: int
     inbox_slots: int
     update_slots: int
-    zero: int
+    columns: int
+    spare: int
 
 class BatchArrays(CData):
     """``es_batch_arrays *``."""
@@ -330,6 +331,51 @@ class CTableInfo(CData):
     can_sample: int
     can_insert: int
 
+class SaveConfig(CData):
+    """``es_save_config *``."""
+
+    directory: int
+    records: int
+    drawn: int
+    zero: int
+    first: int
+    rows: int
+
+class SaveState(CData):
+    """``es_save_state *``."""
+
+    arrivals: int
+    steps: int
+    row_size: int
+    stream: int
+    number: int
+    episode: int
+    index: int
+    records_size: int
+
+class ChunkHeader(CData):
+    """``es_chunk_header *``."""
+
+    magic: int
+    version: int
+    zero: int
+    row_size: int
+    rows: int
+    number: int
+    writer: CData
+    check: int
+
+class CRestored(CData):
+    """``es_restored *``."""
+
+    steps: int
+    steps_dropped: int
+    items: Numbers
+    items_dropped: Numbers
+
+class Save(CData):
+    """``es_save *``."""
+
 class ffi:
     NULL: Final[CData]
 
@@ -374,6 +420,18 @@ class ffi:
     def new(cdecl: Literal["es_trouble *"], /) -> Trouble: ...
     @overload
     @staticmethod
+    def new(cdecl: Literal["es_chunk_header *"], /) -> ChunkHeader: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_restored *"], /) -> CRestored: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_table_config *"], init: TableConfig, /) -> TableConfigs: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["int32_t[]"], init: Sequence[int], /) -> Numbers: ...
+    @overload
+    @staticmethod
     def new(cdecl: Literal["int *", "int64_t *", "uint32_t *", "uint64_t *"], init: int = ..., /) -> Numbers: ...
     @overload
     @staticmethod
@@ -401,6 +459,9 @@ class ffi:
     @overload
     @staticmethod
     def from_buffer(cdecl: Literal["es_table_info *"], value: Buffer, /) -> CTableInfo: ...
+    @overload
+    @staticmethod
+    def from_buffer(cdecl: Literal["es_save_state *"], value: Buffer, /) -> SaveState: ...
     @staticmethod
     def buffer(value: CData, size: int = ..., /) -> Bytes: ...
     @staticmethod
@@ -413,8 +474,15 @@ class ffi:
     ) -> Callable[[Callable[..., _R]], Callable[..., _R]]: ...
     @staticmethod
     def string(value: CData, /) -> bytes: ...
+    @overload
     @staticmethod
     def cast(cdecl: Literal["uintptr_t"], value: CData, /) -> Address: ...
+    @overload
+    @staticmethod
+    def cast(cdecl: Literal["es_save *"], value: int, /) -> Save: ...
+    @overload
+    @staticmethod
+    def cast(cdecl: Literal["uint8_t *"], value: int, /) -> CData: ...
     @staticmethod
     def addressof(library: type[lib], name: str, /) -> CData: ...
 
@@ -459,6 +527,7 @@ class lib:
     ES_NO_ROOM: Final[int]
     ES_SHORT: Final[int]
     ES_EPRIORITY: Final[int]
+    ES_UNSYNCED: Final[int]
     ES_ENOITEM: Final[int]
     ES_EDAMAGED: Final[int]
     ES_ESELECTOR: Final[int]
@@ -582,6 +651,8 @@ class lib:
     @staticmethod
     def es_bridge_begin(r: Ring, /) -> int: ...
     @staticmethod
+    def es_bridge_learn(r: Ring, /) -> int: ...
+    @staticmethod
     def es_bridge_open(r: Ring, id: CData | bytes, number: int, peer: bytes, /) -> int: ...
     @staticmethod
     def es_bridge_find(r: Ring, id: CData | bytes, peer: bytes, /) -> int: ...
@@ -647,6 +718,8 @@ class lib:
     def es_sweep_set_stalled(r: Ring, n: int, /) -> None: ...
     @staticmethod
     def es_replay_store_size(geo: StoreGeometry, parts: StoreParts, /) -> int: ...
+    @staticmethod
+    def es_replay_records_size(geo: StoreGeometry, parts: StoreParts, /) -> int: ...
     @staticmethod
     def es_replay_format(
         base: CData,
@@ -748,4 +821,51 @@ class lib:
     @staticmethod
     def es_replay_disconnect(r: ReplayHold, /) -> None: ...
     @staticmethod
+    def es_replay_snapshot(r: ReplayHold, to: CData, /) -> int: ...
+    @staticmethod
+    def es_replay_snapshot_done(r: ReplayHold, /) -> None: ...
+    @staticmethod
+    def es_replay_hold(r: ReplayHold, snapshot: CData, /) -> None: ...
+    @staticmethod
+    def es_replay_room(r: ReplayHold, /) -> int: ...
+    @staticmethod
+    def es_replay_arrivals(r: ReplayHold, /) -> int: ...
+    @staticmethod
     def es_replay_turn(r: ReplayHold, most: int, turn: Turn, /) -> int: ...
+    @staticmethod
+    def es_checkpoint_begin(r: ReplayHold, config: SaveConfig, state: SaveState, error: Numbers, /) -> Save: ...
+    @staticmethod
+    def es_checkpoint_take(r: ReplayHold, save: Save, /) -> int: ...
+    @staticmethod
+    def es_checkpoint_write(save: Save, /) -> int: ...
+    @staticmethod
+    def es_checkpoint_end(r: ReplayHold, save: Save, /) -> int: ...
+    @staticmethod
+    def es_checkpoint_num_chunks(save: Save, /) -> int: ...
+    @staticmethod
+    def es_checkpoint_chunk(save: Save, i: int, /) -> int: ...
+    @staticmethod
+    def es_checkpoint_finish(save: Save, i: int, header: ChunkHeader, /) -> int: ...
+    @staticmethod
+    def es_checkpoint_free(save: Save, /) -> None: ...
+    @staticmethod
+    def es_checkpoint_check(records: CData, size: int, /) -> int: ...
+    @staticmethod
+    def es_checkpoint_records(
+        base: CData,
+        size: int,
+        records: CData,
+        records_size: int,
+        tables: Numbers,
+        restored: CRestored,
+        why: Trouble,
+        /,
+    ) -> int: ...
+    @staticmethod
+    def es_checkpoint_rows(
+        base: CData, size: int, directory: int, rows: int, next: Numbers, most: int, why: Trouble, /
+    ) -> int: ...
+    @staticmethod
+    def es_checkpoint_drawn(r: ReplayHold, from_: CData, size: int, /) -> int: ...
+    @staticmethod
+    def es_checkpoint_go_on(r: ReplayHold, state: SaveState, /) -> None: ...

@@ -154,5 +154,33 @@ class Core:
             and for each ring of batches why it got no more.
 
         """
+    def save_begin(self, directory: int, records: int, drawn: int, first: int, rows: int, /) -> tuple[int, bytes] | int:
+        """Begins a checkpoint, as ``es_checkpoint_begin`` does: the numbers are the fields of an ``es_save_config``.
+
+        Returns:
+            The address of an ``es_save``, for :meth:`save_end` and then ``es_checkpoint_free``, and the bytes of an
+            ``es_save_state``; or a code.
+
+        """
+    def save_some(self, save: int, /) -> int | None:
+        """Writes some rows: how many bytes of them are done so far, or a code. None: there are none left.
+
+        Other calls run meanwhile.
+        """
+    def save_end(self, save: int, /) -> int:
+        """Ends a checkpoint: a code. It belongs to the caller then, also of a replay that is closed."""
+    def restore(self, drawn: bytes, stream: int, number: int, episode: int, index: int, /) -> int:
+        """Takes what a checkpoint has beside the store: a code.
+
+        ``drawn``: as ``es_checkpoint_drawn`` takes it; empty: none.
+        """
+    def snapshot(self, address: int, /) -> int:
+        """Brings the copy of the records at that address up to date: how many bytes were changed. Or a code."""
+    def snapshot_done(self) -> int:
+        """The last copy is on the disk. A code."""
+    def hold(self, address: int, /) -> int:
+        """The store was opened just now, and its last copy is at that address. 0: none is of use any more. A code."""
+    def room(self) -> int:
+        """How many steps can be stored before the next copy is on the disk. Or a code."""
     def close(self) -> None:
         """Lets go of the store, once a call that runs has ended. In a forked child it does nothing. Idempotent."""

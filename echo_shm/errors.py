@@ -28,7 +28,7 @@ class SpecMismatchError(EchoShmError, ValueError):
 
 
 class SegmentError(EchoShmError, OSError):
-    """A segment cannot be created, found, trusted or joined."""
+    """A segment, or a replay's store or checkpoint, cannot be created, found, trusted or joined."""
 
 
 class ConnectionClosedError(EchoShmError, ConnectionError):

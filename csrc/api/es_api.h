@@ -148,6 +148,9 @@ void es_api_change_word(uint32_t *word);
 
 /* From here on the attachment, a producer, may serve remotes. One thread does so. */
 int es_bridge_begin(es_ring *r);
+/* From here on the attachment, a learner, takes batches for learners on other hosts. It must never keep one while it
+ * needs another: give it to whoever waits. To be called before its first take. */
+int es_bridge_learn(es_ring *r);
 /* The entry of the client with that id (16 bytes) as it was left, or a new one that starts from
  * number: its index. ES_UNSURE while another bridge has it, even a dead one that is not reaped yet;
  * ES_ENOOWNER when all are in use. id NULL: for a client that will not come again. peer: for people. */

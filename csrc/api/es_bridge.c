@@ -79,6 +79,14 @@ int es_bridge_begin(es_ring *r)
     return ES_OK;
 }
 
+int es_bridge_learn(es_ring *r)
+{
+    if (!may_bridge(r) || r->role != ES_ROLE_LEARNER)
+        return ES_EDETACHED;
+    atomic_store_explicit(&r->map.owners[r->me].is_bridge, 1, memory_order_relaxed);
+    return ES_OK;
+}
+
 static bool has_id(es_remote *it, const uint64_t *id)
 {
     return es_counter_get(&it->id[0]) == id[0] && es_counter_get(&it->id[1]) == id[1];

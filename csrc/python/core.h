@@ -14,7 +14,7 @@
 
 #include "python/arrays.h"
 #include "python/pool.h"
-#include "replay/es_replay.h"
+#include "replay/es_checkpoint.h"
 
 /* From this size on the work is worth giving up the GIL (bytes). */
 #define RELEASE_GIL_FROM (64 * 1024)
@@ -46,11 +46,26 @@
     F(connect_batches) \
     F(disconnect)      \
     F(turn)            \
+    F(snapshot)        \
+    F(snapshot_done)   \
+    F(hold)            \
+    F(room)            \
     F(free)
+
+/* Those of a checkpoint. */
+#define SAVE_FUNCTIONS(F) \
+    F(begin)              \
+    F(take)               \
+    F(write)              \
+    F(end)                \
+    F(drawn)              \
+    F(go_on)
 
 typedef struct {
 #define DECLARE(name) __typeof__(es_replay_##name) *name;
     FUNCTIONS(DECLARE)
+#define DECLARE_SAVE(name) __typeof__(es_checkpoint_##name) *name;
+    SAVE_FUNCTIONS(DECLARE_SAVE)
     uint32_t (*fork_generation)(void);
 } functions;
 

@@ -16,6 +16,7 @@
 #include "python/core.h"
 #include "python/draws.h"
 #include "python/inserts.h"
+#include "python/saves.h"
 
 /* Bytes of an item that an update or a deletion reads and writes, roughly. */
 #define BYTES_OF_AN_ITEM 64
@@ -328,6 +329,50 @@ static PyObject *core_turn(core *self, PyObject *most)
                          (unsigned long long)ask->num_batches, (unsigned long long)ask->world_size, codes);
 }
 
+/* --- snapshots --------------------------------------------------------------- */
+
+/* snapshot(address): how many bytes of it were changed. */
+static PyObject *core_snapshot(core *self, PyObject *address)
+{
+    void *to = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(address);
+    if (PyErr_Occurred())
+        return NULL;
+    int64_t code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, RELEASE_GIL_FROM, code = (int64_t)self->call.snapshot(self->replay, to));
+    return PyLong_FromLongLong(code);
+}
+
+static PyObject *core_snapshot_done(core *self, PyObject *nothing)
+{
+    (void)nothing;
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, RELEASE_GIL_FROM, self->call.snapshot_done(self->replay));
+    return PyLong_FromLong(code);
+}
+
+/* hold(address): of the last snapshot; 0: none is of use any more. */
+static PyObject *core_hold(core *self, PyObject *address)
+{
+    const void *snapshot = (const void *)(uintptr_t)PyLong_AsUnsignedLongLong(address);
+    if (PyErr_Occurred())
+        return NULL;
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, RELEASE_GIL_FROM, self->call.hold(self->replay, snapshot));
+    return PyLong_FromLong(code);
+}
+
+static PyObject *core_room(core *self, PyObject *nothing)
+{
+    (void)nothing;
+    int64_t room = enter(self);
+    if (room == ES_OK)
+        LOCKED_CALL(self, 0, room = (int64_t)self->call.room(self->replay));
+    return PyLong_FromLongLong(room);
+}
+
 /* --- the type ---------------------------------------------------------------- */
 
 /* Waits for a call under way. A forked child has no part in the store. */
@@ -375,7 +420,9 @@ static int read_functions(functions *to, PyObject *addresses)
         void *function;
     } wanted[] = {
 #define ENTRY(name) {"es_replay_" #name, &to->name},
-        FUNCTIONS(ENTRY){"es_api_fork_generation", &to->fork_generation},
+        FUNCTIONS(ENTRY)
+#define ENTRY_OF_SAVE(name) {"es_checkpoint_" #name, &to->name},
+            SAVE_FUNCTIONS(ENTRY_OF_SAVE){"es_api_fork_generation", &to->fork_generation},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         PyObject *address = PyDict_GetItemString(addresses, wanted[i].name);
@@ -536,6 +583,14 @@ static PyMethodDef core_methods[] = {
      "connect_batches(table, ring, segment, uuid, rank, world_size)"},
     {"disconnect", (PyCFunction)core_disconnect, METH_NOARGS, "Gives back to the rings what was not used."},
     {"turn", (PyCFunction)core_turn, METH_O, "turn(most): stores what the rings have brought."},
+    {"snapshot", (PyCFunction)core_snapshot, METH_O, "snapshot(address): brings a copy of the records up to date."},
+    {"snapshot_done", (PyCFunction)core_snapshot_done, METH_NOARGS, "That copy is on the disk."},
+    {"hold", (PyCFunction)core_hold, METH_O, "hold(address): leaves the rows alone that a snapshot refers to."},
+    {"room", (PyCFunction)core_room, METH_NOARGS, "How many steps can be stored before the next snapshot."},
+    {"save_begin", (PyCFunction)core_save_begin, METH_VARARGS, "save_begin(directory, records, drawn, first, rows)"},
+    {"save_some", (PyCFunction)core_save_some, METH_O, "save_some(save): writes some rows."},
+    {"save_end", (PyCFunction)core_save_end, METH_O, "save_end(save): rows are copied no more."},
+    {"restore", (PyCFunction)core_restore, METH_VARARGS, "restore(drawn, stream, number, episode, index)"},
     {"close", (PyCFunction)core_close, METH_NOARGS, "Lets go of the store. Idempotent."},
     {NULL, NULL, 0, NULL},
 };

@@ -156,7 +156,7 @@ static void find_steps(const es_table *t, const uint32_t *items, uint64_t n, uin
 void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at)
 {
     if (t->spans == NULL) {
-        es_gather(t->store, t->store->rows, &t->step_of[item], 1, leaves, at);
+        es_gather(t->store, &t->step_of[item], 1, leaves, at);
         return;
     }
     find_steps(t, &item, 1, 0);
@@ -170,7 +170,7 @@ static void fetch_rows(const es_table *t, const uint32_t *items, uint32_t *steps
         /* step_of has it, too, but the record is needed anyway. But somebody may have scribbled on it. */
         uint32_t step = *(volatile uint32_t *)&t->items[items[i]].step;
         steps[i] = step < t->store->step_slots ? step : t->step_of[items[i]];
-        es_store_fetch_row(t->store, es_store_row(t->store, steps[i]));
+        es_store_fetch_step(t->store, steps[i]);
     }
 }
 
@@ -213,7 +213,7 @@ static int64_t draw_independent(es_table *t, uint64_t n, const es_drawing *to, u
         if (many)
             es_outputs_write(&t->form, (uint32_t)done_at, some, into->leaves, at + done_at);
         else
-            es_gather_near(t->store, t->store->rows, steps + done_at, some, into->leaves, at + done_at);
+            es_gather_near(t->store, steps + done_at, some, into->leaves, at + done_at);
         note_some(t, items + done_at, some, random ? es_random_after(before, done_at + some) : before, to, at + done_at,
                   into, done + done_at);
     }

@@ -100,3 +100,46 @@ void es_drawn_take(es_drawn *d, const es_form *form, uint64_t n, void *const *le
     move(d, form, 0, n, left);
     d->count = left;
 }
+
+/* --- as bytes: how many items, bytes of each, their rows, and their columns ------------------- */
+
+typedef struct es_drawn_head {
+    uint64_t count, size;
+} es_drawn_head;
+
+uint64_t es_drawn_write(const es_drawn *d, const es_form *form, uint8_t *to)
+{
+    es_drawn_head head = {d->count, form->size};
+    uint64_t rows = d->count * form->size;
+    if (to != NULL) {
+        memcpy(to, &head, sizeof head);
+        uint8_t *at = to + sizeof head + rows;
+        for (int i = 0; i < COLUMNS && d->count > 0; i++, at += d->count * sizeof(uint64_t))
+            memcpy(at, d->columns.key + (uint64_t)i * d->room, d->count * sizeof(uint64_t));
+        if (rows > 0)
+            memcpy(to + sizeof head, d->rows, rows);
+    }
+    return sizeof head + rows + d->count * WIDTH;
+}
+
+int64_t es_drawn_read(es_drawn *d, const es_form *form, const uint8_t *from, uint64_t size)
+{
+    es_drawn_head head;
+    if (size < sizeof head)
+        return 0;
+    memcpy(&head, from, sizeof head);
+    from += sizeof head, size -= sizeof head;
+    if (head.size != form->size || head.count > size / (form->size + WIDTH))
+        return 0;
+    if (head.count > 0) {
+        int code = es_drawn_reserve(d, form, head.count);
+        if (code != ES_OK)
+            return code;
+        const uint8_t *at = from + head.count * form->size;
+        for (int i = 0; i < COLUMNS; i++, at += head.count * sizeof(uint64_t))
+            memcpy(d->columns.key + (uint64_t)i * d->room + d->count, at, head.count * sizeof(uint64_t));
+        memcpy(d->rows + d->count * form->size, from, head.count * form->size);
+        d->count += head.count;
+    }
+    return (int64_t)(sizeof head + head.count * (form->size + WIDTH));
+}

@@ -21,5 +21,9 @@ void es_drawn_insert(es_drawn *d, const es_form *form, uint64_t at, void *const 
                      uint64_t first, uint64_t n);
 /* Moves the first n items out, to place 0 and on. */
 void es_drawn_take(es_drawn *d, const es_form *form, uint64_t n, void *const *leaves, const es_drawing *to);
+/* What was drawn, as bytes: how many they are, copied to `to` unless that is NULL. */
+uint64_t es_drawn_write(const es_drawn *d, const es_form *form, uint8_t *to);
+/* Adds what es_drawn_write() has written of such a table: how many bytes it were; 0: these are none; -ENOMEM. */
+int64_t es_drawn_read(es_drawn *d, const es_form *form, const uint8_t *from, uint64_t size);
 
 #endif

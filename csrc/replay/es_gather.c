@@ -7,8 +7,6 @@
 /* Small rows that are copied together. */
 #define SOME 16
 
-#define ROW(i) (rows + (which == NULL ? (i) : which[i]) * store->row_size)
-
 static inline __attribute__((always_inline)) void copy_fixed(const uint8_t *const *row, uint64_t n, uint8_t *to,
                                                              uint64_t offset, uint64_t size)
 {
@@ -17,10 +15,9 @@ static inline __attribute__((always_inline)) void copy_fixed(const uint8_t *cons
 }
 
 /* A leaf of some rows whose lines are in the cache. Small sizes are known to the compiler: no call for each. */
-static void copy_leaf(const uint8_t *const *row, uint64_t n, uint8_t *to, const es_store_leaf *leaf)
+static void copy_leaf(const uint8_t *const *row, uint64_t n, uint8_t *to, uint64_t size, uint64_t offset)
 {
-    uint64_t offset = leaf->offset;
-    switch (leaf->size) {
+    switch (size) {
     case 1:
         copy_fixed(row, n, to, offset, 1);
         break;
@@ -40,70 +37,78 @@ static void copy_leaf(const uint8_t *const *row, uint64_t n, uint8_t *to, const 
         copy_fixed(row, n, to, offset, 32);
         break;
     default:
-        copy_fixed(row, n, to, offset, leaf->size);
+        copy_fixed(row, n, to, offset, size);
     }
 }
 
-/* Leaf by leaf, of small rows. */
-static void copy_some(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n,
-                      void *const *leaves, uint64_t first)
+/* Leaf by leaf, of small steps. */
+static void copy_some(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first)
 {
     const uint8_t *row[SOME];
     for (uint64_t i = 0; i < n; i++)
-        row[i] = ROW(i);
+        row[i] = store->rows + which[i] * store->row_size;
     for (uint32_t j = 0; j < store->num_leaves; j++) {
         const es_store_leaf *leaf = &store->leaves[j];
-        copy_leaf(row, n, (uint8_t *)leaves[j] + first * leaf->size, leaf);
+        copy_leaf(row, n, (uint8_t *)leaves[j] + first * leaf->size, leaf->size, leaf->offset);
     }
 }
 
-static void copy_large(const es_store *store, const uint8_t *row, void *const *leaves, uint64_t to)
+static void copy_some_columns(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves,
+                              uint64_t first)
+{
+    const uint8_t *at[SOME];
+    for (uint32_t j = 0; j < store->num_leaves; j++) {
+        const es_store_leaf *leaf = &store->leaves[j];
+        for (uint64_t i = 0; i < n; i++)
+            at[i] = es_store_at(store, leaf, which[i]);
+        copy_leaf(at, n, (uint8_t *)leaves[j] + first * leaf->size, leaf->size, 0);
+    }
+}
+
+static void copy_large(const es_store *store, uint32_t step, void *const *leaves, uint64_t to)
 {
     for (uint32_t j = 0; j < store->num_leaves; j++) {
         const es_store_leaf *leaf = &store->leaves[j];
-        memcpy((uint8_t *)leaves[j] + to * leaf->size, row + leaf->offset, leaf->size);
+        memcpy((uint8_t *)leaves[j] + to * leaf->size, es_store_at(store, leaf, step), leaf->size);
     }
 }
 
-/* How many rows are copied at once. */
+/* How many steps are copied at once. */
 static uint64_t together(const es_store *store)
 {
     return store->row_size <= 8 * ES_CACHE_LINE ? SOME : 1;
 }
 
-void es_gather_near(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n, void *const *leaves,
-                    uint64_t first)
+void es_gather_near(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first)
 {
     uint64_t most = together(store);
     for (uint64_t done = 0; done < n; done += most, first += most) {
         if (most == 1)
-            copy_large(store, ROW(done), leaves, first);
+            copy_large(store, which[done], leaves, first);
         else
-            copy_some(store, which == NULL ? ROW(done) : rows, which == NULL ? NULL : which + done,
-                      n - done < SOME ? n - done : SOME, leaves, first);
+            (store->is_columns ? copy_some_columns : copy_some)(store, which + done, n - done < SOME ? n - done : SOME,
+                                                                leaves, first);
     }
 }
 
-void es_gather(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n, void *const *leaves,
-               uint64_t first)
+void es_gather(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first)
 {
     uint64_t most = together(store);
     for (uint64_t i = 0; i < n && i < most; i++)
-        es_store_fetch_row(store, ROW(i));
+        es_store_fetch_step(store, which[i]);
     for (uint64_t done = 0; done < n; done += most) {
         for (uint64_t i = done + most; i < n && i < done + 2 * most; i++)
-            es_store_fetch_row(store, ROW(i));
-        es_gather_near(store, which == NULL ? ROW(done) : rows, which == NULL ? NULL : which + done,
-                       n - done < most ? n - done : most, leaves, first + done);
+            es_store_fetch_step(store, which[i]);
+        es_gather_near(store, which + done, n - done < most ? n - done : most, leaves, first + done);
     }
 }
 
-void es_gather_into_row(const es_store *store, uint8_t *row, const void *const *leaves, uint64_t i)
+void es_gather_into_step(const es_store *store, uint32_t step, const void *const *leaves, uint64_t i)
 {
     for (uint32_t j = 0; j < store->num_leaves; j++) {
         const es_store_leaf *leaf = &store->leaves[j];
         const uint8_t *from = (const uint8_t *)leaves[j] + i * leaf->size;
-        uint8_t *to = row + leaf->offset;
+        uint8_t *to = es_store_at(store, leaf, step);
         if (leaf->size == 4)
             memcpy(to, from, 4);
         else if (leaf->size == 16)
@@ -113,4 +118,24 @@ void es_gather_into_row(const es_store *store, uint8_t *row, const void *const *
         else
             memcpy(to, from, leaf->size);
     }
+}
+
+void es_gather_pack(const es_store *store, uint32_t step, uint8_t *row)
+{
+    if (!store->is_columns) {
+        memcpy(row, store->rows + step * store->row_size, store->row_size);
+        return;
+    }
+    for (uint32_t j = 0; j < store->num_leaves; j++)
+        memcpy(row + store->packed[j].offset, es_store_at(store, &store->leaves[j], step), store->leaves[j].size);
+}
+
+void es_gather_unpack(const es_store *store, const uint8_t *row, uint32_t step)
+{
+    if (!store->is_columns) {
+        memcpy(store->rows + step * store->row_size, row, store->row_size);
+        return;
+    }
+    for (uint32_t j = 0; j < store->num_leaves; j++)
+        memcpy(es_store_at(store, &store->leaves[j], step), row + store->packed[j].offset, store->leaves[j].size);
 }

@@ -5,14 +5,14 @@
 #include "base/es_base.h"
 #include "replay/es_store.h"
 
-/* Copies the leaves of rows[which[i]], or of row i where which is NULL, to place first + i of each array, for i
- * below n. */
-void es_gather(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n, void *const *leaves,
-               uint64_t first);
-/* The same for rows that are on their way into the cache already. */
-void es_gather_near(const es_store *store, const uint8_t *rows, const uint32_t *which, uint64_t n, void *const *leaves,
-                    uint64_t first);
-/* The other way for one row. leaves: for each leaf, where its first one is; the i-th is taken. */
-void es_gather_into_row(const es_store *store, uint8_t *row, const void *const *leaves, uint64_t i);
+/* Copies the leaves of step which[i] to place first + i of each array, for i below n. */
+void es_gather(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first);
+/* The same for steps that are on their way into the cache already. */
+void es_gather_near(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first);
+/* The other way for one step. leaves: for each leaf, where its first one is; the i-th is taken. */
+void es_gather_into_step(const es_store *store, uint32_t step, const void *const *leaves, uint64_t i);
+/* One step, as a row outside of the store, and back. */
+void es_gather_pack(const es_store *store, uint32_t step, uint8_t *row);
+void es_gather_unpack(const es_store *store, const uint8_t *row, uint32_t step);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "replay/es_gather.h"
 #include "replay/es_room.h"
+#include "replay/es_save.h"
 #include "replay/es_window.h"
 
 /* A step that is to be stored, and the items that it completes. */
@@ -204,10 +205,14 @@ int es_insert_step(es_tables *m, const es_step_head *head, const void *const *le
     if (code != ES_OK)
         return code;
     uint32_t step = es_steps_next(&m->steps);
+    if (step == ES_STEPS_NONE)
+        return ES_UNSYNCED;
     es_window alone = es_window_of_step(step);
     es_noted noted[ES_MAX_TABLES];
     bool many = makes_items(m, &c);
-    es_gather_into_row(&m->store, es_store_row(&m->store, step), leaves, i);
+    if (m->save != NULL)
+        es_save_before(m->save, &m->store, step);
+    es_gather_into_step(&m->store, step, leaves, i);
     note_step(m, step, head);
     if (origin != NULL)
         es_redo_set(&m->store.redo, origin->word, origin->value);
@@ -276,6 +281,8 @@ int es_insert_can_end(es_tables *m, const es_step_head *head, const double *prio
     for (uint32_t t = 0; t < m->num_tables; t++)
         if (is_many(&m->table[t]) && !isnan(priorities[t]))
             c.items[t] += es_window_count(&m->table[t].config->item, &last);
+    if (m->steps.hold.some && es_hold_room(&m->steps.hold) < 2)
+        return ES_UNSYNCED;
     return check(m, &c, why);
 }
 

@@ -63,7 +63,7 @@ void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_
     for (uint64_t i = (uint64_t)span.length + span.before; i-- > 0;) {
         uint32_t older = es_steps_older(steps, last);
         found[i] = last;
-        es_store_fetch_row(f->store, es_store_row(f->store, last));
+        es_store_fetch_step(f->store, last);
         last = older != ES_STEPS_NONE ? older : last; /* none: somebody has scribbled on the item */
     }
     f->found[place] = (es_found){span, span.length - next, flags, columns};
@@ -72,31 +72,33 @@ void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_
 /* --- copying ----------------------------------------------------------------------- */
 
 static inline __attribute__((always_inline)) void copy_fixed(const es_store *store, const uint32_t *steps, uint64_t n,
-                                                             uint64_t offset, uint64_t size, uint8_t *to)
+                                                             const es_store_leaf *leaf, uint64_t size, uint8_t *to)
 {
+    const uint8_t *first = store->rows + leaf->offset;
+    uint64_t stride = leaf->stride;
     for (uint64_t i = 0; i < n; i++)
-        memcpy(to + i * size, es_store_row(store, steps[i]) + offset, size);
+        memcpy(to + i * size, first + steps[i] * stride, size);
 }
 
 /* A leaf of n steps. Small sizes are known to the compiler: no call for each. */
-static void copy_steps(const es_store *store, const uint32_t *steps, uint64_t n, uint32_t leaf, uint8_t *to)
+static void copy_steps(const es_store *store, const uint32_t *steps, uint64_t n, uint32_t number, uint8_t *to)
 {
-    uint64_t offset = store->leaves[leaf].offset, size = store->leaves[leaf].size;
-    switch (size) {
+    const es_store_leaf *leaf = &store->leaves[number];
+    switch (leaf->size) {
     case 1:
-        copy_fixed(store, steps, n, offset, 1, to);
+        copy_fixed(store, steps, n, leaf, 1, to);
         break;
     case 4:
-        copy_fixed(store, steps, n, offset, 4, to);
+        copy_fixed(store, steps, n, leaf, 4, to);
         break;
     case 8:
-        copy_fixed(store, steps, n, offset, 8, to);
+        copy_fixed(store, steps, n, leaf, 8, to);
         break;
     case 16:
-        copy_fixed(store, steps, n, offset, 16, to);
+        copy_fixed(store, steps, n, leaf, 16, to);
         break;
     default:
-        copy_fixed(store, steps, n, offset, size, to);
+        copy_fixed(store, steps, n, leaf, leaf->size, to);
     }
 }
 
@@ -126,7 +128,7 @@ static void write_return(const es_form *f, const es_output *o, const uint32_t *s
         double sum = 0, double_reward;
         float float_reward;
         for (uint32_t k = n; k-- > 0;) {
-            const uint8_t *from = es_store_row(f->store, steps[k]) + leaf->offset + at;
+            const uint8_t *from = es_store_at(f->store, leaf, steps[k]) + at;
             memcpy(o->width == 4 ? (void *)&float_reward : (void *)&double_reward, from, o->width);
             sum = (o->width == 4 ? (double)float_reward : double_reward) + f->config->gamma * sum;
         }

@@ -1,6 +1,7 @@
 #include "replay/es_rank.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/es_memory.h"
 #include "base/es_prefetch.h"
@@ -242,6 +243,11 @@ uint32_t es_rank_lowest_absent(const es_rank *s)
         j += (uint32_t)(before[j + half] == (j + half) * WORD) * half;
     i = i * NEAR + j;
     return i * WORD + (uint32_t)__builtin_ctzll(~s->word[i]);
+}
+
+void es_rank_copy(const es_rank *s, uint64_t *words)
+{
+    memcpy(words, s->word, (s->limit + WORD - 1) / WORD * sizeof *words);
 }
 
 uint64_t es_rank_bytes(const es_rank *s)

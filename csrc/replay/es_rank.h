@@ -24,6 +24,8 @@ uint32_t es_rank_member(const es_rank *s, uint64_t k);
 void es_rank_members(const es_rank *s, const uint64_t *k, uint32_t *numbers, uint64_t n);
 /* The lowest number below limit that is absent; there must be one: count < limit. */
 uint32_t es_rank_lowest_absent(const es_rank *s);
+/* Copies the members as bits of (limit + 63) / 64 words. */
+void es_rank_copy(const es_rank *s, uint64_t *words);
 uint64_t es_rank_bytes(const es_rank *s);
 
 #endif

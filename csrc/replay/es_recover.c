@@ -72,13 +72,11 @@ static int make_tables(es_tables *m, const es_custom_selector *custom, uint32_t 
     return ES_OK;
 }
 
-int es_recover_open(es_tables *m, void *base, uint64_t size, const es_custom_selector *custom, uint32_t num_custom,
-                    es_trouble *why)
+/* Of a store that is mapped. */
+static int open_tables(es_tables *m, const es_custom_selector *custom, uint32_t num_custom, es_trouble *why)
 {
-    *m = (es_tables){.num_tables = 0};
-    int code = es_store_map(&m->store, base, size);
-    if (code != ES_OK || (code = es_redo_recover(&m->store.redo)) != ES_OK ||
-        (code = es_steps_init(&m->steps, &m->store)) != ES_OK ||
+    int code = es_redo_recover(&m->store.redo);
+    if (code != ES_OK || (code = es_steps_init(&m->steps, &m->store)) != ES_OK ||
         (code = make_tables(m, custom, num_custom, why)) != ES_OK)
         return code;
     es_sort_pair *order = malloc(m->store.step_slots * sizeof *order);
@@ -100,6 +98,56 @@ int es_recover_open(es_tables *m, void *base, uint64_t size, const es_custom_sel
     }
     free(order);
     return code == ES_OK && m->failed ? ES_ESELECTOR : code;
+}
+
+int es_recover_open(es_tables *m, void *base, uint64_t size, const es_custom_selector *custom, uint32_t num_custom,
+                    es_trouble *why)
+{
+    *m = (es_tables){.num_tables = 0};
+    int code = es_store_map(&m->store, base, size);
+    return code == ES_OK ? open_tables(m, custom, num_custom, why) : code;
+}
+
+/* --- a custom selector for whoever only looks: it takes no part ----------------------------- */
+
+static int take_note(void *self, uint64_t key, double priority)
+{
+    (void)self, (void)key, (void)priority;
+    return 0;
+}
+
+static int let_go(void *self, uint64_t key)
+{
+    (void)self, (void)key;
+    return 0;
+}
+
+static int draw_none(void *self, const double *numbers, uint64_t n, uint64_t *keys, double *probabilities)
+{
+    (void)self, (void)numbers, (void)n, (void)keys, (void)probabilities;
+    return -1;
+}
+
+static int know_nothing(void *self, uint64_t key, double *probability)
+{
+    (void)self, (void)key, (void)probability;
+    return -1;
+}
+
+static void hear_nothing(void *self, uint64_t key)
+{
+    (void)self, (void)key;
+}
+
+int es_recover_open_records(es_tables *m, void *base, uint64_t size, es_trouble *why)
+{
+    static int self;
+    es_custom_selector custom[2 * ES_MAX_TABLES];
+    for (uint32_t i = 0; i < 2 * ES_MAX_TABLES; i++)
+        custom[i] = (es_custom_selector){&self, take_note, take_note, let_go, draw_none, know_nothing, hear_nothing};
+    *m = (es_tables){.num_tables = 0};
+    int code = es_store_map_records(&m->store, base, size);
+    return code == ES_OK ? open_tables(m, custom, 2 * ES_MAX_TABLES, why) : code;
 }
 
 void es_recover_close(es_tables *m)

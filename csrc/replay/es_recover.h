@@ -11,5 +11,7 @@
 int es_recover_open(es_tables *m, void *base, uint64_t size, const es_custom_selector *custom, uint32_t num_custom,
                     es_trouble *why);
 void es_recover_close(es_tables *m);
+/* The same of what comes before a store's rows, for whoever only looks at it. The memory is private. */
+int es_recover_open_records(es_tables *m, void *base, uint64_t size, es_trouble *why);
 
 #endif

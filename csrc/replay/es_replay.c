@@ -5,24 +5,13 @@
 #include <string.h>
 
 #include "replay/es_draw.h"
-#include "replay/es_drawn.h"
 #include "replay/es_gather.h"
-#include "replay/es_inbox.h"
 #include "replay/es_insert.h"
-#include "replay/es_outbox.h"
 #include "replay/es_recover.h"
+#include "replay/es_replay_parts.h"
 #include "replay/es_room.h"
+#include "replay/es_snapshot.h"
 #include "replay/es_store.h"
-#include "replay/es_tables.h"
-
-struct es_replay {
-    es_tables tables;
-    es_inbox inbox;
-    es_outbox outboxes[ES_MAX_OUTBOXES];
-    uint32_t num_outboxes;
-    es_drawn *drawn;   /* of each table */
-    es_step_head head; /* of the next step that es_replay_add() stores */
-};
 
 /* --- stores ------------------------------------------------------------------ */
 
@@ -97,6 +86,39 @@ uint32_t es_replay_num_outputs(es_replay *r, uint32_t table)
 uint64_t es_replay_output_size(es_replay *r, uint32_t table, uint32_t output)
 {
     return r->tables.table[table].form.sizes[output];
+}
+
+/* --- snapshots ---------------------------------------------------------------- */
+
+uint64_t es_replay_records_size(const es_store_geometry *geo, const es_store_parts *parts)
+{
+    es_store_offsets at;
+    return es_store_layout(geo, parts, &at) ? at.rows : 0;
+}
+
+uint64_t es_replay_snapshot(es_replay *r, void *to)
+{
+    return es_snapshot_take(&r->tables, to);
+}
+
+void es_replay_snapshot_done(es_replay *r)
+{
+    es_snapshot_done(&r->tables);
+}
+
+void es_replay_hold(es_replay *r, const void *snapshot)
+{
+    es_snapshot_hold(&r->tables, snapshot);
+}
+
+uint64_t es_replay_room(es_replay *r)
+{
+    return es_hold_room(&r->tables.steps.hold);
+}
+
+uint64_t es_replay_arrivals(const es_replay *r)
+{
+    return r->tables.store.hdr->arrivals;
 }
 
 /* What a call returns that has removed items, perhaps, or may have told a custom selector of a change. */
@@ -419,7 +441,7 @@ uint64_t es_replay_read_steps(es_replay *r, const es_stored_step *steps, uint64_
         if (step >= store->step_slots || !es_rank_has(r->tables.steps.living, step) ||
             store->steps[step].arrival != steps[i].arrival)
             return i;
-        es_gather(store, store->rows, &step, 1, leaves, i);
+        es_gather(store, &step, 1, leaves, i);
     }
     return n;
 }

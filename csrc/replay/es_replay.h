@@ -36,6 +36,26 @@ void es_replay_describe(const void *base, uint64_t size, es_store_geometry *geo,
 es_replay *es_replay_open(void *base, uint64_t size, uint64_t stream, const es_custom_selector *custom,
                           uint32_t num_custom, int *error, es_trouble *why);
 void es_replay_free(es_replay *r);
+
+/* --- snapshots: of a store whose geometry says columns --------------------------------- */
+
+/* How many bytes are before the columns; 0 when something is out of range. All words of the store are there. Then come
+ * the columns, in the order of the leaves. Each starts at a multiple of 64 KiB, with 4096 bytes that the core leaves
+ * alone, and has capacity + 2 + spare rows. */
+uint64_t es_replay_records_size(const es_store_geometry *geo, const es_store_parts *parts);
+/* Brings a copy of the records up to date: how many bytes were changed. Until the next snapshot is done no row is
+ * changed that it refers to; ES_UNSYNCED is returned instead, when spare rows are used up. */
+uint64_t es_replay_snapshot(es_replay *r, void *to);
+/* The copy is on the disk, and no older one is of use any more. If it could not be written, this is not called. */
+void es_replay_snapshot_done(es_replay *r);
+/* The store was opened just now. snapshot: what the last es_replay_snapshot() wrote. NULL, at any time: none is of use
+ * any more. */
+void es_replay_hold(es_replay *r, const void *snapshot);
+/* How many steps can be stored before that. */
+uint64_t es_replay_room(es_replay *r);
+/* How many steps were ever stored. */
+uint64_t es_replay_arrivals(const es_replay *r);
+
 /* How many tables and leaves the open store has, and bytes of a leaf: what the core goes by, whatever
  * es_replay_describe() has read before. */
 void es_replay_shape(es_replay *r, uint32_t *num_tables, uint32_t *num_leaves);
@@ -48,7 +68,7 @@ uint64_t es_replay_output_size(es_replay *r, uint32_t table, uint32_t output);
 
 /* Stores one step, and the items that it completes. leaves: one pointer for each leaf. priorities: one for each
  * table; negative: the table's highest so far; not a number: no item. flags: es_step_flag.
- * ES_OK, ES_REFUSED or ES_NO_ROOM; then nothing is stored. ES_ESELECTOR: it may be. */
+ * ES_OK, ES_REFUSED, ES_NO_ROOM or ES_UNSYNCED; then nothing is stored. ES_ESELECTOR: it may be. */
 int es_replay_add(es_replay *r, const void *const *leaves, uint32_t flags, const double *priorities, es_trouble *why);
 /* The same for n steps, one after the other. leaves: for each leaf n times its size. flags: n of them, or NULL.
  * priorities: n times one for each table, or NULL. Returns how many are in; fewer than n when *error says

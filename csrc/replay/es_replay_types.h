@@ -7,10 +7,11 @@
 
 /* What the functions of a replay return beside what enum es_result says. */
 enum es_replay_result {
-    ES_EXPIRED = -10117, /* steps of an explicit item are not stored, or not any more */
-    ES_REFUSED = -10101, /* a table's rate limiter forbids to insert: why->table */
-    ES_NO_ROOM = -10102, /* every step that could go is protected */
-    ES_SHORT = -10103,   /* a table is empty, or its limiter forbids to sample; what was drawn is kept */
+    ES_EXPIRED = -10117,  /* steps of an explicit item are not stored, or not any more */
+    ES_UNSYNCED = -10119, /* all rows that are free are held for a snapshot: see es_replay_snapshot() */
+    ES_REFUSED = -10101,  /* a table's rate limiter forbids to insert: why->table */
+    ES_NO_ROOM = -10102,  /* every step that could go is protected */
+    ES_SHORT = -10103,    /* a table is empty, or its limiter forbids to sample; what was drawn is kept */
     ES_EPRIORITY =
         -10111, /* a priority is negative, infinite, no number, or its weight is too large: why->index, why->table */
     ES_ENOITEM = -10112,     /* no item has that key: why->index */
@@ -143,7 +144,8 @@ typedef struct es_store_geometry {
     uint32_t schema_size;  /* bytes */
     uint32_t inbox_slots;  /* of the ring that brings steps; 0: there is none */
     uint32_t update_slots; /* of the ring that brings updates */
-    uint32_t zero;
+    uint32_t columns;      /* 1: each leaf has a column of its own, and rows can be held for a snapshot */
+    uint64_t spare;        /* of such a store: rows beyond capacity, in use while others are held */
 } es_store_geometry;
 
 /* What a store is made of. outputs: those of the first table, then those of the second one, and so on. */
@@ -195,6 +197,41 @@ typedef struct es_stored_step {
     uint64_t arrival, stream, number;
     uint32_t record, version, index, environment, episode, flags;
 } es_stored_step;
+
+/* --- checkpoints --- */
+
+/* How a checkpoint is written. */
+typedef struct es_save_config {
+    int32_t directory; /* open, for the files of rows */
+    int32_t records;   /* an empty file, open for writing */
+    int32_t drawn;     /* likewise */
+    uint32_t zero;
+    uint64_t first; /* the rows of steps that arrived before that one are in files that are there */
+    uint64_t rows;  /* steps of a file, at least 1: first is a multiple of it */
+} es_save_config;
+
+/* What a replay was when the checkpoint was begun: also what is in no record. */
+typedef struct es_save_state {
+    uint64_t arrivals, steps, row_size;
+    uint64_t stream, number; /* of the next step that es_replay_add() stores */
+    uint32_t episode, index; /* likewise */
+    uint64_t records_size;   /* of its file */
+} es_save_state;
+
+/* What a file of rows begins with. */
+typedef struct es_chunk_header {
+    uint64_t magic;
+    uint32_t version, zero;
+    uint64_t row_size, rows, number;
+    uint64_t writer[2]; /* the store's uuid */
+    uint64_t check;
+} es_chunk_header;
+
+/* What came of a checkpoint in another store. */
+typedef struct es_restored {
+    uint64_t steps, steps_dropped;
+    uint64_t items[64], items_dropped[64]; /* ES_MAX_TABLES, of the new tables */
+} es_restored;
 
 typedef struct es_table_info {
     uint64_t size, inserted, sampled, deleted, evicted, parked, episodes;

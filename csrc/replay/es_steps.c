@@ -25,12 +25,15 @@ int es_steps_init(es_steps *s, es_store *store)
                  (store->keep == 1 || s->links != NULL);
     int code = es_order_init(&s->open, slots);
     s->bare = es_order_beside(&s->open);
+    if (code == ES_OK && store->is_columns)
+        code = es_hold_init(&s->hold, slots);
     return code == ES_OK && whole ? ES_OK : -ENOMEM;
 }
 
 void es_steps_free(es_steps *s)
 {
     es_rank_free(s->living);
+    es_hold_free(&s->hold);
     es_order_free(&s->open);
     free(s->episode_of);
     free(s->items);
@@ -302,7 +305,10 @@ static uint32_t last_of(const es_steps *s, uint32_t stream)
 
 uint32_t es_steps_next(const es_steps *s)
 {
-    return es_rank_lowest_absent(s->living);
+    const es_hold *hold = &s->hold;
+    if (hold->taken == NULL)
+        return es_rank_lowest_absent(s->living);
+    return es_hold_room(hold) == 0 ? ES_STEPS_NONE : es_rank_lowest_absent(hold->taken);
 }
 
 void es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head)
@@ -311,6 +317,7 @@ void es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head)
     uint32_t episode = episode_of(s, stream, head->episode);
     es_stream *x = &s->streams[stream];
     es_rank_add(s->living, step);
+    es_hold_enter(&s->hold, step);
     s->episodes[episode].steps++;
     s->episode_of[step] = episode;
     insert(s, &s->bare, step);
@@ -329,6 +336,7 @@ static void leave(es_steps *s, uint32_t step)
     uint32_t entry = s->episode_of[step], stream = s->episodes[entry].stream;
     es_stream *x = &s->streams[stream];
     es_rank_remove(s->living, step);
+    es_hold_leave(&s->hold, step);
     es_order_remove(&s->bare, step);
     if (s->links != NULL)
         unchain(s, x, step);

@@ -4,6 +4,7 @@
 #define ES_STEPS_H
 
 #include "base/es_base.h"
+#include "replay/es_hold.h"
 #include "replay/es_order.h"
 #include "replay/es_rank.h"
 #include "replay/es_sort.h"
@@ -61,6 +62,7 @@ typedef struct es_step_link {
 typedef struct es_steps {
     es_store *store;
     es_rank *living;
+    es_hold hold;         /* rows of steps that have gone, but may not be used yet */
     es_order open;        /* steps that are the last ones of items that can go, in order of arrival */
     es_order bare;        /* steps that no item refers to, in order of arrival: their streams keep them */
     uint32_t *episode_of; /* of a step */
@@ -80,7 +82,7 @@ void es_steps_free(es_steps *s);
 
 /* Makes room for one more step, so that es_steps_enter() cannot fail: ES_OK or -ENOMEM. */
 int es_steps_reserve(es_steps *s);
-/* The record that the next step gets: the lowest free one. */
+/* The record that the next step gets: the lowest free one whose row is not held, or ES_STEPS_NONE. */
 uint32_t es_steps_next(const es_steps *s);
 /* A step with that record lives now. */
 void es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head);

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGIC UINT64_C(0x79616c7065722d73) /* "s-replay" */
+#define MAGIC UINT64_C(0x79616c7065722d73)   /* "s-replay" */
+#define FILLING UINT64_C(0x676e696c6c69662d) /* "-filling" */
 #define VERSION 3u
 
 uint64_t es_store_size(const es_store_geometry *geo, const es_store_parts *parts)
@@ -108,15 +109,18 @@ static int copy_parts(const uint8_t *base, uint64_t size, const es_store_header 
     return code;
 }
 
+/* How much of a store is there: all of it; what comes before its rows; or a part, because it is being filled. */
+enum extent { WHOLE, RECORDS, PART };
+
 /* Reads the header and what it names. The copies are what was checked. Whatever it returns, they are to be freed. */
-static int read_header(const uint8_t *base, uint64_t size, es_store_header *hdr, parts_read *p)
+static int read_header(const uint8_t *base, uint64_t size, enum extent extent, es_store_header *hdr, parts_read *p)
 {
     *p = (parts_read){NULL, NULL, NULL, NULL};
     if (size < sizeof *hdr)
         return ES_ESIZE;
     memcpy(hdr, base, sizeof *hdr);
-    if (hdr->magic != MAGIC)
-        return hdr->magic == 0 ? ES_EINIT : ES_EMAGIC;
+    if (hdr->magic != (extent == PART ? FILLING : MAGIC))
+        return hdr->magic == 0 || hdr->magic == FILLING ? ES_EINIT : ES_EMAGIC;
     if (hdr->version != VERSION)
         return ES_EVERSION;
     if (!es_store_layout_geometry_in_range(&hdr->geo))
@@ -131,19 +135,31 @@ static int read_header(const uint8_t *base, uint64_t size, es_store_header *hdr,
         return ES_EGEOMETRY;
     if (memcmp(&expected, &hdr->at, sizeof expected) != 0)
         return ES_EOFFSET;
-    if (size < hdr->at.size)
+    if (extent == RECORDS  ? size < hdr->at.rows
+        : hdr->geo.columns ? size != hdr->at.size /* columns end where their files do */
+                           : size < hdr->at.size)
         return ES_ESIZE;
     hdr->magic = 0;
     return hash_of(hdr, &parts) == hdr->hash ? ES_OK : ES_EHASH;
 }
 
-int es_store_check(const void *base, uint64_t size)
+static int check_extent(const void *base, uint64_t size, enum extent extent)
 {
     es_store_header hdr;
     parts_read parts;
-    int code = read_header(base, size, &hdr, &parts);
+    int code = read_header(base, size, extent, &hdr, &parts);
     free_parts(&parts);
     return code;
+}
+
+int es_store_check(const void *base, uint64_t size)
+{
+    return check_extent(base, size, WHOLE);
+}
+
+int es_store_check_records(const void *base, uint64_t size)
+{
+    return check_extent(base, size, RECORDS);
 }
 
 void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, uint8_t *uuid, int64_t *pid,
@@ -151,7 +167,7 @@ void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, 
 {
     es_store_header hdr;
     parts_read parts;
-    if (read_header(base, size, &hdr, &parts) == ES_OK) {
+    if (read_header(base, size, RECORDS, &hdr, &parts) == ES_OK) {
         *geo = hdr.geo;
         memcpy(uuid, hdr.uuid, sizeof hdr.uuid);
         *pid = hdr.pid;
@@ -164,12 +180,19 @@ void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, 
     free_parts(&parts);
 }
 
-int es_store_map(es_store *s, void *base, uint64_t size)
+void es_store_fetch_leaves(const es_store *store, uint32_t step)
+{
+    for (uint32_t i = 0; i < store->num_leaves; i++)
+        if (store->leaves[i].size > 0)
+            es_store_fetch_bytes(es_store_at(store, &store->leaves[i], step), store->leaves[i].size);
+}
+
+static int map(es_store *s, void *base, uint64_t size, enum extent extent)
 {
     es_store_header hdr;
     parts_read parts;
     *s = (es_store){.size = size};
-    int code = read_header(base, size, &hdr, &parts);
+    int code = read_header(base, size, extent, &hdr, &parts);
     if (code != ES_OK) {
         free_parts(&parts);
         return code;
@@ -179,6 +202,7 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     uint8_t *bytes = base;
     s->capacity = geo->capacity;
     s->step_slots = es_store_layout_step_slots(geo);
+    s->is_columns = geo->columns != 0;
     s->max_items = geo->max_items;
     s->num_leaves = geo->num_leaves;
     s->num_tables = geo->num_tables;
@@ -193,17 +217,25 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     s->steps = (es_step_record *)(bytes + at->steps);
     s->items = (es_item_record *)(bytes + at->items);
     s->columns = (es_item_column *)(bytes + at->columns);
-    s->rows = bytes + at->rows;
-    s->redo =
-        (es_redo){.base = base, .size = at->size, .log = (es_redo_log *)(bytes + at->redo), .room = at->redo_room};
+    s->rows = extent == RECORDS ? NULL : bytes + at->rows;
+    s->redo = (es_redo){.base = base,
+                        .size = extent == RECORDS ? at->rows : at->size,
+                        .log = (es_redo_log *)(bytes + at->redo),
+                        .room = at->redo_room};
     s->tables = parts.tables;
     s->outputs = parts.outputs;
     s->leaves = calloc(geo->num_leaves, sizeof *s->leaves);
+    s->packed = calloc(geo->num_leaves, sizeof *s->packed);
     s->first_item = calloc(geo->num_tables + 1, sizeof *s->first_item);
     s->first_output = calloc(geo->num_tables + 1, sizeof *s->first_output);
     s->first_column = calloc(geo->num_tables + 1, sizeof *s->first_column);
-    if (s->leaves != NULL && s->first_item != NULL && s->first_output != NULL && s->first_column != NULL) {
-        es_store_layout_place_leaves(geo->num_leaves, parts.leaf_sizes, s->leaves, &s->row_size);
+    if (s->leaves != NULL && s->packed != NULL && s->first_item != NULL && s->first_output != NULL &&
+        s->first_column != NULL) {
+        uint64_t rows_size;
+        es_store_geometry packed = *geo;
+        packed.columns = 0;
+        es_store_layout_place_leaves(&packed, parts.leaf_sizes, s->packed, &s->packed_size, &rows_size);
+        es_store_layout_place_leaves(geo, parts.leaf_sizes, s->leaves, &s->row_size, &rows_size);
         for (uint32_t t = 0; t < geo->num_tables; t++) {
             s->first_item[t + 1] = s->first_item[t] + es_store_layout_item_slots(geo, &s->tables[t]);
             s->first_output[t + 1] = s->first_output[t] + s->tables[t].item.num_outputs;
@@ -220,14 +252,42 @@ int es_store_map(es_store *s, void *base, uint64_t size)
     return code;
 }
 
+int es_store_map(es_store *store, void *base, uint64_t size)
+{
+    return map(store, base, size, WHOLE);
+}
+
+int es_store_map_records(es_store *store, void *base, uint64_t size)
+{
+    return map(store, base, size, RECORDS);
+}
+
+int es_store_map_filling(es_store *store, void *base, uint64_t size)
+{
+    return map(store, base, size, PART);
+}
+
+void es_store_fill(es_store *store)
+{
+    *(volatile uint64_t *)&store->hdr->magic = FILLING;
+    ES_COMPILER_BARRIER();
+}
+
+void es_store_filled(es_store *store)
+{
+    ES_COMPILER_BARRIER();
+    *(volatile uint64_t *)&store->hdr->magic = MAGIC;
+}
+
 void es_store_unmap(es_store *s)
 {
     free(s->leaves);
+    free(s->packed);
     free(s->tables);
     free(s->outputs);
     free(s->first_item);
     free(s->first_output);
     free(s->first_column);
-    s->leaves = NULL, s->tables = NULL, s->outputs = NULL;
+    s->leaves = NULL, s->packed = NULL, s->tables = NULL, s->outputs = NULL;
     s->first_item = NULL, s->first_output = NULL, s->first_column = NULL;
 }

@@ -71,18 +71,22 @@ typedef struct es_store_header {
     es_outbox_words outboxes[ES_MAX_OUTBOXES];
 } es_store_header;
 
-/* A leaf of a step: where it is in a row. */
+/* A leaf of the steps: where that of the first one is, from the start of the rows, and how far apart they are. In a
+ * store of rows, stride is the size of a row; in one of columns, the leaf's own. */
 typedef struct es_store_leaf {
-    uint64_t offset, size;
+    uint64_t offset, size, stride;
 } es_store_leaf;
 
 /* One process's map of a store. What it points to is in the store; the rest is private. */
 typedef struct es_store {
     uint64_t size, capacity, step_slots, row_size, max_items;
+    bool is_columns;      /* then row_size is only how many bytes a step has */
+    uint64_t packed_size; /* of a row outside of the store, which is as one in a store of rows */
     uint32_t num_leaves, num_tables;
     uint32_t keep; /* so many of its last steps each stream keeps: the next items may refer to them */
     es_store_header *hdr;
     es_store_leaf *leaves;   /* private */
+    es_store_leaf *packed;   /* private: in a row outside of the store */
     es_table_config *tables; /* private */
     es_output *outputs;      /* private: of all tables */
     uint32_t *first_output;  /* private: of each table; one more: how many there are */
@@ -107,14 +111,29 @@ int es_store_format(void *base, uint64_t size, const es_store_geometry *geo, con
                     const uint8_t *uuid, int64_t pid, int64_t created_ns);
 /* ES_OK, or what is wrong with the header of a foreign store. Reads only inside it, and writes nothing. */
 int es_store_check(const void *base, uint64_t size);
-/* Of a store that passed the check; see es_replay_describe(). */
+/* The same of what comes before a store's rows, as a checkpoint has it. */
+int es_store_check_records(const void *base, uint64_t size);
+/* Of a store, or of such a part, that passed its check; see es_replay_describe(). */
 void es_store_describe(const void *base, uint64_t size, es_store_geometry *geo, uint8_t *uuid, int64_t *pid,
                        int64_t *created_ns, void *schema, uint64_t room, es_table_config *tables, uint32_t max_tables);
 /* Fills *store from a store that passed the check. ES_OK, -ENOMEM, or that it was changed since. */
 int es_store_map(es_store *store, void *base, uint64_t size);
+/* The same without rows. Nothing may ask for one. */
+int es_store_map_records(es_store *store, void *base, uint64_t size);
+/* The same of a store that is being filled. */
+int es_store_map_filling(es_store *store, void *base, uint64_t size);
+/* A store that was formatted just now is being filled, or that is done. In between nobody can open it. */
+void es_store_fill(es_store *store);
+void es_store_filled(es_store *store);
 void es_store_unmap(es_store *store);
 
 /* --- settings and layout: es_store_layout.c ------------------------------------------- */
+
+/* In a store of columns, whoever maps it has a file for what is before the rows, and one for each column: they start at
+ * multiples of ES_STORE_FILE, which every system can map. A column's file begins with ES_STORE_HEADER bytes that the core
+ * leaves alone. */
+#define ES_STORE_FILE 65536u
+#define ES_STORE_HEADER 4096u
 
 bool es_store_layout_geometry_in_range(const es_store_geometry *geo);
 /* Of a geometry that is in range. */
@@ -124,7 +143,8 @@ bool es_store_layout(const es_store_geometry *geo, const es_store_parts *parts, 
 
 /* How many records a table has: what it may hold, one more while the remover has not picked yet, and what is parked. */
 uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table_config *table);
-/* How many records of steps there are: a new step comes before an old one goes, and with it what its episode ends with. */
+/* How many records of steps there are, and rows: a new step comes before an old one goes, and with it what its episode
+ * ends with. */
 uint64_t es_store_layout_step_slots(const es_store_geometry *geo);
 /* How many outputs all tables have. */
 uint64_t es_store_layout_count_outputs(const es_store_geometry *geo, const es_table_config *tables);
@@ -133,8 +153,10 @@ uint64_t es_store_layout_count_columns(const es_store_geometry *geo, const es_ta
 /* How many of its last steps a stream keeps: of tables of single steps the last one, whose episode goes on. Otherwise
  * so many that the next step can complete any item: one that ends before it, too. */
 uint64_t es_store_layout_steps_kept(const es_store_geometry *geo, const es_table_config *tables);
-/* Where each leaf is in a row: those of large alignment first. *row_size is a multiple of the largest. */
-bool es_store_layout_place_leaves(uint32_t n, const uint64_t *sizes, es_store_leaf *leaves, uint64_t *row_size);
+/* Where each leaf is. In rows: those of large alignment first; *row_size is a multiple of the largest. In columns: one
+ * after the other, each from ES_STORE_HEADER bytes after the start of a file on. *rows_size: of all together. */
+bool es_store_layout_place_leaves(const es_store_geometry *geo, const uint64_t *sizes, es_store_leaf *leaves,
+                                  uint64_t *row_size, uint64_t *rows_size);
 
 /* --- steps ------------------------------------------------------------------------------ */
 
@@ -144,19 +166,31 @@ static inline uint32_t es_store_span(const es_item_config *item)
     return item->kind == ES_ITEM_N_STEP ? item->before + item->length + 1 : item->length;
 }
 
-static inline uint8_t *es_store_row(const es_store *store, uint32_t step)
+/* Where a step's bytes of a leaf are. */
+static inline uint8_t *es_store_at(const es_store *store, const es_store_leaf *leaf, uint32_t step)
 {
-    return store->rows + step * store->row_size;
+    return store->rows + leaf->offset + step * leaf->stride;
 }
 
-/* Has the first lines of a row come into the cache. The processor itself fetches what follows. */
-static inline void es_store_fetch_row(const es_store *store, const uint8_t *row)
+/* Has the first lines come into the cache. The processor itself fetches what follows. */
+static inline void es_store_fetch_bytes(const uint8_t *bytes, uint64_t size)
 {
-    uint64_t last = store->row_size - 1;
-    es_prefetch(row);
+    uint64_t last = size - 1;
+    es_prefetch(bytes);
     for (uint64_t at = ES_CACHE_LINE; at < last && at < 4 * ES_CACHE_LINE; at += ES_CACHE_LINE)
-        es_prefetch(row + at);
-    es_prefetch(row + last);
+        es_prefetch(bytes + at);
+    es_prefetch(bytes + last);
+}
+
+/* The same for each leaf of a step, in a store of columns. */
+void es_store_fetch_leaves(const es_store *store, uint32_t step);
+
+static inline void es_store_fetch_step(const es_store *store, uint32_t step)
+{
+    if (store->is_columns)
+        es_store_fetch_leaves(store, step);
+    else
+        es_store_fetch_bytes(store->rows + step * store->row_size, store->row_size);
 }
 
 #endif

@@ -103,7 +103,8 @@ bool es_store_layout_geometry_in_range(const es_store_geometry *geo)
     return geo->capacity >= 1 && geo->capacity <= ES_STORE_MAX_STEPS && geo->max_items >= 1 &&
            geo->max_items <= ES_STORE_MAX_ITEMS && geo->num_leaves >= 1 && geo->num_leaves <= ES_STORE_MAX_LEAVES &&
            geo->num_tables >= 1 && geo->num_tables <= ES_MAX_TABLES && geo->schema_size <= ES_STORE_MAX_SCHEMA &&
-           geo->inbox_slots <= ES_STORE_MAX_SOURCE && geo->update_slots <= ES_STORE_MAX_SOURCE && geo->zero == 0;
+           geo->inbox_slots <= ES_STORE_MAX_SOURCE && geo->update_slots <= ES_STORE_MAX_SOURCE && geo->columns <= 1 &&
+           geo->spare <= (geo->columns ? ES_STORE_MAX_STEPS - geo->capacity : 0);
 }
 
 uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table_config *table)
@@ -114,7 +115,7 @@ uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table
 
 uint64_t es_store_layout_step_slots(const es_store_geometry *geo)
 {
-    return geo->capacity + 2;
+    return geo->capacity + 2 + geo->spare;
 }
 
 /* --- layout -------------------------------------------------------------------- */
@@ -136,20 +137,49 @@ static uint64_t leaf_alignment(uint64_t size)
     return size == 0 ? 1 : align < 16 && size < ES_CACHE_LINE ? align : size < ES_CACHE_LINE ? 16 : ES_CACHE_LINE;
 }
 
-bool es_store_layout_place_leaves(uint32_t n, const uint64_t *sizes, es_store_leaf *leaves, uint64_t *row_size)
+static bool place_in_rows(const es_store_geometry *geo, const uint64_t *sizes, es_store_leaf *leaves,
+                          uint64_t *row_size, uint64_t *rows_size)
 {
     uint64_t end = 0, widest = 1, at;
     for (uint64_t align = ES_CACHE_LINE; align >= 1; align /= 2)
-        for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t i = 0; i < geo->num_leaves; i++) {
             if (leaf_alignment(sizes[i]) != align)
                 continue;
             if (!place(&end, align, 1, sizes[i], &at) || end > ES_STORE_MAX_ROW)
                 return false;
             widest = align > widest ? align : widest;
             if (leaves != NULL)
-                leaves[i] = (es_store_leaf){at, sizes[i]};
+                leaves[i] = (es_store_leaf){.offset = at, .size = sizes[i]};
         }
-    return place(&end, widest, 0, 1, row_size);
+    if (!place(&end, widest, 0, 1, row_size))
+        return false;
+    for (uint32_t i = 0; i < geo->num_leaves && leaves != NULL; i++)
+        leaves[i].stride = *row_size;
+    return !__builtin_mul_overflow(es_store_layout_step_slots(geo), *row_size, rows_size);
+}
+
+static bool place_in_columns(const es_store_geometry *geo, const uint64_t *sizes, es_store_leaf *leaves,
+                             uint64_t *row_size, uint64_t *rows_size)
+{
+    uint64_t end = 0, at;
+    if (!place_in_rows(geo, sizes, NULL, row_size, rows_size)) /* a checkpoint has rows */
+        return false;
+    *row_size = 0;
+    for (uint32_t i = 0; i < geo->num_leaves; i++) {
+        if (!place(&end, ES_STORE_FILE, ES_STORE_HEADER, 1, &at) ||
+            !place(&end, 1, es_store_layout_step_slots(geo), sizes[i], &at))
+            return false;
+        *row_size += sizes[i];
+        if (leaves != NULL)
+            leaves[i] = (es_store_leaf){.offset = at, .size = sizes[i], .stride = sizes[i]};
+    }
+    return place(&end, ES_STORE_FILE, 0, 1, rows_size);
+}
+
+bool es_store_layout_place_leaves(const es_store_geometry *geo, const uint64_t *sizes, es_store_leaf *leaves,
+                                  uint64_t *row_size, uint64_t *rows_size)
+{
+    return (geo->columns ? place_in_columns : place_in_rows)(geo, sizes, leaves, row_size, rows_size);
 }
 
 uint64_t es_store_layout_count_outputs(const es_store_geometry *geo, const es_table_config *tables)
@@ -187,13 +217,13 @@ bool es_store_layout_tables_in_range(const es_store_geometry *geo, const es_tabl
 static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes, const es_table_config *tables,
                        es_store_offsets *o)
 {
-    uint64_t end = sizeof(es_store_header), items = 0, columns = 0;
+    uint64_t end = sizeof(es_store_header), items = 0, columns = 0, rows = 0;
     for (uint32_t t = 0; t < geo->num_tables; t++) {
         items += es_store_layout_item_slots(geo, &tables[t]);
         columns += es_store_layout_count_columns(geo, &tables[t]);
     }
     o->redo_room = REDO_ROOM(geo->num_tables);
-    return items < UINT32_MAX && es_store_layout_place_leaves(geo->num_leaves, leaf_sizes, NULL, &o->row_size) &&
+    return items < UINT32_MAX && es_store_layout_place_leaves(geo, leaf_sizes, NULL, &o->row_size, &rows) &&
            place(&end, ES_CACHE_LINE, geo->num_leaves, sizeof(uint64_t), &o->leaves) &&
            place(&end, ES_CACHE_LINE, geo->schema_size, 1, &o->schema) &&
            place(&end, ES_CACHE_LINE, geo->num_tables, sizeof(es_table_config), &o->tables) &&
@@ -205,7 +235,7 @@ static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes,
            place(&end, ES_PAGE, es_store_layout_step_slots(geo), sizeof(es_step_record), &o->steps) &&
            place(&end, ES_PAGE, items, sizeof(es_item_record), &o->items) &&
            place(&end, ES_PAGE, columns, sizeof(es_item_column), &o->columns) &&
-           place(&end, ES_PAGE, es_store_layout_step_slots(geo), o->row_size, &o->rows) &&
+           place(&end, geo->columns ? ES_STORE_FILE : ES_PAGE, rows, 1, &o->rows) &&
            place(&end, ES_PAGE, 0, 1, &o->size);
 }
 

@@ -154,14 +154,21 @@ int64_t es_lease_committed(es_ring *r, uint64_t j, uint64_t round, uint8_t *mask
     return n;
 }
 
+/* Relaxed: whoever has acquired the lease sees the flag, which a bridge sets before its first take. If the learner is
+ * dead and its entry another one's by now, either answer will do: the lease ends. */
+static bool is_bridges(const es_map *m, uint32_t owner)
+{
+    return owner < m->num_owners && atomic_load_explicit(&m->owners[owner].is_bridge, memory_order_relaxed) != 0;
+}
+
 void es_lease_note_older(es_ring *r)
 {
     pthread_mutex_lock(&r->look_lock);
     for (uint64_t j = 0; j < r->map.num_batches; j++) {
-        /* SYNC batch-take: acquire. */
+        /* SYNC batch-take: acquire; the flag of its learner's entry. */
         uint64_t w = atomic_load_explicit(&r->map.batches[j].word, memory_order_acquire);
         bool leased = es_word_state(w) == ES_LEASED || es_word_state(w) == ES_POISONING;
-        r->older[j] = leased && es_word_owner(w) != r->me ? w : 0;
+        r->older[j] = leased && es_word_owner(w) != r->me && !is_bridges(&r->map, es_word_owner(w)) ? w : 0;
     }
     pthread_mutex_unlock(&r->look_lock);
 }

@@ -17,7 +17,8 @@
  * only learner, it gets one of these num_batches - 1. Beside other learners it might get none of
  * them, and would wait forever. So learners that share a ring keep no batch while they wait
  * (snap->shared tells them), and a learner that attaches leaves to others the last batch before
- * each that they leased when they did not know of it.
+ * each that they leased when they did not know of it. A bridge's learner keeps batches for
+ * learners on other hosts, and none while one of these waits: nothing is left to it.
  */
 #ifndef ES_LEASE_H
 #define ES_LEASE_H

@@ -66,12 +66,12 @@ def _collect_replay(name: str, *, dry_run: bool) -> None:
     try:
         seen = listing.look(name)
         size = f" ({console.size(seen.bytes)})"
-        if seen.alive or (seen.attached and not seen.has_store):
+        if seen.alive or (seen.attached and not seen.goes_on):
             print(f"in use   {name}{size}")
         elif seen.fault:
             print(f"kept     {name}{size}: {seen.fault}; `echo-shm gc {name}` removes it")
-        elif seen.has_store:
-            print(f"kept     {name}{size}: its process is dead. {ls.what_to_do(name)}")
+        elif seen.goes_on:
+            print(f"kept     {name}{size}: its process is dead. {ls.what_to_do(name, seen.directory)}")
         elif dry_run:
             print(f"garbage  {name}{size}: would be removed")
         else:

@@ -139,10 +139,10 @@ def describe_replay(name: str) -> Description:
         seen = listing.look(name)
     except SegmentError as error:
         return found | {"state": "unreadable", "fault": str(error)}
-    state = "in use" if seen.alive else "orphaned" if seen.has_store or seen.attached else "garbage"
+    state = "in use" if seen.alive else "orphaned" if seen.goes_on or seen.attached else "garbage"
     return found | {
         "state": "unreadable" if seen.fault else state,
-        "store": "shm" if seen.has_store else "memory",
+        "store": "shm" if seen.has_store else seen.directory or "memory",
         "pid": seen.pid,
         "alive": seen.alive,
         "bytes": seen.bytes,
@@ -166,8 +166,10 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
-def what_to_do(name: str) -> str:
+def what_to_do(name: str, directory: str | None = None) -> str:
     """With which call somebody goes on with a store that outlived its process, and which command removes it."""
+    if directory is not None:
+        return f"Replay.attach({directory!r}) goes on with it; `echo-shm gc {name}` removes its rings, not its files"
     return f"Replay.attach({name!r}) goes on with it; `echo-shm gc {name}` removes it"
 
 
@@ -187,9 +189,10 @@ def _print(segments: list[Description], replays: list[Description], rings: dict[
     for one in replays:
         if one["alive"] and one["waits"]:
             notes.append((one["name"], f"it takes no steps: {one['waits']}"))
-        if one["state"] == "orphaned" and one["store"] == "shm":
+        if one["state"] == "orphaned" and one["store"] != "memory":
             heard = "" if one["heard_seconds"] is None else f", last heard of {_ago(one)}"
-            notes.append((one["name"], f"its process is dead{heard}. {what_to_do(one['name'])}"))
+            directory = None if one["store"] == "shm" else one["store"]
+            notes.append((one["name"], f"its process is dead{heard}. {what_to_do(one['name'], directory)}"))
     for name, note in notes:
         terminal.print(f"{name}: {note}", markup=False, soft_wrap=not terminal.is_terminal, style="dim")
 

@@ -33,7 +33,7 @@ what a process is:
   creator    the learner that created the segment
   learner    a further one, from Server.attach(NAME)
   worker     a producer whose process a learner has started
-  bridge     a producer for clients on other hosts
+  bridge     a producer, or a learner, for clients on other hosts
   producer   any other producer
 states:
   running    none of the following

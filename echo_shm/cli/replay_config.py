@@ -20,6 +20,7 @@ from echo_shm.cli import console, toml_lines
 from echo_shm.cli.console import UsageError
 from echo_shm.net.transport import TcpTransport
 from echo_shm.replay import CustomSelector, RateLimiter, Replay, Table
+from echo_shm.replay.disk import is_directory
 from echo_shm.replay.selectors import Selector
 from echo_shm.replay.store import FILES
 from echo_shm.ring.lockfile import check_name
@@ -41,7 +42,7 @@ def _classes(base: type) -> dict[str, type]:
 SELECTORS, LIMITERS = _classes(Selector), _classes(RateLimiter)
 
 #: Keys of the whole, beside ``example``, ``tables`` and ``transport``: how each is given to :class:`Replay`.
-_PLAIN = ("name", "capacity", "store", "seed", "max_items", "max_producers")
+_PLAIN = ("name", "capacity", "store", "sync_every", "seed", "max_items", "max_producers")
 
 _STORES = ("memory", "shm")
 
@@ -56,12 +57,14 @@ class Config(NamedTuple):
         source: Where it comes from, for messages.
         arguments: The arguments of a replay, or a replay that was made already.
         explain: Turns what :class:`Replay` says of them into an error that says where.
+        checkpoint: The directory of its checkpoints, or None.
 
     """
 
     source: str
     arguments: Arguments | Replay
     explain: Callable[[Exception], Exception]
+    checkpoint: str | None = None
 
 
 def read(config: str) -> Config:
@@ -91,13 +94,17 @@ def _from_function(config: str, module: str, name: str) -> Config:
     function = getattr(imported, name, None)
     if not callable(function):
         raise UsageError(f"{config}: module {module!r} has no function {name!r}")
-    made = function()
+    made, checkpoint = function(), None
     if isinstance(made, Mapping):
         made = dict(made)
+        checkpoint = made.pop("checkpoint", None)
+        if not isinstance(checkpoint, str | os.PathLike | None):
+            raise UsageError(f"{config}: checkpoint={checkpoint!r:.80}: use the path of a directory")
         _check_arguments(config, made)
     elif not isinstance(made, Replay):
         raise UsageError(f"{config} has returned {made!r:.80}: return a Replay, or a dict of its arguments")
-    return Config(config, made, lambda error: UsageError(f"{config}: {error}"))
+    path = None if checkpoint is None else os.fspath(checkpoint)
+    return Config(config, made, lambda error: UsageError(f"{config}: {error}"), path)
 
 
 def _check_arguments(config: str, given: Arguments) -> None:
@@ -130,7 +137,8 @@ def _from_toml(path: str) -> Config:
     except toml.TOMLDecodeError as error:
         raise UsageError(f"{path} is not TOML: {error}") from None
     reader = _Reader(path, data, toml_lines.lines(text, toml.loads))
-    return Config(path, reader.arguments(), reader.explain)
+    arguments = reader.arguments()
+    return Config(path, arguments, reader.explain, reader.checkpoint())
 
 
 def _instead(name: str, known: Any) -> str:
@@ -170,20 +178,38 @@ class _Reader:
 
     def arguments(self) -> Arguments:
         """The arguments of a replay."""
-        self._known((), self._data, (*_PLAIN, "example", "tables", "transport"), needed=("name", "capacity", "example"))
+        known = (*_PLAIN, "checkpoint", "example", "tables", "transport")
+        self._known((), self._data, known, needed=("name", "capacity", "example"))
         arguments = {key: self._data[key] for key in _PLAIN if key in self._data}
         try:
             check_name(self._data["name"], FILES)
         except ValueError as error:
             raise self.error(("name",), str(error)) from None
-        if arguments.get("store", "memory") not in _STORES:
-            raise self.error(("store",), f"store={arguments['store']!r}: use 'memory' or 'shm'")
+        store = arguments.get("store", "memory")
+        if is_directory(store):
+            arguments["store"] = os.path.join(self._directory, store)
+        elif store not in _STORES:
+            raise self.error(
+                ("store",), f"store={store!r}: use 'memory', 'shm', or the path of a directory, with a slash in it"
+            )
         arguments["example"] = self._example(("example",), self._data["example"])
         if "tables" in self._data:
             arguments["tables"] = self._tables(self._data["tables"])
         if "transport" in self._data:
             arguments["transport"] = self._transport(self._data["transport"])
         return arguments
+
+    def checkpoint(self) -> str | None:
+        """The directory of its checkpoints, or None."""
+        path = self._data.get("checkpoint")
+        if path is not None and not (isinstance(path, str) and path and "\0" not in path):
+            raise self.error(("checkpoint",), f"checkpoint={path!r:.80}: use the path of a directory")
+        return None if path is None else os.path.join(self._directory, path)
+
+    @property
+    def _directory(self) -> Path:
+        """Where relative paths start."""
+        return Path(self._path).parent
 
     def _known(
         self, where: toml_lines.Path, given: object, known: tuple[str, ...], needed: tuple[str, ...] = ()
@@ -310,7 +336,7 @@ class _Reader:
         """A file that can be read. A relative name starts at the directory of the configuration."""
         if not isinstance(name, str):
             raise self.error(where, f"{_name(where)}={name!r:.80}: use the path of a file")
-        path = Path(self._path).parent / name
+        path = self._directory / name
         try:
             path.open("rb").close()
         except (OSError, ValueError) as error:

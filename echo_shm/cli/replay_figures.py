@@ -9,8 +9,8 @@ import numpy as np
 
 from echo_shm.cli import console, top
 from echo_shm.replay import listing
-from echo_shm.replay.batch_names import BatchRing, batch_ring
 from echo_shm.replay.listing import ReplayListing
+from echo_shm.ring.batch_names import BatchRing, batch_ring
 from echo_shm.ring.lockfile import INBOX
 from echo_shm.ring.metrics import Owner, RingView
 from echo_shm.ring.segment import Segment
@@ -41,8 +41,13 @@ class Ring(NamedTuple):
     age: float
 
     def alive(self, role: str) -> int:
-        """How many owners of that role live: ``"learner"``, or ``"producer"`` without bridges."""
-        return sum(owner.role == role and not owner.is_bridge and state != "dead" for owner, state in self.owners)
+        """How many owners of that role live.
+
+        ``"learner"``: a bridge counts as one, whatever learners on other hosts it serves. ``"producer"``: without
+        bridges.
+        """
+        of_role = [owner for owner, state in self.owners if owner.role == role and state != "dead"]
+        return sum(role == "learner" or not owner.is_bridge for owner in of_role)
 
 
 class Reading(NamedTuple):

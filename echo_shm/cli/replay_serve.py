@@ -8,17 +8,19 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from echo_shm.cli import replay_config, replay_figures
 from echo_shm.cli.console import UsageError
-from echo_shm.errors import EchoShmError, SpecMismatchError
-from echo_shm.replay import CustomSelector, Replay
+from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError
+from echo_shm.replay import CustomSelector, Replay, Table, checkpoint_files
+from echo_shm.replay.disk import is_directory
 from echo_shm.replay.settings import differences, is_left
 
 _log = logging.getLogger("echo_shm.cli")
 
 #: Which signals the process waits for. :func:`_obey` says what each does.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 #: Time between two lines in the log (seconds).
 _LOG_INTERVAL = 60.0
@@ -36,7 +38,8 @@ a dict of its arguments. A TOML file:
 
   name = "run"                  # for ReplayClient("run") in other processes
   capacity = 1_000_000          # steps
-  store = "shm"                 # outlives a crash; or "memory", the default
+  store = "shm"                 # outlives a crash; "dir/" the machine's, too; or "memory", the default
+  checkpoint = "saved"          # where SIGUSR1, and the end, write checkpoints
   seed = 0
 
   [example]                     # one step: a tree of dtypes and shapes
@@ -57,8 +60,11 @@ a dict of its arguments. A TOML file:
 
 Other keys are those of Replay, Table and TcpTransport. A relative file name
 starts at the directory of CONFIG. SIGTERM and Ctrl-C end the replay, and remove
-its store. After a crash, the same command goes on with a store in shared
-memory. Once a minute a line on stderr says how the replay is.
+a store in shared memory. After a crash, the same command goes on with the store.
+With the key checkpoint, SIGUSR1 writes a checkpoint there, and the replay goes
+on; SIGTERM and Ctrl-C write one before the end. Where no store is left, the
+same command restores the newest one. Once a minute a line on stderr says how
+the replay is.
 """
 
 
@@ -81,7 +87,7 @@ def run(config: str) -> int:
             print(f"echo-shm: {(isinstance(error, OSError) and error.strerror) or error}", file=sys.stderr)
             return 1
         try:
-            _serve(replay, signals)
+            _serve(replay, signals, found.checkpoint)
         except BaseException:
             if replay._store.name is not None:
                 replay._let_go()  # the next process goes on with the store
@@ -95,7 +101,7 @@ def run(config: str) -> int:
 
 
 def _open(config: replay_config.Config) -> Replay:
-    """The replay of a configuration: a new one, or the one that a killed process has left."""
+    """The replay of a configuration: the one that a process has left, or has saved, or a new one."""
     if isinstance(config.arguments, Replay):
         return config.arguments
     arguments = dict(config.arguments)
@@ -105,54 +111,85 @@ def _open(config: replay_config.Config) -> Replay:
         for role in ("sampler", "remover")
     ]
     thread = arguments.pop("thread", not any(customs))
-    name = arguments.get("name")
+    left = _left(arguments)
     try:
-        if arguments.get("store") != "shm" or name is None or not is_left(name):
+        if left is None:
+            if config.checkpoint is not None and _has_saved(config):
+                return _restore(config.checkpoint, arguments, thread)
             return Replay(**arguments, thread=thread)
-        _check_settings(config, arguments)
+        _check_settings(config, arguments, left)
     except (ValueError, TypeError) as error:
         if isinstance(error, SpecMismatchError):
             raise
         raise config.explain(error) from None
     replay = Replay.attach(
-        name,
+        left,
         arguments["example"],
         thread=thread,
         transport=arguments.get("transport"),
         samplers=customs[0],
         removers=customs[1],
     )
-    _log.info("replay %r: its process was killed; this one goes on with what it held", name)
+    killed = "its process was killed; this one goes on with what it held"
+    _log.info("replay %r: %s", replay.name, "it goes on with its files" if is_directory(left) else killed)
     return replay
 
 
-def _check_settings(config: replay_config.Config, arguments: replay_config.Arguments) -> None:
+def _left(arguments: replay_config.Arguments) -> str | None:
+    """The store that a process has left, by its name or its directory; None if there is none."""
+    store, name = arguments.get("store", "memory"), arguments.get("name")
+    where = os.fspath(store) if is_directory(store) else name if store == "shm" else None
+    return where if where is not None and is_left(where) else None
+
+
+def _has_saved(config: replay_config.Config) -> bool:
+    """Whether there is a checkpoint of it."""
+    assert config.checkpoint is not None
+    try:
+        return bool(checkpoint_files.complete(Path(config.checkpoint)))
+    except FileNotFoundError:  # the first one makes the directory
+        return False
+    except OSError as error:
+        raise UsageError(f"{config.source}: checkpoint={config.checkpoint!r}: {error.strerror}") from None
+
+
+def _restore(checkpoint: str, arguments: replay_config.Arguments, thread: bool) -> Replay:
+    """The replay as its newest checkpoint has it. What the configuration says otherwise counts."""
+    given = {key: value for key, value in arguments.items() if key != "seed"}
+    replay = Replay.restore(checkpoint, **{"tables": [Table("default")], **given}, thread=thread)
+    assert replay.restored is not None
+    _log.info("replay %r: restored from %s", replay.name, replay.restored.path)
+    return replay
+
+
+def _check_settings(config: replay_config.Config, arguments: replay_config.Arguments, name: str) -> None:
     """Raises UsageError if the store was made for another configuration."""
-    name = arguments["name"]
     compared = {key: arguments[key] for key in ("example", "capacity", "tables", "max_items") if key in arguments}
     try:
         found = differences(name, **compared)
     except SpecMismatchError as error:
         found = [str(error)]
     if found:
+        remove = f"rm -r {name}" if is_directory(name) else f"echo-shm gc {name}"
         raise UsageError(
             f"{config.source}: replay {name!r} was killed, and its store was made for another configuration: "
-            f"{'; '.join(found)}. Use that one again, or drop what the store holds: `echo-shm gc {name}`"
+            f"{'; '.join(found)}. Use that one again, or drop what the store holds: `{remove}`"
         )
 
 
 # --- serving ------------------------------------------------------------------
 
 
-def _serve(replay: Replay, signals: int) -> None:
+def _serve(replay: Replay, signals: int, checkpoint: str | None) -> None:
     """Lets the replay work until a signal ends it."""
     name = replay.handle.name
     before = replay_figures.read(name)
     kind = "memory of its own" if before.seen.store_bytes is None else "shared memory"
+    kind = kind if before.seen.directory is None else f"files in {before.seen.directory}"
     at = "".join(f", port {port}" for port in _ports(replay))
     _log.info("replay %r: process %d, %d steps in %s%s", name, os.getpid(), before.seen.steps or 0, kind, at)
     due = time.monotonic() + _LOG_INTERVAL
-    while _obey(_next_signal(replay, signals)):
+    while _obey(_next_signal(replay, signals), replay, checkpoint):
         replay._rings.check()
         if time.monotonic() >= due:
             latest = replay_figures.read(name)
@@ -161,9 +198,26 @@ def _serve(replay: Replay, signals: int) -> None:
     _log.info("replay %r: closing", name)
 
 
-def _obey(number: int) -> bool:
-    """Does what a signal asks for; 0 is none. Returns whether the replay goes on."""
-    return number not in (signal.SIGTERM, signal.SIGINT)
+def _obey(number: int, replay: Replay, checkpoint: str | None) -> bool:
+    """Does what a signal asks for; 0 is none. Returns whether the replay goes on.
+
+    Raises:
+        SegmentError: The last checkpoint cannot be written. The replay ends without it.
+
+    """
+    goes_on = number not in (signal.SIGTERM, signal.SIGINT)
+    if number == 0 or (goes_on and checkpoint is None):
+        if number:
+            _log.warning("replay %r: its configuration has no key checkpoint: SIGUSR1 does nothing", replay.name)
+        return goes_on
+    if checkpoint is not None:
+        try:
+            _log.info("replay %r: checkpoint %s", replay.name, replay.checkpoint(checkpoint))
+        except SegmentError as error:
+            if not goes_on:
+                raise
+            _log.error("replay %r: %s", replay.name, error)
+    return goes_on
 
 
 def _ports(replay: Replay) -> list[int]:

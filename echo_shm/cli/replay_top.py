@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from echo_shm.cli import console, limiters, replay_figures, top
 from echo_shm.errors import SegmentError
 from echo_shm.replay import TableInfo
-from echo_shm.replay.batch_names import BatchRing
+from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.lockfile import INBOX, UPDATES
 from echo_shm.ring.metrics import Owner
 
@@ -97,7 +97,9 @@ class ReplayWatch:
         process = "process -" if seen.pid is None else f"process {seen.pid}"
         if not seen.alive:
             process += " [red]dead[/]"
-            if seen.has_store:
+            if seen.directory is not None:
+                process += f", [yellow]its files stay: Replay.attach({console.literal(repr(seen.directory))})[/]"
+            elif seen.has_store:
                 process += f", [yellow]its store stays: Replay.attach({self._name!r})[/]"
             elif not seen.attached:
                 process += ", [red]nobody is attached: `echo-shm gc` removes it[/]"
@@ -107,6 +109,7 @@ class ReplayWatch:
         elif age > _OLD:
             process += f", figures of {console.duration(age)} ago"
         kind = "its own memory" if not seen.has_store else f"a store of {console.size(seen.store_bytes or 0)}"
+        kind = kind if seen.directory is None else f"files in {console.literal(seen.directory)}"
         fault = f"\n[red]{console.literal(seen.fault)}[/]" if seen.fault else ""
         return f"[bold]{self._name}[/]  replay in {kind}, {console.size(seen.bytes)} in all\n[dim]{process}[/]{fault}"
 

@@ -76,14 +76,14 @@ class Kinds:
     def of(self, owner: Owner, owners: Iterable[Owner], creator_pid: int) -> str:
         """What an owner is, in one word.
 
-        ``bridge``: a producer on behalf of clients on other hosts. ``worker``: a producer whose process a learner's
-        process has started. ``producer``: any other. ``creator``: the learner that has made the segment.
+        ``bridge``: one on behalf of clients or learners on other hosts. ``worker``: a producer whose process a
+        learner's process has started. ``producer``: any other. ``creator``: the learner that has made the segment.
         ``learner``: a further one.
         """
-        if owner.role == "learner":
-            return "creator" if owner.index == 0 and owner.pid == creator_pid else "learner"  # it was the first
         if owner.is_bridge:
             return "bridge"
+        if owner.role == "learner":
+            return "creator" if owner.index == 0 and owner.pid == creator_pid else "learner"  # it was the first
         key = owner.index, owner.pid, owner.start_time
         if key not in self._known:
             self._known[key] = "worker" if self._is_started_by_learner(owner, owners) else "producer"

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import struct
 
 
 def format_address(host: str, port: int) -> str:
@@ -23,6 +24,13 @@ def set_send_timeout(sock: socket.socket) -> None:
     Not for the end that sends samples: on Linux, the time also counts while a living peer has no room for them.
     """
     _set(sock, "TCP_USER_TIMEOUT", 60_000)
+
+
+def set_time_limits(sock: socket.socket, seconds: float) -> None:
+    """Makes calls on a blocking socket raise BlockingIOError if nothing goes on for so long."""
+    limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+    for name in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, name, limit)
 
 
 def _set(sock: socket.socket, name: str, value: int) -> None:

@@ -36,6 +36,9 @@ class TcpTransport:
     The listening sockets belong to this process and outlive the bridge processes that serve them. If a bridge is
     killed, another one is started on the same port, and its clients continue where they were.
 
+    That of a :class:`Replay` also serves ``ReplayClient("tcp://host:port")``: batches go to it, and updates and
+    deletions come from it.
+
     Args:
         port: Port to listen on. 0: any free port; :attr:`port` tells which, after ``server.start()``.
         num_threads: Accepted for code written for id-echo, and ignored: a bridge has one thread.
@@ -45,10 +48,11 @@ class TcpTransport:
             send it. It does not encrypt what is sent: use ``tls`` for that.
         tls: A server-side context.
         wire_version: 2, or 1 for clients of id-echo. Version 1 has no dtypes, no keys and no reconnection.
-        max_connections: How many clients may be connected to all bridges of the ring. More are refused.
+        max_connections: How many clients may be connected to all bridges of the ring. More are refused. A
+            :class:`ReplayClient` counts as one, and so does each of its iterations, at the bridge that serves it.
         processes: How many bridge processes share the port.
         allow_unauthenticated: Listen on other than loopback addresses without a key. Everybody who can connect can
-            then write samples.
+            then write samples; with a replay also read, change and delete its items.
 
     Raises:
         ValueError: An argument is out of range, or the combination is not possible or not safe.

@@ -26,6 +26,12 @@ HEARTBEAT, SILENCE = 5.0, 60.0
 #: The highest number of a sample.
 MAX_NUMBER = 1 << 62
 
+#: Most items of a batch: a frame's length has four bytes.
+MAX_ITEMS = (1 << 32) - 1
+
+#: Most batches that a learner may have that it was not told were heard to be done.
+MAX_HAS = (MAX_TEXT - 32) // 8
+
 #: The acknowledgement of one sample in version 1.
 ACK_V1 = b"\x01"
 
@@ -34,6 +40,7 @@ _GREETING = struct.Struct("<4sBBH32s")
 _HELLO = struct.Struct("<4sBBH16sQ32s32s16s32s")
 _HEADER = struct.Struct("<BBHIQ")
 _ACCEPT = struct.Struct("<32s16sIBBH")
+_ASK = struct.Struct("<IIII16s")
 _PROOF_BYTES = 32
 
 HEADER_BYTES = _HEADER.size
@@ -54,6 +61,15 @@ class Frame(IntEnum):
     ACK = 4
     BYE = 5
     TAKEN = 6
+    INFO = 7
+    ASK = 8
+    WANT = 9
+    DONE = 10
+    RING = 11
+    BATCH = 12
+    END = 13
+    RECALL = 14
+    GIVE_BACK = 15
 
 
 class Refusal(IntEnum):
@@ -70,11 +86,21 @@ class Refusal(IntEnum):
 
 
 class Header(NamedTuple):
-    """The header of a frame. length: samples, or bytes of the body. number: a sample's, or a refusal's code."""
+    """The header of a frame.
+
+    length: samples, items, or bytes of the body. number: a sample's or a batch's, a count, or a refusal's code.
+    """
 
     kind: Frame
     length: int
     number: int
+
+
+#: What a learner's hello has in place of the hash of its samples' schema.
+LEARNER = hashlib.sha256(b"echo_shm learner 1").digest()
+
+#: Most bytes of the answer to INFO.
+MAX_INFO = 1 << 16
 
 
 def spec_hash(schema: bytes) -> bytes:
@@ -266,6 +292,116 @@ def ack(committed: int) -> bytes:
 def taken(number: int) -> bytes:
     """The frame that says that every sample below this number was taken out of the ring."""
     return _HEADER.pack(Frame.TAKEN, 0, 0, 0, number)
+
+
+# --- version 2: a replay's learners ---------------------------------------------
+
+
+class Ask(NamedTuple):
+    """What a learner asks for, once on each connection.
+
+    n: items of a batch. buffers: how many batches the ring is to hold if it is made now. ring: the uuid of the ring of
+    ``has``; zeros at first. has: the numbers of the batches that the learner has had from it, and has not
+    been told that its DONE was heard. rank, world_size: which member of a group it is; 0 and 0: of none.
+    """
+
+    table: int
+    n: int
+    buffers: int
+    ring: bytes = NO_RING
+    has: tuple[int, ...] = ()
+    rank: int = 0
+    world_size: int = 0
+
+    def to_bytes(self) -> bytes:
+        """The frame."""
+        body = _ASK.pack(self.table, self.buffers, self.rank, self.world_size, self.ring)
+        body += struct.pack(f"<{len(self.has)}Q", *self.has)
+        return _HEADER.pack(Frame.ASK, 0, 0, len(body), self.n) + body
+
+    @classmethod
+    def from_bytes(cls, n: int, body: bytes) -> "Ask":
+        """Reads the frame's body."""
+        count, rest = divmod(len(body) - _ASK.size, 8)
+        if count < 0 or rest:
+            raise WireError(f"an ASK frame of {len(body)} bytes")
+        table, buffers, rank, world_size, ring = _ASK.unpack_from(body)
+        if not (1 <= n <= MAX_ITEMS and buffers >= 1):
+            raise WireError(f"asked for {buffers} batches of {n} items, expected 1 or more of 1 to {MAX_ITEMS}")
+        if rank >= max(1, world_size):
+            raise WireError(f"asked for the batches of rank {rank} of {world_size}")
+        return cls(table, n, buffers, ring, struct.unpack_from(f"<{count}Q", body, _ASK.size), rank, world_size)
+
+
+def info(body: bytes = b"") -> bytes:
+    """The frame that asks for the tables' figures, and the one that has them."""
+    return _HEADER.pack(Frame.INFO, 0, 0, len(body), 0) + body
+
+
+def want(count: int) -> bytes:
+    """The frame that allows the server to send so many batches on this connection, in all."""
+    return _HEADER.pack(Frame.WANT, 0, 0, 0, count)
+
+
+def done(number: int) -> bytes:
+    """The frame that acknowledges a batch."""
+    return _HEADER.pack(Frame.DONE, 0, 0, 0, number)
+
+
+def recall(number: int) -> bytes:
+    """The frame that asks a learner to give a batch back, if its user does not have it yet."""
+    return _HEADER.pack(Frame.RECALL, 0, 0, 0, number)
+
+
+def give_back(number: int) -> bytes:
+    """The frame that gives a batch back."""
+    return _HEADER.pack(Frame.GIVE_BACK, 0, 0, 0, number)
+
+
+def ring(uuid: bytes, schema: bytes) -> bytes:
+    """The frame that says what the batches that follow are like."""
+    return _HEADER.pack(Frame.RING, 0, 0, len(uuid) + len(schema), 0) + uuid + schema
+
+
+def batch_header(n: int, number: int) -> bytes:
+    """The header of a batch of n items."""
+    return _HEADER.pack(Frame.BATCH, 0, 0, n, number)
+
+
+def end() -> bytes:
+    """The frame that says that no batch will come any more."""
+    return _HEADER.pack(Frame.END, 0, 0, 0, 0)
+
+
+def read_learner_header(data: bytes | memoryview) -> Header:
+    """As :func:`read_header`, but only accepts what a learner may send."""
+    header = read_header(data)
+    limits = {Frame.INFO: 0, Frame.ASK: MAX_TEXT, Frame.WANT: 0, Frame.DONE: 0, Frame.GIVE_BACK: 0}
+    limits[Frame.BYE] = MAX_TEXT
+    return _within(header, limits, "learner")
+
+
+def read_batch_header(data: bytes | memoryview, n: int) -> Header:
+    """As :func:`read_header`, but only accepts what a server may send to a learner that has asked for n items a batch.
+
+    n is 0 if it has not asked.
+    """
+    header = read_header(data)
+    limits = {Frame.ACK: 0, Frame.BYE: MAX_TEXT, Frame.INFO: MAX_INFO, Frame.REFUSE: MAX_TEXT, Frame.END: 0}
+    if n:
+        limits |= {Frame.RING: len(NO_RING) + MAX_SCHEMA, Frame.BATCH: n, Frame.RECALL: 0}
+    if header.kind is Frame.BATCH and header.length != n:
+        raise WireError(f"a batch of {header.length} items, expected {n}")
+    return _within(header, limits, "server")
+
+
+def _within(header: Header, limits: dict[Frame, int], who: str) -> Header:
+    if header.length > limits.get(header.kind, -1):
+        raise WireError(f"a {who} sends no {header.kind.name} frame of {header.length} bytes here")
+    return header
+
+
+# --- version 2: samples ---------------------------------------------------------
 
 
 def samples_header(count: int, number: int) -> bytes:

@@ -8,6 +8,7 @@ from echo_shm.replay.item import Column, Episode, NStep, Sequence, Step, Traject
 from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
 from echo_shm.replay.remote import RemoteWriter
 from echo_shm.replay.replay import Replay
+from echo_shm.replay.restoring import Restored
 from echo_shm.replay.selectors import CustomSelector, Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Softmax, Uniform
 from echo_shm.replay.table import Table
 from echo_shm.replay.writer import ReplayHandle, Writer
@@ -32,6 +33,7 @@ __all__ = [
     "Replay",
     "ReplayClient",
     "ReplayHandle",
+    "Restored",
     "SampleToInsertRatio",
     "Sequence",
     "Softmax",

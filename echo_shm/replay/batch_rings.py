@@ -8,16 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import optree
 
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, error_from
 from echo_shm.replay.batch import COLUMNS, Batch
-from echo_shm.replay.batch_names import BatchRing, batch_ring
 from echo_shm.replay.item import Item, item_from
+from echo_shm.replay.layout import data_structure
 from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.batch_names import BatchRing, batch_ring
 from echo_shm.ring.creation import create_segment
-from echo_shm.ring.lockfile import CREATOR_BYTE, names
+from echo_shm.ring.lockfile import CREATOR_BYTE, collect, names
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Array, Spec
 
@@ -39,7 +41,7 @@ _REAPING = 5.0
 def batch_spec(data: Spec, item: Item) -> Spec:
     """What one item of a batch looks like, as the ring's sample: a :class:`Batch` without the leading n.
 
-    Its schema says what an item is, for :func:`item_of`.
+    Its schema says what an item is, for :func:`spec_of_batches`.
     """
     tree = data.structure.unflatten([_empty(leaf.dtype, leaf.shape) for leaf in data.leaves])
     return Spec.from_example(Batch(tree, *(_empty(dtype, ()) for dtype in COLUMNS)), {_ITEM: item.describe()})
@@ -50,17 +52,36 @@ def _empty(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def item_of(spec: Spec, ring: str) -> Item:
-    """What an item is, of a ring with such samples. The spec is not trusted.
+def spec_of_batches(found: Spec, treespec: optree.PyTreeSpec, what: str) -> Spec:
+    """The spec of a ring's batches, with their tree.
+
+    Args:
+        found: The ring's own spec, which knows leaves and what an item is. It is not trusted.
+        treespec: The structure of a step.
+        what: The ring, for messages.
 
     Raises:
-        SegmentError: It says nothing of the kind.
+        SegmentError: They are not of such steps, or the spec does not say what an item is.
+        SpecMismatchError: An array is missing, or is another one.
 
     """
+    item, leaves = _item_of(found, what), found.leaves[: -len(COLUMNS)]
+    try:
+        structure = data_structure(item, treespec)
+        data = structure.unflatten([_empty(leaf.dtype, leaf.shape) for leaf in leaves])
+        spec = batch_spec(Spec.from_example(data), item)
+    except (ValueError, TypeError):
+        raise SegmentError(f"{what} has batches of another replay: it was made anew just now; try again") from None
+    spec.check_same(found, what)
+    return spec
+
+
+def _item_of(spec: Spec, what: str) -> Item:
+    """What an item is, of a ring with such samples."""
     try:
         return item_from(spec.about[_ITEM])
     except (TypeError, KeyError, ValueError) as error:
-        raise SegmentError(f"ring {ring!r} cannot be used: its schema does not say what an item is ({error})") from None
+        raise SegmentError(f"{what} cannot be used: its schema does not say what an item is ({error})") from None
 
 
 class BatchRings:
@@ -116,7 +137,11 @@ class BatchRings:
         try:
             segment = Segment.attach(ring)
         except SegmentError:
-            return None  # it was removed just now, or cannot be used by anybody
+            # It was removed just now; or its replay was killed before it was ready, and its name is free once it is
+            # collected.
+            with contextlib.suppress(SegmentError, OSError):
+                collect(ring)
+            return None
         assert segment.lockfile is not None
         if not segment.lockfile.try_lock(CREATOR_BYTE):
             raise SegmentError(f"ring {ring!r} belongs to a process that is alive: choose another name for the replay")

@@ -1,7 +1,6 @@
-"""A replay in another process of this machine, as those see it that do not have it."""
+"""A replay in another process, of this machine or another, as those see it that do not have it."""
 
-import contextlib
-import functools
+import ssl
 import threading
 from collections.abc import Iterator
 from types import TracebackType
@@ -10,75 +9,104 @@ from typing import Any, NoReturn
 import numpy as np
 
 from echo_shm._core import lib
-from echo_shm.errors import ConnectionClosedError, SegmentError
+from echo_shm.errors import SegmentError
 from echo_shm.replay import arguments
 from echo_shm.replay.batch import Batch, TableInfo, read_table_info
-from echo_shm.replay.batch_names import BatchRing
-from echo_shm.replay.board import read_board
-from echo_shm.replay.finding import find_replay
-from echo_shm.replay.learner import batches
+from echo_shm.replay.remote import RemoteWriter
 from echo_shm.replay.validation import integer
-from echo_shm.replay.writer import UPDATE_BLOCK, UPDATE_KEYS, ReplayHandle, Writer, join
+from echo_shm.replay.ways import LocalWay, RemoteWay, Way
+from echo_shm.replay.writer import ReplayHandle, Writer
+from echo_shm.ring.batch_names import BatchRing
+from echo_shm.ring.updates import UPDATE_BLOCK, UPDATE_KEYS
 from echo_shm.spec import Tree
 from echo_shm.timeouts import check_timeout
 
-#: How long to wait for the next replay if this one was killed (seconds).
-_GRACE = 30.0
+#: How the address of a replay on another host begins.
+_TCP = "tcp://"
 
 
 class ReplayClient:
-    """A way into a replay of this machine: to write steps, to update and delete items, and to look.
+    """A way into a replay: to write steps, to take batches, to update and delete items, and to look.
 
     Threads may share a client; a forked child must not use its parent's. It is a context manager that closes on exit.
 
+    The replay may be on another host, if it has a transport: ``ReplayClient("tcp://host:port")``. Each update and each
+    deletion is then made once, and each batch acknowledged once, over lost connections and killed bridges, too.
+
     Args:
-        handle_or_name: ``replay.handle``, or the replay's name.
-        example: Pytree of numpy arrays, as of one step. It is only needed to attach by name to a replay whose steps
-            have node types beyond dict, list, tuple and None.
+        handle_or_name: ``replay.handle``, the replay's name, or the address of its transport.
+        example: Pytree of numpy arrays, as of one step. It is only needed to attach by name or address to a replay
+            whose steps have node types beyond dict, list, tuple and None.
+        authkey, tls, reconnect, timeout, close_timeout: As for :class:`TcpClient`. On the replay's own machine they
+            are ignored, so that the same call works there.
 
     Raises:
         SegmentError: There is no such replay, or its process is dead.
         SpecMismatchError: The example does not fit, or one is needed.
-        ConnectionClosedError: It is closed.
+        ConnectionClosedError: It is closed, or the server at that address is no replay's.
+        WireError, OSError: As for :class:`TcpClient`.
 
     """
 
-    def __init__(self, handle_or_name: ReplayHandle | str, example: Tree = None) -> None:
-        if isinstance(handle_or_name, str):
-            handle = find_replay(handle_or_name, example)
-        elif isinstance(handle_or_name, ReplayHandle):
-            handle = handle_or_name
-        else:
+    def __init__(
+        self,
+        handle_or_name: ReplayHandle | str,
+        example: Tree = None,
+        *,
+        authkey: bytes | None = None,
+        tls: ssl.SSLContext | None = None,
+        reconnect: bool | float = True,
+        timeout: float | None = None,
+        close_timeout: float | None = 10.0,
+    ) -> None:
+        if not isinstance(handle_or_name, str | ReplayHandle):
             raise TypeError(
-                f"ReplayClient takes a replay's name or replay.handle, not {type(handle_or_name).__name__} "
-                f"{handle_or_name!r:.80}"
+                "ReplayClient takes a replay's name or address, or replay.handle, not "
+                f"{type(handle_or_name).__name__} {handle_or_name!r:.80}"
             )
-        self._handle = handle
-        self._names = tuple(name for name, *_ in handle.tables)
-        self._updates = join(handle, handle.updates, _GRACE)
+        self._way: Way
+        if isinstance(handle_or_name, str) and handle_or_name.startswith(_TCP):
+            self._way = RemoteWay(
+                handle_or_name,
+                example,
+                authkey=authkey,
+                tls=tls,
+                reconnect=reconnect,
+                timeout=timeout,
+                close_timeout=close_timeout,
+            )
+        else:
+            self._way = LocalWay(handle_or_name, example)
         self._block = np.zeros((), UPDATE_BLOCK)
         self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
-        """The replay's name."""
-        return self._handle.name
+        """The replay's name; its address if it is on another host."""
+        return self._way.what
 
     @property
     def tables(self) -> tuple[str, ...]:
         """The tables' names."""
-        return self._names
+        return self._way.names
 
-    def writer(self, *, learner_grace: float | None = 30.0) -> Writer:
-        """A new :class:`Writer`, which is the caller's to close."""
-        return Writer(self._handle, learner_grace=learner_grace)
+    def writer(self, *, learner_grace: float | None = 30.0) -> Writer | RemoteWriter:
+        """A new :class:`Writer`, or :class:`RemoteWriter`, which is the caller's to close.
+
+        A RemoteWriter has this client's keywords, and waits for the next replay for ``reconnect`` seconds.
+        """
+        return self._way.writer(learner_grace)
 
     def update(self, keys: Any, priorities: Any, table: str | None = None, timeout: float | None = None) -> None:
         """Sends new priorities of items. Items that are gone by then are ignored.
 
+        When it returns, no process's death loses them. On another host, this client is responsible for them from then
+        on: it sends them within a millisecond, and again after a lost connection, until the replay's host has them.
+
         Args:
             keys, priorities, table: As for :meth:`Replay.update`.
-            timeout: Seconds to wait while the replay takes nothing; None: no limit.
+            timeout: Seconds to wait while the replay takes nothing; None: no limit, or on another host the client's
+                own ``timeout``.
 
         Raises:
             ValueError: An argument is out of range. Nothing was sent.
@@ -117,16 +145,23 @@ class ReplayClient:
         released. So if a client is killed, the others wait once they have taken what was drawn for them. The next
         client of that rank first gets the batches that the dead one had not released, in their order. If a client stops
         iterating, its share waits likewise. A group of another ``world_size`` begins with the next draw, and takes over
-        nothing.
+        nothing. The members may be on several hosts. A rank whose client was on another host stays taken for a second
+        after its connection was lost.
 
         A batch's arrays lie in shared memory, and may be written to. Their place is taken until nothing refers to any
         of them. So hold only a few batches, or copy: the replay draws no more while all places are taken.
+
+        From another host, the arrays are this process's own. A batch is acknowledged, and its place in the replay's
+        shared memory free, when the next one is asked for, or the iteration ends. If the connection is lost before
+        that, or this process is killed, the batch is delivered again: here, if this client has connected again within
+        a second and its user does not have it yet, else to another one.
 
         Args:
             n: How many items, 1 or more.
             table: The table. None: the only one.
             prefetch: How many batches the replay may draw ahead, 1 or more; the first client of a table and n decides.
-                What is drawn ahead has the priorities and the weights of that time.
+                What is drawn ahead has the priorities and the weights of that time. From another host it is also how
+                many may be on their way.
             timeout: The iteration ends once nothing came for so many seconds; None: no limit.
             rank: Which member of a group this is, below ``world_size``; None: of none.
             world_size: How many members the group has, 1 to 32.
@@ -134,30 +169,17 @@ class ReplayClient:
         Raises:
             ValueError: A number is out of range, or the table is unknown.
             SegmentError: The replay could not make the ring for the batches: the message says why. Or another client
-                has that rank.
-            ConnectionClosedError: The replay was killed, and no other one came for 30 seconds.
+                has that rank, on another host still after 2 seconds.
+            ConnectionClosedError: The replay was killed, and no other one came for 30 seconds, or on another host for
+                ``reconnect`` seconds; or another replay has its place.
             BatchesHeldError: As :meth:`Server.sample`: this client refers to all batches that the ring has room for.
             ForkedError: Called in a child of the process that made the client.
 
         The replay's process draws in its calls, or with ``thread=True`` at any time.
         """
         number, n, prefetch = self._number(table), arguments.count(n), integer("prefetch", prefetch, 1)
-        timeout = check_timeout(timeout)
-        self._updates._attachment.refuse_in_child()
         one = BatchRing(number, n, *_member(rank, world_size))
-        # One batch more: the one that the learner works on.
-        ask = functools.partial(self._ask, one, prefetch + 1)
-        treespec = self._handle.treespec
-        assert treespec is not None  # a replay knows its steps
-        return batches(self.name, one, treespec, timeout, _GRACE, ask)
-
-    def _ask(self, one: BatchRing, num_batches: int) -> None:
-        with self._lock:
-            block = self._block
-            block["table"], block["kind"], block["n"] = one.table, lib.ES_UPDATE_ASK, one.n
-            block["keys"][:2] = num_batches, one.world_size
-            with contextlib.suppress(TimeoutError):  # it takes nothing now: the caller asks again
-                self._updates.send(block, 0)
+        return self._way.batches(one, prefetch, check_timeout(timeout))
 
     def _send(self, kind: int, keys: Any, priorities: Any, table: int, timeout: float | None) -> None:
         timeout = check_timeout(timeout)
@@ -168,7 +190,7 @@ class ReplayClient:
                 block["table"], block["kind"], block["n"] = table, kind, len(some)
                 block["keys"][: len(some)] = some
                 block["priorities"][: len(some)] = priorities[first : first + UPDATE_KEYS]
-                self._updates.send(block, timeout)
+                self._way.send(block, timeout)
 
     def info(self, table: str | None = None) -> TableInfo | dict[str, TableInfo]:
         """What :meth:`Replay.info` said when the replay last wrote it down: at most a tenth of a second of work ago.
@@ -178,28 +200,26 @@ class ReplayClient:
             ConnectionClosedError: The replay is closed.
 
         """
-        number = None if table is None and len(self._names) > 1 else self._number(table)
+        number = None if table is None and len(self.tables) > 1 else self._number(table)
+        said = self._way.figures()
         try:
-            said = read_board(self.name).get("tables", {})
-            infos = {name: read_table_info(said[name]) for name in self._names}
-        except SegmentError:
-            raise ConnectionClosedError(f"replay {self.name!r} is closed") from None
+            infos = {name: read_table_info(said[name]) for name in self.tables}  # type: ignore[index]
         except (KeyError, TypeError, AttributeError) as error:
             raise SegmentError(f"the board of replay {self.name!r} cannot be read: {error!r}") from None
-        return infos if number is None else infos[self._names[number]]
+        return infos if number is None else infos[self.tables[number]]
 
     def _number(self, table: object) -> int:
-        if table is None and len(self._names) == 1:
+        if table is None and len(self.tables) == 1:
             return 0
         if table is None:
-            raise ValueError(f"this replay has {arguments.listed(self._names)}: say which one, table=...")
-        if not isinstance(table, str) or table not in self._names:
-            raise ValueError(arguments.unknown_table(table, self._names))
-        return self._names.index(table)
+            raise ValueError(f"this replay has {arguments.listed(self.tables)}: say which one, table=...")
+        if not isinstance(table, str) or table not in self.tables:
+            raise ValueError(arguments.unknown_table(table, self.tables))
+        return self.tables.index(table)
 
     def close(self) -> None:
         """Leaves the replay. Idempotent. What was sent stays sent."""
-        self._updates.close()
+        self._way.close()
 
     def __enter__(self) -> "ReplayClient":
         return self
@@ -210,7 +230,7 @@ class ReplayClient:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<ReplayClient of {self.name!r}, {'closed' if self._updates.ring_closed else 'open'}>"
+        return f"<ReplayClient of {self.name!r}, {'closed' if self._way.closed else 'open'}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

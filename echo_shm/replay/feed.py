@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import error_from
-from echo_shm.replay.batch_names import BatchRing
 from echo_shm.replay.batch_rings import BatchRings
-from echo_shm.replay.board import Board
 from echo_shm.replay.sources import Sources
+from echo_shm.ring.batch_names import BatchRing
+from echo_shm.ring.board import Board
 from echo_shm.spec import Spec
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Feed:
 
     Attributes:
         waits: Why a step that has come cannot be stored; None if there is none.
+        unsynced: Whether a step that has come waits until the store is synced.
+        stuck: Why that cannot be, in words, or None. Whoever syncs sets it.
         held_back: Whether a limiter holds back items that have come, or those that a ring of batches has room for.
         handle: What other processes attach with.
 
@@ -58,7 +60,8 @@ class Feed:
         self._name = name
         self._describe = describe
         self.waits: str | None = None
-        self.held_back = False
+        self.held_back = self.unsynced = False
+        self.stuck: str | None = None
         self.handle = sources.handle
         self._codes: tuple[int, ...] = ()  # why each ring of batches got no more
         self._most = max(1, min(_TURN, _TURN_BYTES // max(1, spec.sample_bytes)))
@@ -83,12 +86,15 @@ class Feed:
         if isinstance(got, int):
             return 0  # closed
         done, steps, _, table, sweep_due, _, parked, (asked, n, num_batches, world_size), self._codes = got
+        self.unsynced = steps == lib.ES_UNSYNCED
         self.held_back = parked > 0 or lib.ES_SHORT in self._codes
         if n:
             self._batches.make(asked, n, num_batches, world_size)
             self.publish()
             done += 1
         waiting = waits(table) if steps in (lib.ES_REFUSED, lib.ES_NO_ROOM) else None
+        if self.unsynced:
+            waiting = self.stuck
         if waiting != self.waits or time.monotonic() - self._written >= _BOARD_INTERVAL:
             self.waits = waiting
             self.publish()

@@ -75,6 +75,8 @@ def _look(name: str) -> listing.ReplayListing:
 
 
 def _what_to_do(dead: listing.ReplayListing) -> str:
+    if dead.directory is not None:
+        return f"Replay.attach({dead.directory!r}) goes on with it"
     if not dead.has_store:
         return "what it held is gone, and `echo-shm gc` removes the rest"
     fault = f"{dead.fault}; " if dead.fault else ""

@@ -5,28 +5,22 @@ import errno
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import optree
 
 from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
-from echo_shm.replay.batch import COLUMNS, Batch
-from echo_shm.replay.batch_names import BatchRing
-from echo_shm.replay.batch_rings import batch_spec, item_of
-from echo_shm.replay.board import read_board
-from echo_shm.replay.layout import data_structure
-from echo_shm.replay.store import holder_of
+from echo_shm.replay.batch import Batch
+from echo_shm.replay.batch_rings import spec_of_batches
+from echo_shm.ring import ranks
 from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.batch_reader import BatchReader
+from echo_shm.ring.board import made_or_refused
 from echo_shm.ring.lockfile import CREATOR_BYTE
 from echo_shm.ring.segment import Segment
-from echo_shm.spec import Spec
 
 #: Times between two looks for the ring that was asked for (seconds): at first, and at most.
 _SOONEST, _LATEST = 1e-3, 20e-3
-
-#: The byte of the lock file that a rank's only learner holds. Rings of batches have too few producers to use it.
-_RANK_BYTE = CREATOR_BYTE - 1
 
 #: How often the replay is asked again: the one that was asked may be dead (seconds).
 _ASK_AGAIN = 1.0
@@ -80,12 +74,9 @@ def _take_rank(
     """
     lockfile = attachment.segment.lockfile
     assert lockfile is not None
-    if not lockfile.try_lock(_RANK_BYTE):
-        raise SegmentError(
-            f"rank {one.rank} of {one.world_size} in replay {replay!r} is taken: {holder_of(lockfile, _RANK_BYTE)} "
-            f"iterates over batches of {one.n} items as that rank. Give each process of the group a rank of its own"
-        )
-    leaving.callback(lib.es_api_locks_drop, lockfile.locks, _RANK_BYTE)
+    if not ranks.take(lockfile):
+        raise SegmentError(ranks.why_taken(replay, one, ranks.taken_by(lockfile)))
+    leaving.callback(ranks.leave, lockfile)
     # What a dead process of this rank had comes first, so it must be back.
     started = time.monotonic()
     while attachment.reaper.reap_and_check() != (0, True):
@@ -142,7 +133,7 @@ def _attach(
     asked: float | None = None
     limit = min((one for one in (timeout, grace) if one is not None), default=None)
     while True:
-        made, refusal = _answer(replay, ring)
+        made, refusal = made_or_refused(replay, ring)
         attachment = _try_attach(ring, treespec) if made else None
         if attachment is not None:
             return attachment
@@ -174,29 +165,8 @@ def _try_attach(ring: str, treespec: optree.PyTreeSpec) -> Attachment | None:
         if error.errno == errno.ENOENT:
             return None
         raise
-    item, leaves = item_of(segment.spec, ring), segment.spec.leaves[: -len(COLUMNS)]
-    try:
-        structure = data_structure(item, treespec)
-        arrays = [np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) for leaf in leaves]
-        spec = batch_spec(Spec.from_example(structure.unflatten(arrays)), item)
-    except (ValueError, TypeError):
-        raise SegmentError(
-            f"ring {ring!r} has batches of another replay: it was made anew just now; try again"
-        ) from None
-    spec.check_same(segment.spec, f"ring {ring!r}")
-    segment.spec = spec
+    segment.spec = spec_of_batches(segment.spec, treespec, f"ring {ring!r}")
     return Attachment(segment, lib.ES_ROLE_LEARNER, f"ring {ring!r}", prefault=True)
-
-
-def _answer(replay: str, ring: str) -> tuple[bool, str | None]:
-    """Whether the ring is ready, and why it cannot be made, as the replay's board says."""
-    try:
-        board = read_board(replay)
-    except SegmentError:
-        return False, None
-    made, refused = board.get("batches"), board.get("refused")
-    text = refused.get(ring) if isinstance(refused, dict) else None
-    return isinstance(made, list) and ring in made, text if isinstance(text, str) else None
 
 
 def _nobody_came(replay: str, grace: float) -> ConnectionClosedError:

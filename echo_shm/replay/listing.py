@@ -2,7 +2,8 @@
 
 A replay has several files in shared memory: a store and its lock file (only with ``store="shm"``), two rings with their
 lock files, a board, and for each table and batch size that learners iterate over a ring with its lock file. Whoever has
-it holds the store's lock; without a store, the rings' creator's locks.
+it holds the store's lock; without a store there, the rings' creator's locks. A store in a directory is on the board.
+Nothing here looks at its files, or removes them.
 """
 
 import contextlib
@@ -14,11 +15,12 @@ import posix_ipc
 
 from echo_shm._core import lib
 from echo_shm.errors import SegmentError
-from echo_shm.replay import board, store
+from echo_shm.replay import store
 from echo_shm.replay.batch import TableInfo, read_table_info
-from echo_shm.replay.batch_names import batch_ring
+from echo_shm.replay.disk import MANIFEST
 from echo_shm.replay.waits import Activity, Wait, read_activity, read_waits
-from echo_shm.ring import lockfile, segment
+from echo_shm.ring import board, lockfile, segment
+from echo_shm.ring.batch_names import batch_ring
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
     INBOX,
@@ -37,6 +39,7 @@ class ReplayListing(NamedTuple):
     Attributes:
         name: Its name.
         has_store: Whether it has a store in shared memory.
+        directory: The directory with its store; None without one, or if it was removed.
         alive: Whether a process has it.
         attached: Whether any process has it, or is attached to its rings.
         pid: The process that has it, or had it last; None if nothing says so.
@@ -54,6 +57,7 @@ class ReplayListing(NamedTuple):
 
     name: str
     has_store: bool
+    directory: str | None
     alive: bool
     attached: bool
     pid: int | None
@@ -67,6 +71,11 @@ class ReplayListing(NamedTuple):
     fault: str
     waiting: tuple[Wait, ...]
     activity: dict[str, Activity]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another process can go on with its store."""
+        return self.has_store or self.directory is not None
 
     @property
     def bytes(self) -> int:
@@ -114,6 +123,7 @@ def look(name: str) -> ReplayListing:
     return ReplayListing(
         name=name,
         has_store=has_store,
+        directory=_directory(said),
         alive=alive,
         attached=alive or any(ring.locked for ring in rings),
         pid=holder or _number(said, "pid"),
@@ -181,6 +191,11 @@ def _board(name: str) -> dict[str, Any]:
         return {}
 
 
+def _directory(said: dict[str, Any]) -> str | None:
+    path = said.get("directory")
+    return path if isinstance(path, str) and os.path.exists(os.path.join(path, MANIFEST)) else None
+
+
 def _number(said: dict[str, Any], field: str) -> Any:
     """A number of a board, which any process of the user may have written; None if it is something else."""
     value: Any = said.get(field)
@@ -236,7 +251,7 @@ def _held(name: str) -> Iterator[None]:
         except FileExistsError:
             raise SegmentError(f"replay {name!r} is in use: it was created just now") from None
     if not lock.try_lock(CREATOR_BYTE):
-        raise SegmentError(f"replay {name!r} is in use: {store.holder_of(lock)} has it. Close it there, or end it")
+        raise SegmentError(f"replay {name!r} is in use: {lockfile.holder_of(lock)} has it. Close it there, or end it")
     try:
         if not lock.is_linked(name, store.FILES):
             raise SegmentError(f"replay {name!r} was closed just now")

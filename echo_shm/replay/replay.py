@@ -2,8 +2,12 @@
 
 import contextlib
 import functools
+import logging
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 from echo_shm._core import lib
@@ -13,14 +17,18 @@ from echo_shm.errors import ConnectionClosedError, EchoShmError
 from echo_shm.replay import arguments, finals
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import Batch, why_no_insert, why_no_sample
+from echo_shm.replay.checkpoint import write_checkpoint
+from echo_shm.replay.checkpoint_files import Progress
+from echo_shm.replay.disk import is_directory
 from echo_shm.replay.episodes import StoredEpisode, episodes
 from echo_shm.replay.finals import NOT_THE_END
 from echo_shm.replay.items import Items
+from echo_shm.replay.restoring import Plan, Restored, go_on, opened
 from echo_shm.replay.rings import Rings, join
 from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.store import Store, about_items, attach_store, create_store
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
-from echo_shm.replay.validation import integer
+from echo_shm.replay.validation import above_zero, flag, integer
 from echo_shm.replay.waiting import Changes
 from echo_shm.replay.writer import ReplayHandle
 from echo_shm.ring import transports
@@ -30,6 +38,8 @@ from echo_shm.timeouts import PLAIN, check_timeout
 from echo_shm.workers.group import WorkerGroup
 
 _E = TypeVar("_E", bound=Exception)
+
+_log = logging.getLogger("echo_shm")
 
 
 #: How much ``extend()`` stores with one call of the C core (bytes). Other threads have their turn in between.
@@ -49,8 +59,13 @@ class Replay(Items, Closing):
         max_items: Most items of all tables together. None: as many as the tables can hold.
         store: ``"memory"``: this process's own. ``"shm"``: shared memory, which outlives the process if it is killed.
             :meth:`attach` goes on with it. :meth:`close` removes it. If a replay in memory is killed, the next one of
-            that name begins anew, and the clients of the dead one get ConnectionClosedError.
+            that name begins anew, and the clients of the dead one get ConnectionClosedError. A path, with a slash in
+            it: files in that directory, which outlive the machine's boot, too. :meth:`close` leaves them.
         name: By which other processes find it, :class:`ReplayClient` and :meth:`attach`. None: a unique name is made.
+        sync_every: Of a store in a directory: seconds between two syncs. If the machine goes down, what came after the
+            last one is lost, and nothing else. Such a store has rows for an eighth more steps; when they are used up
+            before, it is synced at once. None: it is synced when it is closed. If the machine goes down before, what
+            came since it was opened is lost; once steps of before had to go, all is.
         seed: Of what is drawn. The same seed and the same calls give the same batches.
         thread: Store what workers send, and what :class:`ReplayClient` changes, in a thread of this process. Otherwise
             each call does so first.
@@ -64,12 +79,16 @@ class Replay(Items, Closing):
         ValueError: A number or the name is out of range, or a table waits for more items than there can be, or has a
             :class:`CustomSelector` that is used already, or cannot have one beside a thread; or its ``item`` names a
             leaf that the steps do not have, or is longer than ``capacity``.
-        SegmentError: The name is taken, or shared memory is too small.
+        SegmentError: The name is taken, or shared memory is too small; or the directory holds something already, or
+            cannot be made, or the disk is full. Nothing is left behind.
         MemoryError: So much memory cannot be had.
 
     Threads may share a replay. A forked child must not use its parent's. A Replay is a context manager that closes on
     exit. It also ends with the last reference to it, and with the interpreter.
     """
+
+    #: What came of the checkpoint that it was restored from; None if it was not.
+    restored: Restored | None = None
 
     def __init__(
         self,
@@ -78,16 +97,16 @@ class Replay(Items, Closing):
         tables: Sequence[Table] | None = None,
         *,
         max_items: int | None = None,
-        store: Literal["memory", "shm"] = "memory",
+        store: Literal["memory", "shm"] | str | os.PathLike[str] = "memory",
         name: str | None = None,
+        sync_every: float | None = 60.0,
         seed: int = 0,
         thread: bool = False,
         max_producers: int = 1024,
         transport: Transport | Sequence[Transport] | None = None,
     ) -> None:
         given = transports.checked(transport)
-        if store not in ("memory", "shm"):
-            raise ValueError(f"store={store!r}: use 'memory' or 'shm'")
+        sync_every = _check_store(store, sync_every)
         capacity = integer("capacity", capacity, 1)
         max_items = None if max_items is None else integer("max_items", max_items, 1)
         tables = [Table("default")] if tables is None else tables
@@ -98,13 +117,13 @@ class Replay(Items, Closing):
         configs = [
             table_config(table, layout, capacity, max_items) for table, layout in zip(tables, layouts, strict=True)
         ]
-        samplers = {table.name: table.sampler for table in tables if isinstance(table.sampler, CustomSelector)}
-        removers = {table.name: table.remover for table in tables if isinstance(table.remover, CustomSelector)}
+        samplers, removers = _custom_selectors(tables)
         if max_items is None:
             max_items = sum(min(config["max_size"], capacity) for config in configs)
         max_producers = integer("max_producers", max_producers, 1)
         outputs = [output for layout in layouts for output in layout.outputs]
-        made = create_store(store, name, spec, capacity, max_items, integer("seed", seed, 0), configs, outputs)
+        seed, kind = integer("seed", seed, 0), os.fspath(store)
+        made = create_store(kind, name, spec, capacity, max_items, seed, configs, outputs, sync_every)
         try:
             self._open(made, max_producers, thread, given, samplers, removers, is_new=True)
         except BaseException:
@@ -114,7 +133,7 @@ class Replay(Items, Closing):
     @classmethod
     def attach(
         cls,
-        name: str,
+        name: str | os.PathLike[str],
         example: Tree = None,
         *,
         thread: bool = False,
@@ -122,12 +141,13 @@ class Replay(Items, Closing):
         samplers: Mapping[str, CustomSelector] | None = None,
         removers: Mapping[str, CustomSelector] | None = None,
     ) -> "Replay":
-        """Goes on with a store in shared memory whose process has died.
+        """Goes on with a store in shared memory whose process has died, or with one in a directory.
 
-        Whatever that process had begun is done or not done: no step is torn, and no item is there twice.
+        Whatever that process had begun is done or not done: no step is torn, and no item is there twice. If the machine
+        went down since, a store in a directory is what it was at its last sync.
 
         Args:
-            name: The store's name.
+            name: The store's name, or the path of its directory, with a slash in it.
             example: Pytree of numpy arrays, as of one step. It is only needed for trees with node types beyond dict,
                 list, tuple and None.
             thread: As for :class:`Replay`.
@@ -151,6 +171,123 @@ class Replay(Items, Closing):
             raise
         return self
 
+    @classmethod
+    def restore(
+        cls,
+        path: str | os.PathLike[str],
+        tables: Sequence[Table] | None = None,
+        *,
+        capacity: int | None = None,
+        max_items: int | None = None,
+        example: Tree = None,
+        store: Literal["memory", "shm"] | str | os.PathLike[str] = "memory",
+        name: str | None = None,
+        sync_every: float | None = 60.0,
+        same_episode: bool = False,
+        thread: bool = False,
+        max_producers: int = 1024,
+        transport: Transport | Sequence[Transport] | None = None,
+        samplers: Mapping[str, CustomSelector] | None = None,
+        removers: Mapping[str, CustomSelector] | None = None,
+        progress: Progress | None = None,
+    ) -> "Replay":
+        """A new replay with what a checkpoint has.
+
+        Unless tables or capacity differ, all is as it was: items and their keys, counters, how often each item was
+        sampled, and the generators. So what is drawn from now on is what would have been drawn. With others, the new
+        ones count. A table has the items of the table of that name, if an item is the same there. With a smaller
+        capacity the newest steps come, and the items that refer to no others. :attr:`restored` says what came, and what
+        differs; it is logged, too.
+
+        Args:
+            path: A directory that :meth:`checkpoint` has written to: its newest complete checkpoint. Or one of them.
+            tables: As for :class:`Replay`. None: as they were.
+            capacity, max_items: As for :class:`Replay`. None: as they were.
+            example: Pytree of numpy arrays, as of one step. It is only needed for trees with node types beyond dict,
+                list, tuple and None.
+            store, name, sync_every, thread, max_producers, transport: As for :class:`Replay`.
+            same_episode: The next step that :meth:`add` stores follows the last one, in the same episode. Otherwise it
+                begins an episode, as after :meth:`end_episode`.
+            samplers, removers: By table: new objects for those that are a :class:`CustomSelector`, where ``tables`` is
+                None.
+            progress: Called now and then with the bytes of steps that were read, and of all.
+
+        Raises:
+            SegmentError: There is no checkpoint, it is damaged, or it is of another version of the format; or as
+                :class:`Replay`. Nothing is left behind.
+            SpecMismatchError: The example does not fit, or one is needed.
+            ValueError, TypeError, MemoryError, ConnectionClosedError: As :class:`Replay` and :meth:`attach`.
+
+        """
+        given = transports.checked(transport)
+        sync_every = _check_store(store, sync_every)
+        capacity = None if capacity is None else integer("capacity", capacity, 1)
+        max_items = None if max_items is None else integer("max_items", max_items, 1)
+        max_producers = integer("max_producers", max_producers, 1)
+        same_episode = flag("same_episode", same_episode)
+        if tables is not None:
+            if samplers or removers:
+                raise ValueError("samplers and removers: they are those of the tables, which are given, too")
+            samplers, removers = _custom_selectors(tables)
+        self = cls.__new__(cls)
+        with opened(Path(path)) as checkpoint:
+            plan = Plan(checkpoint, tables, capacity, max_items, example)
+            made, self.restored = plan.make(os.fspath(store), name, sync_every, progress)
+            begin = functools.partial(go_on, checkpoint=checkpoint, plan=plan, same_episode=same_episode)
+            try:
+                self._open(made, max_producers, thread, given, samplers, removers, is_new=True, begin=begin)
+            except BaseException:
+                made.remove()
+                raise
+        for change in (*self.restored.changes, *self.restored.lost()):
+            _log.warning("%s: %s", self, change)
+        return self
+
+    def checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        incremental: bool = True,
+        progress: Progress | None = None,
+        *,
+        keep: int = 2,
+    ) -> str:
+        """Writes all that is stored to files, for :meth:`restore`. Other threads and processes go on meanwhile.
+
+        What is written is the replay as it is when the call begins, after it has stored what workers have sent. Others
+        wait while the records of steps and items are written to a file, but not for the steps' leaves. These cost no
+        memory either.
+
+        Args:
+            path: A directory, which is made if there is none. Each checkpoint becomes a directory in it, named by a
+                number: ``path/000001``.
+            incremental: Files of the newest checkpoint there are used again, by hard links, if they have steps that are
+                still stored. So only what is new is written.
+            progress: Called now and then with the bytes that were written, or need not be, and of all.
+            keep: How many complete checkpoints stay in the directory, this one among them: the newest ones.
+
+        Returns:
+            The new checkpoint's own directory.
+
+        Raises:
+            SegmentError: It cannot be written: the disk is full, read-only, or gone; or another process writes one
+                there. Nothing of it is left, and the checkpoints that are there stay.
+            ConnectionClosedError: The replay is closed, or was meanwhile.
+            ForkedError: Called in a child of the process that opened the replay.
+            ValueError: A number is out of range.
+
+        A process that is killed meanwhile leaves the checkpoints that are there as they are. The next one that is
+        written removes the rest. Batches that were made ahead, for ``dataset_iter(prefetch=...)`` or for learners in
+        other processes, count as sampled.
+        """
+        keep = integer("keep", keep, 1)
+        incremental = flag("incremental", incremental)
+        self._refuse_closed()
+        self._rings.look()
+        with self._saving:
+            return str(
+                write_checkpoint(Path(path), self._core, self._store, incremental, keep, progress, self._rings.look)
+            )
+
     def _open(
         self,
         store: Store,
@@ -161,6 +298,7 @@ class Replay(Items, Closing):
         removers: Mapping[str, CustomSelector] | None,
         *,
         is_new: bool,
+        begin: Callable[[Core], None] | None = None,
     ) -> None:
         if thread and (samplers or removers):
             name = next(iter(samplers or removers or ()))
@@ -174,8 +312,17 @@ class Replay(Items, Closing):
             core = store.open(samplers, removers)
         except BaseException:
             if sources is not None:
-                sources.leave()
+                (sources.close if sources.are_new else sources.leave)()
             raise
+        if begin is not None:
+            try:
+                begin(core)
+            except BaseException:
+                core.close()
+                raise
+        self._saving = threading.Lock()
+        if store.syncing is not None:
+            store.syncing.start()
         self._changes = Changes(core)
         self._describe(core, store, Rings(core, self._changes, store, max_producers, given, sources))
         self._chunk = max(1, _CHUNK // max(1, self._spec.sample_bytes))
@@ -186,10 +333,12 @@ class Replay(Items, Closing):
                 self._rings.start()
             self._rings.serve()
         except BaseException:
-            if is_new:
+            if sources is None or sources.are_new:
                 self._rings.close()
             else:
                 self._rings.leave()  # writers wait for the next one
+            if store.syncing is not None:
+                store.syncing.stop(sync=False)
             self._core.close()
             raise
         self._generation = lib.es_api_fork_generation()
@@ -282,6 +431,7 @@ class Replay(Items, Closing):
             ValueError: The priority or the timeout is out of range, or a table is unknown; or there is a ``final``, and
                 the step ends no episode.
             EchoShmError: The store is full of items of protected tables.
+            SegmentError: The files of the store cannot be synced any more, and there is no room before.
             ConnectionClosedError: The replay is closed.
             ForkedError: Called in a child of the process that opened the replay.
 
@@ -316,6 +466,9 @@ class Replay(Items, Closing):
                 return True
             assert isinstance(stored, tuple)
             code, refused, _ = stored
+            if code == lib.ES_UNSYNCED:
+                self._store.make_room()
+                return attempt()
             if code != lib.ES_REFUSED:
                 raise self._error(code)
             return None
@@ -358,6 +511,9 @@ class Replay(Items, Closing):
         def attempt() -> int | None:
             nonlocal refused
             done, (code, refused, _) = self._core.extend(leaves, n, sent, min(self._chunk, n - sent), flags, each)
+            if done == 0 and code == lib.ES_UNSYNCED:
+                self._store.make_room()
+                return attempt()
             if done == 0 and code not in (lib.ES_OK, lib.ES_REFUSED):
                 raise self._error(code)
             return None if done == 0 else done
@@ -525,6 +681,8 @@ class Replay(Items, Closing):
     def close(self) -> None:
         """Ends the replay, and removes its store. Idempotent.
 
+        A store in a directory is synced, and stays for :meth:`attach`.
+
         After that :meth:`sample` returns None, and every other call raises ConnectionClosedError. Threads that wait
         are woken. Batches stay as they are.
         """
@@ -571,6 +729,20 @@ class Replay(Items, Closing):
         return why_no_sample(self._names[number], self._info(number))
 
 
+def _check_store(store: object, sync_every: float | None) -> float | None:
+    """Checks where the steps are kept, and returns after how many seconds they are synced there, if they are."""
+    if not is_directory(store) and store not in ("memory", "shm"):
+        raise ValueError(f"store={store!r}: use 'memory', 'shm', or the path of a directory, with a slash in it")
+    return None if sync_every is None else above_zero("sync_every", sync_every)
+
+
+def _custom_selectors(tables: Sequence[Table]) -> tuple[dict[str, CustomSelector], dict[str, CustomSelector]]:
+    """The samplers, and the removers, that are written in Python, by table."""
+    samplers = {table.name: table.sampler for table in tables if isinstance(table.sampler, CustomSelector)}
+    removers = {table.name: table.remover for table in tables if isinstance(table.remover, CustomSelector)}
+    return samplers, removers
+
+
 def _with_sent(error: _E, sent: int, n: int) -> _E:
     """The same error, which says how many steps are stored."""
     late = type(error)(f"{error}; {sent} of {n} steps are stored")
@@ -581,6 +753,8 @@ def _with_sent(error: _E, sent: int, n: int) -> _E:
 def _let_go(core: Core, store: Store, rings: Rings, changes: Changes) -> None:
     """Ends a replay as if its process had been killed: whoever attaches next goes on."""
     rings.leave()
+    if store.syncing is not None:
+        store.syncing.stop(sync=False)
     core.close()
     store.release()
     store.custom.drop()
@@ -590,7 +764,10 @@ def _let_go(core: Core, store: Store, rings: Rings, changes: Changes) -> None:
 def _end(core: Core, store: Store, rings: Rings, generation: int) -> None:
     # A forked child inherits the object, but the store is its parent's.
     if lib.es_api_fork_generation() == generation:
-        rings.close()
-        core.close()
-        store.remove()
-        store.custom.drop()
+        with contextlib.ExitStack() as ending:
+            ending.callback(store.custom.drop)
+            ending.callback(store.end)
+            ending.callback(core.close)
+            if store.syncing is not None:
+                ending.callback(store.syncing.stop, sync=True)
+            rings.close()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from echo_shm._core import ffi
 from echo_shm._replay import Core
-from echo_shm.errors import EchoShmError
+from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import TableInfo, table_info, why_no_insert
@@ -210,6 +210,12 @@ class Rings:
             return 0
         done = feed.turn(self._why_no_insert)
         self._store.custom.check()
+        if feed.unsynced and feed.stuck is None:
+            done += 1
+            try:
+                self._store.make_room()
+            except SegmentError as error:  # writers see it on the board; add() raises it
+                feed.stuck = str(error)
         if done and self._core.waiting:
             self.tell()
         return done
@@ -309,10 +315,13 @@ class Rings:
         }
         feed = self._feed  # None while it is made: nobody waits yet
         waits, activity = ([], {}) if feed is None else self._waits.look(infos, feed.waits, feed.boxes)
-        return {
+        said = {
             "capacity": self._store.capacity,
             "steps": self._core.num_steps(),
             "tables": tables,
             "waiting": waits,
             "activity": activity,
         }
+        if self._store.directory is not None:
+            said["directory"] = os.path.abspath(self._store.directory.path) + "/"
+        return said

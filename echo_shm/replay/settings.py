@@ -1,10 +1,13 @@
 """Whether a store that a killed replay has left is the one that somebody means to go on with."""
 
+import mmap
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
+from echo_shm.replay.disk import MANIFEST, RECORDS, is_directory
 from echo_shm.replay.store import FILES, describe_store, items_of, map_existing
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
 from echo_shm.ring import lockfile
@@ -13,7 +16,9 @@ from echo_shm.spec import Spec, Tree
 
 
 def is_left(name: str) -> bool:
-    """Whether there is a store of that name whose process is dead."""
+    """Whether there is a store of that name whose process is dead, or one in that directory."""
+    if is_directory(name):
+        return os.path.exists(os.path.join(name, MANIFEST))
     if name not in lockfile.names(FILES) or lockfile.shm_file(name, FILES) == (0, 0):
         return False
     try:
@@ -29,7 +34,7 @@ def differences(
     """What a store has otherwise than a new replay with these arguments, in words; nothing if they are the same.
 
     Args:
-        name: The store's name.
+        name: The store's name, or its directory.
         example, capacity, tables, max_items: As for :class:`Replay`.
 
     Raises:
@@ -43,12 +48,12 @@ def differences(
     check_tables(given)
     step = Spec.from_example(example)
     wanted = [table_config(one, lay_out_table(one, step), capacity, max_items) for one in given]
-    mapping = map_existing(name, what, read_only=True)
+    mapping = _map_records(name) if is_directory(name) else map_existing(name, what, read_only=True)
     base, size = ffi.from_buffer("uint8_t[]", mapping), len(mapping)
-    code = lib.es_replay_check(base, size)
+    code = lib.es_checkpoint_check(base, size)  # what comes before the rows says it all
     if code != lib.ES_OK:
         raise error_from(code, what)
-    geometry, configs, schema = describe_store(what, base, size)
+    geometry, configs, schema, _ = describe_store(what, base, size)
     there = Spec.from_schema(schema, what)
     Spec.from_example(example, there.about).check_same(there, what)
     found = []
@@ -68,6 +73,15 @@ def differences(
     for config, one in zip(configs, wanted, strict=True):
         found += [f"table {one['name'].decode()!r}: {text}" for text in _unlike(config, one)]
     return found
+
+
+def _map_records(directory: str) -> mmap.mmap:
+    """The records of a store in a directory."""
+    try:
+        with open(os.path.join(directory, RECORDS), "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise SegmentError(f"replay {directory!r} cannot be used: its file {RECORDS!r}: {error}") from None
 
 
 def _unlike(config: Any, wanted: dict[str, Any], before: str = "") -> list[str]:

@@ -3,19 +3,18 @@
 import contextlib
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, error_from
-from echo_shm.replay.batch_names import batch_ring
-from echo_shm.replay.writer import UPDATE_BLOCK, ReplayHandle
+from echo_shm.replay.writer import ReplayHandle
 from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.batch_names import batch_ring
 from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.inbox import Tables, inbox_spec
 from echo_shm.ring.lockfile import CREATOR_BYTE, INBOX, UPDATES, names
 from echo_shm.ring.segment import Geometry, Segment
+from echo_shm.ring.updates import UPDATE_SPEC
 from echo_shm.spec import Spec
 
 if TYPE_CHECKING:
@@ -72,25 +71,27 @@ class Sources:
         spec: What a step looks like.
         tables: For each table its name and the exponents of its priorities.
         max_producers: How many writers may be attached at the same time.
-        max_remotes: How many clients on other hosts the inbox has entries for.
+        max_remotes: How many clients on other hosts each of them has entries for.
 
     Attributes:
         handle: What other processes attach with.
+        are_new: Whether this process has made them: no writer of a dead replay waits there.
 
     """
 
     def __init__(self, name: str, spec: Spec, tables: Tables, max_producers: int, max_remotes: int) -> None:
-        block = Spec.from_example(np.zeros((), UPDATE_BLOCK))
         with contextlib.ExitStack() as undo:
-            self._segments = [
+            made = [
                 _ring(
                     name + ending, one, Geometry(1, slots, max_producers, "ready", False, _REAP_INTERVAL, remotes), undo
                 )
                 for ending, one, slots, remotes in (
                     (INBOX, inbox_spec(spec, tables), inbox_slots(spec), max_remotes),
-                    (UPDATES, block, UPDATE_SLOTS, 0),
+                    (UPDATES, UPDATE_SPEC, UPDATE_SLOTS, max_remotes),
                 )
             ]
+            self._segments = [segment for segment, _ in made]
+            self.are_new = all(is_new for _, is_new in made)
             self._attachments = []
             for segment in self._segments:
                 attachment = Attachment(segment, lib.ES_ROLE_LEARNER, f"the inbox of replay {name!r}", prefault=True)
@@ -143,18 +144,18 @@ class Sources:
             lib.es_api_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
 
 
-def _ring(name: str, spec: Spec, geometry: Geometry, undo: contextlib.ExitStack) -> Segment:
-    """The ring of that name: a new one, or the one that a killed replay has left."""
+def _ring(name: str, spec: Spec, geometry: Geometry, undo: contextlib.ExitStack) -> tuple[Segment, bool]:
+    """The ring of that name, and whether it is new. Otherwise a killed replay has left it."""
     try:
         segment = Segment.attach(name)
     except SegmentError:
         segment = create_segment(name, spec, geometry)
         undo.callback(segment.unlink)
-        return segment
+        return segment, True
     undo.callback(lib.es_api_locks_drop, _take_over(segment), CREATOR_BYTE)
     spec.check_same(segment.spec, f"ring {name!r}")
     segment.spec = spec
-    return segment
+    return segment, False
 
 
 def _take_over(segment: Segment) -> "Locks":

@@ -1,5 +1,7 @@
 """Where a replay keeps its steps: memory that is formatted once, and held by one process at a time.
 
+It is memory of this process, shared memory, or mapped files in a directory: see ``files.py``.
+
 A store in shared memory has two files, as a ring's segment has. ``echo_shm_replay.NAME`` is the memory.
 ``echo_shm_replay_locks.NAME`` is the lock file: the replay holds one byte of it, and the kernel drops the lock when
 its process dies. The store stays then, for :meth:`Replay.attach`.
@@ -8,12 +10,13 @@ its process dies. The store stays then, for :meth:`Replay.attach`.
 import contextlib
 import errno
 import functools
+import json
 import mmap
 import os
 import secrets
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import posix_ipc
@@ -23,10 +26,14 @@ from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, SpecMismatchError, error_from
 from echo_shm.replay.batch import COLUMNS, Settings
 from echo_shm.replay.custom import CustomSelectors
+from echo_shm.replay.disk import COLUMN_HEADER, is_directory
+from echo_shm.replay.files import Directory, attach_directory
 from echo_shm.replay.item import Item, item_from
 from echo_shm.replay.layout import Layout, lay_out
+from echo_shm.replay.new_files import complete, create_directory
 from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.sources import UPDATE_SLOTS, end_left, inbox_slots
+from echo_shm.replay.syncing import Syncing
 from echo_shm.ring.allocation import create_files
 from echo_shm.ring.fast_path import plain_form
 from echo_shm.ring.lockfile import (
@@ -35,6 +42,7 @@ from echo_shm.ring.lockfile import (
     LockFile,
     PrivateLockFile,
     check_name,
+    holder_of,
     ipc_name,
     names,
     open_lockfile,
@@ -50,6 +58,9 @@ if TYPE_CHECKING:
 
 #: The files of a store in shared memory. No segment's file has such a prefix.
 FILES = Files("echo_shm_replay.", "echo_shm_replay_locks.", "replay")
+
+#: A store in a directory has at least so many spare rows, or as many as its capacity.
+_LEAST_SPARE = 256
 
 #: From linux/mman.h: a forked child finds zeros.
 _MADV_WIPEONFORK = 18
@@ -80,7 +91,17 @@ _FUNCTIONS = (
     "es_replay_connect_batches",
     "es_replay_disconnect",
     "es_replay_turn",
+    "es_replay_snapshot",
+    "es_replay_snapshot_done",
+    "es_replay_hold",
+    "es_replay_room",
     "es_replay_free",
+    "es_checkpoint_begin",
+    "es_checkpoint_take",
+    "es_checkpoint_write",
+    "es_checkpoint_end",
+    "es_checkpoint_drawn",
+    "es_checkpoint_go_on",
 )
 
 #: Where the schema has the tables' items.
@@ -95,6 +116,8 @@ class Store:
 
     Attributes:
         name: Its name, or None in the process's own memory.
+        directory: The files of a store in a directory, or None.
+        syncing: What brings them to the disk, once it is open.
         spec: What a step looks like.
         capacity: Most steps.
         tables: The tables' settings, by their names, in order.
@@ -103,23 +126,31 @@ class Store:
 
     """
 
-    def __init__(self, name: str | None, mapping: mmap.mmap, lockfile: LockFile) -> None:
+    def __init__(self, name: str | None, mapping: mmap.mmap | Directory, lockfile: LockFile) -> None:
         self.name = name
         #: The name of the replay's rings, by which other processes find it; None: whatever is free.
         self.known_as = name
-        self.what = "this replay" if name is None else f"replay {name!r}"
         self.lockfile = lockfile
-        base, size = ffi.from_buffer("uint8_t[]", mapping), len(mapping)
+        self.directory = mapping if isinstance(mapping, Directory) else None
+        self.syncing: Syncing | None = None
+        where = name if self.directory is None else self.directory.path
+        self.what = "this replay" if where is None else f"replay {where!r}"
+        base, size = _memory_of(mapping)
         code = lib.es_replay_check(base, size)
         if code != lib.ES_OK:
             raise error_from(code, self.what)
-        geo, configs, schema = describe_store(self.what, base, size)
+        geo, configs, schema, uuid = describe_store(self.what, base, size)
         self.capacity: int = geo.capacity
         self.spec = Spec.from_schema(schema, self.what)
-        self.tables = {_table_name(config, self.what): Settings.from_c(config) for config in configs}
+        self.tables = {table_name(config, self.what): Settings.from_c(config) for config in configs}
         self.items = items_of(self.spec, len(self.tables), self.what)
-        self.custom = CustomSelectors(self.what, name)
-        self._held = True
+        self.custom = CustomSelectors(self.what, where)
+        #: Which stores the steps were in, for a checkpoint: the uuid of each, and the first step that arrived there.
+        self.history: list[list[Any]] = [[uuid.hex(), 0]]
+        self._spare: int = geo.spare
+        self._held, self._is_attached = True, False
+        if self.directory is not None:
+            _check_columns(self.directory, geo, self.spec)
         # It keeps the mapping. The core takes it over, so that close() gives the memory back.
         self._memory: CData | None = base
         self._size = size
@@ -156,10 +187,19 @@ class Store:
             raise error_from(error[0], self.what)
         try:
             self._check_layout(replay)
-            return self._core(replay, memory)
+            core = self._core(replay, memory)
         except BaseException:
             lib.es_replay_free(replay)
             raise
+        if self.directory is not None:
+            if self._is_attached:
+                # The files may be those of an earlier moment: of a copy, or of the last sync. What came after that
+                # moment has the same numbers in a checkpoint, but it is not the same.
+                self.history.append([secrets.token_hex(16), lib.es_replay_arrivals(replay)])
+            self.directory.base = None
+            every = self.directory.manifest.sync_every
+            self.syncing = Syncing(core, self.directory.snapshots, every, self._spare)
+        return core
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -173,6 +213,12 @@ class Store:
             return tuple(lay_out(item, self.spec) for item in self.items)
         except (ValueError, TypeError) as error:
             raise SegmentError(f"{self.what} cannot be used: its schema is damaged: {error}") from None
+
+    @property
+    def memory(self) -> "tuple[CData, int]":
+        """Where it is, and its size, before it is opened."""
+        assert self._memory is not None
+        return self._memory, self._size
 
     def _check_layout(self, replay: "ReplayHold") -> None:
         """Raises SegmentError unless the C core and Python have read the same layout. The core copies by its own."""
@@ -193,8 +239,28 @@ class Store:
         address = int(ffi.cast("uintptr_t", replay))
         return Core(addresses, address, _arrays(self.spec), tables, plain_form(self.spec), memory)
 
+    def make_room(self) -> None:
+        """Waits until a step can be stored: the core said ES_UNSYNCED.
+
+        Raises:
+            SegmentError: The disk does not take what has to be synced first.
+
+        """
+        if self.syncing is not None:
+            self.syncing.make_room()
+
+    def end(self) -> None:
+        """The replay is closed: removes a store in shared memory, and lets go of one in a directory."""
+        if self.directory is not None:
+            self.release()
+        else:
+            self.remove()
+
     def remove(self) -> None:
         """Removes the files, and lets go of the lock."""
+        if self.directory is not None:
+            self.directory.remove()
+            return
         if self.name is None or not self._held:
             return
         if self.lockfile.is_linked(self.name, FILES):  # otherwise the name may be another store's by now
@@ -205,8 +271,27 @@ class Store:
 
     def release(self) -> None:
         """Lets go of the lock. The store stays."""
+        if self.directory is not None:
+            self.directory.release()
+            return
         self._held = False
         lib.es_api_locks_drop(self.lockfile.locks, CREATOR_BYTE)
+
+
+def _memory_of(mapping: mmap.mmap | Directory) -> "tuple[CData, int]":
+    """Address and bytes. The address keeps the mapping."""
+    if isinstance(mapping, Directory):
+        assert mapping.base is not None
+        return mapping.base, mapping.size
+    return ffi.from_buffer("uint8_t[]", mapping), len(mapping)
+
+
+def _check_columns(directory: Directory, geo: "StoreGeometry", spec: Spec) -> None:
+    """Raises SegmentError unless the files are where the core looks for the columns, and as large."""
+    rows = geo.capacity + 2 + geo.spare
+    columns = [COLUMN_HEADER + rows * leaf.nbytes for leaf in spec.leaves]
+    if not geo.columns or [part.size for part in directory.manifest.parts[1:]] != columns:
+        raise SegmentError(f"{directory.what} cannot be used: its records do not fit its other files: it is damaged")
 
 
 def _sizes(spec: Spec) -> list[int]:
@@ -240,8 +325,8 @@ def items_of(spec: Spec, num_tables: int, what: str) -> tuple[Item, ...]:
     return items
 
 
-def describe_store(what: str, base: "CData", size: int) -> "tuple[StoreGeometry, TableConfigs, bytes]":
-    """The geometry, the tables, and the schema.
+def describe_store(what: str, base: "CData", size: int) -> "tuple[StoreGeometry, TableConfigs, bytes, bytes]":
+    """The geometry, the tables, the schema, and the uuid, of a store or of a checkpoint's records that were checked.
 
     The tables' settings live as long as the array that has them.
     """
@@ -253,10 +338,11 @@ def describe_store(what: str, base: "CData", size: int) -> "tuple[StoreGeometry,
     lib.es_replay_describe(base, size, geo, uuid, pid, created, schema, room, configs, count)
     if (geo.schema_size, geo.num_tables) != (room, count):
         raise SegmentError(f"{what} cannot be used: its header was changed just now")
-    return geo, configs, bytes(schema)
+    return geo, configs, bytes(schema), bytes(uuid)
 
 
-def _table_name(config: "TableConfig", what: str) -> str:
+def table_name(config: "TableConfig", what: str) -> str:
+    """A table's name. Raises SegmentError if it is none."""
     try:
         return ffi.string(config.name).decode()
     except UnicodeDecodeError:
@@ -272,28 +358,33 @@ def create_store(
     seed: int,
     tables: Sequence[Mapping[str, Any]],
     outputs: Sequence[Mapping[str, int]],
+    sync_every: float | None = None,
+    fill: Callable[[Store], None] | None = None,
 ) -> Store:
     """Creates a store, and holds it. If it fails, nothing is left behind.
 
     Args:
-        kind: ``"memory"`` or ``"shm"``.
-        name: Of a store in shared memory, and of the rings. None: a unique name is made.
+        kind: ``"memory"``, ``"shm"``, or the path of a directory.
+        name: By which other processes find it. None: a unique name is made.
         spec: What a step looks like. Its schema also says what the tables' items are, as :func:`about_items`.
         capacity: Most steps.
         max_items: Most items of all tables together.
         seed: Of what the samplers draw.
         tables: The fields of an ``es_table_config`` for each.
         outputs: The fields of an ``es_output`` for each array of their batches, one table after the other.
+        sync_every: Of a store in a directory: seconds between two syncs, or None.
+        fill: Is called with the store, which is empty, before anybody else can use it.
 
     Raises:
-        SegmentError: The name is taken, or shared memory is too small.
+        SegmentError: The name is taken, shared memory is too small, or the directory cannot be made.
         MemoryError: So much memory cannot be mapped.
         ValueError: The name is not possible, or a number is out of range.
 
     """
+    in_files = kind not in ("memory", "shm")
     if name is not None:
         check_name(name, FILES)
-    elif kind == "shm":
+    elif kind != "memory":
         name = f"{os.getpid()}-{secrets.token_hex(4)}"
     if kind == "memory" and name is not None:
         if name in names(FILES):
@@ -310,6 +401,8 @@ def create_store(
             "schema_size": len(spec.schema),
             "inbox_slots": inbox_slots(spec),
             "update_slots": UPDATE_SLOTS,
+            "columns": in_files,
+            "spare": _spare(capacity) if in_files and sync_every is not None else 0,
         },
     )
     arrays = {  # the struct below has their addresses alone
@@ -325,18 +418,33 @@ def create_store(
             f"capacity={capacity}, max_items={max_items} with {spec.sample_bytes} bytes a step is out of range: "
             "use at most 2**31 of each"
         )
+    uuid = secrets.token_bytes(16)
     with contextlib.ExitStack() as undo:
-        lockfile: LockFile
-        if kind == "shm":
+        if in_files:
+            assert name is not None
+            records, rows = lib.es_replay_records_size(geo, parts), geo.capacity + 2 + geo.spare
+            directory = create_directory(kind, name, uuid, sync_every, records, rows, spec.leaves)
+            undo.callback(directory.remove)
+            store = _format(name, directory, directory.lockfile, geo, parts, uuid, spec)
+        elif kind == "shm":
             assert name is not None
             lockfile, mapping = create_files(name, size, undo, FILES, taken=_taken, smaller="capacity")
+            store = _format(name, mapping, lockfile, geo, parts, uuid, spec)
         else:
             # Without a file, too: with its locks a process begins to count its forks.
-            lockfile, mapping = PrivateLockFile(), _private(size, capacity, spec)
-        store = _format(name if kind == "shm" else None, mapping, lockfile, geo, parts, spec)
-        store.known_as = name
+            store = _format(None, _private(size, capacity, spec), PrivateLockFile(), geo, parts, uuid, spec)
+            store.known_as = name
+        if fill is not None:
+            fill(store)
+        if store.directory is not None:
+            complete(store.directory, json.loads(spec.schema))
         undo.pop_all()
     return store
+
+
+def _spare(capacity: int) -> int:
+    """Rows for the steps that come between two syncs, while those that have gone are held."""
+    return min(capacity, max(_LEAST_SPARE, capacity // 8))
 
 
 def _private(size: int, capacity: int, spec: Spec) -> mmap.mmap:
@@ -360,18 +468,18 @@ def _private(size: int, capacity: int, spec: Spec) -> mmap.mmap:
 
 def _format(
     name: str | None,
-    mapping: mmap.mmap,
+    mapping: mmap.mmap | Directory,
     lockfile: LockFile,
     geo: "StoreGeometry",
     parts: "StoreParts",
+    uuid: bytes,
     spec: Spec,
 ) -> Store:
     code = lib.es_replay_format(
-        ffi.from_buffer("uint8_t[]", mapping),
-        len(mapping),
+        *_memory_of(mapping),
         geo,
         parts,
-        ffi.new("uint8_t[16]", secrets.token_bytes(16)),
+        ffi.new("uint8_t[16]", uuid),
         os.getpid(),
         time.time_ns(),
     )
@@ -396,20 +504,24 @@ def _taken(name: str) -> str:
     )
 
 
-def holder_of(lockfile: LockFile, byte: int = CREATOR_BYTE) -> str:
-    """Which process has a store, or holds another byte of a lock file, in words."""
-    pid = lockfile.holder(byte)
-    return "this process" if pid is None else f"process {pid}" if pid else "a process of another container"
-
-
-def attach_store(name: str, example: Tree) -> Store:
-    """Maps a store whose process has died, and holds it.
+def attach_store(name: str | os.PathLike[str], example: Tree) -> Store:
+    """Maps a store that no process has, and holds it. A path names a directory.
 
     Raises:
         SegmentError: There is none of that name, its process lives, it is another user's, or it is damaged.
         SpecMismatchError: The example does not fit the store, or one is needed.
 
     """
+    if is_directory(name):
+        directory = attach_directory(os.fspath(name))
+        with contextlib.ExitStack() as undo:
+            undo.callback(directory.release)
+            store = Store(directory.manifest.name, directory, directory.lockfile)
+            store._is_attached = True
+            _use_example(store, example)
+            undo.pop_all()
+        return store
+    assert isinstance(name, str)
     check_name(name, FILES)
     what = f"replay {name!r}"
     try:
@@ -429,17 +541,23 @@ def attach_store(name: str, example: Tree) -> Store:
         mapping = map_existing(name, what)
         ask_for_huge_pages(mapping)
         store = Store(name, mapping, lockfile)
-        if example is not None:
-            mine = Spec.from_example(example, store.spec.about)
-            mine.check_same(store.spec, what)
-            store.spec = mine
-        if store.spec.treespec is None:
-            raise SpecMismatchError(
-                f"{what} holds steps with node types beyond dict, list, tuple and None: pass an example, "
-                f"Replay.attach({name!r}, example)"
-            )
+        _use_example(store, example)
         undo.pop_all()
     return store
+
+
+def _use_example(store: Store, example: Tree) -> None:
+    """Has an attached store take its steps' structure from an example, if there is one."""
+    if example is not None:
+        mine = Spec.from_example(example, store.spec.about)
+        mine.check_same(store.spec, store.what)
+        store.spec = mine
+    if store.spec.treespec is None:
+        where = store.name if store.directory is None else store.directory.path
+        raise SpecMismatchError(
+            f"{store.what} holds steps with node types beyond dict, list, tuple and None: pass an example, "
+            f"Replay.attach({where!r}, example)"
+        )
 
 
 def map_existing(name: str, what: str, *, read_only: bool = False) -> mmap.mmap:

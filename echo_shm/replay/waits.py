@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from echo_shm._core import lib
 from echo_shm.replay.batch import TableInfo, why_no_insert, why_no_sample
-from echo_shm.replay.batch_names import BatchRing
+from echo_shm.ring.batch_names import BatchRing
 
 #: Most waits that are told of, so that they fit on the board.
 _MOST = 16

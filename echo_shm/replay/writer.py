@@ -17,28 +17,14 @@ from echo_shm.client import ShmClient
 from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError
 from echo_shm.net.client.client import TcpClient
 from echo_shm.replay import arguments
-from echo_shm.replay.board import read_board
 from echo_shm.replay.finals import NOT_THE_END, chosen_leaves, leaves_of_final
 from echo_shm.replay.history import History, NewItem, Pattern, signatures
 from echo_shm.replay.vector import Vector
+from echo_shm.ring.board import read_board
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.inbox import Heads, Tables, step_spec
 from echo_shm.spec import Array, Spec, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
-
-#: How many keys a block of updates has room for.
-UPDATE_KEYS: int = lib.ES_UPDATE_KEYS
-
-#: An ``es_update_block``.
-UPDATE_BLOCK = np.dtype(
-    [
-        ("table", np.uint32),
-        ("kind", np.uint32),
-        ("n", np.uint64),
-        ("keys", np.uint64, (UPDATE_KEYS,)),
-        ("priorities", np.float64, (UPDATE_KEYS,)),
-    ]
-)
 
 #: The largest weight that an item may have. See csrc/replay/es_prefix_tree.h.
 _LARGEST_WEIGHT = 2.0**991

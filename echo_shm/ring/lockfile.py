@@ -76,8 +76,12 @@ class LockFile:
 
     def is_linked(self, name: str, files: Files = SEGMENT) -> bool:
         """Whether this file still has its name."""
+        return self.is_at(lockfile_path(name, files))
+
+    def is_at(self, path: str) -> bool:
+        """Whether this file is at that path."""
         try:
-            status = os.stat(lockfile_path(name, files), follow_symlinks=False)
+            status = os.stat(path, follow_symlinks=False)
         except FileNotFoundError:
             return False
         return self._file == (status.st_dev, status.st_ino)
@@ -105,6 +109,12 @@ class PrivateLockFile(LockFile):
     def is_linked(self, name: str, files: Files = SEGMENT) -> bool:
         """There is no name to lose."""
         return True
+
+
+def holder_of(lockfile: LockFile, byte: int = CREATOR_BYTE) -> str:
+    """Which process holds a byte of a lock file, in words: that of a creator, or of who has a store, or another one."""
+    pid = lockfile.holder(byte)
+    return "this process" if pid is None else f"process {pid}" if pid else "a process of another container"
 
 
 _open: "weakref.WeakValueDictionary[tuple[int, int, int], LockFile]" = weakref.WeakValueDictionary()
@@ -143,12 +153,16 @@ def shm_file(name: str, files: Files = SEGMENT) -> tuple[int, int] | None:
 
 
 def open_lockfile(name: str, files: Files = SEGMENT, *, create: bool) -> LockFile:
+    """Opens the lock file of that name; see :func:`open_lockfile_at`."""
+    return open_lockfile_at(lockfile_path(name, files), create=create)
+
+
+def open_lockfile_at(path: str, *, create: bool) -> LockFile:
     """Opens a lock file, or returns it from this process's registry.
 
     Closing any descriptor of the file would drop every lock that this process has on it. So a file that is open in
     this process is never opened again.
     """
-    path = lockfile_path(name, files)
     with _opening:
         if not create:
             known = os.lstat(path)

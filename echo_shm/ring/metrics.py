@@ -168,7 +168,7 @@ class Owner:
 
     ``blocked_time`` is in seconds. ``waiting``: it waits for a slot, or for a batch.
     ``held`` counts the slots that it has claimed, or the batches that it leases, now. ``held_time``: for how many
-    seconds it has had the oldest of these batches; 0.0 if it has none. ``is_bridge``: it is a producer on behalf of
+    seconds it has had the oldest of these batches; 0.0 if it has none. ``is_bridge``: it sends or learns on behalf of
     clients on other hosts.
     """
 

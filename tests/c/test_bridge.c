@@ -250,6 +250,26 @@ TEST(others_cannot_bridge)
     fix_free(f);
 }
 
+/* A learner that attaches beside another leaves it a batch for which it may wait. A bridge's learner needs none. */
+TEST(nothing_is_left_to_a_bridges_learner)
+{
+    for (int bridges = 0; bridges < 2; bridges++) {
+        es_fix *f = fix_new(1, 3, 0);
+        es_ring *p = fix_producer(f), *first = fix_learner(f);
+        uint64_t round;
+        CHECK_EQ(es_bridge_learn(p), ES_EDETACHED);
+        if (bridges)
+            CHECK_EQ(es_bridge_learn(first), ES_OK);
+        for (uint64_t i = 0; i < 3; i++)
+            CHECK_EQ(fix_send(p, i), ES_OK);
+        CHECK_EQ(fix_take(first, 0, &round), 0);
+        es_ring *second = fix_learner(f);
+        CHECK_EQ(fix_take(second, 0, &round), 1);
+        CHECK_EQ(fix_take(second, 0, &round), bridges ? 2 : ES_EMPTY);
+        fix_free(f);
+    }
+}
+
 /* A scribbled journal that names no client, or more slots than exist, does no harm. */
 TEST(scribbled_journal_does_no_harm)
 {

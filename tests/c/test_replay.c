@@ -181,7 +181,7 @@ TEST(what_is_out_of_range_has_no_store)
     BAD(f.geo.num_tables = 0);
     BAD(f.geo.num_tables = ES_MAX_TABLES + 1);
     BAD(f.geo.schema_size = ES_STORE_MAX_SCHEMA + 1);
-    BAD(f.geo.zero = 1);
+    BAD(f.geo.columns = 2);
     BAD(f.tables[1].name[0] = 0);
     BAD(memset(f.tables[1].name, 'x', sizeof f.tables[1].name));
     BAD(f.tables[1].sampler.kind = 0);

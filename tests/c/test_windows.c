@@ -208,7 +208,7 @@ static uint32_t step_in(world *w, uint32_t record)
 {
     const es_store *s = &tables_of(w)->store;
     uint32_t step;
-    memcpy(&step, es_store_row(s, record) + s->leaves[2].offset, sizeof step);
+    memcpy(&step, es_store_at(s, &s->leaves[2], record), sizeof step);
     return step;
 }
 

@@ -7,6 +7,7 @@ a fuzzer's bytes, from Hypothesis or from a random generator.
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -14,13 +15,18 @@ from unittest import mock
 import numpy as np
 from fuzz.choices import Below
 
-from echo_shm import EchoShmError, Server
+from echo_shm import EchoShmError, Replay, Server
+from echo_shm import Table as QueueTable
 from echo_shm.net import wire
 from echo_shm.net.bridge.bridge import Bridge, Settings
-from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Samples
+from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Request, Samples
 from echo_shm.net.client import connection
 from echo_shm.net.client.connection import Connection, Options
-from echo_shm.net.wire import Accept, Greeting, Hello
+from echo_shm.net.wire import Accept, Ask, Greeting, Hello
+from echo_shm.replay import Queue
+from echo_shm.ring import lockfile
+from echo_shm.ring.batch_names import BatchRing, batch_ring
+from echo_shm.ring.metrics import RingView
 from echo_shm.ring.segment import Segment
 from echo_shm.spec import Spec
 
@@ -49,7 +55,7 @@ def _number(below: Below, right: int, most: int) -> int:
 def _header(below: Below, kind: int, length: int, number: int) -> bytes:
     return struct.pack(
         "<BBHIQ",
-        kind if below(12) else below(8),
+        kind if below(12) else below(17),
         0 if below(30) else below(256),
         0 if below(30) else below(65536),
         _number(below, length, 2**32 - 1),
@@ -83,6 +89,34 @@ def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
         else:
             stream += _header(below, wire.Frame.SAMPLES, count, number) + _damaged(below, bytes(count * SIZE))
             number += count
+    return stream[: below(len(stream) + 1)] if below(4) == 0 else stream
+
+
+def draw_learner(below: Below, client: bytes = b"c" * 16) -> bytes:
+    """The bytes of a replay's learner, often with faults."""
+    hello = Hello(client, 0, b"n" * 32, wire.LEARNER if below(20) else wire.spec_hash(SPEC.schema))
+    stream = _damaged(below, hello.to_bytes())
+    ask = Ask(below(8) // 7, min(1, below(8)), 1 + below(4), bytes(16), tuple(below(9) for _ in range(below(4))))
+    if below(20) == 0:
+        ask = ask._replace(rank=below(3), world_size=(0, 2, 33)[below(3)])
+    frames = [ask.to_bytes()] if below(8) else []
+    for _ in range(below(8)):
+        kind = below(9)
+        if kind == 0:
+            frames.append(wire.info())
+        elif kind == 1:
+            frames.append(_bytes(below, below(40)))
+        elif kind == 2:
+            frames.append(_header(below, wire.Frame.GIVE_BACK, 0, below(6)))
+        elif kind == 3 and below(3) == 0:
+            frames.append(wire.bye(0, "over"))
+        elif kind == 4 and below(3) == 0:
+            frames.append(ask.to_bytes())
+        elif kind < 7:
+            frames.append(_header(below, wire.Frame.WANT, 0, below(6)))
+        else:
+            frames.append(_header(below, wire.Frame.DONE, 0, below(6)))
+    stream += b"".join(_damaged(below, frame) for frame in frames)
     return stream[: below(len(stream) + 1)] if below(4) == 0 else stream
 
 
@@ -144,6 +178,23 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
     return events, False
 
 
+def expected_of_learner(stream: bytes) -> tuple[list[Any], bool]:
+    """The same of what a learner sends after its hello."""
+    events: list[Any] = []
+    at = 0
+    while len(stream) >= at + 16:
+        kind, flags, zero, length, number = struct.unpack_from("<BBHIQ", stream, at)
+        most = {5: 4096, 7: 0, 8: 4096, 9: 0, 10: 0, 15: 0}.get(kind, -1)
+        if flags or zero or number > 2**62 or length > most:
+            return events, True
+        if len(stream) < at + 16 + length:
+            break
+        body = stream[at + 16 : at + 16 + length]
+        events.append(Bye(_shown(body)) if kind == 5 else Request(wire.Frame(kind), length, number, body))
+        at += 16 + length
+    return events, False
+
+
 def feed(decoder: Decoder | DecoderV1, stream: bytes, sizes: Iterator[int], events: list[Any]) -> None:
     """Gives a stream to a parser in pieces of those sizes; adds the parser's events to ``events``."""
     at = 0
@@ -174,6 +225,20 @@ def parse(stream: bytes, below: Below) -> int:
     except wire.WireError:
         failed = True
     assert (events, failed) == expected(stream)
+    assert len(decoder._buffer) <= wire.HEADER_BYTES + wire.MAX_TEXT
+    return len(events)
+
+
+def parse_learner(stream: bytes, below: Below) -> int:
+    """The same for a learner; the stream is what follows its hello."""
+    decoder, events, failed = Decoder(SIZE, MOST), [], False
+    decoder._greeted = True
+    decoder.begin_requests()
+    try:
+        feed(decoder, stream, _sizes(below, 200), events)
+    except wire.WireError:
+        failed = True
+    assert (events, failed) == expected_of_learner(stream)
     assert len(decoder._buffer) <= wire.HEADER_BYTES + wire.MAX_TEXT
     return len(events)
 
@@ -233,25 +298,18 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
 # --- a bridge with such clients -----------------------------------------------------
 
 
-class Table:
-    """A ring and its bridge, both in this process, for clients to connect to."""
+class _Bridged:
+    """A bridge in this process, for clients to connect to."""
+
+    bridge: Bridge
 
     def __init__(self) -> None:
-        self.server = Server(EXAMPLE, 1, num_buffers=4)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        segment = Segment.attach(self.server.name)
-        self.bridge = Bridge(segment, [self._listener], Settings(None, 2, 8), None)
         self._address = self._listener.getsockname()
-        self._taken = 0
 
-    def close(self) -> None:
-        """Ends the bridge and the ring."""
-        self.bridge.close()
-        self.server.close()
-
-    def play(self, below: Below) -> None:
-        """Several clients speak by turns; afterwards the bridge has no connection left, and serves a good client."""
-        clients = [(self._connect(), draw_client(below, bytes([65 + below(4)]) * 16)) for _ in range(1 + below(3))]
+    def _disturb(self, below: Below, draw: Callable[[Below, bytes], bytes]) -> None:
+        """Several clients speak by turns; afterwards the bridge has no connection left."""
+        clients = [(self._connect(), draw(below, bytes([65 + below(4)]) * 16)) for _ in range(1 + below(3))]
         ends = [0] * len(clients)
         for _ in range(below(12)):
             who = below(len(clients))
@@ -264,12 +322,127 @@ class Table:
             if below(2):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
+        self._until_alone()
+
+    def _until_alone(self) -> None:
         while self.bridge._pending or self.bridge._clients:
             self._turn()
-        self._good_client()
 
     def _connect(self) -> socket.socket:
         return socket.create_connection(self._address, timeout=20)
+
+    def _turn(self) -> None:
+        self.bridge.run_once(0)
+
+
+class ReplayTable(_Bridged):
+    """A replay of which each item is handed out once, and its bridge."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open()
+
+    def _open(self) -> None:
+        self.replay = Replay(EXAMPLE, 64, [QueueTable("q", rate_limiter=Queue(64))])
+        self.bridge = Bridge(
+            Segment.attach(self.replay.handle.inbox.name), [self._listener], Settings(None, 2, 8), None
+        )
+        self._sent = self._clients = 0
+        self._here: set[int] = set()
+
+    def close(self) -> None:
+        """Ends the bridge and the replay."""
+        self.bridge.close()
+        self.replay.close()
+
+    def play(self, below: Below) -> None:
+        """Learners speak by turns; afterwards a good one gets what they have not acknowledged."""
+        if len(self._rings()) > 1:  # the others take most items
+            self.close()
+            super().__init__()
+            self._open()
+        for _ in range(below(4)):
+            self._add()
+        self._disturb(below, draw_learner)
+        assert self.replay.num_steps >= 0  # what is asked for is made in its calls
+        self._add()
+        self._good_learner()
+
+    def _add(self) -> None:
+        if self.replay.info().size < 60:  # type: ignore[union-attr]
+            self.replay.add({"a": np.array(self._sent, np.int32), "b": np.full(3, self._sent % 256, np.uint8)})
+            self._sent += 1
+
+    def _good_learner(self) -> None:
+        """Takes all that there is, and acknowledges it."""
+        self._clients += 1
+        hello = Hello(struct.pack("<QQ", 1, self._clients), 0, bytes(32), wire.LEARNER)
+        said, at, numbers = b"", 0, []
+        with self._connect() as sock:
+            sock.sendall(hello.to_bytes() + Ask(0, 1, 2).to_bytes() + wire.want(1000))
+            sock.setblocking(False)
+            deadline = time.monotonic() + 20
+            while not self._is_taken():
+                assert time.monotonic() < deadline, numbers
+                assert self.replay.num_steps >= 0
+                self.bridge.run_once(0.001)
+                with contextlib.suppress(BlockingIOError):
+                    said += sock.recv(4096)
+                at, new = self._read(said, at)
+                numbers += [int.from_bytes(said[i + 16 : i + 20], "little") for i in new]
+                for i in new:
+                    sock.sendall(wire.done(int.from_bytes(said[i + 8 : i + 16], "little")))
+            assert len(set(numbers)) == len(numbers)
+            assert numbers[-1:] == [self._sent - 1] or len(self._rings()) > 1
+            sock.sendall(wire.bye(0))
+            self._until_alone()
+
+    def _rings(self) -> list[str]:
+        """The rings of batches. Most learners ask for the good one's; others take items into theirs."""
+        name = self.replay.handle.name
+        return [ring for ring in lockfile.names() if batch_ring(name, ring)]
+
+    def _is_taken(self) -> bool:
+        """Whether no item is left, in the table or in the good learner's ring."""
+        ring = BatchRing(0, 1).name(self.replay.handle.name)
+        size = self.replay.info().size  # type: ignore[union-attr]
+        return size == 0 and (
+            ring not in self._rings() or RingView(Segment.attach(ring, read_only=True)).snapshot().occupancy == 0
+        )
+
+    @staticmethod
+    def _read(said: bytes, at: int) -> tuple[int, list[int]]:
+        """Where the frames end that have come as a whole, and where those start that are batches."""
+        at, batches = at or 40, []
+        while len(said) >= at + 16:
+            kind, _, _, length, _ = struct.unpack_from("<BBHIQ", said, at)
+            size = (SIZE + 7 * 8) * length if kind == wire.Frame.BATCH else length
+            if len(said) < at + 16 + size:
+                break
+            batches += [at] if kind == wire.Frame.BATCH else []
+            at += 16 + size
+        return at, batches
+
+
+class Table(_Bridged):
+    """A ring and its bridge, both in this process, for clients to connect to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = Server(EXAMPLE, 1, num_buffers=4)
+        segment = Segment.attach(self.server.name)
+        self.bridge = Bridge(segment, [self._listener], Settings(None, 2, 8), None)
+        self._taken = 0
+
+    def close(self) -> None:
+        """Ends the bridge and the ring."""
+        self.bridge.close()
+        self.server.close()
+
+    def play(self, below: Below) -> None:
+        """Several clients speak by turns; afterwards the bridge has no connection left, and serves a good client."""
+        self._disturb(below, draw_client)
+        self._good_client()
 
     def _turn(self) -> None:
         self.bridge.run_once(0)

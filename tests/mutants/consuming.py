@@ -237,6 +237,13 @@ CONSUMING = (
         ("atomic_load_explicit(&r->map.hdr->shared, memory_order_relaxed) != 0)", "false)"),
     ),
     _lease(
+        "older-of-a-bridge",
+        "es_lease_note_older",
+        "attach",
+        "a learner leaves a batch to a bridge's learner, which waits for none",
+        (" && !is_bridges(&r->map, es_word_owner(w))", " && (is_bridges(&r->map, es_word_owner(w)) || true)"),
+    ),
+    _lease(
         "back-unmarked",
         "es_lease_give_back",
         "give back",

@@ -38,7 +38,7 @@ def _source(name: str, function: str, bug: str, *edits: tuple[str, str]) -> Muta
 _LENGTH = "    *(volatile uint64_t *)&redo->log->length = length;\n"
 _CLEAR = "    *(volatile uint64_t *)&redo->log->length = 0;\n"
 _MAGIC = "    *(volatile uint64_t *)&hdr->magic = MAGIC;\n"
-_ROW = "    es_gather_into_row(&m->store, es_store_row(&m->store, step), leaves, i);\n"
+_ROW = "    es_gather_into_step(&m->store, step, leaves, i);\n"
 _COMMIT = "    es_redo_commit(&m->store.redo);\n"
 _UNKNOWN = "    *(volatile uint64_t *)&ring->known = 0;\n"
 _KNOWN = "    *(volatile uint64_t *)&ring->known = 1;\n"
@@ -183,14 +183,14 @@ KEEPING = (
     ),
     _tables(
         "open-no-settle",
-        "es_recover_open",
+        "open_tables",
         "recovery",
         "what a dead process was about to evict stays",
         ("        es_room_settle(m);\n", ""),
     ),
     _tables(
         "open-no-drop",
-        "es_recover_open",
+        "open_tables",
         "recovery",
         "a step that a dead process was about to drop stays",
         ("        es_steps_trim_all(&m->steps, order, n);\n", ""),
@@ -218,14 +218,14 @@ KEEPING = (
     ),
     _tables(
         "open-no-unpark",
-        "es_recover_open",
+        "open_tables",
         "recovery",
         "items that may come in stay parked",
         ("        es_insert_unpark(m);\n", ""),
     ),
     _tables(
         "open-no-order",
-        "es_recover_open",
+        "open_tables",
         "recovery",
         "steps that are to make room are in another order once the store was opened again",
         ("        es_steps_sort(&m->steps, order, n);\n", "        m->steps.recovering = false;\n"),

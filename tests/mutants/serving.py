@@ -203,6 +203,13 @@ SERVING = (
         "nothing orders a lease before the look whether the ring is shared",
         ("        atomic_thread_fence(memory_order_seq_cst);\n", ""),
     ),
+    _bridge(
+        "learn-unflagged",
+        "es_bridge_learn",
+        "attach",
+        "a bridge's learner counts as one that waits for batches",
+        ("    atomic_store_explicit(&r->map.owners[r->me].is_bridge, 1, memory_order_relaxed);\n", ""),
+    ),
     _api(
         "share-not-noted",
         "share",

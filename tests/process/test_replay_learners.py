@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from harness.actors import cast
 from harness.waiting import LONG, until
 
 from echo_shm import ConnectionClosedError, Replay, ReplayClient, SegmentError, Server, ShmClient, Table
-from echo_shm.replay import Fifo, MinSize, Prioritized, Queue, client
+from echo_shm.replay import Fifo, MinSize, Prioritized, Queue, ways
 from echo_shm.replay.batch_rings import BatchRings
 from echo_shm.ring import lockfile
+
+SHM = Path("/dev/shm")
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "number": np.array(0, np.int64)}
 
@@ -187,7 +190,7 @@ def test_a_ring_that_another_process_wrote_into(monkeypatch):
 
 def test_nobody_comes_after_a_kill(name, monkeypatch):
     """The learner waits for the next replay, but not forever."""
-    monkeypatch.setattr(client, "_GRACE", 0.3)
+    monkeypatch.setattr(ways, "_GRACE", 0.3)
     with cast() as make:
         replay = make(run_replay, name, False)
         with ReplayClient(replay.hear()) as learner:
@@ -204,6 +207,30 @@ def test_nobody_comes_after_a_kill(name, monkeypatch):
             with pytest.raises(ConnectionClosedError, match="no other one came"):
                 next(learner.dataset_iter(3))
         Replay.attach(name).close()
+
+
+def test_a_replay_that_was_killed_while_it_made_a_ring(name):
+    """The next one makes the ring anew."""
+    with cast() as make:
+        first = make(run_replay, name, False)
+        first.hear()
+        first.kill()
+        half = make(half_a_ring, f"{name}.0x2.batches")
+        half.hear()
+        half.kill()
+        with Replay.attach(name, thread=True) as replay, ReplayClient(replay.handle) as learner:
+            replay.add(step(1))
+            replay.add(step(2))
+            assert numbers_of(next(learner.dataset_iter(2, timeout=LONG))) == [1, 2]
+
+
+def half_a_ring(conn, name):
+    """An actor: leaves what a replay leaves that is killed while it makes a ring of batches."""
+    lock = lockfile.open_lockfile(name, create=True)
+    (SHM / f"echo_shm.{name}").write_bytes(bytes(4096))
+    assert lock.try_lock(lockfile.CREATOR_BYTE)
+    conn.send("made")
+    conn.recv()
 
 
 # --- groups -----------------------------------------------------------------------

@@ -153,6 +153,65 @@ def test_a_killed_replay_in_memory_begins_anew(served, config, name):
     assert left(name) == []
 
 
+def test_checkpoints(served, config, name, tmp_path):
+    """SIGUSR1 writes one, and the replay goes on; SIGTERM does so at the end. The same command restores the newest."""
+    config.write_text(config.read_text().replace('"shm"', '"memory"\ncheckpoint = "saved"'))
+
+    def write(number, inserted):
+        with ReplayClient(name) as replay, replay.writer() as writer:
+            writer.add(step(number))
+            writer.flush(timeout=LONG)
+            until(lambda: replay.info().inserted == inserted)
+
+    first = served(config)
+    write(1, 1)
+    first.send_signal(signal.SIGUSR1)
+    first.wait_for(r"checkpoint .*saved/000001\n")
+    write(2, 2)
+    first.kill()
+    second = served(config)
+    assert f"replay {name!r}: restored from {tmp_path}/saved/000001" in second.output
+    write(3, 2)
+    second.send_signal(signal.SIGTERM)
+    assert second.result() == 0
+    third = served(config)
+    write(4, 3)
+    with ReplayClient(name) as replay:
+        batches = replay.dataset_iter(1, timeout=LONG)
+        assert [int(next(batches).data["number"][0]) for _ in range(3)] == [1, 3, 4]
+    (tmp_path / "saved").rename(tmp_path / "elsewhere")
+    (tmp_path / "saved").write_text("")
+    third.send_signal(signal.SIGUSR1)
+    third.wait_for(r"cannot be written")
+    third.send_signal(signal.SIGTERM)
+    assert third.result() == 1
+    assert left(name) == []
+
+
+def test_files(served, config, name, tmp_path):
+    """Killed or ended in order, the same command goes on with what is in the directory."""
+    config.write_text(config.read_text().replace('"shm"', '"files/"'))
+    first = served(config)
+    assert f"files in {tmp_path}/files/" in first.output
+    for n, program in enumerate((first, None, None), start=1):
+        if program is None:
+            program = served(config)
+            assert f"replay {name!r}: it goes on with its files" in program.output
+        with ReplayClient(name) as replay, replay.writer() as writer:
+            writer.add(step(n))
+            writer.flush(timeout=LONG)
+            until(lambda n=n, replay=replay: replay.info().inserted == n)
+        if n == 1:
+            program.kill()
+        else:
+            program.send_signal(signal.SIGTERM)
+            assert program.result() == 0
+            assert left(name) == []
+    config.write_text(config.read_text().replace("5000", "6000"))
+    with pytest.raises(UsageError, match=r"capacity=5000, now 6000.*rm -r .*files/"):
+        replay_serve.run(str(config))
+
+
 def test_a_store_of_another_configuration_is_kept(served, config, name):
     """It says what differs, and what to do."""
     text = config.read_text()

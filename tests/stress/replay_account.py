@@ -99,8 +99,11 @@ class Ledger:
         missing = set(of_all[first:]) - there
         assert missing <= set(read_log(self._notes.deleted)), f"lost from table some: {sorted(missing)[:5]}"
 
-    def settle(self, sent: Mapping[int, int], infos: Mapping[str, Any], learners_killed: int) -> dict[str, int]:
-        """At the end, when everything that was sent is stored, and tables ``each`` and ``taken`` are drawn empty."""
+    def settle(self, sent: Mapping[int, int], infos: Mapping[str, Any], batches_twice: int) -> dict[str, int]:
+        """At the end, when everything that was sent is stored, and tables ``each`` and ``taken`` are drawn empty.
+
+        ``batches_twice``: how many batches may have come twice.
+        """
         self.account.settle(sent, lambda _: MANY)
         assert infos["all"].inserted == self.account.samples, infos["all"]
         drawn = read_log(self._notes.each)
@@ -110,7 +113,7 @@ class Ledger:
         assert missing <= self.in_flight, f"{missing} items of table each are lost, {self.in_flight} were in flight"
         assert infos["each"].inserted == self.each, infos["each"]
         assert infos["each"].size == 0, infos["each"]
-        twice = self._settle_taken(infos["taken"], learners_killed)
+        twice = self._settle_taken(infos["taken"], batches_twice)
         came = self.account.next
         return {
             "drawn once": len(drawn),
@@ -121,7 +124,7 @@ class Ledger:
             "doubled": infos["all"].inserted - sum(came.values()),
         }
 
-    def _settle_taken(self, info: Any, learners_killed: int) -> int:
+    def _settle_taken(self, info: Any, batches_twice: int) -> int:
         """Each item was drawn once, and each full batch was delivered. Only what a dead learner had came again."""
         drawn = read_log(self._notes.taken)
         assert info.inserted == info.sampled == len(self._taken), info
@@ -129,5 +132,5 @@ class Ledger:
         missing = len(self._taken) - len(set(drawn))
         assert missing == info.sampled % BATCH, f"{missing} items of {info.sampled} are in no batch"
         twice = len(drawn) - len(set(drawn))
-        assert twice <= learners_killed * BATCH, f"{twice} items came twice, {learners_killed} learners were killed"
+        assert twice <= batches_twice * BATCH, f"{twice} items came twice, expected at most {batches_twice} batches"
         return twice

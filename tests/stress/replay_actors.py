@@ -29,6 +29,9 @@ CAPACITY = SIZE + SIZE // 2
 
 WRITERS, LEARNERS = 4, 2
 
+#: Learners, and one that takes batches over TCP, as on another host.
+ALL_LEARNERS = LEARNERS + 1
+
 #: The writer that sends over TCP, as on another host. It is not killed: what it has sent may not be in the inbox yet.
 REMOTE = 1
 
@@ -102,15 +105,16 @@ class Notes:
         attached: The same once it has attached.
         drawing: How many items that life may have drawn from table ``each`` which are in no log.
         whole: How many items have been read, each of them whole.
+        from_afar: How many batches the learner on another host has had.
 
     """
 
     def __init__(self, folder: Path) -> None:
-        words = np.frombuffer(mmap.mmap(-1, 8 * (2 * INCARNATIONS + 4 * WRITERS + 5)), np.int64)
+        words = np.frombuffer(mmap.mmap(-1, 8 * (2 * INCARNATIONS + 4 * WRITERS + 6)), np.int64)
         self.sent, self.confirmed = words[: 2 * INCARNATIONS].reshape(2, -1)
-        of_writers, singles = words[2 * INCARNATIONS : -5], words[-5:]
+        of_writers, singles = words[2 * INCARNATIONS : -6], words[-6:]
         self.of_writer, self.of_writer_confirmed, self.quota, self.ended = of_writers.reshape(4, -1)
-        self.ending, self.attaching, self.attached, self.drawing, self.whole = singles.reshape(5, 1)
+        self.ending, self.attaching, self.attached, self.drawing, self.whole, self.from_afar = singles.reshape(6, 1)
         self.each, self.taken, self.deleted = folder / "each", folder / "taken", folder / "deleted"
         for log in (self.each, self.taken, self.deleted):
             log.touch()
@@ -245,9 +249,24 @@ def change(handle: Any, notes: Notes, seed: int) -> None:
 def learn(handle: Any, notes: Notes) -> None:
     """Takes batches of table ``taken``. One that it has noted and not given back when it is killed comes again."""
     with ReplayClient(handle) as client:
-        for batch in client.dataset_iter(BATCH, "taken", prefetch=LEARNERS + 1):
+        for batch in client.dataset_iter(BATCH, "taken", prefetch=ALL_LEARNERS + 1):
             _note_taken(notes, batch)
             del batch
+
+
+def learn_from_afar(port: int, notes: Notes) -> None:
+    """The same through whatever bridge is at that port."""
+    logging.disable()
+
+    def connect() -> ReplayClient | None:
+        with contextlib.suppress(OSError):
+            return ReplayClient(f"tcp://{HOST}:{port}", authkey=KEY)
+        return None
+
+    with until(connect) as client:
+        for batch in client.dataset_iter(BATCH, "taken", prefetch=ALL_LEARNERS + 1):
+            _note_taken(notes, batch)
+            notes.from_afar[0] += 1
 
 
 def _note_taken(notes: Notes, batch: Any) -> None:

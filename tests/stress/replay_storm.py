@@ -86,6 +86,7 @@ class Storm:
         self._kinds = {"the client": self._fork_client}
         self._kinds |= {"the bridge": self._fork_bridge}
         self._kinds |= {f"learner {i}": self._fork_learner for i in range(actors.LEARNERS)}
+        self._kinds |= {"the remote learner": self._fork_remote_learner}
         self._others = {kind: fork_one() for kind, fork_one in self._kinds.items()}
         self._next = self._fork_life()
 
@@ -125,6 +126,9 @@ class Storm:
 
     def _fork_learner(self) -> int:
         return self._fork("a learner", actors.learn, self._handle, self._notes)
+
+    def _fork_remote_learner(self) -> int:
+        return self._fork("the remote learner", actors.learn_from_afar, self._port, self._notes)
 
     def _fork_life(self) -> tuple[int, int, int]:
         """A life that waits for its turn: its PID, its number, and the pipe that it reads from."""
@@ -252,15 +256,22 @@ class Storm:
             "sent": sum(sent.values()),
             "confirmed": int(self._notes.confirmed.sum()),
             "stored": self._ledger.account.samples,
-            **self._ledger.settle(
-                sent, infos, sum(self.events[f"kills of learner {i}"] for i in range(actors.LEARNERS))
-            ),
+            **self._ledger.settle(sent, infos, self._batches_twice()),
+            "batches from afar": int(self._notes.from_afar[0]),
             "read whole": int(self._notes.whole[0]),
             **{f"evicted by the remover of {table!r}": infos[table].evicted for table in ("all", "some", "drawn")},
             "evicted for want of room": infos["rest"].evicted,
         }
         left = files_of(self.name)
         assert not left, f"left behind: {sorted(left)}"
+
+    def _batches_twice(self) -> int:
+        """How many batches may have come twice: what a learner had in hand when it was killed.
+
+        When the bridge is killed, what the remote learner has in hand, or has just acknowledged, may go to another one.
+        """
+        kinds = [f"learner {i}" for i in range(actors.LEARNERS)] + ["the remote learner"] + 2 * ["the bridge"]
+        return sum(self.events[f"kills of {kind}"] for kind in kinds)
 
     def check(self) -> None:
         """What is used at the end is no more than before. Memory is compared once the tables have long been full."""

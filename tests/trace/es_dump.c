@@ -43,8 +43,7 @@ static void dump_step(es_dump *d, const es_store *s, uint64_t i)
     es_dump_note(d, "version of step", i, r->version);
     es_dump_note(d, "index of step", i, r->index);
     for (uint32_t l = 0; l < s->num_leaves; l++)
-        es_dump_note_bytes(d, "bytes of step", i, es_store_row(s, (uint32_t)i) + s->leaves[l].offset,
-                           s->leaves[l].size);
+        es_dump_note_bytes(d, "bytes of step", i, es_store_at(s, &s->leaves[l], (uint32_t)i), s->leaves[l].size);
 }
 
 static void dump_item(es_dump *d, const es_item_record *r, uint64_t i)

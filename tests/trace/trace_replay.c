@@ -21,7 +21,7 @@ static void add_four(es_vault *v)
 
 REVIVE_EVERYWHERE(first_step, .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, 4)}, .num_tables = 1, .capacity = 4,
                   .max_items = ANY, .act = add_one, .parts = 1, .where_it_writes = true,
-                  .through = "es_steps_reserve es_table_reserve es_gather_into_row");
+                  .through = "es_steps_reserve es_table_reserve es_gather_into_step");
 
 /* Each table is full, and its remover picks. */
 REVIVE_EVERYWHERE(insert_into_three_tables,

@@ -43,6 +43,17 @@ KILL_EVERYWHERE(take_and_release_second, .batch_size = 2, .num_batches = 3, .rol
                 .outcomes = REAPED | RELEASED | GIVEN_BACK,
                 .through = "look_from_head scan es_lease_take es_lease_release");
 
+static int64_t learn_and_take(es_world *w)
+{
+    CHECK_EQ(es_bridge_learn(w->mine), ES_OK);
+    return take_and_release(w);
+}
+
+/* The same by a bridge for a learner on another host. */
+KILL_EVERYWHERE(bridge_takes_and_releases, .batch_size = 2, .num_batches = 3, .role = ES_ROLE_LEARNER,
+                .before = send_three, .act = learn_and_take, .outcomes = REAPED | RELEASED | GIVEN_BACK,
+                .through = "es_bridge_learn es_lease_take es_lease_release");
+
 static int64_t release_it(es_world *w)
 {
     return world_tracee_release(w);

@@ -33,6 +33,14 @@ def test_exports():
         assert name == "__version__" or inspect.getdoc(value), name
 
 
+def test_codes_are_distinct():
+    """No two results of the core have the same number."""
+    codes = [getattr(lib, name) for name in dir(lib) if name.startswith("ES_")]
+    codes = [code for code in codes if isinstance(code, int) and code < -10_000]
+    assert len(codes) > 20
+    assert len(codes) == len(set(codes))
+
+
 def test_every_public_method_is_documented():
     """Public methods and properties of what is exported have docstrings."""
     for name in EXPORTS - {"__version__"}:

@@ -7,9 +7,12 @@ the bridge does not read from clients that send, and TCP slows them down.
 A connection is pending until its client is accepted, and again while it is told why it ends. A pending connection
 needs only a few hundred bytes, and their number is limited: if too many come, a random one is ended. So a flood of
 connections cannot keep others out. A client has an entry in the ring's table of remotes, and memory for one frame.
+
+Beside a replay's inbox, a bridge serves the replay's ring of updates, and learners: see replays.py and learners.py.
 """
 
 import logging
+import math
 import os
 import random
 import secrets
@@ -24,8 +27,9 @@ from echo_shm.errors import WireError
 from echo_shm.net import tcp, wire
 from echo_shm.net.bridge.acceptor import Acceptor, is_exhausted
 from echo_shm.net.bridge.connection import MAX_OUT, Connection
-from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Samples
+from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Request, Samples
 from echo_shm.net.bridge.ingest import Ingest
+from echo_shm.net.bridge.replays import ReplaySide
 from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
 from echo_shm.ring.inbox import step_spec
 from echo_shm.ring.segment import Segment
@@ -79,7 +83,7 @@ class Bridge:
         self._uuid, self._spec = segment.uuid, segment.spec
         # What clients send. Those of a replay may know only what a step is, and learn the rest when they are accepted.
         step = step_spec(segment.spec)
-        self._is_inbox = step is not None
+        self._replay = None if step is None else ReplaySide(segment)
         self._sent = step or segment.spec
         self._welcome = {wire.spec_hash(one.schema) for one in (self._spec, self._sent)}
         self._max_frame = wire.frame_limit(self._spec.sample_bytes, FRAME)
@@ -87,7 +91,8 @@ class Bridge:
         self._selector = selectors.DefaultSelector()
         self._acceptor = Acceptor(listeners, self._selector)
         self._pending: dict[Connection, None] = {}  # in the order in which they came
-        self._clients: set[Connection] = set()
+        # The accepted ones, and what puts their samples into a ring; None for learners.
+        self._clients: dict[Connection, Ingest | None] = {}
         self._unfinished: set[Connection] = set()  # those with more messages than fitted into their turn
         self._stopping = self._orphaned = False
         self._last_check = self._last_heartbeat = time.monotonic()
@@ -103,8 +108,13 @@ class Bridge:
         After an exception, no client is told. Clients then connect to the bridge that replaces this one. Nor are they
         told if the process that has started the bridge was killed: the next one may serve them on the same port.
         """
-        while not self._stopping and not self._ingest.closed:
-            self.run_once(_MAX_SELECT)
+        try:
+            while not self._stopping and not self._ingest.closed:
+                self.run_once(_MAX_SELECT)
+        except BaseException:
+            if self._replay is not None:
+                self._replay.leave()  # otherwise this process, when it ends, would release what learners do not have
+            raise
         closed = self._ingest.closed
         if self._orphaned and not closed:
             for client in list(self._clients):
@@ -115,8 +125,9 @@ class Bridge:
     def run_once(self, wait: float) -> None:
         """Serves once all sockets that are ready. Waits at most ``wait`` seconds for one."""
         unread, self._unfinished = [*self._unread(), *self._unfinished], set()
-        wait = min(wait, self._ingest.nap)
-        for key, _ in self._selector.select(0 if self._ingest.has_blocked or unread else wait):
+        wait = min(wait, self._ingest.nap, math.inf if self._replay is None else self._replay.nap)
+        blocked = any(ingest.has_blocked for ingest in self._ingests)
+        for key, _ in self._selector.select(0 if blocked or unread else wait):
             if isinstance(key.data, Connection):
                 self._serve(key.data)
             elif isinstance(key.fileobj, socket.socket):
@@ -126,11 +137,18 @@ class Bridge:
                 self._stopping, self._orphaned = True, os.read(key.fd, 1) == b""
         for connection in unread:
             self._serve(connection)
-        for connection in self._ingest.retry_blocked():
-            self._serve(connection)  # handles the messages behind those samples
-        if self._is_inbox:
+        for ingest in self._ingests:
+            for connection in ingest.retry_blocked():
+                self._serve(connection)  # handles the messages behind those samples
+        if self._replay is not None:
             self._tell_taken()
+            self._send_batches(self._replay)
         self._do_timed_work()
+
+    @property
+    def _ingests(self) -> list[Ingest]:
+        updates = None if self._replay is None else self._replay.updates
+        return [self._ingest] if updates is None else [self._ingest, updates]
 
     def _unread(self) -> list[Connection]:
         """The connections of which TLS holds bytes that were not read yet."""
@@ -176,7 +194,7 @@ class Bridge:
     def _admit_v1(self, connection: Connection) -> None:
         """Accepts a version 1 client, which does not say hello."""
         assert isinstance(connection.decoder, DecoderV1)
-        if self._open_entry(connection, b"", 0) < 0:
+        if self._open_entry(self._ingest, connection, b"", 0) < 0:
             self._end(connection, f"refused: {self._full()}")
             return
         connection.decoder.begin()
@@ -188,7 +206,13 @@ class Bridge:
         if key is not None and not hello.is_signed(key, greeting):
             self._refuse(connection, Refusal.KEY, "it does not know the authkey")
             return
-        if hello.spec not in self._welcome:
+        ingest = self._ingest if hello.spec in self._welcome else None
+        if ingest is None and self._replay is not None and hello.spec in self._replay.welcome:
+            ingest = self._replay.open(hello.spec)
+            if ingest is None and hello.spec != wire.LEARNER:
+                self._refuse(connection, Refusal.CLOSED, "the replay is closed")
+                return
+        elif ingest is None:
             # Its hello has only a hash of them. The client gets this ring's, and names the first leaf that differs.
             leaves = ", ".join(map(str, self._sent.leaves))
             text = f"its samples are not this ring's ({leaves:.200}); its error names the first leaf that differs"
@@ -196,8 +220,30 @@ class Bridge:
             return
         for other in [one for one in self._clients if one.client == hello.client]:
             self._end(other)
+        if ingest is None:
+            self._admit_learner(connection, hello)
+        else:
+            self._admit_sender(connection, hello, ingest)
+
+    def _admit_learner(self, connection: Connection, hello: Hello) -> None:
+        assert self._replay is not None
+        assert isinstance(connection.decoder, Decoder)
+        assert connection.greeting is not None
+        if self._connected() >= self._settings.max_connections:
+            self._refuse(connection, Refusal.FULL, self._full())
+            return
+        self._accepted(connection, None)
+        self._replay.learners.admit(connection, hello.client)
+        connection.decoder.begin_requests()
+        accept = Accept(self._uuid, 0, False, self._spec.schema, 0)
+        connection.out += accept.to_bytes(self._settings.authkey, connection.greeting, hello)
+
+    def _admit_sender(self, connection: Connection, hello: Hello, ingest: Ingest) -> None:
+        assert isinstance(connection.decoder, Decoder)
+        assert connection.greeting is not None
         # If samples beyond the client's number may be in this ring, its number cannot start a new entry.
-        index = self._open_entry(connection, hello.client, hello.acknowledged, known=hello.doubt == self._uuid)
+        known = hello.doubt == ingest.uuid
+        index = self._open_entry(ingest, connection, hello.client, hello.acknowledged, known=known)
         if index == lib.ES_UNSURE:
             self._refuse(connection, Refusal.BUSY, "another bridge serves it")
             return
@@ -207,28 +253,39 @@ class Bridge:
         if index < 0:
             self._refuse(connection, Refusal.FULL, self._full())
             return
-        connection.decoder.begin()
-        known = self._ingest.is_known(connection)
-        accept = Accept(self._uuid, self._max_frame, known, self._spec.schema, connection.acknowledged)
-        connection.out += accept.to_bytes(key, greeting, hello)
+        max_frame = wire.frame_limit(ingest.spec.sample_bytes, FRAME)
+        connection.decoder.begin_samples(ingest.spec.sample_bytes, max_frame)
+        known = ingest.is_known(connection)
+        accept = Accept(ingest.uuid, max_frame, known, ingest.spec.schema, connection.acknowledged)
+        connection.out += accept.to_bytes(self._settings.authkey, connection.greeting, hello)
 
-    def _full(self) -> str:
-        return f"too many clients: {self._ingest.connected()} are connected"
+    def _connected(self) -> int:
+        """How many clients there are: those of all bridges that send, and the learners of this one."""
+        learners = 0 if self._replay is None else len(self._replay.learners)
+        return sum(ingest.connected() for ingest in self._ingests) + learners
 
-    def _open_entry(self, connection: Connection, client: bytes, number: int, *, known: bool = False) -> int:
-        """Makes a pending connection a client's. Returns the entry's index, or a negative result."""
-        index = self._ingest.open_entry(connection, client, number, known=known)
-        if index == lib.ES_UNSURE:  # the bridge that has the entry may be dead
-            self._ingest.sweep()
-            index = self._ingest.open_entry(connection, client, number, known=known)
-        if index < 0:
-            return index
-        if self._ingest.connected() > self._settings.max_connections:
-            self._ingest.close_entry(connection, keep=self._ingest.is_known(connection))
-            return int(lib.ES_ENOOWNER)
+    def _accepted(self, connection: Connection, ingest: Ingest | None) -> None:
         connection.deadline = None
         self._pending.pop(connection)
-        self._clients.add(connection)
+        self._clients[connection] = ingest
+
+    def _full(self) -> str:
+        return f"too many clients: {self._connected()} are connected"
+
+    def _open_entry(
+        self, ingest: Ingest, connection: Connection, client: bytes, number: int, *, known: bool = False
+    ) -> int:
+        """Makes a pending connection a client's. Returns the entry's index, or a negative result."""
+        index = ingest.open_entry(connection, client, number, known=known)
+        if index == lib.ES_UNSURE:  # the bridge that has the entry may be dead
+            ingest.sweep()
+            index = ingest.open_entry(connection, client, number, known=known)
+        if index < 0:
+            return index
+        if self._connected() > self._settings.max_connections:
+            ingest.close_entry(connection, keep=ingest.is_known(connection))
+            return int(lib.ES_ENOOWNER)
+        self._accepted(connection, ingest)
         return index
 
     # -- the end of a connection
@@ -242,12 +299,19 @@ class Bridge:
             return
         if why:
             self._log_refusal(connection.peer, why)
-        self._ingest.close_entry(connection, keep=keep)
-        self._clients.discard(connection)
+        self._leave(connection, keep=keep)
         self._pending.pop(connection, None)
         if connection.watched:
             self._selector.unregister(connection.sock)
         connection.close()
+
+    def _leave(self, connection: Connection, *, keep: bool) -> None:
+        """The connection is no client's any more. With ``keep``, the client may come again."""
+        ingest = self._clients.pop(connection, None)
+        if ingest is not None:
+            ingest.close_entry(connection, keep=keep)
+        elif self._replay is not None:
+            self._replay.learners.lost(connection, keep=keep)
 
     def _refuse(self, connection: Connection, code: Refusal, text: str) -> None:
         if code is Refusal.BUSY:  # no fault: a client whose bridge died asks until that bridge is reaped
@@ -265,11 +329,14 @@ class Bridge:
 
     def _say_bye(self, connection: Connection, text: str) -> None:
         """Tells a client which of its samples are in the ring, and why its connection ends."""
-        committed = self._ingest.committed(connection)
-        self._ingest.close_entry(connection, keep=True)
-        self._clients.discard(connection)
+        ingest = self._clients.get(connection)
+        number = connection.acknowledged if ingest is None else ingest.committed(connection)
+        if connection.is_mid_batch:
+            self._end(connection)  # nothing can be said there, and a fault need not be
+            return
+        self._leave(connection, keep=ingest is not None)
         self._pending[connection] = None
-        connection.start_closing(wire.bye(committed, text), time.monotonic() + _CLOSE_TIME)
+        connection.start_closing(wire.bye(number, text), time.monotonic() + _CLOSE_TIME)
 
     def _log_refusal(self, peer: str, text: str) -> None:
         self._ingest.count_refused()
@@ -328,9 +395,11 @@ class Bridge:
                 ended = True
                 break
             reads += 1
-            self._ingest.count_bytes(connection, n)
+            ingest = self._clients.get(connection)
+            if ingest is not None:
+                ingest.count_bytes(connection, n)
         if self._is_open(connection):
-            self._ingest.acknowledge(connection)
+            self._acknowledge(connection)
             connection.send()
         if ended:
             self._end(
@@ -348,19 +417,43 @@ class Bridge:
             if event is None:
                 return True
             if isinstance(event, Samples):
-                self._ingest.put(connection, event)
+                ingest = self._clients[connection]
+                assert ingest is not None
+                ingest.put(connection, event)
+            elif isinstance(event, Request):
+                assert self._replay is not None
+                self._replay.learners.handle(connection, event)
             elif isinstance(event, Hello):
                 self._admit(connection, event)
             elif isinstance(event, Bye):
-                self._ingest.acknowledge(connection)
+                self._acknowledge(connection)
                 connection.send()
                 self._end(connection, keep=False)  # the client will not connect again
         self._unfinished.add(connection)
         return False
 
+    def _acknowledge(self, connection: Connection) -> None:
+        ingest = self._clients.get(connection)
+        if ingest is not None:
+            ingest.acknowledge(connection)
+
+    def _send_batches(self, replay: ReplaySide) -> None:
+        """Sends learners what they have room for, and refuses those whose ring cannot be made."""
+        for connection, refusal in replay.learners.pump():
+            if connection not in self._clients:
+                continue
+            if refusal is not None:
+                self._log_refusal(connection.peer, f"refused: {refusal}")
+                self._leave(connection, keep=False)
+                self._pending[connection] = None
+                connection.start_closing(wire.refuse(Refusal.OTHER, refusal), time.monotonic() + _CLOSE_TIME)
+            self._serve(connection)
+
     def _tell_taken(self) -> None:
         """Tells the clients of a replay which of their steps it has stored."""
-        for client, number in self._ingest.taken(one for one in self._clients if one.version == 2):
+        for client, number in self._ingest.taken(
+            one for one, ingest in self._clients.items() if ingest is self._ingest
+        ):
             if client in self._clients:
                 client.taken = number
                 client.out += wire.taken(number)
@@ -370,7 +463,8 @@ class Bridge:
 
     def _do_timed_work(self) -> None:
         now = time.monotonic()
-        self._ingest.sweep_regularly(now)
+        for ingest in self._ingests:
+            ingest.sweep_regularly(now)
         if now - self._last_check < _CHECK_EVERY:
             return
         self._last_check = now
@@ -379,8 +473,12 @@ class Bridge:
             _log.warning("%d more connections were refused or ended", self._refusals - _MAX_LINES)
         self._refusals = 0
         self._end_overdue(now)
-        for client in [one for one in self._clients if self._ingest.is_wanted_elsewhere(one)]:
+        senders = [(one, ingest) for one, ingest in self._clients.items() if ingest is not None]
+        for client in [one for one, ingest in senders if ingest.is_wanted_elsewhere(one)]:
             self._end(client)
+        for client, text in [] if self._replay is None else self._replay.learners.check(now):
+            self._say_bye(client, text)
+            self._serve(client)
         if now - self._last_heartbeat >= wire.HEARTBEAT:
             # Writing also shows which connections were reset while their samples waited.
             self._last_heartbeat = now
@@ -399,7 +497,12 @@ class Bridge:
         for connection in list(self._pending):
             if not connection.closing:
                 self._end(connection)
-        for client in list(self._clients):
+        if self._replay is not None:
+            for client in self._replay.learners.end():
+                client.deadline = time.monotonic() + _CLOSE_TIME
+                self._pending[client] = None
+                self._serve(client)
+        for client in [one for one in self._clients if one not in self._pending]:
             if client.version == 1:
                 self._end(client)
             else:
@@ -411,4 +514,6 @@ class Bridge:
                     self._serve(key.data)
             self._end_overdue(time.monotonic())
         self._selector.close()
+        if self._replay is not None:
+            self._replay.leave()
         self._ingest.detach()

@@ -4,6 +4,7 @@ import contextlib
 import selectors
 import socket
 import ssl
+from collections import deque
 
 from echo_shm.net.bridge.decoder import Decoder, DecoderV1, Samples
 from echo_shm.net.wire import Greeting
@@ -12,6 +13,10 @@ from echo_shm.net.wire import Greeting
 _SCRATCH = bytearray(1 << 16)
 #: Most bytes of acknowledgements that a client may leave unread.
 MAX_OUT = 1 << 16
+#: Most bytes of batches that are sent at a time, before other connections get their turn, and most buffers at once.
+_MAX_BURST, _MAX_BUFFERS = 8 << 20, 512
+#: Most bytes that one call gives to TLS.
+_TLS_PIECE = 1 << 18
 
 
 class Connection:
@@ -20,13 +25,15 @@ class Connection:
     Attributes:
         peer: The client's address, for messages.
         decoder: The bytes that were received and not decoded yet.
-        out: The bytes to send.
+        out: The bytes to send, but for batches.
+        batch_bytes: How many bytes of batches are to be sent.
+        is_mid_batch: Whether a part of a batch was sent. Nothing can be said before the rest of it.
         deadline: When to end the connection, on the clock of ``time.monotonic()``, or None.
         greeting: What was sent first; None in version 1.
         client: The client's id once it is accepted; empty in version 1.
-        remote: The index of the client's entry in the ring's table of remotes, or -1.
+        remote: The index of the client's entry in its ring's table of remotes, or -1.
         samples: Samples that were received and are not all in the ring yet; ``done`` of them are.
-        acknowledged: The last number that was acknowledged.
+        acknowledged: The last number that was acknowledged; of a learner how many batches are done.
         taken: The last number below which all samples were said to be taken out of the ring.
         closing: The connection only sends why it ends. What the client sends is dropped.
         watched: The events that the selector watches for.
@@ -51,6 +58,10 @@ class Connection:
         self.in_handshake = isinstance(sock, ssl.SSLSocket)
         self._tls_wants = selectors.EVENT_READ if self.in_handshake else 0
         self._end_sent = False
+        # Batches to send: the number of each, and what is left of it. The first one may have been sent in part.
+        self._batches: deque[tuple[int, list[memoryview]]] = deque()
+        self.is_mid_batch = False
+        self.batch_bytes = 0
 
     @property
     def version(self) -> int:
@@ -63,7 +74,7 @@ class Connection:
         if self.in_handshake:
             return self._tls_wants
         events = self._tls_wants
-        if self.out:
+        if self.out or self._batches:
             events |= selectors.EVENT_WRITE
         if self.samples is None and not self.is_backed_up:
             events |= selectors.EVENT_READ
@@ -101,18 +112,57 @@ class Connection:
             self.decoder.filled(n)
         return n
 
+    def add_batch(self, number: int, views: list[memoryview]) -> None:
+        """Sends a batch behind those that were added before. The memory must stay as it is until it is sent."""
+        left = [view for view in views if len(view)]
+        self._batches.append((number, left))
+        self.batch_bytes += sum(map(len, left))
+
+    def is_sending(self, number: int) -> bool:
+        """Whether that batch is still to be sent, or a part of it."""
+        return any(one == number for one, _ in self._batches)
+
+    def drop_batches(self) -> None:
+        """Sends no more batches, but for the rest of one that was sent in part."""
+        while len(self._batches) > self.is_mid_batch:
+            self.batch_bytes -= sum(map(len, self._batches.pop()[1]))
+
     def send(self) -> None:
-        """Sends as much of ``out`` as the socket takes. If the connection is closing, ends it after the last byte."""
+        """Sends as much as the socket takes. If the connection is closing, ends it after the last byte."""
         try:
-            while self.out:
-                del self.out[: self.sock.send(self.out)]
+            burst = 0
+            while (self.out or self._batches) and burst < _MAX_BURST:
+                if self.out and not self.is_mid_batch:
+                    del self.out[: self.sock.send(self.out)]
+                else:
+                    burst += self._send_batch()
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        if self.out or self._batches:
             return
         if self.closing and not self._end_sent:
             # The client ends the connection. Closing it with bytes unread would reset it, and lose what was sent.
             self._end_sent = True
             if not isinstance(self.sock, ssl.SSLSocket):
                 self.sock.shutdown(socket.SHUT_WR)
+
+    def _send_batch(self) -> int:
+        """Sends a part of the first batch: how many bytes."""
+        left = self._batches[0][1]
+        if isinstance(self.sock, ssl.SSLSocket):
+            sent = self.sock.send(left[0][:_TLS_PIECE])
+        else:
+            sent = self.sock.sendmsg(left[:_MAX_BUFFERS])
+        rest, self.is_mid_batch = sent, True
+        self.batch_bytes -= sent
+        while left and rest >= len(left[0]):
+            rest -= len(left.pop(0))
+        if left:
+            left[0] = left[0][rest:]
+        else:
+            self._batches.popleft()
+            self.is_mid_batch = False
+        return sent
 
     def shake_hands(self) -> bool:
         """Goes on with the TLS handshake. Returns whether it is complete, or not needed."""
@@ -132,6 +182,7 @@ class Connection:
         self.out += last_bytes
         self.deadline, self.closing, self.samples = deadline, True, None
         self.decoder.discard()
+        self.drop_batches()
 
     def close(self) -> None:
         """Closes the socket."""

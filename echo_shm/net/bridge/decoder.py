@@ -24,7 +24,16 @@ class Bye(NamedTuple):
     text: str
 
 
-Event = Hello | Samples | Bye
+class Request(NamedTuple):
+    """What a learner asks for or says."""
+
+    kind: Frame
+    length: int
+    number: int
+    body: bytes
+
+
+Event = Hello | Samples | Bye | Request
 
 
 class _Buffer:
@@ -79,12 +88,26 @@ class Decoder(_Buffer):
         self._sample_bytes = sample_bytes
         self._most = wire.samples_per_frame(max_frame, sample_bytes)
         self._max_frame = max_frame
-        self._greeted = False
+        self._greeted = self._of_learner = False
 
     def begin(self) -> None:
         """Makes room for a frame, because the hello was accepted. After it, only frames come."""
+        self._make_room(max(self._max_frame, wire.MAX_TEXT))
+
+    def begin_samples(self, sample_bytes: int, max_frame: int) -> None:
+        """The same, for other samples than those that it was made for."""
+        self._sample_bytes, self._max_frame = sample_bytes, max_frame
+        self._most = wire.samples_per_frame(max_frame, sample_bytes)
+        self.begin()
+
+    def begin_requests(self) -> None:
+        """The same, for a learner, which sends no samples."""
+        self._of_learner = True
+        self._make_room(wire.MAX_TEXT)
+
+    def _make_room(self, body: int) -> None:
         rest = bytes(self._look(self._here()))
-        super().__init__(wire.HEADER_BYTES + max(self._max_frame, wire.MAX_TEXT))
+        super().__init__(wire.HEADER_BYTES + body)
         self._buffer[: len(rest)] = rest
         self._end = len(rest)
 
@@ -94,14 +117,17 @@ class Decoder(_Buffer):
             return self._hello()
         if self._here() < wire.HEADER_BYTES:
             return None
-        header = wire.read_header(self._look(wire.HEADER_BYTES))
-        size = self._size_of(header)
+        start = self._look(wire.HEADER_BYTES)
+        header = wire.read_learner_header(start) if self._of_learner else wire.read_header(start)
+        size = header.length if self._of_learner else self._size_of(header)
         if self._here() < wire.HEADER_BYTES + size:
             return None
         body = self._take(wire.HEADER_BYTES + size)[wire.HEADER_BYTES :]
         if header.kind is Frame.SAMPLES:
             return Samples(header.length, header.number, body)
-        return Bye(wire.printable(bytes(body)))
+        if header.kind is Frame.BYE:
+            return Bye(wire.printable(bytes(body)))
+        return Request(header.kind, header.length, header.number, bytes(body))
 
     def _hello(self) -> Hello | None:
         magic = bytes(self._look(min(self._here(), len(wire.MAGIC))))

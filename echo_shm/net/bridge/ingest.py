@@ -14,6 +14,7 @@ from echo_shm.net.bridge.connection import Connection
 from echo_shm.net.bridge.decoder import Samples
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.segment import Segment
+from echo_shm.spec import Array
 
 #: How long a bridge may wait for a free slot while its sockets wait for it (nanoseconds).
 _SPACE_NS = 2_000_000
@@ -31,9 +32,14 @@ class Ingest:
     Args:
         segment: The ring's segment. It is attached here, as a producer.
 
+    Attributes:
+        uuid: The segment's.
+        spec: What the ring's samples look like.
+
     """
 
     def __init__(self, segment: Segment) -> None:
+        self.uuid, self.spec = segment.uuid, segment.spec
         self._attachment = Attachment(segment, lib.ES_ROLE_PRODUCER, prefault=True)
         self._ring = self._attachment.ring
         self._attachment.check(lib.es_bridge_begin(self._ring))
@@ -186,6 +192,10 @@ class Ingest:
                 connection.out += wire.ack(committed)
             connection.acknowledged = committed
             self._has_news = True
+
+    def put_own(self, sample: Array) -> bool:
+        """Puts a sample of the bridge's own into a ring of one leaf. False: it is full, or closed."""
+        return bool(lib.es_api_send(self._ring, ffi.new("void *[]", [ffi.from_buffer(sample)])) == lib.ES_OK)
 
     # -- what was taken
 

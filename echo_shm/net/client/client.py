@@ -31,6 +31,38 @@ _ONLY_TCP = frozenset({"max_inflight_msgs", "authkey", "tls", "reconnect", "time
 _MAX_INFLIGHT = 1 << 20
 
 
+def checked_options(
+    host: str,
+    port: int,
+    spec: Spec,
+    *,
+    authkey: bytes | None,
+    tls: ssl.SSLContext | None,
+    reconnect: bool | float,
+    timeout: float | None,
+) -> tuple[Options, float, float | None]:
+    """What a :class:`TcpClient` with these keywords has: options, seconds to try again, and seconds of a call or None.
+
+    Raises:
+        ValueError: One of them is not valid.
+
+    """
+    options = Options(
+        validation.host(host),
+        validation.integer("port", port, 1, 65535),
+        spec,
+        secrets.token_bytes(16),
+        validation.key(authkey),
+        validation.tls_context(tls, server_side=False),
+    )
+    if isinstance(reconnect, bool):
+        grace = _GRACE if reconnect else 0.0
+    else:
+        grace = validation.seconds("reconnect", reconnect, "True or False")
+    limit = None if timeout is None else validation.seconds("timeout", timeout, "None for no limit")
+    return options, grace, None if limit == math.inf else limit
+
+
 class TcpClient:
     """A producer on another host than the learner. It sends samples over TCP to a :class:`Server` with a transport.
 
@@ -77,20 +109,9 @@ class TcpClient:
         close_timeout: float | None = 10.0,
     ) -> None:
         most = validation.integer("max_inflight_msgs", max_inflight_msgs, 1, _MAX_INFLIGHT)
-        options = Options(
-            validation.host(host),
-            validation.integer("port", port, 1, 65535),
-            Spec.from_example(data_sample),
-            secrets.token_bytes(16),
-            validation.key(authkey),
-            validation.tls_context(tls, server_side=False),
+        options, grace, self._timeout = checked_options(
+            host, port, Spec.from_example(data_sample), authkey=authkey, tls=tls, reconnect=reconnect, timeout=timeout
         )
-        if isinstance(reconnect, bool):
-            grace = _GRACE if reconnect else 0.0
-        else:
-            grace = validation.seconds("reconnect", reconnect, "True or False")
-        self._timeout = None if timeout is None else validation.seconds("timeout", timeout, "None for no limit")
-        self._timeout = None if self._timeout == math.inf else self._timeout
         self._close_timeout = (
             None if close_timeout is None else validation.seconds("close_timeout", close_timeout, "None for no limit")
         )
@@ -258,18 +279,39 @@ def connect(address: str, example: Tree = None, **options: Any) -> ShmClient | T
         Exception: As either client.
 
     """
-    wrong = ValueError(f"address {address!r}: use tcp://host:port or shm://name")
-    try:
-        parts = urllib.parse.urlsplit(address)
-        port = parts.port
-    except ValueError:
-        raise wrong from None
-    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
-        raise wrong
+    parts = _address(address)
     if parts.scheme == "shm" and parts.netloc:
         return ShmClient(parts.netloc, example, **{k: v for k, v in options.items() if k not in _ONLY_TCP})
-    if parts.scheme == "tcp" and parts.hostname and port:
+    if parts.scheme == "tcp" and parts.hostname and parts.port:
         if example is None:
             raise TypeError(f"connect({address!r}) needs an example of the samples")
-        return TcpClient(parts.hostname, port, example, **options)
-    raise wrong
+        return TcpClient(parts.hostname, parts.port, example, **options)
+    raise _wrong(address)
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The host and the port of ``tcp://host:port``.
+
+    Raises:
+        ValueError: The address is not valid.
+
+    """
+    parts = _address(address)
+    if parts.scheme != "tcp" or not parts.hostname or not parts.port:
+        raise _wrong(address)
+    return parts.hostname, parts.port
+
+
+def _address(address: str) -> urllib.parse.SplitResult:
+    try:
+        parts = urllib.parse.urlsplit(address)
+        _ = parts.port
+    except ValueError:
+        raise _wrong(address) from None
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
+        raise _wrong(address)
+    return parts
+
+
+def _wrong(address: str) -> ValueError:
+    return ValueError(f"address {address!r}: use tcp://host:port or shm://name")

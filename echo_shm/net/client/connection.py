@@ -6,8 +6,8 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ _FIRST_TIME, _BUSY_PAUSE = 10.0, 0.02
 
 #: Bytes of samples that are sent at a time to a version 1 server, which has no frames.
 _FRAME_V1 = 1 << 18
+
+
+_Made = TypeVar("_Made", bound="Connection")
 
 
 class Options(NamedTuple):
@@ -149,8 +152,7 @@ class Connection:
             raise WireError(f"{options.peer} asks for a key: pass the server's authkey=")
         if key is not None and not greeting.needs_key:
             raise WireError(f"{options.peer} asks for no key, so it does not know this client's: authkey= was given")
-        spec = wire.spec_hash(options.spec.schema)
-        hello = Hello(options.client, acknowledged, secrets.token_bytes(32), spec, doubt)
+        hello = Hello(options.client, acknowledged, secrets.token_bytes(32), self._sends(), doubt)
         if key is not None:
             hello = hello.signed(key, greeting)
         self._sock.sendall(hello.to_bytes())
@@ -160,7 +162,15 @@ class Connection:
             raise self._refusal(header.number, body)
         if header.kind is not Frame.ACCEPT:
             raise WireError(f"{options.peer} answered the handshake with {header.kind.name}")
-        accept = Accept.from_bytes(header, body, key, greeting, hello)
+        self._accepted(Accept.from_bytes(header, body, key, greeting, hello))
+
+    def _sends(self) -> bytes:
+        """What the hello says of what this client sends."""
+        return wire.spec_hash(self._options.spec.schema)
+
+    def _accepted(self, accept: Accept) -> None:
+        """Notes what the server has said of itself. Raises if it cannot be used."""
+        options = self._options
         if accept.schema != options.spec.schema:
             inbox = inbox_that_takes(options.spec, accept.schema)
             if inbox is None:
@@ -283,12 +293,15 @@ class Connection:
         self._sock.close()
 
 
-def open_first(options: Options, timeout: float | None) -> Connection:
-    """A new client's first connection, within ``timeout`` seconds. It tries again while the server is busy."""
+def open_first(make: Callable[[float], _Made], timeout: float | None) -> _Made:
+    """A new client's first connection, within ``timeout`` seconds. It tries again while the server is busy.
+
+    ``make`` tries to make it, within so many seconds.
+    """
     end = time.monotonic() + (_FIRST_TIME if timeout is None else timeout)
     while True:
         try:
-            return Connection(options, 0, max(0.01, end - time.monotonic()))
+            return make(max(0.01, end - time.monotonic()))
         except BusyError:
             if time.monotonic() > end:
                 raise

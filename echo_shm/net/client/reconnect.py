@@ -2,20 +2,22 @@
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from echo_shm.errors import ConnectionClosedError, EchoShmError, SpecMismatchError, WireError
 from echo_shm.net.client.backoff import Backoff
-from echo_shm.net.client.connection import Connection, Options, RefusedError
+from echo_shm.net.client.connection import Connection, RefusedError
 
 #: The longest that one try to connect may take (seconds). Finding the host's address may take longer.
 _LONGEST_TRY = 5.0
+
+_Made = TypeVar("_Made", bound=Connection)
 
 
 class Reconnector:
     """Tries to connect again.
 
     Args:
-        options: Of the connections.
         grace: As for :class:`Backoff`.
         changed: It is notified after ``stopped`` has become true.
         stopped: Whether no further try is to begin.
@@ -26,22 +28,18 @@ class Reconnector:
 
     """
 
-    def __init__(
-        self, options: Options, grace: float, changed: threading.Condition, stopped: Callable[[], bool]
-    ) -> None:
+    def __init__(self, grace: float, changed: threading.Condition, stopped: Callable[[], bool]) -> None:
         self.backoff = Backoff(grace)
         self.trying = False
-        self._options = options
         self._changed = changed
         self._stopped = stopped
 
-    def connect(self, acknowledged: Callable[[], int], why: BaseException | None, doubt: bytes) -> Connection:
+    def connect(self, make: Callable[[float], _Made], why: BaseException | None) -> _Made:
         """A new connection.
 
         Args:
-            acknowledged: The number of the first sample that may not be in the server's ring.
+            make: Tries to make it, within so many seconds.
             why: What ended the last one.
-            doubt: The server's ring that may have more samples; see :class:`Connection`.
 
         Raises:
             ConnectionClosedError: Its time is over, or it was stopped.
@@ -57,7 +55,7 @@ class Reconnector:
                 ending = "closed meanwhile" if stopped else f"not made again within {self.backoff.grace} s"
                 raise ConnectionClosedError(f"connection lost, and {ending}: {why}") from why
             try:
-                return Connection(self._options, acknowledged(), min(max(left, 0.1), _LONGEST_TRY), doubt)
+                return make(min(max(left, 0.1), _LONGEST_TRY))
             except (SpecMismatchError, WireError, RefusedError):
                 raise
             except (OSError, EchoShmError) as error:

@@ -20,6 +20,7 @@ from echo_shm.net.client.connection import Connection, ForgottenError, Options, 
 from echo_shm.net.client.outbox import Outbox
 from echo_shm.net.client.reconnect import Reconnector
 from echo_shm.net.client.taken import Taken
+from echo_shm.ring.updates import UPDATE_SPEC
 from echo_shm.spec import Spec
 
 _log = logging.getLogger("echo_shm")
@@ -50,7 +51,7 @@ class Sender:
     def __init__(self, options: Options, most_unacknowledged: int, grace: float, timeout: float | None) -> None:
         self.acknowledged = 0  # the number of the first sample that may not be in the server's ring
         self._next = 0  # the number of the first sample that was not sent on this connection
-        self._connection = open_first(options, timeout)
+        self._connection = open_first(lambda timeout: Connection(options, 0, timeout), timeout)
         self._options = options = options._replace(spec=self._connection.spec)
         try:
             size = self._frame_samples(self._connection.max_frame)
@@ -73,7 +74,7 @@ class Sender:
         self._closer: int | None = None  # the thread that is in close()
         self._stop = False  # nothing more is sent
         self.ended = threading.Event()  # set after _stop, when no send() can add a sample any more
-        self._reconnector = Reconnector(options, grace, self._changed, self.ended.is_set)
+        self._reconnector = Reconnector(grace, self._changed, self.ended.is_set)
         self._error: Exception | None = None  # why it stopped; None after close()
         self._loss: BaseException | None = None  # why the connection cannot be used any more
         self._receiving: Connection | None = None
@@ -342,9 +343,10 @@ class Sender:
         _log.warning("TcpClient for %s: connection lost (%s); trying again", self._options.peer, lost)
         in_doubt = self._next - self.acknowledged
         forgotten = ConnectionClosedError(f"the server has forgotten this client: {in_doubt} samples are in doubt")
+        doubt = old.ring if in_doubt > 0 and old.version == 2 else wire.NO_RING
         try:
             connection = self._reconnector.connect(
-                lambda: self.acknowledged, lost, old.ring if in_doubt > 0 and old.version == 2 else wire.NO_RING
+                lambda timeout: Connection(self._options, self.acknowledged, timeout, doubt), lost
             )
         except ForgottenError:
             raise forgotten from None
@@ -356,6 +358,8 @@ class Sender:
                 )
             if connection.ring == old.ring and not connection.known and in_doubt > 0:
                 raise forgotten
+            if connection.ring != old.ring and self._options.spec.schema == UPDATE_SPEC.schema:
+                raise ConnectionClosedError("another replay is there now, whose items have other keys")
             if connection.ring != old.ring and self._options.spec.about is not None:
                 with self._changed:
                     self.taken.leave_ring(self.acknowledged)

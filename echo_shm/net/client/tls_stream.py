@@ -42,6 +42,10 @@ class TlsStream:
         """
         return self._do(functools.partial(self._sock.recv, most), timeout)
 
+    def receive_into(self, space: memoryview, timeout: float | None) -> int:
+        """As :meth:`receive`, but writes the bytes there. Returns how many; 0 at the end of the connection."""
+        return self._do(functools.partial(self._sock.recv_into, space), timeout)
+
     def _do(self, call: Callable[[], _T], timeout: float | None) -> _T:
         end = None if timeout is None else time.monotonic() + timeout
         while True:

@@ -125,7 +125,7 @@ def _open(path: str) -> None:
         (SMALL.replace("run", "a/b"), ", line 1: bad replay name 'a/b': use 1 to 200 letters"),
         (SMALL.replace("capacity", "capasity"), ", line 2: unknown key 'capasity': did you mean 'capacity'?"),
         ("capacity = 10\n[example]\nx = { dtype = 'int64' }\n", ": the key 'name' is missing"),
-        ("store = 'disk'\n" + SMALL, ", line 1: store='disk': use 'memory' or 'shm'"),
+        ("store = 'disk'\n" + SMALL, ", line 1: store='disk': use 'memory', 'shm', or the path of a directory"),
         ("seed = -1\n" + SMALL, ", line 1: seed=-1: use an integer, 0 or more"),
         ("max_items = 1.5\n" + SMALL, ", line 1: max_items=1.5: use an integer, 1 or more"),
         (SMALL.replace('"int64"', '"int46"'), ", line 4: example.x.dtype='int46': numpy has no such dtype"),

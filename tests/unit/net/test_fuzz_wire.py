@@ -25,6 +25,14 @@ def test_random_clients_are_understood_or_refused(rng):
     assert max(counts) > 4
 
 
+def test_random_learners_are_understood_or_refused(rng):
+    """The same for what a replay's learner sends after its hello."""
+    streams = [wire_play.draw_learner(rng.randrange)[144:] for _ in range(20_000)]
+    counts = [wire_play.parse_learner(stream, rng.randrange) for stream in streams]
+    assert 0 in counts
+    assert max(counts) > 4
+
+
 def test_random_version_1_clients(rng):
     """In version 1 every byte belongs to a sample."""
     for _ in range(3000):
@@ -43,6 +51,18 @@ def test_random_clients_leave_a_bridge_as_it_was(rng):
     table = wire_play.Table()
     try:
         for _ in range(1500):
+            table.play(rng.randrange)
+    finally:
+        table.close()
+        logging.disable(logging.NOTSET)
+
+
+def test_random_learners_leave_a_replay_as_it_was(rng):
+    """After random learners, a good one gets each item once that none of them has acknowledged."""
+    logging.disable()
+    table = wire_play.ReplayTable()
+    try:
+        for _ in range(150):
             table.play(rng.randrange)
     finally:
         table.close()

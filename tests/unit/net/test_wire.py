@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from echo_shm import WireError
 from echo_shm.net import wire
 from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1
-from echo_shm.net.wire import Accept, Frame, Greeting, Hello
+from echo_shm.net.wire import Accept, Ask, Frame, Greeting, Hello
+from echo_shm.ring.updates import UPDATE_SPEC
 from echo_shm.spec import Spec
 
 SPEC = Spec.from_example({"a": np.zeros((2, 3), np.float32), "b": np.zeros((), np.int64)})
@@ -212,3 +214,19 @@ def test_frames_hold_at_least_a_sample():
     assert wire.frame_limit(0, 95) == 0
     assert wire.samples_per_frame(90, 10) == 9
     assert wire.samples_per_frame(0, 0) > 1
+
+
+def test_the_page_has_the_schema_of_updates():
+    """A client of another make needs it to the letter."""
+    page = Path(wire.__file__).with_name("WIRE.md").read_text()
+    assert UPDATE_SPEC.schema.decode() in page.replace("\n", "")
+
+
+@pytest.mark.parametrize("has", [(), (0,), tuple(range(wire.MAX_HAS))])
+def test_what_a_learner_asks_for(has):
+    """It is read as it was written, with as many batches as fit."""
+    ask = Ask(3, 256, 5, b"r" * 16, has, 1, 2)
+    data = ask.to_bytes()
+    header = wire.read_learner_header(data)
+    assert (header.kind, header.length) == (Frame.ASK, len(data) - wire.HEADER_BYTES)
+    assert Ask.from_bytes(header.number, data[wire.HEADER_BYTES :]) == ask

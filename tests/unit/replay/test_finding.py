@@ -36,7 +36,7 @@ def test_a_name_is_as_good_as_the_handle(name: str, shm: bool) -> None:
     with Replay(STEP, 10, TABLES, **options) as replay:
         handle = replay.handle  # a replay in its process's own memory has rings from here on
         with ReplayClient(handle.name) as client, client.writer() as writer:
-            assert client._handle == handle
+            assert client._way.handle == handle
             writer.add(STEP, {"b": 2.0})
             assert replay.num_steps == 1
             with pytest.raises(ValueError, match="too large for table 'a'"):
@@ -85,7 +85,7 @@ def test_what_is_no_replay(name: str) -> None:
                 ReplayClient(f"{name}.{ring}")
     with pytest.raises(ValueError, match=r"bad replay name '\.\./x'"):
         ReplayClient("../x")
-    with pytest.raises(TypeError, match=r"takes a replay's name or replay.handle, not int 3"):
+    with pytest.raises(TypeError, match=r"takes a replay's name or address, or replay.handle, not int 3"):
         ReplayClient(3)  # type: ignore[arg-type]
 
 

@@ -233,4 +233,4 @@ class ItemsMachine(RuleBasedStateMachine):
 
 
 TestItems = ItemsMachine.TestCase
-TestItems.settings = settings(max_examples=50, stateful_step_count=20, deadline=None, derandomize=True)
+TestItems.settings = settings(max_examples=40, stateful_step_count=15, deadline=None, derandomize=True)

@@ -13,7 +13,8 @@ import pytest
 
 from echo_shm import Replay, SegmentError
 from echo_shm.cli import console, ls, replay_top
-from echo_shm.replay import board, listing
+from echo_shm.replay import listing
+from echo_shm.ring import board
 
 SHM = Path("/dev/shm")
 

@@ -8,8 +8,8 @@ import pytest
 
 from echo_shm._core import lib
 from echo_shm.replay import LimiterInfo, TableInfo
-from echo_shm.replay.batch_names import BatchRing
 from echo_shm.replay.waits import Activity, Wait, Waits, read_activity, read_waits
+from echo_shm.ring.batch_names import BatchRing
 
 LIMITER = LimiterInfo(1, 1.0, 0.0, 2.0, 2.0, can_sample=False, can_insert=False)
 IDLE = TableInfo(0, 9, 0, 0, 0, 0, 0, 0, LIMITER, 0.0, 64)

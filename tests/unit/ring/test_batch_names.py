@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo_shm.replay.batch_names import BatchRing, batch_ring
+from echo_shm.ring.batch_names import BatchRing, batch_ring
 
 
 @pytest.mark.parametrize("one", [BatchRing(0, 8), BatchRing(63, 2**40), BatchRing(3, 8, 0, 1), BatchRing(3, 8, 31, 32)])

@@ -84,3 +84,14 @@ def read_board(name: str) -> dict[str, Any]:
     finally:
         shm.close_fd()
     return {}
+
+
+def made_or_refused(replay: str, ring: str) -> tuple[bool, str | None]:
+    """Whether a ring of batches is ready, and why it cannot be made, as the replay's board says."""
+    try:
+        board = read_board(replay)
+    except SegmentError:
+        return False, None
+    made, refused = board.get("batches"), board.get("refused")
+    text = refused.get(ring) if isinstance(refused, dict) else None
+    return isinstance(made, list) and ring in made, text if isinstance(text, str) else None
