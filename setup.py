@@ -30,6 +30,7 @@ setup(
                 "csrc/python/core.h",
                 "csrc/python/draws.h",
                 "csrc/python/inserts.h",
+                "csrc/python/kept.h",
                 "csrc/python/pool.h",
                 "csrc/python/saves.h",
                 "csrc/python/trees.h",

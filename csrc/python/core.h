@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "python/arrays.h"
+#include "python/kept.h"
 #include "python/pool.h"
 #include "replay/es_checkpoint.h"
 
@@ -75,7 +76,9 @@ typedef struct {
     leaf *arrays;
     Py_ssize_t num_outputs;
     size_t item_bytes;
-    pool pool;
+    pool *pool;
+    kept kept[KEPT];
+    int next_kept;
 } batch_form;
 
 typedef struct {

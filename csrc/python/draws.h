@@ -9,11 +9,6 @@
 #include "python/core.h"
 #include "python/trees.h"
 
-static size_t padded(size_t size)
-{
-    return (size + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
-}
-
 /* Bytes of a block for n items; 0 when that is out of range. own: where the pool's own arrays begin. */
 static size_t block_size(const batch_form *form, npy_intp n, Py_ssize_t own)
 {
@@ -44,7 +39,7 @@ static bool fits_out(const batch_form *form, PyObject *out, npy_intp n)
 }
 
 /* The arrays of a batch of n items: those of out, or of a new block, and the columns. NULL: an exception is set. */
-static PyObject *make_arrays(core *self, batch_form *form, npy_intp n, PyObject *out)
+static PyObject *make_arrays(batch_form *form, npy_intp n, PyObject *out)
 {
     Py_ssize_t own = out == Py_None ? 0 : form->num_outputs, count = form->num_outputs + COLUMNS;
     size_t size = n > 0 ? block_size(form, n, own) : 0;
@@ -57,9 +52,14 @@ static PyObject *make_arrays(core *self, batch_form *form, npy_intp n, PyObject 
             PyErr_SetString(PyExc_TypeError, "out: a tuple of an exact, writable array for each leaf");
         return NULL;
     }
+    if (own == 0 && size < MAP_FROM) {
+        PyObject *unused = unused_arrays(form->kept, n, form->arrays, count);
+        if (unused != NULL)
+            return unused;
+    }
     /* First: a new tuple may start the garbage collection, which runs code of Python's. From here on none runs. */
     PyObject *made = PyTuple_New(count);
-    block *memory = made == NULL ? NULL : block_new(&form->pool, size, (PyObject *)self);
+    block *memory = made == NULL ? NULL : block_new(form->pool, size);
     if (memory == NULL) {
         Py_XDECREF(made);
         return NULL;
@@ -79,6 +79,11 @@ static PyObject *make_arrays(core *self, batch_form *form, npy_intp n, PyObject 
         }
         if (array == NULL || PyTuple_SetItem(made, i, array) != 0)
             Py_CLEAR(made);
+    }
+    if (made != NULL && own == 0 && size < MAP_FROM && !form->pool->closed) {
+        kept *next = &form->kept[form->next_kept];
+        form->next_kept = (form->next_kept + 1) % KEPT;
+        keep_arrays(next, made, memory, n);
     }
     Py_DECREF(memory); /* the arrays have it */
     return made;
@@ -114,7 +119,7 @@ static bool open_arrays(const batch_form *form, PyObject *made, void ***p, es_ba
 static PyObject *fill(core *self, uint32_t table, npy_intp n, double beta, const uint64_t *keys, PyObject *out)
 {
     batch_form *form = &self->tables[table];
-    PyObject *made = make_arrays(self, form, n, out);
+    PyObject *made = make_arrays(form, n, out);
     if (made == NULL)
         return NULL;
     void *few[FEW_ARRAYS], **p = few;

@@ -3,6 +3,7 @@
  * A block stands for the memory of one batch. Every array of the batch has the block as its base,
  * and each view refers to its array. So a block lives as long as anything refers to the batch.
  * When it dies its memory goes to the pool's list of free memory. The GIL protects the list.
+ * The pool lives as long as its owner, and as long as any of its blocks.
  */
 #ifndef ES_PYTHON_POOL_H
 #define ES_PYTHON_POOL_H
@@ -14,7 +15,7 @@
 
 /* What the list keeps at most. The latest is kept whatever its size: a loop that drops one batch
  * for the next needs it. */
-#define FREE_BLOCKS 16
+#define FREE_BLOCKS 12
 #define FREE_BYTES ((size_t)64 << 20)
 
 /* From this size on, memory is the kernel's, and not malloc's (bytes). */
@@ -33,7 +34,24 @@ typedef struct {
     int count;
     int closed; /* it keeps nothing more */
     size_t bytes;
+    Py_ssize_t users; /* the owner and the blocks */
 } pool;
+
+/* For an owner. NULL: an exception is set. */
+static pool *pool_new(void)
+{
+    pool *p = PyMem_Calloc(1, sizeof *p);
+    if (p == NULL)
+        PyErr_NoMemory();
+    else
+        p->users = 1;
+    return p;
+}
+
+static size_t padded(size_t size)
+{
+    return (size + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
+}
 
 static void *memory_new(size_t size)
 {
@@ -100,11 +118,19 @@ static void pool_close(pool *p)
         pool_drop_oldest(p);
 }
 
+/* One user less. */
+static void pool_drop(pool *p)
+{
+    if (--p->users > 0)
+        return;
+    pool_close(p);
+    PyMem_Free(p);
+}
+
 /* --- blocks ------------------------------------------------------------------ */
 
 typedef struct {
-    PyObject_HEAD PyObject *owner; /* the pool is part of it */
-    pool *pool;
+    PyObject_HEAD pool *pool;
     void *memory;
     size_t size;
 } block;
@@ -115,7 +141,7 @@ static void block_dealloc(block *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     pool_give(self->pool, self->memory, self->size);
-    Py_DECREF(self->owner);
+    pool_drop(self->pool);
     PyObject_Free(self);
     Py_DECREF(type);
 }
@@ -131,7 +157,7 @@ static PyType_Spec block_spec = {
 };
 
 /* NULL: an exception is set. */
-static block *block_new(pool *p, size_t size, PyObject *owner)
+static block *block_new(pool *p, size_t size)
 {
     void *memory = pool_take(p, size);
     if (memory == NULL) {
@@ -143,8 +169,7 @@ static block *block_new(pool *p, size_t size, PyObject *owner)
         pool_give(p, memory, size);
         return NULL;
     }
-    Py_INCREF(owner);
-    made->owner = owner;
+    p->users++;
     made->pool = p;
     made->memory = memory;
     made->size = size;

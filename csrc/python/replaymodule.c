@@ -386,8 +386,10 @@ static PyObject *core_close(core *self, PyObject *nothing)
         PyObject *keep = self->keep;
         self->keep = NULL;
         Py_XDECREF(keep);
-        for (uint32_t t = 0; t < self->num_tables; t++)
-            pool_close(&self->tables[t].pool);
+        for (uint32_t t = 0; t < self->num_tables; t++) {
+            pool_close(self->tables[t].pool);
+            forget_arrays(self->tables[t].kept);
+        }
     }
     Py_RETURN_NONE;
 }
@@ -398,7 +400,9 @@ static void core_dealloc(core *self)
     if (self->replay != NULL && self->call.fork_generation() == self->generation)
         self->call.free(self->replay);
     for (uint32_t t = 0; self->tables != NULL && t < self->num_tables; t++) {
-        pool_close(&self->tables[t].pool);
+        pool_close(self->tables[t].pool);
+        forget_arrays(self->tables[t].kept);
+        pool_drop(self->tables[t].pool);
         Py_DECREF(self->tables[t].tree);
         free_leaves(self->tables[t].arrays, self->tables[t].num_outputs + COLUMNS);
     }
@@ -459,7 +463,7 @@ static int read_form(batch_form *to, PyObject *from)
     Py_INCREF(tree);
     to->tree = tree;
     to->arrays = read_leaves(arrays);
-    if (to->arrays == NULL)
+    if (to->arrays == NULL || (to->pool = pool_new()) == NULL)
         return -1;
     to->num_outputs = PyTuple_Size(arrays) - COLUMNS;
     to->item_bytes = bytes_of(to->arrays, to->num_outputs);
@@ -537,21 +541,36 @@ static PyObject *core_closed(core *self, void *nothing)
     return PyBool_FromLong(self->replay == NULL);
 }
 
+/* Batches that nobody refers to any more, and their bytes. */
+static long unused_blocks(const core *self, size_t *bytes)
+{
+    long blocks = 0;
+    *bytes = 0;
+    for (uint32_t t = 0; t < self->num_tables; t++) {
+        const batch_form *form = &self->tables[t];
+        blocks += form->pool->count;
+        *bytes += form->pool->bytes;
+        for (int i = 0; i < KEPT; i++)
+            if (all_unused(&form->kept[i], form->arrays, form->num_outputs + COLUMNS)) {
+                blocks++;
+                *bytes += form->kept[i].memory->size;
+            }
+    }
+    return blocks;
+}
+
 static PyObject *core_free_blocks(core *self, void *nothing)
 {
     (void)nothing;
-    long blocks = 0;
-    for (uint32_t t = 0; t < self->num_tables; t++)
-        blocks += self->tables[t].pool.count;
-    return PyLong_FromLong(blocks);
+    size_t bytes;
+    return PyLong_FromLong(unused_blocks(self, &bytes));
 }
 
 static PyObject *core_free_bytes(core *self, void *nothing)
 {
     (void)nothing;
-    size_t bytes = 0;
-    for (uint32_t t = 0; t < self->num_tables; t++)
-        bytes += self->tables[t].pool.bytes;
+    size_t bytes;
+    unused_blocks(self, &bytes);
     return PyLong_FromSize_t(bytes);
 }
 

@@ -587,7 +587,9 @@ class Replay(Items, Closing):
             self._rings.turn()
         got = self._core.sample(number, n, beta, arrays)
         if not isinstance(got, tuple):
-            got = self._wait_to_sample(got, number, timeout, lambda: self._core.sample(number, n, beta, arrays))
+            got = self._wait_to_sample(
+                got, number, timeout, functools.partial(self._core.sample, number, n, beta, arrays)
+            )
             if not got:
                 return None
         if self._core.waiting:

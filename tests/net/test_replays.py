@@ -243,8 +243,8 @@ def test_cut_connections(replay):
             proxy.cut()
 
     cutter = threading.Thread(target=cut)
-    cutter.start()
     with RemoteWriter(HOST, proxy.port, EXAMPLE, authkey=KEY) as writer:
+        cutter.start()  # only now: a first connection that is cut is an error, and not tried again
         at = 0
         while proxy.cuts < 20:
             write(writer, 1, at, at + 50)

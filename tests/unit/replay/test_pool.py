@@ -4,6 +4,7 @@ import copy
 import gc
 import itertools
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -59,6 +60,50 @@ def test_whatever_refers_to_a_batch_keeps_it(replay, holder):
     gc.collect()
     assert replay._core.free_blocks == 1
     assert address(replay.sample(8).data["obs"]) == mine
+
+
+def reshape(array):
+    array.shape = (2, -1)
+
+
+def retype(array):
+    array.dtype = np.complex64
+
+
+def lock(array):
+    array.flags.writeable = False
+
+
+CHANGES = {"shape": reshape, "dtype": retype, "read-only": lock}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.parametrize("pick", [lambda batch: batch.data["act"], lambda batch: batch.key], ids=["leaf", "column"])
+def test_what_was_done_to_an_array_does_not_show_later(replay, pick, change):
+    """The caller may do anything to the arrays of a batch: later batches are as the first one was."""
+    for i in range(8):
+        batch = replay.sample(8)
+        assert batch.data["act"].tolist() == list(range(8 * i, 8 * i + 8))
+        for array, dtype in ((batch.data["act"], "i8"), (batch.key, "u8")):
+            assert (array.shape, array.dtype, array.flags.writeable) == ((8,), np.dtype(dtype), True)
+        change(pick(batch))
+        del batch
+
+
+def test_a_weak_reference_dies_with_its_array(replay):
+    """It never refers to an array of a later batch."""
+    for _ in range(4):
+        batch = replay.sample(8)
+        leaf, column = weakref.ref(batch.data["obs"]), weakref.ref(batch.age)
+        del batch
+        gone = replay.sample(8), replay.sample(8), replay.sample(8)
+        assert all(leaf() is not batch.data["obs"] and column() is not batch.age for batch in gone)
+
+
+def test_batches_drawn_ahead_are_not_overwritten(replay):
+    """They are tuples of arrays that nothing else refers to yet."""
+    ahead = [replay._core.sample(0, 8, None, None) for _ in range(6)]
+    assert np.concatenate([act for act, *_ in ahead]).tolist() == list(range(48))
 
 
 def test_no_batch_is_overwritten(replay):
