@@ -67,21 +67,23 @@ static void describe(es_table *t, const uint32_t *items, uint64_t n, const es_dr
         table_size[i] = size;
         age[i] = (int64_t)(inserted - record->inserted - 1);
     }
-    es_selector_ratios(t->sampler, items, n, to->ratio + at);
+}
+
+/* Their ratios, or their weights. Needs no record. */
+static void weigh(es_table *t, const uint32_t *items, uint64_t n, double *ratio, double beta)
+{
+    es_selector_ratios(t->sampler, items, n, ratio);
+    if (!isnan(beta))
+        es_draw_weigh(ratio, n, beta);
 }
 
 void es_draw_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at)
 {
     bool left = t->aside == NULL || !es_rank_has(t->aside, item);
     describe(t, &item, 1, to, at);
+    weigh(t, &item, 1, to->ratio + at, NAN);
     to->probability[at] = left ? t->sampler->class->probability(t->sampler, item) : 0;
     to->times_sampled[at] = (int64_t)t->items[item].times_sampled;
-}
-
-static void weigh(const es_drawing *to, uint64_t at, uint64_t n, const es_draw_into *into)
-{
-    for (uint64_t i = at; !isnan(into->beta) && i < at + n; i++)
-        to->ratio[i] = es_draw_weight(to->ratio[i], into->beta);
 }
 
 /* Notes n draws, of which done were made before in the same call. random: the generator's state after them. */
@@ -112,7 +114,6 @@ static void note_some(es_table *t, const uint32_t *items, uint64_t n, uint64_t r
         es_redo_set(redo, &records[items[i]].times_sampled, times);
     }
     describe(t, items, n, to, at);
-    weigh(to, at, n, into);
     note_draws(t, n, random, into, done);
     es_redo_commit(redo);
 }
@@ -194,6 +195,7 @@ static int64_t draw_independent(es_table *t, uint64_t n, const es_drawing *to, u
     if (items[0] == ES_SELECTOR_NONE)
         return ES_ESELECTOR;
     bool random = t->sampler->class->random;
+    weigh(t, items, allowed, to->ratio + at, into->beta);
     /* Each draw misses the cache at its record, then at its links, if it has several steps, then at its rows. So all
      * records come first, the others follow. */
     uint64_t links_at = RECORDS_AHEAD, rows_at = links_at + (many ? LINKS_AHEAD : 0), last = rows_at + ROWS_AHEAD;
@@ -264,7 +266,7 @@ static int64_t draw_one(es_table *t, const es_drawing *to, uint64_t at, const es
         t->config->max_times_sampled != 0 && t->items[item].times_sampled + 1 >= t->config->max_times_sampled;
     describe(t, &item, 1, to, at);
     to->times_sampled[at] = (int64_t)t->items[item].times_sampled + 1;
-    weigh(to, at, 1, into);
+    weigh(t, &item, 1, to->ratio + at, into->beta);
     es_draw_write(t, item, into->leaves, at);
     es_redo_set(redo, &t->items[item].times_sampled, t->items[item].times_sampled + 1);
     note_draws(t, 1, random, into, done);

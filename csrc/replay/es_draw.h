@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/es_base.h"
+#include "replay/es_pow.h"
 #include "replay/es_table.h"
 
 /* What a batch says of an item, beside its leaves. ratio: its weight by the least positive one. */
@@ -34,11 +35,11 @@ void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64
 /* The same for an item that is not drawn now. */
 void es_draw_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at);
 
-/* The importance weight of an item with that ratio (Schaul et al., "Prioritized experience replay", 2016, section 3.4).
+/* Ratios become importance weights (Schaul et al., "Prioritized experience replay", 2016, section 3.4).
  */
-static inline double es_draw_weight(double ratio, double beta)
+static inline void es_draw_weigh(double *ratios, uint64_t n, double beta)
 {
-    return beta == 0 || ratio == 1 ? 1 : pow(ratio, -beta);
+    es_pow_many(ratios, n, -beta);
 }
 
 #endif

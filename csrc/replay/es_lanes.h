@@ -229,12 +229,6 @@ ES_LANES_TARGET_avx2 static inline double es_lanes_sum_avx2(es_lanes_avx2 v)
     return _mm_cvtsd_f64(_mm_hadd_pd(eights, eights));
 }
 
-ES_LANES_TARGET_avx2 static inline double es_lanes_squares_avx2(es_lanes_avx2 v)
-{
-    return es_lanes_sum_avx2((es_lanes_avx2){_mm256_mul_pd(v.a, v.a), _mm256_mul_pd(v.b, v.b), _mm256_mul_pd(v.c, v.c),
-                                             _mm256_mul_pd(v.d, v.d)});
-}
-
 /* x, and infinity for 0. */
 ES_LANES_TARGET_avx2 static inline __m256d es_lanes_positive_avx2(__m256d x)
 {
@@ -338,11 +332,6 @@ ES_LANES_TARGET_avx512 static inline double es_lanes_sum_avx512(es_lanes_avx512 
     __m512d fours = _mm512_add_pd(pairs, _mm512_permutex_pd(pairs, 0x4e)); /* a b a b in each half */
     __m128d eights = _mm_add_pd(_mm512_castpd512_pd128(fours), _mm512_extractf64x2_pd(fours, 2));
     return _mm_cvtsd_f64(_mm_add_sd(eights, _mm_unpackhi_pd(eights, eights)));
-}
-
-ES_LANES_TARGET_avx512 static inline double es_lanes_squares_avx512(es_lanes_avx512 v)
-{
-    return es_lanes_sum_avx512((es_lanes_avx512){_mm512_mul_pd(v.a, v.a), _mm512_mul_pd(v.b, v.b)});
 }
 
 ES_LANES_TARGET_avx512 static inline double es_lanes_least_avx512(es_lanes_avx512 v)

@@ -17,6 +17,14 @@ typedef es_prefix_summary summary;
 /* A bit beside a node's number: the least weight below it has changed. */
 #define CHANGED (UINT32_C(1) << 31)
 
+/* A weight becomes another one. */
+static inline void count_squares(es_prefix_tree *t, double from, double to)
+{
+    double gone = from * from, come = to * to;
+    t->squares += come - gone;
+    t->worn += t->squares + (come + gone);
+}
+
 /* Where a node's own least weight is kept. */
 static inline double *least_slot(es_prefix_tree *t, uint32_t level, uint32_t i)
 {
@@ -33,7 +41,7 @@ static inline void tell_parent(es_prefix_tree *t, uint32_t level, uint32_t *entr
     }
     es_prefix_node *node = &t->node[level + 1][child / ES_FANOUT];
     *entry = child | (node->least[j] != s.least ? CHANGED : 0);
-    node->sum[j] = s.sum, node->least[j] = s.least, node->squares[j] = s.squares;
+    node->sum[j] = s.sum, node->least[j] = s.least;
 }
 
 /* Fetches so many lines. */
@@ -51,7 +59,6 @@ static inline void fetch_node(const es_prefix_tree *t, uint32_t child)
     const es_prefix_node *node = &t->node[1][child / ES_FANOUT];
     fetch(node->begin, 4);
     fetch(&node->least[child % ES_FANOUT], 1);
-    fetch(node->squares, 2);
 }
 
 /* Where nodes are many, few leaves have one in common, unless they are neighbours. */
@@ -190,9 +197,15 @@ double es_prefix_tree_least(const es_prefix_tree *t)
     return t->all.least > 0 ? t->all.least : INFINITY;
 }
 
-double es_prefix_tree_squares(const es_prefix_tree *t)
+double es_prefix_tree_squares(es_prefix_tree *t)
 {
-    return t->all.squares;
+    if (t->worn * 0x1p-52 < t->squares * 1e-6) /* not where one is infinite, or not a number */
+        return t->squares;
+    t->squares = 0;
+    for (uint64_t i = 0; i < t->leaves; i++)
+        t->squares += t->weight[i] * t->weight[i];
+    t->worn = t->squares * (double)t->leaves;
+    return t->squares;
 }
 
 void es_prefix_tree_find_many(const es_prefix_tree *t, const double *at, uint32_t *leaves, uint64_t n)

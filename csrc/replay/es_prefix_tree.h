@@ -2,7 +2,7 @@
  *
  * A node is computed from its children whenever one of them changes, always in the same order. So
  * the tree depends on the weights alone, not on the path that led there, and no error adds up. The
- * least positive weight and the sum of squares are kept the same way. */
+ * least positive weight is kept the same way. */
 #ifndef ES_PREFIX_TREE_H
 #define ES_PREFIX_TREE_H
 
@@ -18,12 +18,11 @@ typedef struct es_prefix_node {
     double begin[16]; /* the sum of the children before each; infinite where nothing more is added */
     double sum[16];
     double least[16]; /* positive, or 0 where all weights are 0 */
-    double squares[16];
 } es_prefix_node;
 
 /* The same of a node's own 16: what its parent keeps. */
 typedef struct es_prefix_summary {
-    double sum, least, squares;
+    double sum, least;
 } es_prefix_summary;
 
 typedef struct es_prefix_tree {
@@ -33,6 +32,9 @@ typedef struct es_prefix_tree {
     /* Child j of node i at level l is node 16 i + j at level l - 1, and at level 1 a group of 16 weights. */
     es_prefix_node *node[ES_PREFIX_LEVELS];
     es_prefix_summary all;
+    /* The sum of the squares, to which each change adds. What it has lost by rounding since all were added up is at most
+     * 2^-52 times worn. */
+    double squares, worn;
     uint32_t kind; /* es_lanes_kind */
     void *memory;
     uint64_t bytes;
@@ -58,8 +60,9 @@ static inline double es_prefix_tree_get(const es_prefix_tree *t, uint32_t leaf)
 double es_prefix_tree_total(const es_prefix_tree *t);
 /* The least positive weight, or INFINITY. */
 double es_prefix_tree_least(const es_prefix_tree *t);
-/* The sum of the squares. It may be infinite, or 0 for tiny weights. */
-double es_prefix_tree_squares(const es_prefix_tree *t);
+/* The sum of the squares, within a millionth. It may be infinite, or 0 for tiny weights. Now and then that takes a pass
+ * over all weights. */
+double es_prefix_tree_squares(es_prefix_tree *t);
 
 /* For each of n places the leaf at which the sum of the weights up to it exceeds that, for 0 <= at[i] < total, up to
  * rounding. Its weight is positive. The total must be positive. */

@@ -3,20 +3,20 @@
 
 TARGET static inline summary LANES(of_weights)(LANES(es_lanes) v)
 {
-    return (summary){LANES(es_lanes_sum)(v), LANES(es_lanes_least)(v), LANES(es_lanes_squares)(v)};
+    return (summary){LANES(es_lanes_sum)(v), LANES(es_lanes_least)(v)};
 }
 
 /* The least weight is computed anew only when that of a child has changed. */
 TARGET static inline summary LANES(of_node)(es_prefix_node *node, bool least_changed, double least)
 {
     return (summary){LANES(es_lanes_begin)(LANES(es_lanes_load)(node->sum), node->begin),
-                     least_changed ? LANES(es_lanes_least)(LANES(es_lanes_load)(node->least)) : least,
-                     LANES(es_lanes_sum)(LANES(es_lanes_load)(node->squares))};
+                     least_changed ? LANES(es_lanes_least)(LANES(es_lanes_load)(node->least)) : least};
 }
 
 TARGET static void LANES(set)(es_prefix_tree *t, uint32_t leaf, double w)
 {
     uint32_t i = leaf / ES_FANOUT, j = leaf % ES_FANOUT;
+    count_squares(t, t->weight[leaf], w);
     summary s = LANES(of_weights)(LANES(es_lanes_put)(t->weight + i * (uint64_t)ES_FANOUT, j, w));
     for (uint32_t l = 1; l < t->levels; l++) {
         j = i % ES_FANOUT, i /= ES_FANOUT;
@@ -24,7 +24,6 @@ TARGET static void LANES(set)(es_prefix_tree *t, uint32_t leaf, double w)
         summary up = {.least = *least_slot(t, l, i)};
         if (node->least[j] != s.least)
             up.least = LANES(es_lanes_least)(LANES(es_lanes_put)(node->least, j, s.least));
-        up.squares = LANES(es_lanes_sum)(LANES(es_lanes_put)(node->squares, j, s.squares));
         up.sum = LANES(es_lanes_begin)(LANES(es_lanes_put)(node->sum, j, s.sum), node->begin);
         s = up;
     }
@@ -38,7 +37,9 @@ TARGET static void LANES(set_some)(es_prefix_tree *t, const uint32_t *leaves, co
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD < n)
             fetch(&t->weight[leaves[i + AHEAD] & -(uint32_t)ES_FANOUT], 2);
-        t->weight[leaves[i]] = weights[i] + 0.0;
+        double w = weights[i] + 0.0; /* -0.0 becomes 0.0 */
+        count_squares(t, t->weight[leaves[i]], w);
+        t->weight[leaves[i]] = w;
         list[i] = leaves[i];
     }
     n = parents(t, 0, list, n);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "replay/es_pow.h"
 #include "replay/es_prefix_tree.h"
 #include "replay/es_random.h"
 #include "replay/es_rank.h"
@@ -13,6 +14,7 @@
 typedef struct prioritized {
     es_selector base;
     double alpha;
+    double last, weight_of_last; /* a priority, and its weight: items often come with the same */
     es_rank *members;
     es_prefix_tree weights; /* of members */
     es_prefix_tree all;     /* also of those set aside; only if any ever is */
@@ -22,7 +24,7 @@ typedef struct prioritized {
 
 static double weight_of(const prioritized *p, double priority)
 {
-    return priority == 0 ? 0 : p->alpha == 1 ? priority : p->alpha == 0.5 ? sqrt(priority) : pow(priority, p->alpha);
+    return es_pow(priority, p->alpha);
 }
 
 static bool accepts(const es_selector *s, double priority)
@@ -45,7 +47,9 @@ static void insert(es_selector *s, const es_candidate *c)
 {
     prioritized *p = (prioritized *)s;
     es_rank_add(p->members, c->item);
-    set(p, c->item, weight_of(p, c->priority), true);
+    if (c->priority != p->last)
+        p->last = c->priority, p->weight_of_last = weight_of(p, c->priority);
+    set(p, c->item, p->weight_of_last, true);
 }
 
 static void update(es_selector *s, const es_candidate *c, uint64_t n)
@@ -56,14 +60,19 @@ static void update(es_selector *s, const es_candidate *c, uint64_t n)
     uint64_t members = 0;
     for (uint64_t i = 0; i < n; i++) {
         items[i] = c[i].item;
-        es_prefix_tree_fetch(&p->weights, items[i]); /* while the power is computed */
-        weights[i] = weight_of(p, c[i].priority);
-        if (!p->has_all || es_rank_has(p->members, items[i]))
-            left[members] = items[i], left_weights[members++] = weights[i];
+        es_prefix_tree_fetch(&p->weights, items[i]); /* while the powers are computed */
+        weights[i] = c[i].priority;
     }
+    es_pow_many(weights, n, p->alpha);
+    if (!p->has_all) {
+        es_prefix_tree_set_many(&p->weights, items, weights, n);
+        return;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        if (es_rank_has(p->members, items[i]))
+            left[members] = items[i], left_weights[members++] = weights[i];
     es_prefix_tree_set_many(&p->weights, left, left_weights, members);
-    if (p->has_all)
-        es_prefix_tree_set_many(&p->all, items, weights, n);
+    es_prefix_tree_set_many(&p->all, items, weights, n);
 }
 
 static void remove_item(es_selector *s, uint32_t item)
@@ -172,7 +181,7 @@ es_selector *es_prioritized_new(uint64_t limit, double alpha, bool rounds)
     prioritized *made = calloc(1, sizeof *made);
     if (made == NULL)
         return NULL;
-    *made = (prioritized){.base.class = &prioritized_class, .alpha = alpha, .limit = limit};
+    *made = (prioritized){.base.class = &prioritized_class, .alpha = alpha, .limit = limit}; /* the weight of 0 is 0 */
     made->members = es_rank_new(limit);
     if (made->members != NULL && es_prefix_tree_init(&made->weights, limit) == ES_OK) {
         if (!rounds)

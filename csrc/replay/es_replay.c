@@ -200,8 +200,7 @@ static void weigh(const es_table *t, double *ratios, uint64_t n, double beta)
         beta = t->config->sampler.beta;
     if (!(beta >= 0) || t->sampler->class->ratios == NULL)
         return;
-    for (uint64_t i = 0; i < n; i++)
-        ratios[i] = es_draw_weight(ratios[i], beta);
+    es_draw_weigh(ratios, n, beta);
 }
 
 int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, const es_batch_arrays *out)

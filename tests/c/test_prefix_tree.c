@@ -135,7 +135,6 @@ static bool same(const es_prefix_tree *a, const es_prefix_tree *b)
         for (uint64_t i = 0; i < width(a, l); i++) {
             const es_prefix_node *m = &a->node[l][i], *n = &b->node[l][i];
             ok = ok && memcmp(m->sum, n->sum, sizeof m->sum) == 0 && memcmp(m->least, n->least, sizeof m->least) == 0;
-            ok = ok && memcmp(m->squares, n->squares, sizeof m->squares) == 0;
             double sum = 0;
             for (uint32_t j = 0; j < ES_FANOUT; j++)
                 sum += m->sum[j];
@@ -150,16 +149,17 @@ static bool same_bits(double a, double b)
 }
 
 /* Everything that a tree says of its weights. */
-static void check_values(const es_prefix_tree *t, const double *w)
+static void check_values(es_prefix_tree *t, const double *w)
 {
-    static double squares[LARGEST];
     uint32_t size = (uint32_t)t->leaves;
+    double squares = 0;
     for (uint32_t i = 0; i < size; i++) {
         CHECK(es_prefix_tree_get(t, i) == w[i]);
-        squares[i] = w[i] * w[i];
+        squares += w[i] * w[i];
     }
     CHECK(same_bits(es_prefix_tree_total(t), total_of(w, size)));
-    CHECK(same_bits(es_prefix_tree_squares(t), total_of(squares, size)));
+    CHECK(isinf(squares) ? isinf(es_prefix_tree_squares(t))
+                         : fabs(es_prefix_tree_squares(t) - squares) <= squares * 1e-6);
     CHECK(same_bits(es_prefix_tree_least(t), least_of(w, size)));
 }
 
@@ -341,6 +341,6 @@ TEST(prefix_tree_counts_its_bytes)
 {
     es_prefix_tree t;
     REQUIRE_EQ(es_prefix_tree_init(&t, 1000000), ES_OK);
-    CHECK(t.bytes > 10 * 1000000 && t.bytes < 11 * 1000000);
+    CHECK(t.bytes > 9 * 1000000 && t.bytes < 10 * 1000000);
     es_prefix_tree_free(&t);
 }
