@@ -18,11 +18,10 @@ typedef es_prefix_summary summary;
 #define CHANGED (UINT32_C(1) << 31)
 
 /* A weight becomes another one. */
-static inline void count_squares(es_prefix_tree *t, double from, double to)
+static inline es_prefix_squares count_square(es_prefix_squares s, double from, double to)
 {
-    double gone = from * from, come = to * to;
-    t->squares += come - gone;
-    t->worn += t->squares + (come + gone);
+    double gone = from * from, come = to * to, sum = s.sum + (come - gone);
+    return (es_prefix_squares){sum, s.worn + (sum + (come + gone))};
 }
 
 /* Where a node's own least weight is kept. */
@@ -199,13 +198,14 @@ double es_prefix_tree_least(const es_prefix_tree *t)
 
 double es_prefix_tree_squares(es_prefix_tree *t)
 {
-    if (t->worn * 0x1p-52 < t->squares * 1e-6) /* not where one is infinite, or not a number */
-        return t->squares;
-    t->squares = 0;
+    es_prefix_squares *s = &t->squares;
+    if (s->worn * 0x1p-52 < s->sum * 1e-6) /* not where one is infinite, or not a number */
+        return s->sum;
+    s->sum = 0;
     for (uint64_t i = 0; i < t->leaves; i++)
-        t->squares += t->weight[i] * t->weight[i];
-    t->worn = t->squares * (double)t->leaves;
-    return t->squares;
+        s->sum += t->weight[i] * t->weight[i];
+    s->worn = s->sum * (double)t->leaves;
+    return s->sum;
 }
 
 void es_prefix_tree_find_many(const es_prefix_tree *t, const double *at, uint32_t *leaves, uint64_t n)

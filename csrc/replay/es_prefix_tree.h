@@ -25,6 +25,12 @@ typedef struct es_prefix_summary {
     double sum, least;
 } es_prefix_summary;
 
+/* The sum of the squares of all weights, to which each change adds. What it has lost by rounding since all were added
+ * up is at most 2^-52 times worn. */
+typedef struct es_prefix_squares {
+    double sum, worn;
+} es_prefix_squares;
+
 typedef struct es_prefix_tree {
     uint64_t leaves;
     uint32_t levels; /* of groups of 16: level 0 is weight, the others are node */
@@ -32,9 +38,7 @@ typedef struct es_prefix_tree {
     /* Child j of node i at level l is node 16 i + j at level l - 1, and at level 1 a group of 16 weights. */
     es_prefix_node *node[ES_PREFIX_LEVELS];
     es_prefix_summary all;
-    /* The sum of the squares, to which each change adds. What it has lost by rounding since all were added up is at most
-     * 2^-52 times worn. */
-    double squares, worn;
+    es_prefix_squares squares;
     uint32_t kind; /* es_lanes_kind */
     void *memory;
     uint64_t bytes;

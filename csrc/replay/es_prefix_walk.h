@@ -16,7 +16,7 @@ TARGET static inline summary LANES(of_node)(es_prefix_node *node, bool least_cha
 TARGET static void LANES(set)(es_prefix_tree *t, uint32_t leaf, double w)
 {
     uint32_t i = leaf / ES_FANOUT, j = leaf % ES_FANOUT;
-    count_squares(t, t->weight[leaf], w);
+    t->squares = count_square(t->squares, t->weight[leaf], w);
     summary s = LANES(of_weights)(LANES(es_lanes_put)(t->weight + i * (uint64_t)ES_FANOUT, j, w));
     for (uint32_t l = 1; l < t->levels; l++) {
         j = i % ES_FANOUT, i /= ES_FANOUT;
@@ -34,14 +34,16 @@ TARGET static void LANES(set)(es_prefix_tree *t, uint32_t leaf, double w)
 TARGET static void LANES(set_some)(es_prefix_tree *t, const uint32_t *leaves, const double *weights, uint32_t n)
 {
     uint32_t list[SOME];
+    es_prefix_squares squares = t->squares;
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD < n)
             fetch(&t->weight[leaves[i + AHEAD] & -(uint32_t)ES_FANOUT], 2);
         double w = weights[i] + 0.0; /* -0.0 becomes 0.0 */
-        count_squares(t, t->weight[leaves[i]], w);
+        squares = count_square(squares, t->weight[leaves[i]], w);
         t->weight[leaves[i]] = w;
         list[i] = leaves[i];
     }
+    t->squares = squares;
     n = parents(t, 0, list, n);
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD < n)
