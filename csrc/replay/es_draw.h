@@ -39,7 +39,7 @@ void es_draw_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t
  */
 static inline void es_draw_weigh(double *ratios, uint64_t n, double beta)
 {
-    es_pow_many(ratios, n, -beta);
+    es_pow_many(es_lanes_best(), ratios, n, -beta);
 }
 
 #endif

@@ -3,8 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "replay/es_lanes.h"
-
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF /* GCC contracts nothing under -std=c11 */
 #endif
@@ -48,7 +46,7 @@ static void (*const powers[ES_LANES_KINDS])(double *x, uint64_t n, double y) = {
 #endif
 };
 
-void es_pow_many_with(uint32_t kind, double *x, uint64_t n, double y)
+void es_pow_many(es_lanes_kind kind, double *x, uint64_t n, double y)
 {
     if (y == 1)
         return;
@@ -58,9 +56,4 @@ void es_pow_many_with(uint32_t kind, double *x, uint64_t n, double y)
     }
     for (uint64_t i = 0; i < n; i++)
         x[i] = x[i] == 0 ? 0 : pow(x[i], y);
-}
-
-void es_pow_many(double *x, uint64_t n, double y)
-{
-    es_pow_many_with(n == 1 ? ES_LANES_PLAIN : es_lanes_best(), x, n, y);
 }

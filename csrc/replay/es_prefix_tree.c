@@ -5,7 +5,6 @@
 
 #include "base/es_memory.h"
 #include "base/es_prefetch.h"
-#include "replay/es_lanes.h"
 
 typedef es_prefix_summary summary;
 

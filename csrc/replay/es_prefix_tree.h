@@ -7,6 +7,7 @@
 #define ES_PREFIX_TREE_H
 
 #include "base/es_base.h"
+#include "replay/es_lanes.h"
 
 #define ES_PREFIX_LEVELS 8 /* 16 to the 8th leaves: all that a uint32_t can name */
 
@@ -39,7 +40,7 @@ typedef struct es_prefix_tree {
     es_prefix_node *node[ES_PREFIX_LEVELS];
     es_prefix_summary all;
     es_prefix_squares squares;
-    uint32_t kind; /* es_lanes_kind */
+    es_lanes_kind kind;
     void *memory;
     uint64_t bytes;
 } es_prefix_tree;

@@ -63,7 +63,7 @@ static void update(es_selector *s, const es_candidate *c, uint64_t n)
         es_prefix_tree_fetch(&p->weights, items[i]); /* while the powers are computed */
         weights[i] = c[i].priority;
     }
-    es_pow_many(weights, n, p->alpha);
+    es_pow_many(p->weights.kind, weights, n, p->alpha);
     if (!p->has_all) {
         es_prefix_tree_set_many(&p->weights, items, weights, n);
         return;

@@ -199,7 +199,9 @@ def everything(replay):
                 except KeyError:
                     continue
             index += 1
-        found[name] = repr({**vars(info), "bytes": 0}), items  # what is private may have other sizes
+        # What is private may have other sizes, and the effective sample size depends on the past by a millionth.
+        about = {"bytes": 0, "effective_sample_size": f"{info.effective_sample_size:.4g}"}
+        found[name] = repr({**vars(info), **about}), items
     return found
 
 
