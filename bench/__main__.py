@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import latency, native, peers, producers, remote, replay, scale, table, throughput, wake
+from bench import items, latency, native, peers, producers, remote, replay, scale, table, throughput, wake
 
 GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "cartpole": throughput.cartpole,
@@ -30,6 +30,7 @@ GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "producers": producers.producers,
     "remote": remote.remote,
     "replay": replay.replay,
+    "items": items.items,
 }
 
 NOTES = """\

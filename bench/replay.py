@@ -178,7 +178,7 @@ def take_turns(contenders: Sequence[tuple[Contender, Sizes]], repetitions: int, 
     ]
 
 
-def _figures(path: str, unit: str, measured: Sequence[Measured], which: int = 0) -> list[Figure]:
+def figures_of(path: str, unit: str, measured: Sequence[Measured], which: int = 0) -> list[Figure]:
     """A figure for each peer; without any, ours by itself."""
     ours, *peers = measured
     return [Figure(path, unit, ours.values(which), peer.name, peer.values(which), peer.floor) for peer in peers] or [
@@ -186,24 +186,33 @@ def _figures(path: str, unit: str, measured: Sequence[Measured], which: int = 0)
     ]
 
 
-class _Run:
+class Run:
     """Measures. Libraries that cannot be installed are left out."""
 
-    def __init__(self, scale: Scale) -> None:
+    def __init__(self, scale: Scale, libraries: Sequence[Library]) -> None:
         self.scale = scale
         self.sizes = Sizes(scale.seconds, scale.replay_steps, scale.replay_frames)
-        self._there = [MACHINE, *(library for library in (CPPRB, TORCHRL) if installed(library))]
+        self._there = [OWN, MACHINE, *filter(installed, libraries)]
 
-    def _against(self, row: str, peers: Sequence[Contender], alone: bool = False) -> list[Measured]:
-        contenders = [Contender(OWN, row), *(peer for peer in peers if peer.library in (OWN, *self._there))]
+    def is_there(self, contender: Contender) -> bool:
+        """Whether it can be measured."""
+        return contender.library in self._there
+
+    def against(self, row: str, peers: Sequence[Contender], alone: bool = False) -> list[Measured]:
+        """What our row measured, and then what each peer did that can be measured."""
+        contenders = [Contender(OWN, row), *filter(self.is_there, peers)]
         sized = [(contender, self.sizes) for contender in contenders]
         return take_turns(sized, self.scale.repetitions, alone)
+
+
+class _Run(Run):
+    """The rows of single steps."""
 
     def embedded(self) -> list[Figure]:
         """In the learner's process."""
         figures = []
         for path, unit, row, peers in EMBEDDED:
-            figures += _figures(path, unit, self._against(row, peers))
+            figures += figures_of(path, unit, self.against(row, peers))
         return figures
 
     def growth(self) -> list[Figure]:
@@ -242,17 +251,17 @@ class _Run:
     def elsewhere(self) -> list[Figure]:
         """A learner in a process of its own, which only takes; in the replay's process it draws, too."""
         path = f"`ReplayClient.dataset_iter({BATCH_SIZE})` in another process, prioritized"
-        return _figures(path, "batches/s", self._against("elsewhere", [Contender(OWN, "sample prioritized")]))
+        return figures_of(path, "batches/s", self.against("elsewhere", [Contender(OWN, "sample prioritized")]))
 
     def workers(self) -> list[Figure]:
         """Processes that add while the learner samples and updates."""
-        *measured, paced = self._against("workers", [*WITH_WORKERS, Contender(OWN, "paced workers")], alone=True)
+        *measured, paced = self.against("workers", [*WITH_WORKERS, Contender(OWN, "paced workers")], alone=True)
         path, then = f"{WORKERS} workers add", f"the learner repeats {_PRIORITIZED}"
         slow = [replace(one, floor=None) for one in measured if one.name.endswith(", remote")]
         return [
-            *_figures(f"{path}, {then}: steps", "steps/s", measured, 0),
-            *_figures(f"{path}, {then}: batches", "batches/s", measured, 1),
-            *_figures(f"{path} {PACE} steps/s each, {then}: batches", "batches/s", [paced, *slow], 1),
+            *figures_of(f"{path}, {then}: steps", "steps/s", measured, 0),
+            *figures_of(f"{path}, {then}: batches", "batches/s", measured, 1),
+            *figures_of(f"{path} {PACE} steps/s each, {then}: batches", "batches/s", [paced, *slow], 1),
         ]
 
     def owner(self) -> list[Figure]:
@@ -269,7 +278,7 @@ class _Run:
 
 def replay(scale: Scale, lib: ctypes.CDLL) -> list[Figure]:
     """All rows."""
-    run = _Run(scale)
+    run = _Run(scale, (CPPRB, TORCHRL))
     figures = [*run.embedded(), *run.growth(), *run.memory()]
     if not hasattr(echo_shm.Replay, "spawn"):
         print("no rows with workers: Replay has no spawn()", file=sys.stderr)

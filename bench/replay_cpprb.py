@@ -70,6 +70,14 @@ def _prioritized(sizes: Sizes) -> Measurement:
     return lambda: program.rate(lambda: next(cycle), 1, sizes.seconds)
 
 
+def _n_step(sizes: Sizes) -> Measurement:
+    how = {"size": program.NSTEP, "gamma": program.GAMMA, "rew": "reward", "next": "next_obs"}
+    buffer = cpprb.ReplayBuffer(sizes.cartpole, _fields(program.cartpole(1)), Nstep=how)
+    for block in program.filling(sizes.cartpole, program.cartpole):
+        buffer.add(**block)
+    return _sample(buffer, program.BATCH_SIZE, sizes.seconds)
+
+
 def _rfc(sizes: Sizes) -> Measurement:
     buffer = cpprb.ReplayBuffer(program.RFC_STORED, {"a": {"shape": program.RFC_SHAPE, "dtype": np.float32}})
     buffer.add(a=program.rfc())
@@ -133,6 +141,7 @@ ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     ),
     "sample atari": lambda sizes: _sample(_filled(sizes.atari, program.atari), program.BATCH_SIZE, sizes.seconds),
     "prioritized": _prioritized,
+    "n_step": _n_step,
     "rfc": _rfc,
     "workers": _with_workers,
 }

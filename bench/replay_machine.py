@@ -12,16 +12,21 @@ from bench import replay_program as program
 from bench.replay_program import Leaves, Measurement, Sizes
 
 
-def _take(n: int, make: Callable[[int], Leaves], seconds: float) -> Measurement:
-    example = make(1)
-    store = {name: np.empty((n, *leaf.shape[1:]), leaf.dtype) for name, leaf in example.items()}
+def _stored(n: int, make: Callable[[int], Leaves]) -> Leaves:
+    """An array for each leaf."""
+    store = {name: np.empty((n, *leaf.shape[1:]), leaf.dtype) for name, leaf in make(1).items()}
     first = 0
     for block in program.filling(n, make):
         size = len(block["done"])
         for name, leaf in block.items():
             store[name][first : first + size] = leaf
         first += size
-    kept = {name: np.empty((program.BATCH_SIZE, *leaf.shape[1:]), leaf.dtype) for name, leaf in example.items()}
+    return store
+
+
+def _take(n: int, make: Callable[[int], Leaves], seconds: float) -> Measurement:
+    store = _stored(n, make)
+    kept = {name: np.empty((program.BATCH_SIZE, *leaf.shape[1:]), leaf.dtype) for name, leaf in store.items()}
     random = np.random.default_rng(0)
 
     def work() -> float:
@@ -31,6 +36,36 @@ def _take(n: int, make: Callable[[int], Leaves], seconds: float) -> Measurement:
         return program.read(kept.values())
 
     return lambda: program.rate(work, 1, seconds)
+
+
+def _take_parts(
+    n: int, make: Callable[[int], Leaves], parts: int, length: int, twice: str, seconds: float
+) -> Measurement:
+    """Takes so many consecutive steps at a time; of the leaf ``twice``, those a step later as well."""
+    store = _stored(n, make)
+    kept = {name: np.empty((parts, length, *leaf.shape[1:]), leaf.dtype) for name, leaf in store.items()}
+    if twice:
+        kept["next"] = np.empty_like(kept[twice])
+    random, within = np.random.default_rng(0), np.arange(length)
+
+    def work() -> float:
+        rows = random.integers(0, n - length, (parts, 1)) + within
+        for name, leaf in store.items():
+            np.take(leaf, rows, axis=0, out=kept[name], mode="clip")
+        if twice:
+            np.take(store[twice], rows + 1, axis=0, out=kept["next"], mode="clip")
+        return program.read(kept.values())
+
+    return lambda: program.rate(work, 1, seconds)
+
+
+def _take_stacks(sizes: Sizes) -> Measurement:
+    n = program.STACK * sizes.atari
+    return _take_parts(n, program.frames, program.BATCH_SIZE, program.STACK, "obs", sizes.seconds)
+
+
+def _take_sequences(sizes: Sizes) -> Measurement:
+    return _take_parts(sizes.cartpole, program.episodes, program.SEQUENCES, program.LENGTH, "", sizes.seconds)
 
 
 def _memcpy(sizes: Sizes) -> Measurement:
@@ -99,6 +134,8 @@ def _accesses(n: int, seconds: float, prioritized: bool) -> Measurement:
 ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "take cartpole": lambda sizes: _take(sizes.cartpole, program.cartpole, sizes.seconds),
     "take atari": lambda sizes: _take(sizes.atari, program.atari, sizes.seconds),
+    "take stacks": _take_stacks,
+    "take sequences": _take_sequences,
     "memcpy": _memcpy,
     "accesses cartpole": lambda sizes: _accesses(sizes.cartpole, sizes.seconds, prioritized=False),
     "accesses prioritized": lambda sizes: _accesses(sizes.cartpole, sizes.seconds, prioritized=True),

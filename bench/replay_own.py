@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from bench import items_own
 from bench import replay_program as program
+from bench.items_own import resident_bytes
 from bench.replay_program import Leaves, Measurement, Sizes
 from echo_shm import Replay, ReplayClient, Table
 from echo_shm.replay import Prioritized
@@ -87,12 +89,6 @@ def _rfc(sizes: Sizes) -> Measurement:
     return lambda: program.rate(lambda: replay.sample(program.RFC_BATCH_SIZE).data.item(0), 1, sizes.seconds)
 
 
-def _resident_bytes() -> int:
-    """Memory of this process; of what it shares, its share."""
-    with open("/proc/self/smaps_rollup", encoding="ascii") as file:
-        return next(1024 * int(line.split()[1]) for line in file if line.startswith("Pss:"))
-
-
 def _bytes(sizes: Sizes, table: Callable[[int], Any]) -> Measurement:
     """Bytes of memory a stored CartPole step beyond its data; for one measurement."""
     example, block = _example(program.cartpole), program.cartpole(min(sizes.cartpole, 10_000))
@@ -107,9 +103,9 @@ def _bytes(sizes: Sizes, table: Callable[[int], Any]) -> Measurement:
 
     def measure() -> list[float]:
         filled(len(block["done"]))  # what is there once, however much is stored
-        before = _resident_bytes()
+        before = resident_bytes()
         replay = filled(sizes.cartpole)
-        beyond = (_resident_bytes() - before) / sizes.cartpole - data
+        beyond = (resident_bytes() - before) / sizes.cartpole - data
         del replay
         return [beyond]
 
@@ -263,6 +259,7 @@ ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "owner's cpu": _owner_cpu,
     "elsewhere": _elsewhere,
     "recovery": _recovery,
+    **items_own.ROWS,
 }
 
 if __name__ == "__main__":

@@ -20,8 +20,14 @@ from bench.replay_program import Sizes
 _ROOT = Path(__file__).resolve().parent.parent
 _CACHE = _ROOT / "build" / "peers"
 
-#: TorchRL tells of each storage that it makes; torch of workers that are killed, and of its own use of itself.
-_QUIET = {"RL_LOGGING_LEVEL": "WARNING", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
+#: TorchRL tells of each storage that it makes; torch of workers that are killed, and of its own use of itself;
+#: TensorFlow of what it was built for.
+_QUIET = {
+    "RL_LOGGING_LEVEL": "WARNING",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "PYTHONWARNINGS": "ignore",
+}
 
 
 class ProgramError(RuntimeError):
@@ -68,6 +74,7 @@ class Library:
 OWN = Library("bench.replay_own")
 MACHINE = Library("bench.replay_machine")
 CPPRB = Library("bench.replay_cpprb", ("cpprb==11.0.0",))
+REVERB = Library("bench.replay_reverb", ("dm-reverb==0.14.0", "tensorflow-cpu==2.14.1"))
 TORCHRL = Library("bench.replay_torchrl", ("torchrl==0.14.1", "tensordict==0.14.3", "torch==2.14.1"))
 
 

@@ -33,6 +33,13 @@ RFC_STORED, RFC_BATCH_SIZE, RFC_SHAPE = 100_000, 128, (3, 4)
 #: Prioritized replay's usual settings.
 ALPHA, BETA = 0.6, 0.4
 
+#: Items of several steps: frames of a stack, steps of a transition and their discount, steps of a sequence, sequences a
+#: sample, and steps of an episode of which sequences are parts.
+STACK, NSTEP, GAMMA, LENGTH, SEQUENCES, EPISODE = 4, 3, 0.99, 80, 32, 200
+
+#: Steps that a worker appends, with an item after each, before it waits until all are stored.
+PAIRS = 1000
+
 #: Processes that add while the learner samples.
 WORKERS = 2
 
@@ -81,6 +88,28 @@ def atari(n: int) -> Leaves:
     }
 
 
+def frames(n: int) -> Leaves:
+    """One frame and three scalars: 7,065 bytes in 4 leaves. No episode ends."""
+    random = np.random.default_rng(0)
+    return {
+        "obs": random.integers(0, 256, (n, 84, 84), np.uint8),
+        "action": random.integers(0, 18, n, np.int32),
+        "reward": random.random(n, np.float32),
+        "done": np.zeros(n, bool),
+    }
+
+
+def pairs(n: int) -> Leaves:
+    """Steps of 24 bytes in 3 leaves."""
+    leaves = cartpole(n)
+    return {name: leaves[name] for name in ("obs", "action", "reward")}
+
+
+def episodes(n: int) -> Leaves:
+    """Steps of 25 bytes in 4 leaves, in episodes of equal length."""
+    return {**pairs(n), "done": np.arange(1, n + 1) % EPISODE == 0}
+
+
 def rfc() -> np.ndarray[Any, Any]:
     """What TorchRL's table stores."""
     return np.random.default_rng(0).standard_normal((RFC_STORED, *RFC_SHAPE), np.float32)
@@ -110,7 +139,7 @@ def blocks(leaves: Leaves, n: int) -> list[Leaves]:
 
 def filling(n: int, make: Callable[[int], Leaves]) -> list[Leaves]:
     """Blocks that fill a buffer of n steps. They are views of one block."""
-    return blocks(make(min(n, 1000 if make is atari else 100_000)), n)
+    return blocks(make(min(n, 1000 if make(1)["obs"].nbytes > 1000 else 100_000)), n)
 
 
 def rate(work: Callable[[], Any], units: int, seconds: float) -> list[float]:

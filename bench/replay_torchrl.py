@@ -26,7 +26,7 @@ from torchrl.data import (
     RemoteTensorDictReplayBuffer,
     ReplayBuffer,
 )
-from torchrl.data.replay_buffers.samplers import PrioritizedSampler
+from torchrl.data.replay_buffers.samplers import PrioritizedSampler, SliceSampler
 
 from bench import replay_program as program
 from bench.replay_program import Leaves, Measurement, Sizes
@@ -130,6 +130,14 @@ def _rfc(storage: str) -> Callable[[Sizes], Measurement]:
         return lambda: _rate(lambda: buffer.sample().numpy().item(0), 1, sizes.seconds)
 
     return prepare
+
+
+def _sequences(sizes: Sizes, cached: bool) -> Measurement:
+    # Its documentation calls the end's key faster than the episode's.
+    sampler = SliceSampler(slice_len=program.LENGTH, end_key="done", truncated_key=None, cache_values=cached)
+    storage = LazyTensorStorage(sizes.cartpole)
+    buffer = ReplayBuffer(storage=storage, sampler=sampler, batch_size=program.SEQUENCES * program.LENGTH)
+    return _sample(_fill(buffer, sizes.cartpole, program.episodes), sizes.seconds)
 
 
 @contextlib.contextmanager
@@ -261,6 +269,8 @@ ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "sample atari": lambda sizes: _sample(_uniform(sizes.atari, program.atari), sizes.seconds),
     "prioritized": _prioritized,
     **{f"rfc {storage}": _rfc(storage) for storage in _STORAGES},
+    "sequences": lambda sizes: _sequences(sizes, cached=False),
+    "sequences cached": lambda sizes: _sequences(sizes, cached=True),
     "workers": _with_workers,
     "remote workers": _with_remote_workers,
 }

@@ -19,6 +19,7 @@ class Scale:
         sends: Samples that they send in all, but at least 2,000 each.
         replay_steps: CartPole steps that a replay buffer stores.
         replay_frames: Atari steps that a replay buffer stores; 50,000 are 1.4 GB for each library.
+        item_frames: Atari frames whose memory is measured, in a replay of stacks; a million are 7 GB.
         replay_growth: A small and a large number of CartPole steps, whose costs are compared.
         replay_workers: Worker counts at which the replay's own CPU time is measured.
 
@@ -35,6 +36,7 @@ class Scale:
     sends: int = 200_000
     replay_steps: int = 1_000_000
     replay_frames: int = 50_000
+    item_frames: int = 1_000_000
     replay_growth: tuple[int, int] = (100_000, 10_000_000)
     replay_workers: tuple[int, ...] = (1, 8, 64)
 
@@ -51,6 +53,7 @@ QUICK = Scale(
     sends=4000,
     replay_steps=20_000,
     replay_frames=500,
+    item_frames=2000,
     replay_growth=(2_000, 20_000),
     replay_workers=(1, 2),
 )
