@@ -21,6 +21,10 @@ setup(
     ext_modules=[
         extension("send", depends=["csrc/python/arrays.h"]),
         extension("batch", depends=["csrc/base/es_types.h", "csrc/python/arrays.h"]),
+        extension(
+            "history",
+            depends=["csrc/python/arrays.h", "csrc/python/trees.h", "csrc/replay/es_replay_types.h"],
+        ),
         extension("slot", depends=["csrc/python/arrays.h", "csrc/python/trees.h"]),
         extension(
             "replay",

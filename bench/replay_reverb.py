@@ -18,7 +18,7 @@ from bench.replay_program import Measurement, Sizes
 
 
 def _silence() -> None:
-    """Sends what Reverb's C++ code says nowhere: it warns of every ten items that wait. Python's own errors are shown."""
+    """Hides what Reverb's C++ code says: it warns of every ten items that wait. Python's own errors are shown."""
     sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)

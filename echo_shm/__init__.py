@@ -12,13 +12,13 @@ from importlib.util import find_spec
 try:
     from echo_shm import _batch as _batch
     from echo_shm import _core as _core
+    from echo_shm import _history as _history
     from echo_shm import _replay as _replay
     from echo_shm import _send as _send
     from echo_shm import _slot as _slot
 except ImportError:
-    _missing = [
-        name for name in ("_batch", "_core", "_replay", "_send", "_slot") if find_spec(f"{__name__}.{name}") is None
-    ]
+    _parts = ("_batch", "_core", "_history", "_replay", "_send", "_slot")
+    _missing = [name for name in _parts if find_spec(f"{__name__}.{name}") is None]
     if not _missing:
         raise
     raise ModuleNotFoundError(

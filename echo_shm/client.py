@@ -112,6 +112,12 @@ class SampleWriter:
             arrays.append(array)
         return BoundSample(self, tuple(arrays), [self._pointer(i, a) for i, a in enumerate(arrays)])
 
+    def _bind_leaf(self, index: int, array: Array) -> "BoundSample":
+        """As :meth:`bind`, of one leaf: nobody reads the others of such a sample, and what was in the slot stays."""
+        pointers = [ffi.NULL] * len(self._spec.leaves)
+        pointers[index] = self._pointer(index, self._spec.exact(index, array))
+        return BoundSample(self, (array,), pointers)
+
     def send_many(self, tree: Tree, timeout: float | None = None) -> None:
         """Copies n samples into the ring, in order. Samples of other producers may be between them.
 

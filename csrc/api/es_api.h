@@ -78,7 +78,7 @@ uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf);
 
 /* --- producing ------------------------------------------------------------- */
 
-/* One sample; leaves[l] points at leaf l. ES_OK, ES_FULL, or an error. */
+/* One sample; leaves[l] points at leaf l, or is NULL if nobody reads that leaf of it. ES_OK, ES_FULL, or an error. */
 int es_api_send(es_ring *r, void **leaves);
 /* The same, sleeping at most timeout_ns: also ES_TIMEOUT and -EINTR. */
 int es_api_send_wait(es_ring *r, void **leaves, uint64_t timeout_ns);

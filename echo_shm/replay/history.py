@@ -3,74 +3,18 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import optree
 
+from echo_shm._history import Appended, Columns, Reach, Steps
 from echo_shm.replay.item import Item, Trajectory, columns, item_from
 from echo_shm.replay.layout import column_leaf
 from echo_shm.ring.inbox import Explicit, Heads
 from echo_shm.spec import Array, Spec, Tree
 
 
-class Steps(NamedTuple):
-    """Steps of one leaf, for an item: ``history["obs"][-4:]``.
-
-    Attributes:
-        leaf: The leaf's number.
-        last: The number of the last of these steps in the writer's stream.
-        length: How many steps. None: one, without a dimension for it.
-        stride: How far they are apart.
-
-    """
-
-    leaf: int
-    last: int
-    length: int | None
-    stride: int
-
-
-#: Makes a named tuple without the call of its own __new__.
-_new = tuple.__new__
-
-
-class Appended:
-    """What a writer has appended of one leaf: a sequence of steps, the latest last.
-
-    An index gives one step of it, a slice several: what :meth:`Writer.create_item` takes. A slice may have a stride.
-    """
-
-    __slots__ = ("_history", "_leaf")
-
-    def __init__(self, history: "History", leaf: int) -> None:
-        self._history = history
-        self._leaf = leaf
-
-    def __len__(self) -> int:
-        return self._history.count
-
-    def __getitem__(self, key: int | slice) -> Steps:
-        history = self._history
-        count = history.count
-        if isinstance(key, slice):
-            start, stop, stride = key.indices(count)
-            n = (stop - start + stride - 1) // stride if stride > 0 else 0
-            if n < 1:
-                raise IndexError(
-                    f"{history.name(self._leaf)}: {key} of a history of {count} steps names no steps"
-                    f"{', or names them backwards' if stride < 0 else ''}: name at least one, forwards"
-                )
-            return _new(Steps, (self._leaf, history.first + start + (n - 1) * stride, n, stride))
-        index = key + count if key < 0 else key
-        if not 0 <= index < count:
-            raise IndexError(f"{history.name(self._leaf)}: step {key} of a history of {count} steps is not there")
-        return _new(Steps, (self._leaf, history.first + index, None, 1))
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} steps of {self._history.name(self._leaf)}>"
-
-
-class History:
+class History(Reach):
     """The steps of a writer that its next items may refer to.
 
     Args:
@@ -79,8 +23,8 @@ class History:
 
     Attributes:
         first: The number of the first step.
-        partial: The leaves that are there of a step that was appended in part; None if there is none.
-        absent: The leaves that were never appended, of the steps that have such.
+        is_partial: Whether there is a step that was appended in part.
+        has_gaps: Whether leaves of some steps were never appended.
         tree: The steps' tree, of :class:`Appended`.
 
     """
@@ -88,20 +32,36 @@ class History:
     def __init__(self, heads: Heads, spec: Spec) -> None:
         self._heads = heads
         self._spec = spec
+        self._partial: dict[int, Array] | None = None
+        self._absent: dict[int, frozenset[int]] = {}
         self.first = heads.number
-        self.partial: dict[int, Array] | None = None
-        self.absent: dict[int, frozenset[int]] = {}
-        self.tree = spec.structure.unflatten([Appended(self, leaf) for leaf in range(len(spec.leaves))])
+        self.tree = spec.structure.unflatten([Appended(self, heads, leaf) for leaf in range(len(spec.leaves))])
 
     @property
     def count(self) -> int:
         """How many steps."""
-        return self._heads.number - self.first + (self.partial is not None)
+        return self._heads.number - self.first + self.is_partial
+
+    @property
+    def partial(self) -> dict[int, Array] | None:
+        """The leaves that are there of a step that was appended in part; None if there is none."""
+        return self._partial
+
+    @partial.setter
+    def partial(self, leaves: dict[int, Array] | None) -> None:
+        self._partial = leaves
+        self.is_partial = leaves is not None
+
+    def note_absent(self, number: int, leaves: frozenset[int]) -> None:
+        """Notes that these leaves of a step are never appended."""
+        self._absent[number] = leaves
+        self.has_gaps = True
 
     def clear(self) -> None:
         """Forgets the steps of the episodes before this one."""
         self.first = self._heads.number - self._heads.index
-        self.absent.clear()
+        self._absent.clear()
+        self.has_gaps = False
 
     def name(self, leaf: int) -> str:
         """A leaf, in a message."""
@@ -110,11 +70,26 @@ class History:
     def missing(self, leaf: int, numbers: range) -> int | None:
         """The number of a step among these whose leaf was never appended; None if there is none."""
         for number in numbers:
-            if number in self.absent and leaf in self.absent[number]:
+            if number in self._absent and leaf in self._absent[number]:
                 return number
-            if self.partial is not None and number == self._heads.number and leaf not in self.partial:
+            if self._partial is not None and number == self._heads.number and leaf not in self._partial:
                 return number
         return None
+
+    def refuse(self, leaf: int, key: Any) -> NoReturn:
+        """Says why a key names no steps of a leaf. :class:`Appended` calls it.
+
+        Raises:
+            IndexError: Always.
+
+        """
+        if not isinstance(key, slice):
+            raise IndexError(f"{self.name(leaf)}: step {key} of a history of {self.count} steps is not there")
+        backwards = key.step is not None and key.step < 0
+        raise IndexError(
+            f"{self.name(leaf)}: {key} of a history of {self.count} steps names no steps"
+            f"{', or names them backwards' if backwards else ''}: name at least one, forwards"
+        )
 
 
 class NewItem(NamedTuple):
@@ -135,10 +110,14 @@ class Signature:
         name: The table's.
         item: What its items are.
         steps: What a step looks like.
+        num_tables: How many tables there are.
+        exponents: Of its priorities.
 
     """
 
-    def __init__(self, number: int, name: str, item: Trajectory, steps: Spec) -> None:
+    def __init__(
+        self, number: int, name: str, item: Trajectory, steps: Spec, num_tables: int, exponents: tuple[float, ...]
+    ) -> None:
         self._number = number
         self._name = name
         self._keep = item.keep
@@ -146,6 +125,12 @@ class Signature:
         leaves, self._structure = optree.tree_flatten(item.signature)
         self._paths = self._structure.paths()
         self._columns = [(column_leaf(one, steps), one.length) for one in leaves]
+        # Up to a million, no power within these bounds is too large for a weight.
+        most = 1e6 if all(0 <= exponent <= 49 for exponent in exponents) else -1.0
+        form = self._structure.unflatten(range(len(leaves)))
+        plan = tuple((leaf, -1 if length is None else length) for leaf, length in self._columns)
+        #: Writes the head of an item, in the common case. Otherwise see :meth:`item`.
+        self.write = Columns(number, num_tables, item.keep, most, form, plan).write
 
     def item(self, history: History, trajectory: Tree, priority: float) -> NewItem:
         """The item of these steps.
@@ -162,7 +147,7 @@ class Signature:
             raise ValueError(
                 f"table {self._name!r}: the item's tree is not that of its signature, {self._structure}: {error}"
             ) from None
-        has_gaps = history.partial is not None or history.absent
+        has_gaps = history.is_partial or history.has_gaps
         last, first = -1, history.first + history.count
         for i, (part, (leaf, length)) in enumerate(zip(parts, self._columns, strict=True)):
             if part.__class__ is not Steps or part.leaf != leaf or part.length != length:
@@ -179,7 +164,7 @@ class Signature:
         fields: list[int] = []
         for part in parts:
             fields += (last - part.last, part.stride)
-        return _new(NewItem, (self._number, last, last - first + 1, priority, fields))
+        return NewItem(self._number, last, last - first + 1, priority, fields)
 
     def _check_appended(self, i: int, history: History, numbers: range) -> None:
         leaf = self._columns[i][0]
@@ -268,7 +253,7 @@ def signatures(tables: Any, steps: Spec) -> dict[str, Signature]:
 
     """
     found = {}
-    for number, (name, _, _, said) in enumerate(tables):
+    for number, (name, exponents, _, said) in enumerate(tables):
         if said is None:
             continue
         try:
@@ -277,5 +262,5 @@ def signatures(tables: Any, steps: Spec) -> dict[str, Signature]:
             raise ValueError(f"table {name!r}: {error}") from None
         if not isinstance(item, Trajectory) or len(columns(item.signature)) != said[1]:
             raise ValueError(f"table {name!r}: {said[0]:.200} describes no trajectory of {said[1]} columns")
-        found[name] = Signature(number, name, item, steps)
+        found[name] = Signature(number, name, item, steps, len(tables), exponents)
     return found

@@ -5,11 +5,11 @@ from typing import Any, NoReturn
 
 from echo_shm.errors import SpecMismatchError
 from echo_shm.net.client.client import TcpClient
-from echo_shm.replay.writer import StepWriter
+from echo_shm.replay.item_writer import ItemWriter
 from echo_shm.spec import Spec, Tree
 
 
-class RemoteWriter(StepWriter):
+class RemoteWriter(ItemWriter):
     """Sends steps over TCP to a replay with a transport: ``Replay(..., transport=TcpTransport(port))``.
 
     Its methods are those of a :class:`Writer`. When :meth:`add` returns, this process is responsible for the step: it

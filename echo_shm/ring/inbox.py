@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from echo_shm._core import lib
+from echo_shm._history import Numbers
 from echo_shm.errors import SegmentError
 from echo_shm.spec import Array, Spec, canonical
 
@@ -111,29 +112,33 @@ def head_bytes(tables: Tables) -> int:
     return _HEAD.size + 8 * len(tables) + 8 * max((explicit[1] for *_, explicit in tables if explicit), default=0)
 
 
-class Heads:
+class Heads(Numbers):
     """The heads of one stream of steps: a random number that names it, the steps' numbers in it, and their episodes.
 
     Attributes:
         lock: To hold from the making of a head until :meth:`sent`.
+        stream: The random number.
         number: The number of the next step.
         index: How many steps its episode has so far.
+        episode: The number of that episode.
+        item_head: The head of an item, in bytes: :meth:`item` writes it.
 
     """
 
     def __init__(self, tables: Tables) -> None:
         self.lock = threading.Lock()
-        self._stream, self.number, self._episode, self.index = secrets.randbits(64), 0, 0, 0
+        self.stream, self.number, self.episode, self.index = secrets.randbits(64), 0, 0, 0
         self._num_tables = len(tables)
         self._pack = struct.Struct(_HEAD.format + f"{len(tables)}d").pack_into
         self._head = np.zeros(head_bytes(tables), np.uint8)
-        self._item = np.zeros_like(self._head)
+        self.item_head = np.zeros_like(self._head)
+        self._appended = np.zeros_like(self._head)
+        self._appended[_HEAD.size : _HEAD.size + 8 * len(tables)].view("<f8")[:] = math.nan
         # By how many columns an item has.
         self._pack_item: dict[int, Callable[..., None]] = {}
 
-    def item(self, table: int, last: int, length: int, priority: float, columns: Sequence[int]) -> Array:
-        """The head of an item of the steps up to the one with the number ``last``. The next call writes into the same
-        array.
+    def item(self, table: int, last: int, length: int, priority: float, columns: Sequence[int]) -> None:
+        """Writes the head of an item of the steps up to the one with the number ``last``: ``item_head``.
 
         Args:
             table: Its table's number.
@@ -148,8 +153,14 @@ class Heads:
             layout = f"{_HEAD.format}{self._num_tables}d{len(columns)}I"
             pack = self._pack_item[len(columns)] = struct.Struct(layout).pack_into
         priorities = (priority,) * self._num_tables
-        pack(self._item.data, 0, self._stream, last, 0, length, 0, table, ES_HEAD_ITEM, 0, *priorities, *columns)
-        return self._item
+        pack(self.item_head.data, 0, self.stream, last, 0, length, 0, table, ES_HEAD_ITEM, 0, *priorities, *columns)
+
+    def appended(self) -> Array:
+        """The head of the next step, if it ends no episode and is no item of any table. The next call writes into the
+        same array.
+        """
+        self.write_head(self._appended)
+        return self._appended
 
     def one(self, flags: int, priorities: tuple[float, ...]) -> Array:
         """The head of the next step. The next call writes into the same array.
@@ -159,9 +170,7 @@ class Heads:
             priorities: What each table gives the items that the step completes.
 
         """
-        self._pack(
-            self._head.data, 0, self._stream, self.number, 0, self.index, 0, self._episode, flags, 0, *priorities
-        )
+        self._pack(self._head.data, 0, self.stream, self.number, 0, self.index, 0, self.episode, flags, 0, *priorities)
         return self._head
 
     def many(self, n: int, flags: Array | None, priorities: Any) -> Array:
@@ -181,11 +190,11 @@ class Heads:
         first = np.maximum.accumulate(np.where(ended, rows, -self.index)) if n else rows
         heads = _rows(n, len(self._head), self._num_tables, priorities)
         heads["stream"], heads["number"], heads["flags"] = (
-            self._stream,
+            self.stream,
             self.number + rows,
             0 if flags is None else flags,
         )
-        heads["index"], heads["episode"] = rows - first, self._episode + np.cumsum(ended)
+        heads["index"], heads["episode"] = rows - first, self.episode + np.cumsum(ended)
         return heads.view(np.uint8).reshape(n, len(self._head))
 
     def last(self, flags: int, priorities: tuple[float, ...]) -> Array:
@@ -202,16 +211,16 @@ class Heads:
         self.number += n
         if isinstance(flags, np.ndarray):
             ends = np.flatnonzero(flags[:n])
-            self._episode += len(ends)
+            self.episode += len(ends)
             self.index = n - 1 - int(ends[-1]) if len(ends) else self.index + n
         else:
-            self._episode += bool(flags)
+            self.episode += bool(flags)
             self.index = 0 if flags else self.index + n
 
     def end_episode(self) -> None:
         """The next step begins an episode."""
         with self.lock:
-            self._episode += self.index > 0
+            self.episode += self.index > 0
             self.index = 0
 
 

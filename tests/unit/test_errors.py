@@ -57,7 +57,7 @@ def test_a_checkout_that_is_not_built(tmp_path):
     done = run(sys.executable, "-S", "-c", "import echo_shm", cwd=tmp_path, status=1)
     assert re.search(
         rf"ModuleNotFoundError: echo_shm in {tmp_path}/echo_shm is not built "
-        r"\(missing: _batch, _core, _replay, _send, _slot\)\. .*"
+        r"\(missing: _batch, _core, _history, _replay, _send, _slot\)\. .*"
         "`pip install -e .`",
         done.stderr,
     )

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "echo_shm"
 #: For each package, its floors from the bottom: modules and packages. Those on one floor do not know each other.
 FLOORS = {
     "": [
-        ["_core", "_send", "_batch", "_slot", "_replay", "_build"],
+        ["_core", "_send", "_batch", "_slot", "_replay", "_history", "_build"],
         ["errors", "timeouts", "closing"],
         ["spec"],
         ["ring", "trajectory"],
@@ -35,6 +35,8 @@ FLOORS = {
         ["layout", "files"],
         ["finals", "table", "custom", "history", "batch_rings", "new_files"],
         ["vector"],
+        ["step_writer"],
+        ["item_writer"],
         ["writer"],
         ["sources", "remote"],
         ["store", "feed"],
@@ -135,7 +137,7 @@ def test_every_file_has_one_floor():
         folder = PACKAGE.joinpath(*package.split("."))
         there = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
         there += [path.parent.name for path in folder.glob("*/__init__.py")]
-        there += ["_core", "_send", "_batch", "_slot", "_replay"] if package == "" else []
+        there += ["_core", "_send", "_batch", "_slot", "_replay", "_history"] if package == "" else []
         assert sorted(child for floor in floors for child in floor) == sorted(there), package or "echo_shm"
     assert set(FLOORS) == {name for name, path in FILES.items() if path.stem == "__init__"}
 

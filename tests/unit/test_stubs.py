@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_shm import _batch, _core, _replay, _send, _slot
+from echo_shm import _batch, _core, _history, _replay, _send, _slot
 from echo_shm._build import HEADERS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "echo_shm"
@@ -81,7 +81,7 @@ def test_the_stubs_name_what_there_is():
 
 
 #: For each small module, what its stub has for type checkers alone.
-FOR_TYPES_ONLY = {_send: {"Plan"}, _batch: set(), _slot: {"Writer"}, _replay: set()}
+FOR_TYPES_ONLY = {_send: {"Plan"}, _batch: set(), _slot: {"Writer"}, _replay: set(), _history: set()}
 
 
 @pytest.mark.parametrize("module", FOR_TYPES_ONLY, ids=lambda module: module.__name__)
