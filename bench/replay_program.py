@@ -38,7 +38,7 @@ ALPHA, BETA = 0.6, 0.4
 STACK, NSTEP, GAMMA, LENGTH, SEQUENCES, EPISODE = 4, 3, 0.99, 80, 32, 200
 
 #: Steps that a worker appends, with an item after each, before it waits until all are stored.
-PAIRS = 1000
+PAIRS = 5000
 
 #: Processes that add while the learner samples.
 WORKERS = 2

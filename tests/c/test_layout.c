@@ -275,6 +275,29 @@ TEST(places_zero_size_leaves)
     fix_free(f);
 }
 
+/* A leaf that comes with a null pointer is not written: the slot keeps what an earlier sample had there. */
+TEST(leaves_alone_what_nobody_reads)
+{
+    const uint64_t sizes[4] = {1, 8, 24, 4096};
+    es_geometry geo = fix_geometry(1, 2, 0);
+    geo.num_leaves = 4;
+    geo.schema_size = 0;
+    es_fix *f = fix_new_leaves(&geo, sizes);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    uint8_t old[4096], new[4096];
+    memset(old, 1, sizeof old);
+    memset(new, 2, sizeof new);
+    for (uint32_t kept = 0; kept < 4; kept++) {
+        void *before[4] = {old, old, old, old}, *after[4] = {new, new, new, new};
+        after[kept] = NULL;
+        for (int i = 0; i < 4; i++) /* two laps */
+            CHECK_EQ(es_api_send(p, i < 2 ? before : after), ES_OK), fix_take_k(l, 0);
+        for (uint32_t i = 0; i < 4; i++)
+            CHECK_EQ(memcmp(f->base + es_api_leaf_offset(p, i), i == kept ? old : new, sizes[i]), 0);
+    }
+    fix_free(f);
+}
+
 /* A ring of one slot works. */
 TEST(one_slot_is_enough)
 {

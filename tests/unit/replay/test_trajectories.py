@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from echo_shm import Replay, SpecMismatchError, Table, TcpTransport
 from echo_shm.replay import Column, Fifo, Pattern, Queue, RemoteWriter, ReplayClient, Sequence, Trajectory
+from echo_shm.replay.history import History, Signature
+from echo_shm.ring.inbox import Heads
+from echo_shm.spec import Spec
 
 EXAMPLE = {"obs": np.zeros(2, np.float32), "act": np.zeros((), np.int64)}
 
@@ -78,6 +81,51 @@ def test_items_are_the_steps_that_were_named(moves):
         assert replay.info("free").size == len(wanted)
         assert replay.info("plain").size == 0
         assert [next_item(replay) for _ in wanted] == wanted
+
+
+@given(st.lists(st.tuples(st.integers(0, 14), st.integers(0, 3)), min_size=3, max_size=3), st.data())
+def test_the_common_case_makes_the_same_head(places, data):
+    """C makes the head of an item byte for byte as Python does, or leaves it to Python, which refuses it or not."""
+    spec, heads = Spec.from_example(EXAMPLE), Heads((("free", (0.6,), (), ("", 3)), ("plain", (), (), None)))
+    history = History(heads, spec)
+    signature = Signature(0, "free", Trajectory(SIGNATURE, 10), spec, 2, (0.6,))
+    for _ in range(12):
+        heads.count_one()
+    history.first = data.draw(st.integers(0, 3))
+    h, priority = history.tree, data.draw(st.sampled_from([0.0, 1.5, 1e6]))
+    (few, stride), (one, _), (acts, wrong) = places
+    try:
+        item = {
+            "few": h["obs"][few : few + 2 * stride + 1 : stride or 1],
+            "one": h["act"][one],
+            "acts": h["obs" if wrong == 3 else "act"][acts : acts + 2],
+        }
+    except IndexError:
+        return
+    heads.item_head[:] = 255
+    written = signature.write(history, heads, item, priority, heads.item_head)
+    by_c = heads.item_head.tobytes()
+    try:
+        made = signature.item(history, item, priority)
+    except ValueError:
+        assert not written
+        assert by_c == b"\xff" * len(by_c), "nothing was written"
+    else:
+        assert written
+        heads.item(*made)
+        assert heads.item_head.tobytes() == by_c
+
+
+@pytest.mark.parametrize("priority", [1, np.float32(1), True, -0.5, float("nan"), float("inf"), 1e300, "1"])
+def test_uncommon_priorities_are_left_to_python(priority):
+    """Only a float that any selector can raise to its exponent is common."""
+    heads = Heads((("free", (0.6,), (), ("", 1)),))
+    spec = Spec.from_example(EXAMPLE)
+    history = History(heads, spec)
+    heads.count_one()
+    signature = Signature(0, "free", Trajectory(Column("act")), spec, 1, (0.6,))
+    for one, common in ((priority, False), (None, True), (1e6, True), (1.01e6, False)):
+        assert signature.write(history, heads, history.tree["act"][-1], one, heads.item_head) is common
 
 
 def test_a_step_in_parts():
