@@ -77,12 +77,16 @@ class _Run(Run):
     def memory(self) -> list[Figure]:
         """Gigabytes, measured once, for they do not vary."""
         frames = self.scale.item_frames
-        (ours,) = take_turns([(Contender(OWN, "gigabytes of stacks"), replace(self.sizes, atari=frames))], 1)
+        sizes = replace(self.sizes, atari=frames)
+        contenders = [(Contender(OWN, f"gigabytes of {what}"), sizes) for what in ("frames", "pixels")]
+        whole, rest = (measured.values()[0] for measured in take_turns(contenders, 1, alone=True))
+        # What is there beside the frames, a store of frames of one pixel has, too.
+        alone = whole - (rest - frames / 1e9)
         path = f"Memory of {frames:,} Atari frames, {_STACKED}, next observations too"
         # A frame is 7,056 bytes: a million of them are 7.06 GB.
         return [
-            Figure(f"{path}: the frames", "GB", ours.values(0), floor=Floor(7.1e-6 * frames, of="value")),
-            Figure(f"{path}: all", "GB", ours.values(1)),
+            Figure(f"{path}: the frames", "GB", [alone], floor=Floor(7.1e-6 * frames, of="value")),
+            Figure(f"{path}: all", "GB", [whole]),
         ]
 
 

@@ -106,27 +106,19 @@ def resident_bytes() -> int:
         return next(1024 * int(line.split()[1]) for line in file if line.startswith("Pss:"))
 
 
-def _gigabytes(sizes: Sizes) -> Measurement:
-    """What the frames take, and the whole store; for one measurement.
+def _pixels(n: int) -> Leaves:
+    return {**program.frames(n), "obs": np.ones((n, 1, 1), np.uint8)}
 
-    The frames take what the process grows by more than with frames of one pixel.
-    """
 
-    def pixels(n: int) -> Leaves:
-        return {**program.frames(n), "obs": np.ones((n, 1, 1), np.uint8)}
-
-    def grown(make: Callable[[int], Leaves]) -> int:
-        """Bytes that the process grows by when it has such a store."""
-        _stacks(min(sizes.atari, 1000), make)  # what is there once, however much is stored
-        before = resident_bytes()
-        replay = _stacks(sizes.atari, make)
-        assert len(replay) >= sizes.atari - program.STACK, "steps of the store are in no item"
-        replay.sample(program.BATCH_SIZE)
-        return resident_bytes() - before
+def _gigabytes(n: int, make: Callable[[int], Leaves]) -> Measurement:
+    """What a process grows by when it has a store of such steps; for one measurement."""
 
     def measure() -> list[float]:
-        small, whole = grown(pixels), grown(program.frames)
-        return [(whole - small + sizes.atari) / 1e9, whole / 1e9]
+        _stacks(min(n, 1000), make)  # what is there once, however much is stored
+        before = resident_bytes()
+        replay = _stacks(n, make)
+        assert len(replay) >= n - program.STACK, "steps of the store are in no item"
+        return [(resident_bytes() - before) / 1e9]
 
     return measure
 
@@ -136,5 +128,6 @@ ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "n_step": _n_step,
     "sequences": _sequences,
     "pairs": _pairs,
-    "gigabytes of stacks": _gigabytes,
+    "gigabytes of frames": lambda sizes: _gigabytes(sizes.atari, program.frames),
+    "gigabytes of pixels": lambda sizes: _gigabytes(sizes.atari, _pixels),
 }
