@@ -30,7 +30,8 @@ class _Run(Run):
 
     def n_steps(self) -> list[Figure]:
         """Transitions over several steps."""
-        return figures_of(f"{_N_STEP}, CartPole", "batches/s", self.against("n_step", [Contender(CPPRB, "n_step", 5)]))
+        peers = [Contender(CPPRB, "n_step", 5), Contender(MACHINE, "accesses n_step")]
+        return figures_of(f"{_N_STEP}, CartPole", "batches/s", self.against("n_step", peers))
 
     def sequences(self) -> list[Figure]:
         """Parts of episodes, of few steps and of many."""

@@ -93,20 +93,21 @@ def _memory(size: int) -> np.ndarray[Any, Any]:
     return array
 
 
-def _accesses(n: int, seconds: float, prioritized: bool) -> Measurement:
+def _accesses(n: int, seconds: float, prioritized: bool = False, nstep: int = 0) -> Measurement:
     """The accesses to memory that a ``sample`` cannot do without, or it and an ``update`` of the same items.
 
-    Of the tree of weights these are the two lowest levels: those above are small, and stay in the nearest caches.
+    Items of ``nstep`` steps take the rows of these, and the one that follows; ``next_obs`` is not in a row then. Of the
+    tree of weights these are the two lowest levels: those above are small, and stay in the nearest caches.
     """
     with native.built() as library:
         lib = native.load(library)
     record, node, kind = native.core_sizes(lib)
-    row = sum(leaf.nbytes for leaf in program.cartpole(1).values())
+    row = sum(leaf.nbytes for name, leaf in program.cartpole(1).items() if not (nstep and name == "next_obs"))
     kept = []
 
     def array(distance: int, size: int, shift: int = 0) -> Callable[..., native.Part]:
         """An array with an element of ``size`` bytes for so many items."""
-        memory = _memory(((n - 1 >> shift) + 1) * distance)
+        memory = _memory(((n - 1 >> shift) + 1 + nstep) * distance)
         kept.append(memory)
 
         def part(writes: bool, first: int = 0, size: int = size) -> native.Part:
@@ -115,7 +116,8 @@ def _accesses(n: int, seconds: float, prioritized: bool) -> Measurement:
         return part
 
     # Rows lie at multiples of 16 bytes, as of any step with a leaf of 16 bytes.
-    items, rows = array(record, record), array(-(-row // 16) * 16, row)
+    distance = -(-row // 16) * 16
+    items, rows = array(record, record), array(distance, nstep * distance + row)
     parts = [items(True), rows(False)]  # it counts how often an item was drawn
     if prioritized:
         weights, nodes = array(kind, kind, _FANOUT_BITS), array(node, kind, 2 * _FANOUT_BITS)
@@ -137,8 +139,9 @@ ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "take stacks": _take_stacks,
     "take sequences": _take_sequences,
     "memcpy": _memcpy,
-    "accesses cartpole": lambda sizes: _accesses(sizes.cartpole, sizes.seconds, prioritized=False),
+    "accesses cartpole": lambda sizes: _accesses(sizes.cartpole, sizes.seconds),
     "accesses prioritized": lambda sizes: _accesses(sizes.cartpole, sizes.seconds, prioritized=True),
+    "accesses n_step": lambda sizes: _accesses(sizes.cartpole, sizes.seconds, nstep=program.NSTEP),
 }
 
 _NAMES = {"memcpy": "memcpy", "accesses": "bare accesses to memory", "take": f"numpy {np.__version__}, `take(out=)`"}

@@ -129,7 +129,10 @@ static void fetch_links(const es_table *t, const uint32_t *items, uint64_t n)
 {
     const es_step_link *links = t->steps->links;
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t last = *(const volatile uint32_t *)&t->items[items[i]].step, span = t->form.span;
+        uint32_t last, span = t->form.span;
+        if (es_table_is_in_a_row(t, items[i]))
+            continue;
+        last = *(const volatile uint32_t *)&t->items[items[i]].step;
         if (last >= t->store->step_slots)
             continue;
         es_prefetch(&links[last]);
@@ -149,8 +152,8 @@ static void find_steps(const es_table *t, const uint32_t *items, uint64_t n, uin
         if (last >= t->store->step_slots || span.length == 0 || span.length > t->form.span ||
             span.before > t->form.span - span.length)
             last = t->step_of[items[i]], span = t->spans[items[i]];
-        es_outputs_find(&t->form, t->steps, last, span, flags, es_table_columns(t, items[i]),
-                        (uint32_t)((first + i) % ES_OUTPUTS_AHEAD));
+        es_outputs_find(&t->form, t->steps, last, span, es_table_is_in_a_row(t, items[i]), flags,
+                        es_table_columns(t, items[i]), (uint32_t)((first + i) % ES_OUTPUTS_AHEAD));
     }
 }
 

@@ -5,6 +5,9 @@
 
 #include "replay/es_window.h"
 
+/* Rows up to this size share lines with their neighbours, mostly (bytes). */
+#define SMALL_ROW (2 * ES_CACHE_LINE)
+
 int es_outputs_init(es_form *f, const es_store *store, uint32_t table)
 {
     const es_item_config *config = &store->tables[table].item;
@@ -56,16 +59,41 @@ static const es_found *found_at(const es_form *f, uint64_t place)
     return &f->found[place % ES_OUTPUTS_AHEAD];
 }
 
-void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_span span, uint32_t flags,
-                     const es_item_column *columns, uint32_t place)
+/* The rows of steps in a row. Of small ones each line that has a part of one comes once. */
+static void fetch_rows(const es_store *store, uint32_t first, uint64_t n)
+{
+    if (store->is_columns || store->row_size > SMALL_ROW) {
+        for (uint64_t i = 0; i < n; i++)
+            es_store_fetch_step(store, first + (uint32_t)i);
+        return;
+    }
+    const uint8_t *rows = store->rows + first * store->row_size, *end = rows + n * store->row_size;
+    for (const uint8_t *at = rows - (uintptr_t)rows % ES_CACHE_LINE; at < end; at += ES_CACHE_LINE)
+        es_prefetch(at);
+}
+
+static void find_in_a_row(const es_form *f, uint32_t last, uint64_t n, uint32_t *found)
+{
+    uint32_t first = last - (uint32_t)(n - 1);
+    for (uint64_t i = 0; i < n; i++)
+        found[i] = first + (uint32_t)i;
+    fetch_rows(f->store, first, n);
+}
+
+void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_span span, bool in_a_row,
+                     uint32_t flags, const es_item_column *columns, uint32_t place)
 {
     uint32_t *found = steps_at(f, place), next = flags & ES_WINDOW_NEXT && span.length > 1;
-    for (uint64_t i = (uint64_t)span.length + span.before; i-- > 0;) {
-        uint32_t older = es_steps_older(steps, last);
-        found[i] = last;
-        es_store_fetch_step(f->store, last);
-        last = older != ES_STEPS_NONE ? older : last; /* none: somebody has scribbled on the item */
-    }
+    uint64_t n = (uint64_t)span.length + span.before;
+    if (in_a_row && last >= n - 1)
+        find_in_a_row(f, last, n, found);
+    else
+        for (uint64_t i = n; i-- > 0;) {
+            uint32_t older = es_steps_older(steps, last);
+            found[i] = last;
+            es_store_fetch_step(f->store, last);
+            last = older != ES_STEPS_NONE ? older : last; /* none: somebody has scribbled on the item */
+        }
     f->found[place] = (es_found){span, span.length - next, flags, columns};
 }
 
@@ -121,29 +149,55 @@ static void write_steps(const es_form *f, const es_output *o, const uint32_t *st
 /* --- transitions over several steps ---------------------------------------------------- */
 
 /* Sum of gamma**k * r_k over n steps (Sutton, Barto, "Reinforcement learning", 2018, section 7.1). In float64. */
+static inline __attribute__((always_inline)) void write_sum(const es_form *f, const es_store_leaf *leaf, uint64_t at,
+                                                            uint32_t width, const uint32_t *steps, uint32_t n,
+                                                            uint8_t *to)
+{
+    const uint8_t *rewards = f->store->rows + leaf->offset + at;
+    double sum = 0, reward = 0;
+    float single = 0;
+    for (uint32_t k = n; k-- > 0;) {
+        const uint8_t *from = rewards + steps[k] * leaf->stride;
+        memcpy(width == 4 ? (void *)&single : (void *)&reward, from, width);
+        sum = (width == 4 ? (double)single : reward) + f->config->gamma * sum;
+    }
+    single = (float)sum;
+    memcpy(to + at, width == 4 ? (void *)&single : (void *)&sum, width);
+}
+
 static void write_return(const es_form *f, const es_output *o, const uint32_t *steps, uint32_t n, uint8_t *to)
 {
     const es_store_leaf *leaf = &f->store->leaves[o->leaf];
-    for (uint64_t at = 0; at < leaf->size; at += o->width) {
-        double sum = 0, double_reward;
-        float float_reward;
-        for (uint32_t k = n; k-- > 0;) {
-            const uint8_t *from = es_store_at(f->store, leaf, steps[k]) + at;
-            memcpy(o->width == 4 ? (void *)&float_reward : (void *)&double_reward, from, o->width);
-            sum = (o->width == 4 ? (double)float_reward : double_reward) + f->config->gamma * sum;
-        }
-        float_reward = (float)sum, double_reward = sum;
-        memcpy(to + at, o->width == 4 ? (void *)&float_reward : (void *)&double_reward, o->width);
-    }
+    for (uint64_t at = 0; at < leaf->size; at += o->width)
+        if (o->width == 4)
+            write_sum(f, leaf, at, 4, steps, n, to);
+        else
+            write_sum(f, leaf, at, 8, steps, n, to);
 }
 
-static void write_discount(const es_form *f, const es_output *o, uint32_t n, uint32_t flags, uint8_t *to)
+static double discount_after(const es_form *f, uint32_t n)
 {
-    double discount = flags & ES_WINDOW_TERMINATED ? 0 : 1;
+    double discount = 1;
     for (uint32_t k = 0; k < n; k++)
         discount *= f->config->gamma;
-    float single = (float)discount;
-    memcpy(to, o->width == 4 ? (void *)&single : (void *)&discount, o->width);
+    return discount;
+}
+
+/* Of n items. Most act in as many steps as the one before. */
+static void write_discount(const es_form *f, const es_output *o, uint32_t first, uint64_t n, uint8_t *to)
+{
+    uint32_t acts = 0;
+    double after = 1;
+    for (uint64_t i = 0; i < n; i++) {
+        const es_found *found = found_at(f, first + i);
+        if (found->acts != acts) {
+            acts = found->acts;
+            after = discount_after(f, acts);
+        }
+        double discount = found->flags & ES_WINDOW_TERMINATED ? 0 : after;
+        float single = (float)discount;
+        memcpy(to + i * o->width, o->width == 4 ? (void *)&single : (void *)&discount, o->width);
+    }
 }
 
 /* --- items --------------------------------------------------------------------------- */
@@ -193,9 +247,6 @@ static void write_one(const es_form *f, const es_output *o, uint32_t j, uint64_t
     case ES_OUTPUT_RETURN:
         write_return(f, o, steps + before, n, to);
         break;
-    case ES_OUTPUT_DISCOUNT:
-        write_discount(f, o, n, found->flags, to);
-        break;
     case ES_OUTPUT_COLUMN:
         write_column(f, o, steps, found->span.length, &found->columns[j], to);
         break;
@@ -233,6 +284,8 @@ void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const 
         uint8_t *to = (uint8_t *)leaves[j] + i * f->sizes[j];
         if (is_plain(o))
             write_plain(f, o, first, n, to);
+        else if (o->kind == ES_OUTPUT_DISCOUNT)
+            write_discount(f, o, first, n, to);
         else
             for (uint64_t k = 0; k < n; k++)
                 write_one(f, o, j, first + k, to + k * f->sizes[j]);

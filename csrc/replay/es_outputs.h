@@ -36,9 +36,10 @@ int es_outputs_init(es_form *f, const es_store *store, uint32_t table);
 void es_outputs_free(es_form *f);
 
 /* Finds the steps of an item, from the first that it refers to up to its last one, and has their rows come into the
- * cache. columns: of an explicit item. place: below ES_OUTPUTS_AHEAD. Not for items of one step. */
-void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_span span, uint32_t flags,
-                     const es_item_column *columns, uint32_t place);
+ * cache. in_a_row: their records are one after the other, so no link is read. columns: of an explicit item. place: below
+ * ES_OUTPUTS_AHEAD. Not for items of one step. */
+void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_span span, bool in_a_row,
+                     uint32_t flags, const es_item_column *columns, uint32_t place);
 /* Writes what n items give to each array, from place i on. They were found in the places from first on, which begin
  * anew after the last one. */
 void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const *leaves, uint64_t i);

@@ -30,6 +30,11 @@ bool es_table_can_sample(const es_table *t, uint64_t n)
     return es_rate_limiter_can_sample(t->config, &counts, n);
 }
 
+static uint64_t in_a_row_words(const es_table *t)
+{
+    return t->slots / 64 + 1;
+}
+
 int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number, const es_custom_selector *custom,
                   bool *failed)
 {
@@ -53,12 +58,15 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
         .failed = failed,
     };
     bool many = config->item.kind != ES_ITEM_STEP;
-    if (many)
+    if (many) {
         t->spans = es_memory_new(slots, sizeof *t->spans);
+        t->in_a_row = es_memory_new(in_a_row_words(t), sizeof *t->in_a_row);
+    }
     bool parks = es_order_init(&t->parked, config->max_parked > 0 ? slots : 1) == ES_OK;
-    bool whole = es_outputs_init(&t->form, store, number) == ES_OK && parks && (!many || t->spans != NULL) &&
-                 t->step_of != NULL && t->used != NULL && t->members != NULL && t->sampler != NULL &&
-                 t->remover != NULL && (config->replacement || t->aside != NULL);
+    bool whole = es_outputs_init(&t->form, store, number) == ES_OK && parks &&
+                 (!many || (t->spans != NULL && t->in_a_row != NULL)) && t->step_of != NULL && t->used != NULL &&
+                 t->members != NULL && t->sampler != NULL && t->remover != NULL &&
+                 (config->replacement || t->aside != NULL);
     return whole ? ES_OK : -ENOMEM;
 }
 
@@ -66,6 +74,7 @@ void es_table_free(es_table *t)
 {
     free(t->step_of);
     free(t->spans);
+    free(t->in_a_row);
     es_outputs_free(&t->form);
     es_rank_free(t->used);
     es_rank_free(t->members);
@@ -80,6 +89,7 @@ uint64_t es_table_bytes(const es_table *t)
 {
     uint64_t each = sizeof(es_item_record) + sizeof *t->step_of + (t->spans == NULL ? 0 : sizeof *t->spans);
     uint64_t records = t->slots * each + sizeof(es_table_words);
+    records += t->in_a_row == NULL ? 0 : in_a_row_words(t) * sizeof *t->in_a_row;
     return records + es_rank_bytes(t->used) + es_rank_bytes(t->members) +
            (t->aside == NULL ? 0 : es_rank_bytes(t->aside)) + t->sampler->class->bytes(t->sampler) +
            t->remover->class->bytes(t->remover) + t->episode_room * sizeof *t->episode_items;
@@ -177,12 +187,24 @@ static uint64_t span_of(const es_table *t, uint32_t item)
     return t->spans == NULL ? 0 : (uint64_t)t->spans[item].length + t->spans[item].before;
 }
 
+/* Notes whether its steps are in a row. As long as it refers to them, no step comes between them. */
+static void note_in_a_row(es_table *t, uint32_t item)
+{
+    uint64_t *word = &t->in_a_row[item / 64], bit = UINT64_C(1) << item % 64, n = span_of(t, item);
+    uint32_t step = t->step_of[item];
+    while (n > 1 && step > 0 && es_steps_older(t->steps, step) == step - 1)
+        step--, n--;
+    *word = n <= 1 ? *word | bit : *word & ~bit;
+}
+
 /* What both have. */
 static void use(es_table *t, uint32_t item, const es_window *w)
 {
     t->step_of[item] = w->last;
-    if (t->spans != NULL)
+    if (t->spans != NULL) {
         t->spans[item] = (es_span){w->length, w->before};
+        note_in_a_row(t, item);
+    }
     es_rank_add(t->used, item);
     es_steps_link(t->steps, w->last, span_of(t, item), (uint32_t)(t->first_item + item));
 }

@@ -24,11 +24,12 @@ typedef struct es_table {
     es_item_column *columns; /* of explicit items: as many for each as there are outputs */
     uint64_t first_item;     /* its place among the items of all tables */
     uint64_t slots;
-    double highest;    /* as in words, on which somebody may scribble */
-    uint32_t *step_of; /* of an item: its last one */
-    es_span *spans;    /* of an item; NULL: each is one step */
-    es_form form;      /* what an item gives to a batch */
-    es_rank *used;     /* records that are not free: members and parked ones */
+    double highest;     /* as in words, on which somebody may scribble */
+    uint32_t *step_of;  /* of an item: its last one */
+    es_span *spans;     /* of an item; NULL: each is one step */
+    uint64_t *in_a_row; /* a bit for each item of several steps: their records are one after the other, and stay so */
+    es_form form;       /* what an item gives to a batch */
+    es_rank *used;      /* records that are not free: members and parked ones */
     es_rank *members;
     es_order parked; /* items that wait for the limiter, the oldest first */
     es_rank *aside;  /* drawn in this round; NULL with replacement */
@@ -49,6 +50,13 @@ void es_table_free(es_table *t);
 static inline es_item_column *es_table_columns(const es_table *t, uint32_t item)
 {
     return t->columns + item * (uint64_t)t->form.num_outputs;
+}
+
+/* Whether the records of its steps are one after the other: mostly, where one writer writes. Of an item that refers to
+ * several. It has room in the near caches, so this is known long before the item's record comes. */
+static inline bool es_table_is_in_a_row(const es_table *t, uint32_t item)
+{
+    return t->in_a_row[item / 64] >> item % 64 & 1;
 }
 
 uint64_t es_table_size(const es_table *t);
