@@ -4,6 +4,10 @@ import contextlib
 import socket
 import struct
 
+#: Bytes that may wait in a connection between two processes of one host. There is no delay that more would fill. What
+#: is no more than this is still in the processor's caches when the other end copies it, which takes half of the time.
+_ON_ONE_HOST = 1 << 18
+
 
 def format_address(host: str, port: int) -> str:
     """An address in messages. IPv6 addresses are in brackets."""
@@ -16,6 +20,16 @@ def set_options(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
         _set(sock, name, value)
+    if _is_on_one_host(sock):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ON_ONE_HOST)
+
+
+def _is_on_one_host(sock: socket.socket) -> bool:
+    """Whether both ends of a connection have the same address. Between two hosts the system sizes the buffers."""
+    try:
+        return bool(sock.getpeername()[0] == sock.getsockname()[0])
+    except OSError:  # not connected, or not any more
+        return False
 
 
 def set_send_timeout(sock: socket.socket) -> None:
