@@ -26,6 +26,7 @@ from bench.samples import SAMPLES, flat
 from bench.scale import Scale
 from bench.table import Figure, Floor
 from bench.throughput import Measure, in_turns, rate
+from echo_shm.net.tcp import set_options
 
 #: Items of a replay's batch, how many batches are made ahead, and steps that the replay stores.
 BATCH, AHEAD, STORED = 256, 4, 8192
@@ -159,6 +160,7 @@ def _learner(scale: Scale) -> Measure:
 def _send_batches(port: int, size: int) -> None:
     batches = [np.full(size, i, np.uint8).data for i in range(AHEAD + 1)]
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as sock:
+        set_options(sock)
         while True:
             for batch in batches:
                 sock.sendall(batch)

@@ -23,6 +23,7 @@ TINY = scale.Scale(
     sends=2,
     replay_steps=600,
     replay_frames=64,
+    item_frames=64,
     replay_growth=(300, 600),
     replay_workers=(1,),
 )
@@ -58,6 +59,17 @@ def test_the_replay_group_gives_figures(monkeypatch):
     assert all(value > 0 for figure in rates for value in figure.ours)
     assert any("workers add" in figure.path for figure in figures)
     assert {figure.peer for figure in figures} >= {"echo-shm", "300 stored", ""}
+
+
+def test_the_items_group_gives_figures(monkeypatch):
+    """Each of our rows measures something. So few frames may have room in memory that is there already."""
+    monkeypatch.setattr(replay, "installed", lambda library: False)
+    monkeypatch.setattr(replay, "Program", Inside)
+    figures = command.measure(["items"], TINY)
+    assert all(value > 0 for figure in figures if figure.unit != "GB" for value in figure.ours)
+    for what in ("NStep(1, stack", "NStep(3)", "Sequence(80, 40)", "create_item", "Memory of 64 Atari frames"):
+        assert any(what in figure.path for figure in figures), what
+    assert {figure.peer for figure in figures} == {"echo-shm", "300 stored", ""}
 
 
 def test_a_library_that_cannot_be_installed_is_left_out(monkeypatch, tmp_path, capfd):
