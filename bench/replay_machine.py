@@ -121,9 +121,9 @@ def _accesses(n: int, seconds: float, prioritized: bool = False, nstep: int = 0)
     parts = [items(True), rows(False)]  # it counts how often an item was drawn
     if prioritized:
         weights, nodes = array(kind, kind, _FANOUT_BITS), array(node, kind, 2 * _FANOUT_BITS)
-        begin, total, least, squares = range(0, node, kind)
+        begin, total, least = range(0, node, kind)
         down = [nodes(False, begin), weights(False)]
-        up = [items(True), weights(True), nodes(True, begin), nodes(False, total), nodes(False, squares)]
+        up = [items(True), weights(True), nodes(True, begin), nodes(False, total)]
         parts = [*down, *parts, *up, nodes(False, least, kind // 2)]
 
     def measure() -> list[float]:
