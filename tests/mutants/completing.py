@@ -172,6 +172,14 @@ COMPLETING = (
         "write_discount",
         "contents",
         "what follows a termination counts",
-        ("flags & ES_WINDOW_TERMINATED ? 0 : 1", "flags & ES_WINDOW_TERMINATED ? 1 : 1"),
+        ("found->flags & ES_WINDOW_TERMINATED ? 0 : after", "found->flags & ES_WINDOW_TERMINATED ? after : after"),
+    ),
+    _mutant(
+        "es_table.c",
+        "always-in-a-row",
+        "note_in_a_row",
+        "contents",
+        "an item takes the steps of whoever wrote between its own",
+        ("n <= 1 ? *word | bit : *word & ~bit", "n > 0 ? *word | bit : *word & ~bit"),
     ),
 )

@@ -142,7 +142,7 @@ def test_extend_sends_what_add_sends(monkeypatch):
         monkeypatch.setattr(writer, "_send_many", lambda tree, timeout: heads.extend(tree[0]))
         for number, end in enumerate(ends):
             writer.add(step(1, number), {"b": number + 1.0}, truncated=bool(end))
-        writer._heads.number = writer._heads._episode = writer._heads.index = 0
+        writer._heads.number = writer._heads.episode = writer._heads.index = 0
         steps = {name: np.repeat(np.asarray(leaf)[None], 5, axis=0) for name, leaf in EXAMPLE.items()}
         writer.extend(steps, {"b": np.arange(5) + 1.0}, truncated=ends)
     assert (np.array(heads[:5]) == np.array(heads[5:])).all()

@@ -57,7 +57,9 @@ def test_the_wheel_has_the_whole_package(built):
     assert {"echo_shm/py.typed", "echo_shm/net/WIRE.md"} <= package
     with zipfile.ZipFile(built.wheel) as wheel:
         inside = {name for name in wheel.namelist() if ".dist-info/" not in name and not name.endswith("/")}
-    assert inside == package | {f"echo_shm/_{name}.abi3.so" for name in ("core", "send", "batch", "slot", "replay")}
+    assert inside == package | {
+        f"echo_shm/_{name}.abi3.so" for name in ("core", "history", "send", "batch", "slot", "replay")
+    }
 
 
 def test_the_wheel_fits_every_later_python(built):
