@@ -136,23 +136,34 @@ def _noise(rng: Any, leaf: Any) -> Any:
     return rng.integers(0, 2, (BATCH, *np.shape(leaf))).astype(np.asarray(leaf).dtype)
 
 
+@contextlib.contextmanager
+def _held() -> Iterator[int]:
+    """The port of a replay in another process, which closes it at the end: nothing of it stays in shared memory."""
+    mine, theirs = _CONTEXT.Pipe()
+    process = _CONTEXT.Process(target=_hold, args=(theirs,))
+    process.start()
+    theirs.close()
+    try:
+        yield mine.recv()
+    finally:
+        mine.close()
+        process.join()
+
+
 def _learner(scale: Scale) -> Measure:
     """Items a second."""
 
     def measure() -> float:
-        mine, theirs = _CONTEXT.Pipe()
-        with _running(_hold, [(theirs,)]):
-            port = mine.recv()
-            with echo_shm.ReplayClient(f"tcp://127.0.0.1:{port}") as client:
-                batches = client.dataset_iter(BATCH, prefetch=AHEAD)
-                for _ in range(2 * AHEAD):
-                    next(batches)
-                count, start = 0, time.perf_counter()
-                while (elapsed := time.perf_counter() - start) < scale.seconds:
-                    next(batches)
-                    count += BATCH
-                batches.close()
-                return count / elapsed
+        with _held() as port, echo_shm.ReplayClient(f"tcp://127.0.0.1:{port}") as client:
+            batches = client.dataset_iter(BATCH, prefetch=AHEAD)
+            for _ in range(2 * AHEAD):
+                next(batches)
+            count, start = 0, time.perf_counter()
+            while (elapsed := time.perf_counter() - start) < scale.seconds:
+                next(batches)
+                count += BATCH
+            batches.close()
+            return count / elapsed
 
     return measure
 
