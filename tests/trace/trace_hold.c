@@ -428,10 +428,12 @@ static void open_hold_and_drop(holding *h)
 {
     vault_open(&h->v, VAULT_STREAM);
     es_replay_hold(h->v.r, h->snapshot[0]);
+    take_snapshot(h, 1); /* it is never done */
     add(h);
     h->side->number[0] = 0;
     ES_COMPILER_BARRIER();
     es_replay_hold(h->v.r, NULL);
+    CHECK_EQ(es_replay_room(h->v.r) + es_replay_num_steps(h->v.r), CAPACITY + 2 + SPARE);
     add(h);
     add(h);
 }

@@ -362,6 +362,38 @@ def test_top_of_a_dead_replay(name: str, keeper: Callable[..., Any], capsys: pyt
     assert not watch.look()
 
 
+def test_top_of_a_dead_replay_without_a_store(keeper: Callable[..., Any]) -> None:
+    """Nothing is left of its steps."""
+    process, handle = keeper()
+    watch = replay_top.ReplayWatch(handle.name)
+    process.kill()
+    assert watch.look()
+    shown = " ".join(_shown(watch).split())
+    assert "dead, nobody is attached: `echo-shm gc` removes it" in shown
+    assert "its store stays" not in shown
+
+
+def test_top_says_how_old_its_figures_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless they are of just now; and how many tables there is no room for."""
+    with Replay(STEP, 11, TABLES, store="shm", name=name) as replay:
+        assert replay._rings._feed is not None
+        replay._rings._feed.publish()
+        watch = replay_top.ReplayWatch(name)
+        heard = watch._latest.seen.heard
+        assert heard is not None
+        for later, old in ((1.0, False), (60.0, True)):
+            monkeypatch.setattr(replay_top.time, "time", lambda now=heard + later: now)
+            assert (f"figures of {console.duration(later)} ago" in _shown(watch)) is old
+            assert "it has said nothing yet" not in _shown(watch)
+        assert "and 1 more" not in _shown(watch)
+        terminal = console.open_console()
+        with terminal.capture() as captured:
+            terminal.print(watch.render(3))
+        assert "and 1 more" in captured.get()
+        watch._latest = watch._latest._replace(seen=watch._latest.seen._replace(heard=None))
+        assert "it has said nothing yet" in _shown(watch)
+
+
 def test_top_without_a_name_finds_the_only_replay(
     name: str, keeper: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
