@@ -31,7 +31,9 @@
 #define LATER 4 /* steps that whoever opens the store adds */
 
 static const uint64_t leaf_sizes[] = {8, 40};
-static const es_table_config tables[] = {TABLE("a", ES_UNIFORM, ES_LIFO, 3), TABLE("b", ES_FIFO, ES_LIFO, 2)};
+/* The newest items go, so that a step which came after a snapshot goes soon; or the oldest. */
+static const es_table_config newest_go[] = {TABLE("a", ES_UNIFORM, ES_LIFO, 3), TABLE("b", ES_FIFO, ES_LIFO, 2)};
+static const es_table_config oldest_go[] = {TABLE("a", ES_UNIFORM, ES_FIFO, 3), TABLE("b", ES_FIFO, ES_UNIFORM, 2)};
 
 typedef struct es_shared {
     _Atomic uint32_t phase;
@@ -51,6 +53,7 @@ typedef struct holding {
     es_shared began; /* the numbers before the operation */
     uint64_t last_number[2];
     bool *changed; /* by instruction of the path */
+    const es_table_config *tables;
     void (*act)(struct holding *h);
     uint32_t num_added; /* by the whole operation */
     es_save *save;
@@ -316,7 +319,7 @@ static void prepare(holding *h, bool saving)
                              .schema_size = 8,
                              .columns = 1,
                              .spare = SPARE};
-    vault_plan(&h->v, &geo, leaf_sizes, tables);
+    vault_plan(&h->v, &geo, leaf_sizes, h->tables);
     h->records_size =
         es_replay_records_size(&geo, &(es_store_parts){leaf_sizes, h->v.tables, h->v.outputs, "a schema"});
     h->v.base = shared(h->v.size);
@@ -418,7 +421,7 @@ static void snapshot_and_add(holding *h)
 /* Each step evicts, and its row was that of one that a snapshot or the checkpoint has. */
 TEST(hold_while_a_snapshot_and_a_checkpoint_are_made)
 {
-    static holding h = {.act = snapshot_and_add, .num_added = 4};
+    static holding h = {.tables = newest_go, .act = snapshot_and_add, .num_added = 4};
     kill_everywhere(&h, "hold_for_a_snapshot", true, 3,
                     "es_replay_snapshot es_snapshot_take es_hold_begin es_hold_enter es_hold_leave es_steps_next "
                     "es_replay_snapshot_done es_hold_end es_save_before es_save_take es_save_write");
@@ -429,6 +432,7 @@ static void open_hold_and_drop(holding *h)
     vault_open(&h->v, VAULT_STREAM);
     es_replay_hold(h->v.r, h->snapshot[0]);
     take_snapshot(h, 1); /* it is never done */
+    add(h);
     add(h);
     h->side->number[0] = 0;
     ES_COMPILER_BARRIER();
@@ -441,7 +445,7 @@ static void open_hold_and_drop(holding *h)
 /* As without syncs: the next process holds what the last snapshot has, until it needs the rows. */
 TEST(hold_by_whoever_opens_the_store)
 {
-    static holding h = {.act = open_hold_and_drop, .num_added = 3};
+    static holding h = {.tables = oldest_go, .act = open_hold_and_drop, .num_added = 4};
     kill_everywhere(&h, "hold_by_the_next_one", false, 1,
                     "es_replay_hold es_snapshot_hold es_hold_add es_hold_drop es_hold_init");
 }
@@ -456,6 +460,6 @@ static void add_and_save(holding *h)
 /* Slots are used again whose rows the checkpoint does not have yet. */
 TEST(a_checkpoint_has_rows_that_change)
 {
-    static holding h = {.act = add_and_save, .num_added = MOST_ADDED, .holds_nothing = true};
+    static holding h = {.tables = newest_go, .act = add_and_save, .num_added = MOST_ADDED, .holds_nothing = true};
     kill_everywhere(&h, "checkpoint_before_a_row", true, 3, "es_save_before es_chunk_write_row es_gather_pack");
 }
