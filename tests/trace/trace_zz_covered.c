@@ -72,7 +72,6 @@ static const es_excuse excused_in_replays[] = {
     {"es_store_fetch_leaves", IN_FILES},
     {"copy_some_columns", IN_FILES},
     {"es_replay_records_size", IN_FILES},
-    {"es_replay_room", IN_FILES},
     {"es_replay_arrivals", IN_FILES},
     {"es_replay_shape", PRIVATE},
     {"es_replay_leaf_size", PRIVATE},
