@@ -84,6 +84,8 @@ class Folder:
             self._make(path.parent)
             path.mkdir()
             self._made.append(path)
+            with contextlib.suppress(PermissionError):  # one may be allowed to write there, and not to read
+                sync_directory(path.parent)
 
     def _unmake(self) -> None:
         """Removes what was made for a checkpoint that has failed."""

@@ -11,10 +11,6 @@
 #define LOAD_FENCES \
     "a locked operation reads the last value anyway; the next load carries the fence, and that load is caught"
 #define COMPARED "the word is compared with an earlier one, and nothing behind it is read"
-#define FLAGGED "brings the flag of a bridge's learner, which no scene sets; else the word is only compared"
-#define ENTRY_FENCED                                                                                              \
-    "a learner that attaches has a fence behind its entry, before any lease; other threads of its process enter " \
-    "by a locked operation"
 #define TAKE_FENCED \
     "es_api_take() has a fence behind the words that the same thread has read, before it reads the samples"
 #define END_REPEATS \
@@ -161,8 +157,6 @@ const xp_known xp_known_orders[] = {
     {"claim_or_sleep load acquire->relaxed 2", SPARE, THREADS},
     {"arm load acquire->relaxed 1", SPARE, FENCED},
     {"any_detached load acquire->relaxed 1", SPARE, THREADS},
-    {"es_lease_take cas acq_rel->acquire 1", SPARE, ENTRY_FENCED},
-    {"es_lease_note_older load acquire->relaxed 1", SPARE, FLAGGED},
     {"es_lease_left_to_others load acquire->relaxed 1", SPARE, COMPARED},
     {"es_lease_left_to_others load acquire->relaxed 2", SPARE, COMPARED},
     {"es_lease_take cas acq_rel->release 1", SPARE, SCAN_DECIDES},

@@ -1,4 +1,5 @@
-/* What is explored: a few threads in each scene, around one promise of the ring. scenes_two.c has those with two rings. */
+/* What is explored: a few threads in each scene, around one promise of the ring. scenes_two.c has those with two rings,
+ * scenes_remote.c those with learners on other hosts. */
 #include "xp.h"
 
 /* --- parts ----------------------------------------------------------------------- */
@@ -334,29 +335,21 @@ static void bbb_other(void)
     xp_other_client(3);
 }
 
-/* The learner overwrites its batch when it releases it. */
-/* The stage's own learner does not count: the threads' learners are the only ones. */
-static void without_the_stage(void)
-{
-    es_map *m = &xp_theatre.learner->map;
-    atomic_store(&m->hdr->shared, 0);
-    atomic_store(&m->owners[xp_theatre.learner->me].state, ES_OWNER_FREE);
-}
-
 static void pln_two(void)
 {
     cast(P, L, N, 0);
     xp_fill(2);
-    without_the_stage();
+    xp_without_the_stage();
 }
 
 static void pnn_two(void)
 {
     cast(P, N, N, 0);
     xp_fill(2);
-    without_the_stage();
+    xp_without_the_stage();
 }
 
+/* The learner overwrites its batch when it releases it. */
 static void pll_poisoning(void)
 {
     cast(P, L, L, 0);

@@ -63,7 +63,7 @@ xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget);
 /* --- for scenes ------------------------------------------------------------ */
 
 /* Each ends with a scene without a name. */
-extern const xp_scene xp_one_ring[], xp_two_rings[];
+extern const xp_scene xp_one_ring[], xp_remote_learner[], xp_two_rings[];
 /* All scenes, those with one ring first. NULL: no more. */
 const xp_scene *xp_scene_at(int n);
 int xp_count_scenes(void);
@@ -90,7 +90,7 @@ void xp_go_to(xp_stage *stage);
 xp_stage *xp_here(void);
 
 /* To call in setup. */
-enum xp_role { XP_NOBODY, XP_PRODUCER, XP_LEARNER, XP_SHARES, XP_COMES_LATER, XP_BRIDGE };
+enum xp_role { XP_NOBODY, XP_PRODUCER, XP_LEARNER, XP_SHARES, XP_COMES_LATER, XP_BRIDGE, XP_LEARNS };
 /* What threads 1 to 4 are. */
 void xp_cast(enum xp_role first, enum xp_role second, enum xp_role third, enum xp_role fourth);
 void xp_claim(int t);       /* thread t has claimed a slot and written a sample */
@@ -101,6 +101,8 @@ void xp_comes_later(int t); /* thread t attaches during the scene */
 /* The stage's own producer sends n samples; its learner takes n batches. */
 void xp_fill(int n);
 void xp_empty(int n);
+/* The stage's own learner does not count: the threads' learners are the only ones. */
+void xp_without_the_stage(void);
 
 /* Timeouts: XP_LONG waits a few reap intervals, XP_NOW does not wait. */
 #define XP_LONG UINT64_MAX
@@ -140,6 +142,15 @@ void xp_let_go(void);
 /* The client connects to this bridge and sends the samples that the ring does not have, at most `most` per call. */
 enum xp_parting { XP_LEAVES_CLIENT, XP_LEAVES_RING };
 void xp_serve(int most, uint64_t timeout_ns, enum xp_parting parting);
+
+/* Thread t is a bridge that takes batches for a learner on another host. To call in setup. */
+void xp_learns(int t);
+/* The learner gets so many batches from this bridge, one after the other. */
+void xp_learner_gets(int batches);
+/* It gets one and is not done with it before the scene ends. */
+void xp_learner_keeps(void);
+/* The bridge takes two, calls one of them back, which the learner has not begun, and gives it back to the ring. */
+void xp_learner_shares(void);
 
 /* Ends the execution. Only its first violation is kept. */
 void xp_violation(const char *what);

@@ -204,16 +204,37 @@ static void release(es_ring *r, int64_t j, const es_snapshot *snap, const int *i
         xp_account.got[ids[i]][xp_account.num_got[ids[i]] - 1].released = true;
 }
 
+bool xp_lease_take(xp_lease *lease, uint32_t flags, uint64_t timeout_ns)
+{
+    lease->n = 0;
+    lease->batch = take(flags, timeout_ns, &lease->snap);
+    return lease->batch >= 0;
+}
+
+void xp_lease_read(xp_lease *lease)
+{
+    lease->n = read_batch(as_learner(), (uint64_t)lease->batch, &lease->snap, lease->ids);
+}
+
+void xp_lease_release(const xp_lease *lease)
+{
+    release(as_learner(), lease->batch, &lease->snap, lease->ids, lease->n);
+}
+
+void xp_lease_give_back(const xp_lease *lease)
+{
+    if (es_api_give_back(as_learner(), (uint64_t)lease->batch, lease->snap.round) != ES_OK)
+        xp_violation("a batch that was leased cannot be given back");
+}
+
 int64_t xp_take(uint32_t flags, uint64_t timeout_ns)
 {
-    es_ring *r = as_learner();
-    es_snapshot snap;
-    int ids[XP_IDS];
-    int64_t j = take(flags, timeout_ns, &snap);
-    if (j < 0)
-        return j;
-    release(r, j, &snap, ids, read_batch(r, (uint64_t)j, &snap, ids));
-    return j;
+    xp_lease lease;
+    if (xp_lease_take(&lease, flags, timeout_ns)) {
+        xp_lease_read(&lease);
+        xp_lease_release(&lease);
+    }
+    return lease.batch;
 }
 
 void xp_loop(int batches)
@@ -258,12 +279,10 @@ int64_t xp_take_to_the_end(uint64_t timeout_ns)
 
 int64_t xp_take_and_give_back(uint32_t flags, uint64_t timeout_ns)
 {
-    es_ring *r = as_learner();
-    es_snapshot snap;
-    int64_t j = take(flags, timeout_ns, &snap);
-    if (j >= 0 && es_api_give_back(r, (uint64_t)j, snap.round) != ES_OK)
-        xp_violation("a batch that was leased cannot be given back");
-    return j;
+    xp_lease lease;
+    if (xp_lease_take(&lease, flags, timeout_ns))
+        xp_lease_give_back(&lease);
+    return lease.batch;
 }
 
 int xp_wait_any(const es_watch *watches, uint32_t n, enum xp_bell bell, uint64_t timeout_ns)

@@ -6,6 +6,7 @@
 #include "xp.h"
 
 #define XP_MAX_GOT 6
+#define XP_MAX_HAD 8
 #define XP_REAP_INTERVAL UINT64_C(20000000)
 
 extern struct xp_account {
@@ -28,10 +29,28 @@ extern struct xp_account {
     /* The client of the bridges. Its samples have ids from client_first on. It may forget the first client_told. */
     int client_first, client_samples, client_told;
     bool client_came;
+    /* The batches that the learner on another host has had, by their numbers, with the ids of their samples as bits. */
+    struct {
+        uint64_t number;
+        uint32_t ids;
+    } had[XP_MAX_HAD];
+    int num_had;
 } xp_account;
 
 /* To call at the end: the samples that the ring counts for the client are those that were delivered. */
 void xp_check_client(void);
+
+/* A batch that the running thread has leased, and the ids of the samples that it has read of it. */
+typedef struct xp_lease {
+    es_snapshot snap;
+    int64_t batch;
+    int ids[XP_IDS], n;
+} xp_lease;
+/* Takes a batch. Whether there was one. */
+bool xp_lease_take(xp_lease *lease, uint32_t flags, uint64_t timeout_ns);
+void xp_lease_read(xp_lease *lease);
+void xp_lease_release(const xp_lease *lease);
+void xp_lease_give_back(const xp_lease *lease);
 
 /* Settles the dead, acting as this attachment. Returns how many, or -1 if another process may be settling one. */
 int xp_sweep_by(es_ring *by);

@@ -26,14 +26,16 @@ static int count(const xp_scene *scenes)
 
 int xp_count_scenes(void)
 {
-    return count(xp_one_ring) + count(xp_two_rings);
+    return count(xp_one_ring) + count(xp_remote_learner) + count(xp_two_rings);
 }
 
 const xp_scene *xp_scene_at(int n)
 {
-    int first = count(xp_one_ring);
-    const xp_scene *scene = n < first ? &xp_one_ring[n] : &xp_two_rings[n - first];
-    return scene->name == NULL ? NULL : scene;
+    const xp_scene *const lists[] = {xp_one_ring, xp_remote_learner, xp_two_rings};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; n -= count(lists[i++]))
+        if (n < count(lists[i]))
+            return &lists[i][n];
+    return NULL;
 }
 
 bool xp_share_out(int pieces, void (*work)(int piece, void *arg), void *arg)

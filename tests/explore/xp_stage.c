@@ -95,6 +95,9 @@ static void cast_one(int t, enum xp_role role)
     case XP_BRIDGE:
         xp_bridge(t);
         break;
+    case XP_LEARNS:
+        xp_learns(t);
+        break;
     }
 }
 
@@ -118,6 +121,13 @@ void xp_empty(int n)
     while (n-- > 0)
         if (xp_take(0, XP_NOW) < 0)
             xp_die("the scene does not have that many batches");
+}
+
+void xp_without_the_stage(void)
+{
+    es_map *m = &xp_theatre.learner->map;
+    atomic_store(&m->hdr->shared, 0);
+    atomic_store(&m->owners[xp_theatre.learner->me].state, ES_OWNER_FREE);
 }
 
 static const uint64_t leaf = sizeof(uint64_t);

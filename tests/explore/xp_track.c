@@ -88,8 +88,10 @@ static bool matters(const void *p)
         uint64_t i = ((uintptr_t)p - (uintptr_t)m->owners) / sizeof *m->owners;
         const es_owner *o = &m->owners[i];
         bool journal = inside(p, &o->is_bridge, (uintptr_t)&o->samples - (uintptr_t)&o->is_bridge);
+        /* Of a producer's flag only a bridge's journal makes use; of a learner's, learners that attach. */
+        bool flag = p == (const void *)&o->is_bridge && i < ES_MAX_LEARNERS;
         return explored_owner(i) &&
-               (p == (const void *)&o->state || p == (const void *)&o->pid || (o->is_bridge != 0 && journal));
+               (p == (const void *)&o->state || p == (const void *)&o->pid || flag || (o->is_bridge != 0 && journal));
     }
     if (inside(p, m->remotes, m->num_remotes * sizeof *m->remotes)) {
         const es_remote *it = &m->remotes[((uintptr_t)p - (uintptr_t)m->remotes) / sizeof *m->remotes];

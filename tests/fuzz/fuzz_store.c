@@ -15,6 +15,7 @@
 #include "fuzz_store_rings.h"
 #include "fuzz_store_shape.h"
 #include "replay/es_replay.h"
+#include "replay/es_replay_parts.h"
 #include "replay/es_store.h"
 
 /* Beside fuzz_mode. */
@@ -127,12 +128,20 @@ typedef struct user {
     uint32_t num_tables;
     uint64_t keys[MAX_BATCH];
     fuzz_chooser choosers[FUZZ_CHOOSERS];
+    uint8_t *snapshot; /* of a store of columns; otherwise NULL */
+    uint64_t snapshot_size;
 } user;
 
 static double priority(fuzz_in *in)
 {
     static const double some[] = {0, 1, 2, 0.5, 1e300, 1e-300, 1e-320, 3};
     return some[fuzz_below(in, sizeof some / sizeof *some)];
+}
+
+static void check_added(const user *u, int error)
+{
+    FUZZ_CHECK(error == ES_OK || error == ES_REFUSED || error == ES_NO_ROOM || error == ES_EPRIORITY ||
+               error == ES_ESELECTOR || error == ES_ETWICE || (error == ES_UNSYNCED && u->snapshot != NULL));
 }
 
 static void add(user *u, fuzz_in *in, uint64_t n)
@@ -151,14 +160,12 @@ static void add(user *u, fuzz_in *in, uint64_t n)
         flags[i] = fuzz_below(in, 8) == 0 ? ES_STEP_TERMINATED : 0;
     int64_t done = es_replay_extend(u->r, (const void *const *)leaves, n, flags, priorities, &error, &why);
     FUZZ_CHECK(done >= 0 && (uint64_t)done <= n && (error == ES_OK) == ((uint64_t)done == n));
-    FUZZ_CHECK(error == ES_OK || error == ES_REFUSED || error == ES_NO_ROOM || error == ES_EPRIORITY ||
-               error == ES_ESELECTOR || error == ES_ETWICE);
+    check_added(u, error);
     if (fuzz_below(in, 4) == 0) {
         uint32_t end = fuzz_below(in, 2) ? ES_STEP_TERMINATED : ES_STEP_TRUNCATED;
         error =
             es_replay_add_last(u->r, (const void *const *)leaves, (const void *const *)leaves, end, priorities, &why);
-        FUZZ_CHECK(error == ES_OK || error == ES_REFUSED || error == ES_NO_ROOM || error == ES_EPRIORITY ||
-                   error == ES_ESELECTOR || error == ES_ETWICE);
+        check_added(u, error);
     }
     free(priorities);
     free(flags);
@@ -196,6 +203,19 @@ static void look(user *u)
         FUZZ_CHECK(info.parked + info.size <= UINT32_MAX);
     }
     es_replay_num_steps(u->r);
+    FUZZ_CHECK(u->snapshot == NULL || es_replay_room(u->r) <= u->r->tables.store.step_slots);
+}
+
+/* A snapshot is made, or is done, or none is of use any more. */
+static void sync(user *u, fuzz_in *in)
+{
+    uint32_t kind = fuzz_below(in, 8);
+    if (kind < 4)
+        FUZZ_CHECK(es_replay_snapshot(u->r, u->snapshot) <= u->snapshot_size);
+    else if (kind < 7)
+        es_replay_snapshot_done(u->r);
+    else
+        es_replay_hold(u->r, NULL);
 }
 
 /* One call, drawn from the input. */
@@ -220,6 +240,8 @@ static void call(user *u, fuzz_in *in)
         get(u, table, n);
     } else if (kind == 11) {
         look(u);
+    } else if (kind == 14 && u->snapshot != NULL) {
+        sync(u, in);
     } else if (kind == 14) {
         u->keys[n - 1] = fuzz_value(in, u->keys[0]);
     } else if (fuzz_below(in, 4) == 0) {
@@ -231,6 +253,12 @@ static void call(user *u, fuzz_in *in)
 }
 
 /* --- stores ------------------------------------------------------------------------ */
+
+static void close_store(user *u)
+{
+    es_replay_free(u->r);
+    free(u->snapshot);
+}
 
 /* in: what its custom selectors do; NULL: they do well. num_custom: how many it has. */
 static es_replay *open_store(uint8_t *base, uint64_t size, user *u, fuzz_in *in, uint32_t num_custom)
@@ -245,6 +273,10 @@ static es_replay *open_store(uint8_t *base, uint64_t size, user *u, fuzz_in *in,
     FUZZ_CHECK((u->r != NULL) == (error == ES_OK));
     if (u->r != NULL)
         es_replay_shape(u->r, &u->num_tables, &num_leaves);
+    if (u->r != NULL && u->r->tables.store.is_columns) {
+        u->snapshot_size = (uint64_t)(u->r->tables.store.rows - base);
+        u->snapshot = fuzz_block(u->snapshot_size);
+    }
     return u->r;
 }
 
@@ -254,6 +286,11 @@ static void use(uint8_t *base, uint64_t size, fuzz_in *in, bool scribble, bool w
     user u;
     if (open_store(base, size, &u, in, num_custom) == NULL)
         return;
+    if (u.snapshot != NULL && fuzz_below(in, 2)) { /* the last snapshot, which may be damaged as well */
+        memcpy(u.snapshot, base, u.snapshot_size);
+        fuzz_store_edit(in, u.snapshot, u.snapshot_size);
+        es_replay_hold(u.r, u.snapshot);
+    }
     if (with_rings)
         fuzz_rings_open(&rings, u.r, base, size, in);
     look(&u);
@@ -266,7 +303,7 @@ static void use(uint8_t *base, uint64_t size, fuzz_in *in, bool scribble, bool w
             call(&u, in);
     }
     look(&u);
-    es_replay_free(u.r);
+    close_store(&u);
     fuzz_rings_close(&rings);
 }
 
@@ -316,7 +353,7 @@ static uint8_t *used_store(fuzz_in *in, uint64_t *size)
     FUZZ_CHECK(open_store(base, *size, &u, in, FUZZ_CHOOSERS) != NULL);
     for (uint32_t calls = fuzz_below(in, 24); calls > 0; calls--)
         call(&u, in);
-    es_replay_free(u.r);
+    close_store(&u);
     return base;
 }
 
@@ -326,7 +363,7 @@ static uint8_t *damaged(fuzz_in *in, uint8_t mode, uint64_t *size)
     if (mode & (FIT_OFFSETS | FIT_HASH | RACES) || fuzz_below(in, 4) > 0) {
         user u; /* undamaged, it can be opened again */
         FUZZ_CHECK(open_store(base, *size, &u, NULL, FUZZ_CHOOSERS) != NULL);
-        es_replay_free(u.r);
+        close_store(&u);
     }
     for (uint32_t edits = fuzz_below(in, MAX_EDITS); edits > 0; edits--)
         fuzz_store_edit(in, base, *size);

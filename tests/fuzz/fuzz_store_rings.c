@@ -4,12 +4,13 @@
 #include <string.h>
 
 #include "fuzz_segment.h"
+#include "replay/es_replay_parts.h"
 
 #define MAX_SLOTS 64
 #define MAX_RING_LEAVES 72
 #define COLUMNS 7 /* of a batch */
 #define MAX_TABLES 8
-#define MAX_PARKED 1024 /* more items than fit into FUZZ_MAX_STORE */
+#define MAX_PARKED (1 << 13) /* more items than fit into FUZZ_MAX_STORE */
 
 static const uint8_t uuid[16] = "fuzzed-ring----";
 
@@ -270,7 +271,8 @@ static void turn(fuzz_rings *rings, fuzz_in *in)
     es_replay_shape(rings->r, &num_tables, &num_leaves);
     FUZZ_CHECK(done <= 3 * most + MAX_PARKED && turn.table < num_tables);
     FUZZ_CHECK(turn.steps == ES_OK || turn.steps == ES_EMPTY || turn.steps == ES_ENDED || turn.steps == ES_REFUSED ||
-               turn.steps == ES_NO_ROOM || turn.steps == ES_ESELECTOR);
+               turn.steps == ES_NO_ROOM || turn.steps == ES_ESELECTOR ||
+               (turn.steps == ES_UNSYNCED && rings->r->tables.store.is_columns));
     FUZZ_CHECK(turn.updates == ES_OK || turn.updates == ES_EMPTY || turn.updates == ES_ENDED ||
                turn.updates == ES_ESELECTOR);
     if (turn.sweep_due && rings->steps.base != NULL)

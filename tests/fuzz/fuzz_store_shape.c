@@ -94,7 +94,10 @@ uint8_t *fuzz_draw_store(fuzz_in *in, uint64_t *size)
                              .num_tables = 1 + fuzz_below(in, 3),
                              .schema_size = fuzz_below(in, sizeof schema),
                              .inbox_slots = fuzz_below(in, 4),
-                             .update_slots = fuzz_below(in, 4)};
+                             .update_slots = fuzz_below(in, 4),
+                             .columns = fuzz_below(in, 8) == 0};
+    if (geo.columns)
+        geo.spare = fuzz_below(in, 8);
     for (uint32_t l = 0; l < geo.num_leaves; l++)
         sizes[l] = leaf_size(in);
     for (uint32_t t = 0; t < geo.num_tables; t++) {
@@ -195,6 +198,8 @@ static const struct field {
     HEADER(geo.schema_size),
     HEADER(geo.inbox_slots),
     HEADER(geo.update_slots),
+    HEADER(geo.columns),
+    HEADER(geo.spare),
     HEADER(at.leaves),
     HEADER(at.schema),
     HEADER(at.tables),
@@ -212,6 +217,7 @@ static const struct field {
     HEADER(arrivals),
     PART(leaves, es_store_leaf, offset), /* two sizes are as long as an es_store_leaf */
     PART(leaves, es_store_leaf, size),
+    PART(leaves, es_store_leaf, stride),
     PART(tables, es_table_config, name[0]),
     PART(tables, es_table_config, sampler.kind),
     PART(tables, es_table_config, sampler.parameter),

@@ -4,7 +4,7 @@
 
 #include "fuzz.h"
 
-#define FUZZ_MAX_STORE (UINT64_C(1) << 16)
+#define FUZZ_MAX_STORE (UINT64_C(1) << 19)
 #define FUZZ_MAX_OUTPUTS 8 /* of a table of a good store */
 
 /* A good store, as drawn, in a block of *size bytes, at most FUZZ_MAX_STORE. */

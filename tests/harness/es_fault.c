@@ -1,5 +1,5 @@
 /* A library to preload: one of a process's calls that change files does not happen, because the process is killed before
- * it, or because it fails. */
+ * it, or because it fails. Or somebody is told of each of them. */
 #define _GNU_SOURCE
 
 #include <dlfcn.h>
@@ -15,6 +15,8 @@
 
 static long left = -1, calls;
 static int fails_with;
+static void (*told)(int fd);
+static _Thread_local int inside;
 
 /* The call number `at` from now on, counted from 0, fails with that error; 0: the process is killed. */
 void es_fault_arm(long at, int error)
@@ -29,6 +31,25 @@ long es_fault_disarm(void)
 {
     left = -1;
     return calls;
+}
+
+/* After each call that has changed something, tell(-1) is called; after an fsync, tell(its descriptor). Calls that it
+ * makes itself do not count. */
+void es_fault_watch(void (*tell)(int fd))
+{
+    told = tell;
+}
+
+static long after(long result, int fd)
+{
+    int saved = errno;
+    if (result >= 0 && told != NULL && !inside) {
+        inside = 1;
+        told(fd);
+        inside = 0;
+    }
+    errno = saved;
+    return result;
 }
 
 /* Whether the call about to be made fails. */
@@ -48,16 +69,19 @@ static int fault(void)
 static int is_file(int fd)
 {
     struct stat status;
-    return left >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+    return (left >= 0 || (told != NULL && !inside)) && fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-#define WRAP(type, name, parameters, arguments, counts)         \
-    type name parameters                                        \
-    {                                                           \
-        return (counts) && fault() ? -1 : NEXT(name) arguments; \
+#define WRAP_TELLING(type, name, parameters, arguments, counts, fd)  \
+    type name parameters                                             \
+    {                                                                \
+        if (!(counts))                                               \
+            return NEXT(name) arguments;                             \
+        return fault() ? -1 : (type)after(NEXT(name) arguments, fd); \
     }
+#define WRAP(type, name, parameters, arguments, counts) WRAP_TELLING(type, name, parameters, arguments, counts, -1)
 
 WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode), 1)
 WRAP(int, rmdir, (const char *path), (path), 1)
@@ -67,7 +91,8 @@ WRAP(int, rename, (const char *from, const char *to), (from, to), 1)
 WRAP(int, renameat, (int a, const char *from, int b, const char *to), (a, from, b, to), 1)
 WRAP(int, link, (const char *from, const char *to), (from, to), 1)
 WRAP(int, linkat, (int a, const char *from, int b, const char *to, int flags), (a, from, b, to, flags), 1)
-WRAP(int, fsync, (int fd), (fd), 1)
+WRAP_TELLING(int, fsync, (int fd), (fd), 1, fd)
+WRAP_TELLING(int, fdatasync, (int fd), (fd), 1, fd)
 WRAP(int, ftruncate, (int fd, off_t size), (fd, size), 1)
 WRAP(int, ftruncate64, (int fd, off64_t size), (fd, size), 1)
 WRAP(ssize_t, write, (int fd, const void *data, size_t size), (fd, data, size), is_file(fd))
@@ -84,7 +109,9 @@ WRAP(ssize_t, pwritev64, (int fd, const struct iovec *parts, int n, off64_t at),
         va_start(list, flags);                                                  \
         mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0; \
         va_end(list);                                                           \
-        return (flags & O_CREAT) && fault() ? -1 : NEXT(name) arguments;        \
+        if (!(flags & O_CREAT))                                                 \
+            return NEXT(name) arguments;                                        \
+        return fault() ? -1 : (int)after(NEXT(name) arguments, -1);             \
     }
 
 WRAP_OPEN(open, (const char *path, int flags, ...), (path, flags, mode))

@@ -53,8 +53,7 @@ def _outbox(name: str, function: str, where: str, bug: str, *edits: tuple[str, s
 
 
 _GATHER_ONE = "    es_draw_write(t, item, into->leaves, at);\n"
-_WEIGH = "    weigh(to, at, n, into);\n"
-_COMMIT_DRAW = "    note_draws(t, n, random, into, done);\n    es_redo_commit(redo);\n"
+_WEIGH = "    weigh(t, items, allowed, to->ratio + at, into->beta);\n"
 
 
 def _at_once(word: str, value: str) -> str:
@@ -366,11 +365,11 @@ KEEPING = (
     ),
     _draw(
         "weigh-late",
-        "note_some",
+        "draw_independent",
         "each once",
         "a draw is noted before its weight is in the ring",
         (_WEIGH, ""),
-        (_COMMIT_DRAW, f"{_COMMIT_DRAW}{_WEIGH}"),
+        ("    return (int64_t)allowed;\n", f"{_WEIGH}    return (int64_t)allowed;\n"),
     ),
     _outbox(
         "drawn-again",

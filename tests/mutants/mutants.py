@@ -3,6 +3,7 @@
 from completing import COMPLETING
 from consuming import CONSUMING
 from ending import ENDING
+from holding import HOLDING
 from keeping import KEEPING
 from mutant import Mutant
 from owning import OWNING
@@ -10,4 +11,14 @@ from producing import PRODUCING
 from serving import SERVING
 from waiting import WAITING
 
-MUTANTS: tuple[Mutant, ...] = (*PRODUCING, *CONSUMING, *ENDING, *OWNING, *SERVING, *WAITING, *KEEPING, *COMPLETING)
+MUTANTS: tuple[Mutant, ...] = (
+    *PRODUCING,
+    *CONSUMING,
+    *ENDING,
+    *OWNING,
+    *SERVING,
+    *WAITING,
+    *KEEPING,
+    *COMPLETING,
+    *HOLDING,
+)

@@ -118,7 +118,7 @@ class Runner:
 
     def __init__(self, suite: Suite, python_tree: Path) -> None:
         self.suite = suite
-        self.csrc = python_tree / "csrc" if suite.name == "python" else WORK / "csrc"
+        self.csrc = python_tree / "csrc" if suite.is_python else WORK / "csrc"
         self.tree = python_tree
         self.folder = ROOT / suite.folder
         self.build_folder = WORK / (suite.folder.replace("/", "-") or "python")
@@ -134,12 +134,12 @@ class Runner:
         return [word.format(**names) for word in command]
 
     def _call(self, command: tuple[str, ...], limit: float, test: str = "") -> tuple[int | None, str]:
-        cwd = self.tree if self.suite.name == "python" else self.folder
+        cwd = self.tree if self.suite.is_python else self.folder
         return call(self._filled(command, test), limit, dict(self.suite.environment), cwd)
 
     def build(self) -> tuple[bool, str]:
         """Builds the suite. Returns whether that succeeded, and the output."""
-        if self.suite.name == "python":
+        if self.suite.is_python:
             status, output = self._call(("{python}", "setup.py", "-q", "build_ext", "--inplace"), 300)
         else:
             make = ("make", "-C", "{folder}", "BUILD={build}", "CSRC={csrc}", *self.suite.build)

@@ -24,7 +24,7 @@ def _violated_scenes(output: str) -> list[str]:
 
 def _failed_pytest(output: str) -> list[str]:
     """Reads the output of pytest -v. A test without a verdict on its line was cut short and counts as failed."""
-    said = re.findall(r"^tests/unit/(\S+\.py::.+?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b.*)?$", output, re.M)
+    said = re.findall(r"^tests/(?:unit/)?(\S+\.py::.+?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b.*)?$", output, re.M)
     return [name.strip() for name, verdict in said if verdict in ("FAILED", "ERROR", "")]
 
 
@@ -37,7 +37,7 @@ def _c_test(line: str) -> str:
 
 
 def _collected(line: str) -> str:
-    return line.removeprefix("tests/unit/") if "::" in line else ""
+    return line.removeprefix("tests/").removeprefix("unit/") if "::" in line else ""
 
 
 def _storm_faults(output: str) -> list[str]:
@@ -70,6 +70,11 @@ class Suite:
     optional: bool = False  # run only if it is named
     environment: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def is_python(self) -> bool:
+        """Whether it is run in a checkout of its own, with the extensions built there."""
+        return not self.folder
+
 
 def _explore(*budget: str) -> tuple[str, ...]:
     return ("{build}/explore", "--quiet", *budget)
@@ -101,6 +106,28 @@ _UNIT_FILES = """
     test_client.py test_client_reserve.py test_server.py test_server_dataset_iter.py test_server_learners.py ring
 """
 _UNIT = tuple(f"tests/unit/{name}" for name in _UNIT_FILES.split())
+#: Those of stores in files, and of checkpoints.
+_KEPT_FILES = """
+    unit/replay/test_store.py unit/replay/test_files.py unit/replay/test_snapshots.py unit/replay/test_checkpoint.py
+    process/test_killed_checkpoints.py
+"""
+_KEPT = tuple(f"tests/{name}" for name in _KEPT_FILES.split())
+
+
+def _python(name: str, tests: tuple[str, ...]) -> Suite:
+    return Suite(
+        name,
+        "",
+        (),
+        (("{python}", *_PYTEST, "-v", "--tb=no", *tests),),
+        90,
+        90,
+        _failed_pytest,
+        ("{python}", *_PYTEST, "--collect-only", "-q", *tests),
+        _collected,
+        optional=True,
+    )
+
 
 SUITES = (
     _c_program("c", "core-tests", "plain", 20, 8),
@@ -167,17 +194,7 @@ SUITES = (
     ),
     _c_program("asan", "core-tests", "asan", 120, 40, optional=True),
     _c_program("tsan", "core-tests", "tsan", 120, 40, optional=True),
-    Suite(
-        "python",
-        "",
-        (),
-        (("{python}", *_PYTEST, "-v", "--tb=no", *_UNIT),),
-        90,
-        90,
-        _failed_pytest,
-        ("{python}", *_PYTEST, "--collect-only", "-q", *_UNIT),
-        _collected,
-        optional=True,
-    ),
+    _python("python", _UNIT),
+    _python("files", _KEPT),
 )
 BY_NAME = {suite.name: suite for suite in SUITES}

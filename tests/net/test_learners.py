@@ -10,6 +10,7 @@ import numpy as np
 import optree
 import pytest
 from harness.actors import cast
+from harness.leases import leased
 from harness.peers import KEY, exactly, said
 from harness.pretender import Pretender
 from harness.programs import free_port
@@ -27,17 +28,13 @@ from echo_shm import (
     TcpTransport,
     WireError,
 )
-from echo_shm._core import ffi, lib
 from echo_shm.cli import replay_figures
 from echo_shm.net import wire
 from echo_shm.net.bridge.batches import BatchSource
 from echo_shm.net.wire import Ask, Frame, Hello, Refusal
 from echo_shm.replay import Column, Episode, NStep, Prioritized, Queue, Sequence, Step, Trajectory, listing
 from echo_shm.replay.batch_rings import batch_spec
-from echo_shm.ring import lockfile
-from echo_shm.ring.batch_names import batch_ring
 from echo_shm.ring.inbox import inbox_spec
-from echo_shm.ring.metrics import RingView
 from echo_shm.ring.segment import Segment
 from echo_shm.ring.updates import UPDATE_SPEC
 from echo_shm.spec import Spec
@@ -77,23 +74,6 @@ def kill_bridge(replay):
     pid = until(lambda: max(0, bridge(replay).pid))
     os.kill(pid, signal.SIGKILL)
     until(lambda: bridge(replay).pid not in (pid, -1))
-
-
-def leased(replay):
-    """How many batches of the replay's rings learners have."""
-    total, info = 0, ffi.new("es_owner_info *")
-    for name in lockfile.names():
-        if batch_ring(replay.handle.name, name) is None:
-            continue
-        view = RingView(Segment.attach(name, read_only=True))  # to be kept: it has the mapping
-        ring = view._ring
-        held = ffi.new("uint32_t[]", lib.es_monitor_owner_entries(ring))
-        lib.es_monitor_count_held(ring, held, len(held))
-        index = lib.es_monitor_next_owner(ring, 0, info)
-        while index >= 0:
-            total += held[index] if info.id.role == lib.ES_ROLE_LEARNER else 0
-            index = lib.es_monitor_next_owner(ring, index + 1, info)
-    return total
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
-"""A process is killed at each call with which a checkpoint changes files; or the call fails: the disk is full."""
+"""A process is killed at each call with which a checkpoint changes files; or the call fails: the disk is full; or the
+machine goes down.
+"""
 
 import errno
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -58,16 +61,21 @@ def state(replay):
     return found
 
 
-def run(library, folder, error):
-    """What the program says of each call: its number, whether the process was killed there, and what it said."""
-    got = subprocess.run(
-        [sys.executable, "-m", "harness.checkpoint_writer", folder, str(error)],
+def program(library, module, folder, number):
+    """What a program of the harness says."""
+    return subprocess.run(
+        [sys.executable, "-m", f"harness.{module}", folder, str(number)],
         env={**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": str(HARNESS.parent)},
         check=True,
         capture_output=True,
         text=True,
-    )
-    lines = [json.loads(line) for line in got.stdout.splitlines()]
+    ).stdout
+
+
+def run(library, folder, error):
+    """What the program says of each call: its number, whether the process was killed there, and what it said."""
+    got = program(library, "checkpoint_writer", folder, error)
+    lines = [json.loads(line) for line in got.splitlines()]
     assert len(lines) > 40
     assert lines[-1][1:] == [False, 0, ""], "the last one came to no such call"
     return lines
@@ -124,3 +132,14 @@ def test_each_call_fails(library, states, tmp_path, error):
         assert sorted(os.listdir(path)) == ["000001", "000002"], at
         assert restored(path) == before
     assert failed > 30
+
+
+def test_the_machine_goes_down(library):
+    """After each call, with any part of what was not flushed on the disk, the newest complete checkpoint is whole: the
+    one before, or the one that is being written. What a call has returned is not lost, in a new directory either."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # where flushing takes no time
+        found, faults = json.loads(program(library, "checkpoint_loser", folder, 1))
+    assert not faults, faults[0]
+    assert found["none"] > 50
+    assert found["before"] > 100
+    assert found["this"] > 10

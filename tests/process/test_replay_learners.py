@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness.actors import cast
+from harness.leases import leased
+from harness.python_selectors import PythonFifo
+from harness.threads import Background
 from harness.waiting import LONG, until
 
 from echo_shm import ConnectionClosedError, Replay, ReplayClient, SegmentError, Server, ShmClient, Table
@@ -128,6 +131,57 @@ def test_deaths(name):
             assert sorted(got) == list(range(600))
             third.say()
             third.end()
+
+
+class Dying(PythonFifo):
+    """Its process is killed while its 12th item is drawn: the store does not have the item any more."""
+
+    def remove(self, key):
+        """See CustomSelector."""
+        super().remove(key)
+        if len(self.members) == 40 - 12:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_dying(conn, name):
+    """An actor: holds a replay that dies in the middle of the second batch of 8."""
+    tables = [Table("q", Dying(), remover=Fifo(), max_times_sampled=1)]
+    replay = Replay(EXAMPLE, 100, tables, store="shm", name=name)
+    for number in range(40):
+        replay.add(step(number))
+    conn.send(replay.handle)
+    while True:
+        replay.can_sample()  # a call, in which it draws
+
+
+def test_what_a_dead_replay_has_drawn_is_delivered(name):
+    """The next one delivers it where it belongs, and draws on after it."""
+    with cast() as make:
+        first = make(run_dying, name)
+        with ReplayClient(first.hear()) as learner:
+            batches = learner.dataset_iter(8, timeout=LONG)
+            taken = Background(lambda: [numbers_of(next(batches)) for _ in range(5)])
+            assert first.end() == -signal.SIGKILL
+            with Replay.attach(name, samplers={"q": PythonFifo()}) as second:
+                until(lambda: second.can_sample() or not taken.runs)
+                got = taken.result()
+            batches.close()
+    assert got == [list(range(8 * i, 8 * i + 8)) for i in range(5)]
+
+
+def test_the_replay_reaps_dead_learners():
+    """Nobody else is there to do so. The batch is the next learner's."""
+    with cast() as make, Replay(EXAMPLE, 100, [Table("q", rate_limiter=Queue(100))], thread=True) as replay:
+        for number in range(16):
+            replay.add(step(number))
+        dies = make(learn, replay.handle, 8)
+        assert dies.hear() == list(range(8))
+        until(lambda: leased(replay) == 1)
+        dies.kill()
+        until(lambda: leased(replay) == 0)
+        with ReplayClient(replay.handle) as learner:
+            batches = learner.dataset_iter(8, timeout=LONG)
+            assert numbers_of(next(batches)) == list(range(8))
 
 
 def test_a_replay_without_a_thread():

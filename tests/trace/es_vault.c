@@ -230,7 +230,8 @@ void vault_look(es_vault *v, uint32_t table)
     note(v, "episodes", table, info.episodes);
     note(v, "drawn_before", table, info.drawn_before);
     note_double(v, "highest", table, info.highest);
-    note_double(v, "effective_sample_size", table, info.effective_sample_size);
+    /* A sum from which weights were taken again: its last bits depend on all that came and went. */
+    note_double(v, "effective_sample_size", table, (double)(float)info.effective_sample_size);
     note(v, "can_sample", table, info.can_sample + 2 * (uint64_t)es_replay_can_sample(v->r, table, 2));
     note(v, "can_insert", table, info.can_insert + 2 * (uint64_t)es_replay_can_insert(v->r, table, 2));
     note(v, "num_steps", table, es_replay_num_steps(v->r));

@@ -118,17 +118,13 @@ def read_parquet(replay: Replay, file: "str | PathLike[str]", *, timeout: float 
             attribute ``sent`` say how many steps are stored.
 
     """
-    pa = need("pyarrow", "parquet")
     with _open(file) as (parquet, header):
         header.check_fits(replay, fspath(file))
         _check_columns(header, parquet.schema_arrow, fspath(file))
         with Importer(replay, timeout, fspath(file)) as importer:
             rows = _Rows(importer, fspath(file))
-            try:
-                for batch in parquet.iter_batches(batch_size=_group_size(header, None)):
-                    rows.add(batch, header)
-            except pa.ArrowException as error:
-                raise ValueError(f"{fspath(file)} cannot be read: {error}") from None
+            for batch in _read_batches(parquet, _group_size(header, None), fspath(file)):
+                rows.add(batch, header)
             rows.end()
             return importer.added
 
@@ -243,6 +239,17 @@ def _groups(batches: Iterator["pa.RecordBatch"], most: int) -> Iterator[list["pa
 
 
 # --- reading -------------------------------------------------------------------
+
+
+def _read_batches(parquet: Any, rows: int, what: str) -> Iterator["pa.RecordBatch"]:
+    """What a file has, so many rows at a time."""
+    pa = need("pyarrow", "parquet")
+    try:
+        yield from parquet.iter_batches(batch_size=rows)
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None):  # not the file's contents, but the disk
+            raise
+        raise ValueError(f"{what} cannot be read: {error}") from None
 
 
 @contextlib.contextmanager

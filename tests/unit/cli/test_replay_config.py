@@ -1,5 +1,8 @@
 """What ``echo-shm replay`` reads: the replay that a file means, and what it says of one that is wrong."""
 
+import shutil
+import ssl
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -125,7 +128,14 @@ def _open(path: str) -> None:
         (SMALL.replace("run", "a/b"), ", line 1: bad replay name 'a/b': use 1 to 200 letters"),
         (SMALL.replace("capacity", "capasity"), ", line 2: unknown key 'capasity': did you mean 'capacity'?"),
         ("capacity = 10\n[example]\nx = { dtype = 'int64' }\n", ": the key 'name' is missing"),
-        ("store = 'disk'\n" + SMALL, ", line 1: store='disk': use 'memory', 'shm', or the path of a directory"),
+        (
+            "store = 'disk'\n" + SMALL,
+            ", line 1: store='disk': use 'memory', 'shm', or the path of a directory, with a slash in it",
+        ),
+        ("checkpoint = 3\n" + SMALL, ", line 1: checkpoint=3: use the path of a directory"),
+        ("checkpoint = ''\n" + SMALL, ", line 1: checkpoint='': use the path of a directory"),
+        ("checkpoint = '''\\u0000'''\n".replace("'''", '"') + SMALL, ", line 1: checkpoint='\\x00': use the path of"),
+        ("transport = 3\n" + SMALL, ", line 1: transport=3: use a table of port, "),
         ("seed = -1\n" + SMALL, ", line 1: seed=-1: use an integer, 0 or more"),
         ("max_items = 1.5\n" + SMALL, ", line 1: max_items=1.5: use an integer, 1 or more"),
         (SMALL.replace('"int64"', '"int46"'), ", line 4: example.x.dtype='int46': numpy has no such dtype"),
@@ -186,6 +196,20 @@ def _open(path: str) -> None:
             SMALL + "[transport]\nport = 0\ntls = { certfile = 'short', keyfile = 'short' }\n",
             ", line 9: transport.tls: the certificate and its key cannot be used: ",
         ),
+        ("tables = [3]\n" + SMALL.partition("[[")[0], ", line 1: tables=[3]: use [[tables]], once for each table"),
+        (
+            SMALL + "sampler = { type = 3 }\n",
+            ", line 7: tables[0].sampler={'type': 3}: use 'Fifo', or { type = 'Fifo', ... }",
+        ),
+        (SMALL.replace('"int64"', '"i8", shape = [true]'), ", line 4: example.x.shape=[True]: use integers, 0 or more"),
+        (
+            SMALL + "[transport]\nport = 0\nauthkey_file = 3\n",
+            ", line 9: transport.authkey_file=3: use the path of a file",
+        ),
+        (
+            SMALL + "[transport]\nport = 0\ntls = { certfile = 'short' }\n",
+            ", line 9: transport.tls: the key 'keyfile' is missing",
+        ),
         ("tables = 3\n" + SMALL.partition("[[")[0], ", line 1: tables=3: use [[tables]], once for each table"),
     ],
 )
@@ -198,6 +222,13 @@ def test_wrong_files(write: Callable[[str], str], text: str, message: str) -> No
     assert str(refused.value).startswith(path + message)
 
 
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    """It says where."""
+    (tmp_path / "run.toml").write_bytes(b'name = "\xff"')
+    with pytest.raises(UsageError, match=r"run\.toml: it is not UTF-8 from byte 8 on"):
+        replay_config.read(str(tmp_path / "run.toml"))
+
+
 def test_a_transport(write: Callable[[str], str]) -> None:
     """It has the arguments of its keys. Files are found beside the configuration."""
     path = write(SMALL + "[transport]\nport = 7777\nhost = '0.0.0.0'\nauthkey_file = 'key'\nprocesses = 2\n")
@@ -207,6 +238,27 @@ def test_a_transport(write: Callable[[str], str]) -> None:
     transport = found["transport"]
     assert (transport.port, transport._host, transport._authkey) == (7777, "0.0.0.0", b"0123456789abcdef")
     assert transport._processes == 2
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
+def test_tls(write: Callable[[str], str]) -> None:
+    """With a file of authorities, clients must have a certificate. One that is none is refused."""
+    tls = "certfile = 'cert', keyfile = 'key', cafile = "
+    start = SMALL + "[transport]\nport = 0\n"
+    path = Path(write(start + f"tls = {{ {tls}'cert' }}\n"))
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -days 2 -subj /CN=localhost"
+    subprocess.run(make.split(), cwd=path.parent, check=True, capture_output=True)
+    found = replay_config.read(str(path)).arguments
+    assert isinstance(found, dict)
+    assert found["transport"]._tls.verify_mode is ssl.CERT_REQUIRED
+    assert len(found["transport"]._tls.get_ca_certs()) == 1
+    write(start + f"tls = {{ {tls}'key' }}\n")
+    with pytest.raises(UsageError, match=r"line 9: transport\.tls\.cafile='key' cannot be used: "):
+        replay_config.read(str(path))
+    write(start + "tls = { certfile = 'cert', keyfile = 'key' }\n")
+    found = replay_config.read(str(path)).arguments
+    assert isinstance(found, dict)
+    assert found["transport"]._tls.verify_mode is ssl.CERT_NONE
 
 
 MODULE = """\
@@ -230,6 +282,9 @@ def too_much():
 def too_little():
     return {"example": EXAMPLE}
 
+def no_path():
+    return {"example": EXAMPLE, "capacity": 10, "checkpoint": 3}
+
 def fails():
     import no_such_module
 """
@@ -241,6 +296,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "of_a_user.py").write_text(MODULE)
+    (tmp_path / "of_another.py").write_text("import no_such_module")
     monkeypatch.delitem(sys.modules, "of_a_user", raising=False)
     return "of_a_user"
 
@@ -259,6 +315,7 @@ def test_a_function(module: str) -> None:
     [
         ("nothing", "of_a_user:nothing has returned 3: return a Replay, or a dict of its arguments"),
         ("too_much", "of_a_user:too_much: a Replay has no argument 'tabels': did you mean 'tables'?"),
+        ("no_path", "of_a_user:no_path: checkpoint=3: use the path of a directory"),
         ("too_little", "of_a_user:too_little: the argument 'capacity' is missing"),
         ("missing", "of_a_user:missing: module 'of_a_user' has no function 'missing'"),
     ],
@@ -274,8 +331,9 @@ def test_modules_that_are_missing(module: str) -> None:
     """One that the command names is a wrong use of it; one that the user's code imports is an error of that code."""
     with pytest.raises(UsageError, match="there is no module 'no_such'"):
         replay_config.read("no_such.module:function")
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        replay_config.read(f"{module}:fails")
+    for function in (f"{module}:fails", "of_another:function"):
+        with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+            replay_config.read(function)
 
 
 def test_no_file() -> None:

@@ -18,6 +18,7 @@ from echo_shm.cli import console, replay_figures, replay_top
 from echo_shm.cli import main as cli
 from echo_shm.replay import RemoteWriter, ReplayClient, ReplayHandle, SampleToInsertRatio
 from echo_shm.ring import lockfile
+from echo_shm.ring.batch_names import BatchRing
 
 SHM = Path("/dev/shm")
 STEP = {"obs": np.zeros(4, np.float32), "act": np.zeros((), np.int64)}
@@ -240,7 +241,7 @@ def _shown(watch: replay_top.ReplayWatch) -> str:
     return captured.get()
 
 
-def test_top_shows_tables_limiters_and_writers(name: str) -> None:
+def test_top_shows_tables_limiters_and_writers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes, rates between two looks, where each limiter stands, who is attached, and what they wait for."""
     with Replay(STEP, 11, TABLES, store="shm", name=name) as replay:  # at most 2 items of a table are parked
         feed = replay._rings._feed
@@ -277,6 +278,9 @@ def test_top_shows_tables_limiters_and_writers(name: str) -> None:
     assert ["writers", "1", "waiting", "0", "stopped", "0", "dead", "0", "clients", "1"] in lines
     assert "writers wait for 0 s: the limiter of table 'main'" in out
     assert "2 parked items of table 'main' wait for 0 s: the limiter of table 'main'" in out
+    assert not [line for line in lines if line[:1] in (["bridges"], ["none"])]
+    monkeypatch.setattr(replay_top, "_MOST_WRITERS", 0)
+    assert "and 1 more" in _shown(watch)
 
 
 def test_top_shows_the_bridge(name: str) -> None:
@@ -360,6 +364,63 @@ def test_top_of_a_dead_replay(name: str, keeper: Callable[..., Any], capsys: pyt
     assert f"process {process.pid} dead, its store stays: Replay.attach({name!r})" in _shown(watch)
     assert _run("gc", name, capsys=capsys)[0] == 0
     assert not watch.look()
+
+
+def test_top_of_a_dead_replay_without_a_store(keeper: Callable[..., Any]) -> None:
+    """Nothing is left of its steps."""
+    process, handle = keeper()
+    watch = replay_top.ReplayWatch(handle.name)
+    process.kill()
+    assert watch.look()
+    shown = " ".join(_shown(watch).split())
+    assert "dead, nobody is attached: `echo-shm gc` removes it" in shown
+    assert "its store stays" not in shown
+
+
+def test_top_says_how_old_its_figures_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless they are of just now; and how many tables there is no room for."""
+    with Replay(STEP, 11, TABLES, store="shm", name=name) as replay:
+        assert replay._rings._feed is not None
+        replay._rings._feed.publish()
+        watch = replay_top.ReplayWatch(name)
+        heard = watch._latest.seen.heard
+        assert heard is not None
+        for later, old in ((1.0, False), (60.0, True)):
+            monkeypatch.setattr(replay_top.time, "time", lambda now=heard + later: now)
+            assert (f"figures of {console.duration(later)} ago" in _shown(watch)) is old
+            assert "it has said nothing yet" not in _shown(watch)
+        assert "and 1 more" not in _shown(watch)
+        terminal = console.open_console()
+        with terminal.capture() as captured:
+            terminal.print(watch.render(3))
+        assert "and 1 more" in captured.get()
+        watch._latest = watch._latest._replace(seen=watch._latest.seen._replace(heard=None))
+        assert "it has said nothing yet" in _shown(watch)
+
+
+def test_top_of_figures_that_are_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a board does not say is shown as such, and so is what is wrong with a store."""
+    with Replay(STEP, 11, TABLES, store="shm", name=name):
+        watch = replay_top.ReplayWatch(name)
+        seen = watch._latest.seen._replace(fault="its [records] are damaged", tables={}, steps=None)
+        watch._latest = watch._latest._replace(seen=seen)
+        shown = _shown(watch)
+    assert "its [records] are damaged" in shown
+    assert "- of 11 steps" in shown
+    assert ["none"] in [line.split() for line in shown.splitlines()]
+    assert replay_top._bar(3, None, "steps")[1] == "- of - steps"
+
+
+def test_the_age_of_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In items that came after them, and in time if items come; of a table that is not known, in items alone."""
+    monkeypatch.setattr(replay_figures, "rates", lambda *_: (10.0, 0.0))
+    with Replay(STEP, 11, TABLES, store="shm", name=name):
+        watch = replay_top.ReplayWatch(name)
+        assert watch._age(BatchRing(0, 2), 600.0) == f"600 ({console.duration(60.0)})"
+        assert watch._age(BatchRing(2, 2), 600.0) == "600"
+        assert watch._age(BatchRing(0, 2), float("nan")) == "-"
+        monkeypatch.setattr(replay_figures, "rates", lambda *_: (0.0, 0.0))
+        assert watch._age(BatchRing(0, 2), 600.0) == "600"
 
 
 def test_top_without_a_name_finds_the_only_replay(

@@ -13,11 +13,11 @@ import shutil
 
 import numpy as np
 import pytest
+from harness.lost_power import mix
 
 from echo_shm import Replay, SegmentError, Table
 from echo_shm.replay import Fifo, NStep, Prioritized, Uniform, disk, snapshots, store, syncing
 
-SECTOR = 512
 CAPACITY, SPARE = 24, 7
 
 TABLES = [
@@ -125,15 +125,7 @@ class Disk:
         """A directory as the machine may find it. ``choose(n)`` picks one of n versions of a sector."""
         os.mkdir(to)
         for file, versions in self.versions.items():
-            content = versions[0].copy()
-            for start in range(0, len(content), SECTOR):
-                sectors = [content[start : start + SECTOR]]
-                for version in versions[1:]:
-                    part = version[start : start + SECTOR]
-                    if not np.array_equal(part, sectors[-1]):
-                        sectors.append(part)
-                content[start : start + SECTOR] = sectors[choose(len(sectors))].copy()
-            content.tofile(os.path.join(to, file))
+            mix(versions, choose).tofile(os.path.join(to, file))
         rename(to)
 
 

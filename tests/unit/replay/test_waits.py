@@ -20,7 +20,9 @@ def test_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     waits, clock = Waits(), 100.0
     monkeypatch.setattr(time, "time", lambda: clock)
     tables = {"a": replace(IDLE, parked=1), "b": IDLE}
-    found, _ = waits.look(tables, None, [(BatchRing(1, 8), lib.ES_OK), (BatchRing(0, 8), lib.ES_FULL)])
+    idle = [(BatchRing(1, 8), lib.ES_OK), (BatchRing(0, 8), lib.ES_FULL), (BatchRing(1, 8, 0, 2), lib.ES_OK)]
+    closed = [(BatchRing(2, 8), lib.ES_SHORT)]
+    found, _ = waits.look(tables, None, idle + closed)
     assert [(one.who, one.since) for one in found] == [("1 parked item of table 'a'", 100.0)]
     clock = 103.0
     group = BatchRing(1, 8, 2, 4)
@@ -54,7 +56,9 @@ def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_board_is_not_trusted() -> None:
     """What is no wait or no time is left out."""
     good = ["x", "y", 3]
-    assert read_waits([good, ["x", "y"], ["x", 1, 2], ["x", "y", math.nan], ["x", "y", "z"], 3]) == (Wait(*good),)
+    assert read_waits([good, ["x", "y"], ["x", 1, 2], [1, "y", 2], ["x", "y", math.nan], ["x", "y", "z"], 3]) == (
+        Wait(*good),
+    )
     assert read_waits({"x": 1}) == ()
     assert read_activity({"a": [1, None]}, "a") == Activity(1, None)
     assert read_activity({"a": [-1, True]}, "a") == Activity(None, None)

@@ -1,6 +1,8 @@
 """Folders of ``.npz`` files: what comes back, and what a damaged one says."""
 
 import json
+import zipfile
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -20,6 +22,9 @@ def test_there_and_back(compress, tmp_path):
         n = sum(steps for steps, *_ in ENDS)
         assert write_npz(replay, tmp_path / "new" / "folder", compress=compress) == n
         folder = tmp_path / "new" / "folder"
+        with zipfile.ZipFile(folder / "episode-00000000.npz") as archive:
+            kind = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+            assert {member.compress_type for member in archive.infolist()} == {kind}
         assert same_bytes(npz_example(folder), EXAMPLE)
         tables = [Table("t", item=NStep(2, 0.9, ["obs"], "reward"))]
         with Replay(npz_example(folder), 100, tables) as other:
@@ -69,6 +74,31 @@ def rewrite(folder, change, number=0):
     np.savez(file, **arrays)
 
 
+def redescribe(folder, **changes):
+    """Changes what a folder says of itself."""
+    said = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps({**said, **changes}))
+
+
+class Pair(NamedTuple):
+    """A node type that no file can name."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+def test_an_example_of_a_users_type(tmp_path):
+    """Nobody but the user can make one; the steps come back all the same."""
+    example = Pair(np.zeros(2), np.zeros(()))
+    with Replay(example, 10) as replay:
+        replay.add(example)
+        write_npz(replay, tmp_path)
+    with pytest.raises(ValueError, match="has node types beyond dict, list, tuple and None: no example can be made"):
+        npz_example(tmp_path)
+    with Replay(example, 10) as other:
+        assert read_npz(other, tmp_path) == 1
+
+
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
@@ -79,6 +109,8 @@ def rewrite(folder, change, number=0):
             ValueError,
             "it is 'x' of version 1",
         ),
+        (lambda f: redescribe(f, version=99), ValueError, "of version 99"),
+        (lambda f: redescribe(f, names=["obs", "obs"]), ValueError, "its names are no names of leaves"),
         (lambda f: (f / "episode-00000001.npz").unlink(), ValueError, "has 1 episodes, but dataset.json says 2"),
         (lambda f: (f / "episode-00000001.npz").write_bytes(b"PK"), ValueError, "episode-00000001.npz cannot be read"),
         (lambda f: rewrite(f, lambda a: a.pop("obs"), 1), ValueError, "episode-00000001.npz has no 'obs'"),
@@ -96,6 +128,16 @@ def rewrite(folder, change, number=0):
             lambda f: rewrite(f, lambda a: a.update(terminated=a["terminated"].astype(int)), 1),
             SpecMismatchError,
             r"terminated: got int64\[2\], expected bool\[n\]",
+        ),
+        (
+            lambda f: rewrite(f, lambda a: a.update(truncated=np.zeros(3, bool)), 1),
+            SpecMismatchError,
+            r"truncated: got bool\[3\], expected bool\[n\]",
+        ),
+        (
+            lambda f: rewrite(f, lambda a: a.update({name: a[name][:0] for name in a if a[name].shape[:1] == (2,)}), 1),
+            SpecMismatchError,
+            r"terminated: got bool\[0\], expected bool\[n\], n >= 1",
         ),
         (
             lambda f: rewrite(f, lambda a: a.update(truncated=np.array([True, False])), 1),

@@ -156,6 +156,29 @@ def test_another_file_is_refused(tmp_path):
     assert (tmp_path / "text").read_text().startswith("text")
 
 
+def test_other_steps_are_refused(tmp_path):
+    """A replay of other steps takes nothing. The message names the first leaf that differs."""
+    file = tmp_path / "steps.parquet"
+    with filled(SMALL) as replay:
+        write_parquet(replay, file)
+    with Replay({**SMALL, "obs": np.zeros(3, np.float32)}, 10) as other:
+        with pytest.raises(SpecMismatchError, match=r"steps.parquet does not fit the replay: got \['obs'\]: float32"):
+            read_parquet(other, file)
+        assert other.num_steps == 0
+
+
+def test_damaged_pages_are_refused(tmp_path):
+    """The footer is whole, and what it says of is not there."""
+    file = tmp_path / "steps.parquet"
+    with filled(SMALL) as replay:
+        write_parquet(replay, file)
+    content = bytearray(file.read_bytes())
+    content[4:200] = bytes(196)
+    file.write_bytes(content)
+    with Replay(SMALL, 10) as other, pytest.raises(ValueError, match=r"steps.parquet cannot be read: "):
+        read_parquet(other, file)
+
+
 def test_an_unfinished_file_is_removed(tmp_path, monkeypatch):
     """What was cut short leaves no file."""
     with filled(SMALL) as replay:

@@ -9,7 +9,8 @@ import pytest
 
 from echo_shm import Replay, SpecMismatchError, Table
 from echo_shm.replay import Sequence
-from echo_shm.replay.datasets import read_reverb, reverb_records
+from echo_shm.replay.datasets import read_reverb, reverb, reverb_records
+from echo_shm.replay.datasets.reverb_records import Chunk, Slice
 
 pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
 
@@ -162,3 +163,19 @@ def test_a_damaged_checkpoint_is_refused(damage, message, tmp_path):
     damage(tmp_path / "copy")
     with Replay(EXAMPLE, 100) as replay, pytest.raises(ValueError, match=message):
         read_reverb(replay, tmp_path / "copy", "sequences")
+
+
+@pytest.mark.parametrize(
+    ("part", "is_there"),
+    [((7, 3, 2, 1), True), ((7, 3, 3, 1), False), ((7, 0, 6, 0), False), ((7, 0, 1, 2), False), ((8, 0, 1, 0), False)],
+)
+def test_what_an_item_refers_to_is_there(part, is_there):
+    """A chunk of steps 10 to 14 with two columns."""
+    chunk, offset, length, tensor = part
+    chunks = {7: Chunk(1, 10, 14, is_sparse=False, is_delta=False, tensors=[b"", b""])}
+    piece = Slice(chunk=chunk, offset=offset, length=length, tensor=tensor)
+    if is_there:
+        assert reverb._chunk(chunks, piece, "it") is chunks[7]
+    else:
+        with pytest.raises(ValueError, match="it: an item refers to data that the checkpoint does not have"):
+            reverb._chunk(chunks, piece, "it")
