@@ -41,7 +41,7 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
         .config = config,
         .words = &store->words[number],
         .items = &store->items[first],
-        .columns = store->columns + store->first_column[number],
+        .columns = config->item.kind == ES_ITEM_EXPLICIT ? store->columns + store->first_column[number] : NULL,
         .first_item = first,
         .slots = slots,
         .step_of = es_memory_new(slots, sizeof *t->step_of),
@@ -391,15 +391,14 @@ static es_window window_of(const es_item_record *r)
 static bool record_is_possible(const es_table *t, uint32_t item, const es_item_record *r)
 {
     es_window w = window_of(r);
-    bool explicit = t->config->item.kind == ES_ITEM_EXPLICIT;
-    const es_item_column *columns = explicit ? es_table_columns(t, item) : NULL;
+    const es_item_column *columns = es_table_columns(t, item);
     bool parked = es_record_state(r->word) == ES_RECORD_PARKED;
     return (parked || es_record_state(r->word) == ES_RECORD_LIVE) && r->step < t->store->step_slots &&
            es_rank_has(t->steps->living, r->step) && es_table_accepts(t, r->priority) &&
            r->inserted < (parked ? t->words->parkings : t->words->inserted) &&
            (parked || r->updated < t->words->clock) && r->round <= t->words->round &&
            es_window_is_possible(&t->config->item, t->steps, &w) &&
-           (!explicit || es_outputs_can_have(&t->form, columns, r->length));
+           (columns == NULL || es_outputs_can_have(&t->form, columns, r->length));
 }
 
 /* The records in that state, in order of insertion. -ENOMEM; ES_EDAMAGED: see es_table_recover(). */

@@ -21,7 +21,7 @@ typedef struct es_table {
     const es_table_config *config;
     es_table_words *words;
     es_item_record *items;
-    es_item_column *columns; /* of explicit items: as many for each as there are outputs */
+    es_item_column *columns; /* of explicit items: as many for each as there are outputs; NULL: they have none */
     uint64_t first_item;     /* its place among the items of all tables */
     uint64_t slots;
     double highest;    /* as in words, on which somebody may scribble */
@@ -45,10 +45,10 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
                   bool *failed);
 void es_table_free(es_table *t);
 
-/* Of an explicit item. */
+/* Of an explicit item. NULL: the table's items have none. */
 static inline es_item_column *es_table_columns(const es_table *t, uint32_t item)
 {
-    return t->columns + item * (uint64_t)t->form.num_outputs;
+    return t->columns != NULL ? t->columns + item * (uint64_t)t->form.num_outputs : NULL;
 }
 
 uint64_t es_table_size(const es_table *t);
