@@ -113,7 +113,7 @@ void es_table_note_free(es_table *t, const uint64_t *word)
 
 int es_table_reserve(es_table *t)
 {
-    uint32_t room = t->steps->episode_room;
+    uint32_t room = t->steps->streams.episode_room;
     if (t->episode_room == room)
         return ES_OK;
     uint32_t *grown = realloc(t->episode_items, room * sizeof *grown);

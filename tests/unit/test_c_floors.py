@@ -31,7 +31,7 @@ FLOORS = [
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
     {"replay/es_known", "replay/es_record", "replay/es_redo", "replay/es_sort"},
-    {"replay/es_store_layout"},
+    {"replay/es_store_layout", "replay/es_streams"},
     {"replay/es_chunk", "replay/es_store", "replay/es_custom", "replay/es_fifo", "replay/es_heap",
      "replay/es_prioritized", "replay/es_softmax", "replay/es_uniform"},
     {"replay/es_gather", "replay/es_hold", "replay/es_selector"},
