@@ -98,12 +98,20 @@ void es_table_note_free(es_table *t, const uint64_t *word);
 /* Takes the item out of all that is private. */
 void es_table_leave(es_table *t, uint32_t item);
 
-/* --- opening ------------------------------------------------------------------------- */
+/* --- for es_table_recover.c ------------------------------------------------------------ */
+
+/* Whether sampler and remover accept a priority, whatever they have accepted before. */
+bool es_table_selectors_accept(const es_table *t, double priority);
+/* es_table_enter() of an item as selectors see it. */
+void es_table_enter_candidate(es_table *t, const es_candidate *c, const es_window *w);
+void es_table_set_highest(es_table *t, double highest);
+
+/* --- opening: es_table_recover.c ------------------------------------------------------ */
 
 /* All items of the store are members now: links them, and fills the selectors. ES_OK, -ENOMEM, or ES_EDAMAGED when the
  * record of item *where cannot be. */
 int es_table_recover(es_table *t, uint64_t *where);
 /* After that: ends what a dead process had begun, a reset or an update. */
-void es_table_finish(es_table *t);
+void es_table_recover_finish(es_table *t);
 
 #endif
