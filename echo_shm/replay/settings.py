@@ -25,7 +25,7 @@ def is_left(name: str) -> bool:
         lock = open_lockfile(name, FILES, create=False)
     except (OSError, SegmentError):  # another user's: whoever creates a store is told so
         return False
-    return bool(lib.es_api_locks_held(lock.locks, CREATOR_BYTE) == 0)
+    return bool(lib.es_segment_locks_held(lock.locks, CREATOR_BYTE) == 0)
 
 
 def differences(

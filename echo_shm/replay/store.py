@@ -275,7 +275,7 @@ class Store:
             self.directory.release()
             return
         self._held = False
-        lib.es_api_locks_drop(self.lockfile.locks, CREATOR_BYTE)
+        lib.es_segment_locks_drop(self.lockfile.locks, CREATOR_BYTE)
 
 
 def _memory_of(mapping: mmap.mmap | Directory) -> "tuple[CData, int]":
@@ -497,7 +497,7 @@ def _taken(name: str) -> str:
         lockfile = open_lockfile(name, FILES, create=False)
     except (SegmentError, OSError) as error:
         return f"{what}: {error}"
-    if lib.es_api_locks_held(lockfile.locks, CREATOR_BYTE):
+    if lib.es_segment_locks_held(lockfile.locks, CREATOR_BYTE):
         return f"{what}; {holder_of(lockfile)} has it. Choose another name"
     return (
         f"{what}, and its process is dead. Go on with it: Replay.attach({name!r}), or remove it: `echo-shm gc {name}`"
@@ -535,7 +535,7 @@ def attach_store(name: str | os.PathLike[str], example: Tree) -> Store:
     if not lockfile.try_lock(CREATOR_BYTE):
         raise SegmentError(f"{what} is in use: {holder_of(lockfile)} has it. Only one process at a time can attach")
     with contextlib.ExitStack() as undo:
-        undo.callback(lib.es_api_locks_drop, lockfile.locks, CREATOR_BYTE)
+        undo.callback(lib.es_segment_locks_drop, lockfile.locks, CREATOR_BYTE)
         if not lockfile.is_linked(name, FILES):
             raise SegmentError(f"{what} was closed just now")
         mapping = map_existing(name, what)

@@ -27,7 +27,7 @@ FLOORS = [
     {"ring/es_consumer", "ring/es_partial", "ring/es_reap", "ring/es_repair"},
     {"ring/es_drain"},
     {"ring/es_blocking"},
-    {"api/es_api", "api/es_bridge", "api/es_monitor", "api/es_sweep"},
+    {"api/es_api", "api/es_bridge", "api/es_monitor", "api/es_segment", "api/es_sweep"},
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
     {"replay/es_known", "replay/es_record", "replay/es_redo", "replay/es_sort"},
@@ -52,6 +52,7 @@ FLOORS = [
 #: Files that share another file's header.
 SHARED_HEADER = {
     "api/es_bridge": "api/es_api",
+    "api/es_segment": "api/es_api",
     "api/es_sweep": "api/es_api",
     "api/es_monitor": "api/es_api",
     "replay/es_store_layout": "replay/es_store",

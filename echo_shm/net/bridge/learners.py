@@ -456,7 +456,7 @@ class Learners:
             source.others = source.ring.count_others()
         asking = [connection for connection, learner in self._by_connection.items() if learner.ask is not None]
         assert self._inbox.lockfile is not None
-        if not asking or lib.es_api_locks_held(self._inbox.lockfile.locks, CREATOR_BYTE) != 0:
+        if not asking or lib.es_segment_locks_held(self._inbox.lockfile.locks, CREATOR_BYTE) != 0:
             self._alone_since = None
             return []
         self._alone_since = self._alone_since or now
