@@ -44,7 +44,8 @@ FLOORS = [
     {"replay/es_room", "replay/es_save", "replay/es_snapshot"},
     {"replay/es_insert"},
     {"replay/es_inbox", "replay/es_recover"},
-    {"replay/es_replay_parts", "replay/es_restore"},
+    {"replay/es_restore", "replay/es_rings"},
+    {"replay/es_replay_parts"},
     {"replay/es_replay"},
     {"replay/es_checkpoint"},
 ]  # fmt: skip
