@@ -40,7 +40,7 @@ FLOORS = {
         ["store", "feed"],
         ["rings", "listing", "learner", "settings", "checkpoint", "restoring"],
         ["items", "finding"],
-        ["ways", "episodes"],
+        ["ways", "episodes", "inserting", "sampling"],
         ["replay", "client"],
         ["datasets"],
     ],
