@@ -16,14 +16,16 @@ from echo_shm.closing import Closing
 from echo_shm.replay import arguments
 from echo_shm.replay.checkpoint import write_checkpoint
 from echo_shm.replay.checkpoint_files import Progress
+from echo_shm.replay.described import about_items
 from echo_shm.replay.disk import is_directory
 from echo_shm.replay.episodes import StoredEpisode, episodes
 from echo_shm.replay.inserting import Inserting
+from echo_shm.replay.new_store import create_store
 from echo_shm.replay.restoring import Plan, Restored, go_on, opened
 from echo_shm.replay.rings import Rings, join
 from echo_shm.replay.sampling import Sampling
 from echo_shm.replay.selectors import CustomSelector
-from echo_shm.replay.store import Store, about_items, attach_store, create_store
+from echo_shm.replay.store import Store, attach_store
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
 from echo_shm.replay.validation import above_zero, flag, integer
 from echo_shm.replay.waiting import Changes

@@ -7,8 +7,9 @@ from typing import Any
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
+from echo_shm.replay.described import describe_store, items_of
 from echo_shm.replay.disk import MANIFEST, RECORDS, is_directory
-from echo_shm.replay.store import FILES, describe_store, items_of, map_existing
+from echo_shm.replay.store import FILES, map_existing
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
 from echo_shm.ring import lockfile
 from echo_shm.ring.lockfile import CREATOR_BYTE, open_lockfile
