@@ -60,7 +60,8 @@ FLOORS = {
     "net.bridge": [
         ["acceptor", "decoder", "batches"],
         ["connection"],
-        ["ingest", "learners"],
+        ["ingest", "shares"],
+        ["learners"],
         ["replays"],
         ["bridge"],
         ["process"],
