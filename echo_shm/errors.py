@@ -51,7 +51,7 @@ class WorkerError(EchoShmError, RuntimeError):
     """A spawned worker failed, and it has left no exception to re-raise."""
 
 
-#: What is wrong with a segment, for each code that ``es_api_check`` returns.
+#: What is wrong with a segment, for each code that ``es_segment_check`` returns.
 _SEGMENT_FAULTS: dict[int, str] = {
     lib.ES_EMAGIC: "it is not an echo_shm segment (wrong magic number)",
     lib.ES_EINIT: "its creator has not finished initialising it, or died doing so; try again, or run `echo-shm gc`",

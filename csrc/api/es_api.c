@@ -19,8 +19,6 @@
 #include "ring/es_stats.h"
 #include "ring/es_wake.h"
 
-/* --- segments -------------------------------------------------------------- */
-
 const char *es_api_wait_kind(void)
 {
     return es_wait_kind();
@@ -29,63 +27,6 @@ const char *es_api_wait_kind(void)
 uint32_t es_api_fork_generation(void)
 {
     return es_locks_fork_generation();
-}
-
-uint64_t es_api_segment_size(const es_geometry *geo, const uint64_t *leaf_sizes)
-{
-    return es_layout_size(geo, leaf_sizes);
-}
-
-int es_api_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes, const void *schema,
-                  const uint8_t *uuid, int64_t pid, int64_t created_ns)
-{
-    return es_layout_format(base, size, geo, leaf_sizes, schema, uuid, pid, created_ns);
-}
-
-int es_api_check(const void *base, uint64_t size)
-{
-    return es_layout_check(base, size);
-}
-
-void es_api_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid,
-                     int64_t *created_ns, void *schema, uint64_t room)
-{
-    es_layout_describe(base, size, geo, uuid, pid, created_ns, schema, room);
-}
-
-uint32_t es_api_creator_byte(void)
-{
-    return es_locks_creator_byte();
-}
-
-es_locks *es_api_locks_new(int fd, uint32_t count)
-{
-    return es_locks_new(fd, count);
-}
-
-void es_api_locks_free(es_locks *locks)
-{
-    es_locks_free(locks);
-}
-
-int es_api_locks_try(es_locks *locks, uint32_t index)
-{
-    return es_locks_try(locks, index);
-}
-
-void es_api_locks_drop(es_locks *locks, uint32_t index)
-{
-    es_locks_drop(locks, index);
-}
-
-int es_api_locks_held(es_locks *locks, uint32_t index)
-{
-    return es_locks_held(locks, index);
-}
-
-int es_api_locks_any(es_locks *locks)
-{
-    return es_locks_any(locks);
 }
 
 /* --- attaching ------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* The C core as Python sees it. cffi reads this file without its preprocessor lines.
  *
  * Times are nanoseconds. A batch is named by its physical index and its round. Functions return
- * what enum es_result says. Prefixes name files: es_api.c, es_bridge.c, es_sweep.c, es_monitor.c.
+ * what enum es_result says. Prefixes name files: es_segment.c, es_api.c, es_bridge.c, es_sweep.c, es_monitor.c.
  */
 #ifndef ES_API_H
 #define ES_API_H
@@ -19,34 +19,34 @@ const char *es_api_wait_kind(void);
 /* Changes in the child of every fork: what was inherited belongs to the parent. */
 uint32_t es_api_fork_generation(void);
 
-/* --- segments -------------------------------------------------------------- */
+/* --- segments, and their lock files: es_segment.c ----------------------------- */
 
 /* Bytes of a segment, or 0 when the geometry is out of range. */
-uint64_t es_api_segment_size(const es_geometry *geo, const uint64_t *leaf_sizes);
-/* Lays out an empty ring in zero-filled memory of at least es_api_segment_size() bytes. */
-int es_api_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes, const void *schema,
-                  const uint8_t *uuid, int64_t pid, int64_t created_ns);
+uint64_t es_segment_size(const es_geometry *geo, const uint64_t *leaf_sizes);
+/* Lays out an empty ring in zero-filled memory of at least es_segment_size() bytes. */
+int es_segment_format(void *base, uint64_t size, const es_geometry *geo, const uint64_t *leaf_sizes, const void *schema,
+                      const uint8_t *uuid, int64_t pid, int64_t created_ns);
 /* ES_OK, or what is wrong with a foreign segment of size bytes. Reads only inside it. */
-int es_api_check(const void *base, uint64_t size);
-/* What a segment that passed es_api_check() says of itself. schema gets the first room
+int es_segment_check(const void *base, uint64_t size);
+/* What a segment that passed es_segment_check() says of itself. schema gets the first room
  * bytes of its schema, which has geo->schema_size bytes. */
-void es_api_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid,
-                     int64_t *created_ns, void *schema, uint64_t room);
+void es_segment_describe(const void *base, uint64_t size, es_geometry *geo, uint8_t *uuid, int64_t *pid,
+                         int64_t *created_ns, void *schema, uint64_t room);
 
 /* The byte of the lock file that a segment's creator holds. Owners' bytes lie below it, learners' second ones above. */
-uint32_t es_api_creator_byte(void);
+uint32_t es_segment_creator_byte(void);
 /* Takes over fd, open for reading and writing; bytes [0, count) can be locked. NULL without memory.
  * fd -1: locks for a ring in private memory. A process has one es_locks for a file. */
-es_locks *es_api_locks_new(int fd, uint32_t count);
+es_locks *es_segment_locks_new(int fd, uint32_t count);
 /* Closes fd, which drops every lock. Only when no attachment uses it any more. */
-void es_api_locks_free(es_locks *locks);
+void es_segment_locks_free(es_locks *locks);
 /* ES_OK, or -EAGAIN when somebody (this process included) holds the byte. */
-int es_api_locks_try(es_locks *locks, uint32_t index);
-void es_api_locks_drop(es_locks *locks, uint32_t index);
+int es_segment_locks_try(es_locks *locks, uint32_t index);
+void es_segment_locks_drop(es_locks *locks, uint32_t index);
 /* 1 held by somebody (this process included), 0 free, or -errno. Takes nothing. */
-int es_api_locks_held(es_locks *locks, uint32_t index);
+int es_segment_locks_held(es_locks *locks, uint32_t index);
 /* The same for any byte of the file. */
-int es_api_locks_any(es_locks *locks);
+int es_segment_locks_any(es_locks *locks);
 
 /* --- attaching ------------------------------------------------------------- */
 
@@ -68,7 +68,7 @@ int es_api_stop(es_ring *r);
 /* The first half of es_api_detach(): leases stay, and can still be released or given back. What was claimed is
  * re-opened. Every other call returns ES_EDETACHED from then on. es_api_detach() does the rest. */
 int es_api_retire(es_ring *r);
-/* The shape that this attachment uses. In a hostile segment es_api_describe() may say something else.
+/* The shape that this attachment uses. In a hostile segment es_segment_describe() may say something else.
  * es_api_leaf_offset() and es_api_leaf_size() take leaves below *num_leaves only. */
 void es_api_shape(const es_ring *r, uint64_t *batch_size, uint64_t *num_batches, uint32_t *num_leaves);
 /* Where leaf l's data starts, from the segment's start (bytes). */

@@ -7,61 +7,75 @@
 /* Small rows that are copied together. */
 #define SOME 16
 
-static inline __attribute__((always_inline)) void copy_fixed(const uint8_t *const *row, uint64_t n, uint8_t *to,
-                                                             uint64_t offset, uint64_t size)
+/* Where a leaf of some steps is: at a place of their rows, whose starts are known; or a stride apart. */
+typedef struct leaf_of {
+    bool in_rows;
+    const uint8_t *const *rows;
+    uint64_t offset;
+    const uint8_t *first;
+    const uint32_t *which;
+    uint64_t stride;
+} leaf_of;
+
+/* of.in_rows is known to the compiler: a loop of rows does not multiply. */
+static inline __attribute__((always_inline)) void copy_fixed(leaf_of of, uint64_t n, uint8_t *to, uint64_t size)
 {
     for (uint64_t i = 0; i < n; i++)
-        memcpy(to + i * size, row[i] + offset, size);
+        memcpy(to + i * size, of.in_rows ? of.rows[i] + of.offset : of.first + of.which[i] * of.stride, size);
 }
 
-/* A leaf of some rows whose lines are in the cache. Small sizes are known to the compiler: no call for each. */
-static void copy_leaf(const uint8_t *const *row, uint64_t n, uint8_t *to, uint64_t size, uint64_t offset)
+/* Small sizes are known to the compiler: no call for each. */
+static inline __attribute__((always_inline)) void copy_leaf(leaf_of of, uint64_t n, uint8_t *to, uint64_t size)
 {
     switch (size) {
     case 1:
-        copy_fixed(row, n, to, offset, 1);
+        copy_fixed(of, n, to, 1);
         break;
     case 2:
-        copy_fixed(row, n, to, offset, 2);
+        copy_fixed(of, n, to, 2);
         break;
     case 4:
-        copy_fixed(row, n, to, offset, 4);
+        copy_fixed(of, n, to, 4);
         break;
     case 8:
-        copy_fixed(row, n, to, offset, 8);
+        copy_fixed(of, n, to, 8);
         break;
     case 16:
-        copy_fixed(row, n, to, offset, 16);
+        copy_fixed(of, n, to, 16);
         break;
     case 32:
-        copy_fixed(row, n, to, offset, 32);
+        copy_fixed(of, n, to, 32);
         break;
     default:
-        copy_fixed(row, n, to, offset, size);
+        copy_fixed(of, n, to, size);
     }
+}
+
+void es_gather_leaf(const es_store *store, const es_store_leaf *leaf, const uint32_t *which, uint64_t n, uint8_t *to)
+{
+    leaf_of of = {.in_rows = false, .first = store->rows + leaf->offset, .which = which, .stride = leaf->stride};
+    copy_leaf(of, n, to, leaf->size);
 }
 
 /* Leaf by leaf, of small steps. */
 static void copy_some(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first)
 {
-    const uint8_t *row[SOME];
+    const uint8_t *rows[SOME];
     for (uint64_t i = 0; i < n; i++)
-        row[i] = store->rows + which[i] * store->row_size;
+        rows[i] = store->rows + which[i] * store->row_size;
     for (uint32_t j = 0; j < store->num_leaves; j++) {
         const es_store_leaf *leaf = &store->leaves[j];
-        copy_leaf(row, n, (uint8_t *)leaves[j] + first * leaf->size, leaf->size, leaf->offset);
+        leaf_of of = {.in_rows = true, .rows = rows, .offset = leaf->offset};
+        copy_leaf(of, n, (uint8_t *)leaves[j] + first * leaf->size, leaf->size);
     }
 }
 
 static void copy_some_columns(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves,
                               uint64_t first)
 {
-    const uint8_t *at[SOME];
     for (uint32_t j = 0; j < store->num_leaves; j++) {
         const es_store_leaf *leaf = &store->leaves[j];
-        for (uint64_t i = 0; i < n; i++)
-            at[i] = es_store_at(store, leaf, which[i]);
-        copy_leaf(at, n, (uint8_t *)leaves[j] + first * leaf->size, leaf->size, 0);
+        es_gather_leaf(store, leaf, which, n, (uint8_t *)leaves[j] + first * leaf->size);
     }
 }
 

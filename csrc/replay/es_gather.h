@@ -9,6 +9,8 @@
 void es_gather(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first);
 /* The same for steps that are on their way into the cache already. */
 void es_gather_near(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first);
+/* One leaf of such steps to an array: from its start on, one after the other. */
+void es_gather_leaf(const es_store *store, const es_store_leaf *leaf, const uint32_t *which, uint64_t n, uint8_t *to);
 /* The other way for one step. leaves: for each leaf, where its first one is; the i-th is taken. */
 void es_gather_into_step(const es_store *store, uint32_t step, const void *const *leaves, uint64_t i);
 /* One step, as a row outside of the store, and back. */

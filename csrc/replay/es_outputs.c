@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "replay/es_gather.h"
 #include "replay/es_window.h"
 
 /* Rows up to this size share lines with their neighbours, mostly (bytes). */
@@ -99,50 +100,20 @@ void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_
 
 /* --- copying ----------------------------------------------------------------------- */
 
-static inline __attribute__((always_inline)) void copy_fixed(const es_store *store, const uint32_t *steps, uint64_t n,
-                                                             const es_store_leaf *leaf, uint64_t size, uint8_t *to)
-{
-    const uint8_t *first = store->rows + leaf->offset;
-    uint64_t stride = leaf->stride;
-    for (uint64_t i = 0; i < n; i++)
-        memcpy(to + i * size, first + steps[i] * stride, size);
-}
-
-/* A leaf of n steps. Small sizes are known to the compiler: no call for each. */
-static void copy_steps(const es_store *store, const uint32_t *steps, uint64_t n, uint32_t number, uint8_t *to)
-{
-    const es_store_leaf *leaf = &store->leaves[number];
-    switch (leaf->size) {
-    case 1:
-        copy_fixed(store, steps, n, leaf, 1, to);
-        break;
-    case 4:
-        copy_fixed(store, steps, n, leaf, 4, to);
-        break;
-    case 8:
-        copy_fixed(store, steps, n, leaf, 8, to);
-        break;
-    case 16:
-        copy_fixed(store, steps, n, leaf, 16, to);
-        break;
-    default:
-        copy_fixed(store, steps, n, leaf, leaf->size, to);
-    }
-}
-
 /* count steps, the first of them at place first among the n that there are. */
 static void write_steps(const es_form *f, const es_output *o, const uint32_t *steps, uint64_t n, int64_t first,
                         uint8_t *to)
 {
-    uint64_t size = f->store->leaves[o->leaf].size, missing = first < 0 ? (uint64_t)-first : 0;
+    const es_store_leaf *leaf = &f->store->leaves[o->leaf];
+    uint64_t size = leaf->size, missing = first < 0 ? (uint64_t)-first : 0;
     missing = missing < o->count ? missing : o->count;
     for (uint64_t i = 0; i < missing && o->repeat; i++)
-        copy_steps(f->store, steps, 1, o->leaf, to + i * size);
+        es_gather_leaf(f->store, leaf, steps, 1, to + i * size);
     if (!o->repeat)
         memset(to, 0, missing * size);
     uint64_t from = first < 0 ? 0 : (uint64_t)first, left = o->count - missing, there = from < n ? n - from : 0;
     there = there < left ? there : left;
-    copy_steps(f->store, steps + from, there, o->leaf, to + missing * size);
+    es_gather_leaf(f->store, leaf, steps + from, there, to + missing * size);
     memset(to + (missing + there) * size, 0, (left - there) * size);
 }
 
@@ -221,14 +192,14 @@ static void write_column(const es_form *f, const es_output *o, const uint32_t *s
                          const es_item_column *column, uint8_t *to)
 {
     es_item_column c = *(const volatile es_item_column *)column;
-    uint64_t size = f->store->leaves[o->leaf].size;
+    const es_store_leaf *leaf = &f->store->leaves[o->leaf];
     if (reach(o, c) >= length)
         c = (es_item_column){0, 0};
     const uint32_t *first = steps + (length - 1 - reach(o, c));
     if (c.stride == 1)
-        copy_steps(f->store, first, o->count, o->leaf, to);
+        es_gather_leaf(f->store, leaf, first, o->count, to);
     for (uint64_t i = 0; c.stride != 1 && i < o->count; i++)
-        copy_steps(f->store, first + i * c.stride, 1, o->leaf, to + i * size);
+        es_gather_leaf(f->store, leaf, first + i * c.stride, 1, to + i * leaf->size);
 }
 
 static void write_one(const es_form *f, const es_output *o, uint32_t j, uint64_t place, uint8_t *to)
@@ -274,7 +245,7 @@ static void write_plain(const es_form *f, const es_output *o, uint32_t first, ui
         const uint32_t *mine = steps_at(f, first + i);
         steps[i] = mine[o->kind == ES_OUTPUT_STEPS ? span.before : span.before + span.length - 1];
     }
-    copy_steps(f->store, steps, n, o->leaf, to);
+    es_gather_leaf(f->store, &f->store->leaves[o->leaf], steps, n, to);
 }
 
 void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const *leaves, uint64_t i)

@@ -92,7 +92,7 @@ static int open_tables(es_tables *m, const es_custom_selector *custom, uint32_t 
     if (code == ES_OK && !m->failed) {
         es_steps_trim_all(&m->steps, order, n);
         for (uint32_t t = 0; t < m->num_tables; t++)
-            es_table_finish(&m->table[t]);
+            es_table_recover_finish(&m->table[t]);
         es_room_settle(m);
         es_insert_unpark(m);
     }

@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "replay/es_draw.h"
 #include "replay/es_gather.h"
@@ -298,73 +297,28 @@ int es_replay_reset(es_replay *r, uint32_t table)
 
 int es_replay_connect_inbox(es_replay *r, es_ring *ring, void *segment, const uint8_t *uuid)
 {
-    return es_inbox_open_steps(&r->inbox, &r->tables, ring, segment, uuid);
+    return es_inbox_open_steps(&r->rings.inbox, &r->tables, ring, segment, uuid);
 }
 
 int es_replay_connect_updates(es_replay *r, es_ring *ring, void *segment, const uint8_t *uuid)
 {
-    return es_inbox_open_updates(&r->inbox, &r->tables, ring, segment, uuid);
+    return es_inbox_open_updates(&r->rings.inbox, &r->tables, ring, segment, uuid);
 }
 
 int es_replay_connect_batches(es_replay *r, uint32_t table, es_ring *ring, void *segment, const uint8_t *uuid,
                               uint32_t rank, uint32_t world_size)
 {
-    uint32_t number = r->num_outboxes;
-    if (number == ES_MAX_OUTBOXES)
-        return -ENOSPC;
-    int code = es_outbox_open(&r->outboxes[number], &r->tables.table[table], ring, segment, uuid, rank, world_size,
-                              r->outboxes, number);
-    if (code != ES_OK)
-        return code;
-    r->num_outboxes++;
-    return (int)number;
+    return es_rings_connect_batches(&r->rings, &r->tables.table[table], ring, segment, uuid, rank, world_size);
 }
 
 void es_replay_disconnect(es_replay *r)
 {
-    es_inbox_close(&r->inbox);
-    while (r->num_outboxes > 0)
-        es_outbox_close(&r->outboxes[--r->num_outboxes]);
-}
-
-/* Draws into all rings of batches: how many. */
-static uint64_t fill_outboxes(es_replay *r, uint64_t most, int32_t *codes)
-{
-    uint64_t filled = 0;
-    for (uint32_t i = 0; i < ES_MAX_OUTBOXES; i++)
-        codes[i] = i < r->num_outboxes ? ES_OK : ES_EMPTY;
-    for (uint32_t i = 0; i < r->num_outboxes; i++) {
-        es_outbox *o = &r->outboxes[i];
-        if (o->world_size == 0)
-            filled += es_outbox_fill(o, most, &codes[i]);
-        else if (o->rank == 0)
-            filled += es_outbox_fill_group(r->outboxes, r->num_outboxes, i, most, codes);
-    }
-    return filled;
+    es_rings_disconnect(&r->rings);
 }
 
 uint64_t es_replay_turn(es_replay *r, uint64_t most, es_turn *turn)
 {
-    es_inbox *in = &r->inbox;
-    es_trouble why = {.table = 0};
-    uint64_t done = 0;
-    turn->steps = turn->updates = ES_EMPTY;
-    if (in->updates.ring != NULL)
-        done += es_inbox_update(in, &r->tables, most, &turn->updates);
-    done += es_insert_unpark(&r->tables);
-    if (in->steps.ring != NULL)
-        done += es_inbox_store(in, &r->tables, most, &turn->steps, &why);
-    turn->table = why.table;
-    turn->sweep_due = in->steps.sweep_due || in->updates.sweep_due;
-    turn->refused = in->refused;
-    in->steps.sweep_due = in->updates.sweep_due = false;
-    turn->ask = in->ask;
-    in->ask = (es_ask){.batch_size = 0};
-    done += fill_outboxes(r, most, turn->batches);
-    if (!r->tables.failed)
-        es_room_use(&r->tables);
-    turn->parked = es_insert_parked(&r->tables);
-    return done;
+    return es_rings_turn(&r->rings, &r->tables, most, turn);
 }
 
 /* --- looking --------------------------------------------------------------------- */

@@ -5,8 +5,6 @@
 
 #include "base/es_memory.h"
 
-#define FIRST_ROOM 64u
-
 int es_steps_init(es_steps *s, es_store *store)
 {
     uint64_t slots = store->step_slots;
@@ -39,142 +37,20 @@ void es_steps_free(es_steps *s)
     free(s->items);
     free(s->next_item);
     free(s->links);
-    free(s->episodes);
-    free(s->streams);
-    free(s->buckets);
-}
-
-/* --- streams and episodes -------------------------------------------------------- */
-
-static uint32_t *bucket(const es_steps *s, uint64_t id, uint32_t environment)
-{
-    uint64_t h = (id ^ (environment * UINT64_C(0x9e3779b97f4a7c15))) * UINT64_C(0xbf58476d1ce4e5b9);
-    return &s->buckets[(h >> 32) & (s->num_buckets - 1)];
-}
-
-static bool grow_episodes(es_steps *s)
-{
-    uint32_t room = s->episode_room == 0 ? FIRST_ROOM : 2 * s->episode_room;
-    es_episode *grown = realloc(s->episodes, room * sizeof *grown);
-    if (grown == NULL)
-        return false;
-    s->episodes = grown;
-    for (uint32_t i = room; i-- > s->episode_room;) {
-        grown[i] = (es_episode){.older = s->free_episode};
-        s->free_episode = i + 1;
-    }
-    s->episode_room = room;
-    return true;
-}
-
-static bool grow_streams(es_steps *s)
-{
-    uint32_t room = s->stream_room == 0 ? FIRST_ROOM : 2 * s->stream_room;
-    uint32_t *buckets = calloc(room, sizeof *buckets);
-    es_stream *grown = buckets == NULL ? NULL : realloc(s->streams, room * sizeof *grown);
-    if (grown == NULL) {
-        free(buckets);
-        return false;
-    }
-    free(s->buckets);
-    s->streams = grown;
-    s->buckets = buckets;
-    s->num_buckets = room;
-    for (uint32_t i = 0; i < s->stream_room; i++) { /* all are in use */
-        uint32_t *head = bucket(s, grown[i].id, grown[i].environment);
-        grown[i].next = *head;
-        *head = i + 1;
-    }
-    for (uint32_t i = room; i-- > s->stream_room;) {
-        grown[i] = (es_stream){.next = s->free_stream};
-        s->free_stream = i + 1;
-    }
-    s->stream_room = room;
-    return true;
+    es_streams_free(&s->streams);
 }
 
 int es_steps_reserve(es_steps *s)
 {
-    bool room = (s->free_episode != 0 || grow_episodes(s)) && (s->free_stream != 0 || grow_streams(s));
-    return room ? ES_OK : -ENOMEM;
-}
-
-/* ES_STEPS_NONE: there is none. */
-static uint32_t find_stream(const es_steps *s, uint64_t id, uint32_t environment)
-{
-    for (uint32_t i = s->num_buckets == 0 ? 0 : *bucket(s, id, environment); i != 0; i = s->streams[i - 1].next)
-        if (s->streams[i - 1].id == id && s->streams[i - 1].environment == environment)
-            return i - 1;
-    return ES_STEPS_NONE;
-}
-
-static uint32_t stream_of(es_steps *s, uint64_t id, uint32_t environment)
-{
-    uint32_t found = find_stream(s, id, environment);
-    if (found != ES_STEPS_NONE)
-        return found;
-    uint32_t *head = bucket(s, id, environment);
-    uint32_t made = s->free_stream - 1;
-    s->free_stream = s->streams[made].next;
-    s->streams[made] =
-        (es_stream){.id = id, .environment = environment, .last = ES_STEPS_NONE, .kept = ES_STEPS_NONE, .next = *head};
-    *head = made + 1;
-    return made;
-}
-
-static void free_stream(es_steps *s, uint32_t stream)
-{
-    es_stream *x = &s->streams[stream];
-    uint32_t *link = bucket(s, x->id, x->environment);
-    while (*link != stream + 1)
-        link = &s->streams[*link - 1].next;
-    *link = x->next;
-    *x = (es_stream){.next = s->free_stream};
-    s->free_stream = stream + 1;
-}
-
-/* The episode of that number, an old or a new entry. A stream's episodes are in order, because some of its steps may
- * come late. */
-static uint32_t episode_of(es_steps *s, uint32_t stream, uint32_t number)
-{
-    es_stream *x = &s->streams[stream];
-    uint32_t newer = 0, older = x->newest;
-    while (older != 0 && s->episodes[older - 1].number > number) {
-        newer = older;
-        older = s->episodes[older - 1].older;
-    }
-    if (older != 0 && s->episodes[older - 1].number == number)
-        return older - 1;
-    uint32_t made = s->free_episode - 1;
-    s->free_episode = s->episodes[made].older;
-    s->episodes[made] = (es_episode){.stream = stream, .number = number, .older = older, .newer = newer};
-    if (older != 0)
-        s->episodes[older - 1].newer = made + 1;
-    *(newer != 0 ? &s->episodes[newer - 1].older : &x->newest) = made + 1;
-    x->episodes++;
-    return made;
-}
-
-static void free_episode(es_steps *s, uint32_t entry)
-{
-    es_episode *e = &s->episodes[entry];
-    es_stream *x = &s->streams[e->stream];
-    uint32_t stream = e->stream;
-    if (e->older != 0)
-        s->episodes[e->older - 1].newer = e->newer;
-    *(e->newer != 0 ? &s->episodes[e->newer - 1].older : &x->newest) = e->older;
-    *e = (es_episode){.older = s->free_episode};
-    s->free_episode = entry + 1;
-    if (--x->episodes == 0)
-        free_stream(s, stream);
+    return es_streams_reserve(&s->streams);
 }
 
 /* --- what is known of a step -------------------------------------------------------- */
 
 uint32_t es_steps_last(const es_steps *s, uint64_t stream, uint32_t environment)
 {
-    uint32_t found = find_stream(s, stream, environment);
-    return found == ES_STEPS_NONE ? ES_STEPS_NONE : s->streams[found].last;
+    uint32_t found = es_streams_find(&s->streams, stream, environment);
+    return found == ES_STREAMS_NONE ? ES_STEPS_NONE : s->streams.all[found].last;
 }
 
 bool es_steps_has(const es_steps *s, uint64_t stream, uint32_t environment, uint64_t number)
@@ -187,7 +63,7 @@ bool es_steps_has(const es_steps *s, uint64_t stream, uint32_t environment, uint
 
 static es_stream *stream_that_has(const es_steps *s, uint32_t step)
 {
-    return &s->streams[s->episodes[s->episode_of[step]].stream];
+    return &s->streams.all[s->streams.episodes[s->episode_of[step]].stream];
 }
 
 static uint64_t number_of(const es_steps *s, uint32_t step)
@@ -295,7 +171,7 @@ static uint32_t last_of(const es_steps *s, uint32_t stream)
 {
     uint32_t found = ES_STEPS_NONE;
     for (uint32_t i = 0; i < s->store->step_slots; i++)
-        if (es_rank_has(s->living, i) && s->episodes[s->episode_of[i]].stream == stream &&
+        if (es_rank_has(s->living, i) && s->streams.episodes[s->episode_of[i]].stream == stream &&
             (found == ES_STEPS_NONE || number_of(s, i) > number_of(s, found)))
             found = i;
     return found;
@@ -313,12 +189,11 @@ uint32_t es_steps_next(const es_steps *s)
 
 void es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head)
 {
-    uint32_t stream = stream_of(s, head->stream, head->environment);
-    uint32_t episode = episode_of(s, stream, head->episode);
-    es_stream *x = &s->streams[stream];
+    uint32_t episode = es_streams_episode(&s->streams, head->stream, head->environment, head->episode);
+    es_stream *x = &s->streams.all[s->streams.episodes[episode].stream];
     es_rank_add(s->living, step);
     es_hold_enter(&s->hold, step);
-    s->episodes[episode].steps++;
+    s->streams.episodes[episode].steps++;
     s->episode_of[step] = episode;
     insert(s, &s->bare, step);
     if (s->links != NULL) {
@@ -333,8 +208,8 @@ void es_steps_enter(es_steps *s, uint32_t step, const es_step_head *head)
 
 static void leave(es_steps *s, uint32_t step)
 {
-    uint32_t entry = s->episode_of[step], stream = s->episodes[entry].stream;
-    es_stream *x = &s->streams[stream];
+    uint32_t entry = s->episode_of[step], stream = s->streams.episodes[entry].stream;
+    es_stream *x = &s->streams.all[stream];
     es_rank_remove(s->living, step);
     es_hold_leave(&s->hold, step);
     es_order_remove(&s->bare, step);
@@ -342,8 +217,8 @@ static void leave(es_steps *s, uint32_t step)
         unchain(s, x, step);
     else if (x->last == step) /* the next one that it keeps has items: one without would have gone */
         x->last = x->kept = last_of(s, stream);
-    if (--s->episodes[entry].steps == 0)
-        free_episode(s, entry);
+    if (--s->streams.episodes[entry].steps == 0)
+        es_streams_free_episode(&s->streams, entry);
 }
 
 void es_steps_drop(es_steps *s, uint32_t step)

@@ -1,5 +1,5 @@
-/* The steps of a store as this process sees them: which records are used, the order in which they
- * came, their streams and episodes, and the items that refer to each. All of it is derived. */
+/* The steps of a store as this process sees them: which records are used, the order in which they came, which of them
+ * streams keep, and the items that refer to each. All of it is derived. */
 #ifndef ES_STEPS_H
 #define ES_STEPS_H
 
@@ -9,6 +9,7 @@
 #include "replay/es_rank.h"
 #include "replay/es_sort.h"
 #include "replay/es_store.h"
+#include "replay/es_streams.h"
 
 #define ES_STEPS_NONE UINT32_MAX
 
@@ -31,24 +32,6 @@ static inline es_step_head es_steps_head_of(const es_step_record *from)
                           .flags = es_record_flags(r.word)};
 }
 
-typedef struct es_episode {
-    uint32_t stream;
-    uint32_t number; /* in its stream */
-    uint32_t steps;  /* living ones; 0: the entry is free */
-    uint32_t older;  /* the next lower number of the same stream; or the next free entry. Plus 1 */
-    uint32_t newer;  /* the next higher one, plus 1 */
-} es_episode;
-
-typedef struct es_stream {
-    uint64_t id;
-    uint32_t environment;
-    uint32_t episodes; /* entries; 0: the entry is free */
-    uint32_t newest;   /* the entry of its episode with the highest number, plus 1 */
-    uint32_t last;     /* its living step with the highest number, or ES_STEPS_NONE */
-    uint32_t kept;     /* the first one of those that it keeps: they end with the last one */
-    uint32_t next;     /* of the same bucket, or free, plus 1 */
-} es_stream;
-
 /* A step among those of its stream, which are in the order of their numbers. */
 typedef struct es_step_link {
     uint64_t number;
@@ -65,14 +48,11 @@ typedef struct es_steps {
     es_hold hold;         /* rows of steps that have gone, but may not be used yet */
     es_order open;        /* steps that are the last ones of items that can go, in order of arrival */
     es_order bare;        /* steps that no item refers to, in order of arrival: their streams keep them */
-    uint32_t *episode_of; /* of a step */
+    uint32_t *episode_of; /* of a step: the entry in streams */
     uint32_t *items;      /* the first item that ends with a step, by its place among all tables' items, plus 1 */
     uint32_t *next_item;  /* the next item of the same step, plus 1: at a lower place, whichever was made first */
     es_step_link *links;  /* NULL: streams keep one step, and all items have one */
-    es_episode *episodes;
-    es_stream *streams;
-    uint32_t *buckets; /* streams, plus 1 */
-    uint32_t episode_room, free_episode, stream_room, free_stream, num_buckets;
+    es_streams streams;
     bool some_protected;
     bool recovering; /* items come in any order: see es_steps_sort() */
 } es_steps;

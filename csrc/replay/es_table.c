@@ -1,12 +1,10 @@
 #include "replay/es_table.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/es_memory.h"
 #include "base/es_prefetch.h"
-#include "replay/es_sort.h"
 
 uint64_t es_table_size(const es_table *t)
 {
@@ -46,7 +44,7 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
         .config = config,
         .words = &store->words[number],
         .items = &store->items[first],
-        .columns = store->columns + store->first_column[number],
+        .columns = config->item.kind == ES_ITEM_EXPLICIT ? store->columns + store->first_column[number] : NULL,
         .first_item = first,
         .slots = slots,
         .step_of = es_memory_new(slots, sizeof *t->step_of),
@@ -95,7 +93,7 @@ uint64_t es_table_bytes(const es_table *t)
            t->remover->class->bytes(t->remover) + t->episode_room * sizeof *t->episode_items;
 }
 
-static bool selectors_accept(const es_table *t, double priority)
+bool es_table_selectors_accept(const es_table *t, double priority)
 {
     return es_selector_accepts(t->sampler, priority) && es_selector_accepts(t->remover, priority);
 }
@@ -103,7 +101,7 @@ static bool selectors_accept(const es_table *t, double priority)
 /* Selectors accept whatever is less than what they accept, as they did the highest. */
 bool es_table_accepts(const es_table *t, double priority)
 {
-    return (priority >= 0 && priority <= t->highest) || selectors_accept(t, priority);
+    return (priority >= 0 && priority <= t->highest) || es_table_selectors_accept(t, priority);
 }
 
 /* From the record, on which somebody may have scribbled. */
@@ -123,7 +121,7 @@ void es_table_note_free(es_table *t, const uint64_t *word)
 
 int es_table_reserve(es_table *t)
 {
-    uint32_t room = t->steps->episode_room;
+    uint32_t room = t->steps->streams.episode_room;
     if (t->episode_room == room)
         return ES_OK;
     uint32_t *grown = realloc(t->episode_items, room * sizeof *grown);
@@ -213,8 +211,13 @@ void es_table_enter(es_table *t, uint32_t item, const es_window *w, double prior
 {
     es_candidate c = {item, priority, t->words->inserted - 1, t->words->clock - 1,
                       es_record_generation(t->items[item].word)};
-    use(t, item, w);
-    enter(t, &c);
+    es_table_enter_candidate(t, &c, w);
+}
+
+void es_table_enter_candidate(es_table *t, const es_candidate *c, const es_window *w)
+{
+    use(t, c->item, w);
+    enter(t, c);
 }
 
 bool es_table_can_park(const es_table *t, uint64_t n)
@@ -334,7 +337,7 @@ static es_candidate set_priority(es_table *t, uint32_t item, double priority)
     return c;
 }
 
-static void set_highest(es_table *t, double highest)
+void es_table_set_highest(es_table *t, double highest)
 {
     es_redo_set_double(&t->store->redo, &t->words->highest, t->highest = highest);
     es_redo_commit(&t->store->redo);
@@ -352,7 +355,7 @@ static void raise_highest(es_table *t, const uint64_t *keys, const double *prior
             highest = priorities[i];
     }
     if (highest > t->highest)
-        set_highest(t, highest);
+        es_table_set_highest(t, highest);
 }
 
 uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n)
@@ -396,109 +399,4 @@ void es_table_reset(es_table *t)
     es_redo_set(redo, &words->round, 1);
     es_redo_set(redo, &words->resetting, 0);
     es_redo_commit(redo);
-}
-
-/* --- opening ------------------------------------------------------------------------- */
-
-static bool words_are_possible(const es_table *t)
-{
-    return t->highest >= 1 && selectors_accept(t, t->highest) && t->words->round >= 1;
-}
-
-static es_window window_of(const es_item_record *r)
-{
-    return (es_window){.last = r->step, .length = r->length, .before = r->before, .flags = r->flags};
-}
-
-static bool record_is_possible(const es_table *t, uint32_t item, const es_item_record *r)
-{
-    es_window w = window_of(r);
-    bool explicit = t->config->item.kind == ES_ITEM_EXPLICIT;
-    const es_item_column *columns = explicit ? es_table_columns(t, item) : NULL;
-    bool parked = es_record_state(r->word) == ES_RECORD_PARKED;
-    return (parked || es_record_state(r->word) == ES_RECORD_LIVE) && r->step < t->store->step_slots &&
-           es_rank_has(t->steps->living, r->step) && es_table_accepts(t, r->priority) &&
-           r->inserted < (parked ? t->words->parkings : t->words->inserted) &&
-           (parked || r->updated < t->words->clock) && r->round <= t->words->round &&
-           es_window_is_possible(&t->config->item, t->steps, &w) &&
-           (!explicit || es_outputs_can_have(&t->form, columns, r->length));
-}
-
-/* The records in that state, in order of insertion. -ENOMEM; ES_EDAMAGED: see es_table_recover(). */
-static int64_t records_in(es_table *t, uint32_t state, es_sort_pair **order, uint64_t *where)
-{
-    uint64_t n = 0, count = 0;
-    for (uint64_t i = 0; i < t->slots; i++)
-        count += es_record_state(t->items[i].word) == state;
-    *order = malloc((count + 1) * sizeof **order);
-    if (*order == NULL)
-        return -ENOMEM;
-    for (uint64_t i = 0; i < t->slots && n < count; i++) {
-        es_item_record record = *(volatile es_item_record *)&t->items[i];
-        if (es_record_state(record.word) != state)
-            continue;
-        *where = t->first_item + i;
-        if (!record_is_possible(t, (uint32_t)i, &record))
-            return ES_EDAMAGED;
-        (*order)[n++] = (es_sort_pair){.key = record.inserted, .number = (uint32_t)i};
-        t->step_of[i] = record.step;
-        if (t->spans != NULL)
-            t->spans[i] = (es_span){record.length, record.before};
-    }
-    int code = es_sort(*order, n);
-    return code == ES_OK ? (int64_t)n : code;
-}
-
-/* As it was checked: somebody may have scribbled on the record since. */
-static es_window checked_window(const es_table *t, uint32_t item)
-{
-    es_span one = {1, 0}, span = t->spans == NULL ? one : t->spans[item];
-    return (es_window){.last = t->step_of[item], .length = span.length, .before = span.before};
-}
-
-int es_table_recover(es_table *t, uint64_t *where)
-{
-    es_sort_pair *living = NULL, *parked = NULL;
-    *where = t->first_item;
-    t->highest = *(volatile double *)&t->words->highest;
-    if (!words_are_possible(t))
-        return ES_EDAMAGED;
-    for (uint64_t i = 0; i < t->slots; i++)
-        if (es_record_state(t->items[i].word) > ES_RECORD_PARKED) {
-            *where = t->first_item + i;
-            return ES_EDAMAGED;
-        }
-    int64_t n = records_in(t, ES_RECORD_LIVE, &living, where);
-    int64_t waiting = n < 0 ? n : records_in(t, ES_RECORD_PARKED, &parked, where);
-    if (waiting > 0 && (uint64_t)waiting > t->config->max_parked)
-        waiting = ES_EDAMAGED;
-    for (int64_t i = 0; waiting >= 0 && i < n; i++) {
-        es_candidate c = es_table_candidate(t, living[i].number);
-        es_window w = checked_window(t, c.item);
-        t->highest = c.priority > t->highest ? c.priority : t->highest; /* an update may not be whole */
-        use(t, c.item, &w);
-        enter(t, &c);
-    }
-    for (int64_t i = 0; waiting >= 0 && t->aside != NULL && i < n; i++) {
-        uint32_t item = living[i].number;
-        if (t->items[item].round != t->words->round)
-            continue;
-        es_rank_add(t->aside, item);
-        es_selector_set_aside(t->sampler, item);
-    }
-    for (int64_t i = 0; i < waiting; i++) {
-        es_window w = checked_window(t, parked[i].number);
-        es_table_enter_parked(t, parked[i].number, &w);
-    }
-    free(living);
-    free(parked);
-    return waiting < 0 ? (int)waiting : ES_OK;
-}
-
-void es_table_finish(es_table *t)
-{
-    if (t->words->resetting)
-        es_table_reset(t);
-    else if (t->highest > *(volatile double *)&t->words->highest)
-        set_highest(t, t->highest);
 }

@@ -21,7 +21,7 @@ typedef struct es_table {
     const es_table_config *config;
     es_table_words *words;
     es_item_record *items;
-    es_item_column *columns; /* of explicit items: as many for each as there are outputs */
+    es_item_column *columns; /* of explicit items: as many for each as there are outputs; NULL: they have none */
     uint64_t first_item;     /* its place among the items of all tables */
     uint64_t slots;
     double highest;     /* as in words, on which somebody may scribble */
@@ -46,10 +46,10 @@ int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number
                   bool *failed);
 void es_table_free(es_table *t);
 
-/* Of an explicit item. */
+/* Of an explicit item. NULL: the table's items have none. */
 static inline es_item_column *es_table_columns(const es_table *t, uint32_t item)
 {
-    return t->columns + item * (uint64_t)t->form.num_outputs;
+    return t->columns != NULL ? t->columns + item * (uint64_t)t->form.num_outputs : NULL;
 }
 
 /* Whether the records of its steps are one after the other: mostly, where one writer writes. Of an item that refers to
@@ -106,12 +106,20 @@ void es_table_note_free(es_table *t, const uint64_t *word);
 /* Takes the item out of all that is private. */
 void es_table_leave(es_table *t, uint32_t item);
 
-/* --- opening ------------------------------------------------------------------------- */
+/* --- for es_table_recover.c ------------------------------------------------------------ */
+
+/* Whether sampler and remover accept a priority, whatever they have accepted before. */
+bool es_table_selectors_accept(const es_table *t, double priority);
+/* es_table_enter() of an item as selectors see it. */
+void es_table_enter_candidate(es_table *t, const es_candidate *c, const es_window *w);
+void es_table_set_highest(es_table *t, double highest);
+
+/* --- opening: es_table_recover.c ------------------------------------------------------ */
 
 /* All items of the store are members now: links them, and fills the selectors. ES_OK, -ENOMEM, or ES_EDAMAGED when the
  * record of item *where cannot be. */
 int es_table_recover(es_table *t, uint64_t *where);
 /* After that: ends what a dead process had begun, a reset or an update. */
-void es_table_finish(es_table *t);
+void es_table_recover_finish(es_table *t);
 
 #endif

@@ -30,7 +30,7 @@ es_arrival es_window_arrival(const es_steps *s, const es_step_head *head, uint32
         return a;
     const es_step_record *record = &s->store->steps[before];
     uint32_t run = es_steps_run(s, before), keep = s->store->keep;
-    if (s->episodes[s->episode_of[before]].number == head->episode) {
+    if (s->streams.episodes[s->episode_of[before]].number == head->episode) {
         a.own.run = run + 1 < keep ? run + 1 : keep;
         a.own.before_last = before;
     } else if (event_of(es_record_flags(record->word)) == ES_EVENT_GOES_ON) {

@@ -41,7 +41,9 @@ def states(view: RingView) -> list[tuple[Owner, str]]:
         locks = open_lockfile(view.segment.name, create=False).locks
     except FileNotFoundError:
         return [(owner, _state(owner, locked=True)) for owner in view.owners()]
-    return [(owner, _state(owner, locked=lib.es_api_locks_held(locks, owner.index) != 0)) for owner in view.owners()]
+    return [
+        (owner, _state(owner, locked=lib.es_segment_locks_held(locks, owner.index) != 0)) for owner in view.owners()
+    ]
 
 
 def _state(owner: Owner, *, locked: bool) -> str:

@@ -148,7 +148,7 @@ class BatchRings:
         try:
             return self._attach(segment)
         except BaseException:
-            lib.es_api_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
+            lib.es_segment_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
             raise
 
     def make(self, table: int, n: int, num_batches: int, world_size: int) -> None:
@@ -271,5 +271,5 @@ def _close(attachment: Attachment) -> None:
 
 def _leave(attachment: Attachment) -> None:
     assert attachment.segment.lockfile is not None
-    lib.es_api_locks_drop(attachment.segment.lockfile.locks, CREATOR_BYTE)
+    lib.es_segment_locks_drop(attachment.segment.lockfile.locks, CREATOR_BYTE)
     attachment.detach()

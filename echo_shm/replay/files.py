@@ -119,7 +119,7 @@ class Directory:
         self._close_files()
         if self._held:  # otherwise it may be another object's of this process by now
             self._held = False
-            lib.es_api_locks_drop(self.lockfile.locks, CREATOR_BYTE)
+            lib.es_segment_locks_drop(self.lockfile.locks, CREATOR_BYTE)
 
     def _close_files(self) -> None:
         if hasattr(self, "snapshots"):
@@ -179,7 +179,7 @@ def attach_directory(path: str) -> Directory:
     if not lockfile.try_lock(CREATOR_BYTE):
         raise SegmentError(f"{what} is in use: {holder_of(lockfile)} has it. Only one process at a time can attach")
     with contextlib.ExitStack() as undo:
-        undo.callback(lib.es_api_locks_drop, lockfile.locks, CREATOR_BYTE)
+        undo.callback(lib.es_segment_locks_drop, lockfile.locks, CREATOR_BYTE)
         if not lockfile.is_at(os.path.join(path, LOCK)):
             raise SegmentError(f"{what} was removed just now")
         directory = Directory(path, manifest, lockfile)

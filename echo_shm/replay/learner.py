@@ -111,7 +111,7 @@ class _Replays:
 
     def check(self) -> None:
         """Raises ConnectionClosedError if there was none for too long."""
-        if lib.es_api_locks_held(self._locks, CREATOR_BYTE) != 0:
+        if lib.es_segment_locks_held(self._locks, CREATOR_BYTE) != 0:
             self._alone_since = None
             return
         now = time.monotonic()

@@ -115,7 +115,7 @@ def look(name: str) -> ReplayListing:
     has_store = lock is not None and lockfile.shm_file(name, store.FILES) != (0, 0)
     size, capacity, fault = _look_at_store(name, lock) if lock is not None and has_store else (None, None, "")
     if lock is not None:
-        alive = lib.es_api_locks_held(lock.locks, CREATOR_BYTE) != 0
+        alive = lib.es_segment_locks_held(lock.locks, CREATOR_BYTE) != 0
     else:
         alive = any(ring.creator_alive for ring in rings)
     # While the next process recovers a store, the board is still the last one's.
@@ -259,4 +259,4 @@ def _held(name: str) -> Iterator[None]:
     finally:
         if made and lock.is_linked(name, store.FILES):
             unlink_lockfile(name, store.FILES)
-        lib.es_api_locks_drop(lock.locks, CREATOR_BYTE)
+        lib.es_segment_locks_drop(lock.locks, CREATOR_BYTE)

@@ -92,7 +92,7 @@ def create_directory(
     with contextlib.ExitStack() as undo:
         undo.callback(remove_files, path, [part.file for part in parts], made)
         lockfile = _lock_new(path, what)
-        undo.callback(lib.es_api_locks_drop, lockfile.locks, CREATOR_BYTE)
+        undo.callback(lib.es_segment_locks_drop, lockfile.locks, CREATOR_BYTE)
         copies = [Part(file, SNAPSHOT_HEADER + records) for file in SNAPSHOTS]
         needed = sum(part.size for part in (*parts, *copies))
         for part, header in zip((*parts, *copies), (b"", *headers, b"", b""), strict=True):

@@ -8,45 +8,37 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn
 
 from echo_shm._core import lib
 from echo_shm._replay import Core
 from echo_shm.closing import Closing
-from echo_shm.errors import ConnectionClosedError, EchoShmError
-from echo_shm.replay import arguments, finals
-from echo_shm.replay.ahead import Ahead
-from echo_shm.replay.batch import Batch, why_no_insert, why_no_sample
+from echo_shm.replay import arguments
 from echo_shm.replay.checkpoint import write_checkpoint
 from echo_shm.replay.checkpoint_files import Progress
+from echo_shm.replay.described import about_items
 from echo_shm.replay.disk import is_directory
 from echo_shm.replay.episodes import StoredEpisode, episodes
-from echo_shm.replay.finals import NOT_THE_END
-from echo_shm.replay.items import Items
+from echo_shm.replay.inserting import Inserting
+from echo_shm.replay.new_store import create_store
 from echo_shm.replay.restoring import Plan, Restored, go_on, opened
 from echo_shm.replay.rings import Rings, join
+from echo_shm.replay.sampling import Sampling
 from echo_shm.replay.selectors import CustomSelector
-from echo_shm.replay.store import Store, about_items, attach_store, create_store
+from echo_shm.replay.store import Store, attach_store
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
 from echo_shm.replay.validation import above_zero, flag, integer
 from echo_shm.replay.waiting import Changes
 from echo_shm.replay.writer import ReplayHandle
 from echo_shm.ring import transports
 from echo_shm.ring.protocols import Transport
-from echo_shm.spec import Array, Spec, Tree
-from echo_shm.timeouts import PLAIN, check_timeout
+from echo_shm.spec import Spec, Tree
 from echo_shm.workers.group import WorkerGroup
-
-_E = TypeVar("_E", bound=Exception)
 
 _log = logging.getLogger("echo_shm")
 
 
-#: How much ``extend()`` stores with one call of the C core (bytes). Other threads have their turn in between.
-_CHUNK = 32 << 20
-
-
-class Replay(Items, Closing):
+class Replay(Inserting, Sampling, Closing):
     """Keeps steps in a store, and draws batches of them from tables.
 
     A step is stored once. The items of all tables refer to it: single steps, transitions, sequences, episodes, as each
@@ -325,7 +317,6 @@ class Replay(Items, Closing):
             store.syncing.start()
         self._changes = Changes(core)
         self._describe(core, store, Rings(core, self._changes, store, max_producers, given, sources))
-        self._chunk = max(1, _CHUNK // max(1, self._spec.sample_bytes))
         try:
             if thread or given or store.known_as is not None:
                 self._rings.open()
@@ -397,272 +388,7 @@ class Replay(Items, Closing):
         """
         return self._rings.port
 
-    # -- inserting
-
-    def add(
-        self,
-        step: Tree,
-        priority: "float | dict[str, float | None] | None" = None,
-        *,
-        terminated: bool = False,
-        truncated: bool = False,
-        final: Tree = None,
-        timeout: float | None = 0.0,
-    ) -> None:
-        """Stores a copy of one step, and inserts what it completes into the tables: into all of them, or into none.
-
-        Args:
-            step: A pytree of the example's structure. Each leaf is an array of exactly the leaf's dtype and shape,
-                contiguous or not. A leaf of shape () may also be a numpy scalar of the dtype, or a Python number,
-                which is rounded to the leaf's precision. Nothing else is cast.
-            priority: A number for all tables, 0 or more. A dict gives each table that it names a number of its own,
-                and the others get no item. None, in place of any number: the table's highest so far, at first 1.0. All
-                items that the step completes have it.
-            terminated: This step ends its episode, and nothing follows from its last state.
-            truncated: This step ends its episode, which would have gone on.
-            final: The observations that this step has led to, where it ends its episode: a dict with some of the keys
-                of the step's tree, at least with those that a table's :class:`NStep` calls ``observation``. The values
-                are as in the step. They are stored as one step more.
-            timeout: Seconds to wait for other threads if a limiter forbids to insert; 0: do not wait; None: no limit.
-
-        Raises:
-            TimeoutError: A table's rate limiter forbids it, and nobody changed that in time. The message names it.
-            SpecMismatchError: The structure, a dtype or a shape differs.
-            ValueError: The priority or the timeout is out of range, or a table is unknown; or there is a ``final``, and
-                the step ends no episode.
-            EchoShmError: The store is full of items of protected tables.
-            SegmentError: The files of the store cannot be synced any more, and there is no room before.
-            ConnectionClosedError: The replay is closed.
-            ForkedError: Called in a child of the process that opened the replay.
-
-        After an exception nothing of the step is stored.
-        """
-        if self._rings.idle:
-            self._rings.turn()
-        stored = False if final is not None else self._core.add(step, terminated, truncated, priority, timeout)
-        if stored is None:
-            return
-        if stored is not True:
-            self._add_slowly(step, priority, terminated, truncated, final, check_timeout(timeout))
-        if self._core.waiting:
-            self._rings.tell()
-
-    def _add_slowly(
-        self, step: Tree, priority: object, terminated: object, truncated: object, final: Tree, timeout: float | None
-    ) -> None:
-        self._refuse_closed()
-        leaves = [self._spec.exact(i, leaf) for i, leaf in enumerate(arguments.leaves_of(self._spec, step, "the step"))]
-        priorities = arguments.one_priority(priority, self._names, self._accepts)
-        if final is not None:
-            if not terminated and not truncated:
-                raise ValueError(NOT_THE_END)
-            leaves += finals.leaves_of_final(self._spec, final, self._finals)
-        refused = 0
-
-        def attempt() -> bool | None:
-            nonlocal refused
-            stored = self._core.add_each(terminated, truncated, priorities, *leaves)
-            if stored is None or stored is True:
-                return True
-            assert isinstance(stored, tuple)
-            code, refused, _ = stored
-            if code == lib.ES_UNSYNCED:
-                self._store.make_room()
-                return attempt()
-            if code != lib.ES_REFUSED:
-                raise self._error(code)
-            return None
-
-        if attempt() is None:
-            self._wait_to_insert(attempt, lambda: refused, timeout)
-
-    def extend(
-        self,
-        steps: Tree,
-        priorities: Any = None,
-        *,
-        terminated: Any = None,
-        truncated: Any = None,
-        timeout: float | None = 0.0,
-    ) -> None:
-        """Stores copies of n steps, one after the other, as :meth:`add` does.
-
-        Args:
-            steps: As for :meth:`add`, but every leaf is an array with a leading n: ``(n, *leaf.shape)``.
-            priorities: An array of shape (n,) for all tables, a dict of such arrays, or None.
-            terminated: As for :meth:`add`: an array of bool of shape (n,), or None for no step.
-            truncated: The same.
-            timeout: Seconds to wait for other threads each time a limiter forbids to insert; None: no limit.
-
-        Raises:
-            TimeoutError, ConnectionClosedError, EchoShmError: As :meth:`add`, but some steps may be stored: the
-                message and the attribute ``sent`` say how many.
-            SpecMismatchError, ValueError, ForkedError: As :meth:`add`. Nothing was stored.
-
-        """
-        timeout = check_timeout(timeout)
-        self._refuse_closed()
-        self._rings.look()
-        n, leaves = arguments.stacked(self._spec, steps)
-        flags = arguments.end_flags(terminated, truncated, n)
-        each = arguments.many_priorities(priorities, n, self._names, self._accepts)
-        sent = refused = 0
-
-        def attempt() -> int | None:
-            nonlocal refused
-            done, (code, refused, _) = self._core.extend(leaves, n, sent, min(self._chunk, n - sent), flags, each)
-            if done == 0 and code == lib.ES_UNSYNCED:
-                self._store.make_room()
-                return attempt()
-            if done == 0 and code not in (lib.ES_OK, lib.ES_REFUSED):
-                raise self._error(code)
-            return None if done == 0 else done
-
-        while sent < n:
-            try:
-                done = attempt()
-                if done is None:
-                    done = self._wait_to_insert(attempt, lambda: refused, timeout)
-            except (TimeoutError, ConnectionClosedError, EchoShmError) as error:
-                raise _with_sent(error, sent, n) from error.__cause__
-            sent += done
-            if self._core.waiting:
-                self._rings.tell()
-
-    def end_episode(self) -> None:
-        """The next step begins an episode, though the last one did not end as terminated or truncated.
-
-        Raises:
-            ConnectionClosedError: The replay is closed.
-            ForkedError: Called in a child of the process that opened the replay.
-
-        """
-        self._checked(self._core.end_episode())
-
-    # -- sampling
-
-    def sample(
-        self,
-        n: int,
-        table: str | None = None,
-        timeout: float | None = None,
-        beta: float | None = None,
-        out: Tree = None,
-    ) -> Batch | None:
-        """Draws n items of a table, one at a time, with replacement unless the table says otherwise.
-
-        If the table does not allow that many, the call waits for other threads. With no other thread there, it raises
-        at once. What was drawn before it raised comes first in the next call, so nothing is lost.
-
-        Args:
-            n: How many, 1 or more.
-            table: The table. None: the only one.
-            timeout: Seconds to wait; 0: do not wait; None: no limit.
-            beta: The exponent of the importance weights, 0 or more. None: that of the table's sampler.
-            out: A tree as the table's ``Batch.data``, whose arrays are written to in place of new ones. Each is
-                C-contiguous, and of the shape and dtype that it would have there.
-
-        Returns:
-            A :class:`Batch`. None once the replay is closed.
-
-        Raises:
-            TimeoutError: The table's limiter did not allow it in time. The message has its numbers.
-            ValueError: A number is out of range, or the table is unknown.
-            SpecMismatchError: ``out`` has another structure, or an array of another dtype or shape.
-            MemoryError: There is no memory for the batch.
-            ForkedError: Called in a child of the process that opened the replay.
-
-        """
-        if timeout is not None and not (timeout.__class__ in PLAIN and timeout >= 0):
-            timeout = check_timeout(timeout)
-        number = self._only if table is None else self._numbers.get(table)
-        if number is None:
-            number = self._number(table)
-        if n.__class__ is not int or n < 1:
-            n = arguments.count(n)
-        if beta is not None:
-            beta = arguments.exponent(beta)
-        arrays = None if out is None else arguments.output(self._data[number], out, n)
-        if self._rings.idle:
-            self._rings.turn()
-        got = self._core.sample(number, n, beta, arrays)
-        if not isinstance(got, tuple):
-            got = self._wait_to_sample(
-                got, number, timeout, functools.partial(self._core.sample, number, n, beta, arrays)
-            )
-            if not got:
-                return None
-        if self._core.waiting:
-            self._rings.tell()
-        return self._batch(number, got, out)
-
-    def _wait_to_sample(
-        self, code: int, number: int, timeout: float | None, again: Callable[[], tuple[Array, ...] | int]
-    ) -> tuple[Array, ...]:
-        """Goes on with a sample whose first attempt returned ``code``. Empty: the replay is closed."""
-
-        def attempt() -> tuple[Array, ...] | None:
-            got = again()
-            return got if isinstance(got, tuple) else self._no_batch(got)
-
-        at_once = self._no_batch(code)
-        return self._rings.wait(attempt, timeout, lambda: self._why_no_sample(number)) if at_once is None else at_once
-
-    def _no_batch(self, code: int) -> tuple[Array, ...] | None:
-        """Of a sample that returned a code: None if it may wait; empty if the replay is closed."""
-        if code == lib.ES_SHORT:
-            self._store.custom.check()
-            return None
-        if code == lib.ES_EDETACHED and self._store.custom.why is None:
-            return ()
-        raise self._error(code)
-
-    def dataset_iter(
-        self, n: int, table: str | None = None, prefetch: int = 0, timeout: float | None = None
-    ) -> Iterator[Batch]:
-        """Yields batches of n items, until the replay is closed.
-
-        Args:
-            n: As for :meth:`sample`.
-            table: As for :meth:`sample`.
-            prefetch: With ``thread=True``: how many batches that thread makes before they are asked for. They have the
-                priorities and the weights of that time. Otherwise none is made ahead.
-            timeout: The iteration ends once nothing came for so many seconds. None: no limit; what :meth:`sample`
-                raises is raised.
-
-        When the iteration ends, or nothing refers to it any more, what was made ahead comes first in the next call.
-        """
-        timeout, n, prefetch = check_timeout(timeout), arguments.count(n), integer("prefetch", prefetch, 0)
-        return self._iterate(n, self._number(table), prefetch if self._rings.has_thread else 0, timeout)
-
-    def _iterate(self, n: int, number: int, prefetch: int, timeout: float | None) -> Iterator[Batch]:
-        ahead = Ahead(self._core, number, n, prefetch)
-        if prefetch:
-            self._rings.begin(ahead)
-        try:
-            while box := self._next(number, ahead, timeout):
-                # The generator itself must not refer to the batch while its user works on it, or waits for the next.
-                yield box.pop()
-        finally:
-            self._rings.end(ahead)
-
-    def _next(self, number: int, ahead: Ahead, timeout: float | None) -> list[Batch]:
-        """The next batch in a list, or an empty list at the end."""
-
-        self._rings.look()
-        got = ahead.take()
-        if not isinstance(got, tuple):
-            try:
-                got = self._wait_to_sample(got, number, timeout, ahead.take)
-            except TimeoutError:
-                if timeout is None:
-                    raise
-                return []
-        if self._rings.has_thread:
-            self._rings.wake()
-        if self._core.waiting:
-            self._rings.tell()
-        return [self._batch(number, got)] if got else []
+    # -- looking
 
     def episodes(self) -> Iterator[StoredEpisode]:
         """Yields the episodes that are stored when the iteration begins, ordered by when their first steps came.
@@ -715,21 +441,6 @@ class Replay(Items, Closing):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Replay belongs to its process: it does not pickle")
 
-    # -- helpers
-
-    def _wait_to_insert(self, attempt: Any, refused: Any, timeout: float | None) -> Any:
-        """Waits while a limiter forbids to insert. ``refused`` returns the number of its table."""
-
-        def why() -> str:
-            return why_no_insert(self._names[refused()], self._info(refused()))
-
-        if timeout == 0:
-            raise TimeoutError(f"{why()}. Sample first, or let another thread do so and give add() a timeout")
-        return self._rings.wait(attempt, timeout, why)
-
-    def _why_no_sample(self, number: int) -> str:
-        return why_no_sample(self._names[number], self._info(number))
-
 
 def _check_store(store: object, sync_every: float | None) -> float | None:
     """Checks where the steps are kept, and returns after how many seconds they are synced there, if they are."""
@@ -743,13 +454,6 @@ def _custom_selectors(tables: Sequence[Table]) -> tuple[dict[str, CustomSelector
     samplers = {table.name: table.sampler for table in tables if isinstance(table.sampler, CustomSelector)}
     removers = {table.name: table.remover for table in tables if isinstance(table.remover, CustomSelector)}
     return samplers, removers
-
-
-def _with_sent(error: _E, sent: int, n: int) -> _E:
-    """The same error, which says how many steps are stored."""
-    late = type(error)(f"{error}; {sent} of {n} steps are stored")
-    late.sent = sent  # type: ignore[attr-defined]
-    return late
 
 
 def _let_go(core: Core, store: Store, rings: Rings, changes: Changes) -> None:

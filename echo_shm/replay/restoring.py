@@ -16,9 +16,11 @@ from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, SpecMismatchError, error_from
 from echo_shm.replay import checkpoint_files as files
 from echo_shm.replay.checkpoint_files import DRAWN, RECORDS, Progress
+from echo_shm.replay.described import about_items, describe_store, items_of, table_name
 from echo_shm.replay.item import Item
 from echo_shm.replay.layout import Layout, lay_out
-from echo_shm.replay.store import Store, about_items, create_store, describe_store, items_of, table_name
+from echo_shm.replay.new_store import create_store
+from echo_shm.replay.store import Store
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
 from echo_shm.spec import Spec, Tree
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import SegmentError, error_from
+from echo_shm.replay.described import describe_store, items_of
 from echo_shm.replay.disk import MANIFEST, RECORDS, is_directory
-from echo_shm.replay.store import FILES, describe_store, items_of, map_existing
+from echo_shm.replay.store import FILES, map_existing
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
 from echo_shm.ring import lockfile
 from echo_shm.ring.lockfile import CREATOR_BYTE, open_lockfile
@@ -25,7 +26,7 @@ def is_left(name: str) -> bool:
         lock = open_lockfile(name, FILES, create=False)
     except (OSError, SegmentError):  # another user's: whoever creates a store is told so
         return False
-    return bool(lib.es_api_locks_held(lock.locks, CREATOR_BYTE) == 0)
+    return bool(lib.es_segment_locks_held(lock.locks, CREATOR_BYTE) == 0)
 
 
 def differences(

@@ -141,7 +141,7 @@ class Sources:
         for attachment, segment in zip(self._attachments, self._segments, strict=True):
             attachment.detach()
             assert segment.lockfile is not None
-            lib.es_api_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
+            lib.es_segment_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
 
 
 def _ring(name: str, spec: Spec, geometry: Geometry, undo: contextlib.ExitStack) -> tuple[Segment, bool]:
@@ -152,7 +152,7 @@ def _ring(name: str, spec: Spec, geometry: Geometry, undo: contextlib.ExitStack)
         segment = create_segment(name, spec, geometry)
         undo.callback(segment.unlink)
         return segment, True
-    undo.callback(lib.es_api_locks_drop, _take_over(segment), CREATOR_BYTE)
+    undo.callback(lib.es_segment_locks_drop, _take_over(segment), CREATOR_BYTE)
     spec.check_same(segment.spec, f"ring {name!r}")
     segment.spec = spec
     return segment, False

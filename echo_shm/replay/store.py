@@ -10,13 +10,11 @@ its process dies. The store stays then, for :meth:`Replay.attach`.
 import contextlib
 import errno
 import functools
-import json
 import mmap
 import os
 import secrets
 import stat
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import posix_ipc
@@ -26,25 +24,20 @@ from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, SpecMismatchError, error_from
 from echo_shm.replay.batch import COLUMNS, Settings
 from echo_shm.replay.custom import CustomSelectors
+from echo_shm.replay.described import describe_store, items_of, table_name
 from echo_shm.replay.disk import COLUMN_HEADER, is_directory
 from echo_shm.replay.files import Directory, attach_directory
-from echo_shm.replay.item import Item, item_from
 from echo_shm.replay.layout import Layout, lay_out
-from echo_shm.replay.new_files import complete, create_directory
 from echo_shm.replay.selectors import CustomSelector
-from echo_shm.replay.sources import UPDATE_SLOTS, end_left, inbox_slots
 from echo_shm.replay.syncing import Syncing
-from echo_shm.ring.allocation import create_files
 from echo_shm.ring.fast_path import plain_form
 from echo_shm.ring.lockfile import (
     CREATOR_BYTE,
     Files,
     LockFile,
-    PrivateLockFile,
     check_name,
     holder_of,
     ipc_name,
-    names,
     open_lockfile,
     unlink_lockfile,
 )
@@ -54,16 +47,10 @@ from echo_shm.spec import Spec, Tree
 
 if TYPE_CHECKING:
     from echo_shm._batch import Leaf
-    from echo_shm._core import CData, ReplayHold, StoreGeometry, StoreParts, TableConfig, TableConfigs
+    from echo_shm._core import CData, ReplayHold, StoreGeometry
 
 #: The files of a store in shared memory. No segment's file has such a prefix.
 FILES = Files("echo_shm_replay.", "echo_shm_replay_locks.", "replay")
-
-#: A store in a directory has at least so many spare rows, or as many as its capacity.
-_LEAST_SPARE = 256
-
-#: From linux/mman.h: a forked child finds zeros.
-_MADV_WIPEONFORK = 18
 
 #: The functions that ``_replay`` calls.
 _FUNCTIONS = (
@@ -104,9 +91,6 @@ _FUNCTIONS = (
     "es_checkpoint_go_on",
 )
 
-#: Where the schema has the tables' items.
-_ITEMS = "items"
-
 #: Flags of a batch's arrays: numpy's NPY_ARRAY_CARRAY.
 _OWN_ARRAY = 0x1 | 0x100 | 0x400
 
@@ -135,7 +119,7 @@ class Store:
         self.syncing: Syncing | None = None
         where = name if self.directory is None else self.directory.path
         self.what = "this replay" if where is None else f"replay {where!r}"
-        base, size = _memory_of(mapping)
+        base, size = memory_of(mapping)
         code = lib.es_replay_check(base, size)
         if code != lib.ES_OK:
             raise error_from(code, self.what)
@@ -229,7 +213,7 @@ class Store:
             [lib.es_replay_output_size(replay, table, i) for i in range(lib.es_replay_num_outputs(replay, table))]
             for table in range(num_tables[0])
         ]
-        if steps != _sizes(self.spec) or batches != [_sizes(layout.data) for layout in self.layouts]:
+        if steps != sizes_of(self.spec) or batches != [sizes_of(layout.data) for layout in self.layouts]:
             raise SegmentError(f"{self.what} cannot be used: its schema does not fit its layout")
 
     def _core(self, replay: "ReplayHold", memory: "CData") -> Core:
@@ -275,10 +259,10 @@ class Store:
             self.directory.release()
             return
         self._held = False
-        lib.es_api_locks_drop(self.lockfile.locks, CREATOR_BYTE)
+        lib.es_segment_locks_drop(self.lockfile.locks, CREATOR_BYTE)
 
 
-def _memory_of(mapping: mmap.mmap | Directory) -> "tuple[CData, int]":
+def memory_of(mapping: mmap.mmap | Directory) -> "tuple[CData, int]":
     """Address and bytes. The address keeps the mapping."""
     if isinstance(mapping, Directory):
         assert mapping.base is not None
@@ -294,214 +278,14 @@ def _check_columns(directory: Directory, geo: "StoreGeometry", spec: Spec) -> No
         raise SegmentError(f"{directory.what} cannot be used: its records do not fit its other files: it is damaged")
 
 
-def _sizes(spec: Spec) -> list[int]:
+def sizes_of(spec: Spec) -> list[int]:
+    """Bytes of each leaf."""
     return [leaf.nbytes for leaf in spec.leaves]
 
 
 def _arrays(spec: Spec) -> "tuple[Leaf, ...]":
     """Arrays of n of what a spec describes, one for each leaf: for the C core, which sets n and the address."""
     return tuple((leaf.dtype, (0, *leaf.shape), 0, leaf.nbytes, _OWN_ARRAY) for leaf in spec.leaves)
-
-
-def about_items(items: Sequence[Item]) -> dict[str, Any]:
-    """What a store's schema says of its tables' items."""
-    return {_ITEMS: [item.describe() for item in items]}
-
-
-def items_of(spec: Spec, num_tables: int, what: str) -> tuple[Item, ...]:
-    """The items that a store's schema describes.
-
-    Raises:
-        SegmentError: It describes none, or those of another number of tables.
-
-    """
-    said = spec.about.get(_ITEMS) if isinstance(spec.about, dict) else None
-    try:
-        items = tuple(map(item_from, said if isinstance(said, list) else ()))
-    except ValueError as error:
-        raise SegmentError(f"{what} cannot be used: its schema is damaged: {error}") from None
-    if len(items) != num_tables:
-        raise SegmentError(f"{what} cannot be used: its schema describes {len(items)} tables of {num_tables}")
-    return items
-
-
-def describe_store(what: str, base: "CData", size: int) -> "tuple[StoreGeometry, TableConfigs, bytes, bytes]":
-    """The geometry, the tables, the schema, and the uuid, of a store or of a checkpoint's records that were checked.
-
-    The tables' settings live as long as the array that has them.
-    """
-    geo, uuid = ffi.new("es_store_geometry *"), ffi.new("uint8_t[16]")
-    pid, created = ffi.new("int64_t *"), ffi.new("int64_t *")
-    lib.es_replay_describe(base, size, geo, uuid, pid, created, ffi.NULL, 0, ffi.NULL, 0)
-    room, count = geo.schema_size, geo.num_tables
-    schema, configs = ffi.new("uint8_t[]", room), ffi.new("es_table_config[]", [{}] * count)
-    lib.es_replay_describe(base, size, geo, uuid, pid, created, schema, room, configs, count)
-    if (geo.schema_size, geo.num_tables) != (room, count):
-        raise SegmentError(f"{what} cannot be used: its header was changed just now")
-    return geo, configs, bytes(schema), bytes(uuid)
-
-
-def table_name(config: "TableConfig", what: str) -> str:
-    """A table's name. Raises SegmentError if it is none."""
-    try:
-        return ffi.string(config.name).decode()
-    except UnicodeDecodeError:
-        raise SegmentError(f"{what} cannot be used: a table's name is not UTF-8: it is damaged") from None
-
-
-def create_store(
-    kind: str,
-    name: str | None,
-    spec: Spec,
-    capacity: int,
-    max_items: int,
-    seed: int,
-    tables: Sequence[Mapping[str, Any]],
-    outputs: Sequence[Mapping[str, int]],
-    sync_every: float | None = None,
-    fill: Callable[[Store], None] | None = None,
-) -> Store:
-    """Creates a store, and holds it. If it fails, nothing is left behind.
-
-    Args:
-        kind: ``"memory"``, ``"shm"``, or the path of a directory.
-        name: By which other processes find it. None: a unique name is made.
-        spec: What a step looks like. Its schema also says what the tables' items are, as :func:`about_items`.
-        capacity: Most steps.
-        max_items: Most items of all tables together.
-        seed: Of what the samplers draw.
-        tables: The fields of an ``es_table_config`` for each.
-        outputs: The fields of an ``es_output`` for each array of their batches, one table after the other.
-        sync_every: Of a store in a directory: seconds between two syncs, or None.
-        fill: Is called with the store, which is empty, before anybody else can use it.
-
-    Raises:
-        SegmentError: The name is taken, shared memory is too small, or the directory cannot be made.
-        MemoryError: So much memory cannot be mapped.
-        ValueError: The name is not possible, or a number is out of range.
-
-    """
-    in_files = kind not in ("memory", "shm")
-    if name is not None:
-        check_name(name, FILES)
-    elif kind != "memory":
-        name = f"{os.getpid()}-{secrets.token_hex(4)}"
-    if kind == "memory" and name is not None:
-        if name in names(FILES):
-            raise SegmentError(_taken(name))
-        end_left(name)
-    geo = ffi.new(
-        "es_store_geometry *",
-        {
-            "capacity": capacity,
-            "max_items": max_items,
-            "seed": seed,
-            "num_leaves": len(spec.leaves),
-            "num_tables": len(tables),
-            "schema_size": len(spec.schema),
-            "inbox_slots": inbox_slots(spec),
-            "update_slots": UPDATE_SLOTS,
-            "columns": in_files,
-            "spare": _spare(capacity) if in_files and sync_every is not None else 0,
-        },
-    )
-    arrays = {  # the struct below has their addresses alone
-        "leaf_sizes": ffi.new("uint64_t[]", _sizes(spec)),
-        "tables": ffi.new("es_table_config[]", tables),
-        "outputs": ffi.new("es_output[]", outputs),
-        "schema": ffi.from_buffer(spec.schema),
-    }
-    parts = ffi.new("es_store_parts *", arrays)
-    size = lib.es_replay_store_size(geo, parts)
-    if size == 0:
-        raise ValueError(
-            f"capacity={capacity}, max_items={max_items} with {spec.sample_bytes} bytes a step is out of range: "
-            "use at most 2**31 of each"
-        )
-    uuid = secrets.token_bytes(16)
-    with contextlib.ExitStack() as undo:
-        if in_files:
-            assert name is not None
-            records, rows = lib.es_replay_records_size(geo, parts), geo.capacity + 2 + geo.spare
-            directory = create_directory(kind, name, uuid, sync_every, records, rows, spec.leaves)
-            undo.callback(directory.remove)
-            store = _format(name, directory, directory.lockfile, geo, parts, uuid, spec)
-        elif kind == "shm":
-            assert name is not None
-            lockfile, mapping = create_files(name, size, undo, FILES, taken=_taken, smaller="capacity")
-            store = _format(name, mapping, lockfile, geo, parts, uuid, spec)
-        else:
-            # Without a file, too: with its locks a process begins to count its forks.
-            store = _format(None, _private(size, capacity, spec), PrivateLockFile(), geo, parts, uuid, spec)
-            store.known_as = name
-        if fill is not None:
-            fill(store)
-        if store.directory is not None:
-            complete(store.directory, json.loads(spec.schema))
-        undo.pop_all()
-    return store
-
-
-def _spare(capacity: int) -> int:
-    """Rows for the steps that come between two syncs, while those that have gone are held."""
-    return min(capacity, max(_LEAST_SPARE, capacity // 8))
-
-
-def _private(size: int, capacity: int, spec: Spec) -> mmap.mmap:
-    """Memory of this process alone.
-
-    A forked child finds zeros there, so no page is copied for it. Most systems have huge pages for private memory, and
-    not for shared memory.
-    """
-    try:
-        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError, ValueError) as error:
-        raise MemoryError(
-            f"a replay of {capacity:,} steps of {spec.sample_bytes:,} bytes needs {size:,} bytes of memory, which "
-            f"cannot be mapped ({error}): use a smaller capacity"
-        ) from None
-    ask_for_huge_pages(mapping)
-    with contextlib.suppress(OSError):  # Linux before 4.14: a child has copies of what its parent writes to
-        mapping.madvise(_MADV_WIPEONFORK)
-    return mapping
-
-
-def _format(
-    name: str | None,
-    mapping: mmap.mmap | Directory,
-    lockfile: LockFile,
-    geo: "StoreGeometry",
-    parts: "StoreParts",
-    uuid: bytes,
-    spec: Spec,
-) -> Store:
-    code = lib.es_replay_format(
-        *_memory_of(mapping),
-        geo,
-        parts,
-        ffi.new("uint8_t[16]", uuid),
-        os.getpid(),
-        time.time_ns(),
-    )
-    if code != lib.ES_OK:
-        raise error_from(code, "this replay" if name is None else f"replay {name!r}")
-    store = Store(name, mapping, lockfile)
-    store.spec = spec
-    return store
-
-
-def _taken(name: str) -> str:
-    """What has the name already, and what to do."""
-    what = f"a replay named {name!r} exists already"
-    try:
-        lockfile = open_lockfile(name, FILES, create=False)
-    except (SegmentError, OSError) as error:
-        return f"{what}: {error}"
-    if lib.es_api_locks_held(lockfile.locks, CREATOR_BYTE):
-        return f"{what}; {holder_of(lockfile)} has it. Choose another name"
-    return (
-        f"{what}, and its process is dead. Go on with it: Replay.attach({name!r}), or remove it: `echo-shm gc {name}`"
-    )
 
 
 def attach_store(name: str | os.PathLike[str], example: Tree) -> Store:
@@ -535,7 +319,7 @@ def attach_store(name: str | os.PathLike[str], example: Tree) -> Store:
     if not lockfile.try_lock(CREATOR_BYTE):
         raise SegmentError(f"{what} is in use: {holder_of(lockfile)} has it. Only one process at a time can attach")
     with contextlib.ExitStack() as undo:
-        undo.callback(lib.es_api_locks_drop, lockfile.locks, CREATOR_BYTE)
+        undo.callback(lib.es_segment_locks_drop, lockfile.locks, CREATOR_BYTE)
         if not lockfile.is_linked(name, FILES):
             raise SegmentError(f"{what} was closed just now")
         mapping = map_existing(name, what)

@@ -56,7 +56,7 @@ def create_files(
     # gc may have locked and removed the file before this lock was taken.
     if not lockfile.try_lock(CREATOR_BYTE) or not lockfile.is_linked(name, files):
         raise SegmentError(f"{files.what} {name!r} was removed as garbage by `echo-shm gc` just now; try again")
-    undo.callback(lib.es_api_locks_drop, lockfile.locks, CREATOR_BYTE)
+    undo.callback(lib.es_segment_locks_drop, lockfile.locks, CREATOR_BYTE)
     return lockfile, _create_mapping(name, size, undo, files, smaller)
 
 

@@ -25,7 +25,7 @@ def create_segment(name: str | None, spec: Spec, geometry: Geometry) -> Segment:
     name = f"{os.getpid()}-{secrets.token_hex(4)}" if name is None else check_name(name)
     geo = geometry.to_c(spec)
     sizes = ffi.new("uint64_t[]", [leaf.nbytes for leaf in spec.leaves])
-    size: int = lib.es_api_segment_size(geo, sizes)
+    size: int = lib.es_segment_size(geo, sizes)
     if size == 0:
         raise ValueError(
             f"batch_size={geometry.batch_size}, num_buffers={geometry.num_buffers}, "
@@ -38,7 +38,7 @@ def create_segment(name: str | None, spec: Spec, geometry: Geometry) -> Segment:
         lockfile, mapping = create_files(name, size, undo, taken=_taken, smaller="batch_size or num_buffers")
         uuid = ffi.new("uint8_t[16]", secrets.token_bytes(16))
         base = ffi.from_buffer("uint8_t[]", mapping)
-        code = lib.es_api_format(
+        code = lib.es_segment_format(
             base, size, geo, sizes, ffi.from_buffer(spec.schema), uuid, os.getpid(), time.time_ns()
         )
         if code != lib.ES_OK:

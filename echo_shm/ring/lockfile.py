@@ -53,7 +53,7 @@ _FLOCK = "hhqqi4x"
 _SHM_DIR = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 #: The byte that a segment's creator holds. Owners' bytes are below it, and the learners' second bytes above.
-CREATOR_BYTE: int = lib.es_api_creator_byte()
+CREATOR_BYTE: int = lib.es_segment_creator_byte()
 
 
 def check_name(name: str, files: Files = SEGMENT) -> str:
@@ -72,7 +72,7 @@ class LockFile:
         status = os.fstat(fd)
         self._fd = fd
         self._file = status.st_dev, status.st_ino
-        self.locks = ffi.gc(lib.es_api_locks_new(fd, CREATOR_BYTE + 1), lib.es_api_locks_free)
+        self.locks = ffi.gc(lib.es_segment_locks_new(fd, CREATOR_BYTE + 1), lib.es_segment_locks_free)
 
     def is_linked(self, name: str, files: Files = SEGMENT) -> bool:
         """Whether this file still has its name."""
@@ -88,7 +88,7 @@ class LockFile:
 
     def try_lock(self, byte: int) -> bool:
         """Locks a byte. Returns False if it is locked already, by this process or another."""
-        code = lib.es_api_locks_try(self.locks, byte)
+        code = lib.es_segment_locks_try(self.locks, byte)
         if code not in (0, -errno.EAGAIN):
             raise error_from(code, "the segment's lock file")
         return bool(code == 0)
@@ -104,7 +104,7 @@ class PrivateLockFile(LockFile):
     """The locks of a segment that no other process knows: there is no file."""
 
     def __init__(self) -> None:
-        self.locks = ffi.gc(lib.es_api_locks_new(-1, CREATOR_BYTE + 1), lib.es_api_locks_free)
+        self.locks = ffi.gc(lib.es_segment_locks_new(-1, CREATOR_BYTE + 1), lib.es_segment_locks_free)
 
     def is_linked(self, name: str, files: Files = SEGMENT) -> bool:
         """There is no name to lose."""

@@ -18,7 +18,7 @@ def take(lockfile: LockFile) -> bool:
 
 def leave(lockfile: LockFile) -> None:
     """Lets go of the rank."""
-    lib.es_api_locks_drop(lockfile.locks, _RANK_BYTE)
+    lib.es_segment_locks_drop(lockfile.locks, _RANK_BYTE)
 
 
 def taken_by(lockfile: LockFile) -> str:

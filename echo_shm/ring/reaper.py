@@ -122,7 +122,7 @@ class Reaper:
             # A process that is gone holds no lock, so if this lock is held, the PID was another process's.
             if index != self.own_index and info.id.pid_namespace == pid_namespace() != 0 != info.id.start_time:
                 if find_process(info.id.pid, info.id.start_time) is None:
-                    exiting = lib.es_api_locks_held(self._locks, index) == 0
+                    exiting = lib.es_segment_locks_held(self._locks, index) == 0
                 else:
                     exiting = not has_memory(info.id.pid)
                 if exiting:

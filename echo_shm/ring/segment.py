@@ -109,13 +109,13 @@ class Segment:
         self.base = ffi.from_buffer("uint8_t[]", mapping)
         geo, uuid = ffi.new("es_geometry *"), ffi.new("uint8_t[16]")
         pid, created = ffi.new("int64_t *"), ffi.new("int64_t *")
-        code = lib.es_api_check(self.base, self.size)
+        code = lib.es_segment_check(self.base, self.size)
         if code != lib.ES_OK:
             raise error_from(code, f"segment {name!r}")
-        lib.es_api_describe(self.base, self.size, geo, uuid, pid, created, ffi.NULL, 0)
+        lib.es_segment_describe(self.base, self.size, geo, uuid, pid, created, ffi.NULL, 0)
         room: int = geo.schema_size
         schema = ffi.new("uint8_t[]", room)
-        lib.es_api_describe(self.base, self.size, geo, uuid, pid, created, schema, room)
+        lib.es_segment_describe(self.base, self.size, geo, uuid, pid, created, schema, room)
         self.uuid = bytes(uuid)
         self.creator_pid: int = pid[0]
         self.created: float = created[0] / 1e9
@@ -127,13 +127,13 @@ class Segment:
         """Creates a segment in this process's own memory, for this process alone. ``what`` names it in messages."""
         geo = geometry.to_c(spec)
         sizes = ffi.new("uint64_t[]", [leaf.nbytes for leaf in spec.leaves])
-        size: int = lib.es_api_segment_size(geo, sizes)
+        size: int = lib.es_segment_size(geo, sizes)
         if size == 0:
             raise ValueError(f"{geometry} with {spec.sample_bytes} bytes a sample is out of range")
         mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         uuid = ffi.new("uint8_t[16]", secrets.token_bytes(16))
         base = ffi.from_buffer("uint8_t[]", mapping)
-        lib.es_api_format(base, size, geo, sizes, ffi.from_buffer(spec.schema), uuid, os.getpid(), time.time_ns())
+        lib.es_segment_format(base, size, geo, sizes, ffi.from_buffer(spec.schema), uuid, os.getpid(), time.time_ns())
         segment = cls(what, mapping, PrivateLockFile())
         segment.spec = spec
         return segment
@@ -215,7 +215,7 @@ class Segment:
                 posix_ipc.unlink_shared_memory(ipc_name(self.name))
             unlink_lockfile(self.name)
         if self.lockfile is not None:
-            lib.es_api_locks_drop(self.lockfile.locks, CREATOR_BYTE)
+            lib.es_segment_locks_drop(self.lockfile.locks, CREATOR_BYTE)
 
 
 def map_file(fd: int, size: int, what: str, access: int) -> mmap.mmap:
@@ -273,8 +273,8 @@ def listing(name: str) -> Listing:
             fault = f"segment {name!r} is only a lock file: it is being made, or its creator died doing so"
     return Listing(
         name=name,
-        locked=lib.es_api_locks_any(lockfile.locks) != 0,
-        creator_alive=lib.es_api_locks_held(lockfile.locks, CREATOR_BYTE) != 0,
+        locked=lib.es_segment_locks_any(lockfile.locks) != 0,
+        creator_alive=lib.es_segment_locks_held(lockfile.locks, CREATOR_BYTE) != 0,
         segment=segment,
         fault=fault,
     )

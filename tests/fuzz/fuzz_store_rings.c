@@ -37,7 +37,7 @@ static void close_ring(fuzz_ring *g)
             es_api_free(both[i]);
         }
     if (g->locks != NULL)
-        es_api_locks_free(g->locks);
+        es_segment_locks_free(g->locks);
     free(g->base);
     *g = (fuzz_ring){.base = NULL};
 }
@@ -57,12 +57,12 @@ static void open_ring(fuzz_ring *g, uint64_t batch_size, uint32_t num_batches, u
     *g = (fuzz_ring){.base = NULL};
     if (kind == 0)
         geo.batch_size += fuzz_below(in, 2), geo.num_batches += fuzz_below(in, 2), leaf_sizes[0] += fuzz_below(in, 9);
-    g->size = num_batches > MAX_SLOTS ? 0 : es_api_segment_size(&geo, leaf_sizes);
+    g->size = num_batches > MAX_SLOTS ? 0 : es_segment_size(&geo, leaf_sizes);
     if (g->size == 0 || g->size > 8 * FUZZ_MAX_SEGMENT)
         return;
     g->base = fuzz_block(g->size);
-    FUZZ_CHECK(es_api_format(g->base, g->size, &geo, leaf_sizes, "a schema", uuid, 1, 1) == ES_OK);
-    g->locks = es_api_locks_new(-1, ES_MAX_LEARNERS + geo.max_producers);
+    FUZZ_CHECK(es_segment_format(g->base, g->size, &geo, leaf_sizes, "a schema", uuid, 1, 1) == ES_OK);
+    g->locks = es_segment_locks_new(-1, ES_MAX_LEARNERS + geo.max_producers);
     for (uint32_t edits = kind == 1 ? 1 + fuzz_below(in, 4) : 0; edits > 0; edits--)
         fuzz_edit(in, g->base, g->size);
     g->sender = attach(g, ES_ROLE_PRODUCER);

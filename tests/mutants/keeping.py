@@ -15,6 +15,10 @@ def _table(name: str, function: str, where: str, bug: str, *edits: tuple[str, st
     return _mutant("es_table.c", name, function, where, bug, *edits)
 
 
+def _opening(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return _mutant("es_table_recover.c", name, function, where, bug, *edits)
+
+
 def _draw(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
     return _mutant("es_draw.c", name, function, where, bug, *edits)
 
@@ -194,19 +198,19 @@ KEEPING = (
         "a step that a dead process was about to drop stays",
         ("        es_steps_trim_all(&m->steps, order, n);\n", ""),
     ),
-    _table(
+    _opening(
         "open-no-reset",
-        "es_table_finish",
+        "es_table_recover_finish",
         "recovery",
         "a reset that a dead process had begun is not finished",
         ("if (t->words->resetting)", "if (t->words->resetting > 1)"),
     ),
-    _table(
+    _opening(
         "open-no-highest",
-        "es_table_finish",
+        "es_table_recover_finish",
         "recovery",
         "a priority that a dead process had set is above the highest that the store says",
-        ("        set_highest(t, t->highest);\n", "        (void)t;\n"),
+        ("        es_table_set_highest(t, t->highest);\n", "        (void)t;\n"),
     ),
     _table(
         "update-not-last",
@@ -248,7 +252,7 @@ KEEPING = (
             "before + (done_at + some) * ((after - before) / allowed)",
         ),
     ),
-    _table(
+    _opening(
         "open-any-step",
         "record_is_possible",
         "foreign store",

@@ -66,7 +66,7 @@ def test_locks_outlast(serve, act, owners, what):
     (owner,) = [owner for owner in owners(server.name) if owner.role == "producer"]
     assert (owner.pid, owner.held) == (actor.pid, 1)
     # not only the PID lives: another process finds the byte locked
-    assert lib.es_api_locks_held(server._segment.lockfile.locks, owner.index) == 1
+    assert lib.es_segment_locks_held(server._segment.lockfile.locks, owner.index) == 1
     server._attachment.reaper.sweep()
     actor.say("commit")
     assert actor.hear() == "sent"
@@ -104,7 +104,7 @@ def test_a_child_that_attaches_is_an_owner_of_its_own(serve, act, owners):
     parent, child = actor.hear()
     assert sorted(o.pid for o in owners(server.name) if o.role == "producer") == sorted([parent, child])
     server._attachment.reaper.sweep()
-    locked = [lib.es_api_locks_held(server._segment.lockfile.locks, o.index) for o in owners(server.name)]
+    locked = [lib.es_segment_locks_held(server._segment.lockfile.locks, o.index) for o in owners(server.name)]
     assert locked == [1, 1, 1]
     os.kill(child, 9)
     assert actor.hear() == "collected"

@@ -9,12 +9,12 @@ SCRIPT = """
 import json, logging, os, shutil, signal, sys
 import numpy as np
 from echo_shm import Replay, SegmentError, Table
-from echo_shm.replay import Fifo, disk, files, new_files, snapshots, store, syncing
+from echo_shm.replay import Fifo, disk, files, new_files, new_store, snapshots, syncing
 
 logging.disable()
 CALLS = {"mkdir", "open", "ftruncate", "posix_fallocate", "pwrite", "write", "fsync", "fdatasync", "replace"}
 CAPACITY = 30
-store._spare = lambda capacity: 6
+new_store._spare = lambda capacity: 6
 syncing.Syncing.start = lambda self: None
 
 

@@ -242,10 +242,10 @@ static int64_t ask(es_world *w)
         found += es_monitor_claim_owner(word) == r->me;
     es_sweep_set_stalled(r, 1);
     found += (es_valid(r) == NULL) + (es_api_wait_kind()[0] != 0);
-    return found + es_api_learner_alive(r) + es_api_locks_held(w->locks, r->me) + (int64_t)held[r->me] +
-           (es_api_locks_held(w->locks, 9999) == -EINVAL) + (es_api_locks_try(w->locks, 9999) == -EINVAL) +
-           (es_api_locks_any(w->locks) == 1) + (es_api_leaf_offset(r, 0) % ES_PAGE == 0) +
-           (es_api_leaf_size(r, 0) == 8) + (es_api_creator_byte() > ES_MAX_PRODUCERS) +
+    return found + es_api_learner_alive(r) + es_segment_locks_held(w->locks, r->me) + (int64_t)held[r->me] +
+           (es_segment_locks_held(w->locks, 9999) == -EINVAL) + (es_segment_locks_try(w->locks, 9999) == -EINVAL) +
+           (es_segment_locks_any(w->locks) == 1) + (es_api_leaf_offset(r, 0) % ES_PAGE == 0) +
+           (es_api_leaf_size(r, 0) == 8) + (es_segment_creator_byte() > ES_MAX_PRODUCERS) +
            (attach_as(w, ES_ROLE_LEARNER) == -EALREADY);
 }
 

@@ -27,11 +27,11 @@ FLOORS = [
     {"ring/es_consumer", "ring/es_partial", "ring/es_reap", "ring/es_repair"},
     {"ring/es_drain"},
     {"ring/es_blocking"},
-    {"api/es_api", "api/es_bridge", "api/es_monitor", "api/es_sweep"},
+    {"api/es_api", "api/es_bridge", "api/es_monitor", "api/es_segment", "api/es_sweep"},
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
     {"replay/es_known", "replay/es_record", "replay/es_redo", "replay/es_sort"},
-    {"replay/es_store_layout"},
+    {"replay/es_store_layout", "replay/es_streams"},
     {"replay/es_chunk", "replay/es_store", "replay/es_custom", "replay/es_fifo", "replay/es_heap",
      "replay/es_prioritized", "replay/es_softmax", "replay/es_uniform"},
     {"replay/es_gather", "replay/es_hold", "replay/es_selector"},
@@ -39,12 +39,13 @@ FLOORS = [
     {"replay/es_window"},
     {"replay/es_outputs"},
     {"replay/es_table"},
-    {"replay/es_draw"},
+    {"replay/es_draw", "replay/es_table_recover"},
     {"replay/es_drawn", "replay/es_outbox", "replay/es_source", "replay/es_tables"},
     {"replay/es_room", "replay/es_save", "replay/es_snapshot"},
     {"replay/es_insert"},
     {"replay/es_inbox", "replay/es_recover"},
-    {"replay/es_replay_parts", "replay/es_restore"},
+    {"replay/es_restore", "replay/es_rings"},
+    {"replay/es_replay_parts"},
     {"replay/es_replay"},
     {"replay/es_checkpoint"},
 ]  # fmt: skip
@@ -52,9 +53,11 @@ FLOORS = [
 #: Files that share another file's header.
 SHARED_HEADER = {
     "api/es_bridge": "api/es_api",
+    "api/es_segment": "api/es_api",
     "api/es_sweep": "api/es_api",
     "api/es_monitor": "api/es_api",
     "replay/es_store_layout": "replay/es_store",
+    "replay/es_table_recover": "replay/es_table",
 } | {
     f"replay/es_{kind}": "replay/es_selector"
     for kind in ("custom", "fifo", "heap", "prioritized", "softmax", "uniform")

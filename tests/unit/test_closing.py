@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo_shm import Replay, Server
+from echo_shm import Replay, Server, TcpClient
 from echo_shm.closing import Closing
 
 
@@ -24,6 +24,6 @@ def test_an_exception_in_the_block_is_not_hidden(caplog):
 
 
 def test_who_closes_so():
-    """Both faces that end something for others."""
-    for one in (Server, Replay):
+    """All that end something for others."""
+    for one in (Server, Replay, TcpClient):
         assert one.__exit__ is Closing.__exit__

@@ -16,15 +16,15 @@ import errno
 import json
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 
 from echo_shm._core import lib
 from echo_shm.errors import SegmentError, WireError
 from echo_shm.net import wire
-from echo_shm.net.bridge.batches import BatchSource, Lease
+from echo_shm.net.bridge.batches import BatchSource
 from echo_shm.net.bridge.connection import Connection
 from echo_shm.net.bridge.decoder import Request
+from echo_shm.net.bridge.shares import Learner, Source, pause
 from echo_shm.net.wire import Ask, Frame
 from echo_shm.ring import ranks
 from echo_shm.ring.batch_names import BatchRing
@@ -36,10 +36,6 @@ from echo_shm.ring.segment import Segment
 #: How long the batches of a learner whose connection was lost are kept for it (seconds).
 _AWAY = 1.0
 
-#: Times between two looks for a batch, or for a ring that was asked for (seconds): at first, and at most. In between it
-#: is a share of the time that has been waited for already.
-_SOONEST, _LATEST, _SHARE = 0.0005, 0.01, 1 / 16
-
 #: How often the replay is asked for a ring again: the one that was asked may be dead (seconds).
 _ASK_AGAIN = 1.0
 
@@ -50,130 +46,13 @@ _TAKEN = _AWAY + 1.0
 #: How many bytes of batches may wait in a connection before one more is taken for it.
 _AHEAD = 1 << 20
 
-#: Most batches that a learner has said to be done and that were not seen in the ring yet; of each ring.
-_MOST_CLAIMS = 4096
-
 #: How long learners wait for the next replay if theirs was killed (seconds).
 _GRACE = 30.0
-
-
-def _pause(waited: float) -> float:
-    """Seconds until the next look."""
-    return min(max(_SHARE * waited, _SOONEST), _LATEST)
-
-
-class Learner:
-    """What is known of one learner. It outlives a connection.
-
-    Attributes:
-        connection: Its connection, or None.
-        ask: What it has asked for on this connection.
-        opening_since: When it has done so.
-        leased: The batches that it has, or that are on their way to it, by their numbers.
-        unsent: The numbers of those that are not on their way yet.
-        wanted, sent: How many batches may be sent on this connection, and how many were.
-        done: How many batches it has said to be done on this connection.
-        recalled: The batches that were called back on this connection.
-        early: What it has said to be done before its ring was found.
-        ended: Whether it was told on this connection that no more will come.
-        forget_at: When its batches are given back if it does not come again.
-
-    """
-
-    def __init__(self) -> None:
-        self.connection: Connection | None = None
-        self.source: _Source | None = None
-        self.ask: Ask | None = None
-        self.opening_since = 0.0
-        self.asked_at: float | None = None
-        self.leased: dict[int, Lease] = {}
-        self.unsent: deque[int] = deque()
-        self.wanted = self.sent = self.done = 0
-        self.early: set[int] = set()
-        self.recalled: set[int] = set()
-        self.ended = False
-        self.forget_at = math.inf
-
-    def connect(self, connection: Connection) -> None:
-        """It has come, again or for the first time."""
-        self.connection, self.forget_at = connection, math.inf
-        self.ask = self.asked_at = None
-        self.wanted = self.sent = self.done = 0
-        self.ended = False
-        self.unsent.clear()
-        self.early.clear()
-        self.recalled.clear()
 
 
 def _ring_of(ask: Ask) -> BatchRing:
     """The ring that a learner asks for."""
     return BatchRing(ask.table, ask.n, ask.rank, ask.world_size)
-
-
-class _Source:
-    """A ring of batches, with the learners that it serves, the next one first.
-
-    Attributes:
-        claims: Batches that may come again, as another bridge has sent them: the learner that has each, or None if the
-            batch is done.
-        hungry: Whether a learner has room for a batch and there was none.
-        look_at: When to look for one again.
-        others: How many other learners the ring had when it was last looked at.
-
-    """
-
-    def __init__(self, ring: BatchSource) -> None:
-        self.ring = ring
-        self.learners: deque[Learner] = deque()
-        self.claims: dict[int, Learner | None] = {}
-        self.others = ring.count_others()
-        self.hungry, self.look_at, self._since = False, 0.0, time.monotonic()
-
-    def take(self, now: float) -> Lease | None:
-        """A batch that nobody has had yet. None: there is none now."""
-        while now >= self.look_at and (lease := self.ring.take()) is not None:
-            self._since = now
-            if lease.number not in self.claims:
-                return lease
-            learner = self.claims.pop(lease.number)
-            if learner is None:
-                self.ring.release(lease)
-            else:
-                learner.leased[lease.number] = lease
-        self.hungry = True
-        if now >= self.look_at:
-            self.look_at = now + _pause(now - self._since)
-        return None
-
-    def claim(self, number: int, learner: Learner | None) -> None:
-        """Notes whose a batch is if it comes, or that it is done."""
-        self.claims.pop(number, None)
-        self.claims[number] = learner
-        if len(self.claims) > _MOST_CLAIMS:
-            del self.claims[next(iter(self.claims))]
-
-    def share(self) -> int:
-        """How many batches one learner may have, so that there is one for each. A rank has the whole ring."""
-        if self.ring.is_rank:
-            return self.ring.num_buffers
-        here = sum(one.connection is not None for one in self.learners)
-        return max(1, self.ring.num_buffers // max(1, here + self.others))
-
-    def recall(self) -> list[Connection]:
-        """Calls back what learners have beyond their share, the newest first. Returns connections with news."""
-        share, told = self.share(), []
-        for learner in self.learners:
-            if (
-                learner.connection is None
-                or len(learner.leased) - len(learner.recalled & learner.leased.keys()) <= share
-            ):
-                continue
-            for number in sorted(learner.leased)[share:]:
-                if number not in learner.recalled:
-                    learner.recalled.add(number)
-                    learner.connection.out += wire.recall(number)
-            told.append(learner.connection)
-        return told
 
 
 class Learners:
@@ -193,7 +72,7 @@ class Learners:
         self._num_tables = len(tables_of(inbox.spec) or ())
         self._by_client: dict[bytes, Learner] = {}
         self._by_connection: dict[Connection, Learner] = {}
-        self._sources: dict[BatchRing, _Source] = {}
+        self._sources: dict[BatchRing, Source] = {}
         self._opening: list[Learner] = []  # those whose ring was not found yet
         self._look_at, self._asked_since = math.inf, 0.0
         self._alone_since: float | None = None
@@ -291,7 +170,7 @@ class Learners:
         else:
             raise WireError(f"asked for batches of {ask.n} items of table {ask.table}, and before for others")
 
-    def _begin(self, learner: Learner, connection: Connection, ask: Ask, source: _Source) -> None:
+    def _begin(self, learner: Learner, connection: Connection, ask: Ask, source: Source) -> None:
         """Tells a learner what comes, and finds out what it does not have of what was sent to it before."""
         connection.out += wire.ring(source.ring.uuid, source.ring.schema)
         has = set(ask.has) if ask.ring == source.ring.uuid else set()
@@ -354,17 +233,17 @@ class Learners:
             assert connection is not None
             assert ask is not None
             source = self._source_of(learner, ask, now)
-            if isinstance(source, _Source):
+            if isinstance(source, Source):
                 self._sources[_ring_of(ask)] = learner.source = source
                 source.learners.append(learner)
                 self._begin(learner, connection, ask, source)
             if source is not None:
                 self._opening.remove(learner)
                 told.append((connection, source if isinstance(source, str) else None))
-        self._look_at = now + _pause(now - self._asked_since)
+        self._look_at = now + pause(now - self._asked_since)
         return told
 
-    def _source_of(self, learner: Learner, ask: Ask, now: float) -> "_Source | str | None":
+    def _source_of(self, learner: Learner, ask: Ask, now: float) -> Source | str | None:
         """The ring that a learner has asked for, or why it cannot have it. None: it is not known yet."""
         one = _ring_of(ask)
         source = self._sources.get(one)
@@ -380,7 +259,7 @@ class Learners:
         """Why a learner cannot have its rank; None: that may pass."""
         return None if now - learner.opening_since < _TAKEN else ranks.why_taken(self._name, one, who)
 
-    def _open(self, learner: Learner, ask: Ask, now: float) -> "_Source | str | None":
+    def _open(self, learner: Learner, ask: Ask, now: float) -> Source | str | None:
         """As :meth:`_source_of`, for a ring that this bridge is not attached to."""
         one = _ring_of(ask)
         ring = one.name(self._name)
@@ -396,21 +275,21 @@ class Learners:
             learner.asked_at = now
         return None
 
-    def _join(self, one: BatchRing, learner: Learner, now: float) -> "_Source | str | None":
+    def _join(self, one: BatchRing, learner: Learner, now: float) -> Source | str | None:
         Segment.attach(self._inbox.name, self._inbox.uuid, read_only=True)  # the name may be another replay's by now
         segment = Segment.attach(one.name(self._name))
         if not one.world_size:
-            return _Source(BatchSource(segment, is_rank=False))
+            return Source(BatchSource(segment, is_rank=False))
         assert segment.lockfile is not None
         if not ranks.take(segment.lockfile):
             return self._taken(one, learner, ranks.taken_by(segment.lockfile), now)
         try:
-            return _Source(BatchSource(segment, is_rank=True))
+            return Source(BatchSource(segment, is_rank=True))
         except BaseException:
             ranks.leave(segment.lockfile)
             raise
 
-    def _feed(self, source: _Source, now: float) -> list[tuple[Connection, str | None]]:
+    def _feed(self, source: Source, now: float) -> list[tuple[Connection, str | None]]:
         """Takes batches for the learners of a ring in turn, until all have enough or there is none."""
         told: list[tuple[Connection, str | None]] = [(one, None) for one in source.recall()]
         source.hungry, share, fed = False, source.share(), not self._ending
@@ -430,7 +309,7 @@ class Learners:
             told += [(one, None) for one in map(self._end_one, source.learners) if one is not None]
         return told
 
-    def _next_for(self, learner: Learner, source: _Source, share: int, now: float) -> int | None:
+    def _next_for(self, learner: Learner, source: Source, share: int, now: float) -> int | None:
         """The number of the batch that a learner gets now; None: none."""
         connection = learner.connection
         if connection is None or learner.ask is None or learner.ended or learner.sent >= learner.wanted:
@@ -456,7 +335,7 @@ class Learners:
             source.others = source.ring.count_others()
         asking = [connection for connection, learner in self._by_connection.items() if learner.ask is not None]
         assert self._inbox.lockfile is not None
-        if not asking or lib.es_api_locks_held(self._inbox.lockfile.locks, CREATOR_BYTE) != 0:
+        if not asking or lib.es_segment_locks_held(self._inbox.lockfile.locks, CREATOR_BYTE) != 0:
             self._alone_since = None
             return []
         self._alone_since = self._alone_since or now

@@ -1,16 +1,15 @@
 """Producers on other hosts: :class:`TcpClient`; and :func:`connect`, which makes either kind of client."""
 
-import logging
 import math
 import secrets
 import ssl
 import threading
 import urllib.parse
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, NoReturn
 
 from echo_shm.client import SampleWriter, ShmClient
+from echo_shm.closing import Closing
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
 from echo_shm.net import validation
 from echo_shm.net.client import finalizers
@@ -20,8 +19,6 @@ from echo_shm.net.client.steps import StepSender
 from echo_shm.ring.inbox import tables_of
 from echo_shm.spec import Spec, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
-
-_log = logging.getLogger("echo_shm")
 
 #: How long a client tries to connect again by default (seconds).
 _GRACE = 30.0
@@ -63,7 +60,7 @@ def checked_options(
     return options, grace, None if limit == math.inf else limit
 
 
-class TcpClient:
+class TcpClient(Closing):
     """A producer on another host than the learner. It sends samples over TCP to a :class:`Server` with a transport.
 
     When :meth:`send` returns, the client is responsible for the sample. It sends the sample within a millisecond, and
@@ -246,19 +243,6 @@ class TcpClient:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a TcpClient belongs to its process: make a new one in the other process")
-
-    def __enter__(self) -> "TcpClient":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except ConnectionClosedError as late:
-            if kind is None:
-                raise
-            _log.error("%s", late)  # the exception under way says more
 
 
 def connect(address: str, example: Tree = None, **options: Any) -> ShmClient | TcpClient:

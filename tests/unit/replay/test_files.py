@@ -15,7 +15,8 @@ from harness.programs import ECHO_SHM, run, run_python
 from harness.waiting import until
 
 from echo_shm import Replay, ReplayClient, SegmentError, SpecMismatchError, Table
-from echo_shm.replay import Fifo, Prioritized, Uniform, Writer, disk, listing, new_files, snapshots, store, syncing
+from echo_shm.replay import Fifo, Prioritized, Uniform, Writer, disk, listing, new_files, new_store, snapshots, syncing
+from echo_shm.spec import Spec
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
 
@@ -105,7 +106,7 @@ def test_numpy_reads_the_columns(path):
 
 def test_names_that_are_equal_as_files(path):
     """Leaves whose paths make the same file name have files of their own; so has a step that is one array."""
-    leaves = store.Spec.from_example({"a": {"b": np.zeros(1)}, "a.b": np.zeros(2), "a b": np.zeros(3)}).leaves
+    leaves = Spec.from_example({"a": {"b": np.zeros(1)}, "a.b": np.zeros(2), "a b": np.zeros(3)}).leaves
     assert sorted(new_files.column_files(leaves)) == ["a.b-2.npy", "a.b.npy", "a_b.npy"]
     with Replay(np.zeros(2), 5, store=path) as replay:
         replay.add(np.ones(2))
@@ -164,7 +165,7 @@ def test_one_process_at_a_time(path):
 @pytest.mark.parametrize("thread", [False, True])
 def test_steps_of_workers(path, name, monkeypatch, thread):
     """Steps that come through its inbox wait for syncs as those of add() do."""
-    monkeypatch.setattr(store, "_spare", lambda capacity: 3)
+    monkeypatch.setattr(new_store, "_spare", lambda capacity: 3)
     monkeypatch.setattr(syncing.Syncing, "start", lambda self: None)
     with Replay(EXAMPLE, 10, store=path, name=name, thread=thread, sync_every=1000.0) as replay:
         fill(replay, 10)
@@ -212,7 +213,7 @@ def test_a_boot_between(path, monkeypatch, caplog):
 
 def test_a_flush_that_fails(path, monkeypatch):
     """It is not tried again. Steps come in until the spare rows are used up, and close() says it, too."""
-    monkeypatch.setattr(store, "_spare", lambda capacity: 4)
+    monkeypatch.setattr(new_store, "_spare", lambda capacity: 4)
     monkeypatch.setattr(syncing.Syncing, "start", lambda self: None)
 
     def fail(fd):
@@ -236,7 +237,7 @@ def test_a_flush_that_fails(path, monkeypatch):
 
 def test_the_last_observation_waits_for_a_sync_with_its_step(path, monkeypatch):
     """A step and the observation that its episode ends with are stored both or not at all."""
-    monkeypatch.setattr(store, "_spare", lambda capacity: 1)
+    monkeypatch.setattr(new_store, "_spare", lambda capacity: 1)
     monkeypatch.setattr(syncing.Syncing, "start", lambda self: None)
     final = {"obs": np.ones(3, np.float32), "act": np.int64(7)}
     table = Table("t", remover=Fifo())

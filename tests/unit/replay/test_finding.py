@@ -11,7 +11,8 @@ from harness.actors import cast
 
 from echo_shm import Replay, ReplayClient, SegmentError, Server, SpecMismatchError, Table
 from echo_shm.replay import Prioritized, listing
-from echo_shm.replay.store import about_items, create_store
+from echo_shm.replay.described import about_items
+from echo_shm.replay.new_store import create_store
 from echo_shm.replay.table import lay_out_table, table_config
 from echo_shm.spec import Spec
 

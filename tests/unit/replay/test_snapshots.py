@@ -16,7 +16,7 @@ import pytest
 from harness.lost_power import mix
 
 from echo_shm import Replay, SegmentError, Table
-from echo_shm.replay import Fifo, NStep, Prioritized, Uniform, disk, snapshots, store, syncing
+from echo_shm.replay import Fifo, NStep, Prioritized, Uniform, disk, new_store, snapshots, syncing
 
 CAPACITY, SPARE = 24, 7
 
@@ -169,7 +169,7 @@ class World:
         self.tmp, self.random, self.patch = tmp_path, random.Random(seed), monkeypatch
         self.path = f"{tmp_path}/store/"
         monkeypatch.setattr(syncing.Syncing, "start", lambda this: None)  # the test says when
-        monkeypatch.setattr(store, "_spare", lambda capacity: SPARE)
+        monkeypatch.setattr(new_store, "_spare", lambda capacity: SPARE)
         self.replay = Replay(EXAMPLE, CAPACITY, TABLES, store=self.path, sync_every=sync_every, seed=seed)
         self.driver = Driver(self.replay)
         self.disk = Disk(self.path)

@@ -15,7 +15,9 @@ from harness.programs import run_python
 from echo_shm import Replay, SegmentError, SpecMismatchError, Table
 from echo_shm.errors import EchoShmError
 from echo_shm.replay import Fifo, NStep, Prioritized, SampleToInsertRatio, Sequence, Step
-from echo_shm.replay.store import FILES, about_items, create_store, items_of
+from echo_shm.replay.described import about_items, items_of
+from echo_shm.replay.new_store import create_store
+from echo_shm.replay.store import FILES
 from echo_shm.replay.table import lay_out_table, table_config
 from echo_shm.ring import lockfile
 from echo_shm.spec import Spec

@@ -36,7 +36,7 @@ def lease(server):
 def die(server, monkeypatch):
     """Drops the lock of a learner, as the kernel does at a death."""
     monkeypatch.setattr(reaper, "contradicts_death", lambda pid, start_time: False)
-    lib.es_api_locks_drop(server._segment.lockfile.locks, server._attachment.index)
+    lib.es_segment_locks_drop(server._segment.lockfile.locks, server._attachment.index)
 
 
 def numbers(server, **options):
@@ -56,9 +56,9 @@ def test_interrupted_anywhere(two, monkeypatch, which, background):
         trace, left = at_opcode(n, interrupt, reaper, processes)
         with contextlib.suppress(Interrupt):
             run_traced(getattr(attached.reaper, which), trace)
-        assert lib.es_api_locks_held(locks, other._attachment.index) == 0, f"interrupted at point {n}"
+        assert lib.es_segment_locks_held(locks, other._attachment.index) == 0, f"interrupted at point {n}"
         assert background(attached.reaper.reap_and_check).result(10)[0] == 1, f"interrupted at point {n}"
-        assert lib.es_api_locks_held(locks, other._attachment.index) == 0
+        assert lib.es_segment_locks_held(locks, other._attachment.index) == 0
         if left[0] > 0:
             break
     assert n > 20
@@ -97,7 +97,7 @@ def test_a_handler_that_sweeps_too(two, monkeypatch):
             n, lambda: (attached.reaper.sweep(), attached.reaper.reap_and_check()), reaper, processes
         )
         run_traced(attached.reaper.sweep, trace)
-        assert lib.es_api_locks_held(locks, other._attachment.index) == 0, f"handled at point {n}"
+        assert lib.es_segment_locks_held(locks, other._attachment.index) == 0, f"handled at point {n}"
         if left[0] > 0:
             break
     assert n > 20

@@ -330,7 +330,7 @@ def _look_from_outside(conn, name):
     """Says what a listing tells of a segment's life, and which owners' locks are held."""
     seen = segment.listing(name)
     with Server.attach(name) as learner:
-        held = [lib.es_api_locks_held(learner._segment.lockfile.locks, owner) for owner in (0, 1, 64, 65)]
+        held = [lib.es_segment_locks_held(learner._segment.lockfile.locks, owner) for owner in (0, 1, 64, 65)]
     conn.send((seen.locked, seen.creator_alive, held))
 
 

@@ -1,0 +1,184 @@
+"""How a replay's own process stores steps."""
+
+import functools
+from typing import Any, TypeVar
+
+from echo_shm._core import lib
+from echo_shm.errors import ConnectionClosedError, EchoShmError
+from echo_shm.replay import arguments, finals
+from echo_shm.replay.batch import why_no_insert
+from echo_shm.replay.finals import NOT_THE_END
+from echo_shm.replay.items import Items
+from echo_shm.spec import Tree
+from echo_shm.timeouts import check_timeout
+
+_E = TypeVar("_E", bound=Exception)
+
+#: How much ``extend()`` stores with one call of the C core (bytes). Other threads have their turn in between.
+_CHUNK = 32 << 20
+
+
+class Inserting(Items):
+    """The part of a :class:`Replay` that stores steps, and the items that they complete."""
+
+    def add(
+        self,
+        step: Tree,
+        priority: "float | dict[str, float | None] | None" = None,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        final: Tree = None,
+        timeout: float | None = 0.0,
+    ) -> None:
+        """Stores a copy of one step, and inserts what it completes into the tables: into all of them, or into none.
+
+        Args:
+            step: A pytree of the example's structure. Each leaf is an array of exactly the leaf's dtype and shape,
+                contiguous or not. A leaf of shape () may also be a numpy scalar of the dtype, or a Python number,
+                which is rounded to the leaf's precision. Nothing else is cast.
+            priority: A number for all tables, 0 or more. A dict gives each table that it names a number of its own,
+                and the others get no item. None, in place of any number: the table's highest so far, at first 1.0. All
+                items that the step completes have it.
+            terminated: This step ends its episode, and nothing follows from its last state.
+            truncated: This step ends its episode, which would have gone on.
+            final: The observations that this step has led to, where it ends its episode: a dict with some of the keys
+                of the step's tree, at least with those that a table's :class:`NStep` calls ``observation``. The values
+                are as in the step. They are stored as one step more.
+            timeout: Seconds to wait for other threads if a limiter forbids to insert; 0: do not wait; None: no limit.
+
+        Raises:
+            TimeoutError: A table's rate limiter forbids it, and nobody changed that in time. The message names it.
+            SpecMismatchError: The structure, a dtype or a shape differs.
+            ValueError: The priority or the timeout is out of range, or a table is unknown; or there is a ``final``, and
+                the step ends no episode.
+            EchoShmError: The store is full of items of protected tables.
+            SegmentError: The files of the store cannot be synced any more, and there is no room before.
+            ConnectionClosedError: The replay is closed.
+            ForkedError: Called in a child of the process that opened the replay.
+
+        After an exception nothing of the step is stored.
+        """
+        if self._rings.idle:
+            self._rings.turn()
+        stored = False if final is not None else self._core.add(step, terminated, truncated, priority, timeout)
+        if stored is None:
+            return
+        if stored is not True:
+            self._add_slowly(step, priority, terminated, truncated, final, check_timeout(timeout))
+        if self._core.waiting:
+            self._rings.tell()
+
+    def _add_slowly(
+        self, step: Tree, priority: object, terminated: object, truncated: object, final: Tree, timeout: float | None
+    ) -> None:
+        self._refuse_closed()
+        leaves = [self._spec.exact(i, leaf) for i, leaf in enumerate(arguments.leaves_of(self._spec, step, "the step"))]
+        priorities = arguments.one_priority(priority, self._names, self._accepts)
+        if final is not None:
+            if not terminated and not truncated:
+                raise ValueError(NOT_THE_END)
+            leaves += finals.leaves_of_final(self._spec, final, self._finals)
+        refused = 0
+
+        def attempt() -> bool | None:
+            nonlocal refused
+            stored = self._core.add_each(terminated, truncated, priorities, *leaves)
+            if stored is None or stored is True:
+                return True
+            assert isinstance(stored, tuple)
+            code, refused, _ = stored
+            if code == lib.ES_UNSYNCED:
+                self._store.make_room()
+                return attempt()
+            if code != lib.ES_REFUSED:
+                raise self._error(code)
+            return None
+
+        if attempt() is None:
+            self._wait_to_insert(attempt, lambda: refused, timeout)
+
+    def extend(
+        self,
+        steps: Tree,
+        priorities: Any = None,
+        *,
+        terminated: Any = None,
+        truncated: Any = None,
+        timeout: float | None = 0.0,
+    ) -> None:
+        """Stores copies of n steps, one after the other, as :meth:`add` does.
+
+        Args:
+            steps: As for :meth:`add`, but every leaf is an array with a leading n: ``(n, *leaf.shape)``.
+            priorities: An array of shape (n,) for all tables, a dict of such arrays, or None.
+            terminated: As for :meth:`add`: an array of bool of shape (n,), or None for no step.
+            truncated: The same.
+            timeout: Seconds to wait for other threads each time a limiter forbids to insert; None: no limit.
+
+        Raises:
+            TimeoutError, ConnectionClosedError, EchoShmError: As :meth:`add`, but some steps may be stored: the
+                message and the attribute ``sent`` say how many.
+            SpecMismatchError, ValueError, ForkedError: As :meth:`add`. Nothing was stored.
+
+        """
+        timeout = check_timeout(timeout)
+        self._refuse_closed()
+        self._rings.look()
+        n, leaves = arguments.stacked(self._spec, steps)
+        flags = arguments.end_flags(terminated, truncated, n)
+        each = arguments.many_priorities(priorities, n, self._names, self._accepts)
+        sent = refused = 0
+
+        def attempt() -> int | None:
+            nonlocal refused
+            done, (code, refused, _) = self._core.extend(leaves, n, sent, min(self._chunk, n - sent), flags, each)
+            if done == 0 and code == lib.ES_UNSYNCED:
+                self._store.make_room()
+                return attempt()
+            if done == 0 and code not in (lib.ES_OK, lib.ES_REFUSED):
+                raise self._error(code)
+            return None if done == 0 else done
+
+        while sent < n:
+            try:
+                done = attempt()
+                if done is None:
+                    done = self._wait_to_insert(attempt, lambda: refused, timeout)
+            except (TimeoutError, ConnectionClosedError, EchoShmError) as error:
+                raise _with_sent(error, sent, n) from error.__cause__
+            sent += done
+            if self._core.waiting:
+                self._rings.tell()
+
+    def end_episode(self) -> None:
+        """The next step begins an episode, though the last one did not end as terminated or truncated.
+
+        Raises:
+            ConnectionClosedError: The replay is closed.
+            ForkedError: Called in a child of the process that opened the replay.
+
+        """
+        self._checked(self._core.end_episode())
+
+    @functools.cached_property
+    def _chunk(self) -> int:
+        """How many steps one call of the C core stores."""
+        return max(1, _CHUNK // max(1, self._spec.sample_bytes))
+
+    def _wait_to_insert(self, attempt: Any, refused: Any, timeout: float | None) -> Any:
+        """Waits while a limiter forbids to insert. ``refused`` returns the number of its table."""
+
+        def why() -> str:
+            return why_no_insert(self._names[refused()], self._info(refused()))
+
+        if timeout == 0:
+            raise TimeoutError(f"{why()}. Sample first, or let another thread do so and give add() a timeout")
+        return self._rings.wait(attempt, timeout, why)
+
+
+def _with_sent(error: _E, sent: int, n: int) -> _E:
+    """The same error, which says how many steps are stored."""
+    late = type(error)(f"{error}; {sent} of {n} steps are stored")
+    late.sent = sent  # type: ignore[attr-defined]
+    return late
