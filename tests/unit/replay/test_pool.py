@@ -62,19 +62,11 @@ def test_whatever_refers_to_a_batch_keeps_it(replay, holder):
     assert address(replay.sample(8).data["obs"]) == mine
 
 
-def reshape(array):
-    array.shape = (2, -1)
-
-
-def retype(array):
-    array.dtype = np.complex64
-
-
-def lock(array):
-    array.flags.writeable = False
-
-
-CHANGES = {"shape": reshape, "dtype": retype, "read-only": lock}
+CHANGES = {
+    "shape": lambda array: setattr(array, "shape", (2, -1)),
+    "dtype": lambda array: setattr(array, "dtype", np.complex64),
+    "read-only": lambda array: array.setflags(write=False),
+}
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
