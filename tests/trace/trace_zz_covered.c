@@ -95,6 +95,7 @@ static const es_excuse excused_in_replays[] = {
     {"es_replay_num_outputs", PRIVATE},
     {"es_replay_output_size", PRIVATE},
     {"es_outputs_free", PRIVATE},
+    {"es_streams_free", PRIVATE},
     {"es_outbox_close", PRIVATE},
     {"es_recover_close", PRIVATE},
     {"es_table_free", PRIVATE},
