@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import os
 import signal
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -148,6 +149,13 @@ def name() -> Iterator[str]:
     yield name
     for prefix in ("echo_shm.", "echo_shm_locks."):
         (SHM / (prefix + name)).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def shm_path() -> Iterator[Path]:
+    """An empty directory where flushing takes no time, for tests that flush a hundred times."""
+    with tempfile.TemporaryDirectory(dir=SHM, prefix="test_") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -88,14 +88,14 @@ def restored(path):
 
 
 @pytest.mark.watchdog(240)
-def test_killed_at_each_call(library, states, tmp_path):
+def test_killed_at_each_call(library, states, shm_path):
     """The second checkpoint is the newest one, or the third is, and they are whole. The next one that is written
     removes what is left of others."""
     before, after = states
     seen = []
-    for at, killed, status, _ in run(library, tmp_path, 0)[:-1]:
+    for at, killed, status, _ in run(library, shm_path, 0)[:-1]:
         assert killed, (at, status)
-        path = tmp_path / str(at)
+        path = shm_path / str(at)
         got = restored(path)
         assert got in (before, after), at
         seen.append(got == after)
@@ -114,14 +114,14 @@ def test_killed_at_each_call(library, states, tmp_path):
 
 @pytest.mark.watchdog(240)
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_each_call_fails(library, states, tmp_path, error):
+def test_each_call_fails(library, states, shm_path, error):
     """The call raises, says what to do, and leaves what was there, and nothing else. A checkpoint that is not removed
     in the end does not matter."""
     before, after = states
     failed = 0
-    for at, killed, status, said in run(library, tmp_path, error)[:-1]:
+    for at, killed, status, said in run(library, shm_path, error)[:-1]:
         assert (killed, status) == (False, 0), at
-        path = tmp_path / str(at)
+        path = shm_path / str(at)
         if not said:
             assert restored(path) == after, at
             continue

@@ -165,9 +165,9 @@ class Calls:
 class World:
     """A replay on a simulated disk, and what it was at each sync that may count."""
 
-    def __init__(self, tmp_path, monkeypatch, seed, sync_every):
-        self.tmp, self.random, self.patch = tmp_path, random.Random(seed), monkeypatch
-        self.path = f"{tmp_path}/store/"
+    def __init__(self, shm_path, monkeypatch, seed, sync_every):
+        self.tmp, self.random, self.patch = shm_path, random.Random(seed), monkeypatch
+        self.path = f"{shm_path}/store/"
         monkeypatch.setattr(syncing.Syncing, "start", lambda this: None)  # the test says when
         monkeypatch.setattr(new_store, "_spare", lambda capacity: SPARE)
         self.replay = Replay(EXAMPLE, CAPACITY, TABLES, store=self.path, sync_every=sync_every, seed=seed)
@@ -246,12 +246,12 @@ def _quiet(caplog):
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
+def world(shm_path, monkeypatch):
     """Makes a World, which ends with the test."""
     made = []
 
     def make(*args):
-        made.append(World(tmp_path, monkeypatch, *args))
+        made.append(World(shm_path, monkeypatch, *args))
         return made[0]
 
     yield make
@@ -283,7 +283,7 @@ def test_the_machine_goes_down_while_spare_rows_are_used_up(world):
     assert one.lost == 0
 
 
-def test_the_machine_goes_down_without_syncs(world, tmp_path):
+def test_the_machine_goes_down_without_syncs(world, shm_path):
     """What was there at the last close is recovered as long as it is whole; after that all is lost, and said to be."""
     one = world(4, None)
     one.driver.go_on(20)
