@@ -12,6 +12,7 @@ from pathlib import Path
 
 from echo_shm.cli import replay_config, replay_figures
 from echo_shm.cli.console import UsageError
+from echo_shm.cli.progress import Progress
 from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError
 from echo_shm.replay import CustomSelector, Replay, Table, checkpoint_files
 from echo_shm.replay.disk import is_directory
@@ -212,7 +213,9 @@ def _obey(number: int, replay: Replay, checkpoint: str | None) -> bool:
         return goes_on
     if checkpoint is not None:
         try:
-            _log.info("replay %r: checkpoint %s", replay.name, replay.checkpoint(checkpoint))
+            with Progress(f"replay {replay.name!r}: checkpoint", _log) as progress:
+                path = replay.checkpoint(checkpoint, progress=progress)
+            _log.info("replay %r: checkpoint %s", replay.name, path)
         except SegmentError as error:
             if not goes_on:
                 raise

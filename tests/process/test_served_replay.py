@@ -1,5 +1,6 @@
 """``echo-shm replay``: a replay in a process of its own, with workers and learners, kills, and signals."""
 
+import logging
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ from harness.waiting import LONG, until
 
 from echo_shm import ConnectionClosedError, EchoShmError, Replay, ReplayClient, SegmentError
 from echo_shm.cli import main as cli
-from echo_shm.cli import replay_serve
+from echo_shm.cli import progress, replay_serve
 from echo_shm.cli.console import UsageError
 from echo_shm.replay import RemoteWriter, rings
 
@@ -53,8 +54,8 @@ def config(tmp_path, name):
 def served(request):
     """Starts ``echo-shm replay``, and waits until it serves."""
 
-    def start(config, *, ready=r"steps in .*\n", **env):
-        program = Program(*ECHO_SHM, "replay", str(config), env=env)
+    def start(config, *, ready=r"steps in .*\n", terminal=False, **env):
+        program = Program(*ECHO_SHM, "replay", str(config), env=env, terminal=terminal)
         request.addfinalizer(program.discard)
         program.wait_for(ready)
         return program
@@ -186,6 +187,28 @@ def test_checkpoints(served, config, name, tmp_path):
     third.send_signal(signal.SIGTERM)
     assert third.result() == 1
     assert left(name) == []
+
+
+def test_a_checkpoint_on_a_terminal(served, config):
+    """A bar shows how far it is, and is cleared before the next line of the log."""
+    config.write_text(config.read_text().replace('"shm"', '"memory"\ncheckpoint = "saved"'))
+    running = served(config, terminal=True)
+    running.send_signal(signal.SIGUSR1)
+    running.wait_for(r"checkpoint .*saved/000001\r?\n")
+    assert re.search(
+        r"\r[^\r\n]*checkpoint [█░]{34} +[0-9]+ % of [^\r\n]*\x1b\[K.*\r\x1b\[K[0-9-]{10} ", running.output, re.S
+    )
+    running.send_signal(signal.SIGTERM)
+    assert running.result() == 0
+
+
+def test_a_checkpoint_in_a_log(caplog, monkeypatch):
+    """A line says now and then how far it is."""
+    monkeypatch.setattr(progress, "_IN_LOG", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    with caplog.at_level("INFO"), progress.Progress("checkpoint", logging.getLogger("echo_shm.cli")) as tell:
+        tell(1_000_000, 4_000_000)
+    assert caplog.messages == ["checkpoint: 25 % of 4.0 MB"]
 
 
 def test_files(served, config, name, tmp_path):
