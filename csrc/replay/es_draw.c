@@ -11,6 +11,8 @@
 #define MANY 256
 /* Draws that change the store together. */
 #define SOME ES_STORE_DRAWS
+/* Draws that are weighed together, again a multiple. */
+#define WEIGHED 32
 /* So many draws' records, links, and rows, are on their way at a time: multiples of SOME. */
 #define RECORDS_AHEAD 24
 #define LINKS_AHEAD 16
@@ -198,7 +200,6 @@ static int64_t draw_independent(es_table *t, uint64_t n, const es_drawing *to, u
     if (items[0] == ES_SELECTOR_NONE)
         return ES_ESELECTOR;
     bool random = t->sampler->class->random;
-    weigh(t, items, allowed, to->ratio + at, into->beta);
     /* Each draw misses the cache at its record, then at its links, if it has several steps, then at its rows. So all
      * records come first, the others follow. */
     uint64_t links_at = RECORDS_AHEAD, rows_at = links_at + (many ? LINKS_AHEAD : 0), last = rows_at + ROWS_AHEAD;
@@ -206,6 +207,8 @@ static int64_t draw_independent(es_table *t, uint64_t n, const es_drawing *to, u
         uint64_t j = i - links_at, k = i - rows_at, done_at = i - last; /* below 0: nothing yet */
         if (i < allowed)
             fetch_records(t, items + i, up_to(allowed - i, SOME));
+        if (i < allowed && i % WEIGHED == 0) /* while they come */
+            weigh(t, items + i, up_to(allowed - i, WEIGHED), to->ratio + at + i, into->beta);
         if (many && i >= links_at && j < allowed)
             fetch_links(t, items + j, up_to(allowed - j, SOME));
         if (many && i >= rows_at && k < allowed)

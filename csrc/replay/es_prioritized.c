@@ -10,6 +10,7 @@
 #include "replay/es_selector.h"
 
 #define MANY 64
+#define SOME 32 /* powers that are computed together */
 
 typedef struct prioritized {
     es_selector base;
@@ -58,12 +59,15 @@ static void update(es_selector *s, const es_candidate *c, uint64_t n)
     uint32_t items[ES_SELECTOR_MANY], left[ES_SELECTOR_MANY];
     double weights[ES_SELECTOR_MANY], left_weights[ES_SELECTOR_MANY];
     uint64_t members = 0;
-    for (uint64_t i = 0; i < n; i++) {
+    for (uint64_t i = 0, done = 0; i < n; i++) {
         items[i] = c[i].item;
         es_prefix_tree_fetch(&p->weights, items[i]); /* while the powers are computed */
         weights[i] = c[i].priority;
+        if (i % SOME != SOME - 1 && i != n - 1)
+            continue;
+        es_pow_many(p->weights.kind, weights + done, i + 1 - done, p->alpha);
+        done = i + 1;
     }
-    es_pow_many(p->weights.kind, weights, n, p->alpha);
     if (!p->has_all) {
         es_prefix_tree_set_many(&p->weights, items, weights, n);
         return;
