@@ -8,10 +8,10 @@
 
 typedef es_prefix_summary summary;
 
-#define ABREAST 64 /* queries that go down together */
-#define SOME 512   /* leaves that are set together */
-#define FEW 512    /* nodes of a level that a byte each sorts */
-#define AHEAD 8    /* nodes that are fetched ahead */
+#define ABREAST 128 /* queries that go down together */
+#define SOME 512    /* leaves that are set together */
+#define FEW 512     /* nodes of a level that a byte each sorts */
+#define AHEAD 16    /* nodes that are fetched ahead */
 
 /* A bit beside a node's number: the least weight below it has changed. */
 #define CHANGED (UINT32_C(1) << 31)

@@ -71,7 +71,7 @@ FLOORS = {
     ],
     "cli": [
         ["console", "toml_lines"],
-        ["watching", "limiters", "replay_config"],
+        ["watching", "limiters", "progress", "replay_config"],
         ["top", "demo"],
         ["replay_figures", "ls"],
         ["gc", "replay_top", "replay_serve"],
