@@ -57,7 +57,11 @@ def _outbox(name: str, function: str, where: str, bug: str, *edits: tuple[str, s
 
 
 _GATHER_ONE = "    es_draw_write(t, item, into->leaves, at);\n"
-_WEIGH = "    weigh(t, items, allowed, to->ratio + at, into->beta);\n"
+_WEIGH = """\
+        if (i < allowed && i % WEIGHED == 0) /* while they come */
+            weigh(t, items + i, up_to(allowed - i, WEIGHED), to->ratio + at + i, into->beta);
+"""
+_WEIGH_ALL = "    weigh(t, items, allowed, to->ratio + at, into->beta);\n"
 
 
 def _at_once(word: str, value: str) -> str:
@@ -373,7 +377,7 @@ KEEPING = (
         "each once",
         "a draw is noted before its weight is in the ring",
         (_WEIGH, ""),
-        ("    return (int64_t)allowed;\n", f"{_WEIGH}    return (int64_t)allowed;\n"),
+        ("    return (int64_t)allowed;\n", f"{_WEIGH_ALL}    return (int64_t)allowed;\n"),
     ),
     _outbox(
         "drawn-again",
