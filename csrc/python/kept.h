@@ -1,5 +1,5 @@
 /* The arrays of the latest batches. The next batch has them, if nobody refers to them any more: to make a dozen new
- * objects takes as long as to draw a hundred items.
+ * objects takes as long as to draw some twenty items.
  *
  * Nothing may show that an array is the same object as before. So one that was changed, or has a weak reference, is not
  * used again.
