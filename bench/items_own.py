@@ -42,7 +42,13 @@ def _n_step(sizes: Sizes) -> Measurement:
         return leaves
 
     replay = _filled(sizes.cartpole, make, NStep(program.NSTEP, program.GAMMA, "obs"))
-    return _sample(replay, program.BATCH_SIZE, sizes.seconds)
+
+    def work() -> float:
+        data = replay.sample(program.BATCH_SIZE).data
+        following = data.pop("next")
+        return program.read([*data.values(), following["obs"]])
+
+    return lambda: program.rate(work, 1, sizes.seconds)
 
 
 def _sequences(sizes: Sizes) -> Measurement:

@@ -52,7 +52,7 @@ ffibuilder.set_source(
     sources=sorted(f"csrc/{path.relative_to(_CSRC)}" for path in _CSRC.glob("*/es_*.c")),
     depends=sorted(f"csrc/{path.relative_to(_CSRC)}" for path in _CSRC.glob("*/es_*.h")),
     include_dirs=["csrc"],
-    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration", "-pthread"],
+    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration", "-fvisibility=hidden", "-pthread"],
     extra_link_args=["-pthread"],
     libraries=["m"],
     define_macros=[("ES_WAIT_POLL", "1")] if os.environ.get("ECHO_SHM_WAIT") == "poll" else [],

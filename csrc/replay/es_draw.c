@@ -146,16 +146,22 @@ static void fetch_links(const es_table *t, const uint32_t *items, uint64_t n)
  * were before. */
 static void find_steps(const es_table *t, const uint32_t *items, uint64_t n, uint64_t first)
 {
+    uint32_t place = (uint32_t)(first % ES_OUTPUTS_AHEAD);
     for (uint64_t i = 0; i < n; i++) {
         /* The table has it, too, but the record is needed anyway. But somebody may have scribbled on it. */
         const volatile es_item_record *record = &t->items[items[i]];
-        uint32_t last = record->step, flags = record->flags;
-        es_span span = {record->length, record->before};
-        if (last >= t->store->step_slots || span.length == 0 || span.length > t->form.span ||
-            span.before > t->form.span - span.length)
-            last = t->step_of[items[i]], span = t->spans[items[i]];
-        es_outputs_find(&t->form, t->steps, last, span, es_table_is_in_a_row(t, items[i]), flags,
-                        es_table_columns(t, items[i]), (uint32_t)((first + i) % ES_OUTPUTS_AHEAD));
+        es_found *found = &t->form.found[place + i];
+        *found = (es_found){
+            .last = record->step,
+            .flags = record->flags,
+            .span = {record->length, record->before},
+            .columns = es_table_columns(t, items[i]),
+            .in_a_row = es_table_is_in_a_row(t, items[i]),
+        };
+        if (found->last >= t->store->step_slots || found->span.length == 0 || found->span.length > t->form.span ||
+            found->span.before > t->form.span - found->span.length)
+            found->last = t->step_of[items[i]], found->span = t->spans[items[i]];
+        es_outputs_find(&t->form, t->steps, place + (uint32_t)i);
     }
 }
 
@@ -219,7 +225,7 @@ static int64_t draw_independent(es_table *t, uint64_t n, const es_drawing *to, u
             continue;
         uint64_t some = up_to(allowed - done_at, SOME);
         if (many)
-            es_outputs_write(&t->form, (uint32_t)done_at, some, into->leaves, at + done_at);
+            es_outputs_write(&t->form, (uint32_t)(done_at % ES_OUTPUTS_AHEAD), some, into->leaves, at + done_at);
         else
             es_gather_near(t->store, steps + done_at, some, into->leaves, at + done_at);
         note_some(t, items + done_at, some, random ? es_random_after(before, done_at + some) : before, to, at + done_at,

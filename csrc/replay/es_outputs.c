@@ -9,6 +9,30 @@
 /* Rows up to this size share lines with their neighbours, mostly (bytes). */
 #define SMALL_ROW (2 * ES_CACHE_LINE)
 
+/* Whether an output is one step's leaf, at a place that is there in each item. */
+static bool is_plain(const es_output *o)
+{
+    return (o->kind == ES_OUTPUT_STEPS || o->kind == ES_OUTPUT_NEXT) && o->count == 1 && o->from == 0;
+}
+
+/* Of items of several steps. */
+static int init_places(es_form *f)
+{
+    f->found = calloc(ES_OUTPUTS_AHEAD, sizeof *f->found);
+    f->steps = calloc(ES_OUTPUTS_AHEAD * (f->span + UINT64_C(3)), sizeof *f->steps);
+    f->discounts = malloc((f->span + UINT64_C(2)) * sizeof *f->discounts);
+    if (f->found == NULL || f->steps == NULL || f->discounts == NULL)
+        return -ENOMEM;
+    f->first = f->steps + ES_OUTPUTS_AHEAD * (uint64_t)f->span;
+    f->acts = f->first + ES_OUTPUTS_AHEAD;
+    f->last = f->acts + ES_OUTPUTS_AHEAD;
+    f->discounts[f->span + 1] = 0;
+    f->discounts[0] = 1;
+    for (uint32_t k = 0; k < f->span; k++)
+        f->discounts[k + 1] = f->discounts[k] * f->config->gamma;
+    return ES_OK;
+}
+
 int es_outputs_init(es_form *f, const es_store *store, uint32_t table)
 {
     const es_item_config *config = &store->tables[table].item;
@@ -21,15 +45,16 @@ int es_outputs_init(es_form *f, const es_store *store, uint32_t table)
         .num_outputs = n,
         .span = es_store_span(config),
     };
-    if (config->kind != ES_ITEM_STEP)
-        f->steps = calloc(ES_OUTPUTS_AHEAD * (uint64_t)f->span, sizeof *f->steps);
-    f->found = calloc(ES_OUTPUTS_AHEAD, sizeof *f->found);
     uint64_t *leaf_sizes = malloc(store->num_leaves * sizeof *leaf_sizes);
-    if (f->sizes == NULL || leaf_sizes == NULL || f->found == NULL ||
-        (config->kind != ES_ITEM_STEP && f->steps == NULL)) {
+    if (f->sizes == NULL || leaf_sizes == NULL || (config->kind != ES_ITEM_STEP && init_places(f) != ES_OK)) {
         free(leaf_sizes);
         return -ENOMEM;
     }
+    f->is_small = !store->is_columns && store->row_size <= SMALL_ROW;
+    f->is_near = f->is_small;
+    for (uint32_t i = 0; i < n; i++)
+        f->is_near &= is_plain(&f->outputs[i]) || f->outputs[i].kind == ES_OUTPUT_RETURN ||
+                      f->outputs[i].kind == ES_OUTPUT_DISCOUNT || f->outputs[i].kind == ES_OUTPUT_LENGTH;
     for (uint32_t i = 0; i < store->num_leaves; i++)
         leaf_sizes[i] = store->leaves[i].size;
     f->offsets = f->sizes + n;
@@ -47,30 +72,13 @@ void es_outputs_free(es_form *f)
     free(f->sizes);
     free(f->steps);
     free(f->found);
-    f->sizes = NULL, f->steps = NULL, f->found = NULL;
+    free(f->discounts);
+    f->sizes = NULL, f->steps = NULL, f->found = NULL, f->discounts = NULL;
 }
 
-static uint32_t *steps_at(const es_form *f, uint64_t place)
+static uint32_t *steps_at(const es_form *f, uint32_t place)
 {
-    return &f->steps[place % ES_OUTPUTS_AHEAD * f->span];
-}
-
-static const es_found *found_at(const es_form *f, uint64_t place)
-{
-    return &f->found[place % ES_OUTPUTS_AHEAD];
-}
-
-/* The rows of steps in a row. Of small ones each line that has a part of one comes once. */
-static void fetch_rows(const es_store *store, uint32_t first, uint64_t n)
-{
-    if (store->is_columns || store->row_size > SMALL_ROW) {
-        for (uint64_t i = 0; i < n; i++)
-            es_store_fetch_step(store, first + (uint32_t)i);
-        return;
-    }
-    const uint8_t *rows = store->rows + first * store->row_size, *end = rows + n * store->row_size;
-    for (const uint8_t *at = rows - (uintptr_t)rows % ES_CACHE_LINE; at < end; at += ES_CACHE_LINE)
-        es_prefetch(at);
+    return &f->steps[place * (uint64_t)f->span];
 }
 
 static void find_in_a_row(const es_form *f, uint32_t last, uint64_t n, uint32_t *found)
@@ -78,24 +86,34 @@ static void find_in_a_row(const es_form *f, uint32_t last, uint64_t n, uint32_t 
     uint32_t first = last - (uint32_t)(n - 1);
     for (uint64_t i = 0; i < n; i++)
         found[i] = first + (uint32_t)i;
-    fetch_rows(f->store, first, n);
+    if (f->is_small)
+        es_outputs_fetch_small(f, last, n);
+    for (uint64_t i = 0; i < n && !f->is_small; i++)
+        es_store_fetch_step(f->store, found[i]);
 }
 
-void es_outputs_find(const es_form *f, const es_steps *steps, uint32_t last, es_span span, bool in_a_row,
-                     uint32_t flags, const es_item_column *columns, uint32_t place)
+static void find_links(const es_form *f, const es_steps *steps, uint32_t last, uint64_t n, uint32_t *found)
 {
-    uint32_t *found = steps_at(f, place), next = flags & ES_WINDOW_NEXT && span.length > 1;
-    uint64_t n = (uint64_t)span.length + span.before;
-    if (in_a_row && last >= n - 1)
-        find_in_a_row(f, last, n, found);
+    for (uint64_t i = n; i-- > 0;) {
+        uint32_t older = es_steps_older(steps, last);
+        found[i] = last;
+        es_store_fetch_step(f->store, last);
+        last = older != ES_STEPS_NONE ? older : last; /* none: somebody has scribbled on the item */
+    }
+}
+
+void es_outputs_find_far(const es_form *f, const es_steps *steps, uint32_t place)
+{
+    es_found *item = &f->found[place];
+    uint32_t *to = steps_at(f, place), length = item->span.length, all = length + item->span.before;
+    item->in_a_row = item->in_a_row && item->last >= all - 1;
+    if (item->in_a_row)
+        find_in_a_row(f, item->last, all, to);
     else
-        for (uint64_t i = n; i-- > 0;) {
-            uint32_t older = es_steps_older(steps, last);
-            found[i] = last;
-            es_store_fetch_step(f->store, last);
-            last = older != ES_STEPS_NONE ? older : last; /* none: somebody has scribbled on the item */
-        }
-    f->found[place] = (es_found){span, span.length - next, flags, columns};
+        find_links(f, steps, item->last, all, to);
+    f->first[place] = to[item->span.before];
+    f->acts[place] = length - (item->flags & ES_WINDOW_NEXT && length > 1);
+    f->last[place] = item->last;
 }
 
 /* --- copying ----------------------------------------------------------------------- */
@@ -119,55 +137,71 @@ static void write_steps(const es_form *f, const es_output *o, const uint32_t *st
 
 /* --- transitions over several steps ---------------------------------------------------- */
 
-/* Sum of gamma**k * r_k over n steps (Sutton, Barto, "Reinforcement learning", 2018, section 7.1). In float64. */
-static inline __attribute__((always_inline)) void write_sum(const es_form *f, const es_store_leaf *leaf, uint64_t at,
-                                                            uint32_t width, const uint32_t *steps, uint32_t n,
-                                                            uint8_t *to)
+/* Sum of gamma**k * r_k over n steps (Sutton, Barto, "Reinforcement learning", 2018, section 7.1). In float64. Their
+ * rewards are a distance apart, or where steps says. */
+static inline __attribute__((always_inline)) void write_sum(const uint8_t *rewards, uint64_t distance,
+                                                            const uint32_t *steps, uint32_t n, double gamma,
+                                                            uint32_t width, uint8_t *to)
 {
-    const uint8_t *rewards = f->store->rows + leaf->offset + at;
-    double sum = 0, reward = 0;
-    float single = 0;
+    double sum = 0;
     for (uint32_t k = n; k-- > 0;) {
-        const uint8_t *from = rewards + steps[k] * leaf->stride;
+        const uint8_t *from = rewards + (steps == NULL ? k : steps[k]) * distance;
+        double reward = 0;
+        float single = 0;
         memcpy(width == 4 ? (void *)&single : (void *)&reward, from, width);
-        sum = (width == 4 ? (double)single : reward) + f->config->gamma * sum;
+        sum = (width == 4 ? (double)single : reward) + gamma * sum;
     }
-    single = (float)sum;
-    memcpy(to + at, width == 4 ? (void *)&single : (void *)&sum, width);
+    float single = (float)sum;
+    memcpy(to, width == 4 ? (void *)&single : (void *)&sum, width);
 }
 
-static void write_return(const es_form *f, const es_output *o, const uint32_t *steps, uint32_t n, uint8_t *to)
+static inline __attribute__((always_inline)) void
+write_returns_of(const es_form *f, const es_store_leaf *leaf, uint32_t width, uint32_t first, uint64_t n, uint8_t *to)
+{
+    double gamma = f->config->gamma;
+    uint64_t distance = leaf->stride, size = leaf->size;
+    for (uint32_t place = first; place < first + n; place++)
+        for (uint64_t at = 0; at < size; at += width, to += width) {
+            const uint8_t *rewards = f->store->rows + leaf->offset + at;
+            if (f->found[place].in_a_row)
+                write_sum(rewards + f->first[place] * distance, distance, NULL, f->acts[place], gamma, width, to);
+            else
+                write_sum(rewards, distance, steps_at(f, place) + f->found[place].span.before, f->acts[place], gamma,
+                          width, to);
+        }
+}
+
+static void write_returns(const es_form *f, const es_output *o, uint32_t first, uint64_t n, uint8_t *to)
 {
     const es_store_leaf *leaf = &f->store->leaves[o->leaf];
-    for (uint64_t at = 0; at < leaf->size; at += o->width)
-        if (o->width == 4)
-            write_sum(f, leaf, at, 4, steps, n, to);
-        else
-            write_sum(f, leaf, at, 8, steps, n, to);
+    if (o->width == 4)
+        write_returns_of(f, leaf, 4, first, n, to);
+    else
+        write_returns_of(f, leaf, 8, first, n, to);
 }
 
-static double discount_after(const es_form *f, uint32_t n)
+static inline double discount_of(const es_form *f, uint32_t place)
 {
-    double discount = 1;
-    for (uint32_t k = 0; k < n; k++)
-        discount *= f->config->gamma;
-    return discount;
+    return f->discounts[f->found[place].flags & ES_WINDOW_TERMINATED ? f->span + 1 : f->acts[place]];
 }
 
-/* Of n items. Most act in as many steps as the one before. */
-static void write_discount(const es_form *f, const es_output *o, uint32_t first, uint64_t n, uint8_t *to)
+static void write_discounts(const es_form *f, const es_output *o, uint32_t first, uint64_t n, uint8_t *to)
 {
-    uint32_t acts = 0;
-    double after = 1;
+    for (uint64_t i = 0; i < n && o->width == 4; i++) {
+        float discount = (float)discount_of(f, first + (uint32_t)i);
+        memcpy(to + i * sizeof discount, &discount, sizeof discount);
+    }
+    for (uint64_t i = 0; i < n && o->width == 8; i++) {
+        double discount = discount_of(f, first + (uint32_t)i);
+        memcpy(to + i * sizeof discount, &discount, sizeof discount);
+    }
+}
+
+static void write_lengths(const es_form *f, uint32_t first, uint64_t n, uint8_t *to)
+{
     for (uint64_t i = 0; i < n; i++) {
-        const es_found *found = found_at(f, first + i);
-        if (found->acts != acts) {
-            acts = found->acts;
-            after = discount_after(f, acts);
-        }
-        double discount = found->flags & ES_WINDOW_TERMINATED ? 0 : after;
-        float single = (float)discount;
-        memcpy(to + i * o->width, o->width == 4 ? (void *)&single : (void *)&discount, o->width);
+        int64_t length = f->acts[first + i];
+        memcpy(to + i * sizeof length, &length, sizeof length);
     }
 }
 
@@ -202,12 +236,11 @@ static void write_column(const es_form *f, const es_output *o, const uint32_t *s
         es_gather_leaf(f->store, leaf, first + i * c.stride, 1, to + i * leaf->size);
 }
 
-static void write_one(const es_form *f, const es_output *o, uint32_t j, uint64_t place, uint8_t *to)
+static void write_one(const es_form *f, const es_output *o, uint32_t j, uint32_t place, uint8_t *to)
 {
-    const es_found *found = found_at(f, place);
-    const uint32_t *steps = steps_at(f, place), before = found->span.before, n = found->acts;
+    const es_found *found = &f->found[place];
+    const uint32_t *steps = steps_at(f, place), before = found->span.before;
     uint64_t all = (uint64_t)before + found->span.length;
-    int64_t length = n;
     switch (o->kind) {
     case ES_OUTPUT_STEPS:
         write_steps(f, o, steps, all, (int64_t)before + o->from, to);
@@ -215,37 +248,13 @@ static void write_one(const es_form *f, const es_output *o, uint32_t j, uint64_t
     case ES_OUTPUT_NEXT:
         write_steps(f, o, steps, all, (int64_t)all - 1 + o->from, to);
         break;
-    case ES_OUTPUT_RETURN:
-        write_return(f, o, steps + before, n, to);
-        break;
     case ES_OUTPUT_COLUMN:
         write_column(f, o, steps, found->span.length, &found->columns[j], to);
         break;
-    case ES_OUTPUT_MASK:
-        memset(to, 1, n);
-        memset(to + n, 0, o->count - n);
-        break;
-    default:
-        memcpy(to, &length, sizeof length);
+    default: /* ES_OUTPUT_MASK */
+        memset(to, 1, f->acts[place]);
+        memset(to + f->acts[place], 0, o->count - f->acts[place]);
     }
-}
-
-/* Whether an output is one step's leaf, at a place that is there in each item. */
-static bool is_plain(const es_output *o)
-{
-    return (o->kind == ES_OUTPUT_STEPS || o->kind == ES_OUTPUT_NEXT) && o->count == 1 && o->from == 0;
-}
-
-/* Of some items at once: no call for each. */
-static void write_plain(const es_form *f, const es_output *o, uint32_t first, uint64_t n, uint8_t *to)
-{
-    uint32_t steps[ES_OUTPUTS_AHEAD];
-    for (uint64_t i = 0; i < n; i++) {
-        es_span span = found_at(f, first + i)->span;
-        const uint32_t *mine = steps_at(f, first + i);
-        steps[i] = mine[o->kind == ES_OUTPUT_STEPS ? span.before : span.before + span.length - 1];
-    }
-    es_gather_leaf(f->store, &f->store->leaves[o->leaf], steps, n, to);
 }
 
 void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const *leaves, uint64_t i)
@@ -254,11 +263,16 @@ void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const 
         const es_output *o = &f->outputs[j];
         uint8_t *to = (uint8_t *)leaves[j] + i * f->sizes[j];
         if (is_plain(o))
-            write_plain(f, o, first, n, to);
+            es_gather_leaf(f->store, &f->store->leaves[o->leaf],
+                           (o->kind == ES_OUTPUT_STEPS ? f->first : f->last) + first, n, to);
+        else if (o->kind == ES_OUTPUT_RETURN)
+            write_returns(f, o, first, n, to);
         else if (o->kind == ES_OUTPUT_DISCOUNT)
-            write_discount(f, o, first, n, to);
+            write_discounts(f, o, first, n, to);
+        else if (o->kind == ES_OUTPUT_LENGTH)
+            write_lengths(f, first, n, to);
         else
-            for (uint64_t k = 0; k < n; k++)
+            for (uint32_t k = 0; k < n; k++)
                 write_one(f, o, j, first + k, to + k * f->sizes[j]);
     }
 }

@@ -169,10 +169,10 @@ COMPLETING = (
     _mutant(
         "es_outputs.c",
         "discount-lives",
-        "write_discount",
+        "discount_of",
         "contents",
         "what follows a termination counts",
-        ("found->flags & ES_WINDOW_TERMINATED ? 0 : after", "found->flags & ES_WINDOW_TERMINATED ? after : after"),
+        ("f->found[place].flags & ES_WINDOW_TERMINATED ? f->span + 1 : f->acts[place]", "f->acts[place]"),
     ),
     _mutant(
         "es_table.c",
