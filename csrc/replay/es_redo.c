@@ -5,14 +5,16 @@
 /* What is in the list may be anybody's, so each offset is checked here, too. */
 static bool apply(es_redo *redo, uint64_t length)
 {
+    uint8_t *base = redo->base;
+    uint64_t last = redo->size - sizeof(uint64_t);
+    const volatile es_redo_entry *entry = redo->log->entries, *end = entry + length;
     bool whole = true;
-    for (uint64_t i = 0; i < length; i++) {
-        const volatile es_redo_entry *entry = &redo->log->entries[i];
+    for (; entry < end; entry++) {
         uint64_t offset = entry->offset;
-        if (offset % sizeof(uint64_t) != 0 || offset > redo->size - sizeof(uint64_t))
+        if (offset % sizeof(uint64_t) != 0 || offset > last)
             whole = false;
         else
-            *(volatile uint64_t *)(redo->base + offset) = entry->value;
+            *(volatile uint64_t *)(base + offset) = entry->value;
     }
     return whole;
 }
