@@ -50,7 +50,7 @@ FLOORS = {
     "replay.datasets": [["common"], ["npz", "parquet", "minari", "reverb_records"], ["reverb"]],
     "trajectory": [["accumulator"]],
     "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"], ["spawned"]],
-    "net": [["wire", "tcp", "validation"], ["client", "bridge"], ["transport"]],
+    "net": [["wire", "tcp", "validation"], ["learner_wire"], ["client", "bridge"], ["transport"]],
     "net.client": [
         ["backoff", "tls_stream", "outbox", "steps", "taken", "blocks"],
         ["connection"],

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from echo_shm._core import lib
 from echo_shm.errors import WireError
-from echo_shm.net import tcp, wire
+from echo_shm.net import learner_wire, tcp, wire
 from echo_shm.net.bridge.acceptor import Acceptor, is_exhausted
 from echo_shm.net.bridge.connection import MAX_OUT, Connection
 from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Request, Samples
@@ -209,7 +209,7 @@ class Bridge:
         ingest = self._ingest if hello.spec in self._welcome else None
         if ingest is None and self._replay is not None and hello.spec in self._replay.welcome:
             ingest = self._replay.open(hello.spec)
-            if ingest is None and hello.spec != wire.LEARNER:
+            if ingest is None and hello.spec != learner_wire.LEARNER:
                 self._refuse(connection, Refusal.CLOSED, "the replay is closed")
                 return
         elif ingest is None:
