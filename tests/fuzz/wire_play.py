@@ -18,7 +18,8 @@ from fuzz.choices import Below
 from echo_shm import EchoShmError, Replay, Server
 from echo_shm import Table as QueueTable
 from echo_shm.net import learner_wire, wire
-from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.net.bridge.admission import Settings
+from echo_shm.net.bridge.bridge import Bridge
 from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Request, Samples
 from echo_shm.net.client import connection
 from echo_shm.net.client.connection import Connection, Options

@@ -60,11 +60,12 @@ FLOORS = {
         ["client"],
     ],
     "net.bridge": [
-        ["acceptor", "decoder", "batches"],
+        ["acceptor", "decoder", "batches", "refusals"],
         ["connection"],
         ["ingest", "shares"],
         ["learners"],
         ["replays"],
+        ["admission"],
         ["bridge"],
         ["process"],
         ["supervisor"],
