@@ -16,6 +16,7 @@ FLOORS = {
         ["ring", "trajectory"],
         ["client"],
         ["workers"],
+        ["sampling"],
         ["server", "net"],
         ["replay"],
         ["cli"],
