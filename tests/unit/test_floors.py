@@ -44,7 +44,7 @@ FLOORS = {
         ["new_store"],
         ["rings", "listing", "learner", "settings", "checkpoint", "restoring"],
         ["items", "finding"],
-        ["ways", "episodes", "inserting", "sampling"],
+        ["ways", "episodes", "inserting", "sampling", "lifetime"],
         ["replay", "client"],
         ["datasets"],
     ],
