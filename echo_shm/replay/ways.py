@@ -214,7 +214,7 @@ class RemoteWay:
             except OSError:
                 if backoff.time_left() <= 0:
                     raise
-            time.sleep(backoff.next_delay())
+            time.sleep(backoff.next_delay())  # no word comes of a server that cannot be reached
 
     def _ask_figures(self) -> object:
         with contextlib.closing(self._connect(secrets.token_bytes(16))) as connection:
