@@ -27,6 +27,7 @@ FLOORS = [
     {"ring/es_consumer", "ring/es_partial", "ring/es_reap", "ring/es_repair"},
     {"ring/es_drain"},
     {"ring/es_blocking"},
+    {"api/es_call"},
     {"api/es_api", "api/es_bridge", "api/es_monitor", "api/es_segment", "api/es_sweep"},
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
