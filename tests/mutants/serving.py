@@ -16,7 +16,7 @@ def _api(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]
 
 
 def _call(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
-    return Mutant(name, "api/es_call.h", function, bug, where, edits)
+    return Mutant(name, "api/es_call.c", function, bug, where, edits)
 
 
 def _layout(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
@@ -147,13 +147,12 @@ SERVING = (
         "samples of a run that was sealed count as sent",
         ("es_journal_clear(r, remote, done)", "es_journal_clear(r, remote, (uint64_t)run)"),
     ),
-    Mutant(
+    _call(
         "detach-no-wait",
-        "api/es_call.c",
         "es_call_await",
-        "detach does not wait for threads that are inside a call",
         "SYNC busy",
-        (("while (atomic_load(&r->busy) != 0) {", "while (atomic_load(&r->busy) == UINT32_MAX) {"),),
+        "detach does not wait for threads that are inside a call",
+        ("while (atomic_load(&r->busy) != 0) {", "while (atomic_load(&r->busy) == UINT32_MAX) {"),
     ),
     _api(
         "detach-keeps-leases",
@@ -285,7 +284,7 @@ SERVING = (
     ),
     _call(
         "enter-looks-first",
-        "es_call_enter_unless",
+        "enter_unless",
         "SYNC busy",
         "a thread is counted after it has seen that the attachment is open",
         (
