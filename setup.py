@@ -11,7 +11,14 @@ def extension(name: str, depends: list[str] | None = None) -> Extension:
         [f"csrc/python/{name}module.c"],
         depends=depends or [],
         include_dirs=[numpy.get_include(), "csrc"],
-        extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration", "-fvisibility=hidden"],
+        extra_compile_args=[
+            "-std=c11",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror=implicit-function-declaration",
+            "-fvisibility=hidden",
+        ],
         py_limited_api=True,
     )
 
