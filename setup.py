@@ -30,7 +30,13 @@ setup(
         extension("batch", depends=["csrc/base/es_types.h", "csrc/python/arrays.h"]),
         extension(
             "history",
-            depends=["csrc/python/arrays.h", "csrc/python/trees.h", "csrc/replay/es_replay_types.h"],
+            depends=[
+                "csrc/python/appended.h",
+                "csrc/python/arrays.h",
+                "csrc/python/numbers.h",
+                "csrc/python/trees.h",
+                "csrc/replay/es_replay_types.h",
+            ],
         ),
         extension("slot", depends=["csrc/python/arrays.h", "csrc/python/trees.h"]),
         extension(
@@ -38,12 +44,16 @@ setup(
             depends=[
                 "csrc/base/es_types.h",
                 "csrc/python/arrays.h",
+                "csrc/python/changes.h",
                 "csrc/python/core.h",
                 "csrc/python/draws.h",
                 "csrc/python/inserts.h",
                 "csrc/python/kept.h",
+                "csrc/python/lookups.h",
                 "csrc/python/pool.h",
+                "csrc/python/rings.h",
                 "csrc/python/saves.h",
+                "csrc/python/snapshots.h",
                 "csrc/python/trees.h",
                 "csrc/replay/es_checkpoint.h",
                 "csrc/replay/es_replay.h",

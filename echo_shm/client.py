@@ -11,7 +11,7 @@ import numpy as np
 
 from echo_shm._core import ffi, lib
 from echo_shm._slot import Reservation, Slots
-from echo_shm.errors import ConnectionClosedError, SpecMismatchError
+from echo_shm.errors import ConnectionClosedError, SpecMismatchError, with_sent
 from echo_shm.ring import producers
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.fast_path import compile_fast_path, describe_rows, plain_form
@@ -165,9 +165,7 @@ class SampleWriter:
                     code = self._wait(attempt, timeout)
                 self._attachment.check(code)
             except (TimeoutError, ConnectionClosedError) as error:
-                late = type(error)(f"{error}; {sent} of {count} samples were sent")
-                late.sent = sent  # type: ignore[union-attr]
-                raise late from None
+                raise with_sent(error, f"{error}; {sent} of {count} samples were sent", sent) from None
             sent += code
 
     def reserve(self, timeout: float | None = None) -> Reservation:

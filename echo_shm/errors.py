@@ -15,8 +15,11 @@ A wait that times out raises the built-in :class:`TimeoutError`.
 """
 
 import os
+from typing import TypeVar
 
 from echo_shm._core import lib
+
+_E = TypeVar("_E", bound=Exception)
 
 
 class EchoShmError(Exception):
@@ -83,3 +86,10 @@ def error_from(code: int, what: str) -> Exception:
     if code < -10000:
         return EchoShmError(f"{what}: unexpected result {code} from the C core")
     return SegmentError(-code, f"{what}: {os.strerror(-code)}")
+
+
+def with_sent(error: _E, message: str, sent: int) -> _E:
+    """An error of the same class. Its attribute ``sent`` says how much was sent, or stored, before."""
+    told = type(error)(message)
+    told.sent = sent  # type: ignore[attr-defined]  # no class declares it: built-in errors have it, too
+    return told

@@ -1,9 +1,7 @@
-#define _GNU_SOURCE /* nanosleep */
 /* What Python calls: checks on entry, then the ring, the copies and the owners together. */
 #include "api/es_api.h"
 
-#include <time.h>
-
+#include "api/es_call.h"
 #include "base/es_clock.h"
 #include "base/es_wait.h"
 #include "ring/es_blocking.h"
@@ -79,58 +77,11 @@ int64_t es_api_attach(es_ring *r, const es_identity *id)
     return index;
 }
 
-static int enter_unless(es_ring *r, _Atomic uint32_t *gone)
-{
-    if (r->fork_generation != es_locks_fork_generation())
-        return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with es_api_stop(), es_api_retire() and es_api_detach(). */
-    atomic_fetch_add(&r->busy, 1);
-    if (atomic_load(gone) == 0)
-        return ES_OK;
-    atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
-    return ES_EDETACHED;
-}
-
-/* A call that may run beside es_api_detach() and writes to the ring begins with enter() and ends
- * with leave(). A bridge's one thread detaches itself. */
-static int enter(es_ring *r)
-{
-    return enter_unless(r, &r->detached);
-}
-
-/* The same for the end of a claim, which a stopped attachment may still have. */
-static int enter_to_settle(es_ring *r)
-{
-    return enter_unless(r, &r->retired);
-}
-
-/* The same for the end of a lease, which a retired attachment may still have. */
-static int enter_to_end(es_ring *r)
-{
-    return enter_unless(r, &r->left);
-}
-
-static void leave(es_ring *r)
-{
-    /* SYNC busy: release; what the thread did in the ring is visible to es_api_detach(). */
-    atomic_fetch_sub_explicit(&r->busy, 1, memory_order_release);
-}
-
-/* A thread that sleeps inside a call looks at detached when it is woken. */
-static void await_threads(es_ring *r)
-{
-    const struct timespec nap = {.tv_nsec = 50000};
-    while (atomic_load(&r->busy) != 0) {
-        es_wake_all(r);
-        nanosleep(&nap, NULL);
-    }
-}
-
 int es_api_stop(es_ring *r)
 {
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with enter(): a thread either sees detached or is counted. */
+    /* SYNC busy: seq_cst; pairs with es_call_enter(): a thread either sees detached or is counted. */
     if (atomic_exchange(&r->detached, 1) != 0)
         return ES_EDETACHED;
     /* Once is enough: a thread that parks has read the sequence number first, and detached after
@@ -145,16 +96,16 @@ int es_api_retire(es_ring *r)
     uint32_t no = 0;
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with enter_to_settle(): a thread either sees retired or is counted. */
+    /* SYNC busy: seq_cst; pairs with es_call_enter_to_settle(): a thread either sees retired or is counted. */
     if (!atomic_compare_exchange_strong(&r->retired, &no, 1))
         return ES_EDETACHED;
-    /* SYNC busy: seq_cst; the same for enter(). */
+    /* SYNC busy: seq_cst; the same for es_call_enter(). */
     atomic_exchange(&r->detached, 1);
-    await_threads(r);
+    es_call_await(r);
     /* Counted, so that es_api_detach() does not free the entry meanwhile. */
-    if (enter_to_end(r) == ES_OK) {
+    if (es_call_enter_to_end(r) == ES_OK) {
         es_slots_reopen(r, r->me);
-        leave(r);
+        es_call_leave(r);
     }
     es_wake_all(r);
     return ES_OK;
@@ -165,13 +116,13 @@ int es_api_detach(es_ring *r)
     uint32_t no = 0;
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
-    /* SYNC busy: seq_cst; pairs with enter() and enter_to_end(): a thread either sees left or is counted. */
+    /* SYNC busy: seq_cst; pairs with es_call_enter() and es_call_enter_to_end(): a thread either sees left or is counted. */
     if (!atomic_compare_exchange_strong(&r->left, &no, 1))
         return ES_EDETACHED;
-    /* SYNC busy: seq_cst; the same for enter_to_settle() and enter(). */
+    /* SYNC busy: seq_cst; the same for es_call_enter_to_settle() and es_call_enter(). */
     atomic_exchange(&r->retired, 1);
     atomic_exchange(&r->detached, 1);
-    await_threads(r);
+    es_call_await(r);
     es_lease_release_all(r);
     es_journal_settle(&r->map, r->me);
     es_slots_reopen(r, r->me);
@@ -215,7 +166,7 @@ static int commit_one(es_ring *r, uint64_t pos)
 int es_api_send_wait(es_ring *r, void **leaves, uint64_t timeout_ns)
 {
     uint64_t pos;
-    int rc = enter(r);
+    int rc = es_call_enter(r);
     if (rc != ES_OK)
         return rc;
     int64_t n = es_blocking_claim(r, 1, timeout_ns, &pos);
@@ -227,7 +178,7 @@ int es_api_send_wait(es_ring *r, void **leaves, uint64_t timeout_ns)
     } else {
         rc = (int)n;
     }
-    leave(r);
+    es_call_leave(r);
     return rc;
 }
 
@@ -239,7 +190,7 @@ int es_api_send(es_ring *r, void **leaves)
 int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint64_t timeout_ns)
 {
     uint64_t sent = 0;
-    int64_t rc = enter(r);
+    int64_t rc = es_call_enter(r);
     if (rc != ES_OK)
         return rc;
     while (first + sent < n) {
@@ -259,20 +210,20 @@ int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, 
             break;
         }
     }
-    leave(r);
+    es_call_leave(r);
     return sent > 0 ? (int64_t)sent : rc;
 }
 
 static int64_t reserve(es_ring *r, uint64_t want, uint64_t timeout_ns, int64_t *position)
 {
     uint64_t pos;
-    int rc = enter(r);
+    int rc = es_call_enter(r);
     if (rc != ES_OK)
         return rc;
     int64_t n = es_blocking_claim(r, want, timeout_ns, &pos);
     if (n > 0)
         *position = (int64_t)pos;
-    leave(r);
+    es_call_leave(r);
     return n;
 }
 
@@ -289,11 +240,11 @@ int64_t es_api_reserve_many(es_ring *r, uint64_t want, int64_t *position)
 
 int64_t es_api_commit_many(es_ring *r, int64_t position, uint64_t n)
 {
-    int rc = enter_to_settle(r);
+    int rc = es_call_enter_to_settle(r);
     if (rc != ES_OK)
         return rc;
     int64_t done = (int64_t)es_producer_commit(r, (uint64_t)position, n);
-    leave(r);
+    es_call_leave(r);
     return done;
 }
 
@@ -305,11 +256,11 @@ int es_api_commit(es_ring *r, int64_t position)
 
 int es_api_abort(es_ring *r, int64_t position)
 {
-    int rc = enter_to_settle(r);
+    int rc = es_call_enter_to_settle(r);
     if (rc != ES_OK)
         return rc;
     es_producer_abort(r, (uint64_t)position);
-    leave(r);
+    es_call_leave(r);
     return ES_OK;
 }
 
@@ -336,7 +287,7 @@ int64_t es_api_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot
 {
     snap->length = 0;
     snap->sweep_due = 0;
-    int rc = enter(r);
+    int rc = es_call_enter(r);
     if (rc != ES_OK)
         return rc;
     int64_t batch = es_blocking_take(r, flags, timeout_ns);
@@ -355,37 +306,37 @@ int64_t es_api_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot
     snap->sweep_due = now - last >= r->map.reap_interval_ns;
     if (batch >= 0)
         es_lease_note_time(r, (uint64_t)batch, now);
-    leave(r);
+    es_call_leave(r);
     return batch;
 }
 
 int es_api_release(es_ring *r, uint64_t batch, uint64_t round)
 {
-    int rc = enter_to_end(r);
+    int rc = es_call_enter_to_end(r);
     if (rc != ES_OK)
         return rc;
     rc = es_lease_release(r, batch, round);
-    leave(r);
+    es_call_leave(r);
     return rc;
 }
 
 int es_api_give_back(es_ring *r, uint64_t batch, uint64_t round)
 {
-    int rc = enter_to_end(r);
+    int rc = es_call_enter_to_end(r);
     if (rc != ES_OK)
         return rc;
     rc = es_lease_give_back(r, batch, round);
-    leave(r);
+    es_call_leave(r);
     return rc;
 }
 
 int64_t es_api_committed_mask(es_ring *r, uint64_t batch, uint64_t round, uint8_t *mask)
 {
-    int64_t rc = enter(r);
+    int64_t rc = es_call_enter(r);
     if (rc != ES_OK)
         return rc;
     rc = es_lease_committed(r, batch, round, mask);
-    leave(r);
+    es_call_leave(r);
     return rc;
 }
 
@@ -409,12 +360,12 @@ int es_api_wait_any(const es_watch *watches, uint32_t n, uint32_t *word, uint32_
     int rc = check_causes(watches, n, word);
     if (rc != ES_OK)
         return rc;
-    while (inside < n && (rc = enter(watches[inside].ring)) == ES_OK)
+    while (inside < n && (rc = es_call_enter(watches[inside].ring)) == ES_OK)
         inside++;
     if (rc == ES_OK)
         rc = es_blocking_wait_any(watches, n, (_Atomic uint32_t *)word, seen, timeout_ns);
     while (inside > 0)
-        leave(watches[--inside].ring);
+        es_call_leave(watches[--inside].ring);
     return rc;
 }
 
@@ -427,7 +378,7 @@ void es_api_change_word(uint32_t *word)
 
 int es_api_close(es_ring *r)
 {
-    /* Without enter(): the creator may have detached already when it closes the stream. */
+    /* Without es_call_enter(): the creator may have detached already when it closes the stream. */
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
     if (r->locks == NULL)
@@ -438,10 +389,10 @@ int es_api_close(es_ring *r)
 
 int es_api_reset_histograms(es_ring *r)
 {
-    int rc = enter(r);
+    int rc = es_call_enter(r);
     if (rc != ES_OK)
         return rc;
     es_stats_reset(&r->map);
-    leave(r);
+    es_call_leave(r);
     return ES_OK;
 }

@@ -7,7 +7,7 @@
 
 int64_t es_sweep_next_dead(es_ring *r, uint32_t start, es_identity *id)
 {
-    /* Without enter(): a process that sweeps a full table has no entry yet. */
+    /* Without es_call_enter(): a process that sweeps a full table has no entry yet. */
     if (r->fork_generation != es_locks_fork_generation())
         return ES_EFORK;
     if (r->locks == NULL)

@@ -138,6 +138,24 @@ static int enter(core *self)
         }                                   \
     } while (0)
 
+/* Calls what needs nothing but the replay. Returns the code. */
+static PyObject *call_void(core *self, size_t bytes, void (*function)(es_replay *))
+{
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, bytes, function(self->replay));
+    return PyLong_FromLong(code);
+}
+
+/* Asks for a number. Returns it, or the code. */
+static PyObject *call_number(core *self, uint64_t (*function)(es_replay *))
+{
+    int64_t number = enter(self);
+    if (number == ES_OK)
+        LOCKED_CALL(self, 0, number = (int64_t)function(self->replay));
+    return PyLong_FromLongLong(number);
+}
+
 static PyObject *trouble(int64_t code, const es_trouble *why)
 {
     return Py_BuildValue("(LIK)", (long long)code, (unsigned int)why->table, (unsigned long long)why->index);

@@ -1,4 +1,4 @@
-/* add(), add_last() and extend() of a Core. */
+/* add(), add_last(), extend() and end_episode() of a Core. */
 #ifndef ES_PYTHON_INSERTS_H
 #define ES_PYTHON_INSERTS_H
 
@@ -189,6 +189,12 @@ static PyObject *core_extend(core *self, PyObject *args)
         return NULL;
     }
     return Py_BuildValue("(LN)", (long long)sent, trouble(sent < n ? code : ES_OK, &why));
+}
+
+static PyObject *core_end_episode(core *self, PyObject *nothing)
+{
+    (void)nothing;
+    return call_void(self, 0, self->call.end_episode);
 }
 
 #endif

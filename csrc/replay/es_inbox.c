@@ -132,7 +132,7 @@ static void make_update(es_tables *m, const es_update_block *b)
 {
     es_table *t = &m->table[b->table];
     if (b->kind == ES_UPDATE_PRIORITIES) {
-        es_table_set_priorities(t, b->keys, b->priorities, b->n);
+        es_table_update(t, b->keys, b->priorities, b->n);
         return;
     }
     for (uint64_t i = 0; i < b->n; i++) {

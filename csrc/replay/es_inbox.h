@@ -20,8 +20,8 @@ int es_inbox_open_steps(es_inbox *in, es_tables *m, es_ring *ring, void *segment
 int es_inbox_open_updates(es_inbox *in, es_tables *m, es_ring *ring, void *segment, const uint8_t *uuid);
 void es_inbox_close(es_inbox *in);
 
-/* Stores at most that many steps: how many. *code: ES_OK if there may be more, ES_EMPTY, ES_ENDED; ES_REFUSED or
- * ES_NO_ROOM when the next step has to wait, and why->table. */
+/* Stores at most that many steps: how many. *code: ES_OK if there may be more, ES_EMPTY, ES_ENDED; ES_REFUSED,
+ * ES_NO_ROOM or ES_UNSYNCED when the next step has to wait, and why->table for ES_REFUSED. */
 uint64_t es_inbox_store(es_inbox *in, es_tables *m, uint64_t most, int *code, es_trouble *why);
 /* Makes the updates that are there, at most that many blocks: how many. Ends with one that asks for something. */
 uint64_t es_inbox_update(es_inbox *in, es_tables *m, uint64_t most, int *code);

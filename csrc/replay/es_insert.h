@@ -11,9 +11,9 @@ typedef struct es_origin {
 } es_origin;
 
 /* Stores a step and its items. leaves: for each leaf where the first one is; the i-th is taken. priorities: see
- * es_replay_add(). origin: not NULL for a step that came through a ring:
- * an item that its table's limiter forbids is parked then. ES_OK; ES_REFUSED, ES_NO_ROOM, ES_EPRIORITY, ES_ETWICE or -ENOMEM, and
- * nothing has changed; ES_ESELECTOR when a custom selector failed now, and the step is stored, or earlier. */
+ * es_replay_add(). origin: not NULL for a step that came through a ring: an item that its table's limiter forbids is
+ * parked then. ES_OK; ES_REFUSED, ES_NO_ROOM, ES_UNSYNCED, ES_EPRIORITY, ES_ETWICE or -ENOMEM, and nothing has changed;
+ * ES_ESELECTOR when a custom selector failed now, and the step is stored, or earlier. */
 int es_insert_step(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
                    const double *priorities, const es_origin *origin, es_trouble *why);
 /* An item of several steps that a writer describes. columns: one for each output of the table. */

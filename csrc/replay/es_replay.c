@@ -269,7 +269,7 @@ int64_t es_replay_update(es_replay *r, uint32_t table, const uint64_t *keys, con
             why->index = i;
             return ES_EPRIORITY;
         }
-    return unless_failed(r, (int64_t)es_table_set_priorities(t, keys, priorities, n));
+    return unless_failed(r, (int64_t)es_table_update(t, keys, priorities, n));
 }
 
 int64_t es_replay_delete(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n)

@@ -181,7 +181,7 @@ typedef struct es_ask {
 /* What a turn of the loop has found. */
 typedef struct es_turn {
     int32_t steps, updates; /* why it stopped: ES_OK if there may be more, ES_EMPTY, ES_ENDED, ES_ESELECTOR, an error;
-                               ES_REFUSED or ES_NO_ROOM when a step waits */
+                               ES_REFUSED, ES_NO_ROOM or ES_UNSYNCED when a step waits */
     uint32_t table;         /* whose limiter, for ES_REFUSED */
     uint32_t sweep_due;     /* 1: dead producers should be looked for */
     uint64_t refused;       /* so far: what the rings brought, and nobody can have meant */

@@ -1,4 +1,4 @@
-/* What is in a store, and where. The words in it are the truth about a replay; all else is derived from
+/* A store, as the process that has it open maps it. The words in it are the truth about a replay; all else is derived from
  * them when it is opened, in private memory.
  *
  * Who writes: the one process that has it open, and es_redo. At run time the words are written, and read
@@ -8,74 +8,10 @@
 
 #include "base/es_base.h"
 #include "base/es_prefetch.h"
-#include "replay/es_known.h"
 #include "replay/es_record.h"
 #include "replay/es_redo.h"
 #include "replay/es_replay_types.h"
-
-#define ES_STORE_MAX_LEAVES 65536u
-#define ES_STORE_MAX_STEPS (UINT64_C(1) << 31)
-#define ES_STORE_MAX_ITEMS (UINT64_C(1) << 31)
-#define ES_STORE_MAX_ROW (UINT64_C(1) << 40)
-#define ES_STORE_MAX_SCHEMA (1u << 26)
-#define ES_STORE_MAX_SOURCE (1u << 24)
-/* Steps that an item may refer to. */
-#define ES_STORE_MAX_SPAN (1u << 20)
-
-/* Draws that one redo list has at most. */
-#define ES_STORE_DRAWS 8
-
-/* A table's counters. */
-typedef struct es_table_words {
-    uint64_t inserted, sampled, evicted;
-    uint64_t clock;
-    double highest;
-    uint64_t random; /* es_random.h */
-    uint64_t round;  /* from 1 */
-    uint64_t resetting;
-    uint64_t parkings; /* items that were ever parked */
-} es_table_words;
-
-/* What went to a ring of batches. */
-typedef struct es_outbox_words {
-    es_known_ring ring;
-    uint64_t drawn; /* for all positions below it, draws were made */
-} es_outbox_words;
-
-/* A step whose items are being made, in tables whose items have several steps: one after the other, because one step
- * can complete many. Whoever opens the store makes those that are missing. */
-typedef struct es_making_words {
-    uint64_t step; /* its record, plus 1; 0: nothing is being made */
-    uint64_t made; /* so many of its items are */
-    uint64_t park; /* 1: an item that its table's limiter forbids is parked */
-    double priorities[ES_MAX_TABLES];
-} es_making_words;
-
-/* Where the parts are, from the start of the store. Derived from geometry, leaves and tables alone. */
-typedef struct es_store_offsets {
-    uint64_t leaves, schema, tables, outputs, words, inbox, updates, redo, steps, items, columns, rows, size;
-    uint64_t row_size, redo_room;
-} es_store_offsets;
-
-typedef struct es_store_header {
-    uint64_t magic;
-    uint32_t version, zero;
-    es_store_geometry geo;
-    es_store_offsets at;
-    uint8_t uuid[16];
-    int64_t pid, created_ns;
-    uint64_t hash;                             /* of all above, the leaves, the schema and the tables */
-    _Alignas(ES_CACHE_LINE) uint64_t arrivals; /* steps stored so far */
-    es_making_words making;
-    es_known_ring inbox, updates; /* of which the rounds are, below */
-    es_outbox_words outboxes[ES_MAX_OUTBOXES];
-} es_store_header;
-
-/* A leaf of the steps: where that of the first one is, from the start of the rows, and how far apart they are. In a
- * store of rows, stride is the size of a row; in one of columns, the leaf's own. */
-typedef struct es_store_leaf {
-    uint64_t offset, size, stride;
-} es_store_leaf;
+#include "replay/es_store_layout.h"
 
 /* One process's map of a store. What it points to is in the store; the rest is private. */
 typedef struct es_store {
@@ -103,8 +39,6 @@ typedef struct es_store {
     es_redo redo;
 } es_store;
 
-/* Bytes that one item gives to an array of a batch. leaf_sizes: of a step's leaves. */
-uint64_t es_store_layout_output_size(const es_output *output, const uint64_t *leaf_sizes);
 /* Bytes, or 0 when something is out of range. */
 uint64_t es_store_size(const es_store_geometry *geo, const es_store_parts *parts);
 int es_store_format(void *base, uint64_t size, const es_store_geometry *geo, const es_store_parts *parts,
@@ -127,43 +61,10 @@ void es_store_fill(es_store *store);
 void es_store_filled(es_store *store);
 void es_store_unmap(es_store *store);
 
-/* --- settings and layout: es_store_layout.c ------------------------------------------- */
-
-/* In a store of columns, whoever maps it has a file for what is before the rows, and one for each column: they start at
- * multiples of ES_STORE_FILE, which every system can map. A column's file begins with ES_STORE_HEADER bytes that the core
- * leaves alone. */
-#define ES_STORE_FILE 65536u
-#define ES_STORE_HEADER 4096u
-
-bool es_store_layout_geometry_in_range(const es_store_geometry *geo);
-/* Of a geometry that is in range. */
-bool es_store_layout_tables_in_range(const es_store_geometry *geo, const es_table_config *tables);
-/* Checks all of it, and says where everything is. */
-bool es_store_layout(const es_store_geometry *geo, const es_store_parts *parts, es_store_offsets *at);
-
-/* How many records a table has: what it may hold, one more while the remover has not picked yet, and what is parked. */
-uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table_config *table);
-/* How many records of steps there are, and rows: a new step comes before an old one goes, and with it what its episode
- * ends with. */
-uint64_t es_store_layout_step_slots(const es_store_geometry *geo);
-/* How many outputs all tables have. */
-uint64_t es_store_layout_count_outputs(const es_store_geometry *geo, const es_table_config *tables);
-/* How many columns all items of a table have. */
-uint64_t es_store_layout_count_columns(const es_store_geometry *geo, const es_table_config *table);
-/* How many of its last steps a stream keeps: of tables of single steps the last one, whose episode goes on. Otherwise
- * so many that the next step can complete any item: one that ends before it, too. */
-uint64_t es_store_layout_steps_kept(const es_store_geometry *geo, const es_table_config *tables);
-/* Where each leaf is. In rows: those of large alignment first; *row_size is a multiple of the largest. In columns: one
- * after the other, each from ES_STORE_HEADER bytes after the start of a file on. *rows_size: of all together. */
-bool es_store_layout_place_leaves(const es_store_geometry *geo, const uint64_t *sizes, es_store_leaf *leaves,
-                                  uint64_t *row_size, uint64_t *rows_size);
-
-/* --- steps ------------------------------------------------------------------------------ */
-
 /* The most steps that an item of such a table refers to. */
 static inline uint32_t es_store_span(const es_item_config *item)
 {
-    return item->kind == ES_ITEM_N_STEP ? item->before + item->length + 1 : item->length;
+    return es_store_layout_span(item);
 }
 
 /* Where a step's bytes of a leaf are. */

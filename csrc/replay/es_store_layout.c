@@ -1,7 +1,9 @@
+#include "replay/es_store_layout.h"
+
 #include <math.h>
 #include <string.h>
 
-#include "replay/es_store.h"
+#include "replay/es_redo.h"
 
 /* Words that one step may change: its own, the counter of arrivals, the round of the ring that brought it, what is being
  * made, and for each table an item's word and orders, and counters. */
@@ -199,7 +201,7 @@ uint64_t es_store_layout_steps_kept(const es_store_geometry *geo, const es_table
 {
     uint64_t keep = 1;
     for (uint32_t t = 0; t < geo->num_tables; t++) {
-        uint64_t mine = tables[t].item.kind == ES_ITEM_STEP ? 1 : es_store_span(&tables[t].item) + UINT64_C(1);
+        uint64_t mine = tables[t].item.kind == ES_ITEM_STEP ? 1 : es_store_layout_span(&tables[t].item) + UINT64_C(1);
         keep = mine > keep ? mine : keep;
     }
     return keep;

@@ -91,8 +91,6 @@ bool es_table_evict(es_table *t);
 void es_table_remove(es_table *t, uint32_t item, bool evicted);
 /* The item with that key, or ES_STEPS_NONE. */
 uint32_t es_table_find(const es_table *t, uint64_t key);
-/* Gives items priorities that the table accepts, one after the other. Returns how many different ones there were. */
-uint64_t es_table_set_priorities(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n);
 /* Removes all items, and counts from 0. */
 void es_table_reset(es_table *t);
 
@@ -112,7 +110,13 @@ void es_table_leave(es_table *t, uint32_t item);
 bool es_table_selectors_accept(const es_table *t, double priority);
 /* es_table_enter() of an item as selectors see it. */
 void es_table_enter_candidate(es_table *t, const es_candidate *c, const es_window *w);
-void es_table_set_highest(es_table *t, double highest);
+
+/* --- updating: es_table_update.c ------------------------------------------------------ */
+
+/* Gives items priorities that the table accepts, one after the other. Returns how many different ones there were. */
+uint64_t es_table_update(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n);
+/* In the table and in the store. For es_table_recover.c, too. */
+void es_table_update_highest(es_table *t, double highest);
 
 /* --- opening: es_table_recover.c ------------------------------------------------------ */
 

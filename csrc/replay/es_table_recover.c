@@ -102,5 +102,5 @@ void es_table_recover_finish(es_table *t)
     if (t->words->resetting)
         es_table_reset(t);
     else if (t->highest > *(volatile double *)&t->words->highest)
-        es_table_set_highest(t, t->highest);
+        es_table_update_highest(t, t->highest);
 }

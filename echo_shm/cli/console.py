@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from echo_shm.replay import LimiterInfo
 
@@ -47,6 +48,15 @@ def open_console() -> "Console":
     else:
         found.width = 160
     return found
+
+
+def grid(pairs: int) -> "Table":
+    """A table of labels and numbers, side by side."""
+    made: Table = need("rich.table", "cli").Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(pairs):
+        made.add_column(style="bold")
+        made.add_column(justify="right")
+    return made
 
 
 def bar(part: float, whole: float, width: int = 34) -> str:

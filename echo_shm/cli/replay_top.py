@@ -115,13 +115,13 @@ class ReplayWatch:
 
     def _figures(self) -> "Group":
         now, seen = self._latest, self._latest.seen
-        bars = _grid(2)
+        bars = console.grid(2)
         bars.add_row("steps", *_bar(seen.steps, seen.capacity, "steps"))
         for label, ring in (("inbox", INBOX), ("updates", UPDATES)):
             if ring in now.rings:
                 bars.add_row(label, *_bar(now.rings[ring].occupancy, now.rings[ring].capacity, "slots"))
         writers = Counter(state for _, state in self._writers())
-        figures = _grid(5)
+        figures = console.grid(5)
         figures.add_row(
             "writers", f"{writers.total() - writers['dead']}", *_count(writers, "waiting", "yellow"),
             *_count(writers, "stopped", "yellow"), *_count(writers, "dead", "red"),
@@ -226,15 +226,6 @@ def _bar(part: int | None, whole: int | None, noun: str) -> tuple[str, str]:
 def _count(states: "Counter[str]", state: str, style: str) -> tuple[str, str]:
     """A state, and how many are in it."""
     return state, f"[{style}]{states[state]}[/]" if states[state] else "0"
-
-
-def _grid(pairs: int) -> "Table":
-    """A table of labels and numbers, side by side."""
-    grid: Table = console.need("rich.table", "cli").Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(pairs):
-        grid.add_column(style="bold")
-        grid.add_column(justify="right")
-    return grid
 
 
 def _table(name: str, *columns: str) -> "Table":

@@ -219,9 +219,9 @@ class Watch:
         leaf_bytes = self.segment.spec.sample_bytes
         samples = self._rate("samples_inserted")
         dead = sum(state == "dead" for _, state in self._latest.owners)
-        ring = _grid(2)
+        ring = console.grid(2)
         ring.add_row("ring", console.bar(snap.occupancy, capacity), f"{snap.occupancy:,} of {capacity:,} slots")
-        figures = _grid(4)
+        figures = console.grid(4)
         figures.add_row(
             "samples/s", f"{samples:,.0f}", "blocked", f"{snap.producers_waiting}",
             "reaped", f"{snap.dead_producers}", "store", f"{snap.store_size:,}",
@@ -287,15 +287,6 @@ class Watch:
 def styled(state: str) -> str:
     """A state in rich's markup."""
     return f"[{_STYLES[state]}]{state}[/]"
-
-
-def _grid(pairs: int) -> "Table":
-    """A table of labels and numbers, side by side."""
-    grid: Table = console.need("rich.table", "cli").Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(pairs):
-        grid.add_column(style="bold")
-        grid.add_column(justify="right")
-    return grid
 
 
 def _table(*columns: str) -> "Table":

@@ -1,6 +1,7 @@
 """Both versions of the protocol as bytes, without any I/O. WIRE.md, beside this file, specifies them.
 
-What comes from a peer is validated here, and only here: anything that is not allowed raises :class:`WireError`.
+What comes from a peer is validated here and, for what learners of a replay send and get, in learner_wire.py. Anything
+that is not allowed raises :class:`WireError`.
 """
 
 import hashlib
@@ -26,12 +27,6 @@ HEARTBEAT, SILENCE = 5.0, 60.0
 #: The highest number of a sample.
 MAX_NUMBER = 1 << 62
 
-#: Most items of a batch: a frame's length has four bytes.
-MAX_ITEMS = (1 << 32) - 1
-
-#: Most batches that a learner may have that it was not told were heard to be done.
-MAX_HAS = (MAX_TEXT - 32) // 8
-
 #: The acknowledgement of one sample in version 1.
 ACK_V1 = b"\x01"
 
@@ -40,7 +35,6 @@ _GREETING = struct.Struct("<4sBBH32s")
 _HELLO = struct.Struct("<4sBBH16sQ32s32s16s32s")
 _HEADER = struct.Struct("<BBHIQ")
 _ACCEPT = struct.Struct("<32s16sIBBH")
-_ASK = struct.Struct("<IIII16s")
 _PROOF_BYTES = 32
 
 HEADER_BYTES = _HEADER.size
@@ -95,12 +89,15 @@ class Header(NamedTuple):
     length: int
     number: int
 
+    def to_bytes(self) -> bytes:
+        """The header as bytes."""
+        return _HEADER.pack(self.kind, 0, 0, self.length, self.number)
 
-#: What a learner's hello has in place of the hash of its samples' schema.
-LEARNER = hashlib.sha256(b"echo_shm learner 1").digest()
-
-#: Most bytes of the answer to INFO.
-MAX_INFO = 1 << 16
+    def within(self, limits: dict[Frame, int], who: str) -> "Header":
+        """The header, if ``who`` may send such a frame here. limits: the longest frame of each kind."""
+        if self.length > limits.get(self.kind, -1):
+            raise WireError(f"a {who} sends no {self.kind.name} frame of {self.length} bytes here")
+        return self
 
 
 def spec_hash(schema: bytes) -> bytes:
@@ -232,7 +229,7 @@ class Accept(NamedTuple):
     def to_bytes(self, key: bytes | None, greeting: Greeting, hello: Hello) -> bytes:
         """The answer as a frame, with the proof that the server knows the key."""
         body = _ACCEPT.pack(_NO_PROOF, self.ring, self.max_frame, self.known, 0, 0) + self.schema
-        header = _HEADER.pack(Frame.ACCEPT, 0, 0, len(body), self.committed)
+        header = Header(Frame.ACCEPT, len(body), self.committed).to_bytes()
         return header + _server_proof(key, greeting, hello, header + body) + body[_PROOF_BYTES:]
 
     @classmethod
@@ -241,7 +238,7 @@ class Accept(NamedTuple):
         if len(body) < _ACCEPT.size:
             raise WireError(f"the server's answer has {len(body)} bytes, fewer than {_ACCEPT.size}")
         proof, ring, max_frame, known, *zeros = _ACCEPT.unpack_from(body)
-        signed = _HEADER.pack(header.kind, 0, 0, header.length, header.number) + _NO_PROOF + body[_PROOF_BYTES:]
+        signed = header.to_bytes() + _NO_PROOF + body[_PROOF_BYTES:]
         if not hmac.compare_digest(proof, _server_proof(key, greeting, hello, signed)):
             raise WireError("the server does not know the authkey")
         if zeros != [0, 0] or known > 1:
@@ -265,7 +262,7 @@ def refuse(code: Refusal, text: str) -> bytes:
 
 def refuse_spec(schema: bytes) -> bytes:
     """The frame that refuses a client whose samples are not those of ``schema``."""
-    return _HEADER.pack(Frame.REFUSE, 0, 0, len(schema), Refusal.SPEC) + schema
+    return Header(Frame.REFUSE, len(schema), Refusal.SPEC).to_bytes() + schema
 
 
 def bye(number: int, text: str = "") -> bytes:
@@ -281,124 +278,17 @@ def printable(body: bytes) -> str:
 
 def _text_frame(kind: Frame, number: int, text: str) -> bytes:
     body = text.encode()[:MAX_TEXT]
-    return _HEADER.pack(kind, 0, 0, len(body), number) + body
+    return Header(kind, len(body), number).to_bytes() + body
 
 
 def ack(committed: int) -> bytes:
     """The frame that says that every sample below this number is in the ring."""
-    return _HEADER.pack(Frame.ACK, 0, 0, 0, committed)
+    return Header(Frame.ACK, 0, committed).to_bytes()
 
 
 def taken(number: int) -> bytes:
     """The frame that says that every sample below this number was taken out of the ring."""
-    return _HEADER.pack(Frame.TAKEN, 0, 0, 0, number)
-
-
-# --- version 2: a replay's learners ---------------------------------------------
-
-
-class Ask(NamedTuple):
-    """What a learner asks for, once on each connection.
-
-    n: items of a batch. buffers: how many batches the ring is to hold if it is made now. ring: the uuid of the ring of
-    ``has``; zeros at first. has: the numbers of the batches that the learner has had from it, and has not
-    been told that its DONE was heard. rank, world_size: which member of a group it is; 0 and 0: of none.
-    """
-
-    table: int
-    n: int
-    buffers: int
-    ring: bytes = NO_RING
-    has: tuple[int, ...] = ()
-    rank: int = 0
-    world_size: int = 0
-
-    def to_bytes(self) -> bytes:
-        """The frame."""
-        body = _ASK.pack(self.table, self.buffers, self.rank, self.world_size, self.ring)
-        body += struct.pack(f"<{len(self.has)}Q", *self.has)
-        return _HEADER.pack(Frame.ASK, 0, 0, len(body), self.n) + body
-
-    @classmethod
-    def from_bytes(cls, n: int, body: bytes) -> "Ask":
-        """Reads the frame's body."""
-        count, rest = divmod(len(body) - _ASK.size, 8)
-        if count < 0 or rest:
-            raise WireError(f"an ASK frame of {len(body)} bytes")
-        table, buffers, rank, world_size, ring = _ASK.unpack_from(body)
-        if not (1 <= n <= MAX_ITEMS and buffers >= 1):
-            raise WireError(f"asked for {buffers} batches of {n} items, expected 1 or more of 1 to {MAX_ITEMS}")
-        if rank >= max(1, world_size):
-            raise WireError(f"asked for the batches of rank {rank} of {world_size}")
-        return cls(table, n, buffers, ring, struct.unpack_from(f"<{count}Q", body, _ASK.size), rank, world_size)
-
-
-def info(body: bytes = b"") -> bytes:
-    """The frame that asks for the tables' figures, and the one that has them."""
-    return _HEADER.pack(Frame.INFO, 0, 0, len(body), 0) + body
-
-
-def want(count: int) -> bytes:
-    """The frame that allows the server to send so many batches on this connection, in all."""
-    return _HEADER.pack(Frame.WANT, 0, 0, 0, count)
-
-
-def done(number: int) -> bytes:
-    """The frame that acknowledges a batch."""
-    return _HEADER.pack(Frame.DONE, 0, 0, 0, number)
-
-
-def recall(number: int) -> bytes:
-    """The frame that asks a learner to give a batch back, if its user does not have it yet."""
-    return _HEADER.pack(Frame.RECALL, 0, 0, 0, number)
-
-
-def give_back(number: int) -> bytes:
-    """The frame that gives a batch back."""
-    return _HEADER.pack(Frame.GIVE_BACK, 0, 0, 0, number)
-
-
-def ring(uuid: bytes, schema: bytes) -> bytes:
-    """The frame that says what the batches that follow are like."""
-    return _HEADER.pack(Frame.RING, 0, 0, len(uuid) + len(schema), 0) + uuid + schema
-
-
-def batch_header(n: int, number: int) -> bytes:
-    """The header of a batch of n items."""
-    return _HEADER.pack(Frame.BATCH, 0, 0, n, number)
-
-
-def end() -> bytes:
-    """The frame that says that no batch will come any more."""
-    return _HEADER.pack(Frame.END, 0, 0, 0, 0)
-
-
-def read_learner_header(data: bytes | memoryview) -> Header:
-    """As :func:`read_header`, but only accepts what a learner may send."""
-    header = read_header(data)
-    limits = {Frame.INFO: 0, Frame.ASK: MAX_TEXT, Frame.WANT: 0, Frame.DONE: 0, Frame.GIVE_BACK: 0}
-    limits[Frame.BYE] = MAX_TEXT
-    return _within(header, limits, "learner")
-
-
-def read_batch_header(data: bytes | memoryview, n: int) -> Header:
-    """As :func:`read_header`, but only accepts what a server may send to a learner that has asked for n items a batch.
-
-    n is 0 if it has not asked.
-    """
-    header = read_header(data)
-    limits = {Frame.ACK: 0, Frame.BYE: MAX_TEXT, Frame.INFO: MAX_INFO, Frame.REFUSE: MAX_TEXT, Frame.END: 0}
-    if n:
-        limits |= {Frame.RING: len(NO_RING) + MAX_SCHEMA, Frame.BATCH: n, Frame.RECALL: 0}
-    if header.kind is Frame.BATCH and header.length != n:
-        raise WireError(f"a batch of {header.length} items, expected {n}")
-    return _within(header, limits, "server")
-
-
-def _within(header: Header, limits: dict[Frame, int], who: str) -> Header:
-    if header.length > limits.get(header.kind, -1):
-        raise WireError(f"a {who} sends no {header.kind.name} frame of {header.length} bytes here")
-    return header
+    return Header(Frame.TAKEN, 0, number).to_bytes()
 
 
 # --- version 2: samples ---------------------------------------------------------
@@ -406,7 +296,7 @@ def _within(header: Header, limits: dict[Frame, int], who: str) -> Header:
 
 def samples_header(count: int, number: int) -> bytes:
     """The header of a frame of ``count`` samples, the first of which has that number."""
-    return _HEADER.pack(Frame.SAMPLES, 0, 0, count, number)
+    return Header(Frame.SAMPLES, count, number).to_bytes()
 
 
 def read_header(data: bytes | memoryview) -> Header:

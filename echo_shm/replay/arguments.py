@@ -33,6 +33,16 @@ def leaves_of(spec: Spec, tree: Tree, what: str, whose: str = "the replay's step
         raise SpecMismatchError(f"the structure of {what} is not that of {whose}: {different}") from None
 
 
+def exact_leaves(spec: Spec, step: Tree) -> list[Array]:
+    """An exact array for each leaf of a step.
+
+    Raises:
+        SpecMismatchError: The step has another structure, or a leaf another dtype or shape.
+
+    """
+    return [spec.exact(i, leaf) for i, leaf in enumerate(leaves_of(spec, step, "the step"))]
+
+
 def stacked(spec: Spec, tree: Tree) -> tuple[int, tuple[Array, ...]]:
     """How many steps ``extend()`` got, and an exact array of shape ``(n, *leaf.shape)`` for each leaf."""
     if isinstance(tree, list | tuple) and not isinstance(spec.structure.unflatten(range(len(spec.leaves))), type(tree)):

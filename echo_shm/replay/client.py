@@ -202,7 +202,7 @@ class ReplayClient:
         """
         number = None if table is None and len(self.tables) > 1 else self._number(table)
         said = self._way.figures()
-        try:
+        try:  # whatever the figures are: the error below says what is wrong with them
             infos = {name: read_table_info(said[name]) for name in self.tables}  # type: ignore[index]
         except (KeyError, TypeError, AttributeError) as error:
             raise SegmentError(f"the board of replay {self.name!r} cannot be read: {error!r}") from None

@@ -1,18 +1,16 @@
 """How a replay's own process stores steps."""
 
 import functools
-from typing import Any, TypeVar
+from typing import Any
 
 from echo_shm._core import lib
-from echo_shm.errors import ConnectionClosedError, EchoShmError
+from echo_shm.errors import ConnectionClosedError, EchoShmError, with_sent
 from echo_shm.replay import arguments, finals
 from echo_shm.replay.batch import why_no_insert
 from echo_shm.replay.finals import NOT_THE_END
 from echo_shm.replay.items import Items
 from echo_shm.spec import Tree
 from echo_shm.timeouts import check_timeout
-
-_E = TypeVar("_E", bound=Exception)
 
 #: How much ``extend()`` stores with one call of the C core (bytes). Other threads have their turn in between.
 _CHUNK = 32 << 20
@@ -73,7 +71,7 @@ class Inserting(Items):
         self, step: Tree, priority: object, terminated: object, truncated: object, final: Tree, timeout: float | None
     ) -> None:
         self._refuse_closed()
-        leaves = [self._spec.exact(i, leaf) for i, leaf in enumerate(arguments.leaves_of(self._spec, step, "the step"))]
+        leaves = arguments.exact_leaves(self._spec, step)
         priorities = arguments.one_priority(priority, self._names, self._accepts)
         if final is not None:
             if not terminated and not truncated:
@@ -146,7 +144,7 @@ class Inserting(Items):
                 if done is None:
                     done = self._wait_to_insert(attempt, lambda: refused, timeout)
             except (TimeoutError, ConnectionClosedError, EchoShmError) as error:
-                raise _with_sent(error, sent, n) from error.__cause__
+                raise with_sent(error, f"{error}; {sent} of {n} steps are stored", sent) from error.__cause__
             sent += done
             if self._core.waiting:
                 self._rings.tell()
@@ -175,10 +173,3 @@ class Inserting(Items):
         if timeout == 0:
             raise TimeoutError(f"{why()}. Sample first, or let another thread do so and give add() a timeout")
         return self._rings.wait(attempt, timeout, why)
-
-
-def _with_sent(error: _E, sent: int, n: int) -> _E:
-    """The same error, which says how many steps are stored."""
-    late = type(error)(f"{error}; {sent} of {n} steps are stored")
-    late.sent = sent  # type: ignore[attr-defined]
-    return late

@@ -273,7 +273,7 @@ def children(treespec: optree.PyTreeSpec) -> list[tuple[Any, int, optree.PyTreeS
     found, first = [], 0
     keys: Iterable[Any] = treespec.entries()
     if treespec.type is not None and optree.is_namedtuple_class(treespec.type):
-        keys = treespec.type._fields  # type: ignore[attr-defined]
+        keys = optree.namedtuple_fields(treespec.type)
     for key, child in zip(keys, treespec.children(), strict=True):
         found.append((key, first, child))
         first += child.num_leaves

@@ -83,7 +83,7 @@ def _take_rank(
         replays.check()
         if timeout is not None and time.monotonic() - started > timeout:
             return False
-        time.sleep(_SOONEST)
+        time.sleep(_SOONEST)  # another process reaps it, or it exits: nothing tells when
     return True
 
 
@@ -153,7 +153,7 @@ def _attach(
             except ConnectionClosedError:
                 return None
             asked = now
-        time.sleep(nap)
+        time.sleep(nap)  # there is no ring yet whose word could wake this process
         nap = min(2 * nap, _LATEST)
 
 

@@ -1,18 +1,12 @@
 """A replay in this process: it keeps steps, and draws batches of them from tables."""
 
-import contextlib
 import functools
 import logging
 import os
-import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from echo_shm._core import lib
-from echo_shm._replay import Core
-from echo_shm.closing import Closing
 from echo_shm.replay import arguments
 from echo_shm.replay.checkpoint import write_checkpoint
 from echo_shm.replay.checkpoint_files import Progress
@@ -20,15 +14,14 @@ from echo_shm.replay.described import about_items
 from echo_shm.replay.disk import is_directory
 from echo_shm.replay.episodes import StoredEpisode, episodes
 from echo_shm.replay.inserting import Inserting
+from echo_shm.replay.lifetime import Lifetime
 from echo_shm.replay.new_store import create_store
 from echo_shm.replay.restoring import Plan, Restored, go_on, opened
-from echo_shm.replay.rings import Rings, join
 from echo_shm.replay.sampling import Sampling
 from echo_shm.replay.selectors import CustomSelector
-from echo_shm.replay.store import Store, attach_store
+from echo_shm.replay.store import attach_store
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
 from echo_shm.replay.validation import above_zero, flag, integer
-from echo_shm.replay.waiting import Changes
 from echo_shm.replay.writer import ReplayHandle
 from echo_shm.ring import transports
 from echo_shm.ring.protocols import Transport
@@ -38,7 +31,7 @@ from echo_shm.workers.group import WorkerGroup
 _log = logging.getLogger("echo_shm")
 
 
-class Replay(Inserting, Sampling, Closing):
+class Replay(Inserting, Sampling, Lifetime):
     """Keeps steps in a store, and draws batches of them from tables.
 
     A step is stored once. The items of all tables refer to it: single steps, transitions, sequences, episodes, as each
@@ -280,63 +273,6 @@ class Replay(Inserting, Sampling, Closing):
                 write_checkpoint(Path(path), self._core, self._store, incremental, keep, progress, self._rings.look)
             )
 
-    def _open(
-        self,
-        store: Store,
-        max_producers: int,
-        thread: bool,
-        given: Sequence[Transport],
-        samplers: Mapping[str, CustomSelector] | None,
-        removers: Mapping[str, CustomSelector] | None,
-        *,
-        is_new: bool,
-        begin: Callable[[Core], None] | None = None,
-    ) -> None:
-        if thread and (samplers or removers):
-            name = next(iter(samplers or removers or ()))
-            raise ValueError(
-                f"thread=True: table {name!r} has a selector written in Python, which runs in calls of the replay "
-                "alone: use thread=False"
-            )
-        # Before the store is recovered: workers wait for a replay only so long.
-        sources = None if is_new else join(store, max_producers, given)
-        try:
-            core = store.open(samplers, removers)
-        except BaseException:
-            if sources is not None:
-                (sources.close if sources.are_new else sources.leave)()
-            raise
-        if begin is not None:
-            try:
-                begin(core)
-            except BaseException:
-                core.close()
-                raise
-        self._saving = threading.Lock()
-        if store.syncing is not None:
-            store.syncing.start()
-        self._changes = Changes(core)
-        self._describe(core, store, Rings(core, self._changes, store, max_producers, given, sources))
-        try:
-            if thread or given or store.known_as is not None:
-                self._rings.open()
-            if thread:
-                self._rings.start()
-            self._rings.serve()
-        except BaseException:
-            if sources is None or sources.are_new:
-                self._rings.close()
-            else:
-                self._rings.leave()  # writers wait for the next one
-            if store.syncing is not None:
-                store.syncing.stop(sync=False)
-            self._core.close()
-            raise
-        self._generation = lib.es_api_fork_generation()
-        self._end = weakref.finalize(self, _end, self._core, store, self._rings, self._generation)
-        if len(store.custom):
-            store.custom.let_go = functools.partial(_let_go, self._core, store, self._rings, self._changes)
-
     # -- workers
 
     @property
@@ -404,35 +340,6 @@ class Replay(Inserting, Sampling, Closing):
         """
         return episodes(self)
 
-    # -- closing
-
-    def close(self) -> None:
-        """Ends the replay, and removes its store. Idempotent.
-
-        A store in a directory is synced, and stays for :meth:`attach`.
-
-        After that :meth:`sample` returns None, and every other call raises ConnectionClosedError. Threads that wait
-        are woken. Batches stay as they are.
-        """
-        with contextlib.ExitStack() as ending:
-            ending.callback(self._close)
-            ending.callback(self._rings.shut_down)
-
-    def _close(self) -> None:
-        if self._end.alive:
-            if self._core.num_steps() == lib.ES_EREENTERED:
-                raise self._error(lib.ES_EREENTERED)
-            # The finalizer is not called, because it runs only once, even if Ctrl-C interrupts it.
-            _end(self._core, self._store, self._rings, self._generation)
-            self._end.detach()
-            self._changes.tell()
-
-    def _let_go(self) -> None:
-        """Ends the replay as if its process had been killed: a store in shared memory stays."""
-        self._rings.shut_down()
-        self._end.detach()
-        _let_go(self._core, self._store, self._rings, self._changes)
-
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else "open"
         name = "" if self.name is None else f" {self.name!r}"
@@ -454,26 +361,3 @@ def _custom_selectors(tables: Sequence[Table]) -> tuple[dict[str, CustomSelector
     samplers = {table.name: table.sampler for table in tables if isinstance(table.sampler, CustomSelector)}
     removers = {table.name: table.remover for table in tables if isinstance(table.remover, CustomSelector)}
     return samplers, removers
-
-
-def _let_go(core: Core, store: Store, rings: Rings, changes: Changes) -> None:
-    """Ends a replay as if its process had been killed: whoever attaches next goes on."""
-    rings.leave()
-    if store.syncing is not None:
-        store.syncing.stop(sync=False)
-    core.close()
-    store.release()
-    store.custom.drop()
-    changes.tell()
-
-
-def _end(core: Core, store: Store, rings: Rings, generation: int) -> None:
-    # A forked child inherits the object, but the store is its parent's.
-    if lib.es_api_fork_generation() == generation:
-        with contextlib.ExitStack() as ending:
-            ending.callback(store.custom.drop)
-            ending.callback(store.end)
-            ending.callback(core.close)
-            if store.syncing is not None:
-                ending.callback(store.syncing.stop, sync=True)
-            rings.close()

@@ -8,7 +8,7 @@ import numpy as np
 
 from echo_shm._core import lib
 from echo_shm.client import ShmClient
-from echo_shm.errors import ConnectionClosedError, SpecMismatchError
+from echo_shm.errors import ConnectionClosedError, SpecMismatchError, with_sent
 from echo_shm.net.client.client import TcpClient
 from echo_shm.replay import arguments
 from echo_shm.replay.finals import NOT_THE_END, leaves_of_final
@@ -95,9 +95,7 @@ class StepWriter:
         check_timeout(timeout)
         if not ends:
             raise ValueError(NOT_THE_END)
-        leaves = [
-            self._steps.exact(i, leaf) for i, leaf in enumerate(arguments.leaves_of(self._steps, step, "the step"))
-        ]
+        leaves = arguments.exact_leaves(self._steps, step)
         last = leaves_of_final(self._steps, final, self._finals)
         rows = [np.stack(both) for both in zip(leaves, last, strict=True)]
         with self._heads.lock:
@@ -186,8 +184,7 @@ class StepWriter:
                 self._left = heads[count:], [leaf[count:] for leaf in leaves]
                 sent()
                 clearer = type(clearer)(f"{clearer}; the others go first with the next call: do not add them again")
-            clearer.sent = count  # type: ignore[attr-defined]
-            raise clearer from None
+            raise with_sent(clearer, str(clearer), count) from None
         sent()
 
     def _send_left(self, timeout: float | None) -> None:
@@ -200,7 +197,7 @@ class StepWriter:
         except (TimeoutError, ConnectionClosedError) as error:
             if self._left is None:
                 self._left = heads, leaves
-            error.sent = 0  # type: ignore[union-attr]
+            error.sent = 0  # type: ignore[union-attr]  # see with_sent(); of this call's steps, none
             raise
 
     def extend(
@@ -239,8 +236,7 @@ class StepWriter:
             except (TimeoutError, ConnectionClosedError) as error:
                 sent = getattr(error, "sent", 0)
                 clearer = self._clearer(error, None)
-                clearer.sent = sent  # type: ignore[attr-defined]
-                raise clearer from None
+                raise with_sent(clearer, str(clearer), sent) from None
             finally:
                 self._heads.sent(sent, ends)
                 if ends is not None and ends[:sent].any():
@@ -270,8 +266,7 @@ class StepWriter:
         """The same error in the words of a replay."""
         if isinstance(error, SpecMismatchError):
             try:
-                for i, leaf in enumerate(arguments.leaves_of(self._steps, step, "the step")):
-                    self._steps.exact(i, leaf)
+                arguments.exact_leaves(self._steps, step)
             except SpecMismatchError as clearer:
                 return clearer
             return error

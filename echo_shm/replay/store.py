@@ -13,7 +13,6 @@ import functools
 import mmap
 import os
 import secrets
-import stat
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,7 @@ from echo_shm.ring.lockfile import (
     unlink_lockfile,
 )
 from echo_shm.ring.pages import ask_for_huge_pages
-from echo_shm.ring.segment import map_file
+from echo_shm.ring.segment import map_trusted
 from echo_shm.spec import Spec, Tree
 
 if TYPE_CHECKING:
@@ -361,14 +360,6 @@ def map_existing(name: str, what: str, *, read_only: bool = False) -> mmap.mmap:
     except (OSError, ValueError, posix_ipc.Error) as error:
         raise SegmentError(f"{what} cannot be opened: {error}") from None
     try:
-        status = os.fstat(shm.fd)
-        if stat.S_IFMT(status.st_mode) not in (0, stat.S_IFREG):  # 0: systems where shared memory is not a file
-            raise SegmentError(f"{what} cannot be used: it is not shared memory")
-        if status.st_uid != os.geteuid():
-            raise SegmentError(f"{what} belongs to uid {status.st_uid}, not to {os.geteuid()}; it is not trusted")
-        if status.st_size == 0:
-            raise error_from(lib.ES_EINIT, what)
-        access = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
-        return map_file(shm.fd, status.st_size, what, access)
+        return map_trusted(shm.fd, what, read_only=read_only)[0]
     finally:
         shm.close_fd()

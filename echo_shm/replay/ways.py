@@ -13,13 +13,14 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 
 from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError, WireError
-from echo_shm.net import wire
+from echo_shm.net import learner_wire, wire
 from echo_shm.net.client.backoff import Backoff
 from echo_shm.net.client.batches import Batches
 from echo_shm.net.client.client import TcpClient, checked_options, host_and_port
 from echo_shm.net.client.connection import RefusedError, open_first
 from echo_shm.net.client.learner_connection import LearnerConnection
-from echo_shm.net.wire import Ask, Frame
+from echo_shm.net.learner_wire import Ask
+from echo_shm.net.wire import Frame
 from echo_shm.replay.batch import Batch
 from echo_shm.replay.batch_rings import spec_of_batches
 from echo_shm.replay.finding import find_replay
@@ -172,8 +173,8 @@ class RemoteWay:
     def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Iterator[Batch]:
         """Yields the batches of a ring."""
         self._updates._sender.raise_if_forked()
-        if one.n > wire.MAX_ITEMS:
-            raise ValueError(f"n={one.n}: a batch on another host has at most {wire.MAX_ITEMS} items")
+        if one.n > learner_wire.MAX_ITEMS:
+            raise ValueError(f"n={one.n}: a batch on another host has at most {learner_wire.MAX_ITEMS} items")
         # One batch more: the one that the learner works on.
         ask = Ask(one.table, one.n, min(prefetch + 1, _MOST), rank=one.rank, world_size=one.world_size)
         return self._batches(ask, timeout)
@@ -213,11 +214,11 @@ class RemoteWay:
             except OSError:
                 if backoff.time_left() <= 0:
                     raise
-            time.sleep(backoff.next_delay())
+            time.sleep(backoff.next_delay())  # no word comes of a server that cannot be reached
 
     def _ask_figures(self) -> object:
         with contextlib.closing(self._connect(secrets.token_bytes(16))) as connection:
-            connection.send([wire.info()])
+            connection.send([learner_wire.info()])
             while (header := connection.receive_header()).kind is Frame.ACK:
                 pass
             body = connection.receive_body(header.length)

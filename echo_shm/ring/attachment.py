@@ -96,7 +96,7 @@ class Attachment:
         deadline = time.monotonic() + _ENTRY_WAIT
         while index == lib.ES_ENOOWNER and time.monotonic() < deadline:
             if self.reaper.reap_all()[0] == 0:
-                time.sleep(0.001)
+                time.sleep(0.001)  # it wakes nobody when it has done so
             index = lib.es_api_attach(self.ring, identity)
         if index == lib.ES_ENOOWNER:
             limit, name = self.segment.geometry.max_producers, self.segment.name

@@ -147,7 +147,7 @@ class BatchReader:
             self._older.pop(next_batch, None)
             return taken
         lease.give_back()
-        time.sleep(_POLL_INTERVAL)
+        time.sleep(_POLL_INTERVAL)  # it is ready still: a wait would end at once, before the first thread takes it
         return None, None, lib.ES_EMPTY, sweep_due, snap
 
     def _release_copied(self) -> None:
@@ -204,7 +204,7 @@ class BatchReader:
                 # What dead learners had leased is delivered again, once this process or another has reaped them.
                 reaped, sure = self._attachment.reaper.reap_and_check()
                 settled = sure and reaped == 0
-                if not sure and reaped == 0:
+                if not sure and reaped == 0:  # another process reaps one, or one exits: nothing tells when
                     time.sleep(min(_POLL_INTERVAL, self._next_slice(held, started, timeout) / 1e9))
             elif code == lib.ES_EDETACHED:
                 return None
@@ -263,7 +263,7 @@ class BatchReader:
             settled = self._attachment.reaper.reap_and_check() == (0, True)
             if not settled:
                 until.check()
-                time.sleep(_POLL_INTERVAL)
+                time.sleep(_POLL_INTERVAL)  # another process reaps one, or one exits: nothing tells when
 
 
 def _reader(attachment: Attachment, batches: "list[Array]", keep: _Keep) -> Reader:

@@ -164,17 +164,7 @@ class Segment:
         except (OSError, ValueError, posix_ipc.Error) as error:
             raise SegmentError(f"segment {name!r} cannot be opened: {error}") from None
         try:
-            status = os.fstat(shm.fd)
-            if stat.S_IFMT(status.st_mode) not in (0, stat.S_IFREG):  # 0: systems where shared memory is not a file
-                raise SegmentError(f"segment {name!r} cannot be used: it is not shared memory")
-            if status.st_uid != os.geteuid():
-                raise SegmentError(
-                    f"segment {name!r} belongs to uid {status.st_uid}, not to {os.geteuid()}; it is not trusted"
-                )
-            if status.st_size == 0:
-                raise error_from(lib.ES_EINIT, f"segment {name!r}")
-            access = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
-            mapping = map_file(shm.fd, status.st_size, f"segment {name!r}", access)
+            mapping, status = map_trusted(shm.fd, f"segment {name!r}", read_only=read_only)
             ask_for_huge_pages(mapping)
         finally:
             shm.close_fd()
@@ -216,6 +206,24 @@ class Segment:
             unlink_lockfile(self.name)
         if self.lockfile is not None:
             lib.es_segment_locks_drop(self.lockfile.locks, CREATOR_BYTE)
+
+
+def map_trusted(fd: int, what: str, *, read_only: bool) -> tuple[mmap.mmap, os.stat_result]:
+    """Maps shared memory that somebody has created, and says what file it is.
+
+    Raises:
+        SegmentError: It is something else, another user's, or it was never finished; or there is no memory.
+
+    """
+    status = os.fstat(fd)
+    if stat.S_IFMT(status.st_mode) not in (0, stat.S_IFREG):  # 0: systems where shared memory is not a file
+        raise SegmentError(f"{what} cannot be used: it is not shared memory")
+    if status.st_uid != os.geteuid():
+        raise SegmentError(f"{what} belongs to uid {status.st_uid}, not to {os.geteuid()}; it is not trusted")
+    if status.st_size == 0:
+        raise error_from(lib.ES_EINIT, what)
+    access = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
+    return map_file(fd, status.st_size, what, access), status
 
 
 def map_file(fd: int, size: int, what: str, access: int) -> mmap.mmap:

@@ -17,6 +17,7 @@ def checked(transport: Transport | Sequence[Transport] | None) -> tuple[Transpor
         TypeError: Something among them is no transport.
 
     """
+    # Whatever else is given, another kind of sequence too, is taken for a transport and refused below.
     given: Sequence[Transport | None] = transport if isinstance(transport, list | tuple) else [transport]  # type: ignore[list-item]
     transports = tuple(one for one in given if one is not None)
     for one in transports:

@@ -8,7 +8,7 @@ import os
 
 import numpy.random  # numpy imports it when it is first used
 
-import echo_shm.workers.entry  # noqa: F401
+import echo_shm.workers.entry  # noqa: F401  # so that it is in sys.modules
 
 _forkserver = os.getpid()
 

@@ -55,7 +55,7 @@ const xp_known xp_known_orders[] = {
     {"es_api_retire exchange seq_cst->acq_rel 1", SPARE, LOAD_FENCES},
     {"enter_unless fetch_add seq_cst->acq_rel 1", SPARE, LOAD_FENCES},
     {"enter_unless fetch_sub release->relaxed 1", SPARE, THREADS},
-    {"leave fetch_sub release->relaxed 1", SPARE, THREADS},
+    {"es_call_leave fetch_sub release->relaxed 1", SPARE, THREADS},
     {"es_slots_filling load acquire->relaxed 1", SPARE, END_REPEATS},
     {"es_slots_turn load acquire->relaxed 1", SPARE, END_REPEATS},
     {"es_slots_turn cas acq_rel->acquire 1", SPARE, END_REPEATS},

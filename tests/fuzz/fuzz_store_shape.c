@@ -54,7 +54,7 @@ static es_item_config draw_item(fuzz_in *in, uint64_t capacity, const uint64_t *
         item.period = 1 + fuzz_below(in, item.length), item.padded = fuzz_below(in, 2);
     if (item.kind == ES_ITEM_N_STEP)
         item.before = fuzz_below(in, 3), item.gamma = fuzz_below(in, 5) / 4.0;
-    if (item.kind == ES_ITEM_STEP || es_store_span(&item) + UINT64_C(1) > room) {
+    if (item.kind == ES_ITEM_STEP || es_store_layout_span(&item) + UINT64_C(1) > room) {
         item = (es_item_config){.kind = ES_ITEM_STEP, .length = 1, .period = 1, .num_outputs = num_leaves};
         for (uint32_t l = 0; l < num_leaves; l++)
             outputs[l] = (es_output){.kind = ES_OUTPUT_STEPS, .leaf = l, .count = 1};

@@ -17,12 +17,14 @@ from fuzz.choices import Below
 
 from echo_shm import EchoShmError, Replay, Server
 from echo_shm import Table as QueueTable
-from echo_shm.net import wire
-from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.net import learner_wire, wire
+from echo_shm.net.bridge.admission import Settings
+from echo_shm.net.bridge.bridge import Bridge
 from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Request, Samples
 from echo_shm.net.client import connection
 from echo_shm.net.client.connection import Connection, Options
-from echo_shm.net.wire import Accept, Ask, Greeting, Hello
+from echo_shm.net.learner_wire import Ask
+from echo_shm.net.wire import Accept, Greeting, Hello
 from echo_shm.replay import Queue
 from echo_shm.ring import lockfile
 from echo_shm.ring.batch_names import BatchRing, batch_ring
@@ -94,7 +96,7 @@ def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
 
 def draw_learner(below: Below, client: bytes = b"c" * 16) -> bytes:
     """The bytes of a replay's learner, often with faults."""
-    hello = Hello(client, 0, b"n" * 32, wire.LEARNER if below(20) else wire.spec_hash(SPEC.schema))
+    hello = Hello(client, 0, b"n" * 32, learner_wire.LEARNER if below(20) else wire.spec_hash(SPEC.schema))
     stream = _damaged(below, hello.to_bytes())
     ask = Ask(below(8) // 7, min(1, below(8)), 1 + below(4), bytes(16), tuple(below(9) for _ in range(below(4))))
     if below(20) == 0:
@@ -103,7 +105,7 @@ def draw_learner(below: Below, client: bytes = b"c" * 16) -> bytes:
     for _ in range(below(8)):
         kind = below(9)
         if kind == 0:
-            frames.append(wire.info())
+            frames.append(learner_wire.info())
         elif kind == 1:
             frames.append(_bytes(below, below(40)))
         elif kind == 2:
@@ -376,10 +378,10 @@ class ReplayTable(_Bridged):
     def _good_learner(self) -> None:
         """Takes all that there is, and acknowledges it."""
         self._clients += 1
-        hello = Hello(struct.pack("<QQ", 1, self._clients), 0, bytes(32), wire.LEARNER)
+        hello = Hello(struct.pack("<QQ", 1, self._clients), 0, bytes(32), learner_wire.LEARNER)
         said, at, numbers = b"", 0, []
         with self._connect() as sock:
-            sock.sendall(hello.to_bytes() + Ask(0, 1, 2).to_bytes() + wire.want(1000))
+            sock.sendall(hello.to_bytes() + Ask(0, 1, 2).to_bytes() + learner_wire.want(1000))
             sock.setblocking(False)
             deadline = time.monotonic() + 20
             while not self._is_taken():
@@ -391,7 +393,7 @@ class ReplayTable(_Bridged):
                 at, new = self._read(said, at)
                 numbers += [int.from_bytes(said[i + 16 : i + 20], "little") for i in new]
                 for i in new:
-                    sock.sendall(wire.done(int.from_bytes(said[i + 8 : i + 16], "little")))
+                    sock.sendall(learner_wire.done(int.from_bytes(said[i + 8 : i + 16], "little")))
             assert len(set(numbers)) == len(numbers)
             assert numbers[-1:] == [self._sent - 1] or len(self._rings()) > 1
             sock.sendall(wire.bye(0))

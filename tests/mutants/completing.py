@@ -87,7 +87,7 @@ COMPLETING = (
         "es_store_layout_steps_kept",
         "windows",
         "streams keep one step too few for an episode that is left",
-        ("es_store_span(&tables[t].item) + UINT64_C(1)", "es_store_span(&tables[t].item) + UINT64_C(0)"),
+        ("es_store_layout_span(&tables[t].item) + UINT64_C(1)", "es_store_layout_span(&tables[t].item) + UINT64_C(0)"),
     ),
     _insert(
         "making-count-apart",

@@ -214,9 +214,10 @@ KEEPING = (
         "es_table_recover_finish",
         "recovery",
         "a priority that a dead process had set is above the highest that the store says",
-        ("        es_table_set_highest(t, t->highest);\n", "        (void)t;\n"),
+        ("        es_table_update_highest(t, t->highest);\n", "        (void)t;\n"),
     ),
-    _table(
+    _mutant(
+        "es_table_update.c",
         "update-not-last",
         "raise_highest",
         "recovery",

@@ -15,6 +15,10 @@ def _api(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]
     return Mutant(name, "api/es_api.c", function, bug, where, edits)
 
 
+def _call(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "api/es_call.c", function, bug, where, edits)
+
+
 def _layout(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
     return Mutant(name, "ring/es_layout.c", function, bug, where, edits)
 
@@ -143,9 +147,9 @@ SERVING = (
         "samples of a run that was sealed count as sent",
         ("es_journal_clear(r, remote, done)", "es_journal_clear(r, remote, (uint64_t)run)"),
     ),
-    _api(
+    _call(
         "detach-no-wait",
-        "await_threads",
+        "es_call_await",
         "SYNC busy",
         "detach does not wait for threads that are inside a call",
         ("while (atomic_load(&r->busy) != 0) {", "while (atomic_load(&r->busy) == UINT32_MAX) {"),
@@ -229,15 +233,15 @@ SERVING = (
         "es_api_retire",
         "SYNC busy",
         "a detach does not wait for the retirement under way: it re-opens the claims of the entry's next owner",
-        ("    if (enter_to_end(r) == ES_OK) {\n", "    {\n        atomic_fetch_add(&r->busy, 0);\n"),
-        ("        leave(r);\n", ""),
+        ("    if (es_call_enter_to_end(r) == ES_OK) {\n", "    {\n        atomic_fetch_add(&r->busy, 0);\n"),
+        ("        es_call_leave(r);\n", ""),
     ),
     _api(
         "retire-no-release",
         "es_api_release",
         "detach",
         "a retired attachment cannot release",
-        ("enter_to_end(r)", "enter(r)"),
+        ("es_call_enter_to_end(r)", "es_call_enter(r)"),
     ),
     _api(
         "stop-no-wake",
@@ -257,16 +261,16 @@ SERVING = (
         ),
         ("    if (atomic_load(&r->busy) != 0)\n", "    if (inside != 0)\n"),
     ),
-    _api(
+    _call(
         "stop-no-commit",
-        "enter_to_settle",
+        "es_call_enter_to_settle",
         "detach",
         "what a stopped producer has claimed can be neither committed nor aborted",
         ("&r->retired)", "&r->detached)"),
     ),
-    _api(
+    _call(
         "stop-settles-late",
-        "enter_to_settle",
+        "es_call_enter_to_settle",
         "SYNC busy",
         "a retired attachment still commits and aborts",
         ("&r->retired)", "&r->left)"),
@@ -278,7 +282,7 @@ SERVING = (
         "a detached attachment still commits, in an entry that may be another's by then",
         ("    atomic_exchange(&r->retired, 1);\n", ""),
     ),
-    _api(
+    _call(
         "enter-looks-first",
         "enter_unless",
         "SYNC busy",

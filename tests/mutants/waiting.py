@@ -148,7 +148,7 @@ WAITING = (
         "es_api_wait_any",
         "SYNC busy",
         "an attachment may be freed under a process that waits",
-        ("(rc = enter(watches[inside].ring)) == ES_OK", "(rc = enter(watches[0].ring)) == ES_OK"),
+        ("(rc = es_call_enter(watches[inside].ring)) == ES_OK", "(rc = es_call_enter(watches[0].ring)) == ES_OK"),
     ),
     _api(
         "any-too-many",

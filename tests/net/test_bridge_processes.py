@@ -21,7 +21,8 @@ from harness.waiting import until
 from echo_shm import ConnectionClosedError, EchoShmError, Server, TcpClient, TcpTransport
 from echo_shm.net import wire
 from echo_shm.net.bridge import supervisor
-from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.net.bridge.admission import Settings
+from echo_shm.net.bridge.bridge import Bridge
 from echo_shm.ring.segment import Segment
 
 _WORKERS = """

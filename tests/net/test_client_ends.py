@@ -236,7 +236,7 @@ def test_times_without_end(pretend):
 
 def test_keys_are_not_shown():
     """Neither a client's nor a bridge's settings show the key when they are printed."""
-    from echo_shm.net.bridge.bridge import Settings
+    from echo_shm.net.bridge.admission import Settings
     from echo_shm.spec import Spec
 
     key = b"this is the key!"

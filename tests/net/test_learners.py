@@ -29,9 +29,10 @@ from echo_shm import (
     WireError,
 )
 from echo_shm.cli import replay_figures
-from echo_shm.net import wire
+from echo_shm.net import learner_wire, wire
 from echo_shm.net.bridge.batches import BatchSource
-from echo_shm.net.wire import Ask, Frame, Hello, Refusal
+from echo_shm.net.learner_wire import Ask
+from echo_shm.net.wire import Frame, Hello, Refusal
 from echo_shm.replay import Column, Episode, NStep, Prioritized, Queue, Sequence, Step, Trajectory, listing
 from echo_shm.replay.batch_rings import batch_spec
 from echo_shm.ring.inbox import inbox_spec
@@ -658,7 +659,7 @@ class Raw:
     def __init__(self, replay, client=b"i" * 16):
         self.sock = socket.create_connection((HOST, replay.port), timeout=20)
         greeting = wire.Greeting.from_bytes(exactly(self.sock, wire.GREETING_REST + 5))
-        hello = Hello(client, 0, b"n" * 32, wire.LEARNER).signed(KEY, greeting)
+        hello = Hello(client, 0, b"n" * 32, learner_wire.LEARNER).signed(KEY, greeting)
         self.sock.sendall(hello.to_bytes())
         header = wire.read_server_header(exactly(self.sock, wire.HEADER_BYTES))
         assert header.kind is Frame.ACCEPT
@@ -666,7 +667,7 @@ class Raw:
 
     def next(self, n, size=0):
         """The next frame: its type, its number, its body. ``size``: bytes of an item."""
-        header = wire.read_batch_header(exactly(self.sock, wire.HEADER_BYTES), n)
+        header = learner_wire.read_batch_header(exactly(self.sock, wire.HEADER_BYTES), n)
         return (
             header.kind,
             header.number,
@@ -682,7 +683,7 @@ def test_batches_on_the_wire(replay):
     for number in range(20):
         replay.add(step(number))
     raw = Raw(replay)
-    raw.sock.sendall(Ask(0, 2, 4).to_bytes() + wire.want(2))
+    raw.sock.sendall(Ask(0, 2, 4).to_bytes() + learner_wire.want(2))
     kind, _, body = raw.next(2)
     assert kind is Frame.RING
     schema = batch_spec(Spec.from_example(EXAMPLE), Step()).schema
@@ -692,15 +693,15 @@ def test_batches_on_the_wire(replay):
     columns = np.frombuffer(first[2][:16], np.int64)  # leaves in the order of their paths: number, obs
     assert columns.tolist() == [0, 1]
     assert np.frombuffer(first[2][16:40], np.float32).tolist() == [0, 0, 0, 1, 1, 1]
-    raw.sock.sendall(wire.done(0) + wire.want(3))
+    raw.sock.sendall(learner_wire.done(0) + learner_wire.want(3))
     assert raw.next(2) == (Frame.ACK, 1, b"")
     assert raw.next(2, ITEM)[:2] == (Frame.BATCH, 2)
     raw.sock.close()
     again = Raw(replay)
-    again.sock.sendall(Ask(0, 2, 4, body[:16], (0, 1)).to_bytes() + wire.want(2))
+    again.sock.sendall(Ask(0, 2, 4, body[:16], (0, 1)).to_bytes() + learner_wire.want(2))
     assert again.next(2) == (Frame.RING, 0, body)
     assert [again.next(2, ITEM)[:2] for _ in range(2)] == [(Frame.BATCH, 2), (Frame.BATCH, 3)]
-    again.sock.sendall(wire.info())
+    again.sock.sendall(learner_wire.info())
     kind, _, text = again.next(2)
     assert kind is Frame.INFO
     assert b'"q":{' in text
@@ -713,8 +714,8 @@ ASK = Ask(0, 2, 4).to_bytes()
 
 
 HOSTILE = [
-    (wire.want(1), "WANT before ASK"),
-    (wire.done(1), "DONE before ASK"),
+    (learner_wire.want(1), "WANT before ASK"),
+    (learner_wire.done(1), "DONE before ASK"),
     (ASK + ASK, "ASK came twice"),
     (Ask(1, 2, 4).to_bytes(), "asked for batches of table 1, expected a table below 1"),
     (Ask(2**32 - 1, 2, 4).to_bytes(), "expected a table below 1"),
@@ -725,7 +726,7 @@ HOSTILE = [
     (Ask(0, 2**33, 4).to_bytes(), "asked for 4 batches of 8589934592 items"),
     (Ask(0, 2, 0).to_bytes(), "asked for 0 batches of 2 items"),
     (Ask(0, 2, 4, has=tuple(range(600))).to_bytes(), "a learner sends no ASK frame of 4832 bytes"),
-    (wire.batch_header(5, 0), "a learner sends no BATCH frame"),
+    (learner_wire.batch_header(5, 0), "a learner sends no BATCH frame"),
     (wire.samples_header(1, 0), "a learner sends no SAMPLES frame"),
     (bytes([8, 0, 0, 0, 23, 0, 0, 0]) + bytes(8 + 23), "an ASK frame of 23 bytes"),
     (b"\xff" * 16, "no frame starts with"),
@@ -755,7 +756,7 @@ def test_done_with_what_it_does_not_have(replay):
         got = numbers_of(next(batches))
         raw = Raw(replay)
         raw.sock.sendall(Ask(0, 8, 2, bytes(16), tuple(range(10))).to_bytes())
-        raw.sock.sendall(b"".join(map(wire.done, range(10))))
+        raw.sock.sendall(b"".join(map(learner_wire.done, range(10))))
         while raw.next(8)[0] is not Frame.ACK:
             pass
         assert leased(replay) in (1, 2)  # the one in hand, and one ahead, unless it was called back
@@ -766,8 +767,8 @@ def test_done_with_what_it_does_not_have(replay):
 
 
 SCHEMA = batch_spec(Spec.from_example(EXAMPLE), Step()).schema
-RING = wire.ring(b"q" * 16, SCHEMA)
-ONE = wire.batch_header(2, 0) + bytes(2 * ITEM)
+RING = learner_wire.ring(b"q" * 16, SCHEMA)
+ONE = learner_wire.batch_header(2, 0) + bytes(2 * ITEM)
 
 
 @pytest.mark.parametrize(
@@ -776,16 +777,16 @@ ONE = wire.batch_header(2, 0) + bytes(2 * ITEM)
         (ONE, WireError, "sent a batch, and has not said what is in it"),
         (RING + ONE + ONE, WireError, "sent batch 0 again"),
         (
-            RING + b"".join(wire.batch_header(2, i) + bytes(2 * ITEM) for i in range(4)),
+            RING + b"".join(learner_wire.batch_header(2, i) + bytes(2 * ITEM) for i in range(4)),
             WireError,
             "batch 3 without being asked",
         ),
-        (RING + wire.batch_header(3, 0), WireError, "a batch of 3 items, expected 2"),
+        (RING + learner_wire.batch_header(3, 0), WireError, "a batch of 3 items, expected 2"),
         (RING + wire.ack(5), WireError, "acknowledged 5 batches, expected 0 to"),
-        (wire.ring(b"q" * 16, b'{"leaves":[]}'), WireError, "its answer"),
-        (wire.ring(b"q" * 16, Spec.from_example(EXAMPLE).schema), SegmentError, "does not say what an item is"),
-        (RING + wire.ring(b"z" * 16, SCHEMA), ConnectionClosedError, "has another replay now"),
-        (wire.info(b"{}"), WireError, "sent INFO, which nobody has asked for"),
+        (learner_wire.ring(b"q" * 16, b'{"leaves":[]}'), WireError, "its answer"),
+        (learner_wire.ring(b"q" * 16, Spec.from_example(EXAMPLE).schema), SegmentError, "does not say what an item is"),
+        (RING + learner_wire.ring(b"z" * 16, SCHEMA), ConnectionClosedError, "has another replay now"),
+        (learner_wire.info(b"{}"), WireError, "sent INFO, which nobody has asked for"),
         (wire.refuse(Refusal.OTHER, "no\nroom"), SegmentError, r"no\?room"),
         (wire.bye(0, "bad learner"), ConnectionClosedError, "has closed: bad learner"),
         (wire.samples_header(1, 0), WireError, "a server sends no SAMPLES frame"),
@@ -799,7 +800,7 @@ def test_hostile_servers(answer, error, text):
         visit.greet()
         accept = wire.Accept(b"r" * 16, 1 << 20, False, host.schemas[visit.hello.spec], 0)
         visit.sock.sendall(accept.to_bytes(None, visit.greeting, visit.hello))
-        if visit.hello.spec == wire.LEARNER:
+        if visit.hello.spec == learner_wire.LEARNER:
             first = exactly(visit.sock, wire.HEADER_BYTES)
             if first[0] == Frame.ASK:
                 visit.sock.sendall(answer)
@@ -808,7 +809,7 @@ def test_hostile_servers(answer, error, text):
 
     host = Pretender(EXAMPLE, play)
     inbox = inbox_spec(Spec.from_example(EXAMPLE), (("all", (), (), None),))
-    host.schemas = {wire.LEARNER: inbox.schema, wire.spec_hash(UPDATE_SPEC.schema): UPDATE_SPEC.schema}
+    host.schemas = {learner_wire.LEARNER: inbox.schema, wire.spec_hash(UPDATE_SPEC.schema): UPDATE_SPEC.schema}
     with ReplayClient(f"tcp://{HOST}:{host.port}", reconnect=False) as learner:
         batches = learner.dataset_iter(2, prefetch=2, timeout=20)
         with pytest.raises(error, match=text):

@@ -15,7 +15,8 @@ from harness.waiting import until
 from echo_shm import Server, TcpClient
 from echo_shm.net import wire
 from echo_shm.net.bridge import bridge as bridge_module
-from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.net.bridge.admission import Settings
+from echo_shm.net.bridge.bridge import Bridge
 from echo_shm.net.wire import Hello
 from echo_shm.ring.metrics import RingView
 from echo_shm.ring.segment import Segment

@@ -17,7 +17,8 @@ from harness.waiting import until
 from echo_shm import Replay, Server, TcpClient, TcpTransport, WireError, connect
 from echo_shm.cli import main as cli
 from echo_shm.net import wire
-from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.net.bridge.admission import Settings
+from echo_shm.net.bridge.bridge import Bridge
 from echo_shm.replay import RemoteWriter
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.segment import Segment

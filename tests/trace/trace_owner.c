@@ -284,7 +284,8 @@ static int64_t refused_as_inherited(es_world *w)
 KILL_EVERYWHERE(
     inherited_attachments_refuse, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = send_four,
     .act = refused_as_inherited, .want = 18, .outcomes = REAPED,
-    .through = "es_api_attach es_api_close es_sweep_next_dead es_reap es_api_learner_alive enter es_sweep_settle");
+    .through =
+        "es_api_attach es_api_close es_sweep_next_dead es_reap es_api_learner_alive es_call_enter es_sweep_settle");
 
 static void detach_before(es_world *w)
 {
@@ -298,7 +299,8 @@ static int64_t refused_as_detached(es_world *w)
 
 KILL_EVERYWHERE(detached_attachments_refuse, .batch_size = 2, .num_batches = 2, .role = ES_ROLE_PRODUCER,
                 .before = send_four, .prepare = detach_before, .act = refused_as_detached, .want = 13,
-                .outcomes = NOBODY, .through = "enter es_api_send_wait es_api_take es_sweep_settle es_api_detach");
+                .outcomes = NOBODY,
+                .through = "es_call_enter es_api_send_wait es_api_take es_sweep_settle es_api_detach");
 
 static void observe(es_world *w)
 {

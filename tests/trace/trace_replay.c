@@ -237,8 +237,7 @@ static int64_t update_some(es_vault *v, uint64_t parts)
 REVIVE_EVERYWHERE(update_with_duplicates,
                   .tables = {TABLE("a", ES_MAX_HEAP, ES_PRIORITIZED, ANY), TABLE("b", ES_FIFO, ES_FIFO, ANY)},
                   .num_tables = 2, .capacity = 5, .max_items = ANY, .before = add_and_draw_three, .act = update_some,
-                  .parts = 4, .want = 3, .where_it_writes = true,
-                  .through = "es_replay_update es_table_set_priorities");
+                  .parts = 4, .want = 3, .where_it_writes = true, .through = "es_replay_update es_table_update");
 
 static int64_t delete_two(es_vault *v, uint64_t parts)
 {

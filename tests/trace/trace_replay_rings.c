@@ -93,7 +93,7 @@ FEED_EVERYWHERE(priorities_change,
                 .tables = {TABLE("a", ES_MAX_HEAP, ES_PRIORITIZED, 4), TABLE("b", ES_FIFO, ES_MIN_HEAP, 3)},
                 .num_tables = 2, .capacity = 5, .slots = 2, .before = add_four, .send = send_priorities, .act = turn,
                 .parts = 3, .part = update_first,
-                .through = "es_inbox_update make_update es_table_set_priorities set_priority pass_over");
+                .through = "es_inbox_update make_update es_table_update set_priority pass_over");
 
 static void send_deletions(es_feed *f)
 {

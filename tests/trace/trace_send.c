@@ -19,9 +19,9 @@ static void reserve(es_world *w)
 /* Sends into the middle of a batch. */
 KILL_EVERYWHERE(send_into_a_batch, .batch_size = 3, .num_batches = 2, .role = ES_ROLE_PRODUCER, .before = one_before,
                 .act = send_one, .sends = 1, .outcomes = KEPT | LOST | REAPED,
-                .through =
-                    "es_api_send_wait enter leave es_blocking_claim es_producer_claim try_claim claim_word help_tail "
-                    "es_leaves_write es_producer_commit");
+                .through = "es_api_send_wait es_call_enter es_call_leave es_blocking_claim es_producer_claim try_claim "
+                           "claim_word help_tail "
+                           "es_leaves_write es_producer_commit");
 
 static void one_before_a_sleeper(es_world *w)
 {

@@ -60,14 +60,13 @@ static void park_a_producer_and_release(es_world *w)
 }
 
 /* It is told of room and leaves it. Whether or not it lives to wake the producer behind it, that one gets the room. */
-KILL_EVERYWHERE(
-    room_is_passed_on, .batch_size = 2, .num_batches = 1, .role = ES_ROLE_LEARNER, .before = full_and_leased,
-    .prepare = attach_as_a_producer, .when_asleep = park_a_producer_and_release, .check = release_if_held,
-    .act = wait_for_an_hour, .want = 1, .outcomes = REAPED | WOKEN,
-    .through =
-        "es_api_wait_any check_causes enter leave es_blocking_wait_any sleep_until_ready arm first_ready is_ready "
-        "any_detached es_wait_several wait_in_kernel pass_on es_producer_has_room es_wake_producer "
-        "es_consumer_has_batch count_sleep count_blocked count_unblocked");
+KILL_EVERYWHERE(room_is_passed_on, .batch_size = 2, .num_batches = 1, .role = ES_ROLE_LEARNER,
+                .before = full_and_leased, .prepare = attach_as_a_producer, .when_asleep = park_a_producer_and_release,
+                .check = release_if_held, .act = wait_for_an_hour, .want = 1, .outcomes = REAPED | WOKEN,
+                .through = "es_api_wait_any check_causes es_call_enter es_call_leave es_blocking_wait_any "
+                           "sleep_until_ready arm first_ready is_ready "
+                           "any_detached es_wait_several wait_in_kernel pass_on es_producer_has_room es_wake_producer "
+                           "es_consumer_has_batch count_sleep count_blocked count_unblocked");
 
 static bool has_said_that_it_sleeps(es_world *w)
 {

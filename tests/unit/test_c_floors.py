@@ -27,6 +27,7 @@ FLOORS = [
     {"ring/es_consumer", "ring/es_partial", "ring/es_reap", "ring/es_repair"},
     {"ring/es_drain"},
     {"ring/es_blocking"},
+    {"api/es_call"},
     {"api/es_api", "api/es_bridge", "api/es_monitor", "api/es_segment", "api/es_sweep"},
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
@@ -39,6 +40,7 @@ FLOORS = [
     {"replay/es_window"},
     {"replay/es_outputs"},
     {"replay/es_table"},
+    {"replay/es_table_update"},
     {"replay/es_draw", "replay/es_table_recover"},
     {"replay/es_drawn", "replay/es_outbox", "replay/es_source", "replay/es_tables"},
     {"replay/es_room", "replay/es_save", "replay/es_snapshot"},
@@ -56,8 +58,8 @@ SHARED_HEADER = {
     "api/es_segment": "api/es_api",
     "api/es_sweep": "api/es_api",
     "api/es_monitor": "api/es_api",
-    "replay/es_store_layout": "replay/es_store",
     "replay/es_table_recover": "replay/es_table",
+    "replay/es_table_update": "replay/es_table",
 } | {
     f"replay/es_{kind}": "replay/es_selector"
     for kind in ("custom", "fifo", "heap", "prioritized", "softmax", "uniform")

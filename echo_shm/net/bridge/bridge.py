@@ -15,29 +15,26 @@ import logging
 import math
 import os
 import random
-import secrets
 import selectors
 import socket
 import ssl
 import time
-from typing import NamedTuple
 
-from echo_shm._core import lib
 from echo_shm.errors import WireError
 from echo_shm.net import tcp, wire
 from echo_shm.net.bridge.acceptor import Acceptor, is_exhausted
+from echo_shm.net.bridge.admission import Admission, Refused, Settings
 from echo_shm.net.bridge.connection import MAX_OUT, Connection
-from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Request, Samples
+from echo_shm.net.bridge.decoder import Bye, Request, Samples
 from echo_shm.net.bridge.ingest import Ingest
+from echo_shm.net.bridge.refusals import RefusalLog
 from echo_shm.net.bridge.replays import ReplaySide
-from echo_shm.net.wire import Accept, Greeting, Hello, Refusal
+from echo_shm.net.wire import Hello, Refusal
 from echo_shm.ring.inbox import step_spec
 from echo_shm.ring.segment import Segment
 
 _log = logging.getLogger("echo_shm.bridge")
 
-#: Bytes of samples in the largest frame, approximately.
-FRAME = 1 << 20
 #: How long a connection may take to say hello (seconds).
 _HELLO_TIME = 10.0
 #: Most pending connections. A client is one for two round trips.
@@ -50,19 +47,6 @@ _MAX_SELECT = 0.1
 _CHECK_EVERY = 0.25
 #: How often one connection is read from, and how many messages are taken from it, before the next one's turn.
 _READS, _MESSAGES = 8, 32
-#: Most lines that are logged between two checks. Of further refusals, only the number is logged.
-_MAX_LINES = 10
-
-
-class Settings(NamedTuple):
-    """What all connections have in common. max_connections: most clients of all bridges of the ring together."""
-
-    authkey: bytes | None
-    wire_version: int
-    max_connections: int
-
-    def __repr__(self) -> str:
-        return "Settings"  # without the key
 
 
 class Bridge:
@@ -79,15 +63,11 @@ class Bridge:
     def __init__(
         self, segment: Segment, listeners: list[socket.socket], settings: Settings, tls: ssl.SSLContext | None
     ) -> None:
-        self._settings, self._tls = settings, tls
-        self._uuid, self._spec = segment.uuid, segment.spec
-        # What clients send. Those of a replay may know only what a step is, and learn the rest when they are accepted.
-        step = step_spec(segment.spec)
-        self._replay = None if step is None else ReplaySide(segment)
-        self._sent = step or segment.spec
-        self._welcome = {wire.spec_hash(one.schema) for one in (self._spec, self._sent)}
-        self._max_frame = wire.frame_limit(self._spec.sample_bytes, FRAME)
+        self._tls = tls
+        self._spec = segment.spec
+        self._replay = None if step_spec(segment.spec) is None else ReplaySide(segment)
         self._ingest = Ingest(segment)
+        self._admission = Admission(segment, settings, self._ingest, self._replay)
         self._selector = selectors.DefaultSelector()
         self._acceptor = Acceptor(listeners, self._selector)
         self._pending: dict[Connection, None] = {}  # in the order in which they came
@@ -96,7 +76,7 @@ class Bridge:
         self._unfinished: set[Connection] = set()  # those with more messages than fitted into their turn
         self._stopping = self._orphaned = False
         self._last_check = self._last_heartbeat = time.monotonic()
-        self._refusals = 0  # since the last check
+        self._refusals = RefusalLog()
 
     def watch(self, fd: int) -> None:
         """Makes the bridge stop when a byte comes from that pipe, or its other end is gone: that process has died."""
@@ -179,114 +159,27 @@ class Bridge:
             self._log_refusal(peer, "refused: no descriptors are left; raise the limit (ulimit -n)")
             sock.close()
             return
-        kind = DecoderV1 if self._settings.wire_version == 1 else Decoder
-        connection = Connection(
-            sock, peer, kind(self._spec.sample_bytes, self._max_frame), time.monotonic() + _HELLO_TIME
-        )
-        if connection.version == 1:
-            connection.out += wire.greeting_v1(self._spec)
-        else:
-            connection.greeting = Greeting(self._settings.authkey is not None, secrets.token_bytes(32))
-            connection.out += connection.greeting.to_bytes()
+        connection = self._admission.greet(sock, peer, time.monotonic() + _HELLO_TIME)
         self._pending[connection] = None
         self._serve(connection)
 
-    def _admit_v1(self, connection: Connection) -> None:
-        """Accepts a version 1 client, which does not say hello."""
-        assert isinstance(connection.decoder, DecoderV1)
-        if self._open_entry(self._ingest, connection, b"", 0) < 0:
-            self._end(connection, f"refused: {self._full()}")
-            return
-        connection.decoder.begin()
-
     def _admit(self, connection: Connection, hello: Hello) -> None:
-        key, greeting = self._settings.authkey, connection.greeting
-        assert greeting is not None
-        assert isinstance(connection.decoder, Decoder)
-        if key is not None and not hello.is_signed(key, greeting):
-            self._refuse(connection, Refusal.KEY, "it does not know the authkey")
-            return
-        ingest = self._ingest if hello.spec in self._welcome else None
-        if ingest is None and self._replay is not None and hello.spec in self._replay.welcome:
-            ingest = self._replay.open(hello.spec)
-            if ingest is None and hello.spec != wire.LEARNER:
-                self._refuse(connection, Refusal.CLOSED, "the replay is closed")
-                return
-        elif ingest is None:
-            # Its hello has only a hash of them. The client gets this ring's, and names the first leaf that differs.
-            leaves = ", ".join(map(str, self._sent.leaves))
-            text = f"its samples are not this ring's ({leaves:.200}); its error names the first leaf that differs"
-            self._refuse(connection, Refusal.SPEC, text)
+        judged = self._admission.judge(connection, hello)
+        if isinstance(judged, Refused):
+            self._refuse(connection, *judged)
             return
         for other in [one for one in self._clients if one.client == hello.client]:
             self._end(other)
-        if ingest is None:
-            self._admit_learner(connection, hello)
-        else:
-            self._admit_sender(connection, hello, ingest)
+        self._answered(connection, judged, self._admission.admit(connection, hello, judged))
 
-    def _admit_learner(self, connection: Connection, hello: Hello) -> None:
-        assert self._replay is not None
-        assert isinstance(connection.decoder, Decoder)
-        assert connection.greeting is not None
-        if self._connected() >= self._settings.max_connections:
-            self._refuse(connection, Refusal.FULL, self._full())
+    def _answered(self, connection: Connection, ingest: Ingest | None, refused: Refused | None) -> None:
+        """A pending connection has become a client's, or was refused."""
+        if refused is not None:
+            self._refuse(connection, *refused)
             return
-        self._accepted(connection, None)
-        self._replay.learners.admit(connection, hello.client)
-        connection.decoder.begin_requests()
-        accept = Accept(self._uuid, 0, False, self._spec.schema, 0)
-        connection.out += accept.to_bytes(self._settings.authkey, connection.greeting, hello)
-
-    def _admit_sender(self, connection: Connection, hello: Hello, ingest: Ingest) -> None:
-        assert isinstance(connection.decoder, Decoder)
-        assert connection.greeting is not None
-        # If samples beyond the client's number may be in this ring, its number cannot start a new entry.
-        known = hello.doubt == ingest.uuid
-        index = self._open_entry(ingest, connection, hello.client, hello.acknowledged, known=known)
-        if index == lib.ES_UNSURE:
-            self._refuse(connection, Refusal.BUSY, "another bridge serves it")
-            return
-        if index == lib.ES_EMPTY:
-            self._refuse(connection, Refusal.FORGOTTEN, "it was forgotten, and samples of it may be in the ring")
-            return
-        if index < 0:
-            self._refuse(connection, Refusal.FULL, self._full())
-            return
-        max_frame = wire.frame_limit(ingest.spec.sample_bytes, FRAME)
-        connection.decoder.begin_samples(ingest.spec.sample_bytes, max_frame)
-        known = ingest.is_known(connection)
-        accept = Accept(ingest.uuid, max_frame, known, ingest.spec.schema, connection.acknowledged)
-        connection.out += accept.to_bytes(self._settings.authkey, connection.greeting, hello)
-
-    def _connected(self) -> int:
-        """How many clients there are: those of all bridges that send, and the learners of this one."""
-        learners = 0 if self._replay is None else len(self._replay.learners)
-        return sum(ingest.connected() for ingest in self._ingests) + learners
-
-    def _accepted(self, connection: Connection, ingest: Ingest | None) -> None:
         connection.deadline = None
         self._pending.pop(connection)
         self._clients[connection] = ingest
-
-    def _full(self) -> str:
-        return f"too many clients: {self._connected()} are connected"
-
-    def _open_entry(
-        self, ingest: Ingest, connection: Connection, client: bytes, number: int, *, known: bool = False
-    ) -> int:
-        """Makes a pending connection a client's. Returns the entry's index, or a negative result."""
-        index = ingest.open_entry(connection, client, number, known=known)
-        if index == lib.ES_UNSURE:  # the bridge that has the entry may be dead
-            ingest.sweep()
-            index = ingest.open_entry(connection, client, number, known=known)
-        if index < 0:
-            return index
-        if self._connected() > self._settings.max_connections:
-            ingest.close_entry(connection, keep=ingest.is_known(connection))
-            return int(lib.ES_ENOOWNER)
-        self._accepted(connection, ingest)
-        return index
 
     # -- the end of a connection
 
@@ -323,9 +216,9 @@ class Bridge:
         elif connection in self._clients:
             self._say_bye(connection, text)
         elif code is Refusal.SPEC:
-            connection.start_closing(wire.refuse_spec(self._spec.schema), time.monotonic() + _CLOSE_TIME)
+            _close_with(connection, wire.refuse_spec(self._spec.schema))
         else:
-            connection.start_closing(wire.refuse(code, text), time.monotonic() + _CLOSE_TIME)
+            _close_with(connection, wire.refuse(code, text))
 
     def _say_bye(self, connection: Connection, text: str) -> None:
         """Tells a client which of its samples are in the ring, and why its connection ends."""
@@ -336,13 +229,11 @@ class Bridge:
             return
         self._leave(connection, keep=ingest is not None)
         self._pending[connection] = None
-        connection.start_closing(wire.bye(number, text), time.monotonic() + _CLOSE_TIME)
+        _close_with(connection, wire.bye(number, text))
 
     def _log_refusal(self, peer: str, text: str) -> None:
         self._ingest.count_refused()
-        self._refusals += 1
-        if self._refusals <= _MAX_LINES:
-            _log.warning("%s: %s", peer, text)
+        self._refusals.note(peer, text)
 
     # -- receiving and sending
 
@@ -367,24 +258,11 @@ class Bridge:
         if connection.version == 2 and len(connection.out) > MAX_OUT + len(self._spec.schema):
             self._end(connection, "it does not read its acknowledgements")
         if self._is_open(connection):
-            self._watch(connection)
-
-    def _watch(self, connection: Connection) -> None:
-        """Makes the selector watch for what the connection can do next."""
-        events = connection.events
-        if events == connection.watched:
-            return
-        if connection.watched == 0:
-            self._selector.register(connection.sock, events, connection)
-        elif events == 0:
-            self._selector.unregister(connection.sock)
-        else:
-            self._selector.modify(connection.sock, events, connection)
-        connection.watched = events
+            connection.watch(self._selector)
 
     def _exchange(self, connection: Connection) -> None:
-        if connection.version == 1 and connection in self._pending:
-            self._admit_v1(connection)
+        if connection.version == 1 and connection in self._pending:  # such a client does not say hello
+            self._answered(connection, self._ingest, self._admission.admit_v1(connection))
         reads, ended = 0, False
         # The first turn of the loop handles messages behind samples that had to wait.
         while not connection.is_backed_up and self._handle_messages(connection) and reads < _READS:
@@ -446,7 +324,7 @@ class Bridge:
                 self._log_refusal(connection.peer, f"refused: {refusal}")
                 self._leave(connection, keep=False)
                 self._pending[connection] = None
-                connection.start_closing(wire.refuse(Refusal.OTHER, refusal), time.monotonic() + _CLOSE_TIME)
+                _close_with(connection, wire.refuse(Refusal.OTHER, refusal))
             self._serve(connection)
 
     def _tell_taken(self) -> None:
@@ -457,7 +335,7 @@ class Bridge:
             if client in self._clients:
                 client.taken = number
                 client.out += wire.taken(number)
-                self._watch(client)
+                client.watch(self._selector)
 
     # -- timed work, and the end
 
@@ -469,9 +347,7 @@ class Bridge:
             return
         self._last_check = now
         self._acceptor.resume()
-        if self._refusals > _MAX_LINES:
-            _log.warning("%d more connections were refused or ended", self._refusals - _MAX_LINES)
-        self._refusals = 0
+        self._refusals.sum_up()
         self._end_overdue(now)
         senders = [(one, ingest) for one, ingest in self._clients.items() if ingest is not None]
         for client in [one for one, ingest in senders if ingest.is_wanted_elsewhere(one)]:
@@ -484,7 +360,7 @@ class Bridge:
             self._last_heartbeat = now
             for client in [one for one in self._clients if one.version == 2]:
                 client.out += wire.ack(client.acknowledged)
-                self._watch(client)
+                client.watch(self._selector)
 
     def _end_overdue(self, now: float) -> None:
         for connection in list(self._pending):
@@ -517,3 +393,8 @@ class Bridge:
         if self._replay is not None:
             self._replay.leave()
         self._ingest.detach()
+
+
+def _close_with(connection: Connection, message: bytes) -> None:
+    """Tells a connection why it ends, in time."""
+    connection.start_closing(message, time.monotonic() + _CLOSE_TIME)

@@ -80,6 +80,19 @@ class Connection:
             events |= selectors.EVENT_READ
         return events
 
+    def watch(self, selector: selectors.BaseSelector) -> None:
+        """Makes the selector watch for what the connection can do next."""
+        events = self.events
+        if events == self.watched:
+            return
+        if self.watched == 0:
+            selector.register(self.sock, events, self)
+        elif events == 0:
+            selector.unregister(self.sock)
+        else:
+            selector.modify(self.sock, events, self)
+        self.watched = events
+
     @property
     def is_backed_up(self) -> bool:
         """Whether a version 1 client must read its acknowledgements, a byte for each sample, before it sends more."""

@@ -6,7 +6,7 @@ A decoder never holds more than one frame.
 from typing import NamedTuple
 
 from echo_shm.errors import WireError
-from echo_shm.net import wire
+from echo_shm.net import learner_wire, wire
 from echo_shm.net.wire import Frame, Header, Hello
 
 
@@ -118,7 +118,7 @@ class Decoder(_Buffer):
         if self._here() < wire.HEADER_BYTES:
             return None
         start = self._look(wire.HEADER_BYTES)
-        header = wire.read_learner_header(start) if self._of_learner else wire.read_header(start)
+        header = learner_wire.read_learner_header(start) if self._of_learner else wire.read_header(start)
         size = header.length if self._of_learner else self._size_of(header)
         if self._here() < wire.HEADER_BYTES + size:
             return None

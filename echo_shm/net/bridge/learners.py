@@ -20,12 +20,13 @@ from collections.abc import Callable
 
 from echo_shm._core import lib
 from echo_shm.errors import SegmentError, WireError
-from echo_shm.net import wire
+from echo_shm.net import learner_wire, wire
 from echo_shm.net.bridge.batches import BatchSource
 from echo_shm.net.bridge.connection import Connection
 from echo_shm.net.bridge.decoder import Request
 from echo_shm.net.bridge.shares import Learner, Source, pause
-from echo_shm.net.wire import Ask, Frame
+from echo_shm.net.learner_wire import Ask
+from echo_shm.net.wire import Frame
 from echo_shm.ring import ranks
 from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.board import made_or_refused, read_board
@@ -132,7 +133,7 @@ class Learners:
         """
         learner = self._by_connection[connection]
         if request.kind is Frame.INFO:
-            connection.out += wire.info(self._info())
+            connection.out += learner_wire.info(self._info())
         elif request.kind is Frame.ASK:
             self._asked(learner, connection, Ask.from_bytes(request.number, request.body))
         elif learner.ask is None:
@@ -150,7 +151,7 @@ class Learners:
             text = json.dumps(read_board(self._name).get("tables", {}), separators=(",", ":")).encode()
         except SegmentError:
             return b""
-        return text if len(text) <= wire.MAX_INFO else b""
+        return text if len(text) <= learner_wire.MAX_INFO else b""
 
     def _asked(self, learner: Learner, connection: Connection, ask: Ask) -> None:
         if learner.ask is not None:
@@ -172,7 +173,7 @@ class Learners:
 
     def _begin(self, learner: Learner, connection: Connection, ask: Ask, source: Source) -> None:
         """Tells a learner what comes, and finds out what it does not have of what was sent to it before."""
-        connection.out += wire.ring(source.ring.uuid, source.ring.schema)
+        connection.out += learner_wire.ring(source.ring.uuid, source.ring.schema)
         has = set(ask.has) if ask.ring == source.ring.uuid else set()
         learner.unsent.extend(number for number in sorted(learner.leased) if number not in has)
         for number in has - learner.leased.keys():
@@ -301,7 +302,7 @@ class Learners:
                 number = self._next_for(learner, source, share, now)
                 if number is not None and learner.connection is not None:
                     learner.sent += 1
-                    header = memoryview(wire.batch_header(source.ring.n, number))
+                    header = memoryview(learner_wire.batch_header(source.ring.n, number))
                     learner.connection.add_batch(number, [header, *source.ring.bytes_of(learner.leased[number])])
                     told.append((learner.connection, None))
                     fed = True
@@ -355,7 +356,7 @@ class Learners:
             return None
         learner.ended = True
         connection.drop_batches()
-        connection.out += wire.end()
+        connection.out += learner_wire.end()
         return connection
 
     def leave(self) -> None:

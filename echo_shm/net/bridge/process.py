@@ -11,7 +11,8 @@ import sys
 from typing import TypedDict
 
 from echo_shm.errors import SegmentError
-from echo_shm.net.bridge.bridge import Bridge, Settings
+from echo_shm.net.bridge.admission import Settings
+from echo_shm.net.bridge.bridge import Bridge
 from echo_shm.ring.lockfile import names
 from echo_shm.ring.segment import Segment
 from echo_shm.workers.parent_death import die_with_parent

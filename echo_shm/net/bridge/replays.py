@@ -3,7 +3,7 @@
 import numpy as np
 
 from echo_shm.errors import EchoShmError
-from echo_shm.net import wire
+from echo_shm.net import learner_wire, wire
 from echo_shm.net.bridge.ingest import Ingest
 from echo_shm.net.bridge.learners import Learners
 from echo_shm.ring.batch_names import BatchRing
@@ -27,7 +27,7 @@ class ReplaySide:
 
     """
 
-    welcome = frozenset({wire.LEARNER, _UPDATES})
+    welcome = frozenset({learner_wire.LEARNER, _UPDATES})
 
     def __init__(self, inbox: Segment) -> None:
         self._inbox = inbox

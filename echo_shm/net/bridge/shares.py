@@ -4,10 +4,10 @@ import math
 import time
 from collections import deque
 
-from echo_shm.net import wire
+from echo_shm.net import learner_wire
 from echo_shm.net.bridge.batches import BatchSource, Lease
 from echo_shm.net.bridge.connection import Connection
-from echo_shm.net.wire import Ask
+from echo_shm.net.learner_wire import Ask
 
 #: Times between two looks for a batch, or for a ring that was asked for (seconds): at first, and at most. In between it
 #: is a share of the time that has been waited for already.
@@ -126,6 +126,6 @@ class Source:
             for number in sorted(learner.leased)[share:]:
                 if number not in learner.recalled:
                     learner.recalled.add(number)
-                    learner.connection.out += wire.recall(number)
+                    learner.connection.out += learner_wire.recall(number)
             told.append(learner.connection)
         return told

@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, ForkedError, SegmentError, WireError
-from echo_shm.net import wire
+from echo_shm.net import learner_wire, wire
 from echo_shm.net.client.blocks import Blocks
 from echo_shm.net.client.connection import Options
 from echo_shm.net.client.learner_connection import LearnerConnection
 from echo_shm.net.client.reconnect import Reconnector
-from echo_shm.net.wire import Ask, Frame, Header
+from echo_shm.net.learner_wire import Ask
+from echo_shm.net.wire import Frame, Header
 from echo_shm.spec import Array, Spec
 
 _log = logging.getLogger("echo_shm")
@@ -127,11 +128,11 @@ class Batches:
             return
         self._unheard.append(number)
         self._said += 1
-        self._send(wire.done(number) + self._want())
+        self._send(learner_wire.done(number) + self._want())
 
     def _want(self) -> bytes:
         # What has come on this connection, and is not dropped, is in `_ready`, in hand, or done.
-        return wire.want(self._received + self._most - len(self._ready) - (self._in_hand is not None))
+        return learner_wire.want(self._received + self._most - len(self._ready) - (self._in_hand is not None))
 
     def _say_bye(self) -> None:
         self._send(wire.bye(0))
@@ -177,9 +178,9 @@ class Batches:
             in_hand = () if self._in_hand is None else (self._in_hand,)
             if self._ring is not None:
                 # Enough for a share of each ring; what is older is long released.
-                has = (*in_hand, *list(self._unheard)[-wire.MAX_HAS + 1 :])
+                has = (*in_hand, *list(self._unheard)[-learner_wire.MAX_HAS + 1 :])
                 self._ask = self._ask._replace(ring=self._ring[0], has=has)
-            done = b"".join(map(wire.done, self._unheard))
+            done = b"".join(map(learner_wire.done, self._unheard))
             self._send(self._ask.to_bytes() + done + self._want())
 
     def _receive_until_lost(self, connection: LearnerConnection) -> BaseException | None:
@@ -269,7 +270,7 @@ class Batches:
             kept = deque(one for one in self._ready if one[0] != number)
             if len(kept) < len(self._ready):
                 self._ready = kept
-                self._send(wire.give_back(number) + self._want())
+                self._send(learner_wire.give_back(number) + self._want())
 
     def _hear(self, count: int) -> None:
         """The server has heard of so many batches that they are done."""

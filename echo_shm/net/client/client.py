@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from echo_shm.client import SampleWriter, ShmClient
 from echo_shm.closing import Closing
-from echo_shm.errors import ConnectionClosedError, SpecMismatchError
+from echo_shm.errors import ConnectionClosedError, SpecMismatchError, with_sent
 from echo_shm.net import validation
 from echo_shm.net.client import finalizers
 from echo_shm.net.client.connection import Options
@@ -184,9 +184,7 @@ class TcpClient(Closing):
             )
             if sent is None or late is error:
                 raise late from late.__cause__
-            told = type(late)(f"{late}; {sent} of the samples were sent")
-            told.sent = sent  # type: ignore[union-attr]
-            raise told from late.__cause__
+            raise with_sent(late, f"{late}; {sent} of the samples were sent", sent) from late.__cause__
 
     def _time(self, timeout: float | None) -> float | None:
         return self._timeout if timeout is None else check_timeout(timeout, "None for the client's own timeout")

@@ -305,7 +305,7 @@ def open_first(make: Callable[[float], _Made], timeout: float | None) -> _Made:
         except BusyError:
             if time.monotonic() > end:
                 raise
-        time.sleep(_BUSY_PAUSE)
+        time.sleep(_BUSY_PAUSE)  # the other bridge is reaped soon, and nothing tells when
 
 
 def _time_left(deadline: float) -> float:

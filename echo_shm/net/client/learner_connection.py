@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Sequence
 
 from echo_shm.errors import SegmentError, WireError
-from echo_shm.net import tcp, wire
+from echo_shm.net import learner_wire, tcp, wire
 from echo_shm.net.client.connection import Connection, Options, RefusedError
 from echo_shm.net.wire import Accept, Header
 from echo_shm.ring.inbox import Tables, step_spec, tables_of
@@ -42,7 +42,7 @@ class LearnerConnection(Connection):
         raise WireError(f"{self._options.peer} speaks wire version 1: it is no replay's server")
 
     def _sends(self) -> bytes:
-        return wire.LEARNER
+        return learner_wire.LEARNER
 
     def _accepted(self, accept: Accept) -> None:
         try:
@@ -68,8 +68,8 @@ class LearnerConnection(Connection):
         return RefusedError(f"{peer} takes samples for batches, and is no replay: use TcpClient")
 
     def receive_header(self, n: int = 0) -> Header:
-        """Waits for the next frame. ``n``: as for :func:`wire.read_batch_header`."""
-        return wire.read_batch_header(self.receive_body(wire.HEADER_BYTES), n)
+        """Waits for the next frame. ``n``: as for :func:`learner_wire.read_batch_header`."""
+        return learner_wire.read_batch_header(self.receive_body(wire.HEADER_BYTES), n)
 
     def receive_body(self, length: int) -> bytes:
         """The next bytes."""

@@ -7,9 +7,21 @@ from typing import NamedTuple
 import numpy as np
 
 from echo_shm._core import ffi, lib
+from echo_shm.net import wire
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Spec
+
+#: Bytes of samples in a frame, approximately.
+_FRAME = 1 << 20
+#: Most samples in a frame.
+_MAX_FRAME_SAMPLES = 4096
+
+
+def frame_samples(spec: Spec, max_frame: int) -> int:
+    """How many samples a frame has at most. max_frame: most bytes of them, as the server says."""
+    size = spec.sample_bytes
+    return max(1, min(wire.samples_per_frame(min(max_frame, max(_FRAME, size)), size), _MAX_FRAME_SAMPLES))
 
 
 class _LeasedBatch(NamedTuple):

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from echo_shm.errors import ConnectionClosedError, EchoShmError, SpecMismatchError, WireError
+from echo_shm.net import wire
 from echo_shm.net.client.backoff import Backoff
-from echo_shm.net.client.connection import Connection, RefusedError
+from echo_shm.net.client.connection import Connection, ForgottenError, Options, RefusedError
+from echo_shm.ring.updates import UPDATE_SPEC
 
 #: The longest that one try to connect may take (seconds). Finding the host's address may take longer.
 _LONGEST_TRY = 5.0
@@ -62,3 +64,49 @@ class Reconnector:
                 why = error
             finally:
                 self.trying = False
+
+
+def resume(
+    reconnector: Reconnector,
+    options: Options,
+    old: Connection,
+    acknowledged: int,
+    in_doubt: int,
+    lost: BaseException | None,
+) -> Connection:
+    """A new connection for the samples of an old one, so that each is in the ring once.
+
+    Args:
+        reconnector: Tries to connect.
+        options: What both connections have in common.
+        old: The connection that is lost.
+        acknowledged: The number of the first sample that is not acknowledged.
+        in_doubt: How many were sent from there on.
+        lost: Why the old connection is lost.
+
+    Raises:
+        ConnectionClosedError: Nobody can tell whether those in doubt are in the ring; or as
+            :meth:`Reconnector.connect`.
+        SpecMismatchError, WireError: As :meth:`Reconnector.connect`.
+
+    """
+    forgotten = ConnectionClosedError(f"the server has forgotten this client: {in_doubt} samples are in doubt")
+    doubt = old.ring if in_doubt > 0 and old.version == 2 else wire.NO_RING
+    try:
+        connection = reconnector.connect(lambda timeout: Connection(options, acknowledged, timeout, doubt), lost)
+    except ForgottenError:
+        raise forgotten from None
+    try:
+        if connection.version != old.version:
+            raise ConnectionClosedError(
+                f"the server speaks wire version {connection.version} now, no longer {old.version}: "
+                f"{in_doubt} samples are in doubt"
+            )
+        if connection.ring == old.ring and not connection.known and in_doubt > 0:
+            raise forgotten
+        if connection.ring != old.ring and options.spec.schema == UPDATE_SPEC.schema:
+            raise ConnectionClosedError("another replay is there now, whose items have other keys")
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -16,19 +16,14 @@ import time
 from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, WireError
 from echo_shm.net import wire
-from echo_shm.net.client.connection import Connection, ForgottenError, Options, open_first
-from echo_shm.net.client.outbox import Outbox
-from echo_shm.net.client.reconnect import Reconnector
+from echo_shm.net.client.connection import Connection, Options, open_first
+from echo_shm.net.client.outbox import Outbox, frame_samples
+from echo_shm.net.client.reconnect import Reconnector, resume
 from echo_shm.net.client.taken import Taken
-from echo_shm.ring.updates import UPDATE_SPEC
 from echo_shm.spec import Spec
 
 _log = logging.getLogger("echo_shm")
 
-#: Bytes of samples in a frame, approximately.
-_FRAME = 1 << 20
-#: Most samples in a frame.
-_MAX_FRAME_SAMPLES = 4096
 #: Most frames in the client's own ring.
 _MAX_FRAMES = 8
 #: How long a sample waits for others to fill its frame (nanoseconds).
@@ -54,7 +49,7 @@ class Sender:
         self._connection = open_first(lambda timeout: Connection(options, 0, timeout), timeout)
         self._options = options = options._replace(spec=self._connection.spec)
         try:
-            size = self._frame_samples(self._connection.max_frame)
+            size = frame_samples(options.spec, self._connection.max_frame)
             self._max_unacknowledged = size * min(most_unacknowledged, _MAX_FRAMES)
             if self._connection.version == 1:  # each sample is acknowledged on its own
                 size, self._max_unacknowledged = min(size, most_unacknowledged), most_unacknowledged
@@ -90,10 +85,6 @@ class Sender:
             if not self._send_thread.is_alive():
                 self._disconnect()
             raise
-
-    def _frame_samples(self, max_frame: int) -> int:
-        size = self._options.spec.sample_bytes
-        return max(1, min(wire.samples_per_frame(min(max_frame, max(_FRAME, size)), size), _MAX_FRAME_SAMPLES))
 
     @property
     def spec(self) -> Spec:
@@ -320,7 +311,7 @@ class Sender:
 
     def _transmit(self, count: int) -> None:
         """Sends the next ``count`` samples, which are all of one batch."""
-        most = self._frame_samples(self._connection.max_frame)
+        most = frame_samples(self._options.spec, self._connection.max_frame)
         try:
             for at in range(0, count, most):
                 n, number = min(most, count - at), self._next
@@ -341,25 +332,10 @@ class Sender:
         idle = self.acknowledged == self._next and time.monotonic() - made > _SHORT_LIFE
         self._reconnector.backoff.restart(useful=idle or old.heard or self.acknowledged > acknowledged)
         _log.warning("TcpClient for %s: connection lost (%s); trying again", self._options.peer, lost)
-        in_doubt = self._next - self.acknowledged
-        forgotten = ConnectionClosedError(f"the server has forgotten this client: {in_doubt} samples are in doubt")
-        doubt = old.ring if in_doubt > 0 and old.version == 2 else wire.NO_RING
+        connection = resume(
+            self._reconnector, self._options, old, self.acknowledged, self._next - self.acknowledged, lost
+        )
         try:
-            connection = self._reconnector.connect(
-                lambda timeout: Connection(self._options, self.acknowledged, timeout, doubt), lost
-            )
-        except ForgottenError:
-            raise forgotten from None
-        try:
-            if connection.version != old.version:
-                raise ConnectionClosedError(
-                    f"the server speaks wire version {connection.version} now, no longer {old.version}: "
-                    f"{in_doubt} samples are in doubt"
-                )
-            if connection.ring == old.ring and not connection.known and in_doubt > 0:
-                raise forgotten
-            if connection.ring != old.ring and self._options.spec.schema == UPDATE_SPEC.schema:
-                raise ConnectionClosedError("another replay is there now, whose items have other keys")
             if connection.ring != old.ring and self._options.spec.about is not None:
                 with self._changed:
                     self.taken.leave_ring(self.acknowledged)

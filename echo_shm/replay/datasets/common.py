@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from echo_shm.errors import ConnectionClosedError, EchoShmError, SegmentError, SpecMismatchError
+from echo_shm.errors import ConnectionClosedError, EchoShmError, SegmentError, SpecMismatchError, with_sent
 from echo_shm.replay.replay import Replay
 from echo_shm.spec import Array, Spec, Tree, canonical
 
@@ -190,9 +190,7 @@ class Importer:
     def _with_sum(self, error: Exception, sent: int) -> Exception:
         """The same error, which says how many steps are stored in all."""
         self._added += sent
-        late = type(error)(f"{error}; of {self._what}, {self._added:,} steps are stored")
-        late.sent = self._added  # type: ignore[attr-defined]
-        return late
+        return with_sent(error, f"{error}; of {self._what}, {self._added:,} steps are stored", self._added)
 
     def __enter__(self) -> "Importer":
         self._replay.end_episode()
