@@ -323,6 +323,6 @@ class TestRing(RingMachine.TestCase):
     """Every committed sample is delivered exactly once, whole, and in the promised order."""
 
     def setUp(self):
-        """A learner that refers to all batches looks for garbage, often here: not among what all tests have imported."""
+        """A learner that refers to all batches looks for garbage: not among what other tests have imported."""
         gc.freeze()
         self.addCleanup(gc.unfreeze)
