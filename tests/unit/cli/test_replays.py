@@ -413,12 +413,12 @@ def test_top_of_figures_that_are_missing(name: str, monkeypatch: pytest.MonkeyPa
     assert "- of 11 steps" in shown
     assert ["none"] in [line.split() for line in shown.splitlines()]
     for what, said in (
-        ({"directory": "/store"}, "dead, its files stay: Replay.attach('/store')"),
-        ({"has_store": False, "attached": True}, "dead"),
+        ({"directory": "/[x]"}, "files in /[x], B in all process P dead, its files stay: Replay.attach('/[x]')"),
+        ({"has_store": False, "attached": True}, "its own memory, B in all process P dead"),
     ):
         watch._latest = watch._latest._replace(seen=seen._replace(alive=False, heard=0.0, **what))
-        assert f" {said}, figures of " in " ".join(_shown(watch).split())
-    assert replay_top._bar(3, None, "steps")[1] == "- of - steps"
+        shown = re.sub(r"[\d.]+ MB in all", "B in all", _shown(watch)).replace(f"{os.getpid()} dead", "P dead")
+        assert f"replay in {said}, figures of " in " ".join(shown.split())
 
 
 def _owner(index: int, role: str, **figures: Any) -> Owner:
@@ -490,6 +490,8 @@ def test_who_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line.split() for line in _shown(watch).splitlines()]
     assert ["writers", "0", "waiting", "0", "stopped", "0", "dead", "0", "clients", "0"] in lines
     assert not [line for line in lines if line[:1] == ["bridges"]], "none lives"
+    watch._latest = _reading(watch._latest, 11.5, inbox={"owners": owners[5:]})
+    assert ["bridges", "1", "remote", "0", "refused", "0"] in [line.split() for line in _shown(watch).splitlines()]
     watch._latest = _reading(watch._latest, 12.0)  # its rings are gone
     shown = _shown(watch)
     assert ["writers", "0", "waiting", "0"] in [line.split()[:4] for line in shown.splitlines()]

@@ -180,7 +180,7 @@ def made(**changes):
 
 def test_an_episode_without_an_end_is_truncated():
     """Its last observation is known. Rewards, in float64 there, are rounded; actions fit a smaller integer."""
-    made()
+    made(actions=np.array([0, 1, 255]))
     with Replay({**SMALL, "action": np.zeros((), np.uint8)}, 10, tables()) as replay:
         read_minari(replay, "made-v0")
         (episode,) = replay.episodes()
@@ -188,7 +188,7 @@ def test_an_episode_without_an_end_is_truncated():
     assert (episode.terminated, episode.truncated) == (False, True)
     assert episode.steps["obs"].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert episode.final["obs"].tolist() == [6, 7]
-    assert episode.steps["action"].tolist() == [0, 1, 2]
+    assert episode.steps["action"].tolist() == [0, 1, 255]
     assert episode.steps["reward"].tolist() == np.float32([0.1, 0.2, 0.3]).tolist()
 
 

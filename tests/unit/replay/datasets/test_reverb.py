@@ -55,6 +55,8 @@ def test_leaves_in_another_order():
         assert read_reverb(replay, CHECKPOINT, "stacks", columns=[1, 0]) == 6 + 7 + 8
         for episode in replay.episodes():
             np.testing.assert_array_equal(episode.steps[0][:, 0] * 100 + episode.steps[0][:, 1], episode.steps[1])
+    with Replay(EXAMPLE["act"], 100) as replay:  # or one alone
+        assert read_reverb(replay, CHECKPOINT, "stacks", columns=[0]) == 6 + 7 + 8
 
 
 @pytest.mark.parametrize("table", ["steps", "delta"])
