@@ -19,6 +19,7 @@ from echo_shm import Replay, SegmentError, SpecMismatchError, Table, TcpTranspor
 from echo_shm.cli import console, replay_figures, replay_top
 from echo_shm.cli import main as cli
 from echo_shm.replay import RemoteWriter, ReplayClient, ReplayHandle, SampleToInsertRatio
+from echo_shm.replay.waits import Activity
 from echo_shm.ring import lockfile
 from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.metrics import Owner
@@ -398,7 +399,11 @@ def test_top_says_how_old_its_figures_are(name: str, monkeypatch: pytest.MonkeyP
         with terminal.capture() as captured:
             terminal.print(watch.render(3))
         assert "and 1 more" in captured.get()
-        watch._latest = watch._latest._replace(seen=watch._latest.seen._replace(heard=None))
+        used = {**watch._latest.seen.activity, "main": Activity(heard - 60.0, None)}
+        for said, ago in ((heard, console.duration(60.0)), (None, console.duration(0.0))):
+            watch._latest = watch._latest._replace(seen=watch._latest.seen._replace(heard=said, activity=used))
+            lines = [" ".join(line.split()) for line in _shown(watch).splitlines()]
+            assert [line for line in lines if line.startswith("main") and line.endswith(f" {ago} ago - 0 -")]
         assert "it has said nothing yet" in _shown(watch)
 
 
@@ -453,7 +458,7 @@ def test_who_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (_owner(6, "producer", **bridge), "dead"),
     ]
     learners = [
-        (_owner(0, "producer"), "running"),
+        (_owner(0, "producer", held=7, held_time=80.0), "running"),
         (_owner(1, "learner", held=2, held_time=3.0), "running"),
         (_owner(2, "learner", held=1, held_time=5.0, **bridge), "stopped"),
         (_owner(3, "learner", held=4, held_time=90.0), "dead"),
@@ -461,6 +466,7 @@ def test_who_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     clients = [(_owner(0, "producer"), "running"), (_owner(1, "producer"), "dead")]
     monkeypatch.setattr(replay_top, "_MOST_WRITERS", 3)
+    monkeypatch.setattr(replay_top, "_MOST_BATCHES", 1)
     with Replay(STEP, 11, TABLES, store="shm", name=name):
         watch = replay_top.ReplayWatch(name)
     rings = {"inbox": {"owners": owners, "remotes": 3}, "updates": {"owners": clients}}
@@ -480,18 +486,25 @@ def test_who_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert ["main", "\N{MULTIPLICATION SIGN}", "2", "3", "of", "4", taken, "-", "3", "3", "5", "s"] in lines
         assert ["process", "101", *sent] in lines
         assert ["process", "102", "0", "7", "0", "%", "waiting"] in lines
-        assert ["and", "1", "more"] in lines
+        assert [line for line in lines if line[-1:] == ["more"]] == [["and", "1", "more"]]  # of the writers
         assert not [line for line in lines if line[:2] in (["process", "104"], ["process", "105"])]
         assert watch.other_lines == 14 + (2 + 1) + (2 + 3 + 1)
     monkeypatch.setattr(replay_top, "_MOST_WRITERS", 4)
     assert watch.other_lines == 14 + (2 + 1) + (2 + 4)
+    lines = [line.split() for line in _shown(watch).splitlines()]
+    assert ["batches", "drawn", "ahead", "batches/s", "age", "learners", "held", "held", "for"] in lines
+    assert ["writer", "steps/s", "steps", "blocked", "state"] in lines
+    assert not [line for line in lines if line[-1:] == ["more"]]
     assert "; 3 writers and 3 remote; 3 learners" in replay_figures.line(watch._earlier, watch._latest)
     watch._latest = _reading(watch._latest, 11.0, inbox={"owners": owners[6:]}, updates={})
     lines = [line.split() for line in _shown(watch).splitlines()]
     assert ["writers", "0", "waiting", "0", "stopped", "0", "dead", "0", "clients", "0"] in lines
     assert not [line for line in lines if line[:1] == ["bridges"]], "none lives"
-    watch._latest = _reading(watch._latest, 11.5, inbox={"owners": owners[5:]})
-    assert ["bridges", "1", "remote", "0", "refused", "0"] in [line.split() for line in _shown(watch).splitlines()]
+    idle = {"inbox": {"owners": owners[5:]}, "0x2_batches": {"owners": learners[4:]}}
+    watch._latest = _reading(watch._latest, 11.5, **idle)
+    lines = [line.split() for line in _shown(watch).splitlines()]
+    assert ["bridges", "1", "remote", "0", "refused", "0"] in lines
+    assert ["main", "\N{MULTIPLICATION SIGN}", "2", "0", "of", "4", "0.0", "-", "1", "0", "-"] in lines
     watch._latest = _reading(watch._latest, 12.0)  # its rings are gone
     shown = _shown(watch)
     assert ["writers", "0", "waiting", "0"] in [line.split()[:4] for line in shown.splitlines()]
@@ -528,6 +541,7 @@ def test_the_age_of_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         watch = replay_top.ReplayWatch(name)
         assert watch._age(BatchRing(0, 2), 600.0) == f"600 ({console.duration(60.0)})"
         assert watch._age(BatchRing(2, 2), 600.0) == "600"
+        assert [watch._label(BatchRing(i, 3)).split()[0] for i in range(3)] == ["main", "\\[red]", "2"]
         assert watch._age(BatchRing(0, 2), float("nan")) == "-"
         monkeypatch.setattr(replay_figures, "rates", lambda *_: (0.0, 0.0))
         assert watch._age(BatchRing(0, 2), 600.0) == "600"

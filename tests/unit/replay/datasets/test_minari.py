@@ -263,6 +263,7 @@ def test_what_does_not_fit_is_refused(changes, example, options, error, message)
     [
         ({**SMALL, "reward": np.zeros(2)}, {}, TypeError, "reward='reward': Minari has one number a step"),
         ({**SMALL, "action": np.zeros(2, "S3")}, {}, TypeError, r"action: leaf \['action'\] is \|S3"),
+        ({**SMALL, "action": np.zeros(2, ">i4")}, {}, TypeError, r"action: leaf \['action'\] is >i4"),
         ({**SMALL, "obs": [np.zeros(2)]}, {}, TypeError, "observation: got list"),
         (SMALL, {"infos": ["x"]}, ValueError, "infos='x': steps have no such key"),
         (SMALL, {}, ValueError, "the replay has no episode with an observation after a step"),
