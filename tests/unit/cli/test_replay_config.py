@@ -376,6 +376,13 @@ def test_modules_that_are_missing(module: str) -> None:
             replay_config.read(function)
 
 
+def test_a_file_with_the_name_of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is there is what is meant."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run:toml").write_text(SMALL)
+    assert isinstance(replay_config.read("run:toml").arguments, dict)
+
+
 def test_no_file() -> None:
     """Something that is neither, and a file that is not there."""
     with pytest.raises(

@@ -236,6 +236,20 @@ def test_infos_of_a_reset_are_skipped():
         ),
         ({}, {**SMALL, "obs": (np.zeros(2),)}, {}, SpecMismatchError, "observation: the structure is not that"),
         ({"terminations": [True, False, True]}, SMALL, {}, ValueError, "a step before the last one of 3 is terminated"),
+        (
+            {"actions": np.array([0, 1, -1])},
+            {**SMALL, "action": np.zeros((), np.uint8)},
+            {},
+            SpecMismatchError,
+            r"got int64\[3\], expected uint8",
+        ),
+        (
+            {"infos": {"z": np.zeros(3)}},
+            {**SMALL, "x": np.zeros(())},
+            {"others": {"x": "y"}},
+            ValueError,
+            "has no infos 'y': it has 'z'",
+        ),
         ({"terminations": [False, True, True]}, SMALL, {}, ValueError, "a step before the last one of 3 is terminated"),
         (
             {},

@@ -174,6 +174,11 @@ def cut(file):
     file.write_bytes(file.read_bytes()[:-40])
 
 
+def shortened(file):
+    """Leaves a file whose compression is whole, and whose last record is not."""
+    file.write_bytes(zlib.compress(zlib.decompress(file.read_bytes())[:-5]))
+
+
 def emptied(file):
     """Leaves a file without records."""
     file.write_bytes(zlib.compress(b""))
@@ -192,6 +197,7 @@ def scribbled(file):
         (lambda f: (f / "DONE").unlink(), "is no finished checkpoint of Reverb"),
         (lambda f: (f / "items.tfrecord").unlink(), "items.tfrecord cannot be read"),
         (lambda f: cut(f / "items.tfrecord"), "items.tfrecord cannot be read: it ends within a record"),
+        (lambda f: shortened(f / "items.tfrecord"), "items.tfrecord cannot be read: it ends within a record"),
         (lambda f: (f / "chunks.tfrecord").write_bytes(b"text"), "chunks.tfrecord cannot be read"),
         (lambda f: emptied(f / "chunks.tfrecord"), "refers to data that the checkpoint does not have"),
         (lambda f: scribbled(f / "tables.tfrecord"), "a record of the checkpoint is damaged"),
@@ -203,6 +209,12 @@ def test_a_damaged_checkpoint_is_refused(damage, message, tmp_path):
     damage(tmp_path / "copy")
     with Replay(EXAMPLE, 100) as replay, pytest.raises(ValueError, match=message):
         read_reverb(replay, tmp_path / "copy", "sequences")
+
+
+def test_fields_of_every_kind():
+    """Numbers, eight bytes, any number of bytes, and four; one may come again."""
+    data = b"\x08\x96\x01" + b"\x11ABCDEFGH" + b"\x1a\x02xy" + b"\x25abcd" + b"\x08\x05"
+    assert reverb_records.fields(data) == {1: [150, 5], 2: [b"ABCDEFGH"], 3: [b"xy"], 4: [b"abcd"]}
 
 
 @pytest.mark.parametrize(
