@@ -19,7 +19,7 @@ from echo_shm import Replay, SegmentError, SpecMismatchError, Table, TcpTranspor
 from echo_shm.cli import console, replay_figures, replay_top
 from echo_shm.cli import main as cli
 from echo_shm.replay import RemoteWriter, ReplayClient, ReplayHandle, SampleToInsertRatio
-from echo_shm.replay.waits import Activity
+from echo_shm.replay.waits import Activity, Wait
 from echo_shm.ring import lockfile
 from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.metrics import Owner
@@ -521,17 +521,42 @@ def test_rates(name: str) -> None:
         info = replace(now.seen.tables["main"], inserted=inserted, sampled=sampled)
         return now._replace(seen=now.seen._replace(heard=heard, tables={"main": info}))
 
-    latest = said(14.0, 30, 50)
+    latest, nothing = said(14.0, 30, 50), now._replace(seen=now.seen._replace(heard=10.0, tables={}))
     assert replay_figures.rates(said(10.0, 10, 40), latest, "main") == (5.0, 2.5)
-    assert replay_figures.rates(said(10.0, 10, 60), latest, "main") == (5.0, 0.0)
-    for earlier in (
-        said(None, 10, 40),
-        said(10.0, 31, 40),
-        said(14.0, 10, 40),
-        now._replace(seen=now.seen._replace(tables={})),
-    ):
+    assert replay_figures.rates(said(10.0, 30, 60), latest, "main") == (0.0, 0.0)
+    assert replay_figures.rates(said(10.0, 30, 40), latest, "main") == (0.0, 2.5)
+    for earlier in (said(None, 10, 40), said(10.0, 31, 40), said(14.0, 10, 40), nothing):
         assert replay_figures.rates(earlier, latest, "main") == (0.0, 0.0)
-    assert replay_figures.rates(said(10.0, 10, 40), latest, "other") == (0.0, 0.0)
+    nothing = nothing._replace(seen=nothing.seen._replace(heard=14.0))
+    assert replay_figures.rates(said(10.0, 10, 40), nothing, "main") == (0.0, 0.0)
+
+
+def test_waits_and_the_line_of_the_log(name: str) -> None:
+    """Who waits and for how long; the log leaves out waits of less than a second, and says what is known."""
+    with Replay(STEP, 11, TABLES, store="shm", name=name):
+        now = replay_figures.read(name)
+    info = {"size": 3, "inserted": 30, "sampled": 50}
+    tables = {"main": replace(now.seen.tables["main"], **info)}
+    waiting = Wait("writers", "no room", 10.0), Wait("the group of 2", "its turn", 13.5)
+    latest = now._replace(
+        seen=now.seen._replace(heard=14.0, waiting=waiting, tables=tables, steps=2_000, capacity=9_000)
+    )
+    long, short = (f"wait for {console.duration(4.0)}: no room", f"waits for {console.duration(0.5)}: its turn")
+    assert list(replay_figures.waits(latest)) == [f"writers {long}", f"the group of 2 {short}"]
+    assert list(replay_figures.waits(latest, 4.0)) == [f"writers {long}"]
+    unheard = latest._replace(seen=latest.seen._replace(heard=None))
+    assert [wait.split(":")[0][-3:] for wait in replay_figures.waits(unheard)] == ["0 s", "0 s"]
+    tables = {"main": replace(tables["main"], inserted=10, sampled=40)}
+    earlier = now._replace(seen=now.seen._replace(heard=10.0, tables=tables))
+    begin = f"2,000 of 9,000 steps; table 'main': 3 items, {console.amount(5.0)}/s in, {console.amount(2.5)}/s out; "
+    one = [(_owner(0, "producer"), "running")]
+    for rings, who in (
+        ({}, "0 learners"),
+        ({"inbox": {"owners": one}}, "1 writer; 0 learners"),
+        ({"inbox": {"owners": [], "remotes": 2}}, "0 writers and 2 remote; 0 learners"),
+    ):
+        said = replay_figures.line(earlier, _reading(latest, 0.0, **rings))
+        assert said == f"{begin}{who}; writers {long}"
 
 
 def test_the_age_of_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
