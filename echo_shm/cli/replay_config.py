@@ -246,11 +246,14 @@ class _Reader:
             raise self.error(
                 (*where, "shape"), f"{_name((*where, 'shape'))}={shape!r:.80}: use integers, 0 or more: [84, 84]"
             )
+        key = "dtype"
         try:
-            zeros = np.zeros(shape, _dtype(leaf["dtype"]))
+            dtype = _dtype(leaf["dtype"])
+            Spec.from_example(np.zeros((), dtype))
+            key = "shape"
+            zeros = np.zeros(shape, dtype)
             Spec.from_example(zeros)
         except (TypeError, ValueError, MemoryError) as error:
-            key = "shape" if isinstance(error, MemoryError) or "dimension" in str(error) else "dtype"
             at = (*where, key)
             raise self.error(at, f"{_name(at)}={leaf[key]!r}: {error}") from None
         return zeros

@@ -62,14 +62,11 @@ def write_checkpoint(
         try:
             try:
                 writer.write()
-                mark = "." + DONE  # it gets its name at once with what it says
-                files.write_file(unfinished / mark, files.done_bytes(writer.manifest))
-                files.sync_directory(unfinished)
+                files.write_file(unfinished / DONE, files.done_bytes(writer.manifest))
+                files.sync_directory(unfinished)  # all of it is on disk before it has its name
                 unfinished.rename(final)
                 unfinished = final
                 files.sync(folder.fd)
-                (final / mark).rename(final / DONE)
-                files.sync_directory(final)
             except OSError as error:
                 if isinstance(error, SegmentError | ConnectionError):
                     raise

@@ -1,12 +1,14 @@
 """A program that writes checkpoints on a simulated disk. The machine goes down after each call that changes it.
 
-``python -m harness.checkpoint_loser FOLDER SEED``, with ``es_fault.c`` preloaded. Whatever the disk holds, the newest
-checkpoint is whole that was complete before, or the one that was being written is. It prints how often each was found,
-and how often there was none yet.
+``python -m harness.checkpoint_loser FOLDER LINKS``, with ``es_fault.c`` preloaded. LINKS: 0 if the disk has no hard
+links, so that files of earlier checkpoints are copied; else 1. Whatever the disk holds, the newest checkpoint is whole
+that was complete before, or the one that was being written is. It prints how often each was found, and how often there
+was none yet.
 """
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import random
@@ -111,10 +113,17 @@ class Machine:
                     assert got == self.states[int(one.name) - 1], f"{one.name} is restored, and has another state"
 
 
-def main(folder: Path, seed: int) -> None:
+def no_links(*_: Any, **__: Any) -> None:
+    """In place of ``os.link``."""
+    raise OSError(errno.EPERM, "no links")
+
+
+def main(folder: Path, links: int) -> None:
     """Writes three checkpoints, of which two are kept."""
     checkpoint.CHUNK_BYTES = 70
-    machine = Machine(folder, seed)
+    if not links:
+        os.link = no_links
+    machine = Machine(folder, seed=1)
     watch = ctypes.CDLL(None).es_fault_watch
     tell = ctypes.CFUNCTYPE(None, ctypes.c_int)(machine.goes_down)
     with make() as replay:

@@ -134,11 +134,12 @@ def test_each_call_fails(library, states, shm_path, error):
     assert failed > 30
 
 
-def test_the_machine_goes_down(library):
+@pytest.mark.parametrize("links", [1, 0])
+def test_the_machine_goes_down(library, links):
     """After each call, with any part of what was not flushed on the disk, the newest complete checkpoint is whole: the
     one before, or the one that is being written. What a call has returned is not lost, in a new directory either."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # where flushing takes no time
-        found, faults = json.loads(program(library, "checkpoint_loser", folder, 1))
+        found, faults = json.loads(program(library, "checkpoint_loser", folder, links))
     assert not faults, faults[0]
     assert found["none"] > 50
     assert found["before"] > 100

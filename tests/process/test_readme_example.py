@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -200,14 +201,43 @@ def test_no_other_block_is_unheard_of():
 # --- a replay in a process of its own --------------------------------------------
 
 
-def _commands():
-    """The command lines of the unit and of the Compose file that start a replay, as words."""
-    (unit,), (compose,) = _blocks("ini"), _blocks("yaml")
+def _service():
+    """What the unit says of its service."""
+    (unit,) = _blocks("ini")
     parser = configparser.ConfigParser()
     parser.read_string(unit)
-    assert set(parser["Service"]) == {"user", "execstart", "killmode", "restart"}
+    return parser["Service"]
+
+
+def _commands():
+    """The command lines of the unit and of the Compose file that start a replay, as words."""
+    (compose,) = _blocks("yaml")
     shown = [line.partition(":")[2] for line in compose.splitlines() if line.strip().startswith("command:")]
-    return [shlex.split(parser["Service"]["ExecStart"]), json.loads(shown[0])]
+    return [shlex.split(_service()["ExecStart"]), json.loads(shown[0])]
+
+
+def test_the_unit_says_what_the_command_does(tmp_path):
+    """Each setting is about a status or a signal of the command. Status 0 after SIGTERM: see the next test."""
+    assert set(_service()) == {
+        "user", "execstart", "killmode", "timeoutstopsec", "restart", "restartpreventexitstatus"
+    }  # fmt: skip
+    (tmp_path / "run.toml").write_text("name = 3")
+    program = Program(*ECHO_SHM, "replay", str(tmp_path / "run.toml"))
+    try:
+        assert program.result() == int(_service()["RestartPreventExitStatus"])
+    finally:
+        program.discard()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+def test_systemd_knows_the_unit(tmp_path):
+    """It reads the unit without a complaint."""
+    (unit,) = _blocks("ini")
+    unit = unit.replace(_commands()[0][0], "/bin/true")  # a program that is there
+    (tmp_path / "replay.service").write_text(unit)
+    verify = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "replay.service")]
+    done = subprocess.run(verify, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "replay.service" in line]) == (0, [])
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["systemd", "compose"])

@@ -23,7 +23,7 @@ TINY = scale.Scale(
     sends=2,
     replay_steps=600,
     replay_frames=64,
-    item_frames=64,
+    item_frames=4096,  # enough that a process has no room for them
     replay_growth=(300, 600),
     replay_workers=(1,),
 )
@@ -62,14 +62,30 @@ def test_the_replay_group_gives_figures(monkeypatch):
 
 
 def test_the_items_group_gives_figures(monkeypatch):
-    """Each of our rows measures something. So few frames may have room in memory that is there already."""
+    """Each of our rows measures something, beside what the machine does and what fewer steps take."""
     monkeypatch.setattr(replay, "installed", lambda library: False)
     monkeypatch.setattr(replay, "Program", Inside)
     figures = command.measure(["items"], TINY)
-    assert all(value > 0 for figure in figures if figure.unit != "GB" for value in figure.ours)
-    for what in ("NStep(1, stack", "NStep(3)", "Sequence(80, 40)", "create_item", "Memory of 64 Atari frames"):
-        assert any(what in figure.path for figure in figures), what
-    assert {figure.peer for figure in figures} == {"echo-shm", "300 stored", ""}
+    expected = [
+        ("`NStep(1, stack", "batches/s", "echo-shm"),
+        ("`NStep(3)`", "batches/s", "echo-shm"),
+        ("`Sequence(80, 40)`, `sample(32)`, 300 steps", "batches/s", "echo-shm"),
+        ("`Sequence(80, 40)`, `sample(32)`, 600 steps", "batches/s", "echo-shm"),
+        ("`Sequence(80, 40)`, `sample(32)`, 600 steps", "µs", "300 stored"),
+        ("`Sequence(80, 40)`, `sample(32)`, 600 steps", "µs", "300 stored"),
+        ("`append` and `create_item`, CartPole", "items/s", ""),
+        ("`append` and `create_item`, CartPole", "µs", ""),
+        (f"Memory of {TINY.item_frames:,} Atari frames", "GB", ""),
+        (f"Memory of {TINY.item_frames:,} Atari frames", "GB", ""),
+    ]
+    assert [(one.unit, one.peer) for one in figures] == [each[1:] for each in expected]
+    for figure, (path, *_) in zip(figures, expected, strict=True):
+        assert figure.path.startswith(path)
+        assert all(value > 0 for value in (*figure.ours, *figure.theirs)), figure
+    frames, whole = (figure.ours[0] for figure in figures[-2:])
+    size = 7056 * TINY.item_frames / 1e9
+    assert size / 4 < frames < 4 * size  # a process may have room for some, or take more for the rest
+    assert whole > size / 4
 
 
 def test_a_library_that_cannot_be_installed_is_left_out(monkeypatch, tmp_path, capfd):

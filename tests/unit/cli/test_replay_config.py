@@ -211,6 +211,19 @@ def _open(path: str) -> None:
             ", line 9: transport.tls: the key 'keyfile' is missing",
         ),
         ("tables = 3\n" + SMALL.partition("[[")[0], ", line 1: tables=3: use [[tables]], once for each table"),
+        (SMALL.replace('{ dtype = "int64" }', "[]"), ", line 4: example.x=[]: use { dtype = 'float32', shape = [3] }"),
+        (
+            SMALL.replace('"int64"', '"i8", shape = [4000000000, 4000000000]'),
+            ", line 4: example.x.shape=[4000000000, 40",
+        ),
+        (
+            SMALL.replace('"int64"', '"i8", shape = [40000000, 40000000]'),
+            ", line 4: example.x.shape=[40000000, 4000000",
+        ),
+        (
+            SMALL + '[transport]\nport = 0\nauthkey_file = "a\\u0000"\n',
+            ", line 9: transport.authkey_file='a\\x00': embedded null byte; its path is ",
+        ),
     ],
 )
 def test_wrong_files(write: Callable[[str], str], text: str, message: str) -> None:
@@ -220,6 +233,26 @@ def test_wrong_files(write: Callable[[str], str], text: str, message: str) -> No
     with pytest.raises(UsageError) as refused:
         _open(path)
     assert str(refused.value).startswith(path + message)
+
+
+def test_directories(write: Callable[[str], str]) -> None:
+    """Relative ones begin at the configuration's. A store is one if it has a slash. There may be no checkpoints."""
+    path = write('store = "store/"\ncheckpoint = "saved"\n' + SMALL)
+    found = replay_config.read(path)
+    assert isinstance(found.arguments, dict)
+    assert (Path(found.arguments["store"]), found.checkpoint) == (
+        Path(path).parent / "store",
+        str(Path(path).parent / "saved"),
+    )
+    assert replay_config.read(write('checkpoint = "/saved"\n' + SMALL)).checkpoint == "/saved"
+    assert replay_config.read(write(SMALL)).checkpoint is None
+
+
+def test_a_shape_may_be_empty(write: Callable[[str], str]) -> None:
+    """A leaf without bytes is one, too."""
+    found = replay_config.read(write(SMALL.replace('"int64"', '"i8", shape = [0, 2]'))).arguments
+    assert isinstance(found, dict)
+    assert found["example"]["x"].shape == (0, 2)
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
@@ -262,6 +295,8 @@ def test_tls(write: Callable[[str], str]) -> None:
 
 
 MODULE = """\
+import pathlib
+
 import numpy as np
 from echo_shm import Replay, Table
 
@@ -281,6 +316,9 @@ def too_much():
 
 def too_little():
     return {"example": EXAMPLE}
+
+def saved():
+    return {**arguments(), "checkpoint": pathlib.Path("saved")}
 
 def no_path():
     return {"example": EXAMPLE, "capacity": 10, "checkpoint": 3}
@@ -305,6 +343,8 @@ def test_a_function(module: str) -> None:
     """It returns the arguments, or the replay itself."""
     found: Any = replay_config.read(f"{module}:arguments").arguments
     assert (set(found), found["tables"]) == ({"example", "capacity", "tables"}, [Table("a")])
+    saved = replay_config.read(f"{module}:saved")
+    assert (set(saved.arguments), saved.checkpoint) == ({"example", "capacity", "tables"}, "saved")
     made: Any = replay_config.read(f"{module}:replay").arguments
     with made:
         assert made.capacity == 10
@@ -336,9 +376,18 @@ def test_modules_that_are_missing(module: str) -> None:
             replay_config.read(function)
 
 
+def test_a_file_with_the_name_of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is there is what is meant."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run:toml").write_text(SMALL)
+    assert isinstance(replay_config.read("run:toml").arguments, dict)
+
+
 def test_no_file() -> None:
-    """Something that is neither."""
+    """Something that is neither, and a file that is not there."""
     with pytest.raises(
         UsageError, match="no_such: No such file or directory: give the path of a TOML file, or module:"
     ):
         replay_config.read("no_such")
+    with pytest.raises(UsageError, match=r"no_such\.toml: No such file or directory$"):
+        replay_config.read("no_such.toml")

@@ -38,6 +38,9 @@ name = "two"
   a.b = 1
   a.c = 2
   [[tables.more]]
+[[many]]# no space
+  list=[1,
+2]
 [last]
 x = 1'''
 
@@ -70,7 +73,8 @@ def test_everything_has_a_line() -> None:
         (("tables", 1), 20),
         (("tables", 1, "sampler", "type"), 23),
         (("tables", 1, "more", 0, "a", "c"), 26),
-        (("last", "x"), 29),
+        (("many", 0, "list", 1), 30),
+        (("last", "x"), 32),
     ],
 )
 def test_lines(path: tuple[str | int, ...], line: int) -> None:

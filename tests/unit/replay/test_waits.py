@@ -37,6 +37,14 @@ def test_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(one.who, one.since) for one in found] == [("rank 2 of 4, for batches of 8 of table 'b'", 103.0)]
 
 
+def test_so_many_waits_are_told_of() -> None:
+    """The first ones, so that they fit on the board."""
+    tables = {f"{i}": replace(IDLE, parked=1) for i in range(20)}
+    found, activity = Waits().look(tables, None, [])
+    assert [one.who for one in found] == [f"1 parked item of table '{i}'" for i in range(16)]
+    assert len(activity) == 20
+
+
 def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last time that a count has grown. A reset is no use of the table."""
     waits, clock = Waits(), 100.0
@@ -51,6 +59,8 @@ def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
         clock = now
         _, activity = waits.look({"a": replace(IDLE, inserted=inserted, sampled=sampled)}, None, [])
         assert activity == {"a": says}
+    _, activity = Waits().look({"a": replace(IDLE, inserted=1)}, None, [])  # it began before the first look
+    assert activity == {"a": Activity(104.0, None)}
 
 
 def test_a_board_is_not_trusted() -> None:

@@ -6,6 +6,7 @@ from harness.episodes import filled, same_bytes
 
 from echo_shm import Replay, SpecMismatchError, Table
 from echo_shm.replay import NStep
+from echo_shm.replay.datasets import minari as minari_format
 from echo_shm.replay.datasets import minari_example, read_minari, write_minari
 
 minari = pytest.importorskip("minari", reason="the extra 'minari' is not installed")
@@ -22,7 +23,7 @@ EXAMPLE = {
 }
 SMALL = {"obs": np.zeros(2, np.float32), "action": np.zeros((), np.int64), "reward": np.zeros((), np.float32)}
 
-ENDS = [(3, True, False, True), (1, False, True, True), (2, True, False, True)]
+ENDS = [(3, True, False, True), (1, False, True, True), (2, True, True, True)]
 
 
 @pytest.fixture(autouse=True)
@@ -82,11 +83,20 @@ def test_spaces_are_given_or_inferred():
     """An inferred space is as wide as the dtypes. A given one stays, and so do those of an environment."""
     with filled(EXAMPLE, ENDS) as replay:
         write_minari(replay, "inferred-v0", action_space=gymnasium.spaces.Discrete(7))
+        narrow = gymnasium.spaces.Dict(
+            {
+                **minari.load_dataset("inferred-v0").observation_space,
+                "image": gymnasium.spaces.Box(0, 99, (40, 33, 3), np.uint8),
+            }
+        )
+        write_minari(replay, "given-v0", observation_space=narrow)
+    assert minari.load_dataset("given-v0").observation_space == narrow
     data = minari.load_dataset("inferred-v0")
     assert data.action_space == gymnasium.spaces.Discrete(7)
     inner = data.observation_space
     assert inner["image"] == gymnasium.spaces.Box(0, 255, (40, 33, 3), np.uint8)
     assert (inner["pair"][0].shape, inner["pair"][0].dtype) == ((2,), np.float64)
+    assert (inner["pair"][1].low, inner["pair"][1].high) == (0, 1)
     env = gymnasium.make("CartPole-v1")
     with filled({**SMALL, "obs": np.zeros(4, np.float32)}, ENDS) as replay:
         write_minari(replay, "env-v0", env=env)
@@ -97,10 +107,19 @@ def test_spaces_are_given_or_inferred():
 
 def test_many_episodes(monkeypatch):
     """Episodes are handed over a few at a time. They keep their order."""
-    monkeypatch.setattr("echo_shm.replay.datasets.minari._CHUNK", 40)
+    sizes, chunks = [], minari_format._chunks
+
+    def counted(buffers):
+        for chunk in chunks(buffers):
+            sizes.append(len(chunk))
+            yield chunk
+
+    monkeypatch.setattr(minari_format, "_CHUNK", 41)  # an episode has 24 bytes of observations and 16 of actions
+    monkeypatch.setattr(minari_format, "_chunks", counted)
     with filled(SMALL, [(2, True, False, True)] * 7) as replay:
         write_minari(replay, "many-v0")
         expected = [episode.steps["obs"].tolist() for episode in replay.episodes()]
+    assert sizes == [2, 2, 2, 1]
     got = minari.load_dataset("many-v0")
     assert (got.total_episodes, got.total_steps) == (7, 14)
     assert [episode.observations[:2].tolist() for episode in got] == expected
@@ -133,7 +152,15 @@ def test_other_parts():
     assert episode.steps["core"].tolist() == [[0, 0], [1, 1], [2, 2]]
     assert episode.steps["more"].tolist() == [5, 6, 7]
     with Replay({"at": {"eye": np.zeros(2)}}, 10) as other:
-        assert read_minari(other, "parts-v0", observation=("at", "eye"), action=None, reward=None) == 3
+        data = minari.load_dataset("parts-v0")  # or the dataset itself
+        assert same_bytes(minari_example(data, action=None, reward=None), {"obs": np.zeros(2)})
+        assert read_minari(other, data, observation=("at", "eye"), action=None, reward=None) == 3
+        (episode,) = other.episodes()
+        assert episode.final["at"]["eye"].tolist() == [1, 1]
+    with Replay({"a": np.zeros(1, np.float32)}, 10) as other:
+        assert read_minari(other, data, observation=None, action="a", reward=None) == 3
+        (episode,) = other.episodes()
+        assert episode.final is None
 
 
 def made(**changes):
@@ -153,7 +180,7 @@ def made(**changes):
 
 def test_an_episode_without_an_end_is_truncated():
     """Its last observation is known. Rewards, in float64 there, are rounded; actions fit a smaller integer."""
-    made()
+    made(actions=np.array([0, 1, 255]))
     with Replay({**SMALL, "action": np.zeros((), np.uint8)}, 10, tables()) as replay:
         read_minari(replay, "made-v0")
         (episode,) = replay.episodes()
@@ -161,7 +188,7 @@ def test_an_episode_without_an_end_is_truncated():
     assert (episode.terminated, episode.truncated) == (False, True)
     assert episode.steps["obs"].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert episode.final["obs"].tolist() == [6, 7]
-    assert episode.steps["action"].tolist() == [0, 1, 2]
+    assert episode.steps["action"].tolist() == [0, 1, 255]
     assert episode.steps["reward"].tolist() == np.float32([0.1, 0.2, 0.3]).tolist()
 
 
@@ -209,6 +236,29 @@ def test_infos_of_a_reset_are_skipped():
         ),
         ({}, {**SMALL, "obs": (np.zeros(2),)}, {}, SpecMismatchError, "observation: the structure is not that"),
         ({"terminations": [True, False, True]}, SMALL, {}, ValueError, "a step before the last one of 3 is terminated"),
+        (
+            {"actions": np.array([0, 1, -1])},
+            {**SMALL, "action": np.zeros((), np.uint8)},
+            {},
+            SpecMismatchError,
+            r"got int64\[3\], expected uint8",
+        ),
+        (
+            {"infos": {"z": np.zeros(3)}},
+            {**SMALL, "x": np.zeros(())},
+            {"others": {"x": "y"}},
+            ValueError,
+            "has no infos 'y': it has 'z'",
+        ),
+        ({"terminations": [False, True, True]}, SMALL, {}, ValueError, "a step before the last one of 3 is terminated"),
+        (
+            {},
+            {**SMALL, "action": np.zeros((), bool)},
+            {},
+            SpecMismatchError,
+            r"action: leaf .*got int64\[3\], expected bool",
+        ),
+        ({}, np.zeros(2), {}, ValueError, "observation='obs': steps have no such key. They have one array"),
         ({"observations": np.zeros((3, 2), np.float32)}, SMALL, {}, SpecMismatchError, r"expected float32\[4, 2\]"),
         ({}, {**SMALL, "x": np.zeros(())}, {"others": {"x": "y"}}, ValueError, "has no infos 'y': it has none"),
     ],
@@ -227,6 +277,7 @@ def test_what_does_not_fit_is_refused(changes, example, options, error, message)
     [
         ({**SMALL, "reward": np.zeros(2)}, {}, TypeError, "reward='reward': Minari has one number a step"),
         ({**SMALL, "action": np.zeros(2, "S3")}, {}, TypeError, r"action: leaf \['action'\] is \|S3"),
+        ({**SMALL, "action": np.zeros(2, ">i4")}, {}, TypeError, r"action: leaf \['action'\] is >i4"),
         ({**SMALL, "obs": [np.zeros(2)]}, {}, TypeError, "observation: got list"),
         (SMALL, {"infos": ["x"]}, ValueError, "infos='x': steps have no such key"),
         (SMALL, {}, ValueError, "the replay has no episode with an observation after a step"),

@@ -15,15 +15,15 @@ from echo_shm.replay.datasets import npz_example, read_npz, write_npz
 SMALL = {"obs": np.zeros(2, np.float32), "reward": np.zeros((), np.float32)}
 
 
-@pytest.mark.parametrize("compress", [False, True])
-def test_there_and_back(compress, tmp_path):
+@pytest.mark.parametrize("options", [{}, {"compress": True}])
+def test_there_and_back(options, tmp_path):
     """Every step, end and final observation comes back, byte by byte. So do the items that they make."""
     with filled() as replay:
         n = sum(steps for steps, *_ in ENDS)
-        assert write_npz(replay, tmp_path / "new" / "folder", compress=compress) == n
+        assert write_npz(replay, tmp_path / "new" / "folder", **options) == n
         folder = tmp_path / "new" / "folder"
         with zipfile.ZipFile(folder / "episode-00000000.npz") as archive:
-            kind = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+            kind = zipfile.ZIP_DEFLATED if options else zipfile.ZIP_STORED
             assert {member.compress_type for member in archive.infolist()} == {kind}
         assert same_bytes(npz_example(folder), EXAMPLE)
         tables = [Table("t", item=NStep(2, 0.9, ["obs"], "reward"))]
@@ -140,6 +140,21 @@ def test_an_example_of_a_users_type(tmp_path):
             r"terminated: got bool\[0\], expected bool\[n\], n >= 1",
         ),
         (
+            lambda f: rewrite(f, lambda a: a.update(terminated=np.True_), 1),
+            SpecMismatchError,
+            r"terminated: got bool\[\], expected bool\[n\]",
+        ),
+        (
+            lambda f: rewrite(f, lambda a: a.update(reward=a["reward"].view("V1")), 1),
+            SpecMismatchError,
+            r"reward: got \|V1\[8\], expected float32\[2\]",
+        ),
+        (
+            lambda f: rewrite(f, lambda a: a.update(reward=a["reward"].view([("a", "i4")])), 1),
+            SpecMismatchError,
+            r"reward: got \[\('a', '<i4'\)\]\[2\], expected float32\[2\]",
+        ),
+        (
             lambda f: rewrite(f, lambda a: a.update(truncated=np.array([True, False])), 1),
             ValueError,
             "truncated is true before the last step",
@@ -161,6 +176,19 @@ def test_what_is_damaged_is_refused(damage, error, message, tmp_path):
         with pytest.raises(error, match=message):
             read_npz(other, tmp_path)
         assert other.num_steps in (0, 3)
+
+
+def test_what_no_table_needs_may_be_missing(tmp_path):
+    """Of what an episode ended with, leaves that no item has."""
+    with filled(SMALL, [(2, True, False, True)]) as replay:
+        write_npz(replay, tmp_path)
+        (expected,) = replay.episodes()
+    rewrite(tmp_path, lambda arrays: arrays.pop("final/reward"))
+    with Replay(SMALL, 10, [Table("t", item=NStep(2, 0.9, ["obs"], "reward"))]) as other:
+        assert read_npz(other, tmp_path) == 2
+        (episode,) = other.episodes()
+    assert same_bytes(episode.final["obs"], expected.final["obs"])
+    assert episode.final["reward"] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Parquet files: what comes back, in which row groups, and what a damaged file says."""
 
+import errno
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from harness.episodes import ENDS, EXAMPLE, filled, same_bytes, same_episodes
 from echo_shm import Replay, SpecMismatchError, Table
 from echo_shm.replay import NStep
 from echo_shm.replay.datasets import common, parquet, parquet_example, read_parquet, write_parquet
+from echo_shm.replay.episodes import pieces
 from echo_shm.spec import Spec
 
 pa = pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
@@ -44,8 +46,19 @@ def test_row_groups_are_bounded(tmp_path):
     metadata = pq.ParquetFile(file).metadata
     sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     assert sum(sizes) == kept + 1
-    assert max(sizes) == 3
-    assert min(sizes[:-1]) >= 2
+    assert set(sizes) == {3}
+
+
+def test_what_a_lost_episode_ended_with_is_left_out(tmp_path):
+    """Its steps have made room for others, and it is alone."""
+    with Replay(SMALL, 4, TABLES) as replay:
+        replay.add(SMALL, terminated=True, final=SMALL)
+        for _ in range(3):
+            replay.add(SMALL)
+        assert len(list(pieces(replay, 10))) == 2
+        assert write_parquet(replay, tmp_path / "steps.parquet") == 3
+    with Replay(SMALL, 10, TABLES) as other:
+        assert read_parquet(other, tmp_path / "steps.parquet") == 3
 
 
 def test_what_others_read(tmp_path):
@@ -135,7 +148,7 @@ def test_a_row_after_the_final_one_is_refused(read, tmp_path, monkeypatch):
 
 def test_a_part_of_a_column():
     """Arrow may hand over a part of an array, which begins in the middle of its memory."""
-    for leaf in Spec.from_example(EXAMPLE).leaves:
+    for leaf in Spec.from_example({**EXAMPLE, "long": np.zeros(2, np.longdouble)}).leaves:
         if leaf.nbytes:
             rows = np.frombuffer(np.random.default_rng(0).bytes(3 * leaf.nbytes), np.uint8) % 2
             rows = rows.view(leaf.dtype).reshape(3, *leaf.shape)
@@ -177,6 +190,17 @@ def test_damaged_pages_are_refused(tmp_path):
     file.write_bytes(content)
     with Replay(SMALL, 10) as other, pytest.raises(ValueError, match=r"steps.parquet cannot be read: "):
         read_parquet(other, file)
+
+
+def test_a_disk_that_fails_is_no_damaged_file(monkeypatch):
+    """What the disk says is raised as it is."""
+
+    class File:
+        def iter_batches(self, batch_size):
+            raise OSError(errno.EIO, "the disk fails")
+
+    with pytest.raises(OSError, match="the disk fails"):
+        next(parquet._read_batches(File(), 1, "a file"))
 
 
 def test_an_unfinished_file_is_removed(tmp_path, monkeypatch):

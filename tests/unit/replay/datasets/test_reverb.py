@@ -12,7 +12,7 @@ from echo_shm.replay import Sequence
 from echo_shm.replay.datasets import read_reverb, reverb, reverb_records
 from echo_shm.replay.datasets.reverb_records import Chunk, Slice
 
-pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
+pyarrow = pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
 
 CHECKPOINT = Path(__file__).with_name("reverb") / "checkpoint"
 
@@ -55,6 +55,8 @@ def test_leaves_in_another_order():
         assert read_reverb(replay, CHECKPOINT, "stacks", columns=[1, 0]) == 6 + 7 + 8
         for episode in replay.episodes():
             np.testing.assert_array_equal(episode.steps[0][:, 0] * 100 + episode.steps[0][:, 1], episode.steps[1])
+    with Replay(EXAMPLE["act"], 100) as replay:  # or one alone
+        assert read_reverb(replay, CHECKPOINT, "stacks", columns=[0]) == 6 + 7 + 8
 
 
 @pytest.mark.parametrize("table", ["steps", "delta"])
@@ -86,6 +88,43 @@ def test_items_in_any_order(table, monkeypatch):
     assert all(steps == sorted(steps) for steps in got)
 
 
+def test_steps_that_no_item_has(monkeypatch):
+    """An episode is cut where some are missing: steps before and after are not neighbours."""
+    items = list(reverb_records.items(CHECKPOINT, "transitions"))
+    monkeypatch.setattr(reverb_records, "items", lambda *_: [items[0], items[1], items[4], items[6]])
+    with Replay(EXAMPLE, 100) as replay:
+        assert read_reverb(replay, CHECKPOINT, "transitions", columns=(0, 1)) == 4
+        assert numbers(replay) == [[0, 1], [4], [6]]
+
+
+def varint(number):
+    """As protocol buffers have it; below 2**14."""
+    return bytes([number & 127 | 128, number >> 7])
+
+
+def tensor(kind, array):
+    """A column as Reverb writes it, of a TensorFlow dtype."""
+    dims = b"".join(b"\x12\x03\x08" + varint(n) for n in array.shape)
+    data = pyarrow.compress(array.tobytes(), codec="snappy", asbytes=True) if array.size else b""
+    return b"\x08" + varint(kind) + b"\x12" + varint(len(dims)) + dims + b"\x22" + varint(len(data)) + data
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        (1, "float32"), (2, "float64"), (3, "int32"), (4, "uint8"), (5, "int16"), (6, "int8"), (8, "complex64"),
+        (9, "int64"), (10, "bool"), (17, "uint16"), (18, "complex128"), (19, "float16"), (22, "uint32"), (23, "uint64"),
+    ],
+)  # fmt: skip
+def test_every_dtype(kind, dtype):
+    """Each has its number. Arrays of shape (n,) are never stored as differences; empty ones have no data."""
+    for shape in ((3,), (2, 5), (4, 0)):
+        array = np.ones(shape, dtype)
+        chunk = Chunk(1, 0, shape[0] - 1, is_sparse=False, is_delta=len(shape) == 1, tensors=[tensor(kind, array)])
+        got = chunk.column(0)
+        assert (got.dtype, got.shape, got.tobytes()) == (array.dtype, shape, array.tobytes())
+
+
 def test_items_of_the_replay_are_its_own():
     """What a table here makes of the steps does not depend on the items there."""
     with Replay(EXAMPLE, 100, [Table("t", item=Sequence(5, period=5, pad=None))]) as replay:
@@ -112,6 +151,7 @@ def test_the_newest_checkpoint_of_several(tmp_path):
         ("transitions", EXAMPLE, {"columns": [0, 3]}, SpecMismatchError, r"columns=\[0, 3\] must have the number"),
         ("transitions", EXAMPLE, {"columns": [0, 2]}, ValueError, "the columns of item 0 end with different steps"),
         ("sequences", EXAMPLE, {"columns": [1, 0]}, SpecMismatchError, r"leaf \['act'\]: got a column of float32\[3\]"),
+        ("sequences", {**EXAMPLE, "obs": np.zeros(3)}, {}, SpecMismatchError, r"\['obs'\]: got a column of float32"),
         ("texts", [np.zeros(3, "S3")], {}, ValueError, "TensorFlow's dtype 7"),
         ("sparse", [np.zeros((), np.int64)], {}, ValueError, "a column does not have all steps of its episode"),
         ("strides", [np.zeros((), np.int64)], {}, ValueError, "column 0 of item 0 is not of consecutive steps"),
@@ -134,6 +174,11 @@ def cut(file):
     file.write_bytes(file.read_bytes()[:-40])
 
 
+def shortened(file):
+    """Leaves a file whose compression is whole, and whose last record is not."""
+    file.write_bytes(zlib.compress(zlib.decompress(file.read_bytes())[:-5]))
+
+
 def emptied(file):
     """Leaves a file without records."""
     file.write_bytes(zlib.compress(b""))
@@ -152,6 +197,7 @@ def scribbled(file):
         (lambda f: (f / "DONE").unlink(), "is no finished checkpoint of Reverb"),
         (lambda f: (f / "items.tfrecord").unlink(), "items.tfrecord cannot be read"),
         (lambda f: cut(f / "items.tfrecord"), "items.tfrecord cannot be read: it ends within a record"),
+        (lambda f: shortened(f / "items.tfrecord"), "items.tfrecord cannot be read: it ends within a record"),
         (lambda f: (f / "chunks.tfrecord").write_bytes(b"text"), "chunks.tfrecord cannot be read"),
         (lambda f: emptied(f / "chunks.tfrecord"), "refers to data that the checkpoint does not have"),
         (lambda f: scribbled(f / "tables.tfrecord"), "a record of the checkpoint is damaged"),
@@ -163,6 +209,12 @@ def test_a_damaged_checkpoint_is_refused(damage, message, tmp_path):
     damage(tmp_path / "copy")
     with Replay(EXAMPLE, 100) as replay, pytest.raises(ValueError, match=message):
         read_reverb(replay, tmp_path / "copy", "sequences")
+
+
+def test_fields_of_every_kind():
+    """Numbers, eight bytes, any number of bytes, and four; one may come again."""
+    data = b"\x08\x96\x01" + b"\x11ABCDEFGH" + b"\x1a\x02xy" + b"\x25abcd" + b"\x08\x05"
+    assert reverb_records.fields(data) == {1: [150, 5], 2: [b"ABCDEFGH"], 3: [b"xy"], 4: [b"abcd"]}
 
 
 @pytest.mark.parametrize(
