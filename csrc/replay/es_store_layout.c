@@ -10,6 +10,8 @@
 #define STEP_ROOM(tables) (8 + 8 * (uint64_t)(tables))
 /* Words that ES_STORE_DRAWS draws change: an item's each, the table's counters, and the position that they went to. */
 #define DRAW_ROOM (ES_STORE_DRAWS + 8)
+/* ES_STORE_UPDATES change two words of an item each, and the table's clock. */
+_Static_assert(2 * ES_STORE_UPDATES + 1 <= DRAW_ROOM, "new priorities have room");
 #define REDO_ROOM(tables) (STEP_ROOM(tables) > DRAW_ROOM ? STEP_ROOM(tables) : DRAW_ROOM)
 
 static bool finite_at_least(double value, double least)

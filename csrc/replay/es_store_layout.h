@@ -16,8 +16,9 @@
 /* Steps that an item may refer to. */
 #define ES_STORE_MAX_SPAN (1u << 20)
 
-/* Draws that one redo list has at most. */
+/* Draws that one redo list has at most, and new priorities. */
 #define ES_STORE_DRAWS 8
+#define ES_STORE_UPDATES 7
 
 /* A table's counters. */
 typedef struct es_table_words {

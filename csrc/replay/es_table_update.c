@@ -2,18 +2,21 @@
 #include "base/es_prefetch.h"
 #include "replay/es_table.h"
 
-/* In the store. */
-static es_candidate set_priority(es_table *t, uint32_t item, double priority)
+/* An item gets a priority at that time of the table's clock, once the list of changes is whole. */
+static es_candidate note_priority(es_table *t, uint32_t item, double priority, uint64_t time)
 {
     es_item_record *record = &t->items[item];
-    es_table_words *words = t->words;
     es_redo *redo = &t->store->redo;
-    es_candidate c = {item, priority, record->inserted, words->clock, es_record_generation(record->word)};
     es_redo_set_double(redo, &record->priority, priority);
-    es_redo_set(redo, &record->updated, words->clock);
-    es_redo_set(redo, &words->clock, words->clock + 1);
-    es_redo_commit(redo);
-    return c;
+    es_redo_set(redo, &record->updated, time);
+    return (es_candidate){item, priority, record->inserted, time, es_record_generation(record->word)};
+}
+
+/* Changes the store. time: of the next change. */
+static void commit_priorities(es_table *t, uint64_t time)
+{
+    es_redo_set(&t->store->redo, &t->words->clock, time);
+    es_redo_commit(&t->store->redo);
 }
 
 void es_table_update_highest(es_table *t, double highest)
@@ -39,7 +42,7 @@ static void raise_highest(es_table *t, const uint64_t *keys, const double *prior
 
 uint64_t es_table_update(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n)
 {
-    uint64_t before = t->words->clock, different = 0, changed = 0;
+    uint64_t before = t->words->clock, time = before, different = 0, changed = 0, noted = 0, seen = 0;
     es_candidate candidates[ES_SELECTOR_MANY];
     for (uint64_t i = 0; i < n; i++)
         if ((uint32_t)keys[i] < t->slots) {
@@ -49,10 +52,19 @@ uint64_t es_table_update(es_table *t, const uint64_t *keys, const double *priori
     for (uint64_t i = 0; i < n; i++) {
         uint32_t item = es_table_find(t, keys[i]);
         if (item != ES_STEPS_NONE) {
+            uint64_t bit = UINT64_C(1) << item % 64;
+            if (noted == ES_STORE_UPDATES || seen & bit) { /* it may be one of those that are noted */
+                commit_priorities(t, time);
+                noted = seen = 0;
+            }
             different += t->items[item].updated < before; /* otherwise it was updated in this call already */
-            candidates[changed++] = set_priority(t, item, priorities[i]);
+            candidates[changed++] = note_priority(t, item, priorities[i], time++);
+            noted++, seen |= bit;
         }
         if (changed == ES_SELECTOR_MANY || i == n - 1) {
+            if (noted > 0)
+                commit_priorities(t, time);
+            noted = seen = 0;
             es_selector_update(t->sampler, candidates, changed);
             es_selector_update(t->remover, candidates, changed);
             changed = 0;

@@ -227,7 +227,7 @@ REVIVE_EVERYWHERE(sample_each_sequence_once,
                                     SEQUENCES(2, 1, 1)),
                              DEEP("b", ES_FIFO, ES_FIFO, 2)},
                   .num_tables = 2, .capacity = 9, .max_items = ANY, .before = add_eight, .act = sample, .parts = 3,
-                  .through = "draw_one es_outputs_find es_outputs_write es_table_leave es_steps_unlink "
+                  .through = "draw_one es_outputs_find_far es_outputs_write es_table_leave es_steps_unlink "
                              "es_steps_drop_unused");
 
 static int64_t sample_lists(es_vault *v, uint64_t parts)
@@ -237,7 +237,7 @@ static int64_t sample_lists(es_vault *v, uint64_t parts)
 
 REVIVE_EVERYWHERE(sample_transitions, .tables = {DEEP("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1,
                   .capacity = 9, .max_items = ANY, .before = add_eight, .act = sample_lists, .parts = 2,
-                  .where_it_writes = true, .through = "draw_independent es_outputs_find write_return write_discount");
+                  .where_it_writes = true, .through = "draw_independent find_steps write_returns write_discounts");
 
 static void add_and_draw(es_vault *v)
 {

@@ -227,17 +227,38 @@ static void add_and_draw_three(es_vault *v)
     memset(v->keys + 3, 0xff, sizeof v->keys - 24);
 }
 
+/* The third key is one of those before: the list that has these is carried out first. */
 static int64_t update_some(es_vault *v, uint64_t parts)
 {
     const uint64_t keys[] = {v->keys[0], v->keys[1], v->keys[0], v->keys[2]};
-    return vault_update(v, 0, keys, (const double[]){9, 0.5, 0, 12}, parts);
+    return vault_update(v, 0, keys, (const double[]){9, 0.5, 0, 12}, 2 * parts);
 }
 
 /* One key comes twice. */
 REVIVE_EVERYWHERE(update_with_duplicates,
                   .tables = {TABLE("a", ES_MAX_HEAP, ES_PRIORITIZED, ANY), TABLE("b", ES_FIFO, ES_FIFO, ANY)},
                   .num_tables = 2, .capacity = 5, .max_items = ANY, .before = add_and_draw_three, .act = update_some,
-                  .parts = 4, .want = 3, .where_it_writes = true, .through = "es_replay_update es_table_update");
+                  .parts = 2, .want = 3, .where_it_writes = true, .through = "es_replay_update es_table_update");
+
+static int64_t update_lists(es_vault *v, uint64_t parts)
+{
+    uint64_t keys[ES_STORE_UPDATES + 2];
+    double priorities[ES_STORE_UPDATES + 2];
+    for (uint64_t i = 0; i < ES_STORE_UPDATES + 2; i++)
+        keys[i] = UINT64_C(1) << 32 | i, priorities[i] = (double)(i + 2);
+    return vault_update(v, 0, keys, priorities, parts > 1 ? ES_STORE_UPDATES + 2 : parts * ES_STORE_UPDATES);
+}
+
+static void add_as_many(es_vault *v)
+{
+    vault_add_some(v, ES_STORE_UPDATES + 2);
+}
+
+/* More keys than one list has room for. */
+REVIVE_EVERYWHERE(update_lists_of_keys, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1,
+                  .capacity = ES_STORE_UPDATES + 2, .max_items = ANY, .before = add_as_many, .act = update_lists,
+                  .parts = 2, .want = ES_STORE_UPDATES + 2, .where_it_writes = true,
+                  .through = "es_table_update note_priority commit_priorities");
 
 static int64_t delete_two(es_vault *v, uint64_t parts)
 {
