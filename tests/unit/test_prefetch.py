@@ -31,7 +31,7 @@ LEAST = {
     "es_rank": {"es_rank_fetch": 1, "": 3},
     "es_softmax_tree": {"": 1},
     "es_store": {"es_store_fetch_leaves": 3},  # three places of a leaf
-    "es_table": {"": 1},
+    "es_table_update": {"": 1},
 }
 
 
