@@ -46,13 +46,12 @@ Replay buffers are full, hold the same contents, and have a process each.
 def measure(names: list[str], size: scale.Scale) -> list[table.Figure]:
     """The figures of the named groups. Progress goes to stderr."""
     figures: list[table.Figure] = []
-    with native.built() as library:
-        lib = native.load(library)
-        for name in names:
-            print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
-            start = time.monotonic()
-            figures += GROUPS[name](size, lib)
-            print(f"{time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    lib = native.load(native.built())
+    for name in names:
+        print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
+        start = time.monotonic()
+        figures += GROUPS[name](size, lib)
+        print(f"{time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     return figures
 
 

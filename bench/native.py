@@ -1,9 +1,12 @@
 """The C yardsticks of native.c, built with the system's compiler into a temporary directory."""
 
+import atexit
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
+import shutil
 import subprocess
 import sysconfig
 import tempfile
@@ -17,15 +20,16 @@ _CORE = _SOURCE.parent.parent / "csrc"
 _SHM_DIR = "/dev/shm"
 
 
-@contextlib.contextmanager
-def built() -> Iterator[str]:
-    """The path of the compiled library, for the length of the block."""
+@functools.cache
+def built() -> str:
+    """The path of the library, which is compiled at the first call and removed when this process ends."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
-    with tempfile.TemporaryDirectory() as directory:
-        library = os.path.join(directory, "native.so")
-        command = [*compiler, "-std=c11", "-O2", "-shared", "-fPIC", f"-I{_CORE}", "-o", library, os.fspath(_SOURCE)]
-        subprocess.run(command, check=True)
-        yield library
+    directory = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    library = os.path.join(directory, "native.so")
+    command = [*compiler, "-std=c11", "-O2", "-shared", "-fPIC", f"-I{_CORE}", "-o", library, os.fspath(_SOURCE)]
+    subprocess.run(command, check=True)
+    return library
 
 
 def load(library: str) -> ctypes.CDLL:

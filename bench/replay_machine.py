@@ -74,8 +74,8 @@ def _memcpy(sizes: Sizes) -> Measurement:
     slots = max(1, sizes.atari // program.EXTENDED)
 
     def measure() -> list[float]:
-        with native.built() as library:
-            return [program.EXTENDED * native.memcpy_rate(native.load(library), block, slots, sizes.seconds)]
+        lib = native.load(native.built())
+        return [program.EXTENDED * native.memcpy_rate(lib, block, slots, sizes.seconds)]
 
     return measure
 
@@ -99,8 +99,7 @@ def _accesses(n: int, seconds: float, prioritized: bool = False, nstep: int = 0)
     Items of ``nstep`` steps take the rows of these, and the one that follows; ``next_obs`` is not in a row then. Of the
     tree of weights these are the two lowest levels: those above are small, and stay in the nearest caches.
     """
-    with native.built() as library:
-        lib = native.load(library)
+    lib = native.load(native.built())
     record, node, kind = native.core_sizes(lib)
     row = sum(leaf.nbytes for name, leaf in program.cartpole(1).items() if not (nstep and name == "next_obs"))
     kept = []

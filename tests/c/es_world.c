@@ -338,9 +338,8 @@ es_batch_arrays world_arrays(uint64_t n)
     static double probability[8], priority[8], weight[8];
     static int64_t times_sampled[8], table_size[8], age[8];
     CHECK(n <= 8);
-    memset(outputs, 0xee, sizeof outputs);
     for (uint32_t o = 0; o < ES_ITEMS_OUTPUTS(LEAVES); o++)
-        leaves[o] = outputs[o];
+        leaves[o] = memset(outputs[o], 0xee, n * ITEM);
     return (es_batch_arrays){leaves, key, probability, priority, weight, times_sampled, table_size, age};
 }
 
@@ -408,24 +407,22 @@ static void note_items(world *w, uint32_t t)
     w->num_expected[t] = 0;
 }
 
-static bool has_step(const item *it, uint32_t step)
-{
-    for (uint32_t i = 0; i < it->before + it->length; i++)
-        if (it->steps[i] == step)
-            return true;
-    return false;
-}
+/* How many items refer to a step, which an item does once: those of tables of several steps, and the others. */
+typedef struct use_counts {
+    uint32_t many, single;
+} use_counts;
 
-/* How many items refer to a step: those of tables of several steps, and the others. */
-static uint32_t count_uses(world *w, uint32_t step, uint32_t *single_uses)
+static void count_uses(world *w, use_counts *of)
 {
-    uint32_t many = 0;
-    *single_uses = 0;
+    memset(of, 0, w->made * sizeof *of);
     for (uint32_t t = 0; t < w->geo.num_tables; t++)
-        for (uint32_t i = 0; i < world_table(w, t)->slots; i++)
-            if (w->keys[t][i] != 0 && has_step(&w->items[t][i], step))
-                *(w->tables[t].item.kind == ES_ITEM_STEP ? single_uses : &many) += 1;
-    return many;
+        for (uint32_t i = 0; i < world_table(w, t)->slots; i++) {
+            const item *it = &w->items[t][i];
+            for (uint32_t k = 0; w->keys[t][i] != 0 && k < it->before + it->length; k++) {
+                use_counts *u = &of[it->steps[k]];
+                *(w->tables[t].item.kind == ES_ITEM_STEP ? &u->single : &u->many) += 1;
+            }
+        }
 }
 
 /* Whether the stream of a living step keeps it. */
@@ -458,18 +455,18 @@ static bool can_lose_items(world *w, uint32_t record)
 }
 
 /* All that follows from the store, and that steps have in private memory. */
-static void check_links(world *w, uint32_t *steps, uint32_t n)
+static void check_links(world *w, const use_counts *uses, uint32_t *steps, uint32_t n)
 {
     es_steps *s = &world_tables(w)->steps;
     static run r;
     for (uint32_t i = 0; i < world_tables(w)->store.step_slots; i++) {
         if (!es_rank_has(s->living, i))
             continue;
-        uint32_t step = step_in(w, i), in_single, uses = count_uses(w, step, &in_single);
-        bool bare = uses + in_single == 0, kept = is_kept(w, step, steps, n);
+        uint32_t step = step_in(w, i);
+        bool bare = uses[step].many + uses[step].single == 0, kept = is_kept(w, step, steps, n);
         CHECK(!bare || kept);
         if (s->links != NULL) {
-            CHECK_EQ(s->links[i].uses, uses);
+            CHECK_EQ(s->links[i].uses, uses[step].many);
             CHECK_EQ(s->links[i].kept, kept);
             find_run(w, &w->steps[step].head, w->steps[step].head.number, steps, n, &r);
             if (es_steps_last(s, w->steps[step].head.stream, w->steps[step].head.environment) == i)
@@ -514,10 +511,12 @@ static bool is_behind(world *w, uint32_t step, uint32_t other)
 static void check_steps(world *w)
 {
     static uint32_t steps[MOST_LIVING];
-    uint32_t n = world_living(w, steps), needed = 0, single_uses;
+    static use_counts uses[MOST_STEPS];
+    uint32_t n = world_living(w, steps), needed = 0;
     CHECK_EQ(es_replay_num_steps(w->r), n);
+    count_uses(w, uses);
     for (uint32_t i = 0; i < w->made; i++) {
-        bool lives = false, used = count_uses(w, i, &single_uses) + single_uses > 0, kept = true;
+        bool lives = false, used = uses[i].many + uses[i].single > 0, kept = true;
         for (uint32_t k = 0; k < n; k++)
             lives |= steps[k] == i;
         for (uint32_t k = 0; k < w->made && kept; k++)
@@ -529,7 +528,7 @@ static void check_steps(world *w)
         needed += used;
     }
     CHECK(needed <= n);
-    check_links(w, steps, n);
+    check_links(w, uses, steps, n);
 }
 
 void world_check(world *w)

@@ -101,6 +101,8 @@ def test_a_host_that_is_gone(hosts):
     learner, near, other = hosts
     told = learner.run("learner", "0.0.0.0", 2, 10**7, 10)
     port = next(told)["port"]
+    for host in (near, other):
+        host.slow_down("24mbit")  # as fast as they can they would take a processor while the loss goes unnoticed
     near.run("client", "10.77.0.1", port, 0, 10**7)
     other.run("client", "10.77.1.1", port, 1, 10**7)
     until(told, lambda said: min(said["got"]) > 5000 and said["connected"] == 2)

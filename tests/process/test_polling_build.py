@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness.programs import TESTS, run
+from harness.programs import TESTS, quick_compiler, run
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +51,7 @@ def build(tmp_path_factory):
         shutil.copytree(_ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.so", "__pycache__", "_core.c"))
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(_ROOT / name, folder / name)
-    env = {"ECHO_SHM_WAIT": "poll", "CFLAGS": "-O1"}
+    env = {"ECHO_SHM_WAIT": "poll", **quick_compiler(folder)}
     run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=folder, env=env)
     return folder
 

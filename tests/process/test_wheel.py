@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from harness.programs import quick_compiler
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,10 +20,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 _MADE = (".*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "_core.c")
 
 
-def _run(*command, cwd):
-    """The command's output; asserts that it ends well. No PYTHONPATH: the checkout is not to be found by accident."""
-    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=env)
+#: Removed from the environment. The checkout is not to be found by accident, and what is imported is compiled once.
+_WITHOUT = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+
+
+def _run(*command, cwd, **env):
+    """The command's output; asserts that it ends well."""
+    kept = {key: value for key, value in os.environ.items() if key not in _WITHOUT}
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env={**kept, **env})
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -40,7 +45,7 @@ class Built:
         # The sdist from the folder, then the wheel from the sdist. With this environment's tools: that a build finds
         # those that it asks for was seen when this environment was made.
         command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", os.fspath(folder / "dist"))
-        _run(*command, cwd=folder / "source")
+        _run(*command, cwd=folder / "source", **quick_compiler(folder))
         (self.wheel,) = (folder / "dist").glob("*.whl")
         (self.sdist,) = (folder / "dist").glob("*.tar.gz")
 
@@ -91,9 +96,10 @@ def test_the_sdist_has_all_sources(built):
 @pytest.mark.watchdog(300)  # it downloads the dependencies where they are not in pip's cache
 def test_the_wheel_works_outside_the_checkout(built, tmp_path):
     """Installed with its dependencies alone, it runs README's quick start and the command line."""
-    _run(sys.executable, "-m", "venv", "fresh", cwd=tmp_path)
+    _run(sys.executable, "-m", "venv", "--without-pip", "fresh", cwd=tmp_path)
     bin_ = tmp_path / "fresh" / "bin"
-    _run(bin_ / "python", "-m", "pip", "install", "--quiet", built.wheel, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", os.fspath(bin_ / "python"))
+    _run(*pip, "install", "--quiet", "--no-compile", built.wheel, cwd=tmp_path)
     where = _run(bin_ / "python", "-c", "import echo_shm; print(echo_shm.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(tmp_path)
     readme = (_ROOT / "README.md").read_text(encoding="utf-8")
