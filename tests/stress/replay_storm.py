@@ -92,18 +92,35 @@ class Storm:
 
     def run(self, seconds: float, kills: float) -> None:
         """Kills until one of both is reached. Then it stores what was sent, and settles the account."""
+        self._all_get_on()
         began = time.monotonic()
         end = began + seconds
         while time.monotonic() < end and self.events["kills of the replay"] < kills:
             self._one_life()
             self._disturb()
             self._go_on()
-            if self._since_look >= _LIVES or (self._notes.of_writer >= self._notes.quota).all():
+            if self._since_look >= _LIVES or self._have_sent_all():
                 self._look()
         self.figures["kills of the replay a second"] = round(
             self.events["kills of the replay"] / (time.monotonic() - began)
         )
         self._end()
+
+    def _all_get_on(self) -> None:
+        """Lives that are not killed, until the remote learner has had a batch: then everybody has connected."""
+        end = time.monotonic() + LONG
+        while self._notes.from_afar[0] == 0:
+            assert time.monotonic() < end, "the remote learner gets no batch"
+            pid, _ = self._begin_life()
+            self._until(pid, lambda: self._notes.from_afar[0] > 0 or self._have_sent_all())
+            kill_all([pid])
+            self._ledger.bury()
+            self._look()
+        self.footprints.clear()  # rings come as those who use them connect
+
+    def _have_sent_all(self) -> bool:
+        """Whether the writers have used up their allowance."""
+        return bool((self._notes.of_writer >= self._notes.quota).all())
 
     # -- processes
 

@@ -116,10 +116,15 @@ static void send_to_new_rings(es_feed *f)
     feed_step(f, 0, (const double[]){4, 2});
 }
 
+static void update_one(es_feed *f, uint32_t n)
+{
+    vault_update(&f->v, 0, keys, priorities, n);
+}
+
 /* The store says of each slot of the rings before that it was used once. */
 FEED_EVERYWHERE(new_rings, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY), TABLE("b", ES_FIFO, ES_FIFO, 3)},
                 .num_tables = 2, .capacity = 8, .slots = 3, .before = add_four, .known = true,
-                .send = send_to_new_rings, .connects = true, .act = connect_and_turn, .parts = 1, .part = update_first,
+                .send = send_to_new_rings, .connects = true, .act = connect_and_turn, .parts = 1, .part = update_one,
                 .through = "es_replay_connect_inbox es_replay_connect_updates es_inbox_open_steps "
                            "es_inbox_open_updates es_source_open fits es_known_adopt");
 
