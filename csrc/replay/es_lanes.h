@@ -128,6 +128,16 @@ static inline uint32_t es_lanes_pick_plain(const double *begin, double at)
     return j + (begin[j + 1] <= at);
 }
 
+/* The same from the numbers that are added up. *at is counted from that child on then. */
+static inline uint32_t es_lanes_enter_plain(es_lanes_plain v, double *at)
+{
+    double begin[ES_FANOUT];
+    es_lanes_begin_plain(v, begin);
+    uint32_t j = es_lanes_pick_plain(begin, *at);
+    *at -= begin[j];
+    return j;
+}
+
 /* The largest number below x. */
 static inline double es_lanes_below(double x)
 {
@@ -261,6 +271,15 @@ ES_LANES_TARGET_avx2 static inline uint32_t es_lanes_pick_avx2(const double *beg
     return es_lanes_count_avx2(es_lanes_load_avx2(begin), at) - 1;
 }
 
+ES_LANES_TARGET_avx2 static inline uint32_t es_lanes_enter_avx2(es_lanes_avx2 v, double *at)
+{
+    double begin[ES_FANOUT];
+    es_lanes_begin_avx2(v, begin);
+    uint32_t j = es_lanes_pick_avx2(begin, *at);
+    *at -= begin[j];
+    return j;
+}
+
 ES_LANES_TARGET_avx2 static inline uint32_t es_lanes_search_avx2(es_lanes_avx2 v, double at)
 {
     v = es_lanes_prefix_avx2(v);
@@ -353,6 +372,19 @@ ES_LANES_TARGET_avx512 static inline uint32_t es_lanes_count_avx512(es_lanes_avx
 ES_LANES_TARGET_avx512 static inline uint32_t es_lanes_pick_avx512(const double *begin, double at)
 {
     return es_lanes_count_avx512(es_lanes_load_avx512(begin), at) - 1;
+}
+
+/* Where each child begins stays in registers: the sums up to it, but no further than to where something is added. */
+ES_LANES_TARGET_avx512 static inline uint32_t es_lanes_enter_avx512(es_lanes_avx512 v, double *at)
+{
+    v = es_lanes_prefix_avx512(v);
+    __m512d limit = _mm512_set1_pd(*at), total = es_lanes_last_avx512(v.b);
+    uint32_t low = _mm512_mask_cmp_pd_mask(_mm512_cmp_pd_mask(v.a, limit, _CMP_LE_OQ), v.a, total, _CMP_LT_OQ);
+    uint32_t high = _mm512_mask_cmp_pd_mask(_mm512_cmp_pd_mask(v.b, limit, _CMP_LE_OQ), v.b, total, _CMP_LT_OQ);
+    uint32_t j = (uint32_t)_mm_popcnt_u32(low | high << 8);
+    __m512i before = _mm512_set1_epi64((int64_t)j - 1);
+    *at -= _mm512_cvtsd_f64(_mm512_maskz_permutex2var_pd((__mmask8)(j > 0), v.a, before, v.b));
+    return j;
 }
 
 ES_LANES_TARGET_avx512 static inline uint32_t es_lanes_search_avx512(es_lanes_avx512 v, double at)

@@ -23,10 +23,20 @@ static inline es_prefix_squares count_square(es_prefix_squares s, double from, d
     return (es_prefix_squares){sum, s.worn + (sum + (come + gone))};
 }
 
+/* What a node keeps of its children, from level 1 on. */
+static inline double *sums_of(const es_prefix_tree *t, uint32_t level, uint32_t i)
+{
+    return level == 1 ? t->sum + i * (uint64_t)ES_FANOUT : t->node[level][i].sum;
+}
+static inline double *leasts_of(const es_prefix_tree *t, uint32_t level, uint32_t i)
+{
+    return level == 1 ? t->least + i * (uint64_t)ES_FANOUT : t->node[level][i].least;
+}
+
 /* Where a node's own least weight is kept. */
 static inline double *least_slot(es_prefix_tree *t, uint32_t level, uint32_t i)
 {
-    return level + 1 < t->levels ? &t->node[level + 1][i / ES_FANOUT].least[i % ES_FANOUT] : &t->all.least;
+    return level + 1 < t->levels ? &leasts_of(t, level + 1, i / ES_FANOUT)[i % ES_FANOUT] : &t->all.least;
 }
 
 /* Gives a node's new values to its parent. */
@@ -37,9 +47,9 @@ static inline void tell_parent(es_prefix_tree *t, uint32_t level, uint32_t *entr
         t->all = s;
         return;
     }
-    es_prefix_node *node = &t->node[level + 1][child / ES_FANOUT];
-    *entry = child | (node->least[j] != s.least ? CHANGED : 0);
-    node->sum[j] = s.sum, node->least[j] = s.least;
+    double *least = &leasts_of(t, level + 1, child / ES_FANOUT)[j];
+    *entry = child | (*least != s.least ? CHANGED : 0);
+    *least = s.least, sums_of(t, level + 1, child / ES_FANOUT)[j] = s.sum;
 }
 
 /* Fetches so many lines. */
@@ -54,9 +64,8 @@ static inline void fetch_node(const es_prefix_tree *t, uint32_t child)
 {
     if (t->levels == 1)
         return;
-    const es_prefix_node *node = &t->node[1][child / ES_FANOUT];
-    fetch(node->begin, 4);
-    fetch(&node->least[child % ES_FANOUT], 1);
+    fetch(sums_of(t, 1, child / ES_FANOUT), 2);
+    fetch(&t->least[child], 1);
 }
 
 /* Where nodes are many, few leaves have one in common, unless they are neighbours. */
@@ -145,7 +154,7 @@ int es_prefix_tree_init(es_prefix_tree *t, uint64_t leaves)
     for (uint64_t n = groups; n > 1; t->levels++) {
         n = (n + ES_FANOUT - 1) / ES_FANOUT;
         nodes[t->levels] = n;
-        size += n * sizeof(es_prefix_node);
+        size += n * (t->levels == 1 ? 2 * ES_FANOUT * sizeof(double) : sizeof(es_prefix_node));
     }
     /* A group's two lines are neighbours that the processor fetches together. */
     const uint64_t alignment = 2 * ES_CACHE_LINE;
@@ -154,8 +163,10 @@ int es_prefix_tree_init(es_prefix_tree *t, uint64_t leaves)
     if (t->memory == NULL)
         return -ENOMEM;
     t->weight = (double *)(((uintptr_t)t->memory + alignment - 1) & -(uintptr_t)alignment);
-    es_prefix_node *next = (es_prefix_node *)(t->weight + groups * ES_FANOUT);
-    for (uint32_t l = 1; l < t->levels; l++) {
+    t->sum = t->weight + groups * ES_FANOUT;
+    t->least = t->sum + (t->levels > 1 ? nodes[1] * ES_FANOUT : 0);
+    es_prefix_node *next = (es_prefix_node *)(t->least + (t->least - t->sum));
+    for (uint32_t l = 2; l < t->levels; l++) {
         t->node[l] = next;
         next += nodes[l];
     }
@@ -177,12 +188,6 @@ void es_prefix_tree_set_many(es_prefix_tree *t, const uint32_t *leaves, const do
 {
     for (uint64_t i = 0; i < n; i += SOME)
         walks[t->kind].set_some(t, leaves + i, weights + i, (uint32_t)(n - i < SOME ? n - i : SOME));
-}
-
-void es_prefix_tree_fetch(const es_prefix_tree *t, uint32_t leaf)
-{
-    fetch(&t->weight[leaf & -(uint32_t)ES_FANOUT], 2);
-    fetch_node(t, leaf / ES_FANOUT);
 }
 
 double es_prefix_tree_total(const es_prefix_tree *t)

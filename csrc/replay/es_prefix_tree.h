@@ -7,6 +7,7 @@
 #define ES_PREFIX_TREE_H
 
 #include "base/es_base.h"
+#include "base/es_prefetch.h"
 #include "replay/es_lanes.h"
 
 #define ES_PREFIX_LEVELS 8 /* 16 to the 8th leaves: all that a uint32_t can name */
@@ -14,7 +15,8 @@
 /* The largest weight: the sum of 2^32 of them is finite. */
 #define ES_PREFIX_MAX 0x1p991
 
-/* What a node knows of its 16 children. */
+/* What a node knows of its 16 children. Those of level 1 have no begin, which is computed when somebody asks: so they
+ * take less of the near caches, and less is written. */
 typedef struct es_prefix_node {
     double begin[16]; /* the sum of the children before each; infinite where nothing more is added */
     double sum[16];
@@ -34,9 +36,10 @@ typedef struct es_prefix_squares {
 
 typedef struct es_prefix_tree {
     uint64_t leaves;
-    uint32_t levels; /* of groups of 16: level 0 is weight, the others are node */
+    uint32_t levels; /* of groups of 16: level 0 is weight, level 1 sum and least, the others are node */
     double *weight;  /* padded with zeros to a multiple of 16 */
     /* Child j of node i at level l is node 16 i + j at level l - 1, and at level 1 a group of 16 weights. */
+    double *sum, *least; /* of the children of all nodes at level 1 */
     es_prefix_node *node[ES_PREFIX_LEVELS];
     es_prefix_summary all;
     es_prefix_squares squares;
@@ -55,7 +58,17 @@ void es_prefix_tree_set(es_prefix_tree *t, uint32_t leaf, double w);
 void es_prefix_tree_set_many(es_prefix_tree *t, const uint32_t *leaves, const double *weights, uint64_t n);
 
 /* Has come into the cache what setting a leaf's weight touches first. */
-void es_prefix_tree_fetch(const es_prefix_tree *t, uint32_t leaf);
+static inline void es_prefix_tree_fetch(const es_prefix_tree *t, uint32_t leaf)
+{
+    uint32_t group = leaf / ES_FANOUT, node = group / ES_FANOUT;
+    es_prefetch(&t->weight[group * (uint64_t)ES_FANOUT]);
+    es_prefetch(&t->weight[group * (uint64_t)ES_FANOUT + ES_FANOUT / 2]);
+    if (t->levels == 1)
+        return;
+    es_prefetch(&t->sum[node * (uint64_t)ES_FANOUT]);
+    es_prefetch(&t->sum[node * (uint64_t)ES_FANOUT + ES_FANOUT / 2]);
+    es_prefetch(&t->least[group]);
+}
 
 static inline double es_prefix_tree_get(const es_prefix_tree *t, uint32_t leaf)
 {

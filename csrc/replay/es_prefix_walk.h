@@ -6,11 +6,19 @@ TARGET static inline summary LANES(of_weights)(LANES(es_lanes) v)
     return (summary){LANES(es_lanes_sum)(v), LANES(es_lanes_least)(v)};
 }
 
-/* The least weight is computed anew only when that of a child has changed. */
-TARGET static inline summary LANES(of_node)(es_prefix_node *node, bool least_changed, double least)
+/* The sum of a node's sums. */
+TARGET static inline double LANES(add_up)(es_prefix_tree *t, uint32_t level, uint32_t i, LANES(es_lanes) sums)
 {
-    return (summary){LANES(es_lanes_begin)(LANES(es_lanes_load)(node->sum), node->begin),
-                     least_changed ? LANES(es_lanes_least)(LANES(es_lanes_load)(node->least)) : least};
+    return level == 1 ? LANES(es_lanes_sum)(sums) : LANES(es_lanes_begin)(sums, t->node[level][i].begin);
+}
+
+/* The least weight is computed anew only when that of a child has changed. */
+TARGET static inline summary LANES(of_node)(es_prefix_tree *t, uint32_t level, uint32_t i, bool least_changed)
+{
+    double sum = LANES(add_up)(t, level, i, LANES(es_lanes_load)(sums_of(t, level, i)));
+    if (least_changed)
+        return (summary){sum, LANES(es_lanes_least)(LANES(es_lanes_load)(leasts_of(t, level, i)))};
+    return (summary){sum, *least_slot(t, level, i)};
 }
 
 TARGET static void LANES(set)(es_prefix_tree *t, uint32_t leaf, double w)
@@ -20,11 +28,11 @@ TARGET static void LANES(set)(es_prefix_tree *t, uint32_t leaf, double w)
     summary s = LANES(of_weights)(LANES(es_lanes_put)(t->weight + i * (uint64_t)ES_FANOUT, j, w));
     for (uint32_t l = 1; l < t->levels; l++) {
         j = i % ES_FANOUT, i /= ES_FANOUT;
-        es_prefix_node *node = &t->node[l][i];
+        double *leasts = leasts_of(t, l, i);
         summary up = {.least = *least_slot(t, l, i)};
-        if (node->least[j] != s.least)
-            up.least = LANES(es_lanes_least)(LANES(es_lanes_put)(node->least, j, s.least));
-        up.sum = LANES(es_lanes_begin)(LANES(es_lanes_put)(node->sum, j, s.sum), node->begin);
+        if (leasts[j] != s.least)
+            up.least = LANES(es_lanes_least)(LANES(es_lanes_put)(leasts, j, s.least));
+        up.sum = LANES(add_up)(t, l, i, LANES(es_lanes_put)(sums_of(t, l, i), j, s.sum));
         s = up;
     }
     t->all = s;
@@ -54,7 +62,7 @@ TARGET static void LANES(set_some)(es_prefix_tree *t, const uint32_t *leaves, co
         n = parents(t, l, list, n);
         for (uint32_t i = 0; i < n; i++) {
             uint32_t node = list[i] & ~CHANGED;
-            tell_parent(t, l, &list[i], LANES(of_node)(&t->node[l][node], list[i] & CHANGED, *least_slot(t, l, node)));
+            tell_parent(t, l, &list[i], LANES(of_node)(t, l, node, list[i] & CHANGED));
         }
     }
 }
@@ -67,15 +75,20 @@ TARGET __attribute__((always_inline)) static inline void LANES(find_some)(const 
     uint32_t where[ABREAST];
     for (uint32_t q = 0; q < n; q++)
         rest[q] = at[q] >= 0 ? at[q] : 0, where[q] = 0;
-    for (uint32_t l = t->levels - 1; l > 0; l--) {
-        const es_prefix_node *nodes = t->node[l], *below = t->node[l - 1];
+    for (uint32_t l = t->levels - 1; l > 1; l--) {
+        const es_prefix_node *nodes = t->node[l];
         for (uint32_t q = 0; q < n; q++) {
             const double *begin = nodes[where[q]].begin;
             uint32_t j = LANES(es_lanes_pick)(begin, rest[q]);
             rest[q] -= begin[j];
             where[q] = where[q] * ES_FANOUT + j;
-            fetch(l > 1 ? (const void *)&below[where[q]] : &t->weight[where[q] * (uint64_t)ES_FANOUT], 2);
+            fetch(l > 2 ? t->node[l - 1][where[q]].begin : sums_of(t, 1, where[q]), 2);
         }
+    }
+    for (uint32_t q = 0; q < n && t->levels > 1; q++) {
+        uint32_t j = LANES(es_lanes_enter)(LANES(es_lanes_load)(sums_of(t, 1, where[q])), &rest[q]);
+        where[q] = where[q] * ES_FANOUT + j;
+        fetch(&t->weight[where[q] * (uint64_t)ES_FANOUT], 2);
     }
     for (uint32_t q = 0; q < n; q++)
         leaves[q] = where[q] * ES_FANOUT +

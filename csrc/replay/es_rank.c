@@ -11,31 +11,22 @@
 #define WORD 64
 #define NEAR 32
 #define FAR 16
-#define ABREAST 16   /* queries at a time */
-#define FAR_LEVELS 6 /* 64 * 32 * 16^6 numbers and more: all that a uint32_t can name */
+#define ABREAST 16 /* queries at a time */
 
-typedef struct near_node {
+_Static_assert(UINT64_C(64) * 32 << 4 * ES_RANK_LEVELS >> 32 > 0,
+               "the levels have all numbers that a uint32_t can name");
+
+typedef struct es_rank_near {
     uint16_t before[NEAR];
 } near_node;
 
-typedef struct far_node {
+typedef struct es_rank_far {
     uint32_t before[FAR];
 } far_node;
 
-struct es_rank {
-    uint64_t limit, count, bytes;
-    bool dense;    /* the members are 0 .. count, without the hole; if not set, they may be nevertheless */
-    uint32_t hole; /* count, if the members are 0 .. count - 1 */
-    uint32_t levels;
-    uint64_t *word;
-    near_node *near;
-    far_node *far[FAR_LEVELS];
-    void *memory;
-};
-
 es_rank *es_rank_new(uint64_t limit)
 {
-    uint64_t near = (limit + WORD * NEAR - 1) / (WORD * NEAR), far[FAR_LEVELS];
+    uint64_t near = (limit + WORD * NEAR - 1) / (WORD * NEAR), far[ES_RANK_LEVELS];
     uint64_t size = near * (sizeof(near_node) + NEAR * sizeof(uint64_t)) + ES_CACHE_LINE;
     es_rank *s = malloc(sizeof *s);
     if (s == NULL)
@@ -118,16 +109,6 @@ void es_rank_remove(es_rank *s, uint32_t number)
         for (uint32_t j = 0; j < FAR; j++)
             far[j] -= far_one[j];
     }
-}
-
-bool es_rank_has(const es_rank *s, uint32_t number)
-{
-    return s->word[number / WORD] >> number % WORD & 1;
-}
-
-void es_rank_fetch(const es_rank *s, uint32_t number)
-{
-    es_prefetch(&s->word[number / WORD]);
 }
 
 uint64_t es_rank_count(const es_rank *s)

@@ -314,14 +314,6 @@ bool es_table_evict(es_table *t)
     return true;
 }
 
-uint32_t es_table_find(const es_table *t, uint64_t key)
-{
-    uint32_t item = (uint32_t)key;
-    bool there = item < t->slots && es_rank_has(t->members, item) &&
-                 es_record_generation(t->items[item].word) == (uint32_t)(key >> 32);
-    return there ? item : ES_STEPS_NONE;
-}
-
 void es_table_reset(es_table *t)
 {
     es_redo *redo = &t->store->redo;

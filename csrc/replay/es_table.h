@@ -90,7 +90,13 @@ bool es_table_evict(es_table *t);
 /* Removes an item. evicted: to make room. A step that has no items then, and that no stream keeps, goes, too. */
 void es_table_remove(es_table *t, uint32_t item, bool evicted);
 /* The item with that key, or ES_STEPS_NONE. */
-uint32_t es_table_find(const es_table *t, uint64_t key);
+static inline uint32_t es_table_find(const es_table *t, uint64_t key)
+{
+    uint32_t item = (uint32_t)key;
+    bool there = item < t->slots && es_rank_has(t->members, item) &&
+                 es_record_generation(t->items[item].word) == (uint32_t)(key >> 32);
+    return there ? item : ES_STEPS_NONE;
+}
 /* Removes all items, and counts from 0. */
 void es_table_reset(es_table *t);
 

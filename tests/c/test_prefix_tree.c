@@ -125,13 +125,20 @@ static uint64_t width(const es_prefix_tree *t, uint32_t level)
     return ((t->leaves - 1) >> (4 * level + 4)) + 1;
 }
 
+/* Whether a level's nodes keep the same. */
+static bool same_children(const double *a, const double *b, uint64_t nodes)
+{
+    return memcmp(a, b, nodes * ES_FANOUT * sizeof *a) == 0;
+}
+
 /* Whether two trees are the same to the bit. Where a node's weights are all 0, it does not matter where its children
  * begin. */
 static bool same(const es_prefix_tree *a, const es_prefix_tree *b)
 {
-    bool ok = memcmp(&a->all, &b->all, sizeof a->all) == 0;
-    ok = ok && memcmp(a->weight, b->weight, width(a, 0) * ES_FANOUT * sizeof(double)) == 0;
-    for (uint32_t l = 1; l < a->levels; l++)
+    bool ok = memcmp(&a->all, &b->all, sizeof a->all) == 0 && same_children(a->weight, b->weight, width(a, 0));
+    if (a->levels > 1)
+        ok = ok && same_children(a->sum, b->sum, width(a, 1)) && same_children(a->least, b->least, width(a, 1));
+    for (uint32_t l = 2; l < a->levels; l++)
         for (uint64_t i = 0; i < width(a, l); i++) {
             const es_prefix_node *m = &a->node[l][i], *n = &b->node[l][i];
             ok = ok && memcmp(m->sum, n->sum, sizeof m->sum) == 0 && memcmp(m->least, n->least, sizeof m->least) == 0;

@@ -95,7 +95,7 @@ HOLDING = (
         (" || fsync(fd) != 0)", " || fd < 0)"),
     ),
     _mutant(
-        "es_table.c",
+        "es_table.h",
         "key-any-generation",
         "es_table_find",
         "contents",
