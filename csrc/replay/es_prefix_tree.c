@@ -59,15 +59,6 @@ static inline void fetch(const void *from, uint32_t lines)
         es_prefetch((const char *)from + i * ES_CACHE_LINE);
 }
 
-/* Fetches what tell_parent() and of_node() touch: all but half of least. */
-static inline void fetch_node(const es_prefix_tree *t, uint32_t child)
-{
-    if (t->levels == 1)
-        return;
-    fetch(sums_of(t, 1, child / ES_FANOUT), 2);
-    fetch(&t->least[child], 1);
-}
-
 /* Where nodes are many, few leaves have one in common, unless they are neighbours. */
 static uint32_t parents_of_many(uint32_t *list, uint32_t n, uint32_t flag)
 {

@@ -57,17 +57,22 @@ void es_prefix_tree_set(es_prefix_tree *t, uint32_t leaf, double w);
 /* The same one after the other, but faster: nodes are computed once. */
 void es_prefix_tree_set_many(es_prefix_tree *t, const uint32_t *leaves, const double *weights, uint64_t n);
 
-/* Has come into the cache what setting a leaf's weight touches first. */
-static inline void es_prefix_tree_fetch(const es_prefix_tree *t, uint32_t leaf)
+/* Have come into the cache what the node above 16 weights keeps of them, and what setting one of them touches first. */
+static inline void es_prefix_tree_fetch_above(const es_prefix_tree *t, uint32_t group)
 {
-    uint32_t group = leaf / ES_FANOUT, node = group / ES_FANOUT;
-    es_prefetch(&t->weight[group * (uint64_t)ES_FANOUT]);
-    es_prefetch(&t->weight[group * (uint64_t)ES_FANOUT + ES_FANOUT / 2]);
+    uint64_t node = group / ES_FANOUT;
     if (t->levels == 1)
         return;
-    es_prefetch(&t->sum[node * (uint64_t)ES_FANOUT]);
-    es_prefetch(&t->sum[node * (uint64_t)ES_FANOUT + ES_FANOUT / 2]);
+    es_prefetch(&t->sum[node * ES_FANOUT]);
+    es_prefetch(&t->sum[node * ES_FANOUT + ES_FANOUT / 2]);
     es_prefetch(&t->least[group]);
+}
+static inline void es_prefix_tree_fetch(const es_prefix_tree *t, uint32_t leaf)
+{
+    uint64_t group = leaf / ES_FANOUT;
+    es_prefetch(&t->weight[group * ES_FANOUT]);
+    es_prefetch(&t->weight[group * ES_FANOUT + ES_FANOUT / 2]);
+    es_prefix_tree_fetch_above(t, (uint32_t)group);
 }
 
 static inline double es_prefix_tree_get(const es_prefix_tree *t, uint32_t leaf)

@@ -55,7 +55,7 @@ TARGET static void LANES(set_some)(es_prefix_tree *t, const uint32_t *leaves, co
     n = parents(t, 0, list, n);
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD < n)
-            fetch_node(t, list[i + AHEAD] & ~CHANGED);
+            es_prefix_tree_fetch_above(t, list[i + AHEAD] & ~CHANGED);
         tell_parent(t, 0, &list[i], LANES(of_weights)(LANES(es_lanes_load)(t->weight + list[i] * (uint64_t)ES_FANOUT)));
     }
     for (uint32_t l = 1; l < t->levels; l++) {

@@ -105,7 +105,7 @@ static void send_deletions(es_feed *f)
 /* The first block is none. */
 FEED_EVERYWHERE(items_are_deleted, .tables = {TABLE("a", ES_UNIFORM, ES_MAX_HEAP, 4), TABLE("b", ES_LIFO, ES_FIFO, 2)},
                 .num_tables = 2, .capacity = 5, .slots = 2, .before = add_four, .send = send_deletions, .act = turn,
-                .through = "es_inbox_update block_is_possible make_update es_table_find es_table_remove pass_over");
+                .through = "es_inbox_update block_is_possible make_update es_table_remove pass_over");
 
 /* --- connecting ------------------------------------------------------------------------ */
 
