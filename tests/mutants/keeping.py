@@ -224,6 +224,22 @@ KEEPING = (
         "the highest priority is one that an item had for a moment, until the same update gave it another",
         (" && t->items[item].priority == priorities[i]", ""),
     ),
+    _mutant(
+        "es_table_update.c",
+        "update-group-twice",
+        "es_table_update",
+        "contents",
+        "an item that is named twice among the changes of one list counts twice",
+        ("noted == ES_STORE_UPDATES || seen & bit", "noted == ES_STORE_UPDATES"),
+    ),
+    _mutant(
+        "es_table_update.c",
+        "update-no-clock",
+        "commit_priorities",
+        "recovery",
+        "the table's clock stands still: later changes seem to be older ones",
+        ("&t->words->clock, time", "&t->words->clock, time - time % 2"),
+    ),
     _tables(
         "open-no-unpark",
         "open_tables",
