@@ -36,6 +36,10 @@ LEAST = {
 }
 
 
+#: What a file has that prefetches.
+CALLS = r"__builtin_prefetch|\bes_prefetch\(|\bes_(?:store_fetch_(?:step|bytes)|prefix_tree_fetch|rank_fetch)\("
+
+
 def prefetches(file: str) -> dict[str, int]:
     """How many prefetch instructions each function of a file in csrc/replay/ has; "": all together."""
     options = ffibuilder._assigned_source[3]["extra_compile_args"]
@@ -64,9 +68,5 @@ def test_prefetches_are_compiled(file: str) -> None:
 
 def test_every_file_is_looked_at() -> None:
     """The table above has each file that prefetches."""
-    files = {
-        path.stem
-        for path in (ROOT / "csrc").glob("*/*.c")
-        if re.search(r"__builtin_prefetch|\bes_prefetch\(|\bes_(?:store_fetch_(?:step|bytes)|prefix_tree_fetch|rank_fetch)\(", path.read_text())
-    }
+    files = {path.stem for path in (ROOT / "csrc").glob("*/*.c") if re.search(CALLS, path.read_text())}
     assert files == set(LEAST)
