@@ -77,7 +77,10 @@ def texts(mutant: Mutant | None) -> dict[str, str]:
 
 def write(mutant: Mutant | None, to: Path) -> None:
     """Puts the core with this mutant into a folder. Writes only the files that change, because of make."""
-    for name, text in texts(mutant).items():
+    files = texts(mutant)
+    for gone in {str(p.relative_to(to)) for p in to.rglob("*.[ch]")} - set(files):
+        (to / gone).unlink()
+    for name, text in files.items():
         path = to / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text() != text:
