@@ -43,7 +43,7 @@ int es_outputs_init(es_form *f, const es_store *store, uint32_t table)
         .outputs = &store->outputs[store->first_output[table]],
         .sizes = calloc(2 * (uint64_t)n, sizeof *f->sizes),
         .num_outputs = n,
-        .span = es_store_span(config),
+        .span = es_store_layout_span(config),
     };
     uint64_t *leaf_sizes = malloc(store->num_leaves * sizeof *leaf_sizes);
     if (f->sizes == NULL || leaf_sizes == NULL || (config->kind != ES_ITEM_STEP && init_places(f) != ES_OK)) {

@@ -61,12 +61,6 @@ void es_store_fill(es_store *store);
 void es_store_filled(es_store *store);
 void es_store_unmap(es_store *store);
 
-/* The most steps that an item of such a table refers to. */
-static inline uint32_t es_store_span(const es_item_config *item)
-{
-    return es_store_layout_span(item);
-}
-
 /* Where a step's bytes of a leaf are. */
 static inline uint8_t *es_store_at(const es_store *store, const es_store_leaf *leaf, uint32_t step)
 {
