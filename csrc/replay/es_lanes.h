@@ -271,11 +271,18 @@ ES_LANES_TARGET_avx2 static inline uint32_t es_lanes_pick_avx2(const double *beg
     return es_lanes_count_avx2(es_lanes_load_avx2(begin), at) - 1;
 }
 
+/* The sums are compared in registers, and stored for one of them. A load of several that were stored apart would wait. */
 ES_LANES_TARGET_avx2 static inline uint32_t es_lanes_enter_avx2(es_lanes_avx2 v, double *at)
 {
-    double begin[ES_FANOUT];
-    es_lanes_begin_avx2(v, begin);
-    uint32_t j = es_lanes_pick_avx2(begin, *at);
+    v = es_lanes_prefix_avx2(v);
+    __m256d total = _mm256_permute4x64_pd(v.d, 0xff);
+    double begin[ES_FANOUT + 1];
+    begin[0] = 0;
+    _mm256_storeu_pd(begin + 1, v.a), _mm256_storeu_pd(begin + 5, v.b);
+    _mm256_storeu_pd(begin + 9, v.c), _mm256_storeu_pd(begin + 13, v.d);
+    v.a = es_lanes_end_avx2(v.a, total), v.b = es_lanes_end_avx2(v.b, total);
+    v.c = es_lanes_end_avx2(v.c, total), v.d = es_lanes_end_avx2(v.d, total);
+    uint32_t j = es_lanes_count_avx2(v, *at);
     *at -= begin[j];
     return j;
 }
