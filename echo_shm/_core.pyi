@@ -507,11 +507,15 @@ class lib:
     ES_EGEOMETRY: Final[int]
     ES_EOFFSET: Final[int]
     ES_EHASH: Final[int]
+    ES_ESCRIBBLED: Final[int]
+    ES_LAPPED: Final[int]
+    ES_NOTHING: Final[int]
     ES_ROLE_LEARNER: Final[int]
     ES_ROLE_PRODUCER: Final[int]
     ES_NOBODY: Final[int]
     ES_FLAG_READY_ORDER: Final[int]
     ES_FLAG_DETAILED: Final[int]
+    ES_FLAG_WEIGHTS: Final[int]
     ES_TAKE_ANY_ORDER: Final[int]
     ES_TAKE_SHORT: Final[int]
     ES_WATCH_BATCH: Final[int]
@@ -692,6 +696,24 @@ class lib:
     def es_api_wait_any(watches: Watch, n: int, word: Numbers, seen: int, timeout_ns: int, /) -> int: ...
     @staticmethod
     def es_api_change_word(word: Numbers, /) -> None: ...
+    @staticmethod
+    def es_api_holds_weights(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_weights_publish(r: Ring, leaves: CData, /) -> int: ...
+    @staticmethod
+    def es_weights_latest(r: Ring, /) -> int: ...
+    @staticmethod
+    def es_weights_copy(r: Ring, leaves: CData, /) -> int: ...
+    @staticmethod
+    def es_weights_lease(r: Ring, number: Numbers, slot: Numbers, /) -> int: ...
+    @staticmethod
+    def es_weights_release(r: Ring, lease: int, /) -> int: ...
+    @staticmethod
+    def es_weights_wait(r: Ring, number: int, timeout_ns: int, /) -> int: ...
+    @staticmethod
+    def es_weights_holder(r: Ring, lease: int, /) -> int: ...
+    @staticmethod
+    def es_weights_word(r: Ring, /) -> int: ...
     @staticmethod
     def es_sweep_next_dead(r: Ring, start: int, id: Identity, /) -> int: ...
     @staticmethod

@@ -18,6 +18,7 @@ from echo_shm.ring.fast_path import compile_fast_path, describe_rows, plain_form
 from echo_shm.ring.handle import Handle, attach_segment
 from echo_shm.spec import Array, Leaf, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
+from echo_shm.weights import Subscriber
 
 if TYPE_CHECKING:
     from echo_shm._core import CData, Pointers
@@ -367,6 +368,18 @@ class ShmClient(SampleWriter):
     def ring_closed(self) -> bool:
         """Whether the segment's creator has closed the ring. After that, no sample can be sent."""
         return self._attachment.ring_closed()
+
+    def subscriber(self, example: Tree = None) -> Subscriber:
+        """Subscribes to the weights that the learner publishes: see :meth:`Server.publisher`.
+
+        Args:
+            example: As for :class:`Subscriber`.
+
+        Raises:
+            SegmentError, SpecMismatchError: As for :class:`Subscriber`. The learner has no publisher.
+
+        """
+        return Subscriber._beside(self.name, self._attachment.segment.uuid, example)
 
     def wait(self, timeout: float | None = None) -> None:
         """Returns at once: a sample is committed when :meth:`send` returns. For code that has either client."""

@@ -63,6 +63,7 @@ _SEGMENT_FAULTS: dict[int, str] = {
     lib.ES_EGEOMETRY: "a count in its header is out of range: it is damaged",
     lib.ES_EOFFSET: "an offset in its header is wrong: it is damaged",
     lib.ES_EHASH: "its format hash does not fit its contents: it is damaged",
+    lib.ES_ESCRIBBLED: "a word in it is one that no correct process has written: some process has overwritten it",
 }
 
 

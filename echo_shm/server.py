@@ -16,12 +16,13 @@ from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle, attach_segment
-from echo_shm.ring.lockfile import BATCHES, INBOX, UPDATES
+from echo_shm.ring.lockfile import BATCHES, INBOX, UPDATES, WEIGHTS
 from echo_shm.ring.protocols import Transport
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.ring.stuck import nobody_takes, refuse_to_wait_for_itself
 from echo_shm.sampling import Sampling
 from echo_shm.spec import Spec, Tree
+from echo_shm.weights import Publisher
 from echo_shm.workers.group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -105,9 +106,10 @@ class Server(Sampling, Closing):
             float(reap_interval),
             max_remotes=transports.remotes(given),
         )
-        if isinstance(name, str) and name.endswith((INBOX, UPDATES, BATCHES)):
+        if isinstance(name, str) and name.endswith((INBOX, UPDATES, BATCHES, WEIGHTS)):
             raise ValueError(
-                f"name={name!r}: names that end with {INBOX!r}, {UPDATES!r} and {BATCHES!r} belong to replays"
+                f"name={name!r}: names that end with {INBOX!r}, {UPDATES!r} and {BATCHES!r} belong to replays, and those "
+                f"that end with {WEIGHTS!r} to weights"
             )
         segment = create_segment(name, spec, geometry)
         try:
@@ -155,6 +157,7 @@ class Server(Sampling, Closing):
         self._started: list[Transport] = []
         self._unstarted = bool(given)
         self._spawned = []
+        self._publisher: Publisher | None = None
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER, prefault=prefault)
         self._ring = self._attachment.ring
         self._attachment.reaper.sweep()
@@ -264,6 +267,28 @@ class Server(Sampling, Closing):
         self._spawned.append(group)
         return group
 
+    # -- weights
+
+    def publisher(self, params: Tree, *, max_leases: int = 8, max_subscribers: int | None = None) -> Publisher:
+        """Makes the publisher of weights for this ring's workers, which find it by :meth:`ShmClient.subscriber`.
+
+        Call it before the workers start. It ends with this server. If a learner was killed, another one attaches to
+        the ring, calls this and goes on from the last version.
+
+        Args:
+            params: As for :class:`Publisher`.
+            max_leases: As for :class:`Publisher`.
+            max_subscribers: As for :class:`Publisher`. None: as many as the ring may have producers.
+
+        Raises:
+            TypeError, ValueError, SegmentError, SpecMismatchError: As for :class:`Publisher`.
+
+        """
+        subscribers = self._segment.geometry.max_producers if max_subscribers is None else max_subscribers
+        made = Publisher._beside(params, self.name, self._segment.uuid, max_leases, subscribers, None)
+        self._publisher = made
+        return made
+
     # -- start and close
 
     def start(self) -> None:
@@ -294,6 +319,8 @@ class Server(Sampling, Closing):
 
         A further learner detaches once nothing refers to its batches any more. The ring goes on.
         """
+        if self._publisher is not None:
+            self._publisher.close()
         if self._end is None:
             self._reader.close()
             return

@@ -15,6 +15,7 @@
 #include "ring/es_ring.h"
 #include "ring/es_slots.h"
 #include "ring/es_stats.h"
+#include "ring/es_version.h"
 #include "ring/es_wake.h"
 
 const char *es_api_wait_kind(void)
@@ -126,6 +127,8 @@ int es_api_detach(es_ring *r)
     es_lease_release_all(r);
     es_journal_settle(&r->map, r->me);
     es_slots_reopen(r, r->me);
+    if (r->map.weights != NULL)
+        es_version_release_all(&r->map, r->me);
     es_wake_all(r);
     es_owner_free(&r->map, r->me);
     es_locks_drop(r->locks, r->me);
@@ -147,6 +150,11 @@ uint64_t es_api_leaf_offset(const es_ring *r, uint32_t leaf)
 uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf)
 {
     return r->map.leaf_size[leaf];
+}
+
+int es_api_holds_weights(const es_ring *r)
+{
+    return r->map.weights != NULL;
 }
 
 /* --- producing ------------------------------------------------------------- */

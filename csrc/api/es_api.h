@@ -1,7 +1,8 @@
 /* The C core as Python sees it. cffi reads this file without its preprocessor lines.
  *
  * Times are nanoseconds. A batch is named by its physical index and its round. Functions return
- * what enum es_result says. Prefixes name files: es_segment.c, es_api.c, es_bridge.c, es_sweep.c, es_monitor.c.
+ * what enum es_result says. Prefixes name files: es_segment.c, es_api.c, es_bridge.c, es_weights.c,
+ * es_sweep.c, es_monitor.c.
  */
 #ifndef ES_API_H
 #define ES_API_H
@@ -75,6 +76,8 @@ void es_api_shape(const es_ring *r, uint64_t *batch_size, uint64_t *num_batches,
 uint64_t es_api_leaf_offset(const es_ring *r, uint32_t leaf);
 /* Bytes of one sample of leaf l. */
 uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf);
+/* Whether it holds weights in place of samples. */
+int es_api_holds_weights(const es_ring *r);
 
 /* --- producing ------------------------------------------------------------- */
 
@@ -173,6 +176,33 @@ int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t f
 int es_bridge_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames);
 /* One more connection was ended because something was wrong with it. */
 int es_bridge_count_refused(es_ring *r);
+
+/* --- weights: es_weights.c --------------------------------------------------- */
+
+/* Of a segment with ES_FLAG_WEIGHTS. Its slots are versions of weights, which one process publishes and others read. */
+
+/* Publishes a version: leaves[l] points at leaf l. Its number, from 1 on; ES_ECLOSED. Waits for no reader. One thread of
+ * one process at a time. */
+int64_t es_weights_publish(es_ring *r, void **leaves);
+/* The number of the latest version, or 0. */
+int64_t es_weights_latest(const es_ring *r);
+/* Copies the latest version to leaves: its number; ES_NOTHING; ES_LAPPED: newer ones came meanwhile, and leaves has parts
+ * of several. Then the caller tries again. */
+int64_t es_weights_copy(es_ring *r, void **leaves);
+/* Leases the latest version: the index of the lease, the version's number and its slot, whose leaf l is at
+ * es_api_leaf_offset() + slot * es_api_leaf_size(). Nobody overwrites it until it is released. ES_NOTHING, ES_FULL when
+ * all leases are in use, ES_LAPPED: the caller tries again. */
+int64_t es_weights_lease(es_ring *r, uint64_t *number, uint64_t *slot);
+/* ES_ESTALE when it is not leased here. */
+int es_weights_release(es_ring *r, int64_t lease);
+/* Sleeps until the latest version is at least that one, at most timeout_ns: ES_OK, also for no reason; ES_TIMEOUT;
+ * -EINTR; ES_ECLOSED when it never will be. */
+int es_weights_wait(es_ring *r, uint64_t number, uint64_t timeout_ns);
+/* Whose the lease is: an owner index; ES_EMPTY when nobody has it; -EINVAL from the number of leases on. */
+int64_t es_weights_holder(const es_ring *r, uint32_t lease);
+/* Where the word is whose upper 48 bits are the latest version, from the segment's start (bytes). For a quick look, which
+ * says nothing of the version's bytes. */
+uint64_t es_weights_word(const es_ring *r);
 
 /* --- sweeping up after the dead -------------------------------------------- */
 

@@ -15,6 +15,8 @@ enum es_result {
     ES_ENDED = -10004,   /* the ring is closed and holds nothing more to take */
     ES_UNSURE = -10005,  /* no more dead owners are found, but another process may be reaping one */
     /* -10006 is ES_BUSY in es_ring.h, which never leaves the core */
+    ES_LAPPED = -10007,  /* the version was overwritten meanwhile: there is a newer one */
+    ES_NOTHING = -10008, /* no weights were published yet */
     ES_ECLOSED = -10011,   /* the ring is closed to producers */
     ES_EDETACHED = -10012, /* this attachment was closed */
     ES_EFORK = -10013,     /* this attachment was inherited through a fork */
@@ -28,7 +30,8 @@ enum es_result {
     ES_ESIZE = -10024,     /* its size is not the one that it claims */
     ES_EGEOMETRY = -10025, /* a count in its header is out of range */
     ES_EOFFSET = -10026,   /* an offset in its header is wrong */
-    ES_EHASH = -10027      /* its format hash does not fit its contents */
+    ES_EHASH = -10027,     /* its format hash does not fit its contents */
+    ES_ESCRIBBLED = -10028 /* a word in it is one that no correct process can have written */
 };
 
 enum es_role { ES_ROLE_LEARNER = 1, ES_ROLE_PRODUCER = 2 };
@@ -37,7 +40,7 @@ enum es_role { ES_ROLE_LEARNER = 1, ES_ROLE_PRODUCER = 2 };
 enum es_owner_index { ES_NOBODY = 0x7fffffff };
 
 /* Segment flags, fixed at creation. */
-enum es_flag { ES_FLAG_READY_ORDER = 1, ES_FLAG_DETAILED = 2 };
+enum es_flag { ES_FLAG_READY_ORDER = 1, ES_FLAG_DETAILED = 2, ES_FLAG_WEIGHTS = 4 };
 
 /* What es_api_take() may hand out beyond the ring's own order: any complete batch, and with
  * ES_TAKE_SHORT the samples of a batch that is still being filled. */

@@ -32,6 +32,14 @@ static bool place(uint64_t *end, uint64_t align, uint64_t count, uint64_t size, 
     return add(end, bytes);
 }
 
+/* Of the slots of weights one is the latest, and one is being filled. Each of the others may be leased. */
+#define ES_SPARE_SLOTS 2
+
+static bool holds_weights(const es_geometry *geo)
+{
+    return (geo->flags & ES_FLAG_WEIGHTS) != 0;
+}
+
 static bool geometry_in_range(const es_geometry *geo)
 {
     uint64_t slots;
@@ -39,7 +47,8 @@ static bool geometry_in_range(const es_geometry *geo)
            mul(geo->batch_size, geo->num_batches, &slots) && slots <= ES_MAX_SLOTS && geo->max_producers >= 1 &&
            geo->max_producers <= ES_MAX_PRODUCERS && geo->max_remotes <= ES_MAX_REMOTES && geo->num_leaves >= 1 &&
            geo->num_leaves <= ES_MAX_LEAVES && geo->schema_size <= ES_MAX_SCHEMA && geo->reap_interval_ns >= 1 &&
-           (geo->flags & ~(uint32_t)(ES_FLAG_READY_ORDER | ES_FLAG_DETAILED)) == 0;
+           (geo->flags & ~(uint32_t)(ES_FLAG_READY_ORDER | ES_FLAG_DETAILED | ES_FLAG_WEIGHTS)) == 0 &&
+           (!holds_weights(geo) || (geo->batch_size == 1 && slots > ES_SPARE_SLOTS && slots <= ES_MAX_WEIGHTS));
 }
 
 /* Where leaf data starts, counted from the start of the data: *end is moved past it. */
@@ -54,7 +63,7 @@ static bool offsets_of(const es_geometry *geo, const uint64_t *leaf_sizes, es_of
         return false;
     uint64_t end = sizeof(es_header), at;
     uint64_t slots = geo->batch_size * geo->num_batches;
-    uint64_t hists = geo->flags & ES_FLAG_DETAILED ? ES_STATS_HISTOGRAMS : 0;
+    uint64_t hists = geo->flags & ES_FLAG_DETAILED ? ES_STATS_HISTOGRAMS : 0, weights = holds_weights(geo);
     bool ok =
         place(&end, ES_CACHE_LINE, geo->num_leaves, sizeof(uint64_t), &o->leaves) &&
         place(&end, ES_CACHE_LINE, geo->schema_size, 1, &o->schema) &&
@@ -63,6 +72,10 @@ static bool offsets_of(const es_geometry *geo, const uint64_t *leaf_sizes, es_of
         place(&end, ES_CACHE_LINE, geo->num_batches, sizeof(es_batch), &o->batches) &&
         place(&end, ES_CACHE_LINE, hists, sizeof(es_histogram), &o->hists) &&
         place(&end, ES_CACHE_LINE, geo->max_remotes, sizeof(es_remote), &o->remotes) &&
+        place(&end, ES_CACHE_LINE, weights ? 0 : slots, sizeof(int64_t), &o->versions) &&
+        place(&end, ES_CACHE_LINE, weights, sizeof(es_weights), &o->weights) &&
+        place(&end, ES_CACHE_LINE, weights ? slots : 0, sizeof(uint64_t), &o->sequences) &&
+        place(&end, ES_CACHE_LINE, weights ? slots - ES_SPARE_SLOTS : 0, sizeof(uint64_t), &o->leases) &&
         place(&end, ES_PAGE, 0, 1, &o->data);
     for (uint32_t l = 0; ok && l < geo->num_leaves; l++)
         ok = place_leaf(&end, geo, leaf_sizes[l], &at);
@@ -218,6 +231,14 @@ int es_layout_map(es_map *map, void *base, uint64_t size)
     map->batches = (es_batch *)((uint8_t *)base + o.batches);
     map->hists = (es_histogram *)((uint8_t *)base + o.hists);
     map->remotes = (es_remote *)((uint8_t *)base + o.remotes);
+    if (holds_weights(&geo)) {
+        map->weights = (es_weights *)((uint8_t *)base + o.weights);
+        map->sequences = (_Atomic uint64_t *)((uint8_t *)base + o.sequences);
+        map->leases = (_Atomic uint64_t *)((uint8_t *)base + o.leases);
+        map->num_leases = (uint32_t)(geo.num_batches - ES_SPARE_SLOTS);
+    } else {
+        map->versions = (int64_t *)((uint8_t *)base + o.versions);
+    }
     map->batch_size = geo.batch_size;
     map->num_batches = geo.num_batches;
     map->capacity = geo.batch_size * geo.num_batches;

@@ -1,7 +1,10 @@
 /* Where everything is in a segment.
  *
  *   header | leaf table | schema | owner entries | slot words | batch words | histograms | remotes |
- *   leaf 0 | leaf 1 | ...
+ *   versions | weights | sequence words | leases | leaf 0 | leaf 1 | ...
+ *
+ * A segment with ES_FLAG_WEIGHTS holds versions of weights, not samples: see es_version.h. Each slot has one version, and
+ * its ring stays empty. Only such a segment has the parts from "weights" to "leases", and it has no "versions".
  *
  * Everything is a function of es_geometry and the leaves' sizes: es_layout.c
  * computes it, es_layout_format() writes it down, es_layout_check() computes it again from
@@ -15,7 +18,7 @@
 #include "base/es_histogram.h"
 
 #define ES_MAGIC UINT64_C(0x314d48534f484345) /* "ECHOSHM1" in memory, little-endian */
-#define ES_VERSION 3u
+#define ES_VERSION 4u
 
 #define ES_MAX_LEARNERS 64u
 #define ES_MAX_PRODUCERS 60000u
@@ -24,6 +27,7 @@
 #define ES_MAX_SCHEMA (UINT32_C(1) << 26)
 #define ES_MAX_BATCH_SIZE (UINT64_C(1) << 30)
 #define ES_MAX_SLOTS (UINT64_C(1) << 32)
+#define ES_MAX_WEIGHTS (UINT64_C(1) << 15) /* slots of a segment of weights */
 
 /* Counters that any process may add to, relaxed. They inform people and decide
  * nothing, so a crash between an event and its count costs a wrong figure only. */
@@ -81,8 +85,15 @@ typedef struct es_remote {
 } es_remote;
 _Static_assert(sizeof(es_remote) == 2 * ES_CACHE_LINE, "one line of figures, one of text");
 
+/* Weights: see es_version.h. latest is read by every look for news, the others by who sleeps and who wakes. */
+typedef struct es_weights {
+    alignas(ES_CACHE_LINE) _Atomic uint64_t latest;
+    alignas(ES_CACHE_LINE) _Atomic uint32_t news_seq; /* a futex pair, as ready_seq and learner_sleeps */
+    _Atomic uint32_t reader_sleeps;
+} es_weights;
+
 typedef struct es_offsets {
-    uint64_t leaves, schema, owners, slots, batches, hists, remotes, data, total;
+    uint64_t leaves, schema, owners, slots, batches, hists, remotes, versions, weights, sequences, leases, data, total;
 } es_offsets;
 
 typedef struct es_header {
@@ -108,6 +119,7 @@ typedef struct es_header {
     _Atomic uint32_t owners_high;
     _Atomic uint64_t closed_ns;
     _Atomic uint32_t shared; /* 0 -> 1, by a learner that attaches beside another, forever; see es_lease.h */
+    _Atomic int64_t latest_version; /* hint: of the weights that belong to this ring; by whoever publishes them */
     /* Futex pairs: the sequence is parked on, the flag says that somebody may be. */
     alignas(ES_CACHE_LINE) _Atomic uint32_t ready_seq;
     _Atomic uint32_t learner_sleeps;
@@ -128,8 +140,12 @@ typedef struct es_map {
     es_batch *batches;
     es_histogram *hists;
     es_remote *remotes;
+    int64_t *versions;           /* of each slot's sample: those of the weights that it was made with */
+    es_weights *weights;         /* NULL: the segment holds samples */
+    _Atomic uint64_t *sequences; /* one for each slot of weights */
+    _Atomic uint64_t *leases;    /* num_leases of them */
     uint64_t batch_size, num_batches, capacity; /* B, K, C = B * K */
-    uint32_t num_owners, num_leaves, num_remotes, flags;
+    uint32_t num_owners, num_leaves, num_remotes, num_leases, flags;
     uint64_t reap_interval_ns;
     bool streams;        /* the segment is larger than the caches: see es_leaves.c */
     uint64_t *leaf_size; /* bytes of one sample, private copy */

@@ -47,3 +47,11 @@ void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *cons
         copy(map, map->leaf_data[l] + index * size, (const uint8_t *)leaves[l] + first * size, n * size);
     }
 }
+
+void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves)
+{
+    uint64_t index = pos % map->capacity;
+    for (uint32_t l = 0; l < map->num_leaves; l++)
+        if (map->leaf_size[l] > 0)
+            memcpy(leaves[l], map->leaf_data[l] + index * map->leaf_size[l], map->leaf_size[l]);
+}

@@ -1,4 +1,4 @@
-/* Writes samples into the leaves of slots. The caller owns the slots: claimed and not yet committed. */
+/* Writes samples into the leaves of slots, and reads them. The caller owns the slots: claimed and not yet committed. */
 #ifndef ES_LEAVES_H
 #define ES_LEAVES_H
 
@@ -9,5 +9,7 @@ void es_leaves_write(const es_map *map, uint64_t pos, void *const *leaves);
 /* n samples into the slots from pos on, which do not wrap. Leaf l of sample i
  * (from first on) is leaf_size[l] bytes at leaves[l] + i * leaf_size[l]. */
 void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *const *leaves, uint64_t first);
+/* One sample out of a slot, to where es_leaves_write() would take it from. */
+void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves);
 
 #endif

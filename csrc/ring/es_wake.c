@@ -2,6 +2,7 @@
 
 #include "base/es_counter.h"
 #include "base/es_wait.h"
+#include "ring/es_version.h"
 #include "ring/es_word.h"
 
 void es_wake_learners(es_ring *r)
@@ -65,6 +66,8 @@ void es_wake_all(es_ring *r)
     es_wait_wake(&hdr->ready_seq);
     atomic_fetch_add_explicit(&hdr->space_seq, 1, memory_order_acq_rel);
     es_wait_wake(&hdr->space_seq);
+    if (r->map.weights != NULL)
+        es_version_wake_all(&r->map);
 }
 
 void es_wake_alarm(es_ring *r)

@@ -14,8 +14,10 @@ from echo_shm.ring.segment import Geometry, Segment, listing
 from echo_shm.spec import Spec
 
 
-def create_segment(name: str | None, spec: Spec, geometry: Geometry) -> Segment:
+def create_segment(name: str | None, spec: Spec, geometry: Geometry, uuid: bytes | None = None) -> Segment:
     """Creates a segment and takes the creator's lock. If it fails, nothing is left behind.
+
+    ``uuid`` is that of the segment that it belongs to; None: one of its own.
 
     Raises:
         SegmentError: The name is taken, or shared memory is too small.
@@ -36,10 +38,10 @@ def create_segment(name: str | None, spec: Spec, geometry: Geometry) -> Segment:
         )
     with contextlib.ExitStack() as undo:
         lockfile, mapping = create_files(name, size, undo, taken=_taken, smaller="batch_size or num_buffers")
-        uuid = ffi.new("uint8_t[16]", secrets.token_bytes(16))
+        own = ffi.new("uint8_t[16]", uuid or secrets.token_bytes(16))
         base = ffi.from_buffer("uint8_t[]", mapping)
         code = lib.es_segment_format(
-            base, size, geo, sizes, ffi.from_buffer(spec.schema), uuid, os.getpid(), time.time_ns()
+            base, size, geo, sizes, ffi.from_buffer(spec.schema), own, os.getpid(), time.time_ns()
         )
         if code != lib.ES_OK:
             raise error_from(code, f"segment {name!r}")

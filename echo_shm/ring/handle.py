@@ -56,6 +56,10 @@ def attach_segment(handle_or_name: Handle | str, example: Tree, *, caller: str) 
             f"ring {segment.name!r} belongs to a replay, which alone sends into it: take batches with "
             "ReplayClient.dataset_iter()"
         )
+    if segment.geometry.weights:
+        raise SegmentError(
+            f"segment {segment.name!r} holds weights, it is no ring: read them with Subscriber({segment.name!r})"
+        )
     if example is not None:
         mine = Spec.from_example(example)
         mine.check_same(segment.spec, f"segment {segment.name!r}")

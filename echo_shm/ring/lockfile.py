@@ -44,6 +44,9 @@ SEGMENT = Files("echo_shm.", "echo_shm_locks.", "segment")
 #: How the names of a replay's rings end: the one that brings steps, the one that brings updates, those with batches.
 INBOX, UPDATES, BATCHES = ".inbox", ".updates", ".batches"
 
+#: How the names of segments with weights end.
+WEIGHTS = ".weights"
+
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 #: A ``struct flock`` of Linux.

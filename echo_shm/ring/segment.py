@@ -41,6 +41,7 @@ class Geometry(NamedTuple):
     detailed_metrics: bool
     reap_interval: float
     max_remotes: int = 0
+    weights: bool = False
 
     @property
     def capacity(self) -> int:
@@ -51,6 +52,7 @@ class Geometry(NamedTuple):
         """The same as an ``es_geometry``."""
         flags = lib.ES_FLAG_READY_ORDER if self.order == "ready" else 0
         flags |= lib.ES_FLAG_DETAILED if self.detailed_metrics else 0
+        flags |= lib.ES_FLAG_WEIGHTS if self.weights else 0
         return ffi.new(
             "es_geometry *",
             {
@@ -76,6 +78,7 @@ class Geometry(NamedTuple):
             detailed_metrics=bool(geo.flags & lib.ES_FLAG_DETAILED),
             reap_interval=geo.reap_interval_ns / 1e9,
             max_remotes=geo.max_remotes,
+            weights=bool(geo.flags & lib.ES_FLAG_WEIGHTS),
         )
 
 

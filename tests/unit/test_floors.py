@@ -14,6 +14,7 @@ FLOORS = {
         ["errors", "timeouts", "closing"],
         ["spec"],
         ["ring", "trajectory"],
+        ["weights"],
         ["client"],
         ["workers"],
         ["sampling"],
@@ -50,6 +51,7 @@ FLOORS = {
     ],
     "replay.datasets": [["common"], ["npz", "parquet", "minari", "reverb_records"], ["reverb"]],
     "trajectory": [["accumulator"]],
+    "weights": [["leaves", "segment"], ["publisher", "subscriber"]],
     "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"], ["spawned"]],
     "net": [["wire", "tcp", "validation"], ["learner_wire"], ["client", "bridge"], ["transport"]],
     "net.client": [
