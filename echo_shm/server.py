@@ -108,8 +108,8 @@ class Server(Sampling, Closing):
         )
         if isinstance(name, str) and name.endswith((INBOX, UPDATES, BATCHES, WEIGHTS)):
             raise ValueError(
-                f"name={name!r}: names that end with {INBOX!r}, {UPDATES!r} and {BATCHES!r} belong to replays, and those "
-                f"that end with {WEIGHTS!r} to weights"
+                f"name={name!r}: names that end with {INBOX!r}, {UPDATES!r} and {BATCHES!r} belong to replays, "
+                f"those that end with {WEIGHTS!r} to weights"
             )
         segment = create_segment(name, spec, geometry)
         try:

@@ -152,7 +152,7 @@ class Publisher(Closing):
         return f"<Publisher of {self.name!r}, version {self.version}, {state}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Publisher belongs to its process: pickle its handle, and subscribe there: Subscriber(handle)")
+        raise TypeError("a Publisher belongs to its process: pickle publisher.handle, and subscribe there")
 
 
 def _end(attachment: Attachment, segment: Segment) -> None:

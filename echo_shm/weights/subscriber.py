@@ -57,8 +57,7 @@ class Subscriber:
             segment = Segment.attach(segment_name(name_or_handle))
         else:
             raise TypeError(
-                "Subscriber takes a publisher's name or handle, not "
-                f"{type(name_or_handle).__name__} {name_or_handle!r}"
+                f"Subscriber takes a publisher's name or handle, not {type(name_or_handle).__name__} {name_or_handle!r}"
             )
         self._join(segment, example)
 
@@ -204,14 +203,7 @@ class Subscriber:
         """
         lease, slot = self._lease()
         try:
-            yield self._spec.structure.unflatten(
-                [
-                    self._segment.array(
-                        lib.es_api_leaf_offset(self._ring, i) + slot * leaf.nbytes, leaf.shape, leaf.dtype, writable=False
-                    )
-                    for i, leaf in enumerate(self._spec.leaves)
-                ]
-            )
+            yield self._spec.structure.unflatten(self._arrays(slot))
         finally:
             lib.es_weights_release(self._ring, lease)
 
@@ -270,6 +262,11 @@ class Subscriber:
                 self._attachment.reaper.reap()
             elif lease != lib.ES_LAPPED:
                 self._refuse(lease)
+
+    def _arrays(self, slot: int) -> Iterator[Array]:
+        for i, leaf in enumerate(self._spec.leaves):
+            at = lib.es_api_leaf_offset(self._ring, i) + slot * leaf.nbytes
+            yield self._segment.array(at, leaf.shape, leaf.dtype, writable=False)
 
     def _got(self, version: int, word: int) -> None:
         self._version = version
