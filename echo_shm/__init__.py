@@ -50,6 +50,8 @@ from echo_shm.ring.protocols import Finishing, Transport
 from echo_shm.ring.sample import Lease, Sample
 from echo_shm.server import Server
 from echo_shm.trajectory.accumulator import TrajectoryAccumulator
+from echo_shm.weights.publisher import Publisher
+from echo_shm.weights.subscriber import Subscriber
 from echo_shm.workers.group import WorkerGroup
 
 __version__ = version("echo-shm")
@@ -64,6 +66,7 @@ __all__ = [
     "Handle",
     "HistSnapshot",
     "Lease",
+    "Publisher",
     "Replay",
     "ReplayClient",
     "Reservation",
@@ -73,6 +76,7 @@ __all__ = [
     "Server",
     "ShmClient",
     "SpecMismatchError",
+    "Subscriber",
     "Table",
     "TcpClient",
     "TcpTransport",

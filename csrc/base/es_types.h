@@ -15,8 +15,8 @@ enum es_result {
     ES_ENDED = -10004,   /* the ring is closed and holds nothing more to take */
     ES_UNSURE = -10005,  /* no more dead owners are found, but another process may be reaping one */
     /* -10006 is ES_BUSY in es_ring.h, which never leaves the core */
-    ES_LAPPED = -10007,  /* the version was overwritten meanwhile: there is a newer one */
-    ES_NOTHING = -10008, /* no weights were published yet */
+    ES_LAPPED = -10007,    /* the version was overwritten meanwhile: there is a newer one */
+    ES_NOTHING = -10008,   /* no weights were published yet */
     ES_ECLOSED = -10011,   /* the ring is closed to producers */
     ES_EDETACHED = -10012, /* this attachment was closed */
     ES_EFORK = -10013,     /* this attachment was inherited through a fork */

@@ -65,7 +65,7 @@ class Publisher(Closing):
         uuid: bytes | None,
         max_leases: int,
         max_subscribers: int,
-        told: Callable[[int], object],
+        told: Callable[[int], object] | None,
     ) -> "Publisher":
         """The publisher of a ring or a replay of that name. ``told`` hears of each version."""
         self = cls.__new__(cls)

@@ -51,7 +51,7 @@ def pointers(spec: Spec, arrays: list[Array]) -> "CData":
     return ffi.new(
         "void *[]",
         [
-            ffi.cast("void *", array.__array_interface__["data"][0]) if leaf.nbytes else ffi.NULL
+            ffi.cast("uint8_t *", array.__array_interface__["data"][0]) if leaf.nbytes else ffi.NULL
             for leaf, array in zip(spec.leaves, arrays, strict=True)
         ],
     )
