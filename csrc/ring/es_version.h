@@ -18,7 +18,7 @@
 #ifndef ES_VERSION_H
 #define ES_VERSION_H
 
-#include "ring/es_layout.h"
+#include "ring/es_ring.h"
 
 enum { ES_VERSION_SLOT_BITS = 16 };
 
@@ -55,8 +55,8 @@ void es_version_release_all(es_map *map, uint32_t owner);
 int64_t es_version_holder(const es_map *map, uint32_t lease);
 
 /* Sleeps until the latest version is at least that one, or the segment is closed, at most timeout_ns. ES_OK, ES_TIMEOUT,
- * -EINTR; ES_OK also for no reason. */
-int es_version_wait(es_map *map, uint64_t number, uint64_t timeout_ns);
+ * -EINTR; ES_EDETACHED when the attachment was stopped; ES_OK also for no reason. */
+int es_version_wait(es_ring *r, uint64_t number, uint64_t timeout_ns);
 /* Wakes all readers, whether or not the flag says that one sleeps. */
 void es_version_wake_all(es_map *map);
 
