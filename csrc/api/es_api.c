@@ -152,11 +152,6 @@ uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf)
     return r->map.leaf_size[leaf];
 }
 
-int es_api_holds_weights(const es_ring *r)
-{
-    return r->map.weights != NULL;
-}
-
 /* --- producing ------------------------------------------------------------- */
 
 static void record_copy(es_ring *r, uint64_t start)

@@ -76,8 +76,6 @@ void es_api_shape(const es_ring *r, uint64_t *batch_size, uint64_t *num_batches,
 uint64_t es_api_leaf_offset(const es_ring *r, uint32_t leaf);
 /* Bytes of one sample of leaf l. */
 uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf);
-/* Whether it holds weights in place of samples. */
-int es_api_holds_weights(const es_ring *r);
 
 /* --- producing ------------------------------------------------------------- */
 

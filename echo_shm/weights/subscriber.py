@@ -12,6 +12,7 @@ import numpy as np
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError
+from echo_shm.ring import producers
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.segment import Segment
@@ -78,6 +79,7 @@ class Subscriber:
 
     def _join(self, segment: Segment, example: Tree) -> None:
         check_holds_weights(segment)
+        producers.refuse_if_stopped(f"weights {segment.name!r}")
         what = f"weights {segment.name!r}"
         if example is not None:
             mine = spec_of(example)
@@ -90,6 +92,7 @@ class Subscriber:
             )
         self._segment, self._spec = segment, segment.spec
         self._attachment = Attachment(segment, lib.ES_ROLE_PRODUCER, what, prefault=True)
+        producers.add(self._attachment)
         self._ring = self._attachment.ring
         at = lib.es_weights_word(self._ring)
         self._word = memoryview(segment.mapping)[at : at + 8].cast("Q")
@@ -165,7 +168,8 @@ class Subscriber:
 
         Raises:
             TimeoutError: No such version was published in time.
-            ConnectionClosedError: The publisher has closed, so there will be none; or this subscriber is closed.
+            ConnectionClosedError: The publisher has closed, so there will be none; or this subscriber is closed, or
+                this worker was stopped.
             ForkedError: As :meth:`latest`.
 
         """
