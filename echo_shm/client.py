@@ -330,7 +330,7 @@ class ShmClient(SampleWriter):
     Args:
         handle_or_name: ``server.handle``, or the segment's name.
         example: Example pytree. It must have the segment's structure, dtypes and shapes. It is only needed to attach
-            by name to a segment whose trees have node types beyond dict, list, tuple and None.
+            by name to a segment whose trees have node types beyond dict, OrderedDict, list, tuple and None.
         learner_grace: How many seconds to wait for a new learner if the ring is full and no learner is alive. After
             that, ConnectionClosedError is raised. None: no limit.
         prefault: As for :class:`Server`.

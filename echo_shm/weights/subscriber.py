@@ -40,7 +40,7 @@ class Subscriber:
     Args:
         name_or_handle: ``publisher.name``, or ``publisher.handle``.
         example: A pytree with the structure, dtypes and shapes of the weights. It is only needed with a name if the
-            weights have node types beyond dict, list, tuple and None.
+            weights have node types beyond dict, OrderedDict, list, tuple and None.
 
     Raises:
         SegmentError: There is no such segment, it holds no weights, or it cannot be trusted or joined.
@@ -87,8 +87,8 @@ class Subscriber:
             segment.spec = mine
         if segment.spec.treespec is None:
             raise SpecMismatchError(
-                f"{what} have node types beyond dict, list, tuple and None: pass an example with their structure, or "
-                "the publisher's handle in place of its name"
+                f"{what} have node types beyond dict, OrderedDict, list, tuple and None: pass an example with "
+                "their structure, or the publisher's handle in place of its name"
             )
         self._segment, self._spec = segment, segment.spec
         self._attachment = Attachment(segment, lib.ES_ROLE_PRODUCER, what, prefault=True)
