@@ -313,9 +313,9 @@ def _treespec_to_json(treespec: optree.PyTreeSpec) -> _Json:
         return None
     if kind in (list, tuple):
         return {kind.__name__: children}
+    assert kind is not None
     if kind in _MAPPINGS.values() and all(type(key) in (str, int) for key in treespec.entries()):
         return {kind.__name__: [[key, child] for key, child in zip(treespec.entries(), children, strict=True)]}
-    assert kind is not None
     return {"node": f"{kind.__module__}.{kind.__qualname__}", "children": children}
 
 
