@@ -227,6 +227,11 @@ class RingView:
         offset = lib.es_api_leaf_offset(self._ring, index)
         return self.segment.array(offset, (geometry.capacity,), spec.leaves[index].dtype, writable=False)
 
+    def weights(self) -> tuple[int, int]:
+        """Of a segment with weights: the latest version, and how many leases are in use."""
+        leases = range(self.segment.geometry.num_buffers)
+        return int(lib.es_weights_latest(self._ring)), sum(lib.es_weights_holder(self._ring, i) >= 0 for i in leases)
+
     def committed(self) -> tuple[int, int]:
         """How many samples are committed and not released, and how many full batches of them there are."""
         full = ffi.new("uint64_t *")
