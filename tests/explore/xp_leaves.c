@@ -1,5 +1,5 @@
-/* Replaces es_leaves.c and es_copy.c. A sample is one leaf of 8 bytes. A write takes two steps, and the explorer is
- * told about it. */
+/* Replaces es_leaves.c and es_copy.c. A sample is one leaf of 8 bytes, and its version. A write takes two steps, and the
+ * explorer is told about it. */
 #include <string.h>
 
 #include "es_core.h"
@@ -30,4 +30,30 @@ void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *cons
         memcpy(&value, (const uint8_t *)leaves[0] + (first + i) * sizeof value, sizeof value);
         write_one(map, (pos + i) % map->capacity, value);
     }
+}
+
+static void stamp_one(const es_map *map, uint64_t index, int64_t version)
+{
+    xp_data_write(map, index);
+    if (xp_has_left())
+        xp_violation("a thread writes a slot's version after its attachment was detached");
+    map->versions[index] = version;
+}
+
+void es_leaves_stamp(const es_map *map, uint64_t pos, uint64_t n, int64_t version)
+{
+    for (uint64_t i = 0; i < n; i++)
+        stamp_one(map, (pos + i) % map->capacity, version);
+}
+
+void es_leaves_stamp_each(const es_map *map, uint64_t pos, uint64_t n, const void *versions)
+{
+    for (uint64_t i = 0; i < n; i++)
+        stamp_one(map, (pos + i) % map->capacity, ((const int64_t *)versions)[i]);
+}
+
+void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves)
+{
+    (void)map, (void)pos, (void)leaves;
+    xp_violation("weights are not explored");
 }
