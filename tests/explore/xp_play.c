@@ -60,7 +60,7 @@ int xp_send(uint64_t timeout_ns)
 {
     int id = new_id(), rc = ES_TIMEOUT;
     uint64_t value = (uint64_t)id;
-    es_age_set_version(as_producer(), es_sample_version(value, 1), true);
+    fix_set_version(as_producer(), value, 1);
     for (int n = slices(timeout_ns); n > 0 && rc == ES_TIMEOUT; n--)
         rc = es_api_send_wait(as_producer(), (void *[]){&value}, slice(timeout_ns));
     if (rc == ES_EEVICTED && atomic_load(&as_producer()->map.hdr->closed) == 0)
@@ -75,7 +75,7 @@ int64_t xp_send_many(int n, uint64_t timeout_ns)
     int first = xp_account.next;
     for (int i = 0; i < n; i++)
         values[i] = (uint64_t)new_id();
-    es_age_set_version(as_producer(), es_sample_version(values[0], (uint64_t)n), true);
+    fix_set_version(as_producer(), values[0], (uint64_t)n);
     int64_t rc = ES_TIMEOUT;
     for (int s = slices(timeout_ns); s > 0 && rc == ES_TIMEOUT; s--)
         rc = es_api_send_many(as_producer(), (void *[]){values}, 0, (uint64_t)n, slice(timeout_ns));

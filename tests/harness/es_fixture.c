@@ -217,10 +217,10 @@ void fix_share(es_ring *r)
     es_age_set_version(r, ES_SAMPLE_ANY_VERSION, true);
 }
 
-static void set_version(es_ring *r, uint64_t first, uint64_t n)
+void fix_set_version(es_ring *r, uint64_t first_id, uint64_t n)
 {
     if (es_age_version(r) != ES_SAMPLE_ANY_VERSION)
-        es_age_set_version(r, es_sample_version(first, n), true);
+        es_age_set_version(r, es_sample_version(first_id, n), true);
 }
 
 int fix_send_wait(es_ring *r, uint64_t id, uint64_t timeout_ns)
@@ -228,7 +228,7 @@ int fix_send_wait(es_ring *r, uint64_t id, uint64_t timeout_ns)
     fix_sample_t s;
     fix_sample(id, &s);
     void *leaves[FIX_LEAVES] = {&s.id, s.pattern};
-    set_version(r, id, 1);
+    fix_set_version(r, id, 1);
     return es_api_send_wait(r, leaves, timeout_ns);
 }
 
@@ -249,7 +249,7 @@ int64_t fix_send_many(es_ring *r, uint64_t first_id, uint64_t n, uint64_t timeou
     }
     void *leaves[FIX_LEAVES] = {ids, patterns};
     n = n < 16 ? n : 16;
-    set_version(r, first_id, n);
+    fix_set_version(r, first_id, n);
     return es_api_send_many(r, leaves, 0, n, timeout_ns);
 }
 

@@ -74,7 +74,9 @@ typedef struct fix_sample_t {
     uint8_t pattern[FIX_PATTERN];
 } fix_sample_t;
 void fix_sample(uint64_t id, fix_sample_t *out);
-/* Each send sets the version of its samples (es_sample.h), but not after fix_share(): threads share the attachment. */
+/* Each send first sets the version of its samples (es_sample.h); not after fix_share(), where threads share the
+ * attachment. */
+void fix_set_version(es_ring *r, uint64_t first_id, uint64_t n);
 void fix_share(es_ring *r);
 int fix_send(es_ring *r, uint64_t id);
 int fix_send_wait(es_ring *r, uint64_t id, uint64_t timeout_ns);
