@@ -2,7 +2,6 @@
 #include "api/es_api.h"
 #include "api/es_call.h"
 #include "base/es_counter.h"
-#include "ring/es_locks.h"
 #include "ring/es_stats.h"
 
 static bool in_range(int64_t version)
@@ -27,13 +26,13 @@ int es_age_set_latest(es_ring *r, int64_t version)
 {
     if (!in_range(version) || r->map.versions == NULL)
         return -EINVAL;
-    if (r->fork_generation != es_locks_fork_generation())
-        return ES_EFORK;
-    if (r->locks == NULL)
-        return ES_EREADONLY;
+    int rc = es_call_enter(r);
+    if (rc != ES_OK)
+        return rc;
     /* relaxed: a number for ages. Whoever wants that version's bytes comes another way. */
     atomic_store_explicit(&r->map.hdr->latest_version, version, memory_order_relaxed);
     es_ring_set_version(r, version, false);
+    es_call_leave(r);
     return ES_OK;
 }
 

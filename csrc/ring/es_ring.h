@@ -28,7 +28,8 @@ typedef struct es_ring {
     uint32_t fork_generation;
     bool poison; /* overwrite batches on release */
 
-    _Atomic uint64_t version; /* of the weights that this process's samples are made with, and who said so: es_ring_version() */
+    _Atomic uint64_t
+        version; /* of the weights that this process's samples are made with, and who said so: es_ring_version() */
 
     _Atomic uint32_t detached;    /* no call begins any more, but for the end of a claim or a lease */
     _Atomic uint32_t retired;     /* nor the end of a claim */

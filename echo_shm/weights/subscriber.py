@@ -98,6 +98,7 @@ class Subscriber:
         self._word = memoryview(segment.mapping)[at : at + 8].cast("Q")
         self._seen = 0  # that word, when the latest version was copied or leased
         self._version = 0
+        self._stamp = producers.Stamp(segment)
         _subscribers.add(self)
 
     @property
@@ -273,6 +274,8 @@ class Subscriber:
             yield self._segment.array(at, leaf.shape, leaf.dtype, writable=False)
 
     def _got(self, version: int, word: int) -> None:
+        if version != self._version:
+            self._stamp.set(version)
         self._version = version
         if word >> _SLOT_BITS == version:  # otherwise poll() finds that out
             self._seen = word
