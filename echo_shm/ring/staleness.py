@@ -42,10 +42,9 @@ class FreshBatches:
         return sample.info.age_max <= self._max_age and len(sample.versions) == self._batch_size
 
     def keep(self, sample: Sample) -> None:
-        """Copies the samples of a batch that are not too old, and releases it."""
+        """Copies the samples of a batch that are not too old."""
         leaves = self._spec.structure.flatten_up_to(sample.batch)
         self._keep_fresh([*map(np.asarray, leaves), sample.versions], sample.info.latest_version)
-        sample.release()
 
     def complete(self) -> list[Sample]:
         """A batch of what waits, in a list; an empty one if that does not fill a batch."""
