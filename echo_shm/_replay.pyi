@@ -126,6 +126,10 @@ class Core:
         """The bytes of an ``es_table_info``, or a code."""
     def end_episode(self) -> int:
         """The next step begins an episode. Returns ES_OK or a code."""
+    def set_version(self, version: int, by_hand: bool, /) -> int:
+        """Says which version of the weights the next steps are made with. Returns ES_OK or a code."""
+    def version(self) -> int:
+        """That version, or a code."""
     def num_steps(self) -> int:
         """How many steps are stored, or a code."""
     def list_steps(self) -> bytes | int:

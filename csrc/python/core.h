@@ -20,13 +20,15 @@
 /* From this size on the work is worth giving up the GIL (bytes). */
 #define RELEASE_GIL_FROM (64 * 1024)
 
-/* key, probability, weight, priority, times_sampled, table_size, age: 8 bytes each */
-#define COLUMNS 7
+/* key, probability, weight, priority, times_sampled, table_size, age, version: 8 bytes each */
+#define COLUMNS 8
 
 #define FUNCTIONS(F)   \
     F(add)             \
     F(add_last)        \
     F(extend)          \
+    F(set_version)     \
+    F(version)         \
     F(sample)          \
     F(get)             \
     F(weigh)           \

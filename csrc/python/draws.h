@@ -111,6 +111,7 @@ static bool open_arrays(const batch_form *form, PyObject *made, void ***p, es_ba
         .times_sampled = c[4],
         .table_size = c[5],
         .age = c[6],
+        .version = c[7],
     };
     return true;
 }

@@ -191,6 +191,29 @@ static PyObject *core_extend(core *self, PyObject *args)
     return Py_BuildValue("(LN)", (long long)sent, trouble(sent < n ? code : ES_OK, &why));
 }
 
+/* set_version(version, by_hand), version(): see _replay.pyi. */
+static PyObject *core_set_version(core *self, PyObject *args)
+{
+    long long version;
+    int by_hand;
+    if (!PyArg_ParseTuple(args, "Lp", &version, &by_hand))
+        return NULL;
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0, self->call.set_version(self->replay, version, by_hand));
+    return PyLong_FromLong(code);
+}
+
+static PyObject *core_version(core *self, PyObject *nothing)
+{
+    int64_t version = 0;
+    (void)nothing;
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0, version = self->call.version(self->replay));
+    return PyLong_FromLongLong(code == ES_OK ? version : code);
+}
+
 static PyObject *core_end_episode(core *self, PyObject *nothing)
 {
     (void)nothing;

@@ -242,6 +242,8 @@ static PyMethodDef core_methods[] = {
     {"check_priority", (PyCFunction)core_check_priority, METH_VARARGS, "check_priority(table, priority)"},
     {"info", (PyCFunction)core_info, METH_O, "info(table) -> the bytes of an es_table_info"},
     {"end_episode", (PyCFunction)core_end_episode, METH_NOARGS, "The next step begins an episode."},
+    {"set_version", (PyCFunction)core_set_version, METH_VARARGS, "set_version(version, by_hand) -> a code"},
+    {"version", (PyCFunction)core_version, METH_NOARGS, "version() -> that of the next step, or a code"},
     {"num_steps", (PyCFunction)core_num_steps, METH_NOARGS, "How many steps are stored."},
     {"list_steps", (PyCFunction)core_list_steps, METH_NOARGS,
      "list_steps() -> the bytes of an es_stored_step for each"},

@@ -55,10 +55,23 @@ bool es_draw_may_fall_short(const es_table *t, uint64_t n)
     return !draws_are_independent(t) || es_draw_allowed(t, n) < n || t->config->sampler.kind == ES_CUSTOM;
 }
 
+/* The step that the item ends with. The record says so, too; but somebody may have scribbled on it. */
+static uint32_t last_step(const es_table *t, uint32_t item)
+{
+    uint32_t step = *(volatile uint32_t *)&t->items[item].step;
+    return step < t->store->step_slots ? step : t->step_of[item];
+}
+
+static int64_t version_of(const es_table *t, uint32_t item)
+{
+    return *(volatile uint32_t *)&t->store->steps[last_step(t, item)].version;
+}
+
 /* What is said of items beside their probabilities, and how often they were drawn. */
 static void describe(es_table *t, const uint32_t *items, uint64_t n, const es_drawing *to, uint64_t at)
 {
     const es_item_record *records = t->items;
+    const es_store *store = t->store;
     uint64_t *key = to->key + at, inserted = t->words->inserted;
     double *priority = to->priority + at;
     int64_t *table_size = to->table_size + at, *age = to->age + at, size = (int64_t)es_table_size(t);
@@ -68,6 +81,7 @@ static void describe(es_table *t, const uint32_t *items, uint64_t n, const es_dr
         priority[i] = record->priority;
         table_size[i] = size;
         age[i] = (int64_t)(inserted - record->inserted - 1);
+        to->version[at + i] = store->dated ? version_of(t, items[i]) : 0;
     }
 }
 
@@ -179,10 +193,10 @@ void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64
 static void fetch_rows(const es_table *t, const uint32_t *items, uint32_t *steps, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {
-        /* step_of has it, too, but the record is needed anyway. But somebody may have scribbled on it. */
-        uint32_t step = *(volatile uint32_t *)&t->items[items[i]].step;
-        steps[i] = step < t->store->step_slots ? step : t->step_of[items[i]];
+        steps[i] = last_step(t, items[i]); /* step_of has it, too, but the record is needed anyway */
         es_store_fetch_step(t->store, steps[i]);
+        if (t->store->dated)
+            es_prefetch(&t->store->steps[steps[i]]);
     }
 }
 

@@ -12,7 +12,7 @@
 typedef struct es_drawing {
     uint64_t *key;
     double *probability, *priority, *ratio;
-    int64_t *times_sampled, *table_size, *age;
+    int64_t *times_sampled, *table_size, *age, *version;
 } es_drawing;
 
 /* Where draws go. They are there before the store says that they were made. */

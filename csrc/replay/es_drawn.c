@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Seven columns of eight bytes, in one piece of memory. */
-#define COLUMNS 7
+/* Eight columns of eight bytes, in one piece of memory. */
+#define COLUMNS 8
 #define WIDTH (COLUMNS * sizeof(uint64_t))
 
 static void place_columns(es_drawing *c, void *memory, uint64_t room)
@@ -17,6 +17,7 @@ static void place_columns(es_drawing *c, void *memory, uint64_t room)
     c->times_sampled = (int64_t *)(at + 4 * room);
     c->table_size = (int64_t *)(at + 5 * room);
     c->age = (int64_t *)(at + 6 * room);
+    c->version = (int64_t *)(at + 7 * room);
 }
 
 /* Copies n values of each column. */
@@ -29,6 +30,7 @@ static void copy_columns(const es_drawing *to, uint64_t to_first, const es_drawi
     memcpy(to->times_sampled + to_first, from->times_sampled + first, n * sizeof *to->times_sampled);
     memcpy(to->table_size + to_first, from->table_size + first, n * sizeof *to->table_size);
     memcpy(to->age + to_first, from->age + first, n * sizeof *to->age);
+    memcpy(to->version + to_first, from->version + first, n * sizeof *to->version);
 }
 
 /* Moves n items to other places. The two ranges may overlap. */
@@ -43,6 +45,7 @@ static void move(es_drawn *d, const es_form *form, uint64_t to, uint64_t from, u
     memmove(c->times_sampled + to, c->times_sampled + from, n * sizeof *c->times_sampled);
     memmove(c->table_size + to, c->table_size + from, n * sizeof *c->table_size);
     memmove(c->age + to, c->age + from, n * sizeof *c->age);
+    memmove(c->version + to, c->version + from, n * sizeof *c->version);
 }
 
 void es_drawn_free(es_drawn *d)

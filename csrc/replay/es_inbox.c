@@ -83,7 +83,7 @@ static int store_step(es_inbox *in, es_tables *m, const void *const *leaves, es_
     es_step_head head = {
         .stream = brought.stream,
         .number = brought.number,
-        .version = brought.version,
+        .version = es_steps_version(in->steps.version),
         .index = brought.index,
         .environment = brought.environment,
         .episode = brought.episode,

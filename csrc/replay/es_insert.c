@@ -86,6 +86,7 @@ static void note_step(es_tables *m, uint32_t step, const es_step_head *head)
     record->episode = head->episode;
     record->arrival = hdr->arrivals;
     record->version = head->version;
+    m->store.dated |= head->version != 0;
     record->index = head->index;
     es_redo_set(&m->store.redo, &record->word, es_record_word(generation, head->flags, ES_RECORD_LIVE));
     es_redo_set(&m->store.redo, &hdr->arrivals, hdr->arrivals + 1);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* The columns of a batch, of eight bytes each. */
-#define COLUMNS 7
+#define COLUMNS 8
 
 /* Slots that are claimed at once. */
 #define MANY 256
@@ -130,6 +130,7 @@ static es_drawing columns_of(const es_outbox *o)
         .times_sampled = c[4],
         .table_size = c[5],
         .age = c[6],
+        .version = c[7],
     };
 }
 

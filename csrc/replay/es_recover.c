@@ -33,6 +33,7 @@ static int recover_steps(es_tables *m, es_sort_pair *order, uint64_t *n, es_trou
         code = es_steps_reserve(&m->steps);
         if (code == ES_OK)
             es_steps_enter(&m->steps, order[i].number, &head);
+        m->store.dated |= head.version != 0;
     }
     return code;
 }

@@ -178,6 +178,19 @@ int64_t es_replay_extend(es_replay *r, const void *const *leaves, uint64_t n, co
     return (int64_t)n;
 }
 
+void es_replay_set_version(es_replay *r, int64_t version, int by_hand)
+{
+    if (!by_hand && r->version_by_hand)
+        return;
+    r->version_by_hand = by_hand != 0;
+    r->head.version = es_steps_version(version);
+}
+
+int64_t es_replay_version(es_replay *r)
+{
+    return r->head.version;
+}
+
 void es_replay_end_episode(es_replay *r)
 {
     r->head.episode += r->head.index > 0;
@@ -189,7 +202,7 @@ void es_replay_end_episode(es_replay *r)
 static es_drawing drawing_over(const es_batch_arrays *out)
 {
     return (es_drawing){out->key,           out->probability, out->priority, out->weight,
-                        out->times_sampled, out->table_size,  out->age};
+                        out->times_sampled, out->table_size,  out->age,      out->version};
 }
 
 /* The column of ratios becomes one of weights. */

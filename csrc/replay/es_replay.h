@@ -81,6 +81,10 @@ int es_replay_add_last(es_replay *r, const void *const *leaves, const void *cons
                        const double *priorities, es_trouble *why);
 /* The next step begins an episode. */
 void es_replay_end_episode(es_replay *r);
+/* The version of the weights that es_replay_add() and the others note with each step; as es_age_set_version(). Those beyond
+ * 2^32 - 1 become that. */
+void es_replay_set_version(es_replay *r, int64_t version, int by_hand);
+int64_t es_replay_version(es_replay *r);
 
 /* --- sampling -------------------------------------------------------------------- */
 
@@ -115,7 +119,7 @@ int es_replay_connect_inbox(es_replay *r, es_ring *ring, void *segment, const ui
 int es_replay_connect_updates(es_replay *r, es_ring *ring, void *segment, const uint8_t *uuid);
 /* A ring that takes batches of a table's items to learners. This process is attached as a producer, the only one,
  * and nobody else will be. Rings that were used before come first. Its leaves are the store's, and then the columns
- * of es_batch_arrays in the order of a batch: key, probability, weight, priority, times_sampled, table_size, age.
+ * of es_batch_arrays in the order of a batch: key, probability, weight, priority, times_sampled, table_size, age, version.
  * rank, world_size: which of how many rings it is that take turns, batch by batch; one of each rank for a table, a
  * batch size and a world_size. 0, 0: a ring of its own.
  * Returns its number in es_turn. ES_EGEOMETRY when it is another ring; -ESTALE when another replay has used it;

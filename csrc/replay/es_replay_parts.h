@@ -11,6 +11,7 @@ struct es_replay {
     es_rings rings;
     es_drawn *drawn;   /* of each table */
     es_step_head head; /* of the next step that es_replay_add() stores */
+    bool version_by_hand;
 };
 
 #endif

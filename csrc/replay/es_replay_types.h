@@ -43,8 +43,8 @@ enum es_head_flag { ES_HEAD_ITEM = 16 };
  * step but such an item: of the table with the number in episode, of index steps, the last of which has that number. */
 typedef struct es_inbox_head {
     uint64_t stream, number;
-    uint32_t version, index; /* of the weights; of the step in its episode, from 0 */
-    uint32_t environment, episode, flags, zero;
+    uint32_t zero, index; /* of the step in its episode, from 0 */
+    uint32_t environment, episode, flags, zeros;
 } es_inbox_head;
 
 /* What the update ring brings: its only leaf. keys are followed by as many priorities; each block has room for
@@ -162,6 +162,7 @@ typedef struct es_batch_arrays {
     uint64_t *key;
     double *probability, *priority, *weight;
     int64_t *times_sampled, *table_size, *age;
+    int64_t *version; /* of the weights that each item's last step was made with */
 } es_batch_arrays;
 
 /* Where something is wrong. */

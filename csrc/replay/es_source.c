@@ -26,6 +26,7 @@ int es_source_open(es_source *s, es_ring *ring, void *segment, const uint8_t *uu
     s->leaves = calloc(num_leaves, sizeof *s->leaves);
     if (s->leaves == NULL)
         return -ENOMEM;
+    s->versions = (_Atomic int64_t *)(s->segment + es_age_offset(ring));
     memcpy(id, uuid, sizeof id);
     es_known_adopt(known, id, rounds, slots);
     s->ring = ring;
@@ -78,5 +79,7 @@ const void *const *es_source_next(es_source *s, int *code)
     }
     for (uint32_t i = 0; i < s->num_leaves; i++)
         s->leaves[i] = s->segment + es_api_leaf_offset(s->ring, i) + s->taken.batch * es_api_leaf_size(s->ring, i);
+    /* relaxed: the take has made it visible. */
+    s->version = atomic_load_explicit(&s->versions[s->taken.batch], memory_order_relaxed);
     return s->leaves;
 }

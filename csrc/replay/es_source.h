@@ -23,8 +23,10 @@ typedef struct es_source {
         uint64_t batch, round;
     } used[ES_SOURCE_GROUP], taken;
     uint32_t num_used;
-    bool has_taken; /* one that was taken, and is not used yet */
-    bool sweep_due; /* a take has said that dead producers should be looked for */
+    _Atomic int64_t *versions; /* of the ring's samples */
+    int64_t version;           /* of the sample that was taken last */
+    bool has_taken;            /* one that was taken, and is not used yet */
+    bool sweep_due;            /* a take has said that dead producers should be looked for */
 } es_source;
 
 /* Connects to a ring whose leaves have those sizes. known, rounds: what the store knows of such a ring; of another ring

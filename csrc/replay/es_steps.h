@@ -19,6 +19,12 @@ typedef struct es_step_head {
     uint32_t version, index, environment, episode, flags, zero;
 } es_step_head;
 
+/* A version as a step's record has it. Steps cannot tell those beyond apart. */
+static inline uint32_t es_steps_version(int64_t version)
+{
+    return version < 0 ? 0 : version > UINT32_MAX ? UINT32_MAX : (uint32_t)version;
+}
+
 /* From the record, on which somebody may have scribbled. */
 static inline es_step_head es_steps_head_of(const es_step_record *from)
 {

@@ -30,6 +30,7 @@ typedef struct es_store {
     es_table_words *words;
     uint64_t *inbox, *updates; /* for each batch of that ring, the last round that was stored, plus 1 */
     uint32_t inbox_slots, update_slots;
+    bool dated; /* some step has a version; otherwise nobody need look at its record for it */
     es_step_record *steps;
     es_item_record *items;
     es_item_column *columns; /* of explicit items */

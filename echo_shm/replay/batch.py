@@ -31,6 +31,8 @@ class Batch(NamedTuple):
         times_sampled: How often it was, this draw included; int64.
         table_size: How many items the table held when it was drawn; int64.
         age: How many items were inserted into the table after it; int64.
+        versions: The version of the weights that the item's last step was made with; 0: without weights; int64. See
+            :attr:`Writer.version` and :attr:`Replay.version`. Those beyond 2**32 - 1 come as that.
 
     """
 
@@ -42,10 +44,11 @@ class Batch(NamedTuple):
     times_sampled: npt.NDArray[np.int64]
     table_size: npt.NDArray[np.int64]
     age: npt.NDArray[np.int64]
+    versions: npt.NDArray[np.int64]
 
 
 #: The dtypes of what comes after ``data``.
-COLUMNS: tuple[np.dtype[Any], ...] = tuple(np.dtype(kind) for kind in ("u8", "f8", "f8", "f8", "i8", "i8", "i8"))
+COLUMNS: tuple[np.dtype[Any], ...] = tuple(np.dtype(kind) for kind in ("u8", "f8", "f8", "f8", "i8", "i8", "i8", "i8"))
 
 
 @dataclass(frozen=True)

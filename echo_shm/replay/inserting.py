@@ -9,6 +9,7 @@ from echo_shm.replay import arguments, finals
 from echo_shm.replay.batch import why_no_insert
 from echo_shm.replay.finals import NOT_THE_END
 from echo_shm.replay.items import Items
+from echo_shm.ring.producers import checked_version
 from echo_shm.spec import Tree
 from echo_shm.timeouts import check_timeout
 
@@ -148,6 +149,19 @@ class Inserting(Items):
             sent += done
             if self._core.waiting:
                 self._rings.tell()
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that the steps of :meth:`add` and :meth:`extend` are made with. 0: none.
+
+        It is what :meth:`Replay.publisher` has published last, or what was assigned here: that stays until something
+        else is assigned. A version is an integer from 0 to 2**62, and a batch has those of up to 2**32 - 1.
+        """
+        return self._checked(self._core.version())
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._checked(self._core.set_version(checked_version(version), True))
 
     def end_episode(self) -> None:
         """The next step begins an episode, though the last one did not end as terminated or truncated.

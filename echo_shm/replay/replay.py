@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from echo_shm._replay import Core
 from echo_shm.replay import arguments
 from echo_shm.replay.checkpoint import write_checkpoint
 from echo_shm.replay.checkpoint_files import Progress
@@ -324,8 +325,12 @@ class Replay(Inserting, Sampling, Lifetime):
             ConnectionClosedError: The replay is closed.
 
         """
-        self._publisher = Publisher._beside(params, self.handle.name, None, max_leases, max_subscribers, None)
-        return self._publisher
+        told = functools.partial(_note_version, self._core)
+        made = Publisher._beside(params, self.handle.name, None, max_leases, max_subscribers, told)
+        if made.version:  # a dead process's
+            told(made.version)
+        self._publisher = made
+        return made
 
     # -- properties
 
@@ -381,3 +386,8 @@ def _custom_selectors(tables: Sequence[Table]) -> tuple[dict[str, CustomSelector
     samplers = {table.name: table.sampler for table in tables if isinstance(table.sampler, CustomSelector)}
     removers = {table.name: table.remover for table in tables if isinstance(table.remover, CustomSelector)}
     return samplers, removers
+
+
+def _note_version(core: Core, version: int) -> None:
+    """This process's own steps are made with what it has published."""
+    core.set_version(version, False)

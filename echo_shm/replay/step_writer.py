@@ -32,6 +32,7 @@ class StepWriter:
     """
 
     def __init__(self, tables: Tables, steps: Spec, client: ShmClient | TcpClient) -> None:
+        self._sends = client
         self._tables = tables
         self._names = tuple(name for name, *_ in tables)
         self._exponents = tuple(exponents for _, exponents, _, _ in tables)
@@ -43,6 +44,19 @@ class StepWriter:
         # Samples of a call that was cut short, which go first in the next one: heads, and leaves.
         self._left: tuple[Array, list[Array]] | None = None
         self._send, self._send_many = client.send, client.send_many
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that steps are made with: each step carries it. 0: none.
+
+        On the replay's machine it is what this process's :class:`Subscriber` to the replay's weights has got last, or
+        what was assigned here: that stays until something else is assigned. A version is an integer from 0 to 2**62.
+        """
+        return self._sends.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._sends.version = version
 
     def add(
         self,

@@ -336,11 +336,11 @@ es_batch_arrays world_arrays(uint64_t n)
     static void *leaves[ES_ITEMS_OUTPUTS(LEAVES)];
     static uint64_t key[8];
     static double probability[8], priority[8], weight[8];
-    static int64_t times_sampled[8], table_size[8], age[8];
+    static int64_t times_sampled[8], table_size[8], age[8], version[8];
     CHECK(n <= 8);
     for (uint32_t o = 0; o < ES_ITEMS_OUTPUTS(LEAVES); o++)
         leaves[o] = memset(outputs[o], 0xee, n * ITEM);
-    return (es_batch_arrays){leaves, key, probability, priority, weight, times_sampled, table_size, age};
+    return (es_batch_arrays){leaves, key, probability, priority, weight, times_sampled, table_size, age, version};
 }
 
 /* Whether the i-th item of these arrays is that one, byte by byte. */

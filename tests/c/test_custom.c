@@ -100,7 +100,7 @@ typedef struct fixture {
     es_replay *r;
     uint64_t value[ROOM], key[ROOM];
     double probability[ROOM], priority[ROOM], weight[ROOM];
-    int64_t times_sampled[ROOM], table_size[ROOM], age[ROOM];
+    int64_t times_sampled[ROOM], table_size[ROOM], age[ROOM], version[ROOM];
 } fixture;
 
 static int open_with(fixture *f, uint32_t left)
@@ -160,8 +160,8 @@ static int add(fixture *f, uint64_t value)
 static es_batch_arrays arrays(fixture *f, void **leaf)
 {
     *leaf = f->value;
-    return (es_batch_arrays){leaf,      f->key,           f->probability, f->priority,
-                             f->weight, f->times_sampled, f->table_size,  f->age};
+    return (es_batch_arrays){leaf,          f->key, f->probability, f->priority, f->weight, f->times_sampled,
+                             f->table_size, f->age, f->version};
 }
 
 static int sample(fixture *f, uint64_t n)

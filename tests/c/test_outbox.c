@@ -13,7 +13,7 @@
 
 static const uint64_t sizes[] = {8};
 /* The leaf of a step, and the columns. */
-static const uint64_t taken[] = {8, 8, 8, 8, 8, 8, 8, 8};
+static const uint64_t taken[] = {8, 8, 8, 8, 8, 8, 8, 8, 8};
 static const uint8_t names[1][16];
 
 typedef struct world {
@@ -45,7 +45,7 @@ static world new_world(void)
     es_store_parts parts = {sizes, &table, &(es_output){.kind = ES_OUTPUT_STEPS, .count = 1}, ""};
     es_store_geometry geo = {.capacity = 8, .max_items = 8, .num_leaves = 1, .num_tables = 1};
     uint64_t size = es_replay_store_size(&geo, &parts);
-    world w = {.store = aligned_alloc(ES_PAGE, size), .fix = ring(8)};
+    world w = {.store = aligned_alloc(ES_PAGE, size), .fix = ring(9)};
     es_trouble why;
     int error;
     memset(w.store, 0, size);
@@ -110,14 +110,16 @@ TEST(columns_belong_to_their_rows)
 {
     world w = new_world();
     uint64_t done;
+    es_replay_set_version(w.r, 40, true);
     add(&w, 5, 4);
+    es_replay_set_version(w.r, INT64_C(1) << 62, true);
     add(&w, 6, 1);
     CHECK_EQ(join_as(&w, 0), 0);
     turn(&w, &done);
     for (uint64_t i = 0, drawn[2] = {0}; i < SIZE * BATCHES; i++) {
-        uint64_t c[8];
-        double d[8];
-        for (uint32_t l = 0; l < 8; l++) {
+        uint64_t c[9];
+        double d[9];
+        for (uint32_t l = 0; l < 9; l++) {
             memcpy(&c[l], w.fix->base + es_api_leaf_offset(w.learner, l) + 8 * i, 8);
             memcpy(&d[l], &c[l], 8);
         }
@@ -129,6 +131,7 @@ TEST(columns_belong_to_their_rows)
         CHECK_EQ(c[5], ++drawn[item]);
         CHECK_EQ(c[6], 2);
         CHECK_EQ(c[7], 1 - item);
+        CHECK_EQ(c[8], item == 0 ? 40 : UINT32_MAX);
     }
     destroy(&w);
 }
@@ -136,7 +139,7 @@ TEST(columns_belong_to_their_rows)
 TEST(a_ring_of_another_shape_is_refused)
 {
     world w = new_world();
-    es_fix *other = ring(7);
+    es_fix *other = ring(8);
     CHECK_EQ(es_replay_connect_batches(w.r, 0, fix_producer(other), other->base, names[0], 0, 0), ES_EGEOMETRY);
     fix_free(other);
     destroy(&w);
@@ -180,7 +183,7 @@ TEST(so_many_rings_and_no_more)
     es_fix *rings[2 * ES_MAX_OUTBOXES];
     for (uint32_t i = 0; i < 2 * ES_MAX_OUTBOXES; i++) {
         uint8_t uuid[16] = {(uint8_t)(i + 1)};
-        rings[i] = ring(8);
+        rings[i] = ring(9);
         if (i == ES_MAX_OUTBOXES) {
             CHECK_EQ(join_as(&w, 99), -ENOSPC);
             es_replay_disconnect(w.r);
@@ -212,7 +215,7 @@ static group new_group(void)
 {
     group g = {.w = new_world()};
     for (uint32_t rank = 0; rank < 2; rank++) {
-        g.fix[rank] = ring(8);
+        g.fix[rank] = ring(9);
         g.learner[rank] = fix_learner(g.fix[rank]);
     }
     add(&g.w, 5, 4);

@@ -47,7 +47,7 @@ typedef struct fixture {
     uint8_t first[ROOM * 8], second[ROOM * 3];
     uint64_t key[ROOM];
     double probability[ROOM], priority[ROOM], weight[ROOM];
-    int64_t times_sampled[ROOM], table_size[ROOM], age[ROOM];
+    int64_t times_sampled[ROOM], table_size[ROOM], age[ROOM], version[ROOM];
 } fixture;
 
 static fixture new_fixture(void)
@@ -125,8 +125,8 @@ static es_batch_arrays arrays(fixture *f)
 {
     static void *leaves[2];
     leaves[0] = f->first, leaves[1] = f->second;
-    return (es_batch_arrays){leaves,    f->key,           f->probability, f->priority,
-                             f->weight, f->times_sampled, f->table_size,  f->age};
+    return (es_batch_arrays){leaves,           f->key,        f->probability, f->priority, f->weight,
+                             f->times_sampled, f->table_size, f->age,         f->version};
 }
 
 static int sample(fixture *f, uint32_t t, uint64_t n)

@@ -105,6 +105,7 @@ static batch new_batch(es_replay *r, uint32_t table, uint64_t n)
     b.arrays.times_sampled = malloc(n * sizeof(int64_t));
     b.arrays.table_size = malloc(n * sizeof(int64_t));
     b.arrays.age = malloc(n * sizeof(int64_t));
+    b.arrays.version = malloc(n * sizeof(int64_t));
     return b;
 }
 
@@ -120,6 +121,7 @@ static void free_batch(batch *b)
     free(b->arrays.times_sampled);
     free(b->arrays.table_size);
     free(b->arrays.age);
+    free(b->arrays.version);
 }
 
 /* Keys that were drawn, and others. */

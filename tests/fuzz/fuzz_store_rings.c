@@ -8,7 +8,7 @@
 
 #define MAX_SLOTS 64
 #define MAX_RING_LEAVES 72
-#define COLUMNS 7 /* of a batch */
+#define COLUMNS 8 /* of a batch */
 #define MAX_TABLES 8
 #define MAX_PARKED (1 << 13) /* more items than fit into FUZZ_MAX_STORE */
 

@@ -36,7 +36,7 @@
 #define MAX_PATH 80000u
 #define WORKER 9 /* the stream of the steps that are sent */
 #define MANY 1000
-#define COLUMNS 7 /* of a batch */
+#define COLUMNS 8 /* of a batch */
 
 static const uint64_t leaf_sizes[] = {8, 24, 0};
 static const uint8_t uuids[FEED_RINGS][16] = {"the inbox's ring", "updates' ring", "batches of one", "batches of two"};
@@ -82,16 +82,13 @@ static int send_step(es_feed *f, uint32_t flags, const double *priorities)
     struct {
         es_inbox_head head;
         uint8_t rest[VAULT_TABLES * sizeof(double) + VAULT_LEAVES * sizeof(es_item_column)];
-    } brought = {.head = {.stream = WORKER,
-                          .number = f->sent,
-                          .version = 3,
-                          .index = f->index,
-                          .episode = f->episode,
-                          .flags = flags}};
+    } brought = {
+        .head = {.stream = WORKER, .number = f->sent, .index = f->index, .episode = f->episode, .flags = flags}};
     const void *leaves[VAULT_LEAVES + 1] = {&brought};
     memcpy(brought.rest, priorities, f->v.geo.num_tables * sizeof *priorities);
     f->v.made = 100 + f->sent;
     vault_make(&f->v, 1, leaves + 1);
+    es_age_set_version(f->others[FEED_STEPS], 1 + (int64_t)f->sent, true);
     int code = es_api_send(f->others[FEED_STEPS], (void **)leaves);
     bool ends = flags & (ES_STEP_TERMINATED | ES_STEP_TRUNCATED | ES_STEP_LOST);
     if (code == ES_OK)
@@ -281,7 +278,7 @@ static void use_and_die(es_feed *f, uint64_t used)
         const es_inbox_head *h = leaves[0];
         es_step_head head = {.stream = h->stream,
                              .number = h->number,
-                             .version = h->version,
+                             .version = es_steps_version(in.steps.version),
                              .index = h->index,
                              .episode = h->episode,
                              .flags = h->flags};
@@ -310,7 +307,7 @@ static void draw_and_die(es_feed *f, uint64_t drawn)
     void *c[COLUMNS];
     for (uint32_t i = 0; i < COLUMNS; i++)
         c[i] = f->fix[ring]->base + es_api_leaf_offset(f->mine[ring], box.table->form.num_outputs + i);
-    es_drawing columns = {c[0], c[1], c[3], c[2], c[4], c[5], c[6]};
+    es_drawing columns = {c[0], c[1], c[3], c[2], c[4], c[5], c[6], c[7]};
     es_draw_into into = {box.leaves, 0.4, &box.words->drawn, (uint64_t)position};
     if (es_draw(box.table, drawn, &columns, (uint64_t)position, &into) != (int64_t)drawn)
         _exit(1);

@@ -155,7 +155,7 @@ int64_t vault_extend(es_vault *v, uint64_t n, const uint8_t *flags, const double
 static struct {
     uint8_t outputs[VAULT_OUTPUTS][VAULT_BATCH * VAULT_ITEM];
     double probability[VAULT_BATCH], priority[VAULT_BATCH], weight[VAULT_BATCH];
-    int64_t times_sampled[VAULT_BATCH], table_size[VAULT_BATCH], age[VAULT_BATCH];
+    int64_t times_sampled[VAULT_BATCH], table_size[VAULT_BATCH], age[VAULT_BATCH], version[VAULT_BATCH];
 } batch;
 
 static es_batch_arrays arrays_of(void **outputs, uint64_t *keys)
@@ -164,7 +164,7 @@ static es_batch_arrays arrays_of(void **outputs, uint64_t *keys)
         outputs[o] = batch.outputs[o];
     return (es_batch_arrays){outputs,          keys,         batch.probability,
                              batch.priority,   batch.weight, batch.times_sampled,
-                             batch.table_size, batch.age};
+                             batch.table_size, batch.age,    batch.version};
 }
 
 static void note_batch(es_vault *v, uint32_t table, const uint64_t *keys, uint64_t n)
