@@ -100,7 +100,7 @@ def _ring(segment: Segment, one: BatchRing | None) -> Ring:
 
 def _mean_age(view: RingView, inserted: int) -> float:
     """Of the items in a ring of batches. The replay may write to some meanwhile: then their ages are the next ones."""
-    ages = view.column(-1)[:inserted]  # the last leaf, see echo_shm.replay.batch.COLUMNS
+    ages = view.column(-2)[:inserted]  # the last leaf but one, see echo_shm.replay.batch.COLUMNS
     return float(np.mean(ages)) if len(ages) else math.nan
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from echo_shm.errors import SegmentError
 
-FORMAT, VERSION = "echo_shm checkpoint", 1
+FORMAT, VERSION = "echo_shm checkpoint", 2
 
 MANIFEST, RECORDS, DRAWN, DONE = "manifest.json", "records", "drawn", "DONE"
 

@@ -72,6 +72,8 @@ _FUNCTIONS = (
     "es_replay_list_steps",
     "es_replay_read_steps",
     "es_replay_end_episode",
+    "es_replay_set_version",
+    "es_replay_version",
     "es_replay_connect_inbox",
     "es_replay_connect_updates",
     "es_replay_connect_batches",

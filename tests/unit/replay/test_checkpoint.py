@@ -762,7 +762,7 @@ def test_another_version_is_refused(tmp_path):
     manifest = json.loads((tmp_path / "000001" / "manifest.json").read_bytes())
     manifest["version"] = 99
     (tmp_path / "000001" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(SegmentError, match=r"version 99 .* version 1: restore it with the echo_shm that wrote it"):
+    with pytest.raises(SegmentError, match=r"version 99 .* version 2: restore it with the echo_shm that wrote it"):
         Replay.restore(path)
 
 

@@ -136,6 +136,7 @@ class ReplayMachine(RuleBasedStateMachine):
         self.replay = Replay(EXAMPLE, capacity, configs, max_items=max_items, store="memory", seed=seed)
         self.model = Model.of(capacity, configs, max_items)
         self.keys = {table.name: Keys(self.replay, table.name) for table in configs}
+        self.versions = []  # of each step's weights
         self.extend_by(data.draw(st.integers(0, capacity)), None, None)
 
     def teardown(self):
@@ -179,6 +180,15 @@ class ReplayMachine(RuleBasedStateMachine):
                 self.model = model
                 return
 
+    def note_versions(self):
+        """The steps that came since the last time have the version that the replay has now."""
+        self.versions += [self.replay.version] * (self.model.next_step - len(self.versions))
+
+    @rule(version=st.sampled_from([0, 1, 5, 2**32 - 1]))
+    def set_version(self, version):
+        """The next steps are made with other weights."""
+        self.replay.version = version
+
     def numbered(self, given, i=None):
         """Priorities by table, of what ``add`` got, or for step i of what ``extend`` got."""
         by_table = given if isinstance(given, dict) else dict.fromkeys(self.model.tables, given)
@@ -208,6 +218,7 @@ class ReplayMachine(RuleBasedStateMachine):
                     raise Impossible(f"{got}: nothing forbids it")
 
         self.settle(play, 1)
+        self.note_versions()
 
     @rule(n=st.integers(0, 6), data=st.data())
     def extend(self, n, data):
@@ -242,6 +253,7 @@ class ReplayMachine(RuleBasedStateMachine):
                     raise Impossible("it was refused, and nothing forbids it")
 
         self.settle(play, n)
+        self.note_versions()
 
     @precondition(lambda self: self.model.next_step % 4 == 2)
     @rule(bad=BAD_PRIORITIES, data=st.data())
@@ -274,6 +286,7 @@ class ReplayMachine(RuleBasedStateMachine):
         assert close(batch.probability, [value.probability for value in values])
         exponent = getattr(sampler, "beta", 0.0) if beta is None else beta
         assert close(batch.weight, [value.weight(exponent) for value in values])
+        assert batch.versions.tolist() == [self.versions[step] for step in steps]
         types = {getattr(batch, field).dtype for field in ("probability", "priority", "weight")}
         assert types == {np.dtype(np.float64)}
 

@@ -25,7 +25,7 @@ def steps(first, n):
 
 def queue(**options):
     """A replay whose items come once each, in order."""
-    return Replay(EXAMPLE, 100, [Queue("q", 100)], **options)
+    return Replay(EXAMPLE, 100, [Table("q", rate_limiter=Queue(100))], **options)
 
 
 def came(batch):
@@ -94,7 +94,7 @@ def test_what_was_drawn_for_a_batch_that_was_cut_short():
 
 def test_workers_carry_what_their_subscriber_got():
     """A writer's steps carry the version of its process's subscriber; the replay's own what it has published."""
-    with queue() as replay, replay.publisher(PARAMS) as publisher, Writer(replay.handle) as writer:
+    with queue(thread=True) as replay, replay.publisher(PARAMS) as publisher, Writer(replay.handle) as writer:
         publisher.publish(PARAMS)
         assert (replay.version, writer.version) == (1, 0)
         writer.add(step(0))
