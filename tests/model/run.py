@@ -140,7 +140,9 @@ def run(case: Case, keep: bool = False) -> Outcome:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     started = time.monotonic()
-    made = subprocess.run(["spin", "-a", *_flags(case), str(HERE / case.source)], cwd=folder, capture_output=True, text=True)
+    made = subprocess.run(
+        ["spin", "-a", *_flags(case), str(HERE / case.source)], cwd=folder, capture_output=True, text=True
+    )
     if made.returncode != 0 or not (folder / "pan.c").exists():
         return Outcome(case, "spin: " + made.stdout[-2000:] + made.stderr[-2000:])
     # A short search takes less time than optimising it.
