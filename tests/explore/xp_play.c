@@ -339,3 +339,8 @@ void xp_sweep(void)
 {
     xp_sweep_by(mine());
 }
+
+bool xp_sweep_found(void)
+{
+    return xp_sweep_by(mine()) > 0;
+}
