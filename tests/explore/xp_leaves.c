@@ -80,9 +80,3 @@ void es_leaves_stamp_each(const es_map *map, uint64_t pos, uint64_t n, const voi
     for (uint64_t i = 0; i < n; i++)
         stamp_one(map, (pos + i) % map->capacity, ((const int64_t *)versions)[i]);
 }
-
-void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves)
-{
-    (void)map, (void)pos, (void)leaves;
-    xp_violation("weights are not explored");
-}
