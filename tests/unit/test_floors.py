@@ -81,7 +81,7 @@ FLOORS = {
         ["gc", "replay_top", "replay_serve"],
         ["main"],
     ],
-    "cli.demo": [["check", "display"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
+    "cli.demo": [["check", "display", "policy"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
 }
 
 
