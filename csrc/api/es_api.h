@@ -169,10 +169,9 @@ int es_bridge_leave(es_ring *r, uint32_t remote, int keep);
 /* The number of its next sample. */
 int64_t es_bridge_committed(es_ring *r, uint32_t remote);
 /* es_api_send_many() of the client's next samples: first .. n-1 of a block of n. Counts them for the client.
- * The block is leaf after leaf, each n times; with rows, sample after sample. versions: an int64_t for each of the n
- * samples, not necessarily aligned; NULL: they carry 0. */
+ * The block is leaf after leaf, each n times; with rows, sample after sample. All of them carry the version. */
 int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t first, uint64_t n, int rows,
-                       const void *versions, uint64_t timeout_ns);
+                       int64_t version, uint64_t timeout_ns);
 /* Counts what was received. */
 int es_bridge_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames);
 /* One more connection was ended because something was wrong with it. */

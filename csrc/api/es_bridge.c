@@ -292,8 +292,9 @@ int es_bridge_count_refused(es_ring *r)
 
 /* n samples, leaf after leaf or sample after sample. leaves: room for a pointer to each. */
 typedef struct block {
-    const uint8_t *data, *versions;
+    const uint8_t *data;
     uint64_t n;
+    int64_t version;
     bool rows;
     void **leaves;
 } block;
@@ -324,14 +325,6 @@ static void copy_block(es_map *m, uint64_t pos, uint64_t run, const block *b, ui
     }
 }
 
-static void stamp_block(es_map *m, uint64_t pos, uint64_t run, const block *b, uint64_t first)
-{
-    if (b->versions == NULL)
-        es_leaves_stamp(m, pos, run, 0);
-    else
-        es_leaves_stamp_each(m, pos, run, b->versions + first * sizeof(int64_t));
-}
-
 static int64_t claim(es_ring *r, uint32_t remote, uint64_t want, uint64_t timeout_ns, uint64_t *pos)
 {
     int64_t rc = es_blocking_claim(r, want, 0, pos);
@@ -358,7 +351,7 @@ static int64_t send_block(es_ring *r, uint32_t remote, const block *b, uint64_t 
         }
         es_journal_write(r, remote, pos, (uint64_t)run);
         copy_block(&r->map, pos, (uint64_t)run, b, first + sent);
-        stamp_block(&r->map, pos, (uint64_t)run, b, first + sent);
+        es_leaves_stamp(&r->map, pos, (uint64_t)run, b->version);
         uint64_t done = es_producer_commit(r, pos, (uint64_t)run);
         es_journal_clear(r, remote, done);
         sent += done;
@@ -368,10 +361,10 @@ static int64_t send_block(es_ring *r, uint32_t remote, const block *b, uint64_t 
 }
 
 int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t first, uint64_t n, int rows,
-                       const void *versions, uint64_t timeout_ns)
+                       int64_t version, uint64_t timeout_ns)
 {
     if (!serves(r, remote))
         return ES_ESTALE;
-    block b = {.data = data, .versions = versions, .n = n, .rows = rows != 0, .leaves = r->leaf_at};
+    block b = {.data = data, .version = version, .n = n, .rows = rows != 0, .leaves = r->leaf_at};
     return send_block(r, remote, &b, first, timeout_ns);
 }

@@ -48,27 +48,12 @@ void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *cons
     }
 }
 
-/* relaxed: the slot's commit publishes it. It is atomic for onlookers alone, which read it while it changes. */
-static void stamp(const es_map *map, uint64_t index, int64_t version)
-{
-    atomic_store_explicit(&map->versions[index], version, memory_order_relaxed);
-}
-
 void es_leaves_stamp(const es_map *map, uint64_t pos, uint64_t n, int64_t version)
 {
     uint64_t index = pos % map->capacity;
+    /* relaxed: the slot's commit publishes it. It is atomic for onlookers alone, which read it while it changes. */
     for (uint64_t i = 0; i < n; i++)
-        stamp(map, index + i, version);
-}
-
-void es_leaves_stamp_each(const es_map *map, uint64_t pos, uint64_t n, const void *versions)
-{
-    uint64_t index = pos % map->capacity;
-    for (uint64_t i = 0; i < n; i++) {
-        int64_t version;
-        memcpy(&version, (const uint8_t *)versions + i * sizeof version, sizeof version);
-        stamp(map, index + i, version);
-    }
+        atomic_store_explicit(&map->versions[index + i], version, memory_order_relaxed);
 }
 
 void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves)

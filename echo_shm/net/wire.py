@@ -64,6 +64,7 @@ class Frame(IntEnum):
     END = 13
     RECALL = 14
     GIVE_BACK = 15
+    VERSION = 16
 
 
 class Refusal(IntEnum):
@@ -297,6 +298,11 @@ def taken(number: int) -> bytes:
 def samples_header(count: int, number: int) -> bytes:
     """The header of a frame of ``count`` samples, the first of which has that number."""
     return Header(Frame.SAMPLES, count, number).to_bytes()
+
+
+def version_header(version: int) -> bytes:
+    """The frame that says which version of the weights the samples behind it were made with."""
+    return Header(Frame.VERSION, 0, version).to_bytes()
 
 
 def read_header(data: bytes | memoryview) -> Header:

@@ -28,21 +28,11 @@ static void block_of(uint8_t *out, uint64_t id, uint64_t n, bool rows)
     }
 }
 
-/* And their versions, not necessarily aligned. */
-static void versions_of(uint8_t *out, uint64_t id, uint64_t n)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        int64_t version = es_sample_version(id + i, 1);
-        memcpy(out + i * sizeof version, &version, sizeof version);
-    }
-}
-
 static int64_t send_block(es_ring *r, uint32_t remote, uint64_t first, uint64_t n, bool rows)
 {
-    uint8_t block[1024], versions[8 * 32 + 1];
+    uint8_t block[1024];
     block_of(block, 100, n, rows);
-    versions_of(versions + 1, 100, n);
-    return es_bridge_send(r, remote, block, first, n, rows, versions + 1, 0);
+    return es_bridge_send(r, remote, block, first, n, rows, es_sample_version(100, n), 0);
 }
 
 static int64_t committed(es_ring *r, int64_t remote)
@@ -103,19 +93,19 @@ TEST(wait_counts_once)
     uint8_t block[1024];
     block_of(block, 100, 9, false);
     CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), 0);
-    CHECK_EQ(es_bridge_send(b, 0, block, 0, 9, false, NULL, 0), 4);
+    CHECK_EQ(es_bridge_send(b, 0, block, 0, 9, false, 1, 0), 4);
     CHECK_EQ(waits(b), 1); /* it found no room for the fifth */
-    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, NULL, 0), ES_FULL);
-    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, NULL, 2000000), ES_TIMEOUT);
-    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, NULL, 2000000), ES_TIMEOUT);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 1, 0), ES_FULL);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 1, 2000000), ES_TIMEOUT);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 1, 2000000), ES_TIMEOUT);
     CHECK_EQ(waits(b), 1);
     CHECK(owner->blocked_ns >= 2000000);
     REQUIRE_EQ(fix_take(l, 0, &round), 0);
     es_api_release(l, 0, round);
-    CHECK_EQ(es_bridge_send(b, 0, block, 4, 6, false, NULL, 0), 2);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 6, false, 1, 0), 2);
     uint64_t blocked_ns = owner->blocked_ns;
     CHECK_EQ(waits(b), 1); /* over */
-    CHECK_EQ(es_bridge_send(b, 0, block, 6, 9, false, NULL, 2000000), ES_TIMEOUT);
+    CHECK_EQ(es_bridge_send(b, 0, block, 6, 9, false, 1, 2000000), ES_TIMEOUT);
     CHECK_EQ(waits(b), 2);
     CHECK_EQ(es_bridge_open(b, BOB, 0, "bob"), 1);
     CHECK_EQ(es_bridge_leave(b, 1, 0), ES_OK);

@@ -15,15 +15,13 @@ static es_ring *reaper;
 static int64_t send_from(es_ring *bridge, uint64_t first)
 {
     uint8_t block[SAMPLES * (8 + FIX_PATTERN)];
-    int64_t versions[SAMPLES];
     for (uint64_t i = 0; i < SAMPLES; i++) {
         fix_sample_t s;
         fix_sample(i, &s);
         memcpy(block + i * 8, &s.id, 8);
         memcpy(block + SAMPLES * 8 + i * FIX_PATTERN, s.pattern, FIX_PATTERN);
-        versions[i] = es_sample_version(i, 1);
     }
-    return es_bridge_send(bridge, (uint32_t)remote, block, first, SAMPLES, 0, versions, 0);
+    return es_bridge_send(bridge, (uint32_t)remote, block, first, SAMPLES, 0, es_sample_version(0, SAMPLES), 0);
 }
 
 static void two_are_in(void)

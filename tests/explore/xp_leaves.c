@@ -61,22 +61,13 @@ void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *cons
     }
 }
 
-static void stamp_one(const es_map *map, uint64_t index, int64_t version)
-{
-    xp_data_write(map, index);
-    if (xp_has_left())
-        xp_violation("a thread writes a slot's version after its attachment was detached");
-    map->versions[index] = version;
-}
-
 void es_leaves_stamp(const es_map *map, uint64_t pos, uint64_t n, int64_t version)
 {
-    for (uint64_t i = 0; i < n; i++)
-        stamp_one(map, (pos + i) % map->capacity, version);
-}
-
-void es_leaves_stamp_each(const es_map *map, uint64_t pos, uint64_t n, const void *versions)
-{
-    for (uint64_t i = 0; i < n; i++)
-        stamp_one(map, (pos + i) % map->capacity, ((const int64_t *)versions)[i]);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t index = (pos + i) % map->capacity;
+        xp_data_write(map, index);
+        if (xp_has_left())
+            xp_violation("a thread writes a slot's version after its attachment was detached");
+        map->versions[index] = version;
+    }
 }

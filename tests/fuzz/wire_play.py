@@ -57,7 +57,7 @@ def _number(below: Below, right: int, most: int) -> int:
 def _header(below: Below, kind: int, length: int, number: int) -> bytes:
     return struct.pack(
         "<BBHIQ",
-        kind if below(12) else below(17),
+        kind if below(12) else below(18),
         0 if below(30) else below(256),
         0 if below(30) else below(65536),
         _number(below, length, 2**32 - 1),
@@ -88,6 +88,8 @@ def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
             stream += _header(below, wire.Frame.BYE, len(text), number) + text
         elif kind == 1:
             stream += _bytes(below, below(40))
+        elif kind == 2:
+            stream += _header(below, wire.Frame.VERSION, 0, below(4))
         else:
             stream += _header(below, wire.Frame.SAMPLES, count, number) + _damaged(below, bytes(count * SIZE))
             number += count
@@ -165,17 +167,20 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
     events: list[Any] = [
         Hello(stream[8:24], acknowledged, stream[32:64], stream[64:96], stream[96:112], stream[112:144])
     ]
-    at = 144
+    at, version = 144, 0
     while len(stream) >= at + 16:
         kind, flags, zero, length, number = struct.unpack_from("<BBHIQ", stream, at)
-        fits = {3: 1 <= length <= MOST // SIZE, 5: length <= 4096}.get(kind, False)
+        fits = {3: 1 <= length <= MOST // SIZE, 5: length <= 4096, 16: length == 0}.get(kind, False)
         if flags or zero or number > 2**62 or not fits:
             return events, True
+        if kind == 16:
+            version, at = number, at + 16
+            continue
         size = length if kind == 5 else length * SIZE
         if len(stream) < at + 16 + size:
             break
         body = stream[at + 16 : at + 16 + size]
-        events.append((length, number, body) if kind == 3 else Bye(_shown(body)))
+        events.append((length, number, body, version) if kind == 3 else Bye(_shown(body)))
         at += 16 + size
     return events, False
 
@@ -211,7 +216,7 @@ def feed(decoder: Decoder | DecoderV1, stream: bytes, sizes: Iterator[int], even
             if isinstance(event, Hello):
                 assert isinstance(decoder, Decoder)
                 decoder.begin()
-            events.append((*event[:2], bytes(event.data)) if isinstance(event, Samples) else event)
+            events.append((*event[:2], bytes(event.data), event.version) if isinstance(event, Samples) else event)
 
 
 def _sizes(below: Below, most: int) -> Iterator[int]:
@@ -250,9 +255,9 @@ def parse_1(stream: bytes, below: Below) -> None:
     decoder, events = DecoderV1(SIZE, MOST), []
     decoder.begin()
     feed(decoder, stream, _sizes(below, 30), events)
-    assert b"".join(data for _, _, data in events) == stream[: len(stream) - len(stream) % SIZE]
-    assert [number for _, number, _ in events] == [sum(n for n, _, _ in events[:i]) for i in range(len(events))]
-    assert all(len(data) == count * SIZE for count, _, data in events)
+    assert b"".join(data for _, _, data, _ in events) == stream[: len(stream) - len(stream) % SIZE]
+    assert [number for _, number, _, _ in events] == [sum(n for n, *_ in events[:i]) for i in range(len(events))]
+    assert all(len(data) == count * SIZE for count, _, data, _ in events)
 
 
 # --- a client at such a server ----------------------------------------------------

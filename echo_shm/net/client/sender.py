@@ -314,9 +314,9 @@ class Sender:
         most = frame_samples(self._options.spec, self._connection.max_frame)
         try:
             for at in range(0, count, most):
-                n, number = min(most, count - at), self._next
-                self._next += n  # before sending, because the acknowledgement may come before the next line
-                self._connection.send_samples(number, n, self._outbox.bytes_of(number, n))
+                for version, number, n in self._outbox.runs(self._next, min(most, count - at)):
+                    self._next += n  # before sending, because the acknowledgement may come before the next line
+                    self._connection.send_samples(version, number, n, self._outbox.bytes_of(number, n))
         except OSError as error:
             self._lose(self._connection, error)
 
