@@ -20,11 +20,35 @@ static void publishes_and_closes(void)
     es_api_close(xp_theatre.of[xp_me()]);
 }
 
+/* The first one may wake a reader that waits for the second. */
+static void publishes_two_and_closes(void)
+{
+    xp_publish();
+    publishes_and_closes();
+}
+
 /* Another publisher may follow once the first one is known to be dead. */
 static void succeeds(void)
 {
-    if (xp_sweep_found())
+    if (xp_sweep_finds(1))
         xp_publish();
+}
+
+/* As if it were killed there, and its successor had its byte at once. */
+static void publishes_and_tells_nobody(void)
+{
+    xp_publish_untold();
+}
+
+static void succeeds_at_once(void)
+{
+    if (xp_takes_over())
+        xp_publish();
+}
+
+static void copies_one(void)
+{
+    xp_copy();
 }
 
 static void copies_twice(void)
@@ -98,29 +122,48 @@ SETTING(three_lpp, 3, L, P, P, 0)
 SETTING(three_llp, 3, L, L, P, 0)
 SETTING(three_lps, 3, L, P, S, 0)
 
+/* One slot of three is leased throughout, so the others are filled in turns. */
+static void leased_llp(void)
+{
+    three_llp();
+    xp_lease_version(XP_KEEPS);
+    xp_publish();
+}
+
 /* --- scenes --------------------------------------------------------------------------- */
 
-#define OF                                                                                                         \
-    " es_version_latest es_version_wake_all tell is_leased seize es_version_publish look es_version_copy "         \
+#define OF                                                                                                 \
+    " es_version_latest es_version_wake_all tell is_leased seize es_version_publish look es_version_copy " \
     "es_version_lease es_version_release es_version_wait closed "
-#define SCENE(name, slots, setting, ...) \
-    {name, 1, slots, ES_FLAG_WEIGHTS, setting, {__VA_ARGS__}, .orders_of = OF
+#define SCENE(about, slots, setting, may_die, ...)                                                               \
+    {                                                                                                            \
+        "weights: " about, 1, slots, ES_FLAG_WEIGHTS, setting, {__VA_ARGS__}, .mortal = may_die, .orders_of = OF \
+    }
 
 const xp_scene xp_weights[] = {
-    SCENE("weights: the first version, and a copy", 3, none_lp, publishes_one, copies_twice), .mortal = 1},
-    SCENE("weights: three versions, and copies", 3, three_lp, publishes_three, copies_twice), .mortal = 1},
-    SCENE("weights: three versions, and leases", 3, three_lp, publishes_three, leases_twice), .mortal = 3},
-    SCENE("weights: two share a lease", 3, three_lpp, publishes_three, leases_one, leases_one), .mortal = 7},
-    SCENE("weights: two have a lease each", 4, three_lpp, publishes_three, leases_one, leases_one), .mortal = 7},
-    SCENE("weights: a lease and a copy", 3, three_lpp, publishes_three, leases_one, copies_twice), .mortal = 3},
-    SCENE("weights: a dead reader's lease", 3, three_lpp, publishes_one, keeps_one, sweeps_and_leases), .mortal = 6},
-    SCENE("weights: a reader leaves with a lease", 3, three_lpp, publishes_three, keeps_one_and_leaves, leases_one), .mortal = 4},
-    SCENE("weights: a publisher's successor, and copies", 3, three_llp, publishes_three, succeeds, copies_twice), .mortal = 1},
-    SCENE("weights: a publisher's successor, and leases", 3, three_llp, publishes_three, succeeds, leases_twice), .mortal = 5},
-    SCENE("weights: a wait for a version", 3, three_lp, publishes_one, waits_and_copies), .mortal = 1},
-    SCENE("weights: two wait for a version", 3, three_lpp, publishes_three, waits_for_more, waits_and_copies), .mortal = 3},
-    SCENE("weights: a close under a wait for a version", 3, three_lp, publishes_and_closes, waits_for_more), .mortal = 1},
-    SCENE("weights: a stop under a wait for a version", 3, three_lps, publishes_one, waits_for_more, stops), .together = 4,
-     .private_words = true},
+    SCENE("the first version, and a copy", 3, none_lp, 1, publishes_one, copies_twice),
+    SCENE("three versions, and copies", 3, three_lp, 1, publishes_three, copies_twice),
+    SCENE("three versions, and leases", 3, three_lp, 3, publishes_three, leases_twice),
+    SCENE("two share a lease", 3, three_lpp, 7, publishes_three, leases_one, leases_one),
+    SCENE("two have a lease each", 4, three_lpp, 7, publishes_three, leases_one, leases_one),
+    SCENE("a lease and a copy", 3, three_lpp, 3, publishes_three, leases_one, copies_twice),
+    SCENE("a dead reader's lease", 3, three_lpp, 6, publishes_one, keeps_one, sweeps_and_leases),
+    SCENE("a reader leaves with a lease", 3, three_lpp, 4, publishes_three, keeps_one_and_leaves, leases_one),
+    SCENE("a publisher's successor, and copies", 3, three_llp, 1, publishes_three, succeeds, copies_twice),
+    SCENE("a publisher's successor, and leases", 3, three_llp, 5, publishes_three, succeeds, leases_twice),
+    SCENE("a successor at once", 3, leased_llp, 0, publishes_and_tells_nobody, succeeds_at_once, copies_one),
+    SCENE("a wait for a version", 3, three_lp, 1, publishes_one, waits_and_copies),
+    SCENE("two wait for a version", 3, three_lpp, 3, publishes_three, waits_for_more, waits_and_copies),
+    SCENE("a close under a wait for a version", 3, three_lp, 1, publishes_and_closes, waits_for_more),
+    SCENE("a close behind the version", 3, three_lp, 1, publishes_two_and_closes, waits_for_more),
+    {"weights: a stop under a wait for a version",
+     1,
+     3,
+     ES_FLAG_WEIGHTS,
+     three_lps,
+     {publishes_one, waits_for_more, stops},
+     .together = 4,
+     .private_words = true,
+     .orders_of = OF},
     {0},
 };

@@ -152,13 +152,17 @@ void xp_learner_keeps(void);
 /* The bridge takes two, calls one of them back, which the learner has not begun, and gives it back to the ring. */
 void xp_learner_shares(void);
 
-/* Whether a sweep found a dead owner. */
-bool xp_sweep_found(void);
+/* Sweeps. Whether thread t was dead, and its entry is free now. */
+bool xp_sweep_finds(int t);
 
 /* --- xp_weights.c: of scenes with ES_FLAG_WEIGHTS ------------------------------- */
 
 /* A version's number, or the core's result. */
 int64_t xp_publish(void);
+/* Up to the store of latest. The slot is the one with the oldest version of three. */
+void xp_publish_untold(void);
+/* Whether another thread has done that: it happens before. */
+bool xp_takes_over(void);
 int64_t xp_copy(void);
 /* Leases the latest version and reads it. */
 enum xp_end { XP_RELEASES, XP_KEEPS };

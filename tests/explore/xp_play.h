@@ -39,6 +39,7 @@ extern struct xp_account {
     /* Of weights: what each version was, once somebody knows it; and by thread. */
     uint32_t version[XP_VERSIONS];
     uint64_t had_version[XP_THREADS], wants_version[XP_THREADS];
+    bool untold; /* a publisher has ended before it woke anybody */
 } xp_account;
 
 /* To call at the end: the samples that the ring counts for the client are those that were delivered. */
