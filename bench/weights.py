@@ -12,10 +12,13 @@ from bench.replay_program import Sizes
 from bench.scale import Scale
 from bench.table import Figure, Floor
 
+_COPIED = "copied by each reader"
+_IN_PLACE = "no reader has a copy"
 _LOCKED = "a state dict in shared memory under a lock"
 
 _PEERS = (
-    Contender(TORCHRL, "weights sent"),
+    Contender(TORCHRL, "weights sent and copied", note=_COPIED),
+    Contender(TORCHRL, "weights sent", note=_IN_PLACE),
     Contender(TORCHRL, "weights locked", note=_LOCKED),
     Contender(MACHINE, "queue of weights"),
 )

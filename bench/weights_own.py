@@ -145,13 +145,13 @@ def _subscribe(number: int, stamp: Callable[[], None], handle: Any) -> None:
 
 
 @contextlib.contextmanager
-def _published(params: Leaves, count: int) -> Iterator[tuple[Readers, Publish]]:
-    context = program.context("bench.weights_own")
+def _published(params: Leaves, count: int) -> Iterator[tuple[Readers, list[Publish]]]:
+    context = program.context("bench.weights_own", "bench.items_own")
     with Publisher(params) as publisher:
         publisher.publish(params)
         with program.readers(context, _subscribe, [(publisher.handle,)] * count) as running:
             running.await_all()
-            yield running, lambda: publisher.publish(params)
+            yield running, [lambda: publisher.publish(params)]
 
 
 ROWS: dict[str, Callable[[Sizes], Measurement]] = {

@@ -19,8 +19,8 @@ def _get(number: int, stamp: Callable[[], None], queue: Any) -> None:
 
 
 @contextlib.contextmanager
-def _published(params: Leaves, count: int) -> Iterator[tuple[Readers, Publish]]:
-    context = program.context("bench.weights_queue")
+def _published(params: Leaves, count: int) -> Iterator[tuple[Readers, list[Publish]]]:
+    context = program.context("bench.weights_queue", "bench.native")
     queues = [context.Queue() for _ in range(count)]
 
     def publish() -> None:
@@ -30,7 +30,7 @@ def _published(params: Leaves, count: int) -> Iterator[tuple[Readers, Publish]]:
 
     with program.readers(context, _get, [(queue,) for queue in queues]) as running:
         running.await_all()
-        yield running, publish
+        yield running, [publish]
     for queue in queues:
         queue.cancel_join_thread()
         queue.close()

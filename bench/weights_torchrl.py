@@ -5,6 +5,7 @@ Runs in an environment that has torchrl, tensordict and torch alone.
 
 import contextlib
 import copy
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,9 @@ from bench.weights_program import Publish, Readers
 
 #: A reader of the state dict looks for a new version that often (seconds), as a worker does between two steps.
 _LOOK = 0.001
+
+
+_THREADS = torch.get_num_threads()
 
 
 class _Model(torch.nn.Module):
@@ -41,6 +45,19 @@ def _empty_model(shapes: dict[str, tuple[int, ...]]) -> _Model:
 
 def _shapes(params: Leaves) -> dict[str, tuple[int, ...]]:
     return {name: leaf.shape for name, leaf in params.items()}
+
+
+def _ways(publish: Publish) -> list[Publish]:
+    """With one thread, and with all: on a busy machine they wait for each other."""
+
+    def way(threads: int) -> Publish:
+        def work() -> None:
+            torch.set_num_threads(threads)
+            publish()
+
+        return work
+
+    return [way(threads) for threads in sorted({1, _THREADS})]
 
 
 # --- TorchRL ----------------------------------------------------------------------------------------------------------
@@ -67,28 +84,35 @@ class _Scheme(SharedMemWeightSyncScheme):  # type: ignore[misc]
         return mine
 
 
-def _apply(number: int, stamp: Callable[[], None], scheme: _Scheme, shapes: dict[str, tuple[int, ...]]) -> None:
+def _apply(
+    number: int, stamp: Callable[[], None], scheme: _Scheme, shapes: dict[str, tuple[int, ...]], private: bool
+) -> None:
     torch.set_num_threads(1)
     model = _empty_model(shapes)
     scheme.stamp = stamp
     scheme.init_on_receiver(model_id="policy", model=model, worker_idx=number)
     scheme.connect(worker_idx=number)
+    if private:  # connect() has put the model's parameters into the shared memory
+        TensorDict.from_module(model).clone().to_module(model)
     stamp()
     while True:  # a thread of the scheme's applies the weights
         time.sleep(3600)
 
 
 @contextlib.contextmanager
-def _sent(params: Leaves, count: int) -> Iterator[tuple[Readers, Publish]]:
-    context = program.context("bench.weights_torchrl")
+def _sent(params: Leaves, count: int, private: bool = False) -> Iterator[tuple[Readers, list[Publish]]]:
+    context = program.context("bench.weights_torchrl", "torchrl.data", "torch.distributed.rpc")
     weights = TensorDict.from_module(_Model(_tensors(params)))
     scheme = _Scheme()
-    scheme.init_on_sender(model_id="policy", weights=weights, devices=[torch.device("cpu")] * count, ctx=context)
-    arguments = [(scheme.of_worker(number), _shapes(params)) for number in range(count)]
+    # A clone: otherwise the learner's own parameters would be the shared memory, and nothing would be copied to it.
+    scheme.init_on_sender(
+        model_id="policy", weights=weights.clone(), devices=[torch.device("cpu")] * count, ctx=context
+    )
+    arguments = [(scheme.of_worker(number), _shapes(params), private) for number in range(count)]
     with program.readers(context, _apply, arguments) as running:
         scheme.connect()
         running.await_all()
-        yield running, lambda: scheme.send(weights)
+        yield running, _ways(lambda: scheme.send(weights))
 
 
 # --- a state dict under a lock, as in sample-factory ------------------------------------------------------------------
@@ -117,8 +141,8 @@ def _load(
 
 
 @contextlib.contextmanager
-def _locked(params: Leaves, count: int) -> Iterator[tuple[Readers, Publish]]:
-    context = program.context("bench.weights_torchrl")
+def _locked(params: Leaves, count: int) -> Iterator[tuple[Readers, list[Publish]]]:
+    context = program.context("bench.weights_torchrl", "torchrl.data", "torch.distributed.rpc")
     weights = _tensors(params)
     shared = {name: tensor.clone().share_memory_() for name, tensor in weights.items()}
     version = torch.zeros((), dtype=torch.int64).share_memory_()
@@ -133,10 +157,11 @@ def _locked(params: Leaves, count: int) -> Iterator[tuple[Readers, Publish]]:
     arguments = [(lock, shared, version, _shapes(params))] * count
     with program.readers(context, _load, arguments) as running:
         running.await_all()
-        yield running, publish
+        yield running, _ways(publish)
 
 
 ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "weights sent": program.receive(_sent),
+    "weights sent and copied": program.receive(functools.partial(_sent, private=True)),
     "weights locked": program.receive(_locked),
 }
