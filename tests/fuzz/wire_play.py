@@ -283,7 +283,7 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
         def __getattr__(self, name: str) -> Any:
             return getattr(near, name)
 
-    with mock.patch.object(connection, "_connect", return_value=Near()), near, far:
+    with mock.patch.object(connection, "dial", return_value=Near()), near, far:
         try:
             it = Connection(options, 0, 20)
         except (EchoShmError, OSError):

@@ -55,7 +55,7 @@ FLOORS = {
     "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"], ["spawned"]],
     "net": [["wire", "tcp", "validation"], ["learner_wire"], ["client", "bridge"], ["transport"]],
     "net.client": [
-        ["backoff", "tls_stream", "outbox", "steps", "taken", "blocks"],
+        ["backoff", "tls_stream", "dialing", "outbox", "steps", "taken", "blocks"],
         ["connection"],
         ["reconnect", "learner_connection"],
         ["sender", "batches"],

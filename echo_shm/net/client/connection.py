@@ -13,6 +13,7 @@ import numpy as np
 
 from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError, WireError
 from echo_shm.net import tcp, wire
+from echo_shm.net.client.dialing import dial, time_left
 from echo_shm.net.client.tls_stream import TlsStream
 from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
 from echo_shm.ring.inbox import inbox_that_takes, step_spec
@@ -81,7 +82,7 @@ class Connection:
     def __init__(self, options: Options, acknowledged: int, timeout: float, doubt: bytes = wire.NO_RING) -> None:
         self._options = options
         self._deadline = time.monotonic() + timeout
-        self._sock = _connect(options, self._deadline)
+        self._sock = dial(options.host, options.port, options.tls, self._deadline)
         self._tls: TlsStream | None = None
         self.spec = options.spec
         self.taken = 0
@@ -105,7 +106,7 @@ class Connection:
     def _read(self, n: int) -> bytes:
         data = bytearray()
         while len(data) < n:
-            self._sock.settimeout(_time_left(self._deadline))
+            self._sock.settimeout(time_left(self._deadline))
             try:
                 chunk = self._sock.recv(n - len(data))
             except TimeoutError:
@@ -306,80 +307,3 @@ def open_first(make: Callable[[float], _Made], timeout: float | None) -> _Made:
             if time.monotonic() > end:
                 raise
         time.sleep(_BUSY_PAUSE)  # the other bridge is reaped soon, and nothing tells when
-
-
-def _time_left(deadline: float) -> float:
-    """Seconds that a socket's next call may take; never 0, which would mean not to wait at all."""
-    return max(1e-3, deadline - time.monotonic())
-
-
-def _connect(options: Options, deadline: float) -> socket.socket:
-    try:
-        sock = _connect_to_any(options, deadline)
-    except socket.gaierror as error:
-        raise ConnectionClosedError(f"cannot find the host of {options.peer}: {error.strerror}") from None
-    except TimeoutError:
-        raise TimeoutError(f"{options.peer} does not answer") from None
-    except OSError as error:
-        hint = "; is the server started? (It listens beyond its own host only with host=.)"
-        refused = isinstance(error, ConnectionRefusedError)
-        raise OSError(error.errno, f"{options.peer}: {error.strerror}{hint if refused else ''}") from None
-    try:
-        tcp.set_options(sock)
-        if options.tls is not None:
-            sock.settimeout(_time_left(deadline))
-            return options.tls.wrap_socket(sock, server_hostname=options.host)
-        return sock
-    except ssl.SSLCertVerificationError as error:
-        sock.close()
-        raise _untrusted(options, error) from None
-    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # the connection was lost; another try may succeed
-        sock.close()
-        raise ConnectionClosedError(f"{options.peer} closed the connection: does it use TLS?") from None
-    except ssl.SSLError as error:
-        sock.close()
-        raise WireError(
-            f"{options.peer} does not use TLS as tls= does: {error}. Has its TcpTransport tls=? If not, connect without"
-        ) from None
-    except TimeoutError:
-        sock.close()
-        raise TimeoutError(f"{options.peer} does not answer: does it use TLS?") from None
-    except BaseException:
-        sock.close()
-        raise
-
-
-#: What to do about a certificate, by OpenSSL's verify codes: expired, self-signed or of an unknown issuer, other name.
-_REMEDIES = dict.fromkeys((9, 10), "renew it, and check both hosts' clocks") | dict.fromkeys(
-    (18, 19, 20, 21), "if it is the server's own, trust it: ssl.create_default_context(cafile=...)"
-)
-
-
-def _untrusted(options: Options, error: ssl.SSLCertVerificationError) -> ssl.SSLCertVerificationError:
-    """The same error, with the peer and what to do."""
-    remedy = _REMEDIES.get(error.verify_code, f"connect to a host that it names, or make one that names {options.host}")
-    why = error.verify_message.rstrip(".")
-    told = ssl.SSLCertVerificationError(
-        error.errno, f"tls= does not accept the certificate of {options.peer}: {why}; {remedy}"
-    )
-    told.verify_code, told.verify_message = error.verify_code, error.verify_message
-    told.library, told.reason = error.library, error.reason
-    return told
-
-
-def _connect_to_any(options: Options, deadline: float) -> socket.socket:
-    """Connects to the first of the host's addresses that accepts. Each gets an equal share of the time left."""
-    addresses = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
-    for index, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = None
-        try:
-            sock = socket.socket(family, kind, protocol)
-            sock.settimeout(_time_left(deadline) / (len(addresses) - index))
-            sock.connect(address)
-            return sock
-        except BaseException as error:
-            if sock is not None:
-                sock.close()
-            if not isinstance(error, OSError) or index == len(addresses) - 1:
-                raise
-    raise OSError(0, "the host has no address")
