@@ -14,8 +14,9 @@ import numpy as np
 from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError, WireError
 from echo_shm.net import tcp, wire
 from echo_shm.net.client.dialing import dial, time_left
+from echo_shm.net.client.feed import Feed
 from echo_shm.net.client.tls_stream import TlsStream
-from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
+from echo_shm.net.wire import Accept, Frame, Greeting, Header, Hello, Refusal
 from echo_shm.ring.inbox import inbox_that_takes, step_spec
 from echo_shm.spec import Spec
 
@@ -28,6 +29,12 @@ _FIRST_TIME, _BUSY_PAUSE = 10.0, 0.02
 #: Bytes of samples that are sent at a time to a version 1 server, which has no frames.
 _FRAME_V1 = 1 << 18
 
+
+#: Most bytes of small frames that are received at a time.
+_CHUNK = 4096
+
+#: The frames of weights, but for their parts.
+_OF_WEIGHTS = (Frame.SUBSCRIBE, Frame.REFUSE, Frame.NEWS, Frame.END)
 
 _Made = TypeVar("_Made", bound="Connection")
 
@@ -76,6 +83,7 @@ class Connection:
         max_frame: Most bytes of samples in a frame.
         taken: All samples below this number were taken out of the ring, as the server has said.
         heard: Whether the server has acknowledged anything on this connection.
+        feed: What gets the weights that the server sends; None: it must send none.
 
     """
 
@@ -99,8 +107,9 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        self._inbox = b""
+        self._inbox, self._chunk = b"", memoryview(bytearray(_CHUNK))
         self.heard = False
+        self.feed: Feed | None = None
         self._bye: str | None = None
 
     def _read(self, n: int) -> bytes:
@@ -253,35 +262,59 @@ class Connection:
         self._inbox += chunk
         while len(self._inbox) >= wire.HEADER_BYTES:
             header = wire.read_server_header(self._inbox[: wire.HEADER_BYTES])
+            if header.kind is Frame.PIECE and self.feed is not None:
+                self._receive_piece(header, self.feed)
+                continue
             end = wire.HEADER_BYTES + header.length
             if len(self._inbox) < end:
                 break
             if header.kind is Frame.BYE:
                 self._bye = wire.printable(self._inbox[wire.HEADER_BYTES : end])
                 return header.number
-            self._inbox = self._inbox[end:]
+            body, self._inbox = self._inbox[wire.HEADER_BYTES : end], self._inbox[end:]
             if header.kind is Frame.TAKEN:
                 self.taken = header.number
-                continue
-            if header.kind is not Frame.ACK:
+            elif header.kind is Frame.ACK:
+                acknowledged, self.heard = header.number, True
+            elif header.kind in _OF_WEIGHTS and self.feed is not None:
+                self.feed.heard(header, body)
+            else:
                 raise WireError(f"{self._options.peer} sent {header.kind.name} after the handshake")
-            acknowledged, self.heard = header.number, True
         return acknowledged
 
+    def _receive_piece(self, header: Header, feed: Feed) -> None:
+        """Receives a part of a version of weights, straight to where it belongs."""
+        begun = self._inbox[wire.HEADER_BYTES : wire.HEADER_BYTES + header.length]
+        self._inbox = self._inbox[wire.HEADER_BYTES + len(begun) :]
+        for space in feed.spaces(header):
+            n = min(len(space), len(begun))
+            space[:n], begun = begun[:n], begun[n:]
+            left = space[n:]
+            while left:
+                got = self._receive_into(left)
+                if got == 0:
+                    raise ConnectionResetError(f"{self._options.peer} closed the connection")
+                left = left[got:]
+        feed.filled()
+
     def _receive(self) -> bytes:
-        """Waits for bytes and returns them. Times out, because a version 2 server sends something every few seconds."""
+        """Waits for bytes and returns them; none at the end of the connection."""
+        return bytes(self._chunk[: self._receive_into(self._chunk)])
+
+    def _receive_into(self, space: memoryview) -> int:
+        """Waits for bytes: how many. Times out, because a version 2 server sends something every few seconds."""
         silence = wire.SILENCE if self.version == 2 else None
         silent = f"nothing came from {self._options.peer} for {silence} s"
         if self._tls is not None:
             try:
-                return self._tls.receive(4096, silence)
+                return self._tls.receive_into(space, silence)
             except TimeoutError:
                 raise TimeoutError(silent) from None
         waiting = select.poll()
         waiting.register(self._sock, select.POLLIN)
         if not waiting.poll(None if silence is None else silence * 1000):
             raise TimeoutError(silent)
-        return self._sock.recv(4096)
+        return self._sock.recv_into(space)
 
     def shutdown(self) -> None:
         """Makes all calls of other threads end. The descriptor stays open until :meth:`close`."""
