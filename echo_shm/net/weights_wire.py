@@ -36,9 +36,9 @@ def need(least: int) -> bytes:
     return Header(Frame.NEED, 0, least).to_bytes()
 
 
-def piece(version: int, data: memoryview) -> bytes:
-    """The frame with the next bytes of a version."""
-    return Header(Frame.PIECE, len(data), version).to_bytes() + data
+def piece_header(version: int, length: int) -> bytes:
+    """The header of the frame with the next bytes of a version."""
+    return Header(Frame.PIECE, length, version).to_bytes()
 
 
 def end(latest: int) -> bytes:

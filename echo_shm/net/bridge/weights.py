@@ -196,7 +196,8 @@ class Weights:
     @staticmethod
     def _send_piece(connection: Connection, reader: _Reader, copy: Copy) -> None:
         data = copy.data[reader.at :][: wire.MAX_PIECE]
-        connection.out += weights_wire.piece(copy.version, data)
+        connection.out += weights_wire.piece_header(copy.version, len(data))
+        connection.out += data
         reader.at += len(data)
         if reader.at == len(copy.data):
             reader.stop()
