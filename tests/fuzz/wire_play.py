@@ -329,6 +329,7 @@ def _subscribed(ring: bytes) -> Feed:
     feed._is_subscribed = True
     with changed:
         feed.begin(ring)
+    feed.note_user()
     return feed
 
 

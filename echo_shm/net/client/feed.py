@@ -74,7 +74,8 @@ class Feed:
         self._is_connected = self._is_subscribed = self._has_ended = False
         self._ring = self._why_none = b""
         self._goals: list[int] = []  # the versions that are waited for
-        self._is_taken = True  # somebody has got the version that is held, or none is
+        self._has_users = False
+        self._is_taken = False  # some user has got the version that is held, or none is
         self._needed: int | None = None  # what was asked for, and has not come
         self._blocks: Blocks | None = None
         self._coming = 0  # the version of which parts have come, its arrays, and the memory of what is to come
@@ -112,6 +113,12 @@ class Feed:
             assert self.spec is not None
             return self.spec
 
+    def note_user(self) -> None:
+        """There is a user who knows what the weights look like."""
+        with self._changed:
+            self._has_users, self._is_taken = True, self._is_taken or self.held is None
+            self._ask()
+
     def await_version(self, goal: int, timeout: float | None, refuse: Callable[[], None]) -> int:
         """Waits until that version has come, or a later one. Returns the newest that has come.
 
@@ -130,13 +137,15 @@ class Feed:
             publishers = self.publishers
             self._goals.append(goal)
             try:
-                while self.number < goal:
+                while True:
                     refuse()
                     if publishers != self.publishers:
                         raise ConnectionClosedError(
                             f"{self._peer} has another publisher now, whose versions count from 1: its latest is "
                             f"{self.latest}; waited for {goal} of the one before it"
                         )
+                    if self.number >= goal:
+                        return self.number
                     if self._has_ended and self.latest < goal:
                         raise ConnectionClosedError(
                             f"the publisher of the weights of {self._peer} has closed them at version {self.latest}; "
@@ -145,7 +154,6 @@ class Feed:
                     self._wait(goal, end, timeout)
             finally:
                 self._goals.remove(goal)
-            return self.number
 
     def await_latest(self, timeout: float | None, refuse: Callable[[], None]) -> Version | None:
         """The latest version that the server has told of by now. While the server is away: the newest that has come.
@@ -242,7 +250,7 @@ class Feed:
         """Another publisher's versions come from now on."""
         self.publishers += 1
         self.held, self.latest = None, 0
-        self._is_taken, self._needed, self._coming, self._has_ended = True, None, 0, False
+        self._is_taken, self._needed, self._coming, self._has_ended = self._has_users, None, 0, False
 
     # -- the receive thread
 
@@ -294,7 +302,7 @@ class Feed:
         with self._changed:
             if self._state is not _State.OPEN or self._needed is None:
                 raise WireError(f"{self._peer} sent a part of version {number}, which nobody has asked for")
-            if number != self._coming:
+            if number != self._coming or number == 0:
                 before = max(self._coming, self.number)
                 if number <= before:
                     raise WireError(f"{self._peer} sent a part of version {number} after version {before}")

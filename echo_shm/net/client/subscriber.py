@@ -50,6 +50,7 @@ class TcpSubscriber(Subscription):
         self._got: Version | None = _NOTHING  # what poll() finds if there is no news
         self._version = self._publisher = 0
         self._is_closed = False
+        self._feed.note_user()
         _subscribers.add(self)
 
     @property
