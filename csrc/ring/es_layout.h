@@ -39,6 +39,7 @@ typedef struct es_totals {
     _Atomic uint64_t notify_count;
     _Atomic uint64_t active_producers, dead_producers, stalled_producers, reopened_slots;
     _Atomic uint64_t active_remotes, refused_remotes;
+    _Atomic uint64_t too_old; /* samples that learners left out for their age */
 } es_totals;
 
 /* The registrant turns FREE into LIVE. The owner turns LIVE into FREE as it leaves, or a
@@ -140,7 +141,7 @@ typedef struct es_map {
     es_batch *batches;
     es_histogram *hists;
     es_remote *remotes;
-    int64_t *versions;                          /* of each slot's sample: those of the weights that it was made with */
+    _Atomic int64_t *versions;                  /* of the weights that each slot's sample was made with: es_leaves.h */
     es_weights *weights;                        /* NULL: the segment holds samples */
     _Atomic uint64_t *sequences;                /* one for each slot of weights */
     _Atomic uint64_t *leases;                   /* num_leases of them */

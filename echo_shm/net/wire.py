@@ -67,10 +67,11 @@ class Frame(IntEnum):
     END = 13
     RECALL = 14
     GIVE_BACK = 15
-    SUBSCRIBE = 16
-    NEWS = 17
-    NEED = 18
-    PIECE = 19
+    VERSION = 16
+    SUBSCRIBE = 17
+    NEWS = 18
+    NEED = 19
+    PIECE = 20
 
 
 class Refusal(IntEnum):
@@ -304,6 +305,11 @@ def taken(number: int) -> bytes:
 def samples_header(count: int, number: int) -> bytes:
     """The header of a frame of ``count`` samples, the first of which has that number."""
     return Header(Frame.SAMPLES, count, number).to_bytes()
+
+
+def version_header(version: int) -> bytes:
+    """The frame that says which version of the weights the samples behind it were made with."""
+    return Header(Frame.VERSION, 0, version).to_bytes()
 
 
 def read_header(data: bytes | memoryview) -> Header:

@@ -39,7 +39,7 @@ class Subscriber(Subscription):
     Args:
         name_or_handle: ``publisher.name``, or ``publisher.handle``.
         example: A pytree with the structure, dtypes and shapes of the weights. It is only needed with a name if the
-            weights have node types beyond dict, list, tuple and None.
+            weights have node types beyond dict, OrderedDict, list, tuple and None.
 
     Raises:
         SegmentError: There is no such segment, it holds no weights, or it cannot be trusted or joined.
@@ -86,8 +86,8 @@ class Subscriber(Subscription):
             segment.spec = mine
         if segment.spec.treespec is None:
             raise SpecMismatchError(
-                f"{what} have node types beyond dict, list, tuple and None: pass an example with their structure, or "
-                "the publisher's handle in place of its name"
+                f"{what} have node types beyond dict, OrderedDict, list, tuple and None: pass an example with "
+                "their structure, or the publisher's handle in place of its name"
             )
         self._segment, self._spec = segment, segment.spec
         self._attachment = Attachment(segment, lib.ES_ROLE_PRODUCER, what, prefault=True)
@@ -97,6 +97,7 @@ class Subscriber(Subscription):
         self._word = memoryview(segment.mapping)[at : at + 8].cast("Q")
         self._seen = 0  # that word, when the latest version was copied or leased
         self._version = 0
+        self._stamp = producers.Stamp(segment)
         _subscribers.add(self)
 
     @property
@@ -261,6 +262,8 @@ class Subscriber(Subscription):
             yield self._segment.array(at, leaf.shape, leaf.dtype, writable=False)
 
     def _got(self, version: int, word: int) -> None:
+        if version != self._version:
+            self._stamp.set(version)
         self._version = version
         if word >> _SLOT_BITS == version:  # otherwise poll() finds that out
             self._seen = word

@@ -1,5 +1,5 @@
-/* Replaces es_leaves.c and es_copy.c. A sample is one leaf of 8 bytes. A write takes two steps, and the explorer is
- * told about it. */
+/* Replaces es_leaves.c and es_copy.c. A sample is one leaf of 8 bytes, and its version. A write takes two steps, and the
+ * explorer is told about it. */
 #include <string.h>
 
 #include "es_core.h"
@@ -30,4 +30,21 @@ void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *cons
         memcpy(&value, (const uint8_t *)leaves[0] + (first + i) * sizeof value, sizeof value);
         write_one(map, (pos + i) % map->capacity, value);
     }
+}
+
+void es_leaves_stamp(const es_map *map, uint64_t pos, uint64_t n, int64_t version)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t index = (pos + i) % map->capacity;
+        xp_data_write(map, index);
+        if (xp_has_left())
+            xp_violation("a thread writes a slot's version after its attachment was detached");
+        map->versions[index] = version;
+    }
+}
+
+void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves)
+{
+    (void)map, (void)pos, (void)leaves;
+    xp_violation("weights are not explored");
 }

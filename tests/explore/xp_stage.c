@@ -68,6 +68,7 @@ void xp_learner(int t)
 void xp_shares(int t)
 {
     xp_here()->of[t] = xp_here()->of[t - 1];
+    fix_share(xp_here()->of[t]);
 }
 
 void xp_comes_later(int t)

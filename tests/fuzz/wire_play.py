@@ -59,7 +59,7 @@ def _number(below: Below, right: int, most: int) -> int:
 def _header(below: Below, kind: int, length: int, number: int) -> bytes:
     return struct.pack(
         "<BBHIQ",
-        kind if below(12) else below(21),
+        kind if below(12) else below(22),
         0 if below(30) else below(256),
         0 if below(30) else below(65536),
         _number(below, length, 2**32 - 1),
@@ -90,6 +90,8 @@ def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
             stream += _header(below, wire.Frame.BYE, len(text), number) + text
         elif kind == 1:
             stream += _bytes(below, below(40))
+        elif kind == 2:
+            stream += _header(below, wire.Frame.VERSION, 0, below(4))
         elif kind > 7:
             stream += b"" if below(3) else _header(below, wire.Frame.SUBSCRIBE, 0, 0)
             stream += _header(below, wire.Frame.NEED, 0, below(4))
@@ -189,18 +191,24 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
     events: list[Any] = [
         Hello(stream[8:24], acknowledged, stream[32:64], stream[64:96], stream[96:112], stream[112:144])
     ]
-    at = 144
+    at, version = 144, 0
     while len(stream) >= at + 16:
         kind, flags, zero, length, number = struct.unpack_from("<BBHIQ", stream, at)
-        fits = {3: 1 <= length <= MOST // SIZE, 5: length <= 4096, 16: length == 0, 18: length == 0}.get(kind, False)
-        if flags or zero or number > 2**62 or not fits:
+        most = {3: MOST // SIZE, 5: 4096, 16: 0, 17: 0, 19: 0}.get(kind, -1)
+        if flags or zero or number > 2**62 or not (kind == 3) <= length <= most:
             return events, True
+        if kind == 16:
+            version, at = number, at + 16
+            continue
         size = length * SIZE if kind == 3 else length
         if len(stream) < at + 16 + size:
             break
         body = stream[at + 16 : at + 16 + size]
-        sent = (length, number, body) if kind == 3 else Request(wire.Frame(kind), length, number, body)
-        events.append(Bye(_shown(body)) if kind == 5 else sent)
+        if kind == 5:
+            events.append(Bye(_shown(body)))
+        else:
+            request = Request(wire.Frame(kind), length, number, body)
+            events.append((length, number, body, version) if kind == 3 else request)
         at += 16 + size
     return events, False
 
@@ -236,7 +244,7 @@ def feed(decoder: Decoder | DecoderV1, stream: bytes, sizes: Iterator[int], even
             if isinstance(event, Hello):
                 assert isinstance(decoder, Decoder)
                 decoder.begin()
-            events.append((*event[:2], bytes(event.data)) if isinstance(event, Samples) else event)
+            events.append((*event[:2], bytes(event.data), event.version) if isinstance(event, Samples) else event)
 
 
 def _sizes(below: Below, most: int) -> Iterator[int]:
@@ -275,9 +283,9 @@ def parse_1(stream: bytes, below: Below) -> None:
     decoder, events = DecoderV1(SIZE, MOST), []
     decoder.begin()
     feed(decoder, stream, _sizes(below, 30), events)
-    assert b"".join(data for _, _, data in events) == stream[: len(stream) - len(stream) % SIZE]
-    assert [number for _, number, _ in events] == [sum(n for n, _, _ in events[:i]) for i in range(len(events))]
-    assert all(len(data) == count * SIZE for count, _, data in events)
+    assert b"".join(data for _, _, data, _ in events) == stream[: len(stream) - len(stream) % SIZE]
+    assert [number for _, number, _, _ in events] == [sum(n for n, *_ in events[:i]) for i in range(len(events))]
+    assert all(len(data) == count * SIZE for count, _, data, _ in events)
 
 
 # --- a client at such a server ----------------------------------------------------
@@ -325,7 +333,7 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
 
 def _subscribed(ring: bytes) -> Feed:
     """The feed of a client that has subscribed."""
-    feed = Feed("fuzzed", changed := threading.Condition(), lambda: None, lambda: None)
+    feed = Feed("fuzzed", changed := threading.Condition(), lambda: None, lambda: None, lambda version: None)
     feed._is_subscribed = True
     with changed:
         feed.begin(ring)

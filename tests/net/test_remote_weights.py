@@ -139,6 +139,31 @@ def test_before_there_is_anything(serve, client):
     assert which(subscriber.latest()) == 1
 
 
+def test_samples_carry_the_version(serve, client):
+    """What a client sends carries the version that its subscriber has got last, unless one was assigned."""
+    server = serve(1)
+    publisher = server.publisher(params())
+    one = client(server)
+    subscriber = one.subscriber()
+    expected = [0]
+    one.send(sample(0))
+    for version, get in ((1, subscriber.latest), (2, lambda: subscriber.poll(into=params())), (3, subscriber.lease)):
+        publisher.publish(params(version))
+        subscriber.wait(version, LONG)
+        with contextlib.ExitStack() as stack:
+            got = get()
+            if version == 3:
+                stack.enter_context(got)
+            one.send(sample(version))
+        expected.append(version)
+    one.version = 7
+    publisher.publish(params(4))
+    subscriber.wait(4, LONG)
+    subscriber.latest()
+    one.send(sample(4))
+    assert [server.sample().versions.tolist() for _ in range(5)] == [[version] for version in [*expected, 7]]
+
+
 def test_a_slow_client_skips_versions(server, subscribed, monkeypatch):
     """A client is sent the version after the one that it has got, and then nothing until it asks for more."""
     subscriber = subscribed(server)

@@ -29,7 +29,7 @@ FLOORS = [
     {"ring/es_drain"},
     {"ring/es_blocking"},
     {"api/es_call"},
-    {"api/es_api", "api/es_bridge", "api/es_monitor", "api/es_segment", "api/es_sweep",
+    {"api/es_age", "api/es_api", "api/es_bridge", "api/es_monitor", "api/es_segment", "api/es_sweep",
      "api/es_weights"},
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
@@ -56,6 +56,7 @@ FLOORS = [
 
 #: Files that share another file's header.
 SHARED_HEADER = {
+    "api/es_age": "api/es_api",
     "api/es_bridge": "api/es_api",
     "api/es_segment": "api/es_api",
     "api/es_sweep": "api/es_api",

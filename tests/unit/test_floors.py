@@ -28,7 +28,7 @@ FLOORS = {
         ["segment", "board", "batch_names"],
         ["reaper", "metrics", "handle", "allocation", "updates", "ranks"],
         ["attachment", "creation", "sample", "protocols"],
-        ["stuck", "producers", "transports"],
+        ["stuck", "producers", "transports", "staleness"],
         ["batch_reader"],
     ],
     "replay": [

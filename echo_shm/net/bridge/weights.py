@@ -127,8 +127,8 @@ class Weights:
         except EchoShmError as error:
             why = getattr(error, "strerror", None) or error
             return (
-                f"{self._name!r} has no weights to subscribe to ({why}): the learner calls publisher(params) before its "
-                "workers start"
+                f"{self._name!r} has no weights to subscribe to ({why}): the learner calls publisher(params) before "
+                "its workers start"
             )
         return None
 

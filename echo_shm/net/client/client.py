@@ -134,6 +134,20 @@ class TcpClient(Closing):
         """From now on, what is sent are samples of the server's ring: of a replay's server heads, too."""
         self._writer, self._send_now = self._ring_writer, self._ring_writer._send_at_once
 
+    @property
+    def version(self) -> int:
+        """The version of the weights that samples are made with, as :attr:`ShmClient.version`. 0: none.
+
+        It is what a :meth:`subscriber` of this client has got last, or what was assigned.
+        A sample keeps the version that it was sent with, however long it waits for the server. In wire version 1 it
+        arrives with 0.
+        """
+        return self._ring_writer.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._ring_writer.version = version
+
     def send(self, data: Tree, timeout: float | None = None) -> None:
         """Sends one sample. Returns when it is copied.
 

@@ -111,6 +111,7 @@ class Connection:
         self.heard = False
         self.feed: Feed | None = None
         self._bye: str | None = None
+        self._weights = 0  # the version that the server takes the next samples' weights for
 
     def _read(self, n: int) -> bytes:
         data = bytearray()
@@ -230,10 +231,15 @@ class Connection:
             if sent:
                 left[0] = left[0][sent:]
 
-    def send_samples(self, number: int, count: int, columns: Sequence[memoryview]) -> None:
-        """Sends ``count`` samples, the first of which has that number. Each column has all values of one leaf."""
+    def send_samples(self, weights: int, number: int, count: int, columns: Sequence[memoryview]) -> None:
+        """Sends ``count`` samples, the first of which has that number. Each column has all values of one leaf.
+
+        ``weights``: the version of the weights that they were made with. It gets lost in version 1 of the wire.
+        """
         if self.version == 2:
-            self.send([wire.samples_header(count, number), *columns])
+            said, self._weights = self._weights, weights
+            news = [wire.version_header(weights)] if weights != said else []
+            self.send([*news, wire.samples_header(count, number), *columns])
             return
         sizes, at = [len(column) // count for column in columns], 0
         rows = np.empty((count, sum(sizes)), np.uint8)
@@ -251,7 +257,9 @@ class Connection:
 
         """
         if self._bye is not None:
-            raise ConnectionClosedError(f"{self._options.peer} has closed: {self._bye}")
+            old = self._weights > 0 and self._bye.startswith("no frame starts with")
+            why = ". Its version of echo_shm is older, and knows no versions of weights" if old else ""
+            raise ConnectionClosedError(f"{self._options.peer} has closed: {self._bye}{why}")
         chunk = self._receive()
         if not chunk:
             if self.version == 1:

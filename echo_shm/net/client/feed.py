@@ -47,6 +47,7 @@ class Feed:
             :meth:`take_requests` holds it.
         wake: Wakes the send thread if there is something to be sent.
         end_reason: Why the client has ended; None while it has not.
+        stamp: Makes the client's samples carry a version from now on; 0: none.
 
     Attributes:
         held: The newest version that has come; None before the first, of this publisher.
@@ -63,8 +64,10 @@ class Feed:
         changed: threading.Condition,
         wake: Callable[[], None],
         end_reason: Callable[[], Exception | None],
+        stamp: Callable[[int], object],
     ) -> None:
         self._peer, self._changed, self._wake, self._end_reason = peer, changed, wake, end_reason
+        self._stamp = stamp
         self.held: Version | None = None
         self.latest = 0
         self.spec: Spec | None = None
@@ -198,6 +201,8 @@ class Feed:
     def note_taken(self, version: Version) -> None:
         """A user has got that version."""
         with self._changed:
+            if version.publisher == self.publishers:
+                self._stamp(version.number)
             if version is self.held and not self._is_taken:
                 self._is_taken = True
                 self._ask()
@@ -250,6 +255,7 @@ class Feed:
         """Another publisher's versions come from now on."""
         self.publishers += 1
         self.held, self.latest = None, 0
+        self._stamp(0)
         self._is_taken, self._needed, self._coming, self._has_ended = self._has_users, None, 0, False
 
     # -- the receive thread

@@ -61,7 +61,7 @@ class Sender:
         self.producer = self._outbox.producer
         self._changed = threading.Condition()
         self.taken = Taken(options.peer, self._changed)
-        self.feed = Feed(options.peer, self._changed, self.wake, self.end_reason)
+        self.feed = Feed(options.peer, self._changed, self.wake, self.end_reason, self._stamp)
         # A signal handler may use these two while the thread that it interrupts does.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closing = threading.RLock()
@@ -335,9 +335,9 @@ class Sender:
         most = frame_samples(self._options.spec, self._connection.max_frame)
         try:
             for at in range(0, count, most):
-                n, number = min(most, count - at), self._next
-                self._next += n  # before sending, because the acknowledgement may come before the next line
-                self._connection.send_samples(number, n, self._outbox.bytes_of(number, n))
+                for version, number, n in self._outbox.runs(self._next, min(most, count - at)):
+                    self._next += n  # before sending, because the acknowledgement may come before the next line
+                    self._connection.send_samples(version, number, n, self._outbox.bytes_of(number, n))
         except OSError as error:
             self._lose(self._connection, error)
 
@@ -350,6 +350,9 @@ class Sender:
                 self._connection.send([data])
         except OSError as error:
             self._lose(self._connection, error)
+
+    def _stamp(self, version: int) -> None:
+        lib.es_age_set_version(self.producer.ring, version, 0)
 
     def _feed_from(self, connection: Connection) -> None:
         """The weights come over that connection. Nobody reads from it yet."""

@@ -1,6 +1,6 @@
 """A publisher and its subscriber in one process."""
 
-from collections import OrderedDict
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -17,9 +17,9 @@ def params(fill=0.0):
     }
 
 
-def ordered(fill=0.0):
+def unusual(fill=0.0):
     """Weights whose structure no schema can rebuild."""
-    return OrderedDict(b=np.full(2, fill, np.float64), a=np.full(3, fill, np.float64))
+    return defaultdict(None, b=np.full(2, fill, np.float64), a=np.full(3, fill, np.float64))
 
 
 @pytest.fixture

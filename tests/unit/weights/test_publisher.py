@@ -2,13 +2,14 @@
 
 import os
 import re
+from collections import OrderedDict
 
 import numpy as np
 import optree
 import pytest
 
 from echo_shm import ConnectionClosedError, Publisher, SegmentError, Server, ShmClient, SpecMismatchError, Subscriber
-from unit.weights.conftest import ordered, params
+from unit.weights.conftest import params, unusual
 
 
 def same(got, expected):
@@ -105,13 +106,22 @@ def test_close_ends_it(publisher, subscriber):
 
 def test_a_structure_that_needs_an_example(name):
     """By name such weights need an example; a handle has the structure."""
-    with Publisher(ordered(), name=name) as publisher:
-        publisher.publish(ordered(1))
+    with Publisher(unusual(), name=name) as publisher:
+        publisher.publish(unusual(1))
         with pytest.raises(SpecMismatchError, match="pass an example"):
             Subscriber(name)
-        with Subscriber(name, ordered()) as one, Subscriber(publisher.handle) as two:
-            assert same(one.latest(), ordered(1))
-            assert same(two.latest(), ordered(1))
+        with Subscriber(name, unusual()) as one, Subscriber(publisher.handle) as two:
+            assert same(one.latest(), unusual(1))
+            assert same(two.latest(), unusual(1))
+
+
+def test_an_ordered_dict_needs_none(name):
+    """PyTorch's state_dict() is one. Its order is kept."""
+    with Publisher(OrderedDict(b=np.zeros(2), a=np.zeros(3)), name=name) as publisher:
+        publisher.publish(OrderedDict(b=np.ones(2), a=np.zeros(3)))
+        with Subscriber(name) as subscriber:
+            assert list(subscriber.latest()) == ["b", "a"]
+            assert same(subscriber.latest(), OrderedDict(b=np.ones(2), a=np.zeros(3)))
 
 
 def test_rings_and_weights_are_told_apart(publisher):
