@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from echo_shm._core import ffi, lib
-from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError
+from echo_shm.errors import ConnectionClosedError, EchoShmError, SegmentError, SpecMismatchError
+from echo_shm.ring import producers
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.segment import Segment
@@ -166,7 +167,8 @@ class Subscriber:
 
         Raises:
             TimeoutError: No such version was published in time.
-            ConnectionClosedError: The publisher has closed, so there will be none; or this subscriber is closed.
+            ConnectionClosedError: The publisher has closed, so there will be none; or this subscriber is closed, or
+                this worker was stopped.
             ForkedError: As :meth:`latest`.
 
         """
@@ -182,6 +184,10 @@ class Subscriber:
                 return latest
             if code not in (lib.ES_OK, lib.ES_TIMEOUT, -errno.EINTR):
                 self._attachment.check(code)
+            if producers.all_stopped():
+                raise ConnectionClosedError(
+                    f"this worker was stopped while it waited for version {min_version} of {self._attachment.what}"
+                )
             if left == 0:
                 raise TimeoutError(
                     f"{self._attachment.what} stayed at version {latest} for {timeout} s; waited for {min_version}"

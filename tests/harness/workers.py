@@ -58,6 +58,13 @@ def reserve_across_a_stop(client, incarnation, path, how):
     send_some(client, incarnation, 1)
 
 
+def wait_for_weights(client, path):
+    """Waits for a version of the weights that nobody publishes."""
+    subscriber = client.subscriber()
+    _write_pid(path)
+    subscriber.wait(1)
+
+
 def go_on_after_a_stop(client, path):
     """Sends without end, and tries to go on after every exception. After the first one it writes a file."""
     _write_pid(path)

@@ -92,6 +92,16 @@ def test_a_reservation_ends_after_a_stop(serve, tmp_path, how):
     assert came == [(5, 0)] * (how == "commit") + [(6, n) for n in range(3)]
 
 
+def test_a_wait_for_weights_ends_with_a_stop(serve, tmp_path):
+    """A worker that waits for weights when it is stopped has finished, and needs no SIGTERM."""
+    server, path = serve(1, 4), tmp_path / "pid"
+    server.publisher({"w": np.zeros(3)})
+    with server.spawn(workers.wait_for_weights, 1, [str(path)], context="fork") as group:
+        until(path.exists, "it has subscribed")
+        group.stop(LONG)
+    assert group.exitcodes == [0]
+
+
 def test_only_this_group_stops(serve, tmp_path):
     """Another group, and a producer that nobody has spawned, go on."""
     server, paths = serve(1, 4), [str(tmp_path / f"sent{i}") for i in range(2)]
