@@ -4,7 +4,7 @@
     python -m echo_shm.examples.dqn --seed 1 --uniform      # the same without priorities, to compare
 
 Workers play with the latest weights and write steps. The replay makes transitions over three steps of them, draws by
-priority, and lets nobody run ahead: every transition is drawn eight times on average, whoever is faster.
+priority, and lets nobody run ahead: every transition is drawn 32 times on average, whoever is faster.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from echo_shm.replay import Episode, Fifo, NStep, Prioritized, SampleToInsertRat
 from echo_shm.weights import Publisher, Subscriber
 
 ENVS, CAPACITY, FIRST_STEPS = 4, 50_000, 1_000
-BATCH, DRAWS_PER_STEP, GAMMA, N_STEPS = 128, 8.0, 0.99, 3
-LEARNING_RATE, TARGET_EVERY, PUBLISH_EVERY = 1e-3, 200, 10
+BATCH, DRAWS_PER_STEP, GAMMA, N_STEPS = 64, 32.0, 0.99, 3
+LEARNING_RATE, TARGET_EVERY, PUBLISH_EVERY = 2.3e-3, 10, 10
 EXPLORE_STEPS, LEAST_EPSILON = 4_000, 0.02  # of a worker: in how many steps epsilon falls from 1
 
 STEP = {
@@ -87,6 +87,7 @@ def learn(args: argparse.Namespace) -> int:
     torch.set_num_threads(1)  # the other processor is the workers'
     torch.manual_seed(args.seed)
     online, frozen = network(torch), network(torch)
+    frozen.load_state_dict(online.state_dict())
     weights = list(online.parameters())
     optimizer = torch.optim.Adam(weights, lr=LEARNING_RATE, fused=True)
 
@@ -110,14 +111,14 @@ def learn(args: argparse.Namespace) -> int:
         seeds = range(args.seed * 1000, args.seed * 1000 + args.workers)
         with replay.spawn(play, args.workers, seeds, [publisher.name] * args.workers):
             while not progress.over:
-                if updates % TARGET_EVERY == 0:
-                    frozen.load_state_dict(online.state_dict())
                 batch = replay.sample(BATCH, "train", beta=1.0 - 0.6 * progress.left)
                 data = tree_map(torch.as_tensor, batch.data)
-                errors = update(data, torch.as_tensor(batch.weight.astype(np.float32)))
+                errors = update(data, torch.as_tensor((batch.weight / batch.weight.max()).astype(np.float32)))
                 if not args.uniform:
                     replay.update(batch.key, errors.numpy() + 1e-3, "train")
                 updates += 1
+                if updates % TARGET_EVERY == 0:
+                    frozen.load_state_dict(online.state_dict())
                 if updates % PUBLISH_EVERY == 0:
                     optimizer.param_groups[0]["lr"] = LEARNING_RATE * progress.left
                     publisher.publish(weights)

@@ -16,10 +16,10 @@ import numpy as np
 from echo_shm import Server, ShmClient
 from echo_shm.examples.common import Progress, arguments, need, run
 
-ENVS, HORIZON = 8, 32  # of a worker: how many environments, and how many steps of each are a rollout
-BATCH = 2  # rollouts
+ENVS, HORIZON = 8, 16  # of a worker: how many environments, and how many steps of each are a rollout
+BATCH = 1  # rollouts
 GAMMA, LAMBDA, MOST_RHO, MOST_C = 0.98, 0.9, 1.0, 1.0
-PASSES, ENTROPY, LEARNING_RATE = 2, 0.01, 2e-3
+PASSES, ENTROPY, LEARNING_RATE, REWARD = 1, 0.001, 1e-3, 0.05
 
 #: One rollout. The last row of ``obs`` is what the last action has led to.
 ROLLOUT = {
@@ -92,13 +92,13 @@ def v_trace(torch: Any, batch: dict[str, Any], ratio: Any, values: Any) -> tuple
     going_on = ~batch["terminated"]
     same_episode = going_on & ~batch["truncated"]
     rho, c = ratio.clamp(max=MOST_RHO), LAMBDA * ratio.clamp(max=MOST_C)
-    deltas = rho * (batch["reward"] + GAMMA * values[:, 1:] * going_on - values[:, :-1])
+    deltas = rho * (REWARD * batch["reward"] + GAMMA * values[:, 1:] * going_on - values[:, :-1])
     above = torch.zeros_like(values)  # by how much the target is above the value; of the step after the last one: 0
     for t in reversed(range(HORIZON)):
         above[:, t] = deltas[:, t] + GAMMA * c[:, t] * same_episode[:, t] * above[:, t + 1]
     # An episode's last observation begins no step of it, so its value stays as it is.
     following = values[:, 1:] + above[:, 1:] * same_episode
-    advantage = rho * (batch["reward"] + GAMMA * following * going_on - values[:, :-1])
+    advantage = rho * (REWARD * batch["reward"] + GAMMA * following * going_on - values[:, :-1])
     return (values + above)[:, :-1], advantage
 
 
@@ -119,7 +119,6 @@ def learn(args: argparse.Namespace) -> int:
             target, advantage = v_trace(torch, batch, (log_prob - batch["log_prob"]).exp(), values)
         entropy = -(log_probs.exp() * log_probs).sum(-1)
         steps = ~batch["is_reset"]
-        advantage = advantage / (advantage[steps].std() + 1e-8)
         losses = -log_prob * advantage + 0.5 * (values[:, :-1] - target).square() - ENTROPY * entropy
         optimizer.zero_grad()
         losses[steps].mean().backward()
