@@ -19,8 +19,8 @@ from echo_shm.replay import Episode, Fifo, NStep, Prioritized, SampleToInsertRat
 from echo_shm.weights import Publisher, Subscriber
 
 ENVS, CAPACITY, FIRST_STEPS = 4, 50_000, 1_000
-BATCH, DRAWS_PER_STEP, GAMMA, N_STEPS = 64, 32.0, 0.99, 3
-LEARNING_RATE, TARGET_EVERY, PUBLISH_EVERY = 2.3e-3, 10, 10
+BATCH, DRAWS_PER_STEP, GAMMA, N_STEPS = 128, 32.0, 0.99, 3
+LEARNING_RATE, TARGET_EVERY, PUBLISH_EVERY = 1e-3, 100, 10
 EXPLORE_STEPS, LEAST_EPSILON = 4_000, 0.02  # of a worker: in how many steps epsilon falls from 1
 
 STEP = {
