@@ -8,8 +8,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-import numpy as np
-
 from echo_shm._core import ffi, lib
 from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError
 from echo_shm.ring import producers
@@ -19,8 +17,9 @@ from echo_shm.ring.handle import Handle
 from echo_shm.ring.segment import Segment
 from echo_shm.spec import Array, Tree
 from echo_shm.timeouts import check_timeout
-from echo_shm.weights.leaves import arrays_of, spec_of
+from echo_shm.weights.leaves import spec_of
 from echo_shm.weights.segment import check_holds_weights, empty_arrays, segment_name
+from echo_shm.weights.subscription import Subscription, check_min_version, contiguous, writable_arrays
 
 #: What the word of the latest version never says: in a forked child the next look takes the long way, which raises.
 _NEVER = -1
@@ -29,7 +28,7 @@ _NEVER = -1
 _SLOT_BITS = 16
 
 
-class Subscriber:
+class Subscriber(Subscription):
     """Reads the weights that a :class:`Publisher` of this machine publishes.
 
     :meth:`ShmClient.subscriber` makes one for the weights of its learner. Threads may share a subscriber, but each
@@ -174,8 +173,7 @@ class Subscriber:
             ForkedError: As :meth:`latest`.
 
         """
-        if isinstance(min_version, bool) or not isinstance(min_version, int) or not 0 <= min_version < 2**48:
-            raise ValueError(f"min_version={min_version!r}: use an integer from 0 to 2**48 - 1")
+        check_min_version(min_version)
         check_timeout(timeout)
         started = time.monotonic()
         while True:
@@ -216,12 +214,6 @@ class Subscriber:
         """Leaves. Idempotent. Its leases end."""
         self._attachment.detach()
 
-    def __enter__(self) -> "Subscriber":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<Subscriber of {self.name!r}, version {self.version} of {self.latest_version}>"
 
@@ -249,13 +241,8 @@ class Subscriber:
     def _copy_into(self, into: Tree) -> None:
         if self._copy(self._copy_tree, into):
             return
-        mine: list[Array] = []
-        arrays = arrays_of(self._spec, into, self._attachment.what)
-        for leaf, array in zip(self._spec.leaves, arrays, strict=True):
-            if not array.flags.writeable:
-                raise ValueError(f"{leaf.name}: the array is read-only; pass one that can be written to")
-            # asarray(): without numpy's subclasses
-            mine.append(np.asarray(array) if array.flags.c_contiguous else np.empty(leaf.shape, leaf.dtype))
+        arrays = writable_arrays(self._spec, into, self._attachment.what)
+        mine = list(map(contiguous, arrays))
         self._copy(self._copy_arrays, *mine)
         for array, copied in zip(arrays, mine, strict=True):
             if not array.flags.c_contiguous:
