@@ -222,12 +222,12 @@ TEST(copy_of_an_old_version_is_lapped)
     fix_free(f);
 }
 
-/* latest names no slot, a slot that has not that version, or the last number: everybody says so, and keeps no lease. */
+/* latest names no slot, a slot that has not that version, no number, or the last one: everybody says so, and keeps no lease. */
 TEST(scribbled_latest_is_noticed)
 {
     es_fix *f = weights(1);
     es_ring *w = fix_learner(f), *r = fix_producer(f);
-    const uint64_t bad[][2] = {{5, 3}, {5, 0xffff}, {LIMIT - 1, 1}, {2, 1}, {5, 0}};
+    const uint64_t bad[][2] = {{5, 3}, {5, 0xffff}, {LIMIT - 1, 1}, {2, 1}, {5, 0}, {0, 2}};
     uint64_t number, id = 0;
     int64_t copied;
     publish(w, 1); /* in slot 1 */
