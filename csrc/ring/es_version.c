@@ -90,7 +90,7 @@ int64_t es_version_publish(es_map *map, void *const *leaves)
 /* ES_OK while the slot has that version; ES_LAPPED when it is being overwritten. */
 static int look(const es_map *map, uint64_t latest)
 {
-    if (es_version_slot(latest) >= map->num_batches)
+    if (es_version_slot(latest) >= map->num_batches || es_version_number(latest) == 0)
         return ES_ESCRIBBLED;
     /* SYNC weights-whole, weights-fill: acquire. */
     uint64_t sequence = atomic_load_explicit(&map->sequences[es_version_slot(latest)], memory_order_acquire);

@@ -8,7 +8,6 @@
 
 #include "es_core.h"
 #include "es_hook.h"
-#include "ring/es_version.h"
 
 #define MOST_COPIES 3 /* of versions that are overwritten meanwhile */
 
