@@ -125,7 +125,8 @@ class Subscriber:
 
         """
         arrays = empty_arrays(self._spec)
-        self._copy(self._copy_arrays, *arrays)
+        copied = self._copy(self._copy_arrays, *arrays)
+        assert copied, "these arrays are as they should be"
         return self._tree(*arrays)
 
     def poll(self, into: Tree = None) -> bool:
@@ -255,10 +256,11 @@ class Subscriber:
                 raise ValueError(f"{leaf.name}: the array is read-only; pass one that can be written to")
             # asarray(): without numpy's subclasses
             mine.append(np.asarray(array) if array.flags.c_contiguous else np.empty(leaf.shape, leaf.dtype))
-        self._copy(self._copy_arrays, *mine)
-        for array, copied in zip(arrays, mine, strict=True):
+        copied = self._copy(self._copy_arrays, *mine)
+        assert copied, "these arrays are as they should be"
+        for array, own in zip(arrays, mine, strict=True):
             if not array.flags.c_contiguous:
-                array[...] = copied
+                array[...] = own
 
     def _lease(self) -> tuple[int, int]:
         number, slot = ffi.new("uint64_t *"), ffi.new("uint64_t *")
