@@ -55,7 +55,7 @@ class Sizes:
         seconds: Length of one measurement.
         cartpole: CartPole steps stored.
         atari: Atari steps stored.
-        workers: Processes that add, in the row of the owner's CPU time; processes that read weights, in the row of many.
+        workers: Processes that add, in the row of the owner's CPU time; that read weights, in the row of many.
         weights: Bytes of the weights.
 
     """

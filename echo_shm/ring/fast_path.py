@@ -42,7 +42,8 @@ def compile_fast_path(spec: Spec, ring: "Ring") -> Callable[[Tree], bool]:
     The function returns True if it sent the sample. It returns False if it sent nothing: the ring is full, the tree
     is wrong, or a leaf needs a conversion. The caller then finds out why.
     """
-    return _compile(spec, send, _plan(spec, ring, "es_api_send"), ring, False)
+    send_at_once: Callable[[Tree], bool] = _compile(spec, send, _plan(spec, ring, "es_api_send"), ring, False)
+    return send_at_once
 
 
 def compile_call(

@@ -125,7 +125,8 @@ class Subscriber(Subscription):
 
         """
         arrays = empty_arrays(self._spec)
-        self._copy(self._copy_arrays, *arrays)
+        copied = self._copy(self._copy_arrays, *arrays)
+        assert copied, "these arrays are as they should be"
         return self._tree(*arrays)
 
     def poll(self, into: Tree = None) -> bool:
@@ -243,10 +244,11 @@ class Subscriber(Subscription):
             return
         arrays = writable_arrays(self._spec, into, self._attachment.what)
         mine = list(map(contiguous, arrays))
-        self._copy(self._copy_arrays, *mine)
-        for array, copied in zip(arrays, mine, strict=True):
+        copied = self._copy(self._copy_arrays, *mine)
+        assert copied, "these arrays are as they should be"
+        for array, own in zip(arrays, mine, strict=True):
             if not array.flags.c_contiguous:
-                array[...] = copied
+                array[...] = own
 
     def _lease(self) -> tuple[int, int]:
         number, slot = ffi.new("uint64_t *"), ffi.new("uint64_t *")
