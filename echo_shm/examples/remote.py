@@ -3,8 +3,8 @@
     sudo python -m echo_shm.examples.remote --seed 1 --plot remote.svg
 
 The other host is a network namespace of this machine, with a cable to it that is pulled for some seconds while the
-workers play; that takes root and iproute2. Without them, the workers connect over loopback, and no link is cut. On a real
-host run, with the learner's address and key:
+workers play; that takes root and iproute2. Without them, the workers connect over loopback, and no link is cut. On a
+real host run, with the learner's address and key:
 
     ECHO_SHM_KEY=... python -m echo_shm.examples.remote --worker tcp://HOST:PORT
 """
@@ -27,7 +27,7 @@ from echo_shm import Server, TcpTransport
 from echo_shm.examples.common import Progress, arguments, need, run
 
 ENVS, HORIZON = 8, 16  # of a worker: how many environments, and how many steps of each are a rollout
-BATCH, MAX_AGE = 2, 20  # rollouts, and how many versions their weights may be old
+BATCH, MAX_AGE = 1, 20  # rollouts, and how many versions their weights may be old
 GAMMA, LAMBDA, ENTROPY, LEARNING_RATE, REWARD = 0.98, 0.9, 0.001, 1e-3, 0.05
 HERE, THERE = "10.99.7.1", "10.99.7.2"  # both ends of the cable
 
@@ -187,9 +187,8 @@ def learn(args: argparse.Namespace) -> int:
         publisher.publish(weights)
         server.start()
         stack.enter_context(workers_on(there, f"tcp://{host}:{server.port}", key, args))
-        for sample in server.dataset_iter(
-            max_age=MAX_AGE, copy=True
-        ):  # it leaves out old ones while this one is in use
+        # Copies: old rollouts may be left out for long while the last one is in use, and it must not hold up the ring.
+        for sample in server.dataset_iter(max_age=MAX_AGE, copy=True):
             batch = sample.batch
             ages.append(int((publisher.version - sample.versions).max()))
             update({name: torch.as_tensor(leaf) for name, leaf in batch.items()})
@@ -208,7 +207,7 @@ def learn(args: argparse.Namespace) -> int:
 
 def main() -> None:
     """Runs the learner, or a worker."""
-    parser = arguments(__doc__, steps=600_000, target=475.0)
+    parser = arguments(__doc__, steps=800_000, target=475.0)
     parser.add_argument("--worker", metavar="ADDRESS", help="play for the learner at that address")
     parser.add_argument("--cut", type=float, default=5.0, help="seconds for which the link is cut (%(default)s)")
     parser.add_argument("--cut-at", type=float, default=0.1, help="after which part of the steps (%(default)s)")
