@@ -26,6 +26,9 @@ class Lease:
     @property
     def shared(self) -> bool:
         """Whether other learners have been attached, too."""
+    @property
+    def versions(self) -> npt.NDArray[Any]:
+        """The version of each sample of the batch: a read-only view, int64, that refers to this lease."""
     delivered: bool
 
     def release(self) -> None:
@@ -48,6 +51,7 @@ class Reader:
         batch_size: int,
         num_batches: int,
         leaves: tuple[Leaf, ...],
+        versions: tuple[Leaf],
         keep: object,
         /,
     ) -> Reader:
@@ -61,6 +65,7 @@ class Reader:
             batch_size: Samples in a batch.
             num_batches: Batches in the ring.
             leaves: What each leaf looks like.
+            versions: The same of the samples' versions, in a tuple.
             keep: Keeps the attachment and the mapping. The reader refers to it, and each lease to the reader.
 
         """

@@ -51,6 +51,19 @@ class SampleWriter:
         self._slots: Slots | None = None
         self._waiting = 1  # producers that waited when this one last looked
 
+    @property
+    def version(self) -> int:
+        """The version of the weights that samples are made with: each sample that is sent carries it. 0: none.
+
+        It is the version that this process's :class:`Subscriber` to the ring's weights has got last, or what was
+        assigned here: that stays until something else is assigned. A version is an integer from 0 to 2**62.
+        """
+        return int(lib.es_age_version(self._ring))
+
+    @version.setter
+    def version(self, version: int) -> None:
+        lib.es_age_set_version(self._ring, producers.checked_version(version), 1)
+
     def send(self, tree: Tree, timeout: float | None = None) -> None:
         """Copies one sample into the ring. When it returns, the sample is committed: no process's death loses it.
 
@@ -330,7 +343,7 @@ class ShmClient(SampleWriter):
     Args:
         handle_or_name: ``server.handle``, or the segment's name.
         example: Example pytree. It must have the segment's structure, dtypes and shapes. It is only needed to attach
-            by name to a segment whose trees have node types beyond dict, list, tuple and None.
+            by name to a segment whose trees have node types beyond dict, OrderedDict, list, tuple and None.
         learner_grace: How many seconds to wait for a new learner if the ring is full and no learner is alive. After
             that, ConnectionClosedError is raised. None: no limit.
         prefault: As for :class:`Server`.

@@ -2,13 +2,11 @@
 
 from collections.abc import Generator, Sequence
 
-import numpy as np
-import optree
-
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.protocols import Finishing, Transport, check_finishing, tell_ended
-from echo_shm.ring.sample import Lease, Sample
+from echo_shm.ring.sample import Lease, Sample, copy_of
+from echo_shm.ring.staleness import FreshBatches
 from echo_shm.timeouts import PLAIN, check_timeout
 from echo_shm.workers.group import WorkerGroup
 from echo_shm.workers.spawned import Spawned
@@ -92,7 +90,12 @@ class Sampling:
         return sample
 
     def dataset_iter(
-        self, copy: bool = False, drop_last: bool = True, until: Finishing | None = None
+        self,
+        copy: bool = False,
+        drop_last: bool = True,
+        until: Finishing | None = None,
+        *,
+        max_age: int | None = None,
     ) -> Generator[Sample, None, None]:
         """Yields batches as they become complete. Each keeps its slots until nothing refers to it, see :class:`Sample`.
 
@@ -105,17 +108,24 @@ class Sampling:
                 batch, a copy.
             until: A :class:`WorkerGroup`, or any object with ``finished`` and ``check()``. If it failed, its
                 exception is raised.
+            max_age: Leave out samples that were made with weights more than this many versions before the latest one
+                (see :meth:`Server.publisher`). Batches that have none of them come as ever. The others are copied
+                together into batches of ``batch_size``; what waits for that is lost if this process is killed.
+                :attr:`SampleInfo.too_old` counts what was left out.
 
         """
         check_finishing(until)
-        while box := self._next(copy, drop_last, until):
+        fresh = None if max_age is None else FreshBatches(self._attachment, max_age, self._reader.writable)
+        while box := self._next(copy, drop_last, until, fresh):
             # The generator itself must not refer to the batch while its user works on it, or waits for the next.
             yield box.pop()
         if until is not None:
             tell_ended(until)
 
-    def _next(self, copy: bool, drop_last: bool, until: Finishing | None) -> list[Sample]:
+    def _next(self, copy: bool, drop_last: bool, until: Finishing | None, fresh: FreshBatches | None) -> list[Sample]:
         """The next batch in a list, or an empty list at the end."""
+        if fresh is not None:
+            return self._next_fresh(copy, drop_last, until, fresh)
         if self._unstarted:
             self.start()
         if until is not None:
@@ -123,7 +133,18 @@ class Sampling:
         sample = self._reader.next(None, until, drop_last)
         if sample is None:
             return []
-        return [Sample(optree.tree_map(np.copy, sample.batch), sample.info) if copy else sample]
+        return [copy_of(sample) if copy else sample]
+
+    def _next_fresh(self, copy: bool, drop_last: bool, until: Finishing | None, fresh: FreshBatches) -> list[Sample]:
+        """The same without the samples that are too old."""
+        while not (box := fresh.complete()):
+            box = self._next(False, drop_last, until, None)
+            if not box:
+                return [] if drop_last else fresh.rest()
+            if fresh.passes(box[0]):
+                return [copy_of(box.pop())] if copy else box
+            fresh.keep(box.pop())
+        return box
 
     def _until(self, until: Finishing | None) -> Finishing | None:
         """What a reading call waits for beside batches. It starts the transports."""

@@ -108,8 +108,8 @@ class Server(Sampling, Closing):
         )
         if isinstance(name, str) and name.endswith((INBOX, UPDATES, BATCHES, WEIGHTS)):
             raise ValueError(
-                f"name={name!r}: names that end with {INBOX!r}, {UPDATES!r} and {BATCHES!r} belong to replays, and those "
-                f"that end with {WEIGHTS!r} to weights"
+                f"name={name!r}: names that end with {INBOX!r}, {UPDATES!r} and {BATCHES!r} belong to replays, "
+                f"those that end with {WEIGHTS!r} to weights"
             )
         segment = create_segment(name, spec, geometry)
         try:
@@ -200,6 +200,18 @@ class Server(Sampling, Closing):
 
     # -- sending
 
+    @property
+    def version(self) -> int:
+        """The version of the weights that :meth:`submit` stamps its samples with, as :attr:`ShmClient.version`.
+
+        It is what the publisher has published last, unless a version was assigned.
+        """
+        return self._writer.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._writer.version = version
+
     def submit(self, data: Tree, timeout: float | None = None) -> None:
         """Puts one sample into the ring from this process, as :meth:`ShmClient.send` does.
 
@@ -285,7 +297,10 @@ class Server(Sampling, Closing):
 
         """
         subscribers = self._segment.geometry.max_producers if max_subscribers is None else max_subscribers
-        made = Publisher._beside(params, self.name, self._segment.uuid, max_leases, subscribers, None)
+        told = functools.partial(lib.es_age_set_latest, self._ring)
+        made = Publisher._beside(params, self.name, self._segment.uuid, max_leases, subscribers, told)
+        if made.version:  # a dead learner's
+            told(made.version)
         self._publisher = made
         return made
 

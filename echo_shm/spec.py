@@ -1,14 +1,15 @@
 """What a sample looks like: the pytree's structure, and each leaf's dtype and shape.
 
 A :class:`Spec` is made from an example pytree, or from a schema. The schema is JSON that the segment holds, so that
-a process can attach by name alone. Only dict (with str or int keys), list, tuple and None can be rebuilt from a
-schema. It names other node types, and a process that attaches then needs an example, or a handle, which has the
-structure.
+a process can attach by name alone. Only dict and OrderedDict (with str or int keys), list, tuple and None can be
+rebuilt from a schema. It names other node types, and a process that attaches then needs an example, or a handle, which
+has the structure.
 """
 
 import json
 import math
 import re
+from collections import OrderedDict
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -285,6 +286,9 @@ def _python_scalar_fits(value: Any, dtype: np.dtype[Any]) -> bool:
 
 # --- spec to schema -----------------------------------------------------------
 
+#: Node types with keys that a schema can rebuild. PyTorch's state_dict() is an OrderedDict.
+_MAPPINGS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict}
+
 
 def _to_schema(treespec: optree.PyTreeSpec, leaves: list[Leaf], about: _Json) -> bytes:
     data: dict[str, _Json] = {} if about is None else {"about": about}
@@ -309,9 +313,9 @@ def _treespec_to_json(treespec: optree.PyTreeSpec) -> _Json:
         return None
     if kind in (list, tuple):
         return {kind.__name__: children}
-    if kind is dict and all(type(key) in (str, int) for key in treespec.entries()):
-        return {"dict": [[key, child] for key, child in zip(treespec.entries(), children, strict=True)]}
     assert kind is not None
+    if kind in _MAPPINGS.values() and all(type(key) in (str, int) for key in treespec.entries()):
+        return {kind.__name__: [[key, child] for key, child in zip(treespec.entries(), children, strict=True)]}
     return {"node": f"{kind.__module__}.{kind.__qualname__}", "children": children}
 
 
@@ -346,12 +350,12 @@ def _example_from_json(node: _Json) -> Tree:
     ((kind, children),) = ((k, v) for k, v in node.items() if k != "children")
     if kind == "node":
         return _NEEDS_EXAMPLE
-    keys = [key for key, _ in children] if kind == "dict" else []
-    parts = [_example_from_json(child) for child in ([c for _, c in children] if kind == "dict" else children)]
+    keys = [key for key, _ in children] if kind in _MAPPINGS else []
+    parts = [_example_from_json(child) for child in ([c for _, c in children] if kind in _MAPPINGS else children)]
     if any(part is _NEEDS_EXAMPLE for part in parts):
         return _NEEDS_EXAMPLE
-    if kind == "dict":
-        return dict(zip(keys, parts, strict=True))
+    if kind in _MAPPINGS:
+        return _MAPPINGS[kind](zip(keys, parts, strict=True))
     return {"list": list, "tuple": tuple}[kind](parts)
 
 

@@ -152,11 +152,6 @@ uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf)
     return r->map.leaf_size[leaf];
 }
 
-int es_api_holds_weights(const es_ring *r)
-{
-    return r->map.weights != NULL;
-}
-
 /* --- producing ------------------------------------------------------------- */
 
 static void record_copy(es_ring *r, uint64_t start)
@@ -174,13 +169,14 @@ static int commit_one(es_ring *r, uint64_t pos)
 int es_api_send_wait(es_ring *r, void **leaves, uint64_t timeout_ns)
 {
     uint64_t pos;
-    int rc = es_call_enter(r);
+    int rc = es_call_enter_to_claim(r);
     if (rc != ES_OK)
         return rc;
     int64_t n = es_blocking_claim(r, 1, timeout_ns, &pos);
     if (n > 0) {
         uint64_t start = es_stats_detailed(&r->map) ? es_clock_ns() : 0;
         es_leaves_write(&r->map, pos, leaves);
+        es_leaves_stamp(&r->map, pos, 1, es_ring_version(r));
         record_copy(r, start);
         rc = commit_one(r, pos);
     } else {
@@ -198,9 +194,10 @@ int es_api_send(es_ring *r, void **leaves)
 int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint64_t timeout_ns)
 {
     uint64_t sent = 0;
-    int64_t rc = es_call_enter(r);
+    int64_t rc = es_call_enter_to_claim(r);
     if (rc != ES_OK)
         return rc;
+    int64_t version = es_ring_version(r);
     while (first + sent < n) {
         uint64_t pos, start;
         int64_t run = es_blocking_claim(r, n - first - sent, sent == 0 ? timeout_ns : 0, &pos);
@@ -210,6 +207,7 @@ int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, 
         }
         start = es_stats_detailed(&r->map) ? es_clock_ns() : 0;
         es_leaves_write_run(&r->map, pos, (uint64_t)run, leaves, first + sent);
+        es_leaves_stamp(&r->map, pos, (uint64_t)run, version);
         record_copy(r, start);
         uint64_t done = es_producer_commit(r, pos, (uint64_t)run);
         sent += done;
@@ -225,12 +223,14 @@ int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, 
 static int64_t reserve(es_ring *r, uint64_t want, uint64_t timeout_ns, int64_t *position)
 {
     uint64_t pos;
-    int rc = es_call_enter(r);
+    int rc = es_call_enter_to_claim(r);
     if (rc != ES_OK)
         return rc;
     int64_t n = es_blocking_claim(r, want, timeout_ns, &pos);
-    if (n > 0)
+    if (n > 0) {
         *position = (int64_t)pos;
+        es_leaves_stamp(&r->map, pos, (uint64_t)n, es_ring_version(r));
+    }
     es_call_leave(r);
     return n;
 }
@@ -308,6 +308,8 @@ int64_t es_api_take(es_ring *r, uint32_t flags, uint64_t timeout_ns, es_snapshot
         atomic_thread_fence(memory_order_seq_cst);
         snap->shared = atomic_load_explicit(&r->map.hdr->shared, memory_order_relaxed);
         snap->length = r->map.batch_size - r->scan[batch].gaps;
+        if (snap->latest_version > 0 && r->scan[batch].gaps == 0)
+            es_stats_ages(r->map.versions + (uint64_t)batch * r->map.batch_size, snap->length, snap);
         snap->learner_wait_ns = atomic_exchange_explicit(&r->wait_ns, 0, memory_order_relaxed);
     }
     uint64_t last = atomic_load_explicit(&r->last_sweep_ns, memory_order_relaxed), now = es_clock_ns();

@@ -1,7 +1,7 @@
 /* The C core as Python sees it. cffi reads this file without its preprocessor lines.
  *
  * Times are nanoseconds. A batch is named by its physical index and its round. Functions return
- * what enum es_result says. Prefixes name files: es_segment.c, es_api.c, es_bridge.c, es_weights.c,
+ * what enum es_result says. Prefixes name files: es_segment.c, es_api.c, es_bridge.c, es_weights.c, es_age.c,
  * es_sweep.c, es_monitor.c.
  */
 #ifndef ES_API_H
@@ -76,10 +76,10 @@ void es_api_shape(const es_ring *r, uint64_t *batch_size, uint64_t *num_batches,
 uint64_t es_api_leaf_offset(const es_ring *r, uint32_t leaf);
 /* Bytes of one sample of leaf l. */
 uint64_t es_api_leaf_size(const es_ring *r, uint32_t leaf);
-/* Whether it holds weights in place of samples. */
-int es_api_holds_weights(const es_ring *r);
 
 /* --- producing ------------------------------------------------------------- */
+
+/* A segment of weights takes no samples: all calls that claim return -EINVAL. */
 
 /* One sample; leaves[l] points at leaf l, or is NULL if nobody reads that leaf of it. ES_OK, ES_FULL, or an error. */
 int es_api_send(es_ring *r, void **leaves);
@@ -169,9 +169,9 @@ int es_bridge_leave(es_ring *r, uint32_t remote, int keep);
 /* The number of its next sample. */
 int64_t es_bridge_committed(es_ring *r, uint32_t remote);
 /* es_api_send_many() of the client's next samples: first .. n-1 of a block of n. Counts them for the client.
- * The block is leaf after leaf, each n times; with rows, sample after sample. */
+ * The block is leaf after leaf, each n times; with rows, sample after sample. All of them carry the version. */
 int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t first, uint64_t n, int rows,
-                       uint64_t timeout_ns);
+                       int64_t version, uint64_t timeout_ns);
 /* Counts what was received. */
 int es_bridge_count(es_ring *r, uint32_t remote, uint64_t bytes, uint64_t frames);
 /* One more connection was ended because something was wrong with it. */
@@ -203,6 +203,24 @@ int64_t es_weights_holder(const es_ring *r, uint32_t lease);
 /* Where the word is whose upper 48 bits are the latest version, from the segment's start (bytes). For a quick look, which
  * says nothing of the version's bytes. */
 uint64_t es_weights_word(const es_ring *r);
+
+/* --- ages: es_age.c ------------------------------------------------------------ */
+
+/* Each slot has the version of the weights that its sample was made with; 0: none. The age of a sample is the latest
+ * version less its own. */
+
+/* What this attachment claims from now on carries that version, from 0 to 2^62. by_hand 0: unless a version was set by
+ * hand. -EINVAL. */
+int es_age_set_version(es_ring *r, int64_t version, int by_hand);
+int64_t es_age_version(const es_ring *r);
+/* Says which version is the latest; and es_age_set_version(), not by hand. */
+int es_age_set_latest(es_ring *r, int64_t version);
+/* Where the slots' versions are, an int64_t each, from the segment's start (bytes). 0: it has weights, not samples. */
+uint64_t es_age_offset(const es_ring *r);
+/* Fills age_mean and age_max of samples of these versions, against snap->latest_version. */
+void es_age_measure(const int64_t *versions, uint64_t n, es_snapshot *snap);
+/* A learner has left out n samples for their age. */
+int es_age_count_too_old(es_ring *r, uint64_t n);
 
 /* --- sweeping up after the dead -------------------------------------------- */
 

@@ -69,6 +69,8 @@ int es_bridge_begin(es_ring *r)
 {
     if (!may_bridge(r) || r->role != ES_ROLE_PRODUCER)
         return ES_EDETACHED;
+    if (r->map.versions == NULL) /* it has weights */
+        return -EINVAL;
     if (r->leaf_at == NULL)
         r->leaf_at = malloc(r->map.num_leaves * sizeof *r->leaf_at);
     if (r->leaf_at == NULL)
@@ -292,6 +294,7 @@ int es_bridge_count_refused(es_ring *r)
 typedef struct block {
     const uint8_t *data;
     uint64_t n;
+    int64_t version;
     bool rows;
     void **leaves;
 } block;
@@ -348,6 +351,7 @@ static int64_t send_block(es_ring *r, uint32_t remote, const block *b, uint64_t 
         }
         es_journal_write(r, remote, pos, (uint64_t)run);
         copy_block(&r->map, pos, (uint64_t)run, b, first + sent);
+        es_leaves_stamp(&r->map, pos, (uint64_t)run, b->version);
         uint64_t done = es_producer_commit(r, pos, (uint64_t)run);
         es_journal_clear(r, remote, done);
         sent += done;
@@ -357,10 +361,10 @@ static int64_t send_block(es_ring *r, uint32_t remote, const block *b, uint64_t 
 }
 
 int64_t es_bridge_send(es_ring *r, uint32_t remote, const void *data, uint64_t first, uint64_t n, int rows,
-                       uint64_t timeout_ns)
+                       int64_t version, uint64_t timeout_ns)
 {
     if (!serves(r, remote))
         return ES_ESTALE;
-    block b = {.data = data, .n = n, .rows = rows != 0, .leaves = r->leaf_at};
+    block b = {.data = data, .version = version, .n = n, .rows = rows != 0, .leaves = r->leaf_at};
     return send_block(r, remote, &b, first, timeout_ns);
 }

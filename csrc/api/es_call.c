@@ -23,6 +23,11 @@ int es_call_enter(es_ring *r)
     return enter_unless(r, &r->detached);
 }
 
+int es_call_enter_to_claim(es_ring *r)
+{
+    return r->map.versions == NULL ? -EINVAL : es_call_enter(r);
+}
+
 int es_call_enter_to_settle(es_ring *r)
 {
     return enter_unless(r, &r->retired);

@@ -9,6 +9,8 @@
 /* A call that may run beside es_api_detach() and writes to the ring begins with es_call_enter() and ends with
  * es_call_leave(). A bridge's one thread detaches itself. ES_OK; ES_EFORK or ES_EDETACHED, and nothing is to be ended. */
 int es_call_enter(es_ring *r);
+/* The same for a call that claims. -EINVAL: the segment has weights, and no sample ever comes into it. */
+int es_call_enter_to_claim(es_ring *r);
 /* The same for the end of a claim, which a stopped attachment may still have. */
 int es_call_enter_to_settle(es_ring *r);
 /* The same for the end of a lease, which a retired attachment may still have. */

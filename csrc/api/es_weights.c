@@ -71,8 +71,9 @@ int es_weights_wait(es_ring *r, uint64_t number, uint64_t timeout_ns)
     int rc = enter(r);
     if (rc != ES_OK)
         return rc;
-    rc = es_version_wait(&r->map, number, timeout_ns);
-    if (es_version_number(es_version_latest(&r->map)) < number && closed(r))
+    rc = es_version_wait(r, number, timeout_ns);
+    /* The flag first: a version that came just before the close counts. */
+    if (closed(r) && es_version_number(es_version_latest(&r->map)) < number)
         rc = ES_ECLOSED;
     es_call_leave(r);
     return rc;

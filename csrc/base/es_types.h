@@ -15,8 +15,8 @@ enum es_result {
     ES_ENDED = -10004,   /* the ring is closed and holds nothing more to take */
     ES_UNSURE = -10005,  /* no more dead owners are found, but another process may be reaping one */
     /* -10006 is ES_BUSY in es_ring.h, which never leaves the core */
-    ES_LAPPED = -10007,  /* the version was overwritten meanwhile: there is a newer one */
-    ES_NOTHING = -10008, /* no weights were published yet */
+    ES_LAPPED = -10007,    /* the version was overwritten meanwhile: there is a newer one */
+    ES_NOTHING = -10008,   /* no weights were published yet */
     ES_ECLOSED = -10011,   /* the ring is closed to producers */
     ES_EDETACHED = -10012, /* this attachment was closed */
     ES_EFORK = -10013,     /* this attachment was inherited through a fork */
@@ -125,7 +125,11 @@ typedef struct es_snapshot {
     uint64_t dead_producers;    /* reaped */
     uint64_t stalled_producers; /* gauge: as of the last sweep */
     uint64_t reopened_slots;    /* claims of dead or aborting producers, re-opened */
-    uint64_t learner_wait_ns;   /* time this learner slept for the batch taken */
+    uint64_t too_old;           /* samples that learners left out for their age */
+    int64_t latest_version;     /* of the weights; 0: none were published */
+    int64_t age_max;            /* latest_version less the samples' versions: the batch's, by es_api_take() alone */
+    double age_mean;
+    uint64_t learner_wait_ns;                               /* time this learner slept for the batch taken */
     uint64_t cas_success, cas_failure, reservation_retries; /* detailed metrics only */
     es_histogram_summary look, copy, dwell;                 /* detailed metrics only */
     uint32_t sweep_due; /* 1: es_sweep_next_dead() was not called for a reap interval */

@@ -39,6 +39,7 @@ typedef struct {
     uint64_t *leased; /* for each batch, the lap of such a lease, or 0 */
     Py_ssize_t num_leaves;
     leaf *leaves;
+    leaf *versions; /* of the samples of a batch */
 } reader;
 
 typedef struct {
@@ -92,6 +93,17 @@ static PyMethodDef lease_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *lease_versions(lease *self, void *nothing)
+{
+    (void)nothing;
+    return array_over(self->reader->versions, self->batch, (PyObject *)self);
+}
+
+static PyGetSetDef lease_getters[] = {
+    {"versions", (getter)lease_versions, NULL, "The version of each sample of the batch: a view.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMemberDef lease_members[] = {
     {"batch", T_ULONGLONG, offsetof(lease, batch), READONLY, "The batch's physical index."},
     {"round", T_ULONGLONG, offsetof(lease, round), READONLY, "The batch's round."},
@@ -105,6 +117,7 @@ static PyType_Slot lease_slots[] = {
     {Py_tp_dealloc, (void *)lease_dealloc},
     {Py_tp_methods, lease_methods},
     {Py_tp_members, lease_members},
+    {Py_tp_getset, lease_getters},
     {Py_tp_doc, "One batch that this process has taken. It ends with the last reference."},
     {0, NULL},
 };
@@ -119,20 +132,22 @@ static void reader_dealloc(reader *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     free_leaves(self->leaves, self->num_leaves);
+    free_leaves(self->versions, 1);
     PyMem_Free(self->leased);
     Py_XDECREF(self->keep);
     PyObject_Free(self);
     Py_DECREF(type);
 }
 
-/* Reader(addresses of es_api_take, es_api_release, es_api_give_back and the es_ring, batch size, batches, leaves, keep) */
+/* Reader(addresses of es_api_take, es_api_release, es_api_give_back and the es_ring, batch size, batches, leaves,
+ * versions, keep) */
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     unsigned long long take, release, give_back, ring, batch_size, num_batches;
-    PyObject *leaves, *keep;
+    PyObject *leaves, *versions, *keep;
     (void)keywords;
-    if (!PyArg_ParseTuple(args, "KKKKKKO!O", &take, &release, &give_back, &ring, &batch_size, &num_batches,
-                          &PyTuple_Type, &leaves, &keep))
+    if (!PyArg_ParseTuple(args, "KKKKKKO!O!O", &take, &release, &give_back, &ring, &batch_size, &num_batches,
+                          &PyTuple_Type, &leaves, &PyTuple_Type, &versions, &keep))
         return NULL;
     reader *self = PyObject_New(reader, type);
     if (self == NULL)
@@ -149,9 +164,10 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->held = 0;
     self->num_leaves = PyTuple_Size(leaves);
     self->leaves = read_leaves(leaves);
+    self->versions = self->leaves == NULL ? NULL : read_leaves(versions);
     if (self->leased == NULL)
         PyErr_NoMemory();
-    if (self->leaves == NULL || self->leased == NULL) {
+    if (self->versions == NULL || self->leased == NULL) {
         Py_DECREF(self);
         return NULL;
     }

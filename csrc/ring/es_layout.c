@@ -237,7 +237,7 @@ int es_layout_map(es_map *map, void *base, uint64_t size)
         map->leases = (_Atomic uint64_t *)((uint8_t *)base + o.leases);
         map->num_leases = (uint32_t)(geo.num_batches - ES_SPARE_SLOTS);
     } else {
-        map->versions = (int64_t *)((uint8_t *)base + o.versions);
+        map->versions = (_Atomic int64_t *)((uint8_t *)base + o.versions);
     }
     map->batch_size = geo.batch_size;
     map->num_batches = geo.num_batches;

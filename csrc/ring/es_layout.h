@@ -39,6 +39,7 @@ typedef struct es_totals {
     _Atomic uint64_t notify_count;
     _Atomic uint64_t active_producers, dead_producers, stalled_producers, reopened_slots;
     _Atomic uint64_t active_remotes, refused_remotes;
+    _Atomic uint64_t too_old; /* samples that learners left out for their age */
 } es_totals;
 
 /* The registrant turns FREE into LIVE. The owner turns LIVE into FREE as it leaves, or a
@@ -118,7 +119,7 @@ typedef struct es_header {
     _Atomic uint32_t closed; /* 0 -> 1, by the creator, forever */
     _Atomic uint32_t owners_high;
     _Atomic uint64_t closed_ns;
-    _Atomic uint32_t shared; /* 0 -> 1, by a learner that attaches beside another, forever; see es_lease.h */
+    _Atomic uint32_t shared;        /* 0 -> 1, by a learner that attaches beside another, forever; see es_lease.h */
     _Atomic int64_t latest_version; /* hint: of the weights that belong to this ring; by whoever publishes them */
     /* Futex pairs: the sequence is parked on, the flag says that somebody may be. */
     alignas(ES_CACHE_LINE) _Atomic uint32_t ready_seq;
@@ -140,10 +141,10 @@ typedef struct es_map {
     es_batch *batches;
     es_histogram *hists;
     es_remote *remotes;
-    int64_t *versions;           /* of each slot's sample: those of the weights that it was made with */
-    es_weights *weights;         /* NULL: the segment holds samples */
-    _Atomic uint64_t *sequences; /* one for each slot of weights */
-    _Atomic uint64_t *leases;    /* num_leases of them */
+    _Atomic int64_t *versions;                  /* of the weights that each slot's sample was made with: es_leaves.h */
+    es_weights *weights;                        /* NULL: the segment holds samples */
+    _Atomic uint64_t *sequences;                /* one for each slot of weights */
+    _Atomic uint64_t *leases;                   /* num_leases of them */
     uint64_t batch_size, num_batches, capacity; /* B, K, C = B * K */
     uint32_t num_owners, num_leaves, num_remotes, num_leases, flags;
     uint64_t reap_interval_ns;

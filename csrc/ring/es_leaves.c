@@ -48,6 +48,14 @@ void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *cons
     }
 }
 
+void es_leaves_stamp(const es_map *map, uint64_t pos, uint64_t n, int64_t version)
+{
+    uint64_t index = pos % map->capacity;
+    /* relaxed: the slot's commit publishes it. It is atomic for onlookers alone, which read it while it changes. */
+    for (uint64_t i = 0; i < n; i++)
+        atomic_store_explicit(&map->versions[index + i], version, memory_order_relaxed);
+}
+
 void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves)
 {
     uint64_t index = pos % map->capacity;

@@ -42,3 +42,12 @@ void es_ring_free(es_ring *r)
     free(r->leaf_at);
     free(r);
 }
+
+void es_ring_set_version(es_ring *r, int64_t version, bool by_hand)
+{
+    uint64_t word = (uint64_t)version << 1 | by_hand, seen = atomic_load_explicit(&r->version, memory_order_relaxed);
+    /* relaxed: see es_ring_version(). */
+    while ((by_hand || (seen & 1) == 0) &&
+           !atomic_compare_exchange_weak_explicit(&r->version, &seen, word, memory_order_relaxed, memory_order_relaxed))
+        ;
+}

@@ -28,6 +28,9 @@ typedef struct es_ring {
     uint32_t fork_generation;
     bool poison; /* overwrite batches on release */
 
+    _Atomic uint64_t
+        version; /* of the weights that this process's samples are made with, and who said so: es_ring_version() */
+
     _Atomic uint32_t detached;    /* no call begins any more, but for the end of a claim or a lease */
     _Atomic uint32_t retired;     /* nor the end of a claim */
     _Atomic uint32_t left;        /* nor that of a lease: the owner entry is another's by now */
@@ -67,5 +70,15 @@ typedef struct es_ring {
 es_ring *es_ring_open(void *base, uint64_t size, es_locks *locks, int poison, int *error);
 /* Frees an attachment that no thread uses. Does not detach. */
 void es_ring_free(es_ring *r);
+
+/* The word `version` is [version:63 | by hand:1]. One word, so that a thread that sets the version by hand and one that
+ * gets a new version of the weights agree on who was last. */
+static inline int64_t es_ring_version(const es_ring *r)
+{
+    /* relaxed: a number that goes with a sample. Nothing is read behind it. */
+    return (int64_t)(atomic_load_explicit(&r->version, memory_order_relaxed) >> 1);
+}
+/* What this attachment's samples carry from now on. A version that was set by hand stays until it is set by hand again. */
+void es_ring_set_version(es_ring *r, int64_t version, bool by_hand);
 
 #endif

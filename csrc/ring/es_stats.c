@@ -45,6 +45,22 @@ void es_stats_count_remotes(es_map *m)
     atomic_store_explicit(&m->hdr->totals.active_remotes, n, memory_order_relaxed);
 }
 
+/* relaxed: of a batch that was taken they are settled; elsewhere any of a slot's versions will do. A sample may be younger
+ * than the latest version, which its publisher says last. Foreign processes write these numbers: none may overflow. */
+void es_stats_ages(const _Atomic int64_t *versions, uint64_t n, es_snapshot *snap)
+{
+    int64_t latest = snap->latest_version, oldest = latest;
+    double sum = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        int64_t version = atomic_load_explicit(&versions[i], memory_order_relaxed);
+        version = version < 0 ? 0 : version > latest ? latest : version;
+        oldest = version < oldest ? version : oldest;
+        sum += (double)(latest - version);
+    }
+    snap->age_max = latest - oldest;
+    snap->age_mean = n > 0 ? sum / (double)n : 0;
+}
+
 static void fill_detailed(es_map *map, es_snapshot *out)
 {
     uint32_t high = es_owner_high(map);
@@ -80,6 +96,10 @@ void es_stats_snapshot(es_map *map, es_snapshot *out)
     out->dead_producers = es_counter_get(&totals->dead_producers);
     out->stalled_producers = es_counter_get(&totals->stalled_producers);
     out->reopened_slots = es_counter_get(&totals->reopened_slots);
+    out->too_old = es_counter_get(&totals->too_old);
+    /* relaxed: a hint. Foreign processes write it: a negative one is none. */
+    int64_t latest = atomic_load_explicit(&hdr->latest_version, memory_order_relaxed);
+    out->latest_version = latest > 0 ? latest : 0;
     out->closed = atomic_load_explicit(&hdr->closed, memory_order_relaxed);
     if (es_stats_detailed(map))
         fill_detailed(map, out);

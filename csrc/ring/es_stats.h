@@ -18,8 +18,11 @@ void es_stats_count_take(es_map *map, uint64_t batch);
 /* Counts the remotes that are connected again. */
 void es_stats_count_remotes(es_map *map);
 
+/* The ages of n samples of these versions, against snap->latest_version: age_mean and age_max. */
+void es_stats_ages(const _Atomic int64_t *versions, uint64_t n, es_snapshot *snap);
+
 /* Fills everything but producers_waiting, and what only a take knows (batch, round, length,
- * learner_wait_ns, sweep_due). */
+ * learner_wait_ns, sweep_due, the ages). */
 void es_stats_snapshot(es_map *map, es_snapshot *out);
 
 #endif

@@ -47,23 +47,18 @@ static bool is_leased(const es_map *map, uint64_t slot)
     return false;
 }
 
-/* Marks a slot as being filled, unless somebody leases it. */
+/* Marks a slot as being filled, unless somebody leases it. A slot that was leased meanwhile stays marked: its bytes are
+ * those of before, but no reader comes for them, because another slot is the latest. */
 static bool seize(es_map *map, uint64_t slot, uint64_t number)
 {
-    _Atomic uint64_t *sequence = &map->sequences[slot];
     if (is_leased(map, slot))
         return false;
-    uint64_t before = atomic_load_explicit(sequence, memory_order_relaxed);
     /* SYNC weights-fill: release; whoever sees it, sees the latest that has made this slot an old one. */
-    atomic_store_explicit(sequence, number * 2 + 1, memory_order_release);
+    atomic_store_explicit(&map->sequences[slot], number * 2 + 1, memory_order_release);
     /* FENCE weights: pairs with es_version_lease(). Either the reader that has just named the slot sees this word, or its
      * lease is seen here. It also keeps the bytes behind the word, for es_version_copy(). */
     atomic_thread_fence(memory_order_seq_cst);
-    if (!is_leased(map, slot))
-        return true;
-    /* SYNC weights-whole: release; its bytes are those of before. */
-    atomic_store_explicit(sequence, before, memory_order_release);
-    return false;
+    return !is_leased(map, slot);
 }
 
 int64_t es_version_publish(es_map *map, void *const *leaves)
@@ -167,17 +162,21 @@ int64_t es_version_holder(const es_map *map, uint32_t lease)
 
 /* --- sleeping -------------------------------------------------------------- */
 
-int es_version_wait(es_map *map, uint64_t number, uint64_t timeout_ns)
+int es_version_wait(es_ring *r, uint64_t number, uint64_t timeout_ns)
 {
-    es_weights *w = map->weights;
+    es_weights *w = r->map.weights;
     /* SYNC news-seq: acquire; pairs with es_version_wake_all(). */
     uint32_t seen = atomic_load_explicit(&w->news_seq, memory_order_acquire);
     atomic_store_explicit(&w->reader_sleeps, 1, memory_order_relaxed);
     /* FENCE news: pairs with tell(). Either this look sees the version, or the publisher sees the flag. */
     atomic_thread_fence(memory_order_seq_cst);
-    if (es_version_number(es_version_latest(map)) >= number ||
-        atomic_load_explicit(&map->hdr->closed, memory_order_acquire) != 0)
+    /* SYNC closed: acquire. */
+    if (es_version_number(es_version_latest(&r->map)) >= number ||
+        atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0)
         return ES_OK;
+    /* SYNC busy: acquire; pairs with es_api_stop() and es_api_detach(). */
+    if (atomic_load_explicit(&r->detached, memory_order_acquire) != 0)
+        return ES_EDETACHED;
     int rc = es_wait(&w->news_seq, seen, timeout_ns, ES_WAIT_IN_TURN);
     return rc == -EAGAIN ? ES_OK : rc;
 }

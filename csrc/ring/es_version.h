@@ -1,7 +1,7 @@
 /* Versions of weights: one publisher writes them, any number of readers copy or lease the latest.
  *
  * latest        [version:48 | slot:16]; 0: nothing was published. The publisher alone stores it.
- * Sequence word of a slot   2 * version: the slot has all of that version. 2 * version + 1: it is being filled with it.
+ * Sequence word of a slot   2 * version: the slot has all of that version. 2 * version + 1: it was to be filled with it.
  *               The publisher alone stores it.
  * Lease         [owner + 1:32 | slot + 1:32]; 0: free. CAS from 0 by the owner, which alone stores it until it frees it. A
  *               dead owner's are freed by whoever holds its lock byte. slot 0: its owner has not named one yet.
@@ -18,7 +18,7 @@
 #ifndef ES_VERSION_H
 #define ES_VERSION_H
 
-#include "ring/es_layout.h"
+#include "ring/es_ring.h"
 
 enum { ES_VERSION_SLOT_BITS = 16 };
 
@@ -55,8 +55,8 @@ void es_version_release_all(es_map *map, uint32_t owner);
 int64_t es_version_holder(const es_map *map, uint32_t lease);
 
 /* Sleeps until the latest version is at least that one, or the segment is closed, at most timeout_ns. ES_OK, ES_TIMEOUT,
- * -EINTR; ES_OK also for no reason. */
-int es_version_wait(es_map *map, uint64_t number, uint64_t timeout_ns);
+ * -EINTR; ES_EDETACHED when the attachment was stopped; ES_OK also for no reason. */
+int es_version_wait(es_ring *r, uint64_t number, uint64_t timeout_ns);
 /* Wakes all readers, whether or not the flag says that one sleeps. */
 void es_version_wake_all(es_map *map);
 

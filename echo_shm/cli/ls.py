@@ -10,6 +10,7 @@ from echo_shm.errors import SegmentError
 from echo_shm.replay import LimiterInfo, TableInfo, listing
 from echo_shm.ring import lockfile, pages, segment
 from echo_shm.ring.metrics import RingView
+from echo_shm.weights.segment import SPARE_SLOTS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,6 +31,8 @@ states:
 figures:
   huge        how much of the segment is in huge pages
   ring        samples in a batch x batches
+  version     of weights: the latest one; 0 before the first
+  read        processes that read the weights
   full        slots that are in use
   holds       of a replay: how much of how much, as it has written down last
 figures of a table's limiter, as the replay has written them down last:
@@ -61,14 +64,16 @@ def run(*, as_json: bool) -> int:
     elif not found and not replays:
         print("no segments")
     else:
-        _print([one for one in found if one["replay"] is None], replays, {one["name"]: one for one in found})
+        weights = [one for one in found if one["kind"] == "weights"]
+        rings = [one for one in found if one["kind"] == "segment"]
+        _print([one for one in rings if one["replay"] is None], replays, weights, {one["name"]: one for one in rings})
     return 0
 
 
 def in_use() -> tuple[list[str], list[str]]:
     """The names of the rings in use that belong to no replay, and those of the replays in use."""
     parts = listing.parts()
-    rings = [describe(name) for name in lockfile.names() if name not in parts]
+    rings = [describe(name) for name in lockfile.names() if name not in parts and not name.endswith(lockfile.WEIGHTS)]
     replays = [describe_replay(name) for name in listing.names()]
     unused = "garbage", "unreadable"
     return (
@@ -89,12 +94,14 @@ def describe(name: str) -> Description:
     - ``orphaned``: the creator is dead, but other processes are attached;
     - ``garbage``: no process is attached;
     - ``unreadable``: a process is or may be attached; ``fault`` says why the segment cannot be read.
+
+    Of weights it also says the latest version, and how many leases are in use and how many there may be.
     """
     found: Description = dict.fromkeys(
         ("name", "state", "creator_pid", "creator_alive", "bytes", "huge_bytes", "batch_size", "num_buffers",
          "producers", "learners", "occupancy", "capacity", "age_seconds", "fault")
     )  # fmt: skip
-    found |= {"kind": "segment", "name": name}
+    found |= {"kind": "weights" if name.endswith(lockfile.WEIGHTS) else "segment", "name": name}
     try:
         seen = segment.listing(name)
     except SegmentError as error:
@@ -105,9 +112,15 @@ def describe(name: str) -> Description:
     view = RingView(seen.segment)
     owners = [owner for owner, state in top.states(view) if state != "dead"]
     geometry = seen.segment.geometry
+    if geometry.weights:
+        version, leases = view.weights()
+        found |= {"version": version, "leases": leases, "max_leases": geometry.num_buffers - SPARE_SLOTS}
+    # A publisher goes on in the segment of a dead one.
+    writers = [owner.pid for owner in owners if owner.role == "learner"] if geometry.weights else []
     return found | {
+        "kind": "weights" if geometry.weights else "segment",
         "state": "garbage" if not seen.locked else "in use" if seen.creator_alive else "orphaned",
-        "creator_pid": seen.segment.creator_pid,
+        "creator_pid": writers[0] if writers else seen.segment.creator_pid,
         "bytes": seen.segment.size,
         "huge_bytes": pages.huge_bytes(seen.segment.mapping),
         "batch_size": geometry.batch_size,
@@ -176,16 +189,19 @@ def what_to_do(name: str, directory: str | None = None) -> str:
 # --- printing -----------------------------------------------------------------
 
 
-def _print(segments: list[Description], replays: list[Description], rings: dict[str, Description]) -> None:
+def _print(
+    segments: list[Description], replays: list[Description], weights: list[Description], rings: dict[str, Description]
+) -> None:
     tables = [_table_of_segments(segments)] if segments else []
     tables += [_table_of_replays(replays, rings)] if replays else []
     tables += [_table_of_limiters(replays)] if any(one["tables"] for one in replays) else []
+    tables += [_table_of_weights(weights)] if weights else []
     terminal = console.open_console()
     for number, table in enumerate(tables):
         if number:
             terminal.print()
         terminal.print(table)
-    notes = [(one["name"], one["fault"]) for one in segments + replays if one["fault"]]
+    notes = [(one["name"], one["fault"]) for one in segments + replays + weights if one["fault"]]
     for one in replays:
         if one["alive"] and one["waits"]:
             notes.append((one["name"], f"it takes no steps: {one['waits']}"))
@@ -250,6 +266,27 @@ def _table_of_replays(replays: list[Description], rings: dict[str, Description])
                 octets = "-" if ring["bytes"] is None else console.size(ring["bytes"])
                 holds = _of(ring["occupancy"], ring["capacity"])
                 table.add_row(f"  ring {ring['name'][len(one['name']) :]}", "", octets, holds, "slots", "")
+    return table
+
+
+def _table_of_weights(found: list[Description]) -> "Table":
+    table: Table = console.need("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("weights", overflow="fold")
+    for label in ("publisher", "size", "version", "read", "leases", "age"):
+        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for one in found:
+        cells = ["-"] * 6
+        if one["bytes"] is not None:
+            cells = [
+                f"{one['creator_pid']}" if one["creator_alive"] else "dead",
+                console.size(one["bytes"]),
+                f"{one['version']:,}",
+                f"{one['producers']}",
+                f"{one['leases']} of {one['max_leases']}",
+                console.duration(one["age_seconds"]),
+            ]
+        table.add_row(one["name"], *cells, _styled(one["state"]))
     return table
 
 

@@ -146,6 +146,8 @@ class Watch:
     def __init__(self, name: str) -> None:
         self.what = f"segment {name!r}"
         self.segment = segment.Segment.attach(name, read_only=True)
+        if self.segment.geometry.weights:
+            raise SegmentError(f"segment {name!r} holds weights: `echo-shm ls` shows them; top watches rings, replays")
         self._view = RingView(self.segment)
         self._kinds = Kinds()
         self._earlier = self._read(segment.listing(name))

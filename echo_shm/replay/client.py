@@ -36,7 +36,7 @@ class ReplayClient:
     Args:
         handle_or_name: ``replay.handle``, the replay's name, or the address of its transport.
         example: Pytree of numpy arrays, as of one step. It is only needed to attach by name or address to a replay
-            whose steps have node types beyond dict, list, tuple and None.
+            whose steps have node types beyond dict, OrderedDict, list, tuple and None.
         authkey, tls, reconnect, timeout, close_timeout: As for :class:`TcpClient`. On the replay's own machine they
             are ignored, so that the same call works there.
 

@@ -45,8 +45,8 @@ def find_replay(name: str, example: Tree = None) -> ReplayHandle:
         step = mine
     if step.treespec is None:
         raise SpecMismatchError(
-            f"replay {name!r} has steps with node types beyond dict, list, tuple and None: pass an example, "
-            f"ReplayClient({name!r}, example), or its handle in place of its name"
+            f"replay {name!r} has steps with node types beyond dict, OrderedDict, list, tuple and None: "
+            f"pass an example, ReplayClient({name!r}, example), or its handle in place of its name"
         )
     return ReplayHandle(
         name,

@@ -15,6 +15,7 @@ from echo_shm.replay.selectors import CustomSelector
 from echo_shm.replay.store import Store
 from echo_shm.replay.waiting import Changes
 from echo_shm.ring.protocols import Transport
+from echo_shm.weights import Publisher
 
 
 class Lifetime(Items, Closing):
@@ -57,6 +58,7 @@ class Lifetime(Items, Closing):
                 core.close()
                 raise
         self._saving = threading.Lock()
+        self._publisher: Publisher | None = None
         if store.syncing is not None:
             store.syncing.start()
         self._changes = Changes(core)
@@ -92,6 +94,8 @@ class Lifetime(Items, Closing):
         with contextlib.ExitStack() as ending:
             ending.callback(self._close)
             ending.callback(self._rings.shut_down)
+            if self._publisher is not None:
+                ending.callback(self._publisher.close)
 
     def _close(self) -> None:
         if self._end.alive:

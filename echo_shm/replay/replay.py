@@ -26,6 +26,7 @@ from echo_shm.replay.writer import ReplayHandle
 from echo_shm.ring import transports
 from echo_shm.ring.protocols import Transport
 from echo_shm.spec import Spec, Tree
+from echo_shm.weights import Publisher
 from echo_shm.workers.group import WorkerGroup
 
 _log = logging.getLogger("echo_shm")
@@ -306,6 +307,25 @@ class Replay(Inserting, Sampling, Lifetime):
             on_death=on_death,
             max_restarts=max_restarts,
         )
+
+    # -- weights
+
+    def publisher(self, params: Tree, *, max_leases: int = 8, max_subscribers: int = 1024) -> Publisher:
+        """Makes the publisher of weights for this replay's workers, which find it by :meth:`Writer.subscriber`.
+
+        Call it before the workers start. It ends with this replay. If this process is killed, the last version stays
+        for the workers, and the next replay of this name goes on from it with a publisher of its own.
+
+        Args:
+            params, max_leases, max_subscribers: As for :class:`Publisher`.
+
+        Raises:
+            TypeError, ValueError, SegmentError, SpecMismatchError: As for :class:`Publisher`.
+            ConnectionClosedError: The replay is closed.
+
+        """
+        self._publisher = Publisher._beside(params, self.handle.name, None, max_leases, max_subscribers, None)
+        return self._publisher
 
     # -- properties
 

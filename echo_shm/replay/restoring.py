@@ -329,8 +329,8 @@ def _spec_of(checkpoint: Checkpoint, items: Sequence[Item], example: Tree) -> Sp
         Spec.from_example(example, saved.about).check_same(saved, checkpoint.what)
     elif saved.treespec is None:
         raise SpecMismatchError(
-            f"{checkpoint.what} holds steps with node types beyond dict, list, tuple and None: pass an example, "
-            "Replay.restore(path, example=example)"
+            f"{checkpoint.what} holds steps with node types beyond dict, OrderedDict, list, tuple and None: "
+            "pass an example, Replay.restore(path, example=example)"
         )
     else:  # of those dtypes and shapes, but without memory for them
         leaves = [np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) for leaf in saved.leaves]

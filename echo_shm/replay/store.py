@@ -338,8 +338,8 @@ def _use_example(store: Store, example: Tree) -> None:
     if store.spec.treespec is None:
         where = store.name if store.directory is None else store.directory.path
         raise SpecMismatchError(
-            f"{store.what} holds steps with node types beyond dict, list, tuple and None: pass an example, "
-            f"Replay.attach({where!r}, example)"
+            f"{store.what} holds steps with node types beyond dict, OrderedDict, list, tuple and None: "
+            f"pass an example, Replay.attach({where!r}, example)"
         )
 
 

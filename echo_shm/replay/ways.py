@@ -250,7 +250,7 @@ def _known(step: Spec, example: Tree, address: str) -> Spec:
         return mine
     if step.treespec is None:
         raise SpecMismatchError(
-            f"the replay at {address} has steps with node types beyond dict, list, tuple and None: pass an example, "
-            f"ReplayClient({address!r}, example)"
+            f"the replay at {address} has steps with node types beyond dict, OrderedDict, list, tuple and None: "
+            f"pass an example, ReplayClient({address!r}, example)"
         )
     return step

@@ -16,7 +16,9 @@ from echo_shm.replay.item_writer import ItemWriter
 from echo_shm.ring.board import read_board
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.inbox import Tables, step_spec
+from echo_shm.spec import Tree
 from echo_shm.timeouts import check_timeout
+from echo_shm.weights import Subscriber
 
 #: The last items that a writer can wait for one by one.
 _MARKS = 1024
@@ -143,6 +145,15 @@ class Writer(ItemWriter):
             # Not a sleep on the ring's word: it would use up a wake-up that a writer waits for.
             time.sleep(nap)
             nap = min(2 * nap, _LATEST)
+
+    def subscriber(self, example: Tree = None) -> Subscriber:
+        """Subscribes to the weights that the learner publishes: see :meth:`Replay.publisher`.
+
+        Raises:
+            SegmentError, SpecMismatchError: As for :class:`Subscriber`. The replay has no publisher.
+
+        """
+        return Subscriber._beside(self.name, None, example)
 
     def _why_not(self) -> str:
         with contextlib.suppress(SegmentError):

@@ -15,7 +15,7 @@ from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.fast_path import compile_tree, describe_rows
 from echo_shm.ring.metrics import SampleInfo
 from echo_shm.ring.protocols import Finishing
-from echo_shm.ring.sample import Remainder, Sample
+from echo_shm.ring.sample import Remainder, Sample, frozen
 from echo_shm.ring.stuck import HeldWatch
 from echo_shm.spec import Array
 
@@ -46,7 +46,12 @@ class _Keep:
 
 
 class BatchReader:
-    """Takes batches through a learner's attachment. Threads may share it."""
+    """Takes batches through a learner's attachment. Threads may share it.
+
+    Attributes:
+        writable: Whether the batches' arrays can be written to.
+
+    """
 
     def __init__(self, attachment: Attachment, writable: bool) -> None:
         self._attachment = attachment
@@ -63,11 +68,18 @@ class BatchReader:
             )
             for i, leaf in enumerate(spec.leaves)
         ]
+        # Of shape (num_buffers, batch_size).
+        versions = segment.array(
+            lib.es_age_offset(self._ring),
+            (geometry.num_buffers, geometry.batch_size),
+            np.dtype(np.int64),
+            writable=False,
+        )
         keep = _Keep(attachment)
         self._left = weakref.finalize(keep, attachment.detach)
-        self._reader: Reader | None = _reader(attachment, batches, keep)
+        self._reader: Reader | None = _reader(attachment, batches, versions, keep)
         self._build = compile_tree(spec)
-        self._writable = writable
+        self.writable = writable
         # What next() has copied: weak references, so that a copy that dies releases its batch at once.
         self._copied: list[weakref.ref[_Copied]] = []
         # Whether batches may come in another order than that of their numbers, and the largest number that came.
@@ -78,7 +90,7 @@ class BatchReader:
         self._several_threads = False
         self._older: dict[int, int] = {}
         self._flatten = spec.structure.flatten_up_to
-        self._remainder = Remainder(self._ring, batches, self._batch_size, spec.structure.unflatten)
+        self._remainder = Remainder(self._ring, batches, versions, self._batch_size, spec.structure.unflatten)
 
     def close(self) -> None:
         """Leaves the ring, once nothing refers to a batch any more. Until then the learner keeps these batches."""
@@ -113,9 +125,9 @@ class BatchReader:
         arrays: list[Array] = []
         for view in self._flatten(sample.batch):
             array: Array = np.array(view)
-            arrays.append(over(array, (array, owner), self._writable))
+            arrays.append(over(array, (array, owner), self.writable))
         copied = Sample(self._build(*arrays), sample.info)
-        copied._leases = sample._leases
+        copied._leases, copied._versions = sample._leases, frozen(np.array(lease.versions))
         lease.delivered = True
         return copied
 
@@ -266,7 +278,7 @@ class BatchReader:
                 time.sleep(_POLL_INTERVAL)  # another process reaps one, or one exits: nothing tells when
 
 
-def _reader(attachment: Attachment, batches: "list[Array]", keep: _Keep) -> Reader:
+def _reader(attachment: Attachment, batches: "list[Array]", versions: Array, keep: _Keep) -> Reader:
     geometry = attachment.segment.geometry
     take, release, give_back, ring = (
         int(ffi.cast("uintptr_t", pointer))
@@ -278,4 +290,5 @@ def _reader(attachment: Attachment, batches: "list[Array]", keep: _Keep) -> Read
         )
     )
     leaves = tuple(map(describe_rows, batches))
-    return Reader(take, release, give_back, ring, geometry.batch_size, geometry.num_buffers, leaves, keep)
+    sizes = geometry.batch_size, geometry.num_buffers
+    return Reader(take, release, give_back, ring, *sizes, leaves, (describe_rows(versions),), keep)

@@ -17,8 +17,8 @@ class Handle:
     Attributes:
         name: The segment's name.
         uuid: The segment's uuid: a later segment of the same name has another one.
-        treespec: The samples' structure. With it, trees with node types beyond dict, list, tuple and None need no
-            example.
+        treespec: The samples' structure. With it, trees with node types beyond dict, OrderedDict, list, tuple and
+            None need no example.
 
     """
 
@@ -66,7 +66,7 @@ def attach_segment(handle_or_name: Handle | str, example: Tree, *, caller: str) 
         segment.spec = mine
     if segment.spec.treespec is None:
         raise SpecMismatchError(
-            f"segment {segment.name!r} holds samples with node types beyond dict, list, tuple and None: pass an "
-            f"example, {caller}({segment.name!r}, example), or the server's handle in place of its name"
+            f"segment {segment.name!r} holds samples with node types beyond dict, OrderedDict, list, tuple and None: "
+            f"pass an example, {caller}({segment.name!r}, example), or the server's handle in place of its name"
         )
     return segment

@@ -4,6 +4,7 @@ Names are id-echo's where it has one. Each keeps the nearest meaning that it can
 to directly, without queues and without drainers.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from echo_shm.ring.segment import Segment
 from echo_shm.spec import Array
 
 if TYPE_CHECKING:
-    from echo_shm._core import HistSummary, Snapshot
+    from echo_shm._core import HistSummary, Ring, Snapshot
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,26 @@ class HistSnapshot:
 class SampleInfo:
     """The state of the ring when a batch was taken. Immutable.
 
-    Counters (``…_total``, ``…_count``, ``dead_producers``, ``reopened_slots``, ``refused_connections``) only grow,
-    over the life of the segment and all its learners. Three of them need ``detailed_metrics``, and cover only the
-    producers that are attached now. All other numbers are gauges. A process that is killed between an event and its
-    count leaves the number wrong by one.
+    Counters (``…_total``, ``…_count``, ``dead_producers``, ``reopened_slots``, ``refused_connections``, ``too_old``)
+    only grow, over the life of the segment and all its learners. Three of them need ``detailed_metrics``, and cover
+    only the producers that are attached now. All other numbers are gauges. A process that is killed between an event
+    and its count leaves the number wrong by one.
     """
 
     __slots__ = ("_bytes",)
+
+    @classmethod
+    def _of(cls, ring: "Ring", versions: Array, latest: int | None = None) -> "SampleInfo":
+        """The state now, with the ages of samples of these versions: a contiguous array.
+
+        ``latest``: the latest version, if that is not what it is now.
+        """
+        snap = ffi.new("es_snapshot *")
+        lib.es_monitor_observe(ring, snap)
+        if latest is not None:
+            snap.latest_version = latest
+        lib.es_age_measure(ffi.from_buffer("int64_t[]", versions), len(versions), snap)
+        return cls(bytes(ffi.buffer(snap)))
 
     def __init__(self, snapshot: bytes) -> None:
         self._bytes = snapshot  # of an es_snapshot
@@ -113,6 +127,26 @@ class SampleInfo:
     def reopened_slots(self) -> int:
         """Slots whose producer died or aborted, and that were opened for other producers again."""
         return self._raw.reopened_slots
+
+    @property
+    def latest_version(self) -> int:
+        """The version of the weights that was published last; 0 if none was. See :meth:`Server.publisher`."""
+        return self._raw.latest_version
+
+    @property
+    def age_mean(self) -> float:
+        """The age of the batch's samples: ``latest_version`` less their versions, on average. NaN without weights."""
+        return self._raw.age_mean if self._raw.latest_version else math.nan
+
+    @property
+    def age_max(self) -> int:
+        """The same for the oldest of them. 0 without weights."""
+        return self._raw.age_max
+
+    @property
+    def too_old(self) -> int:
+        """Samples that ``dataset_iter(max_age=...)`` has left out."""
+        return self._raw.too_old
 
     @property
     def learner_wait(self) -> float:
@@ -226,6 +260,11 @@ class RingView:
         index = leaf % len(spec.leaves)
         offset = lib.es_api_leaf_offset(self._ring, index)
         return self.segment.array(offset, (geometry.capacity,), spec.leaves[index].dtype, writable=False)
+
+    def weights(self) -> tuple[int, int]:
+        """Of a segment with weights: the latest version, and how many leases are in use."""
+        leases = range(self.segment.geometry.num_buffers)
+        return int(lib.es_weights_latest(self._ring)), sum(lib.es_weights_holder(self._ring, i) >= 0 for i in leases)
 
     def committed(self) -> tuple[int, int]:
         """How many samples are committed and not released, and how many full batches of them there are."""

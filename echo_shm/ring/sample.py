@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
+import optree
 
 from echo_shm._batch import over
 from echo_shm._core import ffi, lib
@@ -31,12 +32,25 @@ class Sample(_SampleFields):
             to a view or a tensor over one. The last reference gives them back to the producers. So does
             :meth:`release`, at once.
         info: :class:`SampleInfo`.
+        versions: The version of the weights that each sample was made with: int64, of shape ``(batch_size,)``, a
+            read-only view like the batch's arrays. 0: made without weights. See :attr:`ShmClient.version`.
 
     """
 
     #: What ends with this sample and its arrays.
     # Not annotated, because typing.get_type_hints() could not find the type where it looks.
     _leases = cast("Sequence[BatchLease]", ())
+    #: Those of a copy.
+    _versions = cast("Array | None", None)
+
+    @property
+    def versions(self) -> Array:
+        """The version of the weights that each sample was made with."""
+        if self._versions is not None:
+            return self._versions
+        if len(self._leases) == 1:
+            return self._leases[0].versions
+        return np.zeros(len(optree.tree_leaves(self.batch)[0]), np.int64)
 
     def release(self) -> None:
         """Releases the batch although arrays may still refer to it: producers may use its space again. Idempotent.
@@ -47,9 +61,16 @@ class Sample(_SampleFields):
         for lease in self._leases:
             lease.release()
 
-    def __reduce__(self) -> "tuple[type[Sample], tuple[Tree, SampleInfo]]":
+    def __reduce__(self) -> "tuple[type[Sample], tuple[Tree, SampleInfo], dict[str, Array]]":
         # A copy has its own arrays and holds no slots.
-        return Sample, (self.batch, self.info)
+        return Sample, (self.batch, self.info), {"_versions": np.array(self.versions)}
+
+
+def copy_of(sample: Sample) -> Sample:
+    """A copy, which takes no slots."""
+    copied = Sample(optree.tree_map(np.copy, sample.batch), sample.info)
+    copied._versions = frozen(np.array(sample.versions))
+    return copied
 
 
 class Lease:
@@ -78,10 +99,15 @@ class Remainder:
     """The samples of incomplete batches at the end of a stream, copied in the order of their positions."""
 
     def __init__(
-        self, ring: "Ring", batches: list[Array], batch_size: int, unflatten: Callable[[list[Array]], Tree]
+        self,
+        ring: "Ring",
+        batches: list[Array],
+        versions: Array,
+        batch_size: int,
+        unflatten: Callable[[list[Array]], Tree],
     ) -> None:
         self._ring = ring
-        self._batches = batches
+        self._batches = [*batches, versions]
         self._batch_size = batch_size
         self._unflatten = unflatten
         self._lock = threading.Lock()  # threads that share a server drain it together
@@ -112,19 +138,18 @@ class Remainder:
                 lease.release()
             self._leases = []
             return None
-        joined = [_concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]
+        joined = [concatenate(leaf) for leaf in zip(*(part for _, part in self._parts), strict=True)]
         batch = [leaf[: self._batch_size] for leaf in joined]
         self._parts = [(0, [leaf[self._batch_size :] for leaf in joined])]
-        snap = ffi.new("es_snapshot *")
-        lib.es_monitor_observe(self._ring, snap)
-        info = SampleInfo(bytes(ffi.buffer(snap)))
+        versions = np.ascontiguousarray(batch.pop())
+        info = SampleInfo._of(self._ring, versions)
         leases: Sequence[BatchLease] = ()
         if total <= self._batch_size:
             leases, self._leases = self._leases, []
             for lease in leases:
                 lease.delivered = True
         sample = Sample(self._unflatten([self._leaf(leaf, leases) for leaf in batch]), info)
-        sample._leases = leases
+        sample._leases, sample._versions = leases, frozen(versions)
         return sample
 
     def _leaf(self, copied: Array, leases: "Sequence[BatchLease]") -> Array:
@@ -133,7 +158,13 @@ class Remainder:
         return over(copied, (copied, leases), self._batches[0].flags.writeable)
 
 
-def _concatenate(parts: Sequence[Array]) -> Array:
+def frozen(array: Array) -> Array:
+    """The array, which can no longer be written to."""
+    array.flags.writeable = False
+    return array
+
+
+def concatenate(parts: Sequence[Array]) -> Array:
     """As np.concatenate, which does not keep big-endian and padded dtypes."""
     joined: Array = np.empty((sum(len(part) for part in parts), *parts[0].shape[1:]), parts[0].dtype)
     at = 0

@@ -77,7 +77,8 @@ def arrays_of(spec: Spec, params: Tree, what: str) -> list[Array]:
         array = as_array(value, leaf.path)
         if array.dtype != leaf.dtype or array.shape != leaf.shape:
             raise SpecMismatchError(
-                f"{leaf.name}: got {array.dtype}{list(array.shape)}, expected {leaf.dtype}{list(leaf.shape)} as in {what}"
+                f"{leaf.name}: got {array.dtype}{list(array.shape)}, expected {leaf.dtype}{list(leaf.shape)} as in "
+                f"{what}"
             )
         arrays.append(array)
     return arrays

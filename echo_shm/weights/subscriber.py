@@ -5,24 +5,21 @@ import errno
 import os
 import time
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 from echo_shm._core import ffi, lib
-from echo_shm.errors import ConnectionClosedError, EchoShmError, SegmentError, SpecMismatchError
+from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError
 from echo_shm.ring import producers
 from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.fast_path import compile_call, compile_tree
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.segment import Segment
 from echo_shm.spec import Array, Tree
 from echo_shm.timeouts import check_timeout
-from echo_shm.weights.leaves import arrays_of, spec_of
-from echo_shm.weights.segment import check_holds_weights, empty_arrays, pointers, segment_name
-
-if TYPE_CHECKING:
-    from echo_shm._core import CData
+from echo_shm.weights.leaves import spec_of
+from echo_shm.weights.segment import check_holds_weights, empty_arrays, segment_name
+from echo_shm.weights.subscription import Subscription, check_min_version, contiguous, writable_arrays
 
 #: What the word of the latest version never says: in a forked child the next look takes the long way, which raises.
 _NEVER = -1
@@ -31,7 +28,7 @@ _NEVER = -1
 _SLOT_BITS = 16
 
 
-class Subscriber:
+class Subscriber(Subscription):
     """Reads the weights that a :class:`Publisher` of this machine publishes.
 
     :meth:`ShmClient.subscriber` makes one for the weights of its learner. Threads may share a subscriber, but each
@@ -40,7 +37,7 @@ class Subscriber:
     Args:
         name_or_handle: ``publisher.name``, or ``publisher.handle``.
         example: A pytree with the structure, dtypes and shapes of the weights. It is only needed with a name if the
-            weights have node types beyond dict, list, tuple and None.
+            weights have node types beyond dict, OrderedDict, list, tuple and None.
 
     Raises:
         SegmentError: There is no such segment, it holds no weights, or it cannot be trusted or joined.
@@ -58,8 +55,7 @@ class Subscriber:
             segment = Segment.attach(segment_name(name_or_handle))
         else:
             raise TypeError(
-                "Subscriber takes a publisher's name or handle, not "
-                f"{type(name_or_handle).__name__} {name_or_handle!r}"
+                f"Subscriber takes a publisher's name or handle, not {type(name_or_handle).__name__} {name_or_handle!r}"
             )
         self._join(segment, example)
 
@@ -80,6 +76,7 @@ class Subscriber:
 
     def _join(self, segment: Segment, example: Tree) -> None:
         check_holds_weights(segment)
+        producers.refuse_if_stopped(f"weights {segment.name!r}")
         what = f"weights {segment.name!r}"
         if example is not None:
             mine = spec_of(example)
@@ -87,16 +84,20 @@ class Subscriber:
             segment.spec = mine
         if segment.spec.treespec is None:
             raise SpecMismatchError(
-                f"{what} have node types beyond dict, list, tuple and None: pass an example with their structure, or "
-                "the publisher's handle in place of its name"
+                f"{what} have node types beyond dict, OrderedDict, list, tuple and None: pass an example with "
+                "their structure, or the publisher's handle in place of its name"
             )
         self._segment, self._spec = segment, segment.spec
         self._attachment = Attachment(segment, lib.ES_ROLE_PRODUCER, what, prefault=True)
+        producers.add(self._attachment)
         self._ring = self._attachment.ring
+        self._copy_tree, self._copy_arrays = compile_call(self._spec, self._ring, "es_weights_copy")
+        self._tree = compile_tree(self._spec)
         at = lib.es_weights_word(self._ring)
         self._word = memoryview(segment.mapping)[at : at + 8].cast("Q")
         self._seen = 0  # that word, when the latest version was copied or leased
         self._version = 0
+        self._stamp = producers.Stamp(segment)
         _subscribers.add(self)
 
     @property
@@ -124,8 +125,8 @@ class Subscriber:
 
         """
         arrays = empty_arrays(self._spec)
-        self._copy(pointers(self._spec, arrays))
-        return self._spec.structure.unflatten(arrays)
+        self._copy(self._copy_arrays, *arrays)
+        return self._tree(*arrays)
 
     def poll(self, into: Tree = None) -> bool:
         """Whether there is a version that is newer than the one that this subscriber got last.
@@ -172,8 +173,7 @@ class Subscriber:
             ForkedError: As :meth:`latest`.
 
         """
-        if isinstance(min_version, bool) or not isinstance(min_version, int) or not 0 <= min_version < 2**48:
-            raise ValueError(f"min_version={min_version!r}: use an integer from 0 to 2**48 - 1")
+        check_min_version(min_version)
         check_timeout(timeout)
         started = time.monotonic()
         while True:
@@ -184,10 +184,6 @@ class Subscriber:
                 return latest
             if code not in (lib.ES_OK, lib.ES_TIMEOUT, -errno.EINTR):
                 self._attachment.check(code)
-            if producers.all_stopped():
-                raise ConnectionClosedError(
-                    f"this worker was stopped while it waited for version {min_version} of {self._attachment.what}"
-                )
             if left == 0:
                 raise TimeoutError(
                     f"{self._attachment.what} stayed at version {latest} for {timeout} s; waited for {min_version}"
@@ -210,26 +206,13 @@ class Subscriber:
         """
         lease, slot = self._lease()
         try:
-            yield self._spec.structure.unflatten(
-                [
-                    self._segment.array(
-                        lib.es_api_leaf_offset(self._ring, i) + slot * leaf.nbytes, leaf.shape, leaf.dtype, writable=False
-                    )
-                    for i, leaf in enumerate(self._spec.leaves)
-                ]
-            )
+            yield self._spec.structure.unflatten(self._arrays(slot))
         finally:
             lib.es_weights_release(self._ring, lease)
 
     def close(self) -> None:
         """Leaves. Idempotent. Its leases end."""
         self._attachment.detach()
-
-    def __enter__(self) -> "Subscriber":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Subscriber of {self.name!r}, version {self.version} of {self.latest_version}>"
@@ -239,27 +222,30 @@ class Subscriber:
 
     # -- what the calls share
 
-    def _copy(self, leaves: "CData") -> None:
-        """Copies the latest version. Each try that is overtaken by later versions is followed by another one."""
+    def _copy(self, copy: Callable[..., int | None], *leaves: Tree) -> bool:
+        """Copies the latest version. Each try that is overtaken by later versions is followed by another one.
+
+        False: nothing was copied, because the leaves are not plain arrays of the right kind.
+        """
         while True:
             word = self._word[0]
-            code = int(lib.es_weights_copy(self._ring, leaves))
+            code = copy(*leaves)
+            if code is None:
+                return False
             if code >= 0:
                 self._got(code, word)
-                return
+                return True
             if code != lib.ES_LAPPED:
                 self._refuse(code)
 
     def _copy_into(self, into: Tree) -> None:
-        mine: list[Array] = []
-        arrays = arrays_of(self._spec, into, self._attachment.what)
-        for leaf, array in zip(self._spec.leaves, arrays, strict=True):
-            if not array.flags.writeable:
-                raise ValueError(f"{leaf.name}: the array is read-only; pass one that can be written to")
-            mine.append(array if array.flags.c_contiguous else np.empty(leaf.shape, leaf.dtype))
-        self._copy(pointers(self._spec, mine))
+        if self._copy(self._copy_tree, into):
+            return
+        arrays = writable_arrays(self._spec, into, self._attachment.what)
+        mine = list(map(contiguous, arrays))
+        self._copy(self._copy_arrays, *mine)
         for array, copied in zip(arrays, mine, strict=True):
-            if copied is not array:
+            if not array.flags.c_contiguous:
                 array[...] = copied
 
     def _lease(self) -> tuple[int, int]:
@@ -277,7 +263,14 @@ class Subscriber:
             elif lease != lib.ES_LAPPED:
                 self._refuse(lease)
 
+    def _arrays(self, slot: int) -> Iterator[Array]:
+        for i, leaf in enumerate(self._spec.leaves):
+            at = lib.es_api_leaf_offset(self._ring, i) + slot * leaf.nbytes
+            yield self._segment.array(at, leaf.shape, leaf.dtype, writable=False)
+
     def _got(self, version: int, word: int) -> None:
+        if version != self._version:
+            self._stamp.set(version)
         self._version = version
         if word >> _SLOT_BITS == version:  # otherwise poll() finds that out
             self._seen = word

@@ -32,7 +32,7 @@ static int64_t send_block(es_ring *r, uint32_t remote, uint64_t first, uint64_t 
 {
     uint8_t block[1024];
     block_of(block, 100, n, rows);
-    return es_bridge_send(r, remote, block, first, n, rows, 0);
+    return es_bridge_send(r, remote, block, first, n, rows, es_sample_version(100, n), 0);
 }
 
 static int64_t committed(es_ring *r, int64_t remote)
@@ -93,19 +93,19 @@ TEST(wait_counts_once)
     uint8_t block[1024];
     block_of(block, 100, 9, false);
     CHECK_EQ(es_bridge_open(b, ANN, 0, "ann"), 0);
-    CHECK_EQ(es_bridge_send(b, 0, block, 0, 9, false, 0), 4);
+    CHECK_EQ(es_bridge_send(b, 0, block, 0, 9, false, 1, 0), 4);
     CHECK_EQ(waits(b), 1); /* it found no room for the fifth */
-    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 0), ES_FULL);
-    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 2000000), ES_TIMEOUT);
-    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 2000000), ES_TIMEOUT);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 1, 0), ES_FULL);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 1, 2000000), ES_TIMEOUT);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 9, false, 1, 2000000), ES_TIMEOUT);
     CHECK_EQ(waits(b), 1);
     CHECK(owner->blocked_ns >= 2000000);
     REQUIRE_EQ(fix_take(l, 0, &round), 0);
     es_api_release(l, 0, round);
-    CHECK_EQ(es_bridge_send(b, 0, block, 4, 6, false, 0), 2);
+    CHECK_EQ(es_bridge_send(b, 0, block, 4, 6, false, 1, 0), 2);
     uint64_t blocked_ns = owner->blocked_ns;
     CHECK_EQ(waits(b), 1); /* over */
-    CHECK_EQ(es_bridge_send(b, 0, block, 6, 9, false, 2000000), ES_TIMEOUT);
+    CHECK_EQ(es_bridge_send(b, 0, block, 6, 9, false, 1, 2000000), ES_TIMEOUT);
     CHECK_EQ(waits(b), 2);
     CHECK_EQ(es_bridge_open(b, BOB, 0, "bob"), 1);
     CHECK_EQ(es_bridge_leave(b, 1, 0), ES_OK);

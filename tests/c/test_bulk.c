@@ -106,6 +106,7 @@ TEST(resumes_many_from_first)
         memcpy(patterns[i], s.pattern, FIX_PATTERN);
     }
     void *leaves[2] = {ids, patterns};
+    es_age_set_version(p, es_sample_version(0, 6), true);
     CHECK_EQ(es_api_send_many(p, leaves, 3, 6, 0), 3);
     for (uint64_t q = 0; q < 3; q++)
         CHECK(fix_read(p, q, &id) && id == 3 + q);

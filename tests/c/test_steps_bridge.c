@@ -21,7 +21,7 @@ static int64_t send_from(es_ring *bridge, uint64_t first)
         memcpy(block + i * 8, &s.id, 8);
         memcpy(block + SAMPLES * 8 + i * FIX_PATTERN, s.pattern, FIX_PATTERN);
     }
-    return es_bridge_send(bridge, (uint32_t)remote, block, first, SAMPLES, 0, 0);
+    return es_bridge_send(bridge, (uint32_t)remote, block, first, SAMPLES, 0, es_sample_version(0, SAMPLES), 0);
 }
 
 static void two_are_in(void)
@@ -91,6 +91,7 @@ static void bridge_died_half_way(void)
         fix_sample_t s;
         fix_sample(i, &s);
         es_leaves_write(&scene.p->map, pos + i, (void *[]){&s.id, s.pattern});
+        es_leaves_stamp(&scene.p->map, pos + i, 1, es_sample_version(i, 1));
     }
     CHECK_EQ(es_producer_commit(scene.p, pos, 1), 1); /* one of the two claimed */
     es_locks_drop(scene.f->locks, scene.p->me);

@@ -95,6 +95,8 @@ static void run(uint64_t B, uint64_t K, uint32_t flags, int producers, int learn
     a.account = es_account_new((uint32_t)producers, (uint32_t)a.each);
     a.account->ordered = learners == 1 && !aborts && !shared && (flags & ES_FLAG_READY_ORDER) == 0;
     es_ring *p = shared ? fix_producer(a.f) : NULL, *l = shared ? fix_learner(a.f) : NULL;
+    if (shared)
+        fix_share(p);
     worker w[2 * MAX_THREADS];
     pthread_t t[2 * MAX_THREADS];
     int n = producers + learners;

@@ -53,6 +53,7 @@ TEST(detach_under_threads_that_share_the_attachment)
         es_fix *f = fix_new(shapes[turn % SHAPES][0], shapes[turn % SHAPES][1], turn & 8 ? ES_FLAG_READY_ORDER : 0);
         crowd c = {.p = fix_producer(f), .l = fix_learner(f)};
         es_ring *last = fix_learner(f);
+        fix_share(c.p);
         pthread_t t[5];
         for (int i = 0; i < 5; i++)
             pthread_create(&t[i], NULL, i < 3 ? send_until_detached : take_until_detached, &c);
@@ -127,6 +128,7 @@ TEST(lease_is_released_by_one_thread)
     for (size_t i = 0; i < 2 * SHAPES; i++) {
         es_fix *f = fix_new(shapes[i % SHAPES][0], shapes[i % SHAPES][1], i >= SHAPES ? ES_FLAG_READY_ORDER : 0);
         crowd c = {.p = fix_producer(f), .l = fix_learner(f), .each = es_test_scaled(2000)};
+        fix_share(c.p);
         pthread_t t[6];
         for (int k = 0; k < 6; k++)
             pthread_create(&t[k], NULL, k < 3 ? send_each : take_and_meddle, &c);

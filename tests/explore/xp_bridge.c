@@ -77,7 +77,8 @@ void xp_serve(int most, uint64_t timeout_ns, enum xp_parting parting)
         values[i] = (uint64_t)(xp_account.client_first + i);
     while (rc > 0 && number < xp_account.client_samples) {
         int64_t n = xp_account.client_samples - number;
-        rc = es_bridge_send(r, (uint32_t)remote, values + number, 0, (uint64_t)(n < most ? n : most), 0, timeout_ns);
+        rc = es_bridge_send(r, (uint32_t)remote, values + number, 0, (uint64_t)(n < most ? n : most), 0,
+                            es_sample_version(values[number], (uint64_t)n), timeout_ns);
         int64_t now = acknowledge(r, (uint32_t)remote);
         if (now != number + (rc > 0 ? rc : 0))
             xp_violation("a bridge sent a different number of samples than it counts");

@@ -60,6 +60,7 @@ int xp_send(uint64_t timeout_ns)
 {
     int id = new_id(), rc = ES_TIMEOUT;
     uint64_t value = (uint64_t)id;
+    fix_set_version(as_producer(), value, 1);
     for (int n = slices(timeout_ns); n > 0 && rc == ES_TIMEOUT; n--)
         rc = es_api_send_wait(as_producer(), (void *[]){&value}, slice(timeout_ns));
     if (rc == ES_EEVICTED && atomic_load(&as_producer()->map.hdr->closed) == 0)
@@ -74,6 +75,7 @@ int64_t xp_send_many(int n, uint64_t timeout_ns)
     int first = xp_account.next;
     for (int i = 0; i < n; i++)
         values[i] = (uint64_t)new_id();
+    fix_set_version(as_producer(), values[0], (uint64_t)n);
     int64_t rc = ES_TIMEOUT;
     for (int s = slices(timeout_ns); s > 0 && rc == ES_TIMEOUT; s--)
         rc = es_api_send_many(as_producer(), (void *[]){values}, 0, (uint64_t)n, slice(timeout_ns));
@@ -85,6 +87,7 @@ int64_t xp_send_many(int n, uint64_t timeout_ns)
 static void write_slot(es_ring *r, uint64_t pos, uint64_t value)
 {
     es_leaves_write(&r->map, pos, (void *[]){&value});
+    es_leaves_stamp(&r->map, pos, 1, es_sample_version(value, 1));
 }
 
 static int commit(int64_t pos, int id)
@@ -160,6 +163,8 @@ static void receive(es_ring *r, uint64_t index, int *ids, int *n)
         return;
     }
     int id = (int)before;
+    if (!es_sample_is_version(r->map.versions[index], before))
+        xp_violation("a sample has the version of another one");
     if (xp_account.sent[id] == SENT_NOT)
         xp_violation("a sample was delivered although its send was refused");
     if (xp_account.num_got[id] == XP_MAX_GOT) {
@@ -333,4 +338,13 @@ int xp_sweep_by(es_ring *by)
 void xp_sweep(void)
 {
     xp_sweep_by(mine());
+}
+
+bool xp_sweep_finds(int t)
+{
+    const es_ring *r = xp_here()->of[t];
+    bool dead = xp_dead(t);
+    xp_sweep_by(mine());
+    return dead &&
+           xp_memory_latest((const void *)&r->map.owners[r->me].state, sizeof r->map.owners->state) == ES_OWNER_FREE;
 }

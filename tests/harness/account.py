@@ -24,10 +24,12 @@ class Account:
         self._early: dict[int, set[int]] = {}  # what came before an elder sample
         self._last: dict[int, int] = {}
 
-    def enter(self, batch: dict[str, Any]) -> None:
-        """Enters a batch; fails if a sample in it is torn or came before."""
+    def enter(self, batch: dict[str, Any], versions: Any = None) -> None:
+        """Enters a batch; fails if a sample in it is torn or came before, or has the version of another one."""
         wrong = stamped.torn(batch)
         assert not wrong.size, f"torn: {[{k: v[i] for k, v in batch.items()} for i in wrong[:3]]}"
+        wrong = wrong if versions is None else stamped.misdated(batch, versions)
+        assert not wrong.size, f"versions of others: {[(stamped.stamps(batch)[i], versions[i]) for i in wrong[:3]]}"
         self.enter_stamps(batch["incarnation"], batch["sequence"])
 
     def enter_stamps(self, incarnations: Any, sequences: Any) -> None:

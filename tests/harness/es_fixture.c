@@ -212,11 +212,23 @@ void fix_sample(uint64_t id, fix_sample_t *out)
     es_sample_leaf(id, 1, FIX_PATTERN, out->pattern);
 }
 
+void fix_share(es_ring *r)
+{
+    es_age_set_version(r, ES_SAMPLE_ANY_VERSION, true);
+}
+
+void fix_set_version(es_ring *r, uint64_t first_id, uint64_t n)
+{
+    if (es_age_version(r) != ES_SAMPLE_ANY_VERSION)
+        es_age_set_version(r, es_sample_version(first_id, n), true);
+}
+
 int fix_send_wait(es_ring *r, uint64_t id, uint64_t timeout_ns)
 {
     fix_sample_t s;
     fix_sample(id, &s);
     void *leaves[FIX_LEAVES] = {&s.id, s.pattern};
+    fix_set_version(r, id, 1);
     return es_api_send_wait(r, leaves, timeout_ns);
 }
 
@@ -236,7 +248,9 @@ int64_t fix_send_many(es_ring *r, uint64_t first_id, uint64_t n, uint64_t timeou
         memcpy(patterns[i], s.pattern, FIX_PATTERN);
     }
     void *leaves[FIX_LEAVES] = {ids, patterns};
-    return es_api_send_many(r, leaves, 0, n < 16 ? n : 16, timeout_ns);
+    n = n < 16 ? n : 16;
+    fix_set_version(r, first_id, n);
+    return es_api_send_many(r, leaves, 0, n, timeout_ns);
 }
 
 int64_t fix_reserve(es_ring *r, uint64_t timeout_ns)
@@ -249,6 +263,7 @@ int64_t fix_reserve(es_ring *r, uint64_t timeout_ns)
 void fix_write(es_ring *r, uint64_t pos, uint64_t id)
 {
     es_sample_write(&r->map, pos % r->map.capacity, id);
+    es_leaves_stamp(&r->map, pos, 1, es_sample_version(id, 1));
 }
 
 bool fix_read(es_ring *r, uint64_t index, uint64_t *id)

@@ -74,13 +74,17 @@ typedef struct fix_sample_t {
     uint8_t pattern[FIX_PATTERN];
 } fix_sample_t;
 void fix_sample(uint64_t id, fix_sample_t *out);
+/* Each send first sets the version of its samples (es_sample.h); not after fix_share(), where threads share the
+ * attachment. */
+void fix_set_version(es_ring *r, uint64_t first_id, uint64_t n);
+void fix_share(es_ring *r);
 int fix_send(es_ring *r, uint64_t id);
 int fix_send_wait(es_ring *r, uint64_t id, uint64_t timeout_ns);
 /* Sends first_id .. first_id + n - 1 with one es_api_send_many(). Sends at most 16. */
 int64_t fix_send_many(es_ring *r, uint64_t first_id, uint64_t n, uint64_t timeout_ns);
 /* Calls es_api_reserve(). Returns the position, or a negative result. */
 int64_t fix_reserve(es_ring *r, uint64_t timeout_ns);
-/* Writes a reserved slot in place. */
+/* Writes a reserved slot in place, and its version, which its claim did not know. */
 void fix_write(es_ring *r, uint64_t pos, uint64_t id);
 /* Reads the id at an index. Returns false if the leaves disagree. */
 bool fix_read(es_ring *r, uint64_t index, uint64_t *id);

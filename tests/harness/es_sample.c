@@ -34,6 +34,24 @@ bool es_sample_is_leaf(uint64_t id, uint32_t leaf, uint64_t size, const uint8_t 
     return differs == 0 && memcmp(from + words * 8, &w, size % 8) == 0;
 }
 
+/* A version is [first id, cut:52 | n:8]. */
+#define ID_BITS 52
+
+static uint64_t cut(uint64_t id)
+{
+    return id & ((UINT64_C(1) << ID_BITS) - 1);
+}
+
+int64_t es_sample_version(uint64_t first, uint64_t n)
+{
+    return (int64_t)(cut(first) << 8 | n);
+}
+
+bool es_sample_is_version(int64_t version, uint64_t id)
+{
+    return version == ES_SAMPLE_ANY_VERSION || cut(id - ((uint64_t)version >> 8)) < ((uint64_t)version & 255);
+}
+
 void es_sample_write(const es_map *map, uint64_t index, uint64_t id)
 {
     for (uint32_t l = 0; l < map->num_leaves; l++)
@@ -46,5 +64,5 @@ bool es_sample_read(const es_map *map, uint64_t index, uint64_t *id)
     memcpy(id, map->leaf_data[0] + index * sizeof *id, sizeof *id);
     for (uint32_t l = 1; l < map->num_leaves; l++)
         whole = es_sample_is_leaf(*id, l, map->leaf_size[l], map->leaf_data[l] + index * map->leaf_size[l]) && whole;
-    return whole;
+    return whole && es_sample_is_version(map->versions[index], *id);
 }

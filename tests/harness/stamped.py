@@ -42,6 +42,21 @@ def stamp_many(samples: dict[str, Any], incarnation: int, first: int) -> dict[st
     return samples
 
 
+#: How many samples have the same version, at most: those of a send_many() have that of the first.
+SAME, MANY = 64, 128
+
+
+def version(incarnation: int, sequence: int) -> int:
+    """The version of the weights that the sender sets for this sample, and for those after it in the same call."""
+    return (incarnation + 1) << 32 | sequence - sequence % SAME
+
+
+def misdated(batch: dict[str, Any], versions: Any) -> Any:
+    """Indices of the samples of a batch that have the version of another one."""
+    after = batch["sequence"] - (versions & 0xFFFFFFFF)
+    return np.flatnonzero((versions >> 32 != batch["incarnation"] + 1) | (after < 0) | (after >= SAME + MANY))
+
+
 def torn(batch: dict[str, Any]) -> np.ndarray[Any, Any]:
     """Indices of the samples of a batch that are not whole."""
     incarnations = batch["incarnation"].astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Connections are lost and bridges killed while samples go: every sample comes once."""
+"""Connections are lost and bridges killed while samples go: every sample comes once, with its version."""
 
 import contextlib
 import os
@@ -49,6 +49,7 @@ class Stream:
             with TcpClient("127.0.0.1", port, EXAMPLE, **options) as client:
                 self._connected.wait(30)
                 for n in range(self.count):
+                    client.version = stamped.version(who, n)
                     client.send(sample(who, n))
                     if rng.random() < 0.01:
                         time.sleep(0.002 * rng.random())
@@ -65,7 +66,8 @@ class Stream:
         total, disturbed = self.count * len(self.threads), 0
         while self.account.samples < total and not self.failures:
             with contextlib.suppress(TimeoutError):
-                self.account.enter(self.server.sample(timeout=0.05).batch)
+                came = self.server.sample(timeout=0.05)
+                self.account.enter(came.batch, came.versions)
             if self.account.samples > total * (disturbed + random.random()) / (times + 1):
                 disturb()
                 disturbed += 1

@@ -139,6 +139,31 @@ with serve(2) as s:
             assert re.search(words, str(got)), got
     assert s.sample(1).batch["act"].tolist() == [1] * SIZE
 """,
+    "weights of a module": """
+from echo_shm import Publisher, Subscriber
+def module(value, dtype=torch.float32):
+    made = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).to(dtype)  # it counts batches: an int64
+    for leaf in made.state_dict().values():
+        leaf.fill_(value)
+    return made
+for dtype in (torch.float32, torch.bfloat16):
+    ours, mine = module(2, dtype), module(0, dtype)
+    parameters = list(mine.parameters())
+    with Publisher(ours.state_dict()) as publisher, Subscriber(publisher.name) as subscriber:
+        publisher.publish(ours.state_dict())
+        assert subscriber.poll(into=mine.state_dict())  # into the module's own memory
+        assert all((p == 2).all() and p.dtype == dtype for p in parameters)
+        assert not subscriber.poll(into=mine.state_dict())
+        latest = subscriber.latest()
+        assert list(latest) == list(ours.state_dict())
+        assert all((np.asarray(leaf, np.float32) == 2).all() for leaf in latest.values())
+        try:
+            publisher.publish(module(2, torch.float64).state_dict())
+        except ValueError as error:
+            assert "leaf ['0.weight']: got float64[4, 3], expected" in str(error), error
+        else:
+            raise AssertionError
+""",
 }
 
 JAX_SETUP = """
@@ -191,6 +216,24 @@ with serve(4) as s:
     means = [(jnp.asarray(batch["obs"]).mean(), jnp.asarray(batch["act"]).sum()) for batch in batches(s, 50)]
     assert [float(mean) for mean, _ in means] == list(range(1, 51))
     assert [int(total) for _, total in means] == [SIZE * n for n in range(1, 51)]
+""",
+    "weights of a pytree": """
+from echo_shm import Publisher, Subscriber
+def made(value):
+    return {"dense": ({"w": jnp.full((3, 4), value)}, None), "half": jnp.full(5, value, jnp.bfloat16)}
+with Publisher(made(0.0)) as publisher, Subscriber(publisher.name) as subscriber:
+    publisher.publish(jax.jit(lambda p: jax.tree.map(lambda x: x + 2, p))(made(0.0)))
+    latest = subscriber.latest()
+    assert jax.tree.structure(latest) == jax.tree.structure(made(0.0))
+    back = jax.tree.map(jnp.asarray, latest)
+    assert back["half"].dtype == jnp.bfloat16 and (back["half"] == 2).all() and (back["dense"][0]["w"] == 2).all()
+    publisher.publish(made(3.0))
+    try:
+        subscriber.poll(into=made(0.0))
+    except ValueError as error:
+        assert "the array is read-only" in str(error)
+    else:
+        raise AssertionError
 """,
 }
 

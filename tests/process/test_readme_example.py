@@ -62,7 +62,7 @@ def test_the_example_prints_what_readme_shows(tmp_path):
     """The quick start runs, and prints what stands in the block after it."""
     text = _README.read_text(encoding="utf-8")
     shown = re.search(r"server\.spawn.*?^```\n+^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert _run(tmp_path, _block("server.spawn")) == shown.group(1)
+    assert _run(tmp_path, _block("batches, total")) == shown.group(1)
 
 
 def test_the_replay_example_prints_what_readme_shows(tmp_path):
@@ -71,6 +71,24 @@ def test_the_replay_example_prints_what_readme_shows(tmp_path):
         r"replay\.spawn.*?^```\n+^```\n(.*?)^```", _README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
     assert _run(tmp_path, _block("replay.spawn")) == shown.group(1)
+
+
+def test_the_weights_example_prints_what_readme_shows(tmp_path):
+    """And the one whose workers get weights back."""
+    text = _README.read_text(encoding="utf-8")
+    shown = re.search(r"server\.publisher.*?^```\n+^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert _run(tmp_path, _block("server.publisher")) == shown.group(1)
+
+
+def test_the_weights_block_runs(tmp_path):
+    """Each way to read them gives the same."""
+    script = "import numpy as np\nfrom echo_shm import Publisher, Subscriber\n"
+    script += "publisher = Publisher({'w': np.zeros(2)})\nsubscriber = Subscriber(publisher.name)\n"
+    script += "for i in range(7): publisher.publish({'w': np.full(2, float(i))})\n"
+    _run(
+        tmp_path,
+        script + _block("subscriber.lease") + "    assert (view['w'] == params['w']).all() and params['w'][0] == 6\n",
+    )
 
 
 def test_the_datasets_block_runs(tmp_path):
@@ -85,7 +103,7 @@ def test_the_datasets_block_runs(tmp_path):
 def _with_loop(block):
     """The quick start with another loop, which keeps the mean that the block computes, and the right one."""
     loop = r"( +)batches, total = .*?^ +total \+=[^\n]*\n.*"
-    start, indent = re.split(loop, _block("server.spawn"), flags=re.DOTALL | re.MULTILINE)[:2]
+    start, indent = re.split(loop, _block("batches, total"), flags=re.DOTALL | re.MULTILINE)[:2]
     keep = "    kept.append((mean, batch['obs'].mean(dtype=np.float64)))\n"
     check = (
         "assert len(kept) == 156\n"
@@ -195,7 +213,7 @@ def test_the_tls_block_runs(tmp_path):
 
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 14
+    assert len(_blocks()) == 16
 
 
 # --- a replay in a process of its own --------------------------------------------

@@ -58,6 +58,7 @@ def _send(storm, who, port, stopping, rng):
             with _connect(port, rng) as client:
                 storm.events["clients"] += 1
                 for _ in range(rng.choice([1, 100, 30_000])):
+                    client.version = stamped.version(who, n)
                     if rng.random() < 0.75:
                         client.send(stamped.stamp(one, who, n))
                         n += 1
@@ -77,7 +78,7 @@ def _take(storm, server, rng):
     """Takes until the server is closed and everything in the ring has come."""
     try:
         for sample in server.dataset_iter(drop_last=False):
-            storm.account.enter(sample.batch)
+            storm.account.enter(sample.batch, sample.versions)
             if rng.random() < 0.0005:
                 time.sleep(0.3)  # the ring fills
     except BaseException as error:  # check() shows it

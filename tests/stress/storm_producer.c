@@ -53,6 +53,7 @@ static void fill_buffers(producer *p, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t l = 0; l < shape->num_leaves; l++)
             es_sample_leaf(st_id(p->actor->life, p->acked + i), l, shape->size[l], p->buffer[l] + i * shape->size[l]);
+    es_age_set_version(p->actor->r, es_sample_version(st_id(p->actor->life, p->acked), n), true);
 }
 
 /* In a calm round no producer sleeps through a release. If it has slept for a whole slice, the ring must still be
@@ -110,6 +111,8 @@ static void send_many(producer *p)
 static bool reserve(producer *p, uint64_t timeout_ns, int64_t *position)
 {
     st_at(p->actor, ST_RESERVING);
+    /* Of two slots that it has reserved, it commits the second one first: either sample may come into this one. */
+    es_age_set_version(p->actor->r, es_sample_version(st_id(p->actor->life, p->acked), 2), true);
     int rc = es_api_reserve(p->actor->r, timeout_ns, position);
     check(p, rc, "es_api_reserve");
     check_slept(p, rc);

@@ -39,13 +39,16 @@ void world_fill(es_world *w, uint64_t first, uint64_t n)
             es_sample_leaf(first + i, l, w->f->leaf_sizes[l], stack[l] + i * w->f->leaf_sizes[l]);
         w->leaves[l] = stack[l];
     }
+    es_age_set_version(w->mine != NULL ? w->mine : w->p, es_sample_version(first, n), true);
 }
 
-/* The id in a slot, or WORLD_IDS if its leaves disagree. The usual leaves take few instructions, because the tracee
+/* The id in a slot, or WORLD_IDS if its leaves disagree, or its version. The usual leaves take few instructions, because the tracee
  * is killed at each of them. */
 static uint64_t read_slot(es_world *w, es_ring *r, uint64_t index)
 {
     uint64_t id;
+    if (!es_sample_is_version(r->map.versions[index], *(uint64_t *)(void *)(r->map.leaf_data[0] + index * 8)))
+        return WORLD_IDS;
     if (w->scenario->leaf_sizes != NULL)
         return es_sample_read(&r->map, index, &id) && id < WORLD_IDS ? id : WORLD_IDS;
     memcpy(&id, r->map.leaf_data[0] + index * 8, 8);
@@ -171,8 +174,9 @@ void world_mine_send(es_world *w, uint64_t first, uint64_t n)
 uint64_t world_mine_reserve(es_world *w, uint64_t id)
 {
     int64_t position = 0;
+    es_age_set_version(w->mine, es_sample_version(id, 1), true);
     CHECK_EQ(es_api_reserve(w->mine, 0, &position), ES_OK);
-    fix_write(w->mine, (uint64_t)position, id);
+    es_sample_write(&w->mine->map, (uint64_t)position % w->mine->map.capacity, id);
     return (uint64_t)position;
 }
 

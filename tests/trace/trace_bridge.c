@@ -29,7 +29,7 @@ static void become_a_bridge(es_world *w)
 
 static int64_t send_the_block(es_world *w)
 {
-    return es_bridge_send(w->mine, 0, block, 0, SAMPLES, 0, 0);
+    return es_bridge_send(w->mine, 0, block, 0, SAMPLES, 0, es_sample_version(ID_TRACEE, SAMPLES), 0);
 }
 
 /* A client that lost its connection asks another bridge how many samples are committed, and continues from there. */
@@ -40,7 +40,8 @@ static unsigned another_bridge_sends_the_rest(es_world *w)
     CHECK_EQ(es_bridge_open(w->p, ANN, 0, "ann"), 0);
     int64_t there = es_bridge_committed(w->p, 0);
     if (CHECK(there >= 0 && there <= SAMPLES) && there < SAMPLES)
-        CHECK_EQ(es_bridge_send(w->p, 0, block, (uint64_t)there, SAMPLES, 0, 0), SAMPLES - there);
+        CHECK_EQ(es_bridge_send(w->p, 0, block, (uint64_t)there, SAMPLES, 0, es_sample_version(ID_TRACEE, SAMPLES), 0),
+                 SAMPLES - there);
     for (uint32_t i = 0; i < SAMPLES; i++)
         w->side->sent[ID_TRACEE + i] = SENT_OK;
     return 0;
@@ -60,7 +61,8 @@ KILL_EVERYWHERE(bridge_sends, .batch_size = 3, .num_batches = 3, .role = ES_ROLE
 static int64_t wait_and_send(es_world *w)
 {
     CHECK_EQ(send_the_block(w), ES_FULL);
-    return es_bridge_send(w->mine, 0, block, 0, SAMPLES, 0, UINT64_C(3600000000000));
+    return es_bridge_send(w->mine, 0, block, 0, SAMPLES, 0, es_sample_version(ID_TRACEE, SAMPLES),
+                          UINT64_C(3600000000000));
 }
 
 static void take_a_batch(es_world *w)

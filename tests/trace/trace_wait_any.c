@@ -98,8 +98,7 @@ static void commit_the_claim(es_world *w)
 {
     if (w->position == UINT64_MAX)
         return;
-    world_fill(w, w->next_id, 1);
-    es_leaves_write(&w->p->map, w->position, w->leaves);
+    fix_write(w->p, w->position, w->next_id);
     w->side->sent[w->next_id++] = SENT_OK;
     CHECK_EQ(es_api_commit(w->p, (int64_t)w->position), ES_OK);
     w->position = UINT64_MAX;

@@ -21,6 +21,7 @@ FLOORS = [
     {"ring/es_invariant", "ring/es_layout"},
     {"ring/es_leaves", "ring/es_locks"},
     {"ring/es_owner", "ring/es_ring"},
+    {"ring/es_version"},
     {"ring/es_stats", "ring/es_wake"},
     {"ring/es_journal", "ring/es_producer", "ring/es_slots"},
     {"ring/es_lease"},
@@ -28,7 +29,8 @@ FLOORS = [
     {"ring/es_drain"},
     {"ring/es_blocking"},
     {"api/es_call"},
-    {"api/es_api", "api/es_bridge", "api/es_monitor", "api/es_segment", "api/es_sweep"},
+    {"api/es_age", "api/es_api", "api/es_bridge", "api/es_monitor", "api/es_segment", "api/es_sweep",
+     "api/es_weights"},
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
     {"replay/es_known", "replay/es_record", "replay/es_redo", "replay/es_sort"},
@@ -54,10 +56,12 @@ FLOORS = [
 
 #: Files that share another file's header.
 SHARED_HEADER = {
+    "api/es_age": "api/es_api",
     "api/es_bridge": "api/es_api",
     "api/es_segment": "api/es_api",
     "api/es_sweep": "api/es_api",
     "api/es_monitor": "api/es_api",
+    "api/es_weights": "api/es_api",
     "replay/es_table_recover": "replay/es_table",
     "replay/es_table_update": "replay/es_table",
 } | {

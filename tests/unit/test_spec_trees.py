@@ -60,11 +60,11 @@ PLAIN = {
     "none": {"a": A, "n": None, "l": [None, B]},
     "empties": {"a": A, "d": {}, "l": [], "t": ()},
     "deep": [[[[[[[[[[[[A]]]]]]]]]]], {"x": ({"y": [B]},)}],
+    "OrderedDict": collections.OrderedDict([("z", A), ("a", {"b": B})]),
 }
 
 SPECIAL = {
     "namedtuple": Point(A, B),
-    "OrderedDict": collections.OrderedDict([("z", A), ("a", B)]),
     "defaultdict": collections.defaultdict(list, {"z": A, "a": B}),
     "deque": collections.deque([A, B], maxlen=3),
     "dataclass": Step(A, B),

@@ -11,11 +11,15 @@ from echo_shm.net.wire import Frame, Header, Hello
 
 
 class Samples(NamedTuple):
-    """Samples whose bytes have come: leaf after leaf in version 2, sample after sample in version 1."""
+    """Samples whose bytes have come: leaf after leaf in version 2, sample after sample in version 1.
+
+    version: of the weights that they were made with.
+    """
 
     length: int
     number: int
     data: memoryview
+    version: int = 0
 
 
 class Bye(NamedTuple):
@@ -25,7 +29,7 @@ class Bye(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a learner asks for or says."""
+    """What a learner asks for or says, or a client of weights."""
 
     kind: Frame
     length: int
@@ -89,6 +93,7 @@ class Decoder(_Buffer):
         self._most = wire.samples_per_frame(max_frame, sample_bytes)
         self._max_frame = max_frame
         self._greeted = self._of_learner = False
+        self._version = 0
 
     def begin(self) -> None:
         """Makes room for a frame, because the hello was accepted. After it, only frames come."""
@@ -115,19 +120,31 @@ class Decoder(_Buffer):
         """The next complete message, or None."""
         if not self._greeted:
             return self._hello()
-        if self._here() < wire.HEADER_BYTES:
+        while (header := self._next_header()) is not None and header.kind is Frame.VERSION:
+            self._version = header.number
+            self._take(wire.HEADER_BYTES)
+        if header is None:
             return None
-        start = self._look(wire.HEADER_BYTES)
-        header = learner_wire.read_learner_header(start) if self._of_learner else wire.read_header(start)
         size = header.length if self._of_learner else self._size_of(header)
         if self._here() < wire.HEADER_BYTES + size:
             return None
         body = self._take(wire.HEADER_BYTES + size)[wire.HEADER_BYTES :]
         if header.kind is Frame.SAMPLES:
-            return Samples(header.length, header.number, body)
+            return Samples(header.length, header.number, body, self._version)
         if header.kind is Frame.BYE:
             return Bye(wire.printable(bytes(body)))
         return Request(header.kind, header.length, header.number, bytes(body))
+
+    def _next_header(self) -> Header | None:
+        if self._here() < wire.HEADER_BYTES:
+            return None
+        start = self._look(wire.HEADER_BYTES)
+        if self._of_learner:
+            return learner_wire.read_learner_header(start)
+        header = wire.read_header(start)
+        if header.kind is Frame.VERSION and header.length > 0:
+            raise WireError(f"a client sends no VERSION frame of {header.length} bytes")
+        return header
 
     def _hello(self) -> Hello | None:
         magic = bytes(self._look(min(self._here(), len(wire.MAGIC))))
@@ -145,6 +162,8 @@ class Decoder(_Buffer):
             return header.length * self._sample_bytes
         if header.kind is Frame.BYE and header.length <= wire.MAX_TEXT:
             return header.length
+        if header.kind in (Frame.SUBSCRIBE, Frame.NEED) and header.length == 0:
+            return 0
         raise WireError(f"a client sends no {header.kind.name} frame of {header.length} bytes")
 
 

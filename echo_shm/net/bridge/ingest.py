@@ -169,7 +169,14 @@ class Ingest:
             data = ffi.from_buffer(samples.data)
             rows = connection.version == 1
             code = lib.es_bridge_send(
-                self._ring, connection.remote, data, connection.done, samples.length, rows, timeout_ns
+                self._ring,
+                connection.remote,
+                data,
+                connection.done,
+                samples.length,
+                rows,
+                samples.version,
+                timeout_ns,
             )
             if code > 0:
                 connection.done += code

@@ -16,6 +16,7 @@ from echo_shm.net.client import finalizers
 from echo_shm.net.client.connection import Options
 from echo_shm.net.client.sender import Sender
 from echo_shm.net.client.steps import StepSender
+from echo_shm.net.client.subscriber import TcpSubscriber
 from echo_shm.ring.inbox import tables_of
 from echo_shm.spec import Spec, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
@@ -133,6 +134,20 @@ class TcpClient(Closing):
         """From now on, what is sent are samples of the server's ring: of a replay's server heads, too."""
         self._writer, self._send_now = self._ring_writer, self._ring_writer._send_at_once
 
+    @property
+    def version(self) -> int:
+        """The version of the weights that samples are made with, as :attr:`ShmClient.version`. 0: none.
+
+        It is what a :meth:`subscriber` of this client has got last, or what was assigned.
+        A sample keeps the version that it was sent with, however long it waits for the server. In wire version 1 it
+        arrives with 0.
+        """
+        return self._ring_writer.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._ring_writer.version = version
+
     def send(self, data: Tree, timeout: float | None = None) -> None:
         """Sends one sample. Returns when it is copied.
 
@@ -203,6 +218,23 @@ class TcpClient(Closing):
 
         """
         self._sender.flush(self._time(timeout))
+
+    def subscriber(self, example: Tree = None) -> TcpSubscriber:
+        """Subscribes to the weights that the learner publishes: see :meth:`Server.publisher`.
+
+        Args:
+            example: A pytree with the structure, dtypes and shapes of the weights. It is only needed if the weights
+                have node types beyond dict, list, tuple and None.
+
+        Raises:
+            SegmentError: The learner has no publisher.
+            SpecMismatchError: The example does not fit, or one is needed.
+            WireError: The server speaks wire version 1, which has no weights.
+            ConnectionClosedError: The client or the server was closed, or the connection is lost for good.
+            ForkedError: Called in a child of the process that connected.
+
+        """
+        return TcpSubscriber(self, self._sender, example, self._timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Delivers what was sent, then disconnects. Idempotent.

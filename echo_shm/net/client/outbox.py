@@ -1,7 +1,9 @@
 """A client's own ring: it holds what was sent and may not be in the server's ring yet."""
 
+import itertools
 import threading
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +63,9 @@ class Outbox:
             )
             for i, nbytes in enumerate(self._sizes)
         ]
+        self._versions = segment.array(
+            lib.es_age_offset(self._ring), (self._capacity,), np.dtype(np.int64), writable=False
+        )
         self._leased: deque[_LeasedBatch] = deque()
         self._lock = threading.Lock()
 
@@ -79,6 +84,14 @@ class Outbox:
             column[slot * size : (slot + count) * size].data
             for column, size in zip(self._columns, self._sizes, strict=True)
         ]
+
+    def runs(self, number: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """The runs of ``count`` samples of one batch that have the same version: version, first number, how many."""
+        slot = number % self._capacity
+        versions = self._versions[slot : slot + count]
+        ends = [*(np.flatnonzero(versions[1:] != versions[:-1]) + 1).tolist(), count]
+        for start, end in itertools.pairwise([0, *ends]):
+            yield int(versions[start]), number + start, end - start
 
     def lease_full(self, wait_ns: int = 0) -> None:
         """Leases the full batches. Waits up to ``wait_ns`` nanoseconds for the first one."""

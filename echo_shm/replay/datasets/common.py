@@ -56,8 +56,8 @@ class Header(NamedTuple):
         """
         if self.spec.treespec is None:
             raise ValueError(
-                f"{what} has node types beyond dict, list, tuple and None: no example can be made of it; make one as "
-                "the steps were"
+                f"{what} has node types beyond dict, OrderedDict, list, tuple and None: no example can be made of it; "
+                "make one as the steps were"
             )
         return self.spec.structure.unflatten([np.zeros(leaf.shape, leaf.dtype) for leaf in self.spec.leaves])
 

@@ -126,6 +126,30 @@ def test_ls_shows_a_segment_in_use(name: str, only: Callable[..., None], capsys:
         assert row.rstrip().endswith("in use")
 
 
+def test_ls_shows_weights(name: str, only: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    """They have a table of their own, with the latest version and who reads it. top leaves them out."""
+    params = {"w": np.zeros(100)}
+    with Server(EXAMPLE, 8, num_buffers=4, name=name) as server, ShmClient(server.handle) as client:
+        publisher = server.publisher(params, max_leases=3)
+        with client.subscriber() as subscriber:
+            publisher.publish(params)
+            publisher.publish(params)
+            only(name, publisher.name)
+            with subscriber.lease():
+                found = _listed(publisher.name, capsys)
+                assert cli.main(["ls"]) == 0
+            shown = capsys.readouterr().out.splitlines()
+            assert (found["kind"], found["version"], found["leases"], found["max_leases"]) == ("weights", 2, 1, 3)
+            assert shown[0].split()[0] == "name"
+            assert shown[1].startswith(name)
+            assert shown[3].split() == ["weights", "publisher", "size", "version", "read", "leases", "age", "state"]
+            assert shown[4].startswith(f"{publisher.name} ")
+            assert re.search(rf" {os.getpid()} +\d+ KB +2 +1 +1 of 3 .* in use", shown[4])
+            assert ls.in_use() == ([name], [])
+            with pytest.raises(SegmentError, match="holds weights: `echo-shm ls` shows them"):
+                top.Watch(publisher.name)
+
+
 def test_ls_tells_garbage_from_an_orphan(
     name: str,
     only: Callable[..., None],

@@ -117,15 +117,20 @@ def test_a_clients_proof_is_no_servers():
         Accept.from_bytes(header, forged[wire.HEADER_BYTES :], KEY, GREETING, signed)
 
 
-@given(st.lists(st.integers(1, 9), max_size=8), st.lists(st.integers(1, 50), max_size=60))
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(0, 2**62), max_size=2)), max_size=8),
+    st.lists(st.integers(1, 50), max_size=60),
+)
 @settings(max_examples=200, deadline=None)
-def test_version_2_in_any_pieces(counts, cuts):
-    """A connection's frames are the same however TCP cuts them."""
-    size, number, stream, expected = SPEC.sample_bytes, 77, HELLO.to_bytes(), [HELLO]
-    for count in counts:
+def test_version_2_in_any_pieces(frames, cuts):
+    """A connection's frames are the same however TCP cuts them. Samples have the last version before them."""
+    size, number, stream, expected, version = SPEC.sample_bytes, 77, HELLO.to_bytes(), [HELLO], 0
+    for count, versions in frames:
         data = bytes(i % 251 for i in range(count * size))
+        for version in versions:
+            stream += wire.version_header(version)
         stream += wire.samples_header(count, number) + data
-        expected.append((count, number, data))
+        expected.append((count, number, data, version))
         number += count
     stream += wire.bye(number, "that was all")
     assert feed(Decoder(size, 9 * size), stream, cuts) == [*expected, Bye("that was all")]
@@ -140,8 +145,8 @@ def test_version_1_in_any_pieces(count, cuts):
     decoder = DecoderV1(size, 3 * size)
     decoder.begin()
     events = feed(decoder, data, cuts)
-    assert b"".join(piece for _, _, piece in events) == data
-    assert [number for _, number, _ in events] == [sum(n for n, _, _ in events[:i]) for i in range(len(events))]
+    assert b"".join(piece for _, _, piece, _ in events) == data
+    assert [number for _, number, _, _ in events] == [sum(n for n, *_ in events[:i]) for i in range(len(events))]
 
 
 def _after_hello(data):
@@ -157,6 +162,8 @@ def _after_hello(data):
         (wire.ack(3), "a client sends no ACK"),
         (struct.pack("<BBHIQ", Frame.BYE, 0, 0, wire.MAX_TEXT + 1, 0), "a client sends no BYE frame of 4097 bytes"),
         (struct.pack("<BBHIQ", 99, 0, 0, 0, 0), "no frame starts with"),
+        (struct.pack("<BBHIQ", Frame.VERSION, 0, 0, 1, 3), "a client sends no VERSION frame of 1 bytes"),
+        (wire.version_header(2**62 + 1), "no sample has the number"),
         (wire.samples_header(1, 2**62 + 1), "no sample has the number 4611686018427387905"),
         (struct.pack("<BBHIQ", Frame.SAMPLES, 1, 0, 1, 0), "no frame starts with"),
         (struct.pack("<BBHIQ", Frame.SAMPLES, 0, 1, 1, 0), "no frame starts with"),

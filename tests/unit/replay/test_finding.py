@@ -62,13 +62,13 @@ def test_a_name_in_memory(name: str) -> None:
 
 
 def test_steps_of_other_nodes_need_an_example(name: str) -> None:
-    """A name alone does not tell what node types beyond dict, list, tuple and None are."""
-    step = collections.OrderedDict(b=np.zeros(2), a=np.zeros(()))
+    """A name alone does not tell what node types beyond dict, OrderedDict, list, tuple and None are."""
+    step = collections.defaultdict(None, b=np.zeros(2), a=np.zeros(()))
     with Replay(step, 10, store="shm", name=name) as replay:
         with pytest.raises(SpecMismatchError, match="pass an example, ReplayClient"):
             ReplayClient(name)
         with pytest.raises(SpecMismatchError, match=r"fit replay .*: got \['b'\]: float64\[3\], expected \['b'\]"):
-            ReplayClient(name, collections.OrderedDict(b=np.zeros(3), a=np.zeros(())))
+            ReplayClient(name, collections.defaultdict(None, b=np.zeros(3), a=np.zeros(())))
         with ReplayClient(name, step) as client, client.writer() as writer:
             writer.add(step)
             assert replay.num_steps == 1

@@ -147,14 +147,14 @@ def test_segments_and_stores_do_not_see_each_other(name):
 
 
 def test_trees_that_need_an_example(name):
-    """A schema has no node types but dict, list, tuple and None."""
-    example = collections.OrderedDict(a=np.zeros(2))
+    """A schema has no node types but dict, OrderedDict, list, tuple and None."""
+    example = collections.defaultdict(None, a=np.zeros(2))
     script = """
 import collections, os, sys
 import numpy as np
 from echo_shm import Replay
-replay = Replay(collections.OrderedDict(a=np.zeros(2)), 10, store="shm", name=sys.argv[1])
-replay.add(collections.OrderedDict(a=np.ones(2)))
+replay = Replay(collections.defaultdict(None, a=np.zeros(2)), 10, store="shm", name=sys.argv[1])
+replay.add(collections.defaultdict(None, a=np.ones(2)))
 os.kill(os.getpid(), 9)
 """
     run_python(script, name, status=None)
@@ -162,7 +162,7 @@ os.kill(os.getpid(), 9)
         Replay.attach(name)
     with Replay.attach(name, example) as replay:
         data = replay.sample(1).data
-        assert type(data) is collections.OrderedDict
+        assert type(data) is collections.defaultdict
         assert data["a"].tolist() == [[1, 1]]
 
 

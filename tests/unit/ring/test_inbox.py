@@ -16,7 +16,7 @@ STEPS = {
     "an array": np.zeros((2, 3), np.float32),
     "a dict": {"a": np.zeros(3), "b": [np.zeros((), np.int64), None]},
     "a tuple": (np.zeros(3), (np.zeros(2),)),
-    "another node": collections.OrderedDict(z=np.zeros(3), a=np.zeros(())),
+    "another node": collections.defaultdict(None, z=np.zeros(3), a=np.zeros(())),
 }
 
 

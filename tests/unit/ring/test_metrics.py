@@ -12,7 +12,8 @@ from echo_shm import HistSnapshot, Server, ShmClient
 COUNTS = [
     "store_size", "active_connections", "queue_depth_sum", "queue_depth_max", "push_blocked_count",
     "samples_inserted_total", "notify_count", "cas_success_total", "cas_failure_total", "reservation_retries_total",
-    "dead_producers", "stalled_producers", "reopened_slots", "refused_connections",
+    "dead_producers", "stalled_producers", "reopened_slots", "refused_connections", "latest_version", "age_max",
+    "too_old",
 ]  # fmt: skip
 HISTOGRAMS = ["drain_round", "memcpy", "queue_dwell"]
 HISTOGRAM_FIELDS = ["count", "min_ns", "max_ns", "mean_ns", "p50_ns", "p90_ns", "p99_ns"]
@@ -34,12 +35,13 @@ def test_every_field(detailed):
         for name in COUNTS:
             assert isinstance(getattr(info, name), int), name
         assert isinstance(info.learner_wait, float)
+        assert isinstance(info.age_mean, float)
         for name in HISTOGRAMS:
             histogram = getattr(info, name)
             assert isinstance(histogram, HistSnapshot)
             for field in HISTOGRAM_FIELDS:
                 assert isinstance(getattr(histogram, field), float if field == "mean_ns" else int), field
-        assert set(info.as_dict()) == {*COUNTS, *HISTOGRAMS, "learner_wait"}
+        assert set(info.as_dict()) == {*COUNTS, *HISTOGRAMS, "learner_wait", "age_mean"}
         assert "samples_inserted_total=2" in repr(info)
 
 
