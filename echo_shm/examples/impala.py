@@ -19,7 +19,7 @@ from echo_shm.examples.common import Progress, arguments, need, run
 ENVS, HORIZON = 8, 16  # of a worker: how many environments, and how many steps of each are a rollout
 BATCH = 1  # rollouts
 GAMMA, LAMBDA, MOST_RHO, MOST_C = 0.98, 0.9, 1.0, 1.0
-PASSES, ENTROPY, LEARNING_RATE, REWARD = 1, 0.001, 1e-3, 0.05
+PASSES, ENTROPY, LEARNING_RATE, REWARD = 1, 0.001, 2e-3, 0.05
 
 #: One rollout. The last row of ``obs`` is what the last action has led to.
 ROLLOUT = {
