@@ -11,13 +11,12 @@ and drawn from as often; otherwise its size is calculated.
 import argparse
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import psutil
 
 from echo_shm import Replay, Table
-from echo_shm.examples.common import MissingPackage, arguments, need, run
+from echo_shm.examples.common import MissingPackage, arguments, need, run, seeds_of
 from echo_shm.replay import NStep, Writer
 
 ENVS, FRAME, STACK, BATCH = 4, (84, 84), 4, 32
@@ -85,8 +84,7 @@ def learn(args: argparse.Namespace) -> int:
     before, started = resident(), time.monotonic()
     table = Table("train", item=NStep(3, 0.99, observation=["obs"], stack={"obs": STACK}))
     with Replay(STEP, args.steps, [table], seed=args.seed, thread=True) as replay:
-        seeds = range(args.seed * 1000, args.seed * 1000 + args.workers)
-        with replay.spawn(play, args.workers, seeds):
+        with replay.spawn(play, args.workers, seeds_of(args)):
             while replay.info("train").inserted < args.steps:
                 time.sleep(0.05)  # a thread of the replay stores what comes
         seconds = time.monotonic() - started
