@@ -11,6 +11,7 @@ and drawn from as often; otherwise its size is calculated.
 import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import psutil
@@ -63,7 +64,7 @@ def say(who: str, steps: int, size: float, rate: float) -> None:
     print(f"{who:<18}  {steps:>8,} transitions  {size / 1e6:>8,.0f} MB  {rate:>8,.0f} drawn a second", flush=True)
 
 
-def stable_baselines3(replay: Replay, steps: int) -> tuple[Callable[[], object], int]:
+def stable_baselines3(replay: Any, steps: int) -> tuple[Callable[[], object], int]:
     """Its buffer, filled by transitions of the replay: how to draw from it, and its size in bytes."""
     buffers, spaces = need("stable_baselines3.common.buffers"), need("gymnasium").spaces
     stacks = spaces.Box(0, 255, (STACK, *FRAME), np.uint8)
@@ -83,6 +84,7 @@ def learn(args: argparse.Namespace) -> int:
     need("ale_py")
     before, started = resident(), time.monotonic()
     table = Table("train", item=NStep(3, 0.99, observation=["obs"], stack={"obs": STACK}))
+    replay: Any
     with Replay(STEP, args.steps, [table], seed=args.seed, thread=True) as replay:
         with replay.spawn(play, args.workers, seeds_of(args)):
             while replay.info("train").inserted < args.steps:

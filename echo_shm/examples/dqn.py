@@ -110,8 +110,8 @@ def learn(args: argparse.Namespace) -> int:
         publisher.publish(weights)
         with replay.spawn(play, args.workers, seeds_of(args)):
             while not progress.over:
-                batch = replay.sample(BATCH, "train", beta=1.0 - 0.6 * progress.left)
-                data = tree_map(torch.as_tensor, batch.data)
+                batch: Any = replay.sample(BATCH, "train", beta=1.0 - 0.6 * progress.left)
+                data: Any = tree_map(torch.as_tensor, batch.data)
                 errors = update(data, torch.as_tensor((batch.weight / batch.weight.max()).astype(np.float32)))
                 if not args.uniform:
                     replay.update(batch.key, errors.numpy() + 1e-3, "train")
@@ -121,9 +121,9 @@ def learn(args: argparse.Namespace) -> int:
                 if updates % PUBLISH_EVERY == 0:
                     optimizer.param_groups[0]["lr"] = LEARNING_RATE * progress.left
                     publisher.publish(weights)
-                    info = replay.info()
-                    ended = info["episodes"].size
-                    returns = replay.sample(ended, "episodes").data["reward"].sum(1) if ended else []
+                    info: Any = replay.info()
+                    ended: Any = replay.sample(info["episodes"].size, "episodes") if info["episodes"].size else None
+                    returns = ended.data["reward"].sum(1) if ended else []
                     progress.add(info["train"].inserted - progress.steps, returns)
     return progress.finish()
 
