@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 
 from echo_shm import Replay, Table
-from echo_shm.examples.common import MissingPackage, arguments, need, run
+from echo_shm.examples.common import MissingPackage, arguments, need, run, seeds_of
 from echo_shm.replay import NStep, Writer
 
 ENVS, FRAME, STACK, BATCH = 4, (84, 84), 4, 32
@@ -64,7 +64,7 @@ def say(who: str, steps: int, size: float, rate: float) -> None:
     print(f"{who:<18}  {steps:>8,} transitions  {size / 1e6:>8,.0f} MB  {rate:>8,.0f} drawn a second", flush=True)
 
 
-def stable_baselines3(replay: Replay, steps: int) -> tuple[Callable[[], object], int]:
+def stable_baselines3(replay: Any, steps: int) -> tuple[Callable[[], object], int]:
     """Its buffer, filled by transitions of the replay: how to draw from it, and its size in bytes."""
     buffers, spaces = need("stable_baselines3.common.buffers"), need("gymnasium").spaces
     stacks = spaces.Box(0, 255, (STACK, *FRAME), np.uint8)
@@ -84,9 +84,9 @@ def learn(args: argparse.Namespace) -> int:
     need("ale_py")
     before, started = resident(), time.monotonic()
     table = Table("train", item=NStep(3, 0.99, observation=["obs"], stack={"obs": STACK}))
+    replay: Any
     with Replay(STEP, args.steps, [table], seed=args.seed, thread=True) as replay:
-        seeds = range(args.seed * 1000, args.seed * 1000 + args.workers)
-        with replay.spawn(play, args.workers, seeds):
+        with replay.spawn(play, args.workers, seeds_of(args)):
             while replay.info("train").inserted < args.steps:
                 time.sleep(0.05)  # a thread of the replay stores what comes
         seconds = time.monotonic() - started

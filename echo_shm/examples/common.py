@@ -33,9 +33,7 @@ def need(module: str) -> Any:
         package = module.partition(".")[0]
         if error.name not in (module, package):
             raise
-        raise MissingPackage(
-            f"this example needs the package {package}: pip install 'echo-shm[examples]'"
-        ) from None
+        raise MissingPackage(f"this example needs the package {package}: pip install 'echo-shm[examples]'") from None
 
 
 def arguments(doc: str | None, steps: int, target: float = math.inf) -> argparse.ArgumentParser:
@@ -49,8 +47,11 @@ def arguments(doc: str | None, steps: int, target: float = math.inf) -> argparse
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the first weights and the environments; the order in which workers play "
-        "is the scheduler's, so two runs differ all the same"
+        "--seed",
+        type=int,
+        default=0,
+        help="of the first weights and the environments; the order in which workers play "
+        "is the scheduler's, so two runs differ all the same",
     )
     parser.add_argument("--steps", type=int, default=steps, help="most steps of the environments (%(default)s)")
     parser.add_argument("--target", type=float, default=target, help="mean return that counts as solved (%(default)s)")
@@ -59,8 +60,16 @@ def arguments(doc: str | None, steps: int, target: float = math.inf) -> argparse
     return parser
 
 
+def seeds_of(args: argparse.Namespace) -> range:
+    """A seed for each worker, which no run with another ``--seed`` has."""
+    return range(args.seed * 1000, args.seed * 1000 + args.workers)
+
+
 def run(learn: Callable[[argparse.Namespace], int], parser: argparse.ArgumentParser) -> None:
-    """Runs an example to its end. The exit status is what ``learn`` returns; 130 after Ctrl-C; 2 if a package is missing."""
+    """Runs an example to its end, and exits.
+
+    The status is what ``learn`` returns; 130 after Ctrl-C; 2 if a package is missing.
+    """
     args = parser.parse_args()
     try:
         if args.plot:

@@ -14,9 +14,8 @@ import numpy as np
 from optree import tree_map
 
 from echo_shm import Replay, Table
-from echo_shm.examples.common import Progress, arguments, need, run
+from echo_shm.examples.common import Progress, arguments, need, run, seeds_of
 from echo_shm.replay import Episode, Fifo, NStep, Prioritized, SampleToInsertRatio, Uniform, Writer
-from echo_shm.weights import Publisher, Subscriber
 
 ENVS, CAPACITY, FIRST_STEPS = 4, 50_000, 1_000
 BATCH, DRAWS_PER_STEP, GAMMA, N_STEPS = 128, 32.0, 0.99, 3
@@ -40,12 +39,12 @@ def values_of(weights: list[Any], obs: Any) -> Any:
     return hidden @ w3.T + b3
 
 
-def play(writer: Writer, seed: int, weights_name: str) -> None:
+def play(writer: Writer, seed: int) -> None:
     """A worker: plays without end, and looks for new weights at every step."""
     envs = need("gymnasium").make_vec("CartPole-v1", ENVS, vectorization_mode="vector_entry_point")
     rng = np.random.default_rng(seed)
     obs, _ = envs.reset(seed=seed)
-    subscriber = Subscriber(weights_name)
+    subscriber = writer.subscriber()
     weights, steps = subscriber.latest(), 0
     while True:
         subscriber.poll(into=weights)
@@ -106,13 +105,13 @@ def learn(args: argparse.Namespace) -> int:
         return (value.detach() - target).abs()
 
     progress, updates = Progress(args), 0
-    with Replay(STEP, CAPACITY, tables_of(args.uniform), seed=args.seed) as replay, Publisher(weights) as publisher:
+    with Replay(STEP, CAPACITY, tables_of(args.uniform), seed=args.seed) as replay:
+        publisher = replay.publisher(weights)
         publisher.publish(weights)
-        seeds = range(args.seed * 1000, args.seed * 1000 + args.workers)
-        with replay.spawn(play, args.workers, seeds, [publisher.name] * args.workers):
+        with replay.spawn(play, args.workers, seeds_of(args)):
             while not progress.over:
-                batch = replay.sample(BATCH, "train", beta=1.0 - 0.6 * progress.left)
-                data = tree_map(torch.as_tensor, batch.data)
+                batch: Any = replay.sample(BATCH, "train", beta=1.0 - 0.6 * progress.left)
+                data: Any = tree_map(torch.as_tensor, batch.data)
                 errors = update(data, torch.as_tensor((batch.weight / batch.weight.max()).astype(np.float32)))
                 if not args.uniform:
                     replay.update(batch.key, errors.numpy() + 1e-3, "train")
@@ -122,9 +121,9 @@ def learn(args: argparse.Namespace) -> int:
                 if updates % PUBLISH_EVERY == 0:
                     optimizer.param_groups[0]["lr"] = LEARNING_RATE * progress.left
                     publisher.publish(weights)
-                    info = replay.info()
-                    ended = info["episodes"].size
-                    returns = replay.sample(ended, "episodes").data["reward"].sum(1) if ended else []
+                    info: Any = replay.info()
+                    ended: Any = replay.sample(info["episodes"].size, "episodes") if info["episodes"].size else None
+                    returns = ended.data["reward"].sum(1) if ended else []
                     progress.add(info["train"].inserted - progress.steps, returns)
     return progress.finish()
 

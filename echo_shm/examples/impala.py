@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from echo_shm import Server, ShmClient
-from echo_shm.examples.common import Progress, arguments, need, run
+from echo_shm.examples.common import Progress, arguments, need, run, seeds_of
 
 ENVS, HORIZON = 8, 16  # of a worker: how many environments, and how many steps of each are a rollout
 BATCH = 1  # rollouts
 GAMMA, LAMBDA, MOST_RHO, MOST_C = 0.98, 0.9, 1.0, 1.0
-PASSES, ENTROPY, LEARNING_RATE, REWARD = 1, 0.001, 2e-3, 0.05
+ENTROPY, LEARNING_RATE, SCALE = 0.001, 2e-3, 0.05  # of rewards
 
 #: One rollout. The last row of ``obs`` is what the last action has led to.
 ROLLOUT = {
@@ -92,13 +92,13 @@ def v_trace(torch: Any, batch: dict[str, Any], ratio: Any, values: Any) -> tuple
     going_on = ~batch["terminated"]
     same_episode = going_on & ~batch["truncated"]
     rho, c = ratio.clamp(max=MOST_RHO), LAMBDA * ratio.clamp(max=MOST_C)
-    deltas = rho * (REWARD * batch["reward"] + GAMMA * values[:, 1:] * going_on - values[:, :-1])
+    deltas = rho * (SCALE * batch["reward"] + GAMMA * values[:, 1:] * going_on - values[:, :-1])
     above = torch.zeros_like(values)  # by how much the target is above the value; of the step after the last one: 0
     for t in reversed(range(HORIZON)):
         above[:, t] = deltas[:, t] + GAMMA * c[:, t] * same_episode[:, t] * above[:, t + 1]
     # An episode's last observation begins no step of it, so its value stays as it is.
     following = values[:, 1:] + above[:, 1:] * same_episode
-    advantage = rho * (REWARD * batch["reward"] + GAMMA * following * going_on - values[:, :-1])
+    advantage = rho * (SCALE * batch["reward"] + GAMMA * following * going_on - values[:, :-1])
     return (values + above)[:, :-1], advantage
 
 
@@ -130,26 +130,22 @@ def learn(args: argparse.Namespace) -> int:
     with Server(ROLLOUT, batch_size=BATCH, num_buffers=args.buffers, writable=True) as server:
         publisher = server.publisher(weights)
         publisher.publish(weights)
-        seeds = range(args.seed * 1000, args.seed * 1000 + args.workers)
-        with server.spawn(play, args.workers, seeds, [args.lag] * args.workers) as workers:
-            for sample in server.dataset_iter(until=workers, max_age=args.max_age):
-                batch = sample.batch
-                ages.append(publisher.version - sample.versions)
-                tensors = {name: torch.as_tensor(leaf) for name, leaf in batch.items()}  # no copy
-                for _ in range(PASSES):  # V-trace takes the batch's own policy for an older one from the second pass on
-                    update(tensors)
+        with server.spawn(play, args.workers, seeds_of(args), [args.lag] * args.workers) as workers:
+            for batch, info in server.dataset_iter(until=workers, max_age=args.max_age):
+                update({name: torch.as_tensor(leaf) for name, leaf in batch.items()})  # no copy
                 progress.add(int((~batch["is_reset"]).sum()), batch["episode_return"].ravel())
+                ages.append(info.age_max)
                 if progress.over:
                     break
                 optimizer.param_groups[0]["lr"] = LEARNING_RATE * progress.left
                 publisher.publish(weights)
-    ages = np.concatenate(ages)
-    note = f"; weights were {ages.mean():.1f} versions old, at most {ages.max()}; {sample.info.too_old} rollouts left out"
-    return progress.finish(note)
+    return progress.finish(
+        f"; weights {np.mean(ages):.1f} versions old, at most {max(ages)}; {info.too_old} rollouts left out"
+    )
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__, steps=1_000_000, target=475.0)
+    parser = arguments(__doc__, steps=400_000, target=475.0)
     parser.add_argument("--lag", type=int, default=1, help="rollouts that a worker plays with the same weights")
     parser.add_argument("--max-age", type=int, default=20, help="versions after which a rollout is too old")
     parser.add_argument("--buffers", type=int, default=4, help="batches that the ring holds")

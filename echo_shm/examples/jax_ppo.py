@@ -2,19 +2,20 @@
 
     python -m echo_shm.examples.jax_ppo --seed 1 --plot jax_ppo.svg
 
-A worker plays a rollout with the latest weights, writes it into the ring itself, and waits for the next weights. A batch
-is one rollout of each worker. On a CPU its arrays become JAX's without a copy, and stay as they are until the
+A worker plays a rollout with the latest weights, writes it into the ring itself, and waits for the next weights. A
+batch is one rollout of each worker. On a CPU its arrays become JAX's without a copy, and stay as they are until the
 computation is done.
 """
 
 import argparse
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from echo_shm import Server, ShmClient
-from echo_shm.examples.common import Progress, arguments, need, run
+from echo_shm.examples.common import Progress, arguments, need, run, seeds_of
 
 ENVS, HORIZON = 8, 32  # of a worker: how many environments, and how many steps of each are a rollout
 GAMMA, LAMBDA = 0.98, 0.8
@@ -75,7 +76,7 @@ def first_layers(rng: np.random.Generator, outputs: int) -> list[Any]:
     sizes = [4, 64, 64, outputs]
     return [
         (rng.normal(0, (1 / before) ** 0.5, (before, after)).astype(np.float32), np.zeros(after, np.float32))
-        for before, after in zip(sizes, sizes[1:], strict=False)
+        for before, after in itertools.pairwise(sizes)
     ]
 
 
@@ -131,8 +132,8 @@ def compiled(jax: Any) -> Callable[..., Any]:
             grads = jax.grad(loss_of)(state[0], minibatch, CLIP * left)
             return adam(state, grads, LEARNING_RATE * left), None
 
-        order = [jax.random.permutation(one, len(rows["obs"])) for one in jax.random.split(key, EPOCHS)]
-        return jax.lax.scan(learn_from, state, jnp.concatenate(order).reshape(EPOCHS * MINIBATCHES, -1))[0]
+        order = jax.vmap(lambda one: jax.random.permutation(one, len(rows["obs"])))(jax.random.split(key, EPOCHS))
+        return jax.lax.scan(learn_from, state, order.reshape(EPOCHS * MINIBATCHES, -1))[0]
 
     return jax.jit(update)  # type: ignore[no-any-return]
 
@@ -143,14 +144,16 @@ def learn(args: argparse.Namespace) -> int:
     rng, key, update = np.random.default_rng(args.seed), jax.random.key(args.seed), compiled(jax)
     params = {"policy": first_layers(rng, 2), "value": first_layers(rng, 1)}
     zeros = jax.tree.map(np.zeros_like, params)
-    state, progress = (params, zeros, zeros, 0), Progress(args)
+    state, progress = (params, zeros, zeros, np.int32(0)), Progress(args)
     with Server(ROLLOUT, batch_size=args.workers, num_buffers=2) as server:
         publisher = server.publisher(params["policy"])
         publisher.publish(params["policy"])
-        with server.spawn(play, args.workers, range(args.seed * 1000, args.seed * 1000 + args.workers)) as workers:
+        with server.spawn(play, args.workers, seeds_of(args)) as workers:
             for batch, _ in server.dataset_iter(until=workers):
                 key, mine = jax.random.split(key)
-                state = update(state, {name: jax.numpy.asarray(leaf) for name, leaf in batch.items()}, mine, progress.left)
+                state = update(
+                    state, {name: jax.numpy.asarray(leaf) for name, leaf in batch.items()}, mine, progress.left
+                )
                 progress.add(int((~batch["is_reset"]).sum()), batch["episode_return"].ravel())
                 if progress.over:
                     break

@@ -2,8 +2,8 @@
 
     python -m echo_shm.examples.ppo --seed 1 --plot ppo.svg
 
-A worker plays a rollout with the latest weights, writes it into the ring itself, and waits for the next weights. A batch
-is one rollout of each worker, so all of it is played with the weights that the learner has just published.
+A worker plays a rollout with the latest weights, writes it into the ring itself, and waits for the next weights. A
+batch is one rollout of each worker, so all of it is played with the weights that the learner has just published.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from echo_shm import Server, ShmClient
-from echo_shm.examples.common import Progress, arguments, need, run
+from echo_shm.examples.common import Progress, arguments, need, run, seeds_of
 
 ENVS, HORIZON = 8, 32  # of a worker: how many environments, and how many steps of each are a rollout
 GAMMA, LAMBDA = 0.98, 0.8
@@ -77,9 +77,7 @@ def networks(torch: Any) -> tuple[Any, Any]:
 
     def network(outputs: int) -> Any:
         nn = torch.nn
-        return nn.Sequential(
-            nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)
-        )
+        return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
 
     return network(2), network(1)
 
@@ -89,8 +87,7 @@ def advantages_of(batch: dict[str, Any], values: Any) -> Any:
     going_on = ~batch["terminated"]
     same_episode = going_on & ~batch["truncated"]
     deltas = batch["reward"] + GAMMA * values[:, 1:] * going_on - values[:, :-1]
-    advantage = values[:, 0] * 0
-    rows = []
+    advantage, rows = 0.0, []
     for t in reversed(range(HORIZON)):
         advantage = deltas[:, t] + GAMMA * LAMBDA * same_episode[:, t] * advantage
         rows.append(advantage)
@@ -132,7 +129,7 @@ def learn(args: argparse.Namespace) -> int:
     with Server(ROLLOUT, batch_size=args.workers, num_buffers=2, writable=True) as server:
         publisher = server.publisher(weights)
         publisher.publish(weights)
-        with server.spawn(play, args.workers, range(args.seed * 1000, args.seed * 1000 + args.workers)) as workers:
+        with server.spawn(play, args.workers, seeds_of(args)) as workers:
             for batch, _ in server.dataset_iter(until=workers):
                 update({name: torch.as_tensor(leaf) for name, leaf in batch.items()})  # no copy
                 progress.add(int((~batch["is_reset"]).sum()), batch["episode_return"].ravel())
