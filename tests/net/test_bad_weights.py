@@ -103,6 +103,8 @@ def test_asking_again_and_again(server, join):
     assert frames(sock, Frame.NEWS) == [(Header(Frame.NEWS, 0, 3), b"")]
     sock.sendall(weights_wire.need(2))
     assert frames(sock, Frame.PIECE) == [(Header(Frame.PIECE, SIZE, 3), weights(3))]
+    server._publisher.publish({"w": np.full(4, 4, np.float32)})
+    assert frames(sock, Frame.NEWS) == [(Header(Frame.NEWS, 0, 4), b"")]
     sock.sendall(weights_wire.need(3) + wire.bye(0))
     assert said(sock) == b""
 
