@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -32,7 +32,7 @@ GAMMA, LAMBDA, ENTROPY, LEARNING_RATE, REWARD = 0.98, 0.9, 0.001, 1e-3, 0.05
 HERE, THERE = "10.99.7.1", "10.99.7.2"  # both ends of the cable
 
 #: One rollout. The last row of ``obs`` is what the last action has led to.
-ROLLOUT = {
+ROLLOUT: dict[str, Any] = {
     "obs": np.zeros((HORIZON + 1, ENVS, 4), np.float32),
     "action": np.zeros((HORIZON, ENVS), np.int64),
     "log_prob": np.zeros((HORIZON, ENVS), np.float32),
@@ -53,7 +53,7 @@ def logits_of(weights: list[Any], obs: Any) -> Any:
     return np.tanh(np.tanh(obs @ w1.T + b1) @ w2.T + b2) @ w3.T + b3
 
 
-def play(address: str, seed: int) -> None:
+def play(address: str, seed: int) -> NoReturn:
     """A worker: plays without end, each rollout with the newest weights that have come."""
     envs = need("gymnasium").make_vec("CartPole-v1", ENVS, vectorization_mode="vector_entry_point")
     rng, rollout = np.random.default_rng(seed), {name: leaf.copy() for name, leaf in ROLLOUT.items()}
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--cut", type=float, default=5.0, help="seconds for which the link is cut (%(default)s)")
     parser.add_argument("--cut-at", type=float, default=0.1, help="after which part of the steps (%(default)s)")
     parser.add_argument("--loopback", action="store_true", help="make no other network namespace")
-    run(lambda args: play(args.worker, args.seed) or 0 if args.worker else learn(args), parser)
+    run(lambda args: play(args.worker, args.seed) if args.worker else learn(args), parser)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,8 @@ def test_asking_again_and_again(server, join):
     assert frames(sock, Frame.NEWS) == [(Header(Frame.NEWS, 0, 3), b"")]
     sock.sendall(weights_wire.need(2))
     assert frames(sock, Frame.PIECE) == [(Header(Frame.PIECE, SIZE, 3), weights(3))]
+    server._publisher.publish({"w": np.full(4, 4, np.float32)})
+    assert frames(sock, Frame.NEWS) == [(Header(Frame.NEWS, 0, 4), b"")]
     sock.sendall(weights_wire.need(3) + wire.bye(0))
     assert said(sock) == b""
 
@@ -240,3 +242,44 @@ def test_a_version_that_is_given_up(pretend, client):
     subscriber = client(pretend(play)).subscriber()
     assert subscriber.wait(1, LONG) == 3
     assert subscriber.latest()["w"].tolist() == [3] * 4
+
+
+# --- servers that say little --------------------------------------------------
+
+
+def test_a_version_that_does_not_come(pretend, client):
+    """The server is lost before a version that it has told of: meanwhile the client has the one before it."""
+
+    def play(visit):
+        if visit.number:
+            visit.refuse()
+            return
+        _describe(visit)
+        exactly(visit.sock, 16)
+        visit.sock.sendall(piece(1, weights(1)) + weights_wire.news(2))
+
+    one = client(pretend(play))
+    subscriber = one.subscriber()
+    until(lambda: one._sender._loss is not None and subscriber.latest_version == 2, "the server is lost")
+    assert subscriber.latest()["w"].tolist() == [1] * 4
+    assert subscriber.version == 1
+
+
+def test_asking_while_no_more_samples_may_be_sent(pretend, client):
+    """A client whose samples are not acknowledged, and that may send no more of them, can ask for weights."""
+
+    def play(visit):
+        visit.accept()
+        left = visit.host.spec.sample_bytes * 4096
+        while left:
+            header = wire.read_header(exactly(visit.sock, wire.HEADER_BYTES))
+            exactly(visit.sock, header.length * visit.host.spec.sample_bytes)
+            left -= header.length * visit.host.spec.sample_bytes
+        if exactly(visit.sock, 16) == weights_wire.subscribe():
+            visit.sock.sendall(weights_wire.described(SCHEMA, 0))
+            time.sleep(LONG)
+
+    one = client(pretend(play), max_inflight_msgs=1, close_timeout=0.1)
+    one.send_many({"n": np.zeros(4096, np.int64), "x": np.zeros((4096, 2, 3), np.float32)})
+    until(lambda: one._sender._window() == 0, "all of them are sent")
+    assert one.subscriber().latest_version == 0
