@@ -108,7 +108,7 @@ def _copies(sizes: Sizes) -> Measurement:
 
     def measure() -> list[float]:
         assert stack  # the memory lives as long as this
-        return [nbytes * 1e3 / ns for ns in _medians(contenders, 2 * sizes.seconds)]
+        return [nbytes * 1e3 / ns for ns in _medians(contenders, sizes.seconds)]
 
     for _ in range(slots):  # every page is there
         for once in (contenders[1], contenders[5]):
