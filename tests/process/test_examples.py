@@ -85,8 +85,9 @@ def test_ctrl_c(program: Callable[..., Program]) -> None:
 @pytest.mark.parametrize(("name", "package"), [("ppo", "torch"), ("jax_ppo", "jax"), ("atari", "ale_py")])
 def test_a_missing_package(name: str, package: str) -> None:
     """One line says what to install, and the status is 2."""
-    script = "import runpy, sys; sys.modules[sys.argv[1]] = None; sys.argv = sys.argv[:1]; runpy.run_module({!r}, run_name='__main__')"
-    done = run_python(script.format(f"echo_shm.examples.{name}"), package, status=2)
+    script = "import runpy, sys; sys.modules[sys.argv[1]] = None; sys.argv = sys.argv[:1]; "
+    script += f"runpy.run_module('echo_shm.examples.{name}', run_name='__main__')"
+    done = run_python(script, package, status=2)
     assert done.stdout == ""
     assert re.fullmatch(
         rf".*: this example needs the package {package}: pip install 'echo-shm\[examples\]'\n", done.stderr
