@@ -178,7 +178,8 @@ static PyObject *call_with_leaves(PyObject *module, PyObject *const *args, Py_ss
 static PyMethodDef methods[] = {
     {"make_plan", make_plan, METH_VARARGS, "make_plan(function, es_ring, nbytes, leaves, writes=False) -> plan"},
     {"send", (PyCFunction)(void (*)(void))send_leaves, METH_FASTCALL, "send(plan, *leaves) -> whether it was sent"},
-    {"call", (PyCFunction)(void (*)(void))call_with_leaves, METH_FASTCALL, "call(plan, *leaves) -> the result, or None"},
+    {"call", (PyCFunction)(void (*)(void))call_with_leaves, METH_FASTCALL,
+     "call(plan, *leaves) -> the result, or None"},
     {NULL, NULL, 0, NULL},
 };
 
