@@ -19,8 +19,9 @@ from echo_shm.errors import error_from
 EXPORTS = {
     "BatchesHeldError", "BoundSample", "ConnectionClosedError", "EchoShmError", "Finishing", "ForkedError", "Handle",
     "HistSnapshot", "Lease", "Publisher", "Replay", "ReplayClient", "Reservation", "Sample", "SampleInfo",
-    "SegmentError", "Server", "ShmClient", "SpecMismatchError", "Subscriber", "Table", "TcpClient", "TcpTransport",
-    "TrajectoryAccumulator", "Transport", "WireError", "WorkerError", "WorkerGroup", "__version__", "connect",
+    "SegmentError", "Server", "ShmClient", "SpecMismatchError", "Subscriber", "Subscription", "Table", "TcpClient",
+    "TcpSubscriber", "TcpTransport", "TrajectoryAccumulator", "Transport", "WireError", "WorkerError", "WorkerGroup",
+    "__version__", "connect",
 }  # fmt: skip
 
 

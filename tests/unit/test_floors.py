@@ -82,7 +82,7 @@ FLOORS = {
         ["gc", "replay_top", "replay_serve"],
         ["main"],
     ],
-    "examples": [["common"], ["ppo", "dqn", "impala", "jax_ppo", "atari"]],
+    "examples": [["common"], ["ppo", "dqn", "impala", "jax_ppo", "remote", "atari"]],
     "cli.demo": [["check", "display", "policy"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
 }
 
