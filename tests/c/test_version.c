@@ -201,7 +201,6 @@ TEST(rings_have_no_weights)
     CHECK_EQ(es_weights_latest(r), -EINVAL);
     CHECK_EQ(es_weights_holder(r, 0), -EINVAL);
     CHECK_EQ(es_weights_word(r), 0);
-    CHECK_EQ(es_api_holds_weights(r), 0);
     fix_free(f);
 }
 
