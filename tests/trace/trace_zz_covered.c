@@ -48,7 +48,6 @@ static const es_excuse excused[] = {
     {"nap_until_changed", "stands in for futex_waitv(), which this kernel has; reads words and writes none"},
     {"any_changed", "as nap_until_changed"},
     {"is_bridges", "reads a word and writes none; processes are killed in its caller"},
-    {"es_api_holds_weights", "a computation"},
     {"es_weights_holder", "reads a word and writes none"},
     {"es_weights_word", "a computation"},
     {NULL, NULL},
