@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import items, latency, native, peers, producers, remote, replay, scale, table, throughput, wake
+from bench import items, latency, native, peers, producers, remote, replay, scale, table, throughput, wake, weights
 
 GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "cartpole": throughput.cartpole,
@@ -31,6 +31,7 @@ GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "remote": remote.remote,
     "replay": replay.replay,
     "items": items.items,
+    "weights": weights.weights,
 }
 
 NOTES = """\

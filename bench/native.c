@@ -36,6 +36,17 @@ double bench_memcpy(uint8_t *region, uint64_t size, const uint8_t *sample, uint6
     return (double)copied * 1e9 / (double)(now - start);
 }
 
+void bench_copy(uint8_t *to, const uint8_t *from, uint64_t n)
+{
+    memcpy(to, from, n);
+}
+
+void bench_copy_leaves(uint8_t *const *to, const uint8_t *const *from, const uint64_t *n, uint64_t leaves)
+{
+    for (uint64_t l = 0; l < leaves; l++)
+        memcpy(to[l], from[l], n[l]);
+}
+
 /* Sleeps until *word is no longer seen: when this ran on after it. */
 int64_t bench_wait(_Atomic uint32_t *word, uint32_t seen)
 {

@@ -38,6 +38,11 @@ def load(library: str) -> ctypes.CDLL:
     u64, i64 = ctypes.c_uint64, ctypes.c_int64
     lib.bench_memcpy.argtypes = [ctypes.c_void_p, u64, ctypes.c_void_p, u64, i64]
     lib.bench_memcpy.restype = ctypes.c_double
+    pointers = ctypes.POINTER(ctypes.c_void_p)
+    lib.bench_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, u64]
+    lib.bench_copy.restype = None
+    lib.bench_copy_leaves.argtypes = [pointers, pointers, ctypes.POINTER(u64), u64]
+    lib.bench_copy_leaves.restype = None
     lib.bench_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
     lib.bench_wait.restype = i64
     lib.bench_wake.argtypes = [ctypes.c_void_p]

@@ -1,4 +1,7 @@
-"""What the machine does at best: numpy's ``take`` into arrays that are kept, memcpy, and bare accesses to memory."""
+"""What the machine does at best: numpy's ``take`` into arrays that are kept, memcpy, and bare accesses to memory.
+
+And what Python has without any library: weights in a queue.
+"""
 
 import mmap
 import sys
@@ -7,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import native
+from bench import native, weights_queue
 from bench import replay_program as program
 from bench.replay_program import Leaves, Measurement, Sizes
 
@@ -141,9 +144,15 @@ ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "accesses cartpole": lambda sizes: _accesses(sizes.cartpole, sizes.seconds),
     "accesses prioritized": lambda sizes: _accesses(sizes.cartpole, sizes.seconds, prioritized=True),
     "accesses n_step": lambda sizes: _accesses(sizes.cartpole, sizes.seconds, nstep=program.NSTEP),
+    **weights_queue.ROWS,
 }
 
-_NAMES = {"memcpy": "memcpy", "accesses": "bare accesses to memory", "take": f"numpy {np.__version__}, `take(out=)`"}
+_NAMES = {
+    "memcpy": "memcpy",
+    "accesses": "bare accesses to memory",
+    "take": f"numpy {np.__version__}, `take(out=)`",
+    "queue": "`multiprocessing.Queue`",
+}
 
 if __name__ == "__main__":
     program.serve(_NAMES[sys.argv[1].partition(" ")[0]], ROWS)

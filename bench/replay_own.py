@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import items_own
+from bench import items_own, weights_own
 from bench import replay_program as program
 from bench.items_own import resident_bytes
 from bench.replay_program import Leaves, Measurement, Sizes
@@ -260,6 +260,7 @@ ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "elsewhere": _elsewhere,
     "recovery": _recovery,
     **items_own.ROWS,
+    **weights_own.ROWS,
 }
 
 if __name__ == "__main__":

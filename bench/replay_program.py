@@ -55,7 +55,8 @@ class Sizes:
         seconds: Length of one measurement.
         cartpole: CartPole steps stored.
         atari: Atari steps stored.
-        workers: Processes that add, in the row of the owner's CPU time.
+        workers: Processes that add, in the row of the owner's CPU time; that read weights, in the row of many.
+        weights: Bytes of the weights.
 
     """
 
@@ -63,6 +64,7 @@ class Sizes:
     cartpole: int
     atari: int
     workers: int = 0
+    weights: tuple[int, ...] = ()
 
 
 def cartpole(n: int) -> Leaves:

@@ -7,6 +7,7 @@ import contextlib
 import multiprocessing
 import os
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -29,6 +30,7 @@ from torchrl.data import (
 from torchrl.data.replay_buffers.samplers import PrioritizedSampler, SliceSampler
 
 from bench import replay_program as program
+from bench import weights_torchrl
 from bench.replay_program import Leaves, Measurement, Sizes
 
 _STORAGES = {"LazyTensorStorage": LazyTensorStorage, "LazyMemmapStorage": LazyMemmapStorage, "ListStorage": ListStorage}
@@ -273,8 +275,10 @@ ROWS: dict[str, Callable[[Sizes], Measurement]] = {
     "sequences cached": lambda sizes: _sequences(sizes, cached=True),
     "workers": _with_workers,
     "remote workers": _with_remote_workers,
+    **weights_torchrl.ROWS,
 }
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
-    program.serve(f"TorchRL {version('torchrl')}", ROWS)
+    ours = sys.argv[1] == "weights locked"  # and needs torch alone
+    program.serve(f"torch {version('torch')}" if ours else f"TorchRL {version('torchrl')}", ROWS)

@@ -21,6 +21,8 @@ class Scale:
         replay_frames: Atari steps that a replay buffer stores; 50,000 are 1.4 GB for each library.
         item_frames: Atari frames whose memory is measured, in a replay of stacks; a million are 7 GB.
         replay_growth: A small and a large number of CartPole steps, whose costs are compared.
+        weights: Bytes of the weights that are published.
+        readers: Processes that all read one version of the smallest of them.
         replay_workers: Worker counts at which the replay's own CPU time is measured.
 
     """
@@ -39,6 +41,8 @@ class Scale:
     item_frames: int = 1_000_000
     replay_growth: tuple[int, int] = (100_000, 10_000_000)
     replay_workers: tuple[int, ...] = (1, 8, 64)
+    weights: tuple[int, ...] = (1_000_000, 10_000_000, 100_000_000)
+    readers: int = 64
 
 
 FULL = Scale()
@@ -56,4 +60,6 @@ QUICK = Scale(
     item_frames=2000,
     replay_growth=(2_000, 20_000),
     replay_workers=(1, 2),
+    weights=(100_000, 1_000_000),
+    readers=4,
 )

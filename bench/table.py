@@ -14,7 +14,7 @@ _DASH = "\N{EN DASH}"
 
 
 #: Of all other units, less is better.
-_MORE_IS_BETTER = ("samples/s", "steps/s", "batches/s", "items/s")
+_MORE_IS_BETTER = ("samples/s", "steps/s", "batches/s", "items/s", "MB/s")
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class Figure:
 
     Attributes:
         path: What was measured.
-        unit: ``"samples/s"``, ``"steps/s"``, ``"batches/s"``, ``"items/s"`` (more is better) or one of costs (less is
-            better): ``"s"``, ``"µs"``, ``"MB"``, ``"GB"``, ``"bytes"``, ``"a sample"``.
+        unit: ``"samples/s"``, ``"steps/s"``, ``"batches/s"``, ``"items/s"``, ``"MB/s"`` (more is better) or one of
+            costs (less is better): ``"s"``, ``"ms"``, ``"µs"``, ``"ns"``, ``"MB"``, ``"GB"``, ``"bytes"``,
+            ``"a sample"``.
         ours: One value a repetition.
         peer: What the ratio is taken to; empty for none.
         theirs: The peer's values, of the same repetitions.

@@ -40,6 +40,7 @@ from echo_shm.errors import (
     WorkerError,
 )
 from echo_shm.net.client.client import TcpClient, connect
+from echo_shm.net.client.subscriber import TcpSubscriber
 from echo_shm.net.transport import TcpTransport
 from echo_shm.replay.client import ReplayClient
 from echo_shm.replay.replay import Replay
@@ -52,6 +53,7 @@ from echo_shm.server import Server
 from echo_shm.trajectory.accumulator import TrajectoryAccumulator
 from echo_shm.weights.publisher import Publisher
 from echo_shm.weights.subscriber import Subscriber
+from echo_shm.weights.subscription import Subscription
 from echo_shm.workers.group import WorkerGroup
 
 __version__ = version("echo-shm")
@@ -77,8 +79,10 @@ __all__ = [
     "ShmClient",
     "SpecMismatchError",
     "Subscriber",
+    "Subscription",
     "Table",
     "TcpClient",
+    "TcpSubscriber",
     "TcpTransport",
     "TrajectoryAccumulator",
     "Transport",

@@ -109,9 +109,10 @@ class Sampling:
             until: A :class:`WorkerGroup`, or any object with ``finished`` and ``check()``. If it failed, its
                 exception is raised.
             max_age: Leave out samples that were made with weights more than this many versions before the latest one
-                (see :meth:`Server.publisher`). Batches that have none of them come as ever. The others are copied
-                together into batches of ``batch_size``; what waits for that is lost if this process is killed.
-                :attr:`SampleInfo.too_old` counts what was left out.
+                (see :meth:`Server.publisher`), and count them in :attr:`SampleInfo.too_old`. All batches are copies
+                then: one that the caller still refers to would stop the ring while many are left out. What is left
+                of batches with old samples is put together into batches of ``batch_size``; what waits for that is
+                lost if this process is killed.
 
         """
         check_finishing(until)
@@ -125,7 +126,7 @@ class Sampling:
     def _next(self, copy: bool, drop_last: bool, until: Finishing | None, fresh: FreshBatches | None) -> list[Sample]:
         """The next batch in a list, or an empty list at the end."""
         if fresh is not None:
-            return self._next_fresh(copy, drop_last, until, fresh)
+            return self._next_fresh(drop_last, until, fresh)
         if self._unstarted:
             self.start()
         if until is not None:
@@ -135,14 +136,14 @@ class Sampling:
             return []
         return [copy_of(sample) if copy else sample]
 
-    def _next_fresh(self, copy: bool, drop_last: bool, until: Finishing | None, fresh: FreshBatches) -> list[Sample]:
+    def _next_fresh(self, drop_last: bool, until: Finishing | None, fresh: FreshBatches) -> list[Sample]:
         """The same without the samples that are too old."""
         while not (box := fresh.complete()):
             box = self._next(False, drop_last, until, None)
             if not box:
                 return [] if drop_last else fresh.rest()
             if fresh.passes(box[0]):
-                return [copy_of(box.pop())] if copy else box
+                return [copy_of(box.pop())]
             fresh.keep(box.pop())
         return box
 

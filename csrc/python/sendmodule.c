@@ -1,11 +1,13 @@
-/* echo_shm._send: the common case of a send. There cffi's conversions would cost
- * more than the copy.
+/* echo_shm._send: the common case of a send, and of publishing and copying weights. There cffi's conversions would
+ * cost more than the copy.
  *
  * A plan holds what one attachment's samples look like. send(plan, leaf0, leaf1,
  * ...) tests that each leaf is an array of exactly that dtype and shape,
  * contiguous, and calls es_api_send(). Everything else (scalars, strided arrays,
  * other types, a full ring, errors) makes it return False with nothing sent,
- * and is Python's to deal with.
+ * and is Python's to deal with. call() does the same with a function whose result
+ * counts: es_weights_publish(), es_weights_copy(). It returns None where nothing
+ * was called.
  */
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
@@ -23,6 +25,7 @@
 #define RELEASE_GIL_FROM (64 * 1024)
 
 typedef int (*send_function)(void *ring, void **leaves);
+typedef int64_t (*call_function)(void *ring, void **leaves);
 
 typedef struct {
     PyObject *dtype;
@@ -31,9 +34,10 @@ typedef struct {
 } leaf_plan;
 
 typedef struct {
-    send_function send;
+    uintptr_t function; /* what it is: send() and call() know */
     void *ring;
     int release_gil;
+    int writes; /* into the leaves: they must be writable */
     Py_ssize_t n;
     leaf_plan leaves[];
 } plan;
@@ -66,22 +70,25 @@ static int read_plan(leaf_plan *leaf, PyObject *dtype, PyObject *shape)
     return 0;
 }
 
-/* make_plan(address of es_api_send, address of the es_ring, bytes per sample, ((dtype, shape), ...)) */
+/* make_plan(address of the function, address of the es_ring, bytes per sample, ((dtype, shape), ...), whether it writes
+ * into the leaves) */
 static PyObject *make_plan(PyObject *module, PyObject *args)
 {
     unsigned long long function, ring;
     Py_ssize_t nbytes;
     PyObject *leaves;
+    int writes = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "KKnO!", &function, &ring, &nbytes, &PyTuple_Type, &leaves))
+    if (!PyArg_ParseTuple(args, "KKnO!|p", &function, &ring, &nbytes, &PyTuple_Type, &leaves, &writes))
         return NULL;
     Py_ssize_t n = PyTuple_Size(leaves);
     plan *p = PyMem_Calloc(1, sizeof *p + (size_t)n * sizeof *p->leaves);
     if (p == NULL)
         return PyErr_NoMemory();
-    p->send = (send_function)(uintptr_t)function;
+    p->function = (uintptr_t)function;
     p->ring = (void *)(uintptr_t)ring;
     p->release_gil = nbytes >= RELEASE_GIL_FROM;
+    p->writes = writes;
     p->n = n;
     PyObject *capsule = PyCapsule_New(p, PLAN, free_plan);
     if (capsule == NULL) {
@@ -99,44 +106,80 @@ static PyObject *make_plan(PyObject *module, PyObject *args)
     return capsule;
 }
 
-static PyObject *send_leaves(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+/* The leaves' addresses: 1; 0 where one is not what the plan says; -1: an exception is set. */
+static int find_leaves(const plan *p, PyObject *const *leaves, void **pointers)
 {
-    void *few[16], **pointers = few;
-    int code = -1, ok = 1;
-    (void)module;
+    int ok = 1;
+    for (Py_ssize_t i = 0; i < p->n && ok == 1; i++) {
+        ok = is_exact(leaves[i], p->leaves[i].dtype, p->leaves[i].ndim, p->leaves[i].shape);
+        if (ok == 1 && p->writes)
+            ok = PyArray_ISWRITEABLE((PyArrayObject *)leaves[i]);
+        if (ok == 1)
+            pointers[i] = PyArray_DATA((PyArrayObject *)leaves[i]);
+    }
+    return ok;
+}
+
+static int64_t run(const plan *p, int wide, void **pointers)
+{
+    return wide ? ((call_function)p->function)(p->ring, pointers) : ((send_function)p->function)(p->ring, pointers);
+}
+
+/* Calls the plan's function, whose result is wide or an int: 1; otherwise as find_leaves(). */
+static int call_plan(PyObject *const *args, Py_ssize_t nargs, int wide, int64_t *code)
+{
+    void *few[32], **pointers = few;
     const plan *p = nargs > 0 ? PyCapsule_GetPointer(args[0], PLAN) : NULL;
     if (p == NULL || nargs != p->n + 1) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "send(plan, leaf0, leaf1, ...): one argument per leaf");
-        return NULL;
+            PyErr_SetString(PyExc_TypeError, "expected (plan, leaf0, leaf1, ...): one argument per leaf");
+        return -1;
     }
     if (p->n > (Py_ssize_t)(sizeof few / sizeof *few)) {
         pointers = PyMem_Malloc((size_t)p->n * sizeof *pointers);
-        if (pointers == NULL)
-            return PyErr_NoMemory();
+        if (pointers == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
     }
-    for (Py_ssize_t i = 0; i < p->n && ok == 1; i++) {
-        ok = is_exact(args[i + 1], p->leaves[i].dtype, p->leaves[i].ndim, p->leaves[i].shape);
-        if (ok == 1)
-            pointers[i] = PyArray_DATA((PyArrayObject *)args[i + 1]);
-    }
-    /* es_api_send() never sleeps, so a short copy may keep the GIL: giving it up and
+    int ok = find_leaves(p, args + 1, pointers);
+    /* The functions never sleep, so a short copy may keep the GIL: giving it up and
      * getting it back costs as much. The caller's references keep the arrays. */
     if (ok == 1 && p->release_gil) {
         Py_BEGIN_ALLOW_THREADS
-        code = p->send(p->ring, pointers);
+        *code = run(p, wide, pointers);
         Py_END_ALLOW_THREADS
     } else if (ok == 1) {
-        code = p->send(p->ring, pointers);
+        *code = run(p, wide, pointers);
     }
     if (pointers != few)
         PyMem_Free(pointers);
-    return ok < 0 ? NULL : PyBool_FromLong(code == 0);
+    return ok;
+}
+
+static PyObject *send_leaves(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    int64_t code = -1;
+    (void)module;
+    int ok = call_plan(args, nargs, 0, &code);
+    return ok < 0 ? NULL : PyBool_FromLong(ok == 1 && code == 0);
+}
+
+static PyObject *call_with_leaves(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    int64_t code = 0;
+    (void)module;
+    int ok = call_plan(args, nargs, 1, &code);
+    if (ok == 0)
+        Py_RETURN_NONE;
+    return ok < 0 ? NULL : PyLong_FromLongLong(code);
 }
 
 static PyMethodDef methods[] = {
-    {"make_plan", make_plan, METH_VARARGS, "make_plan(es_api_send, es_ring, nbytes, leaves) -> plan"},
+    {"make_plan", make_plan, METH_VARARGS, "make_plan(function, es_ring, nbytes, leaves, writes=False) -> plan"},
     {"send", (PyCFunction)(void (*)(void))send_leaves, METH_FASTCALL, "send(plan, *leaves) -> whether it was sent"},
+    {"call", (PyCFunction)(void (*)(void))call_with_leaves, METH_FASTCALL,
+     "call(plan, *leaves) -> the result, or None"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -47,23 +47,18 @@ static bool is_leased(const es_map *map, uint64_t slot)
     return false;
 }
 
-/* Marks a slot as being filled, unless somebody leases it. */
+/* Marks a slot as being filled, unless somebody leases it. A slot that was leased meanwhile stays marked: its bytes are
+ * those of before, but no reader comes for them, because another slot is the latest. */
 static bool seize(es_map *map, uint64_t slot, uint64_t number)
 {
-    _Atomic uint64_t *sequence = &map->sequences[slot];
     if (is_leased(map, slot))
         return false;
-    uint64_t before = atomic_load_explicit(sequence, memory_order_relaxed);
     /* SYNC weights-fill: release; whoever sees it, sees the latest that has made this slot an old one. */
-    atomic_store_explicit(sequence, number * 2 + 1, memory_order_release);
+    atomic_store_explicit(&map->sequences[slot], number * 2 + 1, memory_order_release);
     /* FENCE weights: pairs with es_version_lease(). Either the reader that has just named the slot sees this word, or its
      * lease is seen here. It also keeps the bytes behind the word, for es_version_copy(). */
     atomic_thread_fence(memory_order_seq_cst);
-    if (!is_leased(map, slot))
-        return true;
-    /* SYNC weights-whole: release; its bytes are those of before. */
-    atomic_store_explicit(sequence, before, memory_order_release);
-    return false;
+    return !is_leased(map, slot);
 }
 
 int64_t es_version_publish(es_map *map, void *const *leaves)
@@ -95,7 +90,7 @@ int64_t es_version_publish(es_map *map, void *const *leaves)
 /* ES_OK while the slot has that version; ES_LAPPED when it is being overwritten. */
 static int look(const es_map *map, uint64_t latest)
 {
-    if (es_version_slot(latest) >= map->num_batches)
+    if (es_version_slot(latest) >= map->num_batches || es_version_number(latest) == 0)
         return ES_ESCRIBBLED;
     /* SYNC weights-whole, weights-fill: acquire. */
     uint64_t sequence = atomic_load_explicit(&map->sequences[es_version_slot(latest)], memory_order_acquire);

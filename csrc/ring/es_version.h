@@ -1,7 +1,7 @@
 /* Versions of weights: one publisher writes them, any number of readers copy or lease the latest.
  *
  * latest        [version:48 | slot:16]; 0: nothing was published. The publisher alone stores it.
- * Sequence word of a slot   2 * version: the slot has all of that version. 2 * version + 1: it is being filled with it.
+ * Sequence word of a slot   2 * version: the slot has all of that version. 2 * version + 1: it was to be filled with it.
  *               The publisher alone stores it.
  * Lease         [owner + 1:32 | slot + 1:32]; 0: free. CAS from 0 by the owner, which alone stores it until it frees it. A
  *               dead owner's are freed by whoever holds its lock byte. slot 0: its owner has not named one yet.

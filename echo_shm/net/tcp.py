@@ -40,6 +40,11 @@ def set_send_timeout(sock: socket.socket) -> None:
     _set(sock, "TCP_USER_TIMEOUT", 60_000)
 
 
+def limit_unsent(sock: socket.socket) -> None:
+    """Lets little wait in the system to be sent, so that what is urgent soon follows what is long."""
+    _set(sock, "TCP_NOTSENT_LOWAT", _ON_ONE_HOST)
+
+
 def set_time_limits(sock: socket.socket, seconds: float) -> None:
     """Makes calls on a blocking socket raise BlockingIOError if nothing goes on for so long."""
     limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))

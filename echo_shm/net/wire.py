@@ -20,6 +20,9 @@ MAGIC = b"ECHO"
 MAX_TEXT = 1 << 12
 MAX_SCHEMA = 1 << 20
 
+#: Most bytes of weights in a frame. Other frames of the connection go between two of them.
+MAX_PIECE = 1 << 18
+
 #: A server repeats its acknowledgement at least every HEARTBEAT seconds. If a server is silent for SILENCE seconds,
 #: the client takes the connection for lost.
 HEARTBEAT, SILENCE = 5.0, 60.0
@@ -65,6 +68,10 @@ class Frame(IntEnum):
     RECALL = 14
     GIVE_BACK = 15
     VERSION = 16
+    SUBSCRIBE = 17
+    NEWS = 18
+    NEED = 19
+    PIECE = 20
 
 
 class Refusal(IntEnum):
@@ -320,6 +327,7 @@ def read_server_header(data: bytes, schema: bytes = b"") -> Header:
     header = read_header(data)
     most = _ACCEPT.size + max(MAX_SCHEMA, len(schema))
     limits = {Frame.ACCEPT: most, Frame.REFUSE: most, Frame.BYE: MAX_TEXT, Frame.ACK: 0, Frame.TAKEN: 0}
+    limits |= {Frame.SUBSCRIBE: MAX_SCHEMA, Frame.NEWS: 0, Frame.PIECE: MAX_PIECE, Frame.END: 0}
     limit = limits.get(header.kind, -1)
     if header.length > limit:
         raise WireError(f"a server sends no {header.kind.name} frame of {header.length} bytes")

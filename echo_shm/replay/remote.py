@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 from echo_shm.errors import SpecMismatchError
 from echo_shm.net.client.client import TcpClient
+from echo_shm.net.client.subscriber import TcpSubscriber
 from echo_shm.replay.item_writer import ItemWriter
 from echo_shm.spec import Spec, Tree
 
@@ -58,6 +59,13 @@ class RemoteWriter(ItemWriter):
 
         """
         self._client._sender.flush_taken(self._client._time(timeout))
+
+    def subscriber(self, example: Tree = None) -> TcpSubscriber:
+        """Subscribes to the weights that the learner publishes: see :meth:`Replay.publisher`.
+
+        The argument and the errors are those of :meth:`TcpClient.subscriber`.
+        """
+        return self._client.subscriber(example)
 
     def close(self, timeout: float | None = None) -> None:
         """Delivers what was sent to the replay's inbox, then disconnects; see :meth:`TcpClient.close`. Idempotent."""

@@ -1,22 +1,24 @@
-"""The common case of a send, and of building a sample's tree, compiled for one structure of samples.
+"""The common case of a send and of similar calls, and of building a sample's tree, compiled for one structure.
 
 A send of a few small arrays spends most of its time in the interpreter: it takes the tree apart, checks each leaf and
 finds its address. Code that is generated for the samples' structure takes the tree apart, and the extension module
 ``_send`` does the rest, in a quarter of the time. The general path handles everything that is not common.
 """
 
+import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import optree
 
 from echo_shm._core import ffi, lib
-from echo_shm._send import make_plan, send
+from echo_shm._send import call, make_plan, send
 from echo_shm.spec import Array, Spec, Tree
 
 if TYPE_CHECKING:
     from echo_shm._batch import Leaf
     from echo_shm._core import Ring
+    from echo_shm._send import Plan
 
 #: What the compiler raises for containers that are nested too deeply for it.
 _TOO_DEEP = (SyntaxError, RecursionError, MemoryError)
@@ -25,12 +27,12 @@ _TOO_DEEP = (SyntaxError, RecursionError, MemoryError)
 _ROW_FLAGS = 0x1 | 0x100 | 0x400
 
 _TEMPLATE = """
-def send_at_once(tree):
+def at_once(tree):
     try:
 {unpacking}
     except (ValueError, TypeError, KeyError):
-        return False
-    return send(plan, {leaves})
+        return nothing
+    return function(plan, {leaves})
 """
 
 
@@ -40,6 +42,34 @@ def compile_fast_path(spec: Spec, ring: "Ring") -> Callable[[Tree], bool]:
     The function returns True if it sent the sample. It returns False if it sent nothing: the ring is full, the tree
     is wrong, or a leaf needs a conversion. The caller then finds out why.
     """
+    send_at_once: Callable[[Tree], bool] = _compile(spec, send, _plan(spec, ring, "es_api_send"), ring, False)
+    return send_at_once
+
+
+def compile_call(
+    spec: Spec, ring: "Ring", function: Literal["es_weights_publish", "es_weights_copy"]
+) -> tuple[Callable[[Tree], int | None], Callable[..., int | None]]:
+    """Returns two functions that call a function of the core: one takes a tree, the other one array for each leaf.
+
+    They return None, and have called nothing, if a leaf is not an array that can be used as it is.
+    """
+    plan = _plan(spec, ring, function, writes=function == "es_weights_copy")
+    return _compile(spec, call, plan, ring, None), functools.partial(call, plan)
+
+
+def _plan(spec: Spec, ring: "Ring", function: str, *, writes: bool = False) -> "Plan":
+    """It holds only the ring's address."""
+    return make_plan(
+        int(ffi.cast("uintptr_t", ffi.addressof(lib, function))),
+        int(ffi.cast("uintptr_t", ring)),
+        spec.sample_bytes,
+        tuple((leaf.dtype, leaf.shape) for leaf in spec.leaves),
+        writes,
+    )
+
+
+def _compile(spec: Spec, function: Callable[..., Any], plan: "Plan", ring: "Ring", nothing: object) -> Any:
+    """A function that takes a tree apart and passes the plan and the leaves on. ``nothing``: the tree is wrong."""
     count = len(spec.leaves)
     try:
         unpacking = list(_unpack(spec.structure, "tree", iter(range(count)), iter(range(1 << 30))))
@@ -49,22 +79,15 @@ def compile_fast_path(spec: Spec, ring: "Ring") -> Callable[[Tree], bool]:
         unpacking="\n".join(" " * 8 + line for line in unpacking),
         leaves=", ".join(f"a{i}" for i in range(count)),
     )
-    plan = make_plan(
-        int(ffi.cast("uintptr_t", ffi.addressof(lib, "es_api_send"))),
-        int(ffi.cast("uintptr_t", ring)),
-        spec.sample_bytes,
-        tuple((leaf.dtype, leaf.shape) for leaf in spec.leaves),
-    )
-    # The plan holds only the ring's address. "ring" keeps the ring alive.
     scope: dict[str, Any] = {
         "flatten": spec.structure.flatten_up_to,
-        "send": send,
+        "function": function,
         "plan": plan,
-        "ring": ring,
+        "ring": ring,  # which is kept alive
+        "nothing": nothing,
     }
     exec(source, scope)
-    send_at_once: Callable[[Tree], bool] = scope["send_at_once"]
-    return send_at_once
+    return scope["at_once"]
 
 
 class _NoPlainContainerError(Exception):
@@ -78,14 +101,14 @@ def _unpack(treespec: optree.PyTreeSpec, value: str, leaves: Iterator[int], node
         return
     kind, entries = treespec.type, treespec.entries()
     if kind is type(None):
-        yield f"if {value} is not None: return False"
+        yield f"if {value} is not None: return nothing"
         return
     # Keys come from the segment's schema, which is not trusted: only keys whose repr() is a plain literal go into code.
     if kind not in (dict, list, tuple) or any(type(key) not in (str, int) for key in entries):
         raise _NoPlainContainerError
     node = f"n{next(nodes)}"
     yield f"{node} = {value}"
-    yield f"if type({node}) is not {kind.__name__} or len({node}) != {len(entries)}: return False"
+    yield f"if type({node}) is not {kind.__name__} or len({node}) != {len(entries)}: return nothing"
     for key, child in zip(entries, treespec.children(), strict=True):
         yield from _unpack(child, f"{node}[{key!r}]", leaves, nodes)
 

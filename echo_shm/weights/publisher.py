@@ -15,12 +15,13 @@ from echo_shm.closing import Closing
 from echo_shm.errors import SegmentError
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.creation import create_segment
+from echo_shm.ring.fast_path import compile_call
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.lockfile import CREATOR_BYTE, check_name, holder_of
 from echo_shm.ring.segment import Segment
-from echo_shm.spec import Spec, Tree
+from echo_shm.spec import Array, Spec, Tree
 from echo_shm.weights.leaves import arrays_of, spec_of
-from echo_shm.weights.segment import SPARE_SLOTS, check_holds_weights, geometry, pointers, segment_name
+from echo_shm.weights.segment import SPARE_SLOTS, check_holds_weights, geometry, segment_name
 
 #: The most leases of a segment, and the most subscribers.
 _MAX_LEASES, _MAX_SUBSCRIBERS = 2**15 - SPARE_SLOTS, 60_000
@@ -96,6 +97,7 @@ class Publisher(Closing):
             raise
         self._spec, self._segment, self._told = spec, segment, told
         self._ring = self._attachment.ring
+        self._publish_tree, self._publish_arrays = compile_call(spec, self._ring, "es_weights_publish")
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _end, self._attachment, segment)
 
@@ -130,14 +132,20 @@ class Publisher(Closing):
             ForkedError: Called in a child of the process that made it.
 
         """
-        what = self._attachment.what
-        arrays = [np.ascontiguousarray(array) for array in arrays_of(self._spec, params, what)]
         with self._lock:
-            version = int(lib.es_weights_publish(self._ring, pointers(self._spec, arrays)))
+            version = self._publish_tree(params)
+            if version is None:
+                version = self._publish_arrays(*self._converted(params))
+                assert version is not None
             self._attachment.check(version)
             if self._told is not None:
                 self._told(version)
         return version
+
+    def _converted(self, params: Tree) -> list[Array]:
+        """The leaves as plain arrays that can be copied as they are."""
+        arrays = arrays_of(self._spec, params, self._attachment.what)
+        return [np.asarray(array, order="C") for array in arrays]
 
     def close(self) -> None:
         """Ends it, and removes the name. Idempotent.

@@ -1,17 +1,11 @@
 """The segment that weights lie in: its name, its layout, and how it is found."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from echo_shm._core import ffi
 from echo_shm.errors import SegmentError
 from echo_shm.ring.lockfile import WEIGHTS
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.spec import Array, Spec
-
-if TYPE_CHECKING:
-    from echo_shm._core import CData
 
 #: Slots beside those that may be leased: one has the latest version, one is being filled.
 SPARE_SLOTS = 2
@@ -44,17 +38,6 @@ def check_holds_weights(segment: Segment) -> None:
         raise SegmentError(
             f"segment {segment.name!r} is a ring, it holds no weights: attach with ShmClient or Server.attach"
         )
-
-
-def pointers(spec: Spec, arrays: list[Array]) -> "CData":
-    """Pointers to the bytes of contiguous arrays, one for each leaf. The arrays must live as long as they are used."""
-    return ffi.new(
-        "void *[]",
-        [
-            ffi.cast("uint8_t *", array.__array_interface__["data"][0]) if leaf.nbytes else ffi.NULL
-            for leaf, array in zip(spec.leaves, arrays, strict=True)
-        ],
-    )
 
 
 def empty_arrays(spec: Spec) -> list[Array]:

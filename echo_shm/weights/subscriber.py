@@ -5,24 +5,21 @@ import errno
 import os
 import time
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 from echo_shm._core import ffi, lib
 from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError
 from echo_shm.ring import producers
 from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.fast_path import compile_call, compile_tree
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.segment import Segment
 from echo_shm.spec import Array, Tree
 from echo_shm.timeouts import check_timeout
-from echo_shm.weights.leaves import arrays_of, spec_of
-from echo_shm.weights.segment import check_holds_weights, empty_arrays, pointers, segment_name
-
-if TYPE_CHECKING:
-    from echo_shm._core import CData
+from echo_shm.weights.leaves import spec_of
+from echo_shm.weights.segment import check_holds_weights, empty_arrays, segment_name
+from echo_shm.weights.subscription import Subscription, check_min_version, contiguous, writable_arrays
 
 #: What the word of the latest version never says: in a forked child the next look takes the long way, which raises.
 _NEVER = -1
@@ -31,7 +28,7 @@ _NEVER = -1
 _SLOT_BITS = 16
 
 
-class Subscriber:
+class Subscriber(Subscription):
     """Reads the weights that a :class:`Publisher` of this machine publishes.
 
     :meth:`ShmClient.subscriber` makes one for the weights of its learner. Threads may share a subscriber, but each
@@ -94,6 +91,8 @@ class Subscriber:
         self._attachment = Attachment(segment, lib.ES_ROLE_PRODUCER, what, prefault=True)
         producers.add(self._attachment)
         self._ring = self._attachment.ring
+        self._copy_tree, self._copy_arrays = compile_call(self._spec, self._ring, "es_weights_copy")
+        self._tree = compile_tree(self._spec)
         at = lib.es_weights_word(self._ring)
         self._word = memoryview(segment.mapping)[at : at + 8].cast("Q")
         self._seen = 0  # that word, when the latest version was copied or leased
@@ -126,8 +125,9 @@ class Subscriber:
 
         """
         arrays = empty_arrays(self._spec)
-        self._copy(pointers(self._spec, arrays))
-        return self._spec.structure.unflatten(arrays)
+        copied = self._copy(self._copy_arrays, *arrays)
+        assert copied, "these arrays are as they should be"
+        return self._tree(*arrays)
 
     def poll(self, into: Tree = None) -> bool:
         """Whether there is a version that is newer than the one that this subscriber got last.
@@ -174,8 +174,7 @@ class Subscriber:
             ForkedError: As :meth:`latest`.
 
         """
-        if isinstance(min_version, bool) or not isinstance(min_version, int) or not 0 <= min_version < 2**48:
-            raise ValueError(f"min_version={min_version!r}: use an integer from 0 to 2**48 - 1")
+        check_min_version(min_version)
         check_timeout(timeout)
         started = time.monotonic()
         while True:
@@ -216,12 +215,6 @@ class Subscriber:
         """Leaves. Idempotent. Its leases end."""
         self._attachment.detach()
 
-    def __enter__(self) -> "Subscriber":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<Subscriber of {self.name!r}, version {self.version} of {self.latest_version}>"
 
@@ -230,28 +223,32 @@ class Subscriber:
 
     # -- what the calls share
 
-    def _copy(self, leaves: "CData") -> None:
-        """Copies the latest version. Each try that is overtaken by later versions is followed by another one."""
+    def _copy(self, copy: Callable[..., int | None], *leaves: Tree) -> bool:
+        """Copies the latest version. Each try that is overtaken by later versions is followed by another one.
+
+        False: nothing was copied, because the leaves are not plain arrays of the right kind.
+        """
         while True:
             word = self._word[0]
-            code = int(lib.es_weights_copy(self._ring, leaves))
+            code = copy(*leaves)
+            if code is None:
+                return False
             if code >= 0:
                 self._got(code, word)
-                return
+                return True
             if code != lib.ES_LAPPED:
                 self._refuse(code)
 
     def _copy_into(self, into: Tree) -> None:
-        mine: list[Array] = []
-        arrays = arrays_of(self._spec, into, self._attachment.what)
-        for leaf, array in zip(self._spec.leaves, arrays, strict=True):
-            if not array.flags.writeable:
-                raise ValueError(f"{leaf.name}: the array is read-only; pass one that can be written to")
-            mine.append(array if array.flags.c_contiguous else np.empty(leaf.shape, leaf.dtype))
-        self._copy(pointers(self._spec, mine))
-        for array, copied in zip(arrays, mine, strict=True):
-            if copied is not array:
-                array[...] = copied
+        if self._copy(self._copy_tree, into):
+            return
+        arrays = writable_arrays(self._spec, into, self._attachment.what)
+        mine = list(map(contiguous, arrays))
+        copied = self._copy(self._copy_arrays, *mine)
+        assert copied, "these arrays are as they should be"
+        for array, own in zip(arrays, mine, strict=True):
+            if not array.flags.c_contiguous:
+                array[...] = own
 
     def _lease(self) -> tuple[int, int]:
         number, slot = ffi.new("uint64_t *"), ffi.new("uint64_t *")

@@ -39,6 +39,9 @@
     "the scan of the slot words acquires what the samples need; a stale batch word is loaded again or fails the take"
 #define SCANNED "the scan of the take has acquired the same words"
 
+#define LATEST_FOLLOWS \
+    "readers come through latest, which is stored after it, also with release, and that order is caught"
+
 #define SPARE false
 #define DOUBLED true
 
@@ -170,6 +173,14 @@ const xp_known xp_known_orders[] = {
     {"look_or_finish load acquire->relaxed 1", SPARE, CLOSE_WAKES},
     {"es_blocking_take load acquire->relaxed 1", SPARE, FENCED},
     {"es_blocking_take load acquire->relaxed 2", SPARE, THREADS},
+    {"es_version_publish store release->relaxed 1", SPARE, LATEST_FOLLOWS},
+    {"es_version_lease cas acq_rel->acquire 1", SPARE, SEQUENCE},
+    {"es_version_wake_all fetch_add acq_rel->release 1", SPARE, FENCED},
+    {"es_version_wait load acquire->relaxed 1", SPARE, FENCED},
+    {"es_version_wait load acquire->relaxed 2", SPARE, CLOSE_WAKES},
+    {"es_version_wait load acquire->relaxed 3", SPARE, THREADS},
+    {"tell exchange acq_rel->acquire 1", SPARE, FENCED},
+    {"tell exchange acq_rel->release 1", SPARE, FENCED},
     {"es_monitor_next_owner load acquire->relaxed 1", SPARE, LOOKS_ON},
     {0},
 };

@@ -63,7 +63,7 @@ xp_outcome xp_explore(const xp_scene *scene, const xp_budget *budget);
 /* --- for scenes ------------------------------------------------------------ */
 
 /* Each ends with a scene without a name. */
-extern const xp_scene xp_one_ring[], xp_remote_learner[], xp_two_rings[];
+extern const xp_scene xp_one_ring[], xp_remote_learner[], xp_two_rings[], xp_weights[];
 /* All scenes, those with one ring first. NULL: no more. */
 const xp_scene *xp_scene_at(int n);
 int xp_count_scenes(void);
@@ -151,6 +151,27 @@ void xp_learner_gets(int batches);
 void xp_learner_keeps(void);
 /* The bridge takes two, calls one of them back, which the learner has not begun, and gives it back to the ring. */
 void xp_learner_shares(void);
+
+/* Sweeps. Whether thread t was dead, and its entry is free now. */
+bool xp_sweep_finds(int t);
+
+/* --- xp_weights.c: of scenes with ES_FLAG_WEIGHTS ------------------------------- */
+
+/* A version's number, or the core's result. */
+int64_t xp_publish(void);
+/* Up to the store of latest. The slot is the one with the oldest version of three. */
+void xp_publish_untold(void);
+/* Whether another thread has done that: it happens before. */
+bool xp_takes_over(void);
+int64_t xp_copy(void);
+/* Leases the latest version and reads it. */
+enum xp_end { XP_RELEASES, XP_KEEPS };
+int64_t xp_lease_version(enum xp_end end);
+int xp_wait_version(uint64_t number);
+/* Whether thread t sleeps though the version that it waits for is there, or will never be. */
+bool xp_oversleeps_version(int t);
+/* To call at the end, after a reap. */
+void xp_settle_versions(void);
 
 /* Ends the execution. Only its first violation is kept. */
 void xp_violation(const char *what);

@@ -1,9 +1,35 @@
 /* Replaces es_leaves.c and es_copy.c. A sample is one leaf of 8 bytes, and its version. A write takes two steps, and the
- * explorer is told about it. */
+ * explorer is told about it.
+ *
+ * The bytes of weights are two words, which are explored as relaxed atomics: somebody may copy them while they are
+ * written, and throw the copy away. */
 #include <string.h>
 
 #include "es_core.h"
+#include "es_hook.h"
 #include "xp.h"
+
+static _Atomic uint32_t *words_of(const es_map *map, uint64_t index)
+{
+    return (_Atomic uint32_t *)(void *)(map->leaf_data[0] + index * sizeof(uint64_t));
+}
+
+static void write_weights(const es_map *map, uint64_t index, uint64_t value)
+{
+    _Atomic uint32_t *words = words_of(map, index);
+    xp_data_write(map, index);
+    atomic_store_explicit(&words[0], (uint32_t)value, memory_order_relaxed);
+    atomic_store_explicit(&words[1], (uint32_t)(value >> 32), memory_order_relaxed);
+}
+
+void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves)
+{
+    _Atomic uint32_t *words = words_of(map, pos % map->capacity);
+    uint32_t halves[2];
+    halves[0] = atomic_load_explicit(&words[0], memory_order_relaxed);
+    halves[1] = atomic_load_explicit(&words[1], memory_order_relaxed);
+    memcpy(leaves[0], halves, sizeof halves);
+}
 
 static void write_one(const es_map *map, uint64_t index, uint64_t value)
 {
@@ -20,7 +46,10 @@ void es_leaves_write(const es_map *map, uint64_t pos, void *const *leaves)
 {
     uint64_t value;
     memcpy(&value, leaves[0], sizeof value);
-    write_one(map, pos % map->capacity, value);
+    if (map->weights != NULL)
+        write_weights(map, pos % map->capacity, value);
+    else
+        write_one(map, pos % map->capacity, value);
 }
 
 void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *const *leaves, uint64_t first)
@@ -41,10 +70,4 @@ void es_leaves_stamp(const es_map *map, uint64_t pos, uint64_t n, int64_t versio
             xp_violation("a thread writes a slot's version after its attachment was detached");
         map->versions[index] = version;
     }
-}
-
-void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves)
-{
-    (void)map, (void)pos, (void)leaves;
-    xp_violation("weights are not explored");
 }

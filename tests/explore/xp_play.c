@@ -339,3 +339,12 @@ void xp_sweep(void)
 {
     xp_sweep_by(mine());
 }
+
+bool xp_sweep_finds(int t)
+{
+    const es_ring *r = xp_here()->of[t];
+    bool dead = xp_dead(t);
+    xp_sweep_by(mine());
+    return dead &&
+           xp_memory_latest((const void *)&r->map.owners[r->me].state, sizeof r->map.owners->state) == ES_OWNER_FREE;
+}

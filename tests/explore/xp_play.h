@@ -7,6 +7,7 @@
 
 #define XP_MAX_GOT 6
 #define XP_MAX_HAD 8
+#define XP_VERSIONS 16
 #define XP_REAP_INTERVAL UINT64_C(20000000)
 
 extern struct xp_account {
@@ -35,6 +36,10 @@ extern struct xp_account {
         uint32_t ids;
     } had[XP_MAX_HAD];
     int num_had;
+    /* Of weights: what each version was, once somebody knows it; and by thread. */
+    uint32_t version[XP_VERSIONS];
+    uint64_t had_version[XP_THREADS], wants_version[XP_THREADS];
+    bool untold; /* a publisher has ended before it woke anybody */
 } xp_account;
 
 /* To call at the end: the samples that the ring counts for the client are those that were delivered. */

@@ -26,12 +26,12 @@ static int count(const xp_scene *scenes)
 
 int xp_count_scenes(void)
 {
-    return count(xp_one_ring) + count(xp_remote_learner) + count(xp_two_rings);
+    return count(xp_one_ring) + count(xp_remote_learner) + count(xp_two_rings) + count(xp_weights);
 }
 
 const xp_scene *xp_scene_at(int n)
 {
-    const xp_scene *const lists[] = {xp_one_ring, xp_remote_learner, xp_two_rings};
+    const xp_scene *const lists[] = {xp_one_ring, xp_remote_learner, xp_two_rings, xp_weights};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; n -= count(lists[i++]))
         if (n < count(lists[i]))
             return &lists[i][n];

@@ -245,6 +245,9 @@ static void nobody_oversleeps_in(const xp_stage *s)
 void xp_stage_nobody_oversleeps(void)
 {
     nobody_oversleeps_in(&xp_theatre);
+    for (int t = 1; t < XP_THREADS; t++)
+        if (xp_oversleeps_version(t))
+            xp_violation("a thread sleeps although its version is there, or will never be");
     if (xp_annex.f != NULL)
         nobody_oversleeps_in(&xp_annex);
     for (int t = 1; t < XP_THREADS; t++)
@@ -302,7 +305,10 @@ void xp_stage_settle(void)
     xp_stage_reap();
     if (xp_annex.f != NULL)
         drain(&xp_annex);
-    drain(&xp_theatre);
+    if (xp_theatre.learner->map.weights != NULL)
+        xp_settle_versions();
+    else
+        drain(&xp_theatre);
     for (int id = 0; id < xp_account.next; id++)
         check_sample(id);
     xp_check_client();

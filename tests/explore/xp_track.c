@@ -183,6 +183,17 @@ const char *xp_word_name(const void *p)
         snprintf(name, sizeof name, "%sremote[%u]+%u", where,
                  (unsigned)((at - (uintptr_t)m->remotes) / sizeof *m->remotes),
                  (unsigned)((at - (uintptr_t)m->remotes) % sizeof *m->remotes));
+    else if (m->weights != NULL && inside(p, m->weights, sizeof *m->weights))
+        snprintf(name, sizeof name, "%s",
+                 p == (const void *)&m->weights->latest     ? "latest"
+                 : p == (const void *)&m->weights->news_seq ? "news_seq"
+                                                            : "reader_sleeps");
+    else if (m->weights != NULL && inside(p, m->sequences, m->num_batches * sizeof *m->sequences))
+        snprintf(name, sizeof name, "sequence[%u]", (unsigned)((at - (uintptr_t)m->sequences) / sizeof *m->sequences));
+    else if (m->weights != NULL && inside(p, m->leases, m->num_leases * sizeof *m->leases))
+        snprintf(name, sizeof name, "lease[%u]", (unsigned)((at - (uintptr_t)m->leases) / sizeof *m->leases));
+    else if (inside(p, m->leaf_data[0], m->capacity * m->leaf_size[0]))
+        snprintf(name, sizeof name, "bytes[%u]", (unsigned)(at - (uintptr_t)m->leaf_data[0]));
     else
         snprintf(name, sizeof name, "%sprivate %p", where, p);
     return name;

@@ -7,6 +7,7 @@ a fuzzer's bytes, from Hypothesis or from a random generator.
 import contextlib
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,12 +18,13 @@ from fuzz.choices import Below
 
 from echo_shm import EchoShmError, Replay, Server
 from echo_shm import Table as QueueTable
-from echo_shm.net import learner_wire, wire
+from echo_shm.net import learner_wire, weights_wire, wire
 from echo_shm.net.bridge.admission import Settings
 from echo_shm.net.bridge.bridge import Bridge
 from echo_shm.net.bridge.decoder import Bye, Decoder, DecoderV1, Request, Samples
 from echo_shm.net.client import connection
 from echo_shm.net.client.connection import Connection, Options
+from echo_shm.net.client.feed import Feed
 from echo_shm.net.learner_wire import Ask
 from echo_shm.net.wire import Accept, Greeting, Hello
 from echo_shm.replay import Queue
@@ -57,7 +59,7 @@ def _number(below: Below, right: int, most: int) -> int:
 def _header(below: Below, kind: int, length: int, number: int) -> bytes:
     return struct.pack(
         "<BBHIQ",
-        kind if below(12) else below(18),
+        kind if below(12) else below(22),
         0 if below(30) else below(256),
         0 if below(30) else below(65536),
         _number(below, length, 2**32 - 1),
@@ -82,7 +84,7 @@ def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
         hello = hello._replace(doubt=_bytes(below, 16))
     stream, number = _damaged(below, hello.to_bytes()), hello.acknowledged
     for _ in range(below(6)):
-        kind, count = below(8), 1 + below(5)
+        kind, count = below(10), 1 + below(5)
         if kind == 0:
             text = _bytes(below, below(20))
             stream += _header(below, wire.Frame.BYE, len(text), number) + text
@@ -90,6 +92,9 @@ def draw_client(below: Below, client: bytes = b"c" * 16) -> bytes:
             stream += _bytes(below, below(40))
         elif kind == 2:
             stream += _header(below, wire.Frame.VERSION, 0, below(4))
+        elif kind > 7:
+            stream += b"" if below(3) else _header(below, wire.Frame.SUBSCRIBE, 0, 0)
+            stream += _header(below, wire.Frame.NEED, 0, below(4))
         else:
             stream += _header(below, wire.Frame.SAMPLES, count, number) + _damaged(below, bytes(count * SIZE))
             number += count
@@ -124,6 +129,24 @@ def draw_learner(below: Below, client: bytes = b"c" * 16) -> bytes:
     return stream[: below(len(stream) + 1)] if below(4) == 0 else stream
 
 
+def draw_weights(below: Below) -> list[bytes]:
+    """What a server says of weights to a client that has subscribed, and asks for versions, often with faults."""
+    frames, version = [weights_wire.described(SPEC.schema, below(3)) if below(8) else b""], below(3)
+    for _ in range(below(6)):
+        kind, left = below(8), SIZE
+        if kind == 0:
+            frames.append((weights_wire.there_are_none("none"), weights_wire.end(version), wire.ack(0))[below(3)])
+        elif kind < 3:
+            frames.append(weights_wire.news(version + below(2)))
+        else:
+            version += below(8) > 0
+            while left > 0 and below(30):
+                n = min(left, below(SIZE + 1) + (below(30) > 0))
+                frames.append(_header(below, wire.Frame.PIECE, n, version) + bytes([version]) * n)
+                left -= n
+    return [_damaged(below, frame) for frame in frames]
+
+
 def draw_server(below: Below) -> Callable[[bytes], bytes]:
     """The bytes of a server, often with faults, as a function: b"" gives the greeting, a hello the answer."""
     kind, greeting = below(4), Greeting(below(8) == 0, bytes(32))
@@ -131,13 +154,14 @@ def draw_server(below: Below) -> Callable[[bytes], bytes]:
     schema = _damaged(below, SPEC.schema)
     texts = [_bytes(below, below(30)) for _ in range(2)]
     headers = [_header(below, 1 + below(5), len(text), committed) for text in texts]
+    of_weights = b"".join(draw_weights(below)) if below(2) else b""
 
     def answer(hello: bytes) -> bytes:
         with contextlib.suppress(EchoShmError, struct.error):
             said = Hello.from_bytes(hello)
             if kind == 0:
                 accept = Accept(ring, _number(below, MOST, 2**32 - 1), known, schema, committed)
-                return _damaged(below, accept.to_bytes(None, greeting, said)) + headers[0] + texts[0]
+                return _damaged(below, accept.to_bytes(None, greeting, said)) + of_weights + headers[0] + texts[0]
             if kind == 1:
                 return wire.refuse_spec(schema)
         return headers[0] + texts[0] + headers[1] + texts[1]
@@ -170,17 +194,21 @@ def expected(stream: bytes) -> tuple[list[Any], bool]:
     at, version = 144, 0
     while len(stream) >= at + 16:
         kind, flags, zero, length, number = struct.unpack_from("<BBHIQ", stream, at)
-        fits = {3: 1 <= length <= MOST // SIZE, 5: length <= 4096, 16: length == 0}.get(kind, False)
-        if flags or zero or number > 2**62 or not fits:
+        most = {3: MOST // SIZE, 5: 4096, 16: 0, 17: 0, 19: 0}.get(kind, -1)
+        if flags or zero or number > 2**62 or not (kind == 3) <= length <= most:
             return events, True
         if kind == 16:
             version, at = number, at + 16
             continue
-        size = length if kind == 5 else length * SIZE
+        size = length * SIZE if kind == 3 else length
         if len(stream) < at + 16 + size:
             break
         body = stream[at + 16 : at + 16 + size]
-        events.append((length, number, body, version) if kind == 3 else Bye(_shown(body)))
+        if kind == 5:
+            events.append(Bye(_shown(body)))
+        else:
+            request = Request(wire.Frame(kind), length, number, body)
+            events.append((length, number, body, version) if kind == 3 else request)
         at += 16 + size
     return events, False
 
@@ -288,18 +316,52 @@ def connect(said: Callable[[bytes], bytes], key: bytes | None = None) -> bool:
         def __getattr__(self, name: str) -> Any:
             return getattr(near, name)
 
-    with mock.patch.object(connection, "_connect", return_value=Near()), near, far:
+    with mock.patch.object(connection, "dial", return_value=Near()), near, far:
         try:
             it = Connection(options, 0, 20)
         except (EchoShmError, OSError):
             return False
         far.shutdown(socket.SHUT_WR)
+        it.feed = _subscribed(it.ring)
         acknowledged = 0
         with contextlib.suppress(EchoShmError, OSError):
             while True:
                 acknowledged = it.next_acknowledged(acknowledged)
         assert it.max_frame >= SIZE
     return True
+
+
+def _subscribed(ring: bytes) -> Feed:
+    """The feed of a client that has subscribed."""
+    feed = Feed("fuzzed", changed := threading.Condition(), lambda: None, lambda: None, lambda version: None)
+    feed._is_subscribed = True
+    with changed:
+        feed.begin(ring)
+    feed.note_user()
+    return feed
+
+
+def hear_weights(below: Below) -> int:
+    """A client hears what a server says of weights, frame by frame. What comes is whole and in order: how many."""
+    feed, came = _subscribed(bytes(16)), [0]
+    with contextlib.suppress(wire.WireError):
+        for frame in draw_weights(below):
+            header, body = wire.read_server_header(frame.ljust(16, b"x")), frame[16:]
+            if header.kind is wire.Frame.PIECE:
+                spaces = feed.spaces(header)
+                assert sum(map(len, spaces)) == header.length
+                for space in spaces:
+                    space[:] = bytes([header.number % 256]) * len(space)
+                feed.filled()
+            elif header.kind is not wire.Frame.ACK:
+                feed.heard(header, body)
+            if feed.held is not None and feed.number != came[-1]:
+                assert came[-1] < feed.number <= feed.latest
+                data = b"".join(array.tobytes() for array in feed.held.arrays)
+                assert data == bytes([feed.number % 256]) * SIZE
+                feed.note_taken(feed.held)
+                came.append(feed.number)
+    return len(came) - 1
 
 
 # --- a bridge with such clients -----------------------------------------------------
@@ -437,6 +499,7 @@ class Table(_Bridged):
     def __init__(self) -> None:
         super().__init__()
         self.server = Server(EXAMPLE, 1, num_buffers=4)
+        self._publisher = self.server.publisher(EXAMPLE)
         segment = Segment.attach(self.server.name)
         self.bridge = Bridge(segment, [self._listener], Settings(None, 2, 8), None)
         self._taken = 0
@@ -453,6 +516,7 @@ class Table(_Bridged):
 
     def _turn(self) -> None:
         self.bridge.run_once(0)
+        self._publisher.publish(EXAMPLE)
         with contextlib.suppress(TimeoutError):
             while True:
                 self.server.sample(timeout=0)

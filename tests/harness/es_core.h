@@ -29,6 +29,7 @@
 #include "ring/es_ring.h"
 #include "ring/es_slots.h"
 #include "ring/es_stats.h"
+#include "ring/es_version.h"
 #include "ring/es_wake.h"
 #include "ring/es_word.h"
 

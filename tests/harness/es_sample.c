@@ -64,5 +64,5 @@ bool es_sample_read(const es_map *map, uint64_t index, uint64_t *id)
     memcpy(id, map->leaf_data[0] + index * sizeof *id, sizeof *id);
     for (uint32_t l = 1; l < map->num_leaves; l++)
         whole = es_sample_is_leaf(*id, l, map->leaf_size[l], map->leaf_data[l] + index * map->leaf_size[l]) && whole;
-    return whole && es_sample_is_version(map->versions[index], *id);
+    return whole && (map->versions == NULL || es_sample_is_version(map->versions[index], *id)); /* NULL: weights */
 }

@@ -1,6 +1,6 @@
 """The cases of run.py: configurations that must hold, and mutants that must not."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Mode = Literal["all", "bits", "cycles"]
@@ -16,6 +16,7 @@ class Case:
     mode: Mode = "all"  # all: every state; bits: bitstate hashing; cycles: every state, looking for endless runs
     quick: bool = False
     breaks: frozenset[int] = frozenset()  # a mutant breaks one of these statements first
+    source: str = "ring.pml"
 
     @property
     def mutant(self) -> bool:
@@ -34,6 +35,10 @@ def _holds(name: str, flags: str, about: str, mode: Mode = "all", quick: bool = 
 
 def _mutant(name: str, flags: str, breaks: set[int], about: str, mode: Mode = "all") -> Case:
     return Case(name, about, {**_words(flags), f"M_{name}": 1}, mode, True, frozenset(breaks))
+
+
+def _weights(*cases: Case) -> list[Case]:
+    return [replace(case, source="weights.pml") for case in cases]
 
 
 CONFIGURATIONS = [
@@ -90,6 +95,20 @@ CONFIGURATIONS = [
     _holds("three-22", "NP=3 B=2 K=2 KP=1 KL=1", "three producers, one of each killed", "bits"),
     _holds("three-21", "NP=3 B=2 K=1 KP=1 KL=1", "three producers, one of each killed", "bits"),
     _holds("three-bulk", "NP=3 B=2 K=2 RUN=2 KP=2 ABORTS=1", "three producers, bulk, abort, two killed", "bits"),
+    *_weights(
+        _holds("weights-copy", "NC=2 WARM KP=1", "two readers copy, a publisher killed", quick=True),
+        _holds("weights-lease", "NR=2 WARM KP=1", "two readers share a lease, a publisher killed", quick=True),
+        _holds("weights-leases", "NR=2 L=2 WARM KP=1", "two readers with a lease each, a publisher killed", quick=True),
+        _holds("weights-dead", "NR=1 V=2 KP=2 KL=2 KR=2", "first versions; two of each kind killed", quick=True),
+        _holds("weights-first", "NC=1 NR=1 V=4 KP=1 KL=1", "first versions; one reader of each kind, one killed"),
+        _holds("weights-both", "NC=1 NR=1 WARM KP=1 KL=1 KR=1", "a reader of each kind; one of each kind killed"),
+        _holds("weights-all", "NC=1 COPIES=1 NR=2 WARM", "a reader that copies, two that share a lease"),
+        _holds("weights-killed", "NR=2 WARM KP=1 KL=1", "two readers share a lease, one killed"),
+        _holds("weights-reap", "NR=2 WARM KL=2 KR=1 SPARE=1", "both killed, and their reaper; new ones come at once"),
+        _holds("weights-reuse", "NR=2 L=2 WARM V=2 KL=2 KR=1", "both killed; their entries are used again"),
+        _holds("weights-wait", "NW=2 NR=1 KL=1 KP=1", "two processes wait, a publisher and a reader killed"),
+        _holds("weights-calm", "NW=2 NC=1", "two processes wait, and nobody is killed", quick=True),
+    ),
 ]
 
 MUTANTS = [
@@ -145,4 +164,21 @@ MUTANTS = [
     ),
     _mutant("closed_opens_space", "B=2 K=1 CLOSE", {1, 2, 3, 6}, "release opens a new lap on a closed ring"),
     _mutant("lease_by_store", "B=1 K=2 M=1 NL=2", {2}, "a batch is leased without a CAS"),
+    *_weights(
+        _mutant("latest_first", "NC=1 WARM", {11}, "latest moves before the bytes"),
+        _mutant("latest_reused", "NC=1 WARM", {11}, "the slot of the latest is filled"),
+        _mutant("not_looked_again", "NC=1 WARM", {13}, "a copy does not look at the sequence word again"),
+        _mutant("marked_late", "NC=1 WARM", {13}, "the sequence word is odd only after the bytes"),
+        _mutant("not_asked_again", "NR=1 WARM", {12}, "leases are not looked at after the odd word"),
+        _mutant("lease_not_checked", "NR=1 WARM", {12}, "a lease does not look at the sequence word"),
+        _mutant("named_late", "NR=1 WARM", {12}, "a lease looks first and names the slot then"),
+        _mutant("released_early", "NR=1 WARM", {12}, "a lease ends before the last read"),
+        _mutant("claimed_by_store", "NR=2 WARM", {12, 16}, "a lease is claimed without a CAS"),
+        _mutant("dead_keep", "NR=1 WARM KL=1", {15}, "a dead reader's lease is never freed: no reader finds one"),
+        _mutant("reaps_all", "NR=2 WARM KL=1", {12, 16}, "a reap frees the leases of the living, too"),
+        _mutant("entry_freed_first", "NR=1 WARM KL=1", {12, 16}, "a reap frees the entry before the leases"),
+        _mutant("no_flag_seen", "NW=1", {17}, "the publisher wakes nobody"),
+        _mutant("flag_after_look", "NW=1", {17}, "a reader says that it sleeps after its last look"),
+        _mutant("news_seq_late", "NW=1", {17}, "a reader reads news_seq after its last look"),
+    ),
 ]

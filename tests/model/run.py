@@ -1,4 +1,4 @@
-"""Runs the Spin model of the ring: configurations that must hold, and mutants that it must catch.
+"""Runs the Spin models of the ring and of weights: configurations that must hold, and mutants that they must catch.
 
     python tests/model/run.py                 everything
     python tests/model/run.py --quick         the small configurations, and all mutants
@@ -24,7 +24,6 @@ from cases import CONFIGURATIONS, MUTANTS, Case
 
 HERE = Path(__file__).resolve().parent
 WORK = HERE.parents[1] / "build" / "model"
-SOURCE = HERE / "ring.pml"
 MEMORY_MIB = 5500  # for one search
 DEPTH = 1_000_000
 TRAIL_LINES = 60
@@ -125,7 +124,7 @@ def _flags(case: Case) -> list[str]:
 
 def _trail(case: Case, folder: Path) -> str:
     """The end of the run that led to the error, one statement a line, and then the state of the words."""
-    command = ["spin", "-t", "-p", "-g", "-k", "ring.pml.trail", *_flags(case), str(SOURCE)]
+    command = ["spin", "-t", "-p", "-g", "-k", f"{case.source}.trail", *_flags(case), str(HERE / case.source)]
     shown = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
     noise = re.compile(r"\[(\(1\)|else|IF|DO|break|sub-sequence|D_STEP\d*|goto .*|\.\(goto\)|[xyz] = .*|\(+kills.*)\]")
     run, _, end = shown.partition("spin: trail ends")
@@ -141,7 +140,9 @@ def run(case: Case, keep: bool = False) -> Outcome:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     started = time.monotonic()
-    made = subprocess.run(["spin", "-a", *_flags(case), str(SOURCE)], cwd=folder, capture_output=True, text=True)
+    made = subprocess.run(
+        ["spin", "-a", *_flags(case), str(HERE / case.source)], cwd=folder, capture_output=True, text=True
+    )
     if made.returncode != 0 or not (folder / "pan.c").exists():
         return Outcome(case, "spin: " + made.stdout[-2000:] + made.stderr[-2000:])
     # A short search takes less time than optimising it.
@@ -181,8 +182,13 @@ def report(outcomes: list[Outcome], everything: bool) -> int:
     caught = sum(o.case.mutant and not o.trouble for o in outcomes)
     states = sum(o.states for o in outcomes if not o.case.mutant)
     print(f"{held} configurations hold ({states:,} states), {caught} mutants caught, {len(failed)} failed")
-    searched = [o.unreached for o in outcomes if o.case.mode == "all" and not o.case.mutant and not o.trouble]
-    never = sorted(frozenset.intersection(*searched)) if everything and searched else []
+    searched = [o for o in outcomes if o.case.mode == "all" and not o.case.mutant and not o.trouble]
+    models = {o.case.source for o in searched} if everything else set()
+    never = sorted(
+        place
+        for model in models
+        for place in frozenset.intersection(*(o.unreached for o in searched if o.case.source == model))
+    )
     if never:
         # The line is that of the innermost file. A few always appear: code that a macro expands where it cannot run.
         print("not reached in any configuration:", *never, sep="\n    ")

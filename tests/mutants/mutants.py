@@ -8,6 +8,7 @@ from keeping import KEEPING
 from mutant import Mutant
 from owning import OWNING
 from producing import PRODUCING
+from publishing import PUBLISHING
 from serving import SERVING
 from waiting import WAITING
 
@@ -21,4 +22,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *KEEPING,
     *COMPLETING,
     *HOLDING,
+    *PUBLISHING,
 )

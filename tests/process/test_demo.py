@@ -60,9 +60,10 @@ def test_demo_plain(command: Callable[..., Program]) -> None:
     assert re.search(
         r"^ +\d\.\d s  [\d,]+ samples/s  [\d,.]+ batches/s  [\d.]+ MB/s  ring \d+ %  blocked \d", running.output, re.M
     )
-    assert [line.split()[0] for line in lines[-6:]] == [
-        "played", "received", "learner", "sequences", "re-opened", "left",
+    assert [line.split()[0] for line in lines[-7:]] == [
+        "played", "received", "learner", "learned", "sequences", "re-opened", "left",
     ]  # fmt: skip
+    assert re.search(r"  return [\d.]+  version [1-9]\d*  age [\d.]+$", running.output, re.M)
     assert "unbroken, from 2 worker processes" in running.output
     assert "left over  nothing" in running.output
     assert "\x1b" not in running.output
@@ -88,7 +89,9 @@ def test_demo_on_a_terminal(command: Callable[..., Program]) -> None:
 def test_demo_with_other_spaces(env: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Discrete observations and continuous actions go through the ring, too."""
     assert demo.run(env, workers=1, batch_size=64, seconds=0.2) == 0
-    assert "unbroken, from 1 worker process" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "unbroken, from 1 worker process" in shown
+    assert "nothing: the actions were random" in shown
 
 
 def test_demo_with_atari(command: Callable[..., Program]) -> None:
@@ -203,7 +206,7 @@ def test_replay_demo_ends_on_ctrl_c(command: Callable[..., Program]) -> None:
 # --- broken sequences ---------------------------------------------------------
 
 
-def play_badly(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
+def play_badly(client: ShmClient, env_id: str, seed: int, deadline: float, learns: bool) -> None:
     """A worker that leaves out a step."""
     transition = demo.blank_transition(demo.make_env(env_id))
     bound = client.bind(transition)
@@ -212,7 +215,7 @@ def play_badly(client: ShmClient, env_id: str, seed: int, deadline: float) -> No
         bound.send()
 
 
-def play_nothing(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
+def play_nothing(client: ShmClient, env_id: str, seed: int, deadline: float, learns: bool) -> None:
     """A worker that sends nothing."""
 
 

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "es_versions.h"
+
 void after_note_releases(es_world *w)
 {
     for (uint32_t t = 0; t < w->side->num_takes; t++) {
@@ -46,6 +48,19 @@ static int sweep(es_world *w)
     return n;
 }
 
+static void make_it_due(es_world *w)
+{
+    if (w->l->map.weights != NULL) {
+        CHECK(versions_publish(w, w->l) > 0);
+    } else if (w->sleeper_role == ES_ROLE_LEARNER) {
+        while (!world_sleeper_due(w))
+            if (!CHECK_EQ(world_send(w), ES_OK))
+                break;
+    } else {
+        CHECK(world_take(w, w->l, 0, 0) > 0);
+    }
+}
+
 /* Lets the sleeper's call end: at once if it is due, else once the tracer has made it due. */
 static unsigned let_sleeper_out(es_world *w)
 {
@@ -53,13 +68,8 @@ static unsigned let_sleeper_out(es_world *w)
         world_sleeper_await(w);
         return WOKEN;
     }
-    bool due = world_sleeper_due(w); /* if so, it sleeps although it is due: nothing will wake it */
-    if (!due && w->sleeper_role == ES_ROLE_LEARNER)
-        while (!world_sleeper_due(w))
-            if (!CHECK_EQ(world_send(w), ES_OK))
-                break;
-    if (!due && w->sleeper_role == ES_ROLE_PRODUCER)
-        CHECK(world_take(w, w->l, 0, 0) > 0);
+    if (!world_sleeper_due(w)) /* else it sleeps although it is due: nothing will wake it */
+        make_it_due(w);
     if (CHECK(world_sleeper_due(w)))
         world_sleeper_await(w);
     return 0;
@@ -116,6 +126,8 @@ unsigned after_death(es_world *w)
         outcomes |= w->scenario->check(w);
     CHECK_STR(es_valid(w->l), NULL);
     only_we_are_left(w);
+    if (w->l->map.weights != NULL)
+        return outcomes | versions_after(w);
     if (!w->l->map.hdr->closed)
         go_round(w);
     CHECK_EQ(es_api_close(w->l), ES_OK);

@@ -24,14 +24,14 @@ typedef struct es_scenario {
     uint32_t flags;             /* es_flag */
     const uint64_t *leaf_sizes; /* NULL: two leaves of 8 and 24 bytes. Else up to WORLD_LEAVES, the first of 8 bytes */
     uint32_t num_leaves;
-    uint32_t role;                    /* the tracee's; 0: not registered */
-    bool poison, streams;             /* of the tracee's attachment */
-    void (*before)(es_world *w);      /* tracer: before the tracee exists */
-    void (*prepare)(es_world *w);     /* tracee: before the operation, at full speed */
-    void (*between)(es_world *w);     /* tracer: just before the operation */
-    int64_t (*act)(es_world *w);      /* tracee: the operation, killed at every instruction */
-    int64_t want;                     /* what the operation returns */
-    uint32_t sends;                   /* number of samples that the operation sends, ids from ID_TRACEE on */
+    uint32_t role;                /* the tracee's; 0: not registered */
+    bool poison, streams;         /* of the tracee's attachment */
+    void (*before)(es_world *w);  /* tracer: before the tracee exists */
+    void (*prepare)(es_world *w); /* tracee: before the operation, at full speed */
+    void (*between)(es_world *w); /* tracer: just before the operation */
+    int64_t (*act)(es_world *w);  /* tracee: the operation, killed at every instruction */
+    int64_t want;                 /* what the operation returns */
+    uint32_t sends; /* number of samples, or versions, that the operation sends; samples have ids from ID_TRACEE on */
     void (*when_asleep)(es_world *w); /* tracer: once the tracee sleeps in a system call */
     void (*meddle)(es_world *w);      /* tracer: at one point of the operation, which is */
     const char *meddle_in;            /* just before the first compare-and-exchange in this function, */

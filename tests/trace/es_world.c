@@ -249,7 +249,11 @@ static void say_out_and_stay(es_world *w)
 
 static void sleep_and_leave(es_world *w, uint32_t role, unsigned failures)
 {
-    if (role == ES_ROLE_LEARNER) {
+    if (w->mine->map.weights != NULL) {
+        if (es_weights_wait(w->mine, w->position + 1, HOUR_NS) != ES_OK)
+            _exit(2);
+        say_out_and_stay(w);
+    } else if (role == ES_ROLE_LEARNER) {
         es_snapshot snap;
         int64_t j = es_api_take(w->mine, 0, HOUR_NS, &snap);
         say_out_and_stay(w);
@@ -271,7 +275,10 @@ static void sleep_and_leave(es_world *w, uint32_t role, unsigned failures)
 
 void world_sleeper(es_world *w, uint32_t role)
 {
-    es_header *hdr = w->l->map.hdr;
+    const es_map *m = &w->l->map;
+    const _Atomic uint32_t *sleeps = m->weights != NULL        ? &m->weights->reader_sleeps
+                                     : role == ES_ROLE_LEARNER ? &m->hdr->learner_sleeps
+                                                               : &m->hdr->producers_sleep;
     w->sleeper_role = role;
     w->sleeper = fork();
     if (w->sleeper == 0) {
@@ -280,7 +287,7 @@ void world_sleeper(es_world *w, uint32_t role)
     }
     /* It sets its flag before its last look at the ring. That look never sleeps, so a sleep after the flag is the
      * wait itself. */
-    while ((role == ES_ROLE_LEARNER ? hdr->learner_sleeps : hdr->producers_sleep) == 0 || !process_sleeps(w->sleeper))
+    while (*sleeps == 0 || !process_sleeps(w->sleeper))
         sched_yield();
 }
 
@@ -319,6 +326,8 @@ bool world_sleeper_due(es_world *w)
 {
     if (w->l->map.hdr->closed)
         return true;
+    if (w->l->map.weights != NULL)
+        return es_weights_latest(w->l) > (int64_t)w->position;
     return w->sleeper_role == ES_ROLE_LEARNER ? complete_batch(w) : space(w);
 }
 

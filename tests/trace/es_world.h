@@ -57,7 +57,7 @@ struct es_world {
     es_ring *p, *l;             /* the tracer's */
     es_ring *mine;              /* this child's */
     void *leaves[WORLD_LEAVES]; /* samples to send, stacked */
-    uint64_t position;          /* a reservation */
+    uint64_t position;          /* a reservation; of weights: the latest version before the operation */
     uint64_t next_id;           /* that p sends */
     pid_t tracee, sleeper;
     uint32_t sleeper_role;

@@ -2,12 +2,14 @@
 
 import importlib
 import itertools
+import multiprocessing
+import operator
 import sys
 
 import pytest
 
 from bench import __main__ as command
-from bench import native, peers, replay, replay_peers, scale, table, throughput
+from bench import native, peers, replay, replay_peers, scale, table, throughput, weights_program
 from bench.replay import Contender
 from bench.replay_program import Sizes
 
@@ -26,6 +28,8 @@ TINY = scale.Scale(
     item_frames=4096,  # enough that a process has no room for them
     replay_growth=(300, 600),
     replay_workers=(1,),
+    weights=(20_000, 40_000),
+    readers=3,
 )
 SIZES = Sizes(seconds=0.001, cartpole=300, atari=1)
 
@@ -86,6 +90,38 @@ def test_the_items_group_gives_figures(monkeypatch):
     size = 7056 * TINY.item_frames / 1e9
     assert size / 4 < frames < 4 * size  # a process may have room for some, or take more for the rest
     assert whole > size / 4
+
+
+def test_the_weights_group_gives_figures(monkeypatch):
+    """Copies against the machine's, a look without news, and the time until one reader and several have a version."""
+    monkeypatch.setattr(replay, "installed", lambda library: False)
+    monkeypatch.setattr(replay, "Program", Inside)
+    figures = command.measure(["weights"], TINY)
+    copies = [(what, "MB/s") for what in ("`publish`", "`publish`", "`latest()`", "`poll(into=)`")]
+    received = [("`publish`", "ms")] * 3
+    expected = [*copies, *copies, ("`poll()` without news", "ns"), *received]
+    for figure, (path, unit) in zip(figures, expected, strict=True):
+        assert figure.path.startswith(path)
+        assert figure.unit == unit
+        assert all(value > 0 for value in (*figure.ours, *figure.theirs)), figure
+    assert "the last of 3 readers" in figures[-1].path
+
+
+def test_a_reader_that_ends_is_noticed():
+    """Nobody waits for ever for it."""
+    with (
+        weights_program.readers(multiprocessing.get_context("forkserver"), operator.truediv, [(0,)]) as readers,
+        pytest.raises(RuntimeError, match="a reader ended"),
+    ):
+        readers.await_all()
+
+
+def test_weights_are_as_large_as_they_should_be():
+    """In 20 leaves."""
+    for nbytes in (100_000, 1_000_000, 10_000_000):
+        made = weights_program.parameters(nbytes)
+        assert len(made) == 20
+        assert weights_program.size_of(made) == pytest.approx(nbytes, rel=0.02)
 
 
 def test_a_library_that_cannot_be_installed_is_left_out(monkeypatch, tmp_path, capfd):

@@ -18,9 +18,10 @@ from echo_shm.errors import error_from
 
 EXPORTS = {
     "BatchesHeldError", "BoundSample", "ConnectionClosedError", "EchoShmError", "Finishing", "ForkedError", "Handle",
-    "HistSnapshot", "Lease", "Replay", "ReplayClient", "Reservation", "Sample", "SampleInfo", "SegmentError", "Server",
-    "ShmClient", "SpecMismatchError", "Table", "TcpClient", "TcpTransport", "TrajectoryAccumulator", "Transport",
-    "WireError", "WorkerError", "WorkerGroup", "__version__", "connect",
+    "HistSnapshot", "Lease", "Publisher", "Replay", "ReplayClient", "Reservation", "Sample", "SampleInfo",
+    "SegmentError", "Server", "ShmClient", "SpecMismatchError", "Subscriber", "Subscription", "Table", "TcpClient",
+    "TcpSubscriber", "TcpTransport", "TrajectoryAccumulator", "Transport", "WireError", "WorkerError", "WorkerGroup",
+    "__version__", "connect",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ FLOORS = {
         ["sampling"],
         ["server", "net"],
         ["replay"],
-        ["cli"],
+        ["cli", "examples"],
         ["__main__"],
     ],
     "ring": [
@@ -51,22 +51,23 @@ FLOORS = {
     ],
     "replay.datasets": [["common"], ["npz", "parquet", "minari", "reverb_records"], ["reverb"]],
     "trajectory": [["accumulator"]],
-    "weights": [["leaves", "segment"], ["publisher", "subscriber"]],
+    "weights": [["leaves", "segment"], ["subscription"], ["publisher", "subscriber"]],
     "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"], ["spawned"]],
-    "net": [["wire", "tcp", "validation"], ["learner_wire"], ["client", "bridge"], ["transport"]],
+    "net": [["wire", "tcp", "validation"], ["learner_wire", "weights_wire"], ["client", "bridge"], ["transport"]],
     "net.client": [
-        ["backoff", "tls_stream", "outbox", "steps", "taken", "blocks"],
+        ["backoff", "tls_stream", "dialing", "outbox", "steps", "taken", "blocks"],
+        ["feed"],
         ["connection"],
         ["reconnect", "learner_connection"],
         ["sender", "batches"],
-        ["finalizers"],
+        ["finalizers", "subscriber"],
         ["client"],
     ],
     "net.bridge": [
-        ["acceptor", "decoder", "batches", "refusals"],
+        ["acceptor", "decoder", "batches", "copies", "refusals"],
         ["connection"],
         ["ingest", "shares"],
-        ["learners"],
+        ["learners", "weights"],
         ["replays"],
         ["admission"],
         ["bridge"],
@@ -81,7 +82,8 @@ FLOORS = {
         ["gc", "replay_top", "replay_serve"],
         ["main"],
     ],
-    "cli.demo": [["check", "display"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
+    "examples": [["common"], ["ppo", "dqn", "impala", "jax_ppo", "remote", "atari"]],
+    "cli.demo": [["check", "display", "policy"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
 }
 
 
@@ -118,6 +120,8 @@ def floor_of(package, child):
 def goes_down(name, other):
     """Whether the import of one module by another goes to a lower floor of the package that both are in."""
     mine, theirs = name.split("."), other.split(".")
+    if other == "":  # what the package exports, which examples import as a user does
+        return mine[0] == "examples"
     depth = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
     if depth is None:  # itself, or a package that it is in
         return False

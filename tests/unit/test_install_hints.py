@@ -29,7 +29,7 @@ FILES = sorted(
 )
 
 #: Packages that are in no extra, except for the tests.
-ALONE = {"pip", "cloudpickle", "ml_dtypes", "atheris", "pre-commit"}
+ALONE = {"pip", "stable-baselines3", "cloudpickle", "ml_dtypes", "atheris", "pre-commit"}
 
 #: What stands for an extra in sources: of console.need(), whose extras are checked below, and of make's pattern.
 FILLED_IN = {"{extra}", "$*"}

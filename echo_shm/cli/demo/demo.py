@@ -5,22 +5,25 @@
 
 import contextlib
 import os
+import random
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
 
 from echo_shm.cli import console
 from echo_shm.cli.demo.check import SequenceCheck
+from echo_shm.cli.demo.policy import choose, learning_for
 from echo_shm.cli.demo.view import DemoView, Tally
 from echo_shm.client import ShmClient
 from echo_shm.ring import lockfile
 from echo_shm.server import Server
 from echo_shm.spec import Array
+from echo_shm.weights import Subscriber
 
 #: A worker plays for at least this long, even if its environment takes long to start (seconds).
 _SHORTEST_PLAY = 1.0
@@ -29,31 +32,60 @@ _SHORTEST_PLAY = 1.0
 # --- in the workers -----------------------------------------------------------
 
 
-def play(client: ShmClient, env_id: str, seed: int, deadline: float) -> None:
-    """The worker: plays random actions and sends every transition.
+def play(client: ShmClient, env_id: str, seed: int, deadline: float, learns: bool = False) -> None:
+    """The worker: plays what the newest policy says, or random actions, and sends every transition.
 
     Args:
         client: A client of the learner's ring.
         env_id: A Gymnasium environment.
         seed: The seed for the environment and the actions.
         deadline: When to stop, on the clock of ``time.monotonic()``, which all processes share.
+        learns: Whether the learner publishes a policy.
 
     """
     env = make_env(env_id)
+    act = Actor(client.subscriber(), seed) if learns else None
     transition = blank_transition(env)
     bound = client.bind(transition)  # from here on, bound.send() copies what the arrays hold then
-    for _ in transitions(env, transition, seed, deadline):
+    for _ in transitions(env, transition, seed, deadline, act):
         bound.send()  # waits while the ring is full
 
 
-def transitions(env: Any, transition: dict[str, Array], seed: int, deadline: float) -> Iterator[None]:
-    """Plays random actions until the deadline. Each time that it yields, ``transition`` holds another transition.
+class Actor:
+    """Chooses actions by the newest policy.
+
+    Args:
+        subscriber: Of the policy. A version is there.
+        seed: The seed for the actions.
+
+    """
+
+    def __init__(self, subscriber: Subscriber, seed: int) -> None:
+        self._subscriber = subscriber
+        self._params = subscriber.latest()  # a private copy
+        self._random = random.Random(seed)
+
+    def __call__(self, obs: Array) -> int:
+        """An action for an observation of shape ``(observations,)``."""
+        self._subscriber.poll(into=self._params)  # without news as cheap as an attribute
+        return choose(self._params, obs, self._random.random())
+
+
+def transitions(
+    env: Any,
+    transition: dict[str, Array],
+    seed: int,
+    deadline: float,
+    act: Callable[[Array], int] | None = None,
+) -> Iterator[None]:
+    """Plays until the deadline. Each time that it yields, ``transition`` holds another transition.
 
     Args:
         env: A Gymnasium environment. It is closed at the end.
         transition: The arrays of :func:`blank_transition`.
         seed: The seed for the environment and the actions.
         deadline: As for :func:`play`.
+        act: Chooses an action for an observation. None: random actions.
 
     """
     env.action_space.seed(seed)
@@ -62,7 +94,7 @@ def transitions(env: Any, transition: dict[str, Array], seed: int, deadline: flo
     episode = step = 0
     obs, _ = env.reset(seed=seed)
     while time.monotonic() < deadline:
-        action = env.action_space.sample()
+        action = env.action_space.sample() if act is None else act(obs)
         transition["obs"][...] = obs  # before the step, because an environment may reuse its array
         next_obs, reward, terminated, truncated, _ = env.step(action)
         transition["action"][...] = action
@@ -134,9 +166,13 @@ def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
 
     """
     console.need("rich", "demo")
-    example = example_of(env_id)
+    example, num_actions = describe(env_id)
+    learning = learning_for(example, num_actions)
     with terminated_cleanly(), _serve(example, batch_size) as server, contextlib.ExitStack() as stack:
-        check, tally = SequenceCheck(server.capacity), Tally(sum(leaf.nbytes for leaf in example.values()))
+        publisher = None if learning is None else server.publisher(learning.params)
+        if publisher is not None and learning is not None:
+            publisher.publish(learning.params)
+        check, tally = SequenceCheck(server.capacity), Tally(sum(leaf.nbytes for leaf in example.values()), learning)
         view = DemoView(server.name, f"{env_id}, {console.plural(workers, 'worker')}", seconds, tally)
         deadline = time.monotonic() + seconds
         group = stack.enter_context(
@@ -146,6 +182,7 @@ def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
                 [env_id] * workers,
                 range(workers),
                 [deadline] * workers,
+                [learning is not None] * workers,
                 restart=True,
                 max_restarts=1000,
             )
@@ -153,16 +190,28 @@ def run(env_id: str, workers: int, batch_size: int, seconds: float) -> int:
         with view:
             for batch, info in server.dataset_iter(until=group, drop_last=False):
                 check.add(batch["worker"], batch["episode"], batch["step"], batch["terminated"] | batch["truncated"])
-                tally.add(len(batch["step"]), info.learner_wait)
+                tally.add(len(batch["step"]), info)
+                if publisher is not None and learning is not None and learning.add(batch):
+                    publisher.publish(learning.params)  # waits for nobody
         check.finish(view.ring.snapshot().reopened_slots)
         view.summarise(check, group.restarts)
-    left = [name for name in lockfile.names() if name == server.name]
+    left = [name for name in lockfile.names() if name.startswith(server.name)]
     view.say_what_is_left(left)
     return 1 if left or check.fault_count or tally.samples == 0 else 0
 
 
 def example_of(env_id: str) -> dict[str, Array]:
     """The arrays of one transition of an environment, all zero.
+
+    Raises:
+        UsageError: As for :func:`describe`.
+
+    """
+    return describe(env_id)[0]
+
+
+def describe(env_id: str) -> tuple[dict[str, Array], int | None]:
+    """The arrays of one transition of an environment, all zero; how many actions it has, if they are numbered from 0.
 
     Raises:
         UsageError: There is no such environment, its spaces are not supported, or a package is missing.
@@ -176,7 +225,9 @@ def example_of(env_id: str) -> dict[str, Array]:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise console.UsageError(f"cannot make the environment {env_id!r}: {reason}") from error
     try:
-        return blank_transition(env)
+        space = env.action_space
+        counts = isinstance(space, console.need("gymnasium", "demo").spaces.Discrete) and space.start == 0
+        return blank_transition(env), int(space.n) if counts else None
     finally:
         env.close()
 

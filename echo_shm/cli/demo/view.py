@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from echo_shm.cli import console
 from echo_shm.cli.demo.check import SequenceCheck
 from echo_shm.cli.demo.display import Display, alert
-from echo_shm.ring.metrics import RingView
+from echo_shm.cli.demo.policy import Learning
+from echo_shm.ring.metrics import RingView, SampleInfo
 from echo_shm.ring.segment import Segment
 
 if TYPE_CHECKING:
@@ -18,24 +19,31 @@ class Tally:
 
     Args:
         sample_bytes: Bytes of one sample.
+        learning: What the learner learns; None: nothing.
+
+    Attributes:
+        info: Of the last batch.
 
     """
 
-    def __init__(self, sample_bytes: int) -> None:
+    def __init__(self, sample_bytes: int, learning: Learning | None) -> None:
         self.sample_bytes = sample_bytes
+        self.learning = learning
+        self.info: SampleInfo | None = None
         self.samples = 0
         self.batches = 0
         self.waited = 0.0
         self._first = self._last = 0.0
         self._before = 0
 
-    def add(self, samples: int, waited: float) -> None:
-        """Counts a batch. ``waited``: how many seconds the learner slept for it."""
+    def add(self, samples: int, info: SampleInfo) -> None:
+        """Counts a batch of so many samples."""
+        self.info = info
         self._last = time.monotonic()
         if self.batches == 0:
             self._first, self._before = self._last, samples  # so that the workers' start does not count
         else:
-            self.waited += waited
+            self.waited += info.learner_wait
         self.samples += samples
         self.batches += 1
 
@@ -89,7 +97,15 @@ class DemoView(Display):
             f"{time.monotonic() - self._started:6.1f} s  {samples:,.0f} samples/s  {batches:,.1f} batches/s  "
             f"{samples * self._tally.sample_bytes / 1e6:.1f} MB/s  ring {full}  "
             f"blocked {snap.producers_waiting}" + "".join(f"  {name} {count}" for name, count in trouble if count)
-        )
+        ) + "".join(f"  {label} {figure}" for label, figure in self._learned())
+
+    def _learned(self) -> list[tuple[str, str]]:
+        """What the policy gets, which version of it this is, and how old the samples of the last batch were."""
+        learning, info = self._tally.learning, self._tally.info
+        if learning is None or info is None:
+            return []
+        mean, age = learning.mean_return, f"{info.age_mean:.1f}" if info.latest_version else "-"
+        return [("return", f"{mean:.1f}"), ("version", f"{info.latest_version:,}"), ("age", age)]
 
     def _screen(self) -> "RenderableType":
         table = console.need("rich.table", "demo").Table
@@ -101,6 +117,10 @@ class DemoView(Display):
         bars.add_row(
             "ring", console.bar(snap.occupancy, self._capacity), f"{snap.occupancy:,} of {self._capacity:,} slots"
         )
+        learning = self._tally.learning
+        if learning is not None:
+            mean, most = learning.mean_return, max(learning.best, learning.mean_return)
+            bars.add_row("return", console.bar(mean, most or 1.0), f"{mean:.1f}; {most:.1f} at best")
         figures = table.grid(padding=(0, 2))
         for _ in range(3):
             figures.add_column(style="bold", width=9)
@@ -115,6 +135,9 @@ class DemoView(Display):
             "stalled", alert(snap.stalled_producers, "yellow"),
             "dead", alert(snap.dead_producers, "red"),
         )  # fmt: skip
+        learned = [word for pair in self._learned()[1:] for word in pair]
+        if learned:
+            figures.add_row(*learned)
         return self._panel(bars, "", figures)
 
     # -- at the end
@@ -127,11 +150,21 @@ class DemoView(Display):
             ("played", f"{self._what}, {console.plural(check.episodes, 'episode')}"),
             ("received", f"{tally.samples:,} samples in {tally.batches:,} batches, {self._average()}"),
             ("learner", f"waited {console.share(tally.waited, tally.span)} of the time"),
+            ("learned", self._result()),
             ("sequences", self._verdict(check)),
             ("re-opened", ", ".join(console.plural(count, noun) for count, noun in counts)),
         )
         for text in check.faults:
             self._rows(("", text))
+
+    def _result(self) -> str:
+        learning, info = self._tally.learning, self._tally.info
+        if learning is None:
+            return "nothing: the actions were random"
+        if learning.first is None or info is None:
+            return "nothing yet: too few episodes have ended"
+        returns = f"a return of {learning.mean_return:.1f}, and {learning.first:.1f} at first"
+        return f"{returns}; {console.plural(info.latest_version, 'version')} of the policy"
 
     def _average(self) -> str:
         tally = self._tally

@@ -29,6 +29,7 @@ from echo_shm.net.bridge.decoder import Bye, Request, Samples
 from echo_shm.net.bridge.ingest import Ingest
 from echo_shm.net.bridge.refusals import RefusalLog
 from echo_shm.net.bridge.replays import ReplaySide
+from echo_shm.net.bridge.weights import Weights
 from echo_shm.net.wire import Hello, Refusal
 from echo_shm.ring.inbox import step_spec
 from echo_shm.ring.segment import Segment
@@ -67,6 +68,7 @@ class Bridge:
         self._spec = segment.spec
         self._replay = None if step_spec(segment.spec) is None else ReplaySide(segment)
         self._ingest = Ingest(segment)
+        self._weights = Weights(segment)
         self._admission = Admission(segment, settings, self._ingest, self._replay)
         self._selector = selectors.DefaultSelector()
         self._acceptor = Acceptor(listeners, self._selector)
@@ -105,7 +107,8 @@ class Bridge:
     def run_once(self, wait: float) -> None:
         """Serves once all sockets that are ready. Waits at most ``wait`` seconds for one."""
         unread, self._unfinished = [*self._unread(), *self._unfinished], set()
-        wait = min(wait, self._ingest.nap, math.inf if self._replay is None else self._replay.nap)
+        replay_nap = math.inf if self._replay is None else self._replay.nap
+        wait = min(wait, self._ingest.nap, self._weights.nap, replay_nap)
         blocked = any(ingest.has_blocked for ingest in self._ingests)
         for key, _ in self._selector.select(0 if blocked or unread else wait):
             if isinstance(key.data, Connection):
@@ -123,6 +126,8 @@ class Bridge:
         if self._replay is not None:
             self._tell_taken()
             self._send_batches(self._replay)
+        for connection in self._weights.pump():
+            self._serve(connection)
         self._do_timed_work()
 
     @property
@@ -200,6 +205,7 @@ class Bridge:
 
     def _leave(self, connection: Connection, *, keep: bool) -> None:
         """The connection is no client's any more. With ``keep``, the client may come again."""
+        self._weights.lost(connection)
         ingest = self._clients.pop(connection, None)
         if ingest is not None:
             ingest.close_entry(connection, keep=keep)
@@ -255,7 +261,8 @@ class Bridge:
                     "%s: connection lost: %s", connection.peer, error,
                 )  # fmt: skip
                 self._end(connection)
-        if connection.version == 2 and len(connection.out) > MAX_OUT + len(self._spec.schema):
+        most = MAX_OUT + len(self._spec.schema) + self._weights.most_unsent(connection)
+        if connection.version == 2 and len(connection.out) > most:
             self._end(connection, "it does not read its acknowledgements")
         if self._is_open(connection):
             connection.watch(self._selector)
@@ -299,8 +306,7 @@ class Bridge:
                 assert ingest is not None
                 ingest.put(connection, event)
             elif isinstance(event, Request):
-                assert self._replay is not None
-                self._replay.learners.handle(connection, event)
+                self._answer(connection, event)
             elif isinstance(event, Hello):
                 self._admit(connection, event)
             elif isinstance(event, Bye):
@@ -309,6 +315,13 @@ class Bridge:
                 self._end(connection, keep=False)  # the client will not connect again
         self._unfinished.add(connection)
         return False
+
+    def _answer(self, connection: Connection, request: Request) -> None:
+        if self._clients[connection] is not None:
+            self._weights.handle(connection, request)
+        else:
+            assert self._replay is not None
+            self._replay.learners.handle(connection, request)
 
     def _acknowledge(self, connection: Connection) -> None:
         ingest = self._clients.get(connection)
@@ -349,6 +362,8 @@ class Bridge:
         self._acceptor.resume()
         self._refusals.sum_up()
         self._end_overdue(now)
+        for client in self._weights.check():
+            self._serve(client)
         senders = [(one, ingest) for one, ingest in self._clients.items() if ingest is not None]
         for client in [one for one, ingest in senders if ingest.is_wanted_elsewhere(one)]:
             self._end(client)
@@ -392,6 +407,7 @@ class Bridge:
         self._selector.close()
         if self._replay is not None:
             self._replay.leave()
+        self._weights.leave()
         self._ingest.detach()
 
 

@@ -29,7 +29,7 @@ class Bye(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a learner asks for or says."""
+    """What a learner asks for or says, or a client of weights."""
 
     kind: Frame
     length: int
@@ -162,6 +162,8 @@ class Decoder(_Buffer):
             return header.length * self._sample_bytes
         if header.kind is Frame.BYE and header.length <= wire.MAX_TEXT:
             return header.length
+        if header.kind in (Frame.SUBSCRIBE, Frame.NEED) and header.length == 0:
+            return 0
         raise WireError(f"a client sends no {header.kind.name} frame of {header.length} bytes")
 
 

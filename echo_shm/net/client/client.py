@@ -16,6 +16,7 @@ from echo_shm.net.client import finalizers
 from echo_shm.net.client.connection import Options
 from echo_shm.net.client.sender import Sender
 from echo_shm.net.client.steps import StepSender
+from echo_shm.net.client.subscriber import TcpSubscriber
 from echo_shm.ring.inbox import tables_of
 from echo_shm.spec import Spec, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
@@ -135,8 +136,9 @@ class TcpClient(Closing):
 
     @property
     def version(self) -> int:
-        """The version of the weights that samples are made with, as :attr:`ShmClient.version`. 0 until it is assigned.
+        """The version of the weights that samples are made with, as :attr:`ShmClient.version`. 0: none.
 
+        It is what a :meth:`subscriber` of this client has got last, or what was assigned.
         A sample keeps the version that it was sent with, however long it waits for the server. In wire version 1 it
         arrives with 0.
         """
@@ -216,6 +218,23 @@ class TcpClient(Closing):
 
         """
         self._sender.flush(self._time(timeout))
+
+    def subscriber(self, example: Tree = None) -> TcpSubscriber:
+        """Subscribes to the weights that the learner publishes: see :meth:`Server.publisher`.
+
+        Args:
+            example: A pytree with the structure, dtypes and shapes of the weights. It is only needed if the weights
+                have node types beyond dict, list, tuple and None.
+
+        Raises:
+            SegmentError: The learner has no publisher.
+            SpecMismatchError: The example does not fit, or one is needed.
+            WireError: The server speaks wire version 1, which has no weights.
+            ConnectionClosedError: The client or the server was closed, or the connection is lost for good.
+            ForkedError: Called in a child of the process that connected.
+
+        """
+        return TcpSubscriber(self, self._sender, example, self._timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Delivers what was sent, then disconnects. Idempotent.

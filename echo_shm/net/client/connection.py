@@ -13,8 +13,10 @@ import numpy as np
 
 from echo_shm.errors import ConnectionClosedError, SegmentError, SpecMismatchError, WireError
 from echo_shm.net import tcp, wire
+from echo_shm.net.client.dialing import dial, time_left
+from echo_shm.net.client.feed import Feed
 from echo_shm.net.client.tls_stream import TlsStream
-from echo_shm.net.wire import Accept, Frame, Greeting, Hello, Refusal
+from echo_shm.net.wire import Accept, Frame, Greeting, Header, Hello, Refusal
 from echo_shm.ring.inbox import inbox_that_takes, step_spec
 from echo_shm.spec import Spec
 
@@ -27,6 +29,12 @@ _FIRST_TIME, _BUSY_PAUSE = 10.0, 0.02
 #: Bytes of samples that are sent at a time to a version 1 server, which has no frames.
 _FRAME_V1 = 1 << 18
 
+
+#: Most bytes of small frames that are received at a time.
+_CHUNK = 4096
+
+#: The frames of weights, but for their parts.
+_OF_WEIGHTS = (Frame.SUBSCRIBE, Frame.REFUSE, Frame.NEWS, Frame.END)
 
 _Made = TypeVar("_Made", bound="Connection")
 
@@ -75,13 +83,14 @@ class Connection:
         max_frame: Most bytes of samples in a frame.
         taken: All samples below this number were taken out of the ring, as the server has said.
         heard: Whether the server has acknowledged anything on this connection.
+        feed: What gets the weights that the server sends; None: it must send none.
 
     """
 
     def __init__(self, options: Options, acknowledged: int, timeout: float, doubt: bytes = wire.NO_RING) -> None:
         self._options = options
         self._deadline = time.monotonic() + timeout
-        self._sock = _connect(options, self._deadline)
+        self._sock = dial(options.host, options.port, options.tls, self._deadline)
         self._tls: TlsStream | None = None
         self.spec = options.spec
         self.taken = 0
@@ -98,15 +107,16 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        self._inbox = b""
+        self._inbox, self._chunk = b"", memoryview(bytearray(_CHUNK))
         self.heard = False
+        self.feed: Feed | None = None
         self._bye: str | None = None
         self._weights = 0  # the version that the server takes the next samples' weights for
 
     def _read(self, n: int) -> bytes:
         data = bytearray()
         while len(data) < n:
-            self._sock.settimeout(_time_left(self._deadline))
+            self._sock.settimeout(time_left(self._deadline))
             try:
                 chunk = self._sock.recv(n - len(data))
             except TimeoutError:
@@ -260,35 +270,59 @@ class Connection:
         self._inbox += chunk
         while len(self._inbox) >= wire.HEADER_BYTES:
             header = wire.read_server_header(self._inbox[: wire.HEADER_BYTES])
+            if header.kind is Frame.PIECE and self.feed is not None:
+                self._receive_piece(header, self.feed)
+                continue
             end = wire.HEADER_BYTES + header.length
             if len(self._inbox) < end:
                 break
             if header.kind is Frame.BYE:
                 self._bye = wire.printable(self._inbox[wire.HEADER_BYTES : end])
                 return header.number
-            self._inbox = self._inbox[end:]
+            body, self._inbox = self._inbox[wire.HEADER_BYTES : end], self._inbox[end:]
             if header.kind is Frame.TAKEN:
                 self.taken = header.number
-                continue
-            if header.kind is not Frame.ACK:
+            elif header.kind is Frame.ACK:
+                acknowledged, self.heard = header.number, True
+            elif header.kind in _OF_WEIGHTS and self.feed is not None:
+                self.feed.heard(header, body)
+            else:
                 raise WireError(f"{self._options.peer} sent {header.kind.name} after the handshake")
-            acknowledged, self.heard = header.number, True
         return acknowledged
 
+    def _receive_piece(self, header: Header, feed: Feed) -> None:
+        """Receives a part of a version of weights, straight to where it belongs."""
+        begun = self._inbox[wire.HEADER_BYTES : wire.HEADER_BYTES + header.length]
+        self._inbox = self._inbox[wire.HEADER_BYTES + len(begun) :]
+        for space in feed.spaces(header):
+            n = min(len(space), len(begun))
+            space[:n], begun = begun[:n], begun[n:]
+            left = space[n:]
+            while left:
+                got = self._receive_into(left)
+                if got == 0:
+                    raise ConnectionResetError(f"{self._options.peer} closed the connection")
+                left = left[got:]
+        feed.filled()
+
     def _receive(self) -> bytes:
-        """Waits for bytes and returns them. Times out, because a version 2 server sends something every few seconds."""
+        """Waits for bytes and returns them; none at the end of the connection."""
+        return bytes(self._chunk[: self._receive_into(self._chunk)])
+
+    def _receive_into(self, space: memoryview) -> int:
+        """Waits for bytes: how many. Times out, because a version 2 server sends something every few seconds."""
         silence = wire.SILENCE if self.version == 2 else None
         silent = f"nothing came from {self._options.peer} for {silence} s"
         if self._tls is not None:
             try:
-                return self._tls.receive(4096, silence)
+                return self._tls.receive_into(space, silence)
             except TimeoutError:
                 raise TimeoutError(silent) from None
         waiting = select.poll()
         waiting.register(self._sock, select.POLLIN)
         if not waiting.poll(None if silence is None else silence * 1000):
             raise TimeoutError(silent)
-        return self._sock.recv(4096)
+        return self._sock.recv_into(space)
 
     def shutdown(self) -> None:
         """Makes all calls of other threads end. The descriptor stays open until :meth:`close`."""
@@ -314,80 +348,3 @@ def open_first(make: Callable[[float], _Made], timeout: float | None) -> _Made:
             if time.monotonic() > end:
                 raise
         time.sleep(_BUSY_PAUSE)  # the other bridge is reaped soon, and nothing tells when
-
-
-def _time_left(deadline: float) -> float:
-    """Seconds that a socket's next call may take; never 0, which would mean not to wait at all."""
-    return max(1e-3, deadline - time.monotonic())
-
-
-def _connect(options: Options, deadline: float) -> socket.socket:
-    try:
-        sock = _connect_to_any(options, deadline)
-    except socket.gaierror as error:
-        raise ConnectionClosedError(f"cannot find the host of {options.peer}: {error.strerror}") from None
-    except TimeoutError:
-        raise TimeoutError(f"{options.peer} does not answer") from None
-    except OSError as error:
-        hint = "; is the server started? (It listens beyond its own host only with host=.)"
-        refused = isinstance(error, ConnectionRefusedError)
-        raise OSError(error.errno, f"{options.peer}: {error.strerror}{hint if refused else ''}") from None
-    try:
-        tcp.set_options(sock)
-        if options.tls is not None:
-            sock.settimeout(_time_left(deadline))
-            return options.tls.wrap_socket(sock, server_hostname=options.host)
-        return sock
-    except ssl.SSLCertVerificationError as error:
-        sock.close()
-        raise _untrusted(options, error) from None
-    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # the connection was lost; another try may succeed
-        sock.close()
-        raise ConnectionClosedError(f"{options.peer} closed the connection: does it use TLS?") from None
-    except ssl.SSLError as error:
-        sock.close()
-        raise WireError(
-            f"{options.peer} does not use TLS as tls= does: {error}. Has its TcpTransport tls=? If not, connect without"
-        ) from None
-    except TimeoutError:
-        sock.close()
-        raise TimeoutError(f"{options.peer} does not answer: does it use TLS?") from None
-    except BaseException:
-        sock.close()
-        raise
-
-
-#: What to do about a certificate, by OpenSSL's verify codes: expired, self-signed or of an unknown issuer, other name.
-_REMEDIES = dict.fromkeys((9, 10), "renew it, and check both hosts' clocks") | dict.fromkeys(
-    (18, 19, 20, 21), "if it is the server's own, trust it: ssl.create_default_context(cafile=...)"
-)
-
-
-def _untrusted(options: Options, error: ssl.SSLCertVerificationError) -> ssl.SSLCertVerificationError:
-    """The same error, with the peer and what to do."""
-    remedy = _REMEDIES.get(error.verify_code, f"connect to a host that it names, or make one that names {options.host}")
-    why = error.verify_message.rstrip(".")
-    told = ssl.SSLCertVerificationError(
-        error.errno, f"tls= does not accept the certificate of {options.peer}: {why}; {remedy}"
-    )
-    told.verify_code, told.verify_message = error.verify_code, error.verify_message
-    told.library, told.reason = error.library, error.reason
-    return told
-
-
-def _connect_to_any(options: Options, deadline: float) -> socket.socket:
-    """Connects to the first of the host's addresses that accepts. Each gets an equal share of the time left."""
-    addresses = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
-    for index, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = None
-        try:
-            sock = socket.socket(family, kind, protocol)
-            sock.settimeout(_time_left(deadline) / (len(addresses) - index))
-            sock.connect(address)
-            return sock
-        except BaseException as error:
-            if sock is not None:
-                sock.close()
-            if not isinstance(error, OSError) or index == len(addresses) - 1:
-                raise
-    raise OSError(0, "the host has no address")

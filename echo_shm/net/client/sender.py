@@ -17,6 +17,7 @@ from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, WireError
 from echo_shm.net import wire
 from echo_shm.net.client.connection import Connection, Options, open_first
+from echo_shm.net.client.feed import Feed
 from echo_shm.net.client.outbox import Outbox, frame_samples
 from echo_shm.net.client.reconnect import Reconnector, resume
 from echo_shm.net.client.taken import Taken
@@ -60,6 +61,7 @@ class Sender:
         self.producer = self._outbox.producer
         self._changed = threading.Condition()
         self.taken = Taken(options.peer, self._changed)
+        self.feed = Feed(options.peer, self._changed, self.wake, self.end_reason, self._stamp)
         # A signal handler may use these two while the thread that it interrupts does.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closing = threading.RLock()
@@ -75,6 +77,7 @@ class Sender:
         self._receiving: Connection | None = None
         self._since = (0, time.monotonic())  # when the connection was made: what was acknowledged, and the time
         self._generation = lib.es_api_fork_generation()
+        self._feed_from(self._connection)
         self._receive_thread = threading.Thread(target=self._receive, name="echo_shm-client-receiver", daemon=True)
         self._send_thread = threading.Thread(target=self._run, name="echo_shm-client-sender", daemon=True)
         try:
@@ -90,6 +93,11 @@ class Sender:
     def spec(self) -> Spec:
         """What the server's samples look like; see :class:`Connection`."""
         return self._options.spec
+
+    @property
+    def peer(self) -> str:
+        """The server's address, for messages."""
+        return self._options.peer
 
     def sent(self) -> int:
         """The number of the sample that the next send() puts into the ring."""
@@ -123,6 +131,13 @@ class Sender:
             raise ForkedError(
                 f"this TcpClient for {self._options.peer} was inherited through a fork: make a new one in the child"
             )
+
+    def subscribe(self) -> Spec:
+        """As :meth:`Feed.subscribe`, of a server that can have weights."""
+        self.raise_if_forked()
+        if self._connection.version == 1:
+            raise WireError(f"{self.peer} speaks wire version 1, which has no weights")
+        return self.feed.subscribe()
 
     def flush(self, timeout: float | None, patience: float | None = None) -> None:
         """Waits until all samples sent so far are acknowledged.
@@ -261,6 +276,7 @@ class Sender:
                 if self._loss is not None:
                     self._reconnect()
                 self._lease_full()
+                self._send_requests()
                 count = self._samples_to_send()
                 if count > 0:
                     self._transmit(count)
@@ -278,18 +294,23 @@ class Sender:
     def _samples_to_send(self) -> int:
         """Waits for samples, and for more to fill their frame. Returns how many to send; 0: check the state again."""
         with self._changed:
-            self._changed.wait_for(lambda: self._window() > 0 or self._stop or self._loss is not None)
+            self._changed.wait_for(lambda: self._window() > 0 or self._is_called)
         count = self._committed()
         if count == 0:
             self._sleep()
             count = self._committed()
-        if count == 0 or self._stop or self._loss is not None:
+        if count == 0 or self._is_called:
             return 0
         whole = self._outbox.size - self._next % self._outbox.size
         if count < min(whole, self._window()) and not self._flushing:
             self._lease_full(_GATHER_NS)
             count = self._committed()
         return min(count, self._window())
+
+    @property
+    def _is_called(self) -> bool:
+        """Whether there is something else to do than to send samples."""
+        return self._stop or self._loss is not None or self.feed.requests != b""
 
     def _window(self) -> int:
         """How many samples may be sent before more are acknowledged."""
@@ -305,7 +326,7 @@ class Sender:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._wakeups.get_nowait()
-        if self._committed() == 0 and not self._stop and self._loss is None:
+        if self._committed() == 0 and not self._is_called:
             self._wakeups.get()
         self.sleeping = False
 
@@ -319,6 +340,24 @@ class Sender:
                     self._connection.send_samples(version, number, n, self._outbox.bytes_of(number, n))
         except OSError as error:
             self._lose(self._connection, error)
+
+    def _send_requests(self) -> None:
+        """Sends what is to be said of weights."""
+        with self._changed:
+            data = self.feed.take_requests()
+        try:
+            if data:
+                self._connection.send([data])
+        except OSError as error:
+            self._lose(self._connection, error)
+
+    def _stamp(self, version: int) -> None:
+        lib.es_age_set_version(self.producer.ring, version, 0)
+
+    def _feed_from(self, connection: Connection) -> None:
+        """The weights come over that connection. Nobody reads from it yet."""
+        connection.feed = self.feed
+        self.feed.begin(connection.ring)
 
     def _reconnect(self) -> None:
         """Connects again, to send again what is not acknowledged. Raises if that cannot be done."""
@@ -345,6 +384,7 @@ class Sender:
             raise
         self._next = connection.committed  # samples from here on are sent again
         with self._changed:
+            self._feed_from(connection)
             self._connection, self._loss = connection, None
             self._since = (self.acknowledged, time.monotonic())
             self._changed.notify_all()
@@ -353,6 +393,7 @@ class Sender:
         with self._changed:
             if self._connection is connection and self._loss is None:
                 self._loss = error
+                self.feed.lost()
             self._changed.notify_all()
         connection.shutdown()  # ends the calls of the other thread
         self.wake()

@@ -45,6 +45,13 @@ def test_random_servers_are_accepted_or_refused(rng):
     assert 200 < sum(accepted) < 4800
 
 
+def test_random_servers_of_weights(rng):
+    """A client refuses what a server must not say of weights, and shows whole versions, in their order."""
+    counts = [wire_play.hear_weights(rng.randrange) for _ in range(5000)]
+    assert 0 in counts
+    assert max(counts) > 2
+
+
 def test_random_clients_leave_a_bridge_as_it_was(rng):
     """After random clients, several at once, a bridge has no connection left, and serves a good client."""
     logging.disable()

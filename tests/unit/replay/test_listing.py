@@ -60,7 +60,7 @@ def test_scribbled_boards_can_be_shown(name: str, seed: int) -> None:
         assert watch.look()
         with terminal.capture() as captured:
             terminal.print(watch.render(10))
-            ls._print([], [ls.describe_replay(name)], {})
+            ls._print([], [ls.describe_replay(name)], [], {})
         assert name in captured.get()
         assert "\x1b" not in captured.get()
 

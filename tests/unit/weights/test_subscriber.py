@@ -57,12 +57,27 @@ def test_poll_into_other_layouts(publisher, subscriber):
     assert subscriber.poll(into=mine)
     assert same(mine, params(1))
     publisher.publish(params(2))
-    mine["layers"][1].flags.writeable = False
-    with pytest.raises(ValueError, match=re.escape("leaf ['layers'][1]: the array is read-only")):
-        subscriber.poll(into=mine)
+    plain = params()
+    for into in (mine, plain):
+        into["layers"][1].flags.writeable = False
+        with pytest.raises(ValueError, match=re.escape("leaf ['layers'][1]: the array is read-only")):
+            subscriber.poll(into=into)
+    assert same(plain, params())
     with pytest.raises(SpecMismatchError, match=re.escape("leaf ['steps']: got int32[]")):
         subscriber.poll(into={**params(), "steps": np.zeros((), np.int32)})
     assert subscriber.poll() is True
+
+
+def test_arrays_of_a_subclass(publisher, subscriber, tmp_path):
+    """Files that are mapped are arrays, too: they are published, and copied to."""
+    mine = params(1)
+    mine["layers"][0] = np.memmap(tmp_path / "weights", np.float32, "w+", shape=(3, 5))
+    mine["layers"][0][...] = 1
+    publisher.publish(mine)
+    assert same(subscriber.latest(), params(1))
+    publisher.publish(params(2))
+    assert subscriber.poll(into=mine)
+    assert same(mine, params(2))
 
 
 def test_latest_is_private(publisher, subscriber):
