@@ -8,12 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from echo_shm.cli import console, top
+from echo_shm.errors import SegmentError
 from echo_shm.replay import listing
 from echo_shm.replay.listing import ReplayListing
 from echo_shm.ring.batch_names import BatchRing, batch_ring
 from echo_shm.ring.lockfile import INBOX
 from echo_shm.ring.metrics import Owner, RingView
 from echo_shm.ring.segment import Segment
+from echo_shm.weights.segment import segment_name
 
 #: A wait that is shorter is not told of in the log (seconds).
 _SHORT = 1.0
@@ -29,6 +31,7 @@ class Ring(NamedTuple):
         remotes, refused: How many clients on other hosts are connected, and how often one was refused.
         age: Of a ring of batches: how many items were inserted after one that it was given, on average when it was
             drawn; not a number if it was given none.
+        versions: The ages of the inbox's steps, in versions of the weights: see :meth:`RingView.ages`.
 
     """
 
@@ -39,6 +42,7 @@ class Ring(NamedTuple):
     remotes: int
     refused: int
     age: float
+    versions: tuple[float, int]
 
     def alive(self, role: str) -> int:
         """How many owners of that role live.
@@ -58,6 +62,7 @@ class Reading(NamedTuple):
         seen: What the board said.
         rings: By their names' endings.
         batches: Those of ``rings`` that take batches to learners.
+        version: The latest version of the replay's weights; 0 without.
 
     """
 
@@ -65,6 +70,7 @@ class Reading(NamedTuple):
     seen: ReplayListing
     rings: dict[str, Ring]
     batches: dict[str, BatchRing]
+    version: int
 
 
 def read(name: str) -> Reading:
@@ -74,17 +80,24 @@ def read(name: str) -> Reading:
         SegmentError: There is no such replay, or it is another user's.
 
     """
-    now = Reading(time.monotonic(), listing.look(name), {}, {})
+    now = Reading(time.monotonic(), listing.look(name), {}, {}, _version(name))
     for ring in now.seen.rings:
         if ring.segment is not None:
             ending, one = ring.name[len(name) :], batch_ring(name, ring.name)
-            now.rings[ending] = _ring(ring.segment, one)
+            now.rings[ending] = _ring(ring.segment, one, now.version)
             if one is not None:
                 now.batches[ending] = one
     return now
 
 
-def _ring(segment: Segment, one: BatchRing | None) -> Ring:
+def _version(name: str) -> int:
+    try:
+        return RingView(Segment.attach(segment_name(name), read_only=True)).weights()[0]
+    except SegmentError:  # there are none
+        return 0
+
+
+def _ring(segment: Segment, one: BatchRing | None, version: int) -> Ring:
     view = RingView(segment)
     snap = view.snapshot()
     return Ring(
@@ -95,6 +108,7 @@ def _ring(segment: Segment, one: BatchRing | None) -> Ring:
         remotes=snap.active_remotes,
         refused=snap.refused_remotes,
         age=math.nan if one is None else _mean_age(view, snap.samples_inserted),
+        versions=view.ages(version),
     )
 
 

@@ -53,7 +53,7 @@ class ReplayWatch:
         """Lines of the screen besides those of tables."""
         shown = (len(self._latest.batches), _MOST_BATCHES), (len(self._writers()), _MOST_WRITERS)
         parts = sum(2 + min(count, most) + (count > most) for count, most in shown if count)
-        return 14 + parts + _WAIT_LINES * len(self._latest.seen.waiting)
+        return 14 + (self._latest.version > 0) + parts + _WAIT_LINES * len(self._latest.seen.waiting)
 
     def look(self) -> bool:
         """Takes another reading. Returns False if the replay was closed."""
@@ -131,6 +131,10 @@ class ReplayWatch:
         bridges = 0 if inbox is None else sum(owner.is_bridge and state != "dead" for owner, state in inbox.owners)
         if inbox is not None and (bridges or inbox.remotes):
             figures.add_row("bridges", f"{bridges}", "remote", f"{inbox.remotes}", "refused", f"{inbox.refused}")
+        if now.version:
+            mean, oldest = (math.nan, 0) if inbox is None else inbox.versions
+            age = "-" if math.isnan(mean) else f"{mean:,.1f}"
+            figures.add_row("version", f"{now.version:,}", "age", age, "oldest", f"{oldest:,}")
         group: type[Group] = console.need("rich.console", "cli").Group
         return group(bars, "", figures)
 

@@ -1,6 +1,7 @@
 """``echo-shm top``: a live view of a ring and all processes attached to it, through a read-only mapping."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -112,6 +113,7 @@ class _Reading(NamedTuple):
     remotes: list[Remote]
     creator_alive: bool
     locked: bool
+    ages: tuple[float, int]
 
 
 class Rates(NamedTuple):
@@ -141,7 +143,7 @@ class Watch:
     """
 
     #: Lines of the screen besides those of producers and remote clients.
-    other_lines = 14
+    other_lines = 15
 
     def __init__(self, name: str) -> None:
         self.what = f"segment {name!r}"
@@ -165,13 +167,15 @@ class Watch:
         return True
 
     def _read(self, seen: segment.Listing) -> _Reading:
+        snap = self._view.snapshot()
         return _Reading(
             time.monotonic(),
-            self._view.snapshot(),
+            snap,
             states(self._view),
             self._view.remotes(),
             seen.creator_alive,
             seen.locked,
+            self._view.ages(snap.latest_version),
         )
 
     # -- rendering
@@ -236,6 +240,12 @@ class Watch:
             "MB/s", f"{samples * leaf_bytes / 1e6:,.1f}", "remote", f"{snap.active_remotes}",
             "refused", f"{snap.refused_remotes}",
         )  # fmt: skip
+        if snap.latest_version:
+            mean, oldest = self._latest.ages
+            figures.add_row(
+                "version", f"{snap.latest_version:,}", "age", "-" if math.isnan(mean) else f"{mean:,.1f}",
+                "oldest", f"{oldest:,}", "too old", f"{snap.too_old:,}",
+            )  # fmt: skip
         group: type[Group] = console.need("rich.console", "cli").Group
         return group(ring, "", figures)
 

@@ -305,6 +305,29 @@ def test_top_says_since_when_a_learner_holds_batches(name: str, monkeypatch: pyt
             assert time.monotonic() - started <= 2.5
 
 
+def test_top_shows_ages_once_there_are_weights(name: str) -> None:
+    """Those of the samples in the ring's slots, against the latest version, and how many were too old."""
+    with Server(EXAMPLE, 2, num_buffers=2, name=name) as server, ShmClient(server.handle) as client:
+        watch = top.Watch(name)
+        client.send(EXAMPLE)
+        assert watch.look()
+        assert not [line for line in _shown(watch) if "version" in line]
+        publisher = server.publisher(np.zeros(3))
+        for _ in range(7):
+            publisher.publish(np.zeros(3))
+        client.version = 5
+        client.send(EXAMPLE)
+        assert watch.look()
+        assert ["version", "7", "age", "4.5", "oldest", "7", "too", "old", "0"] in _shown(watch)
+        batches = server.dataset_iter(max_age=5)
+        for _ in range(2):
+            client.send(EXAMPLE)
+        next(batches)
+        batches.close()
+        assert watch.look()
+        assert ["version", "7", "age", "3.2", "oldest", "7", "too", "old", "1"] in _shown(watch)
+
+
 def _send_two(client: ShmClient) -> None:
     for _ in range(2):
         client.send(EXAMPLE)

@@ -245,6 +245,24 @@ def _shown(watch: replay_top.ReplayWatch) -> str:
     return captured.get()
 
 
+def test_top_shows_ages_once_there_are_weights(name: str) -> None:
+    """Those of the steps in the inbox, against the latest version of the replay's weights."""
+    with Replay(STEP, 11, name=name) as replay, ReplayClient(replay.handle) as client, client.writer() as writer:
+        watch = replay_top.ReplayWatch(name)
+        lines = watch.other_lines
+        assert " version " not in _shown(watch)
+        publisher = replay.publisher(np.zeros(3))
+        for _ in range(4):
+            publisher.publish(np.zeros(3))
+        assert watch.look()
+        assert ["version", "4", "age", "-", "oldest", "0"] in [line.split() for line in _shown(watch).splitlines()]
+        for writer.version in (1, 3):
+            writer.add(STEP)
+        assert watch.look()
+        assert ["version", "4", "age", "2.0", "oldest", "3"] in [line.split() for line in _shown(watch).splitlines()]
+        assert watch.other_lines == lines + 1
+
+
 def test_top_shows_tables_limiters_and_writers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes, rates between two looks, where each limiter stands, who is attached, and what they wait for."""
     with Replay(STEP, 11, TABLES, store="shm", name=name) as replay:  # at most 2 items of a table are parked
@@ -437,7 +455,7 @@ def _reading(reading: replay_figures.Reading, time: float, **rings: Any) -> repl
     made = {
         f".{ending.replace('_', '.')}": replay_figures.Ring(**{
             "occupancy": 0, "capacity": 4, "owners": [], "batches_taken": 0, "remotes": 0, "refused": 0,
-            "age": float("nan"), **figures,
+            "age": float("nan"), "versions": (0.0, 0), **figures,
         })
         for ending, figures in rings.items()
     }  # fmt: skip
