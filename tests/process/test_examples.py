@@ -75,7 +75,7 @@ def test_not_solved() -> None:
 def test_ctrl_c(program: Callable[..., Program]) -> None:
     """It ends with one line and status 130. Its workers are gone, and nothing is left in shared memory."""
     running = program(sys.executable, "-m", "echo_shm.examples.jax_ppo", "--target", "1e9", "--steps", "100000000")
-    running.wait_for("mean return")
+    running.wait_for("mean return .*\n")
     running.send_signal(signal.SIGINT)
     assert running.result() == 130
     assert running.output.splitlines()[-1] == "interrupted"

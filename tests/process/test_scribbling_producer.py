@@ -34,7 +34,7 @@ _SLOT_OWNERS = (1, 2, 64, 65, 66, 0xFFFF, *[63] * 6)  # 63, in half of the cases
 _WORDS = (0, 1, 2, 255, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 63, (1 << 64) - 1)
 
 # offsets in the header, from es_layout.h: the fixed part ends before the first hint
-_OFFSETS_AT, _HINTS_AT = 72, 192
+_OFFSETS_AT, _HINTS_AT = 72, 256
 
 
 def _value(rng):
@@ -49,7 +49,7 @@ def _value(rng):
 
 def write_anywhere(rng, memory):
     """Writes to the hints, to some owners (its own among them), and to slot words, batch words and counts."""
-    leaves, _, owners, slots, _, _, _, data, total = struct.unpack_from("9Q", memory, _OFFSETS_AT)
+    leaves, _, owners, slots, *_, data, total = struct.unpack_from("13Q", memory, _OFFSETS_AT)
     assert total == len(memory)
     regions = [(_HINTS_AT, leaves)] * 2 + [(owners, owners + 4 * 128), (owners + 64 * 128, owners + 70 * 128)]
     regions += [(slots, data)] * 4
@@ -61,7 +61,7 @@ def write_anywhere(rng, memory):
 
 def write_slots(rng, memory):
     """Writes to one slot's word: its lap, or the one before or after. It never names the first owner, which stays."""
-    slots = struct.unpack_from("9Q", memory, _OFFSETS_AT)[3]
+    slots = struct.unpack_from("13Q", memory, _OFFSETS_AT)[3]
     at = slots + 8 * rng.randrange(SLOTS)
     lap = max(0, (struct.unpack_from("<Q", memory, at)[0] >> 20) + rng.randrange(-1, 2)) % (1 << 44)
     struct.pack_into("<Q", memory, at, lap << 20 | rng.choice(_SLOT_OWNERS) << 4 | rng.randrange(7))

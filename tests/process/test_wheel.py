@@ -103,7 +103,7 @@ def test_the_wheel_works_outside_the_checkout(built, tmp_path):
     where = _run(bin_ / "python", "-c", "import echo_shm; print(echo_shm.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(tmp_path)
     readme = (_ROOT / "README.md").read_text(encoding="utf-8")
-    (example,) = [b for b in re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.M) if "server.spawn" in b]
+    example = next(b for b in re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.M) if "server.spawn" in b)
     (tmp_path / "example.py").write_text(example, encoding="utf-8")
     assert _run(bin_ / "python", "example.py", cwd=tmp_path).startswith("156 batches")
     assert "demo" in _run(bin_ / "echo-shm", "--help", cwd=tmp_path)
