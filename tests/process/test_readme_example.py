@@ -91,6 +91,17 @@ def test_the_weights_block_runs(tmp_path):
     )
 
 
+def test_the_ages_block_runs(tmp_path):
+    """What is older is left out, and the figures are those of the batch."""
+    script = f"{_AROUND}server = Server(example, batch_size=2)\npublisher = server.publisher(np.zeros(1))\n"
+    script += "for i in range(22): publisher.publish(np.zeros(1))\nfrom echo_shm import ShmClient\n"
+    script += "with ShmClient(server.handle) as client:\n"
+    script += "    for client.version in 1, 2, 7, 4: client.send(tree)\n"
+    script += "server.close()\n"
+    check = "    assert lag.tolist() == [15, 18]\n"
+    assert _run(tmp_path, script + _block("max_age=20") + check) == "16.5 18 1\n"
+
+
 def test_the_datasets_block_runs(tmp_path):
     """The steps that it writes and reads are the same."""
     script = "import numpy as np\nfrom echo_shm import Replay\nreplay = Replay(np.zeros(2), 20)\n"
@@ -213,7 +224,7 @@ def test_the_tls_block_runs(tmp_path):
 
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 16
+    assert len(_blocks()) == 17
 
 
 # --- a replay in a process of its own --------------------------------------------
