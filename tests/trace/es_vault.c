@@ -69,10 +69,16 @@ void vault_make(es_vault *v, uint64_t n, const void **leaves)
     v->made += n;
 }
 
+uint32_t vault_version(const es_vault *v)
+{
+    return (uint32_t)(v->made % 5);
+}
+
 int vault_add(es_vault *v, uint32_t flags, const double *priorities)
 {
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
+    es_replay_set_version(v->r, vault_version(v), true);
     vault_make(v, 1, leaves);
     int code = es_replay_add(v->r, leaves, flags, priorities, &why);
     note(v, "result of add", why.table, (uint64_t)code);
@@ -89,6 +95,7 @@ int vault_add_last(es_vault *v, uint32_t flags, const double *priorities)
 {
     const void *leaves[2 * VAULT_LEAVES], *final[VAULT_LEAVES];
     es_trouble why = {0};
+    es_replay_set_version(v->r, vault_version(v), true);
     vault_make(v, 2, leaves);
     for (uint32_t l = 0; l < v->geo.num_leaves; l++)
         final[l] = (const uint8_t *)leaves[l] + v->leaf_sizes[l];
@@ -145,6 +152,7 @@ int64_t vault_extend(es_vault *v, uint64_t n, const uint8_t *flags, const double
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
     int error;
+    es_replay_set_version(v->r, vault_version(v), true);
     vault_make(v, n, leaves);
     int64_t in = es_replay_extend(v->r, leaves, n, flags, priorities, &error, &why);
     note(v, "result of extend", why.index, (uint64_t)in);
@@ -177,6 +185,7 @@ static void note_batch(es_vault *v, uint32_t table, const uint64_t *keys, uint64
         note(v, "times_sampled", i, (uint64_t)batch.times_sampled[i]);
         note(v, "table_size", i, (uint64_t)batch.table_size[i]);
         note(v, "age", i, (uint64_t)batch.age[i]);
+        note(v, "version", i, (uint64_t)batch.version[i]);
         for (uint32_t o = 0; o < es_replay_num_outputs(v->r, table); o++) {
             uint64_t size = es_replay_output_size(v->r, table, o);
             es_dump_note_bytes(v->dump, "output", i, batch.outputs[o] + i * size, size);
@@ -248,6 +257,7 @@ static void live_add(es_vault *v, es_step_head *head, const double *priorities)
 {
     const void *leaves[VAULT_LEAVES];
     es_trouble why = {0};
+    head->version = vault_version(v);
     vault_make(v, 1, leaves);
     note(v, "result of add", why.table,
          (uint64_t)es_insert_step(tables_of(v), head, leaves, 0, priorities, NULL, &why));

@@ -39,6 +39,8 @@ void vault_close(es_vault *v);
 
 /* Fills leaves with n new steps, stacked, leaf by leaf. They stay until the next call. */
 void vault_make(es_vault *v, uint64_t n, const void **leaves);
+/* The version of the weights that the steps which vault_make() makes next are made with. */
+uint32_t vault_version(const es_vault *v);
 /* priorities: one for each table. Each returns the result of the replay, and notes it. */
 int vault_add(es_vault *v, uint32_t flags, const double *priorities);
 /* The last step of an episode, and what it ends with. */

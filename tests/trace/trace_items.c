@@ -67,6 +67,7 @@ static int64_t end_with_observations(es_vault *v, uint64_t parts)
     es_trouble why;
     if (parts > 1)
         return vault_add_last(v, ES_STEP_TERMINATED, priorities);
+    es_replay_set_version(v->r, vault_version(v), true);
     vault_make(v, 1, leaves); /* its first part is a step of an episode that goes on */
     return es_replay_add(v->r, leaves, 0, priorities, &why);
 }

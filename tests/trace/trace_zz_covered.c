@@ -87,6 +87,7 @@ static const es_excuse excused_in_replays[] = {
     {"es_replay_records_size", IN_FILES},
     {"es_replay_arrivals", IN_FILES},
     {"es_replay_shape", PRIVATE},
+    {"es_replay_version", PRIVATE},
     {"es_replay_leaf_size", PRIVATE},
     {"es_replay_free", PRIVATE},
     {"es_replay_list_steps", "reads what is stored, and writes nothing"},
