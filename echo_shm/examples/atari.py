@@ -4,8 +4,8 @@
 
 Workers play at random and write frames of 84 x 84. What is drawn are transitions over three steps, whose observations
 are stacks of four frames: the replay stacks them when it draws. Stable-Baselines3's buffer stores stacks, twice: each
-before its step and after it. If it is installed (pip install stable-baselines3), it is filled with the same transitions
-and drawn from as often; otherwise its size is calculated.
+before its step and after it. If it is installed (pip install stable-baselines3), it is filled with as many transitions
+and measured in the same way; otherwise its size is calculated from its arrays.
 """
 
 import argparse
@@ -49,23 +49,23 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def rate_of(draw: Callable[[], object], seconds: float) -> float:
-    """Transitions a second of a function that draws ``BATCH`` of them."""
+def rate_of(draw: Callable[[], object], seconds: float) -> str:
+    """How fast a function is that draws ``BATCH`` transitions."""
     draw()
     batches, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
         draw()
         batches += 1
-    return BATCH * batches / (time.perf_counter() - started)
+    return f"{BATCH * batches / (time.perf_counter() - started):>8,.0f} drawn a second"
 
 
-def say(who: str, steps: int, size: float, rate: float) -> None:
+def say(who: str, count: int, size: float, rest: str) -> None:
     """Prints one line of the comparison."""
-    print(f"{who:<18}  {steps:>8,} transitions  {size / 1e6:>8,.0f} MB  {rate:>8,.0f} drawn a second", flush=True)
+    print(f"{who:<18}  {count:>8,} transitions  {size / 1e6:>8,.0f} MB  {rest}", flush=True)
 
 
 def stable_baselines3(replay: Any, steps: int) -> tuple[Callable[[], object], int]:
-    """Its buffer, filled by transitions of the replay: how to draw from it, and its size in bytes."""
+    """Its buffer, filled with transitions of the replay: how to draw from it, and its size in bytes."""
     buffers, spaces = need("stable_baselines3.common.buffers"), need("gymnasium").spaces
     stacks = spaces.Box(0, 255, (STACK, *FRAME), np.uint8)
     before = resident()
@@ -100,8 +100,8 @@ def learn(args: argparse.Namespace) -> int:
             say("Stable-Baselines3", size, theirs, rate_of(draw, args.seconds))
         except MissingPackage:
             theirs = size * (2 * STACK * int(np.prod(FRAME)) + 8 + 4 + 4 + 4)  # two stacks, action, reward, two flags
-            say("Stable-Baselines3", size, theirs, float("nan"))
-    print(f"done: the same transitions in {theirs / mine:.1f} times less memory")
+            say("Stable-Baselines3", size, theirs, "(calculated)")
+    print(f"done: as many transitions in {theirs / mine:.1f} times less memory")
     return 0
 
 
