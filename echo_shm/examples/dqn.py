@@ -3,8 +3,9 @@
     python -m echo_shm.examples.dqn --seed 1 --plot dqn.svg
     python -m echo_shm.examples.dqn --seed 1 --uniform      # the same without priorities, to compare
 
-Workers play with the latest weights and write steps. The replay makes transitions over three steps of them, draws by
-priority, and lets nobody run ahead: every transition is drawn 32 times on average, whoever is faster.
+Workers play with the latest weights and write steps. The replay makes transitions of them, draws by priority (Schaul et
+al., "Prioritized experience replay", 2016), and lets nobody run ahead: every transition is drawn 8 times on average,
+whoever is faster.
 """
 
 import argparse
@@ -18,8 +19,8 @@ from echo_shm.examples.common import Progress, arguments, need, run, seeds_of
 from echo_shm.replay import Episode, Fifo, NStep, Prioritized, SampleToInsertRatio, Uniform, Writer
 
 ENVS, CAPACITY, FIRST_STEPS = 4, 50_000, 1_000
-BATCH, DRAWS_PER_STEP, GAMMA, N_STEPS = 128, 32.0, 0.99, 3
-LEARNING_RATE, TARGET_EVERY, PUBLISH_EVERY = 1e-3, 100, 10
+BATCH, DRAWS_PER_STEP, GAMMA, N_STEPS = 64, 8.0, 0.99, 1
+LEARNING_RATE, FOLLOW, PUBLISH_EVERY = 1e-3, 0.01, 10  # FOLLOW: by how much the frozen network follows, each update
 EXPLORE_STEPS, LEAST_EPSILON = 4_000, 0.02  # of a worker: in how many steps epsilon falls from 1
 
 STEP = {
@@ -116,8 +117,9 @@ def learn(args: argparse.Namespace) -> int:
                 if not args.uniform:
                     replay.update(batch.key, errors.numpy() + 1e-3, "train")
                 updates += 1
-                if updates % TARGET_EVERY == 0:
-                    frozen.load_state_dict(online.state_dict())
+                with torch.no_grad():
+                    for slow, fast in zip(frozen.parameters(), weights, strict=True):
+                        slow.lerp_(fast, FOLLOW)
                 if updates % PUBLISH_EVERY == 0:
                     optimizer.param_groups[0]["lr"] = LEARNING_RATE * progress.left
                     publisher.publish(weights)
@@ -129,6 +131,6 @@ def learn(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__, steps=100_000, target=475.0)
+    parser = arguments(__doc__, steps=300_000, target=475.0)
     parser.add_argument("--uniform", action="store_true", help="draw every transition with the same probability")
     run(learn, parser)
