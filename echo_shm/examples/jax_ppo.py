@@ -1,10 +1,10 @@
-"""PPO on CartPole, with JAX: one compiled function learns from a batch where it lies, in the ring.
+"""PPO on CartPole, with JAX: one compiled function learns from a batch of the ring.
 
     python -m echo_shm.examples.jax_ppo --seed 1 --plot jax_ppo.svg
 
 A worker plays a rollout with the latest weights, writes it into the ring itself, and waits for the next weights. A
-batch is one rollout of each worker. On a CPU its arrays become JAX's without a copy, and stay as they are until the
-computation is done.
+batch is one rollout of each worker. Whether ``jax.numpy.asarray`` copies its arrays depends on JAX (0.10 does). They
+stay as they are until the computation is done.
 """
 
 import argparse
@@ -21,7 +21,7 @@ ENVS, HORIZON = 8, 32  # of a worker: how many environments, and how many steps 
 GAMMA, LAMBDA = 0.98, 0.8
 EPOCHS, MINIBATCHES, LEARNING_RATE, CLIP = 20, 2, 1e-3, 0.2
 
-#: One rollout. The last row of ``obs`` is what the last action has led to. 32 bits are what JAX takes without a copy.
+#: One rollout. The last row of ``obs`` is what the last action has led to. JAX makes 32 bits of 64.
 ROLLOUT = {
     "obs": np.zeros((HORIZON + 1, ENVS, 4), np.float32),
     "action": np.zeros((HORIZON, ENVS), np.int32),
