@@ -269,12 +269,10 @@ class InboxHead(CData):
 
     stream: int
     number: int
-    zero: int
     index: int
     environment: int
     episode: int
     flags: int
-    zeros: int
 
 class UpdateBlock(CData):
     """``es_update_block *``."""
@@ -554,6 +552,7 @@ class lib:
     ES_STEP_TERMINATED: Final[int]
     ES_STEP_TRUNCATED: Final[int]
     ES_STEP_LOST: Final[int]
+    ES_BATCH_COLUMNS: Final[int]
     ES_STEP_FINAL: Final[int]
     ES_HEAD_ITEM: Final[int]
     ES_ITEM_STEP: Final[int]

@@ -20,9 +20,6 @@
 /* From this size on the work is worth giving up the GIL (bytes). */
 #define RELEASE_GIL_FROM (64 * 1024)
 
-/* key, probability, weight, priority, times_sampled, table_size, age, version: 8 bytes each */
-#define COLUMNS 8
-
 #define FUNCTIONS(F)   \
     F(add)             \
     F(add_last)        \

@@ -13,7 +13,7 @@
 static size_t block_size(const batch_form *form, npy_intp n, Py_ssize_t own)
 {
     size_t size = 0;
-    for (Py_ssize_t i = own; i < form->num_outputs + COLUMNS; i++) {
+    for (Py_ssize_t i = own; i < form->num_outputs + ES_BATCH_COLUMNS; i++) {
         size_t bytes;
         if (__builtin_mul_overflow((size_t)n, (size_t)form->arrays[i].distance, &bytes) || bytes > SIZE_MAX / 4 ||
             size + padded(bytes) > SIZE_MAX / 4)
@@ -41,7 +41,7 @@ static bool fits_out(const batch_form *form, PyObject *out, npy_intp n)
 /* The arrays of a batch of n items: those of out, or of a new block, and the columns. NULL: an exception is set. */
 static PyObject *make_arrays(batch_form *form, npy_intp n, PyObject *out)
 {
-    Py_ssize_t own = out == Py_None ? 0 : form->num_outputs, count = form->num_outputs + COLUMNS;
+    Py_ssize_t own = out == Py_None ? 0 : form->num_outputs, count = form->num_outputs + ES_BATCH_COLUMNS;
     size_t size = n > 0 ? block_size(form, n, own) : 0;
     if (size == 0) {
         PyErr_Format(PyExc_MemoryError, "a batch of %zd items does not fit into memory", (Py_ssize_t)n);
@@ -91,10 +91,10 @@ static PyObject *make_arrays(batch_form *form, npy_intp n, PyObject *out)
 
 /* The arrays of a batch, as the core takes them. *p: room for FEW_ARRAYS pointers, or a new block when there are more.
  * false: an exception is set. */
-#define FEW_ARRAYS (16 + COLUMNS)
+#define FEW_ARRAYS (16 + ES_BATCH_COLUMNS)
 static bool open_arrays(const batch_form *form, PyObject *made, void ***p, es_batch_arrays *arrays)
 {
-    Py_ssize_t count = form->num_outputs + COLUMNS;
+    Py_ssize_t count = form->num_outputs + ES_BATCH_COLUMNS;
     if (count > FEW_ARRAYS && (*p = PyMem_Malloc((size_t)count * sizeof **p)) == NULL) {
         PyErr_NoMemory();
         return false;
@@ -132,7 +132,7 @@ static PyObject *fill(core *self, uint32_t table, npy_intp n, double beta, const
     es_trouble why = {0};
     int code = enter(self);
     if (code == ES_OK)
-        LOCKED_CALL(self, (size_t)n * (form->item_bytes + 8 * COLUMNS),
+        LOCKED_CALL(self, (size_t)n * (form->item_bytes + 8 * ES_BATCH_COLUMNS),
                     code = keys == NULL ? self->call.sample(self->replay, table, (uint64_t)n, beta, &arrays)
                                         : self->call.get(self->replay, table, keys, (uint64_t)n, beta, &arrays, &why));
     if (p != few)
@@ -181,7 +181,7 @@ static PyObject *core_put_back(core *self, PyObject *const *args, Py_ssize_t nar
 {
     int64_t table = nargs == 2 ? read_table(self, args[0]) : -1;
     const batch_form *form = table < 0 ? NULL : &self->tables[table];
-    if (form == NULL || !PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != form->num_outputs + COLUMNS) {
+    if (form == NULL || !PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != form->num_outputs + ES_BATCH_COLUMNS) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "put_back(table, arrays)");
         return NULL;
@@ -218,7 +218,7 @@ static PyObject *core_batch(core *self, PyObject *const *args, Py_ssize_t nargs)
     int64_t table = nargs == 3 ? read_table(self, args[0]) : -1;
     const batch_form *form = table < 0 ? NULL : &self->tables[table];
     if (form == NULL || !PyType_Check(args[1]) || !PyType_IsSubtype((PyTypeObject *)args[1], &PyTuple_Type) ||
-        !PyTuple_Check(args[2]) || PyTuple_Size(args[2]) != form->num_outputs + COLUMNS) {
+        !PyTuple_Check(args[2]) || PyTuple_Size(args[2]) != form->num_outputs + ES_BATCH_COLUMNS) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "batch(table, type, arrays)");
         return NULL;
@@ -226,13 +226,13 @@ static PyObject *core_batch(core *self, PyObject *const *args, Py_ssize_t nargs)
     if (form->tree == Py_None)
         Py_RETURN_NONE;
     PyObject *data = build(form->tree, args[2]);
-    PyObject *made = data == NULL ? NULL : PyType_GenericAlloc((PyTypeObject *)args[1], 1 + COLUMNS);
+    PyObject *made = data == NULL ? NULL : PyType_GenericAlloc((PyTypeObject *)args[1], 1 + ES_BATCH_COLUMNS);
     if (made == NULL) {
         Py_XDECREF(data);
         return NULL;
     }
     (void)PyTuple_SetItem(made, 0, data); /* nobody else has it yet, so it cannot fail */
-    for (Py_ssize_t i = 0; i < COLUMNS; i++) {
+    for (Py_ssize_t i = 0; i < ES_BATCH_COLUMNS; i++) {
         PyObject *column = PyTuple_GetItem(args[2], form->num_outputs + i);
         Py_INCREF(column);
         (void)PyTuple_SetItem(made, 1 + i, column);

@@ -53,7 +53,7 @@ static void core_dealloc(core *self)
         forget_arrays(self->tables[t].kept);
         pool_drop(self->tables[t].pool);
         Py_DECREF(self->tables[t].tree);
-        free_leaves(self->tables[t].arrays, self->tables[t].num_outputs + COLUMNS);
+        free_leaves(self->tables[t].arrays, self->tables[t].num_outputs + ES_BATCH_COLUMNS);
     }
     PyMem_Free(self->tables);
     free_leaves(self->steps, self->num_leaves);
@@ -105,7 +105,7 @@ static int read_form(batch_form *to, PyObject *from)
     PyObject *tree, *arrays;
     if (!PyTuple_Check(from) || !PyArg_ParseTuple(from, "OO!", &tree, &PyTuple_Type, &arrays))
         return -1;
-    if (PyTuple_Size(arrays) <= COLUMNS) {
+    if (PyTuple_Size(arrays) <= ES_BATCH_COLUMNS) {
         PyErr_SetString(PyExc_ValueError, "a batch has leaves and columns");
         return -1;
     }
@@ -114,7 +114,7 @@ static int read_form(batch_form *to, PyObject *from)
     to->arrays = read_leaves(arrays);
     if (to->arrays == NULL || (to->pool = pool_new()) == NULL)
         return -1;
-    to->num_outputs = PyTuple_Size(arrays) - COLUMNS;
+    to->num_outputs = PyTuple_Size(arrays) - ES_BATCH_COLUMNS;
     to->item_bytes = bytes_of(to->arrays, to->num_outputs);
     return 0;
 }
@@ -200,7 +200,7 @@ static long unused_blocks(const core *self, size_t *bytes)
         blocks += form->pool->count;
         *bytes += form->pool->bytes;
         for (int i = 0; i < KEPT; i++)
-            if (all_unused(&form->kept[i], form->arrays, form->num_outputs + COLUMNS)) {
+            if (all_unused(&form->kept[i], form->arrays, form->num_outputs + ES_BATCH_COLUMNS)) {
                 blocks++;
                 *bytes += form->kept[i].memory->size;
             }

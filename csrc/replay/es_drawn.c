@@ -3,9 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Eight columns of eight bytes, in one piece of memory. */
-#define COLUMNS 8
-#define WIDTH (COLUMNS * sizeof(uint64_t))
+/* The columns are in one piece of memory. */
+#define WIDTH (ES_BATCH_COLUMNS * sizeof(uint64_t))
 
 static void place_columns(es_drawing *c, void *memory, uint64_t room)
 {
@@ -117,7 +116,7 @@ uint64_t es_drawn_write(const es_drawn *d, const es_form *form, uint8_t *to)
     if (to != NULL) {
         memcpy(to, &head, sizeof head);
         uint8_t *at = to + sizeof head + rows;
-        for (int i = 0; i < COLUMNS && d->count > 0; i++, at += d->count * sizeof(uint64_t))
+        for (int i = 0; i < ES_BATCH_COLUMNS && d->count > 0; i++, at += d->count * sizeof(uint64_t))
             memcpy(at, d->columns.key + (uint64_t)i * d->room, d->count * sizeof(uint64_t));
         if (rows > 0)
             memcpy(to + sizeof head, d->rows, rows);
@@ -139,7 +138,7 @@ int64_t es_drawn_read(es_drawn *d, const es_form *form, const uint8_t *from, uin
         if (code != ES_OK)
             return code;
         const uint8_t *at = from + head.count * form->size;
-        for (int i = 0; i < COLUMNS; i++, at += head.count * sizeof(uint64_t))
+        for (int i = 0; i < ES_BATCH_COLUMNS; i++, at += head.count * sizeof(uint64_t))
             memcpy(d->columns.key + (uint64_t)i * d->room + d->count, at, head.count * sizeof(uint64_t));
         memcpy(d->rows + d->count * form->size, from, head.count * form->size);
         d->count += head.count;

@@ -3,9 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The columns of a batch, of eight bytes each. */
-#define COLUMNS 8
-
 /* Slots that are claimed at once. */
 #define MANY 256
 
@@ -14,7 +11,7 @@ static bool fits(es_ring *ring, const es_form *form)
     uint64_t batch_size, num_batches;
     uint32_t leaves;
     es_api_shape(ring, &batch_size, &num_batches, &leaves);
-    if (leaves != form->num_outputs + COLUMNS)
+    if (leaves != form->num_outputs + ES_BATCH_COLUMNS)
         return false;
     for (uint32_t i = 0; i < leaves; i++)
         if (es_api_leaf_size(ring, i) != (i < form->num_outputs ? form->sizes[i] : sizeof(uint64_t)))
@@ -119,8 +116,8 @@ void es_outbox_close(es_outbox *o)
 
 static es_drawing columns_of(const es_outbox *o)
 {
-    void *c[COLUMNS];
-    for (uint32_t i = 0; i < COLUMNS; i++)
+    void *c[ES_BATCH_COLUMNS];
+    for (uint32_t i = 0; i < ES_BATCH_COLUMNS; i++)
         c[i] = o->segment + es_api_leaf_offset(o->ring, o->table->form.num_outputs + i);
     return (es_drawing){
         .key = c[0],

@@ -43,8 +43,8 @@ enum es_head_flag { ES_HEAD_ITEM = 16 };
  * step but such an item: of the table with the number in episode, of index steps, the last of which has that number. */
 typedef struct es_inbox_head {
     uint64_t stream, number;
-    uint32_t zero, index; /* of the step in its episode, from 0 */
-    uint32_t environment, episode, flags, zeros;
+    uint32_t index; /* of the step in its episode, from 0 */
+    uint32_t environment, episode, flags;
 } es_inbox_head;
 
 /* What the update ring brings: its only leaf. keys are followed by as many priorities; each block has room for
@@ -156,7 +156,9 @@ typedef struct es_store_parts {
     const void *schema; /* geo.schema_size bytes, for whoever opens it */
 } es_store_parts;
 
-/* Where a batch goes: for n items, arrays of n. leaves: one array for each output of the table, of n times its size. */
+/* Where a batch goes: for n items, arrays of n. leaves: one array for each output of the table, of n times its size. The
+ * others are its columns, of eight bytes an item each. */
+enum es_batch_column { ES_BATCH_COLUMNS = 8 };
 typedef struct es_batch_arrays {
     void **leaves;
     uint64_t *key;

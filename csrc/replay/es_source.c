@@ -79,7 +79,7 @@ const void *const *es_source_next(es_source *s, int *code)
     }
     for (uint32_t i = 0; i < s->num_leaves; i++)
         s->leaves[i] = s->segment + es_api_leaf_offset(s->ring, i) + s->taken.batch * es_api_leaf_size(s->ring, i);
-    /* relaxed: the take has made it visible. */
+    /* relaxed: es_leaves_stamp() stores it before the commit that the take has seen. */
     s->version = atomic_load_explicit(&s->versions[s->taken.batch], memory_order_relaxed);
     return s->leaves;
 }

@@ -100,6 +100,7 @@ def _version(name: str) -> int:
 def _ring(segment: Segment, one: BatchRing | None, version: int) -> Ring:
     view = RingView(segment)
     snap = view.snapshot()
+    snap.latest_version = version
     return Ring(
         occupancy=snap.occupancy,
         capacity=segment.geometry.capacity,
@@ -108,7 +109,7 @@ def _ring(segment: Segment, one: BatchRing | None, version: int) -> Ring:
         remotes=snap.active_remotes,
         refused=snap.refused_remotes,
         age=math.nan if one is None else _mean_age(view, snap.samples_inserted),
-        versions=view.ages(version),
+        versions=view.ages(snap),
     )
 
 

@@ -132,9 +132,7 @@ class ReplayWatch:
         if inbox is not None and (bridges or inbox.remotes):
             figures.add_row("bridges", f"{bridges}", "remote", f"{inbox.remotes}", "refused", f"{inbox.refused}")
         if now.version:
-            mean, oldest = (math.nan, 0) if inbox is None else inbox.versions
-            age = "-" if math.isnan(mean) else f"{mean:,.1f}"
-            figures.add_row("version", f"{now.version:,}", "age", age, "oldest", f"{oldest:,}")
+            figures.add_row(*top.age_cells(now.version, (math.nan, 0) if inbox is None else inbox.versions))
         group: type[Group] = console.need("rich.console", "cli").Group
         return group(bars, "", figures)
 

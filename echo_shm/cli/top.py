@@ -175,7 +175,7 @@ class Watch:
             self._view.remotes(),
             seen.creator_alive,
             seen.locked,
-            self._view.ages(snap.latest_version),
+            self._view.ages(snap),
         )
 
     # -- rendering
@@ -241,11 +241,8 @@ class Watch:
             "refused", f"{snap.refused_remotes}",
         )  # fmt: skip
         if snap.latest_version:
-            mean, oldest = self._latest.ages
-            figures.add_row(
-                "version", f"{snap.latest_version:,}", "age", "-" if math.isnan(mean) else f"{mean:,.1f}",
-                "oldest", f"{oldest:,}", "too old", f"{snap.too_old:,}",
-            )  # fmt: skip
+            cells = age_cells(snap.latest_version, self._latest.ages)
+            figures.add_row(*cells, "too old", f"{snap.too_old:,}")
         group: type[Group] = console.need("rich.console", "cli").Group
         return group(ring, "", figures)
 
@@ -294,6 +291,12 @@ class Watch:
         if len(found) > most:
             table.add_row("", f"and {len(found) - most} more")
         return table
+
+
+def age_cells(version: int, ages: tuple[float, int]) -> tuple[str, ...]:
+    """The latest version of the weights, and :meth:`RingView.ages`, for a grid of figures."""
+    mean, oldest = ages
+    return "version", f"{version:,}", "age", "-" if math.isnan(mean) else f"{mean:,.1f}", "oldest", f"{oldest:,}"
 
 
 def styled(state: str) -> str:

@@ -26,10 +26,10 @@ Explicit: TypeAlias = tuple[str, int]
 #: episode's last observations must have for its items, by number. And if writers describe its items, what they are.
 Tables: TypeAlias = tuple[tuple[str, tuple[float, ...], tuple[int, ...], Explicit | None], ...]
 
-#: An ``es_inbox_head``, whose last field is zero. The tables' priorities follow, and then an item's columns.
-_HEAD = struct.Struct("<QQIIIIII")
-_FIELDS = ("stream", "number", "version", "index", "environment", "episode", "flags")
-_OFFSETS = (0, 8, 16, 20, 24, 28, 32)
+#: An ``es_inbox_head``. The tables' priorities follow, and then an item's columns.
+_HEAD = struct.Struct("<QQIIII")
+_FIELDS = ("stream", "number", "index", "environment", "episode", "flags")
+_OFFSETS = (0, 8, 16, 20, 24, 28)
 
 #: The C core's flag of a step that has only what an episode ends with.
 ES_STEP_FINAL: int = lib.ES_STEP_FINAL
@@ -153,7 +153,7 @@ class Heads(Numbers):
             layout = f"{_HEAD.format}{self._num_tables}d{len(columns)}I"
             pack = self._pack_item[len(columns)] = struct.Struct(layout).pack_into
         priorities = (priority,) * self._num_tables
-        pack(self.item_head.data, 0, self.stream, last, 0, length, 0, table, ES_HEAD_ITEM, 0, *priorities, *columns)
+        pack(self.item_head.data, 0, self.stream, last, length, 0, table, ES_HEAD_ITEM, *priorities, *columns)
 
     def appended(self) -> Array:
         """The head of the next step, if it ends no episode and is no item of any table. The next call writes into the
@@ -170,7 +170,7 @@ class Heads(Numbers):
             priorities: What each table gives the items that the step completes.
 
         """
-        self._pack(self._head.data, 0, self.stream, self.number, 0, self.index, 0, self.episode, flags, 0, *priorities)
+        self._pack(self._head.data, 0, self.stream, self.number, self.index, 0, self.episode, flags, *priorities)
         return self._head
 
     def many(self, n: int, flags: Array | None, priorities: Any) -> Array:
@@ -289,4 +289,4 @@ def _view(heads: Array) -> Array:
 
 @functools.lru_cache
 def _dtype(size: int) -> np.dtype[Any]:
-    return np.dtype({"names": _FIELDS, "formats": ["<u8"] * 2 + ["<u4"] * 5, "offsets": _OFFSETS, "itemsize": size})
+    return np.dtype({"names": _FIELDS, "formats": ["<u8"] * 2 + ["<u4"] * 4, "offsets": _OFFSETS, "itemsize": size})

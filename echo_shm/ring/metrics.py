@@ -256,28 +256,25 @@ class RingView:
         lib.es_monitor_observe(self._ring, snap)
         return snap
 
+    def ages(self, snap: "Snapshot") -> tuple[float, int]:
+        """The ages of the samples in the ring's slots, or there last: their mean, and the greatest.
+
+        They are to the ``latest_version`` of a snapshot, which may have been set. (NaN, 0) without samples. A producer
+        may write to some slots meanwhile: then their ages are the next ones.
+        """
+        used = min(self.segment.geometry.capacity, snap.samples_inserted)
+        if not used:
+            return math.nan, 0
+        versions = self.segment.array(lib.es_age_offset(self._ring), (used,), np.dtype(np.int64), writable=False)
+        lib.es_age_measure(ffi.from_buffer("int64_t[]", versions), used, snap)
+        return snap.age_mean, snap.age_max
+
     def column(self, leaf: int) -> Array:
         """What the ring's slots hold of a leaf of shape () now, or held last. Shape ``(capacity,)``."""
         spec, geometry = self.segment.spec, self.segment.geometry
         index = leaf % len(spec.leaves)
         offset = lib.es_api_leaf_offset(self._ring, index)
         return self.segment.array(offset, (geometry.capacity,), spec.leaves[index].dtype, writable=False)
-
-    def ages(self, latest: int) -> tuple[float, int]:
-        """The ages of the samples in the ring's slots, or there last: their mean, and the greatest.
-
-        An age is the latest version of the weights, which the caller gives, less the sample's. (NaN, 0) without
-        samples. A producer may write to some slots meanwhile: then their ages are the next ones.
-        """
-        snap, geometry = self.snapshot(), self.segment.geometry
-        used = min(geometry.capacity, snap.samples_inserted)
-        if not used:
-            return math.nan, 0
-        snap.latest_version = latest
-        offset = lib.es_age_offset(self._ring)
-        versions = self.segment.array(offset, (used,), np.dtype(np.int64), writable=False)
-        lib.es_age_measure(ffi.from_buffer("int64_t[]", versions), used, snap)
-        return snap.age_mean, snap.age_max
 
     def weights(self) -> tuple[int, int]:
         """Of a segment with weights: the latest version, and how many leases are in use."""

@@ -8,7 +8,6 @@
 
 #define MAX_SLOTS 64
 #define MAX_RING_LEAVES 72
-#define COLUMNS 8 /* of a batch */
 #define MAX_TABLES 8
 #define MAX_PARKED (1 << 13) /* more items than fit into FUZZ_MAX_STORE */
 
@@ -128,7 +127,7 @@ void fuzz_rings_open(fuzz_rings *rings, es_replay *r, const uint8_t *store, uint
     es_replay_describe(store, size, &geo, id, &pid, &created, NULL, 0, tables, MAX_TABLES);
     es_replay_shape(r, &num_tables, &num_leaves);
     *rings = (fuzz_rings){.r = r, .num_tables = num_tables};
-    if (num_leaves + COLUMNS > MAX_RING_LEAVES)
+    if (num_leaves + ES_BATCH_COLUMNS > MAX_RING_LEAVES)
         return;
     sizes[0] = sizeof(es_inbox_head) + num_tables * sizeof(double) +
                most_columns(r, tables, num_tables) * sizeof(es_item_column);
@@ -138,10 +137,11 @@ void fuzz_rings_open(fuzz_rings *rings, es_replay *r, const uint8_t *store, uint
         open_ring(&rings->steps, 1, geo.inbox_slots, sizes, num_leaves + 1, in);
     rings->table = fuzz_below(in, num_tables);
     uint32_t num_outputs = es_replay_num_outputs(r, rings->table);
-    if (num_outputs + COLUMNS < MAX_RING_LEAVES && fuzz_below(in, 4) > 0) {
-        for (uint32_t o = 0; o < num_outputs + COLUMNS; o++)
+    if (num_outputs + ES_BATCH_COLUMNS < MAX_RING_LEAVES && fuzz_below(in, 4) > 0) {
+        for (uint32_t o = 0; o < num_outputs + ES_BATCH_COLUMNS; o++)
             sizes[o] = o < num_outputs ? es_replay_output_size(r, rings->table, o) : sizeof(uint64_t);
-        open_ring(&rings->batches, 1 + fuzz_below(in, 3), 1 + fuzz_below(in, 4), sizes, num_outputs + COLUMNS, in);
+        open_ring(&rings->batches, 1 + fuzz_below(in, 3), 1 + fuzz_below(in, 4), sizes, num_outputs + ES_BATCH_COLUMNS,
+                  in);
     }
     sizes[0] = sizeof(es_update_block);
     if (geo.update_slots > 0)

@@ -36,7 +36,6 @@
 #define MAX_PATH 80000u
 #define WORKER 9 /* the stream of the steps that are sent */
 #define MANY 1000
-#define COLUMNS 8 /* of a batch */
 
 static const uint64_t leaf_sizes[] = {8, 24, 0};
 static const uint8_t uuids[FEED_RINGS][16] = {"the inbox's ring", "updates' ring", "batches of one", "batches of two"};
@@ -304,8 +303,8 @@ static void draw_and_die(es_feed *f, uint64_t drawn)
         es_api_reserve(f->mine[ring], 0, &position) != ES_OK ||
         es_api_reserve_many(f->mine[ring], drawn, &last) != (int64_t)drawn || last != position + 1)
         _exit(1);
-    void *c[COLUMNS];
-    for (uint32_t i = 0; i < COLUMNS; i++)
+    void *c[ES_BATCH_COLUMNS];
+    for (uint32_t i = 0; i < ES_BATCH_COLUMNS; i++)
         c[i] = f->fix[ring]->base + es_api_leaf_offset(f->mine[ring], box.table->form.num_outputs + i);
     es_drawing columns = {c[0], c[1], c[3], c[2], c[4], c[5], c[6], c[7]};
     es_draw_into into = {box.leaves, 0.4, &box.words->drawn, (uint64_t)position};
@@ -499,14 +498,14 @@ static es_fix *ring_of(uint64_t batch_size, uint64_t num_batches, uint32_t num_l
 /* Its leaves are what items of the table give, and the columns. */
 static es_fix *ring_of_batches(const es_vault *v, const es_feed_box *box)
 {
-    uint64_t sizes[VAULT_OUTPUTS + COLUMNS];
+    uint64_t sizes[VAULT_OUTPUTS + ES_BATCH_COLUMNS];
     uint32_t n = 0;
     const es_output *o = v->outputs;
     for (uint32_t t = 0; t < box->table; t++)
         o += v->tables[t].item.num_outputs;
     while (n < v->tables[box->table].item.num_outputs)
         sizes[n++] = es_store_layout_output_size(o++, v->leaf_sizes);
-    for (uint32_t i = 0; i < COLUMNS; i++)
+    for (uint32_t i = 0; i < ES_BATCH_COLUMNS; i++)
         sizes[n++] = 8;
     return ring_of(box->batch_size, box->num_batches, n, sizes);
 }

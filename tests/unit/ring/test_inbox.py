@@ -83,9 +83,9 @@ def test_heads_of_a_stream():
     heads, told = Heads(TABLES), []
 
     def tell(rows, sent):
-        words, halves = rows.view("<u8"), rows[:, 24:40].view("<u4")
+        words, halves = rows.view("<u8"), rows[:, 20:32].view("<u4")
         assert (words[:, 0] == heads.stream).all()
-        assert (rows[:, 40:56].view("<f8") == 3.0).all()
+        assert (rows[:, 32:48].view("<f8") == 3.0).all()
         told.extend(zip(words[:sent, 1].tolist(), halves[:sent, 1].tolist(), halves[:sent, 2].tolist(), strict=True))
 
     for ends in (0, 1, 0):
