@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from harness.waiting import until
 
-from echo_shm import EchoShmError, Publisher, SegmentError, Server, ShmClient, SpecMismatchError, Subscriber
+from echo_shm import EchoShmError, Publisher, Replay, SegmentError, Server, ShmClient, SpecMismatchError, Subscriber
 
 #: Elements of each leaf. A version takes long enough to be copied that kills fall into it.
 SIZE = 50_000
@@ -62,6 +62,13 @@ def _serve(conn, name):
     with Server({"x": np.zeros(1)}, 1, name=name) as server:
         server.publisher(_params()).publish(_params(1))
         conn.send(server.handle)
+        conn.recv()
+
+
+def _replay(conn, name):
+    with Replay({"x": np.zeros(1)}, 10, store="shm", name=name) as replay:
+        replay.publisher(_params()).publish(_params(1))
+        conn.send("published")
         conn.recv()
 
 
@@ -160,7 +167,22 @@ def test_a_learner_that_takes_over_goes_on(weights, act):
         dead.kill()
         with Server.attach(handle) as server:
             publisher = server.publisher(_params())
+            assert server.version == 1
             assert publisher.publish(_params(2)) == 2
+            assert server.version == 2
             assert subscriber.wait(2, timeout=30) == 2
             _check(subscriber.latest(), 2)
     until(lambda: not any(file.endswith(f"{weights}.weights") for file in os.listdir("/dev/shm")))
+
+
+def test_a_replay_that_takes_over_goes_on(weights, act):
+    """What it adds is made with the dead one's last version until it publishes its own."""
+    dead = act(_replay, weights)
+    assert dead.hear() == "published"
+    dead.kill()
+    with Replay.attach(weights) as replay:
+        publisher = replay.publisher(_params())
+        replay.add({"x": np.zeros(1)})
+        assert publisher.publish(_params(2)) == 2
+        replay.add({"x": np.zeros(1)})
+        assert {*replay.sample(50).versions.tolist()} == {1, 2}
