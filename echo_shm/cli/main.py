@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from echo_shm._core import ffi, lib
-from echo_shm.cli import console, gc, limiters, ls, replay_serve, replay_top, top, watching
+from echo_shm.cli import console, gc, limiters, ls, replay_serve, replay_top, ring_waits, top, watching
 from echo_shm.cli.demo import demo, replay_demo
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
@@ -52,6 +52,8 @@ figures:
   store      samples that no learner has taken
   held       slots that a producer writes to; batches that a learner refers to
   held for   how long a learner has had the oldest of them
+  lines      the last five minutes; each bar is a mean, the latest one is last
+{ring_waits.HELP}\
 figures of a replay:
   effective  how many equally likely items would vary a draw as much
 {limiters.HELP}\

@@ -75,8 +75,8 @@ FLOORS = {
         ["supervisor"],
     ],
     "cli": [
-        ["console", "toml_lines"],
-        ["watching", "limiters", "progress", "replay_config"],
+        ["console", "toml_lines", "words"],
+        ["watching", "limiters", "progress", "replay_config", "sparklines", "ring_waits"],
         ["top", "demo"],
         ["replay_figures", "ls"],
         ["gc", "replay_top", "replay_serve"],
