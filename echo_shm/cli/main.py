@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from echo_shm._core import ffi, lib
-from echo_shm.cli import console, gc, limiters, ls, replay_serve, replay_top, ring_waits, top, watching
+from echo_shm.cli import console, gc, limiters, ls, metrics, replay_serve, replay_top, ring_waits, top, watching
 from echo_shm.cli.demo import demo, replay_demo
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
@@ -145,6 +145,15 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--once", action="store_true", help="print one reading and exit")
     sub.set_defaults(command=_top)
 
+    sub = with_states("metrics", "a ring's or a replay's figures for Prometheus", metrics.HELP)
+    sub.add_argument(
+        "name", metavar="NAME", nargs="?", help="a segment or a replay that `echo-shm ls` lists (default: the only one)"
+    )
+    sub.add_argument("--port", type=_port, default=0, help="port to listen on (default: any free port)")
+    sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    sub.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana and exit")
+    sub.set_defaults(command=_metrics)
+
     sub = with_states("replay", "serve a replay from a process of its own", replay_serve.HELP)
     sub.add_argument("config", metavar="CONFIG", help="a TOML file, or module:function")
     sub.set_defaults(command=lambda o: replay_serve.run(o.config))
@@ -181,6 +190,13 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
 
 
+def _port(text: str) -> int:
+    with contextlib.suppress(ValueError):
+        if 0 <= int(text) <= 65535:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port: a whole number from 0 to 65535")
+
+
 # --- top ----------------------------------------------------------------------
 
 
@@ -194,6 +210,12 @@ def _top(options: argparse.Namespace) -> int:
     is_replay = not is_ring and name in listing.names()
     watch: watching.Watched = replay_top.ReplayWatch(name) if is_replay else top.Watch(name)
     return watching.run(watch, options.interval, once=options.once)
+
+
+def _metrics(options: argparse.Namespace) -> int:
+    if options.dashboard:
+        return metrics.print_dashboard()
+    return metrics.run(options.name or _only_one(), options.host, options.port)
 
 
 def _only_one() -> str:

@@ -93,10 +93,7 @@ class ReplayWatch:
             self._inbox, self._writers_wait = None, None
             return
         if self._inbox is None or inbox.uuid != self._uuid:
-            self._inbox, self._uuid = (
-                RingWaits(inbox, lambda owner: "bridge" if owner.is_bridge else "writer"),
-                inbox.uuid,
-            )
+            self._inbox, self._uuid = RingWaits(inbox, _kind), inbox.uuid
         # Only writers: the replay itself sleeps in a way of its own.
         found = self._inbox.look(self._latest.rings[INBOX].owners, 0, closed=False, least=top.SHORT)
         wait = next((one for one in found if one.of_producers), None)
@@ -269,6 +266,11 @@ class ReplayWatch:
             )
             table.add_row(console.literal(name), console.size(info.bytes), *ago, console.amount(info.deleted), ratio)
         return table
+
+
+def _kind(owner: Owner) -> str:
+    """What is attached to an inbox, in one word."""
+    return "bridge" if owner.is_bridge else "writer" if owner.role == "producer" else "process"
 
 
 def _bar(part: int | None, whole: int | None, noun: str) -> tuple[str, str]:

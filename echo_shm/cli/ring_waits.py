@@ -154,7 +154,8 @@ def _held(picture: Picture, holder: int, by_index: dict[int, tuple[Owner, str]],
     oldest = max(0.0, (time.monotonic_ns() - int(leased[leased > 0].min())) / 1e9) if (leased > 0).any() else 0.0
     count = len(picture.batch_owners)
     of = f"{held} of {count} batches" if count > 1 else "the only batch"
-    return Cause(f"{who} holds {of}, {'it' if held == 1 else 'the oldest'} for {console.duration(oldest)}", (holder,))
+    since = f"{'the oldest ' if held > 1 else ''}for {console.duration(oldest)}"
+    return Cause(f"{who} holds {of}, {since}", (holder,))
 
 
 def _nobody_takes(picture: Picture, attached: Attached, kind: Callable[[Owner], str]) -> Cause:
