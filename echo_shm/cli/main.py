@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from echo_shm._core import ffi, lib
-from echo_shm.cli import console, gc, limiters, ls, metrics, replay_serve, replay_top, ring_waits, top, watching
+from echo_shm.cli import console, gc, limiters, ls, metrics, record, replay_serve, replay_top, ring_waits, top, watching
 from echo_shm.cli.demo import demo, replay_demo
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
@@ -153,6 +153,17 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     sub.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana and exit")
     sub.set_defaults(command=_metrics)
+
+    sub = with_states("record", "write a trace of who claims, commits, takes and waits, for Perfetto", record.HELP)
+    sub.add_argument(
+        "name", metavar="NAME", nargs="?", help="a segment or a replay that `echo-shm ls` lists (default: the only one)"
+    )
+    sub.add_argument("--trace", required=True, metavar="FILE", help="the file to write: JSON")
+    sub.add_argument("--seconds", type=_seconds, default=5.0, help="how long to record (default: %(default)g)")
+    sub.add_argument(
+        "--period", type=_seconds, default=1e-4, metavar="SECONDS", help="between two looks (default: %(default)g)"
+    )
+    sub.set_defaults(command=lambda o: record.run(o.name or _only_one(), o.trace, o.seconds, o.period))
 
     sub = with_states("replay", "serve a replay from a process of its own", replay_serve.HELP)
     sub.add_argument("config", metavar="CONFIG", help="a TOML file, or module:function")

@@ -114,6 +114,15 @@ class Words:
         owners[~leased] = NOBODY
         return (word >> np.uint64(20)).astype(np.int64), owners, state == _RETIRED_BATCH, copy
 
+    def claims(self, rounds: npt.NDArray[np.int64]) -> dict[int, int]:
+        """How many slots each producer has claimed now. ``rounds``: of the batches, read just before."""
+        word = self._slots.copy()
+        found = np.flatnonzero((word & np.uint64(15)) == CLAIMED)
+        word = word[found]
+        current = (word >> np.uint64(20)).astype(np.int64) == rounds[found // self._shape[1]] + 1
+        owners, counts = np.unique((word[current] >> np.uint64(4)) & np.uint64(0xFFFF), return_counts=True)
+        return dict(zip(owners.astype(int).tolist(), counts.tolist(), strict=True))
+
     def picture(self) -> Picture:
         """The whole ring."""
         tail, sleeps = self.tail(), self.sleeps()
