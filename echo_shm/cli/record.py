@@ -174,19 +174,20 @@ def run(name: str, path: str, seconds: float, period: float) -> int:
     except ValueError as error:
         raise console.UsageError(str(error)) from None
     try:
-        file = Path(path).open("w", encoding="utf-8")
+        Path(path).write_text("", encoding="utf-8")
     except OSError as error:
         raise console.UsageError(f"--trace {path}: {error.strerror}") from None
-    with file:
-        try:
-            recording.record(seconds, period)
-        finally:
-            said = recording.finish(period)
+    try:
+        recording.record(seconds, period)
+    finally:
+        said = recording.finish(period)
+        with Path(path).open("w", encoding="utf-8") as file:
             recording.trace.write(file, said)
-    missed = sum(ring["batches_missed"] for ring in said["rings"])
+    missed, taken = (sum(ring[f"batches_{what}"] for ring in said["rings"]) for what in ("missed", "taken"))
+    longest = said["interval_us"]["longest"] / 1000
     print(
-        f"{path}: {len(recording.trace.events):,} events of {said['seconds']:.1f} s, {said['looks_per_second']:,} looks/s, "
-        f"at most {said['interval_us']['longest'] / 1000:.1f} ms apart; "
-        f"{missed:,} of {sum(ring['batches_taken'] for ring in said['rings']):,} batches not seen; {said['ended']}"
+        f"{path}: {len(recording.trace.events):,} events of {said['seconds']:.1f} s, "
+        f"{said['looks_per_second']:,} looks/s, at most {longest:.1f} ms apart; "
+        f"{missed:,} of {taken:,} batches not seen; {said['ended']}"
     )
     return 0

@@ -1,4 +1,4 @@
-"""Chrome's trace events: slices, counters and instants of processes, as JSON that Perfetto and chrome://tracing read."""
+"""Chrome's trace events: slices, counters and instants of processes, as JSON that Perfetto reads."""
 
 import json
 from collections.abc import Hashable
