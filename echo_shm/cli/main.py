@@ -16,7 +16,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 from echo_shm._core import ffi, lib
-from echo_shm.cli import console, gc, limiters, ls, metrics, record, replay_serve, replay_top, ring_waits, top, watching
+from echo_shm.cli import (
+    console,
+    dash,
+    gc,
+    limiters,
+    ls,
+    metrics,
+    record,
+    replay_serve,
+    replay_top,
+    ring_waits,
+    top,
+    watching,
+)
 from echo_shm.cli.demo import demo, replay_demo
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
@@ -153,6 +166,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     sub.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana and exit")
     sub.set_defaults(command=_metrics)
+
+    sub = with_states("dash", "a page that shows a ring or a replay as it moves", dash.HELP)
+    sub.add_argument(
+        "name", metavar="NAME", nargs="?", help="a segment or a replay that `echo-shm ls` lists (default: the only one)"
+    )
+    sub.add_argument("--port", type=_port, default=0, help="port of 127.0.0.1 to listen on (default: any free port)")
+    sub.set_defaults(command=lambda o: dash.run(o.name or _only_one(), o.port))
 
     sub = with_states("record", "write a trace of who claims, commits, takes and waits, for Perfetto", record.HELP)
     sub.add_argument(
