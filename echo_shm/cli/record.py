@@ -108,7 +108,8 @@ class Recording:
         rings = _rings(name)
         self._uuids = {label: ring.uuid for label, ring in rings}
         self.trace = Trace(time.monotonic_ns())
-        self._recorders = [RingRecorder(ring, self.trace, label, _kind_in(name, label)) for label, ring in rings]
+        names: dict[tuple[int, float], set[str]] = {}
+        self._recorders = [RingRecorder(ring, self.trace, label, _kind_in(name, label), names) for label, ring in rings]
         self._mine = self.trace.process("recorder", "recorder")
         self._intervals: list[int] = []
         self._looks, self._last = 0, self.trace.start_ns

@@ -36,15 +36,23 @@ class RingRecorder:
         trace: What gets the events.
         label: What the ring is called.
         kind: What an owner is, in one word; given all owners.
+        names: What each process is, by its PID and its start: for all recorders of the trace.
 
     """
 
-    def __init__(self, segment: Segment, trace: Trace, label: str, kind: Callable[[Owner, list[Owner]], str]) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        trace: Trace,
+        label: str,
+        kind: Callable[[Owner, list[Owner]], str],
+        names: dict[tuple[int, float], set[str]],
+    ) -> None:
         self._trace, self._label, self._kind = trace, label, kind
         self._geometry = segment.geometry
         self._words, self._view = Words(segment), RingView(segment)
         self._ring = trace.process(("ring", label), f"ring {label}")
-        self._names: dict[tuple[int, float], set[str]] = {}
+        self._names = names
         self._pids: dict[int, int] = {}  # of owners, in the trace
         self._known: npt.NDArray[Any] = self._words.owners()[:0]
         self._rounds, self._holders, _ = self._words.batches()

@@ -1,5 +1,6 @@
 """``echo-shm record``: what a trace has of a ring's processes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -92,11 +93,12 @@ def test_two_batches_at_once_have_a_line_each(name: str) -> None:
         for _ in range(3):
             client.send(EXAMPLE)
         recording = Recording(name)
-        first = server.lease(timeout=10)
+        first = contextlib.ExitStack()
+        first.enter_context(server.lease(timeout=10))
         recording.look()
         with server.lease(timeout=10):
             recording.look()
-            first.release()
+            first.close()
             recording.look()
             with server.lease(timeout=10):
                 recording.look()
