@@ -29,12 +29,15 @@ HELP = """\
 It maps the rings read-only and looks at their words every 0.1 ms, or as often
 as it can. That costs the ring's processes nothing; this one uses a good part
 of a processor. It misses what begins and ends between two looks: most claims
-of small samples, and batches that a learner has only briefly. The trace's
-metadata say how often it looked, the longest gap, and how many batches were
-taken that it has not seen. Gaps are slices of the recorder's own line.
+of small samples, and most waits that are short. Of a batch that a learner had
+only briefly it knows when it was taken. The trace's metadata say how often it
+looked, the longest gap, and how many batches were taken that it has not seen.
+Gaps are slices of the recorder's own line.
 
 in https://ui.perfetto.dev (open the file; it stays on your machine):
   batches    a learner has a batch, from when it took it until it was released
+  taken and released    a batch that was taken then, and released before the
+             next look; of the ring's line if there are several learners
   claims     a producer has slots that it has not committed
   waits      a producer waits for space, or a learner for a batch
   committed  how many samples a producer has committed (a counter)

@@ -54,6 +54,7 @@ class RingRecorder:
         self._ring = trace.process(("ring", label), f"ring {label}")
         self._names = names
         self._pids: dict[int, int] = {}  # of owners, in the trace
+        self._learner: int | None = None  # the only one, in the trace
         self._known: npt.NDArray[Any] = self._words.owners()[:0]
         self._rounds, self._holders, _ = self._words.batches()
         self._leases: dict[int, _Lease] = {}
@@ -61,10 +62,10 @@ class RingRecorder:
         self._claims: dict[int, tuple[int, int]] = {}  # since when, and the most slots
         self._sleeping: tuple[int, int] | None = None  # since when, and whose line
         self._committed: dict[int, int] = {}
-        self._counted_ns = 0
+        self._last, self._counted_ns = trace.start_ns, 0
         self._rate: tuple[int, int] | None = None
         self._first = self._view.snapshot()
-        self.seen_batches = 0
+        self.seen_batches = self.short_batches = 0
         self._look_at_owners(self._words.owners())
         self._begin_leases(range(len(self._holders)), self._rounds, self._holders, None, trace.start_ns)
 
@@ -76,7 +77,10 @@ class RingRecorder:
             self._look_at_owners(entries)
         changed = np.flatnonzero((holders != self._holders) | (rounds != self._rounds)).tolist()
         for index in changed:
+            if holders[index] == self._holders[index] == NOBODY:
+                self._short_lease(index, int(rounds[index]) - 1, int(leased[index]), now)
             self._end_lease(index, now)
+        self._last = now
         self._rounds, self._holders = rounds, holders
         self._begin_leases(changed, rounds, holders, leased, now)
         self._look_at_waits(entries, now)
@@ -99,7 +103,8 @@ class RingRecorder:
             "samples": int(last.samples_inserted) - int(self._first.samples_inserted),
             "batches_taken": taken,
             "batches_seen": self.seen_batches,
-            "batches_missed": max(0, taken - self.seen_batches),
+            "batches_seen_after": self.short_batches,
+            "batches_missed": max(0, taken - self.seen_batches - self.short_batches),
         }
         if self._geometry.detailed_metrics:
             for name, hist in (("look", last.look), ("copy", last.copy), ("dwell", last.dwell)):
@@ -112,12 +117,14 @@ class RingRecorder:
         """Asks the process table what each owner is. It takes some milliseconds, whenever somebody comes."""
         self._known = entries
         owners = self._view.owners()
+        learners = [owner.index for owner in owners if owner.role == "learner"]
         for owner in owners:
             key = owner.pid, owner.start_time
             kinds = self._names.setdefault(key, set())
             kinds.add(self._kind(owner, owners))
             name = f"{', '.join(sorted(kinds))} {owner.pid}"
             self._pids[owner.index] = self._trace.process(key, name, owner.pid)
+        self._learner = self._pids[learners[0]] if len(learners) == 1 else None
 
     def _pid(self, owner: int) -> int:
         """The process of an owner; the ring's own line if it is gone already."""
@@ -150,6 +157,14 @@ class RingRecorder:
             line = self._line(f"batches {lease.line + 1}")
             self._trace.slice(self._pid(lease.owner), line, f"batch {lease.number}", lease.begin_ns, now)
 
+    def _short_lease(self, index: int, round_number: int, leased: int, now: int) -> None:
+        """A batch was taken and released between two looks. Its word tells when, and not by whom."""
+        if self._last < leased <= now:
+            self.short_batches += 1
+            number = round_number * self._geometry.num_buffers + index
+            pid = self._learner if self._learner is not None else self._ring
+            self._trace.instant(pid, self._line("taken and released"), f"batch {number}", leased)
+
     # -- waits and claims
 
     def _look_at_waits(self, entries: npt.NDArray[Any], now: int) -> None:
@@ -161,8 +176,7 @@ class RingRecorder:
         if not self._words.sleeps():
             self._end_sleep(now)
         elif self._sleeping is None:
-            learners = np.flatnonzero((entries["state"] == 1) & (entries["role"] == 1)).tolist()
-            self._sleeping = now, self._pid(learners[0]) if len(learners) == 1 else self._ring
+            self._sleeping = now, self._learner if self._learner is not None else self._ring
 
     def _end_sleep(self, now: int) -> None:
         if self._sleeping is not None:

@@ -46,6 +46,10 @@ class Trace:
         event = self._at("X", pid, self.thread(pid, thread), name, begin_ns)
         self.events.append({**event, "dur": max(0, end_ns - begin_ns) / 1000, "args": args})
 
+    def instant(self, pid: int, thread: str, name: str, at_ns: int) -> None:
+        """Something that happened, and of which nothing else is known."""
+        self.events.append({**self._at("i", pid, self.thread(pid, thread), name, at_ns), "s": "t"})
+
     def counter(self, pid: int, name: str, at_ns: int, value: float) -> None:
         """A figure's value from then on."""
         self.events.append({**self._at("C", pid, 0, name, at_ns), "args": {"value": value}})

@@ -118,6 +118,8 @@ class Words:
         """How many slots each producer has claimed now. ``rounds``: of the batches, read just before."""
         word = self._slots.copy()
         found = np.flatnonzero((word & np.uint64(15)) == CLAIMED)
+        if not len(found):
+            return {}
         word = word[found]
         current = (word >> np.uint64(20)).astype(np.int64) == rounds[found // self._shape[1]] + 1
         owners, counts = np.unique((word[current] >> np.uint64(4)) & np.uint64(0xFFFF), return_counts=True)
