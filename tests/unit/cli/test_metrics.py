@@ -169,15 +169,21 @@ def test_promtool_has_nothing_to_say(name: str) -> None:
     """Names and help texts follow Prometheus' conventions."""
     with Server(EXAMPLE, 2, detailed_metrics=True, name=name), ShmClient(name) as client:
         client.send(EXAMPLE)
-        text = generate_latest(metrics.registry(metrics.Source(name)))
-    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=30)
-    assert (checked.returncode, checked.stderr + checked.stdout) == (0, b"")
+        texts = [generate_latest(metrics.registry(metrics.Source(name)))]
+    with Replay(EXAMPLE, 10, store="shm", name=f"{name}-r") as replay:
+        replay.add(EXAMPLE)
+        assert replay._rings._feed is not None
+        replay._rings._feed.publish()
+        texts.append(generate_latest(metrics.registry(metrics.Source(f"{name}-r"))))
+    for text in texts:
+        checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=30)
+        assert (checked.returncode, checked.stderr + checked.stdout) == (0, b"")
 
 
 def test_names_follow_the_conventions(name: str) -> None:
     """Without promtool: counters end with _total, and no other metric does; every family has a help text."""
-    with Server(EXAMPLE, 2, detailed_metrics=True, name=name):
-        families = list(metrics.Source(name).families())
+    with Server(EXAMPLE, 2, detailed_metrics=True, name=name), Replay(EXAMPLE, 10, store="shm", name=f"{name}-r"):
+        families = metrics.Source(name).families() + metrics.Source(f"{name}-r").families()
     assert len({family.name for family in families}) == len(families)
     for family in families:
         assert re.fullmatch(r"echo_shm_[a-z_]+[a-z]", family.name)
