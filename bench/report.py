@@ -128,9 +128,12 @@ def readme(results: Any) -> str:
 
 
 def full(results: Any) -> str:
-    """The block of bench/README.md: every figure."""
-    table = markdown([Figure.from_dict(figure) for figure in results["figures"]])
-    return f"`{results['command']}`: {where(results)}.\n\n{table}"
+    """The block of bench/README.md: every figure. Those of another machine have a table of their own."""
+    tables = []
+    for run in (results, *results.get("elsewhere", ())):
+        table = markdown([Figure.from_dict(figure) for figure in run["figures"]])
+        tables.append(f"`{run['command']}`: {where(run)}.\n\n{table}")
+    return "\n\n".join(tables)
 
 
 #: The files, and what makes the block in each.

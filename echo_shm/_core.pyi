@@ -255,6 +255,7 @@ class BatchArrays(CData):
     times_sampled: CData
     table_size: CData
     age: CData
+    version: CData
 
 class Trouble(CData):
     """``es_trouble *``."""
@@ -268,12 +269,12 @@ class InboxHead(CData):
 
     stream: int
     number: int
-    version: int
+    zero: int
     index: int
     environment: int
     episode: int
     flags: int
-    zero: int
+    zeros: int
 
 class UpdateBlock(CData):
     """``es_update_block *``."""
@@ -818,6 +819,10 @@ class lib:
     ) -> int: ...
     @staticmethod
     def es_replay_end_episode(r: ReplayHold, /) -> None: ...
+    @staticmethod
+    def es_replay_set_version(r: ReplayHold, version: int, by_hand: int, /) -> None: ...
+    @staticmethod
+    def es_replay_version(r: ReplayHold, /) -> int: ...
     @staticmethod
     def es_replay_sample(r: ReplayHold, table: int, n: int, beta: float, out: BatchArrays, /) -> int: ...
     @staticmethod

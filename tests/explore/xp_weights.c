@@ -11,10 +11,21 @@
 
 #define MOST_COPIES 3 /* of versions that are overwritten meanwhile */
 
+/* What is read here is no step of the core's, and has no memory order. */
 static uint64_t latest(void)
 {
     const es_weights *w = xp_theatre.learner->map.weights;
     return es_version_number(xp_memory_latest((const void *)&w->latest, sizeof w->latest));
+}
+
+static bool is_closed(const es_map *map)
+{
+    return xp_memory_latest((const void *)&map->hdr->closed, sizeof map->hdr->closed) != 0;
+}
+
+static bool is_live(const es_owner *owner)
+{
+    return xp_memory_latest((const void *)&owner->state, sizeof owner->state) == ES_OWNER_LIVE;
 }
 
 int64_t xp_publish(void)
@@ -154,7 +165,7 @@ bool xp_oversleeps_version(int t)
     const es_map *map = &xp_theatre.learner->map;
     uint64_t wanted = xp_account.wants_version[t];
     return map->weights != NULL && xp_parked_on(t, (const void *)&map->weights->news_seq) &&
-           (latest() >= wanted || atomic_load(&map->hdr->closed) != 0 || xp_theatre.of[t]->detached != 0);
+           (latest() >= wanted || is_closed(map) || xp_theatre.of[t]->detached != 0);
 }
 
 void xp_settle_versions(void)
@@ -163,10 +174,10 @@ void xp_settle_versions(void)
     uint64_t before = latest();
     for (uint32_t i = 0; i < map->num_leases; i++) {
         int64_t holder = es_version_holder(map, i);
-        if (holder != ES_EMPTY && atomic_load(&map->owners[holder].state) != ES_OWNER_LIVE)
+        if (holder != ES_EMPTY && !is_live(&map->owners[holder]))
             xp_violation("a lease is nobody's");
     }
-    for (int n = 0; n < XP_VERSIONS && n <= (int)map->num_batches && atomic_load(&map->hdr->closed) == 0; n++) {
+    for (int n = 0; n < XP_VERSIONS && n <= (int)map->num_batches && !is_closed(map); n++) {
         if (before + (uint64_t)n > 0 && xp_copy() != (int64_t)before + n)
             xp_violation("the latest version cannot be copied");
         xp_publish();

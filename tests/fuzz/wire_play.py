@@ -485,7 +485,7 @@ class ReplayTable(_Bridged):
         at, batches = at or 40, []
         while len(said) >= at + 16:
             kind, _, _, length, _ = struct.unpack_from("<BBHIQ", said, at)
-            size = (SIZE + 7 * 8) * length if kind == wire.Frame.BATCH else length
+            size = (SIZE + 8 * 8) * length if kind == wire.Frame.BATCH else length
             if len(said) < at + 16 + size:
                 break
             batches += [at] if kind == wire.Frame.BATCH else []

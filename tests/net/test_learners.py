@@ -675,7 +675,7 @@ class Raw:
         )
 
 
-ITEM = 12 + 8 + 7 * 8
+ITEM = 12 + 8 + 8 * 8
 
 
 def test_batches_on_the_wire(replay):

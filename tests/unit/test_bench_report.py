@@ -48,6 +48,17 @@ def test_figures_survive_json():
         assert Figure.from_dict(json.loads(json.dumps(figure.as_dict()))).cells() == figure.cells()
 
 
+def test_figures_of_another_machine_have_a_table_of_their_own():
+    """Each table says where it was measured, and has its own rows alone."""
+    results = report.load()
+    other = {**results, "machine": {**results["machine"], "CPU": "another"}, "figures": results["figures"][:1]}
+    other.pop("elsewhere", None)
+    text = report.full({**results, "elsewhere": [other]})
+    _, table = text[text.index("cores of another") :].split("\n\n", 1)
+    assert len(table.splitlines()) == 3
+    assert text.startswith(report.full({**results, "elsewhere": []}))
+
+
 def test_only_the_block_is_replaced():
     """What stands before and after the marks stays."""
     text = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"

@@ -43,7 +43,7 @@ def by_priority(*names):
 # -- in and out
 
 
-def test_a_batch_is_the_steps_tree_and_seven_columns():
+def test_a_batch_is_the_steps_tree_and_eight_columns():
     """Each leaf has a leading n, and each column is of its dtype; keys name the items."""
     with Replay(EXAMPLE, 10, [fifo(max_times_sampled=1)]) as replay:
         for value in range(5):
@@ -61,6 +61,7 @@ def test_a_batch_is_the_steps_tree_and_seven_columns():
             "times_sampled": "i8",
             "table_size": "i8",
             "age": "i8",
+            "versions": "i8",
         }
         assert all(column.shape == (4,) for column in batch[1:])
         assert len(set(batch.key.tolist())) == 4
