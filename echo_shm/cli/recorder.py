@@ -67,7 +67,7 @@ class RingRecorder:
         self._first = self._view.snapshot()
         self.seen_batches = self.short_batches = 0
         self._look_at_owners(self._words.owners())
-        self._begin_leases(range(len(self._holders)), self._rounds, self._holders, None, trace.start_ns)
+        self._begin_leases({int(index): trace.start_ns for index in np.flatnonzero(self._holders != NOBODY)})
 
     def look(self, now: int) -> None:
         """One look. ``now`` is on the clock of ``time.monotonic_ns()``."""
@@ -76,13 +76,19 @@ class RingRecorder:
         if not _same_owners(entries, self._known):
             self._look_at_owners(entries)
         changed = np.flatnonzero((holders != self._holders) | (rounds != self._rounds)).tolist()
+        begins = {index: self._began(int(leased[index]), now) for index in changed if holders[index] != NOBODY}
+        # A learner that took its next batch between the two looks has released the last one by then, as a rule.
+        next_taken = {
+            int(holders[index]): begins[index] for index in sorted(begins, key=begins.__getitem__, reverse=True)
+        }
         for index in changed:
             if holders[index] == self._holders[index] == NOBODY:
                 self._short_lease(index, int(rounds[index]) - 1, int(leased[index]), now)
-            self._end_lease(index, now)
-        self._last = now
+            self._end_lease(index, next_taken.get(int(self._holders[index]), now))
         self._rounds, self._holders = rounds, holders
-        self._begin_leases(changed, rounds, holders, leased, now)
+        self._begin_leases(begins)
+        self.seen_batches += len(begins)
+        self._last = now
         self._look_at_waits(entries, now)
         self._look_at_claims(rounds, now)
         self._count(entries, now)
@@ -135,21 +141,18 @@ class RingRecorder:
 
     # -- leases
 
-    def _begin_leases(
-        self, indices: Any, rounds: npt.NDArray[Any], holders: npt.NDArray[Any], leased: Any, now: int
-    ) -> None:
-        for index in indices:
-            owner = int(holders[index])
-            if owner == NOBODY:
-                continue
+    def _began(self, leased: int, now: int) -> int:
+        """When a lease began that the last look did not see: the learner wrote it, unless that cannot be."""
+        return min(max(leased, self._last), now) if leased >= self._trace.start_ns else now
+
+    def _begin_leases(self, begins: dict[int, int]) -> None:
+        """Begins the leases of these batches, at these times. Each of a learner's has a line of its own."""
+        for index, begin in sorted(begins.items(), key=lambda one: one[1]):
+            owner = int(self._holders[index])
             lines = {lease.line for lease in self._leases.values() if lease.owner == owner}
             line = next(i for i in range(len(lines) + 1) if i not in lines)
-            begin = now if leased is None else int(leased[index])
-            # The learner wrote when it took the batch; a number that cannot be is left out.
-            begin = begin if self._trace.start_ns <= begin <= now else now
-            number = int(rounds[index]) * self._geometry.num_buffers + index
+            number = int(self._rounds[index]) * self._geometry.num_buffers + index
             self._leases[index] = _Lease(owner, line, begin, number)
-            self.seen_batches += leased is not None
 
     def _end_lease(self, index: int, now: int) -> None:
         lease = self._leases.pop(index, None)

@@ -1,6 +1,7 @@
 """``echo-shm record``: what a trace has of a ring's processes."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -128,6 +129,34 @@ def test_two_batches_at_once_have_a_line_each(name: str) -> None:
     lines = _names(events, "thread_name")
     found = [lines[_slices(events, f"batch {number}")[0]["tid"]] for number in range(3)]
     assert found == [f"batches {line} ({name})" for line in (1, 2, 1)]
+
+
+def _overlaps(events: list[dict[str, Any]]) -> int:
+    """How many slices begin before the one before them on their line ends."""
+    lines: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            lines.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    pairs = [pair for line in lines.values() for pair in itertools.pairwise(sorted(line))]
+    return sum(later[0] < earlier[1] - 1e-3 for earlier, later in pairs)
+
+
+def test_the_next_batch_begins_after_the_last_one(name: str) -> None:
+    """A learner releases one and takes the next between two looks: they lie beside each other on one line."""
+    with Server(EXAMPLE, 1, num_buffers=3, name=name) as server, ShmClient(name) as client:
+        recording = Recording(name)
+        for _ in range(3):
+            client.send(EXAMPLE)
+            with server.lease(timeout=10):
+                recording.look()
+            time.sleep(0.002)
+        recording.look()
+        recording.finish(1e-4)
+    events = recording.trace.events
+    found = [_slices(events, f"batch {number}")[0] for number in range(3)]
+    assert len({event["tid"] for event in found}) == 1
+    assert _overlaps(events) == 0
+    assert found[0]["ts"] + found[0]["dur"] == pytest.approx(found[1]["ts"], abs=0.01)
 
 
 def test_a_learner_that_waits(name: str, background: Callable[..., Any]) -> None:
