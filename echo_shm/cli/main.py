@@ -16,7 +16,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 from echo_shm._core import ffi, lib
-from echo_shm.cli import console, gc, limiters, ls, replay_serve, replay_top, top, watching
+from echo_shm.cli import (
+    console,
+    dash,
+    gc,
+    limiters,
+    ls,
+    metrics,
+    record,
+    replay_serve,
+    replay_top,
+    ring_waits,
+    top,
+    watching,
+)
 from echo_shm.cli.demo import demo, replay_demo
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
@@ -52,6 +65,8 @@ figures:
   store      samples that no learner has taken
   held       slots that a producer writes to; batches that a learner refers to
   held for   how long a learner has had the oldest of them
+  lines      the last five minutes; each bar is a mean, the latest one is last
+{ring_waits.HELP}\
 figures of a replay:
   effective  how many equally likely items would vary a draw as much
 {limiters.HELP}\
@@ -143,6 +158,33 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--once", action="store_true", help="print one reading and exit")
     sub.set_defaults(command=_top)
 
+    sub = with_states("metrics", "a ring's or a replay's figures for Prometheus", metrics.HELP)
+    sub.add_argument(
+        "name", metavar="NAME", nargs="?", help="a segment or a replay that `echo-shm ls` lists (default: the only one)"
+    )
+    sub.add_argument("--port", type=_port, default=0, help="port to listen on (default: any free port)")
+    sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    sub.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana and exit")
+    sub.set_defaults(command=_metrics)
+
+    sub = with_states("dash", "a page that shows a ring or a replay as it moves", dash.HELP)
+    sub.add_argument(
+        "name", metavar="NAME", nargs="?", help="a segment or a replay that `echo-shm ls` lists (default: the only one)"
+    )
+    sub.add_argument("--port", type=_port, default=0, help="port of 127.0.0.1 to listen on (default: any free port)")
+    sub.set_defaults(command=lambda o: dash.run(o.name or _only_one(), o.port))
+
+    sub = with_states("record", "write a trace of who claims, commits, takes and waits, for Perfetto", record.HELP)
+    sub.add_argument(
+        "name", metavar="NAME", nargs="?", help="a segment or a replay that `echo-shm ls` lists (default: the only one)"
+    )
+    sub.add_argument("--trace", required=True, metavar="FILE", help="the file to write: JSON")
+    sub.add_argument("--seconds", type=_seconds, default=5.0, help="how long to record (default: %(default)g)")
+    sub.add_argument(
+        "--period", type=_seconds, default=1e-4, metavar="SECONDS", help="between two looks (default: %(default)g)"
+    )
+    sub.set_defaults(command=lambda o: record.run(o.name or _only_one(), o.trace, o.seconds, o.period))
+
     sub = with_states("replay", "serve a replay from a process of its own", replay_serve.HELP)
     sub.add_argument("config", metavar="CONFIG", help="a TOML file, or module:function")
     sub.set_defaults(command=lambda o: replay_serve.run(o.config))
@@ -179,6 +221,13 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
 
 
+def _port(text: str) -> int:
+    with contextlib.suppress(ValueError):
+        if 0 <= int(text) <= 65535:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port: a whole number from 0 to 65535")
+
+
 # --- top ----------------------------------------------------------------------
 
 
@@ -192,6 +241,12 @@ def _top(options: argparse.Namespace) -> int:
     is_replay = not is_ring and name in listing.names()
     watch: watching.Watched = replay_top.ReplayWatch(name) if is_replay else top.Watch(name)
     return watching.run(watch, options.interval, once=options.once)
+
+
+def _metrics(options: argparse.Namespace) -> int:
+    if options.dashboard:
+        return metrics.print_dashboard()
+    return metrics.run(options.name or _only_one(), options.host, options.port)
 
 
 def _only_one() -> str:

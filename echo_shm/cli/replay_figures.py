@@ -17,6 +17,9 @@ from echo_shm.ring.metrics import Owner, RingView
 from echo_shm.ring.segment import Segment
 from echo_shm.weights.segment import segment_name
 
+#: Who waits for the replay to take a step, in a board's words.
+WRITERS = "writers"
+
 #: A wait that is shorter is not told of in the log (seconds).
 _SHORT = 1.0
 

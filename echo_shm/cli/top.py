@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from echo_shm._core import lib
-from echo_shm.cli import console
+from echo_shm.cli import console, sparklines
+from echo_shm.cli.ring_waits import RingWait, RingWaits
 from echo_shm.errors import SegmentError
 from echo_shm.ring import segment
 from echo_shm.ring.lockfile import open_lockfile
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 #: Lines of a table besides its entries.
 _TABLE_LINES = 3
+
+#: Waits that are shorter are not told of (seconds).
+SHORT = 1.0
+
+#: Lines that a wait takes on a narrow terminal.
+_WAIT_LINES = 2
 
 _STYLES = {"running": "green", "waiting": "yellow", "stopped": "yellow", "dead": "red"}
 
@@ -114,6 +121,7 @@ class _Reading(NamedTuple):
     creator_alive: bool
     locked: bool
     ages: tuple[float, int]
+    waits: list[RingWait]
 
 
 class Rates(NamedTuple):
@@ -142,9 +150,6 @@ class Watch:
 
     """
 
-    #: Lines of the screen besides those of producers and remote clients.
-    other_lines = 15
-
     def __init__(self, name: str) -> None:
         self.what = f"segment {name!r}"
         self.segment = segment.Segment.attach(name, read_only=True)
@@ -152,8 +157,16 @@ class Watch:
             raise SegmentError(f"segment {name!r} holds weights: `echo-shm ls` shows them; top watches rings, replays")
         self._view = RingView(self.segment)
         self._kinds = Kinds()
+        self._owners: list[tuple[Owner, str]] = []
+        self._waits = RingWaits(self.segment, self._kind)
+        self._lines = sparklines.Lines()
         self._earlier = self._read(segment.listing(name))
         self._latest = self._earlier
+
+    @property
+    def other_lines(self) -> int:
+        """Lines of the screen besides those of producers and remote clients."""
+        return 15 + 3 + (self._latest.snap.latest_version > 0) + _WAIT_LINES * len(self._latest.waits)
 
     def look(self) -> bool:
         """Takes another reading. Returns False if the segment was closed, even if another one has its name now."""
@@ -164,19 +177,30 @@ class Watch:
         if seen.segment is None or seen.segment.uuid != self.segment.uuid:
             return False
         self._earlier, self._latest = self._latest, self._read(seen)
+        self._remember()
         return True
 
     def _read(self, seen: segment.Listing) -> _Reading:
         snap = self._view.snapshot()
+        self._owners = states(self._view)
         return _Reading(
             time.monotonic(),
             snap,
-            states(self._view),
+            self._owners,
             self._view.remotes(),
             seen.creator_alive,
             seen.locked,
             self._view.ages(snap),
+            self._waits.look(self._owners, snap.batches_taken, closed=bool(snap.closed), least=SHORT),
         )
+
+    def _remember(self) -> None:
+        """Adds what the last two readings say to the figures of the last minutes."""
+        now, snap = self._latest.time, self._latest.snap
+        self._lines.add("samples/s", now, self._rate("samples_inserted"))
+        self._lines.add("occupancy", now, snap.occupancy, self.segment.geometry.capacity)
+        if snap.latest_version:
+            self._lines.add("mean age", now, self._latest.ages[0])
 
     # -- rendering
 
@@ -190,16 +214,14 @@ class Watch:
         group: type[Group] = console.need("rich.console", "cli").Group
         remotes = len(self._latest.remotes)
         of_remotes = min(remotes + _TABLE_LINES, most // 2) if remotes else 0
-        parts: list[RenderableType] = [
-            self._head(),
-            "",
-            self._figures(),
-            "",
-            self._producers(max(1, most - of_remotes)),
-        ]
+        parts: list[RenderableType] = [self._head(), "", self._figures(), ""]
+        parts += [self._lines.table(), ""] if self._lines else []
+        parts.append(self._producers(max(1, most - of_remotes)))
         others = self._learners(), self._remotes(max(1, of_remotes - _TABLE_LINES))
         further = [table for table in others if table.row_count]
-        framed: RenderableType = group(*parts, *(part for table in further for part in ("", table)))
+        parts += [part for table in further for part in ("", table)]
+        parts += [f"[yellow]{console.literal(str(wait))}[/]" for wait in self._latest.waits]
+        framed: RenderableType = group(*parts)
         return framed
 
     def _rate(self, counter: str) -> float:
@@ -272,7 +294,7 @@ class Watch:
         return table
 
     def _kind(self, owner: Owner) -> str:
-        return self._kinds.of(owner, (one for one, _ in self._latest.owners), self.segment.creator_pid)
+        return self._kinds.of(owner, (one for one, _ in self._owners), self.segment.creator_pid)
 
     def _remotes(self, most: int) -> "Table":
         """The clients of bridges. Connected ones come first."""

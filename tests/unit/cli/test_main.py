@@ -77,7 +77,10 @@ def _listed(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     ("command", "words"),
     [
         ("ls", [*ls.STYLES]),
-        ("top", [*top._STYLES, "here", "gone", "bridge", "worker", "producer", "creator", "learner"]),
+        (
+            "top",
+            [*top._STYLES, "here", "gone", "bridge", "worker", "producer", "creator", "learner", "lines", "learners"],
+        ),
         ("gc", ["removed", "garbage", "in use", "kept"]),
     ],
 )

@@ -1,5 +1,6 @@
 """``echo-shm ls``, ``top`` and ``gc``: what they say of replays, and what they remove of them."""
 
+import contextlib
 import json
 import os
 import re
@@ -249,8 +250,10 @@ def test_top_shows_ages_once_there_are_weights(name: str) -> None:
     """Those of the steps in the inbox, against the latest version of the replay's weights."""
     with Replay(STEP, 11, name=name) as replay, ReplayClient(replay.handle) as client, client.writer() as writer:
         watch = replay_top.ReplayWatch(name)
+        assert watch.look()
         lines = watch.other_lines
         assert " version " not in _shown(watch)
+        assert "mean age" not in _shown(watch)
         publisher = replay.publisher(np.zeros(3))
         for _ in range(4):
             publisher.publish(np.zeros(3))
@@ -260,7 +263,8 @@ def test_top_shows_ages_once_there_are_weights(name: str) -> None:
             writer.add(STEP)
         assert watch.look()
         assert ["version", "4", "age", "2.0", "oldest", "3"] in [line.split() for line in _shown(watch).splitlines()]
-        assert watch.other_lines == lines + 1
+        assert watch.other_lines == lines + 2
+        assert re.search(r"mean age +█ +at most 2.0 in", _shown(watch))
 
 
 def test_top_shows_tables_limiters_and_writers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,9 +305,41 @@ def test_top_shows_tables_limiters_and_writers(name: str, monkeypatch: pytest.Mo
     assert "writers wait for 0 s: the limiter of table 'main'" in out
     assert "2 parked items of table 'main' wait for 0 s: the limiter of table 'main'" in out
     assert not [line for line in lines if line[:1] in (["bridges"], ["none"])]
-    assert watch.other_lines == 14 + (2 + 1) + 4 * 2  # a writer, and two waits
+    assert watch.other_lines == 14 + (3 + 1) + (2 + 1) + 4 * 2  # three figures over time, a writer, and two waits
+    assert re.search(r"inserted/s +█ +at most [\d.,k M]+ in ", out)
+    assert re.search(r"sampled/s +█ ", out)
+    assert re.search(r"steps +▅ +at most 5.0 in", out)  # of 11
     monkeypatch.setattr(replay_top, "_MOST_WRITERS", 0)
     assert "and 1 more" in _shown(watch)
+
+
+def _send_too_much(conn: Any, name: str) -> None:
+    """Adds steps until the inbox is full, and then waits."""
+    with ReplayClient(name) as client, client.writer() as writer:
+        conn.send("ready")
+        with contextlib.suppress(TimeoutError):
+            while True:
+                writer.add(STEP)
+
+
+def test_top_names_the_writers_that_wait(name: str, act: Callable[..., Actor]) -> None:
+    """A writer that waits for a second is named by its process, with what the replay says that it waits for."""
+    with Replay(STEP, 11, TABLES, store="shm", name=name) as replay:
+        process = act(_send_too_much, name)
+        assert process.hear() == "ready"
+        feed = replay._rings._feed
+        assert feed is not None
+        watch = replay_top.ReplayWatch(name)
+
+        def is_named() -> bool:
+            assert replay.num_steps <= 11  # it takes what fits
+            feed.publish()
+            assert watch.look()
+            return f"writer {process.pid} waits for" in " ".join(_shown(watch).split())
+
+        until(is_named)
+        assert "writers wait" not in _shown(watch)
+        process.kill()
 
 
 def test_top_shows_the_bridge(name: str) -> None:
@@ -358,7 +394,7 @@ def test_rings_of_batches(
         until(lambda: replay_figures.read(name).rings[".0x2.batches"].occupancy == 4, "the replay draws the next batch")
         assert top.look()
         shown = _shown(top)
-        assert top.other_lines == 14 + 2 + 8 + 1
+        assert top.other_lines == 14 + (3 + 1) + 2 + 8 + 1
         del batch
         process.kill()
         learner.kill()

@@ -23,6 +23,10 @@ from echo_shm.cli import main as cli
         ["demo", "--seconds", "inf"],
         ["demo", "--seconds", "nan"],
         ["top", "x", "--interval", "0"],
+        ["metrics", "x", "--port", "65536"],
+        ["dash", "x", "--port", "-1"],
+        ["record", "x"],
+        ["record", "x", "--trace", "t", "--seconds", "0"],
     ],
     ids=" ".join,
 )
@@ -42,6 +46,7 @@ def test_wrong_words_are_refused(words: list[str], capsys: pytest.CaptureFixture
         ("gymnasium", ["demo", "--env", "ALE/Pong-v5"], "atari"),
         ("ale_py", ["demo", "--env", "ALE/Pong-v5"], "atari"),
         ("rich.console", ["top", "x"], "cli"),
+        ("prometheus_client", ["metrics", "x"], "metrics"),
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(

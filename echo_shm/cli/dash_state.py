@@ -1,0 +1,268 @@
+"""What ``echo-shm dash`` shows of a ring or a replay: JSON, read through read-only mappings."""
+
+import math
+import time
+from typing import Any, Protocol
+
+import numpy as np
+
+from echo_shm.cli import replay_figures, top
+from echo_shm.cli.ring_waits import RingWaits
+from echo_shm.cli.words import SLOT_STATES
+from echo_shm.errors import SegmentError
+from echo_shm.replay import listing
+from echo_shm.replay.listing import ReplayListing
+from echo_shm.ring import lockfile, segment
+from echo_shm.ring.lockfile import INBOX
+from echo_shm.ring.metrics import Owner, RingView
+from echo_shm.ring.segment import Segment
+
+#: Most cells of a picture: of a larger ring, each stands for several slots, and shows the first of them.
+MOST_CELLS = 4096
+
+#: Most processes, remote clients and tables that are told of.
+_MOST = 256
+
+#: Bars of a histogram of priorities.
+_BARS = 32
+
+#: Where a batch that a replay has drawn has its priorities, among the leaves. See ``replay.batch.COLUMNS``.
+_PRIORITY = -5
+
+
+class State(Protocol):
+    """What a page shows.
+
+    Attributes:
+        what: What it is called in messages.
+
+    """
+
+    what: str
+
+    def read(self) -> dict[str, Any] | None:
+        """Its figures now, as what JSON can hold; None once it was closed."""
+
+
+def find(name: str) -> State:
+    """A ring or a replay.
+
+    Raises:
+        SegmentError: There is none of that name.
+
+    """
+    is_replay = name not in lockfile.names() and name in listing.names()
+    return ReplayState(name) if is_replay else RingState(name)
+
+
+# --- rings --------------------------------------------------------------------
+
+
+class RingPicture:
+    """The slots of one ring, who is attached, and who waits for whom."""
+
+    def __init__(self, mapped: Segment) -> None:
+        self.segment = mapped
+        self.view = RingView(mapped)
+        self._kinds = top.Kinds()
+        self._owners: list[tuple[Owner, str]] = []
+        self._waits = RingWaits(mapped, self._kind)
+
+    def _kind(self, owner: Owner) -> str:
+        return self._kinds.of(owner, (one for one, _ in self._owners), self.segment.creator_pid)
+
+    def read(self) -> dict[str, Any]:
+        """What JSON can hold. Times are in seconds; rates are for the reader to compute from counters and ``time``."""
+        snap, geometry = self.view.snapshot(), self.segment.geometry
+        self._owners = top.states(self.view)
+        waits = self._waits.look(self._owners, snap.batches_taken, closed=bool(snap.closed))
+        mean, oldest = self.view.ages(snap.latest_version) if snap.latest_version else (math.nan, 0)
+        return {
+            "time": time.monotonic(),
+            "batch_size": geometry.batch_size,
+            "num_buffers": geometry.num_buffers,
+            "bytes": self.segment.size,
+            "sample_bytes": self.segment.spec.sample_bytes,
+            "samples": snap.samples_inserted,
+            "batches": snap.batches_taken,
+            "occupancy": snap.occupancy,
+            "version": snap.latest_version,
+            "age_mean": _number(mean),
+            "age_max": oldest,
+            "reaped": snap.dead_producers,
+            "reopened": snap.reopened_slots,
+            "refused": snap.refused_remotes,
+            "owners": [self._owner(owner, state) for owner, state in self._owners[:_MOST]],
+            "more_owners": max(0, len(self._owners) - _MOST),
+            "remotes": [
+                {"peer": one.peer, "connected": one.connected, "samples": one.committed, "bytes": one.bytes}
+                for one in self.view.remotes()[:_MOST]
+            ],
+            "waits": [
+                {"text": str(wait), "seconds": wait.seconds, "waiting": wait.waiting, "on": wait.on} for wait in waits
+            ],
+            **self._cells(),
+        }
+
+    def _owner(self, owner: Owner, state: str) -> dict[str, Any]:
+        return {
+            "index": owner.index, "kind": self._kind(owner), "pid": owner.pid, "state": state,
+            "role": owner.role, "samples": owner.samples, "blocked_time": owner.blocked_time,
+            "held": owner.held, "held_time": owner.held_time,
+        }  # fmt: skip
+
+    def _cells(self) -> dict[str, Any]:
+        """The slots in their order, as rows of a state, an owner, and how many slots in a row are like that."""
+        picture = self._waits.words.picture()
+        step = -(-picture.slots.size // MOST_CELLS)
+        states = picture.slots.ravel()[::step].astype(np.int64)
+        owners = picture.slot_owners.ravel()[::step].astype(np.int64)
+        starts = np.flatnonzero(np.diff(states, prepend=-1) | np.diff(owners, prepend=-2))
+        lengths = np.diff(starts, append=len(states))
+        counts = np.bincount(picture.slots.ravel(), minlength=len(SLOT_STATES))
+        return {
+            "slots": picture.slots.size,
+            "step": step,
+            "tail": picture.tail,
+            "cells": np.stack([states[starts], owners[starts], lengths], axis=1).tolist(),
+            "states": dict(zip(SLOT_STATES, counts.tolist(), strict=True)),
+        }
+
+
+class RingState:
+    """A ring.
+
+    Raises:
+        SegmentError: There is none of that name, or it holds weights.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        self.what = f"segment {name!r}"
+        self._name = name
+        mapped = Segment.attach(name, read_only=True)
+        if mapped.geometry.weights:
+            raise SegmentError(f"segment {name!r} holds weights: dash shows rings and replays")
+        self._picture = RingPicture(mapped)
+
+    def read(self) -> dict[str, Any] | None:
+        """See :meth:`State.read`."""
+        try:
+            seen = segment.listing(self._name)
+        except SegmentError:
+            return None
+        mapped = self._picture.segment
+        if seen.segment is None or seen.segment.uuid != mapped.uuid:
+            return None
+        return {
+            "kind": "ring",
+            "name": self._name,
+            "creator": mapped.creator_pid,
+            "creator_alive": seen.creator_alive,
+            "old": time.time() - mapped.created,
+            "ring": self._picture.read(),
+        }
+
+
+# --- replays ------------------------------------------------------------------
+
+
+class ReplayState:
+    """A replay.
+
+    Raises:
+        SegmentError: There is none of that name.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        self.what = f"replay {name!r}"
+        self._name = name
+        self._pictures: dict[bytes, RingPicture] = {}
+        replay_figures.read(name)
+
+    def read(self) -> dict[str, Any] | None:
+        """See :meth:`State.read`."""
+        try:
+            reading = replay_figures.read(self._name)
+        except SegmentError:
+            return None
+        seen = reading.seen
+        inbox = next((ring.segment for ring in seen.rings if ring.name == self._name + INBOX), None)
+        return {
+            "kind": "replay",
+            "name": self._name,
+            "pid": seen.pid,
+            "alive": seen.alive,
+            "bytes": seen.bytes,
+            "directory": seen.directory,
+            "time": seen.heard,
+            "heard": None if seen.heard is None else max(0.0, time.time() - seen.heard),
+            "steps": seen.steps,
+            "capacity": seen.capacity,
+            "version": reading.version,
+            "tables": [_table(seen, table) for table in list(seen.tables)[:_MOST]],
+            "batches": self._batches(reading),
+            "waits": [{"text": text, "waiting": [], "on": []} for text in replay_figures.waits(reading)],
+            "priorities": self._priorities(reading),
+            "ring": None if inbox is None else self._ring(inbox),
+        }
+
+    def _ring(self, mapped: Segment) -> dict[str, Any]:
+        if mapped.uuid not in self._pictures:
+            self._pictures = {mapped.uuid: RingPicture(mapped)}
+        return self._pictures[mapped.uuid].read()
+
+    @staticmethod
+    def _batches(reading: replay_figures.Reading) -> list[dict[str, Any]]:
+        names = list(reading.seen.tables)
+        found = []
+        for ending, one in list(reading.batches.items())[:_MOST]:
+            ring = reading.rings[ending]
+            found.append({
+                "table": names[one.table] if one.table < len(names) else str(one.table),
+                "n": one.n, "rank": one.rank, "world_size": one.world_size, "taken": ring.batches_taken,
+                "ahead": ring.occupancy, "capacity": ring.capacity, "age": _number(ring.age),
+                "learners": ring.alive("learner"),
+            })  # fmt: skip
+        return found
+
+    def _priorities(self, reading: replay_figures.Reading) -> dict[str, Any]:
+        """For each table a histogram of the priorities of what was drawn last for learners in other processes.
+
+        A table's own priorities are in the replay's memory, where no other process can look.
+        """
+        names = list(reading.seen.tables)
+        drawn: dict[str, list[Any]] = {}
+        for ring in reading.seen.rings:
+            one = reading.batches.get(ring.name[len(self._name) :])
+            if one is not None and ring.segment is not None and one.table < len(names):
+                view = RingView(ring.segment)
+                column = view.column(_PRIORITY)[: view.snapshot().samples_inserted]
+                if column.dtype == np.float64:
+                    drawn.setdefault(names[one.table], []).append(column[np.isfinite(column)])
+        return {table: _histogram(np.concatenate(columns)) for table, columns in drawn.items()}
+
+
+def _histogram(values: Any) -> dict[str, Any]:
+    counts, edges = np.histogram(values, bins=_BARS) if len(values) else (np.zeros(0), np.zeros(0))
+    return {"of": len(values), "counts": counts.tolist(), "edges": edges.tolist()}
+
+
+def _table(seen: ReplayListing, name: str) -> dict[str, Any]:
+    info, used = seen.tables[name], seen.activity[name]
+    limiter = info.limiter
+    return {
+        "name": name, "size": info.size, "max_size": info.max_size, "inserted": info.inserted,
+        "sampled": info.sampled, "evicted": info.evicted, "parked": info.parked, "episodes": info.episodes,
+        "effective": _number(info.effective_sample_size), "bytes": info.bytes,
+        "ratio": limiter.ratio, "min_size": limiter.min_size, "diff": _number(limiter.diff),
+        "min_diff": _number(limiter.min_diff), "max_diff": _number(limiter.max_diff),
+        "can_insert": limiter.can_insert, "can_sample": limiter.can_sample,
+        "last_in": used.inserted, "last_out": used.sampled,
+    }  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    """JSON has no infinity, and nothing for what is not a number."""
+    return value if math.isfinite(value) else None
