@@ -63,10 +63,9 @@ class Observations:
 
     def row(self, leaves: Arrays, i: int) -> Observation:
         """What is stored of row i."""
-        if self._channels:
-            return leaves[0][i, -self._channels :]
         if self._names is None:
-            return leaves[0][i]
+            one: npt.NDArray[Any] = leaves[0][i]
+            return one[-self._channels :] if self._channels else one
         return {name: leaf[i] for name, leaf in zip(self._names, leaves, strict=True)}
 
     def drawn(self, stored: Any) -> Any:

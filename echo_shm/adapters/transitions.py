@@ -1,9 +1,8 @@
 """What the replay buffers of Stable-Baselines3 and CleanRL have in common: transitions over steps that are stored once.
 
-These frameworks give each transition whole, with the observations before the step and after it. The observations after
-a step are those before the next one, so a replay needs them once: an :class:`NStep` finds them in the next step. This
-module compares the two, and stores the observations after a step where they are needed: where an episode ends, and
-where the next step does not begin with them.
+These frameworks give the observations before each step and after it. Those after a step are those before the next one,
+so an :class:`NStep` finds them there. They are stored only where an episode ends, and where the next step does not
+begin with them, as after a reset in the middle of an episode: their bytes are compared.
 """
 
 import tempfile
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from echo_shm import Replay, ReplayClient, Table
 from echo_shm.adapters.observations import Observation, Observations, exact_array
-from echo_shm.replay import Batch, NStep, Prioritized, Writer
+from echo_shm.replay import Batch, NStep, Prioritized
 
 
 class Transitions:
@@ -28,14 +27,12 @@ class Transitions:
     Args:
         observation: What an observation looks like: an array, or a dict of arrays with a flat set of names.
         action: What an action looks like: an array.
-        capacity: Most transitions. There is room for as many steps, and for those that are not complete. What an
-            episode ends with takes the room of a step, too.
+        capacity: Most transitions, less the observations that are stored where episodes end.
         n_envs: How many environments, 1 to 1024.
         n_steps, gamma: A transition is over so many steps, or fewer where the episode ends: see :class:`NStep`.
-        stack: Of so many frames an observation consists, one behind the other along its first dimension, the newest one
-            at the end. Only that one is stored. For an array alone.
-        pad: What is in the place of frames before an episode's first one: ``"zero"`` as in ``VecFrameStack``,
-            ``"first"`` as in Gymnasium's ``FrameStackObservation``.
+        stack: Of so many frames an observation consists, along its first dimension, the newest one at the end. Only
+            that one is stored. For an array alone.
+        pad: What stands for frames before an episode's first one: ``"zero"``s, or the ``"first"`` itself.
         sampler: Priorities; None: each transition is as likely as any other.
 
     Raises:
@@ -70,7 +67,7 @@ class Transitions:
         #: The :class:`Replay`.
         self.replay = replay
         client = ReplayClient(replay.handle) if self._n > 1 else None
-        self._writers: list[Writer] = [client.writer() for _ in range(self._n)] if client else []
+        self._writers = [client.writer() for _ in range(self._n)] if client else []
         self._going = [False] * self._n  # whose episodes have not ended
         self._next: list[bytes] = []  # the observations after the last step
 
@@ -116,14 +113,24 @@ class Transitions:
         if not self._writers:
             self.replay.add(step, terminated=terminated, truncated=truncated, final=final)
             return
+        if final is not None:  # so that there is room for both, the step and what its episode ends with
+            self._settle()
         while True:
             try:
                 self._writers[i].add(step, terminated=terminated, truncated=truncated, final=final, timeout=0)
                 return
-            except TimeoutError as error:  # the ring is full: this process itself has to empty it
-                self.replay.num_steps  # noqa: B018  # it stores what has come
-                if getattr(error, "sent", 0):  # the rest goes with the next step
-                    return
+            except TimeoutError:  # the ring is full: this process itself has to empty it
+                self._settle()
+
+    def _settle(self) -> None:
+        """Has the replay store all that the writers have sent."""
+        for writer in self._writers:
+            while True:
+                try:
+                    writer.flush(timeout=0)
+                    break
+                except TimeoutError:
+                    self.replay.num_steps  # noqa: B018  # it stores some of what has come
 
     def _end(self, which: Iterable[int]) -> None:
         """Ends episodes that go on: what they have led to is stored as one more step, at which no transition begins."""
@@ -137,6 +144,7 @@ class Transitions:
     def end_episodes(self) -> None:
         """The next step of each environment begins an episode. What was added is complete, and can be sampled."""
         self._end(range(self._n))
+        self._settle()
 
     # -- drawing
 
@@ -153,13 +161,14 @@ class Transitions:
             ValueError: Nothing was added yet, or a number is out of range.
 
         """
-        try:
-            batch = self.replay.sample(n, timeout=0, beta=beta)
-        except TimeoutError:
-            if not any(self._going):
-                raise ValueError("the buffer is empty: add transitions before sample()") from None
-            self.end_episodes()
-            batch = self.replay.sample(n, timeout=0, beta=beta)
+        for otherwise in (self._settle, self.end_episodes, None):
+            try:
+                batch = self.replay.sample(n, timeout=0, beta=beta)
+                break
+            except TimeoutError:
+                if otherwise is None:
+                    raise ValueError("the buffer is empty: add transitions before sample()") from None
+                otherwise()
         assert isinstance(batch, Batch)
         return batch
 
@@ -181,11 +190,11 @@ class Transitions:
         self.end_episodes()
         with tempfile.TemporaryDirectory() as folder:
             self.replay.checkpoint(folder)
-            # The arrays are views of files that go with the last reference: memory for a copy is not needed.
+            # The arrays are views of files that go with the last reference: no memory is needed for a copy.
             files = {
                 str(path.relative_to(folder)): np.asarray(np.memmap(path, np.uint8, "r"))
                 if path.stat().st_size
-                else np.zeros(0, np.uint8)
+                else None
                 for path in Path(folder).rglob("*")
                 if path.is_file()
             }
@@ -199,5 +208,5 @@ class Transitions:
             for name, content in files.items():
                 path = Path(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                content.tofile(path)
+                (np.empty(0) if content is None else content).tofile(path)
             self._open(Replay.restore(folder, max_producers=self._n))
