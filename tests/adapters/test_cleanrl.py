@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness.packages import need
+from harness.packages import need, readme_block
 
 need("torch", "gymnasium")
 
@@ -25,11 +25,13 @@ OURS = "from echo_shm.adapters.cleanrl import ReplayBuffer\n"
 def test_a_script_learns_with_one_line_changed():
     """It walks to the right, as it does with the buffer that it was written for."""
     assert SCRIPT.count(THEIRS) == 1
+    assert readme_block("echo_shm.adapters.cleanrl").startswith(OURS.strip())
     made = {"__name__": "script"}
     exec(compile(SCRIPT.replace(THEIRS, OURS), "cleanrl_dqn.py", "exec"), made)
     assert isinstance(made["rb"], ReplayBuffer)
-    assert made["returns"][0] < 0.5
-    assert np.mean(made["returns"][-10:]) > 0.8  # 1 - 0.01 a step is the most; at random it is about 0
+    # Four steps to the right are the best: 0.96. At random it takes about twenty.
+    assert np.mean(made["returns"][:20]) < 0.9
+    assert np.mean(made["returns"][-20:]) > 0.94
     made["rb"].close()
 
 

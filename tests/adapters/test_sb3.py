@@ -5,7 +5,7 @@ import tempfile
 
 import numpy as np
 import pytest
-from harness.packages import need
+from harness.packages import need, readme_block
 
 need("stable_baselines3")
 
@@ -236,3 +236,12 @@ def test_weights_and_priorities():
     with pytest.raises(ValueError, match=r"priorities\[0\]"):
         mine.update_priorities(sample.keys[:1], torch.tensor([float("nan")]))
     mine.close()
+
+
+@pytest.mark.parametrize("words", ["echo_shm.adapters.sb3 import", "echo_shm.adapters.sb3_dqn import"])
+def test_the_blocks_of_readme_run(words):
+    """As they stand there."""
+    made = {}
+    exec(readme_block(words), made)
+    assert len(made["model"].replay_buffer.replay) > 1900
+    made["model"].replay_buffer.close()
