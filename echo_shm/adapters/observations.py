@@ -1,5 +1,6 @@
 """Observations as the frameworks give them: one row for each environment, an array or a dict of arrays."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ class Observations:
         self._names = tuple(example) if isinstance(example, dict) else None
         leaves = list(example.values()) if isinstance(example, dict) else [example]
         self._shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]
-        self._n = n
+        self._rows = [(n, *leaf.shape) for leaf in leaves]
         first = leaves[0].shape
         if stack != 1 and (self._names is not None or not first or stack < 1 or first[0] % stack):
             raise ValueError(
@@ -50,15 +51,15 @@ class Observations:
             raise ValueError(f"{what}: got {given!r:.100}, expected a dict with {', '.join(map(repr, self._names))}")
         leaves = [given] if self._names is None else [given[name] for name in self._names]
         return [
-            exact_array(what, leaf, (self._n, *shape), dtype)
-            for leaf, (shape, dtype) in zip(leaves, self._shapes, strict=True)
+            exact_array(what, leaf, rows, dtype)
+            for leaf, rows, (_, dtype) in zip(leaves, self._rows, self._shapes, strict=True)
         ]
 
     def from_bytes(self, raw: list[bytes]) -> Arrays:
         """The arrays that have these bytes."""
         return [
-            np.frombuffer(one, dtype).reshape(self._n, *shape)
-            for one, (shape, dtype) in zip(raw, self._shapes, strict=True)
+            np.frombuffer(one, dtype).reshape(rows)
+            for one, rows, (_, dtype) in zip(raw, self._rows, self._shapes, strict=True)
         ]
 
     def row(self, leaves: Arrays, i: int) -> Observation:
@@ -80,8 +81,10 @@ def exact_array(what: str, given: Any, shape: tuple[int, ...], dtype: npt.DTypeL
         ValueError: It has another number of elements, or other environments.
 
     """
-    array = np.ascontiguousarray(given, dtype)
-    if array.size != int(np.prod(shape)) or (array.ndim and array.shape[:1] != shape[:1]):
+    array = np.asarray(given, dtype, order="C")
+    if array.shape == shape:
+        return array
+    if array.size != math.prod(shape) or (array.ndim and array.shape[:1] != shape[:1]):
         raise ValueError(
             f"{what}: got shape {np.shape(given)}, expected {shape}, one row for each of {shape[0]} environments: make "
             "the buffer with the spaces and the number of these environments"

@@ -74,7 +74,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
         *,
         sampler: Prioritized | None = None,
     ) -> None:
-        super(buffers.ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
+        buffers.BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
         if n_steps > 1 and "discounts" not in ReplayBufferSamples._fields:
             raise ValueError(f"n_steps={n_steps}: this stable-baselines3 knows no discounts: install 2.7 or newer")
         self.buffer_size = max(buffer_size // n_envs, 1)
