@@ -118,9 +118,9 @@ class ReplayBuffer:
         """
         data = self._transitions.sample(batch_size).data
         arrays = (
-            self._transitions.drawn(data["obs"]),
+            self._transitions.observations.drawn(data["obs"]),
             data["action"],
-            self._transitions.drawn(data["next"]["obs"]),
+            self._transitions.observations.drawn(data["next"]["obs"]),
             (data["discount"] == 0).astype(np.float32).reshape(-1, 1),
             data["reward"].reshape(-1, 1),
         )

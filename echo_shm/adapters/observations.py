@@ -77,6 +77,8 @@ class Observations:
 def exact_array(what: str, given: Any, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """A contiguous array of that shape and dtype, whose first dimension is that of the environments.
 
+    With one environment that dimension may be missing, and those of an action may be flat or not.
+
     Raises:
         ValueError: It has another number of elements, or other environments.
 
@@ -84,7 +86,7 @@ def exact_array(what: str, given: Any, shape: tuple[int, ...], dtype: npt.DTypeL
     array = np.asarray(given, dtype, order="C")
     if array.shape == shape:
         return array
-    if array.size != math.prod(shape) or (array.ndim and array.shape[:1] != shape[:1]):
+    if array.size != math.prod(shape) or (shape[0] > 1 and array.shape[:1] != shape[:1]):
         raise ValueError(
             f"{what}: got shape {np.shape(given)}, expected {shape}, one row for each of {shape[0]} environments: make "
             "the buffer with the spaces and the number of these environments"

@@ -134,7 +134,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
     def _fields(self, batch: Any, env: Any) -> dict[str, Any]:
         data, made = batch.data, {}
         for name, stored in (("observations", data["obs"]), ("next_observations", data["next"]["obs"])):
-            whole: Any = self._normalize_obs(self._transitions.drawn(stored), env)
+            whole: Any = self._normalize_obs(self._transitions.observations.drawn(stored), env)
             is_dict = isinstance(whole, dict)
             made[name] = {k: self._tensor(v) for k, v in whole.items()} if is_dict else self._tensor(whole)
         column = (len(data["reward"]), 1)

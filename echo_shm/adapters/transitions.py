@@ -21,26 +21,24 @@ from echo_shm.replay import Batch, NStep, Prioritized
 class Transitions:
     """Transitions of n environments that are stepped together, in a replay of this process.
 
-    With one environment the replay stores its steps directly. With several each has a writer of its own, since their
-    episodes run side by side; the replay stores what they have sent before it draws.
+    One environment's steps are stored directly. Each of several has a writer of its own, since their episodes run side
+    by side; what they have sent is stored before a draw.
 
     Args:
-        observation: What an observation looks like: an array, or a dict of arrays with a flat set of names.
+        observation: What an observation looks like: an array, or a dict of arrays.
         action: What an action looks like: an array.
         capacity: Most transitions, less the observations that are stored where episodes end.
         n_envs: How many environments, 1 to 1024.
         n_steps, gamma: A transition is over so many steps, or fewer where the episode ends: see :class:`NStep`.
-        stack: Of so many frames an observation consists, along its first dimension, the newest one at the end. Only
-            that one is stored. For an array alone.
+        stack: Of so many frames an observation consists, along its first dimension; only the last one is stored.
         pad: What stands for frames before an episode's first one: ``"zero"``s, or the ``"first"`` itself.
         sampler: Priorities; None: each transition is as likely as any other.
 
     Raises:
         ValueError, TypeError: A number is out of range, or an observation cannot be stacked so.
-        SegmentError: There is too little shared memory for the writers.
-        MemoryError: So much memory cannot be had.
+        SegmentError, MemoryError: There is too little shared memory for the writers, or memory.
 
-    Draws follow from a seed that numpy's global generator gives. A Transitions object pickles, with all that it stores.
+    Draws follow from a seed that numpy's global generator gives. It pickles, with all that it stores.
     """
 
     def __init__(
@@ -55,9 +53,10 @@ class Transitions:
         pad: Literal["zero", "first"] = "zero",
         sampler: Prioritized | None = None,
     ) -> None:
-        self._obs = Observations(observation, n_envs, stack)
+        #: ``observations.drawn(data["obs"])`` is what was given.
+        self.observations = Observations(observation, n_envs, stack)
         self._n, self._action, self._reward = n_envs, np.zeros_like(action), np.zeros((), np.float32)
-        step = {"obs": self._obs.stored, "action": action, "reward": self._reward}
+        step = {"obs": self.observations.stored, "action": action, "reward": self._reward}
         item = NStep(n_steps, gamma, ["obs"], stack={"obs": stack} if stack > 1 else None, pad=pad)
         table = Table("transitions", sampler, max_size=capacity, item=item)
         rows = capacity + n_envs * (n_steps + stack + 2)
@@ -71,16 +70,13 @@ class Transitions:
         self._going = [False] * self._n  # whose episodes have not ended
         self._next: list[bytes] = []  # the observations after the last step
 
-    # -- storing
-
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, timeouts: Sequence[Any]) -> None:
         """Stores copies of one step of each environment.
 
         Args:
-            obs, next_obs: The observations before and after it, with a leading n. After an episode's last step: those
-                that it ends with, not the next episode's first ones.
-            action: An array with a leading n.
-            reward: An array of shape (n,).
+            obs, next_obs: The observations before and after it, with a leading n; of an episode's last step, those that
+                it ends with.
+            action, reward: Arrays with a leading n.
             done: Whether each step has ended its episode: an array of shape (n,).
             timeouts: Which of these episodes would have gone on.
 
@@ -89,23 +85,25 @@ class Transitions:
 
         A step can be sampled once the next one of its environment is there, or its episode has ended.
         """
-        before, after = self._obs.exact("obs", obs), self._obs.exact("next_obs", next_obs)
+        before, after = self.observations.exact("obs", obs), self.observations.exact("next_obs", next_obs)
         actions = exact_array("action", action, (self._n, *self._action.shape), self._action.dtype)
         rewards = exact_array("reward", reward, (self._n,), np.float32)
         dead, cut = exact_array("done", done, (self._n,), bool).tolist(), list(map(bool, timeouts))
         if len(cut) != self._n:
             raise ValueError(f"infos: got {len(cut)}, expected one for each of {self._n} environments")
         if any(self._going) and [leaf.tobytes() for leaf in before] != self._next:
-            last = self._obs.from_bytes(self._next)
+            last = self.observations.from_bytes(self._next)
             differ = [
                 [a.tobytes() != b.tobytes() for a, b in zip(*two, strict=True)]
                 for two in zip(before, last, strict=True)
             ]
             self._end(i for i in range(self._n) if any(leaf[i] for leaf in differ))
         for i in range(self._n):
-            step = {"obs": self._obs.row(before, i), "action": actions[i], "reward": rewards[i, ...]}
+            step = {"obs": self.observations.row(before, i), "action": actions[i], "reward": rewards[i, ...]}
             ends = dead[i] or cut[i]
-            self._add(i, step, dead[i] and not cut[i], cut[i], {"obs": self._obs.row(after, i)} if ends else None)
+            self._add(
+                i, step, dead[i] and not cut[i], cut[i], {"obs": self.observations.row(after, i)} if ends else None
+            )
             self._going[i] = not ends
         self._next = [leaf.tobytes() for leaf in after]
 
@@ -134,10 +132,10 @@ class Transitions:
 
     def _end(self, which: Iterable[int]) -> None:
         """Ends episodes that go on: what they have led to is stored as one more step, at which no transition begins."""
-        last = self._obs.from_bytes(self._next) if any(self._going) else []
+        last = self.observations.from_bytes(self._next) if any(self._going) else []
         for i in which:
             if self._going[i]:
-                step = {"obs": self._obs.row(last, i), "action": self._action, "reward": self._reward}
+                step = {"obs": self.observations.row(last, i), "action": self._action, "reward": self._reward}
                 self._add(i, step, False, True)
                 self._going[i] = False
 
@@ -145,12 +143,6 @@ class Transitions:
         """The next step of each environment begins an episode. What was added is complete, and can be sampled."""
         self._end(range(self._n))
         self._settle()
-
-    # -- drawing
-
-    def drawn(self, stored: Any) -> Any:
-        """``data["obs"]`` or ``data["next"]["obs"]`` of a batch as it was given, frames in a row. It copies nothing."""
-        return self._obs.drawn(stored)
 
     def sample(self, n: int, beta: float | None = None) -> Batch:
         """Draws n transitions: ``data`` has ``obs``, ``action``, ``reward``, ``next``, ``discount``, ``n``.
@@ -183,22 +175,15 @@ class Transitions:
             writer.close()
         self.replay.close()
 
-    # -- pickling
-
     def __getstate__(self) -> dict[str, Any]:
         """All that is stored, as a checkpoint's files. The episodes end here, as by :meth:`end_episodes`."""
         self.end_episodes()
         with tempfile.TemporaryDirectory() as folder:
             self.replay.checkpoint(folder)
             # The arrays are views of files that go with the last reference: no memory is needed for a copy.
-            files = {
-                str(path.relative_to(folder)): np.asarray(np.memmap(path, np.uint8, "r"))
-                if path.stat().st_size
-                else None
-                for path in Path(folder).rglob("*")
-                if path.is_file()
-            }
-        kept = ("_obs", "_n", "_action", "_reward")
+            paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+            files = {str(path.relative_to(folder)): _mapped(path) for path in paths}
+        kept = ("observations", "_n", "_action", "_reward")
         return {**{name: getattr(self, name) for name in kept}, "files": files}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -208,5 +193,10 @@ class Transitions:
             for name, content in files.items():
                 path = Path(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                (np.empty(0) if content is None else content).tofile(path)
+                content.tofile(path)
             self._open(Replay.restore(folder, max_producers=self._n))
+
+
+def _mapped(path: Path) -> npt.NDArray[np.uint8]:
+    """What a file has."""
+    return np.asarray(np.memmap(path, np.uint8, "r")) if path.stat().st_size else np.empty(0, np.uint8)

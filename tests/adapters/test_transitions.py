@@ -177,7 +177,7 @@ def test_stacks_are_made_of_single_frames(pad):
             transitions.add(stack, after, [0], [0.0], [t == 6], [False])
             stack = after
     data = transitions.sample(3000).data
-    obs, after = transitions.drawn(data["obs"]), transitions.drawn(data["next"]["obs"])
+    obs, after = transitions.observations.drawn(data["obs"]), transitions.observations.drawn(data["next"]["obs"])
     assert obs.shape == after.shape == (3000, 6, 5)
     assert {(a.tobytes(), b.tobytes()) for a, b in zip(obs, after, strict=True)} == seen
     assert next(iter(transitions.replay.episodes())).steps["obs"].shape[1:] == (2, 5)
@@ -252,3 +252,13 @@ def test_what_cannot_be_stacked_is_refused():
         ValueError, match=r"stack=4: got observations of shape \(6, 5\), expected one array whose first"
     ):
         Transitions(np.zeros((6, 5), np.uint8), np.zeros(1), 100, stack=4)
+
+
+def test_one_environment_needs_no_leading_dimension():
+    """An action of several dimensions is stored flat, as Stable-Baselines3 gives it."""
+    transitions = Transitions(np.zeros(2), np.zeros(6), 10)
+    action = np.arange(6.0)
+    transitions.add(np.zeros(2), np.ones(2), action.reshape(2, 3), 1.5, True, [False])
+    data = transitions.sample(1).data
+    assert (data["action"].tolist(), data["reward"].tolist()) == ([action.tolist()], [1.5])
+    transitions.close()
