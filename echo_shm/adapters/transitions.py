@@ -92,18 +92,13 @@ class Transitions:
         if len(cut) != self._n:
             raise ValueError(f"infos: got {len(cut)}, expected one for each of {self._n} environments")
         if any(self._going) and [leaf.tobytes() for leaf in before] != self._next:
-            last = self.observations.from_bytes(self._next)
-            differ = [
-                [a.tobytes() != b.tobytes() for a, b in zip(*two, strict=True)]
-                for two in zip(before, last, strict=True)
-            ]
-            self._end(i for i in range(self._n) if any(leaf[i] for leaf in differ))
+            both = list(zip(before, self.observations.from_bytes(self._next), strict=True))
+            self._end(i for i in range(self._n) if any(a[i].tobytes() != b[i].tobytes() for a, b in both))
         for i in range(self._n):
             step = {"obs": self.observations.row(before, i), "action": actions[i], "reward": rewards[i, ...]}
             ends = dead[i] or cut[i]
-            self._add(
-                i, step, dead[i] and not cut[i], cut[i], {"obs": self.observations.row(after, i)} if ends else None
-            )
+            final = {"obs": self.observations.row(after, i)} if ends else None
+            self._add(i, step, dead[i] and not cut[i], cut[i], final)
             self._going[i] = not ends
         self._next = [leaf.tobytes() for leaf in after]
 
