@@ -238,6 +238,29 @@ def test_weights_and_priorities():
     mine.close()
 
 
+@pytest.mark.parametrize("done", [False, True])
+def test_the_priority_is_the_td_error(done):
+    """Of two steps whose values are discounted twice, or which end."""
+    model = PrioritizedDQN(
+        "MlpPolicy", make_vec_env("CartPole-v1"), n_steps=2, gamma=0.5, learning_rate=0.0, device="cpu", seed=0,
+        buffer_size=50,
+    )  # fmt: skip
+    first, last = np.full((1, 4), 0.1, np.float32), np.full((1, 4), 0.3, np.float32)
+    middle = np.full((1, 4), 0.2, np.float32)
+    end = {"TimeLimit.truncated": not done}
+    model.replay_buffer.add(first, middle, np.array([1]), np.array([1.0]), np.array([False]), [{}])
+    model.replay_buffer.add(middle, last, np.array([0]), np.array([2.0]), np.array([True]), [end])
+    model._setup_learn(1)
+    model.train(1, 64)
+    with torch.no_grad():
+        best = model.q_net_target(torch.as_tensor(last)).max().item()
+        value = model.q_net(torch.as_tensor(first))[0, 1].item()
+    batch = model.replay_buffer.replay.sample(64)
+    mine = batch.data["obs"][:, 0] == np.float32(0.1)
+    assert batch.priority[mine] == pytest.approx(abs(1 + 0.5 * 2 + (not done) * 0.25 * best - value), rel=1e-4)
+    model.replay_buffer.close()
+
+
 @pytest.mark.parametrize("words", ["echo_shm.adapters.sb3 import", "echo_shm.adapters.sb3_dqn import"])
 def test_the_blocks_of_readme_run(words):
     """As they stand there."""
