@@ -17,7 +17,21 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import items, latency, native, peers, producers, remote, replay, scale, table, throughput, wake, weights
+from bench import (
+    adapters,
+    items,
+    latency,
+    native,
+    peers,
+    producers,
+    remote,
+    replay,
+    scale,
+    table,
+    throughput,
+    wake,
+    weights,
+)
 
 GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "cartpole": throughput.cartpole,
@@ -32,6 +46,7 @@ GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "replay": replay.replay,
     "items": items.items,
     "weights": weights.weights,
+    "adapters": adapters.adapters,
 }
 
 NOTES = """\

@@ -20,6 +20,8 @@ class Scale:
         replay_steps: CartPole steps that a replay buffer stores.
         replay_frames: Atari steps that a replay buffer stores; 50,000 are 1.4 GB for each library.
         item_frames: Atari frames whose memory is measured, in a replay of stacks; a million are 7 GB.
+        adapter_steps: CartPole steps that a framework's buffer stores.
+        adapter_frames: Atari steps that it stores; 100,000 are 5.6 GB for Stable-Baselines3.
         replay_growth: A small and a large number of CartPole steps, whose costs are compared.
         weights: Bytes of the weights that are published.
         readers: Processes that all read one version of the smallest of them.
@@ -39,6 +41,8 @@ class Scale:
     replay_steps: int = 1_000_000
     replay_frames: int = 50_000
     item_frames: int = 1_000_000
+    adapter_steps: int = 100_000
+    adapter_frames: int = 100_000
     replay_growth: tuple[int, int] = (100_000, 10_000_000)
     replay_workers: tuple[int, ...] = (1, 8, 64)
     weights: tuple[int, ...] = (1_000_000, 10_000_000, 100_000_000)
@@ -58,6 +62,8 @@ QUICK = Scale(
     replay_steps=20_000,
     replay_frames=500,
     item_frames=2000,
+    adapter_steps=2_000,
+    adapter_frames=500,
     replay_growth=(2_000, 20_000),
     replay_workers=(1, 2),
     weights=(100_000, 1_000_000),

@@ -20,7 +20,7 @@ FLOORS = {
         ["sampling"],
         ["server", "net"],
         ["replay"],
-        ["cli", "examples"],
+        ["cli", "examples", "adapters"],
         ["__main__"],
     ],
     "ring": [
@@ -83,6 +83,7 @@ FLOORS = {
         ["metrics", "record", "dash"],
         ["main"],
     ],
+    "adapters": [["observations"], ["transitions"], ["cleanrl", "sb3"], ["sb3_dqn"]],
     "examples": [["common"], ["ppo", "dqn", "impala", "jax_ppo", "remote", "atari"]],
     "cli.demo": [["check", "display", "policy"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
 }
@@ -121,8 +122,8 @@ def floor_of(package, child):
 def goes_down(name, other):
     """Whether the import of one module by another goes to a lower floor of the package that both are in."""
     mine, theirs = name.split("."), other.split(".")
-    if other == "":  # what the package exports, which examples import as a user does
-        return mine[0] == "examples"
+    if other == "":  # what the package exports, which examples and adapters import as a user does
+        return mine[0] in ("examples", "adapters")
     depth = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
     if depth is None:  # itself, or a package that it is in
         return False

@@ -1,0 +1,1 @@
+"""Front doors for other frameworks: a module each, which needs an extra of its own. Nothing else imports them."""

@@ -1,0 +1,94 @@
+"""Observations as the frameworks give them: one row for each environment, an array or a dict of arrays."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+#: One observation, or many of them: an array, or a dict of arrays.
+Observation = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
+Arrays = list[npt.NDArray[Any]]
+
+
+class Observations:
+    """What is stored of the observations of n environments.
+
+    Args:
+        example: One observation: an array, or a dict of arrays.
+        n: How many environments.
+        stack: Of so many frames an observation consists. Only the newest one is stored.
+
+    Raises:
+        ValueError: The observation cannot be stacked so.
+
+    """
+
+    def __init__(self, example: Observation, n: int, stack: int) -> None:
+        self._names = tuple(example) if isinstance(example, dict) else None
+        leaves = list(example.values()) if isinstance(example, dict) else [example]
+        self._shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        self._rows = [(n, *leaf.shape) for leaf in leaves]
+        first = leaves[0].shape
+        if stack != 1 and (self._names is not None or not first or stack < 1 or first[0] % stack):
+            raise ValueError(
+                f"stack={stack}: got observations of shape {', '.join(str(shape) for shape, _ in self._shapes)}, "
+                "expected one array whose first dimension is a multiple of stack: put the channels first, or leave out "
+                "stack"
+            )
+        self._channels = first[0] // stack if stack > 1 else 0  # of a frame; 0: nothing is stacked
+        #: One observation as it is stored.
+        self.stored = self.row([leaf[None] for leaf in leaves], 0)
+
+    def exact(self, what: str, given: Any) -> Arrays:
+        """Contiguous arrays of the right dtypes and shapes, with a leading n.
+
+        Raises:
+            ValueError: A shape differs, or a name is missing.
+
+        """
+        if self._names is not None and (not isinstance(given, dict) or not given.keys() >= set(self._names)):
+            raise ValueError(f"{what}: got {given!r:.100}, expected a dict with {', '.join(map(repr, self._names))}")
+        leaves = [given] if self._names is None else [given[name] for name in self._names]
+        return [
+            exact_array(what, leaf, rows, dtype)
+            for leaf, rows, (_, dtype) in zip(leaves, self._rows, self._shapes, strict=True)
+        ]
+
+    def from_bytes(self, raw: list[bytes]) -> Arrays:
+        """The arrays that have these bytes."""
+        return [
+            np.frombuffer(one, dtype).reshape(rows)
+            for one, rows, (_, dtype) in zip(raw, self._rows, self._shapes, strict=True)
+        ]
+
+    def row(self, leaves: Arrays, i: int) -> Observation:
+        """What is stored of row i."""
+        if self._names is None:
+            one: npt.NDArray[Any] = leaves[0][i]
+            return one[-self._channels :] if self._channels else one
+        return {name: leaf[i] for name, leaf in zip(self._names, leaves, strict=True)}
+
+    def drawn(self, stored: Any) -> Any:
+        """The observations of a batch as they were given, without a copy."""
+        return stored.reshape(len(stored), *self._shapes[0][0]) if self._channels else stored
+
+
+def exact_array(what: str, given: Any, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A contiguous array of that shape and dtype, whose first dimension is that of the environments.
+
+    With one environment that dimension may be missing, and those of an action may be flat or not.
+
+    Raises:
+        ValueError: It has another number of elements, or other environments.
+
+    """
+    array = np.asarray(given, dtype, order="C")
+    if array.shape == shape:
+        return array
+    if array.size != math.prod(shape) or (shape[0] > 1 and array.shape[:1] != shape[:1]):
+        raise ValueError(
+            f"{what}: got shape {np.shape(given)}, expected {shape}, one row for each of {shape[0]} environments: make "
+            "the buffer with the spaces and the number of these environments"
+        )
+    return array.reshape(shape)
