@@ -76,7 +76,7 @@ class RingPicture:
         snap, geometry = self.view.snapshot(), self.segment.geometry
         self._owners = top.states(self.view)
         waits = self._waits.look(self._owners, snap.batches_taken, closed=bool(snap.closed))
-        mean, oldest = self.view.ages(snap.latest_version) if snap.latest_version else (math.nan, 0)
+        mean, oldest = self.view.ages(snap) if snap.latest_version else (math.nan, 0)
         return {
             "time": time.monotonic(),
             "batch_size": geometry.batch_size,

@@ -81,7 +81,7 @@ class RingFamilies:
         yield from self._gauges(snap)
         yield from self._of_owners(snap)
         if snap.latest_version:
-            mean, oldest = self._view.ages(snap.latest_version)
+            mean, oldest = self._view.ages(snap)
             yield _one("weights_version", "gauge", "The latest version of the weights.", snap.latest_version)
             help_text = "Versions between the latest weights and those of the samples in the ring's slots."
             values = [({"stat": "mean"}, mean), ({"stat": "max"}, float(oldest))]
