@@ -32,13 +32,13 @@ def batches(
 ) -> Iterator[Any]:
     """Yields batches as tensors on a device: samples of a server, ``Batch`` of a replay, or trees as they come.
 
-    On the CPU they are :func:`as_tensors` of each batch, without a copy. On a CUDA device they are copies that belong to
-    the caller. They are made on a stream of their own, and the current stream waits for them, but this process does not.
-    A batch's space in the ring is taken until its copy is done, and no longer.
+    On the CPU they are :func:`as_tensors` of each batch, without a copy. On a CUDA device they are copies that belong
+    to the caller. They are made on a stream of their own, and the current stream waits for them, but this process does
+    not. A batch's space in the ring is taken until its copy is done, and no longer.
 
-    With a Server or a Replay, the next batch is taken and its copy begun before one is yielded, if there is one at once.
-    So a replay draws it before the priorities of the one before are updated. Any other source is asked when the caller
-    asks; then the copy goes on while the GPU still computes what the caller has queued.
+    With a Server or a Replay, the next batch is taken and its copy begun before one is yielded, if there is one at
+    once. So a replay draws it before the priorities of the one before are updated. Any other source is asked when the
+    caller asks; then the copy goes on while the GPU still computes what the caller has queued.
 
     Args:
         source: A :class:`Server`; a :class:`Replay`; or an iterable, such as ``server.dataset_iter(max_age=20)`` or
@@ -56,11 +56,10 @@ def batches(
 
     """
     take, device = _taker(source, batch_size, table, until), torch.device(device)
-    if pin_host_memory and not (isinstance(source, Server) and device.type == "cuda"):
-        raise TypeError(
-            f"pin_host_memory=True is for a Server and a CUDA device, got {type(source).__name__} and {str(device)!r}"
-        )
     if pin_host_memory:
+        if not (isinstance(source, Server) and device.type == "cuda"):
+            got = f"{type(source).__name__} and {str(device)!r}"
+            raise TypeError(f"pin_host_memory=True is for a Server and a CUDA device, got {got}")
         pin(source)
     if device.type == "cuda" and non_blocking:
         return double_buffered(take, device)

@@ -116,8 +116,8 @@ def _watch(until: Finishing, end: _End, over: threading.Event) -> None:
 class ReplayDataset(IterableDataset):
     """Batches of a replay's table, for ``DataLoader(ReplayDataset(replay, 256), batch_size=None)``.
 
-    Each is a :class:`~echo_shm.replay.Batch` of tensors. It ends when the replay is closed: leave the loop yourself. The
-    loader's workers ask the replay for batches that it draws into shared memory. Each batch goes to one of them.
+    Each is a :class:`~echo_shm.replay.Batch` of tensors. It ends when the replay is closed: leave the loop yourself.
+    The loader's workers ask the replay for batches that it draws into shared memory. Each batch goes to one of them.
 
     Args:
         source: A :class:`Replay`, ``replay.handle``, or a replay's name. A Replay needs ``thread=True`` if the loader
@@ -138,8 +138,8 @@ class ReplayDataset(IterableDataset):
     ) -> None:
         if not isinstance(source, Replay | ReplayHandle | str):
             raise TypeError(
-                f"ReplayDataset takes a Replay, replay.handle or a replay's name, got {type(source).__name__}; a Server "
-                "goes into RingDataset(server)"
+                f"ReplayDataset takes a Replay, replay.handle or a replay's name, got {type(source).__name__}; a "
+                "Server goes into RingDataset(server)"
             )
         self._replay = source if isinstance(source, Replay) else None
         self._handle: ReplayHandle | str | None = source if not isinstance(source, Replay) else None
