@@ -137,7 +137,7 @@ class Submitting:
 
 def test_bad_sources_are_refused():
     """The message says what it takes."""
-    with pytest.raises(TypeError, match="a Server, which may have until=, or an iterable.*got int"):
+    with pytest.raises(TypeError, match=r"a Server, which may have until=, or an iterable.*got int"):
         batches(3)
     with Replay(EXAMPLE, 10) as replay:
         replay.add(EXAMPLE)

@@ -126,12 +126,12 @@ def _with_loop(block):
 
 def test_the_torch_block_is_right(torch, tmp_path):
     """What it computes over views is right, although the space of each batch is overwritten after it."""
-    _run(tmp_path, _with_loop(_block("import torch")), ECHO_SHM_POISON="1")
+    _run(tmp_path, _with_loop(_block("import torch\n")), ECHO_SHM_POISON="1")
 
 
 def test_the_jax_block_is_right(tmp_path):
     """The same. JAX computes after the loop has gone on."""
-    _run(tmp_path, _with_loop(_block("import jax")), ECHO_SHM_POISON="1", JAX_PLATFORMS="cpu")
+    _run(tmp_path, _with_loop(_block("import jax\n")), ECHO_SHM_POISON="1", JAX_PLATFORMS="cpu")
 
 
 def test_the_producer_block_runs(tmp_path):
@@ -222,9 +222,37 @@ def test_the_tls_block_runs(tmp_path):
     _run(tmp_path, f"import ssl\n{_block('PROTOCOL_TLS_SERVER')}assert tls.get_ca_certs()\n")
 
 
+#: A server with a batch of ones, and workers that have finished.
+_ONES = f"""{_AROUND}
+from types import SimpleNamespace
+server, workers = Server(example, 16), SimpleNamespace(finished=True, check=lambda: None)
+def fill(): server.submit_many({{"obs": np.ones((16, 4), np.float32), "action": np.arange(16)}})
+fill()
+"""
+
+
+def test_the_torch_adapters_block_runs(torch, tmp_path):
+    """Both loops yield the batch, on the CPU in place of a GPU."""
+    block = _block("RingDataset").replace('"cuda"', '"cpu"').replace(", pin_host_memory=True", "")
+    block = block.replace("for batch, info", "fill()\nfor batch, info")
+    assert _run(tmp_path, _ONES + block) == "tensor(1.)\ntensor(1.)\n"
+
+
+def test_the_jax_adapters_block_runs(tmp_path):
+    """The update gets arrays of JAX."""
+    before = "import jax\nstate, update = 0.0, jax.jit(lambda state, batch: state + batch['obs'].sum())\n"
+    block = _block("echo_shm.adapters.jax")
+    assert _run(tmp_path, _ONES + before + block + "print(state)\n", JAX_PLATFORMS="cpu") == "64.0\n"
+
+
+def test_the_gymnasium_block_runs(tmp_path):
+    """Its assertion holds, and its workers stop."""
+    _run(tmp_path, _block("run_vector"))
+
+
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 17
+    assert len(_blocks()) == 20
 
 
 # --- a replay in a process of its own --------------------------------------------
