@@ -40,8 +40,8 @@ def as_arrays(batch: Tree, *, device: Any = None, copy: bool = False) -> Tree:
     Args:
         batch: A :class:`Sample`, a :class:`~echo_shm.replay.Batch`, or any tree of arrays.
         device: A device or a sharding of JAX. None: JAX's default.
-        copy: Copy every leaf first. Then nothing holds the batch once this returns. In a loop that may be faster, because
-            the workers do not wait for JAX to let go of a batch.
+        copy: Copy every leaf first. Then nothing holds the batch once this returns. In a loop that may be faster:
+            workers do not wait until JAX lets go of a batch.
 
     Raises:
         TypeError: JAX has no such dtype. The message names the leaf.

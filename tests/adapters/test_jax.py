@@ -155,7 +155,7 @@ def test_a_policy_learns_from_batches():
     update = jax.jit(lambda weights, batch: weights - 0.1 * jax.grad(loss)(weights, batch), donate_argnums=0)
     rng, weights = np.random.default_rng(0), jnp.zeros((32, 2))
     with Server(EXAMPLE, SIZE) as server:
-        loop = batches(server)
+        loop = batches(server, copy=True)  # this thread also sends
         for _ in range(200):
             obs, act = rng.standard_normal((SIZE, 32), np.float32), rng.integers(2, size=SIZE, dtype=np.int32)
             server.submit_many({"obs": obs, "act": act})
