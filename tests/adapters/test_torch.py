@@ -231,9 +231,10 @@ class Stream:
 
     def run(self, up_to: int) -> None:
         """Makes the copies up to that number."""
-        for copy in self.todo[self.done : up_to]:
-            copy()
-        self.done = max(self.done, up_to)
+        while self.done < up_to:
+            self.todo[self.done]()
+            self.todo[self.done] = None  # it refers to what it has copied from
+            self.done += 1
 
 
 class Cuda(TorchFunctionMode):
@@ -349,12 +350,12 @@ def test_memory_is_pinned_once_and_unpinned_before_it_is_unmapped(monkeypatch):
     """The whole ring is registered, until the last array over it is gone."""
     cuda = Cuda(monkeypatch)
     with Server(EXAMPLE, SIZE) as server, cuda:
-        fill(server, 1, 2)
+        fill(server, 1, 2, 3)
         loop = batches(server, "cuda", pin_host_memory=True)
         next(loop)
         pin_host_memory(server)
         ((_, address, size),) = [call for call in cuda.calls if call[0] == "register"]
-        view = server.sample(1).batch["obs"] if held(server) < 2 else as_tensors(server._segment._read_only)[:1]
+        view = server.sample(1).batch["obs"]
         loop.close()
     del server, loop
     gc.collect()
@@ -394,7 +395,7 @@ def test_a_policy_learns_from_a_loader():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     net = torch.nn.Linear(16, 2)
-    with Server(EXAMPLE, 4 * SIZE) as server, server.spawn(guess, 2, [0, 1], context="fork") as workers:
+    with Server(EXAMPLE, 4 * SIZE, num_buffers=8) as server, server.spawn(guess, 2, [0, 1], context="fork") as workers:
         for batch in DataLoader(RingDataset(server, until=workers), batch_size=None):
             reward = ((batch["obs"][:, 3] > 0) == (batch["act"] == 1)).float()
             loss = (net(batch["obs"]).gather(1, batch["act"][:, None])[:, 0] - reward).square().mean()
