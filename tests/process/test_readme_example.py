@@ -70,7 +70,7 @@ def test_the_replay_example_prints_what_readme_shows(tmp_path):
     shown = re.search(
         r"replay\.spawn.*?^```\n+^```\n(.*?)^```", _README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
-    assert _run(tmp_path, _block("replay.spawn")) == shown.group(1)
+    assert _run(tmp_path, _block("SampleToInsertRatio(8.0")) == shown.group(1)
 
 
 def test_the_weights_example_prints_what_readme_shows(tmp_path):
