@@ -53,7 +53,7 @@ class Server(Sampling, Closing):
             process; with huge pages next to nothing.
         num_drainers, producer_queue_size: Accepted for code written for id-echo, and ignored: there are no queues
             and no drainers here.
-        pin_host_memory: Must be false.
+        pin_host_memory: Must be false: :func:`echo_shm.adapters.torch.pin_host_memory` does it.
 
     Raises:
         TypeError: A leaf of the example is not an array, or its items have no fixed size.
@@ -86,7 +86,10 @@ class Server(Sampling, Closing):
             raise ValueError(f"order={order!r}: use 'fifo' or 'ready'")
         given = transports.checked(transport)
         if pin_host_memory:
-            raise RuntimeError("pin_host_memory is not supported: copy batches with pinned staging buffers instead")
+            raise RuntimeError(
+                "pin_host_memory is no argument of the server here: echo_shm.adapters.torch.pin_host_memory(server) "
+                "registers its ring with CUDA"
+            )
         for label, count in (
             ("batch_size", batch_size),
             ("num_buffers", num_buffers),

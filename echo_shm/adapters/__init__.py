@@ -1,1 +1,1 @@
-"""Front doors for other frameworks: a module each, which needs an extra of its own. Nothing else imports them."""
+"""Front doors for frameworks. Each module needs its framework, and is imported by its own name alone."""

@@ -70,7 +70,7 @@ def test_the_replay_example_prints_what_readme_shows(tmp_path):
     shown = re.search(
         r"replay\.spawn.*?^```\n+^```\n(.*?)^```", _README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
-    assert _run(tmp_path, _block("replay.spawn")) == shown.group(1)
+    assert _run(tmp_path, _block("SampleToInsertRatio(8.0")) == shown.group(1)
 
 
 def test_the_weights_example_prints_what_readme_shows(tmp_path):
@@ -126,12 +126,12 @@ def _with_loop(block):
 
 def test_the_torch_block_is_right(torch, tmp_path):
     """What it computes over views is right, although the space of each batch is overwritten after it."""
-    _run(tmp_path, _with_loop(_block("import torch")), ECHO_SHM_POISON="1")
+    _run(tmp_path, _with_loop(_block("import torch\n")), ECHO_SHM_POISON="1")
 
 
 def test_the_jax_block_is_right(tmp_path):
     """The same. JAX computes after the loop has gone on."""
-    _run(tmp_path, _with_loop(_block("import jax")), ECHO_SHM_POISON="1", JAX_PLATFORMS="cpu")
+    _run(tmp_path, _with_loop(_block("import jax\n")), ECHO_SHM_POISON="1", JAX_PLATFORMS="cpu")
 
 
 def test_the_producer_block_runs(tmp_path):
@@ -220,6 +220,34 @@ def test_the_tls_block_runs(tmp_path):
     make = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=learner-host -keyout key.pem -out cert.pem"
     subprocess.run(make.split(), cwd=tmp_path, check=True, capture_output=True)
     _run(tmp_path, f"import ssl\n{_block('PROTOCOL_TLS_SERVER')}assert tls.get_ca_certs()\n")
+
+
+#: A server with a batch of ones, and workers that have finished.
+_ONES = f"""{_AROUND}
+from types import SimpleNamespace
+server, workers = Server(example, 16), SimpleNamespace(finished=True, check=lambda: None)
+def fill(): server.submit_many({{"obs": np.ones((16, 4), np.float32), "action": np.arange(16)}})
+fill()
+"""
+
+
+def test_the_torch_adapters_block_runs(torch, tmp_path):
+    """Both loops yield the batch, on the CPU in place of a GPU."""
+    block = _block("RingDataset").replace('"cuda"', '"cpu"').replace(", pin_host_memory=True", "")
+    block = block.replace("for batch, info", "fill()\nfor batch, info")
+    assert _run(tmp_path, _ONES + block) == "tensor(1.)\ntensor(1.)\n"
+
+
+def test_the_jax_adapters_block_runs(tmp_path):
+    """The update gets arrays of JAX."""
+    before = "import jax\nstate, update = 0.0, jax.jit(lambda state, batch: state + batch['obs'].sum())\n"
+    block = _block("echo_shm.adapters.jax")
+    assert _run(tmp_path, _ONES + before + block + "print(state)\n", JAX_PLATFORMS="cpu") == "64.0\n"
+
+
+def test_the_gymnasium_block_runs(tmp_path):
+    """Its assertion holds, and its workers stop."""
+    _run(tmp_path, _block("run_vector"))
 
 
 def test_no_other_block_is_unheard_of():

@@ -20,7 +20,8 @@ FLOORS = {
         ["sampling"],
         ["server", "net"],
         ["replay"],
-        ["cli", "examples", "adapters"],
+        ["adapters"],
+        ["cli", "examples"],
         ["__main__"],
     ],
     "ring": [
@@ -83,7 +84,12 @@ FLOORS = {
         ["metrics", "record", "dash"],
         ["main"],
     ],
-    "adapters": [["observations"], ["transitions"], ["cleanrl", "sb3"], ["sb3_dqn"]],
+    "adapters": [
+        ["torch_tensors", "torch_pinning", "gymnasium_spaces", "observations"],
+        ["torch_copies", "torch_datasets", "transitions"],
+        ["torch", "jax", "gymnasium", "cleanrl", "sb3"],
+        ["sb3_dqn"],
+    ],
     "examples": [["common"], ["ppo", "dqn", "impala", "jax_ppo", "remote", "atari"]],
     "cli.demo": [["check", "display", "policy"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
 }
@@ -122,8 +128,8 @@ def floor_of(package, child):
 def goes_down(name, other):
     """Whether the import of one module by another goes to a lower floor of the package that both are in."""
     mine, theirs = name.split("."), other.split(".")
-    if other == "":  # what the package exports, which examples and adapters import as a user does
-        return mine[0] in ("examples", "adapters")
+    if other == "":  # what the package exports, which adapters and examples import as a user does
+        return mine[0] in ("adapters", "examples")
     depth = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
     if depth is None:  # itself, or a package that it is in
         return False
