@@ -14,6 +14,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from adapters.needed import need_or_skip
 from harness.programs import ECHO_SHM, Program
 
 _README = Path(__file__).resolve().parents[2] / "README.md"
@@ -222,9 +223,41 @@ def test_the_tls_block_runs(tmp_path):
     _run(tmp_path, f"import ssl\n{_block('PROTOCOL_TLS_SERVER')}assert tls.get_ca_certs()\n")
 
 
+def test_the_torchrl_block_runs(tmp_path):
+    """The priorities of the sample come from what the loss returns."""
+    need_or_skip("torchrl")
+    script = "import torch\nfrom tensordict import TensorDict\n"
+    script += "tensordict = TensorDict({'obs': torch.arange(100.0)}, [100])\nstep = tensordict[0]\n"
+    script += "def loss(sample): return torch.where(sample['obs'] == 7, 1e15, 1e-9)\n"
+    check = "assert len(buffer) == 100 and buffer.sample().shape == (256,)\n"
+    check += "while (sample['obs'] != 7).all():\n    sample = buffer.sample()\n"
+    check += "buffer.update_priority(sample['index'], loss(sample))\n"
+    _run(tmp_path, script + _block("import ReplayBuffer") + check + "assert (buffer.sample()['obs'] == 7).all()\n")
+
+
+def test_the_tianshou_block_runs(tmp_path):
+    """A collector fills the buffer."""
+    need_or_skip("tianshou")
+    script = "import gymnasium\nfrom tianshou.env import DummyVectorEnv\nfrom types import SimpleNamespace\n"
+    script += "envs = DummyVectorEnv([lambda: gymnasium.make('CartPole-v1')] * 2)\n"
+    script += "algorithm = SimpleNamespace()\n"
+    block = _block("VectorReplayBuffer").replace("100_000", "1000")
+    _run(tmp_path, f"{script}{block}collector.reset()\nassert len(buffer) == 0 and buffer.buffer_num == 2\n")
+
+
+def test_the_rllib_block_is_a_configuration(tmp_path):
+    """RLlib makes the buffer of it."""
+    need_or_skip("ray")
+    check = "config.validate()\nfrom ray.rllib.utils.from_config import from_config\n"
+    check += "from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer\n"
+    check += "made = from_config(EpisodeReplayBuffer, dict(config.replay_buffer_config))\n"
+    check += "assert (made.capacity, made._item.n, type(made).__module__) == (100_000, 3, 'echo_shm.adapters.rllib')\n"
+    _run(tmp_path, _block("DQNConfig") + check)
+
+
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above."""
-    assert len(_blocks()) == 17
+    assert len(_blocks()) == 20
 
 
 # --- a replay in a process of its own --------------------------------------------

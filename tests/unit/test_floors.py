@@ -20,6 +20,7 @@ FLOORS = {
         ["sampling"],
         ["server", "net"],
         ["replay"],
+        ["adapters"],
         ["cli", "examples"],
         ["__main__"],
     ],
@@ -82,6 +83,11 @@ FLOORS = {
         ["gc", "replay_top", "replay_serve"],
         ["main"],
     ],
+    "adapters": [
+        ["folders", "tensordicts", "tianshou_rows", "rllib_episodes"],
+        ["torchrl_replay"],
+        ["torchrl", "tianshou", "rllib"],
+    ],
     "examples": [["common"], ["ppo", "dqn", "impala", "jax_ppo", "remote", "atari"]],
     "cli.demo": [["check", "display", "policy"], ["view", "replay_view"], ["demo"], ["replay_demo"]],
 }
@@ -120,8 +126,8 @@ def floor_of(package, child):
 def goes_down(name, other):
     """Whether the import of one module by another goes to a lower floor of the package that both are in."""
     mine, theirs = name.split("."), other.split(".")
-    if other == "":  # what the package exports, which examples import as a user does
-        return mine[0] == "examples"
+    if other == "":  # what the package exports, which adapters and examples import as a user does
+        return mine[0] in ("adapters", "examples")
     depth = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
     if depth is None:  # itself, or a package that it is in
         return False

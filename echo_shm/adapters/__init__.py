@@ -1,0 +1,1 @@
+"""Front doors for frameworks. Each module needs its framework, and is imported by its own name alone."""
