@@ -1,8 +1,8 @@
 """RLlib: episode replay buffers for its off-policy algorithms on the new API stack.
 
-    config.training(replay_buffer_config={
-        "type": "echo_shm.adapters.rllib.PrioritizedEpisodeReplayBuffer", "capacity": 50_000, "alpha": 0.6, "beta": 0.4,
-    })
+config.training(replay_buffer_config={
+    "type": "echo_shm.adapters.rllib.PrioritizedEpisodeReplayBuffer", "capacity": 50_000, "alpha": 0.6, "beta": 0.4,
+})
 """
 
 import tempfile
@@ -19,7 +19,8 @@ except ImportError as error:
 
 from echo_shm.adapters.folders import read_files, write_files
 from echo_shm.adapters.rllib_episodes import Streams, steps_of, transitions
-from echo_shm.replay import NStep, Prioritized, Replay, ReplayClient, Selector, Table, Uniform
+from echo_shm.replay import NStep, Prioritized, Replay, ReplayClient, Table, Uniform
+from echo_shm.replay.selectors import Selector
 
 __all__ = ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer"]
 
@@ -111,8 +112,8 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
         self,
         num_items: int | None = None,
         *,
-        batch_size_B: int | None = None,  # noqa: N803
-        batch_length_T: int | None = None,  # noqa: N803
+        batch_size_B: int | None = None,
+        batch_length_T: int | None = None,
         n_step: int | None = None,
         beta: float | None = None,
         gamma: float | None = None,

@@ -1,7 +1,7 @@
 """Tianshou: replay buffers of vectorized environments for its collectors and off-policy algorithms.
 
-    buffer = PrioritizedVectorReplayBuffer(100_000, len(envs), alpha=0.6, beta=0.4)
-    collector = Collector(algorithm, envs, buffer, exploration_noise=True)
+buffer = PrioritizedVectorReplayBuffer(100_000, len(envs), alpha=0.6, beta=0.4)
+collector = Collector(algorithm, envs, buffer, exploration_noise=True)
 """
 
 from typing import Any, Literal
@@ -9,13 +9,16 @@ from typing import Any, Literal
 import numpy as np
 
 from echo_shm.adapters.tianshou_rows import Rows
-from echo_shm.replay import Prioritized, Selector, Uniform
+from echo_shm.replay import Prioritized, Uniform
+from echo_shm.replay.selectors import Selector
 
 try:
     import tianshou.data
     from tianshou.data import Batch, to_numpy
 except ImportError as error:
-    raise ImportError(f"echo_shm.adapters.tianshou needs Tianshou: pip install 'echo-shm[tianshou]' ({error})") from None
+    raise ImportError(
+        f"echo_shm.adapters.tianshou needs Tianshou: pip install 'echo-shm[tianshou]' ({error})"
+    ) from None
 
 __all__ = ["PrioritizedVectorReplayBuffer", "VectorReplayBuffer"]
 
@@ -203,7 +206,9 @@ class PrioritizedVectorReplayBuffer(VectorReplayBuffer):
 
 def _arrays(tree: Any) -> Any:
     """A tree of dicts and arrays."""
-    return {key: _arrays(tree[key]) for key in tree} if isinstance(tree, dict | Batch) else np.asarray(to_numpy(tree))
+    if isinstance(tree, dict | Batch):
+        return {key: _arrays(value) for key, value in tree.items()}
+    return np.asarray(to_numpy(tree))
 
 
 def _at(tree: Any, index: Any) -> Any:

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import optree
 
-from echo_shm.replay import Batch, CustomSelector, Replay, Selector, Table
+from echo_shm.replay import Batch, CustomSelector, Replay, Table
+from echo_shm.replay.selectors import Selector
 from echo_shm.spec import Array, Tree
 
 #: The part of a key that is an index into arrays: see :class:`CustomSelector`.

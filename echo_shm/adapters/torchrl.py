@@ -1,8 +1,8 @@
 """TorchRL: a replay buffer for its trainers and collectors, with priorities that several processes share.
 
-    buffer = ReplayBuffer(100_000, example, sampler=Prioritized(0.6, 0.4), batch_size=256)
-    collector = MultiAsyncCollector(..., replay_buffer=buffer)
-    DQNTrainer(..., collector=collector, replay_buffer=buffer, async_collection=True)
+buffer = ReplayBuffer(100_000, example, sampler=Prioritized(0.6, 0.4), batch_size=256)
+collector = MultiAsyncCollector(..., replay_buffer=buffer)
+DQNTrainer(..., collector=collector, replay_buffer=buffer, async_collection=True)
 """
 
 from collections.abc import Iterator
@@ -115,7 +115,7 @@ class ReplayBuffer(Shared):
 
         Raises:
             RuntimeError: There is no batch size, the replay is closed, or it is not known yet what a step has.
-            TimeoutError: No step came in time.
+            TimeoutError: No step came in time, or nobody is there who could bring one.
 
         """
         n = self._batch_size if batch_size is None else batch_size

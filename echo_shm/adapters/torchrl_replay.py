@@ -70,7 +70,9 @@ class Shared:
 
     def _owned(self, what: str) -> Replay:
         if self._there is None:
-            raise RuntimeError(f"{what}: it is not known yet what a step has: use ReplayBuffer(..., example=tensordict)")
+            raise RuntimeError(
+                f"{what}: it is not known yet what a step has: use ReplayBuffer(..., example=tensordict)"
+            )
         if not isinstance(self._there, Replay):
             raise RuntimeError(f"{what}: only the process that made the ReplayBuffer can do that")
         return self._there

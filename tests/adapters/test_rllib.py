@@ -15,6 +15,9 @@ from ray.rllib.utils import replay_buffers  # noqa: E402
 
 from echo_shm.adapters.rllib import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer  # noqa: E402
 
+#: Frameworks take long to import, and Numba to compile.
+pytestmark = pytest.mark.watchdog(300)
+
 SPACES = {"observation_space": gymnasium.spaces.Box(-1e6, 1e6, (2,)), "action_space": gymnasium.spaces.Discrete(9)}
 
 
@@ -104,7 +107,6 @@ def test_what_it_does_not_have_is_refused(buffer):
         EpisodeReplayBuffer(10, gamma=0)
 
 
-@pytest.mark.watchdog(400)
 @pytest.mark.parametrize("kind", ["PrioritizedEpisodeReplayBuffer"])
 def test_its_dqn_learns(kind):
     """RLlib's DQN balances the pole with this buffer, by the name in its configuration."""

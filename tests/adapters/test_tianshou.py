@@ -13,6 +13,9 @@ from tianshou.data import Batch  # noqa: E402
 
 from echo_shm.adapters.tianshou import PrioritizedVectorReplayBuffer, VectorReplayBuffer  # noqa: E402
 
+#: Frameworks take long to import, and Numba to compile.
+pytestmark = pytest.mark.watchdog(300)
+
 ENVS = 3
 
 
@@ -23,6 +26,7 @@ class Play:
         self.at = np.zeros(ENVS, np.int64)
 
     def batch(self, ids):
+        """The next step of these environments."""
         ids = np.asarray(ids)
         self.at[ids] += 1
         at = self.at[ids]
@@ -142,7 +146,6 @@ def test_what_cannot_be_done_says_so():
         ours.close()
 
 
-@pytest.mark.watchdog(300)
 def test_its_dqn_learns():
     """Tianshou's DQN balances the pole over three steps with this buffer and priorities."""
     import torch

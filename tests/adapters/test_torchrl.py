@@ -11,10 +11,14 @@ need_or_skip("torchrl")
 
 import tensordict  # noqa: E402
 import torch  # noqa: E402
+from harness.waiting import poll  # noqa: E402
 
 from echo_shm import Replay, SpecMismatchError  # noqa: E402
 from echo_shm.adapters.torchrl import ReplayBuffer  # noqa: E402
 from echo_shm.replay import Prioritized  # noqa: E402
+
+#: Frameworks take long to import, and Numba to compile.
+pytestmark = pytest.mark.watchdog(300)
 
 
 def steps(numbers):
@@ -28,6 +32,7 @@ def steps(numbers):
 
 @pytest.fixture
 def buffer():
+    """One with priorities."""
     with_priorities = ReplayBuffer(100, sampler=Prioritized(1.0, 1.0), batch_size=32)
     yield with_priorities
     with_priorities.close()
@@ -58,7 +63,9 @@ def test_a_sample_is_no_copy(buffer, monkeypatch):
     """The tensors lie where the batch of the replay lies."""
     buffer.extend(steps(range(10)))
     batches, sample = [], Replay.sample
-    monkeypatch.setattr(Replay, "sample", lambda *args, **kwargs: batches.append(sample(*args, **kwargs)) or batches[-1])
+    monkeypatch.setattr(
+        Replay, "sample", lambda *args, **kwargs: batches.append(sample(*args, **kwargs)) or batches[-1]
+    )
     data = buffer.sample()
     (batch,) = batches
     assert data["observation"].data_ptr() == batch.data["observation"].ctypes.data
@@ -137,6 +144,7 @@ def test_other_processes_extend_what_has_priorities():
         for worker in workers:
             worker.start()
         updates = 0
+        assert poll(lambda: len(buffer) > 0, 200.0)
         while buffer.write_count < 1000:
             sample = buffer.sample()
             assert torch.equal(sample["next", "observation"][:, 0], sample["action"] + 1.0)
@@ -172,7 +180,6 @@ def test_a_learner_in_another_process_samples_and_updates(buffer):
         other.close()
 
 
-@pytest.mark.watchdog(240)
 def test_its_dqn_learns():
     """TorchRL's DQNTrainer balances the pole with this buffer."""
     from tensordict.nn import TensorDictSequential
