@@ -125,7 +125,7 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):  # type: ignore[misc
         indices = [np.asarray(index)]
         for _ in range(number - 1):
             indices.insert(0, self.prev(np.atleast_1d(indices[0])).reshape(indices[0].shape))
-        parts = [_at(self._rows.read(one).data, one)[key] for one in indices]
+        parts = [Batch(_at(self._rows.read(one).data, one))[key] for one in indices]
         if number == 1:
             return parts[0]
         axis = indices[0].ndim
@@ -216,4 +216,4 @@ def _at(tree: Any, index: Any) -> Any:
     if isinstance(tree, dict):
         return {key: _at(value, index) for key, value in tree.items()}
     shape = np.shape(index)
-    return tree.reshape(*shape, *tree.shape[1:])
+    return tree.reshape((*shape, *tree.shape[1:])) if shape else tree[0]

@@ -68,7 +68,7 @@ class Rows:
                 are of the same kind.
 
         Raises:
-            SpecMismatchError, TypeError: A step is not like the first one.
+            SpecMismatchError: A step is not like the first one.
 
         """
         if self._replay is None:
@@ -76,9 +76,7 @@ class Rows:
             self._replay = Replay(example, self._capacity, [self._table], **self._options)
             self._dtypes = optree.tree_map(lambda array: array.dtype, steps)
         elif optree.tree_structure(steps) == optree.tree_structure(self._dtypes):
-            steps = optree.tree_map(
-                lambda array, dtype: array.astype(dtype, casting="same_kind", copy=False), steps, self._dtypes
-            )
+            steps = optree.tree_map(_cast, steps, self._dtypes)
         self._order.new.clear()
         self._replay.extend(steps)
         null = np.zeros(len(self._order.new), np.bool_)
@@ -152,3 +150,7 @@ class Rows:
         """Ends the replay. Idempotent."""
         if self._replay is not None:
             self._replay.close()
+
+
+def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
+    return array.astype(dtype, copy=False) if np.can_cast(array.dtype, dtype, "same_kind") else array
