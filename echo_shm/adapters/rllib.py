@@ -62,19 +62,19 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
         if gamma == 0:
             raise ValueError("gamma=0: a discount of 0 says that an episode was terminated: use a gamma above 0")
         self._item = NStep(n_step, gamma, observation=["obs"])
-        self._options: dict[str, Any] = {"store": store, "name": name, "thread": True}
+        self._options: dict[str, Any] = {"store": store, "name": name}
         self._seed, self._selector = seed, self._sampler(kwargs)
         self._replay: Replay | None = None
         self._spaces: tuple[Any, Any] = (None, None)
         self._drawn: Any = None  # the keys of the last sample
-        self._num_episodes_added = 0
+        self._num_episodes_added = self._num_items_evicted = 0
 
     def _sampler(self, options: dict[str, Any]) -> Selector:
         return Uniform()
 
     def _begin(self, replay: Replay) -> None:
-        self._replay = replay
-        self._streams = Streams(ReplayClient(replay.handle).writer)
+        self._replay, self._client = replay, ReplayClient(replay.handle)
+        self._streams = Streams(self._client.writer, lambda: replay.num_steps)
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
         """Stores the steps of episodes, or of pieces of them. A piece follows the one before with the same ``id_``."""
@@ -90,15 +90,14 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
                 added += len(episode)
         if self._replay is None:
             return
-        self._streams.flush()
-        before, evicted = self._num_timesteps, self._num_episodes_evicted
-        self._num_timesteps = self._replay.num_steps
+        before, evicted = self._num_items_evicted, self._num_episodes_evicted
+        self._num_items_evicted = int(self._info.deleted)
         self._num_timesteps_added += added
         self._num_episodes_added += begun
         self._num_episodes_evicted = max(evicted, self._num_episodes_added - self.get_num_episodes())
         gone = self._num_episodes_evicted - evicted
         figures = {"episodes_added": begun, "steps_added": added, "episodes_evicted": gone}
-        figures["steps_evicted"] = max(0, before + added - self._num_timesteps)
+        figures["steps_evicted"] = self._num_items_evicted - before
         self._update_add_metrics(
             num_episodes_added=begun,
             num_env_steps_added=added,
@@ -162,15 +161,20 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
 
     def get_num_episodes(self, module_id: Any = None) -> int:
         """How many episodes have transitions in the buffer."""
-        return 0 if self._replay is None else int(self._replay.info("default").episodes)  # type: ignore[union-attr]
+        return 0 if self._replay is None else self._info.episodes
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
-        """How many steps are stored."""
-        return 0 if self._replay is None else self._replay.num_steps
+        """How many transitions may be drawn: one for each step, once the n steps from it on, or all to the end, came."""
+        return 0 if self._replay is None else self._info.size
+
+    @property
+    def _info(self) -> Any:
+        assert self._replay is not None
+        return self._replay.info("default")
 
     def get_state(self) -> dict[str, Any]:
         """All that is stored, as arrays of bytes: see :meth:`Replay.checkpoint`."""
-        names = ("_num_timesteps", "_num_timesteps_added", "_num_episodes_added", "_num_episodes_evicted")
+        names = ("_num_items_evicted", "_num_timesteps_added", "_num_episodes_added", "_num_episodes_evicted")
         state = {name: getattr(self, name) for name in (*names, "sampled_timesteps", "_spaces")}
         with tempfile.TemporaryDirectory() as folder:
             if self._replay is not None:
@@ -180,7 +184,8 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on with such a state. Episodes that went on then do not: their next pieces are episodes of their own."""
         self.close()
-        vars(self).update(state["counts"])
+        for name, value in state["counts"].items():
+            setattr(self, name, value)
         with tempfile.TemporaryDirectory() as folder:
             write_files(folder, state["files"])
             if state["files"]:
@@ -190,6 +195,7 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
         """Ends the replay. Idempotent."""
         if self._replay is not None:
             self._streams.close()
+            self._client.close()
             self._replay.close()
 
 

@@ -12,6 +12,12 @@ from ray.rllib.utils.spaces.space_utils import batch as stacked
 from echo_shm.replay import Batch
 from echo_shm.spec import Tree
 
+#: Most steps that are sent before the replay stores them. Its inbox has room for more, however large they are.
+_AT_ONCE = 8
+
+#: How long the replay may take nothing (seconds). It is this process's own, so this is a failure.
+_TIMEOUT = 30.0
+
 #: Most episodes that may go on at the same time. The one that nothing came of for the longest time ends then.
 _MOST_OPEN = 512
 
@@ -36,11 +42,12 @@ class Streams:
 
     Args:
         make: Makes a writer of the replay.
+        store: Has the replay store what was sent.
 
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Any], store: Callable[[], object]) -> None:
+        self._make, self._store = make, store
         self._open: OrderedDict[str, Any] = OrderedDict()
         self._free: list[Any] = []
 
@@ -50,18 +57,17 @@ class Streams:
         begins = writer is None
         if writer is None:
             writer = self._free.pop() if self._free else self._make()
-        steps, last = steps_of(episode)
+        steps, seen_last = steps_of(episode)
         n = len(steps["reward"])
-        if n and not episode.is_done:
-            writer.extend(steps)
-        elif n:
-            writer.extend(optree.tree_map(lambda x: x[:-1], steps))
-            writer.add(
-                optree.tree_map(lambda x: x[-1], steps),
-                terminated=episode.is_terminated,
-                truncated=episode.is_truncated,
-                final={"obs": last},
-            )
+        last = n - 1 if episode.is_done else n  # what an episode ends with goes with its last step
+        for first in range(0, last, _AT_ONCE):
+            writer.extend(optree.tree_map(lambda x: x[first : min(first + _AT_ONCE, last)], steps), timeout=_TIMEOUT)  # noqa: B023
+            self._store()
+        if episode.is_done and n:
+            step = optree.tree_map(lambda x: x[-1], steps)
+            ends = {"terminated": episode.is_terminated, "truncated": episode.is_truncated}
+            writer.add(step, **ends, final={"obs": seen_last}, timeout=_TIMEOUT)
+            self._store()
         if episode.is_done:
             self._free.append(writer)
             return begins
@@ -71,12 +77,6 @@ class Streams:
             oldest.end_episode()
             self._free.append(oldest)
         return begins
-
-    def flush(self) -> None:
-        """Returns once the replay has all that was written."""
-        for writer in (*self._open.values(), *self._free):
-            writer.flush()
-            return  # they share a ring: what was sent before is stored, whoever has sent it
 
     def close(self) -> None:
         """Closes all writers."""

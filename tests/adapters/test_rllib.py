@@ -65,7 +65,7 @@ def test_transitions_go_on_from_piece_to_piece(buffer):
         assert one.observation_space is not None
         seen[episode, t] += 1
     assert set(seen) == {(1, t) for t in range(7)} | {(2, t) for t in range(5)}
-    assert (len(buffer), buffer.get_added_timesteps(), buffer.get_sampled_timesteps()) == (14, 14, 500)
+    assert (len(buffer), buffer.get_added_timesteps(), buffer.get_sampled_timesteps()) == (12, 14, 500)
     assert buffer.get_num_episodes() == 2
     assert buffer.get_metrics()
 
@@ -88,9 +88,9 @@ def test_a_state_brings_all_back(buffer):
         other.set_state(state)
         pairs = zip(buffer.sample(50), other.sample(50), strict=True)
         assert all(a.get_observations()[0].tolist() == b.get_observations()[0].tolist() for a, b in pairs)
-        assert (len(other), other.get_added_timesteps()) == (14, 14)
+        assert (len(other), other.get_added_timesteps()) == (12, 14)
         other.add(piece(4, 0, 4, "terminated"))
-        assert len(other) == 18
+        assert len(other) == 16
     finally:
         other.close()
 
@@ -107,45 +107,41 @@ def test_what_it_does_not_have_is_refused(buffer):
         EpisodeReplayBuffer(10, gamma=0)
 
 
-@pytest.mark.parametrize("kind", ["PrioritizedEpisodeReplayBuffer"])
-def test_its_dqn_learns(kind):
+def test_its_dqn_learns():
     """RLlib's DQN balances the pole with this buffer, by the name in its configuration."""
     import ray
+    import torch
     from ray.rllib.algorithms.dqn import DQNConfig
 
+    torch.set_num_threads(1)
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    buffer = {"type": "echo_shm.adapters.rllib.PrioritizedEpisodeReplayBuffer", "capacity": 20_000, "n_step": 3}
     config = (
         DQNConfig()
         .environment("CartPole-v1")
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=1)
+        .env_runners(num_env_runners=0)
         .training(
-            replay_buffer_config={
-                "type": f"echo_shm.adapters.rllib.{kind}",
-                "capacity": 20_000,
-                "alpha": 0.6,
-                "beta": 0.4,
-                "n_step": 3,
-            },
+            replay_buffer_config={**buffer, "alpha": 0.6, "beta": 0.4},
             n_step=3,
             lr=1e-3,
-            train_batch_size_per_learner=32,
-            num_steps_sampled_before_learning_starts=500,
+            train_batch_size_per_learner=64,
+            training_intensity=32.0,
+            num_steps_sampled_before_learning_starts=200,
             target_network_update_freq=200,
-            epsilon=[(0, 1.0), (2500, 0.05)],
-            training_intensity=8,
+            epsilon=[(0, 1.0), (1500, 0.05)],
         )
-        .rl_module(model_config={"fcnet_hiddens": [64], "fcnet_activation": "relu"})
+        .rl_module(model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"})
+        .reporting(min_sample_timesteps_per_iteration=500, metrics_num_episodes_for_smoothing=10)
         .debugging(seed=0, log_level="ERROR")
     )
     algorithm = config.build_algo()
-    best = 0.0
+    returns = []
     try:
-        for _ in range(12):
-            best = max(best, algorithm.train()["env_runners"].get("episode_return_mean", 0.0))
-            if best > 60:
-                break
+        while max(returns, default=0.0) < 60 and len(returns) < 10:
+            returns.append(algorithm.train()["env_runners"]["episode_return_mean"])
         assert isinstance(algorithm.local_replay_buffer, PrioritizedEpisodeReplayBuffer)
-        assert best > 60
+        assert len(algorithm.local_replay_buffer) > 500
+        assert max(returns) > 60
     finally:
         algorithm.local_replay_buffer.close()
         algorithm.stop()
