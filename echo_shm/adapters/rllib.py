@@ -1,8 +1,9 @@
 """RLlib: episode replay buffers for its off-policy algorithms on the new API stack.
 
-config.training(replay_buffer_config={
-    "type": "echo_shm.adapters.rllib.PrioritizedEpisodeReplayBuffer", "capacity": 50_000, "alpha": 0.6, "beta": 0.4,
-})
+RLlib finds them by name::
+
+    buffer = {"type": "echo_shm.adapters.rllib.PrioritizedEpisodeReplayBuffer", "capacity": 50_000, "alpha": 0.6}
+    config = DQNConfig().training(replay_buffer_config=buffer)
 """
 
 import tempfile
@@ -12,13 +13,12 @@ import numpy as np
 import optree
 
 try:
-    from ray.rllib.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
     from ray.rllib.utils import force_list, replay_buffers
 except ImportError as error:
-    raise ImportError(f"echo_shm.adapters.rllib needs RLlib: pip install 'echo-shm[rllib]' ({error})") from None
+    raise ImportError(f"RLlib is needed: pip install 'echo-shm[rllib]' ({error})") from None
 
 from echo_shm.adapters.folders import read_files, write_files
-from echo_shm.adapters.rllib_episodes import Streams, steps_of, transitions
+from echo_shm.adapters.rllib_episodes import Streams, figures, steps_of, transitions
 from echo_shm.replay import NStep, Prioritized, Replay, ReplayClient, Table, Uniform
 from echo_shm.replay.selectors import Selector
 
@@ -90,22 +90,14 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
                 added += len(episode)
         if self._replay is None:
             return
-        before, evicted = self._num_items_evicted, self._num_episodes_evicted
+        before, evicted = self._num_items_evicted, int(self.get_num_episodes_evicted())
         self._num_items_evicted = int(self._info.deleted)
         self._num_timesteps_added += added
         self._num_episodes_added += begun
         self._num_episodes_evicted = max(evicted, self._num_episodes_added - self.get_num_episodes())
         gone = self._num_episodes_evicted - evicted
-        figures = {"episodes_added": begun, "steps_added": added, "episodes_evicted": gone}
-        figures["steps_evicted"] = self._num_items_evicted - before
-        self._update_add_metrics(
-            num_episodes_added=begun,
-            num_env_steps_added=added,
-            num_episodes_evicted=gone,
-            num_env_steps_evicted=figures["steps_evicted"],
-            **{f"agent_to_num_{name}": {DEFAULT_AGENT_ID: value} for name, value in figures.items()},
-            **{f"module_to_num_{name}": {DEFAULT_MODULE_ID: value} for name, value in figures.items()},
-        )
+        changed = {"episodes_added": begun, "steps_added": added, "episodes_evicted": gone}
+        self._update_add_metrics(**figures({**changed, "steps_evicted": self._num_items_evicted - before}))
 
     def sample(
         self,
@@ -140,31 +132,17 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
             raise RuntimeError("sample(): nothing was added yet, or the buffer is closed")
         self._drawn = batch.key
         self.sampled_timesteps += n
-        self._count(n, len(np.unique(batch.key)), float(batch.data["n"].mean()))  # type: ignore[index]
+        drawn = {"steps_sampled": n, "steps_per_sample": len(np.unique(batch.key)), "resamples": 0}
+        mean_n = float(batch.data["n"].mean())
+        self._update_sample_metrics(**figures({**drawn, "episodes_per_sample": 0}, sampled_n_step=mean_n))
         return transitions(batch, self._spaces)
-
-    def _count(self, n: int, different: int, steps: float) -> None:
-        figures = {"steps_sampled": n, "steps_per_sample": different, "resamples": 0}
-        self._update_sample_metrics(
-            num_env_steps_sampled=n,
-            num_episodes_per_sample=0,
-            num_env_steps_per_sample=different,
-            sampled_n_step=steps,
-            num_resamples=0,
-            **{f"agent_to_num_{name}": {DEFAULT_AGENT_ID: value} for name, value in figures.items()},
-            **{f"module_to_num_{name}": {DEFAULT_MODULE_ID: value} for name, value in figures.items()},
-            agent_to_num_episodes_per_sample={DEFAULT_AGENT_ID: 0},
-            module_to_num_episodes_per_sample={DEFAULT_MODULE_ID: 0},
-            agent_to_sampled_n_step={DEFAULT_AGENT_ID: steps},
-            module_to_sampled_n_step={DEFAULT_MODULE_ID: steps},
-        )
 
     def get_num_episodes(self, module_id: Any = None) -> int:
         """How many episodes have transitions in the buffer."""
         return 0 if self._replay is None else self._info.episodes
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
-        """How many transitions may be drawn: one for each step, once the n steps from it on, or all to the end, came."""
+        """How many transitions may be drawn: one for each step, once the n steps from it on came, or all to the end."""
         return 0 if self._replay is None else self._info.size
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import optree
+from ray.rllib.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.spaces.space_utils import batch as stacked
 
@@ -128,3 +129,14 @@ def _rows(tree: Tree) -> Any:
         return tree
     leaves, treespec = optree.tree_flatten(tree)
     return [treespec.unflatten(row) for row in zip(*leaves, strict=True)]
+
+
+def figures(counts: dict[str, int], **others: float) -> dict[str, Any]:
+    """What RLlib's metrics of a buffer are told: each figure is the environment's, the agent's and the module's."""
+    said: dict[str, Any] = dict(others)
+    for name, value in counts.items():
+        said[f"num_env_{name}" if name.startswith("steps") else f"num_{name}"] = value
+    for whose, key in (("agent", DEFAULT_AGENT_ID), ("module", DEFAULT_MODULE_ID)):
+        said |= {f"{whose}_to_num_{name}": {key: value} for name, value in counts.items()}
+        said |= {f"{whose}_to_{name}": {key: value} for name, value in others.items()}
+    return said

@@ -1,24 +1,24 @@
 """Tianshou: replay buffers of vectorized environments for its collectors and off-policy algorithms.
 
-buffer = PrioritizedVectorReplayBuffer(100_000, len(envs), alpha=0.6, beta=0.4)
-collector = Collector(algorithm, envs, buffer, exploration_noise=True)
+They are used as Tianshou's own::
+
+    buffer = PrioritizedVectorReplayBuffer(100_000, len(envs), alpha=0.6, beta=0.4)
+    collector = Collector(algorithm, envs, buffer, exploration_noise=True)
 """
 
 from typing import Any, Literal
 
 import numpy as np
 
-from echo_shm.adapters.tianshou_rows import Rows
-from echo_shm.replay import Prioritized, Uniform
-from echo_shm.replay.selectors import Selector
-
 try:
     import tianshou.data
     from tianshou.data import Batch, to_numpy
 except ImportError as error:
-    raise ImportError(
-        f"echo_shm.adapters.tianshou needs Tianshou: pip install 'echo-shm[tianshou]' ({error})"
-    ) from None
+    raise ImportError(f"Tianshou is needed: pip install 'echo-shm[tianshou]' ({error})") from None
+
+from echo_shm.adapters.tianshou_rows import Rows, arrays, at_index
+from echo_shm.replay import Prioritized, Uniform
+from echo_shm.replay.selectors import Selector
 
 __all__ = ["PrioritizedVectorReplayBuffer", "VectorReplayBuffer"]
 
@@ -26,7 +26,7 @@ __all__ = ["PrioritizedVectorReplayBuffer", "VectorReplayBuffer"]
 _STORED = ("obs", "act", "obs_next")
 
 
-class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):  # type: ignore[misc]
+class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):
     """Tianshou's ``VectorReplayBuffer``, whose observations and actions are in an echo_shm :class:`Replay`.
 
     Indices are Tianshou's own. Rewards, ends, ``info`` and ``policy`` are in arrays of this process, as there.
@@ -40,8 +40,7 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):  # type: ignore[misc
     Raises:
         ValueError, SegmentError: As for :class:`Replay`.
 
-    It belongs to its process, and neither pickles nor goes to HDF5. Observations and actions are arrays, or nested
-    dicts of arrays, of the same shapes in every step.
+    It neither pickles nor goes to HDF5. Observations and actions are arrays of fixed shapes, or nested dicts of them.
     """
 
     def __init__(
@@ -72,9 +71,8 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):  # type: ignore[misc
             stored.pop("obs_next", None)
         # Tianshou wants these keys, too. They are arrays without elements there.
         empty = np.empty((len(batch), 1, 0) if self._save_only_last_obs else (len(batch), 0))
-        for key in stored:
-            rest[key] = empty
-        appended = self._rows.append(_arrays(stored))
+        rest.update(dict.fromkeys(stored, empty))
+        appended = self._rows.append(arrays(stored))
         try:
             indices, *others = super().add(rest, buffer_ids)
         except BaseException:
@@ -91,7 +89,7 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):  # type: ignore[misc
             return super().sample_indices(batch_size)
         return self._rows.draw(batch_size)[1]
 
-    def sample(self, batch_size: int | None) -> tuple[Any, Any]:
+    def sample(self, batch_size: int | None) -> Any:
         """Draws steps: as in Tianshou."""
         if not batch_size or batch_size < 0 or self.stack_num > 1 or not self._save_obs_next:
             return super().sample(batch_size)
@@ -112,7 +110,7 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):  # type: ignore[misc
         """A batch of what the replay has at an index, and of what this process has there."""
         get = super().get
         here = {key: get(index, key, Batch(), 1) for key in {*self._meta.keys(), "info", "policy"}}
-        return self._weighed(Batch({**here, **_at(found.data, index)}), index, found)
+        return self._weighed(Batch({**here, **at_index(found.data, index)}), index, found)
 
     def _weighed(self, batch: Any, index: Any, found: Any) -> Any:
         return batch
@@ -125,16 +123,16 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):  # type: ignore[misc
         indices = [np.asarray(index)]
         for _ in range(number - 1):
             indices.insert(0, self.prev(np.atleast_1d(indices[0])).reshape(indices[0].shape))
-        parts = [Batch(_at(self._rows.read(one).data, one))[key] for one in indices]
+        parts = [Batch(at_index(self._rows.read(one).data, one))[key] for one in indices]
         if number == 1:
             return parts[0]
-        axis = indices[0].ndim
-        return Batch.stack(parts, axis=axis) if isinstance(parts[0], Batch) else np.stack(parts, axis=axis)
+        stack: Any = Batch.stack if isinstance(parts[0], Batch) else np.stack
+        return stack(parts, axis=indices[0].ndim)
 
     def hasnull(self) -> bool:
         """Whether a step has a NaN. It is looked for when steps come, and not in all of them each time."""
         found = self.sample_indices(0)
-        return bool(self._rows.null[found].any()) or bool(Batch(rew=self.rew[found]).hasnull())
+        return len(found) > 0 and bool(self._rows.null[found].any() or self._meta[found].hasnull())
 
     # -- all of it
 
@@ -153,24 +151,22 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):  # type: ignore[misc
             self._refuse()
         super().set_array_at_key(seq, key, index, default_value)
 
-    def _refuse(self, *args: object, **kwargs: object) -> Any:
+    @classmethod
+    def _refuse(cls, *args: object, **kwargs: object) -> Any:
         raise NotImplementedError(
-            "observations and actions of an echo_shm buffer are in its replay: they cannot be replaced, pickled or "
-            "saved to HDF5. Read them with buffer[:], and add them to a buffer of Tianshou"
+            "what is in a replay cannot be replaced, pickled or saved to HDF5: add buffer[:] to a buffer of Tianshou"
         )
 
-    save_hdf5 = set_batch = dropnull = __reduce__ = _refuse  # type: ignore[assignment]
-    load_hdf5 = from_data = classmethod(_refuse)
+    save_hdf5 = load_hdf5 = from_data = set_batch = dropnull = __reduce__ = _refuse
 
 
 class PrioritizedVectorReplayBuffer(VectorReplayBuffer):
     """The same with priorities: Tianshou's ``PrioritizedVectorReplayBuffer``.
 
     Args:
-        total_size, buffer_num: As in Tianshou.
+        total_size, buffer_num, kwargs: As for :class:`VectorReplayBuffer`.
         alpha, beta: The exponents of the priorities, and of the importance weights.
         weight_norm: Divide the weights of a batch by the largest of them.
-        kwargs: As for :class:`VectorReplayBuffer`.
 
     """
 
@@ -201,19 +197,4 @@ class PrioritizedVectorReplayBuffer(VectorReplayBuffer):
         return batch
 
     def _weights(self, index: Any, found: Any) -> Any:
-        return _at({"weight": found.weight**self._beta}, index)["weight"]
-
-
-def _arrays(tree: Any) -> Any:
-    """A tree of dicts and arrays."""
-    if isinstance(tree, dict | Batch):
-        return {key: _arrays(value) for key, value in tree.items()}
-    return np.asarray(to_numpy(tree))
-
-
-def _at(tree: Any, index: Any) -> Any:
-    """What was read at an index, in the shape of the index."""
-    if isinstance(tree, dict):
-        return {key: _at(value, index) for key, value in tree.items()}
-    shape = np.shape(index)
-    return tree.reshape((*shape, *tree.shape[1:])) if shape else tree[0]
+        return at_index({"weight": found.weight**self._beta}, index)["weight"]

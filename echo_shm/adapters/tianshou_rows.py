@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import optree
+from tianshou.data import Batch as TianshouBatch
+from tianshou.data import to_numpy
 
 from echo_shm.replay import Batch, CustomSelector, Replay, Table
 from echo_shm.replay.selectors import Selector
@@ -133,7 +135,8 @@ class Rows:
         there = self._there[indices]
         if not there.all():
             raise IndexError(f"index {indices[int(there.argmin())]}: no step is there")
-        return self._keys[indices]
+        keys: Array = self._keys[indices]
+        return keys
 
     def _open(self) -> Replay:
         if self._replay is None:
@@ -154,3 +157,18 @@ class Rows:
 
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     return array.astype(dtype, copy=False) if np.can_cast(array.dtype, dtype, "same_kind") else array
+
+
+def arrays(tree: Any) -> Any:
+    """A tree of dicts and arrays."""
+    if isinstance(tree, dict | TianshouBatch):
+        return {key: arrays(value) for key, value in tree.items()}
+    return np.asarray(to_numpy(tree))
+
+
+def at_index(tree: Any, index: Any) -> Any:
+    """What was read at an index, in the shape of the index."""
+    if isinstance(tree, dict):
+        return {key: at_index(value, index) for key, value in tree.items()}
+    shape = np.shape(index)
+    return tree.reshape((*shape, *tree.shape[1:])) if shape else tree[0]

@@ -1,8 +1,9 @@
 """TorchRL: a replay buffer for its trainers and collectors, with priorities that several processes share.
 
-buffer = ReplayBuffer(100_000, example, sampler=Prioritized(0.6, 0.4), batch_size=256)
-collector = MultiAsyncCollector(..., replay_buffer=buffer)
-DQNTrainer(..., collector=collector, replay_buffer=buffer, async_collection=True)
+It is used as TorchRL's own::
+
+    buffer = ReplayBuffer(100_000, sampler=Prioritized(0.6, 0.4), batch_size=256)
+    collector = MultiAsyncCollector(..., replay_buffer=buffer)
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ try:
     import torch
     from tensordict import TensorDict, TensorDictBase
 except ImportError as error:
-    raise ImportError(f"echo_shm.adapters.torchrl needs TorchRL: pip install 'echo-shm[torchrl]' ({error})") from None
+    raise ImportError(f"TorchRL is needed: pip install 'echo-shm[torchrl]' ({error})") from None
 
 from echo_shm.adapters.tensordicts import arrays, tensors
 from echo_shm.adapters.torchrl_replay import INDEX, WEIGHT, Shared
@@ -54,6 +55,7 @@ class ReplayBuffer(Shared):
 
     #: What collectors and trainers ask of a buffer's storage, which is the buffer itself.
     shared, ndim, device = True, 1, torch.device("cpu")
+    beta: float | None = None
 
     def __init__(
         self,
@@ -72,10 +74,6 @@ class ReplayBuffer(Shared):
         all_options = {"thread": True, "store": store, "name": name, **options}
         settings = batch_size, priority_key, eps, timeout
         super().__init__(Table("default", sampler=sampler), capacity, all_options, settings, example)
-
-    def _set(self, *settings: Any) -> None:
-        super()._set(*settings)
-        self.beta: float | None = None
 
     # -- in
 
@@ -186,7 +184,8 @@ class ReplayBuffer(Shared):
     @property
     def batch_size(self) -> int | None:
         """Of :meth:`sample` and of iterations."""
-        return self._batch_size
+        n: int | None = self._batch_size
+        return n
 
     @property
     def storage(self) -> "ReplayBuffer":

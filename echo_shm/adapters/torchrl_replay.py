@@ -105,8 +105,9 @@ class Shared:
         """What :meth:`dumps` writes, in tensors of bytes."""
         with tempfile.TemporaryDirectory() as folder:
             self.dumps(folder)
-            files: dict[str, Any] = optree.tree_map(_tensor, read_files(folder))
-            return files
+            files: Any = read_files(folder)
+            tensors: Any = optree.tree_map(_tensor, files)
+            return dict(tensors)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Does with it what :meth:`loads` does."""

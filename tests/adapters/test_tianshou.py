@@ -142,6 +142,12 @@ def test_what_cannot_be_done_says_so():
         wrong.obs.pos[1] = np.nan
         ours.add(wrong)
         assert ours.hasnull()
+        ours.reset()
+        ours.add(play.batch(range(ENVS)))
+        assert not ours.hasnull()
+        ours.set_array_at_key(np.array([1.0, np.nan, 3.0]), "returns", ours.sample_indices(0), 0.0)
+        np.testing.assert_array_equal(ours[:].returns, [1, np.nan, 3])
+        assert ours.hasnull()
     finally:
         ours.close()
 
