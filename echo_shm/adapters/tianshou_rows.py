@@ -58,6 +58,7 @@ class Rows:
         self._replay: Replay | None = None
         self._dtypes: Any = None
         self._keys = np.zeros(size, np.uint64)  # of the step at an index, if there is one
+        self._every = np.arange(size)
         self._there = np.zeros(size, np.bool_)
         self._index_of = np.zeros(self._capacity + 257, np.int64)  # by the slot of a key
         self.null = np.zeros(size, np.bool_)  # whether the step has a NaN
@@ -131,7 +132,7 @@ class Rows:
         self._open().update(keys, np.broadcast_to(np.asarray(priorities, np.float64).reshape(-1), keys.shape))
 
     def _keys_at(self, index: Any) -> Array:
-        indices = np.arange(len(self._keys))[index].reshape(-1)
+        indices = self._every[index].reshape(-1)
         there = self._there[indices]
         if not there.all():
             raise IndexError(f"index {indices[int(there.argmin())]}: no step is there")
