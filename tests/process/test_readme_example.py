@@ -222,34 +222,6 @@ def test_the_tls_block_runs(tmp_path):
     _run(tmp_path, f"import ssl\n{_block('PROTOCOL_TLS_SERVER')}assert tls.get_ca_certs()\n")
 
 
-#: A server with a batch of ones, and workers that have finished.
-_ONES = f"""{_AROUND}
-from types import SimpleNamespace
-server, workers = Server(example, 16), SimpleNamespace(finished=True, check=lambda: None)
-def fill(): server.submit_many({{"obs": np.ones((16, 4), np.float32), "action": np.arange(16)}})
-fill()
-"""
-
-
-def test_the_torch_adapters_block_runs(torch, tmp_path):
-    """Both loops yield the batch, on the CPU in place of a GPU."""
-    block = _block("RingDataset").replace('"cuda"', '"cpu"').replace(", pin_host_memory=True", "")
-    block = block.replace("for batch, info", "fill()\nfor batch, info")
-    assert _run(tmp_path, _ONES + block) == "tensor(1.)\ntensor(1.)\n"
-
-
-def test_the_jax_adapters_block_runs(tmp_path):
-    """The update gets arrays of JAX."""
-    before = "import jax\nstate, update = 0.0, jax.jit(lambda state, batch: state + batch['obs'].sum())\n"
-    block = _block("echo_shm.adapters.jax")
-    assert _run(tmp_path, _ONES + before + block + "print(state)\n", JAX_PLATFORMS="cpu") == "64.0\n"
-
-
-def test_the_gymnasium_block_runs(tmp_path):
-    """Its assertion holds, and its workers stop."""
-    _run(tmp_path, _block("run_vector"))
-
-
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above, and those that tests/adapters/ runs."""
     assert len([block for block in _blocks() if "echo_shm.adapters" not in block]) == 17

@@ -86,8 +86,9 @@ FLOORS = {
     ],
     "adapters": [
         ["torch_tensors", "torch_pinning", "gymnasium_spaces", "observations"],
-        ["torch_copies", "torch_datasets", "transitions"],
-        ["torch", "jax", "gymnasium", "cleanrl", "sb3"],
+        ["folders", "tensordicts", "tianshou_rows", "rllib_episodes"],
+        ["torch_copies", "torch_datasets", "transitions", "torchrl_replay"],
+        ["torch", "jax", "gymnasium", "cleanrl", "sb3", "torchrl", "tianshou", "rllib"],
         ["sb3_dqn"],
     ],
     "examples": [["common"], ["ppo", "dqn", "impala", "jax_ppo", "remote", "atari"]],
