@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.programs import run_python
-
 from harness.packages import need
+from harness.programs import run_python
 
 need("gymnasium")
 

@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-
 from harness.packages import need
 
 need("ray")

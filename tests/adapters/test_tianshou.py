@@ -1,7 +1,6 @@
 """The buffers for Tianshou, beside Tianshou's own: the same calls give the same."""
 
 import pytest
-
 from harness.packages import need
 
 need("tianshou")

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.packages import need
 from harness.programs import run_python
 from harness.waiting import Until
-
-from harness.packages import need
 
 need("torch")
 need("ml_dtypes")

@@ -4,7 +4,6 @@ import multiprocessing
 
 import numpy as np
 import pytest
-
 from harness.packages import need
 
 need("torchrl")
