@@ -554,6 +554,8 @@ class lib:
     ES_STEP_LOST: Final[int]
     ES_BATCH_COLUMNS: Final[int]
     ES_STEP_FINAL: Final[int]
+    ES_STEP_ENDS_TERMINATED: Final[int]
+    ES_STEP_ENDS_TRUNCATED: Final[int]
     ES_HEAD_ITEM: Final[int]
     ES_ITEM_STEP: Final[int]
     ES_ITEM_N_STEP: Final[int]

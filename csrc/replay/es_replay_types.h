@@ -33,9 +33,17 @@ enum es_selector_kind {
     ES_CUSTOM = 8 /* es_custom_selector */
 };
 
-/* A step's flags. ES_STEP_FINAL: it is what an episode ends with: observations, but no action. The step before has no
- * flags then, and this one says whether the episode was terminated or truncated. */
-enum es_step_flag { ES_STEP_TERMINATED = 1, ES_STEP_TRUNCATED = 2, ES_STEP_LOST = 4, ES_STEP_FINAL = 8 };
+/* A step's flags. ES_STEP_FINAL: it is what an episode ends with: observations, but no action. It says whether the
+ * episode was terminated or truncated. It may go before the step that it follows, which is sent without flags: the store
+ * adds ES_STEP_ENDS_TERMINATED or ES_STEP_ENDS_TRUNCATED, which mean nothing to items. */
+enum es_step_flag {
+    ES_STEP_TERMINATED = 1,
+    ES_STEP_TRUNCATED = 2,
+    ES_STEP_LOST = 4,
+    ES_STEP_FINAL = 8,
+    ES_STEP_ENDS_TERMINATED = 32,
+    ES_STEP_ENDS_TRUNCATED = 64
+};
 enum es_head_flag { ES_HEAD_ITEM = 16 };
 
 /* What the inbox brings with each step: its first leaf. The tables' priorities follow: see es_replay_add(). If there are

@@ -706,6 +706,11 @@ def test_a_full_store_of_protected_items():
             replay.add(step(3))  # takes the place of an item of a, and b has room, but all together have none
         replay.add(step(3), priority={"a": 1.0})
         assert [info.size for info in replay.info().values()] == [2, 2]
+    with Replay(EXAMPLE, 100, [Table("a"), Table("b")], max_items=1) as replay:
+        with pytest.raises(EchoShmError, match=r"no room for the items of one step in all its tables: use a larger max"):
+            replay.add(step(1))
+        replay.add(step(1), priority={"b": 1.0})
+        assert [info.size for info in replay.info().values()] == [0, 1]
     with Replay(EXAMPLE, 100, [*tables, Table("c")], max_items=2) as replay:
         replay.add(step(1), priority={"a": 1.0, "c": 1.0})
         with pytest.raises(EchoShmError, match="as many items as max_items allows"):
