@@ -26,7 +26,7 @@ def extension(name: str, depends: list[str] | None = None) -> Extension:
 setup(
     cffi_modules=["echo_shm/_build.py:ffibuilder"],
     ext_modules=[
-        extension("send", depends=["csrc/python/arrays.h"]),
+        extension("send", depends=["csrc/python/arrays.h", "csrc/python/scalars.h"]),
         extension("batch", depends=["csrc/base/es_types.h", "csrc/python/arrays.h"]),
         extension(
             "history",
