@@ -117,14 +117,23 @@ static int find_finals(core *self, es_vector *v, parts *p, int dense)
     return 1;
 }
 
-/* The rest of both calls. The result is like that of add_rows(). */
-static int64_t store_rows(core *self, const es_vector *v, uint64_t first, int *code, es_trouble *why)
+/* The rest of both calls: how many rows are done. Nobody can change the environments meanwhile, which were checked. */
+static int64_t store_rows(core *self, es_vector *v, uint64_t first, int *code, es_trouble *why)
 {
-    int64_t done = (int64_t)first;
+    const size_t bytes = (size_t)(v->n - first) * self->step_bytes;
+    int64_t done = (int64_t)first, *copy = NULL;
+    if (v->environments != NULL && bytes >= RELEASE_GIL_FROM) {
+        copy = PyMem_Malloc((size_t)v->n * sizeof *copy);
+        *code = -ENOMEM;
+        if (copy == NULL)
+            return done;
+        memcpy(copy, v->environments, (size_t)v->n * sizeof *copy);
+        v->environments = copy;
+    }
     *code = enter(self);
     if (*code == ES_OK)
-        LOCKED_CALL(self, (v->n - first) * self->step_bytes,
-                    done = self->call.add_vector(self->replay, v, first, code, why));
+        LOCKED_CALL(self, bytes, done = self->call.add_vector(self->replay, v, first, code, why));
+    PyMem_Free(copy);
     return done;
 }
 

@@ -157,7 +157,8 @@ class Inserting(Items):
 
         Each environment has episodes of its own. Its step follows the one that it had in the last call that named it.
         What a step has, and what the modes are, is said at :meth:`Writer.add_vector`. A row and its final observations
-        are stored together, before the next row. :meth:`add` and :meth:`extend` store steps of environment 0.
+        are stored together, before the next row. :meth:`add` and :meth:`extend` store steps of environment 0. After
+        :meth:`Replay.attach`, and after :meth:`end_episode`, each environment begins an episode.
 
         Args:
             steps: As for :meth:`extend`: every leaf has a leading n.
@@ -260,7 +261,7 @@ class Inserting(Items):
 
     @property
     def version(self) -> int:
-        """The version of the weights that the steps of :meth:`add` and :meth:`extend` are made with. 0: none.
+        """The version of the weights that the steps of this process's own calls are made with. 0: none.
 
         It is what :meth:`Replay.publisher` has published last, or what was assigned here: that stays until something
         else is assigned. A version is an integer from 0 to 2**62, and a batch has those of up to 2**32 - 1.
