@@ -34,7 +34,7 @@ class Items:
         self._only = 0 if len(self._names) == 1 else None
         self._data = tuple(layout.data for layout in store.layouts)  # what a batch of each table has
         self._builders = tuple((compile_tree(data), len(data.leaves)) for data in self._data)
-        self._finals = sorted({leaf for layout in store.layouts for leaf in layout.finals})
+        self._finals = tuple(sorted({leaf for layout in store.layouts for leaf in layout.finals}))
 
     @property
     def capacity(self) -> int:

@@ -51,17 +51,17 @@ def test_ends_and_finals():
 ENDS = [(True, False), (False, True), (True, True), (False, False)]
 
 
-@pytest.mark.parametrize("via", ["add", "writer", "vector"])
+@pytest.mark.parametrize("via", ["add", "writer", "vector", "own vector"])
 def test_the_end_outlives_the_final_observation(via):
     """No item of single steps refers to a final observation, so it goes. The step before says how the episode ended."""
     with Replay(EXAMPLE, 100, store="shm") as replay, Writer(replay.handle) as writer:
         for i, (terminated, truncated) in enumerate(ENDS):
             final = {"obs": np.full(2, 9, np.float32)} if terminated or truncated else None
-            if via == "vector":
+            if "vector" in via:
                 rows = {"obs": np.array([[i, -i]], np.float32), "reward": np.float32([i])}
                 ends = np.array([terminated]), np.array([truncated])
                 each = None if final is None else {"obs": final["obs"][None]}
-                writer.add_vector(rows, *ends, autoreset="disabled", final=each)
+                (writer if via == "vector" else replay).add_vector(rows, *ends, autoreset="disabled", final=each)
             else:
                 (replay if via == "add" else writer).add(
                     step(i), terminated=terminated, truncated=truncated, final=final

@@ -239,6 +239,8 @@ def test_a_bad_timeout_of_add_is_refused(timeout):
             replay.add(step(1), timeout=timeout)
         with pytest.raises((ValueError, OverflowError)):
             replay.extend(steps(1), timeout=timeout)
+        with pytest.raises((ValueError, OverflowError)):
+            replay.add_vector(steps(1), None, None, timeout=timeout)
         assert replay.num_steps == 0
 
 
@@ -527,7 +529,10 @@ def woken(monkeypatch):
 INSERTS = {
     "exact": lambda replay, i: replay.add(step(i), timeout=None),
     "numbers": lambda replay, i: replay.add({"obs": np.full(3, i, np.float32), "act": i}, timeout=None),
+    "strided": lambda replay, i: replay.add({"obs": np.full(6, i, np.float32)[::2], "act": i}, timeout=None),
     "extend": lambda replay, i: replay.extend(steps(i), timeout=None),
+    "vector": lambda replay, i: replay.add_vector(steps(i), None, None, timeout=None),
+    "vector of lists": lambda replay, i: replay.add_vector(steps(i), [False], [i % 2 == 0], "disabled", timeout=None),
 }
 
 
