@@ -3,8 +3,8 @@
     python -m echo_shm.examples.jax_ppo --seed 1 --plot jax_ppo.svg
 
 A worker plays a rollout with the latest weights, writes it into the ring itself, and waits for the next weights. A
-batch is one rollout of each worker. The compiled function reads it where the workers wrote it: its arrays are not copied,
-and stay as they are until the computation is done.
+batch is one rollout of each worker. The compiled function reads it where the workers wrote it: its arrays are not
+copied, and stay as they are until the computation is done.
 """
 
 import argparse
