@@ -12,7 +12,7 @@ from harness.programs import run
 
 @pytest.mark.watchdog(180)
 def test_it_learns():
-    """It reaches a low target, and the link is cut on the way, where another host can be made. Nothing of it is left."""
+    """It reaches a low target, and the link is cut on the way, where there can be another host."""
     for module in ("torch", "gymnasium"):
         if importlib.util.find_spec(module) is None:
             assert "ECHO_SHM_NEED_TORCH" not in os.environ, f"{module} is not installed"
