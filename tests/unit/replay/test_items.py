@@ -467,10 +467,11 @@ VECTORS = {
 OWN_VECTORS = {kind: VECTORS[kind] for kind in VECTORS if kind != "another n"} | {
     f"environments, {kind}": ({"environments": environments}, ValueError, message)
     for kind, environments, message in [
-        ("below 0", [0, -1], r"environments\[1\] is -1: use numbers from 0 to 1,048,575"),
-        ("too large", [2**20, 0], r"environments\[0\] is 1048576: use numbers from 0 to 1,048,575"),
+        ("below 0", np.array([0, -1]), r"environments\[1\] is -1: use numbers from 0 to 1,048,575"),
+        ("too large", np.array([2**20, 0]), r"environments\[0\] is 1048576: use numbers from 0 to 1,048,575"),
         ("far too large", np.array([0, 2**64 - 1], np.uint64), r"environments\[1\] is 18446744073709551615: use num"),
-        ("twice", [5, 5], r"environments\[1\] is 5, which is there before"),
+        ("twice", np.array([5, 5]), r"environments\[1\] is 5, which is there before"),
+        ("a list with one twice", [5, 5], r"environments\[1\] is 5, which is there before"),
         ("shape", [0], r"environments: got int64\[1\], expected int64\[2\]: a different number for each row"),
         ("floats", [0.0, 1.0], r"environments: got float64\[2\], expected int64\[2\]: a different number"),
         ("bools", [True, False], r"environments: got bool\[2\], expected int64\[2\]"),
