@@ -53,8 +53,8 @@ FLOORS = {
     "replay.datasets": [
         ["common"],
         ["npz", "parquet", "minari", "reverb_records", "lerobot_features"],
-        ["reverb", "lerobot_rows", "lerobot_sources", "lerobot_stats"],
-        ["lerobot_files"],
+        ["reverb", "lerobot_videos", "lerobot_sources", "lerobot_stats"],
+        ["lerobot_rows", "lerobot_files"],
         ["lerobot"],
     ],
     "trajectory": [["accumulator"]],

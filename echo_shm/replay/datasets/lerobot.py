@@ -124,7 +124,7 @@ def read_lerobot(
 
     Args:
         replay: The replay.
-        path: The dataset's folder. Nothing is downloaded.
+        path: The dataset's folder. Nothing is downloaded. Videos are decoded.
         observation, action, reward: Keys of the step, or tuples of keys, that take these. None: none does.
         others: By key: where the rest of a step comes from. A str: from that feature. Otherwise a function that gets
             the features of n steps of an episode by name, ``frame_index`` and the like too, as arrays with a leading n,
@@ -137,9 +137,11 @@ def read_lerobot(
         How many steps were added.
 
     Raises:
-        ImportError: pyarrow or Pillow is not installed: ``pip install 'echo-shm[lerobot]'``.
+        ImportError: pyarrow or Pillow is not installed: ``pip install 'echo-shm[lerobot]'``. Or a feature is a
+            video, and PyAV is not: ``pip install 'echo-shm[lerobot-video]'``.
         ValueError: It is no such dataset, or of another version, or not finished, or damaged. Or a key or a feature is
-            unknown, a part of the steps has no source, a feature is a video, or an episode goes on after its end.
+            unknown, a part of the steps has no source, a feature is no array, image or video, or an episode goes on
+            after its end.
         SpecMismatchError: A feature has another dtype or shape than the leaf, or a tree another structure.
         TimeoutError, ConnectionClosedError, EchoShmError, ForkedError: As :meth:`Replay.extend`. The message and the
             attribute ``sent`` say how many steps are stored.
@@ -154,9 +156,9 @@ def read_lerobot(
     made = [Made(f"others[{key!r}]", part_of(spec, "others", key), get) for key, get in functions.items()]
     check_leaves(spec, [*(one.leaf for one in sources), *(i for one in made for i in optree.tree_leaves(one.part))])
     ends = [_end(info, name, default, folder) for name, default in zip((terminated, truncated), _ENDS, strict=True)]
-    needed = {"episode_index", *(one.name for one in sources), *filter(None, ends)}
-    for name in needed:
-        info.feature(name, str(folder))
+    needed = {"episode_index", "timestamp", *(one.name for one in sources), *filter(None, ends)}
+    if any(info.feature(name, str(folder)).is_video for name in needed):
+        need("av", "lerobot-video")
     if made:
         needed |= {feature.name for feature in info.features.values() if feature.is_readable}
     with Importer(replay, timeout, str(folder)) as importer:
@@ -186,7 +188,7 @@ def lerobot_example(
 
     Raises:
         ValueError: It is no such dataset, or of another version, or has no such feature, which None leaves out; or one
-            is a video.
+            is no array, image or video.
 
     """
     info = read_info(Path(path))

@@ -20,6 +20,7 @@ VERSION = "v3.0"
 INFO = "meta/info.json"
 TASKS = "meta/tasks.parquet"
 STATS = "meta/stats.json"
+EPISODES_FILES = "meta/episodes/*/*.parquet"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 FILES_PER_CHUNK = 1000
@@ -45,6 +46,7 @@ class Feature(NamedTuple):
         dtype: The name of a dtype of numpy, or ``"image"``, ``"video"``, ``"string"``.
         shape: Of one frame's: (1,) for a number.
         names: What its dimensions are called, or None.
+        is_depth: Whether frames are depth maps.
 
     """
 
@@ -52,6 +54,7 @@ class Feature(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     names: Any = None
+    is_depth: bool = False
 
     @property
     def is_image(self) -> bool:
@@ -77,23 +80,25 @@ class Feature(NamedTuple):
 
         """
         self.check_readable()
-        dtype = "uint8" if self.is_image else self.dtype
-        return np.zeros(() if self.shape == (1,) and not self.is_image else self.shape, dtype)
+        if self.is_image or self.is_video:
+            return np.zeros(self.shape, np.uint8)
+        return np.zeros(() if self.shape == (1,) else self.shape, self.dtype)
+
+    @property
+    def is_video(self) -> bool:
+        """Whether its frames are in videos, and in no column."""
+        return self.dtype == "video"
 
     @property
     def is_readable(self) -> bool:
-        """Whether it is an array or an image."""
-        return self.is_image or _is_number(self.dtype)
+        """Whether it is an array, an image or a video."""
+        return _is_number(self.dtype) or ((self.is_image or self.is_video) and not self.is_depth)
 
     def check_readable(self) -> None:
-        """Raises ValueError unless it is an array or an image."""
-        if self.dtype == "video":
-            raise ValueError(
-                f"feature {self.name!r} is stored as video, of which this decodes no frames: leave it out, or store "
-                "the dataset with images (LeRobotDataset.create(..., use_videos=False))"
-            )
+        """Raises ValueError unless it is an array, an image or a video."""
         if not self.is_readable:
-            raise ValueError(f"feature {self.name!r} has dtype {self.dtype!r}: steps have numbers, bools and images")
+            kind = f"{self.dtype} of depth maps" if self.is_depth else repr(self.dtype)
+            raise ValueError(f"feature {self.name!r} is {kind}: steps have numbers, bools, images and videos in color")
 
 
 def feature_of(name: str, leaf: Leaf, what: str) -> Feature:
@@ -141,12 +146,16 @@ class Info(NamedTuple):
     Attributes:
         features: By name.
         frames: How many there are.
+        fps: Frames a second.
+        video_path: Where the videos are: a format.
         files: The Parquet files with frames, in order.
 
     """
 
     features: dict[str, Feature]
     frames: int
+    fps: float
+    video_path: str
     files: list[Path]
 
     def feature(self, name: str, what: str) -> Feature:
@@ -184,13 +193,18 @@ def read_info(folder: Path) -> Info:
         )
     try:
         features = {
-            name: Feature(name, str(one["dtype"]), tuple(map(int, one["shape"])), one.get("names"))
+            name: Feature(name, str(one["dtype"]), tuple(map(int, one["shape"])), one.get("names"), _is_depth(one))
             for name, one in said["features"].items()
         }
-        frames = int(said["total_frames"])
+        frames, fps, video_path = int(said["total_frames"]), float(said["fps"]), str(said.get("video_path"))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{file} is damaged: {error!r}") from None
-    return Info(features, frames, sorted(folder.glob("data/*/*.parquet")))
+    return Info(features, frames, fps, video_path, sorted(folder.glob("data/*/*.parquet")))
+
+
+def _is_depth(entry: Any) -> bool:
+    said = {**(entry.get("video_info") or {}), **(entry.get("info") or {})}
+    return bool(said.get("is_depth_map") or said.get("video.is_depth_map"))
 
 
 # --- columns -------------------------------------------------------------------

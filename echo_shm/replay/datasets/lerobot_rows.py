@@ -9,7 +9,8 @@ import numpy as np
 
 from echo_shm.errors import SpecMismatchError
 from echo_shm.replay.datasets.common import need
-from echo_shm.replay.datasets.lerobot_features import Feature, Info, from_arrow
+from echo_shm.replay.datasets.lerobot_features import Info, from_arrow
+from echo_shm.replay.datasets.lerobot_videos import Videos
 from echo_shm.spec import Array
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ class Rows(Mapping[str, Array]):
 
     """
 
-    def __init__(self, batch: "pa.RecordBatch", features: Mapping[str, Feature], episode: int, where: str) -> None:
+    def __init__(self, batch: "pa.RecordBatch", info: Info, videos: Videos, episode: int, where: str) -> None:
         self._batch = batch
-        self._features = features
+        self._info = info
+        self._videos = videos
         self._arrays: dict[str, Array] = {}
         self.episode = episode
         self.where = where
@@ -43,16 +45,20 @@ class Rows(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._arrays:
-            feature = self._features[name]
-            array = from_arrow(feature, self._batch.column(name), f"{self.where}, feature {name!r}")
+            feature = self._info.features[name]
+            where = f"{self.where}, feature {name!r}"
+            if feature.is_video:
+                array = self._videos.frames(feature, self.episode, self["timestamp"], where)
+            else:
+                array = from_arrow(feature, self._batch.column(name), where)
             self._arrays[name] = array.reshape(self.n) if feature.shape == (1,) else array
         return self._arrays[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._batch.schema.names)
+        return iter([*self._batch.schema.names, *(name for name, one in self._info.features.items() if one.is_video)])
 
     def __len__(self) -> int:
-        return len(self._batch.schema.names)
+        return len(list(iter(self)))
 
 
 def read_rows(folder: Path, info: Info, names: Collection[str], most: int) -> Iterator[Rows]:
@@ -63,19 +69,21 @@ def read_rows(folder: Path, info: Info, names: Collection[str], most: int) -> It
         SpecMismatchError: A column is not what the features say.
 
     """
-    _check_files(folder, info, names)
+    columns = [name for name in names if not info.features[name].is_video]
+    _check_files(folder, info, columns)
     pa, pq = need("pyarrow", "lerobot"), need("pyarrow.parquet", "lerobot")
-    for file in info.files:
-        row = 0
-        try:
-            with pq.ParquetFile(file) as parquet:
-                for batch in parquet.iter_batches(batch_size=most, columns=list(names)):
-                    yield from _runs(batch, info.features, f"{file}, row {row}")
-                    row += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
-            if getattr(error, "errno", None):  # not the file's contents, but the disk
-                raise
-            raise ValueError(f"{file} cannot be read: {error}") from None
+    with Videos(folder, info) as videos:
+        for file in info.files:
+            row = 0
+            try:
+                with pq.ParquetFile(file) as parquet:
+                    for batch in parquet.iter_batches(batch_size=most, columns=columns):
+                        yield from _runs(batch, info, videos, f"{file}, row {row}")
+                        row += batch.num_rows
+            except (pa.ArrowException, OSError) as error:
+                if getattr(error, "errno", None):  # not the file's contents, but the disk
+                    raise
+                raise ValueError(f"{file} cannot be read: {error}") from None
 
 
 def _check_files(folder: Path, info: Info, names: Collection[str]) -> None:
@@ -85,11 +93,11 @@ def _check_files(folder: Path, info: Info, names: Collection[str]) -> None:
     for file in info.files:
         try:
             with pq.ParquetFile(file) as parquet:
-                columns = parquet.schema_arrow.names
+                found = parquet.schema_arrow.names
                 frames += parquet.metadata.num_rows
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{file} cannot be read: {error}") from None
-        missing = [name for name in names if columns.count(name) != 1]
+        missing = [name for name in names if found.count(name) != 1]
         if missing:
             raise SpecMismatchError(f"{file} has no column {', '.join(map(repr, missing))}, or several")
     if frames != info.frames:
@@ -99,11 +107,11 @@ def _check_files(folder: Path, info: Info, names: Collection[str]) -> None:
         )
 
 
-def _runs(batch: "pa.RecordBatch", features: Mapping[str, Feature], where: str) -> Iterator[Rows]:
+def _runs(batch: "pa.RecordBatch", info: Info, videos: Videos, where: str) -> Iterator[Rows]:
     """The frames of each episode in a batch."""
-    episodes = Rows(batch, features, -1, where)[_EPISODE]
+    episodes = Rows(batch, info, videos, -1, where)[_EPISODE]
     begins = [0, *(np.flatnonzero(episodes[1:] != episodes[:-1]) + 1), len(episodes)]
     for begin, end in itertools.pairwise(begins):
         if begin < end:
             episode = int(episodes[begin])
-            yield Rows(batch.slice(begin, end - begin), features, episode, f"{where}, episode {episode}")
+            yield Rows(batch.slice(begin, end - begin), info, videos, episode, f"{where}, episode {episode}")

@@ -75,11 +75,23 @@ def test_lerobot_reads_what_is_written(tmp_path):
 
 
 def test_what_lerobot_writes_is_read(tmp_path):
-    """The dataset that is kept, made anew, has the same steps."""
+    """The datasets that are kept, made anew, have the same steps."""
     run(tmp_path, "make.py", tmp_path / "made")
     found = []
-    for folder in (tmp_path / "made", HERE / "dataset"):
-        with Replay(lerobot_example(folder), 100) as replay:
-            assert read_lerobot(replay, folder) == 9
+    for folder in (tmp_path / "made", HERE):
+        with Replay(lerobot_example(folder / "dataset"), 100) as replay:
+            assert read_lerobot(replay, folder / "dataset") == 9
             found.append([(episode.terminated, episode.steps) for episode in replay.episodes()])
     np.testing.assert_equal(*found)
+
+
+def test_frames_of_videos_are_those_of_lerobot(tmp_path):
+    """Both decode the same."""
+    pytest.importorskip("av", reason="the extra 'lerobot-video' is not installed")
+    run(tmp_path, "look.py", HERE / "video", tmp_path / "seen.npz")
+    with Replay(lerobot_example(HERE / "video", reward=None), 100) as replay:
+        read_lerobot(replay, HERE / "video", reward=None)
+        images = np.concatenate([episode.steps["obs"]["images"]["top"] for episode in replay.episodes()])
+    with np.load(tmp_path / "seen.npz") as seen:
+        expected = seen["observation.images.top"] * 255
+    np.testing.assert_allclose(np.moveaxis(images, -1, 1), expected, atol=2)  # versions of FFmpeg convert colors
