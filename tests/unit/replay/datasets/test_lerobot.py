@@ -86,8 +86,10 @@ def test_there_and_back(chunk, tmp_path, monkeypatch):
             assert same_steps(other, replay) == len(ends)
 
 
-def test_what_is_in_the_files(tmp_path):
+@pytest.mark.parametrize("chunk", [8 << 20, 1])
+def test_what_is_in_the_files(chunk, tmp_path, monkeypatch):
     """A row a step, with LeRobot's own columns, and an entry an episode; info.json counts them."""
+    monkeypatch.setattr(lerobot_format, "_CHUNK", chunk)
     with filled(SMALL, ENDS) as replay:
         write_lerobot(replay, tmp_path, fps=4, task="walk", robot_type="cat")
         stored = list(replay.episodes())
@@ -108,6 +110,7 @@ def test_what_is_in_the_files(tmp_path):
     assert [one["length"] for one in entries] == lengths
     assert [one["dataset_from_index"] for one in entries] == np.cumsum([0, *lengths[:-1]]).tolist()
     assert [one["tasks"] for one in entries] == [["walk"]] * len(ENDS)
+    assert pq.read_table(tmp_path / "meta/tasks.parquet").to_pylist() == [{"task_index": 0, "task": "walk"}]
     info = said(tmp_path)
     assert (info["codebase_version"], info["fps"], info["robot_type"]) == ("v3.0", 4, "cat")
     assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (len(ENDS), sum(lengths), 1)

@@ -116,6 +116,13 @@ def feature(name, **changes):
             "file-000.parquet cannot be read: it has no column 'videos/action/chunk_index'",
         ),
         (
+            feature("action", dtype="video", info={"is_depth_map": True}),
+            MADE,
+            {},
+            ValueError,
+            "feature 'action' is video of depth maps",
+        ),
+        (
             feature("action", dtype="string"),
             MADE,
             {},
