@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -77,13 +77,19 @@ def read_rows(folder: Path, info: Info, names: Collection[str], most: int) -> It
             row = 0
             try:
                 with pq.ParquetFile(file) as parquet:
-                    for batch in parquet.iter_batches(batch_size=most, columns=columns):
+                    for batch in _batches(parquet, most, columns):
                         yield from _runs(batch, info, videos, f"{file}, row {row}")
                         row += batch.num_rows
             except (pa.ArrowException, OSError) as error:
                 if getattr(error, "errno", None):  # not the file's contents, but the disk
                     raise
                 raise ValueError(f"{file} cannot be read: {error}") from None
+
+
+def _batches(parquet: Any, most: int, columns: list[str]) -> Iterator["pa.RecordBatch"]:
+    """The rows of a file. pyarrow keeps what it has read of all row groups that it is asked for at once."""
+    for group in range(parquet.num_row_groups):
+        yield from parquet.iter_batches(batch_size=most, row_groups=[group], columns=columns)
 
 
 def _check_files(folder: Path, info: Info, names: Collection[str]) -> None:
