@@ -4,16 +4,19 @@ import importlib
 import json
 from collections.abc import Callable, Sequence
 from types import ModuleType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from echo_shm.errors import ConnectionClosedError, EchoShmError, SegmentError, SpecMismatchError, with_sent
 from echo_shm.replay.replay import Replay
-from echo_shm.spec import Array, Spec, Tree, canonical
+from echo_shm.spec import Array, Leaf, Spec, Tree, canonical
 
 #: What the header of a dataset says that it is.
 _FORMAT, _VERSION = "echo_shm steps", 1
+
+#: A key of a step, or the keys that lead to a part of it.
+Name: TypeAlias = str | int | tuple[str | int, ...]
 
 
 def need(module: str, extra: str) -> ModuleType:
@@ -123,6 +126,42 @@ def flat(spec: Spec, tree: Tree) -> list[Array]:
     """The leaves of a tree that is known to be as a step's."""
     leaves: list[Any] = spec.structure.flatten_up_to(tree)
     return leaves
+
+
+def part_of(spec: Spec, argument: str, name: Any) -> Tree:
+    """A part of a step's tree, with the leaves' numbers at its leaves."""
+    tree: Tree = spec.structure.unflatten(range(len(spec.leaves)))
+    for key in name if isinstance(name, tuple) else (name,):
+        try:
+            tree = tree[key]
+        except (KeyError, IndexError, TypeError):
+            known = ", ".join(leaf.path or "one array" for leaf in spec.leaves)
+            raise ValueError(f"{argument}={name!r}: steps have no such key. They have {known}") from None
+    return tree
+
+
+def exact(leaf: Leaf, value: Any, n: int, where: str) -> Array:
+    """An array of n of a leaf."""
+    array = np.asarray(value)
+    want = (n, *leaf.shape)
+    if array.shape == want and array.dtype != leaf.dtype and array.dtype.kind in "iuf" and leaf.dtype.kind in "iuf":
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = array.astype(leaf.dtype)
+        if array.dtype.kind == leaf.dtype.kind == "f" or _fits(array, leaf.dtype):
+            array = cast
+    if array.shape != want or array.dtype != leaf.dtype:
+        raise SpecMismatchError(
+            f"{where}: {leaf.name}: got {array.dtype}{list(array.shape)}, expected {leaf.dtype}{list(want)}"
+        )
+    return np.ascontiguousarray(array).reshape(want)
+
+
+def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether integers are all in the range of another type of integers."""
+    if "f" in (array.dtype.kind, dtype.kind):
+        return False
+    limits = np.iinfo(dtype)
+    return array.size == 0 or bool(limits.min <= int(array.min()) and int(array.max()) <= limits.max)
 
 
 class Importer:

@@ -6,22 +6,19 @@ An episode of T steps has T + 1 observations there. The last one is what the epi
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import optree
 
 from echo_shm.errors import SpecMismatchError
-from echo_shm.replay.datasets.common import Importer, flat, need
+from echo_shm.replay.datasets.common import Importer, Name, exact, flat, need, part_of
 from echo_shm.replay.episodes import StoredEpisode
 from echo_shm.replay.replay import Replay
-from echo_shm.spec import Array, Leaf, Spec, Tree
+from echo_shm.spec import Array, Spec, Tree
 
 if TYPE_CHECKING:
     import minari
-
-#: A key of a step, or the keys that lead to a part of it.
-_Name: TypeAlias = str | int | tuple[str | int, ...]
 
 #: How much is handed over to Minari at a time, if episodes are shorter (bytes).
 _CHUNK = 64 << 20
@@ -31,9 +28,9 @@ def write_minari(
     replay: Replay,
     dataset_id: str,
     *,
-    observation: _Name = "obs",
-    action: _Name = "action",
-    reward: _Name = "reward",
+    observation: Name = "obs",
+    action: Name = "action",
+    reward: Name = "reward",
     infos: Sequence[str] = (),
     observation_space: Any = None,
     action_space: Any = None,
@@ -69,10 +66,10 @@ def write_minari(
     minari = need("minari", "minari")
     spec = replay._spec
     parts = {
-        "observation": _part(spec, "observation", observation),
-        "action": _part(spec, "action", action),
-        "reward": _part(spec, "reward", reward),
-        **{f"infos {name!r}": _part(spec, "infos", name) for name in infos},
+        "observation": part_of(spec, "observation", observation),
+        "action": part_of(spec, "action", action),
+        "reward": part_of(spec, "reward", reward),
+        **{f"infos {name!r}": part_of(spec, "infos", name) for name in infos},
     }
     if not isinstance(parts["reward"], int) or spec.leaves[parts["reward"]].shape != ():
         raise TypeError(f"reward={reward!r}: Minari has one number a step: choose a leaf of shape ()")
@@ -109,9 +106,9 @@ def read_minari(
     replay: Replay,
     dataset: "minari.MinariDataset | str",
     *,
-    observation: _Name | None = "obs",
-    action: _Name | None = "action",
-    reward: _Name | None = "reward",
+    observation: Name | None = "obs",
+    action: Name | None = "action",
+    reward: Name | None = "reward",
     others: "Mapping[Any, str | Callable[[Any], Tree]] | None" = None,
     timeout: float | None = 0.0,
 ) -> int:
@@ -144,9 +141,9 @@ def read_minari(
     data = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
     spec = replay._spec
     named = {"observation": observation, "action": action, "reward": reward}
-    sources = [_Source(name, _part(spec, name, key), None) for name, key in named.items() if key is not None]
+    sources = [_Source(name, part_of(spec, name, key), None) for name, key in named.items() if key is not None]
     sources += [
-        _Source(f"others[{key!r}]", _part(spec, "others", key), source) for key, source in (others or {}).items()
+        _Source(f"others[{key!r}]", part_of(spec, "others", key), source) for key, source in (others or {}).items()
     ]
     taken = [leaf for source in sources for leaf in optree.tree_leaves(source.part)]
     missing = [leaf.path for i, leaf in enumerate(spec.leaves) if i not in taken]
@@ -186,18 +183,6 @@ def minari_example(
 
 
 # --- parts of a step -------------------------------------------------------------
-
-
-def _part(spec: Spec, argument: str, name: Any) -> Tree:
-    """A part of a step's tree, with the leaves' numbers at its leaves."""
-    tree: Tree = spec.structure.unflatten(range(len(spec.leaves)))
-    for key in name if isinstance(name, tuple) else (name,):
-        try:
-            tree = tree[key]
-        except (KeyError, IndexError, TypeError):
-            known = ", ".join(leaf.path or "one array" for leaf in spec.leaves)
-            raise ValueError(f"{argument}={name!r}: steps have no such key. They have {known}") from None
-    return tree
 
 
 def _mapped(change: Callable[[Any], Any], tree: Tree) -> Tree:
@@ -324,10 +309,10 @@ def _add(importer: Importer, spec: Spec, sources: list[_Source], episode: Any, w
             is_observation = source.name == "observation"
             # Infos may have an entry for the reset, too, which is the first.
             rows = n + 1 if is_observation or (isinstance(source.get, str) and len(array) == n + 1) else n
-            exact = _exact(spec.leaves[i], array, rows, f"{where}, {source.name}")
-            steps[i] = exact[:n] if is_observation else exact[rows - n :]
+            whole = exact(spec.leaves[i], array, rows, f"{where}, {source.name}")
+            steps[i] = whole[:n] if is_observation else whole[rows - n :]
             if is_observation:
-                final[i] = exact[n, ...].reshape(spec.leaves[i].shape)
+                final[i] = whole[n, ...].reshape(spec.leaves[i].shape)
     terminated, truncated = (bool(flags[-1]) for flags in ends)
     importer.steps(steps)
     importer.end(terminated, truncated or not terminated, final if _has_observation(sources) else None)
@@ -335,27 +320,3 @@ def _add(importer: Importer, spec: Spec, sources: list[_Source], episode: Any, w
 
 def _has_observation(sources: list[_Source]) -> bool:
     return any(source.name == "observation" for source in sources)
-
-
-def _exact(leaf: Leaf, value: Any, n: int, where: str) -> Array:
-    """An array of n of a leaf."""
-    array = np.asarray(value)
-    want = (n, *leaf.shape)
-    if array.shape == want and array.dtype != leaf.dtype and array.dtype.kind in "iuf" and leaf.dtype.kind in "iuf":
-        with np.errstate(over="ignore", invalid="ignore"):
-            cast = array.astype(leaf.dtype)
-        if array.dtype.kind == leaf.dtype.kind == "f" or _fits(array, leaf.dtype):
-            array = cast
-    if array.shape != want or array.dtype != leaf.dtype:
-        raise SpecMismatchError(
-            f"{where}: {leaf.name}: got {array.dtype}{list(array.shape)}, expected {leaf.dtype}{list(want)}"
-        )
-    return np.ascontiguousarray(array).reshape(want)
-
-
-def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether integers are all in the range of another type of integers."""
-    if "f" in (array.dtype.kind, dtype.kind):
-        return False
-    limits = np.iinfo(dtype)
-    return array.size == 0 or bool(limits.min <= int(array.min()) and int(array.max()) <= limits.max)
