@@ -35,9 +35,9 @@ HELP = """\
 Open the printed address in a browser of this machine. The page needs nothing
 from anywhere else. It shows the ring's slots (free, claimed, committed, leased,
 and by whom), rates, ages, and who waits for whom; of a replay also its tables,
-their limiters, and the priorities of what was drawn for other processes. A
-table's own priorities are in the replay's memory: no other process can see
-them. The token in the address is new each time; without it nothing is shown.
+their limiters, and histograms of priorities: a sample of each table's items,
+if the replay has a store (store="shm" or a directory), and what was drawn for
+other processes. The token in the address is new each time; without it nothing is shown.
 From another machine: ssh -L PORT:127.0.0.1:PORT HOST, and the same address.
 """
 

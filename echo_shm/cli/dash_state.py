@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from echo_shm.cli import replay_figures, top
+from echo_shm.cli.priorities import Priorities
 from echo_shm.cli.ring_waits import RingWaits
 from echo_shm.cli.words import SLOT_STATES
 from echo_shm.errors import SegmentError
@@ -22,12 +23,6 @@ MOST_CELLS = 4096
 
 #: Most processes, remote clients and tables that are told of.
 _MOST = 256
-
-#: Bars of a histogram of priorities.
-_BARS = 32
-
-#: Where a batch that a replay has drawn has its priorities, among the leaves. See ``replay.batch.COLUMNS``.
-_PRIORITY = -5
 
 
 class State(Protocol):
@@ -179,6 +174,7 @@ class ReplayState:
         self.what = f"replay {name!r}"
         self._name = name
         self._pictures: dict[bytes, RingPicture] = {}
+        self._priorities = Priorities()
         replay_figures.read(name)
 
     def read(self) -> dict[str, Any] | None:
@@ -204,7 +200,7 @@ class ReplayState:
             "tables": [_table(seen, table) for table in list(seen.tables)[:_MOST]],
             "batches": self._batches(reading),
             "waits": [{"text": text, "waiting": [], "on": []} for text in replay_figures.waits(reading)],
-            "priorities": self._priorities(reading),
+            "priorities": self._priorities.look(reading),
             "ring": None if inbox is None else self._ring(inbox),
         }
 
@@ -226,27 +222,6 @@ class ReplayState:
                 "learners": ring.alive("learner"),
             })  # fmt: skip
         return found
-
-    def _priorities(self, reading: replay_figures.Reading) -> dict[str, Any]:
-        """For each table a histogram of the priorities of what was drawn last for learners in other processes.
-
-        A table's own priorities are in the replay's memory, where no other process can look.
-        """
-        names = list(reading.seen.tables)
-        drawn: dict[str, list[Any]] = {}
-        for ring in reading.seen.rings:
-            one = reading.batches.get(ring.name[len(self._name) :])
-            if one is not None and ring.segment is not None and one.table < len(names):
-                view = RingView(ring.segment)
-                column = view.column(_PRIORITY)[: view.snapshot().samples_inserted]
-                if column.dtype == np.float64:
-                    drawn.setdefault(names[one.table], []).append(column[np.isfinite(column)])
-        return {table: _histogram(np.concatenate(columns)) for table, columns in drawn.items()}
-
-
-def _histogram(values: Any) -> dict[str, Any]:
-    counts, edges = np.histogram(values, bins=_BARS) if len(values) else (np.zeros(0), np.zeros(0))
-    return {"of": len(values), "counts": counts.tolist(), "edges": edges.tolist()}
 
 
 def _table(seen: ReplayListing, name: str) -> dict[str, Any]:
