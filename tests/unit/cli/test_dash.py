@@ -136,8 +136,8 @@ def _draw(conn: Any, name: str) -> None:
     """Has a replay with ten steps, and draws for learners in other processes."""
     tables = [Table("train", sampler=Prioritized(alpha=1.0, beta=0.0)), Table("other", max_size=7)]
     replay = Replay(EXAMPLE, 100, tables, store="shm", name=name, thread=True)
-    for _ in range(10):
-        replay.add(EXAMPLE)
+    for i in range(10):
+        replay.add(EXAMPLE, priority={"train": 0.0 if i < 2 else 2.0 ** (i - 4), "other": 1.0})
     replay.sample(4, "train")
     conn.send("ready")
     conn.recv()
@@ -145,15 +145,15 @@ def _draw(conn: Any, name: str) -> None:
 
 
 def test_a_replay_in_a_known_state(name: str, act: Callable[..., Actor], serve: Callable[[str], _Served]) -> None:
-    """Its tables with their limiters; and the priorities of what was drawn for learners in other processes."""
+    """Its tables with their limiters; the priorities of its items, and of what was drawn for other processes."""
     process = act(_draw, name)
     assert process.hear() == "ready"
     with ReplayClient(name) as client:
         served = serve(name)
-        assert served.state()["priorities"] == {}
+        assert served.state()["priorities"]["tables"]["train"]["drawn"]["of"] == 0
         batches = client.dataset_iter(2, table="train", prefetch=1, timeout=30)
         assert next(batches).key.shape == (2,)
-        said = until(lambda: (found := served.state())["batches"] and found["tables"] and found)
+        said = until(lambda: (found := served.state())["priorities"]["tables"]["train"]["drawn"]["of"] and found)
         del batches
     process.say()
     process.end()
@@ -163,12 +163,48 @@ def test_a_replay_in_a_known_state(name: str, act: Callable[..., Actor], serve: 
     assert (other["size"], other["max_size"], other["min_diff"], other["max_diff"]) == (7, 7, None, None)
     assert (train["can_insert"], train["can_sample"]) == (True, True)
     assert [(one["table"], one["n"]) for one in said["batches"]] == [("train", 2)]
-    priorities = said["priorities"]["train"]
-    assert priorities["of"] >= 2
-    assert sum(priorities["counts"]) == priorities["of"]
-    assert priorities["edges"][0] <= 1.0 <= priorities["edges"][-1]
-    assert "other" not in said["priorities"]
+    assert said["priorities"]["why"] is None
+    train = said["priorities"]["tables"]["train"]
+    assert (train["items"]["of"], train["items"]["zeros"], sum(train["items"]["bars"])) == (10, 2, 8)
+    assert sum(train["drawn"]["bars"]) == train["drawn"]["of"] >= 2
+    assert (train["edges"][0], train["edges"][-1]) == pytest.approx((0.25, 32.0))
+    assert "other" not in said["priorities"]["tables"], "nothing goes by its priorities"
+    assert [one["kind"] for one in said["ring"]["owners"]] == ["replay"]
     assert _cells(said["ring"])
+
+
+def test_priorities_in_a_directory(name: str, tmp_path: Path, serve: Callable[[str], _Served]) -> None:
+    """They are read from the file, whoever has it open."""
+    table = Table("train", sampler=Prioritized(alpha=1.0, beta=0.0))
+    with Replay(EXAMPLE, 100, [table], store=str(tmp_path / "replay"), name=name, thread=True) as replay:
+        served = serve(name)
+        for priority in (1.0, 1.0, 8.0):
+            replay.add(EXAMPLE, priority=priority)
+        items = until(lambda: _fresh(served)["tables"]["train"]["items"], "the board names the directory")
+    assert (items["of"], items["zeros"], items["median"]) == (3, 0, 1.0)
+    assert [n for n in items["bars"] if n] == [2, 1]
+
+
+def test_priorities_that_cannot_be_read(name: str, serve: Callable[[str], _Served]) -> None:
+    """The page says why: they are in the process's own memory, or the store is damaged. All else is shown."""
+    table = Table("train", sampler=Prioritized(alpha=1.0, beta=0.0))
+    with Replay(EXAMPLE, 100, [table], name=name, thread=True):
+        said = serve(name).state()["priorities"]
+        assert "memory of its own process" in said["why"]
+        assert said["tables"] == {}
+    with Replay(EXAMPLE, 100, [table], store="shm", name=name, thread=True):
+        with (SHM / f"echo_shm_replay.{name}").open("r+b") as file:
+            file.seek(200)
+            file.write(b"\xff" * 8)
+        said = serve(name).state()
+    assert f"replay '{name}' cannot be used" in said["priorities"]["why"]
+    assert said["ring"]["slots"] > 0
+
+
+def _fresh(served: _Served) -> Any:
+    """The histograms now, even if the last ones are younger than a second."""
+    served.server._state._priorities._looked = -10.0  # type: ignore[attr-defined]
+    return served.state()["priorities"]
 
 
 @pytest.mark.parametrize("path", ["/", "/state", "/nothing"])
