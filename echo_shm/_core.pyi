@@ -822,9 +822,7 @@ class lib:
         /,
     ) -> None: ...
     @staticmethod
-    def es_replay_peek(
-        base: CData, size: int, table: int, priorities: CData, room: int, seen: Peeked, /
-    ) -> int: ...
+    def es_replay_peek(base: CData, size: int, table: int, priorities: CData, room: int, seen: Peeked, /) -> int: ...
     @staticmethod
     def es_replay_open(
         base: CData,

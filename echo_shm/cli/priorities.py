@@ -82,7 +82,7 @@ def _drawn(reading: Reading) -> dict[str, _Values]:
 
 
 def _histogram(peek: Peek | None, drawn: _Values) -> dict[str, Any]:
-    """How many priorities are in each bar, of items and of draws. Zeros are apart: a logarithm has no place for them."""
+    """How many priorities are in each bar, of items and of draws. Zeros, which have no logarithm, are apart."""
     items = np.zeros(0) if peek is None else peek.priorities
     edges = _edges(np.concatenate([items, drawn]))
     return {

@@ -191,9 +191,7 @@ def _claims(
     return Cause(f"{who} {verb} {console.plural(sum(holders.values()), 'slot')} of the oldest batch", tuple(holders))
 
 
-def why_empty(
-    picture: Picture, attached: Attached, kind: Callable[[Owner], str], *, in_order: bool
-) -> Cause | None:
+def why_empty(picture: Picture, attached: Attached, kind: Callable[[Owner], str], *, in_order: bool) -> Cause | None:
     """Why no batch can be taken; None if one can, or if that cannot be told. ``in_order``: only the oldest one can."""
     count, size = picture.slots.shape
     filling = picture.batch_owners == NOBODY

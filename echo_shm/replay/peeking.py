@@ -1,7 +1,7 @@
 """A look at the priorities in a replay's store, from a process that does not have it. Nothing changes.
 
-A store in shared memory, and one in a directory, can be looked at: both are files that are mapped. The steps of a replay
-in its own memory cannot.
+A store in shared memory, and one in a directory, can be looked at: both are files that are mapped. A replay in a
+process's own memory cannot.
 """
 
 import errno
