@@ -101,7 +101,6 @@ class Server(ThreadingHTTPServer):
                 self._last, self._closed = (time.monotonic(), read), read is None
             return {"closed": True} if self._closed else {"closed": False, **(self._last[1] or {})}
 
-
     # -- connections
 
     def process_request(self, request: Any, client_address: Any) -> None:

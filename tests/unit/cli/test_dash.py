@@ -1,10 +1,12 @@
 """``echo-shm dash``: what it says of a ring, and to whom."""
 
+import contextlib
 import http.client
 import json
 import os
 import re
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,6 +55,9 @@ class _Served:
         found = answer.status, answer.read(), dict(answer.getheaders())
         connection.close()
         return found
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.server.server_port), timeout=20)
 
     def state(self) -> dict[str, Any]:
         status, content, headers = self.get()
@@ -250,6 +255,49 @@ def test_another_host_name_is_refused(name: str, serve: Callable[[str], _Served]
         ):
             assert served.get(host=host)[0] == 403, host
         assert served.get(host=f"localhost:{port}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("first", "status"),
+    [
+        ("GET /state?token={token} HTTP/1.1\r\nHost: {host}", 200),
+        ("GET /state?token={token} HTTP/1.1\r\nHost: {host}\r\nHost: evil.example", 403),
+        ("GET http://evil.example/state?token={token} HTTP/1.1\r\nHost: {host}", 400),
+        ("GET http://[ HTTP/1.1\r\nHost: {host}", 400),
+        ("GET //[?token={token} HTTP/1.1\r\nHost: {host}", 404),
+        ("GET /state?token=x HTTP/1.1\r\nHost: {host}\r\nContent-Length: 999999999", 403),
+    ],
+)
+def test_odd_requests_have_plain_answers(
+    name: str, first: str, status: int, serve: Callable[[str], _Served], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None of them is an error of the server."""
+    with Server(EXAMPLE, 1, name=name):
+        served = serve(name)
+        host = f"127.0.0.1:{served.server.server_port}"
+        with served.connect() as client:
+            words = first.format(token=served.server.token, host=host)
+            client.sendall(f"{words}\r\nConnection: close\r\n\r\n".encode())
+            assert client.recv(100).startswith(f"HTTP/1.1 {status} ".encode())
+    assert capsys.readouterr().err == ""
+
+
+def test_clients_that_say_nothing_are_few(
+    name: str, serve: Callable[[str], _Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One too many is turned away, and threads do not grow. When they are gone, there is room again."""
+    monkeypatch.setattr(dash, "_MOST_CONNECTIONS", 3)
+    with Server(EXAMPLE, 1, name=name), contextlib.ExitStack() as silent:
+        served = serve(name)
+        before = threading.active_count()
+        for _ in range(3):
+            silent.enter_context(served.connect()).sendall(b"GET /")
+        until(lambda: threading.active_count() == before + 3)
+        with served.connect() as one_more:
+            assert one_more.recv(1) == b""
+        silent.close()
+        until(lambda: threading.active_count() == before)
+        assert served.state()["closed"] is False
 
 
 @pytest.mark.parametrize(
