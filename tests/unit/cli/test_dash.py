@@ -287,6 +287,7 @@ def test_clients_that_say_nothing_are_few(
 ) -> None:
     """One too many is turned away, and threads do not grow. When they are gone, there is room again."""
     monkeypatch.setattr(dash, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(dash.Handler, "timeout", 60)
     with Server(EXAMPLE, 1, name=name), contextlib.ExitStack() as silent:
         served = serve(name)
         before = threading.active_count()
