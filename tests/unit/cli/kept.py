@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from echo_shm import Replay, Table
+from echo_shm.cli import console, replay_top
 from echo_shm.cli import main as cli
 from echo_shm.replay import SampleToInsertRatio
 
@@ -38,3 +39,11 @@ def run_cli(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     status = cli.main([*words])
     printed = capsys.readouterr()
     return status, printed.out + printed.err
+
+
+def screen_of(watch: replay_top.ReplayWatch) -> str:
+    """What a screen shows."""
+    terminal = console.open_console()
+    with terminal.capture() as captured:
+        terminal.print(watch.render(20))
+    return captured.get()

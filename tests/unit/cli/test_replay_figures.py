@@ -11,14 +11,7 @@ from echo_shm.replay.waits import Wait
 from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.metrics import Owner
 
-from .kept import STEP, TABLES
-
-
-def _shown(watch: replay_top.ReplayWatch) -> str:
-    terminal = console.open_console()
-    with terminal.capture() as captured:
-        terminal.print(watch.render(20))
-    return captured.get()
+from .kept import STEP, TABLES, screen_of
 
 
 def _owner(index: int, role: str, **figures: Any) -> Owner:
@@ -75,7 +68,7 @@ def test_who_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (watch._latest, "0.0", ["0", "50", "0", "%", "running"]),  # the first look
     ):
         watch._earlier = earlier
-        lines = [line.split() for line in _shown(watch).splitlines()]
+        lines = [line.split() for line in screen_of(watch).splitlines()]
         assert ["writers", "3", "waiting", "1", "stopped", "1", "dead", "1", "clients", "1"] in lines
         assert ["bridges", "1", "remote", "3", "refused", "0"] in lines
         assert ["main", "\N{MULTIPLICATION SIGN}", "2", "3", "of", "4", taken, "-", "3", "3", "5", "s"] in lines
@@ -86,22 +79,22 @@ def test_who_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert watch.other_lines == 14 + (2 + 1) + (2 + 3 + 1)
     monkeypatch.setattr(replay_top, "_MOST_WRITERS", 4)
     assert watch.other_lines == 14 + (2 + 1) + (2 + 4)
-    lines = [line.split() for line in _shown(watch).splitlines()]
+    lines = [line.split() for line in screen_of(watch).splitlines()]
     assert ["batches", "drawn", "ahead", "batches/s", "age", "learners", "held", "held", "for"] in lines
     assert ["writer", "steps/s", "steps", "blocked", "state"] in lines
     assert not [line for line in lines if line[-1:] == ["more"]]
     assert "; 3 writers and 3 remote; 3 learners" in replay_figures.line(watch._earlier, watch._latest)
     watch._latest = _reading(watch._latest, 11.0, inbox={"owners": owners[6:]}, updates={})
-    lines = [line.split() for line in _shown(watch).splitlines()]
+    lines = [line.split() for line in screen_of(watch).splitlines()]
     assert ["writers", "0", "waiting", "0", "stopped", "0", "dead", "0", "clients", "0"] in lines
     assert not [line for line in lines if line[:1] == ["bridges"]], "none lives"
     idle = {"inbox": {"owners": owners[5:]}, "0x2_batches": {"owners": learners[4:]}}
     watch._latest = _reading(watch._latest, 11.5, **idle)
-    lines = [line.split() for line in _shown(watch).splitlines()]
+    lines = [line.split() for line in screen_of(watch).splitlines()]
     assert ["bridges", "1", "remote", "0", "refused", "0"] in lines
     assert ["main", "\N{MULTIPLICATION SIGN}", "2", "0", "of", "4", "0.0", "-", "1", "0", "-"] in lines
     watch._latest = _reading(watch._latest, 12.0)  # its rings are gone
-    shown = _shown(watch)
+    shown = screen_of(watch)
     assert ["writers", "0", "waiting", "0"] in [line.split()[:4] for line in shown.splitlines()]
     assert "inbox" not in shown
     assert "blocked" not in shown

@@ -19,14 +19,7 @@ from echo_shm.replay import RemoteWriter, ReplayClient
 from echo_shm.replay.waits import Activity
 from echo_shm.ring import lockfile
 
-from .kept import STEP, TABLES, files_of, run_cli
-
-
-def _shown(watch: replay_top.ReplayWatch) -> str:
-    terminal = console.open_console()
-    with terminal.capture() as captured:
-        terminal.print(watch.render(20))
-    return captured.get()
+from .kept import STEP, TABLES, files_of, run_cli, screen_of
 
 
 def test_top_shows_ages_once_there_are_weights(name: str) -> None:
@@ -35,19 +28,19 @@ def test_top_shows_ages_once_there_are_weights(name: str) -> None:
         watch = replay_top.ReplayWatch(name)
         assert watch.look()
         lines = watch.other_lines
-        assert " version " not in _shown(watch)
-        assert "mean age" not in _shown(watch)
+        assert " version " not in screen_of(watch)
+        assert "mean age" not in screen_of(watch)
         publisher = replay.publisher(np.zeros(3))
         for _ in range(4):
             publisher.publish(np.zeros(3))
         assert watch.look()
-        assert ["version", "4", "age", "-", "oldest", "0"] in [line.split() for line in _shown(watch).splitlines()]
+        assert ["version", "4", "age", "-", "oldest", "0"] in [line.split() for line in screen_of(watch).splitlines()]
         for writer.version in (1, 3):
             writer.add(STEP)
         assert watch.look()
-        assert ["version", "4", "age", "2.0", "oldest", "3"] in [line.split() for line in _shown(watch).splitlines()]
+        assert ["version", "4", "age", "2.0", "oldest", "3"] in [line.split() for line in screen_of(watch).splitlines()]
         assert watch.other_lines == lines + 2
-        assert re.search(r"mean age +█ +at most 2.0 in", _shown(watch))
+        assert re.search(r"mean age +█ +at most 2.0 in", screen_of(watch))
 
 
 def test_top_shows_tables_limiters_and_writers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +58,7 @@ def test_top_shows_tables_limiters_and_writers(name: str, monkeypatch: pytest.Mo
             replay.sample(1, "main")
             feed.publish()
             assert watch.look()
-            out = _shown(watch)
+            out = screen_of(watch)
     lines = [line.split() for line in out.splitlines()]
     span = watch._latest.seen.heard - watch._earlier.seen.heard
     assert f"process {os.getpid()}" in out
@@ -93,7 +86,7 @@ def test_top_shows_tables_limiters_and_writers(name: str, monkeypatch: pytest.Mo
     assert re.search(r"sampled/s +█ ", out)
     assert re.search(r"steps +▅ +at most 5.0 in", out)  # of 11
     monkeypatch.setattr(replay_top, "_MOST_WRITERS", 0)
-    assert "and 1 more" in _shown(watch)
+    assert "and 1 more" in screen_of(watch)
 
 
 def _send_too_much(conn: Any, name: str) -> None:
@@ -118,10 +111,10 @@ def test_top_names_the_writers_that_wait(name: str, act: Callable[..., Actor]) -
             assert replay.num_steps <= 11  # it takes what fits
             feed.publish()
             assert watch.look()
-            return f"writer {process.pid} waits for" in " ".join(_shown(watch).split())
+            return f"writer {process.pid} waits for" in " ".join(screen_of(watch).split())
 
         until(is_named)
-        assert "writers wait" not in _shown(watch)
+        assert "writers wait" not in screen_of(watch)
         process.kill()
 
 
@@ -131,7 +124,7 @@ def test_top_shows_the_bridge(name: str) -> None:
         with pytest.raises(SpecMismatchError):
             RemoteWriter("127.0.0.1", replay.port, np.zeros(77))
         with RemoteWriter("127.0.0.1", replay.port, STEP):
-            lines = [line.split() for line in _shown(replay_top.ReplayWatch(name)).splitlines()]
+            lines = [line.split() for line in screen_of(replay_top.ReplayWatch(name)).splitlines()]
     assert ["bridges", "1", "remote", "1", "refused", "1"] in lines
     assert ["writers", "0", "waiting", "0", "stopped", "0", "dead", "0", "clients", "0"] in lines
 
@@ -176,7 +169,7 @@ def test_rings_of_batches(
         batch = next(held)
         until(lambda: replay_figures.read(name).rings[".0x2.batches"].occupancy == 4, "the replay draws the next batch")
         assert top.look()
-        shown = _shown(top)
+        shown = screen_of(top)
         assert top.other_lines == 14 + (3 + 1) + 2 + 8 + 1
         del batch
         process.kill()
@@ -203,7 +196,7 @@ def test_top_of_a_dead_replay(name: str, keeper: Callable[..., Any], capsys: pyt
     watch = replay_top.ReplayWatch(name)
     process.kill()
     assert watch.look()
-    assert f"process {process.pid} dead, its store stays: Replay.attach({name!r})" in _shown(watch)
+    assert f"process {process.pid} dead, its store stays: Replay.attach({name!r})" in screen_of(watch)
     assert run_cli("gc", name, capsys=capsys)[0] == 0
     assert not watch.look()
 
@@ -214,7 +207,7 @@ def test_top_of_a_dead_replay_without_a_store(keeper: Callable[..., Any]) -> Non
     watch = replay_top.ReplayWatch(handle.name)
     process.kill()
     assert watch.look()
-    shown = " ".join(_shown(watch).split())
+    shown = " ".join(screen_of(watch).split())
     assert "dead, nobody is attached: `echo-shm gc` removes it" in shown
     assert "its store stays" not in shown
 
@@ -229,9 +222,9 @@ def test_top_says_how_old_its_figures_are(name: str, monkeypatch: pytest.MonkeyP
         assert heard is not None
         for later, old in ((1.0, False), (60.0, True)):
             monkeypatch.setattr(replay_top.time, "time", lambda now=heard + later: now)
-            assert (f"figures of {console.duration(later)} ago" in _shown(watch)) is old
-            assert "it has said nothing yet" not in _shown(watch)
-        assert re.search(r"and -?\d+ more", _shown(watch)) is None
+            assert (f"figures of {console.duration(later)} ago" in screen_of(watch)) is old
+            assert "it has said nothing yet" not in screen_of(watch)
+        assert re.search(r"and -?\d+ more", screen_of(watch)) is None
         terminal = console.open_console()
         with terminal.capture() as captured:
             terminal.print(watch.render(3))
@@ -239,9 +232,9 @@ def test_top_says_how_old_its_figures_are(name: str, monkeypatch: pytest.MonkeyP
         used = {**watch._latest.seen.activity, "main": Activity(heard - 60.0, None)}
         for said, ago in ((heard, console.duration(60.0)), (None, console.duration(0.0))):
             watch._latest = watch._latest._replace(seen=watch._latest.seen._replace(heard=said, activity=used))
-            lines = [" ".join(line.split()) for line in _shown(watch).splitlines()]
+            lines = [" ".join(line.split()) for line in screen_of(watch).splitlines()]
             assert [line for line in lines if line.startswith("main") and line.endswith(f" {ago} ago - 0 -")]
-        assert "it has said nothing yet" in _shown(watch)
+        assert "it has said nothing yet" in screen_of(watch)
 
 
 def test_top_of_figures_that_are_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +243,7 @@ def test_top_of_figures_that_are_missing(name: str, monkeypatch: pytest.MonkeyPa
         watch = replay_top.ReplayWatch(name)
         seen = watch._latest.seen._replace(fault="its [records] are damaged", tables={}, steps=None)
         watch._latest = watch._latest._replace(seen=seen)
-        shown = _shown(watch)
+        shown = screen_of(watch)
     assert "its [records] are damaged" in shown
     assert "- of 11 steps" in shown
     assert ["none"] in [line.split() for line in shown.splitlines()]
@@ -259,7 +252,7 @@ def test_top_of_figures_that_are_missing(name: str, monkeypatch: pytest.MonkeyPa
         ({"has_store": False, "attached": True}, "its own memory, B in all process P dead"),
     ):
         watch._latest = watch._latest._replace(seen=seen._replace(alive=False, heard=0.0, **what))
-        shown = re.sub(r"[\d.]+ MB in all", "B in all", _shown(watch)).replace(f"{os.getpid()} dead", "P dead")
+        shown = re.sub(r"[\d.]+ MB in all", "B in all", screen_of(watch)).replace(f"{os.getpid()} dead", "P dead")
         assert f"replay in {said}, figures of " in " ".join(shown.split())
 
 
