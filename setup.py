@@ -26,7 +26,7 @@ def extension(name: str, depends: list[str] | None = None) -> Extension:
 setup(
     cffi_modules=["echo_shm/_build.py:ffibuilder"],
     ext_modules=[
-        extension("send", depends=["csrc/python/arrays.h"]),
+        extension("send", depends=["csrc/python/arrays.h", "csrc/python/scalars.h"]),
         extension("batch", depends=["csrc/base/es_types.h", "csrc/python/arrays.h"]),
         extension(
             "history",
@@ -53,8 +53,10 @@ setup(
                 "csrc/python/pool.h",
                 "csrc/python/rings.h",
                 "csrc/python/saves.h",
+                "csrc/python/scalars.h",
                 "csrc/python/snapshots.h",
                 "csrc/python/trees.h",
+                "csrc/python/vectors.h",
                 "csrc/replay/es_checkpoint.h",
                 "csrc/replay/es_replay.h",
                 "csrc/replay/es_replay_types.h",

@@ -18,6 +18,9 @@ from bench.table import Figure
 _OWN = ("optree>=0.13", "cffi>=1.17", "posix_ipc>=1.1", "psutil>=5.9")
 
 SB3 = Library("bench.adapters_sb3", ("stable-baselines3==2.9.2", "torch==2.13.0", *_OWN))
+TORCHRL = Library("bench.adapters_torchrl", ("torchrl==0.14.1", "torch==2.14.1", "gymnasium==1.2.2", *_OWN))
+TIANSHOU = Library("bench.adapters_tianshou", ("tianshou==2.0.1", "torch==2.13.0", *_OWN))
+RLLIB = Library("bench.adapters_rllib", ("ray[rllib]==2.60.0", "torch==2.13.0", *_OWN))
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Row:
 
 _SAMPLE = f"`sample({BATCH_SIZE})`"
 
-#: Other adapters add rows here.
+#: All that is measured.
 ROWS = (
     Row(SB3, "add cartpole 1", "SB3 `ReplayBuffer.add`, CartPole, 1 environment", "steps/s"),
     Row(SB3, "add cartpole 8", "SB3 `ReplayBuffer.add`, CartPole, 8 environments", "steps/s"),
@@ -58,6 +61,22 @@ ROWS = (
     Row(
         SB3, "memory", "SB3 `ReplayBuffer(stack=4)`, memory of {frames:,} Atari transitions", "GB", True, "memory stack"
     ),
+    Row(TORCHRL, "add", "TorchRL `ReplayBuffer.add`, CartPole", "steps/s"),
+    Row(TORCHRL, "extend", "TorchRL `ReplayBuffer.extend` of 32, CartPole", "steps/s"),
+    Row(TORCHRL, "sample", f"TorchRL `ReplayBuffer`, {_SAMPLE}, CartPole", "batches/s"),
+    Row(TORCHRL, "update", f"TorchRL, prioritized, {_SAMPLE} and `update_tensordict_priority`", "batches/s"),
+    Row(TORCHRL, "train", "TorchRL, prioritized DQN of 3,000 steps of CartPole, one thread", "s"),
+    Row(TORCHRL, "memory", "TorchRL `ReplayBuffer`, memory of {frames:,} frames of Atari", "GB", True),
+    Row(TIANSHOU, "add", "Tianshou `VectorReplayBuffer.add`, CartPole, 8 environments", "steps/s"),
+    Row(TIANSHOU, "sample", f"Tianshou `VectorReplayBuffer`, {_SAMPLE}, CartPole", "batches/s"),
+    Row(TIANSHOU, "update", f"Tianshou, prioritized, {_SAMPLE} and `update_weight`", "batches/s"),
+    Row(TIANSHOU, "train", "Tianshou, prioritized DQN of 4,000 steps of CartPole, one thread", "s"),
+    Row(TIANSHOU, "memory", "Tianshou `VectorReplayBuffer`, memory of {frames:,} Atari transitions", "GB", True),
+    Row(RLLIB, "add", "RLlib `PrioritizedEpisodeReplayBuffer.add` of 100 steps, CartPole", "steps/s"),
+    Row(RLLIB, "sample", "RLlib `PrioritizedEpisodeReplayBuffer`, `sample(64)`, 3 steps, CartPole", "batches/s"),
+    Row(RLLIB, "update", "RLlib, `sample(64)` and `update_priorities`", "batches/s"),
+    Row(RLLIB, "train", "RLlib, prioritized DQN of 2,000 steps of CartPole, one thread", "s"),
+    Row(RLLIB, "memory", "RLlib `PrioritizedEpisodeReplayBuffer`, memory of {frames:,} frames of Atari", "GB", True),
 )
 
 

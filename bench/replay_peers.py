@@ -56,7 +56,7 @@ class Library:
         """
         if not self.requirements:
             return sys.executable
-        directory = _CACHE / self.module.rpartition("_")[2]
+        directory = _CACHE / self.module.rpartition(".")[2]
         interpreter, stamp = directory / "bin" / "python", directory / "requirements.txt"
         wanted = "\n".join(self.requirements)
         if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:

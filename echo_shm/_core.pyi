@@ -372,6 +372,28 @@ class SaveConfig(CData):
     first: int
     rows: int
 
+class CEnvironment(CData):
+    """``es_environment *``."""
+
+    number: int
+    index: int
+    episode: int
+    resets: int
+    named: int
+
+class Vector(CData):
+    """``es_vector *``."""
+
+    leaves: Pointers
+    finals: Pointers
+    terminated: CData
+    truncated: CData
+    environments: CData
+    priorities: CData
+    n: int
+    skips_resets: int
+    zero: int
+
 class SaveState(CData):
     """``es_save_state *``."""
 
@@ -577,6 +599,8 @@ class lib:
     ES_EREENTERED: Final[int]
     ES_ENOSELECTOR: Final[int]
     ES_ETWICE: Final[int]
+    ES_EENVIRONMENT: Final[int]
+    ES_ERESET: Final[int]
     ES_UNIFORM: Final[int]
     ES_PRIORITIZED: Final[int]
     ES_SOFTMAX: Final[int]
@@ -590,6 +614,8 @@ class lib:
     ES_STEP_LOST: Final[int]
     ES_BATCH_COLUMNS: Final[int]
     ES_STEP_FINAL: Final[int]
+    ES_STEP_ENDS_TERMINATED: Final[int]
+    ES_STEP_ENDS_TRUNCATED: Final[int]
     ES_HEAD_ITEM: Final[int]
     ES_ITEM_STEP: Final[int]
     ES_ITEM_N_STEP: Final[int]
@@ -609,6 +635,7 @@ class lib:
     ES_UPDATE_DELETE: Final[int]
     ES_UPDATE_ASK: Final[int]
     ES_MAX_OUTBOXES: Final[int]
+    ES_MAX_ENVIRONMENTS: Final[int]
 
     @staticmethod
     def es_api_wait_kind() -> CData: ...
@@ -857,7 +884,13 @@ class lib:
         r: ReplayHold, leaves: Pointers, final: Pointers, flags: int, priorities: CData, why: Trouble, /
     ) -> int: ...
     @staticmethod
+    def es_replay_add_vector(r: ReplayHold, v: Vector, first: int, error: Numbers, why: Trouble, /) -> int: ...
+    @staticmethod
     def es_replay_end_episode(r: ReplayHold, /) -> None: ...
+    @staticmethod
+    def es_replay_end_episodes(r: ReplayHold, environments: CData, n: int, /) -> None: ...
+    @staticmethod
+    def es_replay_environments(r: ReplayHold, to: CEnvironment, room: int, /) -> int: ...
     @staticmethod
     def es_replay_set_version(r: ReplayHold, version: int, by_hand: int, /) -> None: ...
     @staticmethod
@@ -950,4 +983,4 @@ class lib:
     @staticmethod
     def es_checkpoint_drawn(r: ReplayHold, from_: CData, size: int, /) -> int: ...
     @staticmethod
-    def es_checkpoint_go_on(r: ReplayHold, state: SaveState, /) -> None: ...
+    def es_checkpoint_go_on(r: ReplayHold, stream: int, environments: CEnvironment, n: int, /) -> int: ...

@@ -62,8 +62,8 @@ class Core:
     ) -> bool | Trouble | None:
         """Stores a step, if all is as most callers give it.
 
-        That is: a tree of the form, whose leaves are contiguous arrays of their dtypes and shapes; a number or None
-        as priority; and a valid timeout, which is not used.
+        That is: a tree of the form, whose leaves are contiguous arrays of their dtypes and shapes, or the usual scalars
+        that fit; a number or None as priority; and a valid timeout, which is not used.
 
         Returns:
             None: it is stored. True: so it is, and threads wait for a change. False: an argument is of another kind,
@@ -73,9 +73,49 @@ class Core:
     def add_each(
         self, terminated: object, truncated: object, priorities: bytes, /, *leaves: object
     ) -> bool | Trouble | None:
-        """The same with exact arrays, and a float64 for each table, as ``es_replay_add`` takes them, unchecked.
+        """The same with such leaves, and a float64 for each table, as ``es_replay_add`` takes them, unchecked.
 
         With twice as many arrays, the second half is what the episode ends with, as ``es_replay_add_last`` takes it.
+        """
+    def add_vector(
+        self,
+        steps: object,
+        terminated: object,
+        truncated: object,
+        autoreset: object,
+        final: object,
+        priorities: object,
+        environments: object,
+        timeout: object,
+        needed: tuple[int, ...],
+        /,
+    ) -> bool | tuple[int, Trouble] | None:
+        """Stores a step of each of several environments, if all is as most callers give it.
+
+        That is: trees of the form, ``final`` with a part of its dicts' keys, whose leaves are contiguous arrays; arrays
+        of bool or None; no priorities; int64 or None as environments; a valid timeout, which is not used. ``final`` has
+        at least the leaves with the numbers ``needed``, if a row ends an episode.
+
+        Returns:
+            As :meth:`add`. Or how many rows are done, and why no more are.
+
+        """
+    def add_rows(
+        self,
+        first: int,
+        n: int,
+        leaves: tuple[_Array, ...],
+        finals: tuple[_Array, ...] | None,
+        terminated: npt.NDArray[np.bool_],
+        truncated: npt.NDArray[np.bool_],
+        skips_resets: bool,
+        priorities: npt.NDArray[np.float64] | None,
+        environments: npt.NDArray[np.int64] | None,
+        /,
+    ) -> tuple[int, Trouble]:
+        """The same with exact arrays, and from row ``first`` on: see ``es_replay_add_vector``.
+
+        ``finals`` has a row for each of the n rows that ends an episode. ``priorities`` has shape ``(n, tables)``.
         """
     def extend(
         self,
@@ -124,8 +164,8 @@ class Core:
         """A code: whether an item of the table can have that priority."""
     def info(self, table: int, /) -> bytes | int:
         """The bytes of an ``es_table_info``, or a code."""
-    def end_episode(self) -> int:
-        """The next step begins an episode. Returns ES_OK or a code."""
+    def end_episode(self, environments: npt.NDArray[np.int64] | None, /) -> int:
+        """The next step of these environments begins an episode; None: of all. Returns ES_OK or a code."""
     def set_version(self, version: int, by_hand: bool, /) -> int:
         """Says which version of the weights the next steps are made with. Returns ES_OK or a code."""
     def version(self) -> int:
@@ -158,12 +198,14 @@ class Core:
             and for each ring of batches why it got no more.
 
         """
-    def save_begin(self, directory: int, records: int, drawn: int, first: int, rows: int, /) -> tuple[int, bytes] | int:
+    def save_begin(
+        self, directory: int, records: int, drawn: int, first: int, rows: int, /
+    ) -> tuple[int, bytes, bytes] | int:
         """Begins a checkpoint, as ``es_checkpoint_begin`` does: the numbers are the fields of an ``es_save_config``.
 
         Returns:
-            The address of an ``es_save``, for :meth:`save_end` and then ``es_checkpoint_free``, and the bytes of an
-            ``es_save_state``; or a code.
+            The address of an ``es_save``, for :meth:`save_end` and then ``es_checkpoint_free``, the bytes of an
+            ``es_save_state``, and those of an ``es_environment`` for each environment; or a code.
 
         """
     def save_some(self, save: int, /) -> int | None:
@@ -173,10 +215,11 @@ class Core:
         """
     def save_end(self, save: int, /) -> int:
         """Ends a checkpoint: a code. It belongs to the caller then, also of a replay that is closed."""
-    def restore(self, drawn: bytes, stream: int, number: int, episode: int, index: int, /) -> int:
+    def restore(self, drawn: bytes, stream: int, environments: bytes, /) -> int:
         """Takes what a checkpoint has beside the store: a code.
 
-        ``drawn``: as ``es_checkpoint_drawn`` takes it; empty: none.
+        ``drawn``: as ``es_checkpoint_drawn`` takes it; empty: none. ``environments``: as :meth:`save_begin` gave them,
+        at least one.
         """
     def snapshot(self, address: int, /) -> int:
         """Brings the copy of the records at that address up to date: how many bytes were changed. Or a code."""

@@ -28,7 +28,8 @@ def make_plan(
     """
 
 def send(plan: Plan, /, *leaves: object) -> bool:
-    """Sends one sample if every leaf is a contiguous array of its dtype and shape and the ring has a free slot.
+    """Sends one sample if every leaf is a contiguous array of its dtype and shape, or a usual scalar that fits, and the
+    ring has a free slot.
 
     Returns:
         Whether it was sent. If not, nothing was.

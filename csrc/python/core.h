@@ -23,6 +23,7 @@
 #define FUNCTIONS(F)   \
     F(add)             \
     F(add_last)        \
+    F(add_vector)      \
     F(extend)          \
     F(set_version)     \
     F(version)         \
@@ -41,6 +42,8 @@
     F(list_steps)      \
     F(read_steps)      \
     F(end_episode)     \
+    F(end_episodes)    \
+    F(environments)    \
     F(connect_inbox)   \
     F(connect_updates) \
     F(connect_batches) \

@@ -1,4 +1,4 @@
-/* add(), add_last(), extend() and end_episode() of a Core. */
+/* add(), add_each(), extend() and end_episode() of a Core. */
 #ifndef ES_PYTHON_INSERTS_H
 #define ES_PYTHON_INSERTS_H
 
@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "python/core.h"
+#include "python/scalars.h"
 #include "python/trees.h"
 
 /* The same priority for all tables. 1: read; 0: it is none, and Python says so. */
@@ -34,19 +35,23 @@ static PyObject *insert(core *self, uint32_t flags, const double *priorities, Py
                         PyObject *const *final)
 {
     void *few[16], **pointers = few;
+    scalar few_scalars[16], *scalars = few_scalars;
     const Py_ssize_t n = self->num_leaves, all = final == NULL ? n : 2 * n;
     if (all > (Py_ssize_t)(sizeof few / sizeof *few)) {
-        pointers = PyMem_Malloc((size_t)all * sizeof *pointers);
+        pointers = PyMem_Malloc((size_t)all * (sizeof *pointers + sizeof *scalars));
         if (pointers == NULL)
             return PyErr_NoMemory();
+        scalars = (scalar *)(pointers + all);
     }
     int ok = 1;
     for (Py_ssize_t i = 0; i < all && ok == 1; i++) {
         const leaf *l = &self->steps[i % n];
-        PyObject *array = i < n ? leaves[i] : final[i - n];
-        ok = is_exact(array, l->dtype, l->ndim - 1, l->shape + 1);
+        PyObject *value = i < n ? leaves[i] : final[i - n];
+        ok = is_exact(value, l->dtype, l->ndim - 1, l->shape + 1);
         if (ok == 1)
-            pointers[i] = PyArray_DATA((PyArrayObject *)array);
+            pointers[i] = PyArray_DATA((PyArrayObject *)value);
+        else if (ok == 0 && l->ndim == 1 && (ok = read_scalar(value, l->dtype, &scalars[i])))
+            pointers[i] = &scalars[i];
     }
     const void *const *step = (const void *const *)pointers;
     es_trouble why = {0};
@@ -214,10 +219,25 @@ static PyObject *core_version(core *self, PyObject *nothing)
     return PyLong_FromLongLong(code == ES_OK ? version : code);
 }
 
-static PyObject *core_end_episode(core *self, PyObject *nothing)
+/* end_episode(environments): see _replay.pyi. */
+static PyObject *core_end_episode(core *self, PyObject *environments)
 {
-    (void)nothing;
-    return call_void(self, 0, self->call.end_episode);
+    int ok = 1;
+    npy_intp n =
+        environments != Py_None && PyArray_CheckExact(environments) && PyArray_NDIM((PyArrayObject *)environments) == 1
+            ? PyArray_DIM((PyArrayObject *)environments, 0)
+            : 0;
+    const int64_t *some = rows(environments, NPY_INT64, 1, &n, 0, &ok);
+    if (!ok) {
+        PyErr_SetString(PyExc_TypeError, "end_episode(environments): an array of int64, or None");
+        return NULL;
+    }
+    int code = enter(self);
+    if (code == ES_OK && environments == Py_None)
+        LOCKED_CALL(self, 0, self->call.end_episode(self->replay));
+    else if (code == ES_OK)
+        LOCKED_CALL(self, 0, self->call.end_episodes(self->replay, some, (uint64_t)n));
+    return PyLong_FromLong(code);
 }
 
 #endif

@@ -23,6 +23,7 @@
 #include "python/rings.h"
 #include "python/saves.h"
 #include "python/snapshots.h"
+#include "python/vectors.h"
 
 /* Waits for a call under way. A forked child has no part in the store. */
 static PyObject *core_close(core *self, PyObject *nothing)
@@ -228,6 +229,10 @@ static PyMethodDef core_methods[] = {
      "add(step, terminated, truncated, priority, timeout)"},
     {"add_each", (PyCFunction)(void (*)(void))core_add_each, METH_FASTCALL,
      "add_each(terminated, truncated, float64s, *leaves)"},
+    {"add_vector", (PyCFunction)(void (*)(void))core_add_vector, METH_FASTCALL,
+     "add_vector(steps, terminated, truncated, autoreset, final, priorities, environments, timeout, needed)"},
+    {"add_rows", (PyCFunction)core_add_rows, METH_VARARGS,
+     "add_rows(first, n, leaves, finals, terminated, truncated, skips_resets, priorities, environments)"},
     {"extend", (PyCFunction)core_extend, METH_VARARGS, "extend(leaves, total, first, n, flags, priorities)"},
     {"sample", (PyCFunction)(void (*)(void))core_sample, METH_FASTCALL, "sample(table, n, beta, out)"},
     {"batch", (PyCFunction)(void (*)(void))core_batch, METH_FASTCALL, "batch(table, type, arrays)"},
@@ -241,7 +246,7 @@ static PyMethodDef core_methods[] = {
     {"can_insert", (PyCFunction)core_can_insert, METH_VARARGS, "can_insert(table, n)"},
     {"check_priority", (PyCFunction)core_check_priority, METH_VARARGS, "check_priority(table, priority)"},
     {"info", (PyCFunction)core_info, METH_O, "info(table) -> the bytes of an es_table_info"},
-    {"end_episode", (PyCFunction)core_end_episode, METH_NOARGS, "The next step begins an episode."},
+    {"end_episode", (PyCFunction)core_end_episode, METH_O, "end_episode(environments) -> a code"},
     {"set_version", (PyCFunction)core_set_version, METH_VARARGS, "set_version(version, by_hand) -> a code"},
     {"version", (PyCFunction)core_version, METH_NOARGS, "version() -> that of the next step, or a code"},
     {"num_steps", (PyCFunction)core_num_steps, METH_NOARGS, "How many steps are stored."},
@@ -260,7 +265,7 @@ static PyMethodDef core_methods[] = {
     {"save_begin", (PyCFunction)core_save_begin, METH_VARARGS, "save_begin(directory, records, drawn, first, rows)"},
     {"save_some", (PyCFunction)core_save_some, METH_O, "save_some(save): writes some rows."},
     {"save_end", (PyCFunction)core_save_end, METH_O, "save_end(save): rows are copied no more."},
-    {"restore", (PyCFunction)core_restore, METH_VARARGS, "restore(drawn, stream, number, episode, index)"},
+    {"restore", (PyCFunction)core_restore, METH_VARARGS, "restore(drawn, stream, environments)"},
     {"close", (PyCFunction)core_close, METH_NOARGS, "Lets go of the store. Idempotent."},
     {NULL, NULL, 0, NULL},
 };

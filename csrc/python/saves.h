@@ -5,6 +5,16 @@
 
 #include "python/core.h"
 
+/* The bytes of an es_environment for each, while the lock is held; NULL: an exception is set. */
+static PyObject *read_environments(core *self)
+{
+    uint64_t n = self->call.environments(self->replay, NULL, 0);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(n * sizeof(es_environment)));
+    if (bytes != NULL)
+        self->call.environments(self->replay, (es_environment *)PyBytes_AsString(bytes), n);
+    return bytes;
+}
+
 /* save_begin(directory, records, drawn, first, rows): see _replay.pyi. */
 static PyObject *core_save_begin(core *self, PyObject *args)
 {
@@ -21,11 +31,21 @@ static PyObject *core_save_begin(core *self, PyObject *args)
     config.first = first;
     config.rows = rows;
     int code = enter(self);
-    if (code == ES_OK)
-        LOCKED_CALL(self, RELEASE_GIL_FROM, save = self->call.begin(self->replay, &config, &state, &code));
     if (code != ES_OK)
         return PyLong_FromLong(code);
-    return Py_BuildValue("(Ky#)", (unsigned long long)(uintptr_t)save, (const char *)&state, (Py_ssize_t)sizeof state);
+    Py_BEGIN_ALLOW_THREADS
+    save = self->call.begin(self->replay, &config, &state, &code);
+    Py_END_ALLOW_THREADS
+    PyObject *environments = code == ES_OK ? read_environments(self) : NULL;
+    if (code == ES_OK && environments == NULL)
+        self->call.end(self->replay, save);
+    leave(self);
+    if (code != ES_OK)
+        return PyLong_FromLong(code);
+    if (environments == NULL)
+        return NULL;
+    return Py_BuildValue("(Ky#N)", (unsigned long long)(uintptr_t)save, (const char *)&state, (Py_ssize_t)sizeof state,
+                         environments);
 }
 
 /* save_some(save): see _replay.pyi. The lock is held while rows are copied, but not while they are written. */
@@ -64,23 +84,22 @@ static PyObject *core_save_end(core *self, PyObject *address)
     return PyLong_FromLong(code);
 }
 
-/* restore(drawn, stream, number, episode, index): see _replay.pyi. */
+/* restore(drawn, stream, environments): see _replay.pyi. */
 static PyObject *core_restore(core *self, PyObject *args)
 {
-    const char *drawn;
-    Py_ssize_t size;
-    unsigned long long stream, number;
-    unsigned int episode, index;
-    if (!PyArg_ParseTuple(args, "y#KKII", &drawn, &size, &stream, &number, &episode, &index))
+    const char *drawn, *environments;
+    Py_ssize_t size, bytes;
+    unsigned long long stream;
+    if (!PyArg_ParseTuple(args, "y#Ky#", &drawn, &size, &stream, &environments, &bytes))
         return NULL;
-    es_save_state state = {.stream = stream, .number = number, .episode = episode, .index = index};
     int code = enter(self);
     if (code != ES_OK)
         return PyLong_FromLong(code);
     if (size > 0)
         code = self->call.drawn(self->replay, (const uint8_t *)drawn, (uint64_t)size);
     if (code == ES_OK)
-        self->call.go_on(self->replay, &state);
+        code = self->call.go_on(self->replay, stream, (const es_environment *)environments,
+                                (uint64_t)bytes / sizeof(es_environment));
     leave(self);
     return PyLong_FromLong(code);
 }

@@ -3,11 +3,11 @@
  *
  * A plan holds what one attachment's samples look like. send(plan, leaf0, leaf1,
  * ...) tests that each leaf is an array of exactly that dtype and shape,
- * contiguous, and calls es_api_send(). Everything else (scalars, strided arrays,
- * other types, a full ring, errors) makes it return False with nothing sent,
- * and is Python's to deal with. call() does the same with a function whose result
- * counts: es_weights_publish(), es_weights_copy(). It returns None where nothing
- * was called.
+ * contiguous, or a usual scalar, and calls es_api_send(). Everything else (strided
+ * arrays, other types, a full ring, errors) makes it return False with nothing
+ * sent, and is Python's to deal with. call() does the same with arrays alone, and
+ * with a function whose result counts: es_weights_publish(), es_weights_copy(). It
+ * returns None where nothing was called.
  */
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "python/arrays.h"
+#include "python/scalars.h"
 
 #define PLAN "echo_shm.plan"
 #define MAX_DIMS 64 /* numpy 2's own limit */
@@ -106,8 +107,9 @@ static PyObject *make_plan(PyObject *module, PyObject *args)
     return capsule;
 }
 
-/* The leaves' addresses: 1; 0 where one is not what the plan says; -1: an exception is set. */
-static int find_leaves(const plan *p, PyObject *const *leaves, void **pointers)
+/* The leaves' addresses: 1; 0 where one is not what the plan says; -1: an exception is set. scalars: room for what is
+ * given as such, or NULL: nothing may be. */
+static int find_leaves(const plan *p, PyObject *const *leaves, void **pointers, scalar *scalars)
 {
     int ok = 1;
     for (Py_ssize_t i = 0; i < p->n && ok == 1; i++) {
@@ -116,6 +118,9 @@ static int find_leaves(const plan *p, PyObject *const *leaves, void **pointers)
             ok = PyArray_ISWRITEABLE((PyArrayObject *)leaves[i]);
         if (ok == 1)
             pointers[i] = PyArray_DATA((PyArrayObject *)leaves[i]);
+        else if (ok == 0 && scalars != NULL && p->leaves[i].ndim == 0 &&
+                 (ok = read_scalar(leaves[i], p->leaves[i].dtype, &scalars[i])))
+            pointers[i] = &scalars[i];
     }
     return ok;
 }
@@ -129,6 +134,7 @@ static int64_t run(const plan *p, int wide, void **pointers)
 static int call_plan(PyObject *const *args, Py_ssize_t nargs, int wide, int64_t *code)
 {
     void *few[32], **pointers = few;
+    scalar few_scalars[32], *scalars = few_scalars;
     const plan *p = nargs > 0 ? PyCapsule_GetPointer(args[0], PLAN) : NULL;
     if (p == NULL || nargs != p->n + 1) {
         if (!PyErr_Occurred())
@@ -136,13 +142,14 @@ static int call_plan(PyObject *const *args, Py_ssize_t nargs, int wide, int64_t 
         return -1;
     }
     if (p->n > (Py_ssize_t)(sizeof few / sizeof *few)) {
-        pointers = PyMem_Malloc((size_t)p->n * sizeof *pointers);
+        pointers = PyMem_Malloc((size_t)p->n * (sizeof *pointers + sizeof *scalars));
         if (pointers == NULL) {
             PyErr_NoMemory();
             return -1;
         }
+        scalars = (scalar *)(pointers + p->n);
     }
-    int ok = find_leaves(p, args + 1, pointers);
+    int ok = find_leaves(p, args + 1, pointers, wide ? NULL : scalars);
     /* The functions never sleep, so a short copy may keep the GIL: giving it up and
      * getting it back costs as much. The caller's references keep the arrays. */
     if (ok == 1 && p->release_gil) {

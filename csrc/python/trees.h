@@ -141,4 +141,23 @@ static inline bool take_apart(PyObject *tree, PyObject *form, PyObject **leaves)
     return true;
 }
 
+/* The same of a tree that has a part of the form: each dict some of its keys. Leaves that are not there stay as they
+ * are. */
+static inline bool take_part_apart(PyObject *tree, PyObject *form, PyObject **leaves)
+{
+    PyObject *key, *child;
+    Py_ssize_t at = 0;
+    if (!PyDict_CheckExact(tree) || !PyDict_CheckExact(form))
+        return take_apart(tree, form, leaves);
+    while (PyDict_Next(tree, &at, &key, &child)) {
+        /* No code of such keys runs, which could change the tree. */
+        if (!PyUnicode_CheckExact(key) && !PyLong_CheckExact(key))
+            return false;
+        PyObject *below = PyDict_GetItemWithError(form, key);
+        if (below == NULL || !take_part_apart(child, below, leaves))
+            return false;
+    }
+    return true;
+}
+
 #endif

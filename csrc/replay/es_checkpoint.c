@@ -44,10 +44,11 @@ es_save *es_checkpoint_begin(es_replay *r, const es_save_config *config, es_save
     es_save *save = es_save_begin(&r->tables, config, state, error);
     if (save == NULL)
         return NULL;
-    state->stream = r->head.stream;
-    state->number = r->head.number;
-    state->episode = r->head.episode;
-    state->index = r->head.index;
+    const es_environment *first = &r->own.environments[0];
+    state->stream = r->own.stream;
+    state->number = first->number;
+    state->episode = first->episode;
+    state->index = first->index;
     r->tables.save = save;
     return save;
 }
@@ -122,10 +123,7 @@ int es_checkpoint_drawn(es_replay *r, const uint8_t *from, uint64_t size)
     return size == 0 ? ES_OK : ES_EDAMAGED;
 }
 
-void es_checkpoint_go_on(es_replay *r, const es_save_state *state)
+int es_checkpoint_go_on(es_replay *r, uint64_t stream, const es_environment *environments, uint64_t n)
 {
-    r->head.stream = state->stream;
-    r->head.number = state->number;
-    r->head.episode = state->episode;
-    r->head.index = state->index;
+    return es_own_go_on(&r->own, stream, environments, n);
 }

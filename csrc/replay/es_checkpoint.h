@@ -48,7 +48,7 @@ int64_t es_checkpoint_rows(void *base, uint64_t size, int32_t directory, uint64_
                            es_trouble *why);
 /* What was drawn, of the same tables, once the store is open. ES_OK, -ENOMEM, or ES_EDAMAGED. */
 int es_checkpoint_drawn(es_replay *r, const uint8_t *from, uint64_t size);
-/* The next step that es_replay_add() stores follows those that were stored. */
-void es_checkpoint_go_on(es_replay *r, const es_save_state *state);
+/* The next step of each environment follows those that were stored. n: at least 1. ES_OK, -ENOMEM, or ES_EENVIRONMENT. */
+int es_checkpoint_go_on(es_replay *r, uint64_t stream, const es_environment *environments, uint64_t n);
 
 #endif

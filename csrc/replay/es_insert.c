@@ -92,6 +92,19 @@ static void note_step(es_tables *m, uint32_t step, const es_step_head *head)
     es_redo_set(&m->store.redo, &hdr->arrivals, hdr->arrivals + 1);
 }
 
+/* The step before says how the episode ends, too. */
+static void note_end(es_tables *m, const es_step_head *final)
+{
+    uint32_t last = es_steps_last(&m->steps, final->stream, final->environment);
+    if (last == ES_STEPS_NONE)
+        return;
+    const es_step_record *record = &m->store.steps[last];
+    uint32_t ends = (final->flags & ES_STEP_TERMINATED ? ES_STEP_ENDS_TERMINATED : 0) |
+                    (final->flags & ES_STEP_TRUNCATED ? ES_STEP_ENDS_TRUNCATED : 0);
+    if (record->number + 1 == final->number && record->episode == final->episode)
+        es_redo_set(&m->store.redo, &record->word, record->word | es_record_word(0, ends, 0));
+}
+
 /* What is noted of an item until it is in its table. */
 typedef struct es_noted {
     es_window window;
@@ -215,6 +228,8 @@ int es_insert_step(es_tables *m, const es_step_head *head, const void *const *le
         es_save_before(m->save, &m->store, step);
     es_gather_into_step(&m->store, step, leaves, i);
     note_step(m, step, head);
+    if (head->flags & ES_STEP_FINAL)
+        note_end(m, head);
     if (origin != NULL)
         es_redo_set(&m->store.redo, origin->word, origin->value);
     for (uint32_t t = 0; t < m->num_tables; t++)

@@ -2,10 +2,10 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "replay/es_draw.h"
 #include "replay/es_gather.h"
-#include "replay/es_insert.h"
 #include "replay/es_peek.h"
 #include "replay/es_recover.h"
 #include "replay/es_replay_parts.h"
@@ -51,7 +51,8 @@ es_replay *es_replay_open(void *base, uint64_t size, uint64_t stream, const es_c
     if (r == NULL)
         return NULL;
     *error = es_recover_open(&r->tables, base, size, custom, num_custom, why);
-    r->head.stream = stream;
+    if (*error == ES_OK)
+        *error = es_own_init(&r->own, &r->tables, stream);
     if (*error == ES_OK) {
         r->drawn = calloc(r->tables.num_tables, sizeof *r->drawn);
         *error = r->drawn == NULL ? -ENOMEM : ES_OK;
@@ -68,6 +69,7 @@ void es_replay_free(es_replay *r)
         es_drawn_free(&r->drawn[t]);
     es_replay_disconnect(r);
     es_recover_close(&r->tables);
+    es_own_free(&r->own);
     free(r->drawn);
     free(r);
 }
@@ -136,52 +138,26 @@ static int64_t unless_failed(es_replay *r, int64_t result)
 
 /* --- inserting ----------------------------------------------------------------- */
 
-static int add(es_replay *r, const void *const *leaves, uint64_t i, uint32_t flags, const double *priorities,
-               es_trouble *why)
-{
-    r->head.flags = flags;
-    int code = es_insert_step(&r->tables, &r->head, leaves, i, priorities, NULL, why);
-    if (code != ES_OK)
-        return code;
-    r->head.number++;
-    r->head.index++;
-    if (flags & (ES_STEP_TERMINATED | ES_STEP_TRUNCATED | ES_STEP_LOST))
-        es_replay_end_episode(r);
-    return ES_OK;
-}
-
 int es_replay_add(es_replay *r, const void *const *leaves, uint32_t flags, const double *priorities, es_trouble *why)
 {
-    why->index = 0;
-    return add(r, leaves, 0, flags, priorities, why);
+    return es_own_add(&r->own, &r->tables, leaves, flags, priorities, why);
 }
 
 int es_replay_add_last(es_replay *r, const void *const *leaves, const void *const *final, uint32_t flags,
                        const double *priorities, es_trouble *why)
 {
-    why->index = 0;
-    r->head.flags = 0;
-    int code = es_insert_can_end(&r->tables, &r->head, priorities, why);
-    if (code == ES_OK)
-        code = add(r, leaves, 0, 0, priorities, why);
-    return code == ES_OK ? add(r, final, 0, flags | ES_STEP_FINAL, priorities, why) : code;
+    return es_own_add_last(&r->own, &r->tables, leaves, final, flags, priorities, why);
 }
 
 int64_t es_replay_extend(es_replay *r, const void *const *leaves, uint64_t n, const uint8_t *flags,
                          const double *priorities, int *error, es_trouble *why)
 {
-    double highest[ES_MAX_TABLES];
-    for (uint32_t t = 0; t < ES_MAX_TABLES; t++)
-        highest[t] = -1;
-    for (uint64_t i = 0; i < n; i++) {
-        const double *mine = priorities == NULL ? highest : priorities + i * r->tables.num_tables;
-        why->index = i;
-        *error = add(r, leaves, i, flags == NULL ? 0 : flags[i], mine, why);
-        if (*error != ES_OK)
-            return (int64_t)i;
-    }
-    *error = ES_OK;
-    return (int64_t)n;
+    return es_own_extend(&r->own, &r->tables, leaves, n, flags, priorities, error, why);
+}
+
+int64_t es_replay_add_vector(es_replay *r, const es_vector *v, uint64_t first, int *error, es_trouble *why)
+{
+    return es_own_add_vector(&r->own, &r->tables, v, first, error, why);
 }
 
 void es_replay_set_version(es_replay *r, int64_t version, int by_hand)
@@ -189,18 +165,30 @@ void es_replay_set_version(es_replay *r, int64_t version, int by_hand)
     if (!by_hand && r->version_by_hand)
         return;
     r->version_by_hand = by_hand != 0;
-    r->head.version = es_steps_version(version);
+    r->own.version = es_steps_version(version);
 }
 
 int64_t es_replay_version(es_replay *r)
 {
-    return r->head.version;
+    return r->own.version;
 }
 
 void es_replay_end_episode(es_replay *r)
 {
-    r->head.episode += r->head.index > 0;
-    r->head.index = 0;
+    es_own_end_all(&r->own);
+}
+
+void es_replay_end_episodes(es_replay *r, const int64_t *environments, uint64_t n)
+{
+    es_own_end_some(&r->own, environments, n);
+}
+
+uint64_t es_replay_environments(es_replay *r, es_environment *to, uint64_t room)
+{
+    uint64_t n = r->own.num_environments;
+    if (room > 0)
+        memcpy(to, r->own.environments, (n < room ? n : room) * sizeof *to);
+    return n;
 }
 
 /* --- sampling -------------------------------------------------------------------- */

@@ -71,7 +71,7 @@ uint64_t es_replay_output_size(es_replay *r, uint32_t table, uint32_t output);
 
 /* --- inserting ----------------------------------------------------------------- */
 
-/* Stores one step, and the items that it completes. leaves: one pointer for each leaf. priorities: one for each
+/* Stores one step of environment 0, and the items that it completes. leaves: one pointer for each leaf. priorities: one for each
  * table; negative: the table's highest so far; not a number: no item. flags: es_step_flag.
  * ES_OK, ES_REFUSED, ES_NO_ROOM or ES_UNSYNCED; then nothing is stored. ES_ESELECTOR: it may be. */
 int es_replay_add(es_replay *r, const void *const *leaves, uint32_t flags, const double *priorities, es_trouble *why);
@@ -84,8 +84,16 @@ int64_t es_replay_extend(es_replay *r, const void *const *leaves, uint64_t n, co
  * ES_STEP_TERMINATED or ES_STEP_TRUNCATED. */
 int es_replay_add_last(es_replay *r, const void *const *leaves, const void *const *final, uint32_t flags,
                        const double *priorities, es_trouble *why);
-/* The next step begins an episode. */
+/* A step of each of several environments: the rows from `first` on. ES_EENVIRONMENT, ES_ERESET: nothing is stored. Returns how many of the n are done: stored, or
+ * left out as resets; fewer than n when *error says why the next one is not. A row and what its episode ends with: both
+ * or none. */
+int64_t es_replay_add_vector(es_replay *r, const es_vector *v, uint64_t first, int *error, es_trouble *why);
+/* The next step of each environment begins an episode. */
 void es_replay_end_episode(es_replay *r);
+/* The same of n of them, as of es_vector. */
+void es_replay_end_episodes(es_replay *r, const int64_t *environments, uint64_t n);
+/* All environments up to the last one that was used, at most room: how many there are. */
+uint64_t es_replay_environments(es_replay *r, es_environment *to, uint64_t room);
 /* The version of the weights that es_replay_add() and the others note with each step; as es_age_set_version(). Those beyond
  * 2^32 - 1 become that. */
 void es_replay_set_version(es_replay *r, int64_t version, int by_hand);

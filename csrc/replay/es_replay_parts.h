@@ -3,14 +3,15 @@
 #define ES_REPLAY_PARTS_H
 
 #include "replay/es_drawn.h"
+#include "replay/es_own.h"
 #include "replay/es_rings.h"
 #include "replay/es_tables.h"
 
 struct es_replay {
     es_tables tables;
     es_rings rings;
-    es_drawn *drawn;   /* of each table */
-    es_step_head head; /* of the next step that es_replay_add() stores */
+    es_drawn *drawn; /* of each table */
+    es_own own;
     bool version_by_hand;
 };
 

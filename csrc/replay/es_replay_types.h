@@ -14,12 +14,14 @@ enum es_replay_result {
     ES_SHORT = -10103,    /* a table is empty, or its limiter forbids to sample; what was drawn is kept */
     ES_EPRIORITY =
         -10111, /* a priority is negative, infinite, no number, or its weight is too large: why->index, why->table */
-    ES_ENOITEM = -10112,     /* no item has that key: why->index */
-    ES_EDAMAGED = -10113,    /* the store's records contradict each other: why->index says which */
-    ES_ESELECTOR = -10114,   /* a custom selector has failed */
-    ES_EREENTERED = -10115,  /* called by code that itself runs inside a call of this replay */
-    ES_ENOSELECTOR = -10116, /* a table has a custom selector, and there is none: why->table */
-    ES_ETWICE = -10118       /* the stream has a step with that number already */
+    ES_ENOITEM = -10112,      /* no item has that key: why->index */
+    ES_EDAMAGED = -10113,     /* the store's records contradict each other: why->index says which */
+    ES_ESELECTOR = -10114,    /* a custom selector has failed */
+    ES_EREENTERED = -10115,   /* called by code that itself runs inside a call of this replay */
+    ES_ENOSELECTOR = -10116,  /* a table has a custom selector, and there is none: why->table */
+    ES_ETWICE = -10118,       /* the stream has a step with that number already */
+    ES_EENVIRONMENT = -10120, /* an environment's number is out of range, or comes twice: why->index */
+    ES_ERESET = -10121        /* a row ends an episode, and must be a reset: why->index */
 };
 
 enum es_selector_kind {
@@ -33,9 +35,17 @@ enum es_selector_kind {
     ES_CUSTOM = 8 /* es_custom_selector */
 };
 
-/* A step's flags. ES_STEP_FINAL: it is what an episode ends with: observations, but no action. The step before has no
- * flags then, and this one says whether the episode was terminated or truncated. */
-enum es_step_flag { ES_STEP_TERMINATED = 1, ES_STEP_TRUNCATED = 2, ES_STEP_LOST = 4, ES_STEP_FINAL = 8 };
+/* A step's flags. ES_STEP_FINAL: it is what an episode ends with: observations, but no action. It says whether the
+ * episode was terminated or truncated. It may go before the step that it follows, which is sent without flags: the store
+ * adds ES_STEP_ENDS_TERMINATED or ES_STEP_ENDS_TRUNCATED, which mean nothing to items. */
+enum es_step_flag {
+    ES_STEP_TERMINATED = 1,
+    ES_STEP_TRUNCATED = 2,
+    ES_STEP_LOST = 4,
+    ES_STEP_FINAL = 8,
+    ES_STEP_ENDS_TERMINATED = 32,
+    ES_STEP_ENDS_TRUNCATED = 64
+};
 enum es_head_flag { ES_HEAD_ITEM = 16 };
 
 /* What the inbox brings with each step: its first leaf. The tables' priorities follow: see es_replay_add(). If there are
@@ -58,7 +68,13 @@ typedef struct es_update_block {
     double priorities[256];
 } es_update_block;
 
-enum es_replay_limits { ES_MAX_TABLES = 64, ES_TABLE_NAME = 64, ES_UPDATE_KEYS = 256, ES_MAX_OUTBOXES = 32 };
+enum es_replay_limits {
+    ES_MAX_TABLES = 64,
+    ES_TABLE_NAME = 64,
+    ES_UPDATE_KEYS = 256,
+    ES_MAX_OUTBOXES = 32,
+    ES_MAX_ENVIRONMENTS = 1048576
+};
 
 /* How items are chosen. */
 typedef struct es_selector_config {
@@ -155,6 +171,28 @@ typedef struct es_store_parts {
     const es_output *outputs;
     const void *schema; /* geo.schema_size bytes, for whoever opens it */
 } es_store_parts;
+
+/* An environment whose steps the replay's own process stores: its next step. */
+typedef struct es_environment {
+    uint64_t number;
+    uint32_t index, episode;
+    uint32_t resets; /* 1: the next row of es_replay_add_vector() is a reset, if skips_resets */
+    uint32_t named;  /* 0 */
+} es_environment;
+
+/* A step of each of n environments. */
+typedef struct es_vector {
+    const void *const *leaves; /* for each leaf n times its size */
+    /* n times one for each leaf: what the row's episode ends with. Those of rows that end none are not looked at. In
+     * place of an address NULL: zeros. NULL: it is not known. */
+    const void *const *finals;
+    const uint8_t *terminated, *truncated; /* n of 0 or 1 each; NULL: none */
+    const int64_t *environments;           /* n different ones, below ES_MAX_ENVIRONMENTS; NULL: 0 to n - 1 */
+    const double *priorities;              /* as of es_replay_extend() */
+    uint64_t n;
+    uint32_t skips_resets; /* 1: the row after the end of an episode is no step */
+    uint32_t zero;
+} es_vector;
 
 /* Where a batch goes: for n items, arrays of n. leaves: one array for each output of the table, of n times its size. The
  * others are its columns, of eight bytes an item each. */

@@ -38,7 +38,8 @@ class Observations:
             )
         self._channels = first[0] // stack if stack > 1 else 0  # of a frame; 0: nothing is stacked
         #: One observation as it is stored.
-        self.stored = self.row([leaf[None] for leaf in leaves], 0)
+        rows: Any = self.rows([leaf[None] for leaf in leaves])
+        self.stored: Observation = {k: v[0] for k, v in rows.items()} if self._names else rows[0]
 
     def exact(self, what: str, given: Any) -> Arrays:
         """Contiguous arrays of the right dtypes and shapes, with a leading n.
@@ -49,11 +50,10 @@ class Observations:
         """
         if self._names is not None and (not isinstance(given, dict) or not given.keys() >= set(self._names)):
             raise ValueError(f"{what}: got {given!r:.100}, expected a dict with {', '.join(map(repr, self._names))}")
-        leaves = [given] if self._names is None else [given[name] for name in self._names]
-        return [
-            exact_array(what, leaf, rows, dtype)
-            for leaf, rows, (_, dtype) in zip(leaves, self._rows, self._shapes, strict=True)
-        ]
+        if self._names is None:
+            return [exact_array(what, given, self._rows[0], self._shapes[0][1])]
+        both = zip(self._names, self._rows, self._shapes, strict=True)
+        return [exact_array(what, given[name], rows, dtype) for name, rows, (_, dtype) in both]
 
     def from_bytes(self, raw: list[bytes]) -> Arrays:
         """The arrays that have these bytes."""
@@ -62,12 +62,16 @@ class Observations:
             for one, rows, (_, dtype) in zip(raw, self._rows, self._shapes, strict=True)
         ]
 
-    def row(self, leaves: Arrays, i: int) -> Observation:
-        """What is stored of row i."""
+    def rows(self, leaves: Arrays) -> Observation:
+        """What is stored of them."""
         if self._names is None:
-            one: npt.NDArray[Any] = leaves[0][i]
-            return one[-self._channels :] if self._channels else one
-        return {name: leaf[i] for name, leaf in zip(self._names, leaves, strict=True)}
+            return leaves[0][:, -self._channels :] if self._channels else leaves[0]
+        return dict(zip(self._names, leaves, strict=True))
+
+    def differ(self, leaves: Arrays, raw: list[bytes]) -> npt.NDArray[np.bool_]:
+        """Which rows have other bytes."""
+        both = list(zip(leaves, self.from_bytes(raw), strict=True))
+        return np.array([any(a[i].tobytes() != b[i].tobytes() for a, b in both) for i in range(len(leaves[0]))])
 
     def drawn(self, stored: Any) -> Any:
         """The observations of a batch as they were given, without a copy."""

@@ -6,29 +6,29 @@ begin with them, as after a reset in the middle of an episode: their bytes are c
 """
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from echo_shm import Replay, ReplayClient, Table
+from echo_shm import Replay, Table
 from echo_shm.adapters.observations import Observation, Observations, exact_array
 from echo_shm.replay import Batch, NStep, Prioritized
+
+#: In the bytes of an array of bool: an episode ends. ``any()`` takes longer than to store a step.
+_ENDS = b"\1"
 
 
 class Transitions:
     """Transitions of n environments that are stepped together, in a replay of this process.
 
-    One environment's steps are stored directly. Each of several has a writer of its own, since their episodes run side
-    by side; what they have sent is stored before a draw.
-
     Args:
         observation: What an observation looks like: an array, or a dict of arrays.
         action: What an action looks like: an array.
         capacity: Most transitions, less the observations that are stored where episodes end.
-        n_envs: How many environments, 1 to 1024.
+        n_envs: How many environments.
         n_steps, gamma: A transition is over so many steps, or fewer where the episode ends: see :class:`NStep`.
         stack: Of so many frames an observation consists, along its first dimension; only the last one is stored.
         pad: What stands for frames before an episode's first one: ``"zero"``s, or the ``"first"`` itself.
@@ -36,7 +36,7 @@ class Transitions:
 
     Raises:
         ValueError, TypeError: A number is out of range, or an observation cannot be stacked so.
-        SegmentError, MemoryError: There is too little shared memory for the writers, or memory.
+        MemoryError: There is too little memory.
 
     Draws follow from a seed that numpy's global generator gives. It pickles, with all that it stores.
     """
@@ -60,14 +60,13 @@ class Transitions:
         item = NStep(n_steps, gamma, ["obs"], stack={"obs": stack} if stack > 1 else None, pad=pad)
         table = Table("transitions", sampler, max_size=capacity, item=item)
         rows = capacity + n_envs * (n_steps + stack + 2)
-        self._open(Replay(step, rows, [table], seed=int(np.random.randint(2**31 - 1)), max_producers=n_envs))
+        self._open(Replay(step, rows, [table], seed=int(np.random.randint(2**31 - 1))))
 
     def _open(self, replay: Any) -> None:
         #: The :class:`Replay`.
         self.replay = replay
-        client = ReplayClient(replay.handle) if self._n > 1 else None
-        self._writers = [client.writer() for _ in range(self._n)] if client else []
-        self._going = [False] * self._n  # whose episodes have not ended
+        self._going = np.zeros(self._n, bool)  # whose episodes have not ended
+        self._all, self._some_going = np.ones(self._n, bool), False
         self._next: list[bytes] = []  # the observations after the last step
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, timeouts: Sequence[Any]) -> None:
@@ -88,56 +87,41 @@ class Transitions:
         before, after = self.observations.exact("obs", obs), self.observations.exact("next_obs", next_obs)
         actions = exact_array("action", action, (self._n, *self._action.shape), self._action.dtype)
         rewards = exact_array("reward", reward, (self._n,), np.float32)
-        dead, cut = exact_array("done", done, (self._n,), bool).tolist(), list(map(bool, timeouts))
-        if len(cut) != self._n:
-            raise ValueError(f"infos: got {len(cut)}, expected one for each of {self._n} environments")
-        if any(self._going) and [leaf.tobytes() for leaf in before] != self._next:
-            both = list(zip(before, self.observations.from_bytes(self._next), strict=True))
-            self._end(i for i in range(self._n) if any(a[i].tobytes() != b[i].tobytes() for a, b in both))
-        for i in range(self._n):
-            step = {"obs": self.observations.row(before, i), "action": actions[i], "reward": rewards[i, ...]}
-            ends = dead[i] or cut[i]
-            final = {"obs": self.observations.row(after, i)} if ends else None
-            self._add(i, step, dead[i] and not cut[i], cut[i], final)
-            self._going[i] = not ends
+        dead = exact_array("done", done, (self._n,), bool)
+        if len(timeouts) != self._n:
+            raise ValueError(f"infos: got {len(timeouts)}, expected one for each of {self._n} environments")
+        if self._some_going and [leaf.tobytes() for leaf in before] != self._next:
+            self._end(self._going & self.observations.differ(before, self._next))
+        step = {"obs": self.observations.rows(before), "action": actions, "reward": rewards}
+        if _ENDS in dead.tobytes() or any(timeouts):
+            cut = np.array(timeouts, bool)
+            final = {"obs": self.observations.rows(after)}
+            self.replay.add_vector(step, dead & ~cut, cut, "disabled", final=final)
+            self._going = ~(dead | cut)
+            self._some_going = bool(self._going.any())
+        else:
+            self.replay.add_vector(step, dead, dead, "disabled")
+            self._going, self._some_going = self._all, True
         self._next = [leaf.tobytes() for leaf in after]
 
-    def _add(self, i: int, step: Any, terminated: bool, truncated: bool, final: Any = None) -> None:
-        if not self._writers:
-            self.replay.add(step, terminated=terminated, truncated=truncated, final=final)
+    def _end(self, going: npt.NDArray[np.bool_]) -> None:
+        """Ends episodes: what they have led to is stored as one more step, at which no transition begins."""
+        which = np.flatnonzero(going)
+        if not len(which):
             return
-        if final is not None:  # so that there is room for both, the step and what its episode ends with
-            self._settle()
-        while True:
-            try:
-                self._writers[i].add(step, terminated=terminated, truncated=truncated, final=final, timeout=0)
-                return
-            except TimeoutError:  # the ring is full: this process itself has to empty it
-                self._settle()
-
-    def _settle(self) -> None:
-        """Has the replay store all that the writers have sent."""
-        for writer in self._writers:
-            while True:
-                try:
-                    writer.flush(timeout=0)
-                    break
-                except TimeoutError:
-                    self.replay.num_steps  # noqa: B018  # it stores some of what has come
-
-    def _end(self, which: Iterable[int]) -> None:
-        """Ends episodes that go on: what they have led to is stored as one more step, at which no transition begins."""
-        last = self.observations.from_bytes(self._next) if any(self._going) else []
-        for i in which:
-            if self._going[i]:
-                step = {"obs": self.observations.row(last, i), "action": self._action, "reward": self._reward}
-                self._add(i, step, False, True)
-                self._going[i] = False
+        step = {
+            "obs": self.observations.rows([leaf[which] for leaf in self.observations.from_bytes(self._next)]),
+            "action": np.repeat(self._action[None], len(which), 0),
+            "reward": np.zeros(len(which), np.float32),
+        }
+        none = np.zeros(len(which), bool)
+        self.replay.add_vector(step, none, ~none, "disabled", environments=which)
+        self._going = self._going & ~going
+        self._some_going = bool(self._going.any())
 
     def end_episodes(self) -> None:
         """The next step of each environment begins an episode. What was added is complete, and can be sampled."""
-        self._end(range(self._n))
-        self._settle()
+        self._end(self._going)
 
     def sample(self, n: int, beta: float | None = None) -> Batch:
         """Draws n transitions: ``data`` has ``obs``, ``action``, ``reward``, ``next``, ``discount``, ``n``.
@@ -148,7 +132,7 @@ class Transitions:
             ValueError: Nothing was added yet, or a number is out of range.
 
         """
-        for otherwise in (self._settle, self.end_episodes, None):
+        for otherwise in (self.end_episodes, None):
             try:
                 batch = self.replay.sample(n, timeout=0, beta=beta)
                 break
@@ -166,8 +150,6 @@ class Transitions:
 
     def close(self) -> None:
         """Ends it, and gives its memory back. Idempotent."""
-        for writer in self._writers:
-            writer.close()
         self.replay.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -189,7 +171,7 @@ class Transitions:
                 path = Path(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 content.tofile(path)
-            self._open(Replay.restore(folder, max_producers=self._n))
+            self._open(Replay.restore(folder))
 
 
 def _mapped(path: Path) -> npt.NDArray[np.uint8]:

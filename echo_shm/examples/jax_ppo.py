@@ -3,8 +3,8 @@
     python -m echo_shm.examples.jax_ppo --seed 1 --plot jax_ppo.svg
 
 A worker plays a rollout with the latest weights, writes it into the ring itself, and waits for the next weights. A
-batch is one rollout of each worker. Whether ``jax.numpy.asarray`` copies its arrays depends on JAX (0.10 does). They
-stay as they are until the computation is done.
+batch is one rollout of each worker. The compiled function reads it where the workers wrote it: its arrays are not
+copied, and stay as they are until the computation is done.
 """
 
 import argparse
@@ -141,6 +141,8 @@ def compiled(jax: Any) -> Callable[..., Any]:
 def learn(args: argparse.Namespace) -> int:
     """The learner."""
     jax = need("jax")
+    from echo_shm.adapters.jax import batches  # here, because a worker needs no JAX
+
     rng, key, update = np.random.default_rng(args.seed), jax.random.key(args.seed), compiled(jax)
     params = {"policy": first_layers(rng, 2), "value": first_layers(rng, 1)}
     zeros = jax.tree.map(np.zeros_like, params)
@@ -149,12 +151,10 @@ def learn(args: argparse.Namespace) -> int:
         publisher = server.publisher(params["policy"])
         publisher.publish(params["policy"])
         with server.spawn(play, args.workers, seeds_of(args)) as workers:
-            for batch, _ in server.dataset_iter(until=workers):
+            for batch, _ in batches(server, until=workers):
                 key, mine = jax.random.split(key)
-                state = update(
-                    state, {name: jax.numpy.asarray(leaf) for name, leaf in batch.items()}, mine, progress.left
-                )
-                progress.add(int((~batch["is_reset"]).sum()), batch["episode_return"].ravel())
+                state = update(state, batch, mine, progress.left)
+                progress.add(int((~batch["is_reset"]).sum()), np.asarray(batch["episode_return"]).ravel())
                 if progress.over:
                     break
                 publisher.publish(state[0]["policy"])  # waits for the computation

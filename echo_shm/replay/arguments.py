@@ -104,6 +104,28 @@ def end_flags(terminated: object, truncated: object, n: int) -> npt.NDArray[np.u
     return ends
 
 
+def environments(value: object, n: int | None) -> npt.NDArray[np.int64] | None:
+    """Different environments, one for each of n rows. n=None: any number of them. None stays None: the first n."""
+    most = lib.ES_MAX_ENVIRONMENTS
+    if value is None:
+        if n is not None and n > most:
+            raise ValueError(
+                f"got steps of {n:,} environments, and a replay can have {most:,}: use extend() or writers"
+            )
+        return None
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or array.ndim != 1 or n not in (None, len(array)):
+        want = "int64[n]" if n is None else f"int64[{n}]: a different number for each row"
+        raise ValueError(f"environments: got {array.dtype}{list(array.shape)}, expected {want}")
+    if (wrong := np.flatnonzero((array < 0) | (array >= most))).size:
+        raise ValueError(f"environments[{wrong[0]}] is {array[wrong[0]]}: use numbers from 0 to {most - 1:,}")
+    values, first = np.unique(array, return_index=True)
+    if len(values) < len(array):
+        again = int(np.setdiff1d(np.arange(len(array)), first)[0])
+        raise ValueError(f"environments[{again}] is {array[again]}, which is there before: each one takes one step")
+    return np.ascontiguousarray(array, np.int64)
+
+
 def keys(value: object) -> npt.NDArray[np.uint64]:
     """Items' keys as they are in a batch: C-contiguous, shape (n,)."""
     array = np.asarray(value)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, error_from
@@ -138,6 +140,7 @@ class _Writer:
         self._before, self._progress, self._meanwhile = before, progress, meanwhile
         self._rows = before.rows if before else max(1, CHUNK_BYTES // (store.spec.sample_bytes + _EXTRA))
         self._files: dict[str, Any] = {}
+        self._environments: list[list[int]] = []
         #: The bytes of its manifest, once it is written.
         self.manifest = b""
 
@@ -176,7 +179,10 @@ class _Writer:
                 self._store.custom.check()
             self._check(got)
             raise AssertionError
-        save, state = got
+        save, state, environments = got
+        rows = np.frombuffer(environments, files.ENVIRONMENT).tolist()
+        used = max((i for i, row in enumerate(rows) if any(row)), default=0) + 1
+        self._environments = [list(row[:-1]) for row in rows[:used]]
         return save, ffi.from_buffer("es_save_state *", state)
 
     def _check(self, code: int) -> None:
@@ -245,5 +251,6 @@ class _Writer:
             "chunk_rows": self._rows,
             "history": self._store.history,
             "writer": {name: getattr(state, name) for name in ("stream", "number", "episode", "index")},
+            "environments": self._environments,
             "files": self._files,
         }

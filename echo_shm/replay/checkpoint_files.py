@@ -26,11 +26,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from echo_shm.errors import SegmentError
 
 FORMAT, VERSION = "echo_shm checkpoint", 2
 
 MANIFEST, RECORDS, DRAWN, DONE = "manifest.json", "records", "drawn", "DONE"
+
+#: An ``es_environment``. The manifest has its fields but for the last one.
+ENVIRONMENT = np.dtype([("number", "u8"), ("index", "u4"), ("episode", "u4"), ("resets", "u4"), ("named", "u4")])
 
 #: What a checkpoint is named while it is written, or removed.
 _UNFINISHED = re.compile(r"\.echo-shm-checkpoint-\d+")

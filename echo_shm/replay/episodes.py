@@ -29,8 +29,9 @@ class StoredEpisode:
     Attributes:
         steps: The tree of a step, of arrays of shape ``(len(episode), *leaf.shape)``: the steps in their order. They
             are copies.
-        final: What the episode ended with, if that was given: the tree of a step, of arrays of shape ``leaf.shape``,
-            with zeros in the leaves that were not given. Otherwise None.
+        final: What the episode ended with, if that was given and is still stored: the tree of a step, of arrays of
+            shape ``leaf.shape``, with zeros in the leaves that were not given. Otherwise None. It is stored as long as
+            an item refers to it, as those of an :class:`NStep` do, and until the writer's next step comes.
         terminated, truncated: How it ended with its last step. Neither: it goes on, or it was left, or its last steps
             are not stored any more.
         first: The first step's place in the episode. It is 0 unless steps before it are not stored any more.
@@ -73,12 +74,12 @@ class Piece(NamedTuple):
     @property
     def terminated(self) -> bool:
         """Whether the episode ends here, and nothing follows from its last state."""
-        return bool(self.listed["flags"][-1] & lib.ES_STEP_TERMINATED)
+        return bool(self.listed["flags"][-1] & (lib.ES_STEP_TERMINATED | lib.ES_STEP_ENDS_TERMINATED))
 
     @property
     def truncated(self) -> bool:
         """Whether the episode ends here, and would have gone on."""
-        return bool(self.listed["flags"][-1] & lib.ES_STEP_TRUNCATED)
+        return bool(self.listed["flags"][-1] & (lib.ES_STEP_TRUNCATED | lib.ES_STEP_ENDS_TRUNCATED))
 
 
 def episodes(replay: Items) -> Iterator[StoredEpisode]:

@@ -34,7 +34,7 @@ class Items:
         self._only = 0 if len(self._names) == 1 else None
         self._data = tuple(layout.data for layout in store.layouts)  # what a batch of each table has
         self._builders = tuple((compile_tree(data), len(data.leaves)) for data in self._data)
-        self._finals = sorted({leaf for layout in store.layouts for leaf in layout.finals})
+        self._finals = tuple(sorted({leaf for layout in store.layouts for leaf in layout.finals}))
 
     @property
     def capacity(self) -> int:
@@ -236,6 +236,11 @@ class Items:
         if code == lib.ES_NO_ROOM:
             protected = [name for name, config in self._store.tables.items() if config.is_protected]
             all_steps = self._core.num_steps() >= self.capacity
+            if not protected:
+                return EchoShmError(
+                    f"{what} has no room for the items of one step in all its tables: use a larger max_items, or give "
+                    "priorities for fewer tables"
+                )
             full = f"all of its {self.capacity:,} steps" if all_steps else "as many items as max_items allows"
             return EchoShmError(
                 f"{what} is full: {full} belong to protected tables ({', '.join(map(repr, protected))}). "

@@ -193,8 +193,8 @@ class Replay(Inserting, Sampling, Lifetime):
             example: Pytree of numpy arrays, as of one step. It is only needed for trees with node types beyond dict,
                 list, tuple and None.
             store, name, sync_every, thread, max_producers, transport: As for :class:`Replay`.
-            same_episode: The next step that :meth:`add` stores follows the last one, in the same episode. Otherwise it
-                begins an episode, as after :meth:`end_episode`.
+            same_episode: The next step that :meth:`add` stores follows the last one, in the same episode; so it is with
+                each environment of :meth:`add_vector`. Otherwise it begins an episode, as after :meth:`end_episode`.
             samplers, removers: By table: new objects for those that are a :class:`CustomSelector`, where ``tables`` is
                 None.
             progress: Called now and then with the bytes of steps that were read, and of all.

@@ -15,14 +15,14 @@ from echo_shm._core import ffi, lib
 from echo_shm._replay import Core
 from echo_shm.errors import SegmentError, SpecMismatchError, error_from
 from echo_shm.replay import checkpoint_files as files
-from echo_shm.replay.checkpoint_files import DRAWN, RECORDS, Progress
+from echo_shm.replay.checkpoint_files import DRAWN, ENVIRONMENT, RECORDS, Progress
 from echo_shm.replay.described import about_items, describe_store, items_of, table_name
 from echo_shm.replay.item import Item
 from echo_shm.replay.layout import Layout, lay_out
 from echo_shm.replay.new_store import create_store
 from echo_shm.replay.store import Store
 from echo_shm.replay.table import Table, check_tables, lay_out_table, table_config
-from echo_shm.spec import Spec, Tree
+from echo_shm.spec import Array, Spec, Tree
 
 if TYPE_CHECKING:
     from echo_shm._core import CData, TableConfig
@@ -73,6 +73,13 @@ class Restored:
                 yield f"table {name!r}: {dropped} items were dropped, and {self.items[name]} came"
 
 
+def _environments(manifest: Mapping[str, Any]) -> Array:
+    """The environments of a checkpoint's own steps. One that does not list them has one."""
+    first = manifest["writer"]
+    rows = manifest.get("environments", [[first["number"], first["index"], first["episode"], 0]])
+    return np.array([(*map(int, row), 0) for row in rows], ENVIRONMENT)
+
+
 class Checkpoint:
     """A complete checkpoint, which was checked but for its rows. Use :func:`opened`."""
 
@@ -82,9 +89,9 @@ class Checkpoint:
         try:
             self.history = [[str(uuid), int(first)] for uuid, first in manifest["history"]]
             self.arrivals, self.rows = int(manifest["arrivals"]), max(1, int(manifest["chunk_rows"]))
-            self.writer = {name: int(manifest["writer"][name]) for name in ("stream", "number", "episode", "index")}
+            self.stream, self.environments = int(manifest["writer"]["stream"]), _environments(manifest)
             self._check_files(manifest["files"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise files.damaged(path, f"its manifest lacks something ({error!r})") from None
         self.drawn = (path / DRAWN).read_bytes()
         self.records = self._map(RECORDS)
@@ -303,13 +310,14 @@ class Plan:
 
 def go_on(core: Core, checkpoint: Checkpoint, plan: Plan, same_episode: bool) -> None:
     """What is in no record, once the store is open: what was drawn already, and which step the next one follows."""
-    code = core.restore(checkpoint.drawn if plan.is_same else b"", *checkpoint.writer.values())
+    drawn = checkpoint.drawn if plan.is_same else b""
+    code = core.restore(drawn, checkpoint.stream, checkpoint.environments.tobytes())
     if code == lib.ES_EDAMAGED:
         raise files.damaged(checkpoint.path, f"{DRAWN} does not fit the tables")
     if code != lib.ES_OK:
         raise error_from(code, checkpoint.what)
     if not same_episode:
-        core.end_episode()
+        core.end_episode(None)
 
 
 def _differences(now: "TableConfig", before: "TableConfig") -> Iterator[str]:

@@ -13,6 +13,20 @@ from echo_shm.spec import Array, Spec, Tree
 _MODES = ("next_step", "same_step", "disabled")
 
 
+def check_mode(autoreset: object) -> None:
+    """Raises ValueError unless it is the name of a mode of ``add_vector()``."""
+    if autoreset not in _MODES:
+        raise ValueError(f"autoreset={autoreset!r}: use {', '.join(map(repr, _MODES))}")
+
+
+def no_reset(row: int) -> str:
+    """That a row ends an episode, though it must be a reset."""
+    return (
+        f"row {row} ends an episode, and so did the call before: with autoreset='next_step' it is a reset. Do the "
+        "environments have another mode?"
+    )
+
+
 class Rows(NamedTuple):
     """What to send: heads, and the leaves of steps. ``sent`` notes that it was."""
 
@@ -48,16 +62,12 @@ class Vector:
             raise ValueError(
                 f"got steps of {len(leaves[0])} environments, and {n} in the calls before: use a new writer"
             )
-        if autoreset not in _MODES:
-            raise ValueError(f"autoreset={autoreset!r}: use {', '.join(map(repr, _MODES))}")
+        check_mode(autoreset)
         flags = np.zeros(n, np.uint8) if ends is None else ends
         over = flags != 0
         if autoreset == "next_step":
             if (wrong := np.flatnonzero(over & self._over)).size:
-                raise ValueError(
-                    f"row {wrong[0]} ends an episode, and so did the call before: with autoreset='next_step' it is a "
-                    "reset. Do the environments have another mode?"
-                )
+                raise ValueError(no_reset(int(wrong[0])))
             chosen = np.flatnonzero(~self._over)
         else:
             chosen = np.arange(n)

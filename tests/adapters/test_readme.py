@@ -1,8 +1,11 @@
 """README's blocks for frameworks run as printed, but for those that test_sb3.py and test_cleanrl.py run."""
 
 import os
+import re
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 from harness.packages import need, readme_block
 
@@ -81,3 +84,12 @@ def test_the_rllib_block_is_a_configuration(tmp_path):
     check += "made = from_config(EpisodeReplayBuffer, dict(config.replay_buffer_config))\n"
     check += "assert (made.capacity, made._item.n, type(made).__module__) == (100_000, 3, 'echo_shm.adapters.rllib')\n"
     _run(tmp_path, readme_block("DQNConfig") + check)
+
+
+def test_the_versions_are_those_that_readme_names():
+    """README names them, requirements.txt pins them, and the tests run with them."""
+    here = Path(__file__).parent
+    pins = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?==([\d.]+)", (here / "requirements.txt").read_text(), re.MULTILINE))
+    need("torch", "jax", "gymnasium", "stable_baselines3", "torchrl", "tianshou", "ray")
+    rows = re.findall(r"^\| \[.*\| ([\w-]+) ([\d.]+) \|$", (here.parents[1] / "README.md").read_text(), re.MULTILINE)
+    assert dict(rows) == pins == {name: version(name).partition("+")[0] for name in pins}

@@ -476,6 +476,43 @@ TEST(extend_says_how_many_are_in_and_why_no_more)
     destroy(&f);
 }
 
+static int64_t add_vector(fixture *f, const int64_t *environments, const uint8_t *terminated, uint64_t n, int *error)
+{
+    static const uint64_t numbers[4] = {50, 51, 52, 53};
+    static const uint8_t bytes[4][3];
+    const void *const leaves[] = {numbers, bytes};
+    const es_vector v = {
+        .leaves = leaves, .terminated = terminated, .environments = environments, .n = n, .skips_resets = 1};
+    return es_replay_add_vector(f->r, &v, 0, error, &f->why);
+}
+
+TEST(add_vector_says_which_row_is_wrong)
+{
+    static const int64_t below[] = {0, -1, 2}, above[] = {0, 1, ES_MAX_ENVIRONMENTS}, twice[] = {0, 7, 0};
+    static const uint8_t ends[] = {0, 1, 0};
+    static const struct {
+        const int64_t *environments;
+        uint64_t index;
+    } wrong[] = {{below, 1}, {above, 2}, {twice, 2}};
+    fixture f = new_fixture();
+    int error;
+    make(&f);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK_EQ(add_vector(&f, wrong[i].environments, NULL, 3, &error), 0);
+        CHECK_EQ(error, ES_EENVIRONMENT);
+        CHECK_EQ(f.why.index, wrong[i].index);
+    }
+    CHECK_EQ(add_vector(&f, twice, ends, 2, &error), 2); /* what was refused has left nothing behind */
+    CHECK_EQ(error, ES_OK);
+    CHECK_EQ(es_replay_num_steps(f.r), 2);
+    CHECK_EQ(add_vector(&f, twice, ends, 2, &error), 0);
+    CHECK_EQ(error, ES_ERESET);
+    CHECK_EQ(f.why.index, 1);
+    CHECK_EQ(add_vector(&f, twice, NULL, 2, &error), 2);
+    CHECK_EQ(es_replay_num_steps(f.r), 3); /* the second row was a reset */
+    destroy(&f);
+}
+
 TEST(full_of_protected_steps)
 {
     fixture f = new_fixture();

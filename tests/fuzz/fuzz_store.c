@@ -15,6 +15,7 @@
 #include "fuzz_store_custom.h"
 #include "fuzz_store_rings.h"
 #include "fuzz_store_shape.h"
+#include "fuzz_store_steps.h"
 #include "replay/es_replay.h"
 #include "replay/es_replay_parts.h"
 #include "replay/es_store.h"
@@ -27,7 +28,6 @@ enum { DAMAGED = 16, RINGS = 32 };
 #define MAX_EDITS 24
 #define MAX_CALLS 48
 #define MAX_BATCH FUZZ_KEYS
-#define MAX_LEAVES 64
 
 /* --- races --------------------------------------------------------------------- */
 
@@ -70,24 +70,7 @@ static void read_races(fuzz_in *in)
 
 /* --- calls ---------------------------------------------------------------------- */
 
-/* Arrays of exactly n steps, so that the sanitizer sees an access past them. */
-static uint32_t new_steps(es_replay *r, uint64_t n, void **leaves)
-{
-    uint32_t num_tables, num_leaves;
-    es_replay_shape(r, &num_tables, &num_leaves);
-    for (uint32_t l = 0; l < num_leaves && l < MAX_LEAVES; l++)
-        leaves[l] = fuzz_block(n * es_replay_leaf_size(r, l));
-    FUZZ_CHECK(num_leaves <= MAX_LEAVES);
-    return num_leaves;
-}
-
-static void free_steps(void **leaves, uint32_t num_leaves)
-{
-    for (uint32_t l = 0; l < num_leaves; l++)
-        free(leaves[l]);
-}
-
-/* The same for items of a table. */
+/* Arrays of exactly n items of a table, so that the sanitizer sees an access past them. */
 typedef struct batch {
     es_batch_arrays arrays;
     uint32_t num_outputs;
@@ -149,8 +132,8 @@ static void check_added(const user *u, int error)
 
 static void add(user *u, fuzz_in *in, uint64_t n)
 {
-    void *leaves[MAX_LEAVES];
-    uint32_t num_leaves = new_steps(u->r, n, leaves);
+    void *leaves[FUZZ_LEAVES];
+    uint32_t num_leaves = fuzz_store_steps_new(u->r, n, leaves);
     double *priorities = malloc(n * u->num_tables * sizeof *priorities);
     uint8_t *flags = malloc(n);
     int error;
@@ -172,7 +155,7 @@ static void add(user *u, fuzz_in *in, uint64_t n)
     }
     free(priorities);
     free(flags);
-    free_steps(leaves, num_leaves);
+    fuzz_store_steps_free(leaves, num_leaves);
 }
 
 static void sample(user *u, fuzz_in *in, uint32_t table, uint64_t n)
@@ -228,8 +211,10 @@ static void call(user *u, fuzz_in *in)
     uint64_t n = 1 + fuzz_below(in, kind < 12 ? 8 : MAX_BATCH);
     double priorities[MAX_BATCH];
     es_trouble why;
-    if (kind < 5 || kind == 12) {
+    if (kind < 4 || kind == 12) {
         add(u, in, n);
+    } else if (kind == 4) {
+        check_added(u, fuzz_store_steps_add_vector(u->r, in, n));
     } else if (kind < 8 || kind == 13) {
         sample(u, in, table, n);
     } else if (kind == 8) {

@@ -326,7 +326,7 @@ class Model:
             self.tables[name].insert(step, priorities[name])
         for table in self.tables.values():
             table.shrink(choose)
-        self._shrink()
+        self.settle()
 
     def _open(self) -> list[TableModel]:
         return [table for table in self.tables.values() if not table.config.protected]
@@ -341,15 +341,18 @@ class Model:
         if sum(len(self.tables[name].items) for name in fixed) + len(set(more) & set(fixed)) > self.max_items:
             return False
         fits = len(self.stored()) < self.capacity or bool(full) or self._keeps()
-        fits = fits and self._num_items() + len(more) <= self.max_items
-        return fits or any(table.items for table in self._open())
+        too_many = self._num_items() + len(more) - self.max_items
+        return (fits and too_many <= 0) or sum(len(table.items) for table in self._open()) >= max(too_many, 1)
 
     def _keeps(self) -> bool:
         """Whether a step is stored for its writer alone."""
         return self.last is not None and not any(self.last in table.items for table in self.tables.values())
 
-    def _shrink(self) -> None:
-        """First the items of the oldest steps go, one at a time, and then the step that the writer keeps."""
+    def settle(self) -> None:
+        """What does not fit goes: also after others went, for removers that differ may leave one step too many.
+
+        First the items of the oldest steps go, one at a time, and then the step that the writer keeps.
+        """
         while (len(self.stored()) > self.capacity or self._num_items() > self.max_items) and any(
             table.items for table in self._open()
         ):

@@ -66,9 +66,10 @@ def test_atari() -> None:
     assert float(times[1]) > 2.0  # of so few the interpreter's own memory is part
 
 
+@pytest.mark.usefixtures("torch")
 def test_not_solved() -> None:
     """When its steps are used up it says so, and the status is 1."""
-    output = _example("jax_ppo", "--steps", "1", status=1)
+    output = _example("ppo", "--steps", "1", status=1)
     assert output.splitlines()[-1].startswith("not solved in ")
 
 

@@ -160,6 +160,27 @@ int64_t vault_extend(es_vault *v, uint64_t n, const uint8_t *flags, const double
     return in;
 }
 
+int64_t vault_add_vector(es_vault *v, uint64_t n, const uint8_t *terminated, bool known, const double *priorities)
+{
+    const void *leaves[VAULT_LEAVES], *finals[VAULT_BATCH * VAULT_LEAVES] = {NULL};
+    es_trouble why = {0};
+    int error;
+    es_replay_set_version(v->r, vault_version(v), true);
+    vault_make(v, n, leaves);
+    for (uint64_t i = 0; i < n; i++) /* the row's own first leaf; the others are zeros */
+        finals[i * v->geo.num_leaves] = (const uint8_t *)leaves[0] + i * v->leaf_sizes[0];
+    es_vector all = {.leaves = leaves,
+                     .finals = known ? finals : NULL,
+                     .terminated = terminated,
+                     .priorities = priorities,
+                     .n = n,
+                     .skips_resets = 1};
+    int64_t done = es_replay_add_vector(v->r, &all, 0, &error, &why);
+    note(v, "result of add_vector", why.index, (uint64_t)done);
+    note(v, "error of add_vector", why.table, (uint64_t)error);
+    return done;
+}
+
 static struct {
     uint8_t outputs[VAULT_OUTPUTS][VAULT_BATCH * VAULT_ITEM];
     double probability[VAULT_BATCH], priority[VAULT_BATCH], weight[VAULT_BATCH];

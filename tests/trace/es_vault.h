@@ -56,6 +56,9 @@ void vault_turn(es_vault *v);
 /* Steps that all tables give their highest priority. */
 void vault_add_some(es_vault *v, uint64_t n);
 int64_t vault_extend(es_vault *v, uint64_t n, const uint8_t *flags, const double *priorities);
+/* A row of each of n environments, 0 to n - 1; terminated: n of 0 or 1. Where they are known, those that end their
+ * episodes have final observations. */
+int64_t vault_add_vector(es_vault *v, uint64_t n, const uint8_t *terminated, bool known, const double *priorities);
 /* Leaves the keys in v->keys. */
 int vault_sample(es_vault *v, uint32_t table, uint64_t n);
 int64_t vault_update(es_vault *v, uint32_t table, const uint64_t *keys, const double *priorities, uint64_t n);

@@ -108,6 +108,22 @@ REVIVE_EVERYWHERE(extend_over_an_end,
                   .num_tables = 2, .capacity = 9, .max_items = ANY, .before = add_five, .act = extend, .parts = 3,
                   .want = 3, .where_it_writes = true, .through = "es_replay_extend make_items");
 
+/* The second row's step is a part of its own, as is what its episode ends with. */
+static int64_t step_three(es_vault *v, uint64_t parts)
+{
+    const uint8_t ends[] = {0, parts > 2, 0};
+    return vault_add_vector(v, parts < 3 ? parts : parts - 1, ends, true,
+                            (const double[]){2, 1, -1, -1, 0.5, 3, 1, 1, 1});
+}
+
+/* The first environment is in an episode, and the others begin. */
+REVIVE_EVERYWHERE(three_environments_step,
+                  .tables = {DEEP("a", ES_PRIORITIZED, ES_FIFO, 4), PADDED("b", ES_UNIFORM, ES_FIFO, ANY),
+                             TABLE("c", ES_FIFO, ES_MIN_HEAP, 4)},
+                  .num_tables = 3, .capacity = 9, .max_items = ANY, .before = add_eight, .act = step_three, .parts = 4,
+                  .want = 3, .where_it_writes = true,
+                  .through = "es_replay_add_vector add_row add_last es_insert_can_end make_items");
+
 /* Another stream has an item, and keeps one step more, its last one. */
 static void fill_with_protected(es_vault *v)
 {

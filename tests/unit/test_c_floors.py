@@ -47,7 +47,7 @@ FLOORS = [
     {"replay/es_drawn", "replay/es_outbox", "replay/es_source", "replay/es_tables"},
     {"replay/es_room", "replay/es_save", "replay/es_snapshot"},
     {"replay/es_insert"},
-    {"replay/es_inbox", "replay/es_recover"},
+    {"replay/es_inbox", "replay/es_own", "replay/es_recover"},
     {"replay/es_restore", "replay/es_rings"},
     {"replay/es_replay_parts"},
     {"replay/es_replay"},

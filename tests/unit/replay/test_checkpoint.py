@@ -98,6 +98,9 @@ OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), PRIORITY, st.sampled_from(["", "", "", "terminated", "truncated", "final"])),
         st.tuples(st.just("extend"), st.integers(1, 6), st.booleans()),
+        st.tuples(
+            st.just("add_vector"), st.integers(1, 7), st.sampled_from(["", "", "disabled", "next_step", "final"])
+        ),
         st.tuples(st.just("sample"), st.integers(0, 2), st.integers(1, 5)),
         st.tuples(st.just("update"), st.integers(0, 2), st.sampled_from([0.0, 2.0, 9.0])),
         st.tuples(st.just("delete"), st.integers(0, 2), st.integers(1, 3)),
@@ -145,6 +148,18 @@ class Player:
         first, self.number = self.number, self.number + n
         steps = optree.tree_map(lambda *rows: np.stack(rows), *[step(first + i, self.wide) for i in range(1, n + 1)])
         self.replay.extend(steps, terminated=np.array([ends and i == n - 1 for i in range(n)]))
+
+    def add_vector(self, some, how):
+        """Steps of the environments whose bits are set. Those of odd numbers may end their episodes."""
+        environments = np.flatnonzero([some >> i & 1 for i in range(3)])
+        first, self.number = self.number, self.number + len(environments)
+        numbers = range(first + 1, self.number + 1)
+        steps = optree.tree_map(lambda *rows: np.stack(rows), *[step(number, self.wide) for number in numbers])
+        none = np.zeros(len(environments), bool)
+        ends = none if how == "" else np.array([number % 2 == 1 for number in numbers])
+        mode = "disabled" if how == "disabled" else "next_step"
+        final = {"obs": steps["obs"] + np.float32(0.5)} if how == "final" else None
+        self.replay.add_vector(steps, none, ends, mode, final=final, environments=environments)
 
     def sample(self, number, n):
         """A batch."""

@@ -48,6 +48,46 @@ def test_ends_and_finals():
     assert len({one.stream for one in got}) == 1
 
 
+ENDS = [(True, False), (False, True), (True, True), (False, False)]
+
+
+@pytest.mark.parametrize("via", ["add", "writer", "vector", "own vector"])
+def test_the_end_outlives_the_final_observation(via):
+    """No item of single steps refers to a final observation, so it goes. The step before says how the episode ended."""
+    with Replay(EXAMPLE, 100, store="shm") as replay, Writer(replay.handle) as writer:
+        for i, (terminated, truncated) in enumerate(ENDS):
+            final = {"obs": np.full(2, 9, np.float32)} if terminated or truncated else None
+            if "vector" in via:
+                rows = {"obs": np.array([[i, -i]], np.float32), "reward": np.float32([i])}
+                ends = np.array([terminated]), np.array([truncated])
+                each = None if final is None else {"obs": final["obs"][None]}
+                (writer if via == "vector" else replay).add_vector(rows, *ends, autoreset="disabled", final=each)
+            else:
+                (replay if via == "add" else writer).add(
+                    step(i), terminated=terminated, truncated=truncated, final=final
+                )
+        got = list(replay.episodes())
+    assert [steps_of(one) for one in got] == [[0], [1], [2], [3]]
+    assert [(one.terminated, one.truncated) for one in got] == ENDS
+    assert [one.final for one in got] == [None] * 4
+
+
+def test_the_end_outlives_the_item_that_had_the_final_observation(tmp_path):
+    """So it is where the table of transitions is smaller than that of steps, also in a checkpoint."""
+    tables = [Table("steps"), Table("few", max_size=1, item=NStep(1, 0.9, ["obs"], "reward"))]
+    with Replay(EXAMPLE, 100, tables) as replay:
+        for i in range(4):
+            replay.add(step(i), truncated=i % 2 == 0, terminated=i % 2 == 1, final=step(7))
+        replay.checkpoint(tmp_path / "saved")
+        first = list(replay.episodes())
+    with Replay.restore(tmp_path / "saved") as replay:
+        again = list(replay.episodes())
+    for got in (first, again):
+        assert [steps_of(one) for one in got] == [[0], [1], [2], [3]]
+        assert [one.final is None for one in got] == [True, True, False, False]  # a writer keeps its last steps
+        assert [(one.terminated, one.truncated) for one in got] == [(False, True), (True, False)] * 2
+
+
 def test_streams_and_environments_are_kept_apart():
     """Steps that writers and their environments took in turns come as whole episodes, ordered by their first steps."""
     with Replay(EXAMPLE, 100, store="shm") as replay, Writer(replay.handle) as one, Writer(replay.handle) as other:

@@ -165,8 +165,9 @@ def finals_of(mode, final, ended):
     return objects if ended.any() else None
 
 
+@pytest.mark.parametrize("via", ["writer", "replay"])
 @pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
-def test_vectors(mode):
+def test_vectors(mode, via):
     """Several environments, whose episodes end at different times, each in the way of its mode."""
     calls, episodes = vectors(np.random.default_rng(0), 5, 60, mode)
     items = ITEMS[::7]
@@ -174,7 +175,7 @@ def test_vectors(mode):
     with Replay(EXAMPLE, 1000, tables) as replay, Writer(replay.handle) as writer:
         for step, terminated, truncated, final in calls:
             given = {"obs": finals_of(mode, final, terminated | truncated)}
-            writer.add_vector(step, terminated, truncated, mode, final=given)
+            (replay if via == "replay" else writer).add_vector(step, terminated, truncated, mode, final=given)
             replay.can_sample(1, "0")  # the inbox is small
         for i, item in enumerate(items):
             got, expected = drained(replay, str(i)), []
@@ -463,13 +464,42 @@ VECTORS = {
 }
 
 
-@pytest.mark.parametrize("kind", VECTORS)
-def test_a_bad_vector_changes_nothing(kind):
+OWN_VECTORS = {kind: VECTORS[kind] for kind in VECTORS if kind != "another n"} | {
+    f"environments, {kind}": ({"environments": environments}, ValueError, message)
+    for kind, environments, message in [
+        ("below 0", [0, -1], r"environments\[1\] is -1: use numbers from 0 to 1,048,575"),
+        ("too large", [2**20, 0], r"environments\[0\] is 1048576: use numbers from 0 to 1,048,575"),
+        ("far too large", np.array([0, 2**64 - 1], np.uint64), r"environments\[1\] is 18446744073709551615: use num"),
+        ("twice", [5, 5], r"environments\[1\] is 5, which is there before"),
+        ("shape", [0], r"environments: got int64\[1\], expected int64\[2\]: a different number for each row"),
+        ("floats", [0.0, 1.0], r"environments: got float64\[2\], expected int64\[2\]: a different number"),
+        ("bools", [True, False], r"environments: got bool\[2\], expected int64\[2\]"),
+    ]
+}
+OWN_VECTORS["rows"] = (
+    {"steps": {**rows(0, 2), "act": np.arange(3)}},
+    SpecMismatchError,
+    r"leaf \['act'\].* has 3 steps, and .* has 2|has 2 steps, and .* has 3",
+)
+OWN_VECTORS["priorities"] = ({"priorities": [1.0, -1.0]}, ValueError, r"priorities\[1\]")
+OWN_VECTORS["timeout"] = ({"timeout": -1}, ValueError, "timeout")
+OWN_VECTORS["final, a leaf is missing"] = (
+    {"truncated": np.array([True, False]), "final": {"act": np.arange(2)}},
+    SpecMismatchError,
+    r"final: \['obs'\] is missing",
+)
+
+
+@pytest.mark.parametrize(
+    ("via", "kind"), [("writer", kind) for kind in VECTORS] + [("own", kind) for kind in OWN_VECTORS]
+)
+def test_a_bad_vector_changes_nothing(via, kind):
     """Nothing was sent, and the environments are where they were."""
-    arguments, error, message = VECTORS[kind]
+    arguments, error, message = (VECTORS if via == "writer" else OWN_VECTORS)[kind]
     no = np.zeros(2, bool)
     good = {"steps": rows(0, 2), "terminated": no, "truncated": no, "final": {"obs": np.zeros((2, 2), np.float32)}}
-    with Replay(EXAMPLE, 10, [table_of(0, NStep(1, 1.0, "obs"))]) as replay, Writer(replay.handle) as writer:
+    with Replay(EXAMPLE, 10, [table_of(0, NStep(1, 1.0, "obs"))]) as replay, Writer(replay.handle) as remote:
+        writer = remote if via == "writer" else replay
         writer.add_vector(**{**good, "terminated": np.array([False, True])})
         with pytest.raises(error, match=message):
             writer.add_vector(**{**good, **arguments})
@@ -480,11 +510,12 @@ def test_a_bad_vector_changes_nothing(kind):
         assert drained(replay, "0")["act"].tolist() == [1, 0]
 
 
-def test_which_rows_of_a_vector_are_resets():
+@pytest.mark.parametrize("via", ["writer", "replay"])
+def test_which_rows_of_a_vector_are_resets(via):
     """Those after an end, with "next_step" alone; and none after end_episode()."""
     ended, no = np.array([True, False]), np.zeros(2, bool)
-    with Replay(EXAMPLE, 20, [table_of(0, Step())]) as replay, Writer(replay.handle) as writer:
-        sent = 0
+    with Replay(EXAMPLE, 20, [table_of(0, Step())]) as replay, Writer(replay.handle) as remote:
+        writer, sent = remote if via == "writer" else replay, 0
         for ends, mode, after, expected in [
             (ended, "next_step", writer.end_episode, 2),
             (ended, "next_step", None, 2),

@@ -31,6 +31,7 @@ ITEMS = [
 ]
 ENDS = st.sampled_from([OPEN] * 6 + ["terminated", "truncated", "terminated, final", "truncated, final", LEFT])
 NUM_ENVIRONMENTS = 3
+OVER = {1: "terminated", 2: "truncated"}
 
 
 class ItemsMachine(RuleBasedStateMachine):
@@ -55,7 +56,19 @@ class ItemsMachine(RuleBasedStateMachine):
         self.model = StreamModel(capacity, tables, self.is_gone)
         self.streams = [self.model.stream() for _ in range(2)]
         self.environments = [self.model.stream() for _ in range(NUM_ENVIRONMENTS)]
+        self.begin_own()
         self.number = 1
+
+    def begin_own(self):
+        """The replay's own environments have no steps yet. Its ``add`` is that of the first one."""
+        self.own = [self.streams[0], *(self.model.stream() for _ in range(NUM_ENVIRONMENTS - 1))]
+        self.resets = set()  # those whose next row is none
+
+    def end_own(self, some=range(NUM_ENVIRONMENTS)):
+        """The next steps of the replay's own environments begin episodes."""
+        for i in some:
+            self.model.end_episode(self.own[i])
+            self.resets.discard(i)
 
     def teardown(self):
         """Closes all."""
@@ -123,9 +136,13 @@ class ItemsMachine(RuleBasedStateMachine):
                 final=None if final is None else {"obs": final},
             )
             self.model.add(stream, row, given, OPEN if end == LEFT else end, final)
+            if which == 0:
+                self.resets.discard(0)
             if end == LEFT:
                 writer.end_episode()
                 self.model.end_episode(stream)
+                if which == 0:
+                    self.end_own()
 
     @rule(which=st.integers(0, 1), ends=st.lists(st.integers(0, 9), min_size=1, max_size=8))
     def extend(self, which, ends):
@@ -133,8 +150,10 @@ class ItemsMachine(RuleBasedStateMachine):
         writer, stream, n = (self.replay, self.writers[0])[which], self.streams[which], len(ends)
         rows, ends = self.rows(n), np.array(ends)
         writer.extend(rows, terminated=ends == 1, truncated=ends == 2)
+        if which == 0:
+            self.resets.discard(0)
         for i in range(n):
-            end = {1: "terminated", 2: "truncated"}.get(int(ends[i]), OPEN)
+            end = OVER.get(int(ends[i]), OPEN)
             self.model.add(stream, self.row(rows, i), dict.fromkeys(self.model.tables), end, None)
 
     @rule(ends=st.lists(st.integers(0, 9), min_size=NUM_ENVIRONMENTS, max_size=NUM_ENVIRONMENTS), known=st.booleans())
@@ -143,10 +162,9 @@ class ItemsMachine(RuleBasedStateMachine):
         rows, finals, ends = self.rows(NUM_ENVIRONMENTS), self.rows(NUM_ENVIRONMENTS)["obs"], np.array(ends)
         final = {"obs": finals} if known else None
         self.writers[1].add_vector(rows, ends == 1, ends == 2, "disabled", final=final)
-        over = {1: "terminated", 2: "truncated"}
         later = []
         for i, stream in enumerate(self.environments):
-            end = over.get(int(ends[i]), OPEN)
+            end = OVER.get(int(ends[i]), OPEN)
             given = dict.fromkeys(self.model.tables)
             if end == OPEN or not known:
                 self.model.add(stream, self.row(rows, i), given, end, None)
@@ -161,6 +179,53 @@ class ItemsMachine(RuleBasedStateMachine):
         self.writers[1].end_episode()
         for stream in self.environments:
             self.model.end_episode(stream)
+
+    @rule(
+        some=st.one_of(st.none(), st.permutations(range(NUM_ENVIRONMENTS))),
+        ends=st.lists(st.integers(0, 5), min_size=1, max_size=NUM_ENVIRONMENTS),
+        mode=st.sampled_from(["next_step", "next_step", "same_step", "disabled"]),
+        known=st.sampled_from(["no", "arrays", "objects"]),
+        data=st.data(),
+    )
+    def add_own_vector(self, some, ends, mode, known, data):
+        """A step of each of some environments of the replay's own: each is followed by what its episode ends with."""
+        n = len(ends)
+        chosen = list(range(n)) if some is None else some[:n]
+        skipped = self.resets & set(chosen) if mode == "next_step" else set()
+        ends = np.array([0 if i in skipped else end for i, end in zip(chosen, ends, strict=True)])
+        rows, finals = self.rows(n), self.rows(n)["obs"]
+        given = self.priorities(data)
+        each = {name: None if value is None else np.full(n, value) for name, value in given.items()}
+        objects = np.full(n, None)
+        for i in np.flatnonzero((ends == 1) | (ends == 2)):
+            objects[i] = finals[i]
+        self.replay.add_vector(
+            rows,
+            ends == 1,
+            ends == 2,
+            mode,
+            final={"no": None, "arrays": {"obs": finals}, "objects": {"obs": objects}}[known],
+            priorities=None if set(given.values()) == {None} and len(given) == len(self.model.tables) else each,
+            environments=None if some is None else chosen,
+        )
+        for i, environment in enumerate(chosen):
+            if environment in skipped:
+                continue
+            end = OVER.get(int(ends[i]), OPEN)
+            final = finals[i] if end != OPEN and known != "no" else None
+            end += ", final" if final is not None else ""
+            self.model.add(self.own[environment], self.row(rows, i), given, end, final)
+            if end != OPEN and mode == "next_step":
+                self.resets.add(environment)
+            else:
+                self.resets.discard(environment)
+        self.resets -= skipped
+
+    @rule(some=st.one_of(st.none(), st.sets(st.integers(0, NUM_ENVIRONMENTS - 1), min_size=1)))
+    def end_own_vector(self, some):
+        """The next steps of all environments of the replay's own begin episodes, or of some."""
+        self.replay.end_episode(some if some is None else sorted(some))
+        self.end_own() if some is None else self.end_own(some)
 
     # --- changing
 
@@ -204,6 +269,7 @@ class ItemsMachine(RuleBasedStateMachine):
         self.replay = Replay.attach(name)
         self.model.reopen()
         self.streams[0] = self.model.stream()  # its own steps are another stream
+        self.begin_own()
 
     # --- looking
 

@@ -313,6 +313,7 @@ class ReplayMachine(RuleBasedStateMachine):
         else:
             self.check(name, batch, table.serve(batch.data["n"].tolist()), beta)
             keys.look()
+        self.model.settle()
 
     # --- changing
 
@@ -338,6 +339,7 @@ class ReplayMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(list(self.model.tables)))
         steps, keys = self.some_keys(data, name)
         assert self.replay.delete(keys, name) == self.model.tables[name].delete(steps)
+        self.model.settle()
         self.keys[name].look()
         for key in keys:
             with pytest.raises(KeyError):
@@ -350,6 +352,7 @@ class ReplayMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(list(self.model.tables)))
         self.replay.reset(name)
         self.model.reset(name)
+        self.model.settle()
         self.keys[name].look()
 
     # --- looking

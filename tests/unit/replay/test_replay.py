@@ -239,6 +239,8 @@ def test_a_bad_timeout_of_add_is_refused(timeout):
             replay.add(step(1), timeout=timeout)
         with pytest.raises((ValueError, OverflowError)):
             replay.extend(steps(1), timeout=timeout)
+        with pytest.raises((ValueError, OverflowError)):
+            replay.add_vector(steps(1), None, None, timeout=timeout)
         assert replay.num_steps == 0
 
 
@@ -527,7 +529,10 @@ def woken(monkeypatch):
 INSERTS = {
     "exact": lambda replay, i: replay.add(step(i), timeout=None),
     "numbers": lambda replay, i: replay.add({"obs": np.full(3, i, np.float32), "act": i}, timeout=None),
+    "strided": lambda replay, i: replay.add({"obs": np.full(6, i, np.float32)[::2], "act": i}, timeout=None),
     "extend": lambda replay, i: replay.extend(steps(i), timeout=None),
+    "vector": lambda replay, i: replay.add_vector(steps(i), None, None, timeout=None),
+    "vector of lists": lambda replay, i: replay.add_vector(steps(i), [False], [i % 2 == 0], "disabled", timeout=None),
 }
 
 
@@ -706,6 +711,11 @@ def test_a_full_store_of_protected_items():
             replay.add(step(3))  # takes the place of an item of a, and b has room, but all together have none
         replay.add(step(3), priority={"a": 1.0})
         assert [info.size for info in replay.info().values()] == [2, 2]
+    with Replay(EXAMPLE, 100, [Table("a"), Table("b")], max_items=1) as replay:
+        with pytest.raises(EchoShmError, match=r"no room for the items of one step in all its tables"):
+            replay.add(step(1))
+        replay.add(step(1), priority={"b": 1.0})
+        assert [info.size for info in replay.info().values()] == [0, 1]
     with Replay(EXAMPLE, 100, [*tables, Table("c")], max_items=2) as replay:
         replay.add(step(1), priority={"a": 1.0, "c": 1.0})
         with pytest.raises(EchoShmError, match="as many items as max_items allows"):

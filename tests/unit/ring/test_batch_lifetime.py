@@ -27,6 +27,12 @@ def fill(server, start, n):
         server.submit(row(i), timeout=0)
 
 
+def alone(monkeypatch):
+    """Nobody else may drop a batch: pytest's own threads do not count, nor does JAX, which another test may import."""
+    monkeypatch.setattr("echo_shm.ring.stuck.only_thread", lambda: True)
+    monkeypatch.setattr("echo_shm.ring.stuck._ASYNCHRONOUS", ())
+
+
 def held(server):
     """Batches that the server's own learner leases."""
     return server._reader._reader.held
@@ -117,7 +123,7 @@ def test_cycles_are_collected_before_a_learner_is_stuck():
 
 def test_a_learner_that_refers_to_everything_is_told(monkeypatch):
     """It hears within a second, and in the TimeoutError, how many it holds and what to do. Then it goes on."""
-    monkeypatch.setattr("echo_shm.ring.stuck.only_thread", lambda: True)  # pytest's own threads do not count
+    alone(monkeypatch)
     with Server(EXAMPLE, 1, num_buffers=3) as server:
         fill(server, 0, 3)
         kept = [server.sample(1).batch["obs"] for _ in range(3)]
@@ -153,7 +159,7 @@ def test_a_batch_that_comes_late_does_not_stop_producers(background):
 
 def test_one_old_batch_is_enough_to_be_told(monkeypatch):
     """Producers fill batches in order. One that is kept stops the ring though others are free."""
-    monkeypatch.setattr("echo_shm.ring.stuck.only_thread", lambda: True)
+    alone(monkeypatch)
     with Server(EXAMPLE, 1, num_buffers=3) as server:
         fill(server, 0, 3)
         first = server.sample(1).batch
@@ -166,7 +172,7 @@ def test_one_old_batch_is_enough_to_be_told(monkeypatch):
 
 def test_a_slow_producer_is_no_held_batch(background, monkeypatch):
     """A learner that refers to its last batch waits for a producer that takes its time over the only other one."""
-    monkeypatch.setattr("echo_shm.ring.stuck.only_thread", lambda: True)
+    alone(monkeypatch)
     with Server(EXAMPLE, 1, num_buffers=2) as server:
         fill(server, 0, 1)
         kept = server.sample(1)
