@@ -317,6 +317,34 @@ class StoredStep(CData):
     episode: int
     flags: int
 
+class Places(CData):
+    """``es_places *``."""
+
+    tail: int
+    owners_high: int
+    learner_sleeps: int
+    slots: int
+    owners: int
+    owner_bytes: int
+    state: int
+    role: int
+    pid: int
+    start_time: int
+    samples: int
+    blocked_ns: int
+    waiting: int
+    batches: int
+    batch_bytes: int
+    word: int
+    leased_ns: int
+
+class Peeked(CData):
+    """``es_peeked *``."""
+
+    records: int
+    looked: int
+    found: int
+
 class CTableInfo(CData):
     """``es_table_info *``."""
 
@@ -451,6 +479,12 @@ class ffi:
     def new(cdecl: Literal["es_restored *"], /) -> CRestored: ...
     @overload
     @staticmethod
+    def new(cdecl: Literal["es_peeked *"], /) -> Peeked: ...
+    @overload
+    @staticmethod
+    def new(cdecl: Literal["es_places *"], /) -> Places: ...
+    @overload
+    @staticmethod
     def new(cdecl: Literal["es_table_config *"], init: TableConfig, /) -> TableConfigs: ...
     @overload
     @staticmethod
@@ -477,7 +511,9 @@ class ffi:
     def from_buffer(value: Buffer | npt.NDArray[Any], /) -> CData: ...
     @overload
     @staticmethod
-    def from_buffer(cdecl: Literal["uint8_t[]", "int64_t[]"], value: Buffer | npt.NDArray[Any], /) -> CData: ...
+    def from_buffer(
+        cdecl: Literal["uint8_t[]", "int64_t[]", "double[]"], value: Buffer | npt.NDArray[Any], /
+    ) -> CData: ...
     @overload
     @staticmethod
     def from_buffer(cdecl: Literal["es_snapshot *"], value: Buffer, /) -> Snapshot: ...
@@ -778,6 +814,8 @@ class lib:
     @staticmethod
     def es_monitor_owner_entries(r: Ring, /) -> int: ...
     @staticmethod
+    def es_monitor_places(r: Ring, at: Places, /) -> None: ...
+    @staticmethod
     def es_monitor_observe(r: Ring, snap: Snapshot, /) -> None: ...
     @staticmethod
     def es_sweep_set_stalled(r: Ring, n: int, /) -> None: ...
@@ -812,6 +850,8 @@ class lib:
         max_tables: int,
         /,
     ) -> None: ...
+    @staticmethod
+    def es_replay_peek(base: CData, size: int, table: int, priorities: CData, room: int, seen: Peeked, /) -> int: ...
     @staticmethod
     def es_replay_open(
         base: CData,

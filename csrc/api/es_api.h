@@ -256,6 +256,8 @@ uint64_t es_monitor_count_committed(es_ring *r, uint64_t *full);
 uint64_t es_monitor_committed_before(es_ring *r, uint64_t position);
 /* How many entries the table of owners has. */
 uint32_t es_monitor_owner_entries(const es_ring *r);
+/* Where its words are. */
+void es_monitor_places(const es_ring *r, es_places *at);
 /* The counters and gauges of this moment. */
 void es_monitor_observe(es_ring *r, es_snapshot *snap);
 

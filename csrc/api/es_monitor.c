@@ -143,6 +143,30 @@ int64_t es_monitor_next_remote(es_ring *r, uint32_t start, es_remote_info *info)
     return ES_EMPTY;
 }
 
+void es_monitor_places(const es_ring *r, es_places *at)
+{
+    const uint8_t *base = r->map.base;
+    *at = (es_places){
+        .tail = offsetof(es_header, tail),
+        .owners_high = offsetof(es_header, owners_high),
+        .learner_sleeps = offsetof(es_header, learner_sleeps),
+        .slots = (uint64_t)((const uint8_t *)r->map.slots - base),
+        .owners = (uint64_t)((const uint8_t *)r->map.owners - base),
+        .owner_bytes = sizeof(es_owner),
+        .state = offsetof(es_owner, state),
+        .role = offsetof(es_owner, role),
+        .pid = offsetof(es_owner, pid),
+        .start_time = offsetof(es_owner, start_time_bits),
+        .samples = offsetof(es_owner, samples),
+        .blocked_ns = offsetof(es_owner, blocked_ns),
+        .waiting = offsetof(es_owner, waiting),
+        .batches = (uint64_t)((const uint8_t *)r->map.batches - base),
+        .batch_bytes = sizeof(es_batch),
+        .word = offsetof(es_batch, word),
+        .leased_ns = offsetof(es_batch, leased_ns),
+    };
+}
+
 void es_monitor_observe(es_ring *r, es_snapshot *snap)
 {
     es_stats_snapshot(&r->map, snap);

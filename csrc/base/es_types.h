@@ -137,4 +137,12 @@ typedef struct es_snapshot {
     uint32_t shared;    /* 1: more than one learner has been attached; see es_lease.h */
 } es_snapshot;
 
+/* Where words are that an onlooker reads through its own mapping. Bytes from the segment's start; of an owner and of a
+ * batch, from the start of its entry, of which the first one and the size are given. */
+typedef struct es_places {
+    uint64_t tail, owners_high, learner_sleeps, slots;
+    uint64_t owners, owner_bytes, state, role, pid, start_time, samples, blocked_ns, waiting;
+    uint64_t batches, batch_bytes, word, leased_ns;
+} es_places;
+
 #endif

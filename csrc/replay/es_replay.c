@@ -6,6 +6,7 @@
 
 #include "replay/es_draw.h"
 #include "replay/es_gather.h"
+#include "replay/es_peek.h"
 #include "replay/es_recover.h"
 #include "replay/es_replay_parts.h"
 #include "replay/es_room.h"
@@ -34,6 +35,11 @@ void es_replay_describe(const void *base, uint64_t size, es_store_geometry *geo,
                         int64_t *created_ns, void *schema, uint64_t room, es_table_config *tables, uint32_t max_tables)
 {
     es_store_describe(base, size, geo, uuid, pid, created_ns, schema, room, tables, max_tables);
+}
+
+int es_replay_peek(const void *base, uint64_t size, uint32_t table, double *priorities, uint64_t room, es_peeked *seen)
+{
+    return es_peek(base, size, table, priorities, room, seen);
 }
 
 es_replay *es_replay_open(void *base, uint64_t size, uint64_t stream, const es_custom_selector *custom,

@@ -29,6 +29,11 @@ int es_replay_check(const void *base, uint64_t size);
  * schema, which has geo->schema_size bytes; tables the first max_tables tables. */
 void es_replay_describe(const void *base, uint64_t size, es_store_geometry *geo, uint8_t *uuid, int64_t *pid,
                         int64_t *created_ns, void *schema, uint64_t room, es_table_config *tables, uint32_t max_tables);
+/* Priorities of items of a table, of a store that another process may have open: of at most room of them, from all over
+ * the table. Its cost depends on room, not on the table's size. base may also be what comes before the
+ * rows alone. ES_OK, -EINVAL, -ENOMEM, or what es_replay_check() says. Writes nothing to the store. What changes
+ * meanwhile can make a few of the priorities wrong; none is infinite, negative, or no number. */
+int es_replay_peek(const void *base, uint64_t size, uint32_t table, double *priorities, uint64_t room, es_peeked *seen);
 /* Opens a store, and finishes what a dead process had begun. stream: a random number that names the steps
  * that es_replay_add() stores. custom: for each table its sampler and its remover; what is not of the kind ES_CUSTOM is
  * not looked at, nor is what self is NULL of. num_custom: twice the tables, or fewer. They are copied. NULL and *error,

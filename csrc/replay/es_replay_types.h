@@ -274,6 +274,11 @@ typedef struct es_restored {
     uint64_t items[64], items_dropped[64]; /* ES_MAX_TABLES, of the new tables */
 } es_restored;
 
+/* Where es_replay_peek() has looked: at so many of the first so many records of items, and found an item in so many. */
+typedef struct es_peeked {
+    uint64_t records, looked, found;
+} es_peeked;
+
 typedef struct es_table_info {
     uint64_t size, inserted, sampled, deleted, evicted, parked, episodes;
     uint64_t bytes;        /* all memory of the table: its part of the store, and what is derived from it */

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import secrets
+import sys
 import threading
 import time
 from functools import cached_property
@@ -28,6 +29,9 @@ _PAGE = Path(__file__).with_name("dash.html")
 #: Two readings are at least so far apart, however many pages ask (seconds).
 _LEAST = 0.05
 
+#: The most connections at once. A browser opens six.
+_MOST_CONNECTIONS = 64
+
 #: How often the command looks whether the ring was closed, and for how long pages may still ask then (seconds).
 _INTERVAL, _LINGER = 0.5, 2.0
 
@@ -35,9 +39,9 @@ HELP = """\
 Open the printed address in a browser of this machine. The page needs nothing
 from anywhere else. It shows the ring's slots (free, claimed, committed, leased,
 and by whom), rates, ages, and who waits for whom; of a replay also its tables,
-their limiters, and the priorities of what was drawn for other processes. A
-table's own priorities are in the replay's memory: no other process can see
-them. The token in the address is new each time; without it nothing is shown.
+their limiters, and histograms of priorities: a sample of each table's items,
+if the replay has a store (store="shm" or a directory), and what was drawn for
+other processes. The token in the address is new each time; without it nothing is shown.
 From another machine: ssh -L PORT:127.0.0.1:PORT HOST, and the same address.
 """
 
@@ -51,12 +55,14 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 64
 
     def __init__(self, state: State, port: int) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.token = secrets.token_urlsafe(32)
         self._state = state
         self._lock = threading.Lock()
+        self._free = threading.Semaphore(_MOST_CONNECTIONS)
         self._last: tuple[float, dict[str, Any] | None] = (-_LEAST, None)
         self._closed = False
 
@@ -95,6 +101,31 @@ class Server(ThreadingHTTPServer):
                 self._last, self._closed = (time.monotonic(), read), read is None
             return {"closed": True} if self._closed else {"closed": False, **(self._last[1] or {})}
 
+    # -- connections
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Has a thread answer a connection. One too many is closed: threads and files stay few."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread for it
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of connections that the other side has ended."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
 
 class Handler(BaseHTTPRequestHandler):
     """Answers GET, and no other method."""
@@ -102,14 +133,20 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
     server_version, sys_version = "echo-shm", ""
     protocol_version = "HTTP/1.1"
-    timeout = 30  # seconds that a connection may be idle
+    timeout = 10  # seconds that a connection may be idle
 
     def do_GET(self) -> None:
         """The page, or the figures."""
-        if self.headers.get("Host", "") not in self.server.hosts:
+        if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # nobody reads what comes with it
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or hosts[0] not in self.server.hosts:
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"This is not the name of this server.\n")
             return
-        address = urlsplit(self.path)
+        if not self.path.startswith("/"):  # another host may be named there, too
+            self._answer(HTTPStatus.BAD_REQUEST, "text/plain", b"This is no address of this server.\n")
+            return
+        address = urlsplit("//" + hosts[0] + self.path)
         given = parse_qs(address.query).get("token", [""])[0]
         if not secrets.compare_digest(given.encode(errors="replace"), self.server.token.encode()):
             text = b"The address needs the token that echo-shm dash has printed.\n"

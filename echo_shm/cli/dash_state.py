@@ -2,11 +2,13 @@
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
-from echo_shm.cli import replay_figures, top
+from echo_shm.cli import replay_figures, replay_waits, top
+from echo_shm.cli.priorities import Priorities
 from echo_shm.cli.ring_waits import RingWaits
 from echo_shm.cli.words import SLOT_STATES
 from echo_shm.errors import SegmentError
@@ -17,17 +19,11 @@ from echo_shm.ring.lockfile import INBOX
 from echo_shm.ring.metrics import Owner, RingView
 from echo_shm.ring.segment import Segment
 
-#: Most cells of a picture: of a larger ring, each stands for several slots, and shows the first of them.
+#: About the most cells of a picture. Of a larger ring, each stands for several slots, and shows the first of them.
 MOST_CELLS = 4096
 
 #: Most processes, remote clients and tables that are told of.
 _MOST = 256
-
-#: Bars of a histogram of priorities.
-_BARS = 32
-
-#: Where a batch that a replay has drawn has its priorities, among the leaves. See ``replay.batch.COLUMNS``.
-_PRIORITY = -5
 
 
 class State(Protocol):
@@ -59,16 +55,24 @@ def find(name: str) -> State:
 
 
 class RingPicture:
-    """The slots of one ring, who is attached, and who waits for whom."""
+    """The slots of one ring, who is attached, and who waits for whom.
 
-    def __init__(self, mapped: Segment) -> None:
+    Args:
+        mapped: The ring.
+        kind: What an owner is, in one word; None: as ``top`` says.
+
+    """
+
+    def __init__(self, mapped: Segment, kind: Callable[[Owner], str] | None = None) -> None:
         self.segment = mapped
         self.view = RingView(mapped)
-        self._kinds = top.Kinds()
+        self._kinds, self._given = top.Kinds(), kind
         self._owners: list[tuple[Owner, str]] = []
         self._waits = RingWaits(mapped, self._kind)
 
     def _kind(self, owner: Owner) -> str:
+        if self._given is not None:
+            return self._given(owner)
         return self._kinds.of(owner, (one for one, _ in self._owners), self.segment.creator_pid)
 
     def read(self) -> dict[str, Any]:
@@ -112,17 +116,26 @@ class RingPicture:
         }  # fmt: skip
 
     def _cells(self) -> dict[str, Any]:
-        """The slots in their order, as rows of a state, an owner, and how many slots in a row are like that."""
+        """The slots in their order, as rows of a state, an owner, and how many cells in a row are like that.
+
+        A cell stands for a slot. Of a large ring it stands for some slots of a batch, or for some batches.
+        """
         picture = self._waits.words.picture()
-        step = -(-picture.slots.size // MOST_CELLS)
-        states = picture.slots.ravel()[::step].astype(np.int64)
-        owners = picture.slot_owners.ravel()[::step].astype(np.int64)
+        size = picture.slots.shape[1]
+        step, batches = -(-picture.slots.size // MOST_CELLS), 1
+        if step > size:  # a cell stands for some batches
+            batches = -(-step // size)
+            step = batches * size
+        states, owners = (
+            one[::batches, ::step].ravel().astype(np.int64) for one in (picture.slots, picture.slot_owners)
+        )
         starts = np.flatnonzero(np.diff(states, prepend=-1) | np.diff(owners, prepend=-2))
         lengths = np.diff(starts, append=len(states))
         counts = np.bincount(picture.slots.ravel(), minlength=len(SLOT_STATES))
         return {
             "slots": picture.slots.size,
             "step": step,
+            "batch_cells": -(-size // step),
             "tail": picture.tail,
             "cells": np.stack([states[starts], owners[starts], lengths], axis=1).tolist(),
             "states": dict(zip(SLOT_STATES, counts.tolist(), strict=True)),
@@ -179,6 +192,7 @@ class ReplayState:
         self.what = f"replay {name!r}"
         self._name = name
         self._pictures: dict[bytes, RingPicture] = {}
+        self._priorities, self._waits = Priorities(), replay_waits.ReplayWaits(top.SHORT)
         replay_figures.read(name)
 
     def read(self) -> dict[str, Any] | None:
@@ -187,6 +201,7 @@ class ReplayState:
             reading = replay_figures.read(self._name)
         except SegmentError:
             return None
+        self._waits.look(reading)
         seen = reading.seen
         inbox = next((ring.segment for ring in seen.rings if ring.name == self._name + INBOX), None)
         return {
@@ -203,14 +218,14 @@ class ReplayState:
             "version": reading.version,
             "tables": [_table(seen, table) for table in list(seen.tables)[:_MOST]],
             "batches": self._batches(reading),
-            "waits": [{"text": text, "waiting": [], "on": []} for text in replay_figures.waits(reading)],
-            "priorities": self._priorities(reading),
+            "waits": list(self._waits.lines(reading)),
+            "priorities": self._priorities.look(reading),
             "ring": None if inbox is None else self._ring(inbox),
         }
 
     def _ring(self, mapped: Segment) -> dict[str, Any]:
         if mapped.uuid not in self._pictures:
-            self._pictures = {mapped.uuid: RingPicture(mapped)}
+            self._pictures = {mapped.uuid: RingPicture(mapped, replay_waits.kind)}
         return self._pictures[mapped.uuid].read()
 
     @staticmethod
@@ -226,27 +241,6 @@ class ReplayState:
                 "learners": ring.alive("learner"),
             })  # fmt: skip
         return found
-
-    def _priorities(self, reading: replay_figures.Reading) -> dict[str, Any]:
-        """For each table a histogram of the priorities of what was drawn last for learners in other processes.
-
-        A table's own priorities are in the replay's memory, where no other process can look.
-        """
-        names = list(reading.seen.tables)
-        drawn: dict[str, list[Any]] = {}
-        for ring in reading.seen.rings:
-            one = reading.batches.get(ring.name[len(self._name) :])
-            if one is not None and ring.segment is not None and one.table < len(names):
-                view = RingView(ring.segment)
-                column = view.column(_PRIORITY)[: view.snapshot().samples_inserted]
-                if column.dtype == np.float64:
-                    drawn.setdefault(names[one.table], []).append(column[np.isfinite(column)])
-        return {table: _histogram(np.concatenate(columns)) for table, columns in drawn.items()}
-
-
-def _histogram(values: Any) -> dict[str, Any]:
-    counts, edges = np.histogram(values, bins=_BARS) if len(values) else (np.zeros(0), np.zeros(0))
-    return {"of": len(values), "counts": counts.tolist(), "edges": edges.tolist()}
 
 
 def _table(seen: ReplayListing, name: str) -> dict[str, Any]:

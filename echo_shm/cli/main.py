@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeAlias
 
 from echo_shm._core import ffi, lib
 from echo_shm.cli import (
@@ -122,13 +123,31 @@ def _version() -> str:
     return f"echo-shm {version('echo-shm')} ({ffi.string(lib.es_api_wait_kind()).decode()})"
 
 
+_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="echo-shm", description="A shared-memory experience ring and replay: demo and tools."
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_demo(commands)
+    _add_looks(commands)
+    _add_services(commands)
+    sub = _explained(commands, "gc", "remove segments that nobody uses any more", gc.HELP)
+    sub.add_argument("name", metavar="NAME", nargs="?", help="remove only this one, also if it is a replay's store")
+    sub.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    sub.set_defaults(command=lambda o: gc.run(o.name, dry_run=o.dry_run))
+    return parser
 
+
+def _explained(commands: _Commands, name: str, summary: str, words: str) -> argparse.ArgumentParser:
+    """A command whose help ends with these words."""
+    return commands.add_parser(name, help=summary, epilog=words, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def _add_demo(commands: _Commands) -> None:
     sub = commands.add_parser("demo", help="environments in worker processes feed a learner")
     sub.add_argument("--env", default="CartPole-v1", help="a Gymnasium environment (default: %(default)s)")
     sub.add_argument("--workers", type=_count, default=2, metavar="N", help="worker processes (default: %(default)s)")
@@ -141,43 +160,35 @@ def _parser() -> argparse.ArgumentParser:
         command=lambda o: (replay_demo if o.replay else demo).run(o.env, o.workers, o.batch_size, o.seconds)
     )
 
-    def with_states(name: str, summary: str, states: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name, help=summary, epilog=states, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
 
-    sub = with_states("ls", "list this machine's segments and replays", ls.HELP)
+def _add_looks(commands: _Commands) -> None:
+    """The commands that only look."""
+    sub = _explained(commands, "ls", "list this machine's segments and replays", ls.HELP)
     sub.add_argument("--json", action="store_true", help="for scripts: a list of objects")
     sub.set_defaults(command=lambda o: ls.run(as_json=o.json))
 
-    sub = with_states("top", "watch a ring or a replay: rates, occupancy, and who waits", _TOP_HELP)
-    sub.add_argument(
-        "name", metavar="NAME", nargs="?", help="a segment or a replay that `echo-shm ls` lists (default: the only one)"
-    )
+    def of_one(name: str, summary: str, words: str) -> argparse.ArgumentParser:
+        sub = _explained(commands, name, summary, words)
+        what = "a segment or a replay that `echo-shm ls` lists (default: the only one)"
+        sub.add_argument("name", metavar="NAME", nargs="?", help=what)
+        return sub
+
+    sub = of_one("top", "watch a ring or a replay: rates, occupancy, and who waits", _TOP_HELP)
     sub.add_argument("--interval", type=_seconds, default=1.0, help="seconds between readings (default: %(default)g)")
     sub.add_argument("--once", action="store_true", help="print one reading and exit")
     sub.set_defaults(command=_top)
 
-    sub = with_states("metrics", "a ring's or a replay's figures for Prometheus", metrics.HELP)
-    sub.add_argument(
-        "name", metavar="NAME", nargs="?", help="a segment or a replay that `echo-shm ls` lists (default: the only one)"
-    )
+    sub = of_one("metrics", "a ring's or a replay's figures for Prometheus", metrics.HELP)
     sub.add_argument("--port", type=_port, default=0, help="port to listen on (default: any free port)")
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     sub.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana and exit")
     sub.set_defaults(command=_metrics)
 
-    sub = with_states("dash", "a page that shows a ring or a replay as it moves", dash.HELP)
-    sub.add_argument(
-        "name", metavar="NAME", nargs="?", help="a segment or a replay that `echo-shm ls` lists (default: the only one)"
-    )
+    sub = of_one("dash", "a page that shows a ring or a replay as it moves", dash.HELP)
     sub.add_argument("--port", type=_port, default=0, help="port of 127.0.0.1 to listen on (default: any free port)")
     sub.set_defaults(command=lambda o: dash.run(o.name or _only_one(), o.port))
 
-    sub = with_states("record", "write a trace of who claims, commits, takes and waits, for Perfetto", record.HELP)
-    sub.add_argument(
-        "name", metavar="NAME", nargs="?", help="a segment or a replay that `echo-shm ls` lists (default: the only one)"
-    )
+    sub = of_one("record", "write a trace of who claims, commits, takes and waits, for Perfetto", record.HELP)
     sub.add_argument("--trace", required=True, metavar="FILE", help="the file to write: JSON")
     sub.add_argument("--seconds", type=_seconds, default=5.0, help="how long to record (default: %(default)g)")
     sub.add_argument(
@@ -185,7 +196,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.set_defaults(command=lambda o: record.run(o.name or _only_one(), o.trace, o.seconds, o.period))
 
-    sub = with_states("replay", "serve a replay from a process of its own", replay_serve.HELP)
+
+def _add_services(commands: _Commands) -> None:
+    """The commands that serve other processes."""
+    sub = _explained(commands, "replay", "serve a replay from a process of its own", replay_serve.HELP)
     sub.add_argument("config", metavar="CONFIG", help="a TOML file, or module:function")
     sub.set_defaults(command=lambda o: replay_serve.run(o.config))
 
@@ -199,12 +213,6 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--max-connections", type=_count, default=1024, metavar="N", help="default: %(default)s")
     sub.add_argument("--processes", type=_count, default=1, metavar="N", help="bridge processes (default: %(default)s)")
     sub.set_defaults(command=_bridge)
-
-    sub = with_states("gc", "remove segments that nobody uses any more", gc.HELP)
-    sub.add_argument("name", metavar="NAME", nargs="?", help="remove only this one, also if it is a replay's store")
-    sub.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    sub.set_defaults(command=lambda o: gc.run(o.name, dry_run=o.dry_run))
-    return parser
 
 
 def _count(text: str) -> int:

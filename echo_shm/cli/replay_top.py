@@ -3,11 +3,10 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from echo_shm.cli import console, limiters, replay_figures, sparklines, top
-from echo_shm.cli.ring_waits import RingWaits
+from echo_shm.cli.replay_waits import ReplayWaits
 from echo_shm.errors import SegmentError
 from echo_shm.replay import TableInfo
 from echo_shm.ring.batch_names import BatchRing
@@ -49,18 +48,16 @@ class ReplayWatch:
         self.what = f"replay {name!r}"
         self._name = name
         self._lines = sparklines.Lines()
-        self._inbox: RingWaits | None = None
-        self._uuid = b""
-        self._writers_wait: str | None = None
+        self._waits = ReplayWaits(top.SHORT)
         self._earlier = self._latest = replay_figures.read(name)
-        self._look_at_writers()
+        self._waits.look(self._latest)
 
     @property
     def other_lines(self) -> int:
         """Lines of the screen besides those of tables."""
         shown = (len(self._latest.batches), _MOST_BATCHES), (len(self._writers()), _MOST_WRITERS)
         parts = sum(2 + min(count, most) + (count > most) for count, most in shown if count)
-        waits = len(self._latest.seen.waiting) + (self._writers_wait is not None)
+        waits = len(self._latest.seen.waiting) + (self._waits.writers is not None)
         lines = len(self._lines) + bool(self._lines)
         return 14 + lines + (self._latest.version > 0) + parts + _WAIT_LINES * waits
 
@@ -70,7 +67,7 @@ class ReplayWatch:
             self._earlier, self._latest = self._latest, replay_figures.read(self._name)
         except SegmentError:
             return False
-        self._look_at_writers()
+        self._waits.look(self._latest)
         self._remember()
         return True
 
@@ -84,30 +81,6 @@ class ReplayWatch:
             self._lines.add("steps", now.time, now.seen.steps, now.seen.capacity)
         if now.version and INBOX in now.rings:
             self._lines.add("mean age", now.time, now.rings[INBOX].versions[0])
-
-    def _look_at_writers(self) -> None:
-        """Finds which writers wait for room in the inbox, and since when."""
-        seen = self._latest.seen
-        inbox = next((ring.segment for ring in seen.rings if ring.name == self._name + INBOX), None)
-        if inbox is None:
-            self._inbox, self._writers_wait = None, None
-            return
-        if self._inbox is None or inbox.uuid != self._uuid:
-            self._inbox, self._uuid = RingWaits(inbox, _kind), inbox.uuid
-        # Only writers: the replay itself sleeps in a way of its own.
-        found = self._inbox.look(self._latest.rings[INBOX].owners, 0, closed=False, least=top.SHORT)
-        wait = next((one for one in found if one.of_producers), None)
-        said = next((one.what for one in seen.waiting if one.who == replay_figures.WRITERS), None)
-        what = said or seen.waits or f"process {seen.pid} takes no steps out of their ring"
-        self._writers_wait = None if wait is None else str(wait._replace(what=what))
-
-    def _waits(self) -> Iterator[str]:
-        """Who waits for what. Writers are named by their processes once they wait for a second."""
-        if self._writers_wait is not None:
-            yield self._writers_wait
-        for wait in replay_figures.waits(self._latest):
-            if self._writers_wait is None or not wait.startswith(f"{replay_figures.WRITERS} "):
-                yield wait
 
     def _writers(self) -> list[tuple[Owner, str]]:
         """The writers, each with its state. Bridges are none."""
@@ -136,7 +109,7 @@ class ReplayWatch:
             parts += ["", self._rings_of_batches()]
         if self._writers():
             parts += ["", self._each_writer()]
-        parts += [f"[yellow]{console.literal(wait)}[/]" for wait in self._waits()]
+        parts += [f"[yellow]{console.literal(wait)}[/]" for wait in self._waits.lines(self._latest)]
         framed: RenderableType = group(*parts)
         return framed
 
@@ -264,11 +237,6 @@ class ReplayWatch:
             )
             table.add_row(console.literal(name), console.size(info.bytes), *ago, console.amount(info.deleted), ratio)
         return table
-
-
-def _kind(owner: Owner) -> str:
-    """What is attached to an inbox, in one word."""
-    return "bridge" if owner.is_bridge else "writer" if owner.role == "producer" else "process"
 
 
 def _bar(part: int | None, whole: int | None, noun: str) -> tuple[str, str]:

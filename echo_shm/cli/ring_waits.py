@@ -70,6 +70,7 @@ class RingWaits:
 
     def __init__(self, segment: Segment, kind: Callable[[Owner], str] = lambda owner: owner.role) -> None:
         self.words = Words(segment)
+        self._in_order = segment.geometry.order == "fifo"
         self._kind = kind
         self._since: dict[tuple[int, int], float] = {}
         self._before: dict[tuple[int, int], Owner] = {}
@@ -106,7 +107,9 @@ class RingWaits:
 
     def _of_learners(self, attached: Attached, taken: int, picture: Picture, now: float) -> list[RingWait]:
         learners = [owner for owner, state in attached if owner.role == "learner" and state in ("running", "waiting")]
-        cause = why_empty(picture, attached, self._kind) if picture.sleeps and learners else None
+        cause = None
+        if picture.sleeps and learners:
+            cause = why_empty(picture, attached, self._kind, in_order=self._in_order)
         if cause is None:
             self._learners = None
             return []
@@ -188,14 +191,17 @@ def _claims(
     return Cause(f"{who} {verb} {console.plural(sum(holders.values()), 'slot')} of the oldest batch", tuple(holders))
 
 
-def why_empty(picture: Picture, attached: Attached, kind: Callable[[Owner], str]) -> Cause | None:
-    """Why no batch can be taken; None if one is full, or if that cannot be told."""
+def why_empty(picture: Picture, attached: Attached, kind: Callable[[Owner], str], *, in_order: bool) -> Cause | None:
+    """Why no batch can be taken; None if one can, or if that cannot be told. ``in_order``: only the oldest one can."""
     count, size = picture.slots.shape
     filling = picture.batch_owners == NOBODY
-    if (filling & (picture.committed == size)).any() or not filling.any():
+    if not filling.any():
         return None
     numbers = np.where(filling, picture.rounds * count + np.arange(count), np.iinfo(np.int64).max)
     oldest = int(numbers.argmin())
+    full = filling & (picture.committed == size)
+    if full[oldest] or (full.any() and not in_order):
+        return None
     progress = f"the next batch has {int(picture.committed[oldest]):,} of {size:,} samples"
     producers = [(owner, state) for owner, state in attached if owner.role == "producer" and state != "dead"]
     open_slots = np.count_nonzero(np.isin(picture.slots[oldest], (FREE, REOPENED)))

@@ -1,16 +1,20 @@
 """The words of a ring as numbers: what each slot and each batch is, and whose. Read through a read-only mapping.
 
-Where the words are and what their bits mean is csrc/ring/es_layout.h's and es_word.h's. A copy is not of one moment:
+The C core says where the words are; csrc/ring/es_word.h says what their bits mean. A copy is not of one moment:
 processes change words while it is made. So two words of it may disagree, and a reader must expect that.
 """
 
-import struct
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from echo_shm.ring.metrics import RingView
 from echo_shm.ring.segment import Segment
+
+if TYPE_CHECKING:
+    from echo_shm._core import Places
 
 #: What a slot can be, by the numbers in :attr:`Picture.slots`. ``leased``: a learner has its batch. ``held``: a learner
 #: has taken a part of the batch, and this slot was free. ``sealed``: it stays empty, because the ring is closed.
@@ -19,23 +23,6 @@ FREE, CLAIMED, COMMITTED, REOPENED, SEALED, HELD, LEASED = range(len(SLOT_STATES
 
 #: The owner of what nobody has.
 NOBODY = -1
-
-#: Offsets in the header (bytes): of its thirteen offsets, of the tail, of the first owner index that is not in use, of
-#: the flag that says that a learner sleeps.
-_OFFSETS_AT, _TAIL_AT, _HIGH_AT, _SLEEPS_AT = 72, 256, 396, 452
-_OWNERS, _SLOTS, _BATCHES = 2, 3, 4  # of the offsets
-
-_OWNER = np.dtype(
-    {
-        "names": ["state", "role", "pid", "start_time", "samples", "blocked_ns", "waiting"],
-        "formats": ["u4", "u4", "i8", "f8", "u8", "u8", "u4"],
-        "offsets": [0, 4, 8, 24, 64, 80, 112],
-        "itemsize": 128,
-    }
-)
-_BATCH = np.dtype(
-    {"names": ["word", "ready_ns", "leased_ns"], "formats": ["u8"] * 3, "offsets": [0, 72, 80], "itemsize": 128}
-)
 
 _FILL_BATCH, _LEASED_BATCH, _RETIRED_BATCH, _POISONING_BATCH = range(4)
 
@@ -69,18 +56,37 @@ class Picture(NamedTuple):
         return counts
 
 
+def _owner_type(at: "Places") -> np.dtype[Any]:
+    """An owner's entry."""
+    names = ("state", "role", "pid", "start_time", "samples", "blocked_ns", "waiting")
+    formats = ("u4", "u4", "i8", "f8", "u8", "u8", "u4")
+    return _struct(names, formats, [getattr(at, name) for name in names], at.owner_bytes)
+
+
+def _batch_type(at: "Places") -> np.dtype[Any]:
+    """A batch's word, and what is beside it."""
+    return _struct(("word", "leased_ns"), ("u8", "u8"), [at.word, at.leased_ns], at.batch_bytes)
+
+
+def _struct(names: Sequence[str], formats: Sequence[str], offsets: list[int], size: int) -> np.dtype[Any]:
+    fields = {"names": list(names), "formats": list(formats), "offsets": offsets, "itemsize": size}
+    found: np.dtype[Any] = np.dtype(fields)  # type: ignore[call-overload]
+    return found
+
+
 class Words:
     """Reads the words of one segment."""
 
     def __init__(self, segment: Segment) -> None:
-        offsets = struct.unpack_from("13Q", segment.mapping, _OFFSETS_AT)
-        geometry = segment.geometry
+        view = RingView(segment)
+        at, geometry = view.places(), segment.geometry
         self._shape = geometry.num_buffers, geometry.batch_size
-        entries = (offsets[_SLOTS] - offsets[_OWNERS]) // _OWNER.itemsize
-        self._mapping = segment.mapping
-        self._owners = self._array(segment, offsets[_OWNERS], entries, _OWNER)
-        self._slots = self._array(segment, offsets[_SLOTS], geometry.capacity, np.dtype(np.uint64))
-        self._batches = self._array(segment, offsets[_BATCHES], geometry.num_buffers, _BATCH)
+        self._tail = self._array(segment, at.tail, 1, np.dtype(np.uint64))
+        self._high = self._array(segment, at.owners_high, 1, np.dtype(np.uint32))
+        self._sleeps = self._array(segment, at.learner_sleeps, 1, np.dtype(np.uint32))
+        self._owners = self._array(segment, at.owners, view.owner_entries(), _owner_type(at))
+        self._slots = self._array(segment, at.slots, geometry.capacity, np.dtype(np.uint64))
+        self._batches = self._array(segment, at.batches, geometry.num_buffers, _batch_type(at))
 
     @staticmethod
     def _array(segment: Segment, offset: int, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -88,16 +94,15 @@ class Words:
 
     def tail(self) -> int:
         """How many slots were claimed since the ring was made."""
-        return int(struct.unpack_from("Q", self._mapping, _TAIL_AT)[0])
+        return int(self._tail[0])
 
     def sleeps(self) -> bool:
         """Whether a learner sleeps: see :attr:`Picture.sleeps`."""
-        return bool(struct.unpack_from("I", self._mapping, _SLEEPS_AT)[0])
+        return bool(self._sleeps[0])
 
     def owners(self) -> npt.NDArray[Any]:
         """A copy of the owners' entries that were ever in use: ``state`` is 1 for those that are now."""
-        high = struct.unpack_from("I", self._mapping, _HIGH_AT)[0]
-        copy: npt.NDArray[Any] = self._owners[:high].copy()
+        copy: npt.NDArray[Any] = self._owners[: int(self._high[0])].copy()
         return copy
 
     def batches(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]:

@@ -16,7 +16,7 @@ from echo_shm.ring.segment import Segment
 from echo_shm.spec import Array
 
 if TYPE_CHECKING:
-    from echo_shm._core import HistSummary, Ring, Snapshot
+    from echo_shm._core import HistSummary, Places, Ring, Snapshot
 
 
 @dataclass(frozen=True)
@@ -249,6 +249,16 @@ class RingView:
         if ring == ffi.NULL:
             raise error_from(error[0], f"segment {segment.name!r}")
         self._ring = ffi.gc(ring, lib.es_api_free)
+
+    def places(self) -> "Places":
+        """Where the ring's words are in the segment."""
+        places = ffi.new("es_places *")
+        lib.es_monitor_places(self._ring, places)
+        return places
+
+    def owner_entries(self) -> int:
+        """How many entries the table of owners has, in use or not."""
+        return int(lib.es_monitor_owner_entries(self._ring))
 
     def snapshot(self) -> "Snapshot":
         """The ring's state now. No batch is taken, so ``batch``, ``round``, ``length`` and the wait are 0."""

@@ -300,6 +300,71 @@ TEST(describe_gives_what_format_was_given)
     destroy(&f);
 }
 
+/* --- onlookers -------------------------------------------------------------------------- */
+
+TEST(a_peek_finds_living_items_alone_and_changes_nothing)
+{
+    fixture f = new_fixture();
+    double priorities[ROOM];
+    es_peeked seen;
+    f.geo.capacity = ROOM;
+    make(&f);
+    for (int i = 0; i < 6; i++)
+        CHECK_EQ(add(&f, 1, i), ES_OK);
+    CHECK_EQ(sample(&f, 1, 1), ES_OK);
+    CHECK_EQ(es_replay_delete(f.r, 1, f.key, 1), 1);
+    remember(&f);
+    CHECK_EQ(es_replay_peek(f.base, f.size, 1, priorities, ROOM, &seen), ES_OK);
+    double sum = f.priority[0];
+    for (uint64_t i = 0; i < seen.found; i++)
+        sum += priorities[i];
+    CHECK_EQ(seen.found, 5);
+    CHECK_EQ(sum == 0 + 1 + 2 + 3 + 4 + 5, true);
+    CHECK_EQ(es_replay_peek(f.base, f.size, 2, priorities, ROOM, &seen), -EINVAL);
+    CHECK_EQ(is_unchanged(&f), true);
+    es_store store;
+    CHECK_EQ(es_store_map(&store, f.base, f.size), ES_OK);
+    es_item_record *items = store.items + store.first_item[1];
+    for (int i = 0; i < 6; i++) /* whoever scribbles on priorities */
+        items[i].priority = i == 0 ? NAN : i == 1 ? -1 : i == 2 ? INFINITY : 7;
+    es_store_unmap(&store);
+    CHECK_EQ(es_replay_peek(f.base, f.size, 1, priorities, ROOM, &seen), ES_OK);
+    for (uint64_t i = 0; i < seen.found; i++)
+        CHECK_EQ(priorities[i] == 7, true);
+    ((es_store_header *)f.base)->at.items += 8;
+    CHECK_EQ(es_replay_peek(f.base, f.size, 1, priorities, ROOM, &seen), ES_EOFFSET);
+    CHECK_EQ(seen.found, 0);
+    ((es_store_header *)f.base)->at.items -= 8;
+    destroy(&f);
+}
+
+/* So many items in a table with room for many more: at first all in front, then all over it. */
+TEST(a_peek_into_a_large_table_looks_at_few_records)
+{
+    fixture f = new_fixture();
+    static double priorities[64];
+    es_peeked seen;
+    f.geo.capacity = 20000, f.geo.max_items = 40000;
+    f.tables[0].max_size = f.tables[1].max_size = 20000;
+    make(&f);
+    for (int i = 0; i < 100; i++)
+        CHECK_EQ(add(&f, 1, 3), ES_OK);
+    CHECK_EQ(es_replay_peek(f.base, f.size, 1, priorities, 64, &seen), ES_OK);
+    CHECK_EQ(seen.looked, 64);
+    CHECK_EQ(seen.records < 200, true);
+    CHECK_EQ(seen.found >= 32, true);
+    for (int i = 100; i < 20000; i++)
+        CHECK_EQ(add(&f, 1, i < 10000 ? 3 : 5), ES_OK);
+    CHECK_EQ(es_replay_peek(f.base, f.size, 1, priorities, 64, &seen), ES_OK);
+    CHECK_EQ(seen.looked == 64 && seen.records == 20001, true);
+    uint64_t late = 0;
+    for (uint64_t i = 0; i < seen.found; i++)
+        late += priorities[i] == 5;
+    CHECK_EQ(seen.found, 64);
+    CHECK_EQ(late, 32);
+    destroy(&f);
+}
+
 /* --- impossible records ------------------------------------------------------------------ */
 
 #define IMPOSSIBLE(what, where)                \

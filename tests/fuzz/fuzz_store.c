@@ -7,6 +7,7 @@
  * A store may be refused or accepted. All calls on an accepted one must end, stay inside its block, and return what
  * their headers allow.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -294,6 +295,18 @@ static void use(uint8_t *base, uint64_t size, fuzz_in *in, bool scribble, bool w
     fuzz_rings_close(&rings);
 }
 
+/* Whatever the store is: it stays inside, and finds nothing that is no priority. */
+static void peek(const uint8_t *base, uint64_t size, uint32_t table)
+{
+    double priorities[32];
+    es_peeked seen;
+    if (es_replay_peek(base, size, table, priorities, 32, &seen) != ES_OK)
+        return;
+    FUZZ_CHECK(seen.found <= seen.looked && seen.looked <= 32 && seen.looked <= seen.records);
+    for (uint64_t i = 0; i < seen.found; i++)
+        FUZZ_CHECK(priorities[i] >= 0 && priorities[i] < INFINITY);
+}
+
 static void describe(const uint8_t *base, uint64_t size)
 {
     es_store_geometry geo = {0};
@@ -307,6 +320,8 @@ static void describe(const uint8_t *base, uint64_t size)
     es_replay_describe(base, size, &geo, uuid, &pid, &created, schema, room, tables, count);
     free(tables);
     free(schema);
+    for (uint32_t table = 0; table <= count; table++)
+        peek(base, size, table);
 }
 
 static void open_and_use(uint8_t *base, uint64_t size, fuzz_in *in, uint8_t mode)

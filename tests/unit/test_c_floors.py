@@ -37,7 +37,7 @@ FLOORS = [
     {"replay/es_store_layout", "replay/es_streams"},
     {"replay/es_chunk", "replay/es_store", "replay/es_custom", "replay/es_fifo", "replay/es_heap",
      "replay/es_prioritized", "replay/es_softmax", "replay/es_uniform"},
-    {"replay/es_gather", "replay/es_hold", "replay/es_selector"},
+    {"replay/es_gather", "replay/es_hold", "replay/es_peek", "replay/es_selector"},
     {"replay/es_steps"},
     {"replay/es_window"},
     {"replay/es_outputs"},

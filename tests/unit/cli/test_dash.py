@@ -1,10 +1,12 @@
 """``echo-shm dash``: what it says of a ring, and to whom."""
 
+import contextlib
 import http.client
 import json
 import os
 import re
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,6 +55,9 @@ class _Served:
         found = answer.status, answer.read(), dict(answer.getheaders())
         connection.close()
         return found
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.server.server_port), timeout=20)
 
     def state(self) -> dict[str, Any]:
         status, content, headers = self.get()
@@ -136,8 +141,8 @@ def _draw(conn: Any, name: str) -> None:
     """Has a replay with ten steps, and draws for learners in other processes."""
     tables = [Table("train", sampler=Prioritized(alpha=1.0, beta=0.0)), Table("other", max_size=7)]
     replay = Replay(EXAMPLE, 100, tables, store="shm", name=name, thread=True)
-    for _ in range(10):
-        replay.add(EXAMPLE)
+    for i in range(10):
+        replay.add(EXAMPLE, priority={"train": 0.0 if i < 2 else 2.0 ** (i - 4), "other": 1.0})
     replay.sample(4, "train")
     conn.send("ready")
     conn.recv()
@@ -145,15 +150,15 @@ def _draw(conn: Any, name: str) -> None:
 
 
 def test_a_replay_in_a_known_state(name: str, act: Callable[..., Actor], serve: Callable[[str], _Served]) -> None:
-    """Its tables with their limiters; and the priorities of what was drawn for learners in other processes."""
+    """Its tables with their limiters; the priorities of its items, and of what was drawn for other processes."""
     process = act(_draw, name)
     assert process.hear() == "ready"
     with ReplayClient(name) as client:
         served = serve(name)
-        assert served.state()["priorities"] == {}
+        assert served.state()["priorities"]["tables"]["train"]["drawn"]["of"] == 0
         batches = client.dataset_iter(2, table="train", prefetch=1, timeout=30)
         assert next(batches).key.shape == (2,)
-        said = until(lambda: (found := served.state())["batches"] and found["tables"] and found)
+        said = until(lambda: (found := served.state())["priorities"]["tables"]["train"]["drawn"]["of"] and found)
         del batches
     process.say()
     process.end()
@@ -163,12 +168,48 @@ def test_a_replay_in_a_known_state(name: str, act: Callable[..., Actor], serve: 
     assert (other["size"], other["max_size"], other["min_diff"], other["max_diff"]) == (7, 7, None, None)
     assert (train["can_insert"], train["can_sample"]) == (True, True)
     assert [(one["table"], one["n"]) for one in said["batches"]] == [("train", 2)]
-    priorities = said["priorities"]["train"]
-    assert priorities["of"] >= 2
-    assert sum(priorities["counts"]) == priorities["of"]
-    assert priorities["edges"][0] <= 1.0 <= priorities["edges"][-1]
-    assert "other" not in said["priorities"]
+    assert said["priorities"]["why"] is None
+    train = said["priorities"]["tables"]["train"]
+    assert (train["items"]["of"], train["items"]["zeros"], sum(train["items"]["bars"])) == (10, 2, 8)
+    assert sum(train["drawn"]["bars"]) == train["drawn"]["of"] >= 2
+    assert (train["edges"][0], train["edges"][-1]) == pytest.approx((0.25, 32.0))
+    assert "other" not in said["priorities"]["tables"], "nothing goes by its priorities"
+    assert [one["kind"] for one in said["ring"]["owners"]] == ["replay"]
     assert _cells(said["ring"])
+
+
+def test_priorities_in_a_directory(name: str, tmp_path: Path, serve: Callable[[str], _Served]) -> None:
+    """They are read from the file, whoever has it open."""
+    table = Table("train", sampler=Prioritized(alpha=1.0, beta=0.0))
+    with Replay(EXAMPLE, 100, [table], store=str(tmp_path / "replay"), name=name, thread=True) as replay:
+        served = serve(name)
+        for priority in (1.0, 1.0, 8.0):
+            replay.add(EXAMPLE, priority=priority)
+        items = until(lambda: _fresh(served)["tables"]["train"]["items"], "the board names the directory")
+    assert (items["of"], items["zeros"], items["median"]) == (3, 0, 1.0)
+    assert [n for n in items["bars"] if n] == [2, 1]
+
+
+def test_priorities_that_cannot_be_read(name: str, serve: Callable[[str], _Served]) -> None:
+    """The page says why: they are in the process's own memory, or the store is damaged. All else is shown."""
+    table = Table("train", sampler=Prioritized(alpha=1.0, beta=0.0))
+    with Replay(EXAMPLE, 100, [table], name=name, thread=True):
+        said = serve(name).state()["priorities"]
+        assert "memory of its own process" in said["why"]
+        assert said["tables"] == {}
+    with Replay(EXAMPLE, 100, [table], store="shm", name=name, thread=True):
+        with (SHM / f"echo_shm_replay.{name}").open("r+b") as file:
+            file.seek(200)
+            file.write(b"\xff" * 8)
+        said = serve(name).state()
+    assert f"replay '{name}' cannot be used" in said["priorities"]["why"]
+    assert said["ring"]["slots"] > 0
+
+
+def _fresh(served: _Served) -> Any:
+    """The histograms now, even if the last ones are younger than a second."""
+    served.server._state._priorities._looked = -10.0  # type: ignore[attr-defined]
+    return served.state()["priorities"]
 
 
 @pytest.mark.parametrize("path", ["/", "/state", "/nothing"])
@@ -214,6 +255,50 @@ def test_another_host_name_is_refused(name: str, serve: Callable[[str], _Served]
         ):
             assert served.get(host=host)[0] == 403, host
         assert served.get(host=f"localhost:{port}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("first", "status"),
+    [
+        ("GET /state?token={token} HTTP/1.1\r\nHost: {host}", 200),
+        ("GET /state?token={token} HTTP/1.1\r\nHost: {host}\r\nHost: evil.example", 403),
+        ("GET http://evil.example/state?token={token} HTTP/1.1\r\nHost: {host}", 400),
+        ("GET http://[ HTTP/1.1\r\nHost: {host}", 400),
+        ("GET //[?token={token} HTTP/1.1\r\nHost: {host}", 404),
+        ("GET /state?token=x HTTP/1.1\r\nHost: {host}\r\nContent-Length: 999999999", 403),
+    ],
+)
+def test_odd_requests_have_plain_answers(
+    name: str, first: str, status: int, serve: Callable[[str], _Served], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None of them is an error of the server."""
+    with Server(EXAMPLE, 1, name=name):
+        served = serve(name)
+        host = f"127.0.0.1:{served.server.server_port}"
+        with served.connect() as client:
+            words = first.format(token=served.server.token, host=host)
+            client.sendall(f"{words}\r\nConnection: close\r\n\r\n".encode())
+            assert client.recv(100).startswith(f"HTTP/1.1 {status} ".encode())
+    assert capsys.readouterr().err == ""
+
+
+def test_clients_that_say_nothing_are_few(
+    name: str, serve: Callable[[str], _Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One too many is turned away, and threads do not grow. When they are gone, there is room again."""
+    monkeypatch.setattr(dash, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(dash.Handler, "timeout", 60)
+    with Server(EXAMPLE, 1, name=name), contextlib.ExitStack() as silent:
+        served = serve(name)
+        before = threading.active_count()
+        for _ in range(3):
+            silent.enter_context(served.connect()).sendall(b"GET /")
+        until(lambda: threading.active_count() == before + 3)
+        with served.connect() as one_more:
+            assert one_more.recv(1) == b""
+        silent.close()
+        until(lambda: threading.active_count() == before)
+        assert served.state()["closed"] is False
 
 
 @pytest.mark.parametrize(

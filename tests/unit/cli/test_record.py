@@ -199,6 +199,41 @@ def test_the_file_is_a_trace(name: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert all(isinstance(value, str) for value in trace["otherData"].values())
 
 
+def test_every_event_is_as_the_format_says(name: str, background: Callable[..., Any]) -> None:
+    """Chrome's trace event format: fields, types, names of processes and threads; and slices that do not overlap."""
+    with Server(EXAMPLE, 1, num_buffers=2, name=name) as server, ShmClient(name) as client:
+        recording = Recording(name)
+        for _ in range(3):
+            client.send(EXAMPLE)
+            with client.reserve() as slot:
+                recording.look()
+                slot[...] = EXAMPLE
+            blocked = background(client.send, EXAMPLE)
+            until(lambda: (recording.look(), recording._recorders[0]._waits)[1])
+            for _ in range(3):
+                with server.lease(timeout=10):
+                    recording.look()
+            blocked.result()
+            recording.look()
+        recording.finish(1e-4)
+        events = recording.trace.events
+    assert {event["ph"] for event in events} >= {"M", "X", "C"}
+    processes, threads = (
+        {(event["pid"], event["tid"]) for event in events if event["ph"] == "M" and event["name"] == kind}
+        for kind in ("process_name", "thread_name")
+    )
+    more = {"M": {"args"}, "X": {"ts", "dur", "args"}, "C": {"ts", "args"}, "i": {"ts", "s"}}
+    for event in events:
+        assert set(event) == {"ph", "pid", "tid", "name"} | more[event["ph"]]
+        assert (type(event["pid"]), type(event["tid"]), type(event["name"])) == (int, int, str)
+        assert (event["pid"], 0) in processes
+        assert event["ph"] not in "Xi" or (event["pid"], event["tid"]) in threads
+        assert event.get("ts", 0) >= 0
+        assert event.get("dur", 0) >= 0
+        assert event["ph"] != "C" or all(type(value) in (int, float) for value in event["args"].values())
+    assert _overlaps(events) == 0
+
+
 def test_a_replay_has_all_its_rings(name: str) -> None:
     """Writers and the replay itself are told apart."""
     with Replay(EXAMPLE, 10, store="shm", name=name) as replay, ReplayClient(name) as client, client.writer() as writer:

@@ -191,3 +191,22 @@ def test_many_are_named_by_a_few() -> None:
     assert named(owners("producer"), kind) == "producer 10"
     assert named(owners(*["producer"] * 5), kind) == "producers 10, 11, 12 and 2 more"
     assert named(owners("worker", "bridge"), kind) == "worker 10, bridge 11"
+
+
+@pytest.mark.parametrize("order", ["fifo", "ready"])
+def test_a_full_batch_behind_one_that_is_not(name: str, order: Any, background: Callable[..., Any]) -> None:
+    """Where batches are taken in order, a learner waits for the oldest one, whatever comes after it."""
+    with Server(EXAMPLE, 2, num_buffers=3, order=order, name=name) as server, ShmClient(name) as client:
+        look = _Look(name)
+        with client.reserve() as slot:
+            waiting = background(lambda: server.sample(timeout=30))
+            for _ in range(3):
+                client.send(EXAMPLE)
+            if order == "ready":
+                assert waiting.result() is not None
+            else:
+                holds = f"producer {HERE} holds 1 slot of the oldest batch"
+                said = f"learner {HERE} waits for N s: the next batch has 1 of 2 samples; {holds}"
+                until(lambda: look.said(of_producers=False) == said)
+            slot[...] = EXAMPLE
+        assert waiting.result() is not None
