@@ -245,7 +245,8 @@ def _read_batches(parquet: Any, rows: int, what: str) -> Iterator["pa.RecordBatc
     """What a file has, so many rows at a time."""
     pa = need("pyarrow", "parquet")
     try:
-        yield from parquet.iter_batches(batch_size=rows)
+        for group in range(parquet.num_row_groups):  # pyarrow keeps what it has read of all groups that it is asked for
+            yield from parquet.iter_batches(batch_size=rows, row_groups=[group])
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None):  # not the file's contents, but the disk
             raise
