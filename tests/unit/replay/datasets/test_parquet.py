@@ -196,7 +196,9 @@ def test_a_disk_that_fails_is_no_damaged_file(monkeypatch):
     """What the disk says is raised as it is."""
 
     class File:
-        def iter_batches(self, batch_size):
+        num_row_groups = 1
+
+        def iter_batches(self, batch_size, row_groups):
             raise OSError(errno.EIO, "the disk fails")
 
     with pytest.raises(OSError, match="the disk fails"):
