@@ -1,0 +1,76 @@
+"""The page of ``echo-shm dash`` in a browser, which runs its script: headless Chromium."""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from harness.programs import ECHO_SHM
+
+from echo_shm import Replay, Server, ShmClient, Table
+from echo_shm.replay import Prioritized
+
+EXAMPLE = np.zeros(2, np.float32)
+
+
+@pytest.fixture
+def text(program, tmp_path):
+    """What a page shows after three seconds, without its tags; and the addresses that the browser has loaded."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        assert "ECHO_SHM_NEED_CHROMIUM" not in os.environ, "chromium is not installed"
+        pytest.skip("needs chromium")
+
+    def look(name):
+        url = program(*ECHO_SHM, "dash", name).wait_for(r"http://127\.0\.0\.1:\d+/\?token=\S+")[0]
+        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+        done = subprocess.run(
+            [chromium, *options, "--virtual-time-budget=3000", "--dump-dom", url],
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+        assert done.returncode == 0, done.stderr
+        body = done.stdout[done.stdout.index("<body") :]
+        body = re.sub(r"<(script|style)\b.*?</\1>", "", body, flags=re.DOTALL)
+        assert not re.findall(r"https?://(?!127\.0\.0\.1)", done.stdout), "the page asks another host"
+        return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
+
+    return look
+
+
+def test_a_ring(name, text, background):
+    """Its slots by state, its processes, and who waits for whom."""
+    with Server(EXAMPLE, 2, num_buffers=2, name=name) as server, ShmClient(name) as client:
+        for _ in range(2):
+            client.send(EXAMPLE)
+        with server.lease(timeout=10):
+            for _ in range(2):
+                client.send(EXAMPLE)
+            blocked = background(client.send, EXAMPLE)
+            time.sleep(1.2)  # shorter waits are not shown
+            said = text(name)
+        blocked.result()
+    me = os.getpid()
+    for words in (
+        f"ring of 2 batches of 2, .* old, creator {me} ",
+        f"producer {me} waits for [0-9]+ s: creator {me} holds 1 of 2 batches",
+        "claimed 0 committed 2 reopened 0 sealed 0 held 0 leased 2 ",
+        f"creator {me} .* 1 batch .*, others wait for it",
+    ):
+        assert re.search(words, said), said
+
+
+def test_a_replay(name, text):
+    """Its tables, and what their priorities are."""
+    tables = [Table("first", Prioritized(0.6, 0.4)), Table("second", max_size=10)]
+    with Replay({"obs": np.zeros(4, np.float32)}, 100, tables, store="shm", name=name, thread=True) as replay:
+        replay.extend({"obs": np.zeros((40, 4), np.float32)}, {"first": np.repeat([0.0, 3.0], 20), "second": None})
+        said = text(name)
+    assert re.search(r"\bfirst 40 100 40 0\b", said), said
+    assert re.search(r"\bsecond 10 10 40 0\b", said), said
+    assert "first 40 of 40 items, median" in said, said
+    assert "20 are 0" in said, said
