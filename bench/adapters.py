@@ -20,6 +20,7 @@ _OWN = ("optree>=0.13", "cffi>=1.17", "posix_ipc>=1.1", "psutil>=5.9")
 SB3 = Library("bench.adapters_sb3", ("stable-baselines3==2.9.2", "torch==2.13.0", *_OWN))
 TORCHRL = Library("bench.adapters_torchrl", ("torchrl==0.14.1", "torch==2.14.1", "gymnasium==1.2.2", *_OWN))
 TIANSHOU = Library("bench.adapters_tianshou", ("tianshou==2.0.1", "torch==2.13.0", *_OWN))
+ARRAYS = Library("bench.adapters_arrays", ("jax==0.10.2", "torch==2.13.0", "gymnasium==1.2.2", *_OWN))
 RLLIB = Library("bench.adapters_rllib", ("ray[rllib]==2.60.0", "torch==2.13.0", *_OWN))
 
 
@@ -61,6 +62,9 @@ ROWS = (
     Row(
         SB3, "memory", "SB3 `ReplayBuffer(stack=4)`, memory of {frames:,} Atari transitions", "GB", True, "memory stack"
     ),
+    Row(ARRAYS, "loader", f"torch `DataLoader` over `ReplayDataset`, {_SAMPLE}, CartPole", "batches/s"),
+    Row(ARRAYS, "jax", f"JAX `as_arrays` of {_SAMPLE}, frames of Atari", "batches/s"),
+    Row(ARRAYS, "play", "Gymnasium `run_vector` of 8 CartPoles into a replay; compared with `step` alone", "steps/s"),
     Row(TORCHRL, "add", "TorchRL `ReplayBuffer.add`, CartPole", "steps/s"),
     Row(TORCHRL, "extend", "TorchRL `ReplayBuffer.extend` of 32, CartPole", "steps/s"),
     Row(TORCHRL, "sample", f"TorchRL `ReplayBuffer`, {_SAMPLE}, CartPole", "batches/s"),

@@ -26,8 +26,8 @@ from echo_shm.spec import Tree
 
 __all__ = ["RecordToRing", "example_of", "run_vector"]
 
-#: What samples are sent with. The first two send to a ring, the others to a replay.
-Client = ShmClient | TcpClient | Writer | RemoteWriter
+#: What samples are sent with. The first two send to a ring, the others to a replay; a replay of this process is its own.
+Client = ShmClient | TcpClient | Writer | RemoteWriter | Replay
 
 
 def run_vector(
@@ -48,7 +48,8 @@ def run_vector(
     are no steps, because they reset, are left out. That is so in each of Gymnasium's autoreset modes.
 
     Args:
-        client: What :meth:`Replay.spawn` or :meth:`Server.spawn` gives to a worker, or a client of another host.
+        client: What :meth:`Replay.spawn` or :meth:`Server.spawn` gives to a worker, a client of another host, or a
+            :class:`Replay` of this process.
         envs: Functions that make one environment each; they run in this process. Or a ``VectorEnv``, in whose mode it
             is played, and which is the caller's to close.
         policy: Called with observations, whose leaves have a leading n, and returns as many actions.
@@ -119,9 +120,9 @@ def _rows(tree: Tree, chosen: Any) -> Tree:
 
 
 def _check(client: object) -> None:
-    if isinstance(client, Replay) or not isinstance(client, ShmClient | TcpClient | Writer | RemoteWriter):
+    if not isinstance(client, Client):
         raise TypeError(
-            f"expected a ShmClient, a TcpClient or a replay's writer, got {type(client).__name__}; "
+            f"expected a ShmClient, a TcpClient, a Replay or a replay's writer, got {type(client).__name__}; "
             "ShmClient(server.handle) and ReplayClient(replay.handle).writer() make one in any process"
         )
 

@@ -99,8 +99,9 @@ def test_a_ring_gets_transitions_without_resets(mode):
         assert got == right(number, len(got))
 
 
+@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_replay_gets_episodes_with_their_ends(mode):
+def test_a_replay_gets_episodes_with_their_ends(mode, own):
     """Each environment's episodes are whole in the replay, with the observations that they end with."""
     with (
         Replay(example_of(Counting()), 1000, [table()]) as replay,
@@ -108,7 +109,7 @@ def test_a_replay_gets_episodes_with_their_ends(mode):
         client.writer() as writer,
     ):
         envs = SyncVectorEnv([lambda: Counting(0), lambda: Counting(1)], autoreset_mode=AutoresetMode[mode.upper()])
-        run_vector(writer, envs, policy, steps=12)
+        run_vector(replay if own else writer, envs, policy, steps=12)
         assert envs.reset()[0]["at"].shape == (2, 2)  # a caller's environments stay open
         replay.info()
         whole = [one for one in replay.episodes() if one.terminated or one.truncated]
@@ -137,14 +138,15 @@ def test_a_wrapper_records_what_others_play():
     assert [tuple(row) for row in got] == right(0, 5)
 
 
-def test_a_wrapper_tells_a_replay_of_an_early_reset():
+@pytest.mark.parametrize("own", [False, True])
+def test_a_wrapper_tells_a_replay_of_an_early_reset(own):
     """A reset in the middle of an episode begins another one, and ends none."""
     with (
         Replay(example_of(Counting()), 100) as replay,
         ReplayClient(replay.handle) as client,
         client.writer() as writer,
     ):
-        env = RecordToRing(Counting(), writer)
+        env = RecordToRing(Counting(), replay if own else writer)
         env.reset()
         env.step(0)
         env.reset()  # episode 1 has three steps
@@ -202,11 +204,11 @@ def test_spaces_without_a_fixed_shape_are_refused(space):
 
 def test_bad_arguments_are_refused():
     """Each message says what was expected."""
-    with Replay(example_of(Counting()), 10) as replay:
-        with pytest.raises(TypeError, match="got Replay; ShmClient"):
-            run_vector(replay, [Counting], policy)
-        with pytest.raises(TypeError, match="got Replay; ShmClient"):
-            RecordToRing(Counting(), replay)
+    with Server(example_of(Counting(), transition=True), 10) as server:
+        with pytest.raises(TypeError, match="got Server; ShmClient"):
+            run_vector(server, [Counting], policy)
+        with pytest.raises(TypeError, match="got Server; ShmClient"):
+            RecordToRing(Counting(), server)
     with pytest.raises(TypeError, match=r"expected a gymnasium\.Env or a VectorEnv, got str"):
         example_of("CartPole-v1")
     with (
