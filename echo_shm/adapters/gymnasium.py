@@ -26,7 +26,7 @@ from echo_shm.spec import Tree
 
 __all__ = ["RecordToRing", "example_of", "run_vector"]
 
-#: What samples are sent with. The first two send to a ring, the others to a replay; a replay of this process is its own.
+#: What samples are sent with. The first two send to a ring, the others to a replay; the last one is the replay itself.
 Client = ShmClient | TcpClient | Writer | RemoteWriter | Replay
 
 
