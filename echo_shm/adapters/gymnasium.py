@@ -90,6 +90,8 @@ def _play(client: Any, envs: Any, policy: Any, steps: int | None, seed: int | No
     mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)).name.lower()
     like, sent = example_of(envs), 0
     obs, _ = envs.reset(seed=seed)
+    if hasattr(client, "end_episode"):  # whatever it sent before
+        client.end_episode()
     reset = np.zeros(envs.num_envs, bool)  # whose next row is no step
     while steps is None or steps > 0:
         steps = None if steps is None else steps - 1

@@ -18,6 +18,7 @@ except ModuleNotFoundError as _error:
     raise ModuleNotFoundError("echo_shm.adapters.jax needs JAX: pip install 'echo-shm[jax]'", name="jax") from None
 
 from echo_shm import Finishing, Sample, Server
+from echo_shm.replay import Batch
 from echo_shm.spec import Tree
 
 __all__ = ["as_arrays", "batches"]
@@ -27,7 +28,7 @@ _SOONEST, _LATEST = 2e-4, 2e-2
 
 
 def as_arrays(batch: Tree, *, device: Any = None, copy: bool = False) -> Tree:
-    """The same tree with a ``jax.Array`` for each array. What is no array stays as it is.
+    """The same tree with a ``jax.Array`` for each array. What is no array stays as it is; so do a replay's 64-bit keys.
 
     On the CPU, a leaf becomes an array over the same memory if JAX can use it as it is: its batch begins at a multiple
     of 64 bytes, and its dtype is one that JAX has. Then the array holds its batch, and so does each computation that
@@ -55,7 +56,8 @@ def as_arrays(batch: Tree, *, device: Any = None, copy: bool = False) -> Tree:
 
     try:
         if not isinstance(batch, Sample):
-            return optree.tree_map(convert, batch)
+            converted: Any = optree.tree_map(convert, batch)
+            return converted._replace(key=batch.key) if isinstance(batch, Batch) else converted
         made = Sample(optree.tree_map(convert, batch.batch), batch.info)
         made._versions = np.array(batch.versions)
         return made

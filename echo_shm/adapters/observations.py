@@ -51,9 +51,9 @@ class Observations:
         if self._names is not None and (not isinstance(given, dict) or not given.keys() >= set(self._names)):
             raise ValueError(f"{what}: got {given!r:.100}, expected a dict with {', '.join(map(repr, self._names))}")
         if self._names is None:
-            return [exact_array(what, given, self._rows[0], self._shapes[0][1])]
+            return [_exact(what, given, self._rows[0], self._shapes[0][1])]
         both = zip(self._names, self._rows, self._shapes, strict=True)
-        return [exact_array(what, given[name], rows, dtype) for name, rows, (_, dtype) in both]
+        return [_exact(what, given[name], rows, dtype) for name, rows, (_, dtype) in both]
 
     def from_bytes(self, raw: list[bytes]) -> Arrays:
         """The arrays that have these bytes."""
@@ -78,6 +78,23 @@ class Observations:
         return stored.reshape(len(stored), *self._shapes[0][0]) if self._channels else stored
 
 
+def _exact(what: str, given: Any, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """As :func:`exact_array`, but no dimension is missing beside that of one environment, or of a single number."""
+    array = np.asarray(given, dtype, order="C")
+    if array.shape == shape:
+        return array
+    if array.shape not in ((shape[1:] if shape[0] == 1 else shape), (shape[:1] if shape[1:] == (1,) else shape)):
+        raise _wrong(what, given, shape)
+    return array.reshape(shape)
+
+
+def _wrong(what: str, given: Any, shape: tuple[int, ...]) -> ValueError:
+    return ValueError(
+        f"{what}: got shape {np.shape(given)}, expected {shape}, one row for each of {shape[0]} environments: make the "
+        "buffer with the spaces and the number of these environments"
+    )
+
+
 def exact_array(what: str, given: Any, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """A contiguous array of that shape and dtype, whose first dimension is that of the environments.
 
@@ -91,8 +108,5 @@ def exact_array(what: str, given: Any, shape: tuple[int, ...], dtype: npt.DTypeL
     if array.shape == shape:
         return array
     if array.size != math.prod(shape) or (shape[0] > 1 and array.shape[:1] != shape[:1]):
-        raise ValueError(
-            f"{what}: got shape {np.shape(given)}, expected {shape}, one row for each of {shape[0]} environments: make "
-            "the buffer with the spaces and the number of these environments"
-        )
+        raise _wrong(what, given, shape)
     return array.reshape(shape)

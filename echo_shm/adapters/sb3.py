@@ -53,7 +53,8 @@ class ReplayBuffer(buffers.ReplayBuffer):
 
     ``sample()`` draws from all steps that are complete: the last ``n_steps`` of an episode that goes on are not. Its
     tensors are new ones, over the batch's own memory. There are no arrays like ``observations`` or ``rewards`` to look
-    into. A pickle, a deepcopy and ``save_replay_buffer`` have all that is stored; a running episode is cut there.
+    into. A pickle, a deepcopy and ``save_replay_buffer`` have all that is stored. ``sample()`` cuts episodes that go on
+    if no transition is complete yet.
     """
 
     dones: Any

@@ -37,8 +37,9 @@ def batches(
     not. A batch's space in the ring is taken until its copy is done, and no longer.
 
     With a Server or a Replay, the next batch is taken and its copy begun before one is yielded, if there is one at
-    once. So a replay draws it before the priorities of the one before are updated. Any other source is asked when the
-    caller asks; then the copy goes on while the GPU still computes what the caller has queued.
+    once. So a replay draws it before the priorities of the one before are updated, and a loop that is left loses it.
+    Any other source is asked when the caller asks; then the copy goes on while the GPU still computes what the caller
+    has queued.
 
     Args:
         source: A :class:`Server`; a :class:`Replay`; or an iterable, such as ``server.dataset_iter(max_age=20)`` or
@@ -78,7 +79,8 @@ def _taker(
     if isinstance(source, Server):
         return lambda wait: _now(lambda: source.sample(None if wait else 0, until), wait)
     if isinstance(source, Replay):
-        return lambda wait: _now(lambda: source.sample(batch_size or 1, table, None if wait else 0), wait)
+        size = 1 if batch_size is None else batch_size
+        return lambda wait: _now(lambda: source.sample(size, table, None if wait else 0), wait)
     if not hasattr(source, "__iter__"):
         raise TypeError(f"batches() takes a Server, a Replay or an iterable of batches, got {type(source).__name__}")
     rest = map(as_tensors, source)
@@ -158,9 +160,14 @@ def double_buffered(take: Take, device: "torch.device") -> Iterator[Tree]:
                 ahead += [copies.start(tree) for tree in take(True)]
                 if not ahead:
                     return
-            now = [ahead.pop()]
+            now, failed = [ahead.pop()], None
             copies.let_go(wait=False)
-            ahead += [copies.start(tree) for tree in take(False)]
+            try:
+                ahead += [copies.start(tree) for tree in take(False)]
+            except Exception as error:  # it is about the next batch: this one comes first
+                failed = error
             yield copies.deliver(*now.pop())
+            if failed is not None:
+                raise failed
     finally:
         copies.let_go(wait=True)

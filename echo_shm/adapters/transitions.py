@@ -7,13 +7,13 @@ begin with them, as after a reset in the middle of an episode: their bytes are c
 
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from echo_shm import Replay, Table
+from echo_shm import ConnectionClosedError, Replay, Table
+from echo_shm.adapters.folders import read_files, write_files
 from echo_shm.adapters.observations import Observation, Observations, exact_array
 from echo_shm.replay import Batch, NStep, Prioritized
 
@@ -60,11 +60,8 @@ class Transitions:
         item = NStep(n_steps, gamma, ["obs"], stack={"obs": stack} if stack > 1 else None, pad=pad)
         table = Table("transitions", sampler, max_size=capacity, item=item)
         rows = capacity + n_envs * (n_steps + stack + 2)
-        self._open(Replay(step, rows, [table], seed=int(np.random.randint(2**31 - 1))))
-
-    def _open(self, replay: Any) -> None:
         #: The :class:`Replay`.
-        self.replay = replay
+        self.replay = Replay(step, rows, [table], seed=int(np.random.randint(2**31 - 1)))
         self._going = np.zeros(self._n, bool)  # whose episodes have not ended
         self._all, self._some_going = np.ones(self._n, bool), False
         self._next: list[bytes] = []  # the observations after the last step
@@ -140,7 +137,8 @@ class Transitions:
                 if otherwise is None:
                     raise ValueError("the buffer is empty: add transitions before sample()") from None
                 otherwise()
-        assert isinstance(batch, Batch)
+        if batch is None:
+            raise ConnectionClosedError("the buffer is closed")
         return batch
 
     def reset(self) -> None:
@@ -153,27 +151,15 @@ class Transitions:
         self.replay.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All that is stored, as a checkpoint's files. The episodes end here, as by :meth:`end_episodes`."""
-        self.end_episodes()
+        """All that is stored, as a checkpoint's files. Episodes that go on do so in the copy, too."""
         with tempfile.TemporaryDirectory() as folder:
             self.replay.checkpoint(folder)
-            # The arrays are views of files that go with the last reference: no memory is needed for a copy.
-            paths = [path for path in Path(folder).rglob("*") if path.is_file()]
-            files = {str(path.relative_to(folder)): _mapped(path) for path in paths}
-        kept = ("observations", "_n", "_action", "_reward")
-        return {**{name: getattr(self, name) for name in kept}, "files": files}
+            files = read_files(folder)
+        return {name: value for name, value in vars(self).items() if name != "replay"} | {"files": files}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         files = state.pop("files")
         vars(self).update(state)
         with tempfile.TemporaryDirectory() as folder:
-            for name, content in files.items():
-                path = Path(folder, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                content.tofile(path)
-            self._open(Replay.restore(folder))
-
-
-def _mapped(path: Path) -> npt.NDArray[np.uint8]:
-    """What a file has."""
-    return np.asarray(np.memmap(path, np.uint8, "r")) if path.stat().st_size else np.empty(0, np.uint8)
+            write_files(folder, files)
+            self.replay = Replay.restore(folder, same_episode=True)

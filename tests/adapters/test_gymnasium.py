@@ -139,6 +139,25 @@ def test_a_wrapper_records_what_others_play():
 
 
 @pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("steps", [1, 2])  # in the middle of an episode; where one has just ended
+def test_each_call_begins_episodes(own, steps):
+    """Nothing goes over from the episodes of the call before, and no step is taken for a reset."""
+    with (
+        Replay(example_of(Counting()), 1000, [table()]) as replay,
+        ReplayClient(replay.handle) as client,
+        client.writer() as writer,
+    ):
+        sent = sum(run_vector(replay if own else writer, [Counting, Counting], policy, steps=steps) for _ in range(3))
+        replay.info()
+        found = list(replay.episodes())
+    assert sum(map(len, found)) == sent
+    for one in found:
+        at = one.steps["obs"]["at"][:, 0]
+        assert at.tolist() == [at[0] + t for t in range(len(at))]
+        assert at[0] % 100 == 0
+
+
+@pytest.mark.parametrize("own", [False, True])
 def test_a_wrapper_tells_a_replay_of_an_early_reset(own):
     """A reset in the middle of an episode begins another one, and ends none."""
     with (

@@ -1,6 +1,7 @@
 """The adapter for JAX: what is copied and what is not, how long a batch is held, and donation."""
 
 import gc
+import itertools
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ need("jax")
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
-from echo_shm import Replay, Server, ShmClient  # noqa: E402
+from echo_shm import Replay, Server, ShmClient, Table  # noqa: E402
 from echo_shm.adapters.jax import as_arrays, batches  # noqa: E402
+from echo_shm.replay import Prioritized  # noqa: E402
 
 SIZE = 16
 EXAMPLE = {"obs": np.zeros(32, np.float32), "act": np.zeros((), np.int32)}
@@ -56,6 +58,18 @@ def test_arrays_share_the_memory_and_hold_the_batch():
         assert (kept == 1).all()
         del kept
         assert held(server) == 0
+
+
+def test_a_replays_keys_stay_as_they_are():
+    """A key has 64 bits, and JAX would leave 32 of them. So priorities can be updated."""
+    with Replay({"obs": np.zeros(4, np.float32)}, 10, [Table("t", Prioritized(1.0, 1.0))]) as replay:
+        replay.extend({"obs": np.zeros((10, 4), np.float32)})
+        replay.extend({"obs": np.ones((5, 4), np.float32)})  # of these a key has more than 32 bits
+        for batch in itertools.islice(batches(iter(lambda: replay.sample(100), None)), 1):
+            assert isinstance(batch.data["obs"], jax.Array)
+            assert batch.key.dtype == np.uint64
+            assert batch.key.max() > 2**32
+            assert replay.update(batch.key, np.ones(100)) == len(set(batch.key.tolist()))
 
 
 def test_copies_hold_nothing():

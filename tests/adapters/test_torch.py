@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from echo_shm import Replay, Server, ShmClient  # noqa: E402
 from echo_shm.adapters.torch import ReplayDataset, RingDataset, as_tensors, batches, pin_host_memory  # noqa: E402
+from echo_shm.adapters.torch_copies import double_buffered  # noqa: E402
 
 SIZE = 8
 EXAMPLE = {"obs": np.zeros(16, np.float32), "act": np.zeros((), np.int64)}
@@ -343,6 +344,21 @@ def test_a_loop_that_is_left_waits_for_its_copies(monkeypatch):
         loop.close()
         assert held(server) == 0
         assert (batch["obs"] == 1).all()
+
+
+def test_an_error_of_the_next_batch_comes_after_this_one(monkeypatch):
+    """What was taken is not lost by it."""
+    cuda = Cuda(monkeypatch)
+
+    def failing():
+        raise ValueError("a worker failed")
+
+    taken = iter([lambda: [{"obs": torch.ones(3)}], failing])
+    with cuda:
+        loop = double_buffered(lambda wait: next(taken)(), torch.device("cuda", 0))
+        assert next(loop)["obs"].tolist() == [1, 1, 1]
+        with pytest.raises(ValueError, match="a worker failed"):
+            next(loop)
 
 
 def test_memory_is_pinned_once_and_unpinned_before_it_is_unmapped(monkeypatch):

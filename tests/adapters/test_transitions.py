@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from echo_shm import ConnectionClosedError
 from echo_shm.adapters.transitions import Transitions
 
 pytestmark = pytest.mark.watchdog(300)
@@ -186,20 +187,44 @@ def test_stacks_are_made_of_single_frames(pad):
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_copy_has_all_that_is_stored(n, duplicate, shm_path, monkeypatch):
-    """And both go on by themselves."""
+def test_a_copy_goes_on_in_the_middle_of_its_episodes(n, duplicate, shm_path, monkeypatch):
+    """It has all that is stored, and what comes next follows it, in the one and in the other."""
     monkeypatch.setattr(tempfile, "tempdir", str(shm_path))
     play, transitions = Play(n, 3, seed=0), made(n, 3)
     for _ in range(30):
         transitions.add(*play.step())
     other = duplicate(transitions)
-    assert drawn(other) == drawn(transitions) == play.expected()
-    before, step = len(other.replay), play.step()
-    other.add(*step)
-    other.end_episodes()
-    assert (len(other.replay), len(transitions.replay)) == (before + n, before)
+    assert drawn(other) == drawn(transitions)
+    for _ in range(10):
+        step = play.step()
+        for one in (transitions, other):
+            one.add(*step)
+    for one in (transitions, other):
+        one.end_episodes()
+        assert len(one.replay) == 40 * n
+        assert drawn(one) == play.expected()
+        one.close()
+
+
+def test_a_copy_goes_on_in_the_middle_of_a_stack():
+    """The frames before it are still those of the stack."""
+    transitions = Transitions(np.zeros(2, np.int64), np.zeros(1, np.int64), 50, stack=2)
+    for t in range(1, 4):
+        transitions.add([[t - 1, t]], [[t, t + 1]], [0], [0.0], [False], [False])
+    other = pickle.loads(pickle.dumps(transitions))
+    other.add([[3, 4]], [[4, 5]], [0], [0.0], [True], [False])
+    data = other.sample(500).data
+    assert {tuple(row) for row in other.observations.drawn(data["obs"]).tolist()} == {(0, 1), (1, 2), (2, 3), (3, 4)}
+    for one in (transitions, other):
+        one.close()
+
+
+def test_a_copy_of_little_is_small():
+    """What was never written is not part of it."""
+    transitions = made(capacity=100_000)
+    transitions.add([[0, 0]], [[1, 1]], [0], [0.0], [True], [False])
+    assert len(pickle.dumps(transitions)) < 200_000
     transitions.close()
-    other.close()
 
 
 def test_reset_forgets():
@@ -230,6 +255,7 @@ def test_the_oldest_transitions_go():
     [
         ({0: np.zeros((3, 2))}, r"obs: got shape \(3, 2\), expected \(2, 2\), one row for each of 2 environments"),
         ({1: np.zeros((2, 3))}, r"next_obs: got shape \(2, 3\), expected \(2, 2\)"),
+        ({0: np.zeros(4)}, r"obs: got shape \(4,\), expected \(2, 2\), one row for each of 2 environments"),
         ({2: np.zeros(3)}, r"action: got shape \(3,\), expected \(2, 1\)"),
         ({3: 1.0}, r"reward: got shape \(\), expected \(2,\)"),
         ({4: [True]}, r"done: got shape \(1,\), expected \(2,\)"),
@@ -244,6 +270,22 @@ def test_wrong_shapes_are_named(changed, message):
         transitions.add(*given.values())
     assert transitions.replay.num_steps == 0
     transitions.close()
+
+
+def test_dimensions_in_another_order_are_refused():
+    """They have as many elements, and another meaning."""
+    transitions = Transitions(np.zeros((3, 2)), np.zeros(1), 10, n_envs=2)
+    with pytest.raises(ValueError, match=r"obs: got shape \(2, 2, 3\), expected \(2, 3, 2\)"):
+        transitions.add(np.zeros((2, 2, 3)), np.zeros((2, 3, 2)), [0, 0], [0.0, 0.0], [False] * 2, [False] * 2)
+    transitions.close()
+
+
+def test_what_is_closed_says_so():
+    """A draw is refused."""
+    transitions = made()
+    transitions.close()
+    with pytest.raises(ConnectionClosedError):
+        transitions.sample(1)
 
 
 def test_what_cannot_be_stacked_is_refused():
