@@ -195,7 +195,7 @@ class StepWriter:
     def _add_vector_at_once(
         self, steps: Tree, terminated: Any, truncated: Any, autoreset: object, final: Tree, timeout: float | None
     ) -> bool:
-        """Does so if it is a common call. Otherwise nothing was done."""
+        """Sends the samples of a common call of :meth:`add_vector`: True. Of any other call it sends nothing: False."""
         with self._heads.lock:
             if self._vector is None or self._left is not None:
                 return False
@@ -215,9 +215,8 @@ class StepWriter:
         sent: Callable[[], None],
         first: int = 0,
     ) -> None:
-        """Sends samples that belong together, and calls ``sent``. What is left goes first in the next call.
-
-        ``first``: so many of them are sent.
+        """Sends samples that belong together, from ``first`` on, and calls ``sent``. What is left goes first in the
+        next call.
         """
         try:
             samples = heads, self._steps.structure.unflatten(leaves)

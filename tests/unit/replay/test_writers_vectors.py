@@ -131,8 +131,9 @@ def test_many_leaves_and_rows():
     with Replay(example, 200, [table]) as replay, Writer(replay.handle) as writer:
         for _ in range(2):
             writer.add_vector(given, np.arange(n) % 2 == 0, None, "same_step", final=final)
-        replay.sample(300)
-        data = replay.sample(300).data
+        batch = replay.sample(300)
+        data = batch.data
+        assert set(batch.priority) == {1}  # the table's highest
         assert {int(row) for row in data["leaf 0"][:, 0]} == set(range(0, 2 * n, 2))
         for i, name in enumerate(names[1:], 1):
             assert (data[name] == data["leaf 0"] + 100 * i).all()
