@@ -26,7 +26,17 @@ def extension(name: str, depends: list[str] | None = None) -> Extension:
 setup(
     cffi_modules=["echo_shm/_build.py:ffibuilder"],
     ext_modules=[
-        extension("send", depends=["csrc/python/arrays.h", "csrc/python/scalars.h"]),
+        extension(
+            "send",
+            depends=[
+                "csrc/python/arrays.h",
+                "csrc/python/environments.h",
+                "csrc/python/rows.h",
+                "csrc/python/scalars.h",
+                "csrc/python/trees.h",
+                "csrc/replay/es_replay_types.h",
+            ],
+        ),
         extension("batch", depends=["csrc/base/es_types.h", "csrc/python/arrays.h"]),
         extension(
             "history",
@@ -52,6 +62,7 @@ setup(
                 "csrc/python/lookups.h",
                 "csrc/python/pool.h",
                 "csrc/python/rings.h",
+                "csrc/python/rows.h",
                 "csrc/python/saves.h",
                 "csrc/python/scalars.h",
                 "csrc/python/snapshots.h",

@@ -145,6 +145,10 @@ class SampleWriter:
             SpecMismatchError, ForkedError: As :meth:`send`. Nothing was sent.
 
         """
+        self._send_rest(tree, timeout, 0)
+
+    def _send_rest(self, tree: Tree, timeout: float | None, sent: int) -> None:
+        """As :meth:`send_many`, of samples of which so many are sent."""
         check_timeout(timeout)
         arrays, count = [], -1
         try:
@@ -170,7 +174,7 @@ class SampleWriter:
                     "every leaf needs the same leading n"
                 )
             arrays.append(self._spec.exact(index, array, (count, *leaf.shape)))
-        pointers, sent = [self._pointer(i, array) for i, array in enumerate(arrays)], 0
+        pointers = [self._pointer(i, array) for i, array in enumerate(arrays)]
         while sent < count:
             attempt = functools.partial(lib.es_api_send_many, self._ring, pointers, sent, count)
             try:

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "python/core.h"
+#include "python/rows.h"
 #include "python/scalars.h"
 #include "python/trees.h"
 
@@ -141,21 +142,6 @@ static PyObject *core_add_each(core *self, PyObject *const *args, Py_ssize_t nar
         return NULL;
     memcpy(priorities, PyBytes_AsString(args[2]), self->num_tables * sizeof *priorities);
     return insert(self, (uint32_t)flags, priorities, args + 3, nargs > n + 3 ? args + 3 + n : NULL);
-}
-
-/* The bytes of an array of numbers from row `first` on; *ok = 0 if it is no such array. None: NULL. */
-static const void *rows(PyObject *from, int type, int ndim, const npy_intp *shape, npy_intp first, int *ok)
-{
-    if (from == Py_None)
-        return NULL;
-    if (!PyArray_CheckExact(from) || PyArray_TYPE((PyArrayObject *)from) != type ||
-        !PyArray_ISCARRAY_RO((PyArrayObject *)from) ||
-        is_exact(from, (PyObject *)PyArray_DESCR((PyArrayObject *)from), ndim, shape) != 1) {
-        *ok = 0;
-        return NULL;
-    }
-    npy_intp row = PyArray_ITEMSIZE((PyArrayObject *)from) * (ndim > 1 ? shape[1] : 1);
-    return PyArray_BYTES((PyArrayObject *)from) + first * row;
 }
 
 /* extend(leaves, total, first, n, flags, priorities): see _replay.pyi. */

@@ -7,7 +7,8 @@
  * arrays, other types, a full ring, errors) makes it return False with nothing
  * sent, and is Python's to deal with. call() does the same with arrays alone, and
  * with a function whose result counts: es_weights_publish(), es_weights_copy(). It
- * returns None where nothing was called.
+ * returns None where nothing was called. send_vector() sends a step of each of several
+ * environments: see environments.h.
  */
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
@@ -16,14 +17,15 @@
 #define NPY_NO_DEPRECATED_API NPY_1_23_API_VERSION
 #include <stdint.h>
 
+/* From this size on a copy is worth giving up the GIL (bytes). */
+#define RELEASE_GIL_FROM (64 * 1024)
+
 #include "python/arrays.h"
+#include "python/environments.h"
 #include "python/scalars.h"
 
 #define PLAN "echo_shm.plan"
 #define MAX_DIMS 64 /* numpy 2's own limit */
-
-/* From this size on a copy is worth giving up the GIL (bytes). */
-#define RELEASE_GIL_FROM (64 * 1024)
 
 typedef int (*send_function)(void *ring, void **leaves);
 typedef int64_t (*call_function)(void *ring, void **leaves);
@@ -187,6 +189,10 @@ static PyMethodDef methods[] = {
     {"send", (PyCFunction)(void (*)(void))send_leaves, METH_FASTCALL, "send(plan, *leaves) -> whether it was sent"},
     {"call", (PyCFunction)(void (*)(void))call_with_leaves, METH_FASTCALL,
      "call(plan, *leaves) -> the result, or None"},
+    {"make_vector_plan", make_vector_plan, METH_VARARGS,
+     "make_vector_plan(function, es_ring, keep, leaves, form, needed, stream, environments, num_tables, head_bytes)"},
+    {"send_vector", (PyCFunction)(void (*)(void))send_vector, METH_FASTCALL,
+     "send_vector(plan, steps, terminated, truncated, autoreset, final) -> None, or how many samples were sent"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -44,6 +44,7 @@ class StepWriter:
         # Samples of a call that was cut short, which go first in the next one: heads, and leaves.
         self._left: tuple[Array, list[Array]] | None = None
         self._send, self._send_many = client.send, client.send_many
+        self._local = client if isinstance(client, ShmClient) else None
 
     @property
     def version(self) -> int:
@@ -172,11 +173,13 @@ class StepWriter:
 
         """
         check_timeout(timeout)
+        if priorities is None and self._add_vector_at_once(steps, terminated, truncated, autoreset, final, timeout):
+            return
         n, leaves = arguments.stacked(self._steps, steps)
         each = arguments.many_priorities(priorities, n, self._names, self._accepts)
         ends = arguments.end_flags(terminated, truncated, n)
         with self._heads.lock:
-            vector = self._vector or Vector(self._tables, self._steps, n, self._finals)
+            vector = self._vector or self._make_vector(n)
             rows = vector.rows(leaves, ends, autoreset, final, each)
             self._vector = vector
             self._send_left(timeout)
@@ -185,12 +188,42 @@ class StepWriter:
             else:
                 rows.sent()
 
+    def _make_vector(self, n: int) -> Vector:
+        ring = None if self._local is None else self._local._ring
+        return Vector(self._tables, self._steps, n, self._finals, ring)
+
+    def _add_vector_at_once(
+        self, steps: Tree, terminated: Any, truncated: Any, autoreset: object, final: Tree, timeout: float | None
+    ) -> bool:
+        """Sends the samples of a common call of :meth:`add_vector`: True. Of any other call it sends nothing: False."""
+        with self._heads.lock:
+            if self._vector is None or self._left is not None:
+                return False
+            sent = self._vector.send(steps, terminated, truncated, autoreset, final)
+            if sent:  # the ring is full now
+                n, leaves = arguments.stacked(self._steps, steps)
+                ends = arguments.end_flags(terminated, truncated, n)
+                rows = self._vector.rows(leaves, ends, autoreset, final, None)
+                self._send_whole(rows.heads, rows.leaves, timeout, rows.sent, first=sent)
+        return sent != 0
+
     def _send_whole(
-        self, heads: Array, leaves: Sequence[Array], timeout: float | None, sent: Callable[[], None]
+        self,
+        heads: Array,
+        leaves: Sequence[Array],
+        timeout: float | None,
+        sent: Callable[[], None],
+        first: int = 0,
     ) -> None:
-        """Sends samples that belong together, and calls ``sent``. What is left goes first in the next call."""
+        """Sends samples that belong together, from ``first`` on, and calls ``sent``. What is left goes first in the
+        next call.
+        """
         try:
-            self._send_many((heads, self._steps.structure.unflatten(leaves)), timeout)
+            samples = heads, self._steps.structure.unflatten(leaves)
+            if first and self._local is not None:
+                self._local._send_rest(samples, timeout, first)
+            else:
+                self._send_many(samples, timeout)
         except (TimeoutError, ConnectionClosedError) as error:
             count = getattr(error, "sent", 0)
             clearer = self._clearer(error, None)

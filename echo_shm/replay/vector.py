@@ -1,14 +1,19 @@
 """Several environments that are stepped together: which rows of a call are steps, and what their episodes end with."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from echo_shm._send import send_vector
 from echo_shm.replay import arguments
 from echo_shm.replay.finals import rows_of_final
+from echo_shm.ring.fast_path import plan_vector
 from echo_shm.ring.inbox import Tables, VectorHeads
 from echo_shm.spec import Array, Spec, Tree
+
+if TYPE_CHECKING:
+    from echo_shm._core import Ring
 
 _MODES = ("next_step", "same_step", "disabled")
 
@@ -43,15 +48,25 @@ class Vector:
         steps: What a step looks like.
         n: How many environments.
         finals: The leaves that an episode's last observations must have, by number.
+        ring: Takes the samples; None: it is on another machine.
 
     """
 
-    def __init__(self, tables: Tables, steps: Spec, n: int, finals: Sequence[int]) -> None:
-        self._heads = VectorHeads(tables, n)
-        self._num_tables = len(tables)
+    def __init__(self, tables: Tables, steps: Spec, n: int, finals: Sequence[int], ring: "Ring | None") -> None:
+        heads = self._heads = VectorHeads(tables, n)
         self._steps = steps
         self._finals = finals
-        self._over = np.zeros(n, bool)  # whose episodes have ended, so that the next row is a reset
+        layout = heads.stream, heads.environments, heads.num_tables, heads.size
+        self._plan = None if ring is None else plan_vector(steps, ring, finals, *layout)
+
+    def send(self, steps: Tree, terminated: object, truncated: object, autoreset: object, final: Tree) -> int | None:
+        """Sends the samples of a call of ``add_vector()``, if it is a common one and the ring has room.
+
+        Returns:
+            None: They were sent, and that is noted. Otherwise how many of them were sent: those of :meth:`rows`.
+
+        """
+        return 0 if self._plan is None else send_vector(self._plan, steps, terminated, truncated, autoreset, final)
 
     def rows(
         self, leaves: Sequence[Array], ends: Array | None, autoreset: object, final: Tree, priorities: Array | None
@@ -65,19 +80,21 @@ class Vector:
         check_mode(autoreset)
         flags = np.zeros(n, np.uint8) if ends is None else ends
         over = flags != 0
-        if autoreset == "next_step":
-            if (wrong := np.flatnonzero(over & self._over)).size:
+        skips_resets = autoreset == "next_step"
+        if skips_resets:
+            resets = self._heads.environments["resets"] != 0
+            if (wrong := np.flatnonzero(over & resets)).size:
                 raise ValueError(no_reset(int(wrong[0])))
-            chosen = np.flatnonzero(~self._over)
+            chosen = np.flatnonzero(~resets)
         else:
             chosen = np.arange(n)
-        return self._rows(leaves, chosen, flags, final, priorities, next_over=over & (autoreset == "next_step"))
+        return self._rows(leaves, chosen, flags, final, priorities, skips_resets)
 
     def _rows(
-        self, leaves: Sequence[Array], chosen: Array, flags: Array, final: Tree, priorities: Any, next_over: Array
+        self, leaves: Sequence[Array], chosen: Array, flags: Array, final: Tree, priorities: Any, skips_resets: bool
     ) -> Rows:
         if priorities is None:
-            priorities = np.full((self._heads.n, self._num_tables), arguments.HIGHEST)
+            priorities = np.full((self._heads.n, self._heads.num_tables), arguments.HIGHEST)
         known = (flags != 0) & (final is not None)  # what the episode ends with
         parts: list[list[Array]] = [list(leaves) if len(chosen) == len(flags) else [leaf[chosen] for leaf in leaves]]
         if known.any():
@@ -85,14 +102,8 @@ class Vector:
         rows = parts[0] if len(parts) == 1 else [np.concatenate(both) for both in zip(*parts, strict=True)]
         mine = flags[chosen], known[chosen]
         heads = self._heads.make(chosen, *mine, priorities[chosen])
-
-        def sent() -> None:
-            self._heads.sent(chosen, *mine)
-            self._over = next_over
-
-        return Rows(heads, rows, sent)
+        return Rows(heads, rows, lambda: self._heads.sent(chosen, *mine, skips_resets))
 
     def end_episodes(self) -> None:
         """The next step of each environment begins an episode."""
         self._heads.end_episodes()
-        self._over[:] = False

@@ -6,19 +6,19 @@ finds its address. Code that is generated for the samples' structure takes the t
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import optree
 
 from echo_shm._core import ffi, lib
-from echo_shm._send import call, make_plan, send
+from echo_shm._send import call, make_plan, make_vector_plan, send
 from echo_shm.spec import Array, Spec, Tree
 
 if TYPE_CHECKING:
     from echo_shm._batch import Leaf
     from echo_shm._core import Ring
-    from echo_shm._send import Plan
+    from echo_shm._send import Plan, VectorPlan
 
 #: What the compiler raises for containers that are nested too deeply for it.
 _TOO_DEEP = (SyntaxError, RecursionError, MemoryError)
@@ -65,6 +65,24 @@ def _plan(spec: Spec, ring: "Ring", function: str, *, writes: bool = False) -> "
         spec.sample_bytes,
         tuple((leaf.dtype, leaf.shape) for leaf in spec.leaves),
         writes,
+    )
+
+
+def plan_vector(
+    steps: Spec, ring: "Ring", needed: Sequence[int], stream: int, environments: Array, num_tables: int, head_bytes: int
+) -> "VectorPlan":
+    """For ``_send.send_vector``, which says what the arguments are."""
+    return make_vector_plan(
+        int(ffi.cast("uintptr_t", ffi.addressof(lib, "es_api_send_many"))),
+        int(ffi.cast("uintptr_t", ring)),
+        ring,
+        tuple((leaf.dtype, (0, *leaf.shape), 0, leaf.nbytes, 0) for leaf in steps.leaves),
+        plain_form(steps),
+        tuple(needed),
+        stream,
+        environments,
+        num_tables,
+        head_bytes,
     )
 
 

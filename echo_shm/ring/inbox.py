@@ -31,6 +31,9 @@ _HEAD = struct.Struct("<QQIIII")
 _FIELDS = ("stream", "number", "index", "environment", "episode", "flags")
 _OFFSETS = (0, 8, 16, 20, 24, 28)
 
+#: An ``es_environment``.
+_ENVIRONMENT = np.dtype([("number", "<u8"), *((name, "<u4") for name in ("index", "episode", "resets", "named"))])
+
 #: The C core's flag of a step that has only what an episode ends with.
 ES_STEP_FINAL: int = lib.ES_STEP_FINAL
 #: Its flag of an item, which is no step.
@@ -229,15 +232,19 @@ class VectorHeads:
 
     Attributes:
         n: How many environments.
+        stream: The random number of them all.
+        environments: Their next steps: n times an ``es_environment``. The extension reads and changes it, too.
+        num_tables: How many priorities a head has.
+        size: Bytes of a head.
 
     """
 
     def __init__(self, tables: Tables, n: int) -> None:
         self.n = n
-        self._num_tables = len(tables)
-        self._stream = secrets.randbits(64)
-        self._size = head_bytes(tables)
-        self._numbers, self._episodes, self._indexes = (np.zeros(n, np.int64) for _ in range(3))
+        self.num_tables = len(tables)
+        self.stream = secrets.randbits(64)
+        self.size = head_bytes(tables)
+        self.environments = np.zeros(n, _ENVIRONMENT)
 
     def make(self, rows: Array, flags: Array, ended: Array, priorities: Array) -> Array:
         """The heads of one step of some environments, and then of what some of their episodes end with.
@@ -254,25 +261,27 @@ class VectorHeads:
 
         """
         k, both = len(rows), np.concatenate([rows, rows[ended]])
-        heads = _rows(len(both), self._size, self._num_tables, np.concatenate([priorities, priorities[ended]]))
-        heads["stream"], heads["environment"], heads["episode"] = self._stream, both, self._episodes[both]
-        last = np.arange(len(both)) >= k
-        heads["number"], heads["index"] = self._numbers[both] + last, self._indexes[both] + last
+        heads = _rows(len(both), self.size, self.num_tables, np.concatenate([priorities, priorities[ended]]))
+        now, last = self.environments[both], np.arange(len(both)) >= k
+        heads["stream"], heads["environment"], heads["episode"] = self.stream, both, now["episode"]
+        heads["number"], heads["index"] = now["number"] + last, now["index"] + last
         heads["flags"][:k], heads["flags"][k:] = np.where(ended, 0, flags), flags[ended] | ES_STEP_FINAL
-        return heads.view(np.uint8).reshape(len(both), self._size)
+        return heads.view(np.uint8).reshape(len(both), self.size)
 
-    def sent(self, rows: Array, flags: Array, ended: Array) -> None:
-        """Notes that all of these were sent."""
-        over = rows[flags != 0]
-        self._numbers[rows] += 1 + ended.astype(np.int64)
-        self._indexes[rows] += 1
-        self._indexes[over] = 0
-        self._episodes[over] += 1
+    def sent(self, rows: Array, flags: Array, ended: Array, skips_resets: bool) -> None:
+        """Notes that all of these were sent. ``skips_resets``: the next row of those that ended an episode is none."""
+        each, over = self.environments, rows[flags != 0]
+        each["number"][rows] += 1 + ended.astype(np.uint64)
+        each["index"][rows] += 1
+        each["index"][over] = 0
+        each["episode"][over] += 1
+        each["resets"] = 0
+        each["resets"][over] = skips_resets
 
     def end_episodes(self) -> None:
         """The next step of each environment begins an episode."""
-        self._episodes += self._indexes > 0
-        self._indexes[:] = 0
+        self.environments["episode"] += self.environments["index"] > 0
+        self.environments["index"] = self.environments["resets"] = 0
 
 
 def _rows(n: int, size: int, num_tables: int, priorities: Any) -> Array:

@@ -137,7 +137,8 @@ def stacked(numbers):
     return {name: np.array([row[name] for row in rows], leaf.dtype) for name, leaf in EXAMPLE.items()}
 
 
-def test_a_vector_that_is_cut_short():
+@pytest.mark.parametrize("priorities", [None, np.ones(5)], ids=["common", "not common"])
+def test_a_vector_that_is_cut_short(priorities):
     """What was not sent goes first in the next call, whichever it is. Nothing is lost, and nothing comes twice."""
     n = 5
     ended = np.arange(n) % 2 == 0
@@ -149,7 +150,9 @@ def test_a_vector_that_is_cut_short():
         while number < 3000:
             rows = stacked(range(number, number + n))
             try:
-                writer.add_vector(rows, ended, ~ended, "disabled", final={"obs": rows["obs"]}, timeout=0)
+                writer.add_vector(
+                    rows, ended, ~ended, "disabled", final={"obs": rows["obs"]}, priorities=priorities, timeout=0
+                )
             except TimeoutError as error:
                 cut.append(error.sent)
                 told.add("the others go first with the next call: do not add them again" in str(error))

@@ -56,6 +56,7 @@ class ItemsMachine(RuleBasedStateMachine):
         self.model = StreamModel(capacity, tables, self.is_gone)
         self.streams = [self.model.stream() for _ in range(2)]
         self.environments = [self.model.stream() for _ in range(NUM_ENVIRONMENTS)]
+        self.skips = set()  # those of the writer's whose next row is none
         self.begin_own()
         self.number = 1
 
@@ -156,27 +157,52 @@ class ItemsMachine(RuleBasedStateMachine):
             end = OVER.get(int(ends[i]), OPEN)
             self.model.add(stream, self.row(rows, i), dict.fromkeys(self.model.tables), end, None)
 
-    @rule(ends=st.lists(st.integers(0, 9), min_size=NUM_ENVIRONMENTS, max_size=NUM_ENVIRONMENTS), known=st.booleans())
-    def add_vector(self, ends, known):
+    @rule(
+        ends=st.lists(st.integers(0, 9), min_size=NUM_ENVIRONMENTS, max_size=NUM_ENVIRONMENTS),
+        mode=st.sampled_from(["next_step", "next_step", "same_step", "disabled"]),
+        known=st.sampled_from(["no", "arrays", "arrays", "objects"]),
+        data=st.data(),
+    )
+    def add_vector(self, ends, mode, known, data):
         """A step of each environment: first all steps are sent, then what episodes end with."""
-        rows, finals, ends = self.rows(NUM_ENVIRONMENTS), self.rows(NUM_ENVIRONMENTS)["obs"], np.array(ends)
-        final = {"obs": finals} if known else None
-        self.writers[1].add_vector(rows, ends == 1, ends == 2, "disabled", final=final)
+        skipped = self.skips if mode == "next_step" else set()
+        ends = np.array([0 if i in skipped else end for i, end in enumerate(ends)])
+        rows, finals = self.rows(NUM_ENVIRONMENTS), self.rows(NUM_ENVIRONMENTS)["obs"]
+        given = self.priorities(data)
+        self.writers[1].add_vector(
+            rows, ends == 1, ends == 2, mode, final=self.final(finals, ends, known), priorities=self.each(given, ends)
+        )
         later = []
         for i, stream in enumerate(self.environments):
             end = OVER.get(int(ends[i]), OPEN)
-            given = dict.fromkeys(self.model.tables)
-            if end == OPEN or not known:
+            if i in skipped:
+                continue
+            if end == OPEN or known == "no":
                 self.model.add(stream, self.row(rows, i), given, end, None)
             else:
                 later.append(self.model.begin_last(stream, self.row(rows, i), given, end + ", final", finals[i]))
         for finish in later:
             finish()
+        self.skips = {i for i, end in enumerate(ends) if end in OVER} if mode == "next_step" else set()
+
+    def final(self, finals, ends, known):
+        """What episodes end with, as one of the forms in which it may be given."""
+        objects = np.full(len(ends), None)
+        for i in np.flatnonzero((ends == 1) | (ends == 2)):
+            objects[i] = finals[i]
+        return {"no": None, "arrays": {"obs": finals}, "objects": {"obs": objects}}[known]
+
+    def each(self, given, ends):
+        """The same priorities for each row; None if all tables get their highest."""
+        if set(given.values()) == {None} and len(given) == len(self.model.tables):
+            return None
+        return {name: None if value is None else np.full(len(ends), value) for name, value in given.items()}
 
     @rule()
     def end_vector(self):
         """The next step of each environment begins an episode."""
         self.writers[1].end_episode()
+        self.skips = set()
         for stream in self.environments:
             self.model.end_episode(stream)
 
@@ -195,17 +221,13 @@ class ItemsMachine(RuleBasedStateMachine):
         ends = np.array([0 if i in skipped else end for i, end in zip(chosen, ends, strict=True)])
         rows, finals = self.rows(n), self.rows(n)["obs"]
         given = self.priorities(data)
-        each = {name: None if value is None else np.full(n, value) for name, value in given.items()}
-        objects = np.full(n, None)
-        for i in np.flatnonzero((ends == 1) | (ends == 2)):
-            objects[i] = finals[i]
         self.replay.add_vector(
             rows,
             ends == 1,
             ends == 2,
             mode,
-            final={"no": None, "arrays": {"obs": finals}, "objects": {"obs": objects}}[known],
-            priorities=None if set(given.values()) == {None} and len(given) == len(self.model.tables) else each,
+            final=self.final(finals, ends, known),
+            priorities=self.each(given, ends),
             environments=None if some is None else chosen,
         )
         for i, environment in enumerate(chosen):
