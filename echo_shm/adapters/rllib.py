@@ -12,10 +12,11 @@ from typing import Any, Literal
 import numpy as np
 import optree
 
-try:
+from echo_shm.adapters.missing import needs
+
+# The last two come with ray[rllib], and not with ray alone.
+with needs("rllib", "RLlib", "ray", "gymnasium", "tree"):
     from ray.rllib.utils import force_list, replay_buffers
-except ImportError as error:
-    raise ImportError(f"RLlib is needed: pip install 'echo-shm[rllib]' ({error})") from None
 
 from echo_shm.adapters.folders import read_files, write_files
 from echo_shm.adapters.rllib_episodes import Streams, figures, steps_of, transitions

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-try:
+from echo_shm.adapters.missing import needs
+
+with needs("tianshou", "Tianshou", "tianshou"):
     import tianshou.data
     from tianshou.data import Batch, to_numpy
-except ImportError as error:
-    raise ImportError(f"Tianshou is needed: pip install 'echo-shm[tianshou]' ({error})") from None
 
 from echo_shm.adapters.tianshou_rows import Rows, arrays, at_index
 from echo_shm.replay import Prioritized, Uniform

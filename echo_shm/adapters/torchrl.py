@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-try:
+from echo_shm.adapters.missing import needs
+
+with needs("torchrl", "TorchRL", "tensordict", "torch"):
     import torch
     from tensordict import TensorDict, TensorDictBase
-except ImportError as error:
-    raise ImportError(f"TorchRL is needed: pip install 'echo-shm[torchrl]' ({error})") from None
 
 from echo_shm.adapters.tensordicts import arrays, tensors
 from echo_shm.adapters.torchrl_replay import INDEX, WEIGHT, Shared
