@@ -81,7 +81,8 @@ def test_priorities_are_those_of_the_last_sample(buffer):
 
 
 def test_a_state_brings_all_back(buffer):
-    """What is drawn next is the same."""
+    """What is drawn next is the same, and priorities are those of the last sample."""
+    last = [one.get_actions()[0] for one in buffer.sample(50)]
     state = buffer.get_state()
     other = PrioritizedEpisodeReplayBuffer(1000, n_step=3, gamma=0.5)
     try:
@@ -89,6 +90,9 @@ def test_a_state_brings_all_back(buffer):
         pairs = zip(buffer.sample(50), other.sample(50), strict=True)
         assert all(a.get_observations()[0].tolist() == b.get_observations()[0].tolist() for a, b in pairs)
         assert (len(other), other.get_added_timesteps()) == (12, 14)
+        other.set_state(state)
+        other.update_priorities(np.where(np.array(last) == 4, 1e9, 0.0))
+        assert {one.get_actions()[0] for one in other.sample(50)} == {4}
         other.add(piece(4, 0, 4, "terminated"))
         assert len(other) == 16
     finally:
@@ -117,12 +121,12 @@ def test_an_episode_is_cut_where_a_piece_was_lost():
 
 
 def test_a_thousand_episodes_go_on_at_the_same_time():
-    """Of the one after that the oldest is cut. All others go on where they were."""
+    """Where there are more the oldest are cut. All others go on where they were."""
     buffer = EpisodeReplayBuffer(5000)
     try:
-        buffer.add([piece(episode, 0, 1) for episode in range(1001)])
+        buffer.add([piece(episode, 0, 1) for episode in range(1100)])
         assert len(buffer) == 0
-        buffer.add([piece(episode, 1, 1) for episode in range(1000, 0, -1)])
+        buffer.add([piece(episode, 1, 1) for episode in range(1099, 99, -1)])
         assert len(buffer) == 1000
         assert observed(buffer) == {(0, 1)}
     finally:
@@ -157,9 +161,9 @@ def test_a_state_of_an_empty_buffer_empties_a_buffer(buffer):
     buffer.sample(1)
     buffer.set_state(empty.get_state())
     assert len(buffer) == buffer.get_added_timesteps() == 0
+    buffer.add(piece(1, 0, 3, "terminated"))
     with pytest.raises(RuntimeError, match=r"call sample\(\) first"):
         buffer.update_priorities([1.0])
-    buffer.add(piece(1, 0, 3, "terminated"))
     assert len(buffer) == 3
 
 
