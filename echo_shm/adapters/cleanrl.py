@@ -10,12 +10,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from echo_shm.adapters.missing import needs
 from echo_shm.adapters.transitions import Transitions
 
-try:
+with needs("cleanrl", "PyTorch", "torch"):
     import torch
-except ImportError as error:
-    raise ImportError(f"{error}: pip install 'echo-shm[cleanrl]'") from None
 
 __all__ = ["ReplayBuffer", "ReplayBufferSamples"]
 

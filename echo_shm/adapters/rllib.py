@@ -6,26 +6,26 @@ RLlib finds them by name::
     config = DQNConfig().training(replay_buffer_config=buffer)
 """
 
-import tempfile
 from typing import Any, Literal
 
 import numpy as np
 import optree
 
-try:
-    from ray.rllib.utils import force_list, replay_buffers
-except ImportError as error:
-    raise ImportError(f"RLlib is needed: pip install 'echo-shm[rllib]' ({error})") from None
+from echo_shm.adapters.missing import needs
 
-from echo_shm.adapters.folders import read_files, write_files
-from echo_shm.adapters.rllib_episodes import Streams, figures, steps_of, transitions
-from echo_shm.replay import NStep, Prioritized, Replay, ReplayClient, Table, Uniform
+# The last two come with ray[rllib], and not with ray alone.
+with needs("rllib", "RLlib", "ray", "gymnasium", "tree"):
+    from ray.rllib.utils import force_list, replay_buffers
+
+from echo_shm.adapters.rllib_episodes import check_sample, figures, steps_of, transitions
+from echo_shm.adapters.rllib_replay import Owner
+from echo_shm.replay import NStep, Prioritized, Replay, Table, Uniform
 from echo_shm.replay.selectors import Selector
 
 __all__ = ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer"]
 
 
-class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
+class EpisodeReplayBuffer(Owner, replay_buffers.EpisodeReplayBuffer):
     """RLlib's ``EpisodeReplayBuffer`` of transitions over an echo_shm :class:`Replay`, sampled uniformly.
 
     Each observation is stored once. The transitions at an episode's end are there, too: of fewer than n steps, as their
@@ -42,6 +42,9 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
         ValueError, SegmentError: As for :class:`Replay`.
 
     It is for single agents whose modules have no state: sequences, infos and other model outputs are not stored.
+
+    Up to 1,000 episodes may go on at the same time. Each takes a file descriptor. Before one more begins, the one of
+    which nothing came for the longest time is cut where it is.
     """
 
     def __init__(
@@ -62,9 +65,9 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
         if gamma == 0:
             raise ValueError("gamma=0: a discount of 0 says that an episode was terminated: use a gamma above 0")
         self._item = NStep(n_step, gamma, observation=["obs"])
-        self._options: dict[str, Any] = {"store": store, "name": name}
-        self._seed, self._selector = seed, self._sampler(kwargs)
-        self._replay: Replay | None = None
+        self._options = {"store": store, "name": name}
+        self._table = Table("default", self._sampler(kwargs), item=self._item)
+        self._seed, self._replay = seed, None
         self._spaces: tuple[Any, Any] = (None, None)
         self._drawn: Any = None  # the keys of the last sample
         self._num_episodes_added = self._num_items_evicted = 0
@@ -72,22 +75,20 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
     def _sampler(self, options: dict[str, Any]) -> Selector:
         return Uniform()
 
-    def _begin(self, replay: Replay) -> None:
-        self._replay, self._client = replay, ReplayClient(replay.handle)
-        self._streams = Streams(self._client.writer, lambda: replay.num_steps)
-
     def add(self, episodes: Any, weight: float | None = None) -> None:
-        """Stores the steps of episodes, or of pieces of them. A piece follows the one before with the same ``id_``."""
+        """Stores the steps of episodes, or of pieces of them. A piece follows the one before with the same ``id_``.
+
+        Where its ``t_started`` is not the ``t`` at which that one has ended, the episode is cut there, and the piece
+        begins another one. RLlib's own buffer raises an AssertionError. A piece without steps is left out.
+        """
         begun = added = 0
-        for episode in force_list(episodes):
-            if self._replay is None and len(episode):
+        for episode in filter(len, force_list(episodes)):
+            if self._replay is None:
                 step = optree.tree_map(lambda leaf: np.asarray(leaf[0]), steps_of(episode)[0])
-                table = Table("default", self._selector, item=self._item)
-                self._begin(Replay(step, self.capacity, [table], seed=self._seed, **self._options))
+                self._begin(Replay(step, self.capacity, [self._table], seed=self._seed, **self._options))
                 self._spaces = episode.observation_space, episode.action_space
-            if self._replay is not None:
-                begun += self._streams.write(episode)
-                added += len(episode)
+            begun += self._streams.write(episode)
+            added += len(episode)
         if self._replay is None:
             return
         before, evicted = self._num_items_evicted, int(self.get_num_episodes_evicted())
@@ -114,20 +115,18 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
 
         Raises:
             ValueError: ``n_step`` or ``gamma`` is not the buffer's, or a sequence is wanted, infos, or model outputs.
-            RuntimeError: Nothing was added yet, or the buffer is closed.
+            RuntimeError: Nothing was added yet, no transition is complete yet, or the buffer is closed.
 
         """
-        if n_step not in (None, self._item.n) or gamma not in (None, self._item.gamma):
-            raise ValueError(
-                f"n_step={n_step}, gamma={gamma}: the buffer has n_step={self._item.n}, gamma={self._item.gamma}: put "
-                "the algorithm's into replay_buffer_config"
-            )
-        others = {"include_infos", "include_extra_model_outputs", "lookback", "min_batch_length_T"}
-        wrong = sorted(name for name in others if kwargs.get(name)) + ["batch_length_T"] * ((batch_length_T or 0) > 1)
-        if wrong:
-            raise ValueError(f"{', '.join(wrong)}: this buffer has transitions alone: use one of RLlib's own buffers")
+        check_sample(self._item, n_step, gamma, batch_length_T, kwargs)
         n = num_items or batch_size_B or self.batch_size_B
-        batch = None if self._replay is None else self._replay.sample(n, beta=beta, timeout=60.0)
+        try:
+            batch = None if self._replay is None else self._replay.sample(n, beta=beta, timeout=0)
+        except TimeoutError:  # waiting does not help: this thread is the one that adds
+            raise RuntimeError(
+                f"sample(): no transition is complete yet: one takes n_step={self._item.n} steps and the next piece of "
+                "the episode, or the episode's end: add more first"
+            ) from None
         if batch is None:
             raise RuntimeError("sample(): nothing was added yet, or the buffer is closed")
         self._drawn = batch.key
@@ -150,32 +149,6 @@ class EpisodeReplayBuffer(replay_buffers.EpisodeReplayBuffer):
         assert self._replay is not None
         return self._replay.info("default")
 
-    def get_state(self) -> dict[str, Any]:
-        """All that is stored, as arrays of bytes: see :meth:`Replay.checkpoint`."""
-        names = ("_num_items_evicted", "_num_timesteps_added", "_num_episodes_added", "_num_episodes_evicted")
-        state = {name: getattr(self, name) for name in (*names, "sampled_timesteps", "_spaces")}
-        with tempfile.TemporaryDirectory() as folder:
-            if self._replay is not None:
-                self._replay.checkpoint(folder)
-            return {"counts": state, "files": read_files(folder)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on with such a state. Episodes that went on then do not: their next pieces are episodes of their own."""
-        self.close()
-        for name, value in state["counts"].items():
-            setattr(self, name, value)
-        with tempfile.TemporaryDirectory() as folder:
-            write_files(folder, state["files"])
-            if state["files"]:
-                self._begin(Replay.restore(folder, **self._options))
-
-    def close(self) -> None:
-        """Ends the replay. Idempotent."""
-        if self._replay is not None:
-            self._streams.close()
-            self._client.close()
-            self._replay.close()
-
 
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, replay_buffers.PrioritizedEpisodeReplayBuffer):
     """The same with priorities: RLlib's ``PrioritizedEpisodeReplayBuffer``.
@@ -189,6 +162,13 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, replay_buffers.Priorit
         return Prioritized(options.get("alpha", 1.0))
 
     def update_priorities(self, priorities: Any, module_id: Any = None) -> None:
-        """Gives the transitions of the last sample priorities: those at least that RLlib gives them."""
-        assert self._replay is not None
+        """Gives the transitions of the last sample priorities: those at least that RLlib gives them.
+
+        Raises:
+            RuntimeError: There is no last sample.
+            ValueError: They are not as many, or one is not finite.
+
+        """
+        if self._replay is None or self._drawn is None:
+            raise RuntimeError("update_priorities(): nothing was drawn yet: call sample() first")
         self._replay.update(self._drawn, np.maximum(np.asarray(priorities, np.float64), 1e-12))

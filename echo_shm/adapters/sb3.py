@@ -10,16 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from echo_shm.adapters.missing import needs
 from echo_shm.adapters.transitions import Transitions
 from echo_shm.replay import Prioritized
 
-try:
+with needs("sb3", "Stable-Baselines3", "stable_baselines3", "torch", "gymnasium"):
     import torch
     from gymnasium import spaces
     from stable_baselines3.common import buffers
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
-except ImportError as error:
-    raise ImportError(f"{error}: pip install 'echo-shm[sb3]'") from None
 
 __all__ = ["DictReplayBuffer", "ReplayBuffer"]
 

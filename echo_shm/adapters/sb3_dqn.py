@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from echo_shm.adapters.sb3 import ReplayBuffer
-from echo_shm.replay import Prioritized
+from echo_shm.adapters.missing import needs
 
-try:
+with needs("sb3_dqn", "Stable-Baselines3", "stable_baselines3", "torch", extra="sb3"):
     import torch
     from stable_baselines3 import DQN
     from torch.nn import functional
-except ImportError as error:
-    raise ImportError(f"{error}: pip install 'echo-shm[sb3]'") from None
+
+from echo_shm.adapters.sb3 import ReplayBuffer
+from echo_shm.replay import Prioritized
 
 __all__ = ["PrioritizedDQN", "PrioritizedReplayBuffer", "PrioritizedSamples"]
 

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-try:
+from echo_shm.adapters.missing import needs
+
+with needs("tianshou", "Tianshou", "tianshou"):
     import tianshou.data
     from tianshou.data import Batch, to_numpy
-except ImportError as error:
-    raise ImportError(f"Tianshou is needed: pip install 'echo-shm[tianshou]' ({error})") from None
 
-from echo_shm.adapters.tianshou_rows import Rows, arrays, at_index
+from echo_shm.adapters.tianshou_rows import Column, Rows, arrays, at_index
 from echo_shm.replay import Prioritized, Uniform
 from echo_shm.replay.selectors import Selector
 
@@ -41,6 +41,7 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):
         ValueError, SegmentError: As for :class:`Replay`.
 
     It neither pickles nor goes to HDF5. Observations and actions are arrays of fixed shapes, or nested dicts of them.
+    ``buffer.obs[index]`` reads from the replay. It is no array: all else about it raises. So it is with ``act``.
     """
 
     def __init__(
@@ -64,14 +65,12 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):
     def add(self, batch: Any, buffer_ids: Any = None) -> tuple[Any, Any, Any, Any]:
         """Stores a step of each environment: as in Tianshou."""
         rest = Batch({key: batch[key] for key in batch.get_keys() if key not in _STORED})
-        stored = {key: batch[key] for key in _STORED if key in batch.get_keys()}
+        wanted = _STORED if self._save_obs_next else ("obs", "act")
+        stored = {key: batch[key] for key in wanted if key in batch.get_keys()}
         if self._save_only_last_obs:
             stored.update({key: value[:, -1] for key, value in stored.items() if key != "act"})
-        if not self._save_obs_next:
-            stored.pop("obs_next", None)
         # Tianshou wants these keys, too. They are arrays without elements there.
-        empty = np.empty((len(batch), 1, 0) if self._save_only_last_obs else (len(batch), 0))
-        rest.update(dict.fromkeys(stored, empty))
+        rest.update(dict.fromkeys(stored, np.empty((len(batch), *[1] * self._save_only_last_obs, 0))))
         appended = self._rows.append(arrays(stored))
         try:
             indices, *others = super().add(rest, buffer_ids)
@@ -101,9 +100,7 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):
         if isinstance(index, slice):
             index = self.sample_indices(0) if index == slice(None) else self._indices[: len(self)][index]
         if self.stack_num > 1 or not self._save_obs_next:
-            batch = super().__getitem__(index)  # calls get()
-            batch.act = self.get(index, "act", stack_num=1)
-            return self._weighed(batch, index, None)
+            return self._weighed(super().__getitem__(index), index, None)  # which calls get()
         return self._made(index, self._rows.read(index))
 
     def _made(self, index: Any, found: Any) -> Any:
@@ -126,8 +123,11 @@ class VectorReplayBuffer(tianshou.data.VectorReplayBuffer):
         parts = [Batch(at_index(self._rows.read(one).data, one))[key] for one in indices]
         if number == 1:
             return parts[0]
-        stack: Any = Batch.stack if isinstance(parts[0], Batch) else np.stack
-        return stack(parts, axis=indices[0].ndim)
+        return Batch.stack(parts, indices[0].ndim) if isinstance(parts[0], Batch) else np.stack(parts, indices[0].ndim)
+
+    def __getattr__(self, key: str) -> Any:
+        found = super().__getattr__(key)
+        return Column(self, key) if key in _STORED else found
 
     def hasnull(self) -> bool:
         """Whether a step has a NaN. It is looked for when steps come, and not in all of them each time."""

@@ -156,6 +156,30 @@ class Rows:
             self._replay.close()
 
 
+class Column:
+    """What stands for ``buffer.obs``, ``buffer.act`` and ``buffer.obs_next``: it reads from the replay at an index.
+
+    Args:
+        buffer: A buffer whose ``get()`` reads it.
+        key: Its name.
+
+    """
+
+    def __init__(self, buffer: Any, key: str) -> None:
+        self._buffer, self._key = buffer, key
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._buffer.get(np.arange(self._buffer.maxsize)[index], self._key, stack_num=1)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"buffer.{self._key} is no array and has no {name!r}: use buffer[indices].{self._key}")
+
+    def _refuse(self, *args: object, **kwargs: object) -> Any:
+        raise TypeError(f"buffer.{self._key} is in a replay and is no array: use buffer[indices].{self._key}")
+
+    __array__ = __iter__ = __len__ = __setitem__ = _refuse
+
+
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     return array.astype(dtype, copy=False) if np.can_cast(array.dtype, dtype, "same_kind") else array
 

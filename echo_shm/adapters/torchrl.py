@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-try:
+from echo_shm.adapters.missing import needs
+
+with needs("torchrl", "TorchRL", "tensordict", "torch"):
     import torch
     from tensordict import TensorDict, TensorDictBase
-except ImportError as error:
-    raise ImportError(f"TorchRL is needed: pip install 'echo-shm[torchrl]' ({error})") from None
 
 from echo_shm.adapters.tensordicts import arrays, tensors
 from echo_shm.adapters.torchrl_replay import INDEX, WEIGHT, Shared
@@ -48,7 +48,7 @@ class ReplayBuffer(Shared):
 
     Raises:
         TypeError, ValueError, SegmentError: As for :class:`Replay`.
-        KeyError: A leaf of the example is no tensor.
+        KeyError: A leaf of the example is no tensor. TypeError: It is of a dtype that numpy does not have.
 
     TorchRL's transforms are not for it: give them to the environments.
     """
@@ -85,7 +85,8 @@ class ReplayBuffer(Shared):
 
         Raises:
             KeyError: A leaf is missing, or there is one that the example does not have.
-            SpecMismatchError: A leaf has another dtype or shape.
+            SpecMismatchError, TypeError: A leaf has another dtype or shape, or a dtype that numpy does not have.
+            ValueError: What comes first has no rows.
             ConnectionClosedError: The replay is closed.
 
         """
@@ -94,7 +95,7 @@ class ReplayBuffer(Shared):
         data = data if data.ndim == 1 else data.reshape(-1)
         given = data.get(self._priority_key, None) if update_priority is not False else None
         priorities = None if given is None else self._priorities(given, len(data))
-        self._writes.extend(arrays(self._form, data, (INDEX, WEIGHT, self._priority_key)), priorities)
+        self._writes.extend(arrays(self._form, self._steps(data)), priorities)
 
     def add(self, data: TensorDictBase) -> None:
         """Stores a copy of one step, a TensorDict without batch size, as :meth:`extend` does."""
@@ -156,8 +157,7 @@ class ReplayBuffer(Shared):
             return
         given = data.get(self._priority_key, None)
         if given is None:
-            key = self._priority_key
-            raise KeyError(f"{key!r} is not in the sample: set priority_key to where the loss writes the priorities")
+            raise KeyError(f"{self._priority_key!r} is not in the sample: set priority_key to where the loss writes it")
         self.update_priority(data.get(INDEX), given)
 
     def update_priority(self, index: torch.Tensor, priority: Any) -> None:

@@ -10,7 +10,7 @@ import optree
 import torch
 from tensordict import TensorDictBase
 
-from echo_shm.adapters.folders import read_files, write_files
+from echo_shm.adapters.folders import check_restorable, read_files, write_files
 from echo_shm.adapters.tensordicts import arrays, form_of
 from echo_shm.replay import Batch, Prioritized, Replay, ReplayClient, ReplayHandle, Softmax, Table
 
@@ -50,8 +50,23 @@ class Shared:
         self._batches: dict[int, Iterator[Batch]] = {}
 
     def _begin(self, example: TensorDictBase) -> None:
-        one = example.exclude(INDEX, WEIGHT, self._priority_key).reshape(-1)[0]
+        if 0 in example.batch_size:
+            raise ValueError(
+                f"got a TensorDict of batch size {list(example.batch_size)}, which has no row: what comes first says "
+                "what a step has: leave it out, or use ReplayBuffer(..., example=tensordict)"
+            )
+        one = self._steps(example).reshape(-1)[0]
         self._own(Replay(arrays(one, one), self._capacity, [self._table], **self._options))
+
+    def _steps(self, data: TensorDictBase) -> TensorDictBase:
+        """What is stored of it. A TensorDict in it that has nothing but the priorities is not."""
+        key = self._priority_key
+        data = data.exclude(INDEX, WEIGHT, key)
+        for end in range(len(key) - 1, 0, -1) if isinstance(key, tuple) else ():
+            around = data.get(key[:end], None)
+            if isinstance(around, TensorDictBase) and around.is_empty():
+                data = data.exclude(key[:end])
+        return data
 
     def _own(self, replay: Replay) -> None:
         self._there = self._writes = replay
@@ -91,8 +106,17 @@ class Shared:
         """Goes on with what :meth:`dumps` has written: steps, indices, priorities, and the generator.
 
         The replay is another one then: what other processes have of this buffer writes to it no more.
+
+        Raises:
+            SegmentError: There is no checkpoint. The buffer goes on.
+            ValueError: ``store`` is a directory that is not empty. The buffer goes on.
+            RuntimeError: Another process has made the buffer.
+
         """
+        if self._there is not None:
+            self._owned("loads()")
         options = {name: value for name, value in self._options.items() if name != "seed"}
+        check_restorable(path, options["store"], "loads()")
         if options["name"] is not None:
             self.close()  # the name must be free
         replay = Replay.restore(path, **options)

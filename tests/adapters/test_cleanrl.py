@@ -63,14 +63,6 @@ def test_a_truncation_that_is_not_done():
     rb.close()
 
 
-@pytest.mark.parametrize(("module", "package"), [("cleanrl", "torch"), ("sb3", "stable_baselines3")])
-def test_a_missing_package_is_named(module, package):
-    """In one line, with the extra to install."""
-    code = f"import sys; sys.modules[{package!r}] = None; import echo_shm.adapters.{module}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].endswith(f"pip install 'echo-shm[{module}]'")
-
-
 def test_cleanrl_needs_no_framework_but_torch():
     """Neither Gymnasium nor Stable-Baselines3 is imported."""
     code = "import sys, echo_shm.adapters.cleanrl as m; print({'gymnasium', 'stable_baselines3'} & set(sys.modules))"

@@ -1,5 +1,6 @@
 """The episode buffers for RLlib: what they return for what was added, priorities, states, and a training."""
 
+import time
 from collections import Counter
 
 import pytest
@@ -80,14 +81,124 @@ def test_priorities_are_those_of_the_last_sample(buffer):
 
 
 def test_a_state_brings_all_back(buffer):
-    """What is drawn next is the same."""
+    """What is drawn next is the same, and priorities are those of the last sample."""
+    last = [one.get_actions()[0] for one in buffer.sample(50)]
     state = buffer.get_state()
-    other = PrioritizedEpisodeReplayBuffer(5, n_step=3, gamma=0.5)
+    other = PrioritizedEpisodeReplayBuffer(1000, n_step=3, gamma=0.5)
     try:
         other.set_state(state)
         pairs = zip(buffer.sample(50), other.sample(50), strict=True)
         assert all(a.get_observations()[0].tolist() == b.get_observations()[0].tolist() for a, b in pairs)
         assert (len(other), other.get_added_timesteps()) == (12, 14)
+        other.set_state(state)
+        other.update_priorities(np.where(np.array(last) == 4, 1e9, 0.0))
+        assert {one.get_actions()[0] for one in other.sample(50)} == {4}
+        other.add(piece(4, 0, 4, "terminated"))
+        assert len(other) == 16
+    finally:
+        other.close()
+
+
+def observed(buffer, n=300):
+    """The observations before and after, in pairs, of n transitions: numbers of steps."""
+    drawn = [one.get_observations() for one in buffer.sample(n)]
+    return {(int(before[1]), int(after[1])) for before, after in drawn}
+
+
+def test_an_episode_is_cut_where_a_piece_was_lost():
+    """No transition leads from one piece to another that does not follow it."""
+    buffer = EpisodeReplayBuffer(100)
+    try:
+        buffer.add(piece(1, 0, 2))
+        buffer.add(piece(1, 7, 2))
+        buffer.add(piece(1, 9, 1, "terminated"))
+        assert observed(buffer) == {(0, 1), (7, 8), (8, 9), (9, 10)}
+        buffer.add([piece(2, 20, 2), piece(2, 21, 2)])
+        assert observed(buffer) >= {(20, 21), (21, 22)}
+        assert buffer.get_num_episodes() == 4
+    finally:
+        buffer.close()
+
+
+def test_a_thousand_episodes_go_on_at_the_same_time():
+    """Where there are more the oldest are cut. All others go on where they were."""
+    buffer = EpisodeReplayBuffer(5000)
+    try:
+        buffer.add([piece(episode, 0, 1) for episode in range(1100)])
+        assert len(buffer) == 0
+        buffer.add([piece(episode, 1, 1) for episode in range(1099, 99, -1)])
+        assert len(buffer) == 1000
+        assert observed(buffer) == {(0, 1)}
+    finally:
+        buffer.close()
+
+
+def test_nothing_is_drawn_before_a_transition_is_complete(buffer):
+    """The error comes at once, and says what is missing. So it does when nothing was drawn, or nothing added."""
+    one = PrioritizedEpisodeReplayBuffer(100, n_step=3)
+    try:
+        one.add(piece(1, 0, 0))
+        with pytest.raises(RuntimeError, match="nothing was added yet"):
+            one.sample(1)
+        one.add(piece(1, 0, 1))
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match="no transition is complete yet: one takes n_step=3 steps"):
+            one.sample(1)
+        assert time.monotonic() - began < 10
+        with pytest.raises(RuntimeError, match=r"call sample\(\) first"):
+            one.update_priorities([1.0])
+        one.add([piece(1, 1, 0), piece(1, 1, 4)])
+        assert observed(one) == {(0, 3), (1, 4)}
+        with pytest.raises(ValueError, match="priorities"):
+            one.update_priorities([1.0])
+    finally:
+        one.close()
+
+
+def test_a_state_of_an_empty_buffer_empties_a_buffer(buffer):
+    """It begins again with the next step."""
+    empty = PrioritizedEpisodeReplayBuffer(1000, n_step=3, gamma=0.5)
+    buffer.sample(1)
+    buffer.set_state(empty.get_state())
+    assert len(buffer) == buffer.get_added_timesteps() == 0
+    buffer.add(piece(1, 0, 3, "terminated"))
+    with pytest.raises(RuntimeError, match=r"call sample\(\) first"):
+        buffer.update_priorities([1.0])
+    assert len(buffer) == 3
+
+
+def test_a_state_of_other_transitions_is_refused(buffer):
+    """What the buffer has is still there."""
+    for options in ({"n_step": 1, "gamma": 0.5}, {"n_step": 3, "gamma": 0.9}):
+        other = PrioritizedEpisodeReplayBuffer(1000, **options)
+        with pytest.raises(ValueError, match=r"\(n_step, gamma\) = .* make a buffer with those of the state"):
+            buffer.set_state(other.get_state())
+    assert len(buffer) == 12
+
+
+def test_the_capacity_is_the_buffers_own(buffer):
+    """Of a state of more steps the newest come."""
+    small = PrioritizedEpisodeReplayBuffer(6, n_step=3, gamma=0.5)
+    try:
+        small.set_state(buffer.get_state())
+        assert 0 < len(small) <= 6
+        for first in range(0, 30, 10):
+            small.add(piece(4, first, 10))
+        assert 0 < len(small) <= 6
+        assert min(observed(small))[0] >= 24
+    finally:
+        small.close()
+
+
+def test_a_directory_is_not_overwritten_by_a_state(buffer, tmp_path):
+    """What is in it goes on."""
+    state = buffer.get_state()
+    other = PrioritizedEpisodeReplayBuffer(1000, n_step=3, gamma=0.5, store=str(tmp_path / "run"))
+    try:
+        other.set_state(state)
+        assert len(other) == 12
+        with pytest.raises(ValueError, match=r"set_state\(\): store=.* needs an empty one"):
+            other.set_state(state)
         other.add(piece(4, 0, 4, "terminated"))
         assert len(other) == 16
     finally:

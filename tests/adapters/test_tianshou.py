@@ -82,6 +82,12 @@ def test_it_does_what_tianshous_own_does(stack, ignore_obs_next):
             same(ours[int(found[-1])], theirs[int(found[-1])])
         same(ours[:], theirs[:])
         same(ours.rew, theirs.rew)
+        for index in (found, int(found[-1]), slice(0, 2), found[:4].reshape(2, 2), found.tolist()):
+            same(ours.obs[index], theirs.obs[index])
+            same(ours.act[index], theirs.act[index])
+            if not ignore_obs_next:
+                same(ours.obs_next[index], theirs.obs_next[index])
+        assert hasattr(ours, "obs_next") == hasattr(theirs, "obs_next")
         batch, indices = ours.sample(64)
         same(batch, theirs[indices])
         assert set(indices) <= set(found)
@@ -91,6 +97,21 @@ def test_it_does_what_tianshous_own_does(stack, ignore_obs_next):
             assert len(one) == 0
         same(ours.add(plays[0].batch([1]), [1])[0], theirs.add(plays[1].batch([1]), [1])[0])
         same(ours[:], theirs[:])
+    finally:
+        ours.close()
+
+
+def test_what_is_no_array_does_not_look_like_one():
+    """All but reading at an index says what to do; nobody goes on with nothing."""
+    ours, _ = pair()
+    try:
+        assert not hasattr(ours, "obs")
+        ours.add(Play().batch(range(ENVS)))
+        for use in (np.asarray, len, list, lambda act: act.shape, lambda act: act.__setitem__(0, 1)):
+            with pytest.raises((TypeError, AttributeError), match=r"use buffer\[indices\].act"):
+                use(ours.act)
+        with pytest.raises(IndexError, match="index 1: no step is there"):
+            ours.obs[1]
     finally:
         ours.close()
 

@@ -1,6 +1,7 @@
 """The replay buffer for TorchRL: what comes in, what goes out, priorities, other processes, and a training."""
 
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import tensordict  # noqa: E402
 import torch  # noqa: E402
 from harness.waiting import poll  # noqa: E402
 
-from echo_shm import Replay, SpecMismatchError  # noqa: E402
+from echo_shm import Replay, SegmentError, SpecMismatchError  # noqa: E402
 from echo_shm.adapters.torchrl import ReplayBuffer  # noqa: E402
 from echo_shm.replay import Prioritized  # noqa: E402
 
@@ -127,6 +128,76 @@ def test_wrong_steps_are_refused(buffer):
     assert len(buffer) == 1
 
 
+@pytest.mark.parametrize("key", ["td_error", ("agents", "td_error"), ("agents", "deep", "td_error")])
+@pytest.mark.parametrize("others", [True, False])
+def test_priorities_may_be_nested(key, others):
+    """They come with the first steps and with later ones, or do not, and are not stored."""
+    buffer = ReplayBuffer(100, sampler=Prioritized(1.0, 1.0), batch_size=300, priority_key=key)
+    first, second = steps(range(3)), steps(range(3, 6))
+    for data in (first, second) if others else ():
+        data["agents", "deep", "number"] = data["action"]
+    first[key], second[key] = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.0, 0.0, 1.0])
+    try:
+        buffer.extend(first)
+        buffer.extend(second)
+        sample = buffer.sample()
+        assert set(sample["action"].tolist()) == {1, 5}
+        assert key not in sample.keys(True, True)
+        sample[key] = torch.where(sample["action"] == 1, 1e9, 0.0)
+        buffer.update_tensordict_priority(sample)
+        assert set(buffer.sample()["action"].tolist()) == {1}
+        buffer.extend(sample[:10])
+        assert len(buffer) == 16
+        buffer.extend(steps(range(2)) if not others else second.exclude(key))
+        assert len(buffer) == (19 if others else 18)
+    finally:
+        buffer.close()
+
+
+def test_wrong_trees_are_refused(buffer):
+    """The message says what is there, and what belongs there."""
+    with pytest.raises(ValueError, match=r"batch size \[0\], which has no row"):
+        buffer.extend(steps([]))
+    with pytest.raises(TypeError, match=r"leaf next.reward has dtype torch.bfloat16"):
+        buffer.extend(steps([1]).set(("next", "reward"), torch.ones(1, dtype=torch.bfloat16)))
+    assert not buffer.initialized
+    buffer.extend(steps([1]))
+    with pytest.raises(KeyError, match="observation: got a TensorDict, expected a tensor"):
+        buffer.extend(steps([1]).set("observation", steps([1])))
+    with pytest.raises(KeyError, match="next: got a Tensor, expected a TensorDict"):
+        buffer.extend(steps([1]).set("next", torch.ones(1)))
+    assert len(buffer) == 1
+
+
+def test_what_cannot_be_loaded_leaves_the_buffer_as_it_is(buffer, tmp_path):
+    """With a name, and with a directory; what can be loaded is."""
+    buffer.extend(steps(range(10)))
+    buffer.dumps(tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    named = ReplayBuffer(100, steps([0]), name=f"torchrl-{os.getpid()}", store="shm")
+    kept = ReplayBuffer(100, store=str(tmp_path / "run"))
+    try:
+        with pytest.raises(SegmentError, match="no complete checkpoint"):
+            named.loads(tmp_path / "bad")
+        named.extend(steps(range(3)))
+        assert len(named) == 3
+        named.loads(tmp_path / "good")
+        assert len(named) == 10
+        kept.load_state_dict(buffer.state_dict())
+        with pytest.raises(ValueError, match=r"loads\(\): store=.*run' is a directory .* needs an empty one"):
+            kept.loads(tmp_path / "good")
+        kept.extend(steps(range(3)))
+        assert len(kept) == 13
+        rebuild, arguments = buffer.__reduce__()
+        other = rebuild(*arguments)
+        with pytest.raises(RuntimeError, match="only the process that made"):
+            other.loads(tmp_path / "good")
+        other.close()
+    finally:
+        named.close()
+        kept.close()
+
+
 def _extend(buffer, first):
     """What a worker process does."""
     for number in range(first, first + 500, 10):
@@ -169,10 +240,8 @@ def test_a_learner_in_another_process_samples_and_updates(buffer):
         sample = other.sample()
         assert torch.equal(sample["next", "reward"][:, 0], sample["action"].double())
         other.update_priority(sample["index"][:1], 1e12)
-        for _ in range(100):
-            if len(set(buffer.sample()["action"].tolist())) == 1:
-                break
-        assert set(buffer.sample()["action"].tolist()) == {int(sample["action"][0])}
+        only = {int(sample["action"][0])}
+        assert poll(lambda: set(buffer.sample()["action"].tolist()) == only, 60.0)  # a thread stores what was sent
         with pytest.raises(RuntimeError, match="only the process that made"):
             other.empty()
     finally:

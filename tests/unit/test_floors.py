@@ -92,9 +92,9 @@ FLOORS = {
         ["main"],
     ],
     "adapters": [
-        ["torch_tensors", "torch_pinning", "gymnasium_spaces", "observations"],
+        ["missing", "torch_tensors", "torch_pinning", "gymnasium_spaces", "observations"],
         ["folders", "tensordicts", "tianshou_rows", "rllib_episodes"],
-        ["torch_copies", "torch_datasets", "transitions", "torchrl_replay"],
+        ["torch_copies", "torch_datasets", "transitions", "torchrl_replay", "rllib_replay"],
         ["torch", "jax", "gymnasium", "cleanrl", "sb3", "torchrl", "tianshou", "rllib"],
         ["sb3_dqn"],
     ],
