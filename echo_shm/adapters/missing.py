@@ -20,6 +20,7 @@ def needs(adapter: str, framework: str, *packages: str, extra: str = "") -> Iter
         ModuleNotFoundError: One of these packages is not there. ``name`` is the package.
 
     """
+    extra = extra or adapter
     try:
         yield
     except ModuleNotFoundError as error:
@@ -27,6 +28,6 @@ def needs(adapter: str, framework: str, *packages: str, extra: str = "") -> Iter
             raise
         raise ModuleNotFoundError(
             f"echo_shm.adapters.{adapter} needs {framework}: {error.name!r} is not there: "
-            f"pip install 'echo-shm[{extra or adapter}]'",
+            f"pip install 'echo-shm[{extra}]'",
             name=error.name,
         ) from None

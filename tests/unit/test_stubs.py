@@ -81,7 +81,7 @@ def test_the_stubs_name_what_there_is():
 
 
 #: For each small module, what its stub has for type checkers alone.
-FOR_TYPES_ONLY = {_send: {"Plan"}, _batch: set(), _slot: {"Writer"}, _replay: set(), _history: set()}
+FOR_TYPES_ONLY = {_send: {"Plan", "VectorPlan"}, _batch: set(), _slot: {"Writer"}, _replay: set(), _history: set()}
 
 
 @pytest.mark.parametrize("module", FOR_TYPES_ONLY, ids=lambda module: module.__name__)
