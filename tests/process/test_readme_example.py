@@ -222,6 +222,16 @@ def test_the_tls_block_runs(tmp_path):
     _run(tmp_path, f"import ssl\n{_block('PROTOCOL_TLS_SERVER')}assert tls.get_ca_certs()\n")
 
 
+def test_links_to_sections_lead_there():
+    """Each has the name that a heading gets on the project's page."""
+    text = _README.read_text(encoding="utf-8")
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    there = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    wanted = set(re.findall(r"\]\(#([\w-]+)\)", text))
+    assert len(wanted) > 8
+    assert wanted <= there
+
+
 def test_no_other_block_is_unheard_of():
     """README has no Python block besides those that run above, and those that tests/adapters/ runs."""
     assert len([block for block in _blocks() if "echo_shm.adapters" not in block]) == 17
