@@ -74,8 +74,9 @@ def load(path: Path = RESULTS) -> Any:
 
 
 def digest(results: Any) -> str:
-    """What tells these results from others; the plot carries it."""
-    return hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()[:16]
+    """What tells the run that is drawn from others; the plot carries it. Figures of other machines are not in it."""
+    drawn = {key: value for key, value in results.items() if key != "elsewhere"}
+    return hashlib.sha256(json.dumps(drawn, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def rows(results: Any) -> list[Row]:
