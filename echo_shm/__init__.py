@@ -28,7 +28,7 @@ except ImportError:
     ) from None
 
 from echo_shm._slot import Reservation
-from echo_shm.client import BoundSample, ShmClient
+from echo_shm.client import ShmClient
 from echo_shm.errors import (
     BatchesHeldError,
     ConnectionClosedError,
@@ -49,6 +49,7 @@ from echo_shm.ring.handle import Handle
 from echo_shm.ring.metrics import HistSnapshot, SampleInfo
 from echo_shm.ring.protocols import Finishing, Transport
 from echo_shm.ring.sample import Lease, Sample
+from echo_shm.sending import BoundSample
 from echo_shm.server import Server
 from echo_shm.trajectory.accumulator import TrajectoryAccumulator
 from echo_shm.weights.publisher import Publisher

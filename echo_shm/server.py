@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 from echo_shm._core import lib
-from echo_shm.client import SampleWriter, ShmClient
+from echo_shm.client import ShmClient
 from echo_shm.closing import Closing
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.ring import transports
@@ -21,6 +21,7 @@ from echo_shm.ring.protocols import Transport
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.ring.stuck import nobody_takes, refuse_to_wait_for_itself
 from echo_shm.sampling import Sampling
+from echo_shm.sending import SampleWriter
 from echo_shm.spec import Spec, Tree
 from echo_shm.weights import Publisher
 from echo_shm.workers.group import WorkerGroup

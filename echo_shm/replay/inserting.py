@@ -161,11 +161,7 @@ class Inserting(Items):
         :meth:`Replay.attach`, and after :meth:`end_episode`, each environment begins an episode.
 
         Args:
-            steps: As for :meth:`extend`: every leaf has a leading n.
-            terminated, truncated: How each row ends its episode: arrays of bool of shape (n,).
-            autoreset: The environments' mode.
-            final: As for :meth:`add`, but with a leading n. Only the rows of episodes that have ended are used. None:
-                they are not known. In place of an array there may be an array of n objects, as in ``infos``.
+            steps, terminated, truncated, autoreset, final: As for :meth:`Writer.add_vector`.
             priorities: As for :meth:`extend`.
             environments: Which ones: an array of different integers of shape (n,), from 0 to 1,048,575. Some memory is
                 used for each number up to the largest. None: 0 to n - 1. Another call may have more of them, or fewer.

@@ -6,9 +6,9 @@ from harness.peers import EXAMPLE, exactly, numbers, sample
 from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, ShmClient, TcpClient
-from echo_shm.client import SampleWriter
 from echo_shm.net import wire
 from echo_shm.net.client.outbox import Outbox
+from echo_shm.sending import SampleWriter
 from echo_shm.spec import Spec
 
 

@@ -13,7 +13,7 @@ import pytest
 from harness.interrupts import Interrupt, at_opcode, interrupt, run_traced
 from harness.valid import problem_of
 
-import echo_shm.client as client_module
+import echo_shm.sending as client_module
 from echo_shm import ConnectionClosedError, Server, ShmClient
 from echo_shm._core import ffi, lib
 

@@ -15,6 +15,7 @@ FLOORS = {
         ["spec"],
         ["ring", "trajectory"],
         ["weights"],
+        ["sending"],
         ["client"],
         ["workers"],
         ["sampling"],

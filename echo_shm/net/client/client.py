@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from echo_shm.client import SampleWriter, ShmClient
+from echo_shm.client import ShmClient
 from echo_shm.closing import Closing
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError, with_sent
 from echo_shm.net import validation
@@ -18,6 +18,7 @@ from echo_shm.net.client.sender import Sender
 from echo_shm.net.client.steps import StepSender
 from echo_shm.net.client.subscriber import TcpSubscriber
 from echo_shm.ring.inbox import tables_of
+from echo_shm.sending import SampleWriter
 from echo_shm.spec import Spec, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
 

@@ -3,9 +3,9 @@
 import numpy as np
 import optree
 
-from echo_shm.client import SampleWriter
 from echo_shm.errors import ConnectionClosedError, SpecMismatchError
 from echo_shm.ring.inbox import Heads, Tables
+from echo_shm.sending import SampleWriter
 from echo_shm.spec import Spec, Tree
 
 #: What the C core takes for "the table's highest priority so far".
