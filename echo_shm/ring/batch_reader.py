@@ -245,8 +245,8 @@ class BatchReader:
             raise TimeoutError(
                 f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s: "
                 + (
-                    held.text()
-                    if held.stuck_for_good()
+                    held.text(stuck)
+                    if (stuck := held.stuck_for_good())
                     else f"sent or being written: {snap.store_size}, producers attached: {snap.active_producers}, "
                     f"remote clients: {snap.active_remotes}"
                 )

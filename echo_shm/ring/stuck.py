@@ -61,19 +61,23 @@ class HeldWatch:
         self._since: float | None = None
         self._collected = self._warned = False
 
-    def stuck(self) -> bool:
-        """Whether no batch can come before this learner drops one: producers fill batches in order."""
-        if self._reader.held == 0:
-            return False
+    def stuck(self) -> int:
+        """How many batches it holds, if none can come before it drops one: producers fill batches in order. 0: it can.
+
+        Another thread may drop batches meanwhile. So what is said of them is said of this number.
+        """
+        held = self._reader.held
+        if held == 0:
+            return 0
         geometry, snap = self._attachment.segment.geometry, ffi.new("es_snapshot *")
         lib.es_monitor_observe(self._attachment.ring, snap)
         number, inside = divmod(snap.samples_inserted, geometry.batch_size)
         if inside or snap.store_size:  # producers still write to a batch
-            return False
-        return self._reader.leased(number % geometry.num_buffers) != 0
+            return 0
+        return held if self._reader.leased(number % geometry.num_buffers) != 0 else 0
 
-    def stuck_for_good(self) -> bool:
-        """Whether it is stuck although no batch is in a reference cycle any more."""
+    def stuck_for_good(self) -> int:
+        """As :meth:`stuck`, when no batch is in a reference cycle any more."""
         if self.stuck() and not self._collected:
             self._collect()
         return self.stuck()
@@ -82,9 +86,9 @@ class HeldWatch:
         self._collected = True
         gc.collect()  # cycles may refer to batches
 
-    def text(self) -> str:
+    def text(self, held: int) -> str:
         """What is wrong, and what to do."""
-        held, count = self._reader.held, self._attachment.segment.geometry.num_buffers
+        count = self._attachment.segment.geometry.num_buffers
         return (
             f"this learner still refers to {held} of {count} batches of {self._attachment.what}, and producers need "
             "the oldest of them next: drop what refers to its arrays (lists, views, tensors), release() it, copy, or "
@@ -93,7 +97,8 @@ class HeldWatch:
 
     def check(self) -> None:
         """Raises BatchesHeldError after a while. It warns instead if another thread may drop the batch."""
-        if not self.stuck():
+        held = self.stuck()
+        if held == 0:
             self._since = None
             return
         if self._since is None:
@@ -103,6 +108,6 @@ class HeldWatch:
         if self._warned or time.monotonic() - self._since < _HELD_GRACE:
             return
         if only_thread() and not any(name in sys.modules for name in _ASYNCHRONOUS):
-            raise BatchesHeldError(self.text())
+            raise BatchesHeldError(self.text(held))
         self._warned = True
-        warnings.warn(f"{self.text()}. Waiting for another thread to do so", RuntimeWarning, stacklevel=7)
+        warnings.warn(f"{self.text(held)}. Waiting for another thread to do so", RuntimeWarning, stacklevel=7)

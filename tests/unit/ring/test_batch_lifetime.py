@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from harness.programs import run_python
 from harness.valid import problem_of
+from harness.waiting import until
 
 from echo_shm import BatchesHeldError, Server, ShmClient
 
@@ -198,14 +199,12 @@ def test_with_other_threads_it_is_a_warning(background):
         kept = [server.sample(1) for _ in range(2)]
 
         def drop():
-            warned.wait(30)
+            until(lambda: warned, "the learner is warned")
             kept.clear()
             server.submit(row(2))
 
-        warned = threading.Event()
-        dropping = background(drop)
-        threading.Timer(1.5, warned.set).start()
-        with pytest.warns(RuntimeWarning, match="still refers to 2 of 2 batches"):
+        with pytest.warns(RuntimeWarning, match="still refers to 2 of 2 batches") as warned:
+            dropping = background(drop)
             sample = server.sample(30)
         assert sample.batch["act"].tolist() == [2]
         dropping.result()
