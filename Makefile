@@ -31,12 +31,16 @@ demo: $(ENV)/.demo
 # First all suites are compiled, while the linters run. Then two run at a time, so that no processor waits. Two are
 # enough because each suite shares its work among the processors. The Python tests wait for processes much of the time:
 # four run at a time. They start hundreds of interpreters, which must not compile the package and the tests each time.
+# Tests that import frameworks come last, in processes of their own: what those leave behind (threads, signal handlers,
+# a heap that makes each collection and each fork slow) must not be where others fork and kill.
 unexport PYTHONDONTWRITEBYTECODE
 C_SUITES := c explore trace stress fuzz
+FRAMEWORKS := tests/adapters
 test: $(ENV)/.test
 	+$(MAKE) -j2 lint $(C_SUITES:%=build-%)
 	+$(MAKE) check-all
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(FRAMEWORKS:%=--ignore=%)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(FRAMEWORKS)
 
 test-c:
 	+$(MAKE) -j2 $(C_SUITES:%=build-%)
