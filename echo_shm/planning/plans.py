@@ -160,6 +160,7 @@ class EmaPlan:
             take(_BEST, _data(plan), _data(rest), len(rest), self._dim, self._decay, _data(out))
         if not np.isfinite(plan).all():  # a NaN or infinity stays, whatever comes after it
             _all_finite("plans", rows)
+            raise ValueError("the shared plan overflows: use smaller plans")
         self._plan = _frozen(plan)
         self._updates += len(rows)
         return distances
@@ -294,7 +295,8 @@ def _all_finite(label: str, array: npt.NDArray[Any]) -> None:
     bad = np.flatnonzero(~np.isfinite(array))
     if len(bad):
         first = int(bad[0])
-        raise ValueError(f"{label}{place(array.shape, first)} is {array.flat[first]}: use finite numbers")
+        what = "" if array.dtype == np.float64 else f" as {array.dtype}"
+        raise ValueError(f"{label}{place(array.shape, first)} is {array.flat[first]}{what}: use finite numbers")
 
 
 def _data(array: npt.NDArray[Any]) -> CData:

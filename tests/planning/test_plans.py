@@ -130,7 +130,10 @@ def test_a_state_goes_on():
         ({"plan": np.zeros(2, np.float32)}, r"has 'plan' and 'updates', this one \['plan'\]"),
         ({"plan": np.zeros(3, np.float32), "updates": 1}, r"plan is float32\[3\], this EmaPlan's float32\[2\]"),
         ({"plan": np.zeros(2), "updates": 1}, r"plan is float64\[2\], this EmaPlan's float32\[2\]"),
-        ({"plan": np.full(2, np.nan, np.float32), "updates": 1}, r"the state's plan\[0\] is nan: use finite numbers"),
+        (
+            {"plan": np.full(2, np.nan, np.float32), "updates": 1},
+            r"the state's plan\[0\] is nan as float32: use finite",
+        ),
         ({"plan": np.zeros(2, np.float32), "updates": -1}, "updates=-1: use an integer, 0 or more"),
     ],
 )
@@ -154,8 +157,12 @@ def test_a_bad_state_is_refused(state, message):
         (lambda ema: ema.update(["1", "2"]), "plans holds <U1: use real numbers"),
         (lambda ema: ema.update([True, False]), "plans holds bool: use real numbers"),
         (lambda ema: ema.update([[1, 2], [3]]), "plans: .*inhomogeneous"),
-        (lambda ema: ema.update([[1, 2], [1, np.nan]]), r"plans\[1, 1\] is nan: use finite numbers"),
-        (lambda ema: ema.score_and_update([[1, 2], [np.inf, 1]], 0), r"plans\[1, 0\] is inf: use finite numbers"),
+        (lambda ema: ema.update([[1, 2], [1, np.nan]]), r"plans\[1, 1\] is nan as float32: use finite numbers"),
+        (
+            lambda ema: ema.score_and_update([[1, 2], [np.inf, 1]], 0),
+            r"plans\[1, 0\] is inf as float32: use finite numbers",
+        ),
+        (lambda ema: ema.update([1e300, 1]), r"plans\[0, 0\] is inf as float32: use finite numbers"),
         (lambda ema: ema.score_and_update([1, 2], np.nan), "rewards is nan: use finite numbers"),
         (lambda ema: ema.score_and_update([[1, 2]], [1, 2]), r"rewards has shape \(2,\): use one number, or \(1,\)"),
         (lambda ema: ema.score_and_update([1, 2], 1, plan_weight=-1), "plan_weight=-1: use a finite number"),

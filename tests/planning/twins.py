@@ -92,7 +92,7 @@ class SlowPrefixIndex:
         found = self.find(tokens, len(blocks))
         known = len(found) // self.block_size
         self.lease(found)
-        evicted = self.evict(min(len(blocks) - known, self.capacity) - (self.capacity - len(self.numbers)))
+        evicted = self.evict(len(blocks) - known - (self.capacity - len(self.numbers)))
         self.leases.remove(found)
         for one, block in zip(self.prefixes(tokens, len(blocks))[known:], blocks[known:], strict=True):
             if len(self.numbers) == self.capacity:
