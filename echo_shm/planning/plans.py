@@ -1,7 +1,8 @@
 """A plan that all rollouts share, and how surprising a plan is: the distance from it.
 
-A plan is a vector of ``dim`` numbers, float32 or float64. Sums of squares are computed in float64, in an order that no
-processor changes; a float32 difference is rounded to float32 first.
+A plan is a vector of ``dim`` numbers, float32 or float64. Where all are float32, so are squares of differences and the
+sums of 512 of them: such a distance has a relative error of some 5e-7, and squares above 3.4e38 overflow. The order of
+the additions is the same on every processor, and so is the result.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def plan_surprise(
         reward_weight: At least 0.
 
     Returns:
-        float64 ``(n,)``; a float for one plan. Where plans and ``ema`` are float32, differences are rounded to float32.
+        float64 ``(n,)``; a float for one plan.
 
     Raises:
         ValueError: A shape is wrong, or a number is NaN, infinite or out of range, or a score overflows.

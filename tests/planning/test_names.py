@@ -24,6 +24,6 @@ def test_nothing_is_loaded_before_it_is_used():
     source = "import sys, echo_shm.planning as p; print(sorted(m for m in sys.modules if m.startswith(p.__name__)))"
     done = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)
     assert done.stdout == "['echo_shm.planning']\n"
-    with pytest.raises(AttributeError, match="module 'echo_shm.planning' has no attribute 'Plan'"):
+    with pytest.raises(AttributeError, match="has no attribute 'Plan'"):
         planning.Plan  # noqa: B018
     assert set(planning.__all__) <= set(dir(planning))

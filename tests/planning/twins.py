@@ -4,8 +4,8 @@ import numpy as np
 
 
 def distances(plans, ema):
-    """The squared distance of each plan; a difference of float32 is rounded to float32."""
-    return np.array([np.sum((plan - ema).astype(np.float64) ** 2) for plan in plans])
+    """The squared distance of each plan, in float64."""
+    return np.array([np.sum((plan.astype(np.float64) - ema.astype(np.float64)) ** 2) for plan in plans])
 
 
 def surprise(plans, ema, rewards, plan_weight, reward_weight):
