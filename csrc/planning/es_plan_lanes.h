@@ -28,9 +28,10 @@ TARGET __attribute__((always_inline)) static inline double LANES(total)(LANES(nu
 #pragma GCC unroll 16
         for (int v = 0; v < half; v++)
             sum[v] += sum[v + half];
-    NUMBER last[WIDTH];
-    memcpy(last, sum, sizeof last);
+    LANES(numbers) last = sum[0];
+#pragma GCC unroll 16
     for (int half = WIDTH / 2; half > 0; half /= 2)
+#pragma GCC unroll 16
         for (int j = 0; j < half; j++)
             last[j] += last[j + half];
     return last[0];
