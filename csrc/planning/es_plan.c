@@ -11,6 +11,8 @@
 /* Partial sums of a block, and numbers of a block. */
 #define ES_PLAN_LANES 32
 #define ES_PLAN_BLOCK 512
+/* How many bytes ahead plans come into the cache. */
+#define ES_PLAN_AHEAD 2048
 
 /* Between numbers and doubles. */
 #define WIDE(v, type) __builtin_convertvector(v, type)

@@ -49,8 +49,11 @@ TARGET __attribute__((always_inline)) static inline void LANES(add)(LANES(number
 TARGET static double LANES(block)(const NUMBER *a, const NUMBER *b, uint64_t n)
 {
     LANES(numbers) sum[VECTORS] = {{0}};
-    for (; n >= ES_PLAN_LANES; n -= ES_PLAN_LANES, a += ES_PLAN_LANES, b += ES_PLAN_LANES)
+    for (; n >= ES_PLAN_LANES; n -= ES_PLAN_LANES, a += ES_PLAN_LANES, b += ES_PLAN_LANES) {
+        for (int i = 0; i < (int)sizeof(NUMBER) * ES_PLAN_LANES; i += 64) /* lines of rows to come */
+            __builtin_prefetch((const char *)a + ES_PLAN_AHEAD + i);
         LANES(add)(sum, a, b);
+    }
     if (n > 0) { /* the rest, and zeros */
         NUMBER last_a[ES_PLAN_LANES] = {0}, last_b[ES_PLAN_LANES] = {0};
         memcpy(last_a, a, n * sizeof *a);
