@@ -12,11 +12,13 @@
 /* The effective sample size moves by less than this, in proportion. */
 #define NEAR 1.0005
 
-/* Keeps the bins that are not empty, with their means in place of their sums. */
+/* Keeps the bins that are not empty, with their means in place of their sums. The first one always is: it has the
+ * greatest priority. */
 static uint64_t pack(es_temperature *h)
 {
-    uint64_t n = 0;
-    for (uint64_t i = 0; i < ES_TEMPERATURE_BINS; i++)
+    uint64_t n = 1;
+    h->sum[0] /= (double)h->count[0];
+    for (uint64_t i = h->lowest; i <= h->highest; i++)
         if (h->count[i] > 0) {
             h->sum[n] = h->sum[i] / (double)h->count[i];
             h->count[n++] = h->count[i];

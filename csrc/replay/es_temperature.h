@@ -16,6 +16,7 @@
 
 typedef struct es_temperature {
     uint64_t first; /* the number of the second bin, if bins were counted from depth 0. The first bin has what is below */
+    uint64_t lowest, highest; /* of the bins that have some, without the first one */
     double widest;
     uint64_t total, count[ES_TEMPERATURE_BINS];
     double sum[ES_TEMPERATURE_BINS]; /* of depths */
@@ -36,12 +37,15 @@ static inline void es_temperature_begin(es_temperature *h, double widest)
     memset(h, 0, sizeof *h);
     h->widest = widest;
     h->first = last < ES_TEMPERATURE_BINS - 2 ? 0 : last - (ES_TEMPERATURE_BINS - 2);
+    h->lowest = ES_TEMPERATURE_BINS;
 }
 
 static inline void es_temperature_add(es_temperature *h, double depth)
 {
     uint64_t bin = es_temperature_bin(depth), i = bin < h->first ? 0 : bin - h->first + 1;
     h->total++;
+    h->lowest = i > 0 && i < h->lowest ? i : h->lowest;
+    h->highest = i > h->highest ? i : h->highest;
     h->count[i]++;
     h->sum[i] += depth;
 }

@@ -318,6 +318,9 @@ void vault_live(es_vault *v)
         vault_look(v, t);
     }
     live_add(v, &head, some[3]);
+    for (uint32_t t = 0; t < v->geo.num_tables; t++)
+        if (v->tables[t].sampler.kind == ES_HOT_COLD)
+            vault_learned(v, t);
     live_add(v, &head, some[0]);
     for (uint32_t t = 0; t < v->geo.num_tables; t++) {
         vault_sample(v, t, 2);
