@@ -26,7 +26,7 @@ typedef struct hot_cold {
     double share, target;
     es_softmax_tree *part[PARTS];
     uint64_t count[PARTS];
-    es_order order;     /* all members */
+    es_order order; /* all members */
     uint64_t limit;
     uint32_t first_hot; /* of the order */
     uint64_t cold;      /* those that are inserted before this one are cold as they come */

@@ -258,6 +258,16 @@ double es_softmax_tree_effective(const es_softmax_tree *t)
 
 /* --- another temperature ----------------------------------------------------------- */
 
+/* The depths of all that is present below a node, or in a group of level 0. */
+static void add_depths(const es_softmax_tree *t, uint32_t level, uint64_t i, double greatest, es_temperature *depths)
+{
+    for (uint64_t j = i * ES_FANOUT; j < (i + 1) * ES_FANOUT; j++)
+        if (level == 0 && t->priority[j] > 0)
+            es_temperature_add(depths, greatest - unseal(t->priority[j]));
+        else if (level > 0 && t->node[level][i].greatest[j % ES_FANOUT] > 0)
+            add_depths(t, level - 1, j, greatest, depths);
+}
+
 double es_softmax_tree_choose(const es_softmax_tree *t, double share)
 {
     es_temperature depths;
@@ -265,13 +275,11 @@ double es_softmax_tree_choose(const es_softmax_tree *t, double share)
     if (t->all.greatest == 0)
         return 0;
     es_temperature_begin(&depths, greatest - unseal(t->all.least));
-    for (uint64_t i = 0; i < t->leaves; i++)
-        if (t->priority[i] > 0)
-            es_temperature_add(&depths, greatest - unseal(t->priority[i]));
+    add_depths(t, t->levels - 1, 0, greatest, &depths);
     return es_temperature_choose(&depths, share);
 }
 
-/* The parent keeps a node's new sums. Its priorities are the same. */
+/* What the parent keeps of a node changes but for its priorities. */
 static void keep_sums(es_softmax_tree *t, uint32_t level, uint64_t i, double total, double squares)
 {
     if (level + 1 == t->levels) {
@@ -282,6 +290,7 @@ static void keep_sums(es_softmax_tree *t, uint32_t level, uint64_t i, double tot
     n->total[i % ES_FANOUT] = total, n->squares[i % ES_FANOUT] = squares;
 }
 
+/* greatest: of the group. */
 static void rescale_group(es_softmax_tree *t, uint64_t i, double greatest)
 {
     double *share = t->share + i * ES_FANOUT;
@@ -291,9 +300,17 @@ static void rescale_group(es_softmax_tree *t, uint64_t i, double greatest)
     keep_sums(t, 0, i, es_lanes_sum_plain(shares), es_lanes_squares_plain(shares));
 }
 
-static void rescale_node(es_softmax_tree *t, uint32_t level, uint64_t i, double greatest)
+/* A node, and all below it where something is present. */
+static void rescale(es_softmax_tree *t, uint32_t level, uint64_t i, double greatest)
 {
+    if (level == 0) {
+        rescale_group(t, i, greatest);
+        return;
+    }
     node *n = &t->node[level][i];
+    for (uint32_t j = 0; j < ES_FANOUT; j++)
+        if (n->greatest[j] > 0)
+            rescale(t, level - 1, i * ES_FANOUT + j, unseal(n->greatest[j]));
     for (uint32_t j = 0; j < ES_FANOUT; j++)
         share_out(t, n, j, greatest);
     double total = es_lanes_begin_plain(es_lanes_load_plain(n->share), n->begin);
@@ -302,16 +319,9 @@ static void rescale_node(es_softmax_tree *t, uint32_t level, uint64_t i, double 
 
 void es_softmax_tree_rescale(es_softmax_tree *t, double temperature)
 {
-    uint64_t groups = t->leaves;
     t->temperature = temperature;
-    for (uint32_t l = 0; l < t->levels; l++) {
-        groups = (groups + ES_FANOUT - 1) / ES_FANOUT;
-        for (uint64_t i = 0; i < groups; i++) {
-            sealed greatest = summary_of(t, l, (uint32_t)i).greatest;
-            if (greatest != 0)
-                (l == 0 ? rescale_group(t, i, unseal(greatest)) : rescale_node(t, l, i, unseal(greatest)));
-        }
-    }
+    if (t->all.greatest > 0)
+        rescale(t, t->levels - 1, 0, unseal(t->all.greatest));
 }
 
 double es_softmax_tree_temperature(const es_softmax_tree *t)

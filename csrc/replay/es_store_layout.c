@@ -50,10 +50,10 @@ static bool item_in_range(const es_item_config *item)
 
 static bool table_in_range(const es_table_config *t)
 {
-    return memchr(t->name, 0, sizeof t->name) != NULL && t->name[0] != 0 && selectors_in_range(t) &&
-           t->max_size >= 1 && t->min_size >= 1 && isfinite(t->ratio) &&
-           t->ratio > 0 && !isnan(t->min_diff) && !isnan(t->max_diff) && t->max_parked <= ES_STORE_MAX_ITEMS &&
-           item_in_range(&t->item) && t->replacement <= 1 && t->is_protected <= 1;
+    return memchr(t->name, 0, sizeof t->name) != NULL && t->name[0] != 0 && selectors_in_range(t) && t->max_size >= 1 &&
+           t->min_size >= 1 && isfinite(t->ratio) && t->ratio > 0 && !isnan(t->min_diff) && !isnan(t->max_diff) &&
+           t->max_parked <= ES_STORE_MAX_ITEMS && item_in_range(&t->item) && t->replacement <= 1 &&
+           t->is_protected <= 1;
 }
 
 uint64_t es_store_layout_output_size(const es_output *output, const uint64_t *leaf_sizes)

@@ -33,9 +33,9 @@ typedef struct es_table_words {
     /* Of a sampler of two parts. The items that were inserted before the cold-th are the cold part; those before the
      * gone-th are too old: whoever opens the store removes them. */
     uint64_t cold, gone;
-    uint64_t moved, aged; /* how many items became cold, and how many went because of their age */
-    uint64_t marked;      /* as inserted was at the learner's last update */
-    uint64_t tune_at;     /* temperatures are chosen again once the clock is there */
+    uint64_t moved, aged;  /* how many items became cold, and how many went because of their age */
+    uint64_t marked;       /* as inserted was at the learner's last update */
+    uint64_t tune_at;      /* temperatures are chosen again once the clock is there */
     double temperature[2]; /* 0: the sampler's own */
 } es_table_words;
 
@@ -69,7 +69,7 @@ typedef struct es_store_header {
     int64_t pid, created_ns;
     uint64_t hash;                             /* of all above, the leaves, the schema and the tables */
     _Alignas(ES_CACHE_LINE) uint64_t arrivals; /* steps stored so far */
-    uint64_t notes; /* odd: the second copy of the notes is the newest */
+    uint64_t notes;                            /* odd: the second copy of the notes is the newest */
     es_making_words making;
     es_known_ring inbox, updates; /* of which the rounds are, below */
     es_outbox_words outboxes[ES_MAX_OUTBOXES];

@@ -2,7 +2,7 @@
 #include "replay/es_table.h"
 
 /* So many changes at least from one time to the next; or a part of the items that there were. */
-#define FEW 64
+#define FEW 16
 #define PART 4
 
 void es_table_tune_begin(es_table *t)

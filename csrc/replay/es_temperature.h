@@ -15,7 +15,8 @@
 #define ES_TEMPERATURE_BINS 2048 /* 64 octaves */
 
 typedef struct es_temperature {
-    uint64_t first; /* the number of the second bin, if bins were counted from depth 0. The first bin has what is below */
+    uint64_t
+        first; /* the number of the second bin, if bins were counted from depth 0. The first bin has what is below */
     uint64_t lowest, highest; /* of the bins that have some, without the first one */
     double widest;
     uint64_t total, count[ES_TEMPERATURE_BINS];

@@ -74,7 +74,7 @@ class Softmax(Selector):
     chosen so that ``TableInfo.effective_sample_size`` is that share of the table's items: within 1 % when it is chosen,
     if any temperature gives it. Where several items share the greatest priority, they are the fewest that it can be.
     It is chosen with the first item, and again after as many insertions and updates as a quarter of the items that
-    there were, or 64; not at each draw. That takes a pass over the table, and another one to bring the tree up to date.
+    there were, or 16; not at each draw. That takes a pass over the table, and another one to bring the tree up to date.
     It is part of the store: a replay that goes on with it draws the same.
 
     Args:

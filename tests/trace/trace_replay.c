@@ -325,9 +325,8 @@ static void grow_old(es_vault *v)
 }
 
 /* One item becomes cold, and those go that are too old: one step with it, the other one has an item in another table. */
-REVIVE_EVERYWHERE(items_grow_old,
-                  .tables = {HOT_AND_COLD("a", ES_MIN_HEAP, 9, 0), TABLE("b", ES_FIFO, ES_FIFO, 3)}, .num_tables = 2,
-                  .capacity = 9, .max_items = ANY, .before = grow_old, .act = learned, .parts = 1,
+REVIVE_EVERYWHERE(items_grow_old, .tables = {HOT_AND_COLD("a", ES_MIN_HEAP, 9, 0), TABLE("b", ES_FIFO, ES_FIFO, 3)},
+                  .num_tables = 2, .capacity = 9, .max_items = ANY, .before = grow_old, .act = learned, .parts = 1,
                   .through = "es_replay_learned es_table_age es_hot_cold_advance es_table_remove_aged");
 
 static void grow_old_apart(es_vault *v)
@@ -351,12 +350,12 @@ REVIVE_EVERYWHERE(reset_hot_and_cold, .tables = {HOT_AND_COLD("a", ES_FIFO, 9, 0
                   .max_items = ANY, .before = grow_old_apart, .act = reset, .parts = 1, .where_it_writes = true,
                   .through = "es_table_reset es_hot_cold_begin");
 
-/* The clock stands at 63 after this, and temperatures were chosen when it stood at 1. */
+/* The clock stands at 15 after this, and temperatures were chosen when it stood at 1. */
 static void nearly_tune(es_vault *v)
 {
     add_four(v);
     CHECK_EQ(vault_learned(v, 0), ES_OK);
-    for (uint64_t i = 0; i < 59; i++)
+    for (uint64_t i = 0; i < 11; i++)
         vault_update(v, 0, (const uint64_t[]){UINT64_C(1) << 32 | i % 4}, (const double[]){(double)(i * i % 19)}, 1);
 }
 
@@ -369,7 +368,7 @@ static int64_t update_three(es_vault *v, uint64_t parts)
 /* The third key comes twice, so there are two lists. With either one temperatures are due. */
 REVIVE_EVERYWHERE(temperatures_are_chosen, .tables = {HOT_AND_COLD("a", ES_MIN_HEAP, 9, 0.5)}, .num_tables = 1,
                   .capacity = 9, .max_items = ANY, .before = nearly_tune, .act = update_three, .parts = 2, .want = 2,
-                  .where_it_writes = true, .twice = true,
+                  .where_it_writes = true,
                   .through = "es_table_tune es_temperature_choose es_softmax_tree_rescale es_redo_commit");
 
 REVIVE_EVERYWHERE(a_temperature_is_chosen,
@@ -382,8 +381,8 @@ REVIVE_EVERYWHERE(a_temperature_is_chosen,
                               .replacement = 1,
                               .min_diff = -INFINITY,
                               .max_diff = INFINITY}},
-                  .num_tables = 1, .capacity = 9, .max_items = ANY, .act = add_one, .parts = 1,
-                  .where_it_writes = true, .through = "es_table_tune");
+                  .num_tables = 1, .capacity = 9, .max_items = ANY, .act = add_one, .parts = 1, .where_it_writes = true,
+                  .through = "es_table_tune");
 
 /* --- parking --------------------------------------------------------------------------- */
 
