@@ -636,6 +636,7 @@ class lib:
     ES_MIN_HEAP: Final[int]
     ES_MAX_HEAP: Final[int]
     ES_CUSTOM: Final[int]
+    ES_HOT_COLD: Final[int]
     ES_STEP_TERMINATED: Final[int]
     ES_STEP_TRUNCATED: Final[int]
     ES_STEP_LOST: Final[int]
