@@ -39,6 +39,7 @@ def step(number):
 
 
 def close(got, right):
+    """Sums may be added in another order."""
     np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-300)
 
 
