@@ -5,6 +5,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
+DIM = 3
+EXAMPLE = {"n": np.zeros((), np.int64), "reward": np.zeros((), np.float64), "plan": np.zeros(DIM)}
+
+
+def steps(first, n, seed=0):
+    """Steps with plans and rewards of their own."""
+    rngs = [np.random.default_rng((seed, number)) for number in range(first, first + n)]
+    return {
+        "n": np.arange(first, first + n),
+        "reward": np.array([rng.integers(-3, 4) for rng in rngs], np.float64),
+        "plan": np.array([rng.integers(-2, 3, DIM) for rng in rngs], np.float64).reshape(n, DIM),
+    }
+
+
+def step(number):
+    """One of them."""
+    return {name: rows[0] for name, rows in steps(number, 1).items()}
+
+
+def close(got, right):
+    """Sums may be added in another order."""
+    np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-300)
+
 
 @dataclass
 class Item:
