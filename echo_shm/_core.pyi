@@ -152,6 +152,11 @@ class SelectorConfig(CData):
     zero: int
     parameter: float
     beta: float
+    target: float
+    share: float
+    hot_size: int
+    age: int
+    max_age: int
 
 class CustomSelector(CData):
     """``es_custom_selector *``."""
@@ -243,6 +248,7 @@ class StoreGeometry(CData):
     update_slots: int
     columns: int
     spare: int
+    notes: int
 
 class BatchArrays(CData):
     """``es_batch_arrays *``."""
@@ -361,6 +367,12 @@ class CTableInfo(CData):
     effective_sample_size: float
     can_sample: int
     can_insert: int
+    temperature: Sequence[float]
+    part_effective: Sequence[float]
+    hot: int
+    moved: int
+    aged: int
+    updates: int
 
 class SaveConfig(CData):
     """``es_save_config *``."""
@@ -624,6 +636,7 @@ class lib:
     ES_MIN_HEAP: Final[int]
     ES_MAX_HEAP: Final[int]
     ES_CUSTOM: Final[int]
+    ES_HOT_COLD: Final[int]
     ES_STEP_TERMINATED: Final[int]
     ES_STEP_TRUNCATED: Final[int]
     ES_STEP_LOST: Final[int]
@@ -926,6 +939,12 @@ class lib:
     def es_replay_delete(r: ReplayHold, table: int, keys: CData, n: int, /) -> int: ...
     @staticmethod
     def es_replay_reset(r: ReplayHold, table: int, /) -> int: ...
+    @staticmethod
+    def es_replay_learned(r: ReplayHold, table: int, /) -> int: ...
+    @staticmethod
+    def es_replay_notes(r: ReplayHold, bytes: CData, size: int, /) -> None: ...
+    @staticmethod
+    def es_replay_set_notes(r: ReplayHold, bytes: CData, size: int, /) -> None: ...
     @staticmethod
     def es_replay_can_sample(r: ReplayHold, table: int, n: int, /) -> int: ...
     @staticmethod
