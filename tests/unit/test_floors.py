@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "echo_shm"
 FLOORS = {
     "": [
         ["_core", "_send", "_batch", "_slot", "_replay", "_history", "_build"],
-        ["errors", "timeouts", "closing"],
+        ["errors", "timeouts", "closing", "missing"],
         ["spec"],
         ["ring", "trajectory"],
         ["weights"],
@@ -92,7 +92,7 @@ FLOORS = {
         ["main"],
     ],
     "adapters": [
-        ["missing", "torch_tensors", "torch_pinning", "gymnasium_spaces", "observations"],
+        ["torch_tensors", "torch_pinning", "gymnasium_spaces", "observations"],
         ["folders", "tensordicts", "tianshou_rows", "rllib_episodes"],
         ["torch_copies", "torch_datasets", "transitions", "torchrl_replay", "rllib_replay"],
         ["torch", "jax", "gymnasium", "cleanrl", "sb3", "torchrl", "tianshou", "rllib"],
