@@ -84,5 +84,5 @@ def test_a_modules_extra_exists() -> None:
         for extra in [next((one.value for one in call.keywords if one.arg == "extra"), call.args[0])]
         if isinstance(extra, ast.Constant)
     ]
-    assert len(extras) > 4
+    assert len(extras) > 10
     assert set(extras) <= EXTRAS.keys()

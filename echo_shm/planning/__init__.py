@@ -1,0 +1,1 @@
+"""Planning: agents that plan, and what they play in."""
