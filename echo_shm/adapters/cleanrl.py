@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from echo_shm.adapters.missing import needs
 from echo_shm.adapters.transitions import Transitions
+from echo_shm.missing import needs
 
-with needs("cleanrl", "PyTorch", "torch"):
+with needs("adapters.cleanrl", "PyTorch", "torch"):
     import torch
 
 __all__ = ["ReplayBuffer", "ReplayBufferSamples"]

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 import optree
 
-from echo_shm.adapters.missing import needs
+from echo_shm.missing import needs
 
 # The last two come with ray[rllib], and not with ray alone.
-with needs("rllib", "RLlib", "ray", "gymnasium", "tree"):
+with needs("adapters.rllib", "RLlib", "ray", "gymnasium", "tree"):
     from ray.rllib.utils import force_list, replay_buffers
 
 from echo_shm.adapters.rllib_episodes import check_sample, figures, steps_of, transitions

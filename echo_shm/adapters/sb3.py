@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from echo_shm.adapters.missing import needs
 from echo_shm.adapters.transitions import Transitions
+from echo_shm.missing import needs
 from echo_shm.replay import Prioritized
 
-with needs("sb3", "Stable-Baselines3", "stable_baselines3", "torch", "gymnasium"):
+with needs("adapters.sb3", "Stable-Baselines3", "stable_baselines3", "torch", "gymnasium"):
     import torch
     from gymnasium import spaces
     from stable_baselines3.common import buffers

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from echo_shm.adapters.missing import needs
+from echo_shm.missing import needs
 
-with needs("sb3_dqn", "Stable-Baselines3", "stable_baselines3", "torch", extra="sb3"):
+with needs("adapters.sb3_dqn", "Stable-Baselines3", "stable_baselines3", "torch", extra="sb3"):
     import torch
     from stable_baselines3 import DQN
     from torch.nn import functional

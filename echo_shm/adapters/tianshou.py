@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from echo_shm.adapters.missing import needs
+from echo_shm.missing import needs
 
-with needs("tianshou", "Tianshou", "tianshou"):
+with needs("adapters.tianshou", "Tianshou", "tianshou"):
     import tianshou.data
     from tianshou.data import Batch, to_numpy
 

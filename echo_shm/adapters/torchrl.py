@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from echo_shm.adapters.missing import needs
+from echo_shm.missing import needs
 
-with needs("torchrl", "TorchRL", "tensordict", "torch"):
+with needs("adapters.torchrl", "TorchRL", "tensordict", "torch"):
     import torch
     from tensordict import TensorDict, TensorDictBase
 

@@ -31,7 +31,7 @@ FILES = sorted(
 #: Packages that are in no extra, except for the tests.
 ALONE = {"pip", "stable-baselines3", "cloudpickle", "ml_dtypes", "atheris", "pre-commit"}
 
-#: What stands for an extra in sources: of console.need() and adapters.missing.needs(), whose extras are checked below,
+#: What stands for an extra in sources: of console.need() and missing.needs(), whose extras are checked below,
 #: and of make's pattern.
 FILLED_IN = {"{extra}", "$*"}
 
@@ -74,15 +74,15 @@ def test_an_extra_has_the_packages_that_it_is_named_for() -> None:
         assert module.partition(".")[0] in EXTRAS[extra], f"{module} is not in the extra {extra}"
 
 
-def test_an_adapters_extra_exists() -> None:
-    """It has the adapter's name, or the one that is given."""
+def test_a_modules_extra_exists() -> None:
+    """It has the last part of the module's name, or the name that is given."""
     extras = [
-        extra.value
-        for path in (ROOT / "echo_shm/adapters").glob("*.py")
+        str(extra.value).rpartition(".")[2]
+        for path in (ROOT / "echo_shm").rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "needs"
         for extra in [next((one.value for one in call.keywords if one.arg == "extra"), call.args[0])]
         if isinstance(extra, ast.Constant)
     ]
-    assert len(extras) > 4
+    assert len(extras) > 10
     assert set(extras) <= EXTRAS.keys()
