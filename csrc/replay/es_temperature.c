@@ -12,13 +12,11 @@
 /* The effective sample size moves by less than this, in proportion. */
 #define NEAR 1.0005
 
-/* Keeps the bins that are not empty, with their means in place of their sums. The first one always is: it has the
- * greatest priority. */
+/* Keeps the bins that are not empty, with their means in place of their sums. */
 static uint64_t pack(es_temperature *h)
 {
-    uint64_t n = 1;
-    h->sum[0] = h->sum[0] / (double)h->count[0] / h->unit;
-    for (uint64_t i = h->lowest; i <= h->highest; i++)
+    uint64_t n = 0;
+    for (uint64_t i = 0; i <= h->highest; i = i == 0 ? h->lowest : i + 1)
         if (h->count[i] > 0) {
             h->sum[n] = h->sum[i] / (double)h->count[i] / h->unit;
             h->count[n++] = h->count[i];
