@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "replay/es_store.h"
+#include "replay/es_notes.h"
 
 void es_dump_note(es_dump *d, const char *what, uint64_t which, uint64_t value)
 {
@@ -86,6 +86,7 @@ static void dump_table(es_dump *d, const es_table_words *w, uint64_t t)
 void es_dump_store(es_dump *d, const void *base, uint64_t size)
 {
     es_store s;
+    uint8_t notes[64];
     int code = es_store_map(&s, (void *)(uintptr_t)base, size);
     es_dump_note(d, "result of es_store_map", 0, (uint64_t)code);
     if (code != ES_OK)
@@ -98,6 +99,10 @@ void es_dump_store(es_dump *d, const void *base, uint64_t size)
     es_dump_note_bytes(d, "rounds of the inbox", 0, s.inbox, s.inbox_slots * sizeof *s.inbox);
     es_dump_note_bytes(d, "rounds of the updates", 0, s.updates, s.update_slots * sizeof *s.updates);
     es_dump_note(d, "length of the redo list", 0, s.redo.log->length);
+    if (s.notes_size > 0 && s.notes_size <= sizeof notes) {
+        es_notes_read(&s, notes, s.notes_size);
+        es_dump_note_bytes(d, "notes", s.hdr->notes, notes, s.notes_size);
+    }
     for (uint32_t t = 0; t < s.num_tables; t++)
         dump_table(d, &s.words[t], t);
     for (uint64_t i = 0; i < s.step_slots; i++)

@@ -370,6 +370,7 @@ static void begin(estate *e, const es_revival *s)
     const uint64_t *leaves = s->leaf_sizes == NULL ? usual_leaves : s->leaf_sizes;
     es_store_geometry geo = {.capacity = s->capacity,
                              .max_items = s->max_items,
+                             .notes = s->notes,
                              .seed = 7,
                              .num_tables = s->num_tables,
                              .schema_size = 8,

@@ -10,7 +10,7 @@ typedef struct es_revival {
     const char *name;
     es_table_config tables[VAULT_TABLES];
     uint32_t num_tables;
-    uint64_t capacity, max_items;
+    uint64_t capacity, max_items, notes;
     const uint64_t *leaf_sizes;                  /* ends with 0; NULL: 8, 4, 16 and 40 bytes */
     void (*before)(es_vault *v);                 /* at full speed */
     int64_t (*act)(es_vault *v, uint64_t parts); /* the operation, or no more than its first parts */

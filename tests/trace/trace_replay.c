@@ -340,7 +340,7 @@ static void grow_old_apart(es_vault *v)
 /* The hot part has room for no more, and the table neither: the item that it loses is a hot one. */
 REVIVE_EVERYWHERE(hot_part_is_full, .tables = {HOT_AND_COLD("a", ES_MIN_HEAP, 4, 0.5)}, .num_tables = 1, .capacity = 9,
                   .max_items = ANY, .before = add_four, .act = add_one, .parts = 1, .where_it_writes = true,
-                  .through = "es_insert_step es_table_note_cold es_hot_cold_advance es_table_evict");
+                  .twice = true, .through = "es_insert_step es_table_note_cold es_hot_cold_advance es_table_evict");
 
 REVIVE_EVERYWHERE(sample_hot_and_cold, .tables = {HOT_AND_COLD("a", ES_MIN_HEAP, 9, 0.5)}, .num_tables = 1,
                   .capacity = 9, .max_items = ANY, .before = grow_old_apart, .act = sample_lists, .parts = 2,
@@ -349,6 +349,10 @@ REVIVE_EVERYWHERE(sample_hot_and_cold, .tables = {HOT_AND_COLD("a", ES_MIN_HEAP,
 REVIVE_EVERYWHERE(reset_hot_and_cold, .tables = {HOT_AND_COLD("a", ES_FIFO, 9, 0.5)}, .num_tables = 1, .capacity = 9,
                   .max_items = ANY, .before = grow_old_apart, .act = reset, .parts = 1, .where_it_writes = true,
                   .through = "es_table_reset es_hot_cold_begin");
+
+REVIVE_EVERYWHERE(nothing_changes_in_hot_and_cold, .tables = {HOT_AND_COLD("a", ES_FIFO, 9, 0.5)}, .num_tables = 1,
+                  .capacity = 9, .max_items = ANY, .before = grow_old_apart, .act = look_at_all, .want = ES_EPRIORITY,
+                  .where_it_writes = true, .through = "es_replay_info describe effective bytes");
 
 /* The clock stands at 15 after this, and temperatures were chosen when it stood at 1. */
 static void nearly_tune(es_vault *v)
@@ -383,6 +387,30 @@ REVIVE_EVERYWHERE(a_temperature_is_chosen,
                               .max_diff = INFINITY}},
                   .num_tables = 1, .capacity = 9, .max_items = ANY, .act = add_one, .parts = 1, .where_it_writes = true,
                   .through = "es_table_tune");
+
+/* --- notes ------------------------------------------------------------------------------ */
+
+#define NOTES 24
+
+static int64_t keep_notes(es_vault *v, uint64_t parts)
+{
+    char notes[2][NOTES + 1] = {"the notes that were there", "and those that come now.."};
+    (void)parts;
+    es_replay_set_notes(v->r, notes[1], NOTES);
+    es_replay_notes(v->r, notes[0], NOTES);
+    return memcmp(notes[0], notes[1], NOTES);
+}
+
+static void keep_others(es_vault *v)
+{
+    add_four(v);
+    es_replay_set_notes(v->r, "the notes that were there", NOTES);
+}
+
+/* They are those that were there, or those that come. */
+REVIVE_EVERYWHERE(notes_are_kept, .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, 4)}, .num_tables = 1, .capacity = 4,
+                  .max_items = ANY, .notes = NOTES, .before = keep_others, .act = keep_notes, .parts = 1,
+                  .where_it_writes = true, .through = "es_notes_write");
 
 /* --- parking --------------------------------------------------------------------------- */
 

@@ -12,13 +12,14 @@ static const char *const covered[] = {
     "es_segment.c", "es_bridge.c", "es_monitor.c", "es_sweep.c",     "es_version.c",  "es_weights.c", NULL};
 
 static const char *const replays[] = {
-    "es_source.c",      "es_inbox.c",    "es_outbox.c",       "es_redo.c",          "es_store.c",
-    "es_steps.c",       "es_streams.c",  "es_table.c",        "es_table_recover.c", "es_draw.c",
-    "es_recover.c",     "es_insert.c",   "es_room.c",         "es_window.c",        "es_outputs.c",
-    "es_drawn.c",       "es_gather.c",   "es_replay.c",       "es_rings.c",         "es_rank.c",
-    "es_sort.c",        "es_selector.c", "es_uniform.c",      "es_fifo.c",          "es_heap.c",
-    "es_prioritized.c", "es_softmax.c",  "es_prefix_tree.c",  "es_softmax_tree.c",  "es_store_layout.c",
-    "es_hold.c",        "es_snapshot.c", "es_table_update.c", "es_own.c",           NULL};
+    "es_source.c",      "es_inbox.c",      "es_outbox.c",       "es_redo.c",          "es_store.c",
+    "es_steps.c",       "es_streams.c",    "es_table.c",        "es_table_recover.c", "es_draw.c",
+    "es_recover.c",     "es_insert.c",     "es_room.c",         "es_window.c",        "es_outputs.c",
+    "es_drawn.c",       "es_gather.c",     "es_replay.c",       "es_rings.c",         "es_rank.c",
+    "es_sort.c",        "es_selector.c",   "es_uniform.c",      "es_fifo.c",          "es_heap.c",
+    "es_prioritized.c", "es_softmax.c",    "es_prefix_tree.c",  "es_softmax_tree.c",  "es_store_layout.c",
+    "es_hold.c",        "es_snapshot.c",   "es_table_update.c", "es_own.c",           "es_hot_cold.c",
+    "es_table_age.c",   "es_table_tune.c", "es_temperature.c",  "es_notes.c",         NULL};
 
 #define FORWARDS "one jump to the function that it stands for; processes are killed there"
 
@@ -110,6 +111,7 @@ static const es_excuse excused_in_replays[] = {
     {"free_heap", PRIVATE},
     {"free_prioritized", PRIVATE},
     {"free_softmax", PRIVATE},
+    {"free_hot_cold", PRIVATE},
     {"es_prefix_tree_free", PRIVATE},
     {"es_softmax_tree_free", PRIVATE},
     {"es_softmax_tree_any", PRIVATE},
