@@ -104,15 +104,15 @@ def test_a_soft_prefix_is_seen_by_every_token():
 
 
 def test_it_trains():
-    """In some steps of Adam it learns to continue a sequence, and the backbone decodes with the new weights."""
+    """In some steps of gradient descent it learns to continue a sequence, and the backbone decodes with the new weights."""
     backbone = make()
     tokens = torch.arange(24)[None] % 8
-    optimizer = torch.optim.Adam(backbone.model.parameters(), 1e-2)
+    weights = list(backbone.model.parameters())
     for _ in range(40):
-        optimizer.zero_grad()
-        logits = backbone.model(tokens[:, :-1])
-        torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:]).backward()
-        optimizer.step()
+        loss = torch.nn.functional.cross_entropy(backbone.model(tokens[:, :-1])[0], tokens[0, 1:])
+        with torch.no_grad():
+            for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                weight -= 0.1 * slope
     assert backbone.extend([part([5, 6, 7, 0, 1, 2], 0, [0, 1])]).argmax() == 3
 
 

@@ -1,7 +1,7 @@
 """What a backbone is. There are two kinds, because only one of them has a KV cache that is ours.
 
-- A :class:`LocalBackbone` runs in this process. It extends sequences of tokens, and keeps their keys and values in blocks
-  whose numbers its caller chooses. The caller decides what is cached, shared and forgotten.
+- A :class:`LocalBackbone` runs in this process. It extends sequences of tokens, and keeps their keys and values in
+  blocks whose numbers its caller chooses. The caller decides what is cached, shared and forgotten.
 - A :class:`RemoteBackbone` is a server. It takes a conversation and returns a whole answer.
 """
 
