@@ -20,6 +20,9 @@ HEADERS = [
         "api/es_api.h",
         "replay/es_replay.h",
         "replay/es_checkpoint.h",
+        "planning/es_plan.h",
+        "planning/es_costs.h",
+        "planning/es_prefix_index.h",
     )
 ]
 
@@ -47,7 +50,7 @@ ffibuilder.cdef(
 )
 ffibuilder.set_source(
     "echo_shm._core",
-    '#include "api/es_api.h"\n#include "replay/es_checkpoint.h"',
+    "\n".join(f'#include "{header.relative_to(_CSRC)}"' for header in HEADERS),
     # setuptools requires paths relative to setup.py
     sources=sorted(f"csrc/{path.relative_to(_CSRC)}" for path in _CSRC.glob("*/es_*.c")),
     depends=sorted(f"csrc/{path.relative_to(_CSRC)}" for path in _CSRC.glob("*/es_*.h")),

@@ -429,6 +429,18 @@ class CRestored(CData):
 class Save(CData):
     """``es_save *``."""
 
+class PrefixNodes(CData):
+    """``es_prefix_index *``."""
+
+class Insertion(CData):
+    """``es_prefix_insertion *``."""
+
+    known: int
+    taken: int
+    evicted: int
+    end: int
+    zero: int
+
 class ffi:
     NULL: Final[CData]
 
@@ -485,6 +497,9 @@ class ffi:
     def new(cdecl: Literal["es_places *"], /) -> Places: ...
     @overload
     @staticmethod
+    def new(cdecl: Literal["es_prefix_insertion *"], /) -> Insertion: ...
+    @overload
+    @staticmethod
     def new(cdecl: Literal["es_table_config *"], init: TableConfig, /) -> TableConfigs: ...
     @overload
     @staticmethod
@@ -512,7 +527,7 @@ class ffi:
     @overload
     @staticmethod
     def from_buffer(
-        cdecl: Literal["uint8_t[]", "int64_t[]", "double[]"], value: Buffer | npt.NDArray[Any], /
+        cdecl: Literal["uint8_t[]", "int64_t[]", "float[]", "double[]"], value: Buffer | npt.NDArray[Any], /
     ) -> CData: ...
     @overload
     @staticmethod
@@ -984,3 +999,53 @@ class lib:
     def es_checkpoint_drawn(r: ReplayHold, from_: CData, size: int, /) -> int: ...
     @staticmethod
     def es_checkpoint_go_on(r: ReplayHold, stream: int, environments: CEnvironment, n: int, /) -> int: ...
+    @staticmethod
+    def es_plan_best() -> int: ...
+    @staticmethod
+    def es_plan_distances_f32(
+        kind: int, plans: CData, others: CData, stride: int, n: int, dim: int, distances: CData, /
+    ) -> None: ...
+    @staticmethod
+    def es_plan_distances_f64(
+        kind: int, plans: CData, others: CData, stride: int, n: int, dim: int, distances: CData, /
+    ) -> None: ...
+    @staticmethod
+    def es_plan_take_f32(
+        kind: int, mean: CData, plans: CData, n: int, dim: int, decay: float, distances: CData, /
+    ) -> None: ...
+    @staticmethod
+    def es_plan_take_f64(
+        kind: int, mean: CData, plans: CData, n: int, dim: int, decay: float, distances: CData, /
+    ) -> None: ...
+    @staticmethod
+    def es_costs_effective(lengths: CData, reused: CData, n: int, scale: float, costs: CData, /) -> int: ...
+    @staticmethod
+    def es_costs_priorities(
+        rewards: CData,
+        costs: CData,
+        queue_times: CData,
+        n: int,
+        bandwidth_weight: float,
+        queue_weight: float,
+        epsilon: float,
+        priorities: CData,
+        /,
+    ) -> int: ...
+    @staticmethod
+    def es_prefix_index_new(block_size: int, capacity: int, /) -> PrefixNodes: ...
+    @staticmethod
+    def es_prefix_index_free(x: PrefixNodes, /) -> None: ...
+    @staticmethod
+    def es_prefix_index_match(x: PrefixNodes, tokens: CData, blocks: int, numbers: CData, end: Numbers, /) -> int: ...
+    @staticmethod
+    def es_prefix_index_lease(x: PrefixNodes, end: int, /) -> None: ...
+    @staticmethod
+    def es_prefix_index_release(x: PrefixNodes, end: int, /) -> None: ...
+    @staticmethod
+    def es_prefix_index_insert(
+        x: PrefixNodes, tokens: CData, blocks: int, numbers: CData, done: Insertion, evicted: CData, /
+    ) -> int: ...
+    @staticmethod
+    def es_prefix_index_evict(x: PrefixNodes, blocks: int, numbers: CData, /) -> int: ...
+    @staticmethod
+    def es_prefix_index_blocks(x: PrefixNodes, /) -> int: ...

@@ -16,7 +16,8 @@ FLOORS = [
     {"base/es_clock", "base/es_copy", "base/es_counter", "base/es_memory", "base/es_prefetch"},
     {"base/es_histogram", "base/es_wait"},
     {"replay/es_exp", "replay/es_lanes", "replay/es_pow_lanes", "replay/es_prefix_walk"},
-    {"replay/es_pow", "replay/es_prefix_tree", "replay/es_rank", "replay/es_softmax_tree"},
+    {"replay/es_pow", "replay/es_prefix_tree", "replay/es_rank", "replay/es_softmax_tree", "planning/es_plan_lanes"},
+    {"planning/es_costs", "planning/es_plan", "planning/es_prefix_index"},
     {"ring/es_word"},
     {"ring/es_invariant", "ring/es_layout"},
     {"ring/es_leaves", "ring/es_locks"},
@@ -208,13 +209,16 @@ def test_the_legend_names_every_label():
 
 
 def test_python_reads_public_headers():
-    """The Python build reads es_api.h, es_replay.h and the plain types under them, and no atomics."""
+    """The Python build reads the headers that say what Python calls, and the plain types under them, and no atomics."""
     headers = {
         "base/es_types.h",
         "api/es_api.h",
         "replay/es_replay_types.h",
         "replay/es_replay.h",
         "replay/es_checkpoint.h",
+        "planning/es_plan.h",
+        "planning/es_costs.h",
+        "planning/es_prefix_index.h",
     }
     build = (ROOT / "echo_shm" / "_build.py").read_text()
     assert set(re.findall(r"\w+/es_\w+\.h", build)) == headers

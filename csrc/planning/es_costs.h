@@ -1,0 +1,19 @@
+/* What attention over a sequence costs, and which rollout pays most for it. */
+#ifndef ES_COSTS_H
+#define ES_COSTS_H
+
+#include "base/es_types.h"
+
+/* The longest sequence: for it and below, a cost is rounded once. */
+#define ES_COSTS_LONGEST (INT64_C(1) << 31)
+
+/* costs[i] = scale * (t(t + 1) - r(r + 1)) / 2 with t = lengths[i] and r = reused[i], or 0 if r > t. Returns n, or the
+ * first i at which a length is negative or above ES_COSTS_LONGEST. */
+uint64_t es_costs_effective(const int64_t *lengths, const int64_t *reused, uint64_t n, double scale, double *costs);
+
+/* priorities[i] = rewards[i] / (bandwidth_weight * costs[i] + queue_weight * queue_times[i] + epsilon). epsilon is above
+ * 0. Returns n, or the first i at which a number is not finite, or a cost or time is negative. */
+uint64_t es_costs_priorities(const double *rewards, const double *costs, const double *queue_times, uint64_t n,
+                             double bandwidth_weight, double queue_weight, double epsilon, double *priorities);
+
+#endif
