@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "echo_shm"
 FLOORS = {
     "": [
         ["_core", "_send", "_batch", "_slot", "_replay", "_history", "_build"],
-        ["errors", "timeouts", "closing"],
+        ["errors", "timeouts", "closing", "toml_lines"],
         ["spec"],
         ["ring", "trajectory"],
         ["weights"],
@@ -84,7 +84,7 @@ FLOORS = {
         ["supervisor"],
     ],
     "cli": [
-        ["console", "toml_lines", "words", "trace_events"],
+        ["console", "words", "trace_events"],
         ["watching", "limiters", "progress", "replay_config", "sparklines", "ring_waits", "recorder"],
         ["top", "demo"],
         ["replay_figures", "ls"],
