@@ -152,6 +152,11 @@ class SelectorConfig(CData):
     zero: int
     parameter: float
     beta: float
+    target: float
+    share: float
+    hot_size: int
+    age: int
+    max_age: int
 
 class CustomSelector(CData):
     """``es_custom_selector *``."""
@@ -243,6 +248,7 @@ class StoreGeometry(CData):
     update_slots: int
     columns: int
     spare: int
+    notes: int
 
 class BatchArrays(CData):
     """``es_batch_arrays *``."""
@@ -361,6 +367,12 @@ class CTableInfo(CData):
     effective_sample_size: float
     can_sample: int
     can_insert: int
+    temperature: Sequence[float]
+    part_effective: Sequence[float]
+    hot: int
+    moved: int
+    aged: int
+    updates: int
 
 class SaveConfig(CData):
     """``es_save_config *``."""

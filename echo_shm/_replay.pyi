@@ -156,6 +156,12 @@ class Core:
         """How many items went, or a code."""
     def reset(self, table: int, /) -> int:
         """Empties a table."""
+    def learned(self, table: int, /) -> int:
+        """The items of a table with a hot and a cold part are one update of the learner older: a code."""
+    def notes(self, array: npt.NDArray[np.uint8], /) -> int:
+        """Fills an array with what the store keeps beside its steps, from its begin: a code."""
+    def set_notes(self, array: npt.NDArray[np.uint8], /) -> int:
+        """Has the store keep these bytes: all or none of them, whatever happens. A code."""
     def can_sample(self, table: int, n: int, /) -> int:
         """1 or 0, or a code."""
     def can_insert(self, table: int, n: int, /) -> int:

@@ -1,4 +1,4 @@
-/* update(), delete() and reset() of a Core. */
+/* update(), delete(), reset() and learned() of a Core, and its notes. */
 #ifndef ES_PYTHON_CHANGES_H
 #define ES_PYTHON_CHANGES_H
 
@@ -82,6 +82,47 @@ static PyObject *core_delete(core *self, PyObject *const *args, Py_ssize_t nargs
         LOCKED_CALL(self, (size_t)n * BYTES_OF_AN_ITEM,
                     code = self->call.delete(self->replay, (uint32_t)table, keys, (uint64_t)n));
     return PyLong_FromLongLong(code);
+}
+
+static PyObject *core_learned(core *self, PyObject *table_number)
+{
+    int64_t table = read_table(self, table_number), code = table < 0 ? 0 : enter(self);
+    if (table < 0)
+        return NULL;
+    if (code == ES_OK)
+        LOCKED_CALL(self, RELEASE_GIL_FROM, code = self->call.learned(self->replay, (uint32_t)table));
+    return PyLong_FromLongLong(code);
+}
+
+/* Calls with the bytes of an array of uint8, and how many there are. */
+static PyObject *with_bytes(core *self, PyObject *from, bool writes)
+{
+    PyArrayObject *array = (PyArrayObject *)from;
+    if (!PyArray_CheckExact(from) || PyArray_TYPE(array) != NPY_UINT8 || !PyArray_ISCARRAY(array)) {
+        PyErr_SetString(PyExc_TypeError, "notes are a contiguous, writable array of uint8");
+        return NULL;
+    }
+    void *bytes = PyArray_DATA(array);
+    uint64_t size = (uint64_t)PyArray_NBYTES(array);
+    int code = enter(self);
+    if (code != ES_OK)
+        return PyLong_FromLong(code);
+    if (writes)
+        self->call.set_notes(self->replay, bytes, size);
+    else
+        self->call.notes(self->replay, bytes, size);
+    leave(self);
+    return PyLong_FromLong(code);
+}
+
+static PyObject *core_notes(core *self, PyObject *array)
+{
+    return with_bytes(self, array, false);
+}
+
+static PyObject *core_set_notes(core *self, PyObject *array)
+{
+    return with_bytes(self, array, true);
 }
 
 static PyObject *core_reset(core *self, PyObject *table_number)

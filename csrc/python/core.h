@@ -34,6 +34,9 @@
     F(update)          \
     F(delete)          \
     F(reset)           \
+    F(learned)         \
+    F(notes)           \
+    F(set_notes)       \
     F(can_sample)      \
     F(can_insert)      \
     F(check_priority)  \

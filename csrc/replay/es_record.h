@@ -41,9 +41,11 @@ typedef struct es_item_record {
     uint32_t step, length; /* its last step, and how many it has */
     double priority;
     uint64_t times_sampled;
-    uint64_t inserted;      /* how many items were inserted before it */
-    uint64_t updated;       /* by the table's clock: inserted, or given a priority */
-    uint64_t round;         /* of sampling without replacement in which it was drawn last */
+    uint64_t inserted; /* how many items were inserted before it */
+    uint64_t updated;  /* by the table's clock: inserted, or given a priority */
+    /* Of the table's round: of sampling without replacement, the one in which it was drawn last; where items age, the one
+     * in which it came. */
+    uint64_t round;
     uint32_t before, flags; /* how many steps it refers to before its first one; es_window_flag */
 } es_item_record;
 

@@ -6,6 +6,7 @@
 
 #include "replay/es_draw.h"
 #include "replay/es_gather.h"
+#include "replay/es_notes.h"
 #include "replay/es_peek.h"
 #include "replay/es_recover.h"
 #include "replay/es_replay_parts.h"
@@ -300,6 +301,26 @@ int es_replay_reset(es_replay *r, uint32_t table)
     return (int)unless_failed(r, ES_OK);
 }
 
+int es_replay_learned(es_replay *r, uint32_t table)
+{
+    es_table *t = &r->tables.table[table];
+    if (!es_table_ages(t))
+        return -EINVAL;
+    if (!r->tables.failed)
+        es_table_age(t);
+    return (int)unless_failed(r, ES_OK);
+}
+
+void es_replay_notes(es_replay *r, void *bytes, uint64_t size)
+{
+    es_notes_read(&r->tables.store, bytes, size);
+}
+
+void es_replay_set_notes(es_replay *r, const void *bytes, uint64_t size)
+{
+    es_notes_write(&r->tables.store, bytes, size);
+}
+
 /* --- rings ------------------------------------------------------------------------- */
 
 int es_replay_connect_inbox(es_replay *r, es_ring *ring, void *segment, const uint8_t *uuid)
@@ -350,6 +371,9 @@ void es_replay_info(es_replay *r, uint32_t table, es_table_info *info)
 {
     es_table *t = &r->tables.table[table];
     uint64_t size = es_table_size(t), left = size - (t->aside == NULL ? 0 : es_rank_count(t->aside));
+    es_selector_figures said = {.hot = 0};
+    if (t->sampler->class->describe != NULL)
+        t->sampler->class->describe(t->sampler, &said);
     *info = (es_table_info){
         .size = size,
         .inserted = t->words->inserted,
@@ -364,6 +388,12 @@ void es_replay_info(es_replay *r, uint32_t table, es_table_info *info)
         .effective_sample_size = left > 0 ? t->sampler->class->effective(t->sampler) : 0,
         .can_sample = es_table_can_sample(t, 1),
         .can_insert = es_table_can_insert(t, 1),
+        .temperature = {said.temperature[0], said.temperature[1]},
+        .part_effective = {said.effective[0], said.effective[1]},
+        .hot = said.hot,
+        .moved = t->words->moved,
+        .aged = t->words->aged,
+        .updates = es_table_ages(t) ? t->words->round - 1 : 0,
     };
 }
 

@@ -122,6 +122,15 @@ int64_t es_replay_delete(es_replay *r, uint32_t table, const uint64_t *keys, uin
 /* Removes all items, and counts from 0. ES_OK or ES_ESELECTOR. */
 int es_replay_reset(es_replay *r, uint32_t table);
 
+/* The learner has made an update: the items of a table whose sampler is of the kind ES_HOT_COLD are one older. Those that
+ * are old enough become cold, or go; at most some thousand of them, and the others with the next updates. ES_OK, -EINVAL
+ * for another table, or ES_ESELECTOR. */
+int es_replay_learned(es_replay *r, uint32_t table);
+/* The geo.notes bytes that whoever has the store keeps in it, all 0 at first: the first size of them. After a kill they are
+ * those of before or of after. A checkpoint has them, too. */
+void es_replay_notes(es_replay *r, void *bytes, uint64_t size);
+void es_replay_set_notes(es_replay *r, const void *bytes, uint64_t size);
+
 /* --- rings ------------------------------------------------------------------------- */
 
 /* Connects a ring as whose learner this process is attached; segment: where its segment is mapped, uuid: 16 bytes.

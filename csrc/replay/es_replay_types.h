@@ -32,7 +32,8 @@ enum es_selector_kind {
     ES_LIFO = 5,
     ES_MIN_HEAP = 6,
     ES_MAX_HEAP = 7,
-    ES_CUSTOM = 8 /* es_custom_selector */
+    ES_CUSTOM = 8,  /* es_custom_selector */
+    ES_HOT_COLD = 9 /* a sampler; items age by es_replay_learned() */
 };
 
 /* A step's flags. ES_STEP_FINAL: it is what an episode ends with: observations, but no action. It says whether the
@@ -80,8 +81,15 @@ enum es_replay_limits {
 typedef struct es_selector_config {
     uint32_t kind; /* es_selector_kind */
     uint32_t zero;
-    double parameter; /* alpha of Prioritized, temperature of Softmax */
-    double beta;      /* of both: exponent of the importance weights */
+    double parameter; /* alpha of Prioritized, temperature of Softmax and of both parts of HotCold */
+    double beta;      /* of all: exponent of the importance weights */
+    /* Of samplers of the kinds Softmax and HotCold: which share of its items, above 0 and at most 1, a table, or a part
+     * of it, is to be worth. The parameter is the temperature until it is chosen so. 0: it stays. */
+    double target;
+    /* Of HotCold. share: of the draws, that come from the hot part; 0 to 1. hot_size: most items of it. age: so many
+     * updates of the learner old, items are hot still; max_age: they are in the table still; 0: for ever. */
+    double share;
+    uint64_t hot_size, age, max_age;
 } es_selector_config;
 
 /* What an item of a table is. */
@@ -162,6 +170,7 @@ typedef struct es_store_geometry {
     uint32_t update_slots; /* of the ring that brings updates */
     uint32_t columns;      /* 1: each leaf has a column of its own, and rows can be held for a snapshot */
     uint64_t spare;        /* of such a store: rows beyond capacity, in use while others are held */
+    uint64_t notes;        /* bytes that whoever has the store keeps in it: es_replay_set_notes() */
 } es_store_geometry;
 
 /* What a store is made of. outputs: those of the first table, then those of the second one, and so on. */
@@ -286,6 +295,11 @@ typedef struct es_table_info {
     double highest;        /* the highest priority so far */
     double effective_sample_size;
     uint32_t can_sample, can_insert; /* one item, now */
+    /* Of Softmax: the first one. Of HotCold: of the hot part and of the cold one. 0: the sampler has none. */
+    double temperature[2], part_effective[2];
+    uint64_t hot;         /* items of the hot part */
+    uint64_t moved, aged; /* how many left the hot part for the cold one; how many went because of their age */
+    uint64_t updates;     /* of the learner, so far */
 } es_table_info;
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "replay/es_chunk.h"
 #include "replay/es_gather.h"
+#include "replay/es_notes.h"
 #include "replay/es_recover.h"
 #include "replay/es_sort.h"
 
@@ -69,6 +70,10 @@ static int move_steps(es_move *v)
                 v->new.steps[i] = old->steps[i];
     v->restored->steps = es_rank_count(v->old.steps.living) - v->restored->steps_dropped;
     v->new.hdr->arrivals = old->hdr->arrivals;
+    if (v->new.notes_size == old->notes_size) {
+        memcpy(v->new.notes, old->notes, 2 * es_notes_copy_size(old));
+        v->new.hdr->notes = old->hdr->notes;
+    }
     return code;
 }
 
@@ -141,6 +146,27 @@ static void move_item(const es_move *v, const es_table *t, uint32_t table, uint3
     }
 }
 
+/* Whether rounds mean the same in both tables: those of sampling without replacement, or ages. */
+static bool keeps_ages(const es_move *v, uint32_t from, uint32_t table)
+{
+    const es_table_config *a = &v->old.store.tables[from], *b = &v->new.tables[table];
+    return (a->sampler.kind == ES_HOT_COLD) == (b->sampler.kind == ES_HOT_COLD);
+}
+
+/* All items of a new table are young, and none was drawn in this round. */
+static void forget_ages(const es_move *v, uint32_t table)
+{
+    const es_store *new = &v->new;
+    es_table_words *words = &new->words[table];
+    for (uint64_t i = new->first_item[table]; i < new->first_item[table + 1]; i++)
+        if (new->items[i].word != 0)
+            new->items[i].round = 0;
+    words->round = 1;
+    words->cold = words->gone = words->moved = words->aged = words->marked = 0;
+    words->tune_at = 0;
+    words->temperature[0] = words->temperature[1] = 0;
+}
+
 static int move_items(es_move *v, uint32_t from, uint32_t table)
 {
     const es_table *t = &v->old.table[from];
@@ -157,6 +183,8 @@ static int move_items(es_move *v, uint32_t from, uint32_t table)
     for (uint64_t i = 0; code == ES_OK && i < p.num_parked; i++, next++)
         move_item(v, t, table, p.parked[i].number, stay ? p.parked[i].number : next);
     new->words[table] = *t->words;
+    if (!keeps_ages(v, from, table))
+        forget_ages(v, table);
     v->restored->items[table] = next;
     v->restored->items_dropped[table] = es_rank_count(t->used) - next;
     free(p.living);

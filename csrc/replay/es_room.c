@@ -86,7 +86,8 @@ bool es_room_settle_items(es_tables *m)
     return true;
 }
 
-void es_room_settle(es_tables *m)
+/* Brings the store within its limits. */
+static void settle(es_tables *m)
 {
     uint32_t item;
     if (!es_room_settle_items(m))
@@ -101,6 +102,13 @@ void es_room_settle(es_tables *m)
         else
             return;
     }
+}
+
+void es_room_settle(es_tables *m)
+{
+    settle(m);
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        es_table_tune(&m->table[t]);
 }
 
 /* --- what comes ------------------------------------------------------------------------ */

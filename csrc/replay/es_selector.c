@@ -11,7 +11,9 @@ es_selector *es_selector_new(const es_selector_config *config, uint64_t limit, b
     case ES_PRIORITIZED:
         return es_prioritized_new(limit, config->parameter, rounds);
     case ES_SOFTMAX:
-        return es_softmax_new(limit, config->parameter, rounds);
+        return es_softmax_new(limit, config, rounds);
+    case ES_HOT_COLD:
+        return es_hot_cold_new(limit, config);
     case ES_FIFO:
     case ES_LIFO:
         return es_fifo_new(limit, config->kind == ES_LIFO);

@@ -19,6 +19,12 @@ typedef struct es_candidate {
     uint32_t generation; /* of the item's key */
 } es_candidate;
 
+/* What a selector says of itself. Of one part: the first of two. */
+typedef struct es_selector_figures {
+    double temperature[2], effective[2];
+    uint64_t hot;
+} es_selector_figures;
+
 typedef struct es_selector_class {
     /* The item becomes a member. In order of insertion: by ascending c->inserted. */
     void (*insert)(es_selector *s, const es_candidate *c);
@@ -39,6 +45,12 @@ typedef struct es_selector_class {
     bool (*accepts)(const es_selector *s, double priority);
     /* 1 / the sum of the squares of all members' probabilities. There is a member. Not a number: nobody knows. */
     double (*effective)(es_selector *s);
+    /* Temperatures of its members, one for each part, chosen for the effective sample size that is wanted. Changes
+     * nothing. NULL: it has none. */
+    void (*choose)(es_selector *s, double *temperatures);
+    /* It has these from now on. */
+    void (*use)(es_selector *s, const double *temperatures);
+    void (*describe)(es_selector *s, es_selector_figures *to); /* NULL: nothing to say */
     uint64_t (*bytes)(const es_selector *s);
     void (*free)(es_selector *s);
     bool random; /* each draw takes one number of the generator */
@@ -66,9 +78,23 @@ void es_selector_ratios(es_selector *s, const uint32_t *items, uint64_t n, doubl
 /* The kinds, for es_selector_new(). */
 es_selector *es_uniform_new(uint64_t limit);
 es_selector *es_prioritized_new(uint64_t limit, double alpha, bool rounds);
-es_selector *es_softmax_new(uint64_t limit, double temperature, bool rounds);
+es_selector *es_softmax_new(uint64_t limit, const es_selector_config *config, bool rounds);
+es_selector *es_hot_cold_new(uint64_t limit, const es_selector_config *config);
 es_selector *es_fifo_new(uint64_t limit, bool last_first);
 es_selector *es_heap_new(uint64_t limit, bool greatest_first);
 es_selector *es_custom_new(uint64_t limit, const es_custom_selector *calls, bool *failed);
+
+/* --- the kind ES_HOT_COLD ---------------------------------------------------------- */
+
+/* Without members. Those that were inserted before the cold-th will be cold. */
+void es_hot_cold_begin(es_selector *s, uint64_t cold);
+/* Has the hot item that was inserted first become cold. */
+void es_hot_cold_advance(es_selector *s);
+/* How many are hot; the one of them that was inserted first, and of all; the one after an item. ES_SELECTOR_NONE: there
+ * is none. */
+uint64_t es_hot_cold_count(const es_selector *s);
+uint32_t es_hot_cold_first_hot(const es_selector *s);
+uint32_t es_hot_cold_first(const es_selector *s);
+uint32_t es_hot_cold_next(const es_selector *s, uint32_t item);
 
 #endif

@@ -10,7 +10,7 @@
 
 typedef struct softmax {
     es_selector base;
-    double temperature;
+    double target; /* 0: the temperature stays */
     es_softmax_tree *members;
     es_softmax_tree *all; /* also those set aside. The same tree if none ever is */
 } softmax;
@@ -72,12 +72,33 @@ static void ratios(es_selector *s, const uint32_t *items, uint64_t n, double *ra
     softmax *x = (softmax *)s;
     double least = es_softmax_tree_least(x->all);
     for (uint64_t i = 0; i < n; i++)
-        ratios[i] = exp((es_softmax_tree_get(x->all, items[i]) - least) / x->temperature);
+        ratios[i] = exp((es_softmax_tree_get(x->all, items[i]) - least) / es_softmax_tree_temperature(x->all));
 }
 
 static double effective(es_selector *s)
 {
     return es_softmax_tree_effective(((softmax *)s)->members);
+}
+
+static void choose(es_selector *s, double *temperatures)
+{
+    softmax *x = (softmax *)s;
+    double chosen = es_softmax_tree_choose(x->all, x->target);
+    temperatures[0] = chosen > 0 ? chosen : es_softmax_tree_temperature(x->all);
+    temperatures[1] = 0;
+}
+
+static void use(es_selector *s, const double *temperatures)
+{
+    softmax *x = (softmax *)s;
+    es_softmax_tree_rescale(x->members, temperatures[0]);
+    if (x->all != x->members)
+        es_softmax_tree_rescale(x->all, temperatures[0]);
+}
+
+static void describe(es_selector *s, es_selector_figures *to)
+{
+    to->temperature[0] = es_softmax_tree_temperature(((softmax *)s)->members);
 }
 
 static uint64_t bytes(const es_selector *s)
@@ -104,19 +125,22 @@ static const es_selector_class softmax_class = {
     .probability = probability,
     .ratios = ratios,
     .effective = effective,
+    .choose = choose,
+    .use = use,
+    .describe = describe,
     .bytes = bytes,
     .free = free_softmax,
     .random = true,
 };
 
-es_selector *es_softmax_new(uint64_t limit, double temperature, bool rounds)
+es_selector *es_softmax_new(uint64_t limit, const es_selector_config *config, bool rounds)
 {
     softmax *made = malloc(sizeof *made);
     if (made == NULL)
         return NULL;
-    *made = (softmax){.base.class = &softmax_class, .temperature = temperature};
-    made->members = es_softmax_tree_new(limit, temperature);
-    made->all = rounds ? es_softmax_tree_new(limit, temperature) : made->members;
+    *made = (softmax){.base.class = &softmax_class, .target = config->target};
+    made->members = es_softmax_tree_new(limit, config->parameter);
+    made->all = rounds ? es_softmax_tree_new(limit, config->parameter) : made->members;
     if (made->members != NULL && made->all != NULL)
         return &made->base;
     es_softmax_tree_free(made->members);

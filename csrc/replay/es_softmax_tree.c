@@ -7,6 +7,7 @@
 #include "base/es_prefetch.h"
 #include "replay/es_exp.h"
 #include "replay/es_lanes.h"
+#include "replay/es_temperature.h"
 
 #define ABREAST 16 /* queries at a time */
 #define LEVELS 8   /* 16 to the 8th leaves: all that a uint32_t can name */
@@ -253,6 +254,79 @@ double es_softmax_tree_least(const es_softmax_tree *t)
 double es_softmax_tree_effective(const es_softmax_tree *t)
 {
     return t->all.squares > 0 ? t->all.total * t->all.total / t->all.squares : 0;
+}
+
+/* --- another temperature ----------------------------------------------------------- */
+
+/* The depths of all that is present below a node, or in a group of level 0. */
+static void add_depths(const es_softmax_tree *t, uint32_t level, uint64_t i, double greatest, es_temperature *depths)
+{
+    for (uint64_t j = i * ES_FANOUT; j < (i + 1) * ES_FANOUT; j++)
+        if (level == 0 && t->priority[j] > 0)
+            es_temperature_add(depths, greatest - unseal(t->priority[j]));
+        else if (level > 0 && t->node[level][i].greatest[j % ES_FANOUT] > 0)
+            add_depths(t, level - 1, j, greatest, depths);
+}
+
+double es_softmax_tree_choose(const es_softmax_tree *t, double share)
+{
+    es_temperature depths;
+    double greatest = unseal(t->all.greatest);
+    if (t->all.greatest == 0)
+        return 0;
+    es_temperature_begin(&depths, greatest - unseal(t->all.least));
+    add_depths(t, t->levels - 1, 0, greatest, &depths);
+    return es_temperature_choose(&depths, share);
+}
+
+/* What the parent keeps of a node changes but for its priorities. */
+static void keep_sums(es_softmax_tree *t, uint32_t level, uint64_t i, double total, double squares)
+{
+    if (level + 1 == t->levels) {
+        t->all.total = total, t->all.squares = squares;
+        return;
+    }
+    node *n = &t->node[level + 1][i / ES_FANOUT];
+    n->total[i % ES_FANOUT] = total, n->squares[i % ES_FANOUT] = squares;
+}
+
+/* greatest: of the group. */
+static void rescale_group(es_softmax_tree *t, uint64_t i, double greatest)
+{
+    double *share = t->share + i * ES_FANOUT;
+    for (uint32_t j = 0; j < ES_FANOUT; j++)
+        share[j] = scale_of(t, t->priority[i * ES_FANOUT + j], greatest);
+    es_lanes_plain shares = es_lanes_load_plain(share);
+    keep_sums(t, 0, i, es_lanes_sum_plain(shares), es_lanes_squares_plain(shares));
+}
+
+/* A node, and all below it where something is present. */
+static void rescale(es_softmax_tree *t, uint32_t level, uint64_t i, double greatest)
+{
+    if (level == 0) {
+        rescale_group(t, i, greatest);
+        return;
+    }
+    node *n = &t->node[level][i];
+    for (uint32_t j = 0; j < ES_FANOUT; j++)
+        if (n->greatest[j] > 0)
+            rescale(t, level - 1, i * ES_FANOUT + j, unseal(n->greatest[j]));
+    for (uint32_t j = 0; j < ES_FANOUT; j++)
+        share_out(t, n, j, greatest);
+    double total = es_lanes_begin_plain(es_lanes_load_plain(n->share), n->begin);
+    keep_sums(t, level, i, total, es_lanes_sum_plain(es_lanes_load_plain(n->share_squares)));
+}
+
+void es_softmax_tree_rescale(es_softmax_tree *t, double temperature)
+{
+    t->temperature = temperature;
+    if (t->all.greatest > 0)
+        rescale(t, t->levels - 1, 0, unseal(t->all.greatest));
+}
+
+double es_softmax_tree_temperature(const es_softmax_tree *t)
+{
+    return t->temperature;
 }
 
 uint64_t es_softmax_tree_bytes(const es_softmax_tree *t)

@@ -27,6 +27,12 @@ double es_softmax_tree_probability(const es_softmax_tree *t, uint32_t leaf);
 double es_softmax_tree_least(const es_softmax_tree *t);
 /* 1 / the sum of the squares of all probabilities; 0 if no leaf is present. */
 double es_softmax_tree_effective(const es_softmax_tree *t);
+/* The temperature for an effective sample size of `share` of the leaves that are present: see es_temperature_choose().
+ * Takes a pass over them. */
+double es_softmax_tree_choose(const es_softmax_tree *t, double share);
+/* Another temperature from now on. The tree is what it would be if it had always been so. Takes such a pass, too. */
+void es_softmax_tree_rescale(es_softmax_tree *t, double temperature);
+double es_softmax_tree_temperature(const es_softmax_tree *t);
 uint64_t es_softmax_tree_bytes(const es_softmax_tree *t);
 
 #endif

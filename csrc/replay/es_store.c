@@ -5,7 +5,7 @@
 
 #define MAGIC UINT64_C(0x79616c7065722d73)   /* "s-replay" */
 #define FILLING UINT64_C(0x676e696c6c69662d) /* "-filling" */
-#define VERSION 3u
+#define VERSION 4u
 
 uint64_t es_store_size(const es_store_geometry *geo, const es_store_parts *parts)
 {
@@ -217,6 +217,8 @@ static int map(es_store *s, void *base, uint64_t size, enum extent extent)
     s->steps = (es_step_record *)(bytes + at->steps);
     s->items = (es_item_record *)(bytes + at->items);
     s->columns = (es_item_column *)(bytes + at->columns);
+    s->notes = bytes + at->notes;
+    s->notes_size = geo->notes;
     s->rows = extent == RECORDS ? NULL : bytes + at->rows;
     s->redo = (es_redo){.base = base,
                         .size = extent == RECORDS ? at->rows : at->size,

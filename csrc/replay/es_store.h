@@ -33,6 +33,8 @@ typedef struct es_store {
     bool dated; /* some step has a version; otherwise nobody need look at its record for it */
     es_step_record *steps;
     es_item_record *items;
+    uint8_t *notes; /* es_notes.h */
+    uint64_t notes_size;
     es_item_column *columns; /* of explicit items */
     uint64_t *first_column;  /* private: of each table */
     uint32_t max_columns;    /* the most that such an item has */

@@ -21,10 +21,20 @@ static bool finite_at_least(double value, double least)
 
 static bool selector_in_range(const es_selector_config *s)
 {
-    bool weights = s->kind == ES_PRIORITIZED || s->kind == ES_SOFTMAX;
-    return s->kind >= ES_UNIFORM && s->kind <= ES_CUSTOM && s->zero == 0 &&
+    bool softmax = s->kind == ES_SOFTMAX || s->kind == ES_HOT_COLD, weights = s->kind == ES_PRIORITIZED || softmax;
+    return s->kind >= ES_UNIFORM && s->kind <= ES_HOT_COLD && s->zero == 0 &&
            (!weights || (finite_at_least(s->parameter, 0) && finite_at_least(s->beta, 0))) &&
-           (s->kind != ES_SOFTMAX || s->parameter > 0);
+           (!softmax || (s->parameter > 0 && s->target >= 0 && s->target <= 1)) &&
+           (s->kind != ES_HOT_COLD || (s->share >= 0 && s->share <= 1 && s->hot_size >= 1));
+}
+
+/* Only a sampler can have what changes with time: temperatures, parts. */
+static bool selectors_in_range(const es_table_config *t)
+{
+    const es_selector_config *sampler = &t->sampler, *remover = &t->remover;
+    return selector_in_range(sampler) && selector_in_range(remover) && remover->kind != ES_HOT_COLD &&
+           (remover->kind != ES_SOFTMAX || remover->target == 0) &&
+           (sampler->kind != ES_HOT_COLD || t->replacement == 1);
 }
 
 static bool item_in_range(const es_item_config *item)
@@ -40,10 +50,10 @@ static bool item_in_range(const es_item_config *item)
 
 static bool table_in_range(const es_table_config *t)
 {
-    return memchr(t->name, 0, sizeof t->name) != NULL && t->name[0] != 0 && selector_in_range(&t->sampler) &&
-           selector_in_range(&t->remover) && t->max_size >= 1 && t->min_size >= 1 && isfinite(t->ratio) &&
-           t->ratio > 0 && !isnan(t->min_diff) && !isnan(t->max_diff) && t->max_parked <= ES_STORE_MAX_ITEMS &&
-           item_in_range(&t->item) && t->replacement <= 1 && t->is_protected <= 1;
+    return memchr(t->name, 0, sizeof t->name) != NULL && t->name[0] != 0 && selectors_in_range(t) && t->max_size >= 1 &&
+           t->min_size >= 1 && isfinite(t->ratio) && t->ratio > 0 && !isnan(t->min_diff) && !isnan(t->max_diff) &&
+           t->max_parked <= ES_STORE_MAX_ITEMS && item_in_range(&t->item) && t->replacement <= 1 &&
+           t->is_protected <= 1;
 }
 
 uint64_t es_store_layout_output_size(const es_output *output, const uint64_t *leaf_sizes)
@@ -108,7 +118,7 @@ bool es_store_layout_geometry_in_range(const es_store_geometry *geo)
            geo->max_items <= ES_STORE_MAX_ITEMS && geo->num_leaves >= 1 && geo->num_leaves <= ES_STORE_MAX_LEAVES &&
            geo->num_tables >= 1 && geo->num_tables <= ES_MAX_TABLES && geo->schema_size <= ES_STORE_MAX_SCHEMA &&
            geo->inbox_slots <= ES_STORE_MAX_SOURCE && geo->update_slots <= ES_STORE_MAX_SOURCE && geo->columns <= 1 &&
-           geo->spare <= (geo->columns ? ES_STORE_MAX_STEPS - geo->capacity : 0);
+           geo->spare <= (geo->columns ? ES_STORE_MAX_STEPS - geo->capacity : 0) && geo->notes <= ES_STORE_MAX_NOTES;
 }
 
 uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table_config *table)
@@ -236,6 +246,7 @@ static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes,
            place(&end, ES_CACHE_LINE, geo->inbox_slots, sizeof(uint64_t), &o->inbox) &&
            place(&end, ES_CACHE_LINE, geo->update_slots, sizeof(uint64_t), &o->updates) &&
            place(&end, ES_CACHE_LINE, 1, sizeof(es_redo_log) + o->redo_room * sizeof(es_redo_entry), &o->redo) &&
+           place(&end, ES_CACHE_LINE, 2, es_store_layout_notes_size(geo), &o->notes) &&
            place(&end, ES_PAGE, es_store_layout_step_slots(geo), sizeof(es_step_record), &o->steps) &&
            place(&end, ES_PAGE, items, sizeof(es_item_record), &o->items) &&
            place(&end, ES_PAGE, columns, sizeof(es_item_column), &o->columns) &&

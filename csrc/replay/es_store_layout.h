@@ -13,6 +13,7 @@
 #define ES_STORE_MAX_ROW (UINT64_C(1) << 40)
 #define ES_STORE_MAX_SCHEMA (1u << 26)
 #define ES_STORE_MAX_SOURCE (1u << 24)
+#define ES_STORE_MAX_NOTES (1u << 26)
 /* Steps that an item may refer to. */
 #define ES_STORE_MAX_SPAN (1u << 20)
 
@@ -26,9 +27,16 @@ typedef struct es_table_words {
     uint64_t clock;
     double highest;
     uint64_t random; /* es_random.h */
-    uint64_t round;  /* from 1 */
+    uint64_t round;  /* from 1. Where items age: one more with each update of the learner */
     uint64_t resetting;
     uint64_t parkings; /* items that were ever parked */
+    /* Of a sampler of two parts. The items that were inserted before the cold-th are the cold part; those before the
+     * gone-th are too old: whoever opens the store removes them. */
+    uint64_t cold, gone;
+    uint64_t moved, aged;  /* how many items became cold, and how many went because of their age */
+    uint64_t marked;       /* as inserted was at the learner's last update */
+    uint64_t tune_at;      /* temperatures are chosen again once the clock is there */
+    double temperature[2]; /* 0: the sampler's own */
 } es_table_words;
 
 /* What went to a ring of batches. */
@@ -48,7 +56,7 @@ typedef struct es_making_words {
 
 /* Where the parts are, from the start of the store. Derived from geometry, leaves and tables alone. */
 typedef struct es_store_offsets {
-    uint64_t leaves, schema, tables, outputs, words, inbox, updates, redo, steps, items, columns, rows, size;
+    uint64_t leaves, schema, tables, outputs, words, inbox, updates, redo, notes, steps, items, columns, rows, size;
     uint64_t row_size, redo_room;
 } es_store_offsets;
 
@@ -61,6 +69,7 @@ typedef struct es_store_header {
     int64_t pid, created_ns;
     uint64_t hash;                             /* of all above, the leaves, the schema and the tables */
     _Alignas(ES_CACHE_LINE) uint64_t arrivals; /* steps stored so far */
+    uint64_t notes;                            /* odd: the second copy of the notes is the newest */
     es_making_words making;
     es_known_ring inbox, updates; /* of which the rounds are, below */
     es_outbox_words outboxes[ES_MAX_OUTBOXES];
@@ -89,6 +98,11 @@ uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table
 /* How many records of steps there are, and rows: a new step comes before an old one goes, and with it what its episode
  * ends with. */
 uint64_t es_store_layout_step_slots(const es_store_geometry *geo);
+/* Bytes that one copy of the notes takes. */
+static inline uint64_t es_store_layout_notes_size(const es_store_geometry *geo)
+{
+    return (geo->notes + 7) / 8 * 8;
+}
 /* How many outputs all tables have. */
 uint64_t es_store_layout_count_outputs(const es_store_geometry *geo, const es_table_config *tables);
 /* How many columns all items of a table have. */

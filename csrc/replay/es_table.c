@@ -145,9 +145,27 @@ static uint32_t note_new(es_table *t, const es_window *w, double priority, uint6
     record->times_sampled = 0;
     record->inserted = inserted;
     record->updated = t->words->clock;
-    record->round = 0;
+    record->round = es_table_ages(t) ? t->words->round : 0;
     es_redo_set(&t->store->redo, &record->word, es_record_word(es_record_generation(record->word) + 1, 0, state));
     return item;
+}
+
+void es_table_note_cold(es_table *t, uint64_t n)
+{
+    uint32_t last = es_hot_cold_first_hot(t->sampler);
+    for (uint64_t i = 1; i < n; i++)
+        last = es_hot_cold_next(t->sampler, last);
+    es_redo_set(&t->store->redo, &t->words->cold, t->items[last].inserted + 1);
+    es_redo_set(&t->store->redo, &t->words->moved, t->words->moved + n);
+}
+
+/* How many hot items become cold before one more comes. Two, where the hot part was restored from a larger one. */
+static uint64_t hot_items_in_the_way(const es_table *t)
+{
+    if (!es_table_ages(t))
+        return 0;
+    uint64_t most = t->config->sampler.hot_size, hot = es_hot_cold_count(t->sampler);
+    return hot < most ? 0 : hot == most ? 1 : 2;
 }
 
 /* Notes that one more item is in the table. */
@@ -159,6 +177,9 @@ static void note_counts(es_table *t, double priority)
     es_redo_set(redo, &words->clock, words->clock + 1);
     if (priority > t->highest)
         es_redo_set_double(redo, &words->highest, t->highest = priority);
+    uint64_t cold = hot_items_in_the_way(t);
+    if (cold > 0)
+        es_table_note_cold(t, cold);
 }
 
 uint32_t es_table_note_insert(es_table *t, const es_window *w, double priority)
@@ -176,6 +197,14 @@ static void enter(es_table *t, const es_candidate *c)
     t->remover->class->insert(t->remover, c);
     if (t->episode_items[t->steps->episode_of[t->step_of[c->item]]]++ == 0)
         t->episodes++;
+}
+
+/* The same of an item that was noted just now. */
+static void enter_new(es_table *t, const es_candidate *c)
+{
+    for (uint64_t n = hot_items_in_the_way(t); n > 0; n--)
+        es_hot_cold_advance(t->sampler);
+    enter(t, c);
 }
 
 /* How many steps it refers to, for es_steps_link(). */
@@ -210,7 +239,8 @@ void es_table_enter(es_table *t, uint32_t item, const es_window *w, double prior
 {
     es_candidate c = {item, priority, t->words->inserted - 1, t->words->clock - 1,
                       es_record_generation(t->items[item].word)};
-    es_table_enter_candidate(t, &c, w);
+    use(t, item, w);
+    enter_new(t, &c);
 }
 
 void es_table_enter_candidate(es_table *t, const es_candidate *c, const es_window *w)
@@ -251,7 +281,7 @@ bool es_table_unpark(es_table *t)
     note_counts(t, c.priority);
     es_redo_commit(&t->store->redo);
     es_order_remove(&t->parked, item);
-    enter(t, &c);
+    enter_new(t, &c);
     return true;
 }
 
@@ -298,6 +328,14 @@ void es_table_remove(es_table *t, uint32_t item, bool evicted)
     es_table_leave(t, item);
 }
 
+void es_table_remove_aged(es_table *t, uint32_t item)
+{
+    es_table_note_free(t, &t->items[item].word);
+    es_redo_set(&t->store->redo, &t->words->aged, t->words->aged + 1);
+    es_redo_commit(&t->store->redo);
+    es_table_leave(t, item);
+}
+
 bool es_table_evict(es_table *t)
 {
     uint64_t random = t->words->random;
@@ -327,7 +365,17 @@ void es_table_reset(es_table *t)
     es_redo_set(redo, &words->sampled, 0);
     es_redo_set(redo, &words->evicted, 0);
     es_redo_set_double(redo, &words->highest, t->highest = 1);
-    es_redo_set(redo, &words->round, 1);
+    if (es_table_ages(t)) {
+        es_redo_set(redo, &words->cold, 0);
+        es_redo_set(redo, &words->gone, 0);
+        es_redo_set(redo, &words->marked, 0);
+        es_redo_set(redo, &words->moved, 0);
+        es_redo_set(redo, &words->aged, 0);
+    } else {
+        es_redo_set(redo, &words->round, 1);
+    }
     es_redo_set(redo, &words->resetting, 0);
     es_redo_commit(redo);
+    if (es_table_ages(t))
+        es_hot_cold_begin(t->sampler, 0);
 }

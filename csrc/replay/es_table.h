@@ -100,6 +100,18 @@ static inline uint32_t es_table_find(const es_table *t, uint64_t key)
 /* Removes all items, and counts from 0. */
 void es_table_reset(es_table *t);
 
+/* --- for es_table_age.c --------------------------------------------------------------- */
+
+/* Whether its items grow old: its sampler has a hot part and a cold one. */
+static inline bool es_table_ages(const es_table *t)
+{
+    return t->config->sampler.kind == ES_HOT_COLD;
+}
+/* Notes that the n hot items that were inserted first become cold. They do so by es_hot_cold_advance(). */
+void es_table_note_cold(es_table *t, uint64_t n);
+/* Removes an item that is too old. */
+void es_table_remove_aged(es_table *t, uint32_t item);
+
 /* --- for es_draw.c ------------------------------------------------------------------- */
 
 es_rate_counts es_table_counts(const es_table *t);
@@ -116,6 +128,23 @@ void es_table_leave(es_table *t, uint32_t item);
 bool es_table_selectors_accept(const es_table *t, double priority);
 /* es_table_enter() of an item as selectors see it. */
 void es_table_enter_candidate(es_table *t, const es_candidate *c, const es_window *w);
+
+/* --- temperatures: es_table_tune.c ----------------------------------------------------- */
+
+/* The sampler has the temperatures that the store says. */
+void es_table_tune_begin(es_table *t);
+/* Chooses temperatures for the effective sample size that is wanted, if so many changes have come since the last time as
+ * a quarter of the items that there were. Whether they have, depends on the store alone, and on its clock, which only
+ * insertions and updates move. It takes a pass over the table. */
+void es_table_tune(es_table *t);
+
+/* --- ageing: es_table_age.c ------------------------------------------------------------ */
+
+/* The learner has made an update: items are one older. Some that are old enough become cold, or go. At most 4096 of
+ * each, and twice as many as came since the last update: a backlog is not left for long, and no call takes it all. */
+void es_table_age(es_table *t);
+/* Removes the items that were to go. */
+void es_table_age_finish(es_table *t);
 
 /* --- updating: es_table_update.c ------------------------------------------------------ */
 

@@ -1,4 +1,5 @@
 /* The tables of a store that is opened. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "replay/es_sort.h"
@@ -6,7 +7,13 @@
 
 static bool words_are_possible(const es_table *t)
 {
-    return t->highest >= 1 && es_table_selectors_accept(t, t->highest) && t->words->round >= 1;
+    const es_table_words *words = t->words;
+    for (int i = 0; i < 2; i++)
+        if (!isfinite(words->temperature[i]) || words->temperature[i] < 0)
+            return false;
+    return t->highest >= 1 && es_table_selectors_accept(t, t->highest) && words->round >= 1 &&
+           words->cold <= words->inserted && words->gone <= words->inserted && words->marked <= words->inserted &&
+           (words->temperature[0] > 0) >= (words->temperature[1] > 0);
 }
 
 static es_window window_of(const es_item_record *r)
@@ -66,6 +73,9 @@ int es_table_recover(es_table *t, uint64_t *where)
     t->highest = *(volatile double *)&t->words->highest;
     if (!words_are_possible(t))
         return ES_EDAMAGED;
+    if (es_table_ages(t))
+        es_hot_cold_begin(t->sampler, t->words->cold);
+    es_table_tune_begin(t);
     for (uint64_t i = 0; i < t->slots; i++)
         if (es_record_state(t->items[i].word) > ES_RECORD_PARKED) {
             *where = t->first_item + i;
@@ -103,4 +113,5 @@ void es_table_recover_finish(es_table *t)
         es_table_reset(t);
     else if (t->highest > *(volatile double *)&t->words->highest)
         es_table_update_highest(t, t->highest);
+    es_table_age_finish(t);
 }

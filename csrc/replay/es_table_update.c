@@ -71,5 +71,6 @@ uint64_t es_table_update(es_table *t, const uint64_t *keys, const double *priori
         }
     }
     raise_highest(t, keys, priorities, n);
+    es_table_tune(t);
     return different;
 }

@@ -8,24 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from echo_shm.planning.costs import attention_cost, bandwidth_efficiency, effective_cost, rollout_priorities
+    from echo_shm.planning.hot_cold import HotColdReplay
     from echo_shm.planning.importance import importance_weights
     from echo_shm.planning.plans import EmaPlan, plan_surprise, temporal_kl
     from echo_shm.planning.prefix_index import Insertion, Lease, Match, PrefixIndex
+    from echo_shm.planning.surprise import Scoring, SurpriseWriter
 
 #: For each module, its public names.
 _NAMES = {
     "costs": ("attention_cost", "bandwidth_efficiency", "effective_cost", "rollout_priorities"),
+    "hot_cold": ("HotColdReplay",),
     "importance": ("importance_weights",),
     "plans": ("EmaPlan", "plan_surprise", "temporal_kl"),
     "prefix_index": ("Insertion", "Lease", "Match", "PrefixIndex"),
+    "surprise": ("Scoring", "SurpriseWriter"),
 }
 
 __all__ = [
     "EmaPlan",
+    "HotColdReplay",
     "Insertion",
     "Lease",
     "Match",
     "PrefixIndex",
+    "Scoring",
+    "SurpriseWriter",
     "attention_cost",
     "bandwidth_efficiency",
     "effective_cost",

@@ -1,6 +1,6 @@
 """A replay, and what its tables are made of: how they choose items, and when they may be sampled and inserted into."""
 
-from echo_shm.replay.batch import Batch, LimiterInfo, TableInfo
+from echo_shm.replay.batch import Batch, HotColdInfo, LimiterInfo, PartInfo, TableInfo
 from echo_shm.replay.client import ReplayClient
 from echo_shm.replay.episodes import StoredEpisode
 from echo_shm.replay.history import Pattern
@@ -9,7 +9,17 @@ from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToI
 from echo_shm.replay.remote import RemoteWriter
 from echo_shm.replay.replay import Replay
 from echo_shm.replay.restoring import Restored
-from echo_shm.replay.selectors import CustomSelector, Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Softmax, Uniform
+from echo_shm.replay.selectors import (
+    CustomSelector,
+    Fifo,
+    HotCold,
+    Lifo,
+    MaxHeap,
+    MinHeap,
+    Prioritized,
+    Softmax,
+    Uniform,
+)
 from echo_shm.replay.table import Table
 from echo_shm.replay.writer import ReplayHandle, Writer
 
@@ -19,12 +29,15 @@ __all__ = [
     "CustomSelector",
     "Episode",
     "Fifo",
+    "HotCold",
+    "HotColdInfo",
     "Lifo",
     "LimiterInfo",
     "MaxHeap",
     "MinHeap",
     "MinSize",
     "NStep",
+    "PartInfo",
     "Pattern",
     "Prioritized",
     "Queue",

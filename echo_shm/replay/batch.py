@@ -1,7 +1,7 @@
 """What a replay returns: batches, and what a table says of itself."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ from echo_shm.spec import Tree
 
 if TYPE_CHECKING:
     from echo_shm._core import CTableInfo, TableConfig
+
+
+_Info = TypeVar("_Info")
 
 
 class Batch(NamedTuple):
@@ -72,6 +75,41 @@ class LimiterInfo:
 
 
 @dataclass(frozen=True)
+class PartInfo:
+    """One part of a table whose sampler is :class:`HotCold`.
+
+    Attributes:
+        size: Items in it.
+        temperature: That of its draws now.
+        effective_sample_size: As of :class:`TableInfo`, of draws from this part.
+
+    """
+
+    size: int
+    temperature: float
+    effective_sample_size: float
+
+
+@dataclass(frozen=True)
+class HotColdInfo:
+    """What a table says whose sampler is :class:`HotCold`.
+
+    Attributes:
+        hot, cold: Its parts.
+        moved: Items that became cold.
+        aged: Items that went because they were older than ``max_age``.
+        updates: How often :meth:`Replay.learned` was called.
+
+    """
+
+    hot: PartInfo
+    cold: PartInfo
+    moved: int
+    aged: int
+    updates: int
+
+
+@dataclass(frozen=True)
 class TableInfo:
     """A table's figures. All but ``size``, ``max_size``, ``parked``, ``episodes`` and ``bytes`` count from the start.
 
@@ -88,6 +126,8 @@ class TableInfo:
         effective_sample_size: How many equally likely items would vary a draw as much: ``1 / sum(probability ** 2)``.
             Not a number with a :class:`CustomSelector`.
         bytes: All memory of the table, beside the steps themselves.
+        temperature: That of a :class:`Softmax` sampler now; 0 for other samplers.
+        hot_cold: The parts of a :class:`HotCold` sampler; None for other samplers.
 
     """
 
@@ -102,6 +142,8 @@ class TableInfo:
     limiter: LimiterInfo
     effective_sample_size: float
     bytes: int
+    temperature: float = 0.0
+    hot_cold: HotColdInfo | None = None
 
 
 class Settings(NamedTuple):
@@ -116,6 +158,8 @@ class Settings(NamedTuple):
     exponents: tuple[float, ...]
     #: Whether the sampler, and the remover, is a :class:`CustomSelector`.
     is_custom: tuple[bool, bool]
+    is_softmax: bool
+    is_hot_cold: bool
 
     @classmethod
     def from_c(cls, config: "TableConfig") -> "Settings":
@@ -131,6 +175,8 @@ class Settings(NamedTuple):
                 one.parameter for one in (config.sampler, config.remover) if one.kind == lib.ES_PRIORITIZED
             ),
             is_custom=(config.sampler.kind == lib.ES_CUSTOM, config.remover.kind == lib.ES_CUSTOM),
+            is_softmax=config.sampler.kind == lib.ES_SOFTMAX,
+            is_hot_cold=config.sampler.kind == lib.ES_HOT_COLD,
         )
 
 
@@ -156,7 +202,15 @@ def table_info(config: Settings, info: "CTableInfo") -> TableInfo:
         ),
         effective_sample_size=info.effective_sample_size,
         bytes=info.bytes,
+        temperature=info.temperature[0] if config.is_softmax else 0.0,
+        hot_cold=_hot_cold_info(info) if config.is_hot_cold else None,
     )
+
+
+def _hot_cold_info(info: "CTableInfo") -> HotColdInfo:
+    sizes = (info.hot, info.size - info.hot)
+    hot, cold = (PartInfo(sizes[i], info.temperature[i], info.part_effective[i]) for i in (0, 1))
+    return HotColdInfo(hot, cold, info.moved, info.aged, info.updates)
 
 
 def read_table_info(said: object) -> TableInfo:
@@ -167,15 +221,23 @@ def read_table_info(said: object) -> TableInfo:
 
     """
     given = dict(said) if isinstance(said, dict) else {}
-    limiter = given.pop("limiter", None)
-    limiter = dict(limiter) if isinstance(limiter, dict) else {}
-    for values, cls in ((given, TableInfo), (limiter, LimiterInfo)):
-        for field, value in values.items():
-            kind = cls.__annotations__.get(field)
-            fits = type(value) is kind or (kind is float and type(value) is int)
-            if not fits or (type(value) is int and not 0 <= value < 2**64):
-                raise TypeError(f"{field}={value!r:.80}")
-    return TableInfo(**given, limiter=LimiterInfo(**limiter))
+    parts = given.pop("hot_cold", None)
+    if parts is not None:
+        whole = dict(parts) if isinstance(parts, dict) else {}
+        both = [_read(PartInfo, whole.pop(name, None)) for name in ("hot", "cold")]
+        parts = _read(HotColdInfo, whole, hot=both[0], cold=both[1])
+    return _read(TableInfo, given, limiter=_read(LimiterInfo, given.pop("limiter", None)), hot_cold=parts)
+
+
+def _read(cls: type[_Info], said: object, **read: object) -> _Info:
+    """One of these figures: numbers, and what of it is read already."""
+    given = said if isinstance(said, dict) else {}
+    for field, value in given.items():
+        kind = cls.__annotations__.get(field)
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        if not fits or (type(value) is int and not 0 <= value < 2**64):
+            raise TypeError(f"{field}={value!r:.80}")
+    return cls(**given, **read)
 
 
 def why_no_sample(name: str, info: TableInfo) -> str:

@@ -168,6 +168,28 @@ class Items:
         if self._core.waiting:
             self._rings.tell()
 
+    def learned(self, table: str | None = None) -> None:
+        """The learner has made an update: the items of a table whose sampler is :class:`HotCold` are one older.
+
+        Some of those that are old enough become cold, or go. What :meth:`sample` returns never waits for that.
+
+        Args:
+            table: The table. None: the only one.
+
+        Raises:
+            ValueError: The table is unknown, or has another sampler.
+            ConnectionClosedError, ForkedError: As :meth:`update`.
+
+        """
+        self._rings.look()
+        number = self._number(table)
+        name = self._names[number]
+        if not self._store.tables[name].is_hot_cold:
+            raise ValueError(f"table {name!r}: items age only where the sampler is HotCold(...)")
+        self._checked(self._core.learned(number))
+        if self._core.waiting:
+            self._rings.tell()
+
     def info(self, table: str | None = None) -> TableInfo | dict[str, TableInfo]:
         """The figures of a table. Without a name: those of the only one, or if there are several, a dict of all.
 

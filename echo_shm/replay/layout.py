@@ -243,6 +243,19 @@ def _find(label: str, name: Name, step: Spec) -> list[int]:
     return found
 
 
+def named_leaf(label: str, name: Name, step: Spec) -> int:
+    """The leaf with that name, by number.
+
+    Raises:
+        ValueError: There is none, or several begin with it. The message begins with the label.
+
+    """
+    found = _find(label, name, step)
+    if len(found) > 1:
+        raise ValueError(f"{label}: {name!r} is {len(found)} leaves: name one of them, by a tuple of keys")
+    return found[0]
+
+
 def _are(names: Collection[object]) -> str:
     return "is" if len(names) <= 1 else "are"
 

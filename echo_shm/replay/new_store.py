@@ -52,6 +52,7 @@ def create_store(
     outputs: Sequence[Mapping[str, int]],
     sync_every: float | None = None,
     fill: Callable[[Store], None] | None = None,
+    notes: int = 0,
 ) -> Store:
     """Creates a store, and holds it. If it fails, nothing is left behind.
 
@@ -66,6 +67,7 @@ def create_store(
         outputs: The fields of an ``es_output`` for each array of their batches, one table after the other.
         sync_every: Of a store in a directory: seconds between two syncs, or None.
         fill: Is called with the store, which is empty, before anybody else can use it.
+        notes: Bytes beside the steps, which whoever has the store keeps there.
 
     Raises:
         SegmentError: The name is taken, shared memory is too small, or the directory cannot be made.
@@ -95,6 +97,7 @@ def create_store(
             "update_slots": UPDATE_SLOTS,
             "columns": in_files,
             "spare": _spare(capacity) if in_files and sync_every is not None else 0,
+            "notes": notes,
         },
     )
     arrays = {  # the struct below has their addresses alone

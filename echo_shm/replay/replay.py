@@ -76,6 +76,8 @@ class Replay(Inserting, Sampling, Lifetime):
 
     #: What came of the checkpoint that it was restored from; None if it was not.
     restored: Restored | None = None
+    #: Bytes that a subclass keeps in its store beside the steps; see ``es_replay_set_notes``.
+    _notes_size: int = 0
 
     def __init__(
         self,
@@ -110,7 +112,9 @@ class Replay(Inserting, Sampling, Lifetime):
         max_producers = integer("max_producers", max_producers, 1)
         outputs = [output for layout in layouts for output in layout.outputs]
         seed, kind = integer("seed", seed, 0), os.fspath(store)
-        made = create_store(kind, name, spec, capacity, max_items, seed, configs, outputs, sync_every)
+        made = create_store(
+            kind, name, spec, capacity, max_items, seed, configs, outputs, sync_every, notes=self._notes_size
+        )
         try:
             self._open(made, max_producers, thread, given, samplers, removers, is_new=True)
         except BaseException:

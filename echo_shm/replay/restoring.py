@@ -43,6 +43,10 @@ _SETTINGS = (
 )
 
 
+#: What two selectors differ in: the fields of an ``es_selector_config``.
+_SELECTOR = ("kind", "parameter", "beta", "target", "share", "hot_size", "age", "max_age")
+
+
 @dataclasses.dataclass(frozen=True)
 class Restored:
     """What came of a checkpoint.
@@ -243,6 +247,7 @@ class Plan:
             self.outputs,
             sync_every,
             lambda made: came.append(self._fill(made, progress)),
+            notes=checkpoint.geo.notes,
         )
         store.history = [*checkpoint.history, *([uuid, checkpoint.arrivals] for uuid, _ in store.history)]
         return store, came[0]
@@ -326,7 +331,7 @@ def _differences(now: "TableConfig", before: "TableConfig") -> Iterator[str]:
             yield f"{field}={getattr(now, field)}, and was {getattr(before, field)}"
     for which in ("sampler", "remover"):
         one, other = getattr(now, which), getattr(before, which)
-        if (one.kind, one.parameter, one.beta) != (other.kind, other.parameter, other.beta):
+        if any(getattr(one, field) != getattr(other, field) for field in _SELECTOR):
             yield f"another {which}"
 
 

@@ -1,5 +1,6 @@
 """A replay and its workers: when its rings are opened, who stores what they bring, and how a call waits for that."""
 
+import dataclasses
 import functools
 import os
 import secrets
@@ -306,13 +307,7 @@ class Rings:
         infos = {
             name: info for number, name in enumerate(self._names) if not isinstance(info := self.info(number), int)
         }
-        tables = {
-            name: {
-                **{field: value for field, value in vars(info).items() if field != "limiter"},
-                "limiter": vars(info.limiter),
-            }
-            for name, info in infos.items()
-        }
+        tables = {name: dataclasses.asdict(info) for name, info in infos.items()}
         feed = self._feed  # None while it is made: nobody waits yet
         waits, activity = ([], {}) if feed is None else self._waits.look(infos, feed.waits, feed.boxes)
         said = {

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from echo_shm.replay.validation import above_zero, at_least_zero
+from echo_shm.replay.validation import above_zero, at_least_zero, integer
 
 
 class Selector:
@@ -70,10 +70,19 @@ class Softmax(Selector):
 
     The weights of a batch are ``(w_i / w_min) ** -beta``, as those of :class:`Prioritized`.
 
+    Priorities at an unknown scale may leave all draws to one item or two. With ``target_effective`` the temperature is
+    chosen so that ``TableInfo.effective_sample_size`` is that share of the table's items: within 1 % when it is chosen,
+    if any temperature gives it. Where several items share the greatest priority, they are the fewest that it can be.
+    It is chosen with the first item, and again after as many insertions and updates as a quarter of the items that
+    there were, or 16; not at each draw. That takes a pass over the table, and another one to bring the tree up to date.
+    It is part of the store: a replay that goes on with it draws the same.
+
     Args:
-        temperature: Above 0. The higher it is, the less priorities count.
+        temperature: Above 0. The higher it is, the less priorities count. With ``target_effective`` it counts as long
+            as all priorities are the same.
         beta: How much the weights correct for the priorities: 0 (not at all) or more; 1 corrects fully. As a
             remover's it means nothing.
+        target_effective: Above 0, at most 1; or None: the temperature stays. A remover cannot have one.
 
     Raises:
         ValueError: A number is out of range.
@@ -82,12 +91,83 @@ class Softmax(Selector):
 
     temperature: float = 1.0
     beta: float = 0.0
+    target_effective: float | None = None
 
     kind: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperature", above_zero("temperature", self.temperature))
         object.__setattr__(self, "beta", at_least_zero("beta", self.beta))
+        object.__setattr__(self, "target_effective", _share_or_none("target_effective", self.target_effective))
+
+
+@dataclass(frozen=True)
+class HotCold(Selector):
+    """The items in two parts, hot and cold: a share of the draws comes from each. It is a sampler only.
+
+    An item is hot when it comes. It becomes cold once :meth:`Replay.learned` was called more than ``age`` times since
+    then, or when the hot part holds ``hot_size`` items and one more comes: the oldest goes first. It goes when
+    :meth:`Replay.learned` was called more than ``max_age`` times. One call of it changes 4,096 items at most, and twice
+    as many as came since the last call; what is left has its turn in the next ones.
+
+    In its part an item's probability is proportional to ``exp(priority / temperature)``, and each part has its own
+    temperature, if that is chosen by ``target_effective``: see :class:`Softmax`. ``Batch.probability`` is that of the
+    whole draw: ``share`` times that in the hot part, or ``1 - share`` times that in the cold one; if a part is empty,
+    the other one gives all draws. The weights of a batch are ``(N * probability) ** -beta``, with N the items of both
+    parts. So they may be above 1.
+
+    For a seed that nobody knows, each draw comes from the hot part with probability ``share``. The draws of a table are
+    spread: of any n in a row, ``n * share`` come from there, and up to 3 more or fewer (of 10,000). So no batch is far
+    off, and none has to be a multiple.
+
+    Args:
+        hot_size: Most hot items.
+        share: Of the draws, that come from the hot part: 0 to 1.
+        age: After how many calls of ``learned()`` an item is hot still.
+        max_age: After how many it is in the table still; None: for ever.
+        temperature, target_effective: As of :class:`Softmax`. The share is that of each part.
+        beta: How much the weights correct for the probabilities: 0 (not at all) or more; 1 corrects fully.
+
+    Raises:
+        ValueError: A number is out of range, or ``max_age`` is below ``age``.
+
+    """
+
+    hot_size: int
+    share: float = 0.7
+    age: int = 1000
+    max_age: int | None = None
+    temperature: float = 1.0
+    target_effective: float | None = None
+    beta: float = 0.0
+
+    kind: ClassVar[int] = 9
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hot_size", integer("hot_size", self.hot_size, 1))
+        object.__setattr__(self, "share", at_least_zero("share", self.share))
+        if self.share > 1:
+            raise ValueError(f"share={self.share!r}: use a number from 0 to 1")
+        object.__setattr__(self, "age", integer("age", self.age, 0))
+        if self.max_age is not None:
+            object.__setattr__(self, "max_age", integer("max_age", self.max_age, 1))
+            if self.max_age < self.age:
+                raise ValueError(
+                    f"max_age={self.max_age} is below age={self.age}: items would go before they are cold; use a "
+                    "larger max_age"
+                )
+        object.__setattr__(self, "temperature", above_zero("temperature", self.temperature))
+        object.__setattr__(self, "target_effective", _share_or_none("target_effective", self.target_effective))
+        object.__setattr__(self, "beta", at_least_zero("beta", self.beta))
+
+
+def _share_or_none(label: str, value: object) -> float | None:
+    if value is None:
+        return None
+    checked = above_zero(label, value)
+    if checked > 1:
+        raise ValueError(f"{label}={value!r}: use a share of the items, above 0 and at most 1, or None")
+    return checked
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,9 @@ _FUNCTIONS = (
     "es_replay_update",
     "es_replay_delete",
     "es_replay_reset",
+    "es_replay_learned",
+    "es_replay_notes",
+    "es_replay_set_notes",
     "es_replay_can_sample",
     "es_replay_can_insert",
     "es_replay_check_priority",
@@ -111,6 +114,7 @@ class Store:
         tables: The tables' settings, by their names, in order.
         items: What an item of each table is.
         custom: The selectors that are written in Python.
+        notes_size: Bytes that its replay keeps beside the steps.
 
     """
 
@@ -136,6 +140,7 @@ class Store:
         #: Which stores the steps were in, for a checkpoint: the uuid of each, and the first step that arrived there.
         self.history: list[list[Any]] = [[uuid.hex(), 0]]
         self._spare: int = geo.spare
+        self.notes_size: int = geo.notes
         self._held, self._is_attached = True, False
         if self.directory is not None:
             _check_columns(self.directory, geo, self.spec)

@@ -8,7 +8,7 @@ from echo_shm.replay.item import Item, NStep, Step
 from echo_shm.replay.item import Sequence as SequenceItem
 from echo_shm.replay.layout import Layout, lay_out
 from echo_shm.replay.rate_limiters import MinSize, Queue, RateLimiter, Stack
-from echo_shm.replay.selectors import Fifo, Lifo, Prioritized, Selector, Softmax, Uniform
+from echo_shm.replay.selectors import Fifo, HotCold, Lifo, Prioritized, Selector, Softmax, Uniform
 from echo_shm.replay.validation import flag, integer
 from echo_shm.spec import Spec
 
@@ -89,11 +89,20 @@ class Table:
         }
         for field, value in values.items():
             object.__setattr__(self, field, value)
+        _check_selectors(name, self.sampler, self.remover, self.replacement)
         if self.max_size is not None and limiter.min_size > self.max_size:
             raise ValueError(
                 f"table {name!r}: {limiter!r} waits for {limiter.min_size} items, and the table holds at most "
                 f"max_size={self.max_size}: use a smaller min_size, or a larger max_size"
             )
+
+
+def _check_selectors(name: str, sampler: Selector, remover: Selector, replacement: bool) -> None:
+    """Raises ValueError unless they can be together, and are where they can be."""
+    if isinstance(remover, HotCold) or (isinstance(remover, Softmax) and remover.target_effective is not None):
+        raise ValueError(f"table {name!r}: remover={remover!r}: only a sampler has parts, or chooses its temperature")
+    if isinstance(sampler, HotCold) and not replacement:
+        raise ValueError(f"table {name!r}: {sampler!r} draws with replacement: use replacement=True")
 
 
 def check_tables(tables: Sequence[Table]) -> None:
@@ -194,12 +203,16 @@ def _beside(item: Item) -> str:
 
 
 def _selector_config(selector: Selector) -> dict[str, Any]:
-    parameter = beta = 0.0
+    config: dict[str, Any] = {"kind": selector.kind, "parameter": 0.0, "beta": 0.0}
+    config |= {"target": 0.0, "share": 0.0, "hot_size": 0, "age": 0, "max_age": 0}
     if isinstance(selector, Prioritized):
-        parameter, beta = selector.alpha, selector.beta
-    elif isinstance(selector, Softmax):
-        parameter, beta = selector.temperature, selector.beta
-    return {"kind": selector.kind, "parameter": parameter, "beta": beta}
+        config |= {"parameter": selector.alpha, "beta": selector.beta}
+    elif isinstance(selector, Softmax | HotCold):
+        config |= {"parameter": selector.temperature, "beta": selector.beta, "target": selector.target_effective or 0.0}
+    if isinstance(selector, HotCold):
+        config |= {"share": selector.share, "hot_size": selector.hot_size, "age": selector.age}
+        config["max_age"] = selector.max_age or 0
+    return config
 
 
 def _name(value: object) -> str:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo_shm.planning import (
@@ -23,6 +23,7 @@ NUMBERS = st.floats(-1e6, 1e6)
 AMOUNTS = st.floats(0, 1e6)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(LENGTHS, LENGTHS), max_size=9), SCALES)
 def test_costs_are_those_of_unlimited_integers(pairs, scale):
     """Nothing cancels or overflows up to 2**31 tokens, also where a prefix is longer than the sequence."""
@@ -31,6 +32,7 @@ def test_costs_are_those_of_unlimited_integers(pairs, scale):
     assert effective_cost(lengths, reused, scale).tolist() == [twins.effective_cost(t, r, scale) for t, r in pairs]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(NUMBERS, AMOUNTS, AMOUNTS), max_size=9), AMOUNTS, AMOUNTS, st.floats(1e-9, 1))
 def test_priorities_are_the_formula(rollouts, bandwidth_weight, queue_weight, epsilon):
     """To the bit."""
@@ -39,6 +41,7 @@ def test_priorities_are_the_formula(rollouts, bandwidth_weight, queue_weight, ep
     assert rollout_priorities(*columns, bandwidth_weight, queue_weight, epsilon).tolist() == right.tolist()
 
 
+@settings(deadline=None)
 @given(st.lists(NUMBERS), st.lists(AMOUNTS), st.lists(NUMBERS))
 def test_efficiency_is_the_formula(rewards, costs, learner_costs):
     """Sums may be added in any order."""
@@ -63,6 +66,7 @@ def test_shapes_and_types():
     assert bandwidth_efficiency([1], [0.0], 1e-12) == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(1e-9, 1), st.floats(0.1, 1))), st.integers(1, 10**9), st.floats(0, 2))
 def test_weights_are_the_formula(draws, size, beta):
     """``(N * P) ** -beta``, with the share of the part in P."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo_shm._core import lib
@@ -25,6 +25,7 @@ def close(got, right):
     np.testing.assert_allclose(got, right, rtol=1e-13, atol=0, strict=True)
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 2**32), st.integers(0, 6), st.integers(1, 100), DTYPES, DTYPES, st.floats(0, 1, exclude_max=True),
     WEIGHTS, WEIGHTS, st.integers(0, 6),
@@ -53,6 +54,7 @@ def test_each_plan_is_scored_before_it_is_taken(seed, n, dim, dtype, given_dtype
     )
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 6), st.integers(1, 100), DTYPES, DTYPES, WEIGHTS, WEIGHTS)
 def test_surprise_is_its_twin(seed, n, dim, dtype, other, plan_weight, reward_weight):
     """All plans of a batch are compared with one; where one of the two is float64, both are."""
@@ -68,6 +70,7 @@ def test_surprise_is_its_twin(seed, n, dim, dtype, other, plan_weight, reward_we
         assert one == got[0]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 6), st.integers(1, 100), DTYPES, st.booleans(), st.booleans())
 def test_divergence_is_its_twin(seed, n, dim, dtype, one_previous, one_sigma):
     """Each plan against the previous one of its own, or against one of all."""

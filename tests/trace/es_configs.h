@@ -22,6 +22,22 @@
 /* Two items ahead of samples; the others park. */
 #define PARKED(name, sampler, remover, size) CONFIG(name, sampler, remover, size, 1, .max_diff = 2, .max_parked = 3)
 
+/* Two hot items, whose age is up to 1; up to 3, they are there. */
+#define HOT_AND_COLD(table_name, remover_kind, size, aim)                                               \
+    {                                                                                                   \
+        .name = table_name,                                                                             \
+        .sampler = {.kind = ES_HOT_COLD,                                                                \
+                    .parameter = 0.5,                                                                   \
+                    .beta = 0.4,                                                                        \
+                    .target = aim,                                                                      \
+                    .share = 0.7,                                                                       \
+                    .hot_size = 2,                                                                      \
+                    .age = 1,                                                                           \
+                    .max_age = 3},                                                                      \
+        .remover = {.kind = remover_kind, .parameter = 1}, .max_size = size, .min_size = 1, .ratio = 1, \
+        .replacement = 1, .min_diff = -INFINITY, FREELY                                                 \
+    }
+
 /* Items of several steps. */
 #define N_STEPS(steps, stack) \
     .item = {.kind = ES_ITEM_N_STEP, .length = steps, .period = 1, .before = (stack)-1, .gamma = 0.5}

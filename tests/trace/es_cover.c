@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MAX_PLACES 32768
+#define MAX_PLACES 65536
 #define MAX_NAMES 1024
 
 /* core_table.awk writes program.core: address, "exchange" or "-", function, file, line */

@@ -73,6 +73,14 @@ static void dump_table(es_dump *d, const es_table_words *w, uint64_t t)
     es_dump_note(d, "round of table", t, w->round);
     es_dump_note(d, "resetting of table", t, w->resetting);
     es_dump_note(d, "parkings of table", t, w->parkings);
+    es_dump_note(d, "cold of table", t, w->cold);
+    es_dump_note(d, "gone of table", t, w->gone);
+    es_dump_note(d, "moved of table", t, w->moved);
+    es_dump_note(d, "aged of table", t, w->aged);
+    es_dump_note(d, "marked of table", t, w->marked);
+    es_dump_note(d, "tune_at of table", t, w->tune_at);
+    es_dump_note_double(d, "hot temperature of table", t, w->temperature[0]);
+    es_dump_note_double(d, "cold temperature of table", t, w->temperature[1]);
 }
 
 void es_dump_store(es_dump *d, const void *base, uint64_t size)

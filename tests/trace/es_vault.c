@@ -234,6 +234,13 @@ int64_t vault_update(es_vault *v, uint32_t table, const uint64_t *keys, const do
     return there;
 }
 
+int vault_learned(es_vault *v, uint32_t table)
+{
+    int code = es_replay_learned(v->r, table);
+    note(v, "result of learned", table, (uint64_t)code);
+    return code;
+}
+
 int64_t vault_delete(es_vault *v, uint32_t table, const uint64_t *keys, uint64_t n)
 {
     int64_t there = es_replay_delete(v->r, table, keys, n);
@@ -262,6 +269,11 @@ void vault_look(es_vault *v, uint32_t table)
     note_double(v, "highest", table, info.highest);
     /* A sum from which weights were taken again: its last bits depend on all that came and went. */
     note_double(v, "effective_sample_size", table, (double)(float)info.effective_sample_size);
+    note(v, "hot", table, info.hot);
+    for (int part = 0; part < 2; part++) {
+        note_double(v, "temperature", table, info.temperature[part]);
+        note_double(v, "effective of a part", table, (double)(float)info.part_effective[part]);
+    }
     note(v, "can_sample", table, info.can_sample + 2 * (uint64_t)es_replay_can_sample(v->r, table, 2));
     note(v, "can_insert", table, info.can_insert + 2 * (uint64_t)es_replay_can_insert(v->r, table, 2));
     note(v, "num_steps", table, es_replay_num_steps(v->r));
@@ -306,6 +318,9 @@ void vault_live(es_vault *v)
         vault_look(v, t);
     }
     live_add(v, &head, some[3]);
+    for (uint32_t t = 0; t < v->geo.num_tables; t++)
+        if (v->tables[t].sampler.kind == ES_HOT_COLD)
+            vault_learned(v, t);
     live_add(v, &head, some[0]);
     for (uint32_t t = 0; t < v->geo.num_tables; t++) {
         vault_sample(v, t, 2);

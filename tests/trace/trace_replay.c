@@ -306,6 +306,84 @@ REVIVE_EVERYWHERE(nothing_changes_in_others,
                   .num_tables = 3, .capacity = 5, .max_items = ANY, .before = add_and_draw_three, .act = look_at_all,
                   .want = ES_EPRIORITY, .where_it_writes = true, .through = "es_replay_info es_replay_get probability");
 
+/* --- ageing --------------------------------------------------------------------------- */
+
+static int64_t learned(es_vault *v, uint64_t parts)
+{
+    (void)parts;
+    return vault_learned(v, 0);
+}
+
+/* Two items that came before any update, one after the second one, and one after the third one. */
+static void grow_old(es_vault *v)
+{
+    for (int i = 0; i < 7; i++)
+        if (i == 2 || i == 3 || i == 5)
+            CHECK_EQ(vault_learned(v, 0), ES_OK);
+        else
+            vault_add(v, 0, (const double[]){i, 1});
+}
+
+/* One item becomes cold, and those go that are too old: one step with it, the other one has an item in another table. */
+REVIVE_EVERYWHERE(items_grow_old, .tables = {HOT_AND_COLD("a", ES_MIN_HEAP, 9, 0), TABLE("b", ES_FIFO, ES_FIFO, 3)},
+                  .num_tables = 2, .capacity = 9, .max_items = ANY, .before = grow_old, .act = learned, .parts = 1,
+                  .through = "es_replay_learned es_table_age es_hot_cold_advance es_table_remove_aged");
+
+static void grow_old_apart(es_vault *v)
+{
+    for (int i = 0; i < 4; i++) {
+        vault_add(v, 0, (const double[]){i, 1});
+        CHECK_EQ(vault_learned(v, 0), ES_OK);
+    }
+}
+
+/* The hot part has room for no more, and the table neither: the item that it loses is a hot one. */
+REVIVE_EVERYWHERE(hot_part_is_full, .tables = {HOT_AND_COLD("a", ES_MIN_HEAP, 4, 0.5)}, .num_tables = 1, .capacity = 9,
+                  .max_items = ANY, .before = add_four, .act = add_one, .parts = 1, .where_it_writes = true,
+                  .through = "es_insert_step es_table_note_cold es_hot_cold_advance es_table_evict");
+
+REVIVE_EVERYWHERE(sample_hot_and_cold, .tables = {HOT_AND_COLD("a", ES_MIN_HEAP, 9, 0.5)}, .num_tables = 1,
+                  .capacity = 9, .max_items = ANY, .before = grow_old_apart, .act = sample_lists, .parts = 2,
+                  .where_it_writes = true, .through = "es_replay_sample draw_some note_some");
+
+REVIVE_EVERYWHERE(reset_hot_and_cold, .tables = {HOT_AND_COLD("a", ES_FIFO, 9, 0.5)}, .num_tables = 1, .capacity = 9,
+                  .max_items = ANY, .before = grow_old_apart, .act = reset, .parts = 1, .where_it_writes = true,
+                  .through = "es_table_reset es_hot_cold_begin");
+
+/* The clock stands at 15 after this, and temperatures were chosen when it stood at 1. */
+static void nearly_tune(es_vault *v)
+{
+    add_four(v);
+    CHECK_EQ(vault_learned(v, 0), ES_OK);
+    for (uint64_t i = 0; i < 11; i++)
+        vault_update(v, 0, (const uint64_t[]){UINT64_C(1) << 32 | i % 4}, (const double[]){(double)(i * i % 19)}, 1);
+}
+
+static int64_t update_three(es_vault *v, uint64_t parts)
+{
+    const uint64_t keys[] = {UINT64_C(1) << 32 | 3, UINT64_C(1) << 32 | 2, UINT64_C(1) << 32 | 3};
+    return vault_update(v, 0, keys, (const double[]){4, 30, 7}, parts + 1);
+}
+
+/* The third key comes twice, so there are two lists. With either one temperatures are due. */
+REVIVE_EVERYWHERE(temperatures_are_chosen, .tables = {HOT_AND_COLD("a", ES_MIN_HEAP, 9, 0.5)}, .num_tables = 1,
+                  .capacity = 9, .max_items = ANY, .before = nearly_tune, .act = update_three, .parts = 2, .want = 2,
+                  .where_it_writes = true,
+                  .through = "es_table_tune es_temperature_choose es_softmax_tree_rescale es_redo_commit");
+
+REVIVE_EVERYWHERE(a_temperature_is_chosen,
+                  .tables = {{.name = "a",
+                              .sampler = {.kind = ES_SOFTMAX, .parameter = 0.5, .target = 0.3},
+                              .remover = {.kind = ES_FIFO},
+                              .max_size = ANY,
+                              .min_size = 1,
+                              .ratio = 1,
+                              .replacement = 1,
+                              .min_diff = -INFINITY,
+                              .max_diff = INFINITY}},
+                  .num_tables = 1, .capacity = 9, .max_items = ANY, .act = add_one, .parts = 1, .where_it_writes = true,
+                  .through = "es_table_tune");
+
 /* --- parking --------------------------------------------------------------------------- */
 
 static int64_t bring_one(es_vault *v, uint64_t parts)

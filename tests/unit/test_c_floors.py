@@ -16,6 +16,7 @@ FLOORS = [
     {"base/es_clock", "base/es_copy", "base/es_counter", "base/es_memory", "base/es_prefetch"},
     {"base/es_histogram", "base/es_wait"},
     {"replay/es_exp", "replay/es_lanes", "replay/es_pow_lanes", "replay/es_prefix_walk"},
+    {"replay/es_temperature"},
     {"replay/es_pow", "replay/es_prefix_tree", "replay/es_rank", "replay/es_softmax_tree", "planning/es_plan_lanes"},
     {"planning/es_costs", "planning/es_plan", "planning/es_prefix_index"},
     {"ring/es_word"},
@@ -37,12 +38,14 @@ FLOORS = [
     {"replay/es_known", "replay/es_record", "replay/es_redo", "replay/es_sort"},
     {"replay/es_store_layout", "replay/es_streams"},
     {"replay/es_chunk", "replay/es_store", "replay/es_custom", "replay/es_fifo", "replay/es_heap",
+     "replay/es_hot_cold",
      "replay/es_prioritized", "replay/es_softmax", "replay/es_uniform"},
-    {"replay/es_gather", "replay/es_hold", "replay/es_peek", "replay/es_selector"},
+    {"replay/es_gather", "replay/es_hold", "replay/es_notes", "replay/es_peek", "replay/es_selector"},
     {"replay/es_steps"},
     {"replay/es_window"},
     {"replay/es_outputs"},
     {"replay/es_table"},
+    {"replay/es_table_age", "replay/es_table_tune"},
     {"replay/es_table_update"},
     {"replay/es_draw", "replay/es_table_recover"},
     {"replay/es_drawn", "replay/es_outbox", "replay/es_source", "replay/es_tables"},
@@ -63,11 +66,13 @@ SHARED_HEADER = {
     "api/es_sweep": "api/es_api",
     "api/es_monitor": "api/es_api",
     "api/es_weights": "api/es_api",
+    "replay/es_table_age": "replay/es_table",
     "replay/es_table_recover": "replay/es_table",
+    "replay/es_table_tune": "replay/es_table",
     "replay/es_table_update": "replay/es_table",
 } | {
     f"replay/es_{kind}": "replay/es_selector"
-    for kind in ("custom", "fifo", "heap", "prioritized", "softmax", "uniform")
+    for kind in ("custom", "fifo", "heap", "hot_cold", "prioritized", "softmax", "uniform")
 }
 
 SOURCES = sorted(str(path.relative_to(CSRC).with_suffix("")) for path in CSRC.glob("*/es_*.c"))

@@ -58,7 +58,7 @@ FLOORS = {
         ["lerobot_rows", "lerobot_files"],
         ["lerobot"],
     ],
-    "planning": [["arguments"], ["plans", "costs", "importance", "prefix_index"]],
+    "planning": [["arguments"], ["plans", "costs", "importance", "prefix_index"], ["surprise"], ["hot_cold"]],
     "trajectory": [["accumulator"]],
     "weights": [["leaves", "segment"], ["subscription"], ["publisher", "subscriber"]],
     "workers": [["parent_death"], ["entry"], ["worker", "preload"], ["group"], ["spawned"]],

@@ -154,11 +154,12 @@ def test_other_types(make, message):
 
 def test_what_the_core_gets():
     """The fields of the C core's struct; a table without a size of its own holds as many items as there are steps."""
+    no_parts = {"target": 0.0, "share": 0.0, "hot_size": 0, "age": 0, "max_age": 0}
     table = Table("é" * 31, Prioritized(0.5, 0.25), Softmax(2.0), None, Queue(3), 0, replacement=False, protected=True)
     assert config(table, 100) == {
         "name": b"\xc3\xa9" * 31,
-        "sampler": {"kind": 2, "parameter": 0.5, "beta": 0.25},
-        "remover": {"kind": 3, "parameter": 2.0, "beta": 0.0},
+        "sampler": {"kind": 2, "parameter": 0.5, "beta": 0.25, **no_parts},
+        "remover": {"kind": 3, "parameter": 2.0, "beta": 0.0, **no_parts},
         "max_size": 100,
         "max_times_sampled": 0,
         "min_size": 1,
