@@ -1,4 +1,4 @@
-"""What an agent and its training are told. :mod:`echo_shm.planning.agents.reading` reads it from a file or arguments."""
+"""What an agent and its training are told. ``reading.py`` reads it from a file, or from arguments."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -103,6 +103,9 @@ class ReplayConfig(Readable):
     age_threshold: int = 1000
     #: Of the softmax over surprise. Low ones draw the most surprising alone.
     temperature: float = 1.0
+    #: The effective sample size of what is recent, and of what is older, as a share of it: the temperature is chosen
+    #: for it. None: the temperature stays.
+    target_effective: float | None = None
     #: ``"surprise"``, or ``"uniform"`` to compare with.
     sampling: Literal["surprise", "uniform"] = "surprise"
     #: How much of the bias of drawing by surprise is undone: 0 none, 1 all.
@@ -115,6 +118,8 @@ class ReplayConfig(Readable):
         for name in ("hot_buffer_size", "cold_buffer_size", "age_threshold"):
             integer(name, getattr(self, name), 1)
         above_zero("temperature", self.temperature)
+        if self.target_effective is not None:
+            _share("target_effective", self.target_effective)
         for name in ("beta", "plan_weight", "reward_weight"):
             at_least_zero(name, getattr(self, name))
         if self.sampling not in ("surprise", "uniform"):
@@ -188,13 +193,7 @@ class TrainingConfig(Readable):
             _text("checkpoint", self.checkpoint)
         for name in ("anneal", "progress"):
             flag(name, getattr(self, name))
-        kinds = {"planning": PlanningConfig, "ppo": PPOConfig, "replay": (ReplayConfig, type(None))}
-        for name, kind in kinds.items():
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name}={getattr(self, name)!r:.80}: use a {_CLASSES[name].__name__}")
-
-
-#: The parts of a :class:`TrainingConfig`, by name.
-_CLASSES = {"planning": PlanningConfig, "ppo": PPOConfig, "replay": ReplayConfig}
-
-
+        for name, kind in (("planning", PlanningConfig), ("ppo", PPOConfig), ("replay", ReplayConfig)):
+            given = getattr(self, name)
+            if not isinstance(given, kind) and (name, given) != ("replay", None):
+                raise TypeError(f"{name}={given!r:.80}: use a {kind.__name__}")

@@ -18,4 +18,6 @@ def needs(what: str, package: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        raise ModuleNotFoundError(f"agents that plan need {what}: pip install 'echo-shm[planning]'", name=package) from None
+        raise ModuleNotFoundError(
+            f"agents that plan need {what}: pip install 'echo-shm[planning]'", name=package
+        ) from None

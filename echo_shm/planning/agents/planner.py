@@ -3,12 +3,14 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from echo_shm.planning.agents.configs import PlanningConfig
 from echo_shm.planning.agents.encoder import TrajectoryEncoder, divergence
 from echo_shm.planning.agents.needed import needs
 from echo_shm.planning.agents.policies import PolicyNetwork
 from echo_shm.planning.agents.segments import Segments
-from echo_shm.planning.plans import EmaPlan, plan_surprise
+from echo_shm.planning.plans import EmaPlan
 from echo_shm.spec import Array
 
 with needs("PyTorch", "torch"):
@@ -17,6 +19,17 @@ with needs("PyTorch", "torch"):
 
 #: The least spread of a plan that is learned. Plans that do not change at all would let it fall without bound.
 _LEAST_SIGMA = 1e-3
+
+
+class Decision(NamedTuple):
+    """What an agent does."""
+
+    #: int64 ``(n,)``.
+    action: torch.Tensor
+    #: float32 ``(n,)``: the logarithms of the actions' probabilities.
+    log_prob: torch.Tensor
+    #: float32 ``(n, embedding_dim)``; None without an encoder.
+    plans: torch.Tensor | None
 
 
 class Evaluation(NamedTuple):
@@ -62,9 +75,7 @@ class LatentPlanner(nn.Module):
         return self.log_sigma.clamp(min=math.log(_LEAST_SIGMA)) if self.config.learn_sigma else self.log_sigma
 
     @torch.no_grad()
-    def act(
-        self, states: torch.Tensor, mask: torch.Tensor, generator: torch.Generator | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def act(self, states: torch.Tensor, mask: torch.Tensor, generator: torch.Generator | None = None) -> Decision:
         """Draws an action for each window.
 
         Args:
@@ -72,20 +83,18 @@ class LatentPlanner(nn.Module):
             mask: bool ``(n, k)``.
             generator: Of the draws. None: PyTorch's own.
 
-        Returns:
-            Actions int64 ``(n,)``, and the logarithms of their probabilities, float32 ``(n,)``.
-
         """
         plans = None if self.encoder is None else self.encoder(states, mask)
         log_probs = self.policy(states[:, -1], plans)[0].log_softmax(-1)
         action = torch.multinomial(log_probs.exp(), 1, generator=generator)
-        return action[:, 0], log_probs.gather(1, action)[:, 0]
+        return Decision(action[:, 0], log_probs.gather(1, action)[:, 0], plans)
 
     def evaluate(self, segments: Segments) -> Evaluation:
         """Logits, values and plans of all rows."""
         encoder = self.encoder
         plans = None if encoder is None else encoder.plans(segments.obs, segments.window_mask(encoder.window))
-        return Evaluation(*self.policy(segments.obs, plans), plans)
+        logits, values = self.policy(segments.obs, plans)
+        return Evaluation(logits, values, plans)
 
     def temporal_divergence(self, segments: Segments, plans: torch.Tensor | None) -> torch.Tensor:
         """The mean :func:`~echo_shm.planning.agents.encoder.divergence` of a step's plan from the one before it.
@@ -100,32 +109,17 @@ class LatentPlanner(nn.Module):
         mean: torch.Tensor = each[pairs].sum() / pairs.sum().clamp(min=1)
         return mean
 
-    def surprise(
-        self, segments: Segments, plans: torch.Tensor | None, plan_weight: float = 1.0, reward_weight: float = 1.0
-    ) -> Array:
-        """How surprising each segment is: the mean of :func:`~echo_shm.planning.plan_surprise` of what it teaches.
-
-        It compares plans with the shared plan as it is, which does not change.
+    def mean_plans(self, segments: Segments, plans: torch.Tensor | None) -> Array:
+        """The mean plan of each segment that has a step to learn from, for :meth:`EmaPlan.update`.
 
         Returns:
-            float64 ``(n,)``; 0 for a segment without a step to learn from.
+            float32 ``(m, embedding_dim)``; without an encoder zeros.
 
         """
-        learned = segments.learned.cpu().numpy()
-        rewards = segments.reward.cpu().numpy()[learned]
+        taught = segments.learned.any(1)
         if plans is None:
-            scores = reward_weight * abs(rewards.astype("float64"))
-        else:
-            rows = plans.detach().cpu().numpy()[learned]
-            scores = plan_surprise(rows, self.ema, rewards, plan_weight, reward_weight)
-        each = torch.zeros(learned.shape, dtype=torch.float64).numpy()
-        each[learned] = scores
-        return each.sum(1) / learned.sum(1).clip(1)
-
-    def share(self, segments: Segments, plans: torch.Tensor | None) -> None:
-        """The shared plan takes the mean plan of each segment, one after the other."""
-        if plans is None:
-            return
+            return np.zeros((int(taught.sum()), self.config.embedding_dim), np.float32)
         counted = segments.learned[..., None]
         means = (plans.detach() * counted).sum(1) / counted.sum(1).clamp(min=1)
-        self.ema.update(means[segments.learned.any(1)].cpu().numpy())
+        found: Array = means[taught].cpu().numpy()
+        return found

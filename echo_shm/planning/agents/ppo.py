@@ -1,5 +1,6 @@
 """How an agent learns: proximal policy optimization, from rollouts as they come or from a replay."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -109,6 +110,9 @@ class PPO:
             FloatingPointError: The loss is not finite. The networks are as they were before that minibatch.
 
         """
+        if self.config.max_age is not None:
+            young = self.updates - segments.update <= self.config.max_age
+            segments = dataclasses.replace(segments, learned=segments.learned & young)
         estimates = self.estimate(segments)
         steps = int(segments.learned.sum())
         self.updates += 1
@@ -143,8 +147,8 @@ class PPO:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm)
         if not torch.isfinite(loss) or not torch.isfinite(norm):
             raise FloatingPointError(
-                f"update {self.updates}: the loss is {float(loss.detach())} and its gradient {float(norm)}: are all rewards and "
-                "observations finite? Otherwise use lower learning rates"
+                f"update {self.updates}: the loss is {float(loss.detach())} and its gradient {float(norm)}: are all "
+                "rewards and observations finite? Otherwise use lower learning rates"
             )
         self.optimizer.step()
         return said | {"loss": float(loss.detach()), "gradient_norm": float(norm)}

@@ -15,12 +15,11 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from echo_shm import toml_lines
 
-if typing.TYPE_CHECKING:
-    from typing import Self
+_Self = TypeVar("_Self", bound="Readable")
 
 #: The place in a file of what an error is about.
 _Path = toml_lines.Path
@@ -30,13 +29,13 @@ class Readable:
     """The base of configurations that are read."""
 
     @classmethod
-    def from_toml(cls, path: str | Path) -> "Self":
+    def from_toml(cls: type[_Self], path: str | Path) -> _Self:
         """Reads a file in TOML. Its keys are the fields; a configuration in this one is a table.
 
         Raises:
             OSError: It cannot be read.
-            ValueError: It is not TOML, a key is unknown or missing, or a value cannot be used. The message says in which
-                line, and what to use.
+            ValueError: It is not TOML, a key is unknown or missing, or a value cannot be used. The message says in
+                which line, and what to use.
 
         """
         text = Path(path).read_bytes().decode()
@@ -45,10 +44,11 @@ class Readable:
             data = toml.loads(text)
         except toml.TOMLDecodeError as error:
             raise ValueError(f"{path} is not TOML: {error}") from None
-        return _File(str(path), toml_lines.lines(text, toml.loads)).read(cls, data, ())
+        made: _Self = _File(str(path), toml_lines.lines(text, toml.loads)).read(cls, data, ())
+        return made
 
     @classmethod
-    def from_args(cls, argv: Sequence[str] | None = None, *, prog: str | None = None) -> "Self":
+    def from_args(cls: type[_Self], argv: Sequence[str] | None = None, *, prog: str | None = None) -> _Self:
         """Reads the arguments of a command line: ``--batch-size 64 --ppo.clip-epsilon 0.1 --no-progress``.
 
         ``--config FILE`` reads a file first, and the other arguments replace what is in it. ``none`` is None. The
@@ -63,7 +63,10 @@ class Readable:
 
         """
         parser = argparse.ArgumentParser(
-            prog=prog, usage="%(prog)s [options]", description=inspect.getdoc(cls), formatter_class=_Formatter,
+            prog=prog,
+            usage="%(prog)s [options]",
+            description=inspect.getdoc(cls),
+            formatter_class=_Formatter,
             allow_abbrev=False,
         )
         parser.add_argument("--config", metavar="FILE", help="a TOML file with the same names")
@@ -72,7 +75,8 @@ class Readable:
         path = given.pop("config")
         try:
             base = None if path is None else cls.from_toml(path)
-            return _made(cls, base, {tuple(name.split(".")): value for name, value in given.items()})
+            made: _Self = _made(cls, base, {tuple(name.split(".")): value for name, value in given.items()})
+            return made
         except (ValueError, TypeError, OSError) as error:
             parser.error(str(error))
 
@@ -153,7 +157,9 @@ class _File:
             if name not in data:
                 raise self.error(where, f"the key {label + name!r} is missing")
         values = {
-            name: self.read(kinds[name][0], value, (*where, name)) if dataclasses.is_dataclass(kinds[name][0]) else value
+            name: self.read(kinds[name][0], value, (*where, name))
+            if dataclasses.is_dataclass(kinds[name][0])
+            else value
             for name, value in data.items()
         }
         try:

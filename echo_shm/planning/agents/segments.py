@@ -30,6 +30,7 @@ def row_example(state_dim: int) -> dict[str, Any]:
         log_prob: float32: the logarithm of the probability with which the action was drawn.
         reward: float32: what the action earned.
         terminated: Whether the action ended the episode for good.
+        update: int64: how many updates the policy had made that acted.
         acted: Whether there was an action.
         first: Whether the row begins an episode.
 
@@ -40,6 +41,7 @@ def row_example(state_dim: int) -> dict[str, Any]:
         "log_prob": np.zeros((), np.float32),
         "reward": np.zeros((), np.float32),
         "terminated": np.zeros((), np.bool_),
+        "update": np.zeros((), np.int64),
         "acted": np.zeros((), np.bool_),
         "first": np.zeros((), np.bool_),
     }
@@ -57,6 +59,7 @@ class Segments:
     log_prob: torch.Tensor
     reward: torch.Tensor
     terminated: torch.Tensor
+    update: torch.Tensor
     #: bool: a step, with a row after it that says what it has led to.
     acted: torch.Tensor
     #: int64: rows of one episode have the same number.

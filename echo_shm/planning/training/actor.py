@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,19 @@ def rollout_example(envs: int, window: int, length: int, state_dim: int) -> dict
     return {**rows, **ends}
 
 
+class Played(NamedTuple):
+    """What n environments have played at the same time."""
+
+    #: A row of each, as :func:`row_example`, with a leading n.
+    row: dict[str, Array]
+    #: ``(n,)``: the return of an episode that has ended in it; NaN elsewhere.
+    episode_return: Array
+    #: bool ``(n,)``: whether it ended with a success.
+    success: Array
+    #: float32 ``(n, embedding_dim)``; None without an encoder.
+    plans: Array | None
+
+
 class Actor:
     """Plays environments with a planner.
 
@@ -47,7 +60,8 @@ class Actor:
     def __init__(
         self, envs: SyncVectorEnv, planner: LatentPlanner, seed: int, success_return: float | None = None
     ) -> None:
-        self._envs, self._planner = envs, planner
+        self._envs: Any = envs
+        self._planner = planner
         self._least = math.nextafter(0.0, 1.0) if success_return is None else success_return
         self._generator = torch.Generator().manual_seed(seed)
         n = envs.num_envs
@@ -57,23 +71,19 @@ class Actor:
         window = planner.config.state_window_size
         self._windows = np.zeros((n, window, self._obs.shape[1]), np.float32)
         self._mask = np.zeros((n, window), bool)
-        #: The last rows of the rollout before: what the first windows of the next one need.
+        #: How many updates the planner has made.
+        self.updates = 0
+        # The last rows of the rollout before: what the first windows of the next one need.
         self._before: dict[str, Array] = {}
 
-    def step(self) -> tuple[dict[str, Array], Array, Array]:
-        """Plays one step of each environment, or resets it.
-
-        Returns:
-            A row of each environment, as :func:`row_example`, with a leading n; the returns ``(n,)`` of episodes that
-            ended in it, NaN elsewhere; and whether they were a success, ``(n,)``.
-
-        """
+    def step(self) -> Played:
+        """Plays one step of each environment, or resets it."""
         obs, over, first = self._obs, self._over, self._first
         self._windows = np.roll(self._windows, -1, axis=1)
         self._mask = np.roll(self._mask, -1, axis=1) & ~first[:, None]
         self._windows[:, -1], self._mask[:, -1] = obs, True
-        drawn = self._planner.act(torch.from_numpy(self._windows), torch.from_numpy(self._mask), self._generator)
-        action, log_prob = (one.numpy() for one in drawn)
+        done = self._planner.act(torch.from_numpy(self._windows), torch.from_numpy(self._mask), self._generator)
+        action, log_prob = done.action.numpy(), done.log_prob.numpy()
         after, reward, terminated, truncated, infos = self._envs.step(action)
         acted = ~over
         self._returns = np.where(first, 0.0, self._returns) + np.where(acted, reward, 0.0)
@@ -84,12 +94,14 @@ class Actor:
             "log_prob": log_prob * acted,
             "reward": np.where(acted, reward, 0.0).astype(np.float32),
             "terminated": terminated & acted,
+            "update": np.where(acted, self.updates, 0),
             "acted": acted,
             "first": first,
         }
         self._obs, self._first, self._over = _float(after), over, ended
         success = ended & said_success(infos, self._returns >= self._least)
-        return row, np.where(ended, self._returns, np.nan), success
+        plans = None if done.plans is None else done.plans.numpy()
+        return Played(row, np.where(ended, self._returns, np.nan), success, plans)
 
     def rollout(self, length: int, into: Mapping[str, Array]) -> int:
         """Plays ``length`` rows of each environment into the arrays of :func:`rollout_example`.
@@ -102,12 +114,14 @@ class Actor:
             into[name][:, :window] = self._before.get(name, 0)
         into["acted"][:, :window] = False
         for t in range(length):
-            row, into["episode_return"][:, t], into["success"][:, t] = self.step()
+            played = self.step()
+            into["episode_return"][:, t], into["success"][:, t] = played.episode_return, played.success
             for name in names:
-                into[name][:, window + t] = row[name]
+                into[name][:, window + t] = played.row[name]
         into["obs"][:, -1], into["first"][:, -1] = self._obs, self._first
-        for name in ("action", "log_prob", "reward", "terminated", "acted"):
-            into[name][:, -1] = 0
+        for name in names:
+            if name not in ("obs", "first"):
+                into[name][:, -1] = 0
         steps = int(into["acted"].sum())
         self._before = {name: into[name][:, length : length + window].copy() for name in names}
         return steps

@@ -58,7 +58,7 @@ def make(name: str) -> "gymnasium.Env[Any, Any]":
 
 def _flat(name: str, env: Any) -> Any:
     try:
-        flat = gymnasium.wrappers.FlattenObservation(env)
+        flat: Any = gymnasium.wrappers.FlattenObservation(env)
     except (NotImplementedError, ValueError):
         raise ValueError(
             f"{name} has the observations {env.observation_space}: use an environment, or a wrapper, whose "
@@ -76,7 +76,7 @@ def make_vector(name: str, n: int) -> SyncVectorEnv:
 
 def sizes(name: str) -> tuple[int, int, float | None]:
     """How many numbers a state has, how many actions there are, and the return that counts as a success, if any."""
-    env = make(name)
+    env: Any = make(name)
     try:
         assert isinstance(env.observation_space, Box)
         assert isinstance(env.action_space, Discrete)
