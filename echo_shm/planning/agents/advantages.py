@@ -51,7 +51,7 @@ def advantages(
     rho = torch.ones_like(values) if ratio is None else ratio.clamp(max=max_ratio)
     follows = torch.zeros_like(values)
     follows[:, :-1] = values[:, 1:]
-    going_on = gamma * ~terminated
+    going_on = gamma * (~terminated).to(values.dtype)
     delta = torch.where(acted, reward + going_on * follows - values, 0.0)
     carried = gae_lambda * torch.where(acted, going_on, 0.0)
     result, excess = torch.zeros_like(values), torch.zeros_like(values)

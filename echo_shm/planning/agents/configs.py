@@ -69,6 +69,9 @@ class PPOConfig(Readable):
     kl_coef: float = 0.1
     gae_lambda: float = 0.95
     gamma: float = 0.99
+    #: Rewards are multiplied by it. Choose it so that returns are about 1 to 10: a plan is made for the policy and for
+    #: the value, and the gradient of large values would drown that of the policy.
+    reward_scale: float = 1.0
     #: How often each step of a rollout is learned from. What a replay draws is learned from once a draw.
     epochs: int = 4
     #: Above this norm, gradients are scaled down to it.
@@ -80,7 +83,7 @@ class PPOConfig(Readable):
     max_age: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_epsilon", "max_grad_norm", "max_ratio"):
+        for name in ("learning_rate", "clip_epsilon", "max_grad_norm", "max_ratio", "reward_scale"):
             above_zero(name, getattr(self, name))
         for name in ("value_loss_coef", "entropy_coef", "kl_coef"):
             at_least_zero(name, getattr(self, name))

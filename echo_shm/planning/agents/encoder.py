@@ -34,7 +34,7 @@ class TrajectoryEncoder(nn.Module):
         self.window, self.heads, width = config.state_window_size, config.heads, config.hidden_dim
         self.embed = nn.Sequential(nn.Linear(state_dim, width), nn.Tanh())
         self.ago = nn.Parameter(torch.zeros(self.window, width))
-        nn.init.normal_(self.ago, std=0.1)
+        nn.init.normal_(self.ago, std=0.3)
         self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)
         self.out = nn.Sequential(nn.Linear(2 * width, width), nn.Tanh(), nn.Linear(width, config.embedding_dim))
 

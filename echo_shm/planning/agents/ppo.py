@@ -79,7 +79,7 @@ class PPO:
         logits, values, plans = self.planner.evaluate(segments)
         ratio = (_log_prob(logits, segments.action) - segments.log_prob).exp()
         made = advantages(
-            segments.reward,
+            segments.reward * self.config.reward_scale,
             segments.terminated,
             segments.acted,
             values,
