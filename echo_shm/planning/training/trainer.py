@@ -67,7 +67,7 @@ class EchoRLTrainer:
 
     A worker that is killed is started again; what it had not sent is lost. One whose environment raises ends the
     training with that exception. Ctrl-C, and cancelling the task, end it too, with a last checkpoint if there is a
-    directory for them.
+    directory for them. (Python 3.10 has no turn for it after Ctrl-C: then the last one stays.)
 
     Args:
         config: What to train, and how.
@@ -95,6 +95,8 @@ class EchoRLTrainer:
         self._acting = self.planner if on_processor else self.settings.planner()
         self._returns: deque[float] = deque(maxlen=100)
         self._replay: Path | None = None
+        #: The processes that play, once :meth:`train` has started them.
+        self.workers: WorkerGroup | None = None
         self._open(resume)
 
     # -- checkpoints
@@ -151,6 +153,7 @@ class EchoRLTrainer:
             progress = stack.enter_context(Progress(self.config))
             seed = self.config.seed * 1_000_003 + self.metrics.timesteps
             workers = stack.enter_context(experience.spawn(self._weights(experience), seed % 2**29))
+            self.workers = workers
             try:
                 while not self._finished():
                     self.metrics.seconds = time.monotonic() - began

@@ -79,7 +79,7 @@ def test_an_error_of_a_file_names_the_line(tmp_path: Path, text: str, said: str)
     """What was got, what to use, and where."""
     path = tmp_path / "run.toml"
     path.write_text(text)
-    with pytest.raises(ValueError, match="run.toml") as caught:
+    with pytest.raises(ValueError, match=r"run\.toml") as caught:
         TrainingConfig.from_toml(path)
     assert said in str(caught.value)
 
