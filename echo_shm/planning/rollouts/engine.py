@@ -113,7 +113,8 @@ class RolloutEngine:
     async def __aenter__(self) -> "RolloutEngine":
         if self._state != "new":
             raise RuntimeError("an engine is entered once: make another one")
-        self._room = asyncio.Semaphore(self.config.max_concurrent_rollouts)
+        most = self.config.max_concurrent_rollouts
+        self._room = asyncio.Semaphore(most if self._fleet is None else min(most, self._fleet.size))
         if isinstance(self._backbone, LocalBackbone):
             self._decoder = LocalDecoder(self._backbone, self._tokenizer, self.config, self.counts)
         self._state = "open"
@@ -187,7 +188,9 @@ class RolloutEngine:
         temperature: float | None = None,
         timeout: float | None = None,
     ) -> RolloutResult:
-        """Runs a rollout, and returns when its episode has ended. Waits while ``max_concurrent_rollouts`` run.
+        """Runs a rollout, and returns when its episode has ended.
+
+        Waits while ``max_concurrent_rollouts`` run, or as many as there are environments; first come, first served.
 
         Cancel the task that calls it to end the rollout: its blocks and its environment are free again, at once or as
         soon as the environment has answered.

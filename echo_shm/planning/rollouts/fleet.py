@@ -141,6 +141,11 @@ class Fleet:
         self._group: WorkerGroup | None = None
 
     @property
+    def size(self) -> int:
+        """How many environments there are while all workers live."""
+        return self._n * self._slots
+
+    @property
     def pids(self) -> list[int]:
         """The process ids of the workers that are connected."""
         return sorted(worker.pid for worker in self._workers)
