@@ -337,11 +337,18 @@ def test_episodes_come_to_the_replay_whole():
 
     async def play(replay):
         running = RolloutEngine(
-            TokenBackbone(num_blocks=300), Counting, workers=1, replay=replay, record=steps, config=RolloutConfig(**SHORT)
+            TokenBackbone(num_blocks=300),
+            Counting,
+            workers=1,
+            replay=replay,
+            record=steps,
+            config=RolloutConfig(**SHORT),
         )  # workers by "spawn", as a user has them
         async with running:
             failing = running.submit("", options={"what": "raise", "when": 2})
-            results = await asyncio.gather(*[running.submit("", seed=i) for i in range(3)], failing, return_exceptions=True)
+            results = await asyncio.gather(
+                *[running.submit("", seed=i) for i in range(3)], failing, return_exceptions=True
+            )
             return results[:3]
 
     with Replay(steps.example, 100) as replay:
