@@ -4,15 +4,20 @@ A plan is a vector of ``dim`` numbers, float32 or float64. Sums of squares are c
 processor changes; a float32 difference is rounded to float32 first.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from echo_shm._core import CData, ffi, lib
+from echo_shm._core import ffi, lib
 from echo_shm.planning.arguments import Doubles, Numbers, place, real_array
 from echo_shm.replay.validation import at_least_zero, integer, number
+
+if TYPE_CHECKING:
+    from echo_shm._core import CData
 
 Plans: TypeAlias = Numbers | npt.NDArray[Any]
 
@@ -162,7 +167,7 @@ class EmaPlan:
 
 def plan_surprise(
     plans: Plans,
-    ema: "EmaPlan | npt.ArrayLike | None",
+    ema: EmaPlan | npt.ArrayLike | None,
     rewards: Numbers,
     plan_weight: float = 1.0,
     reward_weight: float = 1.0,

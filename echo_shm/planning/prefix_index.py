@@ -198,7 +198,8 @@ class PrefixIndex:
             wanted = min(wanted, lib.es_prefix_index_blocks(self._nodes))
             gone = np.empty(wanted, np.int64)
             evicted = lib.es_prefix_index_evict(self._nodes, wanted, ffi.from_buffer("int64_t[]", gone))
-        return gone[:evicted].copy()
+        went: Blocks = gone[:evicted].copy()
+        return went
 
     @property
     def capacity(self) -> int:
