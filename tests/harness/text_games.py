@@ -15,6 +15,7 @@ class Counting:
         self.n = n
 
     def reset(self, *, seed=None, options=None):
+        """Shows the seed. The options say how long the game is, and what goes wrong."""
         self.step_number = 0
         self.options = options or {}
         self.length = self.options.get("length", self.n)
@@ -22,6 +23,7 @@ class Counting:
         return f"game {seed}", {}
 
     def step(self, action):
+        """One more."""
         assert isinstance(action, str)
         self.step_number += 1
         self._go_wrong(self.step_number)
@@ -46,7 +48,7 @@ class Counting:
             threading.Event().wait()
 
     def close(self):
-        pass
+        """Nothing is left."""
 
 
 def broken():
@@ -61,4 +63,5 @@ class Unloadable:
         return int, ("no number",)
 
     def __call__(self):
+        """Nobody gets here."""
         raise AssertionError

@@ -25,22 +25,26 @@ class Machine(RuleBasedStateMachine):
         self.written = np.full((NUM_BLOCKS, SIZE), None)
 
     def one(self, data):
+        """One of the sequences."""
         if not self.sequences:
             self.opened()
         return data.draw(st.sampled_from(self.sequences), "who")
 
     @rule()
     def opened(self):
+        """Another one."""
         self.sequences.append(CachedSequence(self.blocks))
 
     @rule(data=st.data(), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=7))
     def append(self, data, tokens):
+        """It grows."""
         sequence = self.one(data)
         if len(sequence.tokens) + len(tokens) <= NUM_BLOCKS * SIZE:
             sequence.append(tokens)
 
     @rule(data=st.data(), dies=st.booleans(), publish=st.booleans())
     def compute(self, data, dies, publish):
+        """It computes what is new, as the engine has it do, and may be cancelled meanwhile."""
         sequence = self.one(data)
         sequence.find()
         while not sequence.reserve():
@@ -63,16 +67,19 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def drop(self, data):
+        """It loses its blocks."""
         self.one(data).drop()
 
     @rule(data=st.data())
     def close(self, data):
+        """It ends."""
         sequence = self.one(data)
         sequence.drop()
         self.sequences.remove(sequence)
 
     @rule()
     def forget(self):
+        """New weights: nothing that is computed is left."""
         for sequence in self.sequences:
             sequence.drop()
         self.blocks.forget()
@@ -81,17 +88,20 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_computed_is_there(self):
+        """Each sequence finds its own tokens, after its own tokens before."""
         for sequence in self.sequences:
             for i in range(sequence.computed):
                 assert self.written[sequence.blocks[i // SIZE], i % SIZE] == tuple(sequence.tokens[: i + 1])
 
     @invariant()
     def each_reference_is_somebodys(self):
+        """No block is lost, and none has two owners of one reference."""
         references = self.blocks.pool._references
         assert sum(references) == sum(len(one.blocks) for one in self.sequences) + len(self.blocks.index)
         assert self.blocks.pool.num_free == references.count(0)
 
     def teardown(self):
+        """All blocks are free in the end."""
         self.forget()
 
 
@@ -100,7 +110,7 @@ TestBlocks.settings = settings(max_examples=60, stateful_step_count=30, deadline
 
 
 def test_a_prompt_is_computed_once():
-    """Two sequences with the same prompt have the same whole blocks, also if both computed them before either published."""
+    """Two sequences share the whole blocks of one prompt, also if both computed them before either published."""
     blocks = Blocks(NUM_BLOCKS, SIZE)
     first, second, third = (CachedSequence(blocks) for _ in range(3))
     for one in (first, second):

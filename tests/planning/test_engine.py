@@ -164,7 +164,7 @@ def test_workers_that_cannot_run_are_an_error():
 
     async def play():
         async with engine(TokenBackbone(), Unloadable()) as running:
-            with pytest.raises(WorkerError, match="exit codes|failed"):
+            with pytest.raises(WorkerError, match=r"exit codes|failed"):
                 await running.submit("x")
 
     asyncio.run(play())
@@ -227,7 +227,7 @@ def test_a_cancelled_rollout_leaves_nothing():
         async with engine(backbone, None, max_concurrent_rollouts=3, temperature=0.0) as running:
             backbone.gate.clear()
             tasks = [asyncio.create_task(running.submit(f"me {i}", timeout=0.2 if i == 1 else 30)) for i in range(4)]
-            with pytest.raises(TimeoutError, match="still ran after 0.2 s"):
+            with pytest.raises(TimeoutError, match=r"still ran after 0\.2 s"):
                 await tasks[1]
             tasks[0].cancel()
             with pytest.raises(asyncio.CancelledError):

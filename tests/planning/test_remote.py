@@ -1,6 +1,7 @@
 """Remote backbones against servers on this machine that speak their wire formats, and the limits on them."""
 
 import asyncio
+import itertools
 import time
 
 import pytest
@@ -20,6 +21,7 @@ QUICK = {"initial_delay": 1e-3, "max_delay": 1e-3}
 
 
 def openai(url, limits):
+    """A backbone of an OpenAI-compatible server."""
     need("openai")
     from echo_shm.planning.backbones.openai import OpenAIBackbone
 
@@ -42,6 +44,7 @@ OPENAI = {
 
 
 def anthropic(url, limits):
+    """A backbone of Anthropic's API."""
     need("anthropic")
     from echo_shm.planning.backbones.anthropic import AnthropicBackbone
 
@@ -61,6 +64,8 @@ ANTHROPIC = {
 
 
 def gemini(url, limits):
+    """A backbone of the Gemini API."""
+    need("google")
     need("google.genai")
     from echo_shm.planning.backbones.gemini import GeminiBackbone
 
@@ -160,7 +165,9 @@ def test_the_wire_format(make, answer):
     ((path, headers, body),) = server.asked
     wanted_path, wanted = SENT[make]
     assert path.endswith(wanted_path)
-    assert "key" in {value.removeprefix("Bearer ") for value in headers.values()}  # in which header is the client's choice
+    assert "key" in {
+        value.removeprefix("Bearer ") for value in headers.values()
+    }  # in which header is the client's choice
     assert body == wanted
     assert (limiter.requests, limiter.input_tokens, limiter.output_tokens, limiter.cost) == (1, 30, 4, 38.0)
 
@@ -197,7 +204,7 @@ def test_an_engine_asks_a_server():
                 result = await engine.submit("Where to?")
                 assert (result.text, result.turns[0].context_length, result.turns[0].reused) == ("go north", 30, 16)
                 assert server.asked[0][2]["messages"] == [{"role": "user", "content": "Where to?"}]
-                with pytest.raises(RolloutError, match="tried 2 times: BackboneError: .* status 500: "):
+                with pytest.raises(RolloutError, match=r"tried 2 times: BackboneError: .* status 500: "):
                     await engine.submit("And now?")
                 assert len(server.asked) == 1 + 2 * 2
                 with pytest.raises(TypeError, match="a remote backbone takes text"):
@@ -216,9 +223,11 @@ class Clock:
     now = 0.0
 
     def __call__(self):
+        """What it shows."""
         return self.now
 
     async def sleep(self, seconds):
+        """Lets them pass."""
         self.now += seconds
 
 
@@ -261,7 +270,7 @@ def test_a_server_that_wants_to_be_left_alone_is():
     """The longer of the server's and our own time counts. Ours doubles."""
     busy, later = Failure("status 429: slow", True), Failure("status 429: slow", True, 20.0)
     _, went, _ = limited([busy, busy, later, busy, DONE], initial_delay=1.0, max_delay=3.0)
-    waits = [b - a for a, b in zip(went, went[1:], strict=False)]
+    waits = [b - a for a, b in itertools.pairwise(went)]
     assert 0.5 <= waits[0] <= 1.0
     assert 1.0 <= waits[1] <= 2.0
     assert waits[2] == 20.0

@@ -13,6 +13,7 @@ class Clock:
     now = 0.0
 
     def __call__(self):
+        """What it shows."""
         return self.now
 
 

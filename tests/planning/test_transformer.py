@@ -80,7 +80,7 @@ def test_a_soft_prefix_is_seen_by_every_token():
 
 
 def test_it_trains():
-    """In some steps of gradient descent it learns to continue a sequence, and the backbone decodes with the new weights."""
+    """In some steps of gradient descent it learns to continue a sequence, and the backbone decodes so."""
     backbone = make()
     tokens = torch.arange(24)[None] % 8
     weights = list(backbone.model.parameters())

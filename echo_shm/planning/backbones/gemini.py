@@ -7,7 +7,7 @@ from echo_shm.planning.backbones.missing import needs
 from echo_shm.planning.backbones.protocol import Completion, Message
 
 with needs("Google's Gen AI SDK", "planning-gemini", "google", "google.genai"):
-    from google import genai
+    import google.genai as genai
     from google.genai import errors, types
 
 

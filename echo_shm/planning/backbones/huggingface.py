@@ -48,13 +48,12 @@ class HuggingFaceBackbone:
         dtype, device = layers[0].keys.dtype, layers[0].keys.device
         self.cache = PagedCache(len(layers), num_blocks, heads, block_size, head_dim, dtype, device)
 
-    @torch.inference_mode()
     def _layers_of_one_token(self) -> list[Any]:
         """The layers of a cache with one token, which say what the model keeps."""
         cache = DynamicCache(config=self.model.config)
-        self.model(
-            torch.zeros(1, 1, dtype=torch.int64, device=self.model.device), past_key_values=cache, use_cache=True
-        )
+        one = torch.zeros(1, 1, dtype=torch.int64, device=self.model.device)
+        with torch.inference_mode():
+            self.model(one, past_key_values=cache, use_cache=True)
         for layer in cache.layers:
             if type(layer) is not DynamicLayer or layer.keys is None:
                 raise TypeError(
@@ -92,9 +91,12 @@ class HuggingFaceBackbone:
         """Bytes of a block, all layers together."""
         return self.cache.block_bytes
 
-    @torch.inference_mode()
     def extend(self, parts: Sequence[Part]) -> Array:
         """Reads new tokens of several sequences. See :meth:`LocalBackbone.extend`."""
+        with torch.inference_mode():
+            return self._extend(parts)
+
+    def _extend(self, parts: Sequence[Part]) -> Array:
         paged, n = self.cache, len(parts)
         flat = Flat(parts, paged)
         paged.empty(flat.fresh)

@@ -1,6 +1,7 @@
 """What asking a server may cost: requests and tokens a minute, money, tries and time."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ class RemoteLimits:
     """How a remote backbone asks its server. Times are in seconds; None is no limit.
 
     Costs are in any currency. Before a request the most that it can cost is set aside: a token for each byte of its
-    text and some around each message, and ``max_tokens`` of the answer. So ``max_cost`` is never exceeded, if a server's
-    tokens have a byte or more. A request that got no answer counts with all that was set aside.
+    text and some around each message, and ``max_tokens`` of the answer. So ``max_cost`` is never exceeded, if a
+    server's tokens have a byte or more. A request that got no answer counts with all that was set aside.
     """
 
     requests_per_minute: float | None = None
@@ -73,10 +74,8 @@ class Failure:
 def failed_with_status(status: int, told: str, headers: object) -> Failure:
     """The failure that an HTTP status stands for. ``headers`` has ``get``, or is None."""
     retry_after = 0.0
-    try:
+    with contextlib.suppress(AttributeError, ValueError):  # no headers, or a date
         retry_after = max(0.0, float(headers.get("retry-after") or 0.0))  # type: ignore[attr-defined]
-    except (AttributeError, ValueError):  # no headers, or a date
-        pass
     passes = status in (408, 409, 429) or status >= 500
     return Failure(f"status {status}: {told}", passes, retry_after if retry_after < 86400 else 0.0)
 
@@ -143,9 +142,10 @@ class Limiter:
         try:
             for attempt in range(self.limits.retries + 1):
                 await self._pause(max(self._requests.wait(self._clock()), self._tokens.wait(self._clock())), deadline)
-                failure = await self._try(ask, most, deadline)
-                if isinstance(failure, Completion):
-                    return failure
+                came = await self._try(ask, most, deadline)
+                if isinstance(came, Completion):
+                    return came
+                failure = came
                 if not failure.passes or attempt == self.limits.retries:
                     break
                 self.retried += 1

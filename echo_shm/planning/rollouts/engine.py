@@ -55,9 +55,9 @@ class RolloutEngine:
     local backbone's call that hangs cannot be ended: after ``config.backbone_timeout`` all rollouts fail, the engine
     refuses more, and the thread that computes is left behind until the process ends.
 
-    **Replay.** With ``replay`` and ``record`` a worker writes each episode that has ended into the replay, whole, before
-    ``submit`` returns. Of a rollout that failed, or was cancelled, nothing is written, unless it was cancelled while
-    its episode was being written.
+    **Replay.** With ``replay`` and ``record`` a worker writes each episode that has ended into the replay, whole,
+    before ``submit`` returns. Of a rollout that failed, or was cancelled, nothing is written, unless it was
+    cancelled while its episode was being written.
 
     Args:
         backbone: A :class:`LocalBackbone` or a :class:`RemoteBackbone`, which the engine closes.
@@ -331,7 +331,7 @@ class RolloutEngine:
     ) -> RolloutResult:
         observation = await environment.reset(request.seed, request.options)
         turns: list[Turn] = []
-        step = {"terminated": False, "truncated": False, "success": None}
+        step: dict[str, Any] = {"terminated": False, "truncated": False, "success": None}
         while not (step["terminated"] or step["truncated"]) and len(turns) < self.config.max_steps:
             if (read := dialogue.read(self._show(observation))) is None:
                 break

@@ -157,7 +157,7 @@ class Fleet:
         self._server = await asyncio.start_unix_server(self._serve, path)
         n = self._n
         make = self._make if self._context == "fork" else importable(self._make)
-        args = [[path] * n, list(range(n)), [make] * n, [self._record] * n]
+        args: list[list[Any]] = [[path] * n, list(range(n)), [make] * n, [self._record] * n]
         if self._replay is not None:
             self._group = self._replay.spawn(
                 run_environments,
