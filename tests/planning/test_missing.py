@@ -16,6 +16,7 @@ CASES = [
 #: Imports each backbone while a package seems not to be there. What it needs beside it is loaded quickly.
 IMPORT = f"""
 import importlib, sys
+import echo_shm.replay
 from unittest import mock
 
 for module, package, _ in {CASES!r}:
