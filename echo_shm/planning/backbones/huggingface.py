@@ -21,7 +21,8 @@ class HuggingFaceBackbone:
 
     Its keys and values lie in our blocks. At each call the blocks of the sequences' beginnings are gathered into a
     ``DynamicCache``, and what is new is copied back. So prefixes are shared, and a call costs one copy of what is
-    cached of its sequences beside the model's own work. New tokens are filled up to the longest part of the call.
+    cached of its sequences beside the model's own work. Parts of about the same length go through the model together,
+    filled up to at most twice their length.
 
     Args:
         model: An instance of a ``...ForCausalLM`` class, whose layers keep the keys and values of all tokens: no
@@ -93,8 +94,14 @@ class HuggingFaceBackbone:
 
     def extend(self, parts: Sequence[Part]) -> Array:
         """Reads new tokens of several sequences. See :meth:`LocalBackbone.extend`."""
+        groups: dict[int, list[int]] = {}
+        for i, part in enumerate(parts):
+            groups.setdefault((len(part.tokens) - 1).bit_length(), []).append(i)
+        result = np.empty((len(parts), self._vocab_size), np.float32)
         with torch.inference_mode():
-            return self._extend(parts)
+            for group in groups.values():
+                result[group] = self._extend([parts[i] for i in group])
+        return result
 
     def _extend(self, parts: Sequence[Part]) -> Array:
         paged, n = self.cache, len(parts)
