@@ -128,9 +128,7 @@ def main() -> None:
             print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     first = ", ".join(WAYS[0])
-    print(
-        "| way | ETPS | against the first | a CPU second, against the first | reuse rate | bandwidth spent | preempted |"
-    )
+    print("| way | ETPS | against the first | of a CPU second, likewise | reuse rate | bandwidth spent | preempted |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for way in turns[0]:
         shown = []
