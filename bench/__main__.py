@@ -23,6 +23,7 @@ from bench import (
     latency,
     native,
     peers,
+    planning,
     producers,
     remote,
     replay,
@@ -47,6 +48,7 @@ GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "items": items.items,
     "weights": weights.weights,
     "adapters": adapters.adapters,
+    "planning": planning.planning,
 }
 
 NOTES = """\

@@ -47,6 +47,25 @@ void bench_copy_leaves(uint8_t *const *to, const uint8_t *const *from, const uin
         memcpy(to[l], from[l], n[l]);
 }
 
+typedef uint64_t words __attribute__((vector_size(32), aligned(1), may_alias));
+
+#ifdef __x86_64__
+#define ANY_PROCESSOR __attribute__((target_clones("avx2", "default")))
+#else
+#define ANY_PROCESSOR
+#endif
+
+/* Reads n bytes, a multiple of 128, and does no more with them than it must. */
+ANY_PROCESSOR uint64_t bench_read(const uint8_t *from, uint64_t n)
+{
+    const words *at = (const words *)from;
+    words a = {0}, b = {0}, c = {0}, d = {0};
+    for (uint64_t i = 0; i < n / sizeof *at; i += 4)
+        a ^= at[i], b ^= at[i + 1], c ^= at[i + 2], d ^= at[i + 3];
+    a ^= b ^ c ^ d;
+    return a[0] ^ a[1] ^ a[2] ^ a[3];
+}
+
 /* Sleeps until *word is no longer seen: when this ran on after it. */
 int64_t bench_wait(_Atomic uint32_t *word, uint32_t seen)
 {

@@ -43,6 +43,8 @@ def load(library: str) -> ctypes.CDLL:
     lib.bench_copy.restype = None
     lib.bench_copy_leaves.argtypes = [pointers, pointers, ctypes.POINTER(u64), u64]
     lib.bench_copy_leaves.restype = None
+    lib.bench_read.argtypes = [ctypes.c_void_p, u64]
+    lib.bench_read.restype = u64
     lib.bench_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
     lib.bench_wait.restype = i64
     lib.bench_wake.argtypes = [ctypes.c_void_p]

@@ -8,8 +8,11 @@
 #pragma STDC FP_CONTRACT OFF /* GCC contracts nothing under -std=c11 */
 #endif
 
-/* Partial sums of a row. */
+/* Partial sums of a block, and numbers of a block. */
 #define ES_PLAN_LANES 32
+#define ES_PLAN_BLOCK 512
+/* How many bytes ahead plans come into the cache. */
+#define ES_PLAN_AHEAD 2048
 
 /* Between numbers and doubles. */
 #define WIDE(v, type) __builtin_convertvector(v, type)
@@ -17,7 +20,7 @@
 
 #define LANES(name) name##_f32_plain
 #define TARGET
-#define WIDTH 2
+#define BYTES 16
 #define NUMBER float
 #include "planning/es_plan_lanes.h"
 #undef LANES
@@ -28,13 +31,13 @@
 #undef LANES
 #undef NUMBER
 #undef TARGET
-#undef WIDTH
+#undef BYTES
 
 #ifdef __x86_64__
 
 #define LANES(name) name##_f64_avx2
 #define TARGET ES_LANES_TARGET_avx2
-#define WIDTH 4
+#define BYTES 32
 #define NUMBER double
 #include "planning/es_plan_lanes.h"
 #undef LANES

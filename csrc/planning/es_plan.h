@@ -1,8 +1,9 @@
 /* A shared plan, the exponential moving average of plans, and how far plans are from it.
  *
- * Plans are rows of dim numbers, one after the other, of float (_f32) or double (_f64). All arithmetic is in double.
- * Each sum has 32 partial sums that are added pairwise, so that every kind of instructions gives the same
- * bits. NaNs and infinities are not looked for: they come out as such. */
+ * Plans are rows of dim numbers, one after the other, of float (_f32) or double (_f64). The average is computed in
+ * double. Squares of differences are rounded to the type of the plans, and so are the sums of 512 of them, of which each
+ * has 32 partial sums that are added pairwise. So every kind of instructions gives the same bits, and a float's error is
+ * some 2^-21 at most. NaNs and infinities are not looked for: they come out as such. */
 #ifndef ES_PLAN_H
 #define ES_PLAN_H
 

@@ -1,93 +1,94 @@
 /* One row, compiled once for each kind of instructions and each type: es_plan.c includes this file with LANES(name),
- * TARGET, WIDTH, NUMBER, WIDE(v, type) and NARROW(v, type) defined. It has no guard for that reason.
+ * TARGET, BYTES (of a register), NUMBER, WIDE(v, type) and NARROW(v, type) defined. It has no guard for that reason.
  *
- * Number j of a row is added to partial sum j mod ES_PLAN_LANES. Sum j then takes sum j + h, for h from half of them
- * down to 1. A vector has WIDTH of the sums. */
+ * Number j of a block is added to partial sum j mod ES_PLAN_LANES, in NUMBER. Sum j then takes sum j + h, for h from half
+ * of them down to 1. The sums of the blocks are added in double. */
 
+#define WIDTH (BYTES / (int)sizeof(NUMBER))
 #define VECTORS (ES_PLAN_LANES / WIDTH)
+#define DOUBLES (BYTES / 8)
 
-typedef double LANES(doubles) __attribute__((vector_size(8 * WIDTH)));
-typedef NUMBER LANES(numbers) __attribute__((vector_size(sizeof(NUMBER) * WIDTH)));
+typedef NUMBER LANES(numbers) __attribute__((vector_size(BYTES)));
+/* As many numbers as a register has of doubles. */
+typedef NUMBER LANES(some) __attribute__((vector_size(DOUBLES * sizeof(NUMBER))));
+typedef double LANES(doubles) __attribute__((vector_size(BYTES)));
 
-TARGET __attribute__((always_inline)) static inline LANES(numbers) LANES(load)(const NUMBER *x)
+TARGET __attribute__((always_inline)) static inline LANES(numbers) LANES(square)(const NUMBER *a, const NUMBER *b)
 {
-    LANES(numbers) some;
-    memcpy(&some, x, sizeof some);
-    return some;
+    LANES(numbers) x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x - y) * (x - y);
 }
 
-TARGET __attribute__((always_inline)) static inline LANES(doubles) LANES(wide)(LANES(numbers) v)
-{
-    return (LANES(doubles))WIDE(v, LANES(doubles));
-}
-
-/* The square of the difference, which is rounded to NUMBER first: float conversions take longest. */
-TARGET __attribute__((always_inline)) static inline LANES(doubles) LANES(square)(LANES(numbers) a, LANES(numbers) b)
-{
-    LANES(doubles) between = LANES(wide)(a - b);
-    return between * between;
-}
-
-/* The same; mean takes plan. */
-TARGET __attribute__((always_inline)) static inline LANES(doubles)
-    LANES(mix)(NUMBER *mean, const NUMBER *plan, double decay)
-{
-    LANES(numbers) old = LANES(load)(mean), new = LANES(load)(plan);
-    LANES(doubles) mixed = decay * LANES(wide)(old) + (1 - decay) * LANES(wide)(new);
-    LANES(numbers) rounded = (LANES(numbers))NARROW(mixed, LANES(numbers));
-    memcpy(mean, &rounded, sizeof rounded);
-    return LANES(square)(new, old);
-}
-
-TARGET __attribute__((always_inline)) static inline double LANES(total)(LANES(doubles) * sum)
+TARGET __attribute__((always_inline)) static inline double LANES(total)(LANES(numbers) * sum)
 {
 #pragma GCC unroll 16
     for (int half = VECTORS / 2; half > 0; half /= 2)
 #pragma GCC unroll 16
         for (int v = 0; v < half; v++)
             sum[v] += sum[v + half];
-    double last[WIDTH];
-    memcpy(last, sum, sizeof last);
+    LANES(numbers) last = sum[0];
+#pragma GCC unroll 16
     for (int half = WIDTH / 2; half > 0; half /= 2)
+#pragma GCC unroll 16
         for (int j = 0; j < half; j++)
             last[j] += last[j + half];
     return last[0];
 }
 
-TARGET static double LANES(distance)(const NUMBER *a, const NUMBER *b, uint64_t dim)
+TARGET __attribute__((always_inline)) static inline void LANES(add)(LANES(numbers) * sum, const NUMBER *a,
+                                                                    const NUMBER *b)
 {
-    LANES(doubles) sum[VECTORS] = {{0}};
-    for (; dim >= ES_PLAN_LANES; dim -= ES_PLAN_LANES, a += ES_PLAN_LANES, b += ES_PLAN_LANES)
 #pragma GCC unroll 16
-        for (int v = 0; v < VECTORS; v++)
-            sum[v] += LANES(square)(LANES(load)(a + v * WIDTH), LANES(load)(b + v * WIDTH));
-    if (dim > 0) { /* the rest, and zeros */
+    for (int v = 0; v < VECTORS; v++)
+        sum[v] += LANES(square)(a + v * WIDTH, b + v * WIDTH);
+}
+
+/* Of a block, or of less. */
+TARGET static double LANES(block)(const NUMBER *a, const NUMBER *b, uint64_t n)
+{
+    LANES(numbers) sum[VECTORS] = {{0}};
+    for (; n >= ES_PLAN_LANES; n -= ES_PLAN_LANES, a += ES_PLAN_LANES, b += ES_PLAN_LANES) {
+        for (int i = 0; i < (int)sizeof(NUMBER) * ES_PLAN_LANES; i += 64) /* lines of rows to come */
+            __builtin_prefetch((const char *)a + ES_PLAN_AHEAD + i);
+        LANES(add)(sum, a, b);
+    }
+    if (n > 0) { /* the rest, and zeros */
         NUMBER last_a[ES_PLAN_LANES] = {0}, last_b[ES_PLAN_LANES] = {0};
-        memcpy(last_a, a, dim * sizeof *a);
-        memcpy(last_b, b, dim * sizeof *b);
-        for (int v = 0; v < VECTORS; v++)
-            sum[v] += LANES(square)(LANES(load)(last_a + v * WIDTH), LANES(load)(last_b + v * WIDTH));
+        memcpy(last_a, a, n * sizeof *a);
+        memcpy(last_b, b, n * sizeof *b);
+        LANES(add)(sum, last_a, last_b);
     }
     return LANES(total)(sum);
+}
+
+TARGET static double LANES(distance)(const NUMBER *a, const NUMBER *b, uint64_t dim)
+{
+    double all = 0;
+    for (uint64_t at = 0; at < dim; at += ES_PLAN_BLOCK)
+        all += LANES(block)(a + at, b + at, dim - at < ES_PLAN_BLOCK ? dim - at : ES_PLAN_BLOCK);
+    return all;
 }
 
 /* The distance, then mean takes plan. */
 TARGET static double LANES(take)(NUMBER *mean, const NUMBER *plan, uint64_t dim, double decay)
 {
-    LANES(doubles) sum[VECTORS] = {{0}};
-    for (; dim >= ES_PLAN_LANES; dim -= ES_PLAN_LANES, mean += ES_PLAN_LANES, plan += ES_PLAN_LANES)
-#pragma GCC unroll 16
-        for (int v = 0; v < VECTORS; v++)
-            sum[v] += LANES(mix)(mean + v * WIDTH, plan + v * WIDTH, decay);
-    if (dim > 0) {
-        NUMBER last_mean[ES_PLAN_LANES] = {0}, last_plan[ES_PLAN_LANES] = {0};
-        memcpy(last_mean, mean, dim * sizeof *mean);
-        memcpy(last_plan, plan, dim * sizeof *plan);
-        for (int v = 0; v < VECTORS; v++)
-            sum[v] += LANES(mix)(last_mean + v * WIDTH, last_plan + v * WIDTH, decay);
-        memcpy(mean, last_mean, dim * sizeof *mean);
+    double distance = LANES(distance)(plan, mean, dim), rest = 1 - decay;
+    for (; dim >= DOUBLES; dim -= DOUBLES, mean += DOUBLES, plan += DOUBLES) {
+        LANES(some) old, new;
+        memcpy(&old, mean, sizeof old);
+        memcpy(&new, plan, sizeof new);
+        LANES(doubles)
+        mixed = decay * (LANES(doubles))WIDE(old, LANES(doubles)) + rest * (LANES(doubles))WIDE(new, LANES(doubles));
+        old = (LANES(some))NARROW(mixed, LANES(some));
+        memcpy(mean, &old, sizeof old);
     }
-    return LANES(total)(sum);
+    for (uint64_t i = 0; i < dim; i++)
+        mean[i] = (NUMBER)(decay * (double)mean[i] + rest * (double)plan[i]);
+    return distance;
 }
 
+#undef WIDTH
 #undef VECTORS
+#undef DOUBLES

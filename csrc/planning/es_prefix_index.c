@@ -313,7 +313,6 @@ int es_prefix_index_insert(es_prefix_index *x, const int64_t *tokens, uint64_t b
         return (int)known;
     *done = (es_prefix_insertion){.known = (uint64_t)known, .end = done->end};
     uint64_t more = blocks - done->known, room = x->capacity - x->blocks;
-    more = more < x->capacity ? more : x->capacity;
     if (more == 0)
         return ES_OK;
     int64_t made = new_node(x, more);

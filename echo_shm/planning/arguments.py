@@ -27,7 +27,8 @@ def real_array(label: str, value: object, dtype: npt.DTypeLike | None = None) ->
     # bfloat16 and the like have kind V.
     if array.size and (array.dtype.kind not in "iufV" or not np.can_cast(array.dtype, np.float64, "same_kind")):
         raise ValueError(f"{label} holds {array.dtype}: use real numbers")
-    return np.ascontiguousarray(array, dtype).reshape(array.shape)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, which callers look for
+        return np.ascontiguousarray(array, dtype).reshape(array.shape)
 
 
 def integer_array(label: str, value: object) -> npt.NDArray[np.int64]:

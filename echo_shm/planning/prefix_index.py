@@ -1,7 +1,5 @@
 """Which prefix of a token sequence has its cache already: a radix tree over blocks of tokens."""
 
-from __future__ import annotations
-
 import array
 import threading
 from collections.abc import Sequence
@@ -28,20 +26,6 @@ class Match(NamedTuple):
     blocks: Blocks
 
 
-class Insertion(NamedTuple):
-    """What became of the blocks of an :meth:`PrefixIndex.insert`."""
-
-    #: How many blocks at the front were cached before. The index keeps the numbers that it has.
-    known: int
-    #: How many after those it has taken: it refers to ``blocks[known : known + taken]`` now. Fewer than there
-    #: were if the rest finds no room, as everything else is leased.
-    taken: int
-    #: int64 ``(e,)``: blocks that had to go. The index does not refer to them any more.
-    evicted: Blocks
-    #: On ``blocks[: known + taken]``, if one was asked for.
-    lease: Lease | None
-
-
 class Lease:
     """Keeps a prefix in the index until it is released. Leave its ``with`` block, or call :meth:`release`.
 
@@ -53,7 +37,7 @@ class Lease:
 
     """
 
-    def __init__(self, index: PrefixIndex, end: int, blocks: Blocks) -> None:
+    def __init__(self, index: "PrefixIndex", end: int, blocks: Blocks) -> None:
         self.length = len(blocks) * index.block_size
         self.blocks = blocks
         self.blocks.flags.writeable = False
@@ -66,7 +50,7 @@ class Lease:
                 lib.es_prefix_index_release(self._index._nodes, self._end)
             self._released = True
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> "Lease":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -74,6 +58,20 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"Lease(length={self.length}{', released' if self._released else ''})"
+
+
+class Insertion(NamedTuple):
+    """What became of the blocks of an :meth:`PrefixIndex.insert`."""
+
+    #: How many blocks at the front were cached before. The index keeps the numbers that it has.
+    known: int
+    #: How many after those it has taken: it refers to ``blocks[known : known + taken]`` now. Fewer than there
+    #: were if the rest finds no room, as everything else is leased.
+    taken: int
+    #: int64 ``(e,)``: blocks that had to go. The index does not refer to them any more.
+    evicted: Blocks
+    #: On ``blocks[: known + taken]``, if one was asked for.
+    lease: Lease | None
 
 
 class PrefixIndex:
@@ -243,6 +241,8 @@ def _check(code: int) -> int:
 
 def _integers(label: str, value: Tokens) -> Blocks:
     """A C-contiguous int64 array of one dimension. A list takes a third of the time that numpy needs for it."""
+    if isinstance(value, np.ndarray) and value.dtype == np.int64 and value.ndim == 1 and value.flags.c_contiguous:
+        return value
     if isinstance(value, list | tuple):
         try:
             return np.asarray(array.array("q", value))

@@ -12,6 +12,7 @@ from . import twins
 
 DTYPES = st.sampled_from([np.float32, np.float64])
 WEIGHTS = st.floats(0, 10)
+DIMS = st.one_of(st.integers(1, 100), st.integers(500, 1100))
 
 
 def drawn(seed, n, dim, dtype):
@@ -20,14 +21,15 @@ def drawn(seed, n, dim, dtype):
     return (rng.standard_normal((n, dim)) * 10 ** rng.uniform(-3, 3)).astype(dtype), rng.standard_normal(n)
 
 
-def close(got, right):
-    """Sums of squares may be added in any order."""
-    np.testing.assert_allclose(got, right, rtol=1e-13, atol=0, strict=True)
+def close(got, right, *dtypes):
+    """Sums of squares may be added in any order, and among float32 they are float32."""
+    single = all(dtype == np.float32 for dtype in dtypes)
+    np.testing.assert_allclose(got, right, rtol=1e-6 if single else 1e-13, atol=0, strict=True)
 
 
 @settings(deadline=None)
 @given(
-    st.integers(0, 2**32), st.integers(0, 6), st.integers(1, 100), DTYPES, DTYPES, st.floats(0, 1, exclude_max=True),
+    st.integers(0, 2**32), st.integers(0, 6), DIMS, DTYPES, DTYPES, st.floats(0, 1, exclude_max=True),
     WEIGHTS, WEIGHTS, st.integers(0, 6),
 )  # fmt: skip
 def test_each_plan_is_scored_before_it_is_taken(seed, n, dim, dtype, given_dtype, decay, plan_weight, reward_weight, k):
@@ -39,7 +41,7 @@ def test_each_plan_is_scored_before_it_is_taken(seed, n, dim, dtype, given_dtype
         mean = plan if mean is None else twins.take(mean, plan, decay)
     weights = {"plan_weight": plan_weight, "reward_weight": reward_weight}
     got = [ema.score_and_update(rows[part], rewards[part], **weights) for part in (slice(k), slice(k, None))]
-    close(np.concatenate(got), np.array(right))
+    close(np.concatenate(got), np.array(right), dtype)
     assert ema.updates == n
     if n == 0:
         assert ema.plan is None
@@ -50,20 +52,28 @@ def test_each_plan_is_scored_before_it_is_taken(seed, n, dim, dtype, given_dtype
     unscored.update(rows[1:])
     np.testing.assert_array_equal(unscored.plan, mean, strict=True)
     assert unscored.score_and_update(rows[0], 0.5, **weights) == pytest.approx(
-        plan_surprise(rows[0].astype(dtype), mean, 0.5, **weights), rel=1e-13
+        plan_surprise(rows[0].astype(dtype), mean, 0.5, **weights), rel=1e-6
     )
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32), st.integers(0, 6), st.integers(1, 100), DTYPES, DTYPES, WEIGHTS, WEIGHTS)
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 6),
+    DIMS,
+    DTYPES,
+    DTYPES,
+    WEIGHTS,
+    WEIGHTS,
+)
 def test_surprise_is_its_twin(seed, n, dim, dtype, other, plan_weight, reward_weight):
     """All plans of a batch are compared with one; where one of the two is float64, both are."""
     rows, rewards = drawn(seed, n, dim, dtype)
     mean = drawn(seed + 1, 1, dim, other)[0][0]
     got = plan_surprise(rows, mean, rewards, plan_weight, reward_weight)
-    close(got, twins.surprise(rows, mean, rewards, plan_weight, reward_weight))
+    close(got, twins.surprise(rows, mean, rewards, plan_weight, reward_weight), dtype, other)
     before = EmaPlan(dim)
-    close(plan_surprise(rows, before, rewards, plan_weight, reward_weight), reward_weight * np.abs(rewards))
+    close(plan_surprise(rows, before, rewards, plan_weight, reward_weight), reward_weight * np.abs(rewards), float)
     if n:
         one = plan_surprise(rows[0], mean, rewards[0], plan_weight, reward_weight)
         assert isinstance(one, float)
@@ -71,7 +81,14 @@ def test_surprise_is_its_twin(seed, n, dim, dtype, other, plan_weight, reward_we
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32), st.integers(0, 6), st.integers(1, 100), DTYPES, st.booleans(), st.booleans())
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 6),
+    DIMS,
+    DTYPES,
+    st.booleans(),
+    st.booleans(),
+)
 def test_divergence_is_its_twin(seed, n, dim, dtype, one_previous, one_sigma):
     """Each plan against the previous one of its own, or against one of all."""
     rows, previous = drawn(seed, n, dim, dtype)[0], drawn(seed + 1, max(n, 1), dim, dtype)[0]
@@ -79,14 +96,14 @@ def test_divergence_is_its_twin(seed, n, dim, dtype, one_previous, one_sigma):
     sigma = 0.3 if one_sigma else np.linspace(0.1, 2, n)
     right = np.array([float(twins.distances([row], base)[0]) for row, base in zip(
         rows, np.broadcast_to(previous, rows.shape), strict=True)])  # fmt: skip
-    close(temporal_kl(rows, previous, sigma), right / (2 * np.float64(sigma) ** 2))
+    close(temporal_kl(rows, previous, sigma), right / (2 * np.float64(sigma) ** 2), dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_all_instructions_give_the_same_bits(dtype, monkeypatch):
     """What a processor without AVX2 computes is what one with it does."""
     best = lib.es_plan_best()
-    for dim in range(1, 132):
+    for dim in [*range(1, 132), 511, 512, 513, 1100]:
         found = []
         for kind in {0, best}:
             monkeypatch.setattr(plans, "_BEST", kind)
@@ -130,7 +147,10 @@ def test_a_state_goes_on():
         ({"plan": np.zeros(2, np.float32)}, r"has 'plan' and 'updates', this one \['plan'\]"),
         ({"plan": np.zeros(3, np.float32), "updates": 1}, r"plan is float32\[3\], this EmaPlan's float32\[2\]"),
         ({"plan": np.zeros(2), "updates": 1}, r"plan is float64\[2\], this EmaPlan's float32\[2\]"),
-        ({"plan": np.full(2, np.nan, np.float32), "updates": 1}, r"the state's plan\[0\] is nan: use finite numbers"),
+        (
+            {"plan": np.full(2, np.nan, np.float32), "updates": 1},
+            r"the state's plan\[0\] is nan as float32",
+        ),
         ({"plan": np.zeros(2, np.float32), "updates": -1}, "updates=-1: use an integer, 0 or more"),
     ],
 )
@@ -154,8 +174,12 @@ def test_a_bad_state_is_refused(state, message):
         (lambda ema: ema.update(["1", "2"]), "plans holds <U1: use real numbers"),
         (lambda ema: ema.update([True, False]), "plans holds bool: use real numbers"),
         (lambda ema: ema.update([[1, 2], [3]]), "plans: .*inhomogeneous"),
-        (lambda ema: ema.update([[1, 2], [1, np.nan]]), r"plans\[1, 1\] is nan: use finite numbers"),
-        (lambda ema: ema.score_and_update([[1, 2], [np.inf, 1]], 0), r"plans\[1, 0\] is inf: use finite numbers"),
+        (lambda ema: ema.update([[1, 2], [1, np.nan]]), r"plans\[1, 1\] is nan as float32: use finite numbers"),
+        (
+            lambda ema: ema.score_and_update([[1, 2], [np.inf, 1]], 0),
+            r"plans\[1, 0\] is inf as float32",
+        ),
+        (lambda ema: ema.update([1e300, 1]), r"plans\[0, 0\] is inf as float32: use finite numbers"),
         (lambda ema: ema.score_and_update([1, 2], np.nan), "rewards is nan: use finite numbers"),
         (lambda ema: ema.score_and_update([[1, 2]], [1, 2]), r"rewards has shape \(2,\): use one number, or \(1,\)"),
         (lambda ema: ema.score_and_update([1, 2], 1, plan_weight=-1), "plan_weight=-1: use a finite number"),

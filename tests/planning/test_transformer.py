@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from harness.packages import need
+from harness.pieces import check_pieces, part
 
 need("torch")
 
@@ -10,7 +11,7 @@ import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from echo_shm.planning.backbones.protocol import LocalBackbone, Part  # noqa: E402
+from echo_shm.planning.backbones.protocol import LocalBackbone  # noqa: E402
 from echo_shm.planning.backbones.transformer import (  # noqa: E402
     CausalTransformer,
     TransformerBackbone,
@@ -35,37 +36,12 @@ def whole(backbone, tokens):
         return backbone.model(torch.tensor(np.array(tokens))[None])[0].numpy()
 
 
-def part(tokens, start, blocks):
-    """New tokens of a sequence, with its blocks."""
-    return Part(np.array(tokens), start, np.array(blocks))
-
-
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_decoding_in_any_pieces_is_the_training_pass(data):
     """Sequences that grow by any pieces, in any company, in any blocks, get the logits of the whole sequence."""
     backbone = make()
-    n = data.draw(st.integers(1, 4), "sequences")
-    order = iter(data.draw(st.permutations(range(64)), "blocks"))
-    lengths = data.draw(st.lists(st.integers(1, 40), min_size=n, max_size=n), "lengths")
-    rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
-    tokens = [rng.integers(0, 11, length) for length in lengths]
-    blocks = [np.array([next(order) for _ in range(-(-length // BLOCK))]) for length in lengths]
-    done = [0] * n
-    expected = [whole(backbone, one) for one in tokens]
-    while any(d < length for d, length in zip(done, lengths, strict=True)):
-        left = [i for i in range(n) if done[i] < lengths[i]]
-        chosen = data.draw(st.lists(st.sampled_from(left), min_size=1, unique=True), "who")
-        sizes = [data.draw(st.sampled_from([1, 1, 3, 40]), "tokens") for _ in chosen]
-        parts = [
-            Part(tokens[i][done[i] : done[i] + size], done[i], blocks[i]) for i, size in zip(chosen, sizes, strict=True)
-        ]
-        logits = backbone.extend(parts)
-        assert logits.shape == (len(parts), 11)
-        assert logits.dtype == np.float32
-        for i, one, row in zip(chosen, parts, logits, strict=True):
-            done[i] += len(one.tokens)
-            np.testing.assert_allclose(row, expected[i][done[i] - 1], atol=2e-5)
+    check_pieces(data, backbone, lambda tokens: whole(backbone, tokens))
 
 
 def test_a_shared_prefix_is_as_good_as_an_own_one():
@@ -104,7 +80,7 @@ def test_a_soft_prefix_is_seen_by_every_token():
 
 
 def test_it_trains():
-    """In some steps of gradient descent it learns to continue a sequence, and the backbone decodes with the new weights."""
+    """In some steps of gradient descent it learns to continue a sequence, and the backbone decodes so."""
     backbone = make()
     tokens = torch.arange(24)[None] % 8
     weights = list(backbone.model.parameters())

@@ -4,8 +4,8 @@ import numpy as np
 
 
 def distances(plans, ema):
-    """The squared distance of each plan; a difference of float32 is rounded to float32."""
-    return np.array([np.sum((plan - ema).astype(np.float64) ** 2) for plan in plans])
+    """The squared distance of each plan, in float64."""
+    return np.array([np.sum((plan.astype(np.float64) - ema.astype(np.float64)) ** 2) for plan in plans])
 
 
 def surprise(plans, ema, rewards, plan_weight, reward_weight):
@@ -92,7 +92,7 @@ class SlowPrefixIndex:
         found = self.find(tokens, len(blocks))
         known = len(found) // self.block_size
         self.lease(found)
-        evicted = self.evict(min(len(blocks) - known, self.capacity) - (self.capacity - len(self.numbers)))
+        evicted = self.evict(len(blocks) - known - (self.capacity - len(self.numbers)))
         self.leases.remove(found)
         for one, block in zip(self.prefixes(tokens, len(blocks))[known:], blocks[known:], strict=True):
             if len(self.numbers) == self.capacity:

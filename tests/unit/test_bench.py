@@ -107,6 +107,14 @@ def test_the_weights_group_gives_figures(monkeypatch):
     assert "the last of 3 readers" in figures[-1].path
 
 
+def test_the_planning_group_gives_figures():
+    """Each kernel does something, beside what it is compared with, which finds the same."""
+    figures = command.measure(["planning"], TINY)
+    assert {figure.path.split("`")[1] for figure in figures} >= {"plan_surprise", "PrefixIndex.match", "sample(256)"}
+    for figure in figures:
+        assert all(value > 0 for value in (*figure.ours, *figure.theirs)), figure
+
+
 def test_a_reader_that_ends_is_noticed():
     """Nobody waits for ever for it."""
     with (

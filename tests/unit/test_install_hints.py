@@ -74,6 +74,20 @@ def test_an_extra_has_the_packages_that_it_is_named_for() -> None:
         assert module.partition(".")[0] in EXTRAS[extra], f"{module} is not in the extra {extra}"
 
 
+def test_a_backbones_extra_has_what_it_needs() -> None:
+    """The extra that a backbone's message names brings the packages whose imports it guards."""
+    calls = [
+        [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
+        for path in (ROOT / "echo_shm/planning/backbones").glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "needs"
+    ]
+    assert len(calls) > 4
+    for _, extra, *packages in calls:
+        brought = {one.partition("_")[0] for one in EXTRAS[extra]}
+        assert {package.partition(".")[0] for package in packages} == brought, extra
+
+
 def test_an_adapters_extra_exists() -> None:
     """It has the adapter's name, or the one that is given."""
     extras = [

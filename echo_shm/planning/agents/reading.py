@@ -179,7 +179,10 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 def _comments(cls: type) -> dict[str, str]:
     """What the source says above each field, after ``#:``."""
     found, said = {}, ""
-    for line in inspect.getsource(cls).splitlines():
+    # Not inspect.getsource(): it looks into the file of the package from which the class is exported.
+    checks: Any = cls.__dict__["__post_init__"]
+    source = Path(checks.__code__.co_filename).read_text(encoding="utf-8")
+    for line in source.partition(f"class {cls.__name__}(")[2].partition("def __post_init__")[0].splitlines():
         if comment := re.match(r"\s*#: (.*)", line):
             said = f"{said} {comment[1]}".strip()
         elif named := re.match(r"\s*(\w+): ", line):

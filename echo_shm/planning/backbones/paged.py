@@ -33,7 +33,7 @@ class PagedCache:
         num_blocks, block_size = integer("num_blocks", num_blocks, 1), integer("block_size", block_size, 1)
         self.tensor = torch.zeros(layers, num_blocks, 2, heads, block_size, head_dim, dtype=dtype, device=device)
         self.num_blocks, self.block_size = num_blocks, block_size
-        self.block_bytes = self.tensor[:, 0].numel() * self.tensor.element_size()
+        self.block_bytes: int = self.tensor[:, 0].numel() * self.tensor.element_size()
 
     @property
     def device(self) -> torch.device:

@@ -133,8 +133,8 @@ class TransformerBackbone:
     """
 
     def __init__(self, model: CausalTransformer, num_blocks: int = 512, block_size: int = 16) -> None:
-        config = model.config
-        self.model = model
+        config: TransformerConfig = model.config
+        self.model, self._config = model, config
         weight = model.embedding.weight
         self.cache = PagedCache(
             config.layers,
@@ -149,12 +149,12 @@ class TransformerBackbone:
     @property
     def vocab_size(self) -> int:
         """Tokens are 0 to ``vocab_size - 1``."""
-        return self.model.config.vocab_size
+        return self._config.vocab_size
 
     @property
     def max_length(self) -> int:
         """The longest sequence, in tokens."""
-        return self.model.config.max_length
+        return self._config.max_length
 
     @property
     def block_size(self) -> int:
@@ -171,13 +171,16 @@ class TransformerBackbone:
         """Bytes of a block, all layers together."""
         return self.cache.block_bytes
 
-    @torch.inference_mode()
     def extend(self, parts: Sequence[Part]) -> Array:
         """Reads new tokens of several sequences. See :meth:`LocalBackbone.extend`.
 
         Nothing is padded but the tables of blocks: all but attention runs over the new tokens one after the other, and
         attention over all parts of one token at once, and over each longer part by itself.
         """
+        with torch.inference_mode():
+            return self._extend(parts)
+
+    def _extend(self, parts: Sequence[Part]) -> Array:
         flat = Flat(parts, self.cache)
         self.cache.empty(flat.fresh)
         attention = _Attention(parts, flat, self.cache)

@@ -133,6 +133,13 @@ class CachedSequence:
         self._adopt(lease)
         self.computed = lease.length
 
+    def next_prefix(self) -> bytes | None:
+        """The tokens up to the end of the next block to be computed, if others could share that block."""
+        end = (self.computed // self._of.block_size + 1) * self._of.block_size
+        if self._of.index is None or len(self.tokens) <= end:
+            return None
+        return np.array(self.tokens[:end], np.int64).tobytes()
+
     def reserve(self) -> bool:
         """Takes blocks for all tokens. Returns False if there are too few: nothing is taken then."""
         missing = self._of.count(len(self.tokens)) - len(self.blocks)

@@ -16,7 +16,7 @@ class RolloutError(EchoShmError):
 class RolloutConfig:
     """How a :class:`RolloutEngine` runs rollouts. Times are in seconds."""
 
-    #: Rollouts that run at the same time. Others wait in ``submit``, in the order of their calls.
+    #: Rollouts that run at the same time, if there are so many environments. Others wait in ``submit``.
     max_concurrent_rollouts: int = 128
     #: How long a rollout may run, all attempts together. What it waits before it runs does not count.
     timeout: float = 30.0

@@ -45,8 +45,7 @@ class LocalDecoder:
     order, as many as fit: each of them reads what is new in its context, or its last token, and draws the next one. So
     a rollout may come or go after any token.
 
-    Longer parts are read one by one, so that of several with the same prefix the first one computes it and the others
-    share it.
+    If several are about to compute the same block, the first one does, and the others share it.
     """
 
     def __init__(self, backbone: LocalBackbone, tokenizer: Tokenizer, config: RolloutConfig, counts: Counts) -> None:
@@ -160,14 +159,21 @@ class LocalDecoder:
     async def _dispatch(self) -> None:
         chosen = self._choose()
         self._scheduler.dispatched(list(chosen))
-        block = self.blocks.block_size
-        longer = [job for job in chosen if len(job.sequence.tokens) - job.sequence.computed > block]
-        for job in longer:
-            if not job.future.done():
+        while chosen:
+            now: list[_Job] = []
+            later: list[_Job] = []
+            prefixes: set[bytes] = set()
+            for job in chosen:
+                if job.future.done():
+                    continue
                 job.sequence.find()  # what was published since
-                await self._compute([job])
-        if shorter := [job for job in chosen if job not in longer and not job.future.done()]:
-            await self._compute(shorter)
+                prefix = job.sequence.next_prefix()
+                (later if prefix in prefixes else now).append(job)
+                if prefix is not None:
+                    prefixes.add(prefix)
+            if now:
+                await self._compute(now)
+            chosen = later
 
     def _choose(self) -> list[_Job]:
         """The next rollouts, with blocks for what they read. The first one gets blocks in any case."""

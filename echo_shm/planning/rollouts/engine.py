@@ -55,9 +55,9 @@ class RolloutEngine:
     local backbone's call that hangs cannot be ended: after ``config.backbone_timeout`` all rollouts fail, the engine
     refuses more, and the thread that computes is left behind until the process ends.
 
-    **Replay.** With ``replay`` and ``record`` a worker writes each episode that has ended into the replay, whole, before
-    ``submit`` returns. Of a rollout that failed, or was cancelled, nothing is written, unless it was cancelled while
-    its episode was being written.
+    **Replay.** With ``replay`` and ``record`` a worker writes each episode that has ended into the replay, whole,
+    before ``submit`` returns. Of a rollout that failed, or was cancelled, nothing is written, unless it was
+    cancelled while its episode was being written.
 
     Args:
         backbone: A :class:`LocalBackbone` or a :class:`RemoteBackbone`, which the engine closes.
@@ -113,7 +113,8 @@ class RolloutEngine:
     async def __aenter__(self) -> "RolloutEngine":
         if self._state != "new":
             raise RuntimeError("an engine is entered once: make another one")
-        self._room = asyncio.Semaphore(self.config.max_concurrent_rollouts)
+        most = self.config.max_concurrent_rollouts
+        self._room = asyncio.Semaphore(most if self._fleet is None else min(most, self._fleet.size))
         if isinstance(self._backbone, LocalBackbone):
             self._decoder = LocalDecoder(self._backbone, self._tokenizer, self.config, self.counts)
         self._state = "open"
@@ -187,7 +188,9 @@ class RolloutEngine:
         temperature: float | None = None,
         timeout: float | None = None,
     ) -> RolloutResult:
-        """Runs a rollout, and returns when its episode has ended. Waits while ``max_concurrent_rollouts`` run.
+        """Runs a rollout, and returns when its episode has ended.
+
+        Waits while ``max_concurrent_rollouts`` run, or as many as there are environments; first come, first served.
 
         Cancel the task that calls it to end the rollout: its blocks and its environment are free again, at once or as
         soon as the environment has answered.
@@ -328,7 +331,7 @@ class RolloutEngine:
     ) -> RolloutResult:
         observation = await environment.reset(request.seed, request.options)
         turns: list[Turn] = []
-        step = {"terminated": False, "truncated": False, "success": None}
+        step: dict[str, Any] = {"terminated": False, "truncated": False, "success": None}
         while not (step["terminated"] or step["truncated"]) and len(turns) < self.config.max_steps:
             if (read := dialogue.read(self._show(observation))) is None:
                 break

@@ -141,6 +141,11 @@ class Fleet:
         self._group: WorkerGroup | None = None
 
     @property
+    def size(self) -> int:
+        """How many environments there are while all workers live."""
+        return self._n * self._slots
+
+    @property
     def pids(self) -> list[int]:
         """The process ids of the workers that are connected."""
         return sorted(worker.pid for worker in self._workers)
@@ -152,7 +157,7 @@ class Fleet:
         self._server = await asyncio.start_unix_server(self._serve, path)
         n = self._n
         make = self._make if self._context == "fork" else importable(self._make)
-        args = [[path] * n, list(range(n)), [make] * n, [self._record] * n]
+        args: list[list[Any]] = [[path] * n, list(range(n)), [make] * n, [self._record] * n]
         if self._replay is not None:
             self._group = self._replay.spawn(
                 run_environments,

@@ -1,14 +1,11 @@
 """What an engine and its workers say to each other: JSON objects over a Unix socket, each behind its length.
 
-==========  ==================================================================  =========================================
-``op``      the engine asks                                                     the worker answers
-==========  ==================================================================  =========================================
-``reset``   ``slot``, ``seed``, ``options``                                     ``observation``
-``step``    ``slot``, ``action``                                                ``observation``, ``reward``,
-                                                                                ``terminated``, ``truncated``,
-                                                                                ``success`` (or null)
-``record``  ``turns``, ``terminated``, ``truncated``                            nothing
-==========  ==================================================================  =========================================
+The engine asks, and its question is called ``op``:
+
+- ``reset`` (``slot``, ``seed``, ``options``) is answered with ``observation``.
+- ``step`` (``slot``, ``action``) is answered with ``observation``, ``reward``, ``terminated``, ``truncated`` and
+  ``success``, which may be null.
+- ``record`` (``turns``, ``terminated``, ``truncated``) is answered when the episode is sent to the replay.
 
 Each question has an ``id``, which its answer repeats. A worker answers in the order of the questions. Where the
 environment raised, the answer has ``error`` instead. A worker's first message has its ``worker`` number and ``pid``.

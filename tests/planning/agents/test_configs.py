@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig, TrainingConfig
+from echo_shm.planning import PlanningConfig, PPOConfig, ReplayConfig, TrainingConfig
 
 
 def test_defaults_are_the_documented_ones():
@@ -52,7 +52,7 @@ def test_a_file_and_arguments_give_the_same(tmp_path: Path):
     assert read == expected
     said = "--env-name CartPole-v1 --num-actors 4 --stop-at 1 --ppo.gamma 0.5 --ppo.max-age 3 --replay.sampling uniform"
     assert TrainingConfig.from_args(said.split()) == expected
-    more = "--no-progress --ppo.max-age none --planning.heads 2 --no-replay --replay.beta 1".split()
+    more = ["--no-progress", "--ppo.max-age", "none", "--planning.heads", "2", "--no-replay", "--replay.beta", "1"]
     changed = TrainingConfig.from_args(["--config", str(path), *more[:-2]])
     assert changed == dataclasses.replace(
         read, progress=False, ppo=PPOConfig(gamma=0.5), planning=PlanningConfig(heads=2), replay=None
