@@ -636,6 +636,7 @@ class lib:
     ES_MIN_HEAP: Final[int]
     ES_MAX_HEAP: Final[int]
     ES_CUSTOM: Final[int]
+    ES_HOT_COLD: Final[int]
     ES_STEP_TERMINATED: Final[int]
     ES_STEP_TRUNCATED: Final[int]
     ES_STEP_LOST: Final[int]
@@ -938,6 +939,12 @@ class lib:
     def es_replay_delete(r: ReplayHold, table: int, keys: CData, n: int, /) -> int: ...
     @staticmethod
     def es_replay_reset(r: ReplayHold, table: int, /) -> int: ...
+    @staticmethod
+    def es_replay_learned(r: ReplayHold, table: int, /) -> int: ...
+    @staticmethod
+    def es_replay_notes(r: ReplayHold, bytes: CData, size: int, /) -> None: ...
+    @staticmethod
+    def es_replay_set_notes(r: ReplayHold, bytes: CData, size: int, /) -> None: ...
     @staticmethod
     def es_replay_can_sample(r: ReplayHold, table: int, n: int, /) -> int: ...
     @staticmethod

@@ -23,8 +23,8 @@ static bool selector_in_range(const es_selector_config *s)
 {
     bool softmax = s->kind == ES_SOFTMAX || s->kind == ES_HOT_COLD, weights = s->kind == ES_PRIORITIZED || softmax;
     return s->kind >= ES_UNIFORM && s->kind <= ES_HOT_COLD && s->zero == 0 &&
-           (!weights || (finite_at_least(s->parameter, 0) && finite_at_least(s->beta, 0))) &&
-           (!softmax || (s->parameter > 0 && s->target >= 0 && s->target <= 1)) &&
+           (!weights || (finite_at_least(s->parameter, 0) && finite_at_least(s->beta, 0))) && s->target >= 0 &&
+           s->target <= softmax && (!softmax || s->parameter > 0) &&
            (s->kind != ES_HOT_COLD || (s->share >= 0 && s->share <= 1 && s->hot_size >= 1));
 }
 

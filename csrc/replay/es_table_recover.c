@@ -13,7 +13,7 @@ static bool words_are_possible(const es_table *t)
             return false;
     return t->highest >= 1 && es_table_selectors_accept(t, t->highest) && words->round >= 1 &&
            words->cold <= words->inserted && words->gone <= words->inserted && words->marked <= words->inserted &&
-           (words->temperature[0] > 0) >= (words->temperature[1] > 0);
+           (words->temperature[0] > 0 || words->temperature[1] == 0);
 }
 
 static es_window window_of(const es_item_record *r)

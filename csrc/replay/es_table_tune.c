@@ -9,7 +9,9 @@ void es_table_tune_begin(es_table *t)
 {
     const es_selector_class *class = t->sampler->class;
     double temperatures[2] = {t->words->temperature[0], t->words->temperature[1]};
-    if (class->use != NULL && t->config->sampler.target > 0 && temperatures[0] > 0)
+    bool chosen =
+        temperatures[0] > 0 && (temperatures[1] > 0 || !es_table_ages(t)); /* of each part, or somebody scribbled */
+    if (t->config->sampler.target > 0 && chosen)
         class->use(t->sampler, temperatures);
 }
 

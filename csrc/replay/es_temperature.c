@@ -17,10 +17,10 @@
 static uint64_t pack(es_temperature *h)
 {
     uint64_t n = 1;
-    h->sum[0] /= (double)h->count[0];
+    h->sum[0] = h->sum[0] / (double)h->count[0] / h->unit;
     for (uint64_t i = h->lowest; i <= h->highest; i++)
         if (h->count[i] > 0) {
-            h->sum[n] = h->sum[i] / (double)h->count[i];
+            h->sum[n] = h->sum[i] / (double)h->count[i] / h->unit;
             h->count[n++] = h->count[i];
         }
     return n;

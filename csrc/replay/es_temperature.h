@@ -18,7 +18,7 @@ typedef struct es_temperature {
     uint64_t
         first; /* the number of the second bin, if bins were counted from depth 0. The first bin has what is below */
     uint64_t lowest, highest; /* of the bins that have some, without the first one */
-    double widest;
+    double widest, unit;      /* of the sums: where the depths' own unit could overflow, another one */
     uint64_t total, count[ES_TEMPERATURE_BINS];
     double sum[ES_TEMPERATURE_BINS]; /* of depths */
 } es_temperature;
@@ -37,6 +37,7 @@ static inline void es_temperature_begin(es_temperature *h, double widest)
     uint64_t last = es_temperature_bin(widest);
     memset(h, 0, sizeof *h);
     h->widest = widest;
+    h->unit = widest > 0x1p900 ? 0x1p-100 : 1;
     h->first = last < ES_TEMPERATURE_BINS - 2 ? 0 : last - (ES_TEMPERATURE_BINS - 2);
     h->lowest = ES_TEMPERATURE_BINS;
 }
@@ -48,7 +49,7 @@ static inline void es_temperature_add(es_temperature *h, double depth)
     h->lowest = i > 0 && i < h->lowest ? i : h->lowest;
     h->highest = i > h->highest ? i : h->highest;
     h->count[i]++;
-    h->sum[i] += depth;
+    h->sum[i] += depth * h->unit;
 }
 
 /* The temperature for `share` of the members, above 0 and at most 1, or the nearest that there is. 0 if all priorities

@@ -28,8 +28,8 @@ class Batch(NamedTuple):
         key: Names each item, for :meth:`Replay.update` and others: unique in its table, and never used again. The
             same item may come several times. Shape ``(n,)``, uint64, as the others have shape ``(n,)``.
         probability: With which the item was drawn; float64.
-        weight: The importance weight, at most 1, which corrects a mean over the batch for the probabilities; 1 where
-            the sampler does not go by priorities; float64.
+        weight: The importance weight, which corrects a mean over the batch for the probabilities; 1 where the sampler
+            does not go by priorities; at most 1, but with :class:`HotCold`; float64.
         priority: The item's; float64.
         times_sampled: How often it was, this draw included; int64.
         table_size: How many items the table held when it was drawn; int64.

@@ -117,8 +117,8 @@ class HotCold(Selector):
     parts. So they may be above 1.
 
     For a seed that nobody knows, each draw comes from the hot part with probability ``share``. The draws of a table are
-    spread: of any n in a row, ``n * share`` come from there, and up to 3 more or fewer (of 10,000). So no batch is far
-    off, and none has to be a multiple.
+    spread: of any n in a row, ``n * share`` come from there, within 3 for n up to 1,000. So no batch is far off, and n
+    need not be a multiple.
 
     Args:
         hot_size: Most hot items.

@@ -191,6 +191,14 @@ TEST(what_is_out_of_range_has_no_store)
     BAD(f.tables[1].sampler.parameter = NAN);
     BAD(f.tables[1].sampler.beta = INFINITY);
     BAD((f.tables[1].sampler = (es_selector_config){.kind = ES_SOFTMAX}));
+    BAD(f.tables[1].sampler.target = 0.5); /* of another kind */
+    BAD((f.tables[1].sampler = (es_selector_config){.kind = ES_SOFTMAX, .parameter = 1, .target = 1.5}));
+    BAD((f.tables[1].remover = (es_selector_config){.kind = ES_SOFTMAX, .parameter = 1, .target = 0.5}));
+    BAD((f.tables[1].remover = (es_selector_config){.kind = ES_HOT_COLD, .parameter = 1, .hot_size = 1}));
+    BAD((f.tables[1].sampler = (es_selector_config){.kind = ES_HOT_COLD, .parameter = 1}));
+    BAD((f.tables[1].sampler = (es_selector_config){.kind = ES_HOT_COLD, .parameter = 1, .hot_size = 1, .share = 2}));
+    BAD((f.tables[1].replacement = 0,
+         f.tables[1].sampler = (es_selector_config){.kind = ES_HOT_COLD, .parameter = 1, .hot_size = 1}));
     BAD(f.tables[1].max_size = 0);
     BAD(f.tables[1].min_size = 0);
     BAD(f.tables[1].ratio = 0);
@@ -415,6 +423,12 @@ TEST(open_refuses_impossible_records)
     IMPOSSIBLE(words->highest = NAN, at - 1);
     IMPOSSIBLE(words->highest = INFINITY, at - 1);
     IMPOSSIBLE(words->round = 0, at - 1);
+    IMPOSSIBLE(words->cold = 4, at - 1);
+    IMPOSSIBLE(words->gone = 4, at - 1);
+    IMPOSSIBLE(words->marked = 4, at - 1);
+    IMPOSSIBLE(words->temperature[0] = NAN, at - 1);
+    IMPOSSIBLE(words->temperature[1] = -1, at - 1);
+    IMPOSSIBLE(words->temperature[1] = 1, at - 1); /* without the first one */
     IMPOSSIBLE(s.redo.log->length = s.redo.room + 1, 0);
     IMPOSSIBLE((s.redo.log->length = 1, s.redo.log->entries[0].offset = 4), 0);
     IMPOSSIBLE((s.redo.log->length = 1, s.redo.log->entries[0].offset = f.size), 0);

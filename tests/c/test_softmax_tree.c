@@ -127,6 +127,14 @@ static void check_finds(const es_softmax_tree *t, const double *p, uint32_t size
     }
 }
 
+static double greatest_of(const double *p, uint32_t size)
+{
+    double greatest = -INFINITY;
+    for (uint32_t i = 0; i < size; i++)
+        greatest = p[i] > greatest ? p[i] : greatest;
+    return greatest;
+}
+
 /* Everything that the tree says. */
 static void check(const es_softmax_tree *t, const double *p, uint32_t size, double temperature, es_random *r)
 {
@@ -178,7 +186,7 @@ TEST(softmax_tree_is_what_its_priorities_say)
         }
 }
 
-/* A tree after a random history answers as the tree of its priorities does, to the bit. */
+/* A tree after a random history, at any temperatures, answers as the tree of its priorities does, to the bit. */
 TEST(softmax_tree_forgets_its_history)
 {
     es_random r = es_random_new(2);
@@ -187,8 +195,12 @@ TEST(softmax_tree_forgets_its_history)
             uint32_t size = sizes[s];
             es_softmax_tree *old = es_softmax_tree_new(size, temperatures[k]);
             es_softmax_tree *fresh = es_softmax_tree_new(size, temperatures[k]);
-            for (uint64_t n = 200 + es_test_scaled(size); n-- > 0;)
+            for (uint64_t n = 200 + es_test_scaled(size); n-- > 0;) {
+                if (es_random_below(&r, 50) == 0)
+                    es_softmax_tree_rescale(old, temperatures[es_random_below(&r, NUM_TEMPERATURES)]);
                 es_softmax_tree_set(old, es_random_below(&r, size), priority(&r, es_random_below(&r, MOODS)));
+            }
+            es_softmax_tree_rescale(old, temperatures[k]);
             for (uint32_t i = size; i-- > 0;)
                 es_softmax_tree_set(fresh, i, es_softmax_tree_get(old, i));
             for (uint32_t i = 0; i < size; i++)
@@ -204,6 +216,37 @@ TEST(softmax_tree_forgets_its_history)
             es_softmax_tree_free(old);
             es_softmax_tree_free(fresh);
         }
+}
+
+/* At the temperature that is chosen the effective sample size is the one that is wanted, within 1 %, or as near to it as
+ * equal priorities allow. The temperature is a normal number. */
+TEST(softmax_tree_chooses_a_temperature)
+{
+    static const double shares[] = {1e-4, 0.01, 0.1, 0.5, 0.9, 1};
+    static double p[LARGEST];
+    es_random r = es_random_new(5);
+    for (uint64_t round = es_test_scaled(20) + 6 * MOODS; round-- > 0;) {
+        enum mood mood = round % MOODS;
+        uint32_t size = sizes[es_random_below(&r, NUM_SIZES)], present = 0, greatest = 0;
+        es_softmax_tree *t = es_softmax_tree_new(size, 1);
+        for (uint32_t i = 0; i < size; i++) {
+            p[i] = priority(&r, mood);
+            es_softmax_tree_set(t, i, p[i]);
+            present += p[i] >= 0;
+        }
+        for (uint32_t i = 0; i < size; i++) /* those that no temperature tells apart */
+            greatest += p[i] >= 0 && p[i] == greatest_of(p, size);
+        for (uint32_t s = 0; s < sizeof shares / sizeof *shares; s++) {
+            double chosen = es_softmax_tree_choose(t, shares[s]), wanted = shares[s] * present;
+            CHECK_EQ(chosen == 0, present == 0 || greatest == present);
+            if (chosen == 0)
+                continue;
+            double got = (double)softmax_slow(p, size, chosen);
+            wanted = wanted < greatest ? greatest : wanted;
+            CHECK((got > wanted * 0.99 - 1e-6 || chosen > 1e308) && (got < wanted * 1.01 + 1e-6 || mood == TINY));
+        }
+        es_softmax_tree_free(t);
+    }
 }
 
 /* Leaves are drawn as often as the softmax says. The draws are the same in every run. */

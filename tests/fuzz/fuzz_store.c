@@ -7,6 +7,7 @@
  * A store may be refused or accepted. All calls on an accepted one must end, stay inside its block, and return what
  * their headers allow.
  */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -232,6 +233,9 @@ static void call(user *u, fuzz_in *in)
         sync(u, in);
     } else if (kind == 14) {
         u->keys[n - 1] = fuzz_value(in, u->keys[0]);
+    } else if (kind == 15) {
+        int code = es_replay_learned(u->r, table);
+        FUZZ_CHECK(code == ES_OK || code == -EINVAL || code == ES_ESELECTOR);
     } else if (fuzz_below(in, 4) == 0) {
         int code = es_replay_reset(u->r, table);
         FUZZ_CHECK(code == ES_OK || code == ES_ESELECTOR);

@@ -14,10 +14,23 @@ static uint64_t leaf_size(fuzz_in *in)
     return sizes[fuzz_below(in, sizeof sizes / sizeof *sizes)];
 }
 
-static es_selector_config draw_selector(fuzz_in *in)
+static es_selector_config draw_remover(fuzz_in *in)
 {
     static const double parameters[] = {0.6, 1, 0.5, 2, 1e-300, 1e300, 10, 1e-3};
     return (es_selector_config){.kind = 1 + fuzz_below(in, 8), .parameter = parameters[fuzz_below(in, 8)], .beta = 0.4};
+}
+
+/* One of two parts, or one that chooses its temperature, can be a sampler only. */
+static es_selector_config draw_sampler(fuzz_in *in)
+{
+    es_selector_config s = draw_remover(in);
+    if (s.kind == ES_SOFTMAX && fuzz_below(in, 2) > 0)
+        s.target = 0.3;
+    if (s.kind == ES_UNIFORM && fuzz_below(in, 2) > 0) {
+        s.kind = ES_HOT_COLD, s.share = 0.25 * fuzz_below(in, 5), s.hot_size = 1 + fuzz_below(in, 8);
+        s.age = fuzz_below(in, 4), s.max_age = fuzz_below(in, 6), s.target = 0.5 * fuzz_below(in, 3);
+    }
+    return s;
 }
 
 /* An output that an item of several steps can have. */
@@ -68,7 +81,7 @@ static es_item_config draw_item(fuzz_in *in, uint64_t capacity, const uint64_t *
 
 static es_table_config draw_table(fuzz_in *in, uint32_t number)
 {
-    es_table_config t = {.name = {(char)('a' + number)}, .sampler = draw_selector(in), .remover = draw_selector(in)};
+    es_table_config t = {.name = {(char)('a' + number)}, .sampler = draw_sampler(in), .remover = draw_remover(in)};
     t.max_size = 1 + fuzz_below(in, 12);
     t.max_times_sampled = fuzz_below(in, 4) == 0 ? 1 + fuzz_below(in, 3) : 0;
     t.min_size = 1 + fuzz_below(in, 3);
@@ -76,7 +89,7 @@ static es_table_config draw_table(fuzz_in *in, uint32_t number)
     t.min_diff = fuzz_below(in, 2) ? 0 : -INFINITY;
     t.max_diff = fuzz_below(in, 3) ? INFINITY : 8;
     t.max_parked = fuzz_below(in, 4);
-    t.replacement = fuzz_below(in, 3) > 0;
+    t.replacement = fuzz_below(in, 3) > 0 || t.sampler.kind == ES_HOT_COLD;
     t.is_protected = fuzz_below(in, 6) == 0;
     return t;
 }
@@ -95,7 +108,8 @@ uint8_t *fuzz_draw_store(fuzz_in *in, uint64_t *size)
                              .schema_size = fuzz_below(in, sizeof schema),
                              .inbox_slots = fuzz_below(in, 4),
                              .update_slots = fuzz_below(in, 4),
-                             .columns = fuzz_below(in, 8) == 0};
+                             .columns = fuzz_below(in, 8) == 0,
+                             .notes = fuzz_below(in, 20)};
     if (geo.columns)
         geo.spare = fuzz_below(in, 8);
     for (uint32_t l = 0; l < geo.num_leaves; l++)
@@ -162,6 +176,13 @@ static const struct field {
     PART(words, es_table_words, round),
     PART(words, es_table_words, resetting),
     PART(words, es_table_words, parkings),
+    PART(words, es_table_words, cold),
+    PART(words, es_table_words, gone),
+    PART(words, es_table_words, marked),
+    PART(words, es_table_words, tune_at),
+    PART(words, es_table_words, temperature[0]),
+    PART(words, es_table_words, temperature[1]),
+    HEADER(notes),
     PART(redo, es_redo_entry, offset), /* the first is the length */
     PART(redo, es_redo_entry, value),
     PART(steps, es_step_record, word),
@@ -188,7 +209,7 @@ static const struct field {
     HEADER(making.park),
     HEADER(making.priorities[0]),
     HEADER(making.priorities[1]),
-#define NUM_WORDS 40 /* so many */
+#define NUM_WORDS 47 /* so many */
     HEADER(magic),
     HEADER(version),
     HEADER(geo.capacity),
@@ -200,6 +221,7 @@ static const struct field {
     HEADER(geo.update_slots),
     HEADER(geo.columns),
     HEADER(geo.spare),
+    HEADER(geo.notes),
     HEADER(at.leaves),
     HEADER(at.schema),
     HEADER(at.tables),
@@ -207,6 +229,7 @@ static const struct field {
     HEADER(at.columns),
     HEADER(at.words),
     HEADER(at.redo),
+    HEADER(at.notes),
     HEADER(at.steps),
     HEADER(at.items),
     HEADER(at.rows),
@@ -221,6 +244,10 @@ static const struct field {
     PART(tables, es_table_config, name[0]),
     PART(tables, es_table_config, sampler.kind),
     PART(tables, es_table_config, sampler.parameter),
+    PART(tables, es_table_config, sampler.target),
+    PART(tables, es_table_config, sampler.share),
+    PART(tables, es_table_config, sampler.hot_size),
+    PART(tables, es_table_config, sampler.age),
     PART(tables, es_table_config, remover.kind),
     PART(tables, es_table_config, remover.parameter),
     PART(tables, es_table_config, max_size),

@@ -23,6 +23,7 @@ from echo_shm.replay import (
     Column,
     Episode,
     Fifo,
+    HotCold,
     Lifo,
     MaxHeap,
     NStep,
@@ -594,6 +595,35 @@ def test_other_tables(tmp_path, caplog):
     with Replay.restore(tmp_path, [Table("z")]) as other:
         assert other.num_steps <= 1
         assert "table 'a' is no more" in "\n".join(other.restored.changes)
+
+
+def test_ages_begin_where_there_were_none(tmp_path):
+    """Items of a table that drew each once are young in one with two parts. A hot part that is smaller now empties."""
+    with make([{"name": "a", "replacement": False}]) as old:
+        for number in range(8):
+            old.add(step(number, False))
+        for _ in range(3):
+            old.sample(6)  # the items have rounds, and the table is in its third one
+        old.checkpoint(tmp_path)
+    with Replay.restore(tmp_path, [Table("a", HotCold(8, age=1))]) as first:
+        assert first.info().hot_cold.hot.size == 8
+        first.learned()
+        first.learned()
+        assert first.info().hot_cold.cold.size == 8
+        for number in range(8, 12):
+            first.add(step(number, False))
+        first.checkpoint(tmp_path)
+    with Replay.restore(tmp_path, [Table("a", HotCold(2, age=1))]) as second:
+        sizes = []
+        for number in range(12, 16):
+            sizes.append(second.info().hot_cold.hot.size)
+            second.add(step(number, False))
+        assert sizes == [4, 3, 2, 2]
+        assert second.info().hot_cold.updates == 2
+        second.checkpoint(tmp_path)
+    with Replay.restore(tmp_path, [Table("a", replacement=False)]) as third:
+        assert third.info().size == 12
+        assert len(set(third.sample(12).key.tolist())) == 12
 
 
 def test_selectors_written_in_python(tmp_path):
