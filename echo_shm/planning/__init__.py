@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from echo_shm.planning.rollouts.tracker import Efficiency, EfficiencyTracker
     from echo_shm.planning.rollouts.workers import TextEnvironment
     from echo_shm.planning.surprise import Scoring, SurpriseWriter
-    from echo_shm.planning.training.trainer import EchoRLTrainer, TrainingMetrics
+    from echo_shm.planning.training.metrics import TrainingMetrics
+    from echo_shm.planning.training.trainer import EchoRLTrainer
 
 #: For each module, its public names.
 _NAMES = {
@@ -50,7 +51,8 @@ _NAMES = {
     "agents.policies": ("PolicyNetwork", "SoftPrefixPolicy"),
     "agents.ppo": ("PPO",),
     "agents.segments": ("Segments",),
-    "training.trainer": ("EchoRLTrainer", "TrainingMetrics"),
+    "training.metrics": ("TrainingMetrics",),
+    "training.trainer": ("EchoRLTrainer",),
     "backbones.anthropic": ("AnthropicBackbone",),
     "backbones.gemini": ("GeminiBackbone",),
     "backbones.huggingface": (

@@ -76,8 +76,8 @@ FLOORS = {
         ["ppo"],
     ],
     "planning.training": [
-        ["environments", "checkpoints", "progress"],
-        ["settings", "actor"],
+        ["environments", "checkpoints", "metrics"],
+        ["settings", "actor", "progress"],
         ["evaluation", "experience"],
         ["trainer"],
         ["__main__"],

@@ -19,5 +19,5 @@ def needs(what: str, package: str) -> Iterator[None]:
         if error.name != package:
             raise
         raise ModuleNotFoundError(
-            f"agents that plan need {what}: pip install 'echo-shm[planning]'", name=package
+            f"agents that plan need {what}: pip install 'echo-shm[planning-agents]'", name=package
         ) from None

@@ -131,7 +131,7 @@ def _tomllib() -> Any:
     try:
         return importlib.import_module("tomli")
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("TOML needs the package tomli: pip install 'echo-shm[planning]'") from None
+        raise ModuleNotFoundError("TOML needs the package tomli: pip install 'echo-shm[planning-agents]'") from None
 
 
 class _File:

@@ -3,12 +3,10 @@
 import importlib
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from echo_shm.planning.agents.configs import TrainingConfig
-
-if TYPE_CHECKING:
-    from echo_shm.planning.training.trainer import TrainingMetrics
+from echo_shm.planning.training.metrics import TrainingMetrics
 
 
 class Progress:
@@ -43,7 +41,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, metrics: "TrainingMetrics") -> None:
+    def show(self, metrics: TrainingMetrics) -> None:
         """Shows the latest figures."""
         if self._bar is None:
             return

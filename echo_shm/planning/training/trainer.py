@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from echo_shm.planning.agents.configs import TrainingConfig
@@ -14,6 +14,7 @@ from echo_shm.planning.agents.ppo import PPO
 from echo_shm.planning.training import checkpoints
 from echo_shm.planning.training.evaluation import evaluate
 from echo_shm.planning.training.experience import Experience, News, Weights, open_experience
+from echo_shm.planning.training.metrics import TrainingMetrics
 from echo_shm.planning.training.progress import Progress
 from echo_shm.planning.training.settings import Settings
 from echo_shm.workers.group import WorkerGroup
@@ -26,34 +27,6 @@ _WAIT = 0.05
 
 #: Seeds of evaluations lie beyond those of actors.
 _EVALUATION_SEED = 2**30
-
-
-@dataclass
-class TrainingMetrics:
-    """What came of a run so far.
-
-    Attributes:
-        timesteps: Steps of all environments, without those of evaluations.
-        episodes: Those that ended.
-        updates: Of the learner.
-        seconds: How long it has trained, without what came before a checkpoint.
-        avg_return: The mean return of the last 100 episodes of training; None before the first.
-        losses: Of the last update: see :meth:`PPO.update`.
-        evaluation_results: Of the last evaluation: ``"success_rate"``, ``"avg_reward"``, ``"episodes"``.
-        history: ``evaluation_results`` of all evaluations, each with ``"timesteps"``.
-        worker_restarts: How often a worker that was killed was started again.
-
-    """
-
-    timesteps: int = 0
-    episodes: int = 0
-    updates: int = 0
-    seconds: float = 0.0
-    avg_return: float | None = None
-    losses: dict[str, float] = field(default_factory=dict)
-    evaluation_results: dict[str, float] = field(default_factory=dict)
-    history: list[dict[str, float]] = field(default_factory=list)
-    worker_restarts: int = 0
 
 
 class EchoRLTrainer:

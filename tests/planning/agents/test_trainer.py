@@ -20,8 +20,9 @@ import torch  # noqa: E402
 from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig, TrainingConfig  # noqa: E402
 from echo_shm.planning.training import checkpoints  # noqa: E402
 from echo_shm.planning.training.__main__ import main  # noqa: E402
+from echo_shm.planning.training.metrics import TrainingMetrics  # noqa: E402
 from echo_shm.planning.training.settings import Settings  # noqa: E402
-from echo_shm.planning.training.trainer import EchoRLTrainer, TrainingMetrics  # noqa: E402
+from echo_shm.planning.training.trainer import EchoRLTrainer  # noqa: E402
 
 # An interpreter that imports PyTorch takes seconds, and several do so here.
 pytestmark = pytest.mark.watchdog(180)
