@@ -17,7 +17,8 @@ def test_public_names_are_the_packages_own(name):
     try:
         public = getattr(planning, name)
     except ModuleNotFoundError as error:
-        assert "ECHO_SHM_NEED_ADAPTERS" not in os.environ, error
+        if "ECHO_SHM_NEED_ADAPTERS" in os.environ:
+            raise
         pytest.skip(str(error))
     assert public.__module__ == "echo_shm.planning"
     assert pickle.loads(pickle.dumps(public)) is public
