@@ -44,6 +44,9 @@ class Counting:
             raise RuntimeError("the dog ate it")
         if what == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if what == "wait":
+            with open(self.options["for"]) as fifo:
+                fifo.read()
         if what == "hang":
             threading.Event().wait()
 
@@ -57,10 +60,13 @@ def broken():
 
 
 class Unloadable:
-    """Makes environments, but no process can load it."""
+    """Makes environments, but a process that loads it fails, or is killed."""
+
+    def __init__(self, kills=False):
+        self.kills = kills
 
     def __reduce__(self):
-        return int, ("no number",)
+        return (signal.raise_signal, (signal.SIGKILL,)) if self.kills else (int, ("no number",))
 
     def __call__(self):
         """Nobody gets here."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ from harness.token_backbone import TokenBackbone
 from echo_shm import ConnectionClosedError, Replay, WorkerError
 from echo_shm.planning.backbones.protocol import BackboneError
 from echo_shm.planning.backbones.tokenizers import ByteTokenizer
+from echo_shm.planning.rollouts import fleet
 from echo_shm.planning.rollouts.config import RolloutConfig, RolloutError
 from echo_shm.planning.rollouts.engine import RolloutEngine
 from echo_shm.planning.rollouts.scheduler import BandwidthConfig
@@ -159,12 +161,14 @@ def test_an_environment_that_cannot_be_made_says_so():
     asyncio.run(play())
 
 
-def test_workers_that_cannot_run_are_an_error():
+@pytest.mark.parametrize(("kills", "told"), [(False, "^a worker failed: "), (True, r"^all workers have ended.*-9")])
+def test_workers_that_cannot_run_are_an_error(kills, told, monkeypatch):
     """If no worker can ever start, whoever waits for an environment is told."""
+    monkeypatch.setattr(fleet, "_MAX_RESTARTS", 1)
 
     async def play():
-        async with engine(TokenBackbone(), Unloadable()) as running:
-            with pytest.raises(WorkerError, match=r"exit codes|failed"):
+        async with engine(TokenBackbone(), Unloadable(kills)) as running:
+            with pytest.raises(WorkerError, match=told):
                 await running.submit("x")
 
     asyncio.run(play())
@@ -243,20 +247,29 @@ def test_a_cancelled_rollout_leaves_nothing():
     asyncio.run(play())
 
 
-def test_a_cancelled_rollouts_environment_is_used_again():
-    """Its environment is free when it has answered: with one environment, the next rollout gets it."""
+def test_a_cancelled_rollouts_environment_is_used_again(tmp_path):
+    """Its environment is free when it has answered: the only one there is then plays the next rollout's game."""
     backbone = TokenBackbone()
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
 
     async def play():
         async with engine(backbone, slots=1, temperature=0.0) as running:
-            check_game(backbone, "", await running.submit("", seed=1), 1)
-            task = asyncio.create_task(running.submit("", seed=2, options={"length": 50}))
-            while running.tracker.snapshot().steps == 3 and not running._decoder._jobs:
-                await asyncio.sleep(0)
-            task.cancel()
+            options = {"what": "wait", "when": 2, "for": fifo}
+            cancelled = asyncio.create_task(running.submit("", seed=1, options=options))
+            opened = None
+            while opened is None:
+                with contextlib.suppress(OSError):  # nobody reads it yet
+                    opened = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+                await asyncio.sleep(0.001)
+            cancelled.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await task
-            check_game(backbone, "", await running.submit("", seed=3), 3)
+                await cancelled
+            following = asyncio.create_task(running.submit("", seed=2))
+            await asyncio.sleep(0)
+            os.close(opened)
+            check_game(backbone, "", await following, 2)
+            await everything_is_free(running, backbone)
 
     asyncio.run(play())
 
@@ -333,7 +346,7 @@ def test_new_weights_are_used_at_once():
 
 def test_episodes_come_to_the_replay_whole():
     """Each step has its context, answer and reward; of a rollout that failed there is nothing."""
-    steps = TextSteps(context=64, action=6)
+    steps = TextSteps(context=20, action=6)
 
     async def play(replay):
         running = RolloutEngine(
@@ -363,8 +376,8 @@ def test_episodes_come_to_the_replay_whole():
         context = []
         for i, turn in enumerate(result.turns):
             context += turn.observation_tokens
-            assert one["context"][i][: one["context_length"][i]].tolist() == context[-64:]
-            assert one["context_length"][i] == min(64, len(context)) == min(64, turn.context_length)
+            assert one["context"][i][: one["context_length"][i]].tolist() == context[-20:]
+            assert one["context_length"][i] == min(20, len(context)) == min(20, turn.context_length)
             np.testing.assert_array_equal(one["log_prob"][i][: len(turn.log_probs)], np.float32(turn.log_probs))
             context += turn.action_tokens
 

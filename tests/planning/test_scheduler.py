@@ -23,7 +23,7 @@ def slow_priority(config, reward, length, reused, waited):
     return reward / (config.bandwidth_weight * cost + config.queue_weight * waited + config.schedule_epsilon)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     max_wait=st.integers(0, 6),
     dispatch=st.sampled_from(["bandwidth", "first_come"]),

@@ -171,8 +171,8 @@ class CachedSequence:
             return
         made = index.insert(self.tokens[: full * self._of.block_size], self.blocks[:full], lease=True)
         self._of.pool.share(self.blocks[made.known : made.known + made.taken])
-        self._of.pool.release(made.evicted.tolist())
         assert made.lease is not None
+        assert not len(made.evicted)  # the index has room for every block there is
         self._adopt(made.lease)
 
     def _adopt(self, lease: Lease) -> None:

@@ -24,6 +24,9 @@ from echo_shm.replay import Replay
 from echo_shm.workers.entry import importable
 from echo_shm.workers.group import WorkerGroup
 
+#: How often each worker is started again within a minute after it was killed.
+_MAX_RESTARTS = 100
+
 
 class WorkerLostError(EchoShmError):
     """The worker died, or was killed, before it answered."""
@@ -166,11 +169,11 @@ class Fleet:
                 context=self._context,  # type: ignore[arg-type]  # checked there
                 restart=True,
                 on_death="ignore",
-                max_restarts=100,
+                max_restarts=_MAX_RESTARTS,
             )
         else:
             self._group = WorkerGroup(
-                NoReplay, run_environments, n, args, self._context, True, on_death="ignore", max_restarts=100
+                NoReplay, run_environments, n, args, self._context, True, on_death="ignore", max_restarts=_MAX_RESTARTS
             )
         self._keep(self._watch(self._group))
 
