@@ -65,6 +65,19 @@ def test_temperatures_fit_the_scores(scale):
             assert 0.095 < part.effective_sample_size / part.size < 0.105
 
 
+def test_temperatures_outlive_their_process(tmp_path):
+    """Whoever goes on has the temperatures that were chosen, and draws the same."""
+    replay = HotColdReplay(EXAMPLE, 30, 30, target_effective=0.3, store="shm")
+    replay.extend(steps(0, 50))
+    before = replay.parts
+    assert before.hot.temperature != 1.0 != before.cold.temperature
+    replay.checkpoint(tmp_path)
+    replay._let_go()
+    with HotColdReplay.attach(replay.name) as attached, HotColdReplay.restore(tmp_path) as restored:
+        assert attached.parts == restored.parts == before
+        assert (attached.sample(64).key == restored.sample(64).key).all()
+
+
 def test_a_softmax_table_with_a_target():
     """Any table can have a target; it is reported."""
     with Replay(EXAMPLE, 100, [Table("a", Softmax(target_effective=0.25))]) as replay:

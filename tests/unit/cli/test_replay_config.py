@@ -101,7 +101,16 @@ def test_everything(write: Callable[[str], str]) -> None:
 
 def test_every_class_can_be_named() -> None:
     """Those of the package, but for the ones that only Python can fill."""
-    assert set(replay_config.SELECTORS) == {"Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Softmax", "Uniform"}
+    assert set(replay_config.SELECTORS) == {
+        "Fifo",
+        "HotCold",
+        "Lifo",
+        "MaxHeap",
+        "MinHeap",
+        "Prioritized",
+        "Softmax",
+        "Uniform",
+    }
     assert set(replay_config.LIMITERS) == {"MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"}
     assert replay_config.SELECTORS["MinHeap"] is MinHeap
 
