@@ -1,5 +1,6 @@
 """Environments as agents see them: a vector of numbers, and actions that are counted."""
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def make(name: str) -> "gymnasium.Env[Any, Any]":
     """
     if name.startswith("MiniGrid-"):
         with needs("MiniGrid", "minigrid"):
-            import minigrid  # noqa: F401  (registers its environments)
+            importlib.import_module("minigrid")  # registers its environments
     env = gymnasium.make(name)
     if not isinstance(env.action_space, Discrete) or env.action_space.start != 0:
         raise ValueError(f"{name} has the actions {env.action_space}: use an environment with Discrete(n)")
