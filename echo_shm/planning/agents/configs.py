@@ -150,7 +150,8 @@ class TrainingConfig(Readable):
     save_frequency: int = 50_000
     #: Environments that are played at the same time. ``num_workers`` processes share them.
     num_actors: int = 128
-    #: Threads with which the learner computes. There is one learner.
+    #: Threads with which the learner computes. There is one learner. For small networks 1 is faster, and far so on a
+    #: machine that is busy.
     num_learners: int = 2
     #: Steps of a minibatch, as whole sequences of ``rollout_length``.
     batch_size: int = 256
