@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from echo_shm import replay as tables_of_replay
-from echo_shm.cli import console, toml_lines
+from echo_shm import toml_lines
+from echo_shm.cli import console
 from echo_shm.cli.console import UsageError
 from echo_shm.net.transport import TcpTransport
 from echo_shm.replay import CustomSelector, RateLimiter, Replay, Table

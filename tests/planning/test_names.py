@@ -1,5 +1,6 @@
 """What users import from echo_shm.planning."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -13,7 +14,12 @@ from echo_shm import planning
 @pytest.mark.parametrize("name", planning.__all__)
 def test_public_names_are_the_packages_own(name):
     """A public name gives ``echo_shm.planning`` as its module, and its annotations can be evaluated."""
-    public = getattr(planning, name)
+    try:
+        public = getattr(planning, name)
+    except ModuleNotFoundError as error:
+        if "ECHO_SHM_NEED_ADAPTERS" in os.environ:
+            raise
+        pytest.skip(str(error))
     assert public.__module__ == "echo_shm.planning"
     assert pickle.loads(pickle.dumps(public)) is public
     typing.get_type_hints(public)

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "echo_shm"
 FLOORS = {
     "": [
         ["_core", "_send", "_batch", "_slot", "_replay", "_history", "_build"],
-        ["errors", "timeouts", "closing", "missing"],
+        ["errors", "timeouts", "closing", "missing", "toml_lines"],
         ["spec"],
         ["ring", "trajectory"],
         ["weights"],
@@ -64,6 +64,10 @@ FLOORS = {
         ["plans", "costs", "importance", "prefix_index"],
         ["surprise"],
         ["hot_cold"],
+        ["backbones"],
+        ["rollouts"],
+        ["agents"],
+        ["training"],
     ],
     "planning.environments": [
         ["configs", "vocabulary", "minigrid_views", "limited_run", "registration"],
@@ -72,6 +76,32 @@ FLOORS = {
         ["shop_pages"],
         ["shop_server"],
         ["text_world", "textworld_games", "alfworld", "shop", "code", "arc", "minigrid"],
+    ],
+    "planning.agents": [
+        ["reading"],
+        ["configs", "segments", "advantages", "policies"],
+        ["encoder"],
+        ["planner"],
+        ["ppo"],
+    ],
+    "planning.training": [
+        ["environments", "checkpoints", "metrics"],
+        ["settings", "actor", "progress"],
+        ["evaluation", "experience"],
+        ["trainer"],
+        ["__main__"],
+    ],
+    "planning.backbones": [
+        ["protocol", "tokenizers"],
+        ["paged", "limits"],
+        ["transformer", "huggingface", "openai", "anthropic", "gemini"],
+    ],
+    "planning.rollouts": [
+        ["backbone_thread", "sampling", "scheduler", "tracker", "messages", "blocks"],
+        ["config"],
+        ["decoder", "workers", "steps"],
+        ["dialogue", "fleet"],
+        ["engine"],
     ],
     "trajectory": [["accumulator"]],
     "weights": [["leaves", "segment"], ["subscription"], ["publisher", "subscriber"]],
@@ -98,7 +128,7 @@ FLOORS = {
         ["supervisor"],
     ],
     "cli": [
-        ["console", "toml_lines", "words", "trace_events"],
+        ["console", "words", "trace_events"],
         ["watching", "limiters", "progress", "replay_config", "sparklines", "ring_waits", "recorder"],
         ["top", "demo"],
         ["replay_figures", "ls"],

@@ -199,12 +199,13 @@ def test_with_other_threads_it_is_a_warning(background):
         kept = [server.sample(1) for _ in range(2)]
 
         def drop():
-            until(lambda: warned, "the learner is warned")
+            until(lambda: len(warned), "the learner is warned")
             kept.clear()
             server.submit(row(2))
 
-        with pytest.warns(RuntimeWarning, match="still refers to 2 of 2 batches") as warned:
-            dropping = background(drop)
+        warned = pytest.warns(RuntimeWarning, match="still refers to 2 of 2 batches")
+        dropping = background(drop)
+        with warned:
             sample = server.sample(30)
         assert sample.batch["act"].tolist() == [2]
         dropping.result()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from echo_shm.cli.toml_lines import lines
+from echo_shm.toml_lines import lines
 
 try:
     import tomllib

@@ -1,0 +1,1 @@
+"""Models that write text: our own transformer, Hugging Face's, and servers of others."""

@@ -1,0 +1,79 @@
+"""Servers that speak OpenAI's chat completions: OpenAI's own, vLLM, llama.cpp, Ollama and others."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from echo_shm.missing import needs
+from echo_shm.planning.backbones.limits import Failure, Limiter, RemoteLimits, failed_with_status
+from echo_shm.planning.backbones.protocol import Completion, Message
+
+with needs("planning.backbones", "OpenAI's client", "openai", extra="planning-openai"):
+    import openai
+
+
+def _explain(error: Exception) -> Failure | None:
+    if isinstance(error, openai.APIStatusError):
+        return failed_with_status(error.status_code, error.message, error.response.headers)
+    if isinstance(error, openai.APIConnectionError):  # a timeout is one, too
+        return Failure(f"{type(error).__name__}: {error.__cause__ or error}", True)
+    return Failure(f"{type(error).__name__}: {error}", False) if isinstance(error, openai.OpenAIError) else None
+
+
+class OpenAIBackbone:
+    """A model of such a server: a :class:`RemoteBackbone`.
+
+    Args:
+        model: Its name there.
+        base_url: Of the server, with ``/v1``. None: OpenAI's, or ``OPENAI_BASE_URL``.
+        api_key: None: ``OPENAI_API_KEY``. A server of your own may take any.
+        limits: The client's own retries are off, so these are all.
+        token_limit: What the server calls the limit on an answer. None: ``"max_completion_tokens"`` without
+            ``base_url``, else ``"max_tokens"``.
+
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        limits: RemoteLimits | None = None,
+        token_limit: Literal["max_tokens", "max_completion_tokens"] | None = None,
+    ) -> None:
+        self.model = model
+        self.limiter = Limiter(limits or RemoteLimits(), _explain)
+        timeout = self.limiter.limits.request_timeout
+        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0, timeout=timeout)
+        self._token_limit = token_limit or ("max_tokens" if base_url else "max_completion_tokens")
+
+    async def complete(
+        self, messages: Sequence[Message], *, max_tokens: int, temperature: float = 1.0, stop: str | None = None
+    ) -> Completion:
+        """See :meth:`RemoteBackbone.complete`. A temperature of 1 is the server's default, and is not sent."""
+        asked: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": message.role, "content": message.text} for message in messages],
+            self._token_limit: max_tokens,
+        }
+        if temperature != 1.0:
+            asked["temperature"] = temperature
+        if stop is not None:
+            asked["stop"] = stop
+
+        async def ask() -> Completion:
+            answer = await self._client.chat.completions.create(**asked)
+            usage = answer.usage
+            details = usage.prompt_tokens_details if usage else None
+            return Completion(
+                answer.choices[0].message.content or "",
+                usage.prompt_tokens if usage else 0,
+                usage.completion_tokens if usage else 0,
+                (details.cached_tokens or 0) if details else 0,
+            )
+
+        return await self.limiter.complete(messages, max_tokens, ask)
+
+    async def close(self) -> None:
+        """Ends its connections. Idempotent."""
+        await self._client.close()

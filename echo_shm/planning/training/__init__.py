@@ -1,0 +1,1 @@
+"""Training: actors in processes of their own, a learner, evaluation and checkpoints."""

@@ -1,0 +1,31 @@
+"""What a run of training says of itself."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class TrainingMetrics:
+    """What came of a run so far.
+
+    Attributes:
+        timesteps: Steps of all environments, without those of evaluations.
+        episodes: Those that ended.
+        updates: Of the learner.
+        seconds: How long it has trained, without what came before a checkpoint.
+        avg_return: The mean return of the last 100 episodes of training; None before the first.
+        losses: Of the last update: see :meth:`PPO.update`.
+        evaluation_results: Of the last evaluation: ``"success_rate"``, ``"avg_reward"``, ``"episodes"``.
+        history: ``evaluation_results`` of all evaluations, each with ``"timesteps"``.
+        worker_restarts: How often a worker that was killed was started again.
+
+    """
+
+    timesteps: int = 0
+    episodes: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+    avg_return: float | None = None
+    losses: dict[str, float] = field(default_factory=dict)
+    evaluation_results: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)
+    worker_restarts: int = 0

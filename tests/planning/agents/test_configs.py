@@ -1,0 +1,115 @@
+"""Configurations: their defaults, from a file, from a command line, and what is said of wrong ones."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from echo_shm.planning import PlanningConfig, PPOConfig, ReplayConfig, TrainingConfig
+
+
+def test_defaults_are_the_documented_ones():
+    """Code that was written for EchoRL's configurations gets the same numbers."""
+    planning, ppo, replay, run = PlanningConfig(), PPOConfig(), ReplayConfig(), TrainingConfig("CartPole-v1")
+    assert (planning.embedding_dim, planning.state_window_size, planning.kl_weight, planning.learning_rate) == (
+        *(512, 8, 0.1, 3e-4),
+    )
+    assert (ppo.learning_rate, ppo.clip_epsilon, ppo.value_loss_coef, ppo.entropy_coef) == (3e-4, 0.2, 0.5, 0.01)
+    assert (ppo.kl_coef, ppo.gae_lambda, ppo.gamma) == (0.1, 0.95, 0.99)
+    assert (replay.hot_buffer_size, replay.cold_buffer_size) == (1_000_000, 10_000_000)
+    assert (replay.age_threshold, replay.temperature) == (1000, 1.0)
+    assert (run.total_timesteps, run.learning_starts, run.train_frequency) == (1_000_000, 10_000, 4)
+    assert (run.evaluation_frequency, run.save_frequency) == (10_000, 50_000)
+    assert (run.num_actors, run.num_learners, run.batch_size) == (128, 2, 256)
+
+
+ALL = """
+env_name = "CartPole-v1"
+num_actors = 4
+stop_at = 1            # an integer where a float is meant
+
+[ppo]
+gamma = 0.5
+max_age = 3
+
+[replay]
+sampling = "uniform"
+"""
+
+
+def test_a_file_and_arguments_give_the_same(tmp_path: Path):
+    """Each key is a field; arguments replace what a file has."""
+    path = tmp_path / "run.toml"
+    path.write_text(ALL)
+    read = TrainingConfig.from_toml(path)
+    expected = TrainingConfig(
+        "CartPole-v1",
+        num_actors=4,
+        stop_at=1,
+        ppo=PPOConfig(gamma=0.5, max_age=3),
+        replay=ReplayConfig(sampling="uniform"),
+    )
+    assert read == expected
+    said = "--env-name CartPole-v1 --num-actors 4 --stop-at 1 --ppo.gamma 0.5 --ppo.max-age 3 --replay.sampling uniform"
+    assert TrainingConfig.from_args(said.split()) == expected
+    more = ["--no-progress", "--ppo.max-age", "none", "--planning.heads", "2", "--no-replay", "--replay.beta", "1"]
+    changed = TrainingConfig.from_args(["--config", str(path), *more[:-2]])
+    assert changed == dataclasses.replace(
+        read, progress=False, ppo=PPOConfig(gamma=0.5), planning=PlanningConfig(heads=2), replay=None
+    )
+    changed = TrainingConfig.from_args(["--config", str(path), *more[-2:]])
+    assert changed.replay == ReplayConfig(sampling="uniform", beta=1.0)
+    assert TrainingConfig.from_args(["--env-name", "x", "--replay"]).replay == ReplayConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('env_name = "x"\n[ppo]\n\ngama = 1', "line 4: unknown key 'ppo.gama': did you mean 'gamma'?"),
+        ('env_name = "x"\n[ppo]\ngamma = 1.5', "line 3: ppo.gamma=1.5: use a number from 0 to 1"),
+        ('env_name = "x"\nbatch_size = 0', "line 2: batch_size=0: use an integer, 1 or more"),
+        ('env_name = "x"\nbatch_size = 2.0', "line 2: batch_size=2.0: use an integer, 1 or more"),
+        ("seed = 3", ": the key 'env_name' is missing"),
+        ('env_name = "x"\nppo = 3', "line 2: ppo=3: use a table of learning_rate, "),
+        ('env_name = "x"\nplanning.heads = 3', "line 2: planning.heads=3: use a number that divides hidden_dim=64"),
+        ("a = ", " is not TOML: "),
+    ],
+)
+def test_an_error_of_a_file_names_the_line(tmp_path: Path, text: str, said: str):
+    """What was got, what to use, and where."""
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"run\.toml") as caught:
+        TrainingConfig.from_toml(path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "env_name is missing: use --env-name"),
+        ("--env-name x --batch-size many", "argument --batch-size: invalid int value: 'many'"),
+        ("--env-name x --ppo.clip-epsilon 0", "clip_epsilon=0.0: use a finite number above 0"),
+        ("--env-name x --batch 3", "unrecognized arguments: --batch 3"),
+        ("--config nowhere.toml", "nowhere.toml"),
+    ],
+)
+def test_an_error_of_a_command_line_is_printed(capsys: pytest.CaptureFixture[str], arguments: str, said: str):
+    """The status is 2, as of any command."""
+    with pytest.raises(SystemExit) as caught:
+        TrainingConfig.from_args(arguments.split(), prog="train")
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_help_says_what_each_option_is(capsys: pytest.CaptureFixture[str]):
+    """The words are those above the field, in the source."""
+    with pytest.raises(SystemExit):
+        TrainingConfig.from_args(["--help"])
+    assert "Most that an importance ratio counts" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_part_of_another_kind_is_refused():
+    """A configuration's parts are configurations."""
+    with pytest.raises(TypeError, match="ppo=3: use a PPOConfig"):
+        TrainingConfig("x", ppo=3)  # type: ignore[arg-type]
