@@ -24,6 +24,7 @@ from bench import (
     native,
     peers,
     planning,
+    planning_hot_cold,
     producers,
     remote,
     replay,
@@ -49,6 +50,7 @@ GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "weights": weights.weights,
     "adapters": adapters.adapters,
     "planning": planning.planning,
+    "hot_cold": planning_hot_cold.hot_cold,
 }
 
 NOTES = """\

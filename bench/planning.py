@@ -24,7 +24,7 @@ _DRAWN = 256
 _Tokens = npt.NDArray[np.int64]
 
 
-def _rate(call: Callable[[], object], seconds: float) -> float:
+def rate(call: Callable[[], object], seconds: float) -> float:
     """Calls a second: the median of five parts of the time. One call comes first, and is not timed."""
     call()
     rates = []
@@ -37,9 +37,9 @@ def _rate(call: Callable[[], object], seconds: float) -> float:
     return sorted(rates)[2]
 
 
-def _turns(calls: Sequence[Callable[[], object]], size: Scale) -> list[list[float]]:
+def turns(calls: Sequence[Callable[[], object]], size: Scale) -> list[list[float]]:
     """For each call, its rate in each repetition. They take turns."""
-    rounds = [[_rate(call, size.seconds) for call in calls] for _ in range(size.repetitions)]
+    rounds = [[rate(call, size.seconds) for call in calls] for _ in range(size.repetitions)]
     return [list(one) for one in zip(*rounds, strict=True)]
 
 
@@ -51,7 +51,7 @@ def _plans(size: Scale, lib: ctypes.CDLL) -> list[Figure]:
         rewards, ema = np.zeros(_PLANS), EmaPlan(_DIM, dtype=dtype)
         ema.update(plans[0])
         shared = ema.plan
-        rates = _turns(
+        rates = turns(
             [
                 lambda: plan_surprise(plans, shared, rewards),  # noqa: B023 - called in this turn of the loop
                 lambda: ema.score_and_update(plans, rewards),  # noqa: B023
@@ -136,7 +136,7 @@ def _prefixes(size: Scale) -> list[Figure]:
             assert [dictionary.match(listed) for dictionary in dictionaries] == [found] * len(dictionaries)
             calls = [lambda i=index, q=query: i.match(q), lambda i=index, q=listed: i.match(q)]
             calls += [lambda d=dictionary, q=listed: d.match(q) for dictionary in dictionaries]
-            array, as_list, *theirs = ([1e6 / rate for rate in one] for one in _turns(calls, size))
+            array, as_list, *theirs = ([1e6 / rate for rate in one] for one in turns(calls, size))
             path = f"`PrefixIndex.match` of {len(query):,} tokens, {what} cached, blocks of {block}"
             floor = Floor(1 / 20) if block == 1 else None
             figures += [
@@ -164,7 +164,7 @@ def _many(size: Scale) -> list[Figure]:
                 index.match(query)
 
         calls.append((call, len(queries) // 10 or 1))
-    rates = _turns([call for call, _ in calls], size)
+    rates = turns([call for call, _ in calls], size)
     costs = [[1e6 / rate / n for rate in one] for one, (_, n) in zip(rates, calls, strict=True)]
     path = f"`PrefixIndex.match` of 64 tokens, {many:,} sequences cached"
     return [Figure(path, "µs", costs[1], "10 cached", costs[0])]
@@ -190,7 +190,7 @@ def _softmax(size: Scale) -> list[Figure]:
         def by_replay() -> None:
             replay.update(replay.sample(_DRAWN).key, changed)
 
-        ours, theirs = _turns([by_replay, by_numpy], size)
+        ours, theirs = turns([by_replay, by_numpy], size)
     path = f"`sample({_DRAWN})` by softmax and `update`, {n:,} items"
     return [Figure(path, "batches/s", ours, "numpy's softmax of all", theirs, Floor(50))]
 

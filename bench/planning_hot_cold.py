@@ -3,11 +3,9 @@
 All contenders are in this process and take turns. What is timed is the library's call.
 """
 
-import time
-from collections.abc import Callable, Sequence
-
 import numpy as np
 
+from bench.planning import turns
 from bench.scale import Scale
 from bench.table import Figure, Floor
 from echo_shm import Replay, Table
@@ -19,22 +17,6 @@ _TEMPERATURE = 1.0
 _STEP = {"plan": np.zeros(_DIM, np.float32), "reward": np.zeros((), np.float32)}
 #: Items that age in each of the turns that are timed.
 _AGEING = 1000
-
-
-def _rate(call: Callable[[], object], seconds: float) -> float:
-    """Calls a second. One call comes first, and is not timed."""
-    call()
-    calls, start = 0, time.perf_counter()
-    while (now := time.perf_counter()) - start < seconds or calls == 0:
-        call()
-        calls += 1
-    return calls / (now - start)
-
-
-def _turns(calls: Sequence[Callable[[], object]], size: Scale) -> list[list[float]]:
-    """For each call, its rate in each repetition. They take turns."""
-    rounds = [[_rate(call, size.seconds) for call in calls] for _ in range(size.repetitions)]
-    return [list(one) for one in zip(*rounds, strict=True)]
 
 
 def _filled(n: int, scores: np.ndarray, target: float | None) -> HotColdReplay:
@@ -91,7 +73,7 @@ def _sampling(size: Scale) -> list[Figure]:
             assert batch is not None
             replay.update(batch.key, changed)
 
-        rates = _turns(
+        rates = turns(
             [lambda: both(ours), lambda: both(chosen), lambda: both(plain), lambda: numpy.sample_and_update(changed)],
             size,
         )
@@ -123,13 +105,13 @@ def _ageing(size: Scale) -> list[Figure]:
         for _ in range(2 * updates):
             age()
         still.extend({name: np.repeat(rows, n // _AGEING, 0) for name, rows in steps.items()}, np.tile(scores, updates))
-        rates = _turns([age, lambda: still.extend(steps, scores)], size)
+        rates = turns([age, lambda: still.extend(steps, scores)], size)
         assert ours.parts.aged > 0 < ours.parts.moved
     costs = [[1e6 / rate / _AGEING for rate in one] for one in rates]
     path = f"`HotColdReplay`: a step comes, one becomes cold, and one goes, {ours.capacity // 2:,} items"
     return [Figure(path, "µs", costs[0], "one comes, and the lowest score goes", costs[1])]
 
 
-def hot_cold(size: Scale) -> list[Figure]:
+def hot_cold(size: Scale, _: object = None) -> list[Figure]:
     """All rows."""
     return [*_sampling(size), *_ageing(size)]
