@@ -35,7 +35,7 @@ demo: $(ENV)/.demo
 # a heap that makes each collection and each fork slow) must not be where others fork and kill.
 unexport PYTHONDONTWRITEBYTECODE
 C_SUITES := c explore trace stress fuzz
-FRAMEWORKS := tests/adapters
+FRAMEWORKS := tests/adapters tests/planning
 test: $(ENV)/.test
 	+$(MAKE) -j2 lint $(C_SUITES:%=build-%)
 	+$(MAKE) check-all

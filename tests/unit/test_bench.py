@@ -110,7 +110,12 @@ def test_the_weights_group_gives_figures(monkeypatch):
 def test_the_planning_group_gives_figures():
     """Each kernel does something, beside what it is compared with, which finds the same."""
     figures = command.measure(["planning", "hot_cold"], TINY)
-    assert {figure.path.split("`")[1] for figure in figures} >= {"plan_surprise", "PrefixIndex.match", "sample(256)", "HotColdReplay"}
+    assert {figure.path.split("`")[1] for figure in figures} >= {
+        "plan_surprise",
+        "PrefixIndex.match",
+        "sample(256)",
+        "HotColdReplay",
+    }
     for figure in figures:
         assert all(value > 0 for value in (*figure.ours, *figure.theirs)), figure
 
