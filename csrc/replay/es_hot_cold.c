@@ -137,9 +137,12 @@ static double effective(es_selector *s)
 static void choose(es_selector *s, double *temperatures)
 {
     const hot_cold *h = (hot_cold *)s;
+    for (int p = HOT; p < PARTS; p++)
+        temperatures[p] = es_softmax_tree_choose(h->part[p], h->target);
     for (int p = HOT; p < PARTS; p++) {
-        double chosen = es_softmax_tree_choose(h->part[p], h->target);
-        temperatures[p] = chosen > 0 ? chosen : es_softmax_tree_temperature(h->part[p]);
+        double other = temperatures[PARTS - 1 - p];
+        if (!(temperatures[p] > 0)) /* a part that is empty will have items of the other one */
+            temperatures[p] = h->count[p] == 0 && other > 0 ? other : es_softmax_tree_temperature(h->part[p]);
     }
 }
 

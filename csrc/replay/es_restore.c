@@ -153,18 +153,29 @@ static bool keeps_ages(const es_move *v, uint32_t from, uint32_t table)
     return (a->sampler.kind == ES_HOT_COLD) == (b->sampler.kind == ES_HOT_COLD);
 }
 
-/* All items of a new table are young, and none was drawn in this round. */
+/* Whether the sampler draws as it did: then its temperatures fit. */
+static bool keeps_temperatures(const es_move *v, uint32_t from, uint32_t table)
+{
+    return memcmp(&v->old.store.tables[from].sampler, &v->new.tables[table].sampler, sizeof(es_selector_config)) == 0;
+}
+
+static void forget_temperatures(const es_move *v, uint32_t table)
+{
+    es_table_words *words = &v->new.words[table];
+    words->tune_at = 0;
+    words->temperature[0] = words->temperature[1] = 0;
+}
+
+/* All items of a new table are as young as one that comes next, or none was drawn in this round. */
 static void forget_ages(const es_move *v, uint32_t table)
 {
     const es_store *new = &v->new;
     es_table_words *words = &new->words[table];
     for (uint64_t i = new->first_item[table]; i < new->first_item[table + 1]; i++)
         if (new->items[i].word != 0)
-            new->items[i].round = 0;
+            new->items[i].round = new->tables[table].sampler.kind == ES_HOT_COLD;
     words->round = 1;
     words->cold = words->gone = words->moved = words->aged = words->marked = 0;
-    words->tune_at = 0;
-    words->temperature[0] = words->temperature[1] = 0;
 }
 
 static int move_items(es_move *v, uint32_t from, uint32_t table)
@@ -185,6 +196,8 @@ static int move_items(es_move *v, uint32_t from, uint32_t table)
     new->words[table] = *t->words;
     if (!keeps_ages(v, from, table))
         forget_ages(v, table);
+    if (!keeps_temperatures(v, from, table))
+        forget_temperatures(v, table);
     v->restored->items[table] = next;
     v->restored->items_dropped[table] = es_rank_count(t->used) - next;
     free(p.living);

@@ -35,7 +35,7 @@ typedef struct es_table_words {
     uint64_t cold, gone;
     uint64_t moved, aged;  /* how many items became cold, and how many went because of their age */
     uint64_t marked;       /* as inserted was at the learner's last update */
-    uint64_t tune_at;      /* temperatures are chosen again once the clock is there */
+    uint64_t tune_at;      /* temperatures are chosen again once so many changes have come: es_table_tune() */
     double temperature[2]; /* 0: the sampler's own */
 } es_table_words;
 

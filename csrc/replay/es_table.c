@@ -278,6 +278,8 @@ bool es_table_unpark(es_table *t)
     es_redo_set(&t->store->redo, &record->word, es_record_word(es_record_generation(record->word), 0, ES_RECORD_LIVE));
     es_redo_set(&t->store->redo, &record->inserted, c.inserted);
     es_redo_set(&t->store->redo, &record->updated, c.updated);
+    if (es_table_ages(t)) /* it comes now: so rounds rise in the order of insertion */
+        es_redo_set(&t->store->redo, &record->round, t->words->round);
     note_counts(t, c.priority);
     es_redo_commit(&t->store->redo);
     es_order_remove(&t->parked, item);
@@ -365,6 +367,7 @@ void es_table_reset(es_table *t)
     es_redo_set(redo, &words->sampled, 0);
     es_redo_set(redo, &words->evicted, 0);
     es_redo_set_double(redo, &words->highest, t->highest = 1);
+    es_redo_set(redo, &words->tune_at, 0);
     if (es_table_ages(t)) {
         es_redo_set(redo, &words->cold, 0);
         es_redo_set(redo, &words->gone, 0);

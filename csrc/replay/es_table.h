@@ -134,8 +134,8 @@ void es_table_enter_candidate(es_table *t, const es_candidate *c, const es_windo
 /* The sampler has the temperatures that the store says. */
 void es_table_tune_begin(es_table *t);
 /* Chooses temperatures for the effective sample size that is wanted, if so many changes have come since the last time as
- * a quarter of the items that there were. Whether they have, depends on the store alone, and on its clock, which only
- * insertions and updates move. It takes a pass over the table. */
+ * a quarter of the items that there were. Whether they have, depends on the store alone: on its clock, which insertions
+ * and updates move, and on how many items became cold, or went because of their age. It takes a pass over the table. */
 void es_table_tune(es_table *t);
 
 /* --- ageing: es_table_age.c ------------------------------------------------------------ */

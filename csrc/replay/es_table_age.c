@@ -43,6 +43,7 @@ void es_table_age(es_table *t)
     for (uint64_t i = 0; i < cold; i++)
         es_hot_cold_advance(t->sampler);
     es_table_age_finish(t);
+    es_table_tune(t);
 }
 
 void es_table_age_finish(es_table *t)

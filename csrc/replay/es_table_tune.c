@@ -20,11 +20,12 @@ void es_table_tune(es_table *t)
     es_redo *redo = &t->store->redo;
     es_table_words *words = t->words;
     uint64_t size = es_table_size(t), wait = size / PART < FEW ? FEW : size / PART;
+    uint64_t changes = words->clock + words->moved + words->aged;
     double temperatures[2];
-    if (!(t->config->sampler.target > 0) || *t->failed || size == 0 || words->clock < words->tune_at)
+    if (!(t->config->sampler.target > 0) || *t->failed || size == 0 || changes < words->tune_at)
         return;
     t->sampler->class->choose(t->sampler, temperatures);
-    es_redo_set(redo, &words->tune_at, words->clock + wait);
+    es_redo_set(redo, &words->tune_at, changes + wait);
     for (int i = 0; i < 2; i++)
         es_redo_set_double(redo, &words->temperature[i], temperatures[i]);
     es_redo_commit(redo);
