@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 
 
@@ -42,6 +43,8 @@ class Counting:
         what = self.options["what"]
         if what == "raise":
             raise RuntimeError("the dog ate it")
+        if what == "exit":
+            sys.exit(1)
         if what == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "wait":

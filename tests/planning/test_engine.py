@@ -11,6 +11,7 @@ from harness.text_games import Counting, Unloadable, broken
 from harness.token_backbone import TokenBackbone
 
 from echo_shm import ConnectionClosedError, Replay, WorkerError
+from echo_shm.planning.backbones.limits import BudgetSpentError
 from echo_shm.planning.backbones.protocol import BackboneError
 from echo_shm.planning.backbones.tokenizers import ByteTokenizer
 from echo_shm.planning.rollouts import fleet
@@ -103,7 +104,7 @@ def test_a_seed_draws_the_same_in_any_company():
             results = await asyncio.gather(*[running.submit("Say something.", seed=seed) for seed in seeds])
             return [result.turns[0] for result in results]
 
-    (alone,), many = asyncio.run(play([7])), asyncio.run(play([5, 6, 7, 8]))
+    (alone,), many = asyncio.run(play([0])), asyncio.run(play([5, 6, 0, 8]))
     assert alone.action_tokens == many[2].action_tokens
     assert alone.log_probs == many[2].log_probs
 
@@ -130,20 +131,21 @@ def test_a_worker_that_dies_or_hangs_costs_one_attempt(what, tmp_path):
     assert (counts.finished, counts.failed, counts.retried) == (8, 0, counts.workers_lost)
 
 
-def test_an_environment_that_always_fails_ends_its_rollout_alone():
+@pytest.mark.parametrize(("what", "told"), [("raise", "RuntimeError: the dog ate it"), ("exit", "SystemExit: 1")])
+def test_an_environment_that_always_fails_ends_its_rollout_alone(what, told):
     """It is tried twice. The error has the environment's own words."""
     backbone = TokenBackbone(num_blocks=300)
 
     async def play():
         async with engine(backbone, temperature=0.0) as running:
-            bad = running.submit("", options={"what": "raise", "when": 1})
+            bad = running.submit("", options={"what": what, "when": 1})
             results = await asyncio.gather(bad, *[running.submit("", seed=i) for i in range(3)], return_exceptions=True)
             await everything_is_free(running, backbone)
             return results, running.counts
 
     (error, *results), counts = asyncio.run(play())
     assert isinstance(error, RolloutError)
-    assert "tried 2 times: EnvironmentFailedError: RuntimeError: the dog ate it" in str(error)
+    assert f"tried 2 times: EnvironmentFailedError: {told}" in str(error)
     for i, result in enumerate(results):
         check_game(backbone, "", result, i)
         assert result.attempts == 1
@@ -297,6 +299,71 @@ def test_closing_ends_what_runs():
     asyncio.run(play())
 
 
+def test_a_close_that_is_cancelled_ends_the_workers():
+    """Whoever calls it again waits for the end."""
+
+    async def play():
+        async with engine(TokenBackbone(num_blocks=300)) as running:
+            await running.submit("")
+            (pid,) = running.pids
+            closing = asyncio.create_task(running.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            await running.close()
+            assert not os.path.exists(f"/proc/{pid}")
+
+    asyncio.run(play())
+
+
+class Spent:
+    """A remote backbone without money."""
+
+    asked = 0
+
+    async def complete(self, messages, max_tokens, temperature):
+        """Refuses."""
+        self.asked += 1
+        raise BudgetSpentError("nothing is left")
+
+    async def close(self):
+        """Nothing to end."""
+
+
+def test_a_budget_that_is_spent_is_not_asked_again():
+    """The rollout fails at once: to begin again would cost what is left."""
+    backbone = Spent()
+
+    async def play():
+        async with engine(backbone, None) as running:
+            with pytest.raises(RolloutError, match="tried 1 time: BudgetSpentError: nothing is left"):
+                await running.submit("x")
+
+    asyncio.run(play())
+    assert backbone.asked == 1
+
+
+def test_an_episode_whose_writer_dies_is_not_played_again(monkeypatch):
+    """Some of its steps may be in the replay already."""
+
+    async def lost(*_):
+        raise fleet.WorkerLostError("worker 1 died before it answered")
+
+    async def play(replay, steps):
+        monkeypatch.setattr(fleet.Environment, "record", lost)
+        running = RolloutEngine(
+            TokenBackbone(num_blocks=300), Counting, workers=1, replay=replay, record=steps, context="forkserver"
+        )
+        async with running:
+            with pytest.raises(RolloutError, match="tried 1 time: WorkerLostError"):
+                await running.submit("")
+
+    steps = TextSteps(context=20, action=6)
+    with Replay(steps.example, 100, thread=True) as replay:
+        asyncio.run(play(replay, steps))
+
+
 def test_a_rollout_that_waits_for_tokens_does_not_starve():
     """With the worst priority, and others that keep coming, it is done before they are."""
     backbone = TokenBackbone(num_blocks=500)
@@ -364,7 +431,7 @@ def test_episodes_come_to_the_replay_whole():
             )
             return results[:3]
 
-    with Replay(steps.example, 100) as replay:
+    with Replay(steps.example, 100, thread=True) as replay:
         results = asyncio.run(play(replay))
         stored = [episode.steps for episode in replay.episodes()]
     assert sorted(map(len, (one["reward"] for one in stored))) == [3, 3, 3]
@@ -429,6 +496,11 @@ def test_bad_engines_are_refused():
         RolloutEngine(3)
     with pytest.raises(ValueError, match="replay and record go together"):
         RolloutEngine(TokenBackbone(), Counting, record=TextSteps())
+    with (
+        Replay(TextSteps().example, 100) as replay,
+        pytest.raises(ValueError, match=r"use Replay\(\.\.\., thread=True\)"),
+    ):
+        RolloutEngine(TokenBackbone(), Counting, replay=replay, record=TextSteps())
     with pytest.raises(ValueError, match="reuse='all': use"):
         RolloutConfig(reuse="all")
 

@@ -266,6 +266,24 @@ def test_requests_are_spread_over_the_minute():
     assert limited([DONE] * 3, 3, tokens_per_minute=60.0)[1] == [0.0, 15.0, 30.0]
 
 
+@pytest.mark.parametrize("limit", [{"requests_per_minute": 1200.0}, {"tokens_per_minute": 18_000.0}])
+def test_many_at_once_are_spread_too(limit):
+    """20 requests a second, or 300 tokens: none goes before its time, however many wait."""
+    went = []
+
+    async def ask():
+        went.append(time.monotonic())
+        await asyncio.sleep(0.2)  # the answers come late, so what they cost is not known when others want to go
+        return DONE
+
+    async def play():
+        limiter = Limiter(RemoteLimits(**limit), lambda _: None)
+        await asyncio.gather(*[limiter.complete([Message("user", "four")], 5, ask) for _ in range(5)])
+
+    asyncio.run(play())
+    assert went[-1] - went[0] >= 4 * 0.049
+
+
 def test_a_server_that_wants_to_be_left_alone_is():
     """The longer of the server's and our own time counts. Ours doubles."""
     busy, later = Failure("status 429: slow", True), Failure("status 429: slow", True, 20.0)

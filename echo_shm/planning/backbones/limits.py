@@ -141,8 +141,9 @@ class Limiter:
             raise BackboneError(f"the backbone was busy for {self.limits.timeout:g} s") from None
         try:
             for attempt in range(self.limits.retries + 1):
-                await self._pause(max(self._requests.wait(self._clock()), self._tokens.wait(self._clock())), deadline)
-                came = await self._try(ask, most, deadline)
+                while (wait := max(pace.wait(self._clock()) for pace in (self._requests, self._tokens))) > 0:
+                    await self._pause(wait, deadline)  # and look again: others may have gone meanwhile
+                came = await self._try(ask, most, tokens + max_tokens, deadline)
                 if isinstance(came, Completion):
                     return came
                 failure = came
@@ -156,9 +157,9 @@ class Limiter:
         raise BackboneError(f"the backbone did not answer, after {attempt + 1} requests: {failure.told}")
 
     async def _try(
-        self, ask: Callable[[], Awaitable[Completion]], most: float, deadline: float
+        self, ask: Callable[[], Awaitable[Completion]], most: float, tokens: int, deadline: float
     ) -> Completion | Failure:
-        """One request."""
+        """One request, which costs at most so much, and has at most so many tokens."""
         limit = self.limits.max_cost
         if limit is not None and self.cost + most > limit:
             raise BudgetSpentError(
@@ -167,6 +168,7 @@ class Limiter:
         self.cost += most
         self.requests += 1
         self._requests.take(self._clock(), 1)
+        self._tokens.take(self._clock(), tokens)  # as the cost: others must not count on them meanwhile
         seconds = min(self.limits.request_timeout, max(0.0, deadline - self._clock()))
         try:
             answer = await asyncio.wait_for(ask(), seconds)
@@ -177,12 +179,13 @@ class Limiter:
                 raise
             if failure.told.startswith("status "):  # refused: it costs nothing
                 self.cost -= most
+                self._tokens.take(self._clock(), -tokens)
             return failure
         if answer.input_tokens or answer.output_tokens:  # else the server does not say
             self.cost += self._price(answer.input_tokens, answer.output_tokens) - most
+            self._tokens.take(self._clock(), answer.input_tokens + answer.output_tokens - tokens)
         self.input_tokens += answer.input_tokens
         self.output_tokens += answer.output_tokens
-        self._tokens.take(self._clock(), answer.input_tokens + answer.output_tokens)
         return answer
 
     def _price(self, input_tokens: int, output_tokens: int) -> float:

@@ -18,7 +18,8 @@ class RolloutConfig:
 
     #: Rollouts that run at the same time, if there are so many environments. Others wait in ``submit``.
     max_concurrent_rollouts: int = 128
-    #: How long a rollout may run, all attempts together. What it waits before it runs does not count.
+    #: How long a rollout may run, all attempts together, and what it waits for a worker that starts. What it waits for
+    #: other rollouts to end does not count.
     timeout: float = 30.0
     #: How often a rollout is tried again whose worker died, whose environment raised, or whose backbone failed.
     retries: int = 1

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from echo_shm.errors import ConnectionClosedError
+from echo_shm.planning.backbones.limits import BudgetSpentError
 from echo_shm.planning.backbones.protocol import BackboneError, LocalBackbone, RemoteBackbone
 from echo_shm.planning.backbones.tokenizers import ByteTokenizer, Tokenizer
 from echo_shm.planning.rollouts.blocks import as_tokens
@@ -55,9 +56,10 @@ class RolloutEngine:
     local backbone's call that hangs cannot be ended: after ``config.backbone_timeout`` all rollouts fail, the engine
     refuses more, and the thread that computes is left behind until the process ends.
 
-    **Replay.** With ``replay`` and ``record`` a worker writes each episode that has ended into the replay, whole,
-    before ``submit`` returns. Of a rollout that failed, or was cancelled, nothing is written, unless it was
-    cancelled while its episode was being written.
+    **Replay.** With ``replay`` and ``record`` a worker writes each episode that has ended into the replay, before
+    ``submit`` returns. Of a rollout that failed before its episode ended, nothing is written. One that is cancelled,
+    runs out of time, or loses its worker while its episode is written may be there, or a beginning of it. It is not
+    tried again then, so nothing is there twice.
 
     Args:
         backbone: A :class:`LocalBackbone` or a :class:`RemoteBackbone`, which the engine closes.
@@ -67,7 +69,7 @@ class RolloutEngine:
         config: How rollouts run.
         tokenizer: Of a local backbone. None: bytes.
         show: Makes text of an observation, which the policy reads.
-        replay: Episodes go there.
+        replay: Episodes go there. It has a thread (``thread=True``), which takes them.
         record: Makes the replay's steps of the turns of an episode, in a worker: a tree whose leaves have a leading
             ``len(turns)``. :class:`TextSteps` is one.
         context: How workers are started, as for :meth:`Server.spawn`.
@@ -96,6 +98,11 @@ class RolloutEngine:
             raise ValueError("replay and record go together: record makes the replay's steps")
         if replay is not None and make_env is None:
             raise ValueError("replay without make_env: only episodes of environments are written")
+        if replay is not None and not replay._rings.has_thread:
+            raise ValueError(
+                "this replay takes what workers send in its own calls, and nobody makes any while rollouts run: use "
+                "Replay(..., thread=True)"
+            )
         self.config = config or RolloutConfig()
         self.counts = Counts()
         self.tracker = EfficiencyTracker(self.config.scheduling.attention_scale)
@@ -108,6 +115,7 @@ class RolloutEngine:
             timeout = self.config.environment_timeout
             self._fleet = Fleet(make_env, workers, slots, timeout, replay, record, context)
         self._running: set[asyncio.Task[RolloutResult]] = set()
+        self._closing: asyncio.Task[None] | None = None
         self._state: Literal["new", "open", "closed"] = "new"
 
     async def __aenter__(self) -> "RolloutEngine":
@@ -132,10 +140,16 @@ class RolloutEngine:
         await self.close()
 
     async def close(self) -> None:
-        """Ends all rollouts, whose ``submit`` raises ConnectionClosedError, and the workers. Idempotent."""
-        if self._state == "closed":
-            return
-        self._state = "closed"
+        """Ends all rollouts, whose ``submit`` raises ConnectionClosedError, and the workers. Idempotent.
+
+        If it is cancelled, all ends nevertheless: call it again to wait for that.
+        """
+        if self._closing is None:
+            self._state = "closed"
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         for task in self._running:
             task.cancel()
         if self._running:
@@ -288,13 +302,16 @@ class RolloutEngine:
                 self.counts.backbone_errors += isinstance(error, BackboneError)
             if self._decoder is not None and self._decoder.failed is not None:
                 raise self._decoder.failed
+            if isinstance(last, BudgetSpentError) or getattr(last, "is_final", False):
+                break
             self.counts.retried += attempt < self.config.retries
-        tried = f"{self.config.retries + 1} time" + "s" * (self.config.retries > 0)
+        tried = f"{attempt + 1} time" + "s" * (attempt > 0)
         raise RolloutError(f"the rollout was tried {tried}: {type(last).__name__}: {last}") from last
 
     @contextlib.asynccontextmanager
     async def _dialogue(self, request: _Request, attempt: int) -> AsyncIterator[Dialogue]:
-        seeds = [self.config.seed, 0 if request.seed is None else 1, request.seed or request.number, attempt]
+        given = request.seed is not None
+        seeds = [self.config.seed, int(given), request.seed if request.seed is not None else request.number, attempt]
         dialogue: Dialogue
         if self._decoder is not None:
             rng = np.random.default_rng(seeds)
@@ -343,7 +360,11 @@ class RolloutEngine:
             raise ValueError("the state and the first observation do not fit into the backbone's context")
         terminated = bool(step["terminated"])
         if self._records:
-            await environment.record(turns, terminated, not terminated)
+            try:
+                await environment.record(turns, terminated, not terminated)
+            except WorkerLostError as error:
+                error.is_final = True  # some of its steps may be in the replay
+                raise
         won = terminated and turns[-1].reward > 0
         success = won if step["success"] is None else bool(step["success"])
         for turn in turns:

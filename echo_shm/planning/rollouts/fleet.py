@@ -31,6 +31,9 @@ _MAX_RESTARTS = 100
 class WorkerLostError(EchoShmError):
     """The worker died, or was killed, before it answered."""
 
+    #: Whether the rollout must not be tried again.
+    is_final = False
+
 
 class EnvironmentFailedError(EchoShmError):
     """The environment, or what writes its steps, raised an exception. The message is its."""
@@ -141,6 +144,7 @@ class Fleet:
         self._error: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._folder = ""
+        self._server: asyncio.AbstractServer | None = None
         self._group: WorkerGroup | None = None
 
     @property
@@ -276,10 +280,11 @@ class Fleet:
     async def close(self) -> None:
         """Ends the workers: those that do not end within two seconds get SIGTERM, then SIGKILL."""
         await self._end(ConnectionClosedError("the engine was closed"))
-        if self._group is not None:
+        if self._server is not None:
             self._server.close()
-            for worker in list(self._workers):
-                worker.lose()
+        for worker in list(self._workers):
+            worker.lose()
+        if self._group is not None:
             await asyncio.to_thread(self._group.stop, 2.0)
         for task in list(self._tasks):
             task.cancel()

@@ -62,7 +62,7 @@ class _Environments:
             return {"id": message["id"], **self._stepped(message)}
         except ConnectionClosedError:  # the replay was closed, or this worker is to stop
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an environment that calls sys.exit() does not end its neighbours
             if message["op"] != "record":
                 self._discard(message["slot"])
             return {"id": message["id"], "error": f"{type(error).__name__}: {error}"}
@@ -109,6 +109,7 @@ class _Environments:
 def _text(observation: object) -> str:
     if not isinstance(observation, str):
         raise TypeError(f"the environment's observation is {type(observation).__name__}: a string was expected")
+    observation.encode()  # a lone surrogate is no text: UnicodeEncodeError says where
     return observation
 
 
