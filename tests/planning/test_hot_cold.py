@@ -10,7 +10,7 @@ from harness.waiting import until
 
 from echo_shm import SegmentError
 from echo_shm.planning import HotColdReplay, SurpriseWriter
-from echo_shm.replay import HotCold, Replay, ReplayClient, Softmax, Table
+from echo_shm.replay import HotCold, NStep, Replay, ReplayClient, Sequence, Softmax, Table
 
 from .hot_cold_model import DIM, EXAMPLE, Model, close, step, steps
 
@@ -120,6 +120,26 @@ def test_a_step_that_is_refused_is_not_taken():
             replay.add({**step(1), "plan": np.full(DIM, np.nan)})
         assert replay.ema.updates == replay.info().inserted == 1
         assert (replay.ema.plan == before).all()
+
+
+@pytest.mark.parametrize(
+    "item", [Sequence(5, 1), Sequence(4), NStep(3, 0.9, "plan", stack={"plan": 2})], ids=["overlap", "apart", "n_step"]
+)
+def test_there_is_room_for_all_items(item):
+    """The items with the highest scores stay, however far apart they are."""
+    rng, example = np.random.default_rng(0), {"reward": np.zeros(()), "plan": np.zeros(DIM)}
+    with HotColdReplay(example, 200, 200, item=item, temperature=1e9) as replay:
+        for _ in range(8):
+            replay.extend({"reward": np.zeros(1000), "plan": np.zeros((1000, DIM))}, rng.random(1000))
+        info = replay.info()
+        assert info.size == 400
+        assert replay.sample(2000).priority.min() > 1 - 1.2 * 400 / info.inserted
+
+
+def test_spare_steps_are_taken_as_they_are():
+    """A number is the caller's own choice."""
+    with HotColdReplay(EXAMPLE, 20, 20, item=Sequence(5, 1), spare_steps=7) as replay:
+        assert replay.capacity == 47
 
 
 def _send(writer, first):
