@@ -163,7 +163,8 @@ class Scorer:
                 sent = n if sent and rest_follows else sent
                 raise
             finally:
-                self.ema.update(plans[:sent][self._steps(n, ends, autoreset, environments, sent)])
+                if sent:  # what store() refuses may be of any shape
+                    self.ema.update(plans[:sent][self._steps(n, ends, autoreset, environments, sent)])
 
     def _steps(
         self, n: int, ends: tuple[object, object], autoreset: object, environments: object, sent: int

@@ -142,6 +142,16 @@ def test_spare_steps_are_taken_as_they_are():
         assert replay.capacity == 47
 
 
+@pytest.mark.parametrize("by_writer", [False, True], ids=["replay", "writer"])
+def test_rows_that_are_refused_say_why(by_writer):
+    """The message is that of any replay, whatever else is wrong with what was given."""
+    with HotColdReplay(EXAMPLE, 5, 5) as replay, ReplayClient(replay.handle) as client, client.writer() as plain:
+        into = SurpriseWriter(plain, replay.scoring) if by_writer else replay
+        with pytest.raises((TypeError, ValueError), match="terminated"):
+            into.add_vector(steps(0, 2), np.array([0, 1]), np.zeros(2, bool))
+        assert into.ema.updates == 0
+
+
 def _send(writer, first):
     rows = steps(first, 10)
     for i in range(5):
