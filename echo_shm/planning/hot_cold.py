@@ -322,7 +322,7 @@ class HotColdReplay(Replay):
         max_restarts: int = 10,
     ) -> WorkerGroup:
         """As :meth:`Replay.spawn`, but each worker's writer is a :class:`SurpriseWriter`."""
-        scored = functools.wraps(fn)(Scored(fn, self.scoring))
+        scored = functools.wraps(fn, updated=())(Scored(fn, self.scoring))  # its name, and no attributes
         return super().spawn(
             scored,
             n,

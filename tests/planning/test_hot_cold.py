@@ -186,6 +186,25 @@ def test_workers_score_with_shared_plans_of_their_own():
         close(priority, np.full(len(priority), replay.surprise(one["plan"], one["reward"])))
 
 
+class _Caller:
+    """A function with an attribute that the library has a name for, too."""
+
+    def __init__(self, fn):
+        self._fn = fn
+
+    def __call__(self, writer, number):
+        writer.flush()
+        self._fn(writer, number + 10)
+
+
+def test_workers_run_what_they_are_given():
+    """A callable's own attributes are its own."""
+    with HotColdReplay(EXAMPLE, 50, 50, temperature=1e3) as replay:
+        with replay.spawn(_Caller(_send), 1, [0]) as group:
+            group.join()
+        assert replay.sample(100).data["n"].min() >= 10
+
+
 def _add_for_ever(name, pipe):
     replay = HotColdReplay(EXAMPLE, 30, 30, store="shm", name=name, age_threshold=2, decay=0.9)
     pipe.send("ready")
