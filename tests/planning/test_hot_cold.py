@@ -1,8 +1,11 @@
 """HotColdReplay: what it scores, moves and draws, and what of it outlives its process."""
 
+import contextlib
+import copy
 import multiprocessing
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from harness.waiting import until
 from echo_shm import SegmentError
 from echo_shm.planning import HotColdReplay, SurpriseWriter
 from echo_shm.replay import HotCold, NStep, Replay, ReplayClient, Sequence, Softmax, Table
+from echo_shm.spec import Spec
 
 from .hot_cold_model import DIM, EXAMPLE, Model, close, step, steps
 
@@ -177,7 +181,7 @@ def test_workers_score_with_shared_plans_of_their_own():
         assert replay.ema.updates == 2
         with ReplayClient(replay.handle) as client, client.writer() as plain:
             writer = SurpriseWriter(plain, replay.scoring)
-            writer.ema.state = replay.ema.state
+            writer.adopt(replay.ema.state)
             writer.add(step(77))
         assert replay.info().inserted == 11
         batch, one = replay.sample(500), step(77)
@@ -203,6 +207,46 @@ def test_workers_run_what_they_are_given():
         with replay.spawn(_Caller(_send), 1, [0]) as group:
             group.join()
         assert replay.sample(100).data["n"].min() >= 10
+
+
+class _Slow:
+    """A writer whose extend() lets another thread run first."""
+
+    _steps = Spec.from_example(EXAMPLE)
+
+    def __init__(self, meanwhile):
+        self._meanwhile = meanwhile
+
+    def extend(self, *_, **__):
+        self._meanwhile.start()
+        self._meanwhile.join(0.05)
+        raise InterruptedError
+
+
+def test_a_state_that_is_adopted_meanwhile_stays():
+    """A call of another thread, which restores what was before it, does not undo it."""
+    with HotColdReplay(EXAMPLE, 5, 5) as replay:
+        scoring = replay.scoring
+    state = {"plan": np.full(DIM, 7.0), "updates": np.array(1000)}
+    other = threading.Thread(target=lambda: writer.adopt(state))
+    writer = SurpriseWriter(_Slow(other), scoring)
+    with contextlib.suppress(InterruptedError):
+        writer.extend(steps(0, 3))
+    other.join()
+    assert writer.ema.updates == 1000
+    assert writer.ema.plan.tolist() == [7.0] * DIM
+
+
+def test_a_surprise_writer_is_used_as_a_writer():
+    """A block closes the writer. A copy is one more way to the same writer."""
+    with HotColdReplay(EXAMPLE, 5, 5) as replay, ReplayClient(replay.handle) as client, client.writer() as plain:
+        with SurpriseWriter(plain, replay.scoring) as writer:
+            assert copy.copy(writer).ema is writer.ema
+            assert not writer.ring_closed
+        with pytest.raises(AttributeError, match="_there_is_none"):
+            _ = writer._there_is_none
+        with pytest.raises(Exception, match="closed"):
+            plain.add(step(0))
 
 
 def _add_for_ever(name, pipe):
