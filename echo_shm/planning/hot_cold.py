@@ -136,6 +136,7 @@ class HotColdReplay(Replay):
                 self._keep()
             else:
                 self._scorer = self._kept()
+                self._check_tables()
         except BaseException:
             self._let_go()
             raise
@@ -169,6 +170,15 @@ class HotColdReplay(Replay):
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise SegmentError(f"{what}, or it is damaged: {error!r:.200}") from None
         return scorer
+
+    def _check_tables(self) -> None:
+        """It may be restored into other tables."""
+        if len(self._names) > 1:
+            names = ", ".join(map(repr, self._names))
+            raise ValueError(f"tables: a HotColdReplay has one table, and these are {len(self._names)}: {names}")
+        (name,) = self._names
+        if not self._store.tables[name].is_hot_cold:
+            raise ValueError(f"tables: table {name!r} has another sampler: use HotCold(...), or Replay.restore()")
 
     # -- scores
 

@@ -13,7 +13,7 @@ from harness.waiting import until
 
 from echo_shm import SegmentError
 from echo_shm.planning import HotColdReplay, SurpriseWriter
-from echo_shm.replay import HotCold, NStep, Replay, ReplayClient, Sequence, Softmax, Table
+from echo_shm.replay import HotCold, NStep, Replay, ReplayClient, Sequence, Softmax, Table, Uniform
 from echo_shm.spec import Spec
 
 from .hot_cold_model import DIM, EXAMPLE, Model, close, step, steps
@@ -297,6 +297,18 @@ def test_other_replays_are_not_taken_for_one():
     with pytest.raises(SegmentError, match="damaged"):
         HotColdReplay.attach(replay.name)
     Replay.attach(replay.name).close()
+
+
+def test_it_has_parts_when_it_is_restored(tmp_path):
+    """A table that has none is refused at once."""
+    with HotColdReplay(EXAMPLE, 5, 5) as replay:
+        replay.checkpoint(tmp_path)
+    with pytest.raises(ValueError, match=r"table 'experience' has another sampler: use HotCold\(\.\.\.\)"):
+        HotColdReplay.restore(tmp_path, [Table("experience", Uniform())])
+    with pytest.raises(ValueError, match=r"has one table, and these are 2: 'experience', 'b'"):
+        HotColdReplay.restore(tmp_path, [Table("experience", HotCold(3)), Table("b", HotCold(3))])
+    with HotColdReplay.restore(tmp_path, [Table("experience", HotCold(3))]) as restored:
+        assert restored.parts.hot.size == 0
 
 
 def test_clients_and_top_see_the_parts():
