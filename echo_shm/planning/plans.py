@@ -203,7 +203,11 @@ def plan_surprise(
         _all_finite("plans", rows)
         distances = np.zeros(len(rows))
     else:
-        distances = _distances(rows, _rows("ema", mean, rows.shape[1], one=True))
+        shared = _rows("ema", mean, rows.shape[1], one=True)
+        distances = _distances(rows, shared)
+        if not np.isfinite(distances).all():
+            _all_finite("plans", rows)
+            _all_finite("ema", shared[0])
     scores = _scores(rows, distances, earned, weights)
     return scores if np.ndim(plans) > 1 else float(scores[0])
 

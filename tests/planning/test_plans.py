@@ -186,6 +186,7 @@ def test_a_bad_state_is_refused(state, message):
         (lambda ema: ema.score_and_update([1, 2], 1e300, reward_weight=1e300), "the score of plan 0 overflows"),
         (lambda ema: plan_surprise([1, 2, 3], ema, 0), r"plans has shape \(3,\): use \(2,\)"),
         (lambda ema: plan_surprise([1, 2], [[1, 2]], 0), r"ema has shape \(1, 2\): use \(2,\)$"),
+        (lambda ema: plan_surprise([1, 2], [1, np.nan], 0), r"ema\[1\] is nan: use finite numbers"),
         (lambda ema: plan_surprise([1, np.nan], None, 0), r"plans\[0, 1\] is nan"),
         (lambda ema: plan_surprise([1, 1e200], ema, 0), "the score of plan 0 overflows: use smaller plans"),
         (lambda ema: temporal_kl([1, 2], [[1, 2], [3, 4]]), "previous has 2 plans, plans 1: use as many"),
