@@ -148,6 +148,12 @@ class EmaPlan:
         self._plan = _frozen(plan.copy()) if updates else None
         self._updates = updates
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A pickle or a deep copy of the plan has lost that it is read-only."""
+        self.__dict__.update(state)
+        if self._plan is not None:
+            _frozen(self._plan)
+
     def _take(self, rows: npt.NDArray[Any]) -> Doubles:
         """Takes the rows. Returns the distance of each before it was taken; 0 for the first of all."""
         distances = np.zeros(len(rows))

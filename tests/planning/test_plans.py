@@ -1,5 +1,8 @@
 """Shared plans, and how surprising a plan is."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -139,6 +142,19 @@ def test_a_state_goes_on():
     state = first.state
     state["plan"][:] = 0
     assert first.plan.any()
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda ema: pickle.loads(pickle.dumps(ema))])
+def test_a_copy_is_read_only(again):
+    """What was read of a copy cannot be written to, and so cannot change it."""
+    first = EmaPlan(2)
+    assert again(first).plan is None
+    first.update([1, 2])
+    other = again(first)
+    with pytest.raises(ValueError, match="read-only"):
+        other.plan[0] = 5
+    other.update([3, 4])
+    assert (first.updates, other.updates) == (1, 2)
 
 
 @pytest.mark.parametrize(
