@@ -116,9 +116,11 @@ class HotCold(Selector):
     the other one gives all draws. The weights of a batch are ``(N * probability) ** -beta``, with N the items of both
     parts. So they may be above 1.
 
-    For a seed that nobody knows, each draw comes from the hot part with probability ``share``. The draws of a table are
-    spread: of any n in a row, ``n * share`` come from there, within 3 for n up to 1,000. So no batch is far off, and n
-    need not be a multiple.
+    For a seed that nobody knows, each draw comes from the hot part with probability ``share``. If the remover is not
+    random, and both parts have items, the draws of a table are spread: of any n in a row, ``n * share`` come from
+    there, within 3 for n up to 1,000, and n need not be a multiple. That is of the draws of all consumers together:
+    what one of several draws in many batches has no such bound. A random remover, as :class:`Uniform`, takes numbers
+    from the generator between the draws. Then there is no such bound from batch to batch.
 
     Args:
         hot_size: Most hot items.
