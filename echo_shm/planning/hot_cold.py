@@ -37,8 +37,8 @@ class HotColdReplay(Replay):
     A step's score is its priority: ``plan_weight * ||plan - ema||² + reward_weight * |reward|``, before the shared plan
     takes the step's plan: see :class:`EmaPlan`. The table is a ``Table("experience", sampler=HotCold(...),
     remover=MinHeap())``, and all about ages, shares, probabilities and weights is said at :class:`HotCold`. The learner
-    calls :meth:`learned` once for each of its updates. When there are ``hot_size + cold_size`` items, the one with the
-    lowest score goes for the next; it may be that one itself.
+    calls :meth:`learned` once for each of its updates, in this process: a :class:`ReplayClient` has none. When there
+    are ``hot_size + cold_size`` items, the one with the lowest score goes for the next; it may be that one itself.
 
     A hot item becomes cold where it is: it keeps its key, and :meth:`update` finds it. All else is as of any replay:
     workers, learners in other processes, checkpoints, stores that outlive a kill. They have the shared plan, too. After
@@ -68,7 +68,7 @@ class HotColdReplay(Replay):
             steps, whose items may have gone, and what episodes end with. If they do not suffice, the oldest items go,
             whatever their scores. None: as many as all items need where no two have a step in common, and 256. So
             there is memory for ``(hot_size + cold_size) * length`` steps with a ``Sequence`` of that length. Where
-            items overlap, or episodes are short, fewer do.
+            items overlap, or episodes are short, fewer suffice.
         store, name, sync_every, seed, thread, max_producers, transport: As for :class:`Replay`.
 
     Raises:
