@@ -138,7 +138,7 @@ class HotColdReplay(Replay):
                 self._scorer = self._kept()
                 self._check_tables()
         except BaseException:
-            self._let_go()
+            (self.close if kwargs["is_new"] else self._let_go)()
             raise
 
     # -- what the store keeps

@@ -301,10 +301,13 @@ def test_other_replays_are_not_taken_for_one():
 
 def test_it_has_parts_when_it_is_restored(tmp_path):
     """A table that has none is refused at once."""
+    name = f"test-parts-{os.getpid()}"
     with HotColdReplay(EXAMPLE, 5, 5) as replay:
         replay.checkpoint(tmp_path)
     with pytest.raises(ValueError, match=r"table 'experience' has another sampler: use HotCold\(\.\.\.\)"):
-        HotColdReplay.restore(tmp_path, [Table("experience", Uniform())])
+        HotColdReplay.restore(tmp_path, [Table("experience", Uniform())], store="shm", name=name)
+    with pytest.raises(SegmentError, match=name):  # nothing is left
+        Replay.attach(name)
     with pytest.raises(ValueError, match=r"has one table, and these are 2: 'experience', 'b'"):
         HotColdReplay.restore(tmp_path, [Table("experience", HotCold(3)), Table("b", HotCold(3))])
     with HotColdReplay.restore(tmp_path, [Table("experience", HotCold(3))]) as restored:
