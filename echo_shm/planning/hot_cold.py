@@ -15,12 +15,16 @@ from echo_shm.planning.plans import EmaPlan, Plans
 from echo_shm.planning.surprise import Name, Scored, Scorer, Scoring
 from echo_shm.replay import HotCold, HotColdInfo, MinHeap, Replay, Table
 from echo_shm.replay.item import Item
+from echo_shm.replay.table import lay_out_table
 from echo_shm.replay.validation import integer
 from echo_shm.ring.protocols import Transport
 from echo_shm.spec import Array, Spec, Tree
 from echo_shm.workers.group import WorkerGroup
 
 _TABLE = "experience"
+
+#: Steps beyond those of items, unless the caller says how many.
+_SPARE_STEPS = 256
 
 #: The store's notes: the bytes of the text that follows (int64), a text that says how steps are scored, how many plans
 #: the shared plan has taken (int64), and the shared plan.
@@ -33,8 +37,8 @@ class HotColdReplay(Replay):
     A step's score is its priority: ``plan_weight * ||plan - ema||² + reward_weight * |reward|``, before the shared plan
     takes the step's plan: see :class:`EmaPlan`. The table is a ``Table("experience", sampler=HotCold(...),
     remover=MinHeap())``, and all about ages, shares, probabilities and weights is said at :class:`HotCold`. The learner
-    calls :meth:`learned` once for each of its updates. When there are ``hot_size + cold_size`` items, the one with the
-    lowest score goes for the next; it may be that one itself.
+    calls :meth:`learned` once for each of its updates, in this process: a :class:`ReplayClient` has none. When there
+    are ``hot_size + cold_size`` items, the one with the lowest score goes for the next; it may be that one itself.
 
     A hot item becomes cold where it is: it keeps its key, and :meth:`update` finds it. All else is as of any replay:
     workers, learners in other processes, checkpoints, stores that outlive a kill. They have the shared plan, too. After
@@ -60,8 +64,11 @@ class HotColdReplay(Replay):
             them.
         beta: Exponent of the importance weights ``(N * P) ** -beta``.
         item: As of :class:`Table`. It has the score of the step that completes it.
-        spare_steps: Steps beyond those of items, for what streams keep: their last steps, whose items may have gone,
-            and what episodes end with. If they do not suffice, the oldest items go.
+        spare_steps: Steps beyond one for each item, for what items refer to, and for what streams keep: their last
+            steps, whose items may have gone, and what episodes end with. If they do not suffice, the oldest items go,
+            whatever their scores. None: as many as all items need where no two have a step in common, and 256. So
+            there is memory for ``(hot_size + cold_size) * length`` steps with a ``Sequence`` of that length. Where
+            items overlap, or episodes are short, fewer suffice.
         store, name, sync_every, seed, thread, max_producers, transport: As for :class:`Replay`.
 
     Raises:
@@ -89,7 +96,7 @@ class HotColdReplay(Replay):
         target_effective: float | None = None,
         beta: float = 0.4,
         item: Item | None = None,
-        spare_steps: int = 256,
+        spare_steps: int | None = None,
         store: Literal["memory", "shm"] | str | os.PathLike[str] = "memory",
         name: str | None = None,
         sync_every: float | None = 60.0,
@@ -101,12 +108,17 @@ class HotColdReplay(Replay):
         sampler = HotCold(hot_size, hot_share, age_threshold, max_age, temperature, target_effective, beta)
         size = sampler.hot_size + integer("cold_size", cold_size, 1)
         scoring = Scoring.of(example, plan, reward, decay, plan_weight, reward_weight)
-        self._scorer = Scorer(scoring, Spec.from_example(example))
+        spec = Spec.from_example(example)
+        self._scorer = Scorer(scoring, spec)
         self._notes_size = len(self._notes())
+        table = Table(_TABLE, sampler, MinHeap(), size, item=item)
+        if spare_steps is None:
+            # An item that stays keeps all of its steps.
+            spare_steps = size * (lay_out_table(table, spec).span - 1) + _SPARE_STEPS
         super().__init__(
             example,
             size + integer("spare_steps", spare_steps, 1),
-            [Table(_TABLE, sampler, MinHeap(), size, item=item)],
+            [table],
             store=store,
             name=name,
             sync_every=sync_every,
@@ -124,8 +136,9 @@ class HotColdReplay(Replay):
                 self._keep()
             else:
                 self._scorer = self._kept()
+                self._check_tables()
         except BaseException:
-            self._let_go()
+            (self.close if kwargs["is_new"] else self._let_go)()
             raise
 
     # -- what the store keeps
@@ -157,6 +170,15 @@ class HotColdReplay(Replay):
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise SegmentError(f"{what}, or it is damaged: {error!r:.200}") from None
         return scorer
+
+    def _check_tables(self) -> None:
+        """It may be restored into other tables."""
+        if len(self._names) > 1:
+            names = ", ".join(map(repr, self._names))
+            raise ValueError(f"tables: a HotColdReplay has one table, and these are {len(self._names)}: {names}")
+        (name,) = self._names
+        if not self._store.tables[name].is_hot_cold:
+            raise ValueError(f"tables: table {name!r} has another sampler: use HotCold(...), or Replay.restore()")
 
     # -- scores
 
@@ -310,7 +332,7 @@ class HotColdReplay(Replay):
         max_restarts: int = 10,
     ) -> WorkerGroup:
         """As :meth:`Replay.spawn`, but each worker's writer is a :class:`SurpriseWriter`."""
-        scored = functools.wraps(fn)(Scored(fn, self.scoring))
+        scored = functools.wraps(fn, updated=())(Scored(fn, self.scoring))  # its name, and no attributes
         return super().spawn(
             scored,
             n,

@@ -11,15 +11,17 @@ from echo_shm.replay.validation import at_least_zero, integer
 def importance_weights(probability: Numbers, size: int, beta: float, *, share: Numbers = 1.0) -> float | Doubles:
     """Importance-sampling weights ``(N * P) ** -beta``.
 
-    ``P`` is the probability of the whole draw: that of the part which the item was drawn from times that of the item
-    in it. The weights are not divided by their largest. The formula is that of prioritized experience replay
-    (Schaul et al. 2016, section 3.4).
+    ``P`` is the probability of the whole draw. ``Batch.probability`` is that, with :class:`HotCold`, too: leave
+    ``share`` at 1. Where a batch is put together of several tables, and ``probability`` is that in an item's own table,
+    ``share`` says how much of the batch comes from there, and ``P`` is their product. The weights are not divided by
+    their largest. The formula is that of prioritized experience replay (Schaul et al. 2016, section 3.4).
 
     Args:
-        probability: Of each item in its part, as ``Batch.probability``; any shape, above 0, at most 1.
-        size: ``N``: items of all parts together; at least 1.
+        probability: Of each item, as ``Batch.probability``; any shape, above 0, at most 1.
+        size: ``N``: items of all parts or tables together; at least 1.
         beta: How much of the bias is undone: 0 none, 1 all. At least 0.
-        share: Of each item's part in the batch, as 0.7; of a shape that fits, above 0, at most 1.
+        share: Of the draws, that come from where the item has that probability; 1 where it is that of the whole draw
+            already. Of a shape that fits, above 0, at most 1.
 
     Returns:
         float64 of the common shape; a float for numbers.

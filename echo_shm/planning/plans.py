@@ -148,6 +148,12 @@ class EmaPlan:
         self._plan = _frozen(plan.copy()) if updates else None
         self._updates = updates
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A pickle or a deep copy of the plan has lost that it is read-only."""
+        self.__dict__.update(state)
+        if self._plan is not None:
+            _frozen(self._plan)
+
     def _take(self, rows: npt.NDArray[Any]) -> Doubles:
         """Takes the rows. Returns the distance of each before it was taken; 0 for the first of all."""
         distances = np.zeros(len(rows))
@@ -203,7 +209,11 @@ def plan_surprise(
         _all_finite("plans", rows)
         distances = np.zeros(len(rows))
     else:
-        distances = _distances(rows, _rows("ema", mean, rows.shape[1], one=True))
+        shared = _rows("ema", mean, rows.shape[1], one=True)
+        distances = _distances(rows, shared)
+        if not np.isfinite(distances).all():
+            _all_finite("plans", rows)
+            _all_finite("ema", shared[0])
     scores = _scores(rows, distances, earned, weights)
     return scores if np.ndim(plans) > 1 else float(scores[0])
 

@@ -1,8 +1,9 @@
 """Scores steps by how surprising their plans are: in the replay's own process, and in workers."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -163,7 +164,8 @@ class Scorer:
                 sent = n if sent and rest_follows else sent
                 raise
             finally:
-                self.ema.update(plans[:sent][self._steps(n, ends, autoreset, environments, sent)])
+                if sent:  # what store() refuses may be of any shape
+                    self.ema.update(plans[:sent][self._steps(n, ends, autoreset, environments, sent)])
 
     def _steps(
         self, n: int, ends: tuple[object, object], autoreset: object, environments: object, sent: int
@@ -194,14 +196,15 @@ class SurpriseWriter:
     """A worker's :class:`Writer` whose steps get a score as priority, by a shared plan of its own.
 
     The worker's shared plan begins with the first plan that it sends. To begin with the learner's, or to come back to
-    it now and then, the learner publishes ``replay.ema.state`` among its weights, and the worker assigns
-    ``writer.ema.state = ...``. In the replay a step keeps its score until an update: the learner may score what it
-    draws by its own shared plan, with :meth:`HotColdReplay.surprise`.
+    it now and then, the learner publishes ``replay.ema.state`` among its weights, and the worker has the writer
+    :meth:`adopt` it. In the replay a step keeps its score until an update: the learner may score what it draws by its
+    own shared plan, with :meth:`HotColdReplay.surprise`.
 
-    What a Writer has beside :meth:`add`, :meth:`extend` and :meth:`add_vector`, this has, too. Threads may share it.
+    What a Writer has beside :meth:`add`, :meth:`extend` and :meth:`add_vector`, this has, too. Threads may share it. It
+    is a context manager that closes the writer on exit.
 
     Args:
-        writer: A Writer. It stays the caller's to close.
+        writer: A Writer. Without a ``with`` block it stays the caller's to close.
         scoring: ``replay.scoring``.
 
     """
@@ -212,8 +215,21 @@ class SurpriseWriter:
 
     @property
     def ema(self) -> EmaPlan:
-        """The worker's shared plan."""
+        """The worker's shared plan. Only look at it: other threads may be changing it. See :meth:`adopt`."""
         return self._scorer.ema
+
+    def adopt(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """The worker's shared plan becomes another one, as the learner's. Waits for other threads that send.
+
+        Args:
+            state: ``replay.ema.state``: see :attr:`EmaPlan.state`.
+
+        Raises:
+            ValueError: As there.
+
+        """
+        with self._scorer.lock:
+            self._scorer.ema.state = state
 
     @property
     def version(self) -> int:
@@ -268,7 +284,17 @@ class SurpriseWriter:
         self._writer.end_episode(clear, timeout=timeout)
         self._scorer.end_episode()
 
+    def __enter__(self) -> "SurpriseWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.__exit__(kind, error, trace)
+
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also where there is no writer yet: in a copy that is being made
+            raise AttributeError(f"a SurpriseWriter has no {name!r}", name=name, obj=self)
         return getattr(self._writer, name)
 
     def __repr__(self) -> str:

@@ -171,7 +171,9 @@ class Items:
     def learned(self, table: str | None = None) -> None:
         """The learner has made an update: the items of a table whose sampler is :class:`HotCold` are one older.
 
-        Some of those that are old enough become cold, or go. What :meth:`sample` returns never waits for that.
+        Some of those that are old enough become cold, or go. What :meth:`sample` returns never waits for that. Only the
+        replay's own process can call this: a :class:`ReplayClient` has no such method. A learner in another process has
+        to tell this one of its updates.
 
         Args:
             table: The table. None: the only one.

@@ -108,7 +108,8 @@ class HotCold(Selector):
     An item is hot when it comes. It becomes cold once :meth:`Replay.learned` was called more than ``age`` times since
     then, or when the hot part holds ``hot_size`` items and one more comes: the oldest goes first. It goes when
     :meth:`Replay.learned` was called more than ``max_age`` times. One call of it changes 4,096 items at most, and twice
-    as many as came since the last call; what is left has its turn in the next ones.
+    as many as came since the last call; what is left has its turn in the next ones. Only the replay's own process can
+    call it: a :class:`ReplayClient` has none.
 
     In its part an item's probability is proportional to ``exp(priority / temperature)``, and each part has its own
     temperature, if that is chosen by ``target_effective``: see :class:`Softmax`. ``Batch.probability`` is that of the
@@ -116,9 +117,11 @@ class HotCold(Selector):
     the other one gives all draws. The weights of a batch are ``(N * probability) ** -beta``, with N the items of both
     parts. So they may be above 1.
 
-    For a seed that nobody knows, each draw comes from the hot part with probability ``share``. The draws of a table are
-    spread: of any n in a row, ``n * share`` come from there, within 3 for n up to 1,000. So no batch is far off, and n
-    need not be a multiple.
+    For a seed that nobody knows, each draw comes from the hot part with probability ``share``. If the remover is not
+    random, and both parts have items, the draws of a table are spread: of any n in a row, ``n * share`` come from
+    there, within 3 for n up to 1,000, and n need not be a multiple. That is of the draws of all consumers together:
+    what one of several draws in many batches has no such bound. A random remover, as :class:`Uniform`, takes numbers
+    from the generator between the draws. Then there is no such bound from batch to batch.
 
     Args:
         hot_size: Most hot items.

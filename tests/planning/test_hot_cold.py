@@ -1,8 +1,11 @@
 """HotColdReplay: what it scores, moves and draws, and what of it outlives its process."""
 
+import contextlib
+import copy
 import multiprocessing
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +13,8 @@ from harness.waiting import until
 
 from echo_shm import SegmentError
 from echo_shm.planning import HotColdReplay, SurpriseWriter
-from echo_shm.replay import HotCold, Replay, ReplayClient, Softmax, Table
+from echo_shm.replay import HotCold, NStep, Replay, ReplayClient, Sequence, Softmax, Table, Uniform
+from echo_shm.spec import Spec
 
 from .hot_cold_model import DIM, EXAMPLE, Model, close, step, steps
 
@@ -122,6 +126,36 @@ def test_a_step_that_is_refused_is_not_taken():
         assert (replay.ema.plan == before).all()
 
 
+@pytest.mark.parametrize(
+    "item", [Sequence(5, 1), Sequence(4), NStep(3, 0.9, "plan", stack={"plan": 2})], ids=["overlap", "apart", "n_step"]
+)
+def test_there_is_room_for_all_items(item):
+    """The items with the highest scores stay, however far apart they are."""
+    rng, example = np.random.default_rng(0), {"reward": np.zeros(()), "plan": np.zeros(DIM)}
+    with HotColdReplay(example, 200, 200, item=item, temperature=1e9) as replay:
+        for _ in range(8):
+            replay.extend({"reward": np.zeros(1000), "plan": np.zeros((1000, DIM))}, rng.random(1000))
+        info = replay.info()
+        assert info.size == 400
+        assert replay.sample(2000).priority.min() > 1 - 1.2 * 400 / info.inserted
+
+
+def test_spare_steps_are_taken_as_they_are():
+    """A number is the caller's own choice."""
+    with HotColdReplay(EXAMPLE, 20, 20, item=Sequence(5, 1), spare_steps=7) as replay:
+        assert replay.capacity == 47
+
+
+@pytest.mark.parametrize("by_writer", [False, True], ids=["replay", "writer"])
+def test_rows_that_are_refused_say_why(by_writer):
+    """The message is that of any replay, whatever else is wrong with what was given."""
+    with HotColdReplay(EXAMPLE, 5, 5) as replay, ReplayClient(replay.handle) as client, client.writer() as plain:
+        into = SurpriseWriter(plain, replay.scoring) if by_writer else replay
+        with pytest.raises((TypeError, ValueError), match="terminated"):
+            into.add_vector(steps(0, 2), np.array([0, 1]), np.zeros(2, bool))
+        assert into.ema.updates == 0
+
+
 def _send(writer, first):
     rows = steps(first, 10)
     for i in range(5):
@@ -147,13 +181,72 @@ def test_workers_score_with_shared_plans_of_their_own():
         assert replay.ema.updates == 2
         with ReplayClient(replay.handle) as client, client.writer() as plain:
             writer = SurpriseWriter(plain, replay.scoring)
-            writer.ema.state = replay.ema.state
+            writer.adopt(replay.ema.state)
             writer.add(step(77))
         assert replay.info().inserted == 11
         batch, one = replay.sample(500), step(77)
         priority = batch.priority[batch.data["n"] == 77]
         assert len(priority) > 0
         close(priority, np.full(len(priority), replay.surprise(one["plan"], one["reward"])))
+
+
+class _Caller:
+    """A function with an attribute that the library has a name for, too."""
+
+    def __init__(self, fn):
+        self._fn = fn
+
+    def __call__(self, writer, number):
+        writer.flush()
+        self._fn(writer, number + 10)
+
+
+def test_workers_run_what_they_are_given():
+    """A callable's own attributes are its own."""
+    with HotColdReplay(EXAMPLE, 50, 50, temperature=1e3) as replay:
+        with replay.spawn(_Caller(_send), 1, [0]) as group:
+            group.join()
+        assert replay.sample(100).data["n"].min() >= 10
+
+
+class _Slow:
+    """A writer whose extend() lets another thread run first."""
+
+    _steps = Spec.from_example(EXAMPLE)
+
+    def __init__(self, meanwhile):
+        self._meanwhile = meanwhile
+
+    def extend(self, *_, **__):
+        self._meanwhile.start()
+        self._meanwhile.join(0.05)
+        raise InterruptedError
+
+
+def test_a_state_that_is_adopted_meanwhile_stays():
+    """A call of another thread, which restores what was before it, does not undo it."""
+    with HotColdReplay(EXAMPLE, 5, 5) as replay:
+        scoring = replay.scoring
+    state = {"plan": np.full(DIM, 7.0), "updates": np.array(1000)}
+    other = threading.Thread(target=lambda: writer.adopt(state))
+    writer = SurpriseWriter(_Slow(other), scoring)
+    with contextlib.suppress(InterruptedError):
+        writer.extend(steps(0, 3))
+    other.join()
+    assert writer.ema.updates == 1000
+    assert writer.ema.plan.tolist() == [7.0] * DIM
+
+
+def test_a_surprise_writer_is_used_as_a_writer():
+    """A block closes the writer. A copy is one more way to the same writer."""
+    with HotColdReplay(EXAMPLE, 5, 5) as replay, ReplayClient(replay.handle) as client, client.writer() as plain:
+        with SurpriseWriter(plain, replay.scoring) as writer:
+            assert copy.copy(writer).ema is writer.ema
+            assert not writer.ring_closed
+        with pytest.raises(AttributeError, match="_there_is_none"):
+            _ = writer._there_is_none
+        with pytest.raises(Exception, match="closed"):
+            plain.add(step(0))
 
 
 def _add_for_ever(name, pipe):
@@ -204,6 +297,21 @@ def test_other_replays_are_not_taken_for_one():
     with pytest.raises(SegmentError, match="damaged"):
         HotColdReplay.attach(replay.name)
     Replay.attach(replay.name).close()
+
+
+def test_it_has_parts_when_it_is_restored(tmp_path):
+    """A table that has none is refused at once."""
+    name = f"test-parts-{os.getpid()}"
+    with HotColdReplay(EXAMPLE, 5, 5) as replay:
+        replay.checkpoint(tmp_path)
+    with pytest.raises(ValueError, match=r"table 'experience' has another sampler: use HotCold\(\.\.\.\)"):
+        HotColdReplay.restore(tmp_path, [Table("experience", Uniform())], store="shm", name=name)
+    with pytest.raises(SegmentError, match=name):  # nothing is left
+        Replay.attach(name)
+    with pytest.raises(ValueError, match=r"has one table, and these are 2: 'experience', 'b'"):
+        HotColdReplay.restore(tmp_path, [Table("experience", HotCold(3)), Table("b", HotCold(3))])
+    with HotColdReplay.restore(tmp_path, [Table("experience", HotCold(3))]) as restored:
+        assert restored.parts.hot.size == 0
 
 
 def test_clients_and_top_see_the_parts():

@@ -1,5 +1,8 @@
 """Shared plans, and how surprising a plan is."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -141,6 +144,19 @@ def test_a_state_goes_on():
     assert first.plan.any()
 
 
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda ema: pickle.loads(pickle.dumps(ema))])
+def test_a_copy_is_read_only(again):
+    """What was read of a copy cannot be written to, and so cannot change it."""
+    first = EmaPlan(2)
+    assert again(first).plan is None
+    first.update([1, 2])
+    other = again(first)
+    with pytest.raises(ValueError, match="read-only"):
+        other.plan[0] = 5
+    other.update([3, 4])
+    assert (first.updates, other.updates) == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [
@@ -186,6 +202,7 @@ def test_a_bad_state_is_refused(state, message):
         (lambda ema: ema.score_and_update([1, 2], 1e300, reward_weight=1e300), "the score of plan 0 overflows"),
         (lambda ema: plan_surprise([1, 2, 3], ema, 0), r"plans has shape \(3,\): use \(2,\)"),
         (lambda ema: plan_surprise([1, 2], [[1, 2]], 0), r"ema has shape \(1, 2\): use \(2,\)$"),
+        (lambda ema: plan_surprise([1, 2], [1, np.nan], 0), r"ema\[1\] is nan: use finite numbers"),
         (lambda ema: plan_surprise([1, np.nan], None, 0), r"plans\[0, 1\] is nan"),
         (lambda ema: plan_surprise([1, 1e200], ema, 0), "the score of plan 0 overflows: use smaller plans"),
         (lambda ema: temporal_kl([1, 2], [[1, 2], [3, 4]]), "previous has 2 plans, plans 1: use as many"),

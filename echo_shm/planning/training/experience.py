@@ -225,7 +225,7 @@ def play_into_replay(writer: Any, settings: Settings, seed: int, reports: Handle
                 if subscriber.poll(into=weights):
                     actor.updates = int(weights[1])
                     if isinstance(writer, SurpriseWriter):
-                        writer.ema.state = weights[2]
+                        writer.adopt(weights[2])
                 played = actor.step()
                 row = {**played.row, **_plan_leaf(settings, played.plans)}
                 # What an episode ends with is a row like others: its last one.
