@@ -134,6 +134,10 @@ class Arc(Environment[Any, Any]):
             raise ValueError(
                 f"action: shape {grid.shape}, dtype {grid.dtype}; expected integers of shape {(size, size)}"
             )
+        wrong = np.argwhere((grid < -1) | (grid >= COLOURS))
+        if len(wrong):
+            row, column = wrong[0]
+            raise ValueError(f"action[{row}][{column}]={grid[row, column]}: use -1 to {COLOURS - 1}")
         rows_used, columns_used = (grid >= 0).any(axis=1).sum(), (grid >= 0).any(axis=0).sum()
         self._rows = [[int(one) for one in row] for row in grid[:rows_used, :columns_used]]
         return _grid_of(self._rows)  # where cells have gaps between, a -1 is in it, and the answer is wrong

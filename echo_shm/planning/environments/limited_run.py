@@ -12,6 +12,7 @@ not for root. Namespaces would be needed for more: run what is hostile in a cont
 import ast
 import contextlib
 import dataclasses
+import errno
 import os
 import selectors
 import signal
@@ -25,6 +26,8 @@ from typing import Any
 _LONGEST = 1 << 20
 #: How many processes the user may have.
 _PROCESSES = 1 << 12
+#: How a directory is opened: a link to one is none.
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 #: What the process does: sets its limits, reads the code and the expression, and writes the value's repr. The limits
 #: are set here, and not between fork and exec, since a program with threads must do nothing there.
@@ -84,7 +87,8 @@ def run(code: str, expression: str, *, timeout: float, memory: int) -> Result:
     if "\0" in code or "\0" in expression:
         return Result(error="ValueError: the code has a null character")
     command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(memory), str(int(timeout) + 2), str(_PROCESSES)]
-    with tempfile.TemporaryDirectory() as folder:
+    folder = tempfile.mkdtemp()
+    try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -105,6 +109,8 @@ def run(code: str, expression: str, *, timeout: float, memory: int) -> Result:
                 assert pipe is not None
                 with contextlib.suppress(OSError):
                     pipe.close()
+    finally:
+        remove_folder(folder)
     if answer is None:
         return Result(error=f"TimeoutError: it ran for more than {timeout:g} seconds")
     return _result(answer)
@@ -160,3 +166,89 @@ def literal(words: str) -> tuple[Any, bool]:
         return ast.literal_eval(words.strip()), True
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None, False
+
+
+# --- the folder afterwards --------------------------------------------------------
+
+
+def remove_folder(path: str) -> None:
+    """Removes a directory with all that is in it that can be removed. Nothing is raised, and no link is followed.
+
+    It may be deeper than a path is long, or than functions may call themselves, which :func:`shutil.rmtree` needs. So
+    there is one open directory at a time, and the way up is its ``..``.
+    """
+    with contextlib.suppress(OSError):
+        _empty(_enter(path))
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+    with contextlib.suppress(OSError):
+        os.unlink(path)  # the code may have put something else there
+
+
+def _empty(here: int) -> None:
+    """Removes what is in an open directory, and closes it.
+
+    Raises:
+        OSError: Somebody moves directories meanwhile. What is elsewhere now stays.
+
+    """
+    #: Of each directory above this one: which one it is, the names there that are to be tried, this one's name.
+    above: list[tuple[tuple[int, int], list[str], str]] = []
+    try:
+        names = _unlink_all(here)
+        while names or above:
+            if names:
+                name = names.pop()
+                try:
+                    below = _enter(name, here)
+                except OSError:
+                    continue
+                above.append((_identity(here), names, name))
+                os.close(here)
+                here = below
+                names = _unlink_all(here)
+            else:
+                identity, names, name = above.pop()
+                parent = os.open("..", _DIRECTORY, dir_fd=here)
+                os.close(here)
+                here = parent
+                if _identity(here) != identity:
+                    raise OSError(errno.ESTALE, f"the directory {name!r} was moved while it was removed")
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _enter(name: str, above: int | None = None) -> int:
+    """Opens a directory, in an open one or by its path, so that it can be emptied.
+
+    Raises:
+        OSError: It cannot be opened; or it is a link, or no directory.
+
+    """
+    try:
+        here = os.open(name, _DIRECTORY, dir_fd=above)
+    except PermissionError:  # it is a directory: links and files are refused before permissions are looked at
+        os.chmod(name, 0o700, dir_fd=above)
+        here = os.open(name, _DIRECTORY, dir_fd=above)
+    with contextlib.suppress(OSError):
+        os.fchmod(here, 0o700)
+    return here
+
+
+def _unlink_all(here: int) -> list[str]:
+    """Removes what is no directory; the names of the rest."""
+    rest: list[str] = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(here):
+            try:
+                os.unlink(name, dir_fd=here)
+            except OSError:
+                rest.append(name)
+    return rest
+
+
+def _identity(directory: int) -> tuple[int, int]:
+    status = os.fstat(directory)
+    return status.st_dev, status.st_ino

@@ -55,7 +55,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """A page, or what is wrong with the URL."""
-        url = urllib.parse.urlsplit(self.path)
+        try:
+            url = urllib.parse.urlsplit(self.path)
+        except ValueError as error:
+            self._answer(400, "text/plain", f"{self.path!r:.80} is no URL: {error}\n")
+            return
         number = url.path.strip("/")
         goals = self.pages.goals
         if not (number.isascii() and number.isdigit() and len(number) < 10 and int(number) < len(goals)):

@@ -5,6 +5,7 @@ is a rollout. With one it is a report of as many rows, which are in the replay a
 """
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +21,7 @@ from echo_shm.planning.agents.segments import Segments, row_example
 from echo_shm.planning.hot_cold import HotColdReplay
 from echo_shm.planning.plans import EmaPlan
 from echo_shm.planning.surprise import SurpriseWriter
+from echo_shm.planning.training import checkpoints
 from echo_shm.planning.training.actor import Actor, rollout_example
 from echo_shm.planning.training.environments import make_vector
 from echo_shm.planning.training.settings import Settings
@@ -316,7 +318,9 @@ class Replayed:
 
     def checkpoint(self, directory: Path) -> str | None:
         """See :class:`Experience`."""
-        return Path(self.replay.checkpoint(directory / "replay")).name
+        checkpoints.prune_replays(directory)  # what runs that were killed have left, so that it does not add up
+        # All of them stay until the file that names this one is there: it is saved next, and prunes them.
+        return Path(self.replay.checkpoint(checkpoints.replays(directory), keep=sys.maxsize)).name
 
     def close(self) -> None:
         """See :class:`Experience`."""

@@ -1,5 +1,6 @@
 """The loss against one that is written out, what an update does, and checkpoints of a learner."""
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,40 @@ def test_a_learner_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path: 
     assert shared is not None
     np.testing.assert_array_equal(again.shared(other).plan, shared)
     again.close()
+
+
+def names_of(directory: Path) -> list[str]:
+    """The replay's checkpoints there."""
+    return sorted(path.name for path in (directory / "replay").iterdir())
+
+
+def test_a_replay_that_a_file_names_stays(tmp_path: Path):
+    """Also if run after run ends between its two writes. What no file names is removed by the next one that writes."""
+    with contextlib.closing(replayed("uniform")) as experience:
+
+        def save() -> None:
+            checkpoints.save(tmp_path, {"replay": experience.checkpoint(tmp_path)})
+
+        save()
+        (first,) = names_of(tmp_path)
+        for _ in range(3):
+            experience.checkpoint(tmp_path)  # and then it is killed
+            assert names_of(tmp_path)[0] == first
+            assert len(names_of(tmp_path)) == 2
+        for _ in range(3):
+            save()
+        files = sorted(tmp_path.glob("run-*.pt"))
+        named = [checkpoints.load(path)["replay"] for path in files]
+        assert len(named) == 2
+        assert names_of(tmp_path) == named
+        new = experience.checkpoint(tmp_path)
+        assert names_of(tmp_path) == [*named, new], "what both files name is there until the next one is"
+
+        files[0].write_bytes(b"damaged")
+        experience.checkpoint(tmp_path)
+        assert set(names_of(tmp_path)) > set(named), "nobody knows what the damaged file has named"
+        checkpoints.save(tmp_path, {"replay": None})
+        assert set(names_of(tmp_path)) > set(named), "a run without a replay leaves a directory of that name alone"
 
 
 def test_the_newest_two_checkpoints_stay(tmp_path: Path):

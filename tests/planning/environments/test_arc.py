@@ -91,6 +91,22 @@ def test_a_grid_must_be_one():
     assert env.step(np.full((4, 4), -1, np.int8))[1:3] == (0.0, True)
 
 
+@pytest.mark.parametrize("bad", [300, 10, -2, -300])
+def test_a_grid_has_nothing_but_colours(bad):
+    """Other values are refused, in arrays and in lists. The message says which, and where."""
+    env = Arc(grid_size=4)
+    before, _ = env.reset(seed=0)
+    grid = np.zeros((4, 4), np.int64)
+    grid[1, 2] = bad
+    for action in (grid, grid.tolist()):
+        with pytest.raises(ValueError, match=rf"action\[1\]\[2\]={bad}: use -1 to 9"):
+            env.step(action)
+    observation, reward, *_ = env.step(np.full((4, 4), 9, np.uint64))
+    assert env.observation_space.contains(observation)
+    assert reward == 0.0
+    assert before["answer"].max() == -1
+
+
 TASK = {
     "train": [{"input": [[1, 2]], "output": [[2, 1]]}],
     "test": [{"input": [[3, 4]], "output": [[4, 3]]}, {"input": [[5, 6]], "output": [[6, 5]]}],

@@ -1,7 +1,10 @@
 """Questions about code: the stated outputs are so, and what an answer runs ends and leaves nothing."""
 
+import contextlib
+import errno
 import json
 import os
+import tempfile
 import time
 
 import psutil
@@ -10,7 +13,7 @@ from harness.waiting import until
 
 from echo_shm.planning.environments import CodeReasoning
 from echo_shm.planning.environments.code_functions import make_sample
-from echo_shm.planning.environments.limited_run import run
+from echo_shm.planning.environments.limited_run import remove_folder, run
 
 MEMORY = 256 << 20
 
@@ -122,6 +125,98 @@ def test_a_fork_ends_with_its_parent():
     result = run(code, "__import__('os').getpgid(0)", timeout=20, memory=MEMORY)
     assert result.error is None
     until(lambda: group_is_gone(result.value), "the group ends")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for _ in range(3000):\n    os.mkdir('a')\n    os.chdir('a')",  # deeper than a path is long
+        "for one in 'abc':\n    os.makedirs(f'{one}/b/c')\n    open(f'{one}/b/file', 'w').close()",
+        "os.makedirs('a/b')\nos.chmod('a', 0)\nos.chmod('.', 0)",
+        "os.mkfifo('a')\nos.symlink('a', 'b')\nos.symlink('nowhere', b'\\xff')\nos.mkdir(b'\\xfe')",
+        "os.rmdir(os.getcwd())",
+        "os.symlink(OUTSIDE, 'a')",
+        "os.mkdir('b')\nos.symlink(OUTSIDE, 'b/a')",
+        "here = os.getcwd()\nos.rmdir(here)\nos.symlink(OUTSIDE, here)",
+    ],
+)
+def test_the_folder_is_removed_whatever_is_in_it(tmp_path, monkeypatch, code):
+    """With directories below directories. What links lead to stays."""
+    (tmp_path / "file").touch()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folders:  # disks take milliseconds for each directory
+        monkeypatch.setattr(tempfile, "tempdir", folders)
+        result = run(f"import os\nOUTSIDE = {str(tmp_path)!r}\n{code}", "1", timeout=20, memory=MEMORY)
+        assert (result.value, result.error) == (1, None)
+        assert os.listdir(folders) == []
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@contextlib.contextmanager
+def no_root():
+    """Somebody who needs permissions."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_directories_without_permissions_are_removed():
+    """None may be read, written or searched, the outermost one neither."""
+    with no_root():
+        folder = tempfile.mkdtemp(dir="/tmp")  # where everybody may make one
+        for mode in (0, 0o400, 0o100, 0o600):
+            os.makedirs(f"{folder}/{mode}/b")
+            os.close(os.open(f"{folder}/{mode}/b/file", os.O_CREAT))
+            os.chmod(f"{folder}/{mode}/b", mode)
+            os.chmod(f"{folder}/{mode}", mode)
+        os.chmod(folder, 0)
+        remove_folder(folder)
+        assert not os.path.exists(folder)
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(tmp_path, monkeypatch):
+    """All beside it, and above it, is tried. Nothing is raised."""
+    for one in "abc":
+        (tmp_path / one / one).mkdir(parents=True)
+        for number in range(3):
+            (tmp_path / one / one / f"file{number}").touch()
+    unlink, kept = os.unlink, []
+
+    def refuse_the_first(name, **where):
+        if name.startswith("file") and not kept:
+            kept.append(name)
+            raise PermissionError(errno.EPERM, "it is immutable", name)
+        unlink(name, **where)
+
+    monkeypatch.setattr(os, "unlink", refuse_the_first)
+    remove_folder(str(tmp_path))
+    first, second, third = sorted(tmp_path.rglob("*"))
+    assert [first.parent, second.parent, third.parent, third.name] == [tmp_path, first, second, *kept]
+
+
+def test_a_directory_that_is_moved_leads_nowhere_else(tmp_path, monkeypatch):
+    """Its new parent, and what is beside it there, stay."""
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    for one in (folder, outside):
+        for name in "abc":
+            (one / name).mkdir(parents=True)
+            (one / name / f"file of {one.name}").touch()
+    unlink, moved = os.unlink, []
+
+    def move_the_first(name, **where):
+        unlink(name, **where)
+        if not moved:
+            moved.extend(one for one in folder.iterdir() if not any(one.iterdir()))
+            moved[0].rename(outside / "moved")
+
+    monkeypatch.setattr(os, "unlink", move_the_first)
+    remove_folder(str(folder))
+    assert len(moved) == 1
+    assert sorted(path.name for path in outside.iterdir()) == ["a", "b", "c", "moved"]
+    assert len(list(outside.glob("*/file of outside"))) == 3
 
 
 def test_the_process_sees_nothing_of_this_one():

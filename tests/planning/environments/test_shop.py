@@ -193,6 +193,17 @@ def test_urls_that_lead_nowhere_say_so(path, message):
         assert message in answer.read().decode()
 
 
+def test_what_is_no_url_is_refused():
+    """With a 400, and a text."""
+    with Shop(products=1).serve() as server:
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+        connection.putrequest("GET", "http://[", skip_host=True)
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (400, b"'http://[' is no URL: Invalid IPv6 URL\n")
+        connection.close()
+
+
 def test_an_option_that_is_not_there_is_refused():
     """A page has the options of its product alone."""
     pages = Shop(products=1).pages
