@@ -63,7 +63,8 @@ class Program:
 
     Args:
         words: The program and its arguments.
-        terminal: Give it a pseudo-terminal of 80 x 24 of its own. Without one, its stdin is a pipe.
+        terminal: Give it a pseudo-terminal of 80 x 24 of its own, which does not echo: an echo comes anywhere in the
+            output, also within a character. Without one, its stdin is a pipe.
         env: Added to this process's environment.
 
     """
@@ -75,6 +76,9 @@ class Program:
         if terminal:
             self._mine, theirs = pty.openpty()
             fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+            modes = termios.tcgetattr(theirs)
+            modes[3] &= ~termios.ECHO
+            termios.tcsetattr(theirs, termios.TCSANOW, modes)
         else:
             self._mine, theirs = os.pipe()
         self.process = subprocess.Popen(
