@@ -187,7 +187,7 @@ def test_replay_demo_plain(command: Callable[..., Program]) -> None:
 
 
 def test_replay_demo_ends_on_ctrl_c(command: Callable[..., Program]) -> None:
-    """On a terminal: a display of at most 78 columns, which leaves room for ^C, and 24 lines; Ctrl-C ends it, and nothing is left."""
+    """On a terminal: a display of at most 78 columns (^C takes two more) and 24 lines; Ctrl-C ends it, all of it."""
     running = command("demo", "--replay", "--seconds", "50", "--workers", "1", terminal=True)
     name = running.wait_for(r"echo-shm top (\d+-[0-9a-f]{8})").group(1)
     running.wait_for(r"[▂▃▄▅▆▇]")  # the histogram
