@@ -371,7 +371,12 @@ def look(conn: Any, name: str, notes: Notes, last: bool) -> None:
     for table in ("all", "some"):
         size = len(replay)
         # One turn may bring more than there were. Without replacement, twice the size has every item.
-        batch = _sample(replay, notes, table, 2 * (size + 300))
+        try:
+            batch = _sample(replay, notes, table, 2 * (size + 300))
+        except TimeoutError:  # while writers wait for a processor, all that there is may be deleted
+            assert table == "some"
+            whole[table] = (np.zeros(0, np.uint64), np.zeros((0, 2), np.int64), np.zeros(0))
+            continue
         _, at = np.unique(batch.key, return_index=True)
         oldest_first = at[np.argsort(-batch.age[at], kind="stable")]
         whole[table] = (batch.key[oldest_first], _stamps(batch.data)[oldest_first], batch.priority[oldest_first])
