@@ -27,17 +27,18 @@ TESTS = Path(__file__).resolve().parents[1]
 ECHO_SHM = (sys.executable, "-m", "echo_shm")
 
 
-def run(*words: str, status: int | None = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
+def run(*words: str, status: int | None = 0, timeout: float = 50, **options: Any) -> "subprocess.CompletedProcess[str]":
     """Runs a program to its end, and asserts its exit status unless that is None.
 
     Args:
         words: The program and its arguments.
         status: What it must end with.
+        timeout: How long it may take (seconds).
         options: Of :func:`subprocess.run`; ``env`` is added to this process's environment.
 
     """
     options["env"] = {**os.environ, **options.get("env", {})}
-    done = subprocess.run([*words], capture_output=True, text=True, timeout=50, **options)
+    done = subprocess.run([*words], capture_output=True, text=True, timeout=timeout, **options)
     assert status is None or done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 from harness.programs import Program, run, run_python
 
+#: A loaded machine learns slowly (seconds).
+LONG = 150
+pytestmark = pytest.mark.watchdog(LONG + 10)
+
 
 def _example(name: str, *words: str, status: int = 0) -> str:
     """Runs an example to its end. Returns what it has printed, without the line end."""
-    return run(sys.executable, "-m", f"echo_shm.examples.{name}", "--seed", "1", *words, status=status).stdout.strip()
+    words = (sys.executable, "-m", f"echo_shm.examples.{name}", "--seed", "1", *words)
+    return run(*words, status=status, timeout=LONG).stdout.strip()
 
 
 SOLVED = r"^solved in [\d,]+ steps and [\d.]+ s: mean return (\d+\.\d) over the last 100 episodes"
