@@ -1037,6 +1037,10 @@ class lib:
         kind: int, mean: CData, plans: CData, n: int, dim: int, decay: float, distances: CData, /
     ) -> None: ...
     @staticmethod
+    def es_plan_scores(
+        distances: CData, rewards: CData, stride: int, n: int, plan_weight: float, reward_weight: float, /
+    ) -> int: ...
+    @staticmethod
     def es_costs_effective(lengths: CData, reused: CData, n: int, scale: float, costs: CData, /) -> int: ...
     @staticmethod
     def es_costs_priorities(

@@ -1,5 +1,6 @@
 #include "planning/es_plan.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "replay/es_lanes.h"
@@ -12,11 +13,38 @@
 #define ES_PLAN_LANES 32
 #define ES_PLAN_BLOCK 512
 /* How many bytes ahead plans come into the cache. */
-#define ES_PLAN_AHEAD 2048
+#define ES_PLAN_AHEAD 1024
 
 /* Between numbers and doubles. */
 #define WIDE(v, type) __builtin_convertvector(v, type)
 #define NARROW(v, type) __builtin_convertvector(v, type)
+
+/* For each kind and type: fused() is x * x + sum, rounded once. sum() adds the upper half of a register to the lower one,
+ * until one number is left. */
+typedef float four __attribute__((vector_size(16)));
+typedef double two __attribute__((vector_size(16)));
+
+static inline four fused_f32_plain(four x, four sum)
+{
+    for (int j = 0; j < 4; j++)
+        sum[j] = fmaf(x[j], x[j], sum[j]);
+    return sum;
+}
+
+static inline two fused_f64_plain(two x, two sum)
+{
+    return (two){fma(x[0], x[0], sum[0]), fma(x[1], x[1], sum[1])};
+}
+
+static inline float sum_f32_plain(four v)
+{
+    return (v[0] + v[2]) + (v[1] + v[3]);
+}
+
+static inline double sum_f64_plain(two v)
+{
+    return v[0] + v[1];
+}
 
 #define LANES(name) name##_f32_plain
 #define TARGET
@@ -35,8 +63,33 @@
 
 #ifdef __x86_64__
 
+#define ES_PLAN_TARGET __attribute__((target("avx2,fma")))
+
+ES_PLAN_TARGET static inline __m256 fused_f32_avx2(__m256 x, __m256 sum)
+{
+    return _mm256_fmadd_ps(x, x, sum);
+}
+
+ES_PLAN_TARGET static inline __m256d fused_f64_avx2(__m256d x, __m256d sum)
+{
+    return _mm256_fmadd_pd(x, x, sum);
+}
+
+ES_PLAN_TARGET static inline float sum_f32_avx2(__m256 v)
+{
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+
+ES_PLAN_TARGET static inline double sum_f64_avx2(__m256d v)
+{
+    __m128d pair = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(pair, _mm_unpackhi_pd(pair, pair)));
+}
+
 #define LANES(name) name##_f64_avx2
-#define TARGET ES_LANES_TARGET_avx2
+#define TARGET ES_PLAN_TARGET
 #define BYTES 32
 #define NUMBER double
 #include "planning/es_plan_lanes.h"
@@ -72,7 +125,11 @@ static const struct kind {
 
 uint32_t es_plan_best(void)
 {
-    return es_lanes_best() == ES_LANES_PLAIN ? ES_LANES_PLAIN : ES_LANES_AVX2; /* which keeps up with memory */
+#ifdef __x86_64__
+    if (es_lanes_best() != ES_LANES_PLAIN && __builtin_cpu_supports("fma"))
+        return ES_LANES_AVX2; /* which keeps up with memory */
+#endif
+    return ES_LANES_PLAIN;
 }
 
 void es_plan_distances_f32(uint32_t kind, const float *plans, const float *others, uint64_t stride, uint64_t n,
@@ -101,4 +158,15 @@ void es_plan_take_f64(uint32_t kind, double *mean, const double *plans, uint64_t
 {
     for (uint64_t i = 0; i < n; i++)
         distances[i] = kinds[kind].take_f64(mean, plans + i * dim, dim, decay);
+}
+
+uint64_t es_plan_scores(double *distances, const double *rewards, uint64_t stride, uint64_t n, double plan_weight,
+                        double reward_weight)
+{
+    uint64_t finite = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        distances[i] = plan_weight * distances[i] + reward_weight * fabs(rewards[i * stride]);
+        finite += isfinite(distances[i]) != 0;
+    }
+    return finite;
 }

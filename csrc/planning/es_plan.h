@@ -1,8 +1,8 @@
 /* A shared plan, the exponential moving average of plans, and how far plans are from it.
  *
  * Plans are rows of dim numbers, one after the other, of float (_f32) or double (_f64). The average is computed in
- * double. Squares of differences are rounded to the type of the plans, and so are the sums of 512 of them, of which each
- * has 32 partial sums that are added pairwise. So every kind of instructions gives the same bits, and a float's error is
+ * double. Differences are rounded to the type of the plans. A square is added to a partial sum with one rounding. 512
+ * squares have 32 partial sums, which are added pairwise, in that type, too. So every kind of instructions gives the same bits, and a float's error is
  * some 2^-21 at most. NaNs and infinities are not looked for: they come out as such. */
 #ifndef ES_PLAN_H
 #define ES_PLAN_H
@@ -25,5 +25,10 @@ void es_plan_take_f32(uint32_t kind, float *mean, const float *plans, uint64_t n
                       double *distances);
 void es_plan_take_f64(uint32_t kind, double *mean, const double *plans, uint64_t n, uint64_t dim, double decay,
                       double *distances);
+
+/* distances[i] = plan_weight * distances[i] + reward_weight * |reward i|; i < n. Rewards are stride numbers apart: 1, or 0
+ * if there is one for all. Returns how many of the results are finite. */
+uint64_t es_plan_scores(double *distances, const double *rewards, uint64_t stride, uint64_t n, double plan_weight,
+                        double reward_weight);
 
 #endif

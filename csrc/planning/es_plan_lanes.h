@@ -1,5 +1,6 @@
 /* One row, compiled once for each kind of instructions and each type: es_plan.c includes this file with LANES(name),
- * TARGET, BYTES (of a register), NUMBER, WIDE(v, type) and NARROW(v, type) defined. It has no guard for that reason.
+ * TARGET, BYTES (of a register), NUMBER, WIDE(v, type) and NARROW(v, type) defined, and LANES(fused) and LANES(sum). It has
+ * no guard for that reason.
  *
  * Number j of a block is added to partial sum j mod ES_PLAN_LANES, in NUMBER. Sum j then takes sum j + h, for h from half
  * of them down to 1. The sums of the blocks are added in double. */
@@ -13,14 +14,6 @@ typedef NUMBER LANES(numbers) __attribute__((vector_size(BYTES)));
 typedef NUMBER LANES(some) __attribute__((vector_size(DOUBLES * sizeof(NUMBER))));
 typedef double LANES(doubles) __attribute__((vector_size(BYTES)));
 
-TARGET __attribute__((always_inline)) static inline LANES(numbers) LANES(square)(const NUMBER *a, const NUMBER *b)
-{
-    LANES(numbers) x, y;
-    memcpy(&x, a, sizeof x);
-    memcpy(&y, b, sizeof y);
-    return (x - y) * (x - y);
-}
-
 TARGET __attribute__((always_inline)) static inline double LANES(total)(LANES(numbers) * sum)
 {
 #pragma GCC unroll 16
@@ -28,21 +21,20 @@ TARGET __attribute__((always_inline)) static inline double LANES(total)(LANES(nu
 #pragma GCC unroll 16
         for (int v = 0; v < half; v++)
             sum[v] += sum[v + half];
-    LANES(numbers) last = sum[0];
-#pragma GCC unroll 16
-    for (int half = WIDTH / 2; half > 0; half /= 2)
-#pragma GCC unroll 16
-        for (int j = 0; j < half; j++)
-            last[j] += last[j + half];
-    return last[0];
+    return LANES(sum)(sum[0]);
 }
 
 TARGET __attribute__((always_inline)) static inline void LANES(add)(LANES(numbers) * sum, const NUMBER *a,
                                                                     const NUMBER *b)
 {
 #pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; v++)
-        sum[v] += LANES(square)(a + v * WIDTH, b + v * WIDTH);
+    for (int v = 0; v < VECTORS; v++) {
+        LANES(numbers) x, y;
+        memcpy(&x, a + v * WIDTH, sizeof x);
+        memcpy(&y, b + v * WIDTH, sizeof y);
+        x -= y;
+        sum[v] = LANES(fused)(x, sum[v]);
+    }
 }
 
 /* Of a block, or of less. */

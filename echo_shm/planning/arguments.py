@@ -12,6 +12,9 @@ Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[Any]
 Integers: TypeAlias = int | Sequence[int] | npt.NDArray[Any]
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
+#: Arrays of these are taken as they are.
+_FLOATS = np.dtype(np.float32), np.dtype(np.float64)
+
 
 def real_array(label: str, value: object, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
     """A C-contiguous array of real numbers, of that dtype or of its own.
@@ -20,6 +23,12 @@ def real_array(label: str, value: object, dtype: npt.DTypeLike | None = None) ->
         ValueError: ``value`` holds something else, bools too.
 
     """
+    if (
+        type(value) is np.ndarray
+        and value.flags.c_contiguous
+        and value.dtype in (_FLOATS if dtype is None else (dtype,))
+    ):
+        return value
     try:
         array = np.asarray(value)
     except ValueError as error:  # rows of different lengths

@@ -111,7 +111,7 @@ class EmaPlan:
         """
         rows = _rows("plans", plans, self._dim, self._dtype)
         weights = at_least_zero("plan_weight", plan_weight), at_least_zero("reward_weight", reward_weight)
-        earned = _rewards(rewards, len(rows))
+        earned = _per_row("rewards", rewards, len(rows))
         before = self._plan, self._updates
         distances = self._take(rows)
         try:
@@ -204,17 +204,14 @@ def plan_surprise(
     mean = ema.plan if isinstance(ema, EmaPlan) else ema
     rows = _rows("plans", plans, dim)
     weights = at_least_zero("plan_weight", plan_weight), at_least_zero("reward_weight", reward_weight)
-    earned = _rewards(rewards, len(rows))
+    earned = _per_row("rewards", rewards, len(rows))
     if mean is None:
         _all_finite("plans", rows)
         distances = np.zeros(len(rows))
     else:
         shared = _rows("ema", mean, rows.shape[1], one=True)
         distances = _distances(rows, shared)
-        if not np.isfinite(distances).all():
-            _all_finite("plans", rows)
-            _all_finite("ema", shared[0])
-    scores = _scores(rows, distances, earned, weights)
+    scores = _scores(rows, distances, earned, weights, mean)
     return scores if np.ndim(plans) > 1 else float(scores[0])
 
 
@@ -253,9 +250,9 @@ def _rows(
     label: str, value: object, dim: int | None, dtype: npt.DTypeLike | None = None, *, one: bool = False
 ) -> npt.NDArray[Any]:
     """Plans as a C-contiguous array ``(n, dim)``, float64 unless a dtype is given or theirs is float32."""
-    array = real_array(label, value)
-    if array.dtype != np.float32 or dtype is not None:
-        array = real_array(label, array, dtype or np.float64)
+    array = real_array(label, value, dtype)
+    if dtype is None and array.dtype != np.float32:
+        array = real_array(label, array, np.float64)
     most = 1 if one else 2
     if not 1 <= array.ndim <= most or array.shape[-1] == 0 or dim not in (None, array.shape[-1]):
         size = "dim" if dim is None else str(dim)
@@ -271,12 +268,6 @@ def _per_row(label: str, value: Numbers, n: int) -> Doubles:
     return array
 
 
-def _rewards(rewards: Numbers, n: int) -> Doubles:
-    earned = _per_row("rewards", rewards, n)
-    _all_finite("rewards", earned)
-    return earned
-
-
 def _distances(rows: npt.NDArray[Any], others: npt.NDArray[Any]) -> Doubles:
     """The squared distance of each row from the same row of the others, or from their only one."""
     if rows.dtype != others.dtype:
@@ -290,13 +281,18 @@ def _distances(rows: npt.NDArray[Any], others: npt.NDArray[Any]) -> Doubles:
     return distances
 
 
-def _scores(rows: npt.NDArray[Any], distances: Doubles, rewards: Doubles, weights: tuple[float, float]) -> Doubles:
+def _scores(
+    rows: npt.NDArray[Any], distances: Doubles, rewards: Doubles, weights: tuple[float, float], ema: object = None
+) -> Doubles:
     """The weighted sums, in the array of distances."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        distances *= weights[0]
-        distances += weights[1] * np.abs(rewards)
-    if not np.isfinite(distances).all():
-        _all_finite("plans", rows)
+    n, stride = len(distances), 1 if rewards.ndim else 0
+    if n and lib.es_plan_scores(_data(distances), _data(rewards), stride, n, *weights) == n:
+        return distances
+    _all_finite("rewards", rewards)
+    _all_finite("plans", rows)
+    if ema is not None:
+        _all_finite("ema", np.asarray(ema))
+    if n:
         first = int(np.flatnonzero(~np.isfinite(distances))[0])
         raise ValueError(f"the score of plan {first} overflows: use smaller plans, rewards or weights")
     return distances

@@ -27,6 +27,8 @@ TEST(planning_rows_of_any_length)
             CHECK(distances[1] == (double)dim && mean[dim - 1] == 1.5F);
             es_plan_take_f64(kind, mean64, plans64, n, dim, 0.5, distances);
             CHECK(distances[1] == (double)dim && mean64[dim - 1] == 1.5);
+            CHECK_EQ(es_plan_scores(distances, mean64, 0, n, 1, 2), n);
+            CHECK(distances[1] == (double)dim + 3);
             free(plans), free(mean), free(plans64), free(mean64);
         }
 }
