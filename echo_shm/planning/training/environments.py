@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from echo_shm.missing import needs
+from echo_shm.planning.environments.minigrid_views import flat
 from echo_shm.spec import Array
 
 with needs("planning.training", "Gymnasium", "gymnasium", extra="planning-agents"):
@@ -13,12 +14,9 @@ with needs("planning.training", "Gymnasium", "gymnasium", extra="planning-agents
     from gymnasium.spaces import Box, Discrete
     from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-#: MiniGrid's objects, colours and states: how many numbers each channel of an image has.
-_SYMBOLS = (11, 6, 3)
-
 
 class SymbolicView(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """What MiniGrid's agent sees, one-hot: of each cell its object, colour and state, and then the agent's direction.
+    """What MiniGrid's agent sees and carries, as zeros and ones in float32: see ``minigrid_views.flat``.
 
     The mission, a text, is left out.
     """
@@ -26,15 +24,14 @@ class SymbolicView(gymnasium.ObservationWrapper[Any, Any, Any]):
     def __init__(self, env: "gymnasium.Env[Any, Any]") -> None:
         super().__init__(env)
         assert isinstance(env.observation_space, gymnasium.spaces.Dict)
-        width, height, _ = env.observation_space["image"].shape or (0, 0, 0)
-        self._eyes = [np.eye(n, dtype=np.float32) for n in (*_SYMBOLS, 4)]
-        self.observation_space = Box(0.0, 1.0, (width * height * sum(_SYMBOLS) + 4,), np.float32)
+        size = flat(np.zeros(env.observation_space["image"].shape or (), np.uint8), 0, None).size
+        self.observation_space = Box(0.0, 1.0, (size,), np.float32)
 
     def observation(self, observation: Any) -> Array:
         """The numbers of one observation."""
-        image = observation["image"]
-        cells = [eye[image[..., channel]].ravel() for channel, eye in enumerate(self._eyes[:3])]
-        return np.concatenate([*cells, self._eyes[3][observation["direction"]]])
+        carried = getattr(self.env.unwrapped, "carrying", None)
+        named = None if carried is None else (carried.type, carried.color)
+        return flat(observation["image"], int(observation["direction"]), named).astype(np.float32)
 
 
 def make(name: str) -> "gymnasium.Env[Any, Any]":
