@@ -29,7 +29,7 @@ def test_minigrid_is_seen_as_our_own_minigrid_shows_it():
             np.testing.assert_array_equal(seen, flat(told["image"], told["direction"], named))
             seen = env.step(action)[0]
         assert carried is not None
-    assert sizes(NAME) == (seen.size, 7, None)
+    assert sizes(NAME) == (seen.size, 7, None, None)
 
 
 class Odd(gymnasium.Env):
