@@ -36,7 +36,7 @@ class Decision(NamedTuple):
 class Evaluation(NamedTuple):
     """What an agent says of rows."""
 
-    #: ``(n, rows, action_dim)`` and ``(n, rows)``.
+    #: ``(n, rows, action_dim)`` and ``(n, rows)``; of chosen rows ``(m, action_dim)`` and ``(m,)``.
     logits: torch.Tensor
     values: torch.Tensor
     #: ``(n, rows, embedding_dim)``; None without an encoder.
@@ -99,11 +99,20 @@ class LatentPlanner(nn.Module):
         action = torch.multinomial(log_probs.exp(), 1, generator=generator)
         return Decision(action[:, 0], log_probs.gather(1, action)[:, 0], plans)
 
-    def evaluate(self, segments: Segments) -> Evaluation:
-        """Logits, values and plans of all rows."""
-        encoder = self.encoder
-        plans = None if encoder is None else encoder.plans(segments.obs, segments.window_mask(encoder.window))
-        logits, values = self.policy(segments.obs, plans)
+    def evaluate(self, segments: Segments, chosen: torch.Tensor | None = None) -> Evaluation:
+        """Logits, values and plans.
+
+        Args:
+            segments: Of which all rows have a plan.
+            chosen: bool ``(n, rows)``: the m rows that have logits ``(m, action_dim)`` and values ``(m,)``. None: all.
+
+        """
+        encoder, states = self.encoder, segments.obs
+        plans = None if encoder is None else encoder.plans(states, segments.window_mask(encoder.window))
+        if chosen is None:
+            logits, values = self.policy(states, plans)
+        else:
+            logits, values = self.policy(states[chosen], None if plans is None else plans[chosen])
         return Evaluation(logits, values, plans)
 
     def temporal_divergence(self, segments: Segments, plans: torch.Tensor | None) -> torch.Tensor:

@@ -161,7 +161,7 @@ class CommandPolicy(nn.Module):
         number = torch.arange(tokens.shape[1], device=tokens.device)
         ends = torch.where(tokens == Vocabulary.act, number, -1)
         last = ends.amax(1).clamp(min=0)
-        longest = int(last.amax()) + 1
+        longest = 1 + (int(last.amax()) if len(last) else 0)
         hidden = self.soft_prefix.hidden(tokens[:, :longest], None if plans is None else plans.flatten(0, -2))
         summary = hidden[torch.arange(len(hidden), device=hidden.device), last]
 

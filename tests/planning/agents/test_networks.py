@@ -224,5 +224,7 @@ def test_a_planner_of_texts_draws_commands_that_are_there():
         before[:, 0, 0] = 10
         changed = planner.act(before, mask, torch.Generator().manual_seed(0)).log_prob - done.log_prob
         assert bool(changed.abs().max() > 0) is conditioned
+    none, no_values = planner.policy(states[:0, -1])  # a minibatch may have no step to learn from
+    assert (none.shape, no_values.shape) == ((0, 4), (0,))
     with pytest.raises(ValueError, match="heads=4 with hidden_dim=12: a policy that reads texts needs a hidden_dim"):
         LatentPlanner(12, 4, PlanningConfig(hidden_dim=12, heads=4), vocab_size=11)
