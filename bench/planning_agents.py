@@ -42,7 +42,7 @@ BASE = TrainingConfig(
     ppo=PPO,
 )
 
-#: Rewards are rare, and episodes are short: a smaller discount, and shorter rollouts.
+#: Episodes are short, and are learned within some thousand steps: shorter rollouts and horizons, and a smaller replay.
 TEXT = replace(
     BASE,
     env_name="TextWorld",
@@ -64,23 +64,27 @@ TEXT = replace(
     ppo=PPOConfig(learning_rate=2e-3, reward_scale=5.0, gamma=0.97),
 )
 
-WORLDS = {
-    "doorkey": BASE,
-    "text": TEXT,
-    "text-partial": replace(TEXT, env_kwargs={**TEXT.env_kwargs, "full_observations": False}),
-}
+PARTIAL = replace(
+    TEXT,
+    env_kwargs={**TEXT.env_kwargs, "full_observations": False},
+    planning=replace(TEXT.planning, state_window_size=8),
+)
+
+SMALL_REPLAY = replace(REPLAY, hot_buffer_size=1_024, cold_buffer_size=2_048, age_threshold=32)
+
+WORLDS = {"doorkey": (BASE, REPLAY), "text": (TEXT, SMALL_REPLAY), "text-partial": (PARTIAL, SMALL_REPLAY)}
 
 
-def variants(base: TrainingConfig) -> dict[str, TrainingConfig]:
+def variants(base: TrainingConfig, replay: ReplayConfig) -> dict[str, TrainingConfig]:
     """All of them have the same coefficients. With a replay, as many minibatches for each step as without one."""
     frequency = base.batch_size // base.ppo.epochs
-    from_replay = replace(base, learning_starts=1_024, train_frequency=frequency)
+    from_replay = replace(base, learning_starts=replay.hot_buffer_size // 8, train_frequency=frequency)
     no_plan = replace(base.planning, conditioned=False)
-    uniform = replace(REPLAY, sampling="uniform")
+    uniform = replace(replay, sampling="uniform")
     return {
         "plan": base,
         "no plan": replace(base, planning=no_plan),
-        "plan, replay by surprise": replace(from_replay, replay=REPLAY),
+        "plan, replay by surprise": replace(from_replay, replay=replay),
         "plan, replay uniform": replace(from_replay, replay=uniform),
         "no plan, replay uniform": replace(from_replay, replay=uniform, planning=no_plan),
     }
@@ -88,7 +92,7 @@ def variants(base: TrainingConfig) -> dict[str, TrainingConfig]:
 
 def run(world: str, name: str, seed: int, most: int) -> dict[str, object]:
     """One run. Its steps are those of its first evaluation that reached the target."""
-    config = replace(variants(WORLDS[world])[name], seed=seed, total_timesteps=most)
+    config = replace(variants(*WORLDS[world])[name], seed=seed, total_timesteps=most)
     began = time.monotonic()
     metrics = asyncio.run(EchoRLTrainer(config).train())
     solved = metrics.evaluation_results["success_rate"] >= TARGET
@@ -106,7 +110,7 @@ def run(world: str, name: str, seed: int, most: int) -> dict[str, object]:
 
 def main() -> None:
     """Runs what is asked for, and prints medians."""
-    names = list(variants(BASE))
+    names = list(variants(BASE, REPLAY))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world", default="doorkey", choices=list(WORLDS))
     parser.add_argument("--seeds", type=int, default=3)
