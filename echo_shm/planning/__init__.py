@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from echo_shm.planning.importance import importance_weights
     from echo_shm.planning.plans import EmaPlan, plan_surprise, temporal_kl
     from echo_shm.planning.prefix_index import Insertion, Lease, Match, PrefixIndex
-    from echo_shm.planning.rollouts.config import Counts, RolloutConfig, RolloutError, RolloutResult, Turn
+    from echo_shm.planning.rollouts.config import Counts, Planned, RolloutConfig, RolloutError, RolloutResult, Turn
     from echo_shm.planning.rollouts.engine import RolloutEngine
     from echo_shm.planning.rollouts.scheduler import BandwidthAwareScheduler, BandwidthConfig
     from echo_shm.planning.rollouts.steps import TextSteps
@@ -83,6 +83,7 @@ _NAMES = {
     ),
     "rollouts.config": (
         "Counts",
+        "Planned",
         "RolloutConfig",
         "RolloutError",
         "RolloutResult",
@@ -136,6 +137,7 @@ __all__ = [
     "OpenAIBackbone",
     "PPOConfig",
     "Part",
+    "Planned",
     "PlanningConfig",
     "PolicyNetwork",
     "PrefixIndex",
