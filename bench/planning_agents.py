@@ -70,7 +70,7 @@ PARTIAL = replace(
     planning=replace(TEXT.planning, state_window_size=8),
 )
 
-SMALL_REPLAY = replace(REPLAY, hot_buffer_size=1_024, cold_buffer_size=2_048, age_threshold=32)
+SMALL_REPLAY = replace(REPLAY, hot_buffer_size=512, cold_buffer_size=512, age_threshold=16)
 
 WORLDS = {"doorkey": (BASE, REPLAY), "text": (TEXT, SMALL_REPLAY), "text-partial": (PARTIAL, SMALL_REPLAY)}
 

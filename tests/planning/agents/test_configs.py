@@ -63,8 +63,10 @@ def test_a_file_and_arguments_give_the_same(tmp_path: Path):
     assert changed.replay == ReplayConfig(sampling="uniform", beta=1.0)
     assert TrainingConfig.from_args(["--env-name", "x", "--replay"]).replay == ReplayConfig()
     entries = ["--env-kwargs.task-type=any", "--env-kwargs.full_observations", "false"]
-    changed = TrainingConfig.from_args(["--config", str(path), *entries, "--env-kwargs.gravity", "1.5"])
-    assert changed.env_kwargs == {"gravity": 1.5, "task_type": "any", "full_observations": False}
+    changed = TrainingConfig.from_args(["--config", str(path), *entries])
+    assert changed.env_kwargs == {"gravity": 9, "task_type": "any", "full_observations": False}
+    changed = TrainingConfig.from_args(["--config", str(path), "--env-kwargs.gravity", "1.5"])
+    assert changed.env_kwargs == {"gravity": 1.5}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ need("torch")
 import torch  # noqa: E402
 
 from echo_shm.planning.agents.configs import PlanningConfig  # noqa: E402
-from echo_shm.planning.agents.encoder import TrajectoryEncoder, divergence  # noqa: E402
+from echo_shm.planning.agents.encoder import BagOfTokens, TrajectoryEncoder, divergence  # noqa: E402
 from echo_shm.planning.agents.planner import LatentPlanner  # noqa: E402
 from echo_shm.planning.agents.policies import CommandPolicy, PolicyNetwork, SoftPrefixPolicy  # noqa: E402
 from echo_shm.planning.agents.segments import Segments  # noqa: E402
@@ -174,6 +174,16 @@ def test_a_prefix_that_fills_the_model_is_refused():
     """There would be no place for a token."""
     with pytest.raises(ValueError, match="prefix_length=12: use fewer than the model's max_length=12"):
         SoftPrefixPolicy(prefixed().model, 5, prefix_length=12)
+
+
+def test_a_bag_of_tokens_is_their_mean_however_they_are_filled_up():
+    """Also beside a longer text; of no tokens it is 0."""
+    bag = BagOfTokens(11, 4)
+    tokens = torch.tensor([[[5, 4, 0, 0, 0], [6, 6, 6, 7, 0]], [[0] * 5, [3] * 5]])
+    means = bag(tokens.float())
+    weight = bag.embeddings.weight
+    expected = [[weight[[4, 5]].mean(0), weight[[6, 6, 6, 7]].mean(0)], [torch.zeros(4), weight[3]]]
+    torch.testing.assert_close(means, torch.stack([torch.stack(row) for row in expected]))
 
 
 # --- a policy over the commands of a text ------------------------------------------
