@@ -7,10 +7,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig, TrainingConfig
+    from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig, TextConfig, TrainingConfig
     from echo_shm.planning.agents.encoder import TrajectoryEncoder
     from echo_shm.planning.agents.planner import LatentPlanner
-    from echo_shm.planning.agents.policies import PolicyNetwork, SoftPrefixPolicy
+    from echo_shm.planning.agents.policies import CommandPolicy, PolicyNetwork, SoftPrefixPolicy
     from echo_shm.planning.agents.ppo import PPO
     from echo_shm.planning.agents.segments import Segments
     from echo_shm.planning.backbones.anthropic import AnthropicBackbone
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from echo_shm.planning.importance import importance_weights
     from echo_shm.planning.plans import EmaPlan, plan_surprise, temporal_kl
     from echo_shm.planning.prefix_index import Insertion, Lease, Match, PrefixIndex
-    from echo_shm.planning.rollouts.config import Counts, RolloutConfig, RolloutError, RolloutResult, Turn
+    from echo_shm.planning.rollouts.config import Counts, Planned, RolloutConfig, RolloutError, RolloutResult, Turn
     from echo_shm.planning.rollouts.engine import RolloutEngine
     from echo_shm.planning.rollouts.scheduler import BandwidthAwareScheduler, BandwidthConfig
     from echo_shm.planning.rollouts.steps import TextSteps
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 #: For each module, its public names.
 _NAMES = {
-    "agents.configs": ("PPOConfig", "PlanningConfig", "ReplayConfig", "TrainingConfig"),
+    "agents.configs": ("PPOConfig", "PlanningConfig", "ReplayConfig", "TextConfig", "TrainingConfig"),
     "agents.encoder": ("TrajectoryEncoder",),
     "agents.planner": ("LatentPlanner",),
-    "agents.policies": ("PolicyNetwork", "SoftPrefixPolicy"),
+    "agents.policies": ("CommandPolicy", "PolicyNetwork", "SoftPrefixPolicy"),
     "agents.ppo": ("PPO",),
     "agents.segments": ("Segments",),
     "training.metrics": ("TrainingMetrics",),
@@ -83,6 +83,7 @@ _NAMES = {
     ),
     "rollouts.config": (
         "Counts",
+        "Planned",
         "RolloutConfig",
         "RolloutError",
         "RolloutResult",
@@ -116,6 +117,7 @@ __all__ = [
     "BudgetSpentError",
     "ByteTokenizer",
     "CausalTransformer",
+    "CommandPolicy",
     "Completion",
     "Counts",
     "EchoRLTrainer",
@@ -135,6 +137,7 @@ __all__ = [
     "OpenAIBackbone",
     "PPOConfig",
     "Part",
+    "Planned",
     "PlanningConfig",
     "PolicyNetwork",
     "PrefixIndex",
@@ -149,6 +152,7 @@ __all__ = [
     "Segments",
     "SoftPrefixPolicy",
     "SurpriseWriter",
+    "TextConfig",
     "TextEnvironment",
     "TextSteps",
     "Tokenizer",

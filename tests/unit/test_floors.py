@@ -85,7 +85,8 @@ FLOORS = {
         ["ppo"],
     ],
     "planning.training": [
-        ["environments", "checkpoints", "metrics"],
+        ["text_view", "checkpoints", "metrics"],
+        ["environments"],
         ["settings", "actor", "progress"],
         ["evaluation", "experience"],
         ["trainer"],

@@ -1,7 +1,8 @@
 """What an agent and its training are told. ``reading.py`` reads it from a file, or from arguments."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from echo_shm.planning.agents.reading import Readable
 from echo_shm.replay.validation import above_zero, at_least_zero, flag, integer
@@ -33,8 +34,11 @@ class PlanningConfig(Readable):
     conditioned: bool = True
     #: Width of the encoder's and the policy's layers.
     hidden_dim: int = 64
-    #: Heads of the encoder's attention. They divide ``hidden_dim``.
+    #: Heads of attention. They divide ``hidden_dim``; of a policy that reads texts twice as many do.
     heads: int = 4
+    #: Of texts: the transformer's blocks, and how many embeddings a plan becomes before the first token.
+    layers: int = 2
+    prefix_length: int = 4
     #: The spread of a plan given the one before, in each dimension. If it is learned, it begins so.
     sigma: float = 1.0
     learn_sigma: bool = False
@@ -42,7 +46,7 @@ class PlanningConfig(Readable):
     ema_decay: float = 0.99
 
     def __post_init__(self) -> None:
-        for name in ("embedding_dim", "state_window_size", "hidden_dim", "heads"):
+        for name in ("embedding_dim", "state_window_size", "hidden_dim", "heads", "layers", "prefix_length"):
             integer(name, getattr(self, name), 1)
         for name in ("learning_rate", "sigma"):
             above_zero(name, getattr(self, name))
@@ -130,6 +134,23 @@ class ReplayConfig(Readable):
 
 
 @dataclass(frozen=True)
+class TextConfig(Readable):
+    """How texts become arrays: :class:`~echo_shm.planning.training.text_view.CommandView` has the rules."""
+
+    #: Tokens of an observation with its commands. What does not fit is left out, and counted.
+    max_tokens: int = 256
+    #: Most commands to choose from.
+    max_commands: int = 32
+    #: Of an environment without a vocabulary: how many numbers words have.
+    word_numbers: int = 4096
+
+    def __post_init__(self) -> None:
+        integer("max_tokens", self.max_tokens, 2)
+        integer("max_commands", self.max_commands, 2)
+        integer("word_numbers", self.word_numbers, 1)
+
+
+@dataclass(frozen=True)
 class TrainingConfig(Readable):
     """A run of training.
 
@@ -137,8 +158,11 @@ class TrainingConfig(Readable):
     ``train_frequency`` say nothing.
     """
 
-    #: An environment of Gymnasium; ``"module:Name-v0"`` imports the module first.
+    #: An environment of Gymnasium; ``"module:Name-v0"`` imports the module first. ``"TextWorld"``, and the other names
+    #: of ``echo_shm.planning.environments``, are those.
     env_name: str
+    #: What the environment is made with: its sizes, for instance.
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     #: Steps of all environments together.
     total_timesteps: int = 1_000_000
     #: With a replay: steps before the first update.
@@ -175,6 +199,7 @@ class TrainingConfig(Readable):
     progress: bool = True
     planning: PlanningConfig = field(default_factory=PlanningConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    text: TextConfig = field(default_factory=TextConfig)
     replay: ReplayConfig | None = None
 
     def __post_init__(self) -> None:
@@ -197,7 +222,11 @@ class TrainingConfig(Readable):
             _text("checkpoint", self.checkpoint)
         for name in ("anneal", "progress"):
             flag(name, getattr(self, name))
-        for name, kind in (("planning", PlanningConfig), ("ppo", PPOConfig), ("replay", ReplayConfig)):
+        if not isinstance(self.env_kwargs, Mapping) or not all(isinstance(name, str) for name in self.env_kwargs):
+            raise TypeError(f"env_kwargs={self.env_kwargs!r:.80}: use a mapping of names to values")
+        object.__setattr__(self, "env_kwargs", dict(self.env_kwargs))  # whoever gave it may change it
+        kinds = {"planning": PlanningConfig, "ppo": PPOConfig, "text": TextConfig, "replay": ReplayConfig}
+        for name, kind in kinds.items():
             given = getattr(self, name)
             if not isinstance(given, kind) and (name, given) != ("replay", None):
                 raise TypeError(f"{name}={given!r:.80}: use a {kind.__name__}")

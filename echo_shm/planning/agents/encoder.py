@@ -4,6 +4,7 @@ from typing import Any
 
 from echo_shm.missing import needs
 from echo_shm.planning.agents.configs import PlanningConfig
+from echo_shm.planning.environments.vocabulary import Vocabulary
 from echo_shm.replay.validation import integer
 
 with needs("planning.agents", "PyTorch", "torch", extra="planning-agents"):
@@ -12,6 +13,33 @@ with needs("planning.agents", "PyTorch", "torch", extra="planning-agents"):
 
 #: Stands for minus infinity in a softmax, whose gradient would be NaN where a whole row is masked.
 _NEVER = -1e9
+
+
+class BagOfTokens(nn.Module):
+    """A text in a few numbers: the mean of its tokens' embeddings, in whichever order they stand.
+
+    Args:
+        vocab_size: Tokens are below it. 0 fills texts up, and does not count.
+        width: Numbers of an embedding.
+
+    """
+
+    def __init__(self, vocab_size: int, width: int) -> None:
+        super().__init__()
+        self.embeddings = nn.EmbeddingBag(vocab_size, width, mode="mean", padding_idx=Vocabulary.pad)
+        # Means of some dozens are of the size that a layer of numbers would give.
+        nn.init.normal_(self.embeddings.weight, std=3.0)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The means ``(..., width)`` of tokens ``(..., t)`` of any dtype; 0 where there is none."""
+        bags = tokens.flatten(0, -2).long()
+        means: torch.Tensor = self.embeddings(bags[:, : _longest(bags)]).unflatten(0, tokens.shape[:-1])
+        return means
+
+
+def _longest(tokens: torch.Tensor) -> int:
+    """Tokens of the longest text of ``(n, t)``; at least 1."""
+    return int((tokens != Vocabulary.pad).any(0).sum().clamp(min=1))
 
 
 class TrajectoryEncoder(nn.Module):
@@ -25,14 +53,17 @@ class TrajectoryEncoder(nn.Module):
     Args:
         state_dim: Numbers of a state.
         config: Its ``embedding_dim``, ``state_window_size``, ``hidden_dim`` and ``heads``.
+        vocab_size: A state's numbers are tokens below it, and it is embedded as :class:`BagOfTokens`. None: they are
+            numbers.
 
     """
 
-    def __init__(self, state_dim: int, config: PlanningConfig) -> None:
+    def __init__(self, state_dim: int, config: PlanningConfig, vocab_size: int | None = None) -> None:
         super().__init__()
         self.state_dim = integer("state_dim", state_dim, 1)
         self.window, self.heads, width = config.state_window_size, config.heads, config.hidden_dim
-        self.embed = nn.Sequential(nn.Linear(state_dim, width), nn.Tanh())
+        first = nn.Linear(state_dim, width) if vocab_size is None else BagOfTokens(vocab_size, width)
+        self.embed = nn.Sequential(first, nn.Tanh())
         self.ago = nn.Parameter(torch.zeros(self.window, width))
         nn.init.normal_(self.ago, std=0.3)
         self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)

@@ -8,8 +8,9 @@ import numpy as np
 from echo_shm.missing import needs
 from echo_shm.planning.agents.configs import PlanningConfig
 from echo_shm.planning.agents.encoder import TrajectoryEncoder, divergence
-from echo_shm.planning.agents.policies import PolicyNetwork
+from echo_shm.planning.agents.policies import CommandPolicy, PolicyNetwork, SoftPrefixPolicy
 from echo_shm.planning.agents.segments import Segments
+from echo_shm.planning.backbones.transformer import CausalTransformer, TransformerConfig
 from echo_shm.planning.plans import EmaPlan
 from echo_shm.spec import Array
 
@@ -35,7 +36,7 @@ class Decision(NamedTuple):
 class Evaluation(NamedTuple):
     """What an agent says of rows."""
 
-    #: ``(n, rows, action_dim)`` and ``(n, rows)``.
+    #: ``(n, rows, action_dim)`` and ``(n, rows)``; of chosen rows ``(m, action_dim)`` and ``(m,)``.
     logits: torch.Tensor
     values: torch.Tensor
     #: ``(n, rows, embedding_dim)``; None without an encoder.
@@ -45,23 +46,32 @@ class Evaluation(NamedTuple):
 class LatentPlanner(nn.Module):
     """A policy over discrete actions that is conditioned on a latent plan of the last states.
 
+    States are vectors of numbers, for a :class:`PolicyNetwork`; or texts with commands to choose from, for a
+    :class:`CommandPolicy` that has the plan as a soft prefix.
+
     Args:
-        state_dim: Numbers of a state.
+        state_dim: Numbers, or tokens, of a state.
         action_dim: How many actions there are.
         config: With ``conditioned=False`` there is no encoder and there are no plans.
+        vocab_size: States are tokens below it, as :class:`~echo_shm.planning.training.text_view.CommandView` makes
+            them: float32, which has them exactly. None: they are numbers.
 
     Attributes:
         ema: The plan that all share: a running mean, which says how surprising a plan is. No gradient reaches it.
 
     """
 
-    def __init__(self, state_dim: int, action_dim: int, config: PlanningConfig) -> None:
+    def __init__(self, state_dim: int, action_dim: int, config: PlanningConfig, vocab_size: int | None = None) -> None:
         super().__init__()
         self.config = config
         self.action_dim = action_dim
-        self.encoder = TrajectoryEncoder(state_dim, config) if config.conditioned else None
+        self.encoder = TrajectoryEncoder(state_dim, config, vocab_size) if config.conditioned else None
         latent_dim = config.embedding_dim if config.conditioned else 0
-        self.policy = PolicyNetwork(state_dim, action_dim, latent_dim, config.hidden_dim)
+        self.policy: PolicyNetwork | CommandPolicy
+        if vocab_size is None:
+            self.policy = PolicyNetwork(state_dim, action_dim, latent_dim, config.hidden_dim)
+        else:
+            self.policy = _command_policy(state_dim, action_dim, latent_dim, config, vocab_size)
         log_sigma = torch.tensor(math.log(config.sigma))
         self.log_sigma = nn.Parameter(log_sigma, requires_grad=config.conditioned and config.learn_sigma)
         self.ema = EmaPlan(config.embedding_dim, config.ema_decay)
@@ -89,11 +99,20 @@ class LatentPlanner(nn.Module):
         action = torch.multinomial(log_probs.exp(), 1, generator=generator)
         return Decision(action[:, 0], log_probs.gather(1, action)[:, 0], plans)
 
-    def evaluate(self, segments: Segments) -> Evaluation:
-        """Logits, values and plans of all rows."""
-        encoder = self.encoder
-        plans = None if encoder is None else encoder.plans(segments.obs, segments.window_mask(encoder.window))
-        logits, values = self.policy(segments.obs, plans)
+    def evaluate(self, segments: Segments, chosen: torch.Tensor | None = None) -> Evaluation:
+        """Logits, values and plans.
+
+        Args:
+            segments: Of which all rows have a plan.
+            chosen: bool ``(n, rows)``: the m rows that have logits ``(m, action_dim)`` and values ``(m,)``. None: all.
+
+        """
+        encoder, states = self.encoder, segments.obs
+        plans = None if encoder is None else encoder.plans(states, segments.window_mask(encoder.window))
+        if chosen is None:
+            logits, values = self.policy(states, plans)
+        else:
+            logits, values = self.policy(states[chosen], None if plans is None else plans[chosen])
         return Evaluation(logits, values, plans)
 
     def temporal_divergence(self, segments: Segments, plans: torch.Tensor | None) -> torch.Tensor:
@@ -123,3 +142,15 @@ class LatentPlanner(nn.Module):
         means = (plans.detach() * counted).sum(1) / counted.sum(1).clamp(min=1)
         found: Array = means[taught].cpu().numpy()
         return found
+
+
+def _command_policy(
+    tokens: int, commands: int, latent_dim: int, config: PlanningConfig, vocab_size: int
+) -> CommandPolicy:
+    if config.hidden_dim % (2 * config.heads):
+        raise ValueError(
+            f"heads={config.heads} with hidden_dim={config.hidden_dim}: a policy that reads texts needs a hidden_dim "
+            "that 2 * heads divides"
+        )
+    sizes = TransformerConfig(vocab_size, config.layers, config.hidden_dim, config.heads, tokens + config.prefix_length)
+    return CommandPolicy(SoftPrefixPolicy(CausalTransformer(sizes), latent_dim, config.prefix_length), commands)

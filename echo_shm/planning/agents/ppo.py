@@ -157,21 +157,21 @@ class PPO:
         self, segments: Segments, advantage: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
     ) -> tuple[torch.Tensor, dict[str, float]]:
         config, learned = self.config, segments.learned
-        logits, values, plans = self.planner.evaluate(segments)
+        logits, values, plans = self.planner.evaluate(segments, learned)
         count = learned.sum().clamp(min=1)
         each = weight[:, None].expand(learned.shape)[learned]
 
         def mean(value: torch.Tensor) -> torch.Tensor:
             return (each * value).sum() / count
 
-        log_probs = logits[learned].log_softmax(-1)
+        log_probs = logits.log_softmax(-1)
         log_prob = log_probs.gather(-1, segments.action[learned][:, None])[:, 0]
         log_ratio = log_prob - segments.log_prob[learned]
         ratio, gain = log_ratio.exp(), advantage[learned]
         clipped = ratio.clamp(1 - config.clip_epsilon, 1 + config.clip_epsilon)
         terms = {
             "policy_loss": -mean(torch.minimum(ratio * gain, clipped * gain)),
-            "value_loss": mean(0.5 * (values[learned] - target[learned]).square()),
+            "value_loss": mean(0.5 * (values - target[learned]).square()),
             "entropy": mean(-(log_probs.exp() * log_probs).sum(-1)),
             "kl": mean(ratio - 1 - log_ratio),
             "temporal_kl": self.planner.temporal_divergence(segments, plans),

@@ -1,7 +1,7 @@
 """Configurations from a TOML file, and from the arguments of a command line.
 
 A configuration is a frozen dataclass. Its fields are numbers, texts, flags, or configurations in turn, and any of them
-may be None.
+may be None. A field that is a mapping takes whatever names there are.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+import json
 import re
 import sys
 import types
@@ -51,6 +52,9 @@ class Readable:
     def from_args(cls: type[_Self], argv: Sequence[str] | None = None, *, prog: str | None = None) -> _Self:
         """Reads the arguments of a command line: ``--batch-size 64 --ppo.clip-epsilon 0.1 --no-progress``.
 
+        The entries of a mapping are ``--env-kwargs.rooms 2``: numbers, true, false, null and lists as in JSON, and
+        otherwise texts.
+
         ``--config FILE`` reads a file first, and the other arguments replace what is in it. ``none`` is None. The
         first mention of a configuration that is None, such as ``--replay``, makes one with its defaults.
 
@@ -70,7 +74,7 @@ class Readable:
             allow_abbrev=False,
         )
         parser.add_argument("--config", metavar="FILE", help="a TOML file with the same names")
-        _add_arguments(parser, cls, ())
+        _add_arguments(parser, cls, (), sys.argv[1:] if argv is None else argv)
         given = vars(parser.parse_args(argv))
         path = given.pop("config")
         try:
@@ -94,6 +98,10 @@ def _kinds(cls: type) -> dict[str, tuple[Any, bool]]:
     return found
 
 
+def _is_mapping(kind: Any) -> bool:
+    return typing.get_origin(kind) is Mapping
+
+
 def _required(cls: Any) -> list[str]:
     missing = dataclasses.MISSING
     return [f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing]
@@ -114,6 +122,8 @@ def _made(cls: Any, base: Any, given: Mapping[tuple[str, ...], Any]) -> Any:
         if dataclasses.is_dataclass(kind):
             below = {path: value for path, value in inner.items() if path}
             values[name] = inner[()] if inner.get((), 0) is None else _made(kind, getattr(base, name, None), below)
+        elif _is_mapping(kind):
+            values[name] = {**getattr(base, name, {}), **{path[0]: value for path, value in inner.items()}}
         else:
             values[name] = inner[()]
     missing = [name for name in _required(cls) if base is None and name not in values]
@@ -190,7 +200,7 @@ def _comments(cls: type) -> dict[str, str]:
     return found
 
 
-def _add_arguments(parser: argparse.ArgumentParser, cls: Any, where: tuple[str, ...]) -> None:
+def _add_arguments(parser: argparse.ArgumentParser, cls: Any, where: tuple[str, ...], argv: Sequence[str] = ()) -> None:
     """Arguments for the fields of a configuration. Without an argument there is no entry in what was parsed."""
     help_of = _comments(cls)
     defaults = {f.name: f.default for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
@@ -204,11 +214,26 @@ def _add_arguments(parser: argparse.ArgumentParser, cls: Any, where: tuple[str, 
             if may_be_none:
                 parser.add_argument(flag, action="store_const", const=(), **common)
                 parser.add_argument(f"--no-{flag[2:]}", action="store_const", const=None, **{**common, "help": None})
-            _add_arguments(parser, kind, path)
+            _add_arguments(parser, kind, path, argv)
+        elif _is_mapping(kind):
+            del common["dest"]
+            # The names are the user's: those that are there, and one for the help.
+            entries = dict.fromkeys(arg.partition("=")[0] for arg in argv if arg.startswith(f"{flag}."))
+            for entry in entries or (f"{flag}.NAME",):
+                dest = f"{'.'.join(path)}.{entry[len(flag) + 1 :].replace('-', '_')}"
+                parser.add_argument(entry, dest=dest, type=_plain, metavar="VALUE", **common)
         elif kind is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
         else:
             parser.add_argument(flag, type=_converter(kind, may_be_none), metavar=name.upper(), **common)
+
+
+def _plain(text: str) -> Any:
+    """What JSON reads; the text itself if that is not JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _converter(kind: Any, may_be_none: bool) -> Any:

@@ -25,7 +25,7 @@ def row_example(state_dim: int) -> dict[str, Any]:
     """One row, as a tree of arrays: what a replay's steps are.
 
     Keys:
-        obs: float32 ``(state_dim,)``.
+        obs: float32 ``(state_dim,)``: numbers, or tokens, which float32 has exactly up to 2**24.
         action: int64; 0 where nothing was done, as the next two.
         log_prob: float32: the logarithm of the probability with which the action was drawn.
         reward: float32: what the action earned.

@@ -31,6 +31,9 @@ class Part:
     start: int
     #: int64 ``(b,)``, b at least ``ceil((start + m) / block_size)``.
     blocks: Array
+    #: float32 ``(p, width)``: a soft prefix, of a backbone that has a ``width``. The sequence's first p tokens are
+    #: below 0 and stand for these embeddings. None: there is none.
+    prefix: Array | None = None
 
 
 @runtime_checkable

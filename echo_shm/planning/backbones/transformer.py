@@ -157,6 +157,11 @@ class TransformerBackbone:
         return self._config.max_length
 
     @property
+    def width(self) -> int:
+        """Numbers of an embedding of a soft prefix."""
+        return self._config.width
+
+    @property
     def block_size(self) -> int:
         """Tokens of a block."""
         return self.cache.block_size
@@ -184,7 +189,7 @@ class TransformerBackbone:
         flat = Flat(parts, self.cache)
         self.cache.empty(flat.fresh)
         attention = _Attention(parts, flat, self.cache)
-        x = self.model.embedding(flat.tokens)
+        x = self._embedded(parts, flat)
         angles = self.model.angles(flat.positions)
         for layer, block in enumerate(self.model.blocks):
             q, k, v = block.project(x, angles)
@@ -193,6 +198,15 @@ class TransformerBackbone:
         logits = self.model.logits(self.model.norm(x[flat.last]))
         result: Array = logits.float().cpu().numpy()
         return result
+
+    def _embedded(self, parts: Sequence[Part], flat: Flat) -> torch.Tensor:
+        """The embeddings of the new tokens, and of the soft prefix where that is new."""
+        x: torch.Tensor = self.model.embedding(flat.tokens.clamp(min=0))
+        for part, begin in zip(parts, flat.starts, strict=True):
+            if part.prefix is not None and part.start < len(part.prefix):
+                new = torch.from_numpy(part.prefix[part.start : part.start + len(part.tokens)])
+                x[begin : begin + len(new)] = new.to(x)
+        return x
 
 
 class _Attention:

@@ -1,6 +1,7 @@
-"""A fixed set of words, and texts as their numbers."""
+"""A fixed set of words, and texts as their numbers; and numbers for words that nobody knows beforehand."""
 
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 
 #: A word, or a mark that stands right behind one.
@@ -54,3 +55,27 @@ class Vocabulary:
             word = self.words[token]
             out.append(word if word in _MARKS or not out else f" {word}")
         return "".join(out)
+
+
+class HashedWords:
+    """Numbers for all words there are: a word's number follows from its CRC-32, in every process alike.
+
+    Different words may have the same number: any two of them do so with a probability of 1 in ``numbers``. So numbers
+    cannot be turned back into words. Weinberger et al., "Feature hashing for large scale multitask learning", 2009.
+
+    The first four numbers are those of :class:`Vocabulary`, and no word has them.
+
+    Args:
+        numbers: How many numbers words have.
+
+    """
+
+    def __init__(self, numbers: int) -> None:
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return self._numbers + 4
+
+    def encode(self, words: str) -> list[int]:
+        """A text's tokens, cut as :class:`Vocabulary` cuts it: a list of ints, 4 to ``len(self) - 1``."""
+        return [4 + zlib.crc32(piece.encode()) % self._numbers for piece in _PIECE.findall(words)]

@@ -10,6 +10,7 @@ All of this is bookkeeping of one thread. The backbone's calls follow each other
 or a later call reads it. So a block may be given to another sequence while a call still runs that writes to it.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -107,11 +108,17 @@ class CachedSequence:
 
     It grows by :meth:`append`. What is not computed yet is computed by :meth:`find`, :meth:`reserve`, the backbone with
     :meth:`part`, and :meth:`advance`, in this order.
+
+    Args:
+        blocks: Where its blocks come from.
+        prefix: A soft prefix ``(p, width)``. The names of its embeddings are the first p tokens, so its blocks are
+            shared by sequences with an equal prefix alone.
+
     """
 
-    def __init__(self, blocks: Blocks) -> None:
-        self._of = blocks
-        self.tokens: list[int] = []
+    def __init__(self, blocks: Blocks, prefix: Array | None = None) -> None:
+        self._of, self._prefix = blocks, prefix
+        self.tokens: list[int] = [] if prefix is None else prefix_names(prefix)
         #: Blocks of the tokens, the shared ones first.
         self.blocks: list[int] = []
         #: How many tokens have their keys and values in the blocks.
@@ -152,7 +159,7 @@ class CachedSequence:
     def part(self) -> Part:
         """What the backbone is to compute."""
         tokens = np.array(self.tokens[self.computed :], np.int64)
-        return Part(tokens, self.computed, np.array(self.blocks, np.int64))
+        return Part(tokens, self.computed, np.array(self.blocks, np.int64), self._prefix)
 
     def advance(self, computed: int) -> None:
         """So many tokens have their keys and values now."""
@@ -192,6 +199,35 @@ class CachedSequence:
         if self._lease is not None:
             self._lease.release()
             self._lease = None
+
+
+def prefix_names(prefix: Array) -> list[int]:
+    """Numbers below 0, as no token is, for the embeddings of a soft prefix ``(p, width)``.
+
+    They follow from all of its bytes, by SHA-256. So different prefixes do not share a name.
+    """
+    whole = hashlib.sha256(prefix.tobytes()).digest()
+    names = (hashlib.sha256(whole + number.to_bytes(8, "little")).digest() for number in range(len(prefix)))
+    return [-1 - int.from_bytes(name[:8], "little") // 2 for name in names]
+
+
+def as_prefix(label: str, prefix: Array, backbone: object) -> Array:
+    """A checked soft prefix of a user, as a copy: float32 ``(p, width)``.
+
+    Raises:
+        TypeError: The backbone takes none.
+        ValueError: It has another shape, or is not finite.
+
+    """
+    width = getattr(backbone, "width", None)
+    if width is None:
+        raise TypeError(f"{label}: {type(backbone).__name__} takes no soft prefix: use a TransformerBackbone")
+    array = np.array(prefix, np.float32)
+    if array.ndim != 2 or not len(array) or array.shape[1] != width:
+        raise ValueError(f"{label} has shape {array.shape}: use (p, {width}), p at least 1, as this backbone is wide")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{label} has numbers that are not finite")
+    return array
 
 
 def as_tokens(label: str, tokens: Sequence[int] | Array, vocab_size: int) -> list[int]:

@@ -1,11 +1,29 @@
 """How rollouts run, and what can come of one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple, TypeAlias
 
 from echo_shm.errors import EchoShmError
 from echo_shm.planning.rollouts.scheduler import BandwidthConfig
 from echo_shm.replay.validation import above_zero, at_least_zero, integer
+from echo_shm.spec import Array
+
+
+class Planned(NamedTuple):
+    """The state of a rollout that follows a plan: a :class:`TransformerBackbone` reads it behind a soft prefix.
+
+    Rollouts share what is computed only if their prefixes are equal.
+    """
+
+    #: Text, or tokens ``(t,)``.
+    state: str | Sequence[int]
+    #: ``(p, width)``, as ``SoftPrefixPolicy.embeddings(plans)[i]`` is. It takes p places of the model's ``max_length``.
+    prefix: Array
+
+
+#: With what a context begins.
+State: TypeAlias = str | Sequence[int] | Planned
 
 
 class RolloutError(EchoShmError):

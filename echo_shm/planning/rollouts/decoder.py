@@ -71,9 +71,9 @@ class LocalDecoder:
 
     # -- for a rollout
 
-    def open(self) -> CachedSequence:
-        """The empty context of a new rollout. It must be closed."""
-        sequence = CachedSequence(self.blocks)
+    def open(self, prefix: Array | None = None) -> CachedSequence:
+        """The context of a new rollout: empty, but for a soft prefix ``(p, width)``. It must be closed."""
+        sequence = CachedSequence(self.blocks, prefix)
         self._sequences[sequence] = None
         return sequence
 

@@ -1,14 +1,14 @@
 """One rollout's side of a backbone: it reads observations and answers, whichever kind the backbone is of."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
-from echo_shm.planning.backbones.protocol import BackboneError, Message, RemoteBackbone
+from echo_shm.planning.backbones.protocol import BackboneError, LocalBackbone, Message, RemoteBackbone
 from echo_shm.planning.backbones.tokenizers import Tokenizer
-from echo_shm.planning.rollouts.config import Answer, RolloutConfig
+from echo_shm.planning.rollouts.blocks import as_prefix, as_tokens
+from echo_shm.planning.rollouts.config import Answer, Planned, RolloutConfig, State
 from echo_shm.planning.rollouts.decoder import LocalDecoder
 from echo_shm.replay.validation import integer
 
@@ -34,6 +34,26 @@ class Dialogue(Protocol):
         ...
 
 
+def checked_state(state: State, backbone: LocalBackbone | RemoteBackbone) -> State:
+    """The state of a user. Tokens become a list, and a prefix a copy.
+
+    Raises:
+        TypeError: The backbone takes no such state.
+        ValueError: There are no such tokens, or the prefix cannot be used.
+
+    """
+    if isinstance(state, Planned):
+        prefix = as_prefix("prefix", state.prefix, backbone)
+        inner = checked_state(state.state, backbone)
+        assert not isinstance(inner, Planned)
+        return Planned(inner, prefix)
+    if isinstance(state, str):
+        return state
+    if not isinstance(backbone, LocalBackbone):
+        raise TypeError(f"state is {type(state).__name__}: a remote backbone takes text")
+    return as_tokens("state", state, backbone.vocab_size)
+
+
 class LocalDialogue:
     """With a local backbone: one sequence of tokens."""
 
@@ -41,15 +61,18 @@ class LocalDialogue:
         self,
         decoder: LocalDecoder,
         tokenizer: Tokenizer,
-        state: str | Sequence[int],
+        state: State,
         reward: float,
         rng: np.random.Generator,
         temperature: float,
     ) -> None:
         self._decoder, self._tokenizer = decoder, tokenizer
         self._reward, self._rng, self._temperature = reward, rng, temperature
+        prefix = None
+        if isinstance(state, Planned):
+            state, prefix = state
         self._unread = tokenizer.encode(state) if isinstance(state, str) else list(state)
-        self._sequence = decoder.open()
+        self._sequence = decoder.open(prefix)
 
     def read(self, text: str) -> list[int] | None:
         """The state comes before the first text."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from time import monotonic
 from types import TracebackType
@@ -14,10 +14,9 @@ from echo_shm.errors import ConnectionClosedError
 from echo_shm.planning.backbones.limits import BudgetSpentError
 from echo_shm.planning.backbones.protocol import BackboneError, LocalBackbone, RemoteBackbone
 from echo_shm.planning.backbones.tokenizers import ByteTokenizer, Tokenizer
-from echo_shm.planning.rollouts.blocks import as_tokens
-from echo_shm.planning.rollouts.config import Answer, Counts, RolloutConfig, RolloutError, RolloutResult, Turn
+from echo_shm.planning.rollouts.config import Answer, Counts, RolloutConfig, RolloutError, RolloutResult, State, Turn
 from echo_shm.planning.rollouts.decoder import LocalDecoder
-from echo_shm.planning.rollouts.dialogue import Dialogue, LocalDialogue, RemoteDialogue
+from echo_shm.planning.rollouts.dialogue import Dialogue, LocalDialogue, RemoteDialogue, checked_state
 from echo_shm.planning.rollouts.fleet import Environment, EnvironmentFailedError, Fleet, WorkerLostError
 from echo_shm.planning.rollouts.tracker import EfficiencyTracker
 from echo_shm.planning.rollouts.workers import Record, TextEnvironment
@@ -29,7 +28,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class _Request:
-    state: str | Sequence[int]
+    state: State
     priority: float
     seed: int | None
     options: dict[str, Any] | None
@@ -194,7 +193,7 @@ class RolloutEngine:
 
     async def submit(
         self,
-        state: str | Sequence[int],
+        state: State,
         priority: float = 1.0,
         *,
         seed: int | None = None,
@@ -210,8 +209,8 @@ class RolloutEngine:
         soon as the environment has answered.
 
         Args:
-            state: With what the context begins: text, or tokens of a local backbone, ``(t,)``. Rollouts with the same
-                beginning share what is computed of it.
+            state: With what the context begins: text, or tokens of a local backbone, ``(t,)``, or either behind a soft
+                prefix: :class:`Planned`. Rollouts with the same beginning share what is computed of it.
             priority: The reward that is expected of it. See :class:`BandwidthAwareScheduler`.
             seed: Of the environment, and of what is drawn. None: the rollout's number, for what is drawn.
             options: Of the environment's ``reset``; JSON.
@@ -245,16 +244,13 @@ class RolloutEngine:
 
     def _request(
         self,
-        state: str | Sequence[int],
+        state: State,
         priority: float,
         seed: int | None,
         options: dict[str, Any] | None,
         temperature: float | None,
     ) -> _Request:
-        if not isinstance(state, str):
-            if not isinstance(self._backbone, LocalBackbone):
-                raise TypeError(f"state is {type(state).__name__}: a remote backbone takes text")
-            state = as_tokens("state", state, self._backbone.vocab_size)
+        state = checked_state(state, self._backbone)
         priority = number("priority", priority)
         if not np.isfinite(priority):
             raise ValueError(f"priority={priority!r}: use a finite number")

@@ -9,6 +9,7 @@ import numpy as np
 from echo_shm.missing import needs
 from echo_shm.planning.agents.planner import LatentPlanner
 from echo_shm.planning.agents.segments import row_example
+from echo_shm.planning.training.text_view import left_out
 from echo_shm.spec import Array
 
 with needs("planning.training", "PyTorch", "torch", extra="planning-agents"):
@@ -22,14 +23,15 @@ def rollout_example(envs: int, window: int, length: int, state_dim: int) -> dict
     """One rollout of an actor, as a tree of arrays: what a ring's samples are.
 
     The leaves of a row have two more dimensions ``(envs, window + length + 1)``, and there are two of steps alone,
-    ``(envs, length)``: ``episode_return``, NaN where no episode ends, and ``success``.
+    ``(envs, length)``: ``episode_return``, NaN where no episode ends, ``success`` and ``cut``.
     """
     rows = {
         name: np.zeros((envs, window + length + 1, *leaf.shape), leaf.dtype)
         for name, leaf in row_example(state_dim).items()
     }
-    ends = {"episode_return": np.zeros((envs, length), np.float32), "success": np.zeros((envs, length), np.bool_)}
-    return {**rows, **ends}
+    shape = envs, length
+    flags = {"success": np.zeros(shape, np.bool_), "cut": np.zeros(shape, np.bool_)}
+    return {**rows, "episode_return": np.zeros(shape, np.float32), **flags}
 
 
 class Played(NamedTuple):
@@ -41,6 +43,8 @@ class Played(NamedTuple):
     episode_return: Array
     #: bool ``(n,)``: whether it ended with a success.
     success: Array
+    #: bool ``(n,)``: whether some of the text was left out that the step was chosen by.
+    cut: Array
     #: float32 ``(n, embedding_dim)``; None without an encoder.
     plans: Array | None
 
@@ -65,7 +69,8 @@ class Actor:
         self._least = math.nextafter(0.0, 1.0) if success_return is None else success_return
         self._generator = torch.Generator().manual_seed(seed)
         n = envs.num_envs
-        self._obs = _float(envs.reset(seed=seed)[0])
+        begun: tuple[Array, dict[str, Any]] = self._envs.reset(seed=seed)
+        self._obs, self._cut = _float(begun[0]), left_out(begun[1], n)
         self._first, self._over = np.ones(n, bool), np.zeros(n, bool)
         self._returns = np.zeros(n)
         window = planner.config.state_window_size
@@ -98,10 +103,12 @@ class Actor:
             "acted": acted,
             "first": first,
         }
-        self._obs, self._first, self._over = _float(after), over, ended
         success = ended & said_success(infos, self._returns >= self._least)
         plans = None if done.plans is None else done.plans.numpy()
-        return Played(row, np.where(ended, self._returns, np.nan), success, plans)
+        played = Played(row, np.where(ended, self._returns, np.nan), success, self._cut & acted, plans)
+        self._obs, self._first, self._over = _float(after), over, ended
+        self._cut = left_out(infos, len(ended))
+        return played
 
     def rollout(self, length: int, into: Mapping[str, Array]) -> int:
         """Plays ``length`` rows of each environment into the arrays of :func:`rollout_example`.
@@ -116,6 +123,7 @@ class Actor:
         for t in range(length):
             played = self.step()
             into["episode_return"][:, t], into["success"][:, t] = played.episode_return, played.success
+            into["cut"][:, t] = played.cut
             for name in names:
                 into[name][:, window + t] = played.row[name]
         into["obs"][:, -1], into["first"][:, -1] = self._obs, self._first

@@ -8,7 +8,6 @@ import numpy as np
 
 from echo_shm.planning.agents.planner import LatentPlanner
 from echo_shm.planning.training.actor import Actor
-from echo_shm.planning.training.environments import make_vector
 from echo_shm.planning.training.settings import Settings
 
 #: Most environments that are played at the same time.
@@ -43,7 +42,7 @@ async def evaluate(planner: LatentPlanner, settings: Settings, episodes: int, se
     n = min(episodes, _MOST)
     each = -(-episodes // n)
     count, returns, successes = np.zeros(n, int), [], []
-    with contextlib.closing(make_vector(settings.config.env_name, n)) as envs:
+    with contextlib.closing(settings.make_envs(n)) as envs:
         actor = Actor(envs, planner, seed, settings.success_return)
         while count.min() < each:
             played = actor.step()

@@ -23,7 +23,6 @@ from echo_shm.planning.plans import EmaPlan
 from echo_shm.planning.surprise import SurpriseWriter
 from echo_shm.planning.training import checkpoints
 from echo_shm.planning.training.actor import Actor, rollout_example
-from echo_shm.planning.training.environments import make_vector
 from echo_shm.planning.training.settings import Settings
 from echo_shm.replay import Replay, Sequence, Table
 from echo_shm.ring.handle import Handle
@@ -38,8 +37,9 @@ with needs("planning.training", "PyTorch", "torch", extra="planning-agents"):
 class News(NamedTuple):
     """What a sample of the ring says."""
 
-    #: Steps that were played.
+    #: Steps that were played, and of how many some of the text was left out.
     steps: int
+    cut_steps: int
     #: The returns of episodes that have ended, and whether each was a success.
     returns: Array
     successes: Array
@@ -113,8 +113,7 @@ class Weights(NamedTuple):
 def _actor(settings: Settings, seed: int) -> Iterator[tuple[Actor, Any]]:
     """An actor of this process, and the tree into which its weights go."""
     torch.set_num_threads(1)  # the other processors are others'
-    config = settings.config
-    with contextlib.closing(make_vector(config.env_name, settings.envs)) as envs:
+    with contextlib.closing(settings.make_envs(settings.envs)) as envs:
         planner = settings.planner()
         weights = tuple(Weights.of(planner, 0, planner.ema))
         yield Actor(envs, planner, seed, settings.success_return), weights
@@ -234,6 +233,7 @@ def play_into_replay(writer: Any, settings: Settings, seed: int, reports: Handle
                 writer.add_vector(row, ~row["acted"], nobody, "disabled")
                 report["steps"] += int(row["acted"].sum())
                 report["episode_return"][:, t], report["success"][:, t] = played.episode_return, played.success
+                report["cut"][:, t] = played.cut
             client.send(report)
 
 
@@ -369,12 +369,13 @@ def _plan_leaf(settings: Settings, plans: Array | None, shape: tuple[int, ...] |
 def _report_example(settings: Settings) -> dict[str, Any]:
     """What a worker says of ``rollout_length`` rows of each of its environments."""
     shape = settings.envs, settings.config.rollout_length
-    return {"steps": np.zeros((), np.int64), "episode_return": np.zeros(shape), "success": np.zeros(shape, np.bool_)}
+    flags = {"success": np.zeros(shape, np.bool_), "cut": np.zeros(shape, np.bool_)}
+    return {"steps": np.zeros((), np.int64), "episode_return": np.zeros(shape), **flags}
 
 
 def _news(steps: int, batch: Any) -> News:
     ended = ~np.isnan(batch["episode_return"])
-    return News(steps, batch["episode_return"][ended], batch["success"][ended])
+    return News(steps, int(batch["cut"].sum()), batch["episode_return"][ended], batch["success"][ended])
 
 
 def _device(ppo: PPO) -> "torch.device":

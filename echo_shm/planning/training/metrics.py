@@ -17,6 +17,8 @@ class TrainingMetrics:
         evaluation_results: Of the last evaluation: ``"success_rate"``, ``"avg_reward"``, ``"episodes"``.
         history: ``evaluation_results`` of all evaluations, each with ``"timesteps"``.
         worker_restarts: How often a worker that was killed was started again.
+        cut_steps: Steps for which some of the text was left out, or some commands: see
+            :class:`~echo_shm.planning.training.text_view.CommandView`.
 
     """
 
@@ -29,3 +31,4 @@ class TrainingMetrics:
     evaluation_results: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     worker_restarts: int = 0
+    cut_steps: int = 0

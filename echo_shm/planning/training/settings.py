@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from echo_shm.missing import needs
 from echo_shm.planning.agents.configs import TrainingConfig
 from echo_shm.planning.agents.planner import LatentPlanner
-from echo_shm.planning.training.environments import sizes
+from echo_shm.planning.training.environments import make_vector, sizes
 
 with needs("planning.training", "PyTorch", "torch", extra="planning-agents"):
     import torch
+
+with needs("planning.training", "Gymnasium", "gymnasium", extra="planning-agents"):
+    from gymnasium.vector import SyncVectorEnv
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Settings:
     #: Processes that play, and environments of each.
     workers: int
     envs: int
+    #: Of texts: tokens are below it. None: states are numbers.
+    vocab_size: int | None = None
 
     @classmethod
     def of(cls, config: TrainingConfig) -> "Settings":
@@ -41,15 +46,20 @@ class Settings:
             workers = max(n for n in range(1, most + 1) if actors % n == 0)
         elif actors % workers:
             raise ValueError(f"num_workers={workers}: use a number that divides num_actors={actors}")
-        state_dim, action_dim, threshold = sizes(config.env_name)
-        success_return = threshold if config.success_return is None else config.success_return
-        return cls(config, state_dim, action_dim, success_return, workers, actors // workers)
+        found = sizes(config.env_name, config.env_kwargs, config.text)
+        success_return = found.success_return if config.success_return is None else config.success_return
+        dims = found.state_dim, found.action_dim
+        return cls(config, *dims, success_return, workers, actors // workers, found.vocab_size)
+
+    def make_envs(self, n: int) -> SyncVectorEnv:
+        """N environments, which are played together in this process. They are the caller's to close."""
+        return make_vector(self.config.env_name, n, self.config.env_kwargs, self.config.text)
 
     def planner(self) -> LatentPlanner:
         """A planner whose first weights follow from the seed. It leaves PyTorch's own generator as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.seed)
-            return LatentPlanner(self.state_dim, self.action_dim, self.config.planning)
+            return LatentPlanner(self.state_dim, self.action_dim, self.config.planning, self.vocab_size)
 
     @property
     def window(self) -> int:

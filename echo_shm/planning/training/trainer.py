@@ -171,6 +171,7 @@ class EchoRLTrainer:
 
     def _count(self, news: News) -> None:
         self.metrics.timesteps += news.steps
+        self.metrics.cut_steps += news.cut_steps
         self.metrics.episodes += len(news.returns)
         self._returns.extend(news.returns.tolist())
         if self._returns:

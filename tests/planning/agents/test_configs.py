@@ -27,6 +27,7 @@ ALL = """
 env_name = "CartPole-v1"
 num_actors = 4
 stop_at = 1            # an integer where a float is meant
+env_kwargs.gravity = 9 # whatever the environment takes
 
 [ppo]
 gamma = 0.5
@@ -44,6 +45,7 @@ def test_a_file_and_arguments_give_the_same(tmp_path: Path):
     read = TrainingConfig.from_toml(path)
     expected = TrainingConfig(
         "CartPole-v1",
+        env_kwargs={"gravity": 9},
         num_actors=4,
         stop_at=1,
         ppo=PPOConfig(gamma=0.5, max_age=3),
@@ -51,7 +53,7 @@ def test_a_file_and_arguments_give_the_same(tmp_path: Path):
     )
     assert read == expected
     said = "--env-name CartPole-v1 --num-actors 4 --stop-at 1 --ppo.gamma 0.5 --ppo.max-age 3 --replay.sampling uniform"
-    assert TrainingConfig.from_args(said.split()) == expected
+    assert TrainingConfig.from_args([*said.split(), "--env-kwargs.gravity", "9"]) == expected
     more = ["--no-progress", "--ppo.max-age", "none", "--planning.heads", "2", "--no-replay", "--replay.beta", "1"]
     changed = TrainingConfig.from_args(["--config", str(path), *more[:-2]])
     assert changed == dataclasses.replace(
@@ -60,6 +62,11 @@ def test_a_file_and_arguments_give_the_same(tmp_path: Path):
     changed = TrainingConfig.from_args(["--config", str(path), *more[-2:]])
     assert changed.replay == ReplayConfig(sampling="uniform", beta=1.0)
     assert TrainingConfig.from_args(["--env-name", "x", "--replay"]).replay == ReplayConfig()
+    entries = ["--env-kwargs.task-type=any", "--env-kwargs.full_observations", "false"]
+    changed = TrainingConfig.from_args(["--config", str(path), *entries])
+    assert changed.env_kwargs == {"gravity": 9, "task_type": "any", "full_observations": False}
+    changed = TrainingConfig.from_args(["--config", str(path), "--env-kwargs.gravity", "1.5"])
+    assert changed.env_kwargs == {"gravity": 1.5}
 
 
 @pytest.mark.parametrize(
@@ -113,3 +120,13 @@ def test_a_part_of_another_kind_is_refused():
     """A configuration's parts are configurations."""
     with pytest.raises(TypeError, match="ppo=3: use a PPOConfig"):
         TrainingConfig("x", ppo=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="env_kwargs=3: use a mapping of names to values"):
+        TrainingConfig("x", env_kwargs=3)  # type: ignore[arg-type]
+
+
+def test_a_mapping_that_was_given_may_change():
+    """The configuration has a copy."""
+    given = {"rooms": 2}
+    config = TrainingConfig("TextWorld", env_kwargs=given)
+    given["rooms"] = 3
+    assert config.env_kwargs == {"rooms": 2}

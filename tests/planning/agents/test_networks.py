@@ -1,5 +1,6 @@
 """The encoder, the policies, and the divergence of plans."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -13,11 +14,12 @@ need("torch")
 import torch  # noqa: E402
 
 from echo_shm.planning.agents.configs import PlanningConfig  # noqa: E402
-from echo_shm.planning.agents.encoder import TrajectoryEncoder, divergence  # noqa: E402
+from echo_shm.planning.agents.encoder import BagOfTokens, TrajectoryEncoder, divergence  # noqa: E402
 from echo_shm.planning.agents.planner import LatentPlanner  # noqa: E402
-from echo_shm.planning.agents.policies import PolicyNetwork, SoftPrefixPolicy  # noqa: E402
+from echo_shm.planning.agents.policies import CommandPolicy, PolicyNetwork, SoftPrefixPolicy  # noqa: E402
 from echo_shm.planning.agents.segments import Segments  # noqa: E402
 from echo_shm.planning.backbones.transformer import CausalTransformer, TransformerConfig  # noqa: E402
+from echo_shm.planning.environments.vocabulary import Vocabulary  # noqa: E402
 
 K, DIM = 4, 3
 CONFIG = PlanningConfig(embedding_dim=5, state_window_size=K, hidden_dim=8, heads=2)
@@ -172,3 +174,67 @@ def test_a_prefix_that_fills_the_model_is_refused():
     """There would be no place for a token."""
     with pytest.raises(ValueError, match="prefix_length=12: use fewer than the model's max_length=12"):
         SoftPrefixPolicy(prefixed().model, 5, prefix_length=12)
+
+
+def test_a_bag_of_tokens_is_their_mean_however_they_are_filled_up():
+    """Also beside a longer text; of no tokens it is 0."""
+    bag = BagOfTokens(11, 4)
+    tokens = torch.tensor([[[5, 4, 0, 0, 0], [6, 6, 6, 7, 0]], [[0] * 5, [3] * 5]])
+    means = bag(tokens.float())
+    weight = bag.embeddings.weight
+    expected = [[weight[[4, 5]].mean(0), weight[[6, 6, 6, 7]].mean(0)], [torch.zeros(4), weight[3]]]
+    torch.testing.assert_close(means, torch.stack([torch.stack(row) for row in expected]))
+
+
+# --- a policy over the commands of a text ------------------------------------------
+
+TEXTS = st.tuples(
+    st.lists(st.integers(4, 10), max_size=4), st.lists(st.lists(st.integers(4, 10), max_size=3), max_size=4)
+)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.booleans(), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_a_commands_logit_is_what_the_transformer_says_at_its_end(texts: list, conditioned: bool, seed: int):
+    """Each text read alone, up to its last command, gives what all of them give together, filled up."""
+    torch.manual_seed(seed)
+    commands, length = 3, 24
+    model = CausalTransformer(TransformerConfig(vocab_size=11, layers=2, width=16, heads=2, max_length=length + 3))
+    policy = CommandPolicy(SoftPrefixPolicy(model, 5 if conditioned else 0, prefix_length=3), commands)
+    policy.soft_prefix.value.weight.data.normal_()
+    plans = torch.randn(1, len(texts), 5) if conditioned else None
+    states = torch.zeros(1, len(texts), length)
+    for state, (words, choices) in zip(states[0], texts, strict=True):
+        tokens = [*words, Vocabulary.end, *(token for one in choices for token in (*one, Vocabulary.act))]
+        state[: len(tokens)] = torch.tensor(tokens)
+    logits, values = policy(states, plans)
+    assert (logits.shape, values.shape) == ((1, len(texts), commands), (1, len(texts)))
+    for i, (words, choices) in enumerate(texts):
+        ends = np.cumsum([len(words), *(len(one) + 1 for one in choices)])[1:].tolist()
+        tokens = states[:1, i, : (ends or [0])[-1] + 1].long()
+        hidden = policy.soft_prefix.hidden(tokens, None if plans is None else plans[:, i])[0]
+        scores = [float((policy.key(hidden[end]) @ policy.query(hidden[-1]) / 4).detach()) for end in ends[:commands]]
+        expected = torch.tensor(scores + [-1e9] * (commands - len(scores)))
+        torch.testing.assert_close(logits[0, i], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(values[0, i], policy.soft_prefix.value(hidden[-1])[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_planner_of_texts_draws_commands_that_are_there():
+    """Its plan is made of the texts before, which reach every logit; without plans the transformer has no prefix."""
+    states = torch.zeros(200, K, 12)
+    states[:, :, :8] = torch.tensor([5, 6, 1, 7, 3, 8, 9, 3])  # two commands
+    mask = torch.ones(200, K, dtype=torch.bool)
+    for conditioned in (True, False):
+        torch.manual_seed(0)
+        config = dataclasses.replace(CONFIG, conditioned=conditioned, layers=1)
+        planner = LatentPlanner(12, 4, config, vocab_size=11)
+        done = planner.act(states, mask, torch.Generator().manual_seed(0))
+        assert set(done.action.tolist()) == {0, 1}
+        before = states.clone()
+        before[:, 0, 0] = 10
+        changed = planner.act(before, mask, torch.Generator().manual_seed(0)).log_prob - done.log_prob
+        assert bool(changed.abs().max() > 0) is conditioned
+    none, no_values = planner.policy(states[:0, -1])  # a minibatch may have no step to learn from
+    assert (none.shape, no_values.shape) == ((0, 4), (0,))
+    with pytest.raises(ValueError, match="heads=4 with hidden_dim=12: a policy that reads texts needs a hidden_dim"):
+        LatentPlanner(12, 4, PlanningConfig(hidden_dim=12, heads=4), vocab_size=11)

@@ -17,7 +17,13 @@ need("torch", "gymnasium")
 
 import torch  # noqa: E402
 
-from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig, TrainingConfig  # noqa: E402
+from echo_shm.planning.agents.configs import (  # noqa: E402
+    PlanningConfig,
+    PPOConfig,
+    ReplayConfig,
+    TextConfig,
+    TrainingConfig,
+)
 from echo_shm.planning.training import checkpoints  # noqa: E402
 from echo_shm.planning.training.__main__ import main  # noqa: E402
 from echo_shm.planning.training.metrics import TrainingMetrics  # noqa: E402
@@ -87,7 +93,9 @@ async def cancel(trainer: EchoRLTrainer, updates: int) -> None:
 def test_a_cancelled_run_goes_on_from_its_checkpoint(tmp_path: Path):
     """With what was learned and what was stored. From a replay it learns as often as it was told to, all in all."""
     replay = ReplayConfig(hot_buffer_size=200, cold_buffer_size=400, age_threshold=4)
-    config = replace(TINY, learning_starts=100, train_frequency=20, replay=replay, checkpoint=str(tmp_path))
+    # A text world, so that a policy of texts goes to processes, files and back, too.
+    text = replace(TINY, env_name="TextWorld", env_kwargs={"max_steps": 10}, text=TextConfig(max_tokens=48))
+    config = replace(text, learning_starts=100, train_frequency=20, replay=replay, checkpoint=str(tmp_path))
     trainer = EchoRLTrainer(replace(config, total_timesteps=10**9))
     asyncio.run(cancel(trainer, 5))
     before = trainer.metrics
@@ -106,6 +114,7 @@ def test_a_cancelled_run_goes_on_from_its_checkpoint(tmp_path: Path):
     metrics = asyncio.run(again.train())
     assert metrics.updates == (metrics.timesteps - 100) // 20 > before.updates
     assert set(metrics.losses) >= {"policy_loss", "temporal_kl", "kl"}
+    assert before.cut_steps < metrics.cut_steps < metrics.timesteps  # some texts have more than 48 tokens
 
 
 def test_ctrl_c_ends_the_command_with_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -131,4 +140,8 @@ def test_what_cannot_be_trained_is_refused_at_once():
         Settings.of(replace(TINY, num_actors=3, num_workers=2))
     with pytest.raises(ValueError, match="checkpoint=None has no checkpoint to resume from"):
         EchoRLTrainer(TINY, resume=True)
+    with pytest.raises(ValueError, match=r"CodeReasoning has no info\['admissible_commands'\] when an episode begins"):
+        Settings.of(replace(TINY, env_name="CodeReasoning"))
+    with pytest.raises(TypeError, match="TextWorldConfig has no field 'room': it has max_steps, seed, task_type"):
+        Settings.of(replace(TINY, env_name="TextWorld", env_kwargs={"room": 2}))
     assert Settings.of(TINY).success_return == 475.0  # what Gymnasium says of this environment
