@@ -153,6 +153,11 @@ class Fleet:
         return self._n * self._slots
 
     @property
+    def num_workers(self) -> int:
+        """How many processes there are while all workers live."""
+        return self._n
+
+    @property
     def pids(self) -> list[int]:
         """The process ids of the workers that are connected."""
         return sorted(worker.pid for worker in self._workers)
