@@ -327,7 +327,7 @@ class HotColdReplay(Replay):
         n: int,
         *per_worker_args: Sequence[Any],
         context: Literal["spawn", "forkserver", "fork"] = "spawn",
-        restart: bool = False,
+        restart: bool | Literal["always"] = False,
         on_death: Literal["raise", "ignore"] = "raise",
         max_restarts: int = 10,
     ) -> WorkerGroup:

@@ -245,7 +245,7 @@ class RolloutEngine:
             TimeoutError: It ran too long.
             RolloutError: Each attempt has failed.
             BackboneError: A local backbone hung before.
-            WorkerError: No worker is left, and none comes back.
+            WorkerError: No worker is left, and none comes back; or workers go on ending while no rollout does.
             ValueError: The state is no tokens, or does not fit into the context.
             ConnectionClosedError: The engine was closed.
 
