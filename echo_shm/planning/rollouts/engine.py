@@ -107,7 +107,7 @@ class RolloutEngine:
             raise ValueError("replay without make_env: only episodes of environments are written")
         if name is not None and not board:
             raise ValueError(f"name={name!r} with board=False: without a board nothing shows it")
-        if replay is not None and not replay._rings.has_thread:
+        if replay is not None and not replay.has_thread:
             raise ValueError(
                 "this replay takes what workers send in its own calls, and nobody makes any while rollouts run: use "
                 "Replay(..., thread=True)"
