@@ -662,6 +662,7 @@ class lib:
     ES_UPDATE_PRIORITIES: Final[int]
     ES_UPDATE_DELETE: Final[int]
     ES_UPDATE_ASK: Final[int]
+    ES_UPDATE_LEARNED: Final[int]
     ES_MAX_OUTBOXES: Final[int]
     ES_MAX_ENVIRONMENTS: Final[int]
 

@@ -237,7 +237,7 @@ class Server(Sampling, Closing):
         n: int,
         *per_worker_args: Sequence[Any],
         context: Literal["spawn", "forkserver", "fork"] = "spawn",
-        restart: bool = False,
+        restart: bool | Literal["always"] = False,
         on_death: Literal["raise", "ignore"] = "raise",
         max_restarts: int = 10,
     ) -> WorkerGroup:
@@ -257,7 +257,8 @@ class Server(Sampling, Closing):
                 environment variables of the moment when that process was started, by the first worker of this kind.
                 One that is stopped by SIGSTOP, or never releases the GIL, outlives a killed parent until it goes on.
             restart: If a signal kills a worker, start it again, from the top of ``fn``. If that happens within a second
-                of its start again and again, it waits 0.1 seconds, then 0.2, and so on to 5.
+                of its start again and again, it waits 0.1 seconds, then 0.2, and so on to 5. "always": also if it exits
+                with a status above 0 without an exception that it could tell of, as a native library may have it do.
             on_death: What follows if a signal has killed a worker that is not started again. "raise": WorkerError,
                 once everything has been delivered (see :class:`WorkerGroup`). "ignore": it counts as finished.
             max_restarts: How often within a minute a worker is started again. After that it is given up.

@@ -121,16 +121,23 @@ static bool block_is_possible(const es_tables *m, const es_update_block *b)
 {
     if (b->table >= m->num_tables || (b->n > ES_UPDATE_KEYS && b->kind != ES_UPDATE_ASK))
         return false;
+    if (b->kind == ES_UPDATE_LEARNED)
+        return es_table_ages(&m->table[b->table]);
     for (uint64_t i = 0; b->kind == ES_UPDATE_PRIORITIES && i < b->n; i++)
         if (!es_table_accepts(&m->table[b->table], b->priorities[i]))
             return false;
     return b->kind >= ES_UPDATE_PRIORITIES && b->kind <= ES_UPDATE_ASK;
 }
 
-/* A block that was made in part, before its replay was killed, is made again as a whole: the result is the same. */
-static void make_update(es_tables *m, const es_update_block *b)
+/* A block that was made in part, before its replay was killed, is made again as a whole: the result is the same. But
+ * what counts must not count twice: it changes together with the word that says that the block was used. */
+static void make_update(es_tables *m, const es_update_block *b, const es_origin *origin)
 {
     es_table *t = &m->table[b->table];
+    if (b->kind == ES_UPDATE_LEARNED) {
+        es_table_age(t, origin);
+        return;
+    }
     if (b->kind == ES_UPDATE_PRIORITIES) {
         es_table_update(t, b->keys, b->priorities, b->n);
         return;
@@ -163,7 +170,7 @@ uint64_t es_inbox_update(es_inbox *in, es_tables *m, uint64_t most, int *code)
                 .table = block.table,
             };
         else
-            make_update(m, &block);
+            make_update(m, &block, &(es_origin){es_source_word(&in->updates), es_source_value(&in->updates)});
         pass_over(&in->updates);
         made++;
     }

@@ -5,11 +5,6 @@
 #include "base/es_base.h"
 #include "replay/es_tables.h"
 
-/* Where a step comes from: a word of the store that notes it, and its new value. */
-typedef struct es_origin {
-    uint64_t *word, value;
-} es_origin;
-
 /* Stores a step and its items. leaves: for each leaf where the first one is; the i-th is taken. priorities: see
  * es_replay_add(). origin: not NULL for a step that came through a ring: an item that its table's limiter forbids is
  * parked then. ES_OK; ES_REFUSED, ES_NO_ROOM, ES_UNSYNCED, ES_EPRIORITY, ES_ETWICE or -ENOMEM, and nothing has changed;

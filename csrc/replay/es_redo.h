@@ -30,6 +30,11 @@ typedef struct es_redo {
     uint64_t length;
 } es_redo;
 
+/* Where a change comes from: a word of the store that notes it, and its new value. They are in the change's list. */
+typedef struct es_origin {
+    uint64_t *word, value;
+} es_origin;
+
 /* Notes that the word, which lies in the store, is to change. If it comes twice, the later value stays. */
 static inline void es_redo_set(es_redo *redo, const void *word, uint64_t value)
 {

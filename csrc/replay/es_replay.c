@@ -307,7 +307,7 @@ int es_replay_learned(es_replay *r, uint32_t table)
     if (!es_table_ages(t))
         return -EINVAL;
     if (!r->tables.failed)
-        es_table_age(t);
+        es_table_age(t, NULL);
     return (int)unless_failed(r, ES_OK);
 }
 

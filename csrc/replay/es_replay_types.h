@@ -60,8 +60,8 @@ typedef struct es_inbox_head {
 
 /* What the update ring brings: its only leaf. keys are followed by as many priorities; each block has room for
  * ES_UPDATE_KEYS. ES_UPDATE_ASK asks for a ring of batches of n items of the table, keys[0] of them, or for keys[1]
- * such rings that take turns: es_turn says so. */
-enum es_update_kind { ES_UPDATE_PRIORITIES = 1, ES_UPDATE_DELETE = 2, ES_UPDATE_ASK = 3 };
+ * such rings that take turns: es_turn says so. ES_UPDATE_LEARNED is one es_replay_learned(), and has no keys. */
+enum es_update_kind { ES_UPDATE_PRIORITIES = 1, ES_UPDATE_DELETE = 2, ES_UPDATE_ASK = 3, ES_UPDATE_LEARNED = 4 };
 typedef struct es_update_block {
     uint32_t table, kind;
     uint64_t n;

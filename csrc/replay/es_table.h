@@ -141,8 +141,9 @@ void es_table_tune(es_table *t);
 /* --- ageing: es_table_age.c ------------------------------------------------------------ */
 
 /* The learner has made an update: items are one older. Some that are old enough become cold, or go. At most 4096 of
- * each, and twice as many as came since the last update: a backlog is not left for long, and no call takes it all. */
-void es_table_age(es_table *t);
+ * each, and twice as many as came since the last update: a backlog is not left for long, and no call takes it all.
+ * origin: where the word of it comes from, or NULL. */
+void es_table_age(es_table *t, const es_origin *origin);
 /* Removes the items that were to go. */
 void es_table_age_finish(es_table *t);
 

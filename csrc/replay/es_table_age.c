@@ -24,7 +24,7 @@ static uint32_t nth_from(const es_table *t, uint32_t item, uint64_t n)
     return item;
 }
 
-void es_table_age(es_table *t)
+void es_table_age(es_table *t, const es_origin *origin)
 {
     const es_selector_config *config = &t->config->sampler;
     es_redo *redo = &t->store->redo;
@@ -35,6 +35,8 @@ void es_table_age(es_table *t)
     uint64_t gone = config->max_age == 0 ? 0 : count_older(t, first, now, config->max_age, most);
     es_redo_set(redo, &words->round, now);
     es_redo_set(redo, &words->marked, words->inserted);
+    if (origin != NULL)
+        es_redo_set(redo, origin->word, origin->value);
     if (cold > 0)
         es_table_note_cold(t, cold);
     if (gone > 0)

@@ -143,7 +143,7 @@ class ReplayDataset(IterableDataset):
             )
         self._replay = source if isinstance(source, Replay) else None
         self._handle: ReplayHandle | str | None = source if not isinstance(source, Replay) else None
-        if isinstance(source, Replay) and source._rings.has_thread:
+        if isinstance(source, Replay) and source.has_thread:
             self._handle = source.handle
         self._arguments = (batch_size, table, prefetch, timeout)
 

@@ -1,4 +1,4 @@
-"""What ``echo-shm metrics`` says of a ring and of a replay: families of metrics, named as Prometheus has it.
+"""What ``echo-shm metrics`` says of rings, replays and rollouts: families of metrics, named as Prometheus has it.
 
 Labels have few values: states, kinds, the tables of a replay, its rings of batches. No PID is a label: workers come
 and go, and each PID would be a time series of its own.
@@ -13,6 +13,7 @@ from echo_shm.cli import replay_figures, top
 from echo_shm.cli.ring_waits import RingWaits
 from echo_shm.ring.lockfile import INBOX
 from echo_shm.ring.metrics import Owner, RingView
+from echo_shm.ring.rollouts import RolloutFigures
 from echo_shm.ring.segment import Segment
 
 if TYPE_CHECKING:
@@ -219,3 +220,55 @@ def _of_rings(reading: replay_figures.Reading) -> Iterator[Family]:
     yield _many("replay_drawn_ahead_items", "gauge", "Items in batches that no learner has released.", ahead)
     learners = [(labels, float(ring.alive("learner"))) for labels, ring in of_rings]
     yield _many("replay_learners", "gauge", "Living learners in other processes.", learners)
+
+
+# --- rollouts -----------------------------------------------------------------
+
+#: Families of an engine: name, kind, help. A figure of that name has the value.
+_OF_ROLLOUTS = (
+    ("running", "gauge", "Rollouts that run."),
+    ("waiting", "gauge", "Rollouts that wait until they may run."),
+    ("submitted", "counter", "Rollouts that were submitted."),
+    ("retried", "counter", "Attempts after the first of a rollout."),
+    ("preempted", "counter", "Sequences whose blocks another one needed."),
+    ("workers", "gauge", "Worker processes that are connected."),
+    ("workers_max", "gauge", "Worker processes that there should be."),
+    ("steps", "counter", "Steps of environments."),
+    ("episodes", "counter", "Episodes that ended."),
+    ("successes", "counter", "Episodes that succeeded."),
+    ("reward", "gauge", "The sum of all rewards."),
+    ("bandwidth_spent", "counter", "The cost of all steps, in entries of a KV cache that attention reads."),
+    ("bandwidth_total", "counter", "What they would have cost without reuse."),
+    ("learner_cost", "counter", "The cost of the learner's updates."),
+    ("learner_updates", "counter", "Updates of the learner whose cost is known."),
+    ("eta", "gauge", "Reward for each unit of cost, of rollouts and of the learner."),
+    ("reuse_rate", "gauge", "The share of the tokens of contexts that was computed before."),
+    ("etps", "gauge", "Environment tokens a second, since the tracker began."),
+    ("cost_per_success", "gauge", "The cost of rollouts and of the learner for each success."),
+    ("context_tokens", "counter", "Tokens that the policy has read before its steps."),
+    ("reused_tokens", "counter", "Those of them that were computed before."),
+    ("environment_tokens", "counter", "Tokens of observations and of actions."),
+    ("tokens", "counter", "Tokens that the backbone has answered."),
+    ("blocks", "gauge", "Blocks of the KV cache."),
+    ("blocks_free", "gauge", "Blocks that no rollout and no prefix has."),
+    ("longest_wait", "gauge", "In how many dispatches one rollout was passed over at most."),
+    ("wait_bound", "gauge", "The bound on that."),
+    ("requests", "counter", "Requests to the backbone's server."),
+    ("requests_retried", "counter", "Those of them that were repeated."),
+    ("input_tokens", "counter", "Tokens that the server was sent."),
+    ("remote_cost", "gauge", "What the server was paid, with what is set aside for requests under way."),
+)  # fmt: skip
+
+
+def rollouts_families(alive: bool, figures: RolloutFigures) -> Iterator[Family]:
+    """The families of one engine, as its board says."""
+    yield _one("rollouts_alive", "gauge", "1 while the engine's process lives.", alive)
+    yield _one("rollouts_figures_timestamp_seconds", "gauge", "When the engine last said how it is.", figures.time)
+    for name, kind, help_text in _OF_ROLLOUTS:
+        value = getattr(figures, name)
+        if value is not None:
+            yield _one(f"rollouts_{name}", kind, help_text, value)
+    ended = [({"how": how}, float(count)) for how, count in figures.ended.items()]
+    yield _many("rollouts_ended", "counter", "Rollouts that have ended, by how.", ended)
+    failed = [({"by": what}, float(count)) for what, count in figures.attempts_failed.items()]
+    yield _many("rollouts_attempts_failed", "counter", "Attempts that failed, by what did.", failed)

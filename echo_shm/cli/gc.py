@@ -1,9 +1,9 @@
-"""``echo-shm gc``: removes segments and replays that no process uses. What any process holds stays."""
+"""``echo-shm gc``: removes segments, replays and rollouts that no process uses. What any process holds stays."""
 
 from echo_shm.cli import console, ls
 from echo_shm.errors import SegmentError
 from echo_shm.replay import listing
-from echo_shm.ring import lockfile, segment
+from echo_shm.ring import lockfile, rollouts, segment
 
 #: What ``gc`` prints, for its ``--help``.
 HELP = """\
@@ -31,13 +31,15 @@ def run(name: str | None, *, dry_run: bool) -> int:
     """
     if name is not None:
         return _remove(name, dry_run=dry_run)
-    segments, parts, replays = lockfile.names(), listing.parts(), listing.names()
+    segments, parts, replays, engines = lockfile.names(), listing.parts(), listing.names(), rollouts.names()
     for one in segments:
         if one not in parts:
             _collect_segment(one, dry_run=dry_run)
     for one in replays:
         _collect_replay(one, dry_run=dry_run)
-    if not segments and not replays:
+    for one in engines:
+        _collect_rollouts(one, dry_run=dry_run)
+    if not segments and not replays and not engines:
         print("no segments")
     return 0
 
@@ -58,6 +60,24 @@ def _collect_segment(name: str, *, dry_run: bool) -> bool:
         print(f"removed  {name}{size}")
         return True
     print(f"in use   {name}{size}")
+    return False
+
+
+def _collect_rollouts(name: str, *, dry_run: bool) -> bool:
+    """Removes what a killed engine of rollouts has left, and says so. Returns whether it was dead."""
+    try:
+        seen = rollouts.look(name)
+    except SegmentError as error:
+        if name in rollouts.names():  # otherwise it was closed just now
+            print(f"kept     {name}: {error}")
+        return False
+    if not seen.alive and dry_run:
+        print(f"garbage  {name}: would be removed")
+        return True
+    if not seen.alive and rollouts.collect(name):
+        print(f"removed  {name}")
+        return True
+    print(f"in use   {name}")
     return False
 
 
@@ -83,7 +103,7 @@ def _collect_replay(name: str, *, dry_run: bool) -> None:
 
 
 def _remove(name: str, *, dry_run: bool) -> int:
-    """Removes one segment, or one replay with its store."""
+    """Removes one segment, one replay with its store, or one engine's figures."""
     try:
         lockfile.check_name(name)
     except ValueError as error:
@@ -92,6 +112,8 @@ def _remove(name: str, *, dry_run: bool) -> int:
     if part_of is not None and name in lockfile.names():
         raise SegmentError(f"{name!r} is a ring of replay {part_of!r}: `echo-shm gc {part_of}` removes both")
     if name not in listing.names():
+        if name in rollouts.names() and name not in lockfile.names():
+            return 0 if _collect_rollouts(name, dry_run=dry_run) else 1
         if name not in lockfile.names():
             raise SegmentError(f"no segment and no replay is named {name!r}: `echo-shm ls` lists those that exist")
         return 0 if _collect_segment(name, dry_run=dry_run) else 1

@@ -1,15 +1,17 @@
-"""``echo-shm ls``: the segments and the replays of this machine, read-only and without locks."""
+"""``echo-shm ls``: the segments, the replays and the rollouts of this machine, read-only and without locks."""
 
 import json
 import math
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echo_shm.cli import console, limiters, top
 from echo_shm.errors import SegmentError
 from echo_shm.replay import LimiterInfo, TableInfo, listing
-from echo_shm.ring import lockfile, pages, segment
+from echo_shm.ring import lockfile, pages, rollouts, segment
 from echo_shm.ring.metrics import RingView
+from echo_shm.ring.rollouts import RolloutFigures
 from echo_shm.weights.segment import SPARE_SLOTS
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ Description: TypeAlias = dict[str, Any]
 HELP = f"""\
 states:
   in use      the process that created the segment is alive; a process has the
-              replay
+              replay; the engine of the rollouts lives
   orphaned    that process is dead. Others are attached to the segment, and more
               can join: Server.attach(NAME). A replay's store stays, and the next
               process goes on with it: Replay.attach(NAME)
@@ -46,7 +48,7 @@ STYLES = {"in use": "green", "orphaned": "yellow", "garbage": "red", "unreadable
 
 
 def run(*, as_json: bool) -> int:
-    """Lists the segments and the replays. Returns the exit status.
+    """Lists the segments, the replays and the rollouts. Returns the exit status.
 
     Raises:
         UsageError: rich is not installed.
@@ -59,19 +61,23 @@ def run(*, as_json: bool) -> int:
     found = [one for one in found if one["name"] not in gone]
     gone = {one["name"] for one in replays if one["fault"]}.difference(listing.names())
     replays = [one for one in replays if one["name"] not in gone]
+    engines = [describe_rollouts(name) for name in rollouts.names()]
+    gone = {one["name"] for one in engines if one["fault"]}.difference(rollouts.names())
+    engines = [one for one in engines if one["name"] not in gone]
     if as_json:
-        print(json.dumps(_plain(found + replays), indent=2))
-    elif not found and not replays:
+        print(json.dumps(_plain(found + replays + engines), indent=2))
+    elif not found and not replays and not engines:
         print("no segments")
     else:
         weights = [one for one in found if one["kind"] == "weights"]
         rings = [one for one in found if one["kind"] == "segment"]
-        _print([one for one in rings if one["replay"] is None], replays, weights, {one["name"]: one for one in rings})
+        alone = [one for one in rings if one["replay"] is None]
+        _print(alone, replays, weights, {one["name"]: one for one in rings}, engines)
     return 0
 
 
-def in_use() -> tuple[list[str], list[str]]:
-    """The names of the rings in use that belong to no replay, and those of the replays in use."""
+def in_use() -> tuple[list[str], list[str], list[str]]:
+    """The names of the rings in use that belong to no replay, of the replays in use, and of the rollouts in use."""
     parts = listing.parts()
     rings = [describe(name) for name in lockfile.names() if name not in parts and not name.endswith(lockfile.WEIGHTS)]
     replays = [describe_replay(name) for name in listing.names()]
@@ -79,6 +85,7 @@ def in_use() -> tuple[list[str], list[str]]:
     return (
         [one["name"] for one in rings if one["state"] not in unused],
         [one["name"] for one in replays if one["state"] == "in use"],
+        [name for name in rollouts.names() if describe_rollouts(name)["state"] == "in use"],
     )
 
 
@@ -168,6 +175,27 @@ def describe_replay(name: str) -> Description:
     }
 
 
+def describe_rollouts(name: str) -> Description:
+    """What ``echo-shm ls --json`` says of an engine of rollouts. Its ``figures`` are None if they cannot be read.
+
+    Its ``state`` is one of
+
+    - ``in use``: the engine's process lives;
+    - ``garbage``: it is dead;
+    - ``unreadable``: ``fault`` says why its figures cannot be read.
+    """
+    found: Description = {"kind": "rollouts", "name": name, "pid": None, "alive": None, "figures": None}
+    try:
+        seen = rollouts.look(name)
+    except SegmentError as error:
+        return found | {"state": "unreadable", "fault": str(error)}
+    state = "garbage" if not seen.alive else "unreadable" if seen.fault else "in use"
+    found |= {"state": state, "alive": seen.alive, "fault": seen.fault if state == "unreadable" else None}
+    if seen.figures is not None:
+        found |= {"pid": seen.figures.pid, "figures": vars(seen.figures)}
+    return found
+
+
 def _plain(value: Any) -> Any:
     """A value for JSON, which has no infinity: None stands for it."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -190,18 +218,23 @@ def what_to_do(name: str, directory: str | None = None) -> str:
 
 
 def _print(
-    segments: list[Description], replays: list[Description], weights: list[Description], rings: dict[str, Description]
+    segments: list[Description],
+    replays: list[Description],
+    weights: list[Description],
+    rings: dict[str, Description],
+    engines: Sequence[Description] = (),
 ) -> None:
     tables = [_table_of_segments(segments)] if segments else []
     tables += [_table_of_replays(replays, rings)] if replays else []
     tables += [_table_of_limiters(replays)] if any(one["tables"] for one in replays) else []
     tables += [_table_of_weights(weights)] if weights else []
+    tables += [_table_of_rollouts(engines)] if engines else []
     terminal = console.open_console()
     for number, table in enumerate(tables):
         if number:
             terminal.print()
         terminal.print(table)
-    notes = [(one["name"], one["fault"]) for one in segments + replays + weights if one["fault"]]
+    notes = [(one["name"], one["fault"]) for one in [*segments, *replays, *weights, *engines] if one["fault"]]
     for one in replays:
         if one["alive"] and one["waits"]:
             notes.append((one["name"], f"it takes no steps: {one['waits']}"))
@@ -286,6 +319,22 @@ def _table_of_weights(found: list[Description]) -> "Table":
                 f"{one['leases']} of {one['max_leases']}",
                 console.duration(one["age_seconds"]),
             ]
+        table.add_row(one["name"], *cells, _styled(one["state"]))
+    return table
+
+
+def _table_of_rollouts(found: Sequence[Description]) -> "Table":
+    table: Table = console.need("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("rollouts", overflow="fold")
+    for label in ("process", "running", "waiting", "finished", "workers"):
+        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for one in found:
+        cells = ["-"] * 5
+        if one["figures"] is not None:
+            said = RolloutFigures(**one["figures"])
+            cells = [f"{said.pid}" if one["alive"] else f"{said.pid} dead"]
+            cells += [f"{count:,}" for count in (said.running, said.waiting, said.finished, said.workers)]
         table.add_row(one["name"], *cells, _styled(one["state"]))
     return table
 

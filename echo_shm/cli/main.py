@@ -28,6 +28,7 @@ from echo_shm.cli import (
     replay_serve,
     replay_top,
     ring_waits,
+    rollouts_top,
     top,
     watching,
 )
@@ -35,7 +36,7 @@ from echo_shm.cli.demo import demo, replay_demo
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
 from echo_shm.replay import listing
-from echo_shm.ring import lockfile, segment
+from echo_shm.ring import lockfile, rollouts, segment
 from echo_shm.ring.handle import Handle
 from echo_shm.ring.lockfile import INBOX
 
@@ -77,7 +78,7 @@ figures of a replay:
              drawn, and how long that takes as fast as they come now
   writers    of steps; waiting: those for which the inbox is full
   clients    of ReplayClient, for priorities and deletions
-"""
+{rollouts_top.HELP}"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -163,22 +164,22 @@ def _add_demo(commands: _Commands) -> None:
 
 def _add_looks(commands: _Commands) -> None:
     """The commands that only look."""
-    sub = _explained(commands, "ls", "list this machine's segments and replays", ls.HELP)
+    sub = _explained(commands, "ls", "list this machine's segments, replays and rollouts", ls.HELP)
     sub.add_argument("--json", action="store_true", help="for scripts: a list of objects")
     sub.set_defaults(command=lambda o: ls.run(as_json=o.json))
 
     def of_one(name: str, summary: str, words: str) -> argparse.ArgumentParser:
         sub = _explained(commands, name, summary, words)
-        what = "a segment or a replay that `echo-shm ls` lists (default: the only one)"
+        what = "a segment, a replay or rollouts that `echo-shm ls` lists (default: the only one)"
         sub.add_argument("name", metavar="NAME", nargs="?", help=what)
         return sub
 
-    sub = of_one("top", "watch a ring or a replay: rates, occupancy, and who waits", _TOP_HELP)
+    sub = of_one("top", "watch a ring, a replay or rollouts: rates, occupancy, and who waits", _TOP_HELP)
     sub.add_argument("--interval", type=_seconds, default=1.0, help="seconds between readings (default: %(default)g)")
     sub.add_argument("--once", action="store_true", help="print one reading and exit")
     sub.set_defaults(command=_top)
 
-    sub = of_one("metrics", "a ring's or a replay's figures for Prometheus", metrics.HELP)
+    sub = of_one("metrics", "figures of a ring, a replay or rollouts for Prometheus", metrics.HELP)
     sub.add_argument("--port", type=_port, default=0, help="port to listen on (default: any free port)")
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     sub.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana and exit")
@@ -240,31 +241,37 @@ def _port(text: str) -> int:
 
 
 def _top(options: argparse.Namespace) -> int:
-    name = options.name or _only_one()
+    name = options.name or _only_one(or_rollouts=True)
     try:
         is_ring = lockfile.check_name(name) in lockfile.names()
     except ValueError as error:
         raise console.UsageError(str(error)) from None
     console.need("rich.console", "cli")
-    is_replay = not is_ring and name in listing.names()
-    watch: watching.Watched = replay_top.ReplayWatch(name) if is_replay else top.Watch(name)
+    watch: watching.Watched
+    if not is_ring and name in listing.names():
+        watch = replay_top.ReplayWatch(name)
+    elif not is_ring and name in rollouts.names():
+        watch = rollouts_top.RolloutsWatch(name)
+    else:
+        watch = top.Watch(name)
     return watching.run(watch, options.interval, once=options.once)
 
 
 def _metrics(options: argparse.Namespace) -> int:
     if options.dashboard:
         return metrics.print_dashboard()
-    return metrics.run(options.name or _only_one(), options.host, options.port)
+    return metrics.run(options.name or _only_one(or_rollouts=True), options.host, options.port)
 
 
-def _only_one() -> str:
-    """The ring or the replay that is in use, if there is one and no other."""
-    rings, replays = ls.in_use()
-    if len(found := sorted(rings + replays)) == 1:
+def _only_one(*, or_rollouts: bool = False) -> str:
+    """The ring or the replay that is in use, if there is one and no other; or the rollouts."""
+    rings, replays, engines = ls.in_use()
+    kinds = {"ring": rings, "replay": replays} | ({"rollouts": engines} if or_rollouts else {})
+    if len(found := sorted(name for names in kinds.values() for name in names)) == 1:
         return found[0]
     if not found:
         raise SegmentError("no ring and no replay is in use")
-    what = "rings and replays" if rings and replays else "rings" if rings else "replays"
+    what = " and ".join(f"{kind.removesuffix('s')}s" for kind, names in kinds.items() if names)
     raise SegmentError(f"{len(found)} {what} are in use: name one of {', '.join(found)}")
 
 

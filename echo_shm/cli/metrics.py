@@ -1,4 +1,4 @@
-"""``echo-shm metrics``: a ring's or a replay's figures for Prometheus, over HTTP, through a read-only mapping."""
+"""``echo-shm metrics``: the figures of a ring, a replay or rollouts for Prometheus, over HTTP, read-only."""
 
 import threading
 import time
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echo_shm.cli import console, replay_figures
-from echo_shm.cli.families import Family, RingFamilies, replay_families
+from echo_shm.cli.families import Family, RingFamilies, replay_families, rollouts_families
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.replay import listing
-from echo_shm.ring import lockfile, segment
+from echo_shm.ring import lockfile, rollouts, segment
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -27,15 +27,16 @@ Prometheus scrapes http://HOST:PORT/metrics. Whoever can connect can read the
 figures: without --host only this machine can.
   --dashboard  prints a dashboard for Grafana that shows them, and exits
 labels:
-  name       the ring's or the replay's
+  name       of the ring, the replay or the rollouts
   kind       creator, learner, worker, bridge, producer; as in `echo-shm top`
   state      running, waiting, stopped, dead; as in `echo-shm top`
   table      of a replay; and batch_size and rank of a ring of batches
+  how, by    of rollouts: how they ended; what an attempt failed by
 """
 
 
 class Source:
-    """One ring or replay, which may be closed.
+    """One ring, replay or engine of rollouts, which may be closed.
 
     Raises:
         SegmentError: There is none of that name.
@@ -47,20 +48,28 @@ class Source:
         self._lock = threading.Lock()
         self._ring: RingFamilies | None = None
         self._uuid = b""
-        if name in lockfile.names() or name not in listing.names():
+        kind = "segment"
+        if name in lockfile.names() or name not in listing.names() + rollouts.names():
             mapped = segment.Segment.attach(name, read_only=True)
             if mapped.geometry.weights:
-                raise SegmentError(f"segment {name!r} holds weights: metrics are of rings and replays")
+                raise SegmentError(
+                    f"segment {name!r} holds weights: metrics are of rings, replays and engines of rollouts"
+                )
             self._ring, self._uuid = RingFamilies(mapped), mapped.uuid
-        else:
+        elif name in listing.names():
+            kind = "replay"
             replay_figures.read(name)
-        self.what = f"{'segment' if self._ring else 'replay'} {name!r}"
+        else:
+            kind = "rollouts"
+            rollouts.look(name)
+        self._kind = kind
+        self.what = f"{kind} {name!r}"
 
     def is_there(self) -> bool:
         """Whether it was not closed, even if another one has its name now."""
+        if self._kind != "segment":
+            return self.name in (listing if self._kind == "replay" else rollouts).names()
         try:
-            if self._ring is None:
-                return name_is_replay(self.name)
             seen = segment.listing(self.name).segment
         except SegmentError:
             return False
@@ -72,14 +81,12 @@ class Source:
             if self._ring is not None:
                 return list(self._ring.collect())
             try:
-                return list(replay_families(replay_figures.read(self.name)))
+                if self._kind == "replay":
+                    return list(replay_families(replay_figures.read(self.name)))
+                seen = rollouts.look(self.name)
             except SegmentError:
                 return []
-
-
-def name_is_replay(name: str) -> bool:
-    """Whether a replay has that name now."""
-    return name in listing.names()
+            return [] if seen.figures is None else list(rollouts_families(seen.alive, seen.figures))
 
 
 class Collector:
@@ -92,7 +99,7 @@ class Collector:
         """The families as prometheus_client has them, with the name as a label."""
         metric: type[Metric] = console.need("prometheus_client.core", "metrics").Metric
         is_there = self._source.is_there()
-        up = metric("echo_shm_up", "1 while the ring or the replay is there.", "gauge")
+        up = metric("echo_shm_up", "1 while the ring, the replay or the rollouts are there.", "gauge")
         up.add_sample("echo_shm_up", {"name": self._source.name}, float(is_there))
         yield up
         for family in self._source.families() if is_there else []:
@@ -105,7 +112,7 @@ class Collector:
 
 
 def registry(source: Source) -> "CollectorRegistry":
-    """A registry of prometheus_client with one ring or replay, and nothing of this process."""
+    """A registry of prometheus_client with one ring, replay or engine of rollouts, and nothing of this process."""
     made: CollectorRegistry = console.need("prometheus_client", "metrics").CollectorRegistry()
     made.register(Collector(source))
     return made
@@ -118,11 +125,11 @@ def print_dashboard() -> int:
 
 
 def run(name: str, host: str, port: int) -> int:
-    """Serves the figures until the ring or the replay is closed. Returns the exit status.
+    """Serves the figures until what they are of is closed. Returns the exit status.
 
     Raises:
         UsageError: prometheus_client is not installed, or nothing can have that name.
-        SegmentError: There is no ring and no replay of that name.
+        SegmentError: There is no ring, no replay and no engine of rollouts of that name.
         EchoShmError: Nothing can listen there.
 
     """

@@ -231,9 +231,9 @@ def _ports(replay: Replay) -> list[int]:
 
 def _next_signal(replay: Replay, signals: int) -> int:
     """The next signal, or 0 after a while. A replay without a thread works meanwhile."""
-    if not replay._rings.has_thread:
+    if not replay.has_thread:
         replay._rings.pump(_SHORT)
-    timeout = _SLICE if replay._rings.has_thread else 0
+    timeout = _SLICE if replay.has_thread else 0
     ready, _, _ = select.select([signals], [], [], timeout)
     return os.read(signals, 1)[0] if ready else 0
 

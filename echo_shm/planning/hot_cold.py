@@ -37,8 +37,8 @@ class HotColdReplay(Replay):
     A step's score is its priority: ``plan_weight * ||plan - ema||² + reward_weight * |reward|``, before the shared plan
     takes the step's plan: see :class:`EmaPlan`. The table is a ``Table("experience", sampler=HotCold(...),
     remover=MinHeap())``, and all about ages, shares, probabilities and weights is said at :class:`HotCold`. The learner
-    calls :meth:`learned` once for each of its updates, in this process: a :class:`ReplayClient` has none. When there
-    are ``hot_size + cold_size`` items, the one with the lowest score goes for the next; it may be that one itself.
+    calls :meth:`learned` once for each of its updates, or :meth:`ReplayClient.learned` if it is another process. When
+    there are ``hot_size + cold_size`` items, the one with the lowest score goes for the next. It may be that one.
 
     A hot item becomes cold where it is: it keeps its key, and :meth:`update` finds it. All else is as of any replay:
     workers, learners in other processes, checkpoints, stores that outlive a kill. They have the shared plan, too. After
@@ -327,7 +327,7 @@ class HotColdReplay(Replay):
         n: int,
         *per_worker_args: Sequence[Any],
         context: Literal["spawn", "forkserver", "fork"] = "spawn",
-        restart: bool = False,
+        restart: bool | Literal["always"] = False,
         on_death: Literal["raise", "ignore"] = "raise",
         max_restarts: int = 10,
     ) -> WorkerGroup:

@@ -231,6 +231,11 @@ def unknown_table(name: object, names: Sequence[str]) -> str:
     return f"there is no table {name!r}: this replay has {listed(names)}"
 
 
+def no_ages(name: str) -> str:
+    """That items of a table do not grow old."""
+    return f"table {name!r}: items age only where the sampler is HotCold(...)"
+
+
 def listed(names: Sequence[str]) -> str:
     """The tables of a replay, in words."""
     return ("the tables " if len(names) > 1 else "the table ") + ", ".join(map(repr, names))

@@ -79,6 +79,8 @@ class ReplayClient:
             self._way = LocalWay(handle_or_name, example)
         self._block = np.zeros((), UPDATE_BLOCK)
         self._lock = threading.Lock()
+        #: The tables that are known to have items that age.
+        self._ageing: set[int] = set()
 
     @property
     def name(self) -> str:
@@ -122,6 +124,29 @@ class ReplayClient:
         """Has items removed. Items that are gone by then are ignored. Arguments and errors are those of update()."""
         wanted = arguments.keys(keys)
         self._send(lib.ES_UPDATE_DELETE, wanted, np.zeros(len(wanted)), self._number(table), timeout)
+
+    def learned(self, table: str | None = None, timeout: float | None = None) -> None:
+        """The learner, which is this process, has made an update: see :meth:`Replay.learned`. It counts once.
+
+        Args:
+            table: The table. None: the only one.
+            timeout: As for :meth:`update`.
+
+        Raises:
+            ValueError: The table is unknown, or has another sampler than :class:`HotCold`.
+            TimeoutError, ConnectionClosedError, ForkedError: As :meth:`update`. Nothing was counted.
+
+        """
+        number = self._number(table)
+        if number not in self._ageing:
+            info = self.info(self.tables[number])
+            assert isinstance(info, TableInfo)
+            if info.hot_cold is None:
+                raise ValueError(arguments.no_ages(self.tables[number]))
+            self._ageing.add(number)
+        with self._lock:
+            self._block["table"], self._block["kind"], self._block["n"] = number, lib.ES_UPDATE_LEARNED, 0
+            self._way.send(self._block, check_timeout(timeout))
 
     def dataset_iter(
         self,

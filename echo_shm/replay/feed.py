@@ -13,7 +13,7 @@ from echo_shm.errors import error_from
 from echo_shm.replay.batch_rings import BatchRings
 from echo_shm.replay.sources import Sources
 from echo_shm.ring.batch_names import BatchRing
-from echo_shm.ring.board import Board
+from echo_shm.ring.board import ReplayBoard
 from echo_shm.spec import Spec
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Feed:
         sources.connect(core)
         self._batches = BatchRings(core, name, batches)
         try:
-            self._board = Board(name)
+            self._board = ReplayBoard(name)
             self.publish()
         except BaseException:
             self._batches.leave()

@@ -171,9 +171,8 @@ class Items:
     def learned(self, table: str | None = None) -> None:
         """The learner has made an update: the items of a table whose sampler is :class:`HotCold` are one older.
 
-        Some of those that are old enough become cold, or go. What :meth:`sample` returns never waits for that. Only the
-        replay's own process can call this: a :class:`ReplayClient` has no such method. A learner in another process has
-        to tell this one of its updates.
+        Some of those that are old enough become cold, or go. What :meth:`sample` returns never waits for that. A
+        learner in another process has :meth:`ReplayClient.learned`.
 
         Args:
             table: The table. None: the only one.
@@ -187,7 +186,7 @@ class Items:
         number = self._number(table)
         name = self._names[number]
         if not self._store.tables[name].is_hot_cold:
-            raise ValueError(f"table {name!r}: items age only where the sampler is HotCold(...)")
+            raise ValueError(arguments.no_ages(name))
         self._checked(self._core.learned(number))
         if self._core.waiting:
             self._rings.tell()

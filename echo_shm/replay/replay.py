@@ -293,7 +293,7 @@ class Replay(Inserting, Sampling, Lifetime):
         n: int,
         *per_worker_args: Sequence[Any],
         context: Literal["spawn", "forkserver", "fork"] = "spawn",
-        restart: bool = False,
+        restart: bool | Literal["always"] = False,
         on_death: Literal["raise", "ignore"] = "raise",
         max_restarts: int = 10,
     ) -> WorkerGroup:

@@ -16,6 +16,11 @@ from echo_shm.timeouts import PLAIN, check_timeout
 class Sampling(Items):
     """The part of a :class:`Replay` that draws items of its tables, and waits until they allow it."""
 
+    @property
+    def has_thread(self) -> bool:
+        """Whether a thread of this process stores what workers send (``thread=True``). Else this one's calls do."""
+        return self._rings.has_thread
+
     def sample(
         self,
         n: int,
@@ -108,7 +113,7 @@ class Sampling(Items):
         When the iteration ends, or nothing refers to it any more, what was made ahead comes first in the next call.
         """
         timeout, n, prefetch = check_timeout(timeout), arguments.count(n), integer("prefetch", prefetch, 0)
-        return self._iterate(n, self._number(table), prefetch if self._rings.has_thread else 0, timeout)
+        return self._iterate(n, self._number(table), prefetch if self.has_thread else 0, timeout)
 
     def _iterate(self, n: int, number: int, prefetch: int, timeout: float | None) -> Iterator[Batch]:
         ahead = Ahead(self._core, number, n, prefetch)
@@ -133,7 +138,7 @@ class Sampling(Items):
                 if timeout is None:
                     raise
                 return []
-        if self._rings.has_thread:
+        if self.has_thread:
             self._rings.wake()
         if self._core.waiting:
             self._rings.tell()

@@ -108,8 +108,8 @@ class HotCold(Selector):
     An item is hot when it comes. It becomes cold once :meth:`Replay.learned` was called more than ``age`` times since
     then, or when the hot part holds ``hot_size`` items and one more comes: the oldest goes first. It goes when
     :meth:`Replay.learned` was called more than ``max_age`` times. One call of it changes 4,096 items at most, and twice
-    as many as came since the last call; what is left has its turn in the next ones. Only the replay's own process can
-    call it: a :class:`ReplayClient` has none.
+    as many as came since the last call; what is left has its turn in the next ones. A learner in another process has
+    :meth:`ReplayClient.learned`.
 
     In its part an item's probability is proportional to ``exp(priority / temperature)``, and each part has its own
     temperature, if that is chosen by ``target_effective``: see :class:`Softmax`. ``Batch.probability`` is that of the

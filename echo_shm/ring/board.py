@@ -1,4 +1,7 @@
-"""A replay's board: a small file in shared memory, on which the replay says how it is. Its user may read it."""
+"""A board: a small file in shared memory, on which a process says how something of its own is. Its user may read it.
+
+A replay has one. So has a RolloutEngine: see :mod:`echo_shm.ring.rollouts`.
+"""
 
 import contextlib
 import json
@@ -12,7 +15,7 @@ import posix_ipc
 from echo_shm.errors import SegmentError
 from echo_shm.ring.lockfile import Files, ipc_name
 
-#: The file of a board. It has no lock file of its own: the store's, or the inbox's, says who is alive.
+#: The file of a replay's board. It has no lock file of its own: the store's, or the inbox's, says who is alive.
 FILES = Files("echo_shm_board.", "echo_shm_board_locks.", "board")
 
 _SIZE = 64 << 10
@@ -20,12 +23,35 @@ _SIZE = 64 << 10
 #: How often the text was changed (odd: just now), and its length.
 _HEADER = struct.Struct("<QQ")
 
-#: How often a reader tries again while the replay writes.
+#: How often a reader tries again while the other process writes.
 _TRIES = 1000
 
 
 class Board:
-    """The replay's side. One process writes."""
+    """The writer's side. One process writes.
+
+    Args:
+        memory: The board's file, at most 64 KiB.
+
+    """
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self._changes = 0
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Replaces what the board says."""
+        text = json.dumps(content, separators=(",", ":")).encode()
+        if len(text) > len(self._memory) - _HEADER.size:
+            text = json.dumps({"pid": os.getpid()}).encode()
+        _HEADER.pack_into(self._memory, 0, self._changes + 1, 0)
+        self._memory[_HEADER.size : _HEADER.size + len(text)] = text
+        self._changes += 2
+        _HEADER.pack_into(self._memory, 0, self._changes, len(text))
+
+
+class ReplayBoard(Board):
+    """The board of a replay of that name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -33,20 +59,9 @@ class Board:
             posix_ipc.unlink_shared_memory(ipc_name(name, FILES))  # a dead replay's
         shm = posix_ipc.SharedMemory(ipc_name(name, FILES), posix_ipc.O_CREX, mode=0o600, size=_SIZE)
         try:
-            self._memory = mmap.mmap(shm.fd, _SIZE)
+            super().__init__(mmap.mmap(shm.fd, _SIZE))
         finally:
             shm.close_fd()
-        self._changes = 0
-
-    def write(self, content: dict[str, Any]) -> None:
-        """Replaces what the board says."""
-        text = json.dumps(content, separators=(",", ":")).encode()
-        if len(text) > _SIZE - _HEADER.size:
-            text = json.dumps({"pid": os.getpid()}).encode()
-        _HEADER.pack_into(self._memory, 0, self._changes + 1, 0)
-        self._memory[_HEADER.size : _HEADER.size + len(text)] = text
-        self._changes += 2
-        _HEADER.pack_into(self._memory, 0, self._changes, len(text))
 
     def remove(self) -> None:
         """Removes the file."""
@@ -54,8 +69,8 @@ class Board:
             posix_ipc.unlink_shared_memory(ipc_name(self._name, FILES))
 
 
-def read_board(name: str) -> dict[str, Any]:
-    """What a replay's board says; empty if it says nothing that can be read.
+def read_board(name: str, files: Files = FILES) -> dict[str, Any]:
+    """What a board says, a replay's unless ``files`` are others; empty if it says nothing that can be read.
 
     Raises:
         SegmentError: There is no such board.
@@ -63,9 +78,10 @@ def read_board(name: str) -> dict[str, Any]:
     """
     try:
         # Non-blocking: there may be a FIFO of that name.
-        shm = posix_ipc.SharedMemory(ipc_name(name, FILES), os.O_NONBLOCK, read_only=True)
+        shm = posix_ipc.SharedMemory(ipc_name(name, files), os.O_NONBLOCK, read_only=True)
     except (posix_ipc.Error, OSError, ValueError) as error:
-        raise SegmentError(f"no replay named {name!r} has a board: {error}") from None
+        what = "no replay" if files is FILES else f"no {files.what}"
+        raise SegmentError(f"{what} named {name!r} has a board: {error}") from None
     try:
         for _ in range(_TRIES):
             text = os.pread(shm.fd, _SIZE, 0)

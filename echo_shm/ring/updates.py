@@ -1,4 +1,4 @@
-"""What the ring of updates brings to a replay: blocks of new priorities, of deletions, or an ask for a ring of batches.
+"""What the ring of updates brings: new priorities, deletions, a learner's update, or an ask for a ring of batches.
 
 The C core checks and makes them, see csrc/replay/es_inbox.h.
 """

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from echo_shm.errors import WorkerError
 from echo_shm.workers.entry import Connect, importable
-from echo_shm.workers.worker import SHORTEST_DELAY, Context, Worker, preload
+from echo_shm.workers.worker import SHORTEST_DELAY, Context, Worker, how_ended, preload
 
 _log = logging.getLogger("echo_shm")
 
@@ -48,10 +48,11 @@ class WorkerGroup:
     A worker has failed if it raised an exception or exited with a status above 0. :meth:`join`, ``server.sample()``
     and ``dataset_iter(until=group)`` raise the first failure, as soon as it is known.
 
-    If a signal killed a worker that the group did not send, for example when memory ran out, ``restart=True`` starts
-    it again. Otherwise WorkerError is raised by the same calls, but only when the other workers have finished and
-    everything that was committed has been delivered; if none of them is called, by leaving the block. With
-    ``on_death="ignore"`` the worker counts as finished (see :attr:`exitcodes`).
+    If a signal killed a worker that the group did not send, for example when memory ran out, ``restart=True`` starts it
+    again; ``restart="always"`` does so, too, if it exited with a status above 0 and told of no exception. Otherwise
+    WorkerError is raised by the same calls, but only when the other workers have finished and everything that was
+    committed has been delivered; if none of them is called, by leaving the block. With ``on_death="ignore"`` the worker
+    counts as finished (see :attr:`exitcodes`).
 
     A worker that leaves ``fn`` with ConnectionClosedError after :meth:`stop`, or after the server was closed, has
     finished.
@@ -64,12 +65,14 @@ class WorkerGroup:
         n: int,
         args: Sequence[Sequence[Any]],
         context: str,
-        restart: bool,
+        restart: bool | Literal["always"],
         on_death: str = "raise",
         max_restarts: int = 10,
         stuck: Callable[[], str | None] | None = None,
         pump: Callable[[float], None] | None = None,
     ) -> None:
+        if restart not in (True, False, "always"):
+            raise ValueError(f"restart={restart!r}: use True, False or 'always'")
         if on_death not in ("raise", "ignore"):
             raise ValueError(f"on_death={on_death!r}: use 'raise' or 'ignore'")
         if not isinstance(max_restarts, int) or isinstance(max_restarts, bool) or max_restarts < 1:
@@ -100,6 +103,7 @@ class WorkerGroup:
         self._workers = [Worker(i, tuple(values[i] for values in args)) for i in range(n)]
         self._changed = threading.Condition()
         self._stopping = False
+        self._last_exitcode: int | None = None
         #: Whether a worker has failed, and whether the group has been ended or joined. Read without the lock.
         self.any_failed = False
         self.left = False
@@ -153,14 +157,16 @@ class WorkerGroup:
         """Handles the end of a worker. Returns True if it is to be started again."""
         code = worker.collect()
         with self._changed:
-            if code < 0 and not self._stopping:
+            silent = code > 0 and self._restart == "always" and worker.failure is None
+            if (code < 0 or silent) and not self._stopping:
                 delay = worker.delay(self._max_restarts) if self._restart else None
                 if delay is not None:
-                    _log.warning("worker %d was killed by %s; restarting it in %g s", worker.number, _name(code), delay)
+                    _log.warning("worker %d %s; restarting it in %g s", worker.number, how_ended(code), delay)
                     worker.restart_at = time.monotonic() + delay
+                    self._last_exitcode = code
                     return True
-                _log.warning("worker %d was killed by %s", worker.number, _name(code))
-                worker.died = True
+                _log.warning("worker %d %s", worker.number, how_ended(code))
+                worker.died = code < 0
             worker.exitcode = code
             worker.failed = worker.failure is not None or (code > 0 and not self._stopping)
             if worker.failed and not self.any_failed:  # of many that fail, the first speaks
@@ -188,9 +194,15 @@ class WorkerGroup:
 
     @property
     def restarts(self) -> int:
-        """How often a killed worker was started again, all workers together."""
+        """How often a worker was started again, all workers together."""
         with self._changed:
             return sum(w.restarts for w in self._workers)
+
+    @property
+    def last_exitcode(self) -> int | None:
+        """How the worker had ended that was started again last: as in :attr:`exitcodes`. None: there was none."""
+        with self._changed:
+            return self._last_exitcode
 
     @property
     def finished(self) -> bool:
@@ -236,7 +248,7 @@ class WorkerGroup:
             f" after {first.restarts} restarts, {len(first.recent)} of them within a minute" if self._restart else ""
         )
         raise WorkerError(
-            f"worker {first.number} (pid {first.pid}) was killed by {_name(first.exitcode)}{again}{others}. What it "
+            f"worker {first.number} (pid {first.pid}) {how_ended(first.exitcode)}{again}{others}. What it "
             "had committed was delivered. `dmesg` says whether memory ran out; restart=True starts killed workers "
             "again, on_death='ignore' counts them as finished"
         )
@@ -381,11 +393,3 @@ def _stop_all() -> None:
 
 # It runs before multiprocessing's own exit handler, which was registered first and would wait for the workers forever.
 atexit.register(_stop_all)
-
-
-def _name(exitcode: int) -> str:
-    """The name of the signal that ended a process."""
-    try:
-        return signal.Signals(-exitcode).name
-    except ValueError:
-        return f"signal {-exitcode}"

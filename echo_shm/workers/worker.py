@@ -181,3 +181,13 @@ class Worker:
             self.exit_event = None
         self.read_report()
         return int(self.process.exitcode)
+
+
+def how_ended(exitcode: int) -> str:
+    """How a process ended: by which signal, or with which status."""
+    if exitcode >= 0:
+        return f"exited with status {exitcode}"
+    try:
+        return f"was killed by {signal.Signals(-exitcode).name}"
+    except ValueError:
+        return f"was killed by signal {-exitcode}"

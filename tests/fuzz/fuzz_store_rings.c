@@ -245,7 +245,9 @@ static void fill_updates(fuzz_in *in, uint8_t *first, uint64_t size, void *what)
     static es_update_block block;
     if (size < sizeof block)
         return;
-    block.table = fuzz_below(in, 4), block.kind = 1 + fuzz_below(in, 8) % 3, block.n = 1 + fuzz_below(in, 8);
+    block.table = fuzz_below(in, 4);
+    uint32_t kind = fuzz_below(in, 8);
+    block.kind = kind == 7 ? ES_UPDATE_LEARNED : 1 + kind % 3, block.n = 1 + fuzz_below(in, 8);
     for (uint64_t i = 0; i < block.n; i++) {
         block.keys[i] = keys[fuzz_below(in, FUZZ_KEYS)];
         block.priorities[i] = priorities[fuzz_byte(in) % 64 < 63 ? i % 7 : 7];

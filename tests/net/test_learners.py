@@ -33,7 +33,7 @@ from echo_shm.net import learner_wire, wire
 from echo_shm.net.bridge.batches import BatchSource
 from echo_shm.net.learner_wire import Ask
 from echo_shm.net.wire import Frame, Hello, Refusal
-from echo_shm.replay import Column, Episode, NStep, Prioritized, Queue, Sequence, Step, Trajectory, listing
+from echo_shm.replay import Column, Episode, HotCold, NStep, Prioritized, Queue, Sequence, Step, Trajectory, listing
 from echo_shm.replay.batch_rings import batch_spec
 from echo_shm.ring.inbox import inbox_spec
 from echo_shm.ring.segment import Segment
@@ -396,6 +396,24 @@ def test_a_rank_is_one_learner(replay):
 
 
 # --- cuts and kills ---------------------------------------------------------------
+
+
+def test_updates_of_the_learner_count_once():
+    """A learner on another host tells of its updates over cut connections and a killed bridge: each counts once."""
+    tables = [Table("t", HotCold(5)), Table("u")]
+    with Replay(EXAMPLE, 100, tables, thread=True, transport=TcpTransport(0, authkey=KEY)) as replay:
+        proxy = Proxy(replay.port)
+        with client(replay, proxy.port) as learner:
+            for number in range(600):
+                learner.learned("t")
+                if number % 100 == 50:
+                    proxy.cut()
+                if number == 300:
+                    kill_bridge(replay)
+            with pytest.raises(ValueError, match="table 'u': items age only"):
+                learner.learned("u")
+        assert replay.info("t").hot_cold.updates == 600
+        proxy.close()
 
 
 @pytest.mark.watchdog(120)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from harness.text_games import Counting, Unloadable, broken
 from harness.token_backbone import TokenBackbone
+from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, Replay, WorkerError
 from echo_shm.planning.backbones.limits import BudgetSpentError
@@ -19,6 +20,7 @@ from echo_shm.planning.rollouts.config import RolloutConfig, RolloutError
 from echo_shm.planning.rollouts.engine import RolloutEngine
 from echo_shm.planning.rollouts.scheduler import BandwidthConfig
 from echo_shm.planning.rollouts.steps import TextSteps
+from echo_shm.workers import worker
 
 END = ByteTokenizer.end
 SHORT = {"max_action_tokens": 6, "environment_timeout": 20.0}
@@ -109,8 +111,8 @@ def test_a_seed_draws_the_same_in_any_company():
     assert alone.log_probs == many[2].log_probs
 
 
-@pytest.mark.parametrize("what", ["die", "hang"])
-def test_a_worker_that_dies_or_hangs_costs_one_attempt(what, tmp_path):
+@pytest.mark.parametrize("what", ["die", "leave", "hang"])
+def test_a_worker_that_ends_or_hangs_costs_one_attempt(what, tmp_path):
     """Its rollouts begin again, in the worker that is started in its place; those of the other do not notice."""
     backbone = TokenBackbone(num_blocks=300)
     options = {"what": what, "when": 2, "once": str(tmp_path / "memory")}
@@ -119,6 +121,7 @@ def test_a_worker_that_dies_or_hangs_costs_one_attempt(what, tmp_path):
         limit = 0.4 if what == "hang" else 20.0
         async with engine(backbone, workers=2, temperature=0.0, environment_timeout=limit) as running:
             results = await asyncio.gather(*[running.submit("", seed=i, options=options) for i in range(8)])
+            await asyncio.to_thread(until, lambda: len(running.pids) == 2)
             await everything_is_free(running, backbone)
             return results, running.counts
 
@@ -163,7 +166,7 @@ def test_an_environment_that_cannot_be_made_says_so():
     asyncio.run(play())
 
 
-@pytest.mark.parametrize(("kills", "told"), [(False, "^a worker failed: "), (True, r"^all workers have ended.*-9")])
+@pytest.mark.parametrize(("kills", "told"), [(False, "exited with status 1"), (True, r"^all workers have ended.*-9")])
 def test_workers_that_cannot_run_are_an_error(kills, told, monkeypatch):
     """If no worker can ever start, whoever waits for an environment is told."""
     monkeypatch.setattr(fleet, "_MAX_RESTARTS", 1)
@@ -172,6 +175,32 @@ def test_workers_that_cannot_run_are_an_error(kills, told, monkeypatch):
         async with engine(TokenBackbone(), Unloadable(kills)) as running:
             with pytest.raises(WorkerError, match=told):
                 await running.submit("x")
+
+    asyncio.run(play())
+
+
+def test_workers_that_always_exit_end_the_run(monkeypatch):
+    """An environment that ends its process in each episode is an error after some restarts, and no loop."""
+    monkeypatch.setattr(fleet, "_IN_A_ROW", 3)
+    monkeypatch.setattr(worker, "SHORTEST_DELAY", 1e-3)
+    options = {"what": "leave", "when": 1}
+
+    async def fail(running):
+        for _ in range(10):
+            with contextlib.suppress(RolloutError):
+                await running.submit("", options=options)
+
+    async def play():
+        async with engine(TokenBackbone(num_blocks=300)) as running:
+            for seed in range(2):  # restarts between which a rollout ends do not count
+                with pytest.raises(RolloutError, match="tried 2 times: WorkerLostError"):
+                    await running.submit("", options=options)
+                await running.submit("", seed=seed)
+            with pytest.raises(WorkerError, match=r"workers were started again \d times, .* exited with status 3\."):
+                await fail(running)
+            with pytest.raises(WorkerError, match="no rollout ended meanwhile"):
+                await running.submit("")
+            await asyncio.to_thread(until, lambda: running._fleet._group.finished)
 
     asyncio.run(play())
 

@@ -1,6 +1,7 @@
 """Remote backbones against servers on this machine that speak their wire formats, and the limits on them."""
 
 import asyncio
+import contextlib
 import itertools
 import time
 
@@ -357,3 +358,69 @@ def test_only_so_many_are_asked_at_once():
     asyncio.run(run())
     assert most == 3
     assert time.monotonic() - began < 30
+
+
+# --- cancelling
+
+
+def cancelled_after(turns, begin):
+    """Cancels a completion so many turns of the loop after what it waits for has come, for the room or the answer.
+
+    Returns what became of it, and how many places are free then.
+    """
+
+    async def run():
+        limiter = Limiter(RemoteLimits(max_concurrent=1), lambda _: None)
+        come = asyncio.get_running_loop().create_future()
+
+        async def ask():
+            await come
+            return DONE
+
+        async def complete():
+            return await limiter.complete(TALK, 5, ask)
+
+        if begin == "room":
+            await limiter._room.acquire()
+            come.set_result(None)
+        task = asyncio.create_task(complete())
+        for _ in range(10):  # until it waits
+            await asyncio.sleep(0)
+        if begin == "room":
+            limiter._room.release()
+        else:
+            come.set_result(None)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return was_cancelled, task.cancelled(), limiter._room._value
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("begin", ["room", "answer"])
+def test_no_cancellation_is_lost(begin):
+    """Also in the turn of the loop in which the answer comes, or the room for its request. The room is free then."""
+    ends = [cancelled_after(turns, begin) for turns in range(12)]
+    assert {(was_cancelled, cancelled) for was_cancelled, cancelled, _ in ends} == {(True, True), (False, False)}
+    assert {free for _, _, free in ends} == {1}
+
+
+def test_who_waits_too_long_for_room_has_none():
+    """The error says so, and the place is given to nobody."""
+
+    async def run():
+        limiter = Limiter(RemoteLimits(max_concurrent=1, timeout=0.01), lambda _: None)
+        await limiter._room.acquire()
+        with pytest.raises(BackboneError, match=r"was busy for 0\.01 s"):
+            await limiter.complete(TALK, 5, lambda: None)
+        limiter._room.release()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return limiter._room._value
+
+    assert asyncio.run(run()) == 1

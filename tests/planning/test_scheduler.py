@@ -39,6 +39,7 @@ def test_the_order_and_the_bound_on_waiting(max_wait, dispatch, batch, script):
     scheduler = BandwidthAwareScheduler(config, clock)
     waiting = {}  # who: reward, length, reused, since, passed over, others before it
     arrivals = 0
+    waits, fewest = [], []
     for newcomers in [*script, *[[] for _ in range(200)]]:
         for reward, length, reused in newcomers:
             scheduler.add(arrivals, reward, length, min(reused, length))
@@ -55,12 +56,19 @@ def test_the_order_and_the_bound_on_waiting(max_wait, dispatch, batch, script):
         order = scheduler.order()
         assert order == sorted(waiting, key=rank)
         assert len(scheduler) == len(waiting)
-        scheduler.dispatched(order[:batch])
-        for who in order[:batch]:
+        now = order[: batch + arrivals % 2]
+        scheduler.dispatched(now)
+        for who in now:
             *_, passed, before = waiting.pop(who)
             assert passed <= (max_wait if dispatch == "bandwidth" else 0) + before // batch
+            waits.append((passed, -before))
         for one in waiting.values():
             one[4] += 1
+        fewest += [len(now)] if waiting else []
+        passed, before = max([(0, 0), *waits, *((one[4], -one[5]) for one in waiting.values())])
+        bound = (max_wait if dispatch == "bandwidth" else 0) + -before // min(fewest, default=1)
+        assert scheduler.longest_wait == (passed, bound)
+        assert passed <= bound
         if not waiting and not newcomers and arrivals == sum(map(len, script)):
             break
     assert not waiting

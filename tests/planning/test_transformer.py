@@ -11,6 +11,7 @@ import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from echo_shm.planning.backbones.paged import enough  # noqa: E402
 from echo_shm.planning.backbones.protocol import LocalBackbone  # noqa: E402
 from echo_shm.planning.backbones.transformer import (  # noqa: E402
     CausalTransformer,
@@ -99,6 +100,14 @@ def test_it_is_a_local_backbone():
     assert (backbone.vocab_size, backbone.max_length, backbone.block_size, backbone.num_blocks) == (11, 40, BLOCK, 64)
     assert backbone.cache.tensor.shape == (2, 64, 2, 2, BLOCK, 16)
     assert backbone.block_bytes * 64 == backbone.cache.tensor.numel() * 4
+
+
+def test_a_cache_has_enough_blocks_unless_they_are_too_large():
+    """Those of 128 sequences; within 256 MiB; 512 all the same; those of one sequence in any case."""
+    assert TransformerBackbone(CausalTransformer(CONFIG), block_size=BLOCK).num_blocks == 128 * 10
+    mib = 1 << 20
+    assert [enough(10, size) for size in (mib // 8, mib // 4, mib)] == [1280, 1024, 512]
+    assert enough(700, mib) == 700
 
 
 @pytest.mark.parametrize("bad", [{"vocab_size": 0}, {"layers": 1.5}, {"width": 30}, {"heads": 3}, {"max_length": -1}])

@@ -12,7 +12,7 @@ from harness.waiting import LONG, until
 
 from echo_shm import ConnectionClosedError, Replay, ReplayClient, SegmentError, Server, SpecMismatchError, Table
 from echo_shm._core import lib
-from echo_shm.replay import Fifo, Prioritized, Queue, Uniform, Writer, store
+from echo_shm.replay import Fifo, HotCold, Prioritized, Queue, Uniform, Writer, store
 
 CAPACITY = 10_000
 EXAMPLE = {"obs": np.zeros(3, np.float32), "who": np.array(0, np.int64), "number": np.array(0, np.int64)}
@@ -220,6 +220,24 @@ def test_a_client_changes_items():
                 client.update(keys, -np.ones(len(keys)))
 
 
+def test_a_client_is_the_learner():
+    """Its updates make items of one table older, as the replay's own do. Other tables are refused."""
+    tables = [Table("t", HotCold(5, age=1)), Table("u")]
+    with Replay(EXAMPLE, 100, tables) as replay, ReplayClient(replay.handle) as client:
+        replay.extend({name: np.repeat(leaf[None], 5, axis=0) for name, leaf in EXAMPLE.items()})
+        replay.learned("t")
+        client.learned("t")
+        until(lambda: replay.info("t").hot_cold.updates == 2)
+        assert replay.info("t").hot_cold.cold.size == 5
+        for learner in (client, replay):
+            with pytest.raises(ValueError, match=r"table 'u': items age only where the sampler is HotCold\(\.\.\.\)"):
+                learner.learned("u")
+            with pytest.raises(ValueError, match="there is no table 'v'"):
+                learner.learned("v")
+    with pytest.raises(ConnectionClosedError):
+        client.learned("t")
+
+
 def test_a_stopped_worker_holds_up_nobody():
     """It stops inside its sends; another worker's steps come."""
     with (
@@ -264,6 +282,33 @@ def test_a_killed_replay(name):
     """Its workers wait, and go on with the next one: every step is there once."""
     with cast() as make:
         go_on_after_kills(make, name)
+
+
+def age_items(conn, name, attach):
+    """An actor: holds a replay whose items grow old."""
+    replay = Replay.attach(name, thread=True) if attach else Replay(
+        EXAMPLE, 100, [Table("t", HotCold(5))], store="shm", name=name, thread=True
+    )  # fmt: skip
+    conn.send(replay.handle)
+    conn.recv()
+
+
+def test_each_update_of_a_learner_counts_once(name):
+    """Its client counts over three replays, two of which are killed meanwhile, wherever they were."""
+    with cast() as make:
+        replay = make(age_items, name, False)
+        with ReplayClient(replay.hear()) as client:
+            for number in range(600):
+                client.learned()
+                if number in (200, 400):
+                    replay.kill()
+                    replay = make(age_items, name, True)
+            replay.hear()
+            until(lambda: client.info().hot_cold.updates >= 600)
+            assert client.info().hot_cold.updates == 600
+            replay.kill()
+        with Replay.attach(name) as again:
+            assert again.info().hot_cold.updates == 600
 
 
 def go_on_after_kills(make, name):

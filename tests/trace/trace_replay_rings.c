@@ -107,6 +107,32 @@ FEED_EVERYWHERE(items_are_deleted, .tables = {TABLE("a", ES_UNIFORM, ES_MAX_HEAP
                 .num_tables = 2, .capacity = 5, .slots = 2, .before = add_four, .send = send_deletions, .act = turn,
                 .through = "es_inbox_update block_is_possible make_update es_table_remove pass_over");
 
+/* Two items that came before any update, and one after each of two. */
+static void grow_old(es_vault *v)
+{
+    for (int i = 0; i < 4; i++) {
+        vault_add(v, 0, (const double[]){i, 1});
+        if (i > 0 && i < 3)
+            CHECK_EQ(vault_learned(v, 0), ES_OK);
+    }
+}
+
+static void send_learned(es_feed *f)
+{
+    feed_updates(f, 1, ES_UPDATE_LEARNED, 0, keys, priorities);
+    feed_updates(f, 0, ES_UPDATE_LEARNED, 0, keys, priorities);
+    feed_updates(f, 0, ES_UPDATE_LEARNED, 0, keys, priorities);
+    feed_step(f, 0, (const double[]){HIGHEST, 1});
+}
+
+/* Each of two updates of the learner counts once: the clock is a word of the store. In the second table items do not
+ * age. */
+FEED_EVERYWHERE(updates_of_the_learner_are_counted,
+                .tables = {HOT_AND_COLD("a", ES_MIN_HEAP, 9, 0), TABLE("b", ES_FIFO, ES_FIFO, 3)}, .num_tables = 2,
+                .capacity = 9, .slots = 2, .before = grow_old, .send = send_learned, .act = turn,
+                .through = "es_inbox_update block_is_possible make_update es_table_age es_hot_cold_advance "
+                           "es_table_remove_aged pass_over");
+
 /* --- connecting ------------------------------------------------------------------------ */
 
 static void send_to_new_rings(es_feed *f)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from echo_shm.missing import needs
-from echo_shm.planning.backbones.paged import Flat, PagedCache
+from echo_shm.planning.backbones.paged import Flat, PagedBackbone, PagedCache
 from echo_shm.planning.backbones.protocol import Part
 from echo_shm.replay.validation import integer
 from echo_shm.spec import Array
@@ -16,7 +16,7 @@ with needs("planning.backbones", "Hugging Face transformers", "torch", "transfor
     from transformers.cache_utils import DynamicCache, DynamicLayer
 
 
-class HuggingFaceBackbone:
+class HuggingFaceBackbone(PagedBackbone):
     """A causal model of transformers: a :class:`LocalBackbone`.
 
     Its keys and values lie in our blocks. At each call the blocks of the sequences' beginnings are gathered into a
@@ -27,7 +27,9 @@ class HuggingFaceBackbone:
     Args:
         model: An instance of a ``...ForCausalLM`` class, whose layers keep the keys and values of all tokens: no
             sliding windows, no recurrent states. Positions are given to it, so any kind of them is right.
-        num_blocks: Blocks of the cache. A cache takes ``num_blocks * block_bytes`` bytes, at once.
+        num_blocks: Blocks of the cache. A cache takes ``num_blocks * block_bytes`` bytes, at once. None: as many as
+            128 sequences of the greatest length take, within 256 MiB: see :class:`PagedCache`. With too few of them
+            rollouts take each other's, and compute their contexts again: ``engine.counts.preempted``.
         block_size: Tokens of a block.
         max_length: The longest sequence, in tokens. None: the model's ``max_position_embeddings``.
 
@@ -36,18 +38,21 @@ class HuggingFaceBackbone:
 
     """
 
-    def __init__(self, model: Any, num_blocks: int = 512, block_size: int = 16, max_length: int | None = None) -> None:
+    def __init__(
+        self, model: Any, num_blocks: int | None = None, block_size: int = 16, max_length: int | None = None
+    ) -> None:
         config = model.config.get_text_config()
         if max_length is None:
             max_length = getattr(config, "max_position_embeddings", None)
             if max_length is None:
                 raise ValueError("the model's configuration has no max_position_embeddings: give max_length")
         self.model = model.eval()
-        self._max_length, self._vocab_size = integer("max_length", max_length, 1), int(config.vocab_size)
+        max_length = integer("max_length", max_length, 1)
         layers = self._layers_of_one_token()
         heads, head_dim = layers[0].keys.shape[1], layers[0].keys.shape[3]
         dtype, device = layers[0].keys.dtype, layers[0].keys.device
-        self.cache = PagedCache(len(layers), num_blocks, heads, block_size, head_dim, dtype, device)
+        cache = PagedCache(len(layers), num_blocks, max_length, heads, block_size, head_dim, dtype, device)
+        super().__init__(int(config.vocab_size), max_length, cache)
 
     def _layers_of_one_token(self) -> list[Any]:
         """The layers of a cache with one token, which say what the model keeps."""
@@ -66,31 +71,6 @@ class HuggingFaceBackbone:
         if not cache.layers:
             raise TypeError(f"{type(self.model).__name__} keeps nothing in past_key_values: use another one")
         return list(cache.layers)
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens are 0 to ``vocab_size - 1``."""
-        return self._vocab_size
-
-    @property
-    def max_length(self) -> int:
-        """The longest sequence, in tokens."""
-        return self._max_length
-
-    @property
-    def block_size(self) -> int:
-        """Tokens of a block."""
-        return self.cache.block_size
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of the cache."""
-        return self.cache.num_blocks
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of a block, all layers together."""
-        return self.cache.block_bytes
 
     def extend(self, parts: Sequence[Part]) -> Array:
         """Reads new tokens of several sequences. See :meth:`LocalBackbone.extend`."""

@@ -6,9 +6,12 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any, TypeVar
 
 from echo_shm.planning.backbones.protocol import BackboneError, Completion, Message
 from echo_shm.replay.validation import above_zero, at_least_zero, integer
+
+_T = TypeVar("_T")
 
 #: Tokens that a server may add to each message, at most.
 _TOKENS_AROUND_A_MESSAGE = 16
@@ -80,6 +83,31 @@ def failed_with_status(status: int, told: str, headers: object) -> Failure:
     return Failure(f"status {status}: {told}", passes, retry_after if retry_after < 86400 else 0.0)
 
 
+async def _within(seconds: float, work: Awaitable[_T]) -> _T:
+    """What it returns. It has ended when this ends, also if this is cancelled.
+
+    :func:`asyncio.wait_for` would lose a cancellation that comes in the same turn of the loop as the answer, before
+    Python 3.12.
+
+    Raises:
+        asyncio.TimeoutError: It took longer, and was cancelled.
+
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        if seconds > 0:  # else it does not even begin
+            await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # it was raised above, or nobody wants it
+
+
 class _Pace:
     """So much a minute, evenly."""
 
@@ -135,10 +163,7 @@ class Limiter:
         tokens = sum(len(message.text.encode()) + _TOKENS_AROUND_A_MESSAGE for message in messages)
         most = self._price(tokens, max_tokens)
         deadline = self._clock() + self.limits.timeout
-        try:
-            await asyncio.wait_for(self._room.acquire(), self.limits.timeout)
-        except asyncio.TimeoutError:
-            raise BackboneError(f"the backbone was busy for {self.limits.timeout:g} s") from None
+        await self._enter()
         try:
             for attempt in range(self.limits.retries + 1):
                 while (wait := max(pace.wait(self._clock()) for pace in (self._requests, self._tokens))) > 0:
@@ -156,6 +181,24 @@ class Limiter:
             self._room.release()
         raise BackboneError(f"the backbone did not answer, after {attempt + 1} requests: {failure.told}")
 
+    async def _enter(self) -> None:
+        """Takes one of ``max_concurrent`` places, or none if it raises."""
+        entering = asyncio.ensure_future(self._room.acquire())
+        entered = False
+        try:
+            await asyncio.wait({entering}, timeout=self.limits.timeout)
+            entered = entering.done()
+        finally:
+            if not entered:  # it may get the place all the same, in this turn of the loop
+                entering.cancel()
+                entering.add_done_callback(self._leave_unless_cancelled)
+        if not entered:
+            raise BackboneError(f"the backbone was busy for {self.limits.timeout:g} s")
+
+    def _leave_unless_cancelled(self, entering: "asyncio.Future[Any]") -> None:
+        if not entering.cancelled():
+            self._room.release()
+
     async def _try(
         self, ask: Callable[[], Awaitable[Completion]], most: float, tokens: int, deadline: float
     ) -> Completion | Failure:
@@ -171,7 +214,7 @@ class Limiter:
         self._tokens.take(self._clock(), tokens)  # as the cost: others must not count on them meanwhile
         seconds = min(self.limits.request_timeout, max(0.0, deadline - self._clock()))
         try:
-            answer = await asyncio.wait_for(ask(), seconds)
+            answer = await _within(seconds, ask())
         except asyncio.TimeoutError:
             return Failure(f"no answer within {seconds:g} s", True)
         except Exception as error:

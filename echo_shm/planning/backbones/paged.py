@@ -13,27 +13,39 @@ with needs("planning.backbones", "PyTorch", "torch", extra="planning"):
     import torch
 
 
+#: How many blocks a cache has unless its user says so. See there.
+_SEQUENCES, _FEW, _MOST_BYTES = 128, 512, 1 << 28
+
+
 class PagedCache:
     """One tensor ``(layers, num_blocks, 2, heads, block_size, head_dim)``: keys at 0, values at 1.
 
     A masked place is multiplied by 0, so what is there must be a number: a block is emptied when its first place is
     written (:meth:`empty`), whatever a sequence before has left in it.
+
+    Without ``num_blocks`` it has what 128 sequences of ``max_length`` take, as many rollouts as an engine runs unless
+    it is told otherwise; but no more than fit into 256 MiB, or 512 if these are more, or what one such sequence takes.
     """
 
     def __init__(
         self,
         layers: int,
-        num_blocks: int,
+        num_blocks: int | None,
+        max_length: int,
         heads: int,
         block_size: int,
         head_dim: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        num_blocks, block_size = integer("num_blocks", num_blocks, 1), integer("block_size", block_size, 1)
+        block_size = integer("block_size", block_size, 1)
+        #: Of a block, all layers together.
+        self.block_bytes: int = layers * 2 * heads * block_size * head_dim * torch.empty(0, dtype=dtype).element_size()
+        if num_blocks is None:
+            num_blocks = enough(-(-max_length // block_size), self.block_bytes)
+        num_blocks = integer("num_blocks", num_blocks, 1)
         self.tensor = torch.zeros(layers, num_blocks, 2, heads, block_size, head_dim, dtype=dtype, device=device)
         self.num_blocks, self.block_size = num_blocks, block_size
-        self.block_bytes: int = self.tensor[:, 0].numel() * self.tensor.element_size()
 
     @property
     def device(self) -> torch.device:
@@ -72,6 +84,43 @@ class PagedCache:
             row[:count] = part.blocks[:count]
             row[count:] = part.blocks[0]
         return torch.from_numpy(table).to(self.device)
+
+
+def enough(of_one: int, block_bytes: int) -> int:
+    """How many blocks, if one sequence may take so many, and each has so many bytes."""
+    return max(of_one, min(_SEQUENCES * of_one, max(_FEW, _MOST_BYTES // block_bytes)))
+
+
+class PagedBackbone:
+    """What local backbones with a :class:`PagedCache` have in common."""
+
+    def __init__(self, vocab_size: int, max_length: int, cache: PagedCache) -> None:
+        self._vocab_size, self._max_length, self.cache = vocab_size, max_length, cache
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens are 0 to ``vocab_size - 1``."""
+        return self._vocab_size
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence, in tokens."""
+        return self._max_length
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return self.cache.block_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the cache."""
+        return self.cache.num_blocks
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block, all layers together."""
+        return self.cache.block_bytes
 
 
 class Flat:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from echo_shm.missing import needs
-from echo_shm.planning.backbones.paged import Flat, PagedCache
+from echo_shm.planning.backbones.paged import Flat, PagedBackbone, PagedCache
 from echo_shm.planning.backbones.protocol import Part
 from echo_shm.replay.validation import integer
 from echo_shm.spec import Array
@@ -119,7 +119,7 @@ class CausalTransformer(nn.Module):
         return self.logits(self.hidden(tokens, prefix))
 
 
-class TransformerBackbone:
+class TransformerBackbone(PagedBackbone):
     """A :class:`CausalTransformer` that decodes: a :class:`LocalBackbone`.
 
     It uses the model's weights as they are at each call. Whoever changes them must forget what is cached:
@@ -127,54 +127,33 @@ class TransformerBackbone:
 
     Args:
         model: On the device on which the cache is to be.
-        num_blocks: Blocks of the cache. A cache takes ``num_blocks * block_bytes`` bytes, at once.
+        num_blocks: Blocks of the cache. A cache takes ``num_blocks * block_bytes`` bytes, at once. None: as many as
+            128 sequences of the greatest length take, within 256 MiB: see :class:`PagedCache`. With too few of them
+            rollouts take each other's, and compute their contexts again: ``engine.counts.preempted``.
         block_size: Tokens of a block.
 
     """
 
-    def __init__(self, model: CausalTransformer, num_blocks: int = 512, block_size: int = 16) -> None:
+    def __init__(self, model: CausalTransformer, num_blocks: int | None = None, block_size: int = 16) -> None:
         config: TransformerConfig = model.config
-        self.model, self._config = model, config
         weight = model.embedding.weight
-        self.cache = PagedCache(
+        cache = PagedCache(
             config.layers,
             num_blocks,
+            config.max_length,
             config.heads,
             block_size,
             config.width // config.heads,
             weight.dtype,
             weight.device,
         )
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens are 0 to ``vocab_size - 1``."""
-        return self._config.vocab_size
-
-    @property
-    def max_length(self) -> int:
-        """The longest sequence, in tokens."""
-        return self._config.max_length
+        super().__init__(config.vocab_size, config.max_length, cache)
+        self.model = model
 
     @property
     def width(self) -> int:
         """Numbers of an embedding of a soft prefix."""
-        return self._config.width
-
-    @property
-    def block_size(self) -> int:
-        """Tokens of a block."""
-        return self.cache.block_size
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of the cache."""
-        return self.cache.num_blocks
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of a block, all layers together."""
-        return self.cache.block_bytes
+        return self.model.config.width
 
     def extend(self, parts: Sequence[Part]) -> Array:
         """Reads new tokens of several sequences. See :meth:`LocalBackbone.extend`.

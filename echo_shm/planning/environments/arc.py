@@ -52,8 +52,6 @@ class Arc(Environment[Any, Any]):
 
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium.Env has it
-
     def __init__(self, config: ArcConfig | None = None, **fields: Any) -> None:
         self.config = config = configured(ArcConfig, config, fields)
         super().__init__(config)
@@ -86,8 +84,8 @@ class Arc(Environment[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Gives an answer, or a cell of it."""
-        truncated = self._count()
         answer = self._written(action)
+        truncated = self._count()
         if answer is None:
             return self._observation(), 0.0, False, truncated, self._info(False, 0.0)
         same_size = answer.shape == self._right.shape

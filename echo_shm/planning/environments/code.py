@@ -43,8 +43,6 @@ class CodeReasoning(Environment[str, str]):
 
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium.Env has it
-
     def __init__(self, config: CodeConfig | None = None, **fields: Any) -> None:
         self.config = config = configured(CodeConfig, config, fields)
         super().__init__(config)
@@ -67,8 +65,8 @@ class CodeReasoning(Environment[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Gives an answer."""
-        truncated = self._count()
         answer = text(action).strip()
+        truncated = self._count()
         result = self._output(answer) if self.config.task_type == "output" else self._returned(answer)
         success = result.error is None and _equal(result.value, self._sample.output)
         self._tries += 1

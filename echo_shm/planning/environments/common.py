@@ -44,6 +44,8 @@ class Environment(gymnasium.Env[ObsT, ActT]):
     the episode of number n, whatever the seed is.
     """
 
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium.Env has it
+
     def __init__(self, config: EnvironmentConfig) -> None:
         self._first_seed = config.seed
         self._max_steps: int | None = config.max_steps
@@ -72,7 +74,7 @@ class Environment(gymnasium.Env[ObsT, ActT]):
         return game
 
     def _count(self) -> bool:
-        """Counts a step; whether the episode is truncated after it.
+        """Counts a step, whose action must have been found good; whether the episode is truncated after it.
 
         Raises:
             gymnasium.error.ResetNeeded: There is no episode, or it is over.

@@ -90,8 +90,6 @@ class MiniGrid(Environment[Any, Any]):
 
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium.Env has it
-
     def __init__(self, config: MiniGridConfig | None = None, **fields: Any) -> None:
         self.config = config = configured(MiniGridConfig, config, fields)
         super().__init__(config)
@@ -120,7 +118,6 @@ class MiniGrid(Environment[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Takes one of the task's actions."""
-        self._count()
         if self.config.observation == "text":
             words = text(action)
             number = ACTIONS.index(words) if words in ACTIONS[: self._actions] else None
@@ -128,6 +125,7 @@ class MiniGrid(Environment[Any, Any]):
             number = int(action)
             if not 0 <= number < self._actions:
                 raise ValueError(f"action={action!r:.200}: use 0 to {self._actions - 1}")
+        self._count()
         reward: Any
         info: dict[str, Any]
         if number is None:  # no action of every task does nothing: the task does not hear of it

@@ -23,8 +23,6 @@ class PlayedGames(Environment[str, str]):
 
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium.Env has it
-
     def __init__(self, config: EnvironmentConfig, games: int) -> None:
         super().__init__(config)
         self.observation_space = Strings(LONGEST_OBSERVATION)

@@ -49,8 +49,6 @@ class Shop(Environment[str, str]):
 
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium.Env has it
-
     def __init__(self, config: ShopConfig | None = None, **fields: Any) -> None:
         self.config = config = configured(ShopConfig, config, fields)
         super().__init__(config)
@@ -87,8 +85,9 @@ class Shop(Environment[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Searches, or clicks."""
+        words = text(action)
         truncated = self._count()
-        to = self._location(text(action))
+        to = self._location(words)
         if to is not None:
             self._page = self.pages.page(self._goal, to)
         page = self._page

@@ -41,8 +41,6 @@ class TextWorld(Environment[str, str]):
 
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium.Env has it
-
     #: Every word of every world.
     vocabulary: Vocabulary = VOCABULARY
 
@@ -68,10 +66,10 @@ class TextWorld(Environment[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Does what a command says."""
-        world = self._world
+        world, words = self._world, text(action)
         truncated = self._count()
         assert world is not None  # _count has raised otherwise
-        command = self._commands.get(text(action))
+        command = self._commands.get(words)
         if command is None:
             feedback, success = "You cannot do that now.", False
         else:

@@ -1,10 +1,11 @@
 """How rollouts run, and what can come of one."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from echo_shm.errors import EchoShmError
+from echo_shm.errors import ConnectionClosedError, EchoShmError
 from echo_shm.planning.rollouts.scheduler import BandwidthConfig
 from echo_shm.replay.validation import above_zero, at_least_zero, integer
 from echo_shm.spec import Array
@@ -141,6 +142,24 @@ class Counts:
     backbone_errors: int = 0
     #: Sequences whose blocks another one needed. They were computed again.
     preempted: int = 0
+    #: Tokens of answers, also of those whose rollout failed.
+    tokens: int = 0
+
+    @property
+    def ended(self) -> dict[str, int]:
+        """How many rollouts have ended, by how."""
+        return {name: getattr(self, name) for name in ("finished", "failed", "timed_out", "cancelled", "closed")}
+
+    def end(self, error: BaseException) -> None:
+        """Counts a rollout that has ended so."""
+        if isinstance(error, asyncio.CancelledError):
+            self.cancelled += 1
+        elif isinstance(error, TimeoutError):
+            self.timed_out += 1
+        elif isinstance(error, ConnectionClosedError):
+            self.closed += 1
+        else:
+            self.failed += 1
 
 
 @dataclass(frozen=True)
@@ -153,3 +172,17 @@ class Answer:
     context_length: int
     reused: int
     version: int
+
+    def turn(self, observation: str, reward: float, read: list[int]) -> Turn:
+        """The step of a rollout that it was: to what it answered, what it earned, and the tokens read before it."""
+        return Turn(
+            observation,
+            self.text,
+            reward,
+            read,
+            self.tokens,
+            self.log_probs,
+            self.context_length,
+            self.reused,
+            self.version,
+        )

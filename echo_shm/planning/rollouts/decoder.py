@@ -115,6 +115,11 @@ class LocalDecoder:
         self._scheduler.add(job, job.reward, len(sequence.tokens), sequence.computed)
         self._wake.set()
 
+    @property
+    def longest_wait(self) -> tuple[int, int]:
+        """See :attr:`BandwidthAwareScheduler.longest_wait`."""
+        return self._scheduler.longest_wait
+
     # -- for the learner
 
     async def update(self, change: Callable[[], _T]) -> _T:
@@ -249,6 +254,7 @@ class LocalDecoder:
                 await self._compute([job])
 
     def _draw(self, jobs: list[_Job], logits: Array) -> None:
+        self._counts.tokens += len(jobs)
         temperatures = np.array([job.temperature for job in jobs])
         tokens, log_probs = draw(logits, temperatures, [job.rng.random() for job in jobs])
         for job, token, log_prob in zip(jobs, tokens.tolist(), log_probs.tolist(), strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 from echo_shm.planning.backbones.protocol import BackboneError, LocalBackbone, Message, RemoteBackbone
 from echo_shm.planning.backbones.tokenizers import Tokenizer
 from echo_shm.planning.rollouts.blocks import as_prefix, as_tokens
-from echo_shm.planning.rollouts.config import Answer, Planned, RolloutConfig, State
+from echo_shm.planning.rollouts.config import Answer, Counts, Planned, RolloutConfig, State
 from echo_shm.planning.rollouts.decoder import LocalDecoder
 from echo_shm.replay.validation import integer
 
@@ -97,8 +97,10 @@ class LocalDialogue:
 class RemoteDialogue:
     """With a server: messages."""
 
-    def __init__(self, backbone: RemoteBackbone, state: str, config: RolloutConfig, temperature: float) -> None:
-        self._backbone, self._config, self._temperature = backbone, config, temperature
+    def __init__(
+        self, backbone: RemoteBackbone, state: str, config: RolloutConfig, temperature: float, counts: Counts
+    ) -> None:
+        self._backbone, self._config, self._temperature, self._counts = backbone, config, temperature, counts
         self._messages = [Message("system", state)] if state else []
 
     def read(self, text: str) -> list[int]:
@@ -119,6 +121,7 @@ class RemoteDialogue:
             if not isinstance(text, str):
                 raise TypeError(f"the text is {type(text).__name__}: a string was expected")
             tokens, cached = integer("input_tokens", tokens, 0), integer("cached_tokens", cached, 0)
+            self._counts.tokens += integer("output_tokens", completion.output_tokens, 0)
         except (BackboneError, asyncio.CancelledError):
             raise
         except Exception as error:

@@ -14,14 +14,16 @@ from echo_shm.errors import ConnectionClosedError
 from echo_shm.planning.backbones.limits import BudgetSpentError
 from echo_shm.planning.backbones.protocol import BackboneError, LocalBackbone, RemoteBackbone
 from echo_shm.planning.backbones.tokenizers import ByteTokenizer, Tokenizer
-from echo_shm.planning.rollouts.config import Answer, Counts, RolloutConfig, RolloutError, RolloutResult, State, Turn
+from echo_shm.planning.rollouts.config import Counts, RolloutConfig, RolloutError, RolloutResult, State, Turn
 from echo_shm.planning.rollouts.decoder import LocalDecoder
 from echo_shm.planning.rollouts.dialogue import Dialogue, LocalDialogue, RemoteDialogue, checked_state
 from echo_shm.planning.rollouts.fleet import Environment, EnvironmentFailedError, Fleet, WorkerLostError
+from echo_shm.planning.rollouts.reporting import Reporter, figures
 from echo_shm.planning.rollouts.tracker import EfficiencyTracker
 from echo_shm.planning.rollouts.workers import Record, TextEnvironment
 from echo_shm.replay import Replay
 from echo_shm.replay.validation import above_zero, at_least_zero, integer, number
+from echo_shm.ring.rollouts import RolloutFigures
 
 _T = TypeVar("_T")
 
@@ -72,6 +74,9 @@ class RolloutEngine:
         record: Makes the replay's steps of the turns of an episode, in a worker: a tree whose leaves have a leading
             ``len(turns)``. :class:`TextSteps` is one.
         context: How workers are started, as for :meth:`Server.spawn`.
+        name: By which ``echo-shm ls``, ``top`` and ``metrics`` show it, with ``.rollouts`` behind it. None: a unique
+            one. They read a board of 4 KiB in shared memory, which the engine writes four times a second.
+        board: Whether it has one. Without a name, an engine that gets none goes on, and logs a warning.
 
     It is used by one event loop, as an asynchronous context manager.
 
@@ -90,6 +95,8 @@ class RolloutEngine:
         replay: Replay | None = None,
         record: Record | None = None,
         context: Literal["spawn", "forkserver", "fork"] = "spawn",
+        name: str | None = None,
+        board: bool = True,
     ) -> None:
         if not isinstance(backbone, LocalBackbone | RemoteBackbone):
             raise TypeError(f"backbone is {type(backbone).__name__}: use a LocalBackbone or a RemoteBackbone")
@@ -97,7 +104,9 @@ class RolloutEngine:
             raise ValueError("replay and record go together: record makes the replay's steps")
         if replay is not None and make_env is None:
             raise ValueError("replay without make_env: only episodes of environments are written")
-        if replay is not None and not replay._rings.has_thread:
+        if name is not None and not board:
+            raise ValueError(f"name={name!r} with board=False: without a board nothing shows it")
+        if replay is not None and not replay.has_thread:
             raise ValueError(
                 "this replay takes what workers send in its own calls, and nobody makes any while rollouts run: use "
                 "Replay(..., thread=True)"
@@ -113,6 +122,7 @@ class RolloutEngine:
             workers, slots = integer("workers", workers, 1), integer("envs_per_worker", envs_per_worker, 1)
             timeout = self.config.environment_timeout
             self._fleet = Fleet(make_env, workers, slots, timeout, replay, record, context)
+        self._reporter = Reporter(name, self._figures) if board else None
         self._running: set[asyncio.Task[RolloutResult]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._state: Literal["new", "open", "closed"] = "new"
@@ -126,6 +136,8 @@ class RolloutEngine:
             self._decoder = LocalDecoder(self._backbone, self._tokenizer, self.config, self.counts)
         self._state = "open"
         try:
+            if self._reporter is not None:
+                self._reporter.start()
             if self._fleet is not None:
                 await self._fleet.start()
         except BaseException:
@@ -149,6 +161,8 @@ class RolloutEngine:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._reporter is not None:
+            self._reporter.close()
         for task in self._running:
             task.cancel()
         if self._running:
@@ -162,6 +176,15 @@ class RolloutEngine:
                 ending.push_async_callback(self._fleet.close)
 
     # -- what is seen
+
+    @property
+    def name(self) -> str | None:
+        """What ``echo-shm top`` takes: the name with ``.rollouts`` behind it. None without a board."""
+        return self._reporter.name if self._reporter is not None else None
+
+    def _figures(self) -> RolloutFigures:
+        limiter = getattr(self._backbone, "limiter", None)
+        return figures(self.counts, self.tracker.snapshot(), len(self._running), self._fleet, self._decoder, limiter)
 
     @property
     def pids(self) -> list[int]:
@@ -221,7 +244,7 @@ class RolloutEngine:
             TimeoutError: It ran too long.
             RolloutError: Each attempt has failed.
             BackboneError: A local backbone hung before.
-            WorkerError: No worker is left, and none comes back.
+            WorkerError: No worker is left, and none comes back; or workers go on ending while no rollout does.
             ValueError: The state is no tokens, or does not fit into the context.
             ConnectionClosedError: The engine was closed.
 
@@ -237,7 +260,7 @@ class RolloutEngine:
                 began = monotonic()
                 result = await self._within(timeout, self._attempts(request))
         except BaseException as error:
-            self._count(error)
+            self.counts.end(error)
             raise
         self.counts.finished += 1
         return replace(result, queued=began - submitted, seconds=monotonic() - began)
@@ -276,17 +299,6 @@ class RolloutEngine:
             if not task.cancelled():
                 task.exception()  # it was raised above, or nobody wants it
 
-    def _count(self, error: BaseException) -> None:
-        counts = self.counts
-        if isinstance(error, asyncio.CancelledError):
-            counts.cancelled += 1
-        elif isinstance(error, TimeoutError):
-            counts.timed_out += 1
-        elif isinstance(error, ConnectionClosedError):
-            counts.closed += 1
-        else:
-            counts.failed += 1
-
     async def _attempts(self, request: _Request) -> RolloutResult:
         for attempt in range(self.config.retries + 1):
             try:
@@ -317,7 +329,7 @@ class RolloutEngine:
         else:
             assert isinstance(self._backbone, RemoteBackbone)
             assert isinstance(request.state, str)
-            dialogue = RemoteDialogue(self._backbone, request.state, self.config, request.temperature)
+            dialogue = RemoteDialogue(self._backbone, request.state, self.config, request.temperature, self.counts)
         try:
             yield dialogue
         finally:
@@ -334,7 +346,7 @@ class RolloutEngine:
         if (read := dialogue.read("")) is None:
             raise ValueError("the state does not fit into the backbone's context: use a shorter one")
         answer = await dialogue.answer()
-        turn = _turn("", answer, 0.0, read)
+        turn = answer.turn("", 0.0, read)
         self._track(turn)
         ended = not answer.tokens or answer.tokens[-1] == self._tokenizer.end
         return RolloutResult([turn], ended, not ended, False, "", attempt + 1, 0.0, 0.0)
@@ -350,7 +362,7 @@ class RolloutEngine:
                 break
             answer = await dialogue.answer()
             step = await environment.step(answer.text)
-            turns.append(_turn(observation, answer, step["reward"], read))
+            turns.append(answer.turn(observation, step["reward"], read))
             observation = step["observation"]
         if not turns:
             raise ValueError("the state and the first observation do not fit into the backbone's context")
@@ -377,17 +389,3 @@ class RolloutEngine:
             raise RuntimeError("the engine does not run: use `async with RolloutEngine(...) as engine`")
         if self._state == "closed":
             raise ConnectionClosedError("the engine was closed")
-
-
-def _turn(observation: str, answer: Answer, reward: float, read: list[int]) -> Turn:
-    return Turn(
-        observation,
-        answer.text,
-        reward,
-        read,
-        answer.tokens,
-        answer.log_probs,
-        answer.context_length,
-        answer.reused,
-        answer.version,
-    )

@@ -1,7 +1,8 @@
 """An engine's worker processes, as the engine sees them: environments to be leased, one question at a time each.
 
-A worker that dies ends its connection, and so fails the questions that it has not answered. Its group starts it again,
-and it connects again. A worker that answers nothing for too long is killed.
+A worker that dies, or exits, ends its connection, and so fails the questions that it has not answered. Its group starts
+it again, and it connects again. A worker that answers nothing for too long is killed. If that goes on and on while no
+rollout ends, the fleet ends.
 """
 
 import asyncio
@@ -23,9 +24,13 @@ from echo_shm.planning.rollouts.workers import NoReplay, Record, TextEnvironment
 from echo_shm.replay import Replay
 from echo_shm.workers.entry import importable
 from echo_shm.workers.group import WorkerGroup
+from echo_shm.workers.worker import how_ended
 
-#: How often each worker is started again within a minute after it was killed.
+#: How often each worker is started again within a minute.
 _MAX_RESTARTS = 100
+
+#: How often each worker is started again, all of them together, before a rollout must have ended.
+_IN_A_ROW = 6
 
 
 class WorkerLostError(EchoShmError):
@@ -146,11 +151,18 @@ class Fleet:
         self._folder = ""
         self._server: asyncio.AbstractServer | None = None
         self._group: WorkerGroup | None = None
+        #: How often workers had been started again when a rollout ended last.
+        self._restarts = 0
 
     @property
     def size(self) -> int:
         """How many environments there are while all workers live."""
         return self._n * self._slots
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes there are while all workers live."""
+        return self._n
 
     @property
     def pids(self) -> list[int]:
@@ -171,14 +183,13 @@ class Fleet:
                 n,
                 *args,
                 context=self._context,  # type: ignore[arg-type]  # checked there
-                restart=True,
+                restart="always",
                 on_death="ignore",
                 max_restarts=_MAX_RESTARTS,
             )
         else:
-            self._group = WorkerGroup(
-                NoReplay, run_environments, n, args, self._context, True, on_death="ignore", max_restarts=_MAX_RESTARTS
-            )
+            how: dict[str, Any] = {"on_death": "ignore", "max_restarts": _MAX_RESTARTS}
+            self._group = WorkerGroup(NoReplay, run_environments, n, args, self._context, "always", **how)
         self._keep(self._watch(self._group))
 
     def _keep(self, work: Any) -> None:
@@ -232,6 +243,12 @@ class Fleet:
                     told = WorkerError(f"a worker failed: {type(error).__name__}: {error}")
                     told.__cause__ = error
                     await self._end(told)
+            elif (restarts := group.restarts - self._restarts) >= _IN_A_ROW * self._n:
+                code = group.last_exitcode
+                assert code is not None
+                how = f"workers were started again {restarts} times, and no rollout ended meanwhile: the last one "
+                await self._end(WorkerError(f"{how}{how_ended(code)}. If it printed why, that is on stderr"))
+                await asyncio.to_thread(group.stop, 0.0)
             elif group.finished:
                 await self._end(WorkerError(f"all workers have ended, with exit codes {group.exitcodes}"))
 
@@ -254,6 +271,8 @@ class Fleet:
         environment = await self._next()
         try:
             yield environment
+            if self._group is not None:
+                self._restarts = self._group.restarts
         finally:
             asked = environment.asked
             if not environment.worker.lost:

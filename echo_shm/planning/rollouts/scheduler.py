@@ -42,8 +42,9 @@ class _Waiting:
     reward: float
     cost: float
     since: float
-    #: The dispatches before it came.
+    #: The dispatches before it came, and how many others waited then.
     dispatches: int
+    others: int
 
 
 class BandwidthAwareScheduler:
@@ -69,6 +70,10 @@ class BandwidthAwareScheduler:
         self._clock = clock
         self._waiting: dict[Hashable, _Waiting] = {}  # in the order of arrival
         self._dispatches = 0
+        #: Of the dispatches that left somebody waiting: how many the smallest one has taken.
+        self._fewest: int | None = None
+        #: How often the one that waited longest was passed over, and how many others waited when it came.
+        self._longest = (0, 0)
 
     def __len__(self) -> int:
         """How many wait."""
@@ -115,11 +120,12 @@ class BandwidthAwareScheduler:
         if who in self._waiting:
             raise ValueError(f"{who!r} waits already")
         cost = float(effective_cost(seq_len, reuse_len, self.config.attention_scale))
-        self._waiting[who] = _Waiting(reward, cost, self._clock(), self._dispatches)
+        self._waiting[who] = _Waiting(reward, cost, self._clock(), self._dispatches, len(self._waiting))
 
     def remove(self, who: Hashable) -> None:
         """Who waits no longer. No effect if it does not wait."""
-        self._waiting.pop(who, None)
+        if (one := self._waiting.pop(who, None)) is not None:
+            self._longest = self._longer(one)
 
     def order(self) -> list[Hashable]:
         """All who wait, the next one first. Nothing changes."""
@@ -141,5 +147,25 @@ class BandwidthAwareScheduler:
     def dispatched(self, who: list[Hashable]) -> None:
         """These wait no longer: a dispatch has taken them. All others were passed over once more."""
         for one in who:
-            del self._waiting[one]
+            self._longest = self._longer(self._waiting.pop(one))
+        if self._waiting:
+            self._fewest = len(who) if self._fewest is None else min(self._fewest, len(who))
         self._dispatches += 1
+
+    def _longer(self, one: _Waiting) -> tuple[int, int]:
+        """The longest wait until now, or this one's. Of two the one with the lower bound."""
+        longest, others = self._longest
+        passed = self._dispatches - one.dispatches
+        return (passed, one.others) if (passed, -one.others) > (longest, -others) else self._longest
+
+    @property
+    def longest_wait(self) -> tuple[int, int]:
+        """In how many dispatches the one was passed over that waited longest, and what its bound is, as said above.
+
+        Who waits now counts, too. ``b`` is taken to be what the smallest dispatch took that left somebody waiting.
+        """
+        for one in self._waiting.values():
+            self._longest = self._longer(one)
+        passed, others = self._longest
+        aged = self.config.max_wait if self.config.dispatch == "bandwidth" else 0
+        return passed, aged + others // (self._fewest or 1)

@@ -1,5 +1,6 @@
 """What rollouts cost, and what came of it."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -40,7 +41,12 @@ class Efficiency:
 
     @property
     def eta(self) -> float:
-        """Reward for each unit of cost, of rollouts and of the learner. 0 before there was any."""
+        """Reward for each unit of cost, of rollouts and of the learner. 0 before there was any.
+
+        Not a number once a reward, or the learner's cost, was infinite.
+        """
+        if not math.isfinite(self.reward + self.learner_cost):
+            return math.nan
         return bandwidth_efficiency(self.reward, self.bandwidth_spent, self.learner_cost)
 
     @property

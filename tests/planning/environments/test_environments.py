@@ -3,6 +3,7 @@
 import random
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from harness.programs import run_python
@@ -81,13 +82,19 @@ def test_a_nonsensical_answer_is_a_wrong_one(name, answer):
     assert (reward, info["success"]) in ((0.0, False), (1.0, True))
 
 
-@pytest.mark.parametrize("name", ["text world", "shop", "code, output", "arc, text"])
-def test_an_action_must_be_a_string(name):
-    """A number is refused, in words."""
+@pytest.mark.parametrize("name", MAKERS)
+def test_an_action_that_is_none_is_no_step(name):
+    """It is refused, in words. The episode has as many steps left as before."""
     env = MAKERS[name]()
     env.reset(seed=0)
-    with pytest.raises(TypeError, match="action=3: use a string"):
-        env.step(3)
+    bad, error, told = {
+        "Strings": (3, TypeError, "action=3: use a string"),
+        "Discrete": (getattr(env.action_space, "n", 0), ValueError, "use 0 to"),
+        "Box": (np.zeros(7, int), ValueError, "expected integers of shape"),
+    }[type(env.action_space).__name__]
+    with pytest.raises(error, match=told):
+        env.step(bad)
+    assert env._steps == 0
 
 
 @pytest.mark.parametrize("name", MAKERS)

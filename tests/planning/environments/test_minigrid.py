@@ -184,3 +184,4 @@ def test_an_action_that_is_none_is_refused():
     env.reset(seed=0)
     with pytest.raises(ValueError, match="action=7: use 0 to 6"):
         env.step(7)
+    assert env._steps == 0

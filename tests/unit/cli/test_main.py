@@ -140,7 +140,7 @@ def test_ls_shows_weights(name: str, only: Callable[..., None], capsys: pytest.C
             assert shown[3].split() == ["weights", "publisher", "size", "version", "read", "leases", "age", "state"]
             assert shown[4].startswith(f"{publisher.name} ")
             assert re.search(rf" {os.getpid()} +\d+ KB +2 +1 +1 of 3 .* in use", shown[4])
-            assert ls.in_use() == ([name], [])
+            assert ls.in_use() == ([name], [], [])
             with pytest.raises(SegmentError, match="holds weights: `echo-shm ls` shows them"):
                 top.Watch(publisher.name)
 

@@ -104,6 +104,21 @@ def test_repr():
                 group.join()
 
 
+def test_a_worker_that_exits_is_started_again_if_it_is_to_be():
+    """Only one that told of no exception; and only so often: then it has failed."""
+    with Server(EXAMPLE, 1) as server:
+        with pytest.raises(ValueError, match="restart='never': use True, False or 'always'"):
+            server.spawn(_return, 1, restart="never")
+        for how, restart, restarts in [("exit", "always", 2), ("exit", True, 0), ("fail", "always", 0)]:
+            with server.spawn(
+                _return_or_fail, 1, [how], context="fork", restart=restart, max_restarts=2, on_death="ignore"
+            ) as group:
+                until(lambda group=group: group.finished)
+                assert (group.restarts, group.last_exitcode) == (restarts, 3 if restarts else None)
+                with pytest.raises(WorkerError if how == "exit" else ValueError):
+                    group.join()
+
+
 def _return(client):
     pass
 
@@ -113,6 +128,8 @@ def _return_or_fail(client, how):
         raise ValueError
     if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "exit":
+        os._exit(3)
     if how == "wait":
         signal.pause()
 
