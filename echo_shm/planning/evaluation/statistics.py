@@ -39,7 +39,7 @@ def _sample(label: str, values: Sequence[float]) -> Doubles:
 
 
 def bootstrap(
-    values: Sequence[float],
+    values: Sequence[float] | Doubles,
     statistic: Callable[..., Any] = np.mean,
     *,
     level: float = 0.95,
