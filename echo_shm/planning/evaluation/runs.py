@@ -5,7 +5,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from echo_shm.planning.evaluation import agents, tasks
+from echo_shm.planning.evaluation import agents, models, tasks
 from echo_shm.planning.evaluation.configs import EvaluationConfig
 
 
@@ -51,15 +51,24 @@ def plan(config: EvaluationConfig) -> tuple[list[Run], list[LeftOut]]:
 
     """
     chosen = [agents.find(name) for name in config.agents]
-    found, left_out = [], []
+    for backbone in config.backbones:
+        models.check(backbone)
+    found: list[tuple[str, str, str | None]] = []
+    left_out: list[LeftOut] = []
     for name in config.tasks:
         task = tasks.find(name, config.max_steps)
         for agent in chosen:
             if why := agents.misfit(agent, task):
                 left_out.append(LeftOut(name, agent.name, why))
                 continue
-            backbones = config.backbones if agent.kind == "prompting" else (None,)
-            found += [(name, agent.name, backbone) for backbone in backbones]
+            if agent.kind != "prompting":
+                found.append((name, agent.name, None))
+                continue
+            for backbone in config.backbones:
+                if why := models.misfit(backbone, task):
+                    left_out.append(LeftOut(name, f"{agent.name}, {backbone}", why))
+                else:
+                    found.append((name, agent.name, backbone))
     if not found:
         why = "; ".join(f"{one.agent} on {one.task}: {one.why}" for one in left_out)
         raise ValueError(f"no agent fits a task: {why}")
