@@ -105,9 +105,7 @@ def networks(torch: Any, obs: int, actions: int) -> tuple[Any, Any]:
     return network(actions), network(1)
 
 
-def v_trace(
-    torch: Any, args: argparse.Namespace, batch: dict[str, Any], ratio: Any, values: Any
-) -> tuple[Any, Any]:
+def v_trace(torch: Any, args: argparse.Namespace, batch: dict[str, Any], ratio: Any, values: Any) -> tuple[Any, Any]:
     """The values to learn, and the advantages. ``values`` has a row more than the steps: (B, HORIZON + 1, ENVS)."""
     reward, gamma = args.scale * batch["reward"], args.gamma
     going_on = ~batch["terminated"]

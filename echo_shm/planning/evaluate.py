@@ -19,8 +19,8 @@ from echo_shm.planning.evaluation.tasks import KNOWN
 SUITES = {
     "quick": [
         *("--tasks", "cartpole,textworld-2x2", "--agents", "random,react,tot,ppo,impala,echo_rl"),
-        *("--seeds", "1", "--steps", "1500", "--evaluation-frequency", "750", "--episodes", "4"),
-        *("--max-steps", "8", "--imitation-updates", "20", "--jobs", "2"),
+        *("--seeds", "1", "--steps", "500", "--evaluation-frequency", "500", "--episodes", "4"),
+        *("--max-steps", "5", "--imitation-updates", "20", "--jobs", "2"),
     ],
     "readme": [
         *("--tasks", "minigrid-doorkey-5x5", "--agents", "random,impala,ppo,ppo_uniform,plan,plan_uniform,echo_rl"),

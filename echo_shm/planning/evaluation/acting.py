@@ -6,7 +6,6 @@ from typing import Any
 
 from echo_shm.planning import environments
 
-
 _ACTION = re.compile(r"\baction\s*:", re.IGNORECASE)
 
 

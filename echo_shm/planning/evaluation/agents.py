@@ -23,14 +23,20 @@ AGENTS = {
     agent.name: agent
     for agent in (
         Agent("random", "random", "draws actions, or commands, uniformly"),
-        Agent("react", "prompting", "a language model that thinks, acts and observes in turns (ReAct, Yao et al. 2023)"),
+        Agent(
+            "react", "prompting", "a language model that thinks, acts and observes in turns (ReAct, Yao et al. 2023)"
+        ),
         Agent("tot", "prompting", "a language model that searches a tree of thoughts before it acts (Yao et al. 2023)"),
         Agent("ppo", "learning", "PPO without a plan, from rollouts"),
         Agent("ppo_uniform", "learning", "PPO without a plan, from a replay that is drawn uniformly", False, "uniform"),
         Agent("impala", "impala", "IMPALA as in echo_shm.examples"),
         Agent("plan", "learning", "PPO with a latent plan, from rollouts", True),
-        Agent("plan_uniform", "learning", "PPO with a latent plan, from a replay that is drawn uniformly", True, "uniform"),
-        Agent("echo_rl", "learning", "PPO with a latent plan, from a replay that is drawn by surprise", True, "surprise"),
+        Agent(
+            "plan_uniform", "learning", "PPO with a latent plan, from a replay that is drawn uniformly", True, "uniform"
+        ),
+        Agent(
+            "echo_rl", "learning", "PPO with a latent plan, from a replay that is drawn by surprise", True, "surprise"
+        ),
     )
 }
 

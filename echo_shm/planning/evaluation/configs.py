@@ -27,7 +27,7 @@ class EvaluationConfig(Readable):
     """Agents x tasks x seeds. Lists may be given as one text with commas. Each run is a file in ``output``."""
 
     #: The directory of all results. An evaluation that is there already goes on, if it has the same settings.
-    output: str
+    output: str = "evaluation"
     #: Names as of python -m echo_shm.planning.evaluate --list; likewise the agents.
     tasks: tuple[str, ...] = ("minigrid-doorkey-5x5",)
     agents: tuple[str, ...] = ("random", "ppo", "ppo_uniform", "plan", "plan_uniform", "echo_rl")
@@ -38,8 +38,9 @@ class EvaluationConfig(Readable):
     first_seed: int = 0
     #: Of a learning agent: most steps of its environments.
     steps: int = 100_000
-    #: Of a learning agent: steps between two evaluations, and the success rate at which it stops.
-    evaluation_frequency: int = 2_048
+    #: Of a learning agent: steps between two evaluations. None: the task's.
+    evaluation_frequency: int | None = None
+    #: Of a learning agent: the success rate at which it stops.
     threshold: float = 0.9
     #: Episodes of each evaluation, of the last one, and of agents that do not learn.
     episodes: int = 32
@@ -59,11 +60,12 @@ class EvaluationConfig(Readable):
             raise ValueError(f"output={self.output!r}: use the name of a directory")
         for name in ("tasks", "agents", "backbones"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
-        for name in ("seeds", "steps", "evaluation_frequency", "episodes", "imitation_updates", "jobs"):
+        for name in ("seeds", "steps", "episodes", "imitation_updates", "jobs"):
             integer(name, getattr(self, name), 1)
         integer("first_seed", self.first_seed, 0)
-        if self.max_steps is not None:
-            integer("max_steps", self.max_steps, 1)
+        for name in ("max_steps", "evaluation_frequency"):
+            if getattr(self, name) is not None:
+                integer(name, getattr(self, name), 1)
         if above_zero("threshold", self.threshold) > 1:
             raise ValueError(f"threshold={self.threshold!r}: use a success rate, above 0 and at most 1")
         for name, kind in (("planning", PlanningConfig), ("ppo", PPOConfig), ("replay", ReplayConfig)):

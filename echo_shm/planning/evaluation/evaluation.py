@@ -143,11 +143,14 @@ class Evaluation:
 
         tasks = [asyncio.ensure_future(make_some()) for _ in range(self.config.jobs)]
         try:
-            await asyncio.gather(*tasks)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             for task in tasks:
-                task.cancel()
+                task.cancel()  # once each: a second time would end what it does to interrupt its process
             await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
 
     async def _in_a_process(self, run: Run) -> None:
         settings = json.dumps(asdict(self.config))

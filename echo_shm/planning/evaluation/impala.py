@@ -21,7 +21,9 @@ _GRACE = 10.0
 
 def _words(config: EvaluationConfig, task: Task, seed: int, file: Path) -> list[str]:
     """What the program is told. What it shares with PPO has PPO's values."""
-    ppo = task.ppo if config.ppo is None else config.ppo
+    base = task.training()
+    ppo = base.ppo if config.ppo is None else config.ppo
+    every = config.evaluation_frequency
     least = sizes(task.env_name, task.env_kwargs).success_return
     given: dict[str, Any] = {
         "env": task.env_name,
@@ -29,7 +31,7 @@ def _words(config: EvaluationConfig, task: Task, seed: int, file: Path) -> list[
         "steps": config.steps,
         "target": math.inf,
         "stop": config.threshold,
-        "every": config.evaluation_frequency,
+        "every": base.evaluation_frequency if every is None else every,
         "episodes": config.episodes,
         "success": math.nextafter(0.0, 1.0) if least is None else least,
         "gamma": ppo.gamma,

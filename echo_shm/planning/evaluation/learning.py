@@ -24,6 +24,7 @@ def training(config: EvaluationConfig, task: Task, agent: Agent, seed: int, dire
     """What this variant is trained with."""
     base = task.training()
     planning = base.planning if config.planning is None else config.planning
+    every = config.evaluation_frequency
     replay = None
     if agent.learns_from != "rollouts":
         replay = replace(task.replay if config.replay is None else config.replay, sampling=agent.learns_from)
@@ -31,7 +32,7 @@ def training(config: EvaluationConfig, task: Task, agent: Agent, seed: int, dire
         base,
         total_timesteps=config.steps,
         learning_starts=min(base.learning_starts, config.steps // 4),
-        evaluation_frequency=config.evaluation_frequency,
+        evaluation_frequency=base.evaluation_frequency if every is None else every,
         evaluation_episodes=config.episodes,
         stop_at=config.threshold,
         save_frequency=_SAVE,
@@ -75,5 +76,6 @@ async def learn(config: EvaluationConfig, task: Task, agent: Agent, seed: int, d
         learner_passes=metrics.passes,
         passes_per_success=metrics.passes / metrics.successes if metrics.successes else None,
         learner_cost=metrics.learner_cost,
+        cut_steps=metrics.cut_steps,
         history=metrics.history,
     )

@@ -21,6 +21,7 @@ class Measures:
         learner_passes: Steps that went through the learner, each as often as it did.
         passes_per_success: These for each episode that succeeded while it learned.
         learner_cost: The sum of its absolute policy losses, which EchoRL's efficiency counts as the learner's cost.
+        cut_steps: Of an agent that learns: steps of which some text or commands had no room.
         etps: Of a language model: tokens of observations and actions a second.
         eta: Of a language model: reward for each entry of a KV cache that attention has read.
         kv_reuse: The share of the tokens that it read which were computed before.
@@ -39,6 +40,7 @@ class Measures:
     learner_passes: int | None = None
     passes_per_success: float | None = None
     learner_cost: float | None = None
+    cut_steps: int | None = None
     etps: float | None = None
     eta: float | None = None
     kv_reuse: float | None = None

@@ -91,7 +91,9 @@ def open_model(spec: str, task: Task, updates: int, folder: Path) -> Model:
 
 
 def _hugging_face(name: str) -> tuple[LocalBackbone, Tokenizer]:
-    with needs("planning.evaluation", "Hugging Face transformers", "torch", "transformers", extra="planning-huggingface"):
+    with needs(
+        "planning.evaluation", "Hugging Face transformers", "torch", "transformers", extra="planning-huggingface"
+    ):
         transformers: Any = importlib.import_module("transformers")
     from echo_shm.planning.backbones.huggingface import HuggingFaceBackbone, HuggingFaceTokenizer
 

@@ -145,7 +145,9 @@ def imitate(task: Task, updates: int) -> CausalTransformer:
 
 
 def open_own(task: Task, updates: int, folder: Path) -> tuple[TransformerBackbone, WordTokenizer]:
-    """The model of a task, which is trained if it is not in the folder yet. Another process that trains it is waited for.
+    """The model of a task, which is trained if it is not in the folder yet.
+
+    A process that trains it meanwhile is waited for.
 
     Args:
         task: A text world.

@@ -43,14 +43,16 @@ def machine() -> dict[str, str]:
 
 def about(config: EvaluationConfig, left_out: Sequence[LeftOut]) -> str:
     """What the table is of, and where and when it was made."""
+    every = config.evaluation_frequency
+    rhythm = "" if every is None else f", every {every:,} steps"
     last = config.first_seed + config.seeds - 1
     said = [
         f"{datetime.date.today().isoformat()}; {', '.join(f'{name} {value}' for name, value in machine().items())}.",
-        f"Seeds {config.first_seed} to {last}; the threshold is a success rate of {config.threshold:g} in an evaluation "
-        f"of {config.episodes} episodes, every {config.evaluation_frequency:,} steps, within {config.steps:,} steps.",
-        "Means of success, return, η and reuse, medians of the others, each with a bootstrap interval of 95 % over seeds. "
-        "`>` marks medians of which one run or more did not reach the threshold: such a run counts with all its steps, "
-        "a lower bound.",
+        f"Seeds {config.first_seed} to {last}; the threshold is a success rate of {config.threshold:g} in an "
+        f"evaluation of {config.episodes} episodes{rhythm}, within {config.steps:,} steps.",
+        "Means of success, return, η and reuse, medians of the others, each with a bootstrap interval of 95 % over "
+        "seeds. `>` marks medians of which one run or more did not reach the threshold: such a run counts with all its "
+        "steps, a lower bound.",
     ]
     by_why: dict[str, list[str]] = {}
     for one in left_out:
@@ -101,7 +103,9 @@ def _difference(row: dict[str, Any]) -> str:
     form, given = ("{:+.2f}", row["difference"]) if row["less"] is None else ("{:.0%}", row["less"])
     estimate, low, high = (form.format(one) for one in given)
     return f"{estimate} ({low} to {high}), p = {row['p_holm']:.3f}" + (
-        f", {row['censored']} of {row['pairs']} are bounds" if row["censored"] and row["measure"] != "success_rate" else ""
+        f", {row['censored']} of {row['pairs']} are bounds"
+        if row["censored"] and row["measure"] != "success_rate"
+        else ""
     )
 
 

@@ -1,7 +1,7 @@
 """What the runs of an evaluation say together."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from echo_shm.planning.evaluation.statistics import bootstrap, holm, paired_test
 
 #: What is summarized: by its mean, or by its median where runs that did not reach the threshold are lower bounds.
-MEASURES = {
+MEASURES: dict[str, Callable[..., Any]] = {
     "success_rate": np.mean,
     "avg_reward": np.mean,
     "steps_to_threshold": np.median,

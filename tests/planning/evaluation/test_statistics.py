@@ -18,7 +18,10 @@ NUMBERS = st.integers(-8, 8).map(float)
 def test_the_paired_test_counts_all_ways_to_turn_the_pairs(pairs):
     """Its p-value is that of looking at each way by itself. The order of pairs and of sides does not matter."""
     differences = [a - b for a, b in pairs]
-    ways = [sum(s * d for s, d in zip(signs, differences, strict=True)) for signs in itertools.product((1, -1), repeat=len(pairs))]
+    ways = [
+        sum(s * d for s, d in zip(signs, differences, strict=True))
+        for signs in itertools.product((1, -1), repeat=len(pairs))
+    ]
     expected = sum(abs(way) >= abs(sum(differences)) for way in ways) / len(ways)
     first, second = zip(*pairs, strict=True)
     assert paired_test(first, second) == pytest.approx(expected)
