@@ -23,8 +23,9 @@ SUITES = {
         *("--max-steps", "5", "--imitation-updates", "20", "--jobs", "2"),
     ],
     "readme": [
-        *("--tasks", "minigrid-doorkey-5x5", "--agents", "random,impala,ppo,ppo_uniform,plan,plan_uniform,echo_rl"),
-        *("--seeds", "10", "--steps", "60000", "--jobs", "2"),
+        *("--tasks", "minigrid-doorkey-5x5,textworld-2x2"),
+        *("--agents", "random,react,impala,ppo,ppo_uniform,plan,plan_uniform,echo_rl"),
+        *("--seeds", "10", "--steps", "30000", "--jobs", "2"),
     ],
 }
 

@@ -106,9 +106,17 @@ def test_runs_in_processes_are_interrupted(config, monkeypatch, tmp_path):
     script = f"trap 'sleep 0.2; echo $4 >> {tmp_path}/ended; exit 130' INT; touch {tmp_path}/$$.began\n"
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path / "python", script + "while :; do sleep 0.02; done"))
 
+    start, started = asyncio.create_subprocess_exec, []
+
+    async def counted(*words, **options):
+        started.append(await start(*words, **options))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", counted)
+
     async def interrupt() -> None:
         running = asyncio.ensure_future(Evaluation(replace(config, jobs=2)).run())
-        while len(list(tmp_path.glob("*.began"))) < 2:
+        while len(started) < 2 or len(list(tmp_path.glob("*.began"))) < 2:
             assert not running.done()
             await asyncio.sleep(0.01)
         running.cancel()
