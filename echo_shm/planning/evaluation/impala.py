@@ -5,6 +5,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,15 +66,17 @@ async def learn_impala(config: EvaluationConfig, task: Task, seed: int, director
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,  # Ctrl-C comes here alone, and the program is interrupted by us, once
     )
     try:
         _, said = await process.communicate()
-    finally:
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError, asyncio.TimeoutError):
+            process.send_signal(signal.SIGINT)  # it stops its workers, and leaves nothing in shared memory
+            await asyncio.wait_for(process.communicate(), _GRACE)
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(process.wait(), _GRACE)
+            process.kill()
+        raise
     if not file.exists():  # its status is 1 when the target was not reached, which has none here
         why = said.decode(errors="replace").strip()[-2000:]
         raise WorkerError(f"the example impala ended with status {process.returncode}: {why}")
