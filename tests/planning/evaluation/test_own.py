@@ -33,7 +33,8 @@ def parts(text):
 @pytest.mark.parametrize("number", range(5))
 def test_demonstrations_solve_their_game(number):
     """Their answers, given one after the other, lead to what they have read, and to the goal. No word is unknown."""
-    text = own._Demonstration(TASK, number).turns()
+    game = own._Demonstration(TASK, number)
+    text = game.turns()
     acting = Acting(TASK.env_name, TASK.env_kwargs)
     shown, _ = acting.reset(seed=own._FIRST_SEED + number)
     over = False
@@ -42,6 +43,9 @@ def test_demonstrations_solve_their_game(number):
         assert read == shown
         assert last == Vocabulary.end
         assert re.fullmatch(r"Thought: [a-z ]+\. Action: [a-z ]+", answer)
+        left = game.commands[game.shown.index(read) :]
+        wanted = [one for one in left if not one.startswith("go ")]
+        assert answer.startswith(f"Thought: {wanted[0] if wanted else left[0]}. ")
         shown, reward, over, _, _ = acting.step(answer)
     assert (reward, over) == (1.0, True)
     assert Vocabulary.unknown not in text[0]

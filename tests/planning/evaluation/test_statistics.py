@@ -72,6 +72,8 @@ def test_known_intervals():
     """Of ten zeros and ones the number of ones in a resample is binomial, whose quantiles are known."""
     found = bootstrap([0.0, 1.0] * 5)
     assert (found.estimate, found.low, found.high) == (0.5, pytest.approx(0.2), pytest.approx(0.8))
+    half = bootstrap([0.0, 1.0] * 5, level=0.5)
+    assert (half.low, half.high) == (pytest.approx(0.4), pytest.approx(0.6))
     medians = bootstrap([1.0, 2.0, 90.0], np.median)
     assert (medians.estimate, medians.low, medians.high) == (2.0, 1.0, 90.0)
     rows = bootstrap([[1.0, 2.0], [3.0, 6.0]], lambda drawn, axis: drawn.sum(axis)[:, 0] / drawn.sum(axis)[:, 1])
