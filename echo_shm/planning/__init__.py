@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from echo_shm.planning.backbones.tokenizers import ByteTokenizer, Tokenizer
     from echo_shm.planning.backbones.transformer import CausalTransformer, TransformerBackbone, TransformerConfig
     from echo_shm.planning.costs import attention_cost, bandwidth_efficiency, effective_cost, rollout_priorities
+    from echo_shm.planning.evaluation.configs import EvaluationConfig
+    from echo_shm.planning.evaluation.evaluation import Evaluation
     from echo_shm.planning.hot_cold import HotColdReplay
     from echo_shm.planning.importance import importance_weights
     from echo_shm.planning.plans import EmaPlan, plan_surprise, temporal_kl
@@ -53,6 +55,8 @@ _NAMES = {
     "agents.segments": ("Segments",),
     "training.metrics": ("TrainingMetrics",),
     "training.trainer": ("EchoRLTrainer",),
+    "evaluation.configs": ("EvaluationConfig",),
+    "evaluation.evaluation": ("Evaluation",),
     "backbones.anthropic": ("AnthropicBackbone",),
     "backbones.gemini": ("GeminiBackbone",),
     "backbones.huggingface": (
@@ -124,6 +128,8 @@ __all__ = [
     "Efficiency",
     "EfficiencyTracker",
     "EmaPlan",
+    "Evaluation",
+    "EvaluationConfig",
     "GeminiBackbone",
     "HotColdReplay",
     "HuggingFaceBackbone",

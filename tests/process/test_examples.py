@@ -1,5 +1,6 @@
 """The examples learn: with a small budget, up to a low target."""
 
+import json
 import re
 import signal
 import sys
@@ -38,14 +39,27 @@ def test_torch(name: str, target: float) -> None:
 
 
 @pytest.mark.usefixtures("torch")
-def test_impala() -> None:
-    """It learns though its workers keep their weights for long: what is older than the learner wants is left out."""
-    output = _example("impala", "--target", "40", "--lag", "40", "--max-age", "5")
+def test_impala(tmp_path: Path) -> None:
+    """It learns though its workers keep their weights for long: what is older than the learner wants is left out.
+
+    It is told what an evaluation tells it, whose measures are those of the file that it writes.
+    """
+    from echo_shm.planning.evaluation import impala, tasks
+    from echo_shm.planning.evaluation.configs import EvaluationConfig
+
+    config, file = EvaluationConfig(steps=400_000, episodes=4, evaluation_frequency=2_000), tmp_path / "said.json"
+    words = impala._words(config, tasks.find("cartpole"), 1, file)
+    output = _example("impala", *words, "--entropy=0.001", "--target=40", "--lag=40", "--max-age=5")
     _assert_solved(output, 40.0)
     found = re.search(r"; weights [\d.]+ versions old, at most (\d+); (\d+) rollouts left out$", output)
     assert found, output
     assert int(found[1]) <= 5
     assert int(found[2]) > 0
+    measured = impala._measures(json.loads(file.read_text()), 0.9)
+    assert f"in {measured.steps:,} steps" in output
+    assert measured.steps == measured.learner_passes == measured.history[-1]["timesteps"]
+    assert measured.episodes == 4
+    assert len(measured.history) > 1
 
 
 def test_jax(tmp_path: Path) -> None:

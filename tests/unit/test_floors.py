@@ -68,6 +68,8 @@ FLOORS = {
         ["rollouts"],
         ["agents"],
         ["training"],
+        ["evaluation"],
+        ["evaluate"],
     ],
     "planning.environments": [
         ["configs", "vocabulary", "minigrid_views", "limited_run", "registration"],
@@ -91,6 +93,15 @@ FLOORS = {
         ["evaluation", "experience"],
         ["trainer"],
         ["__main__"],
+    ],
+    "planning.evaluation": [
+        ["configs", "tasks", "statistics", "acting", "tree"],
+        ["agents", "measures", "summary", "own"],
+        ["models", "playing", "learning", "impala", "plots"],
+        ["runs", "prompting"],
+        ["directory", "report"],
+        ["making"],
+        ["evaluation", "child"],
     ],
     "planning.backbones": [
         ["protocol", "tokenizers"],

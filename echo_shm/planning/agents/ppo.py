@@ -58,6 +58,8 @@ class PPO:
         self.planner, self.config = planner, config
         self.generator = torch.Generator().manual_seed(seed)
         self.updates = 0
+        #: Steps that were learned from, each counted as often as it was: what learning has cost.
+        self.passes = 0
         parts = [[*planner.policy.parameters()]]
         rates = [config.learning_rate]
         if planner.encoder is not None:
@@ -128,7 +130,9 @@ class PPO:
         pieces = min(n, max(1, round(steps / batch_size)))
         sums: dict[str, float] = {}
         count = 0
-        for _ in range(self.config.epochs if epochs is None else epochs):
+        rounds = self.config.epochs if epochs is None else epochs
+        self.passes += steps * rounds
+        for _ in range(rounds):
             order = torch.randperm(n, generator=self.generator)
             for chosen in order.to(advantage.device).tensor_split(pieces):
                 part = segments.pick(chosen)
@@ -192,6 +196,7 @@ class PPO:
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "updates": self.updates,
+            "passes": self.passes,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -206,7 +211,7 @@ class PPO:
         self.planner.ema.state = {name: tensor.numpy() for name, tensor in state["ema"].items()}
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
-        self.updates = state["updates"]
+        self.updates, self.passes = state["updates"], state["passes"]
 
 
 def _log_prob(logits: torch.Tensor, action: torch.Tensor) -> torch.Tensor:

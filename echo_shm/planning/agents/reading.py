@@ -1,7 +1,8 @@
 """Configurations from a TOML file, and from the arguments of a command line.
 
 A configuration is a frozen dataclass. Its fields are numbers, texts, flags, or configurations in turn, and any of them
-may be None. A field that is a mapping takes whatever names there are.
+may be None. A field that is a mapping takes whatever names there are. One that is a tuple of texts is a list in a file,
+and a text with commas on a command line; the configuration makes the tuple.
 """
 
 import argparse
@@ -239,7 +240,7 @@ def _plain(text: str) -> Any:
 def _converter(kind: Any, may_be_none: bool) -> Any:
     """From a text to a value of that type."""
     of_literal = typing.get_origin(kind) is Literal
-    numeric = kind if kind in (int, float) else str
+    numeric = kind if kind in (int, float) else str  # so is a list: with commas, which the configuration parts
 
     def convert(text: str) -> Any:
         return None if may_be_none and text.lower() == "none" else numeric(text)

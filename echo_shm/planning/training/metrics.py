@@ -10,7 +10,10 @@ class TrainingMetrics:
     Attributes:
         timesteps: Steps of all environments, without those of evaluations.
         episodes: Those that ended.
+        successes: Those of them that were one.
         updates: Of the learner.
+        passes: Steps that it has learned from, each counted as often as it was.
+        learner_cost: The sum of the absolute policy losses of all updates: what EchoRL counts as the learner's cost.
         seconds: How long it has trained, without what came before a checkpoint.
         avg_return: The mean return of the last 100 episodes of training; None before the first.
         losses: Of the last update: see :meth:`PPO.update`.
@@ -24,7 +27,10 @@ class TrainingMetrics:
 
     timesteps: int = 0
     episodes: int = 0
+    successes: int = 0
     updates: int = 0
+    passes: int = 0
+    learner_cost: float = 0.0
     seconds: float = 0.0
     avg_return: float | None = None
     losses: dict[str, float] = field(default_factory=dict)

@@ -160,7 +160,8 @@ class EchoRLTrainer:
             if self.config.anneal:
                 self.ppo.scale_learning_rates(1.0 - min(1.0, before / self.config.total_timesteps))
             self.metrics.losses = experience.learn(self.ppo)
-            self.metrics.updates = self.ppo.updates
+            self.metrics.updates, self.metrics.passes = self.ppo.updates, self.ppo.passes
+            self.metrics.learner_cost += abs(self.metrics.losses.get("policy_loss", 0.0))
             experience.publish(self._weights(experience))
             await asyncio.sleep(0)
         progress.show(self.metrics)
@@ -173,6 +174,7 @@ class EchoRLTrainer:
         self.metrics.timesteps += news.steps
         self.metrics.cut_steps += news.cut_steps
         self.metrics.episodes += len(news.returns)
+        self.metrics.successes += int(news.successes.sum())
         self._returns.extend(news.returns.tolist())
         if self._returns:
             self.metrics.avg_return = sum(self._returns) / len(self._returns)

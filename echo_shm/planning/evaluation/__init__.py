@@ -1,0 +1,1 @@
+"""Evaluation: agents on tasks, with several seeds, and what can be said of their differences."""

@@ -1,0 +1,60 @@
+"""What is measured of a run."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Measures:
+    """What came of one run. What such a run cannot have is None.
+
+    Attributes:
+        success_rate: Of ``episodes`` that nobody learned from: the share that succeeded, each tried once. Of an agent
+            that learns, they are played when it has stopped, with seeds that did not decide when it stops.
+        avg_reward: Their mean return.
+        episodes: How many they were.
+        steps: Steps of environments: of an agent that learns, those that it learned from; of others, of the episodes.
+        steps_to_threshold: Of an agent that learns: after how many of them an evaluation first had the success rate of
+            the threshold. If none had, all steps: a lower bound.
+        reached: Whether one had.
+        seconds: How long it took, with its evaluations. It says little on a machine that does other things, too.
+        learner_passes: Steps that went through the learner, each as often as it did.
+        passes_per_success: These for each episode that succeeded while it learned.
+        learner_cost: The sum of its absolute policy losses, which EchoRL's efficiency counts as the learner's cost.
+        cut_steps: Of an agent that learns: steps of which some text or commands had no room.
+        etps: Of a language model: tokens of observations and actions a second.
+        eta: Of a language model: reward for each entry of a KV cache that attention has read.
+        kv_reuse: The share of the tokens that it read which were computed before.
+        bandwidth_per_success: Entries of a KV cache for each episode that succeeded.
+        history: Of an agent that learns: ``timesteps``, ``success_rate``, ``avg_reward`` of each evaluation.
+
+    """
+
+    success_rate: float
+    avg_reward: float
+    episodes: int
+    steps: int
+    seconds: float
+    steps_to_threshold: int | None = None
+    reached: bool | None = None
+    learner_passes: int | None = None
+    passes_per_success: float | None = None
+    learner_cost: float | None = None
+    cut_steps: int | None = None
+    etps: float | None = None
+    eta: float | None = None
+    kv_reuse: float | None = None
+    bandwidth_per_success: float | None = None
+    history: list[dict[str, float]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures by name."""
+        return asdict(self)
+
+
+def reached_at(history: list[dict[str, float]], threshold: float, steps: int) -> dict[str, Any]:
+    """When the first evaluation had the success rate of the threshold: see :class:`Measures`."""
+    for one in history:
+        if one["success_rate"] >= threshold:
+            return {"steps_to_threshold": int(one["timesteps"]), "reached": True}
+    return {"steps_to_threshold": steps, "reached": False}
