@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from echo_shm.missing import needs
-from echo_shm.planning.environments.configs import ALFWORLD_TASKS, AlfworldConfig, configured
+from echo_shm.planning.environments.configs import ALFWORLD_TASKS, ALFWorldConfig, AlfworldConfig, configured
 from echo_shm.planning.environments.played_games import PlayedGames
+
+__all__ = ["ALFWorldConfig", "ALFWorldEnvironment", "Alfworld", "game_files"]
 
 _HINT = (
     "ALFWorld's data come with its own command: pip install 'echo-shm[alfworld]', then alfworld-download, which fills "
@@ -49,6 +51,13 @@ class Alfworld(PlayedGames):
     def _start(self, game: int) -> Any:
         infos = self._textworld.EnvInfos(admissible_commands=True, won=True, feedback=True)
         return self._textworld.start(str(self._files[game]), infos, wrappers=[self._demangler(shuffle=False)])
+
+
+class ALFWorldEnvironment(Alfworld):
+    """EchoRL's name of :class:`Alfworld`. There, it was one room of its own with three things, and no game of ALFWorld.
+
+    So this one needs ALFWorld's data, and has Gymnasium's ``reset`` and ``step``, whose actions are commands.
+    """
 
 
 def game_files(config: AlfworldConfig) -> list[Path]:

@@ -8,7 +8,9 @@ from gymnasium import spaces
 
 from echo_shm.planning.environments.arc_tasks import COLOURS, Grid, Task, load_tasks, make_task
 from echo_shm.planning.environments.common import LONGEST_ACTION, LONGEST_OBSERVATION, Environment, Strings, text
-from echo_shm.planning.environments.configs import ArcConfig, configured
+from echo_shm.planning.environments.configs import ARCConfig, ArcConfig, configured
+
+__all__ = ["END_ROW", "SUBMIT", "ARCConfig", "ARCEnvironment", "Arc"]
 
 #: What ``"cells"`` takes beside the colours 0 to 9.
 END_ROW, SUBMIT = COLOURS, COLOURS + 1
@@ -174,6 +176,13 @@ class Arc(Environment[Any, Any]):
 
     def _info(self, success: bool, right: float) -> dict[str, Any]:
         return {"success": success, "task": self._task.name, "right_cells": right}
+
+
+class ARCEnvironment(Arc):
+    """EchoRL's name of :class:`Arc`. There, each task type was one grid, always the same, that an action solved.
+
+    The actions are Gymnasium's: a whole grid, cells or text, where there a cursor moved.
+    """
 
 
 def _padded(grid: Grid, size: int) -> Grid:

@@ -322,3 +322,33 @@ class MiniGridConfig(EnvironmentConfig):
         integer("num_objects", self.num_objects, 1)
         one_of("view", self.view, ("agent", "full"))
         one_of("observation", self.observation, ("symbolic", "flat", "text"))
+
+
+# --- EchoRL's names, with its defaults where they mean something here --------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ALFWorldConfig(AlfworldConfig):
+    """EchoRL's name of :class:`AlfworldConfig`. ``max_objects`` are those of a scene; there, it had no effect."""
+
+    task_type: str = "pick_and_place"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WebShopConfig(ShopConfig):
+    """EchoRL's name of :class:`ShopConfig`."""
+
+    website_type: str = "electronics"
+    budget_limit: float | None = 1000.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CRUXEvalConfig(CodeConfig):
+    """EchoRL's name of :class:`CodeConfig`. Both of its fields had no effect there."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ARCConfig(ArcConfig):
+    """EchoRL's name of :class:`ArcConfig`. There, ``grid_size`` had no effect on a task."""
+
+    task_type: str = "pattern_completion"

@@ -162,6 +162,13 @@ class MiniGrid(Environment[Any, Any]):
         return told
 
 
+class MiniGridEnvironment(MiniGrid):
+    """EchoRL's name of :class:`MiniGrid`. There, it was a grid of its own, whose key lay where the agent began.
+
+    The actions are numbered as in MiniGrid: 0 turns left, where there it went forward.
+    """
+
+
 def _make(config: MiniGridConfig) -> MiniGridEnv:
     """The task of a configuration."""
     if config.task_type not in _TASKS:

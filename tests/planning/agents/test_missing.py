@@ -9,9 +9,14 @@ import sys
 sys.modules["torch"] = None
 import echo_shm.planning as planning
 print(planning.TrainingConfig("CartPole-v1").batch_size)
-for name in ("TrajectoryEncoder", "LatentPlanner", "PolicyNetwork", "PPO", "Segments", "EchoRLTrainer"):
+import echo_shm.planning.core as core
+assert core.ExecutionConfig().max_cache_size == 10_000
+assert core.PrioritizedReplayBuffer(core.ReplayConfig()).sample_batch(3) == ([], [])
+ours = ("TrajectoryEncoder", "LatentPlanner", "PolicyNetwork", "PPO", "Segments", "EchoRLTrainer")
+names = [(planning, name) for name in ours]
+for room, name in [*names, (core, "TrajectoryEncoder"), (core, "AsyncExecutionEngine")]:
     try:
-        getattr(planning, name)
+        getattr(room, name)
     except ModuleNotFoundError as error:
         print(error.name, error, sep="|")
 """
@@ -21,6 +26,6 @@ def test_the_message_says_what_to_install():
     """Configurations are read without it; all else says which extra brings it."""
     size, *lines = run_python(SCRIPT).stdout.splitlines()
     assert size == "256"
-    assert len(lines) == 6
-    told = r"torch\|echo_shm\.planning\.(agents|training) needs PyTorch: .* pip install 'echo-shm\[planning-agents\]'"
+    assert len(lines) == 8
+    told = r"torch\|echo_shm\.planning\.(agents|training|core) needs PyTorch: .* pip install 'echo-shm\[planning-agents\]'"
     assert all(re.fullmatch(told, line) for line in lines), lines
