@@ -76,7 +76,13 @@ FLOORS = {
         ["async_execution"],
     ],
     "planning.utils": [["monitoring"]],
-    "planning.examples": [],
+    "planning.examples": [
+        ["common"],
+        [
+            *("latent_planning_demo", "async_execution_demo", "prioritized_replay_demo", "bandwidth_efficient_demo"),
+            "train_echo_rl",
+        ],
+    ],
     "planning.environments": [
         ["configs", "vocabulary", "minigrid_views", "limited_run", "registration"],
         ["common", "text_world_rules", "shop_catalogue", "code_functions", "arc_tasks"],
@@ -203,7 +209,7 @@ def goes_down(name, other):
     """Whether the import of one module by another goes to a lower floor of the package that both are in."""
     mine, theirs = name.split("."), other.split(".")
     if other == "":  # what the package exports, which adapters and examples import as a user does
-        return mine[0] in ("adapters", "examples")
+        return mine[0] in ("adapters", "examples") or mine[:2] == ["planning", "examples"]
     depth = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
     if depth is None:  # itself, or a package that it is in
         return False

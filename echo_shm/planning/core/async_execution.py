@@ -205,7 +205,10 @@ class AsyncExecutionEngine:
         return RolloutResult(request_id, True, result.seconds, len(turn.action_tokens), metadata=told)
 
     def get_performance_metrics(self) -> dict[str, float]:
-        """The figures of ``engine.counts`` and ``engine.tracker``, by EchoRL's names; ``tokens_per_second`` is ETPS."""
+        """The figures of ``engine.counts`` and ``engine.tracker``, by EchoRL's names.
+
+        ``tokens_per_second`` counts the tokens of sequences, those that were reused among them, and of answers.
+        """
         counts, seen = self.engine.counts, self.engine.tracker.snapshot()
         figures = BandwidthMetrics.of(seen)
         return {

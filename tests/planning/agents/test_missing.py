@@ -27,5 +27,6 @@ def test_the_message_says_what_to_install():
     size, *lines = run_python(SCRIPT).stdout.splitlines()
     assert size == "256"
     assert len(lines) == 8
-    told = r"torch\|echo_shm\.planning\.(agents|training|core) needs PyTorch: .* pip install 'echo-shm\[planning-agents\]'"
+    where = r"torch\|echo_shm\.planning\.(agents|training|core)"
+    told = where + r" needs PyTorch: .* pip install 'echo-shm\[planning-agents\]'"
     assert all(re.fullmatch(told, line) for line in lines), lines
