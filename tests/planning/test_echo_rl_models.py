@@ -48,7 +48,7 @@ def test_plans_are_those_of_our_encoder():
     assert type(found["policy"]) is planning.PolicyNetwork
     optimizer, prior = found["optimizer"], found["prior"]
     assert isinstance(optimizer, planning.PPO)
-    assert optimizer.optimizer.param_groups[1]["lr"] == 1e-3
+    assert [group["lr"] for group in optimizer.optimizer.param_groups] == [1e-3, 1e-3]
     ema = planning.EmaPlan(6)
     first = ema.score_and_update(prior.latent_plan.numpy(), 1.5).mean()
     assert optimizer.get_trajectory_surprise(prior, 1.5) == pytest.approx(first)
@@ -111,25 +111,27 @@ policy_network = PolicyNetwork(state_dim=5, action_dim=4, latent_dim=6)
 planner = LatentPlanner(5, 4, PlanningConfig(embedding_dim=6, state_window_size=3))
 torch.nn.init.normal_(policy_network.policy[-1].weight)
 torch.nn.init.normal_(planner.policy.policy[-1].weight)
-state_window = torch.randn(2, 5)
+state_windows = [torch.randn(2, 5) for _ in range(8)]
 
 async def main():
     texts = []
     for model in (policy_network, planner):
         execution_engine = AsyncExecutionEngine(config=ExecutionConfig(temperature=0.0), model=model)
-        request_id = await execution_engine.submit_rollout(state_sequence=state_window, priority=1.0)
-        texts.append((await execution_engine.get_result(request_id)).metadata["text"])
+        for state_window in state_windows:
+            request_id = await execution_engine.submit_rollout(state_sequence=state_window, priority=1.0)
+            texts.append((await execution_engine.get_result(request_id)).metadata["text"])
     try:
         await execution_engine.submit_rollout(torch.zeros(3, 7))
     except ValueError as error:
         return texts, str(error)
 """)
     texts, refused = found["result"]
-    state, planner = found["state_window"][-1], found["planner"]
-    zeros = found["policy_network"](state, torch.zeros(6))[0].argmax()
-    filled = torch.cat([torch.zeros(1, 5), found["state_window"]])
-    plan = planner.encoder(filled[None], torch.tensor([[False, True, True]]))[0]
-    assert texts == [str(int(zeros)), str(int(planner.policy(state, plan)[0].argmax()))]
+    states, planner = torch.stack(found["state_windows"]), found["planner"]
+    bare = found["policy_network"](states[:, -1], torch.zeros(8, 6))[0].argmax(-1)
+    mask = torch.tensor([[False, True, True]]).expand(8, 3)
+    plans = planner.encoder(torch.nn.functional.pad(states, (0, 0, 1, 0)), mask)
+    planned = planner.policy(states[:, -1], plans)[0].argmax(-1)
+    assert texts == [str(one) for one in [*bare.tolist(), *planned.tolist()]]
     assert refused == "state_sequence has shape (3, 7): use (t, 5), at least one state"
     gc.collect()
     assert not recwarn.list

@@ -28,7 +28,7 @@ tracker = EMAPlanTracker(3, decay=0.5)
 first = tracker.initialized, tracker.get_ema().tolist()
 tracker.update(np.array([2.0, 0.0, 4.0]))
 tracker.update(np.array([0.0, 0.0, 0.0]))
-surprise = plan_surprise(np.ones(3), tracker.get_ema(), -2.0, surprise_weight=3.0, reward_weight=0.5)
+surprise = plan_surprise(np.ones(3), tracker.get_ema(), -4.0, surprise_weight=3.0, reward_weight=0.5)
 full, left = attention_bandwidth_cost(90, 2.0), effective_bandwidth_cost(90, 30, scale=2.0)
 rewards = np.array([2.0, 1.0], dtype=np.float32)
 priorities = bandwidth_aware_priorities(rewards, np.array([7.0, 3.0]), np.array([0.5, 0.0]))
@@ -38,7 +38,7 @@ available = kernels_available()
     assert found["first"] == (False, [0.0, 0.0, 0.0])
     assert found["tracker"].get_ema().tolist() == [1.0, 0.0, 2.0]
     assert isinstance(found["tracker"], planning.EmaPlan)
-    assert found["surprise"] == 3.0 * 2.0 + 0.5 * 2.0
+    assert found["surprise"] == 3.0 * 2.0 + 0.5 * 4.0
     assert (found["full"], found["left"]) == (8190.0, 8190.0 - 930.0)
     assert found["priorities"].dtype == np.float32
     expected = planning.rollout_priorities([2.0, 1.0], [7.0, 3.0], [0.5, 0.0])
@@ -116,9 +116,8 @@ nothing = replay_buffer.sample_batch(batch_size=4, temperature=2.0)
 rng = np.random.default_rng(3)
 rows = [(rng.normal(size=2), rng.normal(size=(1, 4)), i % 3, float(i), i % 5 == 4) for i in range(10)]
 for i, (state, plan, action, reward, done) in enumerate(rows):
-    if i == 6:
-        for _ in range(3):
-            replay_buffer.update_experience_ages()
+    for _ in range({6: 3, 8: 2}.get(i, 0)):
+        replay_buffer.update_experience_ages()
     replay_buffer.add_experience(state, plan, action, reward, state + 1, done)
 experiences, weights = replay_buffer.sample_batch(batch_size=12, temperature=2.0)
 sizes = replay_buffer.hot_cold_buffer.get_statistics()
@@ -127,9 +126,8 @@ made = isinstance(replay_buffer.hot_cold_buffer, HotColdBuffer)
     example = {"plan": np.zeros(4), "action": np.zeros((), np.int64), "reward": np.zeros((), np.float32)}
     with planning.HotColdReplay(example, 30, 20, age_threshold=2, temperature=2.0) as replay:
         for i, (_, plan, action, reward, done) in enumerate(found["rows"]):
-            if i == 6:
-                for _ in range(3):
-                    replay.learned()
+            for _ in range({6: 3, 8: 2}.get(i, 0)):
+                replay.learned()
             replay.add({"plan": plan[0], "action": action, "reward": np.float32(reward)}, terminated=done)
         batch = replay.sample(12)
         expected = batch.data["action"].tolist(), batch.priority.tolist(), batch.weight.tolist()

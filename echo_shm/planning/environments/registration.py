@@ -19,6 +19,12 @@ IDS = {
     "echo_shm/CodeReasoning-v0": "code:CodeReasoning",
     "echo_shm/Arc-v0": "arc:Arc",
     "echo_shm/MiniGrid-v0": "minigrid:MiniGrid",
+    # EchoRL's names of its tasks.
+    "echo_shm/alfworld-v0": "alfworld:ALFWorldEnvironment",
+    "echo_shm/webshop-v0": "webshop:WebShopEnvironment",
+    "echo_shm/cruxeval-v0": "cruxeval:CRUXEvalEnvironment",
+    "echo_shm/arc-v0": "arc:ARCEnvironment",
+    "echo_shm/minigrid-v0": "minigrid:MiniGridEnvironment",
 }
 
 for _id, _place in IDS.items():
