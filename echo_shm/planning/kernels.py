@@ -35,7 +35,10 @@ def kernels_available() -> bool:
 
 
 class EMAPlanTracker(plans.EmaPlan):
-    """EchoRL's name of :class:`EmaPlan`, with its two readers. There, a plan of another length was taken as it was."""
+    """EchoRL's name of :class:`EmaPlan`, with its two readers.
+
+    A plan of another length is refused. There, it was left out, or taken as it was, without a word.
+    """
 
     @property
     def initialized(self) -> bool:

@@ -43,10 +43,10 @@ class Experience:
 class HotColdBuffer:
     """A :class:`HotColdReplay` of :class:`Experience` with EchoRL's names.
 
-    There, a full part lost its highest priority, ages went by steps of the trainer, and updates of priorities did
-    nothing; here all that is as of :class:`HotColdReplay`. The replay is made with the first step, whose shapes all
-    others have. What it may hold is set aside then: where ``config`` asks for more than half of the memory that is
-    free, both sizes are cut, and a warning says so.
+    There, a full part lost its highest priority, and updates of priorities did nothing; here both are as of
+    :class:`HotColdReplay`. The replay is made with the first step, whose shapes all others have. What it may hold is
+    set aside then: where ``config`` asks for more than half of the memory that is free, both are cut, and a warning
+    says so.
 
     Args:
         config: Sizes and weights.

@@ -179,7 +179,7 @@ class Arc(Environment[Any, Any]):
 
 
 class ARCEnvironment(Arc):
-    """EchoRL's name of :class:`Arc`. There, each task type was one grid, always the same, that an action solved.
+    """EchoRL's name of :class:`Arc`. There, each task type was one grid, always the same.
 
     The actions are Gymnasium's: a whole grid, cells or text, where there a cursor moved.
     """

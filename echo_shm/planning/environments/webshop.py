@@ -7,7 +7,7 @@ __all__ = ["WebShopConfig", "WebShopEnvironment"]
 
 
 class WebShopEnvironment(Shop):
-    """EchoRL's name of :class:`Shop`. There, it sold nine products, and the task was always the same laptop.
+    """EchoRL's name of :class:`Shop`. There, it sold nine products at most, and had one task, a laptop.
 
     The actions are WebShop's strings, ``search[...]`` and ``click[...]``, where there they were numbers.
     """
