@@ -73,14 +73,17 @@ def test_bandwidth(tmp_path, capsys):
     assert spent[0] == spent[1] + saved[1]
 
 
-def test_training(tmp_path, capsys):
+def test_training(tmp_path, capsys, monkeypatch):
     """It trains, evaluates and watches. What cannot be trained is refused in one line."""
     evaluation, end, machine = ran(train_echo_rl, tmp_path, capsys)
     assert re.fullmatch(r" +\d+ steps: success rate [01]\.\d\d, average reward \d+\.\d\d", evaluation)
     assert re.match(r"cartpole: success rate [01]\.000, average reward \d+\.\d+ after 2\d\d steps, \d+ updates", end)
     assert re.match(r"processors \d+ % busy, learner's memory \d+ MB", machine)
-    assert train_echo_rl.main(["--backbone", "gpt-4o"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    for words, told in ((["--backbone", "gpt-4o"], "only 'own' learns here"), (["--task", "alfworld"], "-download")):
+        assert train_echo_rl.main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert told in line
 
 
 def test_matplotlib_is_asked_for_before_anything_is_done(monkeypatch, capsys):

@@ -80,7 +80,7 @@ FLOORS = {
         ["common"],
         [
             *("latent_planning_demo", "async_execution_demo", "prioritized_replay_demo", "bandwidth_efficient_demo"),
-            "train_echo_rl",
+            *("train_echo_rl", "benchmark_echo_rl"),
         ],
     ],
     "planning.environments": [
@@ -115,6 +115,7 @@ FLOORS = {
         ["directory", "report"],
         ["making"],
         ["evaluation", "child"],
+        ["benchmark"],
     ],
     "planning.backbones": [
         ["protocol", "tokenizers"],

@@ -13,14 +13,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig, TrainingConfig
+from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig, TextConfig, TrainingConfig
 from echo_shm.planning.examples.common import arguments, picture, run
 from echo_shm.planning.training.trainer import EchoRLTrainer
 from echo_shm.planning.utils.monitoring import PerformanceMonitor
 
 _SMALL = PlanningConfig(embedding_dim=32, state_window_size=8, learning_rate=1e-3)
 
-#: For each task what it is trained with: its environment, and settings with which it is known to be learned.
+#: For each task what it is trained with: its environment, and settings with which it is learned, unless they say so.
 TASKS = {
     "cartpole": TrainingConfig(
         "CartPole-v1",
@@ -30,6 +30,26 @@ TASKS = {
     "minigrid": TrainingConfig(
         "MiniGrid-DoorKey-5x5-v0",
         rollout_length=64,
+        planning=_SMALL,
+        ppo=PPOConfig(learning_rate=1e-3, reward_scale=5.0),
+    ),
+    # A small one: a room to be found, behind a locked door. A transformer reads it, and follows the plan as its prefix.
+    "textworld": TrainingConfig(
+        "TextWorld",
+        env_kwargs={
+            **{"task_type": "visit", "rooms": 2, "locked_doors": 1, "max_objects": 2, "max_steps": 12},
+            **{"containers": 0, "locked_containers": 0},
+        },
+        rollout_length=8,
+        text=TextConfig(max_tokens=64, max_commands=8),
+        planning=PlanningConfig(16, 4, learning_rate=1e-3, hidden_dim=32, heads=2, layers=1, prefix_length=2),
+        ppo=PPOConfig(learning_rate=4e-3, gamma=0.97, reward_scale=5.0, epochs=3),
+    ),
+    # For who has its data. With these settings it is untried.
+    "alfworld": TrainingConfig(
+        "Alfworld",
+        rollout_length=16,
+        text=TextConfig(max_tokens=512, max_commands=64),
         planning=_SMALL,
         ppo=PPOConfig(learning_rate=1e-3, reward_scale=5.0),
     ),
