@@ -58,9 +58,12 @@ class Reporter:
         self._task = asyncio.get_running_loop().create_task(self._write(self._board))
 
     async def _write(self, board: RolloutsBoard) -> None:
-        while True:
-            await asyncio.sleep(_INTERVAL)
-            board.write(self._look())
+        try:
+            while True:
+                await asyncio.sleep(_INTERVAL)
+                board.write(self._look())
+        finally:
+            board.remove()  # an engine that nobody closes ends with its loop
 
     def close(self) -> None:
         """Removes the board. Idempotent."""
