@@ -2,8 +2,8 @@
  *
  * Plans are rows of dim numbers, one after the other, of float (_f32) or double (_f64). The average is computed in
  * double. Differences are rounded to the type of the plans. A square is added to a partial sum with one rounding. 512
- * squares have 32 partial sums, which are added pairwise, in that type, too. So every kind of instructions gives the same bits, and a float's error is
- * some 2^-21 at most. NaNs and infinities are not looked for: they come out as such. */
+ * squares have 32 partial sums, which are added pairwise, in that type, too. So every kind of instructions gives the same
+ * bits, and a float's error is some 2^-21 at most. NaNs and infinities are not looked for: they come out as such. */
 #ifndef ES_PLAN_H
 #define ES_PLAN_H
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from echo_shm.cli import console, limiters, top
 from echo_shm.errors import SegmentError
-from echo_shm.replay import LimiterInfo, TableInfo, listing
+from echo_shm.replay import HotColdInfo, LimiterInfo, PartInfo, TableInfo, listing
 from echo_shm.ring import lockfile, pages, rollouts, segment
 from echo_shm.ring.metrics import RingView
 from echo_shm.ring.rollouts import RolloutFigures
@@ -200,7 +200,7 @@ def _plain(value: Any) -> Any:
     """A value for JSON, which has no infinity: None stands for it."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if isinstance(value, TableInfo | LimiterInfo):
+    if isinstance(value, TableInfo | LimiterInfo | HotColdInfo | PartInfo):
         value = vars(value)
     if isinstance(value, dict):
         return {field: _plain(one) for field, one in value.items()}

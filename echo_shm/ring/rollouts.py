@@ -7,14 +7,25 @@ is garbage: its engine was killed.
 import contextlib
 import dataclasses
 import json
+import math
 from typing import Any, NamedTuple, get_args
+
+import posix_ipc
 
 from echo_shm._core import lib
 from echo_shm.errors import SegmentError
 from echo_shm.ring import lockfile
 from echo_shm.ring.allocation import create_files
 from echo_shm.ring.board import Board, read_board
-from echo_shm.ring.lockfile import CREATOR_BYTE, Files, LockFile, holder_of, open_lockfile
+from echo_shm.ring.lockfile import (
+    CREATOR_BYTE,
+    Files,
+    LockFile,
+    holder_of,
+    ipc_name,
+    open_lockfile,
+    unlink_lockfile,
+)
 
 #: The files of a board, and how its name ends: the engine of a run, its replay and its ring may have one name.
 FILES = Files("echo_shm_rollouts.", "echo_shm_rollouts_locks.", "rollouts")
@@ -122,19 +133,24 @@ class RolloutsBoard:
 
     def __init__(self, name: str) -> None:
         lockfile.collect(name, FILES)
+        self._name = name
         with contextlib.ExitStack() as undo:
             # The descriptor of the lock file must stay open.
             self._lock, memory = create_files(name, _SIZE, undo, FILES, taken=_taken, smaller="number of boards")
             self._board = Board(memory)
-            self._undo = undo.pop_all()
+            undo.pop_all()  # remove() looks first whose files they are
 
     def write(self, figures: RolloutFigures) -> None:
         """Replaces what the board says."""
         self._board.write({"version": _VERSION, **dataclasses.asdict(figures)})
 
     def remove(self) -> None:
-        """Removes both files. Idempotent."""
-        self._undo.close()
+        """Removes both files, if they are still this board's. Idempotent."""
+        if self._lock.is_linked(self._name, FILES):  # otherwise the name may be another board's by now
+            with contextlib.suppress(posix_ipc.ExistentialError):
+                posix_ipc.unlink_shared_memory(ipc_name(self._name, FILES))
+            unlink_lockfile(self._name, FILES)
+        lib.es_segment_locks_drop(self._lock.locks, CREATOR_BYTE)
 
 
 def _taken(name: str) -> str:
@@ -218,4 +234,6 @@ def _read(said: dict[str, Any]) -> RolloutFigures:
         types = (int,) if field.type in (int, int | None) else (int, float)
         if type(value) not in types or (type(value) is int and abs(value) >= 2**64):
             raise SegmentError(f"the board's figure {field.name!r} is no number that it can be")
+    if not math.isfinite(found["time"]):
+        raise SegmentError("the board's figure 'time' is not finite")
     return RolloutFigures(**found)

@@ -179,27 +179,31 @@ def test_workers_that_cannot_run_are_an_error(kills, told, monkeypatch):
     asyncio.run(play())
 
 
-def test_workers_that_always_exit_end_the_run(monkeypatch):
-    """An environment that ends its process in each episode is an error after some restarts, and no loop."""
+def test_an_environment_that_ends_its_process_ends_its_rollouts_alone(monkeypatch):
+    """However many such rollouts there are in a row, the next one runs."""
     monkeypatch.setattr(fleet, "_IN_A_ROW", 3)
     monkeypatch.setattr(worker, "SHORTEST_DELAY", 1e-3)
-    options = {"what": "leave", "when": 1}
-
-    async def fail(running):
-        for _ in range(10):
-            with contextlib.suppress(RolloutError):
-                await running.submit("", options=options)
 
     async def play():
         async with engine(TokenBackbone(num_blocks=300)) as running:
-            for seed in range(2):  # restarts between which a rollout ends do not count
+            for _ in range(4):
                 with pytest.raises(RolloutError, match="tried 2 times: WorkerLostError"):
-                    await running.submit("", options=options)
-                await running.submit("", seed=seed)
-            with pytest.raises(WorkerError, match=r"workers were started again \d times, .* exited with status 3\."):
-                await fail(running)
-            with pytest.raises(WorkerError, match="no rollout ended meanwhile"):
-                await running.submit("")
+                    await running.submit("", options={"what": "leave", "when": 1})
+            await running.submit("", seed=1)
+
+    asyncio.run(play())
+
+
+def test_workers_that_end_before_they_can_play_end_the_run(monkeypatch):
+    """After some restarts, and for good."""
+    monkeypatch.setattr(fleet, "_IN_A_ROW", 3)
+    monkeypatch.setattr(worker, "SHORTEST_DELAY", 1e-3)
+
+    async def play():
+        async with engine(TokenBackbone(), Unloadable()) as running:
+            for _ in range(2):
+                with pytest.raises(WorkerError, match=r"started again \d times, and ended before .* with status 1\."):
+                    await running.submit("")
             await asyncio.to_thread(until, lambda: running._fleet._group.finished)
 
     asyncio.run(play())

@@ -7,6 +7,7 @@ import struct
 from dataclasses import asdict
 from pathlib import Path
 
+import psutil
 import pytest
 from harness.text_games import Counting
 from harness.token_backbone import TokenBackbone
@@ -217,6 +218,7 @@ def test_an_engine_without_a_board_runs(monkeypatch, caplog):
         (lambda said: said | {"running": 0.5}, "figure 'running' is no number that it can be"),
         (lambda said: said | {"eta": True}, "figure 'eta' is no number that it can be"),
         (lambda said: {field: value for field, value in said.items() if field != "steps"}, "figure 'steps'"),
+        (lambda said: said | {"time": float("-inf")}, "figure 'time' is not finite"),
         (lambda said: [said], "says nothing that can be read"),
     ],
 )
@@ -240,6 +242,26 @@ def test_a_board_that_is_none_is_named(board, change, told, capsys):
     assert set(values_of(board)) == {("up",)}
     assert run_cli(capsys, "ls")[0] == 0
     assert run_cli(capsys, "gc", board)[1] == f"removed  {board}\n"
+
+
+def test_an_engine_ends_though_its_board_is_gone_or_anothers(board):
+    """It looks whose files they are. Its workers end."""
+
+    async def run():
+        async with RolloutEngine(TokenBackbone(), Counting, name=board) as engine:
+            await engine.submit("x")
+            pids = engine.pids
+            for file in SHM.glob(f"echo_shm_rollouts*.{board}"):
+                file.unlink()
+            other = rollouts.RolloutsBoard(board)
+        assert pids
+        assert not any(psutil.pid_exists(pid) for pid in pids)
+        assert rollouts.look(board).alive
+        other.remove()
+        other.remove()
+
+    asyncio.run(run())
+    assert not list(SHM.glob(f"*{board}"))
 
 
 def test_figures_that_are_no_numbers_are_shown(board):

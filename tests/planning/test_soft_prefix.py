@@ -122,6 +122,15 @@ def test_prefixes_that_cannot_be_used_are_refused(prefix: np.ndarray, said: str)
         asyncio.run(answers(make()[1], [Planned([1], prefix)]))
 
 
+def test_prefixes_are_taken_as_a_policy_makes_them():
+    """With their gradients, and of dtypes that numpy has not. A plan behind a plan is refused."""
+    backbone = make()[1]
+    plan = torch.full((2, 32), 0.5, dtype=torch.bfloat16, requires_grad=True)
+    assert (as_prefix("prefix", plan, backbone) == 0.5).all()
+    with pytest.raises(TypeError, match=r"state\.state is Planned: use text or tokens"):
+        asyncio.run(answers(backbone, [Planned(Planned([1], np.zeros((2, 32))), np.zeros((2, 32)))]))
+
+
 def test_a_backbone_without_embeddings_takes_no_prefix():
     """It would not know what to do with it."""
     with pytest.raises(TypeError, match="prefix: TokenBackbone takes no soft prefix: use a TransformerBackbone"):

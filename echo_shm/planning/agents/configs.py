@@ -133,6 +133,10 @@ class ReplayConfig(Readable):
             raise ValueError(f"sampling={self.sampling!r}: use 'surprise' or 'uniform'")
 
 
+#: float32 has all integers up to 2**24. Four are marks.
+_MOST_WORDS = 2**24 - 4
+
+
 @dataclass(frozen=True)
 class TextConfig(Readable):
     """How texts become arrays: :class:`~echo_shm.planning.training.text_view.CommandView` has the rules."""
@@ -147,7 +151,8 @@ class TextConfig(Readable):
     def __post_init__(self) -> None:
         integer("max_tokens", self.max_tokens, 2)
         integer("max_commands", self.max_commands, 2)
-        integer("word_numbers", self.word_numbers, 1)
+        if integer("word_numbers", self.word_numbers, 1) > _MOST_WORDS:
+            raise ValueError(f"word_numbers={self.word_numbers}: use at most {_MOST_WORDS}")
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ class TrainingConfig(Readable):
     #: of ``echo_shm.planning.environments``, are those.
     env_name: str
     #: What the environment is made with: its sizes, for instance.
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: Steps of all environments together.
     total_timesteps: int = 1_000_000
     #: With a replay: steps before the first update.

@@ -211,7 +211,7 @@ class PPO:
         self.planner.ema.state = {name: tensor.numpy() for name, tensor in state["ema"].items()}
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
-        self.updates, self.passes = state["updates"], state["passes"]
+        self.updates, self.passes = state["updates"], state.get("passes", 0)
 
 
 def _log_prob(logits: torch.Tensor, action: torch.Tensor) -> torch.Tensor:

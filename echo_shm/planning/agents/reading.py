@@ -220,6 +220,9 @@ def _add_arguments(parser: argparse.ArgumentParser, cls: Any, where: tuple[str, 
             del common["dest"]
             # The names are the user's: those that are there, and one for the help.
             entries = dict.fromkeys(arg.partition("=")[0] for arg in argv if arg.startswith(f"{flag}."))
+            for entry in entries:
+                if not entry[len(flag) + 1 :] or "." in entry[len(flag) + 1 :]:
+                    parser.error(f"{entry}: use {flag}.NAME VALUE; a value may be JSON: {flag}.size '{{\"rooms\": 2}}'")
             for entry in entries or (f"{flag}.NAME",):
                 dest = f"{'.'.join(path)}.{entry[len(flag) + 1 :].replace('-', '_')}"
                 parser.add_argument(entry, dest=dest, type=_plain, metavar="VALUE", **common)

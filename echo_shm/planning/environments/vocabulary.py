@@ -78,4 +78,6 @@ class HashedWords:
 
     def encode(self, words: str) -> list[int]:
         """A text's tokens, cut as :class:`Vocabulary` cuts it: a list of ints, 4 to ``len(self) - 1``."""
-        return [4 + zlib.crc32(piece.encode()) % self._numbers for piece in _PIECE.findall(words)]
+        return [
+            4 + zlib.crc32(piece.encode("utf-8", "surrogatepass")) % self._numbers for piece in _PIECE.findall(words)
+        ]

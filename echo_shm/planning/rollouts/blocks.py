@@ -12,6 +12,7 @@ or a later call reads it. So a block may be given to another sequence while a ca
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -222,7 +223,11 @@ def as_prefix(label: str, prefix: Array, backbone: object) -> Array:
     width = getattr(backbone, "width", None)
     if width is None:
         raise TypeError(f"{label}: {type(backbone).__name__} takes no soft prefix: use a TransformerBackbone")
-    array = np.array(prefix, np.float32)
+    given: Any = prefix
+    if hasattr(given, "detach"):  # a tensor: perhaps with a gradient, elsewhere, or of a dtype that numpy has not
+        given = given.detach().float().cpu().numpy()
+    with np.errstate(over="ignore"):  # what is too large becomes infinite
+        array = np.array(given, np.float32)
     if array.ndim != 2 or not len(array) or array.shape[1] != width:
         raise ValueError(f"{label} has shape {array.shape}: use (p, {width}), p at least 1, as this backbone is wide")
     if not np.isfinite(array).all():

@@ -43,6 +43,8 @@ def checked_state(state: State, backbone: LocalBackbone | RemoteBackbone) -> Sta
 
     """
     if isinstance(state, Planned):
+        if isinstance(state.state, Planned):
+            raise TypeError("state.state is Planned: use text or tokens")
         prefix = as_prefix("prefix", state.prefix, backbone)
         inner = checked_state(state.state, backbone)
         assert not isinstance(inner, Planned)

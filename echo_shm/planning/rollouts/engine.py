@@ -161,13 +161,13 @@ class RolloutEngine:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        if self._reporter is not None:
-            self._reporter.close()
         for task in self._running:
             task.cancel()
         if self._running:
             await asyncio.wait(self._running)
         async with contextlib.AsyncExitStack() as ending:
+            if self._reporter is not None:
+                ending.callback(self._reporter.close)
             if isinstance(self._backbone, RemoteBackbone):
                 ending.push_async_callback(self._backbone.close)
             if self._decoder is not None:
@@ -244,7 +244,7 @@ class RolloutEngine:
             TimeoutError: It ran too long.
             RolloutError: Each attempt has failed.
             BackboneError: A local backbone hung before.
-            WorkerError: No worker is left, and none comes back; or workers go on ending while no rollout does.
+            WorkerError: No worker is left, and none comes back; or workers go on ending before they can play.
             ValueError: The state is no tokens, or does not fit into the context.
             ConnectionClosedError: The engine was closed.
 

@@ -246,7 +246,7 @@ class Fleet:
             elif (restarts := group.restarts - self._restarts) >= _IN_A_ROW * self._n:
                 code = group.last_exitcode
                 assert code is not None
-                how = f"workers were started again {restarts} times, and no rollout ended meanwhile: the last one "
+                how = f"workers were started again {restarts} times, and ended before they could play: the last one "
                 await self._end(WorkerError(f"{how}{how_ended(code)}. If it printed why, that is on stderr"))
                 await asyncio.to_thread(group.stop, 0.0)
             elif group.finished:
@@ -271,10 +271,10 @@ class Fleet:
         environment = await self._next()
         try:
             yield environment
-            if self._group is not None:
-                self._restarts = self._group.restarts
         finally:
             asked = environment.asked
+            if asked is not None and self._group is not None:
+                self._restarts = self._group.restarts  # if it has ended since, its rollout's retries are the bound
             if not environment.worker.lost:
                 if asked is None or asked.done():
                     self._keep(self._give([environment]))

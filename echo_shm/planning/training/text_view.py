@@ -75,13 +75,13 @@ class CommandView(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
         """Gives the command of that number."""
-        command = self.commands[action] if action < len(self.commands) else ""
+        command = self.commands[action] if 0 <= action < len(self.commands) else ""
         words, reward, terminated, truncated, info = self.env.step(command)
         return self._see(words, info), reward, terminated, truncated, info
 
     def _see(self, words: str, info: dict[str, Any]) -> Array:
         """The tokens. From then on the info says what was left out."""
-        given = tuple(info["admissible_commands"]) or ("",)
+        given = tuple(info.get("admissible_commands") or ("",))
         room = self._tokens - 1  # one is for <end>
         tail: list[int] = []
         shown = 0

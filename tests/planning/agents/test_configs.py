@@ -99,6 +99,9 @@ def test_an_error_of_a_file_names_the_line(tmp_path: Path, text: str, said: str)
         ("--env-name x --ppo.clip-epsilon 0", "clip_epsilon=0.0: use a finite number above 0"),
         ("--env-name x --batch 3", "unrecognized arguments: --batch 3"),
         ("--config nowhere.toml", "nowhere.toml"),
+        ("--env-name x --env-kwargs.size.rooms 2", "--env-kwargs.size.rooms: use --env-kwargs.NAME VALUE"),
+        ("--env-name x --env-kwargs. 2", "--env-kwargs.: use --env-kwargs.NAME VALUE"),
+        ("--env-name x --text.word-numbers 16777213", "word_numbers=16777213: use at most 16777212"),
     ],
 )
 def test_an_error_of_a_command_line_is_printed(capsys: pytest.CaptureFixture[str], arguments: str, said: str):

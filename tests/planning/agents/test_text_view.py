@@ -82,13 +82,14 @@ def test_an_environment_without_commands_is_refused_and_one_that_runs_out_of_the
     for none in (None, ()):
         with pytest.raises(ValueError, match=r"Said has no info\['admissible_commands'\] when an episode begins"):
             CommandView(Said(("go", none)), TextConfig()).reset()
-    env = Said(("go", ("go",)), ("north", ()), ("north", ()))
+    env = Said(("go", ("go",)), ("north", ()), ("north", None), ("north", ("go",)), ("north", ()))
     view = CommandView(env, TextConfig(max_tokens=4))
     view.reset()
     seen = view.step(0)[0]
     assert seen.tolist() == [*Said.vocabulary.encode("north"), Vocabulary.end, Vocabulary.act, 0]
-    view.step(0)
-    assert env.got == ["go", ""]
+    for action in (0, 0, -1):  # a number of no command is the empty one, too
+        view.step(action)
+    assert env.got == ["go", "", "", ""]
 
 
 def test_no_word_of_a_text_is_taken_for_a_mark():
@@ -108,6 +109,7 @@ def test_words_that_nobody_knows_are_numbered_alike_everywhere():
         *words.encode("."),
     ]
     assert len(words) == 1004
+    assert 4 <= words.encode("\ud800")[0] < 1004  # half of a pair, which UTF-8 has not
     assert max(HashedWords(3).encode(" ".join(map(str, range(50))))) == 6
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from echo_shm import Replay, SegmentError
-from echo_shm.replay import ReplayClient
+from echo_shm.replay import HotCold, ReplayClient, Table
 from echo_shm.ring import lockfile
 
 from .kept import SHM, STEP, TABLES, files_of, run_cli
@@ -35,6 +35,15 @@ def test_ls_shows_a_replay_with_its_parts(
         ["main", "0", "1", "2", "2", "0..6", "insert", "and", "sample"],
         ["[red]", "0", "1", "1", "1", "any", "insert", "and", "sample"],
     ]
+
+
+def test_ls_for_scripts_has_both_parts_of_a_table(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hot and cold, each with its figures."""
+    with Replay(STEP, 10, [Table("t", HotCold(age=3))], store="shm", name=name) as replay:
+        replay.add(STEP)
+        replay._rings._feed.publish()
+        (said,) = [one for one in json.loads(run_cli("ls", "--json", capsys=capsys)[1]) if one["name"] == name]
+    assert (said["tables"]["t"]["hot_cold"]["hot"]["size"], said["tables"]["t"]["hot_cold"]["cold"]["size"]) == (1, 0)
 
 
 def test_ls_says_what_a_step_waits_for(
