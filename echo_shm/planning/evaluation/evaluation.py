@@ -103,7 +103,9 @@ class Evaluation:
     def table(self) -> str:
         """The table of what has ended, in Markdown, and where and when it was made."""
         results = self.results()
-        return report.table(results.summary, results.comparisons, report.about(self.config, self.left_out))
+        return report.table(
+            results.summary, results.comparisons, report.about(self.config, results.runs, self.left_out)
+        )
 
     def draw(self, results: Results) -> list[Path]:
         """Draws learning curves, steps to the threshold and success into ``plots/``, and returns the files.

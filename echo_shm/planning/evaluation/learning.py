@@ -11,10 +11,10 @@ from echo_shm.planning.evaluation.measures import Measures, reached_at
 from echo_shm.planning.evaluation.tasks import Task
 from echo_shm.planning.training import checkpoints
 from echo_shm.planning.training.evaluation import evaluate
-from echo_shm.planning.training.trainer import EchoRLTrainer
+from echo_shm.planning.training.trainer import EchoRLTrainer, apart
 
 #: Seeds of the last evaluation, beyond those of the ones that decide when a run stops.
-_LAST = 2**30 + 2**20
+_LAST = 2**30 + 2**29
 
 #: A checkpoint is made after so many steps: a replay's takes time.
 _SAVE = 16_384
@@ -25,13 +25,18 @@ def training(config: EvaluationConfig, task: Task, agent: Agent, seed: int, dire
     base = task.training()
     planning = base.planning if config.planning is None else config.planning
     every = config.evaluation_frequency
-    replay = None
+    starts, replay = base.learning_starts, None
+    if config.replay is not None:
+        starts = max(1, config.replay.hot_buffer_size // 8)
     if agent.learns_from != "rollouts":
         replay = replace(task.replay if config.replay is None else config.replay, sampling=agent.learns_from)
+    ppo = base.ppo if config.ppo is None else config.ppo
     return replace(
         base,
+        # A minibatch of a replay is learned from once: so often, each step is as often as those of a rollout.
+        train_frequency=max(1, base.batch_size // ppo.epochs),
         total_timesteps=config.steps,
-        learning_starts=min(base.learning_starts, config.steps // 4),
+        learning_starts=min(starts, config.steps // 4),
         evaluation_frequency=base.evaluation_frequency if every is None else every,
         evaluation_episodes=config.episodes,
         stop_at=config.threshold,
@@ -39,7 +44,7 @@ def training(config: EvaluationConfig, task: Task, agent: Agent, seed: int, dire
         checkpoint=str(directory),
         seed=seed,
         planning=replace(planning, conditioned=agent.plans),
-        ppo=base.ppo if config.ppo is None else config.ppo,
+        ppo=ppo,
         replay=replay,
     )
 
@@ -65,14 +70,14 @@ async def learn(config: EvaluationConfig, task: Task, agent: Agent, seed: int, d
             found = None
     trainer = EchoRLTrainer(asked, resume=found is not None)
     metrics = await trainer.train()
-    last = await evaluate(trainer.planner, trainer.settings, config.episodes, _LAST + seed)
+    last = await evaluate(trainer.planner, trainer.settings, config.episodes, _LAST + apart(seed))
     return Measures(
         success_rate=last.success_rate,
         avg_reward=last.avg_reward,
         episodes=last.episodes,
         steps=metrics.timesteps,
         seconds=metrics.seconds,
-        **reached_at(metrics.history, config.threshold, metrics.timesteps),
+        **reached_at(metrics.history, config.threshold, config.steps),
         learner_passes=metrics.passes,
         passes_per_success=metrics.passes / metrics.successes if metrics.successes else None,
         learner_cost=metrics.learner_cost,

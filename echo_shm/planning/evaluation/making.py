@@ -8,6 +8,7 @@ from echo_shm.planning.evaluation import agents, tasks
 from echo_shm.planning.evaluation.configs import EvaluationConfig
 from echo_shm.planning.evaluation.directory import Directory
 from echo_shm.planning.evaluation.measures import Measures
+from echo_shm.planning.evaluation.report import where_and_when
 from echo_shm.planning.evaluation.runs import Run
 
 
@@ -21,7 +22,7 @@ async def make(config: EvaluationConfig, directory: Directory, run: Run) -> dict
 
     """
     measures = await _measures(config, directory, run)
-    result = {**run.as_dict(), **measures.as_dict()}
+    result = {**run.as_dict(), **measures.as_dict(), "made": where_and_when()}
     directory.finish(run, result)
     return result
 

@@ -15,7 +15,7 @@ class Measures:
         episodes: How many they were.
         steps: Steps of environments: of an agent that learns, those that it learned from; of others, of the episodes.
         steps_to_threshold: Of an agent that learns: after how many of them an evaluation first had the success rate of
-            the threshold. If none had, all steps: a lower bound.
+            the threshold, at most as many as it may make. If none had, as many: a lower bound.
         reached: Whether one had.
         seconds: How long it took, with its evaluations. It says little on a machine that does other things, too.
         learner_passes: Steps that went through the learner, each as often as it did.
@@ -52,9 +52,12 @@ class Measures:
         return asdict(self)
 
 
-def reached_at(history: list[dict[str, float]], threshold: float, steps: int) -> dict[str, Any]:
-    """When the first evaluation had the success rate of the threshold: see :class:`Measures`."""
+def reached_at(history: list[dict[str, float]], threshold: float, most: int) -> dict[str, Any]:
+    """When the first evaluation had the success rate of the threshold: see :class:`Measures`.
+
+    Agents stop at different steps beyond ``most``, as their rollouts are long. That must not count.
+    """
     for one in history:
         if one["success_rate"] >= threshold:
-            return {"steps_to_threshold": int(one["timesteps"]), "reached": True}
-    return {"steps_to_threshold": steps, "reached": False}
+            return {"steps_to_threshold": min(int(one["timesteps"]), most), "reached": True}
+    return {"steps_to_threshold": most, "reached": False}

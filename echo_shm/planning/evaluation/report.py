@@ -27,6 +27,9 @@ _COLUMNS = {
     "seconds": ("seconds", "{:,.0f}"),
 }
 
+#: What is a lower bound of a run that did not reach the threshold.
+_BOUNDED = ("steps_to_threshold", "learner_passes")
+
 
 def machine() -> dict[str, str]:
     """Where this process runs, and the versions of packages."""
@@ -41,15 +44,21 @@ def machine() -> dict[str, str]:
     return found
 
 
-def about(config: EvaluationConfig, left_out: Sequence[LeftOut]) -> str:
-    """What the table is of, and where and when it was made."""
+def where_and_when() -> str:
+    """This machine, the versions of packages, and today's date, in one line."""
+    return f"{', '.join(f'{name} {value}' for name, value in machine().items())}; {datetime.date.today().isoformat()}"
+
+
+def about(config: EvaluationConfig, runs: Sequence[dict[str, Any]], left_out: Sequence[LeftOut]) -> str:
+    """What the table is of, and where and when its runs were made."""
     every = config.evaluation_frequency
     rhythm = "" if every is None else f", every {every:,} steps"
     last = config.first_seed + config.seeds - 1
     said = [
-        f"{datetime.date.today().isoformat()}; {', '.join(f'{name} {value}' for name, value in machine().items())}.",
+        *(f"{made}." for made in dict.fromkeys(run["made"] for run in runs)),
         f"Seeds {config.first_seed} to {last}; the threshold is a success rate of {config.threshold:g} in an "
-        f"evaluation of {config.episodes} episodes{rhythm}, within {config.steps:,} steps.",
+        f"evaluation of {config.episodes} episodes{rhythm}, within {config.steps:,} steps. Agents that learn play a "
+        "multiple of 16 if there are more.",
         "Means of success, return, η and reuse, medians of the others, each with a bootstrap interval of 95 % over "
         "seeds. `>` marks medians of which one run or more did not reach the threshold: such a run counts with all its "
         "steps, a lower bound.",
@@ -81,7 +90,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
         return "-"
     form = _COLUMNS[name][1]
     estimate, low, high = (form.format(one) for one in row[name])
-    bound = "> " if row["censored"] and name in ("steps_to_threshold", "learner_passes") else ""
+    bound = "> " if row["censored"] and name in _BOUNDED else ""
     return f"{bound}{estimate}" + (f" ({low} to {high})" if low != high else "")
 
 
@@ -102,11 +111,10 @@ def _differences(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[s
 def _difference(row: dict[str, Any]) -> str:
     form, given = ("{:+.2f}", row["difference"]) if row["less"] is None else ("{:.0%}", row["less"])
     estimate, low, high = (form.format(one) for one in given)
-    return f"{estimate} ({low} to {high}), p = {row['p_holm']:.3f}" + (
-        f", {row['censored']} of {row['pairs']} are bounds"
-        if row["censored"] and row["measure"] != "success_rate"
-        else ""
-    )
+    bounds = ""
+    if any(row["censored"]) and row["measure"] in _BOUNDED:
+        bounds = f"; bounds: {row['censored'][0]} of {row['agent']}, {row['censored'][1]} of {row['against']}"
+    return f"{estimate} ({low} to {high}), p = {row['p_holm']:.3f}{bounds}"
 
 
 def _markdown(heads: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -83,11 +83,12 @@ def compare(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One mapping for each task, measure of :data:`COMPARED`, and two agents of :data:`PAIRS` that have it.
 
     ``task``, ``measure``, ``agent``, ``against``, ``what`` the difference between them is; ``pairs``: how many seeds
-    both have with that measure (a run without a success has no cost of one); ``censored``: of how many of them a run
-    did not reach the threshold, so that its numbers are bounds; ``difference``: the mean ``[estimate, low, high]`` with
-    a bootstrap interval over pairs; ``less``: likewise, by which part the sum of the agent is less than the other's, or
-    None for success rates; ``p`` of the paired permutation test; and ``p_holm``, corrected for all comparisons of this
-    measure of the task.
+    both have. If one run of them has no such measure, as a run without a success has no cost of one, there is no
+    comparison: the others would be the better half. ``censored``: how many runs of the one and of the other did not
+    reach the threshold, so that their numbers of steps and passes are lower bounds; ``difference``: the mean
+    ``[estimate, low, high]`` with a bootstrap interval over pairs; ``less``: likewise, by which part the sum of the
+    agent is less than the other's, or None for success rates; ``p`` of the paired permutation test, which with n pairs
+    is at least 2 / 2**n; and ``p_holm``, corrected for all comparisons of this measure of the task.
     """
     found = []
     for task, by_agent in _groups(runs).items():
@@ -111,9 +112,10 @@ _Pairs = list[tuple[dict[str, Any], dict[str, Any]]]
 
 
 def _paired(measure: str, mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> _Pairs:
-    """The runs of each seed that both have with this measure."""
-    others = {run["seed"]: run for run in theirs if run[measure] is not None}
-    return [(run, others[run["seed"]]) for run in mine if run[measure] is not None and run["seed"] in others]
+    """The runs of each seed that both have; none if one of them does not have this measure."""
+    others = {run["seed"]: run for run in theirs}
+    pairs = [(run, others[run["seed"]]) for run in mine if run["seed"] in others]
+    return [] if any(run[measure] is None for pair in pairs for run in pair) else pairs
 
 
 def _compared(measure: str, pairs: _Pairs) -> dict[str, Any]:
@@ -121,7 +123,7 @@ def _compared(measure: str, pairs: _Pairs) -> dict[str, Any]:
     difference = bootstrap((values[:, 0] - values[:, 1]).tolist())
     row: dict[str, Any] = {
         "pairs": len(pairs),
-        "censored": sum(False in (a["reached"], b["reached"]) for a, b in pairs),
+        "censored": [sum(run["reached"] is False for run in side) for side in zip(*pairs, strict=True)],
         "difference": [difference.estimate, difference.low, difference.high],
         "less": None,
         "p": paired_test(values[:, 0].tolist(), values[:, 1].tolist()),

@@ -213,28 +213,25 @@ class Rollouts:
 
 
 def play_into_replay(writer: Any, settings: Settings, seed: int, reports: Handle) -> None:
-    """A worker: it plays without end with the latest weights. Each row goes to the replay, and now and then a report.
+    """A worker: it plays without end with the latest weights. Each row goes to the replay, and a report to the learner.
 
-    The report waits until the learner takes it, so actors do not run away from the learner.
+    The report waits until the learner takes it. So what is learned from is counted, but for a few rows, and actors do
+    not run away from the learner.
     """
-    subscriber, length = writer.subscriber(), settings.config.rollout_length
+    subscriber = writer.subscriber()
     nobody = np.zeros(settings.envs, bool)
     with ShmClient(reports) as client, _actor(settings, seed) as (actor, weights):
         while True:
-            report = _report_example(settings)
-            for t in range(length):
-                if subscriber.poll(into=weights):
-                    actor.updates = int(weights[1])
-                    if isinstance(writer, SurpriseWriter):
-                        writer.adopt(weights[2])
-                played = actor.step()
-                row = {**played.row, **_plan_leaf(settings, played.plans)}
-                # What an episode ends with is a row like others: its last one.
-                writer.add_vector(row, ~row["acted"], nobody, "disabled")
-                report["steps"] += int(row["acted"].sum())
-                report["episode_return"][:, t], report["success"][:, t] = played.episode_return, played.success
-                report["cut"][:, t] = played.cut
-            client.send(report)
+            if subscriber.poll(into=weights):
+                actor.updates = int(weights[1])
+                if isinstance(writer, SurpriseWriter):
+                    writer.adopt(weights[2])
+            played = actor.step()
+            row = {**played.row, **_plan_leaf(settings, played.plans)}
+            # What an episode ends with is a row like others: its last one.
+            writer.add_vector(row, ~row["acted"], nobody, "disabled")
+            ends = {"episode_return": played.episode_return, "success": played.success, "cut": played.cut}
+            client.send({"steps": np.int64(row["acted"].sum()), **ends})
 
 
 class Replayed:
@@ -367,8 +364,8 @@ def _plan_leaf(settings: Settings, plans: Array | None, shape: tuple[int, ...] |
 
 
 def _report_example(settings: Settings) -> dict[str, Any]:
-    """What a worker says of ``rollout_length`` rows of each of its environments."""
-    shape = settings.envs, settings.config.rollout_length
+    """What a worker says of a row of each of its environments."""
+    shape = (settings.envs,)
     flags = {"success": np.zeros(shape, np.bool_), "cut": np.zeros(shape, np.bool_)}
     return {"steps": np.zeros((), np.int64), "episode_return": np.zeros(shape), **flags}
 

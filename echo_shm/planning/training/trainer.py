@@ -195,10 +195,15 @@ class EchoRLTrainer:
     async def _evaluate(self) -> None:
         if self._acting is not self.planner:
             self._acting.load_state_dict(self.planner.state_dict())
-        seed = _EVALUATION_SEED + self.config.seed
+        seed = _EVALUATION_SEED + apart(self.config.seed)
         result = await evaluate(self._acting, self.settings, self.config.evaluation_episodes, seed)
         self.metrics.evaluation_results = result.as_dict()
         self.metrics.history.append({"timesteps": float(self.metrics.timesteps), **result.as_dict()})
+
+
+def apart(seed: int) -> int:
+    """A seed below 2**28. Those of neighbouring seeds are far apart: environments add their numbers to it."""
+    return seed * 1_000_003 % 2**28
 
 
 @contextlib.contextmanager

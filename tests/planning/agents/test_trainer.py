@@ -1,8 +1,10 @@
 """Training with actors in processes of their own: kills, Ctrl-C, checkpoints, and what cannot be trained."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from echo_shm.planning.agents.configs import (  # noqa: E402
 )
 from echo_shm.planning.training import checkpoints  # noqa: E402
 from echo_shm.planning.training.__main__ import main  # noqa: E402
+from echo_shm.planning.training.experience import Replayed, Weights, open_experience  # noqa: E402
 from echo_shm.planning.training.metrics import TrainingMetrics  # noqa: E402
 from echo_shm.planning.training.settings import Settings  # noqa: E402
 from echo_shm.planning.training.trainer import EchoRLTrainer  # noqa: E402
@@ -130,6 +133,23 @@ def test_ctrl_c_ends_the_command_with_a_checkpoint(tmp_path: Path, capsys: pytes
     pressing.result()
     assert status == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_what_is_learned_from_is_counted():
+    """A replay has a few rows at most that the learner has not counted: otherwise it would seem to need fewer steps."""
+    config = replace(TINY, replay=ReplayConfig(hot_buffer_size=5_000, cold_buffer_size=1_000))
+    settings = Settings.of(config)
+    experience = open_experience(settings, None)
+    assert isinstance(experience, Replayed)
+    planner = settings.planner()
+    steps = resets = 0
+    with contextlib.closing(experience), experience.spawn(Weights.of(planner, 0, experience.replay.ema), 0):
+        while steps < 300:
+            time.sleep(0.002)  # time enough to play far more than that
+            news = experience.take(30.0)
+            steps, resets = steps + news.steps, resets + len(news.returns)
+            # In each environment: two reports in the ring, one that waits for room, one row without a report yet.
+            assert steps <= experience.replay.num_steps <= steps + resets + 2 * 4
 
 
 def test_what_cannot_be_trained_is_refused_at_once():

@@ -40,15 +40,16 @@ def test_agents_are_summarized_and_compared():
     assert rows["random"]["steps_to_threshold"] is None
     assert rows["plan"]["passes_per_success"] is None  # one of them has no success
     found = {row["measure"]: row for row in compare(RUNS)}
-    assert set(found) == {"success_rate", "steps_to_threshold", "learner_passes", "passes_per_success"}
+    assert set(found) == {"success_rate", "steps_to_threshold", "learner_passes"}  # the worst is not left out
     steps = found["steps_to_threshold"]
     assert (steps["agent"], steps["against"], steps["what"]) == ("plan", "ppo", "a plan, from rollouts")
     assert steps["less"] == pytest.approx([0.4, 0.4, 0.4])
     assert steps["difference"] == [-400.0, -400.0, -400.0]
-    assert (steps["pairs"], steps["censored"], steps["p"], steps["p_holm"]) == (5, 1, 2 / 32, 2 / 32)
+    assert (steps["pairs"], steps["censored"], steps["p"], steps["p_holm"]) == (5, [0, 1], 2 / 32, 2 / 32)
     assert found["success_rate"]["less"] is None
     assert found["success_rate"]["p"] == 1.0
-    assert found["passes_per_success"]["pairs"] == 4
+    whole = {row["measure"]: row for row in compare([run for run in RUNS if run["seed"]])}
+    assert whole["passes_per_success"]["pairs"] == 4
 
 
 def test_comparisons_are_corrected_together():
@@ -91,7 +92,7 @@ def test_the_table_shows_what_there_is():
     assert lines[10].startswith(
         "| a plan, from rollouts | plan against ppo | +0.00 (+0.00 to +0.00), p = 1.000 | 40% (40% to 40%)"
     )
-    assert "p = 0.062, 1 of 5 are bounds |" in lines[10]
+    assert "p = 0.062; bounds: 0 of plan, 1 of ppo |" in lines[10]
     assert lines[-1] == "Made here."
 
 
@@ -99,6 +100,7 @@ def test_when_the_threshold_is_reached():
     """The first evaluation counts; without one, all steps, which is a bound."""
     history = [{"timesteps": float(t), "success_rate": rate} for t, rate in ((5, 0.2), (9, 0.9), (12, 1.0))]
     assert reached_at(history, 0.9, 12) == {"steps_to_threshold": 9, "reached": True}
+    assert reached_at(history, 0.9, 8) == {"steps_to_threshold": 8, "reached": True}  # it was looked at late
     assert reached_at(history[:1], 0.9, 7) == {"steps_to_threshold": 7, "reached": False}
 
 
