@@ -137,19 +137,17 @@ def test_ctrl_c_ends_the_command_with_a_checkpoint(tmp_path: Path, capsys: pytes
 
 def test_what_is_learned_from_is_counted():
     """A replay has a few rows at most that the learner has not counted: otherwise it would seem to need fewer steps."""
-    config = replace(TINY, replay=ReplayConfig(hot_buffer_size=5_000, cold_buffer_size=1_000))
+    config = replace(TINY, rollout_length=64, replay=ReplayConfig(hot_buffer_size=5_000, cold_buffer_size=1_000))
     settings = Settings.of(config)
     experience = open_experience(settings, None)
     assert isinstance(experience, Replayed)
     planner = settings.planner()
-    steps = resets = 0
     with contextlib.closing(experience), experience.spawn(Weights.of(planner, 0, experience.replay.ema), 0):
-        while steps < 300:
-            time.sleep(0.002)  # time enough to play far more than that
-            news = experience.take(30.0)
-            steps, resets = steps + news.steps, resets + len(news.returns)
-            # In each environment: two reports in the ring, one that waits for room, one row without a report yet.
-            assert steps <= experience.replay.num_steps <= steps + resets + 2 * 4
+        news = experience.take(60.0)
+        assert news is not None
+        time.sleep(0.3)  # time enough to play hundreds of rows
+        # In each environment: two reports in the ring, one that waits for room, one row without a report yet.
+        assert news.steps <= experience.replay.num_steps <= news.steps + 2 * 4
 
 
 def test_what_cannot_be_trained_is_refused_at_once():
