@@ -283,7 +283,8 @@ def test_systemd_knows_the_unit(tmp_path):
 @pytest.mark.parametrize("number", [0, 1], ids=["systemd", "compose"])
 def test_the_services_run_a_replay(tmp_path, name, number):
     """Their command serves the configuration that stands above them, to the client that stands below it."""
-    (config,), words = _blocks("toml"), _commands()[number]
+    (config,) = (block for block in _blocks("toml") if 'name = "run"' in block)
+    words = _commands()[number]
     assert Path(words[0]).name == "echo-shm"
     assert words[1:-1] == ["replay"]
     (tmp_path / Path(words[-1]).name).write_text(config.replace('name = "run"', f'name = "{name}"'))
