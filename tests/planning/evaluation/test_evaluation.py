@@ -11,6 +11,7 @@ from harness.packages import need
 
 need("gymnasium")
 
+import echo_shm  # noqa: E402
 from echo_shm.errors import WorkerError  # noqa: E402
 from echo_shm.planning import evaluate  # noqa: E402
 from echo_shm.planning.evaluation import evaluation as module  # noqa: E402
@@ -134,13 +135,45 @@ def test_other_settings_are_refused(config):
         ValueError, match=r"other settings: episodes=5, there 4; seeds=2, there 3: use another directory"
     ):
         Evaluation(replace(config, episodes=5, seeds=2))
-    (name, *_) = files(config)
+    name, kept = next(iter(files(config).items()))
     Path(config.output, "runs", name).write_text("{")
     with pytest.raises(ValueError, match=f"{name} is not JSON: .*: remove it, and that run is made again"):
         run(replace(config, jobs=2))
-    Path(config.output, "runs", name).write_text("{}")
+    file = Path(config.output, "runs", name)
+    whole = json.loads(kept)
+    file.write_text("{}")
     with pytest.raises(ValueError, match=f"{name} is of another run: remove it"):
         run(config)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=f"{name} is not JSON: .*: remove it"):
+        run(config)
+    del whole["seconds"]
+    file.write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=f"{name} has no seconds: remove it"):
+        run(config)
+
+
+def test_results_of_another_version_are_refused(config):
+    """Both are named."""
+    run(config)
+    file = Path(config.output, "evaluation.json")
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({**settings, "version": "0.0.9"}))
+    with pytest.raises(ValueError, match=rf"version='{echo_shm.__version__}', there '0\.0\.9'"):
+        Evaluation(config)
+
+
+def test_a_directory_is_nobodys_until_a_run_has_ended(config):
+    """Who only looks writes nothing. Whoever has begun meanwhile with other settings is seen within the lock."""
+    one, other = Evaluation(config), Evaluation(replace(config, episodes=5))
+    one.table()
+    assert not Path(config.output).exists()
+    with other.directory.locked():
+        pass
+    asyncio.run(one.run())
+    with pytest.raises(ValueError, match="other settings: episodes=5, there 4"):
+        asyncio.run(other.run())
+    assert json.loads(Path(config.output, "evaluation.json").read_text())["episodes"] == 4
 
 
 def test_two_at_a_time_are_refused(config):
