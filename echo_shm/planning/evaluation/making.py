@@ -11,6 +11,11 @@ from echo_shm.planning.evaluation.measures import Measures
 from echo_shm.planning.evaluation.runs import Run
 
 
+def line_of(error: Exception) -> str:
+    """What is said of an error in one line."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 async def make(config: EvaluationConfig, directory: Directory, run: Run) -> dict[str, Any]:
     """Makes a run, and writes its file.
 
