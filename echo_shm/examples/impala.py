@@ -43,7 +43,8 @@ def rollout_of(obs: int) -> dict[str, Any]:
         "terminated": np.zeros((HORIZON, ENVS), np.bool_),
         "truncated": np.zeros((HORIZON, ENVS), np.bool_),
         "is_reset": np.zeros((HORIZON, ENVS), np.bool_),  # this row resets an environment, and is no step
-        "episode_return": np.zeros((HORIZON, ENVS), np.float32),  # where an episode ends; elsewhere nan
+        # Where an episode ends; elsewhere nan. In float32 the least number above 0 that --success takes would be 0.
+        "episode_return": np.zeros((HORIZON, ENVS), np.float64),
     }
 
 
@@ -69,7 +70,7 @@ def play(client: ShmClient, seed: int, env: str, lag: int) -> None:
     envs = make_envs(env, ENVS)
     rng = np.random.default_rng(seed)
     obs, _ = envs.reset(seed=seed)
-    over, returns = np.zeros(ENVS, bool), np.zeros(ENVS, np.float32)
+    over, returns = np.zeros(ENVS, bool), np.zeros(ENVS)
     subscriber = client.subscriber()
     weights, rollouts = subscriber.latest(), 0
     while True:
@@ -119,6 +120,11 @@ def v_trace(torch: Any, args: argparse.Namespace, batch: dict[str, Any], ratio: 
     following = values[:, 1:] + above[:, 1:] * same_episode
     advantage = rho * (reward + gamma * following * going_on - values[:, :-1])
     return (values + above)[:, :-1], advantage
+
+
+def evaluation_seed(seed: int, last: bool = False) -> int:
+    """The seed of an evaluation. Those of neighbouring runs are far apart, as each environment has the next one."""
+    return 2**30 + 2**29 * last + seed * 1_000_003 % 2**28
 
 
 def evaluate(weights: list[Any], args: argparse.Namespace, seed: int) -> dict[str, float]:
@@ -180,13 +186,14 @@ def learn(args: argparse.Namespace) -> int:
                 successes += int((batch["episode_return"] >= args.success).sum())
                 ages.append(info.age_max)
                 if args.every and (progress.steps // args.every > before // args.every or progress.over):
-                    history.append({"timesteps": progress.steps, **evaluate(weights, args, 2**30 + args.seed)})
+                    history.append({"timesteps": progress.steps, **evaluate(weights, args, evaluation_seed(args.seed))})
                 if progress.over or (history and history[-1]["success_rate"] >= args.stop):
                     break
-                optimizer.param_groups[0]["lr"] = args.learning_rate * progress.left
+                if args.anneal:
+                    optimizer.param_groups[0]["lr"] = args.learning_rate * progress.left
                 publisher.publish(weights)
     if args.json:
-        last = evaluate(weights, args, 2**30 + 2**20 + args.seed)
+        last = evaluate(weights, args, evaluation_seed(args.seed, last=True))
         said = {"timesteps": progress.steps, "successes": successes, "seconds": time.monotonic() - began}
         Path(args.json).write_text(json.dumps({**said, "history": history, "last": last}), encoding="utf-8")
     return progress.finish(
@@ -204,12 +211,14 @@ if __name__ == "__main__":
         ("gamma", 0.98, "how much a later reward counts"),
         ("trace", 0.9, "lambda of V-trace"),
         ("entropy", 0.001, "what the entropy counts in the loss"),
-        ("learning-rate", 2e-3, "at first; it falls to 0"),
+        ("learning-rate", 2e-3, "at first"),
         ("scale", 0.05, "of rewards"),
         ("success", 475.0, "the return that makes an episode a success"),
         ("stop", math.inf, "success rate of an evaluation at which training ends"),
     ):
         parser.add_argument(f"--{name}", type=float, default=number, help=f"{what} (%(default)s)")
+    anneal = "whether the learning rate falls to 0 over the steps (%(default)s)"
+    parser.add_argument("--anneal", action=argparse.BooleanOptionalAction, default=True, help=anneal)
     parser.add_argument("--every", type=int, default=0, help="steps between two evaluations; 0: none (%(default)s)")
     parser.add_argument("--episodes", type=int, default=32, help="of an evaluation (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write the evaluations, and a last one, into this file")

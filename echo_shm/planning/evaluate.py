@@ -6,13 +6,18 @@ and makes no run. ``--help`` lists the rest.
 """
 
 import asyncio
+import contextlib
+import importlib
+import io
+import re
 import sys
 from pathlib import Path
 
-from echo_shm.errors import WorkerError
+from echo_shm.errors import EchoShmError, WorkerError
 from echo_shm.planning.evaluation.agents import AGENTS
 from echo_shm.planning.evaluation.configs import EvaluationConfig
 from echo_shm.planning.evaluation.evaluation import Evaluation
+from echo_shm.planning.evaluation.making import line_of
 from echo_shm.planning.evaluation.tasks import KNOWN
 
 #: Arguments of the ready suites. What is needed beside them is ``--output``.
@@ -29,36 +34,68 @@ SUITES = {
     ],
 }
 
+_PROGRAM = "echo_shm.planning.evaluate"
+
+#: What is no field of the configuration.
+_OPTIONS = """\
+  --list                print tasks, agents and suites, and make no run
+  --suite SUITE         arguments that are ready: quick or readme; others replace them
+  --table               print the table of what has ended, and make no run
+  --no-plots            draw nothing
+"""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs an evaluation. Returns the exit status: 2 if it cannot begin, 1 if a run failed, 130 after Ctrl-C."""
     given = list(sys.argv[1:] if argv is None else argv)
-    if "--list" in given:
+    if {"-h", "--help"} & {*given}:
+        print(_help(), end="")
+        return 0
+    if given == ["--list"]:
         print(_list())
         return 0
     with_plots = "--no-plots" not in given
     only_table = "--table" in given
     given = [one for one in given if one not in ("--no-plots", "--table")]
     try:
-        config = EvaluationConfig.from_args(_with_suite(given), prog="echo_shm.planning.evaluate")
+        if "--list" in given:
+            raise ValueError("--list takes no other arguments: leave them out")
+        config = EvaluationConfig.from_args(_with_suite(given), prog=_PROGRAM)
         evaluation = Evaluation(config, lambda line: print(line, file=sys.stderr, flush=True))
         if only_table:
             print(evaluation.table(), end="")
             return 0
+        if with_plots:
+            _look_for_matplotlib()
+    except (ValueError, ModuleNotFoundError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
         results = asyncio.run(evaluation.run())
         if with_plots:
             evaluation.draw(results)
     except (ValueError, ModuleNotFoundError) as error:
-        print(error, file=sys.stderr)
+        print(line_of(error), file=sys.stderr)
         return 2
     except WorkerError as error:
         print(f"{error}\nstart it again with the same arguments to go on", file=sys.stderr)
+        return 1
+    except (EchoShmError, OSError) as error:
+        print(line_of(error), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted: start it again with the same arguments to go on", file=sys.stderr)
         return 130
     print(Path(config.output, "table.md").read_text(encoding="utf-8"), end="")
     return 0
+
+
+def _look_for_matplotlib() -> None:
+    """Plots come last. Whether they can be drawn is known before the runs."""
+    try:
+        importlib.import_module("echo_shm.planning.evaluation.plots")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{error}, or use --no-plots", name=error.name) from None
 
 
 def _with_suite(given: list[str]) -> list[str]:
@@ -74,6 +111,15 @@ def _with_suite(given: list[str]) -> list[str]:
                 raise ValueError(f"suite {name!r} is unknown: use one of {', '.join(SUITES)}")
             return [*SUITES[name], *rest]
     return given
+
+
+def _help() -> str:
+    """That of the configuration, with what is no field of it, and without the marks of docstrings."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        EvaluationConfig.from_args(["--help"], prog=_PROGRAM)
+    usage, options, rest = printed.getvalue().partition("options:\n")
+    return re.sub(r":class:`~?([^`]+)`|``", r"\1", usage + options + _OPTIONS + rest)
 
 
 def _list() -> str:

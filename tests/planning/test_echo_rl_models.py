@@ -112,6 +112,7 @@ planner = LatentPlanner(5, 4, PlanningConfig(embedding_dim=6, state_window_size=
 torch.nn.init.normal_(policy_network.policy[-1].weight)
 torch.nn.init.normal_(planner.policy.policy[-1].weight)
 state_windows = [torch.randn(2, 5) for _ in range(8)]
+refused = []
 
 async def main():
     texts = []
@@ -120,27 +121,32 @@ async def main():
         for state_window in state_windows:
             request_id = await execution_engine.submit_rollout(state_sequence=state_window, priority=1.0)
             texts.append((await execution_engine.get_result(request_id)).metadata["text"])
-    try:
-        await execution_engine.submit_rollout(torch.zeros(3, 7))
-    except ValueError as error:
-        return texts, str(error)
+        try:
+            await execution_engine.submit_rollout(torch.zeros(3, 7))
+        except ValueError as error:
+            refused.append(str(error))
+    return texts, execution_engine.get_performance_metrics()
 """)
-    texts, refused = found["result"]
+    texts, figures = found["result"]
+    assert figures == {"total_rollouts": 8, "active_rollouts": 0, "completed_rollouts": 8}  # nothing else is measured
     states, planner = torch.stack(found["state_windows"]), found["planner"]
     bare = found["policy_network"](states[:, -1], torch.zeros(8, 6))[0].argmax(-1)
     mask = torch.tensor([[False, True, True]]).expand(8, 3)
     plans = planner.encoder(torch.nn.functional.pad(states, (0, 0, 1, 0)), mask)
     planned = planner.policy(states[:, -1], plans)[0].argmax(-1)
     assert texts == [str(one) for one in [*bare.tolist(), *planned.tolist()]]
-    assert refused == "state_sequence has shape (3, 7): use (t, 5), at least one state"
+    assert found["refused"] == ["state_sequence has shape (3, 7): use (t, 5), at least one state"] * 2
     gc.collect()
     assert not recwarn.list
 
 
-def test_what_is_no_model_or_fails():
+def test_what_is_no_model_or_fails(monkeypatch):
     """It is refused, or its result says so."""
     with pytest.raises(TypeError, match="model is Linear: use a CausalTransformer, a backbone"):
         AsyncExecutionEngine(ExecutionConfig(), torch.nn.Linear(2, 2))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="device='cuda:0', and PyTorch finds no CUDA here: use device='cpu'"):
+        AsyncExecutionEngine(ExecutionConfig(), planning.PolicyNetwork(3, 2, 0), device="cuda:0")
 
     async def fail():
         policy = planning.PolicyNetwork(3, 2, 0)

@@ -45,7 +45,8 @@ class PolicyNetwork(nn.Module):
 
     def __init__(self, state_dim: int, action_dim: int, latent_dim: int, hidden_dim: int = 64) -> None:
         super().__init__()
-        inputs = integer("state_dim", state_dim, 1) + integer("latent_dim", latent_dim, 0)
+        self.state_dim = integer("state_dim", state_dim, 1)
+        inputs = self.state_dim + integer("latent_dim", latent_dim, 0)
         width = integer("hidden_dim", hidden_dim, 1)
         self.policy = _layers(inputs, width, integer("action_dim", action_dim, 2), 0.01)
         self.value = _layers(inputs, width, 1, 1.0)

@@ -133,6 +133,10 @@ class AsyncExecutionEngine:
     Attributes:
         engine: The real one.
 
+    Raises:
+        TypeError: The model is nothing of that.
+        ValueError: The device is CUDA's, and there is none.
+
     """
 
     def __init__(self, config: ExecutionConfig, model: Any, device: str = "cpu") -> None:
@@ -207,14 +211,20 @@ class AsyncExecutionEngine:
     def get_performance_metrics(self) -> dict[str, float]:
         """The figures of ``engine.counts`` and ``engine.tracker``, by EchoRL's names.
 
-        ``tokens_per_second`` counts the tokens of sequences, those that were reused among them, and of answers.
+        ``tokens_per_second`` counts the tokens of sequences, those that were reused among them, and of answers. A
+        policy over states has no tokens and no cache: there are the numbers of rollouts alone.
         """
         counts, seen = self.engine.counts, self.engine.tracker.snapshot()
-        figures = BandwidthMetrics.of(seen)
-        return {
+        numbers: dict[str, float] = {
             "total_rollouts": counts.submitted,
             "active_rollouts": sum(not task.done() for task, _ in self._rollouts.values()),
             "completed_rollouts": counts.finished,
+        }
+        if isinstance(self._backbone, _Decisions):
+            return numbers
+        figures = BandwidthMetrics.of(seen)
+        return {
+            **numbers,
             "tokens_per_second": seen.etps,
             "total_bandwidth_cost": figures.total_rollout_cost,
             "total_effective_bandwidth_cost": figures.total_effective_rollout_cost,
@@ -243,6 +253,8 @@ class AsyncExecutionEngine:
 def _backbone(model: Any, device: str, config: ExecutionConfig) -> LocalBackbone | RemoteBackbone:
     if isinstance(model, LocalBackbone | RemoteBackbone):
         return model
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={device!r}, and PyTorch finds no CUDA here: use device='cpu'")
     if isinstance(model, CausalTransformer):
         return TransformerBackbone(model.to(device), num_blocks=config.max_cache_size)
     if isinstance(model, PolicyNetwork | LatentPlanner):
@@ -281,12 +293,9 @@ class _Decisions:
         """States ``(t, state_dim)`` as this backbone reads them."""
         model = self._model
         policy = model.policy if isinstance(model, LatentPlanner) else model
-        most = policy.policy[0].in_features
-        encoder = model.encoder if isinstance(model, LatentPlanner) else None
-        width = states.shape[-1] if states.ndim == 2 else 0
-        if len(states) == 0 or not 0 < width <= most or (encoder is not None and width != encoder.state_dim):
-            use = "state_dim" if encoder is None else encoder.state_dim
-            raise ValueError(f"state_sequence has shape {states.shape}: use (t, {use}), at least one state")
+        width = policy.state_dim
+        if states.ndim != 2 or len(states) == 0 or states.shape[1] != width:
+            raise ValueError(f"state_sequence has shape {states.shape}: use (t, {width}), at least one state")
         return json.dumps(states.astype(float).tolist(), allow_nan=False)
 
     async def close(self) -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echo_shm.planning.evaluation import models
+from echo_shm.planning.evaluation.agents import AGENTS
 from echo_shm.planning.evaluation.configs import EvaluationConfig
 from echo_shm.planning.evaluation.evaluation import Evaluation, Results
 
@@ -14,7 +16,7 @@ __all__ = ["BenchmarkConfig", "BenchmarkResult", "EchoRLBenchmark", "TaskResult"
 
 #: EchoRL's names, and ours. A name that is not here is one of ours.
 TASKS = {"alfworld": "textworld", "webshop": "shop", "cruxeval": "code", "minigrid": "minigrid-doorkey-8x8"}
-BASELINES = {"ppo-rlhf": "ppo"}
+BASELINES = {"react": "react", "tot": "tot", "ppo-rlhf": "ppo", "impala": "impala"}
 BACKBONES = {"gpt-": "openai:", "claude-": "anthropic:", "gemini-": "gemini:"}
 
 #: What of ``echo_rl_configs`` is a setting of an :class:`EvaluationConfig`, and what each task has of its own.
@@ -49,7 +51,8 @@ class BenchmarkConfig:
         """Our configuration.
 
         Raises:
-            ValueError, TypeError: As :class:`EvaluationConfig`; or ``echo_rl_configs`` has an unknown key.
+            ValueError, TypeError: As :class:`EvaluationConfig`; ``echo_rl_configs`` has an unknown key; or a baseline
+                or a backbone is unknown.
 
         """
         given = {name: value for name, value in self.echo_rl_configs.items() if name not in _OF_THE_TASK}
@@ -57,7 +60,7 @@ class BenchmarkConfig:
             if name not in _SETTINGS:
                 known = ", ".join((*_SETTINGS, *_OF_THE_TASK))
                 raise ValueError(f"echo_rl_configs has {name!r}: use some of {known}")
-        agents = dict.fromkeys(["echo_rl", *(BASELINES.get(name, name) for name in self.baselines)])
+        agents = dict.fromkeys(["echo_rl", *(_agent(name) for name in self.baselines)])
         return EvaluationConfig(
             output=self.output_dir,
             tasks=tuple(TASKS.get(name, name) for name in self.tasks),
@@ -143,8 +146,21 @@ class EchoRLBenchmark:
         )
 
 
+def _agent(name: str) -> str:
+    if name not in BASELINES and name not in AGENTS:
+        ours = ", ".join(one for one in AGENTS if one not in BASELINES)
+        raise ValueError(f"baseline {name!r} is unknown: use {', '.join(BASELINES)}, or one of ours: {ours}")
+    return BASELINES.get(name, name)
+
+
 def _backbone(name: str) -> str:
-    return next((prefix + name for start, prefix in BACKBONES.items() if name.startswith(start)), name)
+    ours = next((prefix + name for start, prefix in BACKBONES.items() if name.startswith(start)), name)
+    try:
+        models.check(ours)
+    except ValueError as error:
+        theirs = ", ".join(f"{start}..." for start in BACKBONES)
+        raise ValueError(f"{error}; or EchoRL's {theirs}") from None
+    return ours
 
 
 def _run(run: Mapping[str, Any]) -> TaskResult:

@@ -6,10 +6,11 @@ import os
 import sys
 from typing import Any
 
+from echo_shm.errors import EchoShmError
 from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig
 from echo_shm.planning.evaluation.configs import EvaluationConfig
 from echo_shm.planning.evaluation.directory import Directory
-from echo_shm.planning.evaluation.making import make
+from echo_shm.planning.evaluation.making import line_of, make
 from echo_shm.planning.evaluation.runs import plan
 from echo_shm.workers.parent_death import die_with_parent
 
@@ -23,7 +24,10 @@ def config_of(settings: dict[str, Any]) -> EvaluationConfig:
 
 
 def main(argv: list[str]) -> int:
-    """Makes the run of that name. Returns the exit status: 130 if it was interrupted."""
+    """Makes the run of that name. Returns the exit status: 1 if it failed, which a line says; 130 if interrupted.
+
+    What nobody foresaw comes with its traceback.
+    """
     settings, name, parent = argv
     die_with_parent(int(parent))
     config = config_of(json.loads(settings))
@@ -32,6 +36,9 @@ def main(argv: list[str]) -> int:
         asyncio.run(make(config, Directory(config), run))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
+    except (EchoShmError, OSError, ValueError, ModuleNotFoundError) as error:
+        print(line_of(error), file=sys.stderr)
+        return 1
     return 0
 
 

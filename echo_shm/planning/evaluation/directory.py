@@ -1,12 +1,13 @@
 """The directory of an evaluation: its settings, a file for each run that has ended, and what runs are at.
 
-    evaluation.json     the settings, written first
+    evaluation.json     the settings, and the version of echo_shm; written when the first run begins
     runs/NAME.json      a run that has ended
     at/NAME/            checkpoints of a run that has not
     own/                language models that were trained here
     results.json, table.md, plots/
 
-A file is complete when it has its name, so whoever is killed at any moment, the next one goes on.
+A file is complete when it has its name, so whoever is killed at any moment, the next one goes on. Until there are files
+of runs, checkpoints or models, other settings replace those that are there.
 """
 
 import contextlib
@@ -15,11 +16,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from echo_shm.planning.evaluation.configs import EvaluationConfig
+from echo_shm.planning.evaluation.measures import Measures
 from echo_shm.planning.evaluation.runs import Run
 
 #: Settings that change no result.
@@ -38,32 +41,39 @@ def write(path: Path, text: str) -> None:
 
 
 def settings_of(config: EvaluationConfig) -> dict[str, Any]:
-    """The settings that results depend on, as JSON has them."""
+    """The settings that results depend on, as JSON has them; echo_shm's version, too."""
     settings: dict[str, Any] = json.loads(json.dumps(asdict(config)))
-    return {name: value for name, value in settings.items() if name not in _FREE}
+    kept = {name: value for name, value in settings.items() if name not in _FREE}
+    return {"version": version("echo-shm"), **kept}
 
 
 class Directory:
-    """Where an evaluation's results are.
+    """Where an evaluation's results are. Nothing is written before :meth:`locked`.
 
     Args:
         config: The evaluation's.
 
     Raises:
-        ValueError: There are results of an evaluation with other settings, which the message names.
-        OSError: It cannot be written.
+        ValueError: There are results of an evaluation with other settings, or of another version of echo_shm: the
+            message names both.
+        OSError: It cannot be read.
 
     """
 
     def __init__(self, config: EvaluationConfig) -> None:
         self.path = Path(config.output)
-        settings = settings_of(config)
-        file = self.path / "evaluation.json"
+        self._settings = settings_of(config)
+        self._check()
+
+    def _check(self) -> None:
+        """Looks whether what is there, if anything, was made with these settings."""
+        if not self._used():
+            return
+        settings, file = self._settings, self.path / "evaluation.json"
         try:
             before = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            write(file, json.dumps(settings, indent=1))
-            return
+            raise ValueError(f"{self.path} has results, and no evaluation.json: use another directory") from None
         except ValueError as error:
             raise ValueError(f"{file} is not JSON: {error}: use another directory") from None
         if not isinstance(before, dict):
@@ -80,19 +90,32 @@ class Directory:
                 "directory, or the same settings"
             )
 
+    def _used(self) -> bool:
+        """Whether there is a file that settings have made. One that begins with a dot is a lock, or unfinished."""
+        folders = (self.path / name for name in ("runs", "at", "own"))
+        found = (path for folder in folders for path in folder.rglob("*"))
+        return any(path.is_file() and not path.name.startswith(".") for path in found)
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Within the block no other process makes runs here.
+        """Within the block no other process makes runs here. It has written the settings.
 
         Raises:
-            ValueError: Another one does.
+            ValueError: Another one does; it cannot be written; or there are, by now, results with other settings.
 
         """
-        with (self.path / ".lock").open("a") as file:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("a")
+        except OSError as error:
+            raise ValueError(f"{self.path} cannot be written: {error}: use another directory") from None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"another process makes runs in {self.path}: wait for it, or use another") from None
+            self._check()  # once more: who had the lock before may have made runs since
+            write(self.path / "evaluation.json", json.dumps(self._settings, indent=1))
             yield
 
     def result(self, run: Run) -> dict[str, Any] | None:
@@ -104,15 +127,16 @@ class Directory:
         """
         path = self._file(run)
         try:
-            text = path.read_text(encoding="utf-8")
+            found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        try:
-            found = json.loads(text)
         except ValueError as error:
             raise ValueError(f"{path} is not JSON: {error}: remove it, and that run is made again") from None
         if not isinstance(found, dict) or any(found.get(name) != value for name, value in run.as_dict().items()):
             raise ValueError(f"{path} is of another run: remove it, and that run is made again")
+        missing = [one.name for one in fields(Measures) if one.name not in found]
+        if missing:
+            raise ValueError(f"{path} has no {', '.join(missing)}: remove it, and that run is made again")
         return found
 
     def finish(self, run: Run, result: dict[str, Any]) -> None:

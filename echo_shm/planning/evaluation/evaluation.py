@@ -57,7 +57,8 @@ class Evaluation:
         say: Called with a line when a run has ended. None: nothing is said.
 
     Raises:
-        ValueError: A name is unknown; or the directory has the results of an evaluation with other settings.
+        ValueError: A name is unknown; or the directory has the results of an evaluation with other settings, or of
+            another version of echo_shm.
 
     """
 
@@ -75,7 +76,8 @@ class Evaluation:
         ended are not made again, and agents that learn go on from their checkpoints.
 
         Raises:
-            ValueError: Another process makes runs there, or a file cannot be read.
+            ValueError: Another process makes runs there, results with other settings have come there since, the
+                directory cannot be written, or a file cannot be read.
             WorkerError: With ``jobs`` above 1: a run has failed. Those beside it are interrupted.
             BaseException: With one job: what the run raised.
 

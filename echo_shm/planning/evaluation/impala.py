@@ -1,10 +1,20 @@
-"""IMPALA: the program of the examples, run with the task's settings. Interrupted, it begins anew."""
+"""IMPALA: the program of the examples, run with the task's settings. Interrupted, it begins anew.
+
+Of PPO's settings it has the learning rate (constant, too), the discount, lambda, what the entropy counts and the scale
+of rewards. Its own are: two layers of 64, the value's loss counts 0.5, gradients are scaled to a norm of 0.5 for each
+network, a rollout is 8 environments x 16 steps and is learned from once, and two workers play. There is no plan and no
+clipping.
+
+``python -m echo_shm.planning.evaluation.impala PARENT WORDS`` is that program, and dies with the process ``PARENT``.
+"""
 
 import asyncio
 import contextlib
 import json
 import math
 import os
+import runpy
+import secrets
 import signal
 import sys
 from pathlib import Path
@@ -15,13 +25,14 @@ from echo_shm.planning.evaluation.configs import EvaluationConfig
 from echo_shm.planning.evaluation.measures import Measures, reached_at
 from echo_shm.planning.evaluation.tasks import Task
 from echo_shm.planning.training.environments import sizes
+from echo_shm.workers.parent_death import die_with_parent
 
 #: How long it may take to end when it is told to (seconds).
 _GRACE = 10.0
 
 
 def _words(config: EvaluationConfig, task: Task, seed: int, file: Path) -> list[str]:
-    """What the program is told. What it shares with PPO has PPO's values."""
+    """What the program is told: see above."""
     base = task.training()
     ppo = base.ppo if config.ppo is None else config.ppo
     every = config.evaluation_frequency
@@ -42,7 +53,7 @@ def _words(config: EvaluationConfig, task: Task, seed: int, file: Path) -> list[
         "scale": ppo.reward_scale,
         "json": file,
     }
-    return [f"--{name}={value}" for name, value in given.items()]
+    return ["--no-anneal", *(f"--{name}={value}" for name, value in given.items())]
 
 
 async def learn_impala(config: EvaluationConfig, task: Task, seed: int, directory: Path) -> Measures:
@@ -59,10 +70,10 @@ async def learn_impala(config: EvaluationConfig, task: Task, seed: int, director
 
     """
     directory.mkdir(parents=True, exist_ok=True)
-    file = directory / "impala.json"
-    file.unlink(missing_ok=True)
+    file = directory / f"impala-{secrets.token_hex(8)}.json"  # that of an earlier start is not taken for this one's
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "echo_shm.examples.impala", *_words(config, task, seed, file)),
+        *(sys.executable, "-m", "echo_shm.planning.evaluation.impala"),
+        *(str(os.getpid()), *_words(config, task, seed, file)),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -96,3 +107,8 @@ def _measures(found: dict[str, Any], threshold: float) -> Measures:
         passes_per_success=steps / successes if successes else None,
         history=found["history"],
     )
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv.pop(1)))
+    runpy.run_module("echo_shm.examples.impala", run_name="__main__", alter_sys=True)

@@ -12,6 +12,11 @@ from echo_shm.planning.evaluation.report import where_and_when
 from echo_shm.planning.evaluation.runs import Run
 
 
+def line_of(error: Exception) -> str:
+    """What is said of an error in one line."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 async def make(config: EvaluationConfig, directory: Directory, run: Run) -> dict[str, Any]:
     """Makes a run, and writes its file.
 

@@ -154,6 +154,9 @@ def open_own(task: Task, updates: int, folder: Path) -> tuple[TransformerBackbon
         updates: How long it is trained, if it is.
         folder: Where it is kept.
 
+    Raises:
+        ValueError: Its file is damaged.
+
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{task.name}.pt"
@@ -163,9 +166,18 @@ def open_own(task: Task, updates: int, folder: Path) -> tuple[TransformerBackbon
             unfinished = folder / f".{task.name}.{os.getpid()}"
             torch.save(imitate(task, updates).state_dict(), unfinished)
             unfinished.replace(path)
+    try:
+        model = _read(path)
+    except Exception as error:  # whatever PyTorch raises of bytes that it does not know
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ValueError(f"{path} cannot be read ({why}): remove it, and the model is trained again") from error
+    return TransformerBackbone(model, num_blocks=4096), WordTokenizer()
+
+
+def _read(path: Path) -> CausalTransformer:
     state = torch.load(path, weights_only=True)
     layers = len({name.split(".")[1] for name in state if name.startswith("blocks.")})
     width = state["embedding.weight"].shape[1]
     model = CausalTransformer(TransformerConfig(len(VOCABULARY), layers, width, max_length=_MAX_LENGTH))
     model.load_state_dict(state)
-    return TransformerBackbone(model, num_blocks=4096), WordTokenizer()
+    return model

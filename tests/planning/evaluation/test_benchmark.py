@@ -38,6 +38,12 @@ def test_names_are_translated():
     )
     with pytest.raises(ValueError, match="echo_rl_configs has 'timesteps': use some of total_timesteps"):
         BenchmarkConfig(echo_rl_configs={"timesteps": 3}).evaluation()
+    with pytest.raises(
+        ValueError, match="baseline 'rlaif' is unknown: use react, tot, ppo-rlhf, impala, or one of ours: r"
+    ):
+        BenchmarkConfig(baselines=["rlaif"]).evaluation()
+    with pytest.raises(ValueError, match=r"'llama-3' is unknown: use own, hf:.*; or EchoRL's gpt-\.\.\., claude"):
+        BenchmarkConfig(backbones=["llama-3"]).evaluation()
 
 
 async def measured(config, directory, run):

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,10 @@ from harness.packages import need
 
 need("gymnasium")
 
-from echo_shm.errors import WorkerError  # noqa: E402
+import echo_shm  # noqa: E402
+from echo_shm.errors import EchoShmError, WorkerError  # noqa: E402
 from echo_shm.planning import evaluate  # noqa: E402
+from echo_shm.planning.evaluation import child  # noqa: E402
 from echo_shm.planning.evaluation import evaluation as module  # noqa: E402
 from echo_shm.planning.evaluation.configs import EvaluationConfig  # noqa: E402
 from echo_shm.planning.evaluation.evaluation import Evaluation  # noqa: E402
@@ -134,13 +136,45 @@ def test_other_settings_are_refused(config):
         ValueError, match=r"other settings: episodes=5, there 4; seeds=2, there 3: use another directory"
     ):
         Evaluation(replace(config, episodes=5, seeds=2))
-    (name, *_) = files(config)
+    name, kept = next(iter(files(config).items()))
     Path(config.output, "runs", name).write_text("{")
     with pytest.raises(ValueError, match=f"{name} is not JSON: .*: remove it, and that run is made again"):
         run(replace(config, jobs=2))
-    Path(config.output, "runs", name).write_text("{}")
+    file = Path(config.output, "runs", name)
+    whole = json.loads(kept)
+    file.write_text("{}")
     with pytest.raises(ValueError, match=f"{name} is of another run: remove it"):
         run(config)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=f"{name} is not JSON: .*: remove it"):
+        run(config)
+    del whole["seconds"]
+    file.write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=f"{name} has no seconds: remove it"):
+        run(config)
+
+
+def test_results_of_another_version_are_refused(config):
+    """Both are named."""
+    run(config)
+    file = Path(config.output, "evaluation.json")
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({**settings, "version": "0.0.9"}))
+    with pytest.raises(ValueError, match=rf"version='{echo_shm.__version__}', there '0\.0\.9'"):
+        Evaluation(config)
+
+
+def test_a_directory_is_nobodys_until_a_run_has_ended(config):
+    """Who only looks writes nothing. Whoever has begun meanwhile with other settings is seen within the lock."""
+    one, other = Evaluation(config), Evaluation(replace(config, episodes=5))
+    one.table()
+    assert not Path(config.output).exists()
+    with other.directory.locked():
+        pass
+    asyncio.run(one.run())
+    with pytest.raises(ValueError, match="other settings: episodes=5, there 4"):
+        asyncio.run(other.run())
+    assert json.loads(Path(config.output, "evaluation.json").read_text())["episodes"] == 4
 
 
 def test_two_at_a_time_are_refused(config):
@@ -200,3 +234,46 @@ def test_the_command(tmp_path, capsys):
     assert "minigrid-NAME" in capsys.readouterr().out
     assert evaluate.main(["--suite", "big"]) == 2
     assert capsys.readouterr().err == "suite 'big' is unknown: use one of quick, readme\n"
+    assert evaluate.main(["--list", "--nope"]) == 2
+    assert capsys.readouterr().err == "--list takes no other arguments: leave them out\n"
+    assert evaluate.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(
+        f"\n  {option} " in shown for option in ("--suite SUITE", "--list", "--table", "--no-plots", "--tasks TASKS")
+    )
+    assert ":class:" not in shown
+
+
+def test_the_command_says_in_a_line_what_failed(tmp_path, capsys, monkeypatch):
+    """The status is 2 before the first run, and 1 after."""
+    words = ["--tasks", "textworld-2x1", "--agents", "random", "--seeds", "1", "--no-plots", "--output"]
+    (tmp_path / "file").touch()
+    assert evaluate.main([*words, str(tmp_path / "file" / "out")]) == 2
+    assert "Not a directory" in capsys.readouterr().err
+    for error in (OSError("there is no such model\nmore of it"), EchoShmError("there is no such model")):
+
+        async def failing(*given, error=error):
+            raise error
+
+        monkeypatch.setattr(module, "make", failing)
+        assert evaluate.main([*words, str(tmp_path / "out")]) == 1
+        assert capsys.readouterr().err == "there is no such model\n"
+        monkeypatch.setattr(child, "make", failing)
+        settings = json.dumps(asdict(EvaluationConfig(str(tmp_path / "out"), "textworld-2x1", "random", seeds=1)))
+        monkeypatch.setattr(child, "die_with_parent", lambda parent: None)
+        assert child.main([settings, "textworld-2x1--random--0", "1"]) == 1
+        assert capsys.readouterr().err == "there is no such model\n"
+
+    class NoMatplotlib:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == "matplotlib":
+                raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [NoMatplotlib, *sys.meta_path])
+    for name in ("matplotlib", "matplotlib.figure", "echo_shm.planning.evaluation.plots"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    words.remove("--no-plots")
+    assert evaluate.main([*words, str(tmp_path / "more")]) == 2
+    assert capsys.readouterr().err.endswith("pip install 'echo-shm[planning-evaluation]', or use --no-plots\n")
+    assert not (tmp_path / "more").exists()

@@ -84,9 +84,14 @@ def test_it_learns_and_is_made_once(tmp_path, monkeypatch):
     assert loss(backbone.model) < 0.9 * loss(own.imitate(small, 1))
     monkeypatch.setattr(own, "imitate", None)
     again, tokenizer = own.open_own(small, 4, tmp_path)
+    file = tmp_path / "textworld-2x1.pt"
     for name, weight in backbone.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], weight), name
     assert (
         tokenizer.decode(tokenizer.encode("Thought: take lamp.\nAction: go north"))
         == "Thought: take lamp. Action: go north"
     )
+    for damaged in (b"", b"half", file.read_bytes()[:9000]):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"textworld-2x1\.pt cannot be read .*: remove it"):
+            own.open_own(small, 4, tmp_path)
