@@ -39,7 +39,7 @@ def test_ls_shows_a_replay_with_its_parts(
 
 def test_ls_for_scripts_has_both_parts_of_a_table(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Hot and cold, each with its figures."""
-    with Replay(STEP, 10, [Table("t", HotCold(age=3))], store="shm", name=name) as replay:
+    with Replay(STEP, 10, [Table("t", HotCold(hot_size=5, age=3))], store="shm", name=name) as replay:
         replay.add(STEP)
         replay._rings._feed.publish()
         (said,) = [one for one in json.loads(run_cli("ls", "--json", capsys=capsys)[1]) if one["name"] == name]
