@@ -175,7 +175,9 @@ def test_a_slow_client_skips_versions(server, subscribed, monkeypatch):
         until(lambda version=version: subscriber.latest_version == version, "the client has heard of it")
     assert subscriber.wait(50, LONG) == 50
     assert which(subscriber.latest()) == 50
-    assert came in ([2, 50], [50])
+    # The bridge sends the version that is the latest when it gets to it: not always the first that the client hears of.
+    assert came[-1] == 50
+    assert len(came) <= 2
 
 
 def test_latest_waits_for_what_it_knows_of(server, subscribed):
