@@ -1,8 +1,8 @@
 """``python -m echo_shm.planning.evaluate --output results/ --tasks cartpole``: agents x tasks x seeds.
 
-``--suite quick`` is a small one, to see that all works; ``--suite readme`` is that of the README. Other arguments
-replace what is in the suite. ``--list`` shows tasks, agents and suites; ``--table`` prints the table of what has ended,
-and makes no run. ``--help`` lists the rest.
+``--suite quick`` is a small one, to see that all works; ``--suite readme`` and ``--suite rollouts`` are those of the
+README. Other arguments replace what is in the suite. ``--list`` shows tasks, agents and suites; ``--table`` prints the
+table of what has ended, and makes no run. ``--help`` lists the rest.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ SUITES = {
         *("--agents", "random,react,impala,ppo,ppo_uniform,plan,plan_uniform,echo_rl"),
         *("--seeds", "10", "--steps", "30000", "--jobs", "2"),
     ],
+    "rollouts": ["--tasks", "textworld-2x2", "--agents", "react,react_anew", "--seeds", "10"],
 }
 
 _PROGRAM = "echo_shm.planning.evaluate"
@@ -39,7 +40,8 @@ _PROGRAM = "echo_shm.planning.evaluate"
 #: What is no field of the configuration.
 _OPTIONS = """\
   --list                print tasks, agents and suites, and make no run
-  --suite SUITE         arguments that are ready: quick or readme; others replace them
+  --suite SUITE         arguments that are ready: quick, readme or rollouts; others
+                        replace them
   --table               print the table of what has ended, and make no run
   --no-plots            draw nothing
 """

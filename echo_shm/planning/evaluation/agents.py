@@ -17,6 +17,9 @@ class Agent:
     #: Of one that learns: whether its policy sees a plan, and from what it learns.
     plans: bool = False
     learns_from: Literal["rollouts", "surprise", "uniform"] = "rollouts"
+    #: Of one that prompts: whether rollouts share their KV caches and are dispatched by priority. If not, each context is
+    #: read anew, first come, first served.
+    shares: bool = True
 
 
 AGENTS = {
@@ -25,6 +28,12 @@ AGENTS = {
         Agent("random", "random", "draws actions, or commands, uniformly"),
         Agent(
             "react", "prompting", "a language model that thinks, acts and observes in turns (ReAct, Yao et al. 2023)"
+        ),
+        Agent(
+            "react_anew",
+            "prompting",
+            "the same, but each context is read anew, first come, first served",
+            shares=False,
         ),
         Agent("tot", "prompting", "a language model that searches a tree of thoughts before it acts (Yao et al. 2023)"),
         Agent("ppo", "learning", "PPO without a plan, from rollouts"),

@@ -1,6 +1,7 @@
 """Agents that prompt a language model: ReAct, and a tree of thoughts. Both ask through a :class:`RolloutEngine`."""
 
 import asyncio
+import dataclasses
 import functools
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from echo_shm.planning.evaluation.tasks import Task
 from echo_shm.planning.evaluation.tree import Search, ask_action, think
 from echo_shm.planning.rollouts.config import RolloutConfig
 from echo_shm.planning.rollouts.engine import RolloutEngine
+from echo_shm.planning.rollouts.scheduler import BandwidthConfig
 from echo_shm.planning.rollouts.tracker import Efficiency
 
 #: Episodes that are played at the same time.
@@ -49,7 +51,7 @@ async def prompt(
     Args:
         config: The evaluation's.
         task: One of texts.
-        agent: ``react`` or ``tot``.
+        agent: ``react``, ``react_anew`` or ``tot``.
         backbone: The specification of a language model.
         seed: Of environments, and of what is drawn.
         folder: Where models are kept that are trained here.
@@ -58,16 +60,20 @@ async def prompt(
     model = await asyncio.to_thread(open_model, backbone, task, config.imitation_updates, folder)
     first = seed * 1_000_003 % 2**29
     seeds = range(first, first + config.episodes)
-    play = _react if agent.name == "react" else _tree
+    play = _tree if agent.name == "tot" else functools.partial(_react, shares=agent.shares)
     began = time.monotonic()
     episodes, figures = await play(model, task, seeds, seed)
     return _measures(episodes, figures, time.monotonic() - began)
 
 
-async def _react(model: Model, task: Task, seeds: Sequence[int], seed: int) -> tuple[list[Episode], Efficiency]:
+async def _react(
+    model: Model, task: Task, seeds: Sequence[int], seed: int, *, shares: bool
+) -> tuple[list[Episode], Efficiency]:
     """ReAct (Yao et al., 2023, https://arxiv.org/abs/2210.03629): a thought and an action in each answer, greedily."""
     make = functools.partial(Acting, task.env_name, dict(task.env_kwargs))
     config = _config(model, seed, max_steps=int(task.env_kwargs.get("max_steps", 1000)))
+    if not shares:
+        config = dataclasses.replace(config, reuse="none", scheduling=BandwidthConfig(dispatch="first_come"))
     state = f"{task.prompt} {_REACT}\n" if model.told else ""
     slots = min(len(seeds), _MOST)
     async with RolloutEngine(

@@ -10,6 +10,7 @@ from typing import Any
 
 from echo_shm.planning.evaluation.configs import EvaluationConfig
 from echo_shm.planning.evaluation.runs import LeftOut
+from echo_shm.planning.evaluation.summary import RATES
 
 _PACKAGES = ("echo-shm", "numpy", "torch", "gymnasium", "minigrid")
 
@@ -99,7 +100,8 @@ def _differences(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[s
     measures = list(dict.fromkeys(row["measure"] for row in rows))
     heads = ["what", "agents"]
     for name in measures:
-        heads.append(f"{_COLUMNS[name][0]}: " + ("difference" if name == "success_rate" else "less by"))
+        said = "difference" if name == "success_rate" else "times" if name in RATES else "less by"
+        heads.append(f"{_COLUMNS[name][0]}: {said}")
     body = []
     for agents in dict.fromkeys((row["agent"], row["against"]) for row in rows):
         mine = {row["measure"]: row for row in rows if (row["agent"], row["against"]) == agents}
@@ -109,7 +111,11 @@ def _differences(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[s
 
 
 def _difference(row: dict[str, Any]) -> str:
-    form, given = ("{:+.2f}", row["difference"]) if row["less"] is None else ("{:.0%}", row["less"])
+    form, given = "{:+.2f}", row["difference"]
+    if row["less"] is not None:
+        form, given = "{:.0%}", row["less"]
+    elif row["times"] is not None:
+        form, given = "{:.2f}", row["times"]
     estimate, low, high = (form.format(one) for one in given)
     bounds = ""
     if any(row["censored"]) and row["measure"] in _BOUNDED:

@@ -24,7 +24,10 @@ MEASURES: dict[str, Callable[..., Any]] = {
 }
 
 #: What is compared between agents, seed by seed.
-COMPARED = ("success_rate", "steps_to_threshold", "learner_passes", "passes_per_success")
+COMPARED = ("success_rate", "steps_to_threshold", "learner_passes", "passes_per_success", "etps")
+
+#: Of those, which are rates: of them it is said how many times as high one is.
+RATES = ("etps",)
 
 #: Which agents are compared with which, and what the difference between them is.
 PAIRS = {
@@ -36,6 +39,7 @@ PAIRS = {
     ("ppo_uniform", "ppo"): "a replay, without a plan",
     ("plan_uniform", "plan"): "a replay, with a plan",
     ("impala", "ppo"): "IMPALA for PPO",
+    ("react", "react_anew"): "shared caches, and dispatch by priority",
     ("tot", "react"): "a tree of thoughts for ReAct",
     ("react", "random"): "ReAct for chance",
     ("tot", "random"): "a tree of thoughts for chance",
@@ -87,7 +91,8 @@ def compare(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     comparison: the others would be the better half. ``censored``: how many runs of the one and of the other did not
     reach the threshold, so that their numbers of steps and passes are lower bounds; ``difference``: the mean
     ``[estimate, low, high]`` with a bootstrap interval over pairs; ``less``: likewise, by which part the sum of the
-    agent is less than the other's, or None for success rates; ``p`` of the paired permutation test, which with n pairs
+    agent is less than the other's, or None for success rates and for :data:`RATES`; ``times``: of these how many times
+    the other's sum the agent's is, or None; ``p`` of the paired permutation test, which with n pairs
     is at least 2 / 2**n; and ``p_holm``, corrected for all comparisons of this measure of the task.
     """
     found = []
@@ -126,15 +131,21 @@ def _compared(measure: str, pairs: _Pairs) -> dict[str, Any]:
         "censored": [sum(run["reached"] is False for run in side) for side in zip(*pairs, strict=True)],
         "difference": [difference.estimate, difference.low, difference.high],
         "less": None,
+        "times": None,
         "p": paired_test(values[:, 0].tolist(), values[:, 1].tolist()),
     }
     if measure != "success_rate" and values[:, 1].sum() > 0:
-        less = bootstrap(values, _less)
-        row["less"] = [less.estimate, less.low, less.high]
+        name, statistic = ("times", _times) if measure in RATES else ("less", _less)
+        found = bootstrap(values, statistic)
+        row[name] = [found.estimate, found.low, found.high]
     return row
 
 
-def _less(pairs: Any, axis: int) -> Any:
+def _times(pairs: Any, axis: int) -> Any:
     sums = pairs.sum(axis)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return 1 - sums[..., 0] / sums[..., 1]
+        return sums[..., 0] / sums[..., 1]
+
+
+def _less(pairs: Any, axis: int) -> Any:
+    return 1 - _times(pairs, axis)

@@ -233,7 +233,7 @@ def test_the_command(tmp_path, capsys):
     assert evaluate.main(["--list"]) == 0
     assert "minigrid-NAME" in capsys.readouterr().out
     assert evaluate.main(["--suite", "big"]) == 2
-    assert capsys.readouterr().err == "suite 'big' is unknown: use one of quick, readme\n"
+    assert capsys.readouterr().err == "suite 'big' is unknown: use one of quick, readme, rollouts\n"
     assert evaluate.main(["--list", "--nope"]) == 2
     assert capsys.readouterr().err == "--list takes no other arguments: leave them out\n"
     assert evaluate.main(["--help"]) == 0

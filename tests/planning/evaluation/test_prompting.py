@@ -1,6 +1,7 @@
 """Agents that prompt: what they read of answers, how they search, and what is measured of them."""
 
 import asyncio
+import dataclasses
 import itertools
 import re
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 need("gymnasium")
 
 from echo_shm.planning.backbones.protocol import Completion  # noqa: E402
+from echo_shm.planning.backbones.tokenizers import ByteTokenizer  # noqa: E402
 from echo_shm.planning.evaluation import agents, prompting, tasks  # noqa: E402
 from echo_shm.planning.evaluation.acting import Acting, action_of  # noqa: E402
 from echo_shm.planning.evaluation.configs import EvaluationConfig  # noqa: E402
@@ -129,7 +131,7 @@ class Interpreter:
         """Nothing is open."""
 
 
-@pytest.mark.parametrize(("agent", "wrong"), [("react", False), ("tot", False), ("tot", True)])
+@pytest.mark.parametrize(("agent", "wrong"), [("react", False), ("react_anew", False), ("tot", False), ("tot", True)])
 def test_what_is_measured_of_a_model(agent, wrong, tmp_path, monkeypatch):
     """Success, η, and reuse as the server says; what only tokens could say is None."""
     server = Interpreter(wrong)
@@ -148,5 +150,22 @@ def test_what_is_measured_of_a_model(agent, wrong, tmp_path, monkeypatch):
     assert found.eta == pytest.approx(0.0 if wrong else 3 / cost)
     assert found.bandwidth_per_success == (None if wrong else cost / 3)
     assert found.steps_to_threshold is None
-    asked_a_game = 1 if agent == "react" else 3 + 3 + 3 + 3 + 1
+    asked_a_game = 3 + 3 + 3 + 3 + 1 if agent == "tot" else 1
     assert server.asked == 3 * asked_a_game
+
+
+@pytest.mark.parametrize(("agent", "reuses"), [("react", True), ("react_anew", False)])
+def test_what_reuse_is_compared_with(agent, reuses, tmp_path, monkeypatch):
+    """ReAct shares its KV cache; what it is compared with reads each context anew."""
+    need("torch")
+    from echo_shm.planning.backbones.transformer import CausalTransformer, TransformerBackbone, TransformerConfig
+
+    tokenizer = ByteTokenizer()
+    backbone = TransformerBackbone(CausalTransformer(TransformerConfig(tokenizer.vocab_size, layers=1, width=16)))
+    monkeypatch.setattr(prompting, "open_model", lambda *_: Model(backbone, tokenizer, told=False, max_tokens=2))
+    task = tasks.find("textworld-2x1")
+    task = dataclasses.replace(task, env_kwargs={**task.env_kwargs, "max_steps": 2})
+    config = EvaluationConfig(str(tmp_path), task.name, agent, episodes=2)
+    found = asyncio.run(prompting.prompt(config, task, agents.find(agent), "own", 0, tmp_path))
+    assert found.etps > 0
+    assert (found.kv_reuse > 0) is reuses

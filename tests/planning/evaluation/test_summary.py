@@ -82,6 +82,21 @@ def test_models_are_compared_with_themselves_alone():
     ]
 
 
+def test_of_rates_it_is_said_how_many_times_as_high_they_are():
+    """The sums of all pairs are compared, and the table has a column of it."""
+    runs = [
+        {**Run("t", agent, "own", seed).as_dict(), **Measures(0.5, 0.0, 4, 9, 0.1, etps=etps).as_dict()}
+        for seed in range(5)
+        for agent, etps in (("react", 300.0), ("react_anew", 100.0))
+    ]
+    rows = {row["measure"]: row for row in compare(runs)}
+    assert (rows["etps"]["times"], rows["etps"]["less"]) == ([3.0, 3.0, 3.0], None)
+    assert (rows["success_rate"]["times"], rows["success_rate"]["less"]) == (None, None)
+    lines = table(summarize(runs), compare(runs), "").splitlines()
+    assert lines[7] == "| what | agents | success@1: difference | ETPS: times |"
+    assert lines[9].endswith("| 3.00 (3.00 to 3.00), p = 0.062 |")
+
+
 def test_the_table_shows_what_there_is():
     """Bounds are marked; a column that no agent has is left out."""
     lines = table(summarize(RUNS), compare(RUNS), "Made here.").splitlines()
