@@ -17,8 +17,8 @@ class Agent:
     #: Of one that learns: whether its policy sees a plan, and from what it learns.
     plans: bool = False
     learns_from: Literal["rollouts", "surprise", "uniform"] = "rollouts"
-    #: Of one that prompts: whether rollouts share their KV caches and go by priority. If not, each context is read anew,
-    #: first come, first served.
+    #: Of one that prompts: whether rollouts share their KV caches and go by priority. If not, each context is read
+    #: anew, first come, first served.
     shares: bool = True
 
 
