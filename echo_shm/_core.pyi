@@ -1038,6 +1038,34 @@ class lib:
         kind: int, mean: CData, plans: CData, n: int, dim: int, decay: float, distances: CData, /
     ) -> None: ...
     @staticmethod
+    def es_plan_surprise_f32(
+        kind: int,
+        plans: CData,
+        ema: CData,
+        n: int,
+        dim: int,
+        rewards: CData,
+        stride: int,
+        plan_weight: float,
+        reward_weight: float,
+        scores: CData,
+        /,
+    ) -> int: ...
+    @staticmethod
+    def es_plan_surprise_f64(
+        kind: int,
+        plans: CData,
+        ema: CData,
+        n: int,
+        dim: int,
+        rewards: CData,
+        stride: int,
+        plan_weight: float,
+        reward_weight: float,
+        scores: CData,
+        /,
+    ) -> int: ...
+    @staticmethod
     def es_plan_scores(
         distances: CData, rewards: CData, stride: int, n: int, plan_weight: float, reward_weight: float, /
     ) -> int: ...

@@ -160,13 +160,39 @@ void es_plan_take_f64(uint32_t kind, double *mean, const double *plans, uint64_t
         distances[i] = kinds[kind].take_f64(mean, plans + i * dim, dim, decay);
 }
 
+static inline uint64_t score(double distance, double reward, double plan_weight, double reward_weight, double *to)
+{
+    *to = plan_weight * distance + reward_weight * fabs(reward);
+    return isfinite(*to) != 0;
+}
+
+uint64_t es_plan_surprise_f32(uint32_t kind, const float *plans, const float *ema, uint64_t n, uint64_t dim,
+                              const double *rewards, uint64_t stride, double plan_weight, double reward_weight,
+                              double *scores)
+{
+    uint64_t finite = 0;
+    for (uint64_t i = 0; i < n; i++)
+        finite += score(kinds[kind].distance_f32(plans + i * dim, ema, dim), rewards[i * stride], plan_weight,
+                        reward_weight, &scores[i]);
+    return finite;
+}
+
+uint64_t es_plan_surprise_f64(uint32_t kind, const double *plans, const double *ema, uint64_t n, uint64_t dim,
+                              const double *rewards, uint64_t stride, double plan_weight, double reward_weight,
+                              double *scores)
+{
+    uint64_t finite = 0;
+    for (uint64_t i = 0; i < n; i++)
+        finite += score(kinds[kind].distance_f64(plans + i * dim, ema, dim), rewards[i * stride], plan_weight,
+                        reward_weight, &scores[i]);
+    return finite;
+}
+
 uint64_t es_plan_scores(double *distances, const double *rewards, uint64_t stride, uint64_t n, double plan_weight,
                         double reward_weight)
 {
     uint64_t finite = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        distances[i] = plan_weight * distances[i] + reward_weight * fabs(rewards[i * stride]);
-        finite += isfinite(distances[i]) != 0;
-    }
+    for (uint64_t i = 0; i < n; i++)
+        finite += score(distances[i], rewards[i * stride], plan_weight, reward_weight, &distances[i]);
     return finite;
 }

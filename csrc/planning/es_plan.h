@@ -26,8 +26,15 @@ void es_plan_take_f32(uint32_t kind, float *mean, const float *plans, uint64_t n
 void es_plan_take_f64(uint32_t kind, double *mean, const double *plans, uint64_t n, uint64_t dim, double decay,
                       double *distances);
 
-/* distances[i] = plan_weight * distances[i] + reward_weight * |reward i|; i < n. Rewards are stride numbers apart: 1, or 0
- * if there is one for all. Returns how many of the results are finite. */
+/* scores[i] = plan_weight * the distance of row i of plans from ema + reward_weight * |reward i|; i < n. Rewards are stride
+ * numbers apart: 1, or 0 if there is one for all. Returns how many of the scores are finite. */
+uint64_t es_plan_surprise_f32(uint32_t kind, const float *plans, const float *ema, uint64_t n, uint64_t dim,
+                              const double *rewards, uint64_t stride, double plan_weight, double reward_weight,
+                              double *scores);
+uint64_t es_plan_surprise_f64(uint32_t kind, const double *plans, const double *ema, uint64_t n, uint64_t dim,
+                              const double *rewards, uint64_t stride, double plan_weight, double reward_weight,
+                              double *scores);
+/* The same of distances that are known, in their place: distances[i] = plan_weight * distances[i] + reward_weight * |reward i|. */
 uint64_t es_plan_scores(double *distances, const double *rewards, uint64_t stride, uint64_t n, double plan_weight,
                         double reward_weight);
 

@@ -207,11 +207,9 @@ def plan_surprise(
     earned = _per_row("rewards", rewards, len(rows))
     if mean is None:
         _all_finite("plans", rows)
-        distances = np.zeros(len(rows))
+        scores = _scores(rows, np.zeros(len(rows)), earned, weights)
     else:
-        shared = _rows("ema", mean, rows.shape[1], one=True)
-        distances = _distances(rows, shared)
-    scores = _scores(rows, distances, earned, weights, mean)
+        scores = _surprise(rows, _rows("ema", mean, rows.shape[1], one=True), earned, weights)
     return scores if np.ndim(plans) > 1 else float(scores[0])
 
 
@@ -281,21 +279,39 @@ def _distances(rows: npt.NDArray[Any], others: npt.NDArray[Any]) -> Doubles:
     return distances
 
 
-def _scores(
-    rows: npt.NDArray[Any], distances: Doubles, rewards: Doubles, weights: tuple[float, float], ema: object = None
+def _surprise(
+    rows: npt.NDArray[Any], ema: npt.NDArray[Any], rewards: Doubles, weights: tuple[float, float]
 ) -> Doubles:
-    """The weighted sums, in the array of distances."""
-    n, stride = len(distances), 1 if rewards.ndim else 0
-    if n and lib.es_plan_scores(_data(distances), _data(rewards), stride, n, *weights) == n:
-        return distances
-    _all_finite("rewards", rewards)
-    _all_finite("plans", rows)
-    if ema is not None:
-        _all_finite("ema", np.asarray(ema))
+    """The weighted sums of distances from one plan and of rewards, in one pass."""
+    if rows.dtype != ema.dtype:
+        rows, ema = rows.astype(np.float64), ema.astype(np.float64)
+    n, dim = rows.shape
+    surprise = lib.es_plan_surprise_f32 if rows.dtype == np.float32 else lib.es_plan_surprise_f64
+    scores, stride, finite = np.empty(n), 1 if rewards.ndim else 0, 0
     if n:
-        first = int(np.flatnonzero(~np.isfinite(distances))[0])
-        raise ValueError(f"the score of plan {first} overflows: use smaller plans, rewards or weights")
+        finite = surprise(_BEST, _data(rows), _data(ema), n, dim, _data(rewards), stride, *weights, _data(scores))
+    if n == 0 or finite < n:
+        _find_the_cause(scores, rewards=rewards, plans=rows, ema=ema[0])
+    return scores
+
+
+def _scores(rows: npt.NDArray[Any], distances: Doubles, rewards: Doubles, weights: tuple[float, float]) -> Doubles:
+    """The weighted sums, in the array of distances."""
+    n, stride, finite = len(distances), 1 if rewards.ndim else 0, 0
+    if n:
+        finite = lib.es_plan_scores(_data(distances), _data(rewards), stride, n, *weights)
+    if n == 0 or finite < n:
+        _find_the_cause(distances, rewards=rewards, plans=rows)
     return distances
+
+
+def _find_the_cause(scores: Doubles, **arrays: npt.NDArray[Any]) -> None:
+    """Raises an error that says why a score is not finite. Without scores, too, the arrays must be."""
+    for label, array in arrays.items():
+        _all_finite(label, array)
+    if len(scores):
+        first = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise ValueError(f"the score of plan {first} overflows: use smaller plans, rewards or weights")
 
 
 def _all_finite(label: str, array: npt.NDArray[Any]) -> None:

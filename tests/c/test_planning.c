@@ -1,5 +1,6 @@
 /* What planning reads and writes, for the sanitizers: arrays of exact sizes, and trees that grow and shrink. What comes
  * out is compared with slow twins in tests/planning. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,9 @@ TEST(planning_rows_of_any_length)
             CHECK(distances[0] == 4 * (double)dim && distances[1] == distances[0]);
             es_plan_distances_f64(kind, plans64, plans64, dim, n, dim, distances);
             CHECK(distances[0] == 0 && distances[1] == 0);
+            CHECK_EQ(es_plan_surprise_f32(kind, plans, mean, n, dim, mean64, 0, 2, 1, distances), n);
+            CHECK(distances[0] == 8 * (double)dim && distances[1] == distances[0]);
+            CHECK_EQ(es_plan_surprise_f64(kind, plans64, mean64, n, dim, plans64, n - 1, 2, INFINITY, distances), 0);
             es_plan_take_f32(kind, mean, plans, n, dim, 0.5, distances);
             CHECK(distances[1] == (double)dim && mean[dim - 1] == 1.5F);
             es_plan_take_f64(kind, mean64, plans64, n, dim, 0.5, distances);
