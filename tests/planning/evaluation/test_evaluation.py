@@ -243,7 +243,7 @@ def test_the_command(tmp_path, capsys):
     )
     assert "`" not in shown
     with pytest.raises(SystemExit):
-        evaluate.main(["--suite", "quick", "--suite", "readme"])
+        evaluate.main([*words, "--suite", "quick", "--suite", "readme"])
     assert "--suite: use it once" in capsys.readouterr().err
 
 
