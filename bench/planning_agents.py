@@ -19,80 +19,51 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig, TextConfig, TrainingConfig
+from echo_shm.planning.agents.configs import ReplayConfig, TrainingConfig
+from echo_shm.planning.evaluation.tasks import find
 from echo_shm.planning.training.trainer import EchoRLTrainer
 
 TARGET = 0.9
 
-PLAN = PlanningConfig(embedding_dim=32, state_window_size=8, learning_rate=1e-3)
-PPO = PPOConfig(learning_rate=1e-3, reward_scale=5.0)
-REPLAY = ReplayConfig(hot_buffer_size=8_192, cold_buffer_size=16_384, age_threshold=200, target_effective=0.5)
+#: For each world: the evaluation's task, after how many steps an episode of it is truncated (None: the task's own), and
+#: how many episodes an evaluation has.
+WORLDS = {
+    "doorkey": ("minigrid-doorkey-5x5", None, 32),
+    "text": ("textworld-2x2", 20, 64),
+    "text-partial": ("textworld-2x2", 20, 64),
+}
 
-BASE = TrainingConfig(
-    env_name="MiniGrid-DoorKey-5x5-v0",
-    num_actors=16,
-    num_workers=1,
-    num_learners=1,
-    rollout_length=64,
-    evaluation_frequency=2048,
-    evaluation_episodes=32,
-    stop_at=TARGET,
-    progress=False,
-    planning=PLAN,
-    ppo=PPO,
-)
 
-#: Episodes are short, and are learned within some thousand steps: shorter rollouts and horizons, and a smaller replay.
-TEXT = replace(
-    BASE,
-    env_name="TextWorld",
-    env_kwargs={"rooms": 2, "containers": 1, "locked_containers": 0, "max_objects": 2, "max_steps": 20},
-    rollout_length=16,
-    batch_size=128,
-    evaluation_frequency=512,
-    evaluation_episodes=64,
-    text=TextConfig(max_tokens=112, max_commands=16),
-    planning=PlanningConfig(
-        embedding_dim=16,
-        state_window_size=4,
-        learning_rate=1e-3,
-        hidden_dim=32,
-        heads=2,
-        layers=1,
-        prefix_length=2,
-    ),
-    ppo=PPOConfig(learning_rate=2e-3, reward_scale=5.0, gamma=0.97),
-)
-
-PARTIAL = replace(
-    TEXT,
-    env_kwargs={**TEXT.env_kwargs, "full_observations": False},
-    planning=replace(TEXT.planning, state_window_size=8),
-)
-
-SMALL_REPLAY = replace(REPLAY, hot_buffer_size=512, cold_buffer_size=512, age_threshold=16)
-
-WORLDS = {"doorkey": (BASE, REPLAY), "text": (TEXT, SMALL_REPLAY), "text-partial": (PARTIAL, SMALL_REPLAY)}
+def settings(world: str) -> tuple[TrainingConfig, ReplayConfig]:
+    """What all variants share in a world, and the replay of those that have one: those of the evaluation's task."""
+    name, max_steps, episodes = WORLDS[world]
+    task = find(name, max_steps)
+    base = replace(task.training(), evaluation_episodes=episodes, stop_at=TARGET, device="auto")
+    if world == "text-partial":
+        base = replace(
+            base,
+            env_kwargs={**base.env_kwargs, "full_observations": False},
+            planning=replace(base.planning, state_window_size=8),
+        )
+    return base, task.replay
 
 
 def variants(base: TrainingConfig, replay: ReplayConfig) -> dict[str, TrainingConfig]:
     """All of them have the same coefficients. With a replay, as many minibatches for each step as without one."""
-    frequency = base.batch_size // base.ppo.epochs
-    from_replay = replace(base, learning_starts=replay.hot_buffer_size // 8, train_frequency=frequency)
     no_plan = replace(base.planning, conditioned=False)
     uniform = replace(replay, sampling="uniform")
     return {
         "plan": base,
         "no plan": replace(base, planning=no_plan),
-        "plan, replay by surprise": replace(from_replay, replay=replay),
-        "plan, replay uniform": replace(from_replay, replay=uniform),
-        "no plan, replay uniform": replace(from_replay, replay=uniform, planning=no_plan),
+        "plan, replay by surprise": replace(base, replay=replay),
+        "plan, replay uniform": replace(base, replay=uniform),
+        "no plan, replay uniform": replace(base, replay=uniform, planning=no_plan),
     }
 
 
 def run(world: str, name: str, seed: int, most: int) -> dict[str, object]:
     """One run. Its steps are those of its first evaluation that reached the target."""
-    config = replace(variants(*WORLDS[world])[name], seed=seed, total_timesteps=most)
+    config = replace(variants(*settings(world))[name], seed=seed, total_timesteps=most)
     began = time.monotonic()
     metrics = asyncio.run(EchoRLTrainer(config).train())
     solved = metrics.evaluation_results["success_rate"] >= TARGET
@@ -110,7 +81,7 @@ def run(world: str, name: str, seed: int, most: int) -> dict[str, object]:
 
 def main() -> None:
     """Runs what is asked for, and prints medians."""
-    names = list(variants(BASE, REPLAY))
+    names = list(variants(*settings("text")))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world", default="doorkey", choices=list(WORLDS))
     parser.add_argument("--seeds", type=int, default=3)

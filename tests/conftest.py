@@ -12,17 +12,16 @@ from typing import Any
 
 import psutil
 import pytest
+from harness import leftovers
 from harness.actors import Actor, cast
 from harness.containers import CLONE_NEWNS, Mount, mount, unshare
+from harness.leftovers import SHM
 from harness.programs import Program
 from harness.threads import Background
 from harness.waiting import poll
 
-from echo_shm import SegmentError
 from echo_shm.ring.metrics import Owner, RingView
 from echo_shm.ring.segment import Segment
-
-SHM = Path("/dev/shm")
 
 #: How long a test may take (seconds) unless it is marked ``@pytest.mark.watchdog(seconds)``.
 _WATCHDOG = 60.0
@@ -57,51 +56,18 @@ def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
-def _files() -> set[str]:
-    return {path.name for path in SHM.glob("echo_shm*")}
-
-
-def _is_somebody_elses(file: str) -> bool:
-    """Whether a running process made it that is not our child, as in another test run on this machine."""
-    name = file.removeprefix("echo_shm_locks.").removeprefix("echo_shm.")
-    if not (SHM / f"echo_shm.{name}").is_file():
-        return False
-    try:
-        pid = Segment.attach(name, read_only=True).creator_pid
-    except (SegmentError, ValueError, OSError):  # perhaps of another version; a generated name starts with a PID
-        pid = int(name.partition("-")[0]) if name.partition("-")[0].isdigit() else 0
-    with contextlib.suppress(psutil.Error, OverflowError):
-        creator = psutil.Process(pid)
-        return pid > 0 and os.getpid() not in {creator.pid, *(p.pid for p in creator.parents())}
-    return False
-
-
-def _children() -> dict[int, psutil.Process]:
-    """Our child processes, without the helpers that multiprocessing keeps until the end."""
-    found: dict[int, psutil.Process] = {}
-    with contextlib.suppress(OSError):  # the usual case, without a look at every process of the machine
-        lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
-        if lists and not any(lists):
-            return found
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if not any("resource_tracker" in part or "forkserver" in part for part in child.cmdline()):
-                found[child.pid] = child
-    return found
-
-
 @pytest.fixture(autouse=True)
 def nothing_left(watchdog: None) -> Iterator[None]:
     """Asserts that the test left nothing of ours in /dev/shm and no child process."""
-    files, children = _files(), _children()
+    files, children = leftovers.files(), leftovers.children()
     yield
     left: set[str] = set()
     processes: dict[int, psutil.Process] = {}
 
     def is_clean() -> bool:
         nonlocal left, processes
-        left = {file for file in _files() - files if not _is_somebody_elses(file)}
-        processes = {pid: child for pid, child in _children().items() if pid not in children}
+        left = {file for file in leftovers.files() - files if not leftovers.is_somebody_elses(file)}
+        processes = {pid: child for pid, child in leftovers.children().items() if pid not in children}
         return not left and not processes
 
     poll(is_clean, 5.0, pause=0.01)

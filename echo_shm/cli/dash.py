@@ -1,4 +1,4 @@
-"""``echo-shm dash``: a page on loopback that shows a ring or a replay as it moves. Nothing can be changed through it.
+"""``echo-shm dash``: a page on loopback that shows a ring, a replay or rollouts as they move. It changes nothing.
 
 Who knows the token in the page's address can read it, and nobody else: another user of this machine cannot, and neither
 can a page of another site, which the browser would send here (the Host header tells).
@@ -41,7 +41,9 @@ from anywhere else. It shows the ring's slots (free, claimed, committed, leased,
 and by whom), rates, ages, and who waits for whom; of a replay also its tables,
 their limiters, and histograms of priorities: a sample of each table's items,
 if the replay has a store (store="shm" or a directory), and what was drawn for
-other processes. The token in the address is new each time; without it nothing is shown.
+other processes. Of rollouts it shows how many run, wait and have ended, by how,
+tokens a second, what was reused and what it cost, and the backbone's blocks of
+the KV cache, or requests and money. The token in the address is new each time; without it nothing is shown.
 From another machine: ssh -L PORT:127.0.0.1:PORT HOST, and the same address.
 """
 
@@ -179,11 +181,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def run(name: str, port: int) -> int:
-    """Serves the page until the ring or the replay is closed. Returns the exit status.
+    """Serves the page until what it shows is closed. Returns the exit status.
 
     Raises:
         UsageError: Nothing can have that name.
-        SegmentError: There is no ring and no replay of that name.
+        SegmentError: There is no ring, no replay and no engine of rollouts of that name.
         EchoShmError: Nothing can listen there.
 
     """

@@ -1,4 +1,4 @@
-"""What ``echo-shm dash`` shows of a ring or a replay: JSON, read through read-only mappings."""
+"""What ``echo-shm dash`` shows of a ring, a replay or rollouts: JSON, read through read-only mappings."""
 
 import math
 import time
@@ -14,7 +14,7 @@ from echo_shm.cli.words import SLOT_STATES
 from echo_shm.errors import SegmentError
 from echo_shm.replay import listing
 from echo_shm.replay.listing import ReplayListing
-from echo_shm.ring import lockfile, segment
+from echo_shm.ring import lockfile, rollouts, segment
 from echo_shm.ring.lockfile import INBOX
 from echo_shm.ring.metrics import Owner, RingView
 from echo_shm.ring.segment import Segment
@@ -41,14 +41,18 @@ class State(Protocol):
 
 
 def find(name: str) -> State:
-    """A ring or a replay.
+    """A ring, a replay or an engine of rollouts.
 
     Raises:
         SegmentError: There is none of that name.
 
     """
-    is_replay = name not in lockfile.names() and name in listing.names()
-    return ReplayState(name) if is_replay else RingState(name)
+    if name not in lockfile.names():
+        if name in listing.names():
+            return ReplayState(name)
+        if name in rollouts.names():
+            return RolloutsState(name)
+    return RingState(name)
 
 
 # --- rings --------------------------------------------------------------------
@@ -155,7 +159,7 @@ class RingState:
         self._name = name
         mapped = Segment.attach(name, read_only=True)
         if mapped.geometry.weights:
-            raise SegmentError(f"segment {name!r} holds weights: dash shows rings and replays")
+            raise SegmentError(f"segment {name!r} holds weights: dash shows rings, replays and rollouts")
         self._picture = RingPicture(mapped)
 
     def read(self) -> dict[str, Any] | None:
@@ -255,6 +259,42 @@ def _table(seen: ReplayListing, name: str) -> dict[str, Any]:
         "can_insert": limiter.can_insert, "can_sample": limiter.can_sample,
         "last_in": used.inserted, "last_out": used.sampled,
     }  # fmt: skip
+
+
+# --- rollouts -----------------------------------------------------------------
+
+
+class RolloutsState:
+    """An engine of rollouts.
+
+    Raises:
+        SegmentError: There is none of that name.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        self.what = f"rollouts {name!r}"
+        self._name = name
+        rollouts.look(name)
+
+    def read(self) -> dict[str, Any] | None:
+        """See :meth:`State.read`. Without figures, ``fault`` says why there are none."""
+        try:
+            seen = rollouts.look(self._name)
+        except SegmentError:
+            return None
+        said = seen.figures
+        return {
+            "kind": "rollouts",
+            "name": self._name,
+            "alive": seen.alive,
+            "fault": seen.fault,
+            "heard": None if said is None else max(0.0, time.time() - said.time),
+            "figures": None
+            if said is None
+            else {field: None if value is None else _number(value) for field, value in vars(said).items()},
+            "waits": [],
+        }
 
 
 def _number(value: float) -> float | None:

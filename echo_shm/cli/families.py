@@ -238,7 +238,6 @@ _OF_ROLLOUTS = (
     ("successes", "counter", "Episodes that succeeded."),
     ("reward", "gauge", "The sum of all rewards."),
     ("bandwidth_spent", "counter", "The cost of all steps, in entries of a KV cache that attention reads."),
-    ("bandwidth_total", "counter", "What they would have cost without reuse."),
     ("learner_cost", "counter", "The cost of the learner's updates."),
     ("learner_updates", "counter", "Updates of the learner whose cost is known."),
     ("eta", "gauge", "Reward for each unit of cost, of rollouts and of the learner."),
@@ -268,6 +267,9 @@ def rollouts_families(alive: bool, figures: RolloutFigures) -> Iterator[Family]:
         value = getattr(figures, name)
         if value is not None:
             yield _one(f"rollouts_{name}", kind, help_text, value)
+    # The name of a counter must not end with _total: that comes by itself.
+    help_text = "What all steps would have cost without reuse."
+    yield _one("rollouts_bandwidth_without_reuse", "counter", help_text, figures.bandwidth_total)
     ended = [({"how": how}, float(count)) for how, count in figures.ended.items()]
     yield _many("rollouts_ended", "counter", "Rollouts that have ended, by how.", ended)
     failed = [({"by": what}, float(count)) for what, count in figures.attempts_failed.items()]

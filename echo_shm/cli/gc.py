@@ -1,5 +1,8 @@
 """``echo-shm gc``: removes segments, replays and rollouts that no process uses. What any process holds stays."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from echo_shm.cli import console, ls
 from echo_shm.errors import SegmentError
 from echo_shm.replay import listing
@@ -34,50 +37,50 @@ def run(name: str | None, *, dry_run: bool) -> int:
     segments, parts, replays, engines = lockfile.names(), listing.parts(), listing.names(), rollouts.names()
     for one in segments:
         if one not in parts:
-            _collect_segment(one, dry_run=dry_run)
+            _collect(_SEGMENT, one, dry_run=dry_run)
     for one in replays:
         _collect_replay(one, dry_run=dry_run)
     for one in engines:
-        _collect_rollouts(one, dry_run=dry_run)
+        _collect(_ROLLOUTS, one, dry_run=dry_run)
     if not segments and not replays and not engines:
         print("no segments")
     return 0
 
 
-def _collect_segment(name: str, *, dry_run: bool) -> bool:
-    """Removes a segment unless it is used, and says so. Returns whether nobody used it."""
+class _Kind(NamedTuple):
+    """What goes when no process holds its lock file."""
+
+    names: Callable[[], list[str]]
+    #: Whether one is in use, and its size to print.
+    look: Callable[[str], tuple[bool, str]]
+    #: Removes it unless it is in use. Returns whether it was not.
+    collect: Callable[[str], bool]
+
+
+def _look_at_segment(name: str) -> tuple[bool, str]:
+    seen = segment.listing(name)
+    return seen.locked, f" ({console.size(seen.segment.size)})" if seen.segment is not None else ""
+
+
+_SEGMENT = _Kind(lockfile.names, _look_at_segment, lockfile.collect)
+_ROLLOUTS = _Kind(rollouts.names, lambda name: (rollouts.look(name).alive, ""), rollouts.collect)
+
+
+def _collect(kind: _Kind, name: str, *, dry_run: bool) -> bool:
+    """Removes one unless it is used, and says so. Returns whether nobody used it."""
     try:
-        seen = segment.listing(name)
+        used, size = kind.look(name)
     except SegmentError as error:
-        if name in lockfile.names():  # otherwise it was closed just now
+        if name in kind.names():  # otherwise it was closed just now
             print(f"kept     {name}: {error}")
         return False
-    size = f" ({console.size(seen.segment.size)})" if seen.segment is not None else ""
-    if not seen.locked and dry_run:
+    if not used and dry_run:
         print(f"garbage  {name}{size}: would be removed")
         return True
-    if not seen.locked and lockfile.collect(name):
+    if not used and kind.collect(name):
         print(f"removed  {name}{size}")
         return True
     print(f"in use   {name}{size}")
-    return False
-
-
-def _collect_rollouts(name: str, *, dry_run: bool) -> bool:
-    """Removes what a killed engine of rollouts has left, and says so. Returns whether it was dead."""
-    try:
-        seen = rollouts.look(name)
-    except SegmentError as error:
-        if name in rollouts.names():  # otherwise it was closed just now
-            print(f"kept     {name}: {error}")
-        return False
-    if not seen.alive and dry_run:
-        print(f"garbage  {name}: would be removed")
-        return True
-    if not seen.alive and rollouts.collect(name):
-        print(f"removed  {name}")
-        return True
-    print(f"in use   {name}")
     return False
 
 
@@ -113,10 +116,10 @@ def _remove(name: str, *, dry_run: bool) -> int:
         raise SegmentError(f"{name!r} is a ring of replay {part_of!r}: `echo-shm gc {part_of}` removes both")
     if name not in listing.names():
         if name in rollouts.names() and name not in lockfile.names():
-            return 0 if _collect_rollouts(name, dry_run=dry_run) else 1
+            return 0 if _collect(_ROLLOUTS, name, dry_run=dry_run) else 1
         if name not in lockfile.names():
             raise SegmentError(f"no segment and no replay is named {name!r}: `echo-shm ls` lists those that exist")
-        return 0 if _collect_segment(name, dry_run=dry_run) else 1
+        return 0 if _collect(_SEGMENT, name, dry_run=dry_run) else 1
     seen = listing.look(name)
     size = f" ({console.size(seen.bytes)})"
     if dry_run and not seen.attached:

@@ -185,9 +185,9 @@ def _add_looks(commands: _Commands) -> None:
     sub.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana and exit")
     sub.set_defaults(command=_metrics)
 
-    sub = of_one("dash", "a page that shows a ring or a replay as it moves", dash.HELP)
+    sub = of_one("dash", "a page that shows a ring, a replay or rollouts as they move", dash.HELP)
     sub.add_argument("--port", type=_port, default=0, help="port of 127.0.0.1 to listen on (default: any free port)")
-    sub.set_defaults(command=lambda o: dash.run(o.name or _only_one(), o.port))
+    sub.set_defaults(command=lambda o: dash.run(o.name or _only_one(or_rollouts=True), o.port))
 
     sub = of_one("record", "write a trace of who claims, commits, takes and waits, for Perfetto", record.HELP)
     sub.add_argument("--trace", required=True, metavar="FILE", help="the file to write: JSON")

@@ -11,7 +11,7 @@ from echo_shm.cli.recorder import RingRecorder
 from echo_shm.cli.trace_events import Trace
 from echo_shm.errors import SegmentError
 from echo_shm.replay import listing
-from echo_shm.ring import lockfile, segment
+from echo_shm.ring import lockfile, rollouts, segment
 from echo_shm.ring.batch_names import batch_ring
 from echo_shm.ring.lockfile import INBOX, UPDATES
 from echo_shm.ring.metrics import Owner
@@ -73,6 +73,8 @@ class Pace(NamedTuple):
 def _rings(name: str) -> list[tuple[str, segment.Segment]]:
     """The rings to record, each with what it is called."""
     if name in lockfile.names() or name not in listing.names():
+        if name in rollouts.names() and name not in lockfile.names():
+            raise SegmentError(f"rollouts {name!r} have no ring to record: `echo-shm top`, dash and metrics show them")
         mapped = segment.Segment.attach(name, read_only=True)
         if mapped.geometry.weights:
             raise SegmentError(f"segment {name!r} holds weights: recordings are of rings and replays")

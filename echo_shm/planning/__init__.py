@@ -3,8 +3,9 @@
 A module is loaded when one of its names is used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from echo_shm import lazy
 
 if TYPE_CHECKING:
     from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig, TextConfig, TrainingConfig
@@ -177,16 +178,5 @@ __all__ = [
     "temporal_kl",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _NAMES.items():
-        if name in names:
-            value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-            value.__module__ = __name__  # as the other packages do: no message or pickle names a file that may move
-            globals()[name] = value
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy.names(__name__, _NAMES)

@@ -8,8 +8,6 @@ table of what has ended, and makes no run. ``--help`` lists the rest.
 import asyncio
 import contextlib
 import importlib
-import io
-import re
 import sys
 from pathlib import Path
 
@@ -38,20 +36,20 @@ SUITES = {
 _PROGRAM = "echo_shm.planning.evaluate"
 
 #: What is no field of the configuration.
-_OPTIONS = """\
-  --list                print tasks, agents and suites, and make no run
-  --suite SUITE         arguments that are ready: quick, readme or rollouts; others
-                        replace them
-  --table               print the table of what has ended, and make no run
-  --no-plots            draw nothing
-"""
+_OPTIONS = {
+    "--list": "print tasks, agents and suites, and make no run",
+    "--suite SUITE": "arguments that are ready: quick, readme or rollouts; others replace them",
+    "--table": "print the table of what has ended, and make no run",
+    "--no-plots": "draw nothing",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs an evaluation. Returns the exit status: 2 if it cannot begin, 1 if a run failed, 130 after Ctrl-C."""
     given = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & {*given}:
-        print(_help(), end="")
+        with contextlib.suppress(SystemExit):
+            EvaluationConfig.from_args(["--help"], prog=_PROGRAM, also=_OPTIONS)
         return 0
     if given == ["--list"]:
         print(_list())
@@ -62,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if "--list" in given:
             raise ValueError("--list takes no other arguments: leave them out")
-        config = EvaluationConfig.from_args(_with_suite(given), prog=_PROGRAM)
+        config = EvaluationConfig.from_args(_with_suite(given), prog=_PROGRAM, also=_OPTIONS)
         evaluation = Evaluation(config, lambda line: print(line, file=sys.stderr, flush=True))
         if only_table:
             print(evaluation.table(), end="")
@@ -113,15 +111,6 @@ def _with_suite(given: list[str]) -> list[str]:
                 raise ValueError(f"suite {name!r} is unknown: use one of {', '.join(SUITES)}")
             return [*SUITES[name], *rest]
     return given
-
-
-def _help() -> str:
-    """That of the configuration, with what is no field of it, and without the marks of docstrings."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        EvaluationConfig.from_args(["--help"], prog=_PROGRAM)
-    usage, options, rest = printed.getvalue().partition("options:\n")
-    return re.sub(r":class:`~?([^`]+)`|``", r"\1", usage + options + _OPTIONS + rest)
 
 
 def _list() -> str:

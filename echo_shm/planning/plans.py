@@ -279,9 +279,7 @@ def _distances(rows: npt.NDArray[Any], others: npt.NDArray[Any]) -> Doubles:
     return distances
 
 
-def _surprise(
-    rows: npt.NDArray[Any], ema: npt.NDArray[Any], rewards: Doubles, weights: tuple[float, float]
-) -> Doubles:
+def _surprise(rows: npt.NDArray[Any], ema: npt.NDArray[Any], rewards: Doubles, weights: tuple[float, float]) -> Doubles:
     """The weighted sums of distances from one plan and of rewards, in one pass."""
     if rows.dtype != ema.dtype:
         rows, ema = rows.astype(np.float64), ema.astype(np.float64)

@@ -257,6 +257,7 @@ def test_an_engine_ends_though_its_board_is_gone_or_anothers(board):
         assert pids
         assert not any(psutil.pid_exists(pid) for pid in pids)
         assert rollouts.look(board).alive
+        (SHM / f"echo_shm_rollouts.{board}").unlink()
         other.remove()
         other.remove()
 

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from harness.boards import rollouts_board
 from harness.programs import ECHO_SHM
 
 from echo_shm import Replay, Server, ShmClient, Table
@@ -74,3 +75,19 @@ def test_a_replay(name, text):
     assert re.search(r"\bsecond 10 10 40 0\b", said), said
     assert "first 40 of 40 items, median" in said, said
     assert "20 are 0" in said, said
+
+
+def test_rollouts(name, text):
+    """What they do, earn and cost; and what of a dead engine is to be done."""
+    counts = {"running": 2, "waiting": 3, "submitted": 12, "finished": 4, "failed": 1, "workers": 1, "workers_max": 2}
+    figures = {"episodes": 4, "successes": 3, "reward": 2.5, "eta": 1.25e-6, "blocks": 300, "blocks_free": 75}
+    with rollouts_board(f"{name}.rollouts", **counts, **figures, reuse_rate=0.5, cost_per_success=None):
+        said = text(f"{name}.rollouts")
+    for words in (
+        f"rollouts of process {os.getpid()}, figures of [0-9]+ s ago ",
+        "running 2 waiting 3 reused 50 % KV cache in use 75 % ",
+        "preempted 1 of 2 12 4 1 0 0 ",
+        "a success 4 75 % 2.5 0 0 0.00000125 0 0 0 - ",
+        "tokens blocks passed over requests repeated tokens sent money 0 225 of 300 at most 0 times of 0 0 0 0 0 ",
+    ):
+        assert re.search(words, said), said

@@ -50,7 +50,13 @@ class Readable:
         return made
 
     @classmethod
-    def from_args(cls: type[_Self], argv: Sequence[str] | None = None, *, prog: str | None = None) -> _Self:
+    def from_args(
+        cls: type[_Self],
+        argv: Sequence[str] | None = None,
+        *,
+        prog: str | None = None,
+        also: Mapping[str, str] | None = None,
+    ) -> _Self:
         """Reads the arguments of a command line: ``--batch-size 64 --ppo.clip-epsilon 0.1 --no-progress``.
 
         The entries of a mapping are ``--env-kwargs.rooms 2``: numbers, true, false, null and lists as in JSON, and
@@ -62,6 +68,8 @@ class Readable:
         Args:
             argv: The arguments. None: those of this process.
             prog: The name of the program. None: that of this process.
+            also: For ``--help``: options that the program has taken out of the arguments itself, such as
+                ``"--suite SUITE"``, and what each is.
 
         Raises:
             SystemExit: ``--help`` was asked for; or an argument is unknown or cannot be used, which is printed.
@@ -70,13 +78,20 @@ class Readable:
         parser = argparse.ArgumentParser(
             prog=prog,
             usage="%(prog)s [options]",
-            description=inspect.getdoc(cls),
+            description=_without_marks(inspect.getdoc(cls) or ""),
             formatter_class=_Formatter,
             allow_abbrev=False,
         )
+        for option, said in (also or {}).items():
+            flag, _, value = option.partition(" ")
+            how: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
+            parser.add_argument(flag, dest=flag, default=argparse.SUPPRESS, help=said, **how)
         parser.add_argument("--config", metavar="FILE", help="a TOML file with the same names")
         _add_arguments(parser, cls, (), sys.argv[1:] if argv is None else argv)
         given = vars(parser.parse_args(argv))
+        for name in given:
+            if name.startswith("--"):
+                parser.error(f"{name}: use it once")
         path = given.pop("config")
         try:
             base = None if path is None else cls.from_toml(path)
@@ -183,6 +198,11 @@ class _File:
 # --- a command line ---------------------------------------------------------------
 
 
+def _without_marks(words: str) -> str:
+    """The words of a docstring, or of a comment, for a terminal."""
+    return re.sub(r":\w+:`(?:~[\w.]*\.)?([^`]+)`|``", r"\1", words)
+
+
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """A description as it is written."""
 
@@ -208,8 +228,8 @@ def _add_arguments(parser: argparse.ArgumentParser, cls: Any, where: tuple[str, 
     for name, (kind, may_be_none) in _kinds(cls).items():
         path = (*where, name)
         flag = "--" + ".".join(path).replace("_", "-")
-        words = help_of.get(name, "").replace("%", "%%").replace("``", "")
-        default = f" (default: {defaults[name]})" if name in defaults else ""
+        words = _without_marks(help_of.get(name, "")).replace("%", "%%")
+        default = f" (default: {_as_text(defaults[name])})" if name in defaults else ""
         common: dict[str, Any] = {"dest": ".".join(path), "default": argparse.SUPPRESS, "help": words + default}
         if dataclasses.is_dataclass(kind):
             if may_be_none:
@@ -230,6 +250,11 @@ def _add_arguments(parser: argparse.ArgumentParser, cls: Any, where: tuple[str, 
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
         else:
             parser.add_argument(flag, type=_converter(kind, may_be_none), metavar=name.upper(), **common)
+
+
+def _as_text(value: Any) -> str:
+    """A default as one would give it."""
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _plain(text: str) -> Any:

@@ -44,8 +44,6 @@ class Environment(gymnasium.Env[ObsT, ActT]):
     the episode of number n, whatever the seed is.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium.Env has it
-
     def __init__(self, config: EnvironmentConfig) -> None:
         self._first_seed = config.seed
         self._max_steps: int | None = config.max_steps

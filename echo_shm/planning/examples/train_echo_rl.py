@@ -14,19 +14,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig, TextConfig, TrainingConfig
+from echo_shm.planning.evaluation.tasks import find
 from echo_shm.planning.examples.common import arguments, picture, run
 from echo_shm.planning.training.trainer import EchoRLTrainer
 from echo_shm.planning.utils.monitoring import PerformanceMonitor
 
+_CARTPOLE, _TEXT_WORLD = find("cartpole").training(), find("textworld").training()
 _SMALL = PlanningConfig(embedding_dim=32, state_window_size=8, learning_rate=1e-3)
 
 #: For each task what it is trained with: its environment, and settings with which it is learned, unless they say so.
 TASKS = {
-    "cartpole": TrainingConfig(
-        "CartPole-v1",
-        planning=dataclasses.replace(_SMALL, learning_rate=2e-3),
-        ppo=PPOConfig(learning_rate=2e-3, gamma=0.98, gae_lambda=0.9, reward_scale=0.05),
-    ),
+    "cartpole": TrainingConfig("CartPole-v1", planning=_CARTPOLE.planning, ppo=_CARTPOLE.ppo),
     "minigrid": TrainingConfig(
         "MiniGrid-DoorKey-5x5-v0",
         rollout_length=64,
@@ -42,8 +40,8 @@ TASKS = {
         },
         rollout_length=8,
         text=TextConfig(max_tokens=64, max_commands=8),
-        planning=PlanningConfig(16, 4, learning_rate=1e-3, hidden_dim=32, heads=2, layers=1, prefix_length=2),
-        ppo=PPOConfig(learning_rate=4e-3, gamma=0.97, reward_scale=5.0, epochs=3),
+        planning=_TEXT_WORLD.planning,
+        ppo=dataclasses.replace(_TEXT_WORLD.ppo, learning_rate=4e-3, epochs=3),
     ),
     # For who has its data. With these settings it is untried.
     "alfworld": TrainingConfig(

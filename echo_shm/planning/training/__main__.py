@@ -8,12 +8,17 @@ from dataclasses import asdict
 from echo_shm.planning.agents.configs import TrainingConfig
 from echo_shm.planning.training.trainer import EchoRLTrainer
 
+#: What is no field of the configuration.
+_OPTIONS = {"--resume": "go on from the newest checkpoint; without it, there must be none"}
+
 
 def main(argv: list[str] | None = None) -> int:
     """Trains, and prints what came of it as JSON. Returns the exit status: 130 after Ctrl-C."""
     given = sys.argv[1:] if argv is None else argv
     resume = "--resume" in given
-    config = TrainingConfig.from_args([one for one in given if one != "--resume"], prog="echo_shm.planning.training")
+    config = TrainingConfig.from_args(
+        [one for one in given if one != "--resume"], prog="echo_shm.planning.training", also=_OPTIONS
+    )
     try:
         trainer = EchoRLTrainer(config, resume=resume)
     except ValueError as error:

@@ -113,10 +113,14 @@ def test_an_error_of_a_command_line_is_printed(capsys: pytest.CaptureFixture[str
 
 
 def test_help_says_what_each_option_is(capsys: pytest.CaptureFixture[str]):
-    """The words are those above the field, in the source."""
+    """The words are those above the field, in the source, without the marks that only documentation knows."""
     with pytest.raises(SystemExit):
-        TrainingConfig.from_args(["--help"])
-    assert "Most that an importance ratio counts" in " ".join(capsys.readouterr().out.split())
+        TrainingConfig.from_args(["--help"], also={"--suite NAME": "settings"})
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Most that an importance ratio counts" in shown
+    assert " --suite NAME settings " in shown
+    assert "Without a replay, rollouts are " in shown
+    assert "`" not in shown
 
 
 def test_a_part_of_another_kind_is_refused():

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from harness.packages import need
@@ -10,9 +11,10 @@ need("torch", "gymnasium")
 
 import torch  # noqa: E402
 
-from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, TextConfig, TrainingConfig  # noqa: E402
+from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, TrainingConfig  # noqa: E402
 from echo_shm.planning.agents.ppo import PPO  # noqa: E402
 from echo_shm.planning.agents.segments import Segments, row_example  # noqa: E402
+from echo_shm.planning.examples.train_echo_rl import TASKS  # noqa: E402
 from echo_shm.planning.training.actor import Actor, rollout_example  # noqa: E402
 from echo_shm.planning.training.settings import Settings  # noqa: E402
 
@@ -56,29 +58,7 @@ def test_it_learns_a_text_world():
 
     The return is 1 of who gets there within 12 commands. Who chooses at random does so in one episode of six.
     """
-    config = TrainingConfig(
-        env_name="TextWorld",
-        env_kwargs={
-            **{"task_type": "visit", "rooms": 2, "locked_doors": 1, "max_objects": 2, "max_steps": 12},
-            **{"containers": 0, "locked_containers": 0},
-        },
-        total_timesteps=2_500,
-        num_actors=16,
-        num_workers=1,
-        rollout_length=8,
-        batch_size=64,
-        text=TextConfig(max_tokens=64, max_commands=8),
-        planning=PlanningConfig(
-            embedding_dim=16,
-            state_window_size=4,
-            learning_rate=1e-3,
-            hidden_dim=32,
-            heads=2,
-            layers=1,
-            prefix_length=2,
-        ),
-        ppo=PPOConfig(learning_rate=4e-3, gamma=0.97, reward_scale=5.0, epochs=3),
-    )
+    config = replace(TASKS["textworld"], total_timesteps=2_500, num_actors=16, num_workers=1, batch_size=64)
     steps, returns = learn(config, lambda returns: len(returns) > 60 and np.mean(returns[-60:]) >= 0.8)
     assert np.mean(returns[:60]) < 0.5
     assert np.mean(returns[-60:]) >= 0.8, f"{np.mean(returns[-60:])} after {steps} steps"

@@ -113,6 +113,16 @@ def test_words_that_nobody_knows_are_numbered_alike_everywhere():
     assert max(HashedWords(3).encode(" ".join(map(str, range(50))))) == 6
 
 
+def test_an_environment_without_a_vocabulary_has_as_many_numbers_as_were_asked_for():
+    """Its observations are within them."""
+    env = Said(("123456789", ("go",)))
+    env.vocabulary = None
+    view = CommandView(env, TextConfig(max_tokens=5, word_numbers=50))
+    number, go = HashedWords(50).encode("123456789 go")
+    assert view.reset()[0].tolist() == [number, Vocabulary.end, go, Vocabulary.act, 0]
+    assert view.observation_space.high.max() == 53
+
+
 def test_environments_that_leave_nothing_out_need_not_say_so():
     """Those of numbers."""
     assert left_out({}, 2).tolist() == [False, False]

@@ -241,7 +241,10 @@ def test_the_command(tmp_path, capsys):
     assert all(
         f"\n  {option} " in shown for option in ("--suite SUITE", "--list", "--table", "--no-plots", "--tasks TASKS")
     )
-    assert ":class:" not in shown
+    assert "`" not in shown
+    with pytest.raises(SystemExit):
+        evaluate.main([*words, "--suite", "quick", "--suite", "readme"])
+    assert "--suite: use it once" in capsys.readouterr().err
 
 
 def test_the_command_says_in_a_line_what_failed(tmp_path, capsys, monkeypatch):

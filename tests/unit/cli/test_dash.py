@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import math
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.actors import Actor
+from harness.boards import rollouts_board
 from harness.programs import ECHO_SHM, Program
 from harness.waiting import until
 
@@ -204,6 +206,23 @@ def test_priorities_that_cannot_be_read(name: str, serve: Callable[[str], _Serve
         said = serve(name).state()
     assert f"replay '{name}' cannot be used" in said["priorities"]["why"]
     assert said["ring"]["slots"] > 0
+
+
+def test_rollouts_in_a_known_state(name: str, serve: Callable[[str], _Served]) -> None:
+    """Its figures, of which JSON can hold those that are finite; why there are none; and that it was closed."""
+    with rollouts_board(f"{name}.rollouts", running=2, finished=4, eta=math.nan, remote_cost=None) as board:
+        served = serve(f"{name}.rollouts")
+        said = served.state()
+        assert (said["closed"], said["kind"], said["name"]) == (False, "rollouts", f"{name}.rollouts")
+        assert (said["alive"], said["fault"], 0 <= said["heard"] < 60) == (True, "", True)
+        figures = said["figures"]
+        assert (figures["pid"], figures["running"], figures["finished"]) == (HERE, 2, 4)
+        assert (figures["eta"], figures["remote_cost"], figures["blocks"]) == (None, None, 0)
+        board._board.write({"version": 99})
+        said = served.state()
+        assert (said["figures"], said["heard"], said["alive"]) == (None, None, True)
+        assert "are of version 99" in said["fault"]
+    assert served.state() == {"closed": True}
 
 
 def _fresh(served: _Served) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.boards import rollouts_board
 from harness.programs import ECHO_SHM, Program
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition, parser
@@ -133,19 +134,19 @@ def test_a_closed_ring_is_down(name: str) -> None:
 
 
 def _names(name: str) -> set[str]:
-    """The metrics of one ring or replay, also those that have no values now, as Prometheus has them."""
+    """The metrics of one ring, replay or engine, also those that have no values now, as Prometheus has them."""
     endings = {"counter": ("_total",), "gauge": ("",), "summary": ("", "_count", "_sum")}
     families = metrics.Source(name).families()
     return {"echo_shm_up"} | {family.name + ending for family in families for ending in endings[family.kind]}
 
 
 def _all_names(name: str) -> set[str]:
-    """Every metric that a ring and a replay can have."""
+    """Every metric that a ring, a replay and rollouts can have."""
     with Server(EXAMPLE, 2, detailed_metrics=True, name=name) as server:
         server.publisher(np.zeros(3)).publish(np.zeros(3))
         names = _names(name)
-    with Replay(EXAMPLE, 10, store="shm", name=f"{name}-r"):
-        return names | _names(f"{name}-r")
+    with Replay(EXAMPLE, 10, store="shm", name=f"{name}-r"), rollouts_board(f"{name}.rollouts"):
+        return names | _names(f"{name}-r") | _names(f"{name}.rollouts")
 
 
 def test_every_expression_of_the_dashboard_names_a_metric(name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,8 +161,10 @@ def test_every_expression_of_the_dashboard_names_a_metric(name: str, capsys: pyt
         used = re.findall(r"\becho_shm_\w+", expression)
         assert used, expression
         assert set(used) <= there, expression
-    for panel in dashboard["panels"]:
-        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+    assert any("_rollouts_" in expression for expression in expressions)
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    assert len({(place["x"], place["y"]) for place in places}) == len({one["id"] for one in dashboard["panels"]})
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
@@ -182,8 +185,12 @@ def test_promtool_has_nothing_to_say(name: str) -> None:
 
 def test_names_follow_the_conventions(name: str) -> None:
     """Without promtool: counters end with _total, and no other metric does; every family has a help text."""
-    with Server(EXAMPLE, 2, detailed_metrics=True, name=name), Replay(EXAMPLE, 10, store="shm", name=f"{name}-r"):
-        families = metrics.Source(name).families() + metrics.Source(f"{name}-r").families()
+    with (
+        Server(EXAMPLE, 2, detailed_metrics=True, name=name),
+        Replay(EXAMPLE, 10, store="shm", name=f"{name}-r"),
+        rollouts_board(f"{name}.rollouts"),
+    ):
+        families = [one for end in ("", "-r", ".rollouts") for one in metrics.Source(name + end).families()]
     assert len({family.name for family in families}) == len(families)
     for family in families:
         assert re.fullmatch(r"echo_shm_[a-z_]+[a-z]", family.name)

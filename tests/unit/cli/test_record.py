@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.boards import rollouts_board
 from harness.programs import ECHO_SHM, Program
 from harness.waiting import until
 
@@ -274,6 +275,13 @@ def test_what_is_not_there(words: list[str], status: int, text: str, capsys: pyt
     """An unknown name is an error in one line, an impossible one a usage error."""
     assert cli.main(["record", *words]) == status
     assert text in capsys.readouterr().err
+
+
+def test_rollouts_have_nothing_to_record(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error says what shows them."""
+    with rollouts_board(f"{name}.rollouts"):
+        assert cli.main(["record", f"{name}.rollouts", "--trace", str(tmp_path / "file")]) == 1
+    assert "have no ring to record: `echo-shm top`, dash and metrics show them" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
