@@ -171,7 +171,7 @@ def open_own(task: Task, updates: int, folder: Path) -> tuple[TransformerBackbon
     except Exception as error:  # whatever PyTorch raises of bytes that it does not know
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ValueError(f"{path} cannot be read ({why}): remove it, and the model is trained again") from error
-    return TransformerBackbone(model, num_blocks=4096), WordTokenizer()
+    return TransformerBackbone(model, num_blocks=4 * 4096, block_size=4), WordTokenizer()  # texts are short
 
 
 def _read(path: Path) -> CausalTransformer:
