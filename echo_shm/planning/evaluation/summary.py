@@ -34,6 +34,7 @@ PAIRS = {
     ("echo_rl", "ppo_uniform"): "a plan, and drawing by surprise",
     ("echo_rl", "ppo"): "a plan, and a replay that is drawn by surprise",
     ("plan", "ppo"): "a plan, from rollouts",
+    ("plan", "ppo_uniform"): "a plan, and no replay",
     ("plan_uniform", "ppo_uniform"): "a plan, from a replay",
     ("echo_rl", "plan_uniform"): "drawing by surprise",
     ("ppo_uniform", "ppo"): "a replay, without a plan",

@@ -91,7 +91,7 @@ async def play(model: CausalTransformer, options: dict[str, Any], games: int, st
 
 def demo(args: argparse.Namespace) -> int:
     """Plays in both ways, in turns, and says what came of it."""
-    games, steps, turns, layers = (3, 2, 1, 1) if args.quick else (12, 6, 3, 2)
+    games, steps, turns, layers = (3, 2, 1, 1) if args.quick else (12, 10, 2, 2)
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
     model = CausalTransformer(TransformerConfig(vocab_size=257, layers=layers, width=64, max_length=4096))
