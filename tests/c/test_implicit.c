@@ -298,6 +298,27 @@ TEST(no_item_twice)
     close_it(f);
 }
 
+/* A step that comes between two others connects them: the item behind it keeps it, and none of those before the first. */
+TEST(a_step_between_items)
+{
+    static const es_step_head heads[] = {{.stream = 3, .number = 19, .flags = ES_STEP_LOST},
+                                         {.stream = 3, .number = 20, .flags = ES_STEP_LOST},
+                                         {.stream = 3, .number = 22, .flags = ES_STEP_LOST},
+                                         {.stream = 3, .number = 23, .index = 1},
+                                         {.stream = 3, .number = 24, .index = 2},
+                                         {.stream = 3, .number = 21, .index = 9}};
+    fixture *f = made(20, 1000, 0);
+    for (uint32_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        CHECK_EQ(bring(f, &heads[i], NULL), ES_OK);
+        check_all(f);
+    }
+    CHECK_EQ(es_table_is_in_a_row(table_of(f, 1), 2), false); /* what came last has another record */
+    sample_all(f);
+    CHECK_EQ(es_replay_reset(f->r, 1), ES_OK);
+    check_all(f);
+    close_it(f);
+}
+
 /* --- marks and records on which somebody scribbles ----------------------------------------------- */
 
 TEST(open_refuses_marks_that_cannot_be)
