@@ -379,8 +379,11 @@ TEST(scribbles_on_what_items_follow_from)
                 head.episode++, head.index = UINT32_MAX;
             for (uint32_t t = 0; t < TABLES; t++) {
                 CHECK(es_table_size(table_of(f, t)) <= f->tables[t].max_size);
-                if (es_table_size(table_of(f, t)) > 0)
+                if (es_table_size(table_of(f, t)) > 0) {
+                    uint32_t oldest = table_of(f, t)->implicit.oldest; /* there is always one that can go */
+                    CHECK(oldest != ES_STEPS_NONE && es_rank_has(table_of(f, t)->members, oldest));
                     CHECK_EQ(sample(f, t, MANY), ES_OK);
+                }
                 if (es_random_below(&random, 8) == 0)
                     es_replay_delete(f->r, t, f->key, 2);
                 if (es_random_below(&random, 40) == 0)
