@@ -210,18 +210,7 @@ static void draw(es_selector *s, uint64_t *random, uint64_t n, uint32_t *items, 
     }
 }
 
-static double probability(es_selector *s, uint32_t item)
-{
-    return item == ((remover *)s)->items->oldest;
-}
-
-static double effective(es_selector *s)
-{
-    (void)s;
-    return 1;
-}
-
-static uint64_t bytes(const es_selector *s)
+static uint64_t remover_bytes(const es_selector *s)
 {
     (void)s;
     return sizeof(remover);
@@ -232,13 +221,12 @@ static void free_remover(es_selector *s)
     free(s);
 }
 
+/* Nobody asks a remover for probabilities. */
 static const es_selector_class remover_class = {
     .insert = insert,
     .remove = remove_item,
     .draw = draw,
-    .probability = probability,
-    .effective = effective,
-    .bytes = bytes,
+    .bytes = remover_bytes,
     .free = free_remover,
 };
 

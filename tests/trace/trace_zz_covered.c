@@ -108,6 +108,8 @@ static const es_excuse excused_in_replays[] = {
     {"es_table_free", PRIVATE},
     {"es_implicit_free", PRIVATE},
     {"free_remover", PRIVATE},
+    {"remover_bytes", "a computation"},
+    {"es_implicit_bytes", "a computation"},
     {"es_hold_free", PRIVATE},
     {"es_steps_free", PRIVATE},
     {"es_store_unmap", PRIVATE},
