@@ -409,7 +409,8 @@ static void note_items(world *w, uint32_t t)
             w->came[t][w->num_came[t]++] = (struct came){key, w->items[t][i]};
             double given = w->describes ? w->described : w->steps[w->made - 1].priorities[t];
             CHECK(implicit    ? r->priority == 1
-                  : given < 0 ? r->priority >= 1 && r->priority <= table->highest : r->priority == given);
+                  : given < 0 ? r->priority >= 1 && r->priority <= table->highest
+                              : r->priority == given);
         }
         if (parked)
             continue;

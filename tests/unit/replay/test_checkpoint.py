@@ -633,7 +633,7 @@ def test_ages_begin_where_there_were_none(tmp_path):
 
 
 def test_windows_get_records_and_lose_them(tmp_path):
-    """A table of all windows has no record of each, unless its settings need them. Another one has the same windows, the
+    """A table of all windows has no record of each, unless its settings need them. Another one has the same, the
     oldest first, and their keys as long as there is room for as many."""
 
     def windows(replay):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from echo_shm import Replay, Table
-from echo_shm.replay import Episode, Fifo, Lifo, NStep, Sequence, Step, Uniform, Writer
+from echo_shm.replay import Episode, Fifo, Lifo, NStep, Sequence, Step, Writer
 
 EXAMPLE = {
     "obs": np.zeros(2, np.float32),
