@@ -126,14 +126,6 @@ bool es_table_accepts(const es_table *t, double priority)
     return (priority >= 0 && priority <= t->highest) || es_table_selectors_accept(t, priority);
 }
 
-es_window es_table_window(const es_table *t, uint32_t item)
-{
-    if (es_table_is_implicit(t))
-        return es_implicit_window(&t->implicit, item);
-    es_span one = {1, 0}, span = t->spans == NULL ? one : t->spans[item];
-    return (es_window){.last = t->step_of[item], .length = span.length, .before = span.before};
-}
-
 es_item_record es_table_record(const es_table *t, uint32_t item)
 {
     if (!es_table_is_implicit(t))

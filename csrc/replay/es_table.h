@@ -88,7 +88,13 @@ static inline uint64_t es_table_key(const es_table *t, uint32_t item)
 }
 
 /* Its steps, as they were checked: somebody may have scribbled on its record since. */
-es_window es_table_window(const es_table *t, uint32_t item);
+static inline es_window es_table_window(const es_table *t, uint32_t item)
+{
+    if (es_table_is_implicit(t))
+        return es_implicit_window(&t->implicit, item);
+    es_span one = {1, 0}, span = t->spans == NULL ? one : t->spans[item];
+    return (es_window){.last = t->step_of[item], .length = span.length, .before = span.before};
+}
 /* Its record. Of an implicit item what it would be: with priority 1, never drawn, and inserted when its step arrived. */
 es_item_record es_table_record(const es_table *t, uint32_t item);
 
