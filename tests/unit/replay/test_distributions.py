@@ -134,7 +134,8 @@ def test_all_windows(pad):
     with Replay(EXAMPLE, 60, [Table("a", item=item)], seed=4) as replay:
         while step < 500:
             steps = int(rng.integers(1, 13))
-            windows += [range(step + part.first, step + part.first + part.steps) for part in parts(item, steps, "truncated")]
+            found = parts(item, steps, "truncated")
+            windows += [range(step + part.first, step + part.first + part.steps) for part in found]
             replay.extend(np.arange(step, step + steps), truncated=np.arange(steps) == steps - 1)
             step += steps
         there = {tuple(window): 0 for window in windows if window[0] >= step - replay.num_steps}
