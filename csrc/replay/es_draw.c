@@ -13,6 +13,8 @@
 #define SOME ES_STORE_DRAWS
 /* Draws that are weighed together, again a multiple. */
 #define WEIGHED 32
+/* How often an implicit item was drawn. */
+#define UNKNOWN (-1)
 /* So many draws' records, links, and rows, are on their way at a time: multiples of SOME. */
 #define RECORDS_AHEAD 24
 #define LINKS_AHEAD 16
@@ -58,6 +60,8 @@ bool es_draw_may_fall_short(const es_table *t, uint64_t n)
 /* The step that the item ends with. The record says so, too; but somebody may have scribbled on it. */
 static uint32_t last_step(const es_table *t, uint32_t item)
 {
+    if (es_table_is_implicit(t))
+        return item;
     uint32_t step = *(volatile uint32_t *)&t->items[item].step;
     return step < t->store->step_slots ? step : t->step_of[item];
 }
@@ -67,9 +71,29 @@ static int64_t version_of(const es_table *t, uint32_t item)
     return *(volatile uint32_t *)&t->store->steps[last_step(t, item)].version;
 }
 
+/* The same as describe(), of implicit items. Their age is in steps. */
+static void describe_implicit(const es_table *t, const uint32_t *items, uint64_t n, const es_drawing *to, uint64_t at)
+{
+    const es_store *store = t->store;
+    uint64_t arrivals = store->hdr->arrivals;
+    int64_t size = (int64_t)es_table_size(t);
+    for (uint64_t i = 0; i < n; i++) {
+        const es_step_record *record = &store->steps[items[i]];
+        to->key[at + i] = (uint64_t)es_record_generation(record->word) << 32 | items[i];
+        to->priority[at + i] = 1;
+        to->table_size[at + i] = size;
+        to->age[at + i] = (int64_t)(arrivals - record->arrival - 1);
+        to->version[at + i] = record->version;
+    }
+}
+
 /* What is said of items beside their probabilities, and how often they were drawn. */
 static void describe(es_table *t, const uint32_t *items, uint64_t n, const es_drawing *to, uint64_t at)
 {
+    if (es_table_is_implicit(t)) {
+        describe_implicit(t, items, n, to, at);
+        return;
+    }
     const es_item_record *records = t->items;
     const es_store *store = t->store;
     uint64_t *key = to->key + at, inserted = t->words->inserted;
@@ -99,7 +123,7 @@ void es_draw_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t
     describe(t, &item, 1, to, at);
     weigh(t, &item, 1, to->ratio + at, NAN);
     to->probability[at] = left ? t->sampler->class->probability(t->sampler, item) : 0;
-    to->times_sampled[at] = (int64_t)t->items[item].times_sampled;
+    to->times_sampled[at] = es_table_is_implicit(t) ? UNKNOWN : (int64_t)t->items[item].times_sampled;
 }
 
 /* Notes n draws, of which done were made before in the same call. random: the generator's state after them. */
@@ -112,15 +136,15 @@ static void note_draws(es_table *t, uint64_t n, uint64_t random, const es_draw_i
         es_redo_set(redo, into->word, into->value + done + n);
 }
 
-/* Some independent draws whose records have come. They change all at once: a list says what they make of each word. */
-static void note_some(es_table *t, const uint32_t *items, uint64_t n, uint64_t random, const es_drawing *to,
-                      uint64_t at, const es_draw_into *into, uint64_t done)
+/* How often these items were drawn, with the draws that are noted. */
+static void note_times(es_table *t, const uint32_t *items, uint64_t n, int64_t *times_sampled)
 {
     es_redo *redo = &t->store->redo;
     const es_item_record *records = t->items;
-    int64_t *times_sampled = to->times_sampled + at;
     uint64_t seen = 0;
-    for (uint64_t i = 0; i < n; i++) {
+    for (uint64_t i = 0; i < n && es_table_is_implicit(t); i++)
+        times_sampled[i] = UNKNOWN;
+    for (uint64_t i = 0; i < n && !es_table_is_implicit(t); i++) {
         uint64_t times = records[items[i]].times_sampled + 1, bit = UINT64_C(1) << items[i] % 64;
         if (seen & bit) /* it may be one of those before it */
             for (uint64_t j = 0; j < i; j++)
@@ -129,15 +153,27 @@ static void note_some(es_table *t, const uint32_t *items, uint64_t n, uint64_t r
         times_sampled[i] = (int64_t)times;
         es_redo_set(redo, &records[items[i]].times_sampled, times);
     }
+}
+
+/* Some independent draws whose records have come. They change all at once: a list says what they make of each word. */
+static void note_some(es_table *t, const uint32_t *items, uint64_t n, uint64_t random, const es_drawing *to,
+                      uint64_t at, const es_draw_into *into, uint64_t done)
+{
+    note_times(t, items, n, to->times_sampled + at);
     describe(t, items, n, to, at);
     note_draws(t, n, random, into, done);
-    es_redo_commit(redo);
+    es_redo_commit(&t->store->redo);
 }
 
 static void fetch_records(const es_table *t, const uint32_t *items, uint64_t n)
 {
-    for (uint64_t i = 0; i < n; i++)
+    const es_step_record *steps = t->store->steps;
+    for (uint64_t i = 0; i < n && !es_table_is_implicit(t); i++)
         es_prefetch(&t->items[items[i]]);
+    for (uint64_t i = 0; i < n && es_table_is_implicit(t); i++) {
+        es_prefetch(&steps[items[i]].word);
+        es_prefetch(&steps[items[i]].index); /* it may be in the next line */
+    }
 }
 
 /* Their records have come. An item of several steps is found through the links of these. */
@@ -148,7 +184,7 @@ static void fetch_links(const es_table *t, const uint32_t *items, uint64_t n)
         uint32_t last, span = t->form.span;
         if (es_table_is_in_a_row(t, items[i]))
             continue;
-        last = *(const volatile uint32_t *)&t->items[items[i]].step;
+        last = last_step(t, items[i]);
         if (last >= t->store->step_slots)
             continue;
         es_prefetch(&links[last]);
@@ -161,7 +197,13 @@ static void fetch_links(const es_table *t, const uint32_t *items, uint64_t n)
 static void find_steps(const es_table *t, const uint32_t *items, uint64_t n, uint64_t first)
 {
     uint32_t place = (uint32_t)(first % ES_OUTPUTS_AHEAD);
-    for (uint64_t i = 0; i < n; i++) {
+    for (uint64_t i = 0; i < n && es_table_is_implicit(t); i++) {
+        es_found *found = &t->form.found[place + i];
+        *found = (es_found){.last = items[i], .in_a_row = es_table_is_in_a_row(t, items[i])};
+        found->span.length = es_implicit_length(&t->implicit, items[i]);
+        es_outputs_find(&t->form, t->steps, place + (uint32_t)i);
+    }
+    for (uint64_t i = 0; i < n && !es_table_is_implicit(t); i++) {
         /* The table has it, too, but the record is needed anyway. But somebody may have scribbled on it. */
         const volatile es_item_record *record = &t->items[items[i]];
         es_found *found = &t->form.found[place + i];
@@ -181,7 +223,7 @@ static void find_steps(const es_table *t, const uint32_t *items, uint64_t n, uin
 
 void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at)
 {
-    if (t->spans == NULL) {
+    if (!es_table_is_of_many(t)) {
         es_gather(t->store, &t->step_of[item], 1, leaves, at);
         return;
     }
@@ -212,7 +254,7 @@ static int64_t draw_independent(es_table *t, uint64_t n, const es_drawing *to, u
 {
     uint64_t allowed = es_draw_allowed(t, up_to(n, MANY));
     uint32_t items[MANY], steps[MANY];
-    bool many = t->spans != NULL;
+    bool many = es_table_is_of_many(t);
     uint64_t before = t->words->random, after = before;
     if (allowed == 0)
         return 0;
@@ -301,7 +343,7 @@ static int64_t draw_one(es_table *t, const es_drawing *to, uint64_t at, const es
         es_redo_set(redo, &t->words->round, round);
     }
     if (used_up)
-        es_table_note_free(t, &t->items[item].word);
+        es_table_note_free(t, item);
     es_redo_commit(redo);
     if (t->aside != NULL) {
         es_rank_add(t->aside, item);

@@ -18,19 +18,14 @@ typedef struct es_newcomer {
     bool park;      /* an item that its table's limiter forbids is parked */
 } es_newcomer;
 
-static bool is_many(const es_table *t)
-{
-    return t->config->item.kind != ES_ITEM_STEP;
-}
-
 static void count_items(const es_tables *m, es_newcomer *c)
 {
     if (m->store.keep > 1)
         c->arrival = es_window_arrival(&m->steps, c->head, ES_STEPS_NONE);
     for (uint32_t t = 0; t < m->num_tables; t++) {
         const es_table *table = &m->table[t];
-        uint64_t n =
-            is_many(table) ? es_window_count(&table->config->item, &c->arrival) : (c->head->flags & ES_STEP_FINAL) == 0;
+        uint64_t n = es_table_is_of_many(table) ? es_window_count(&table->config->item, &c->arrival)
+                                                : (c->head->flags & ES_STEP_FINAL) == 0;
         c->items[t] = isnan(c->priorities[t]) ? 0 : n;
     }
 }
@@ -138,22 +133,26 @@ static void make_items(es_tables *m, const es_newcomer *c)
     es_redo *redo = &m->store.redo;
     uint64_t all = 0, made = 0, before = making->made;
     for (uint32_t t = 0; t < m->num_tables; t++)
-        all += is_many(&m->table[t]) ? c->items[t] : 0;
+        all += es_table_is_of_many(&m->table[t]) ? c->items[t] : 0;
     for (uint32_t t = 0; t < m->num_tables; t++) {
         es_table *table = &m->table[t];
-        for (uint32_t i = 0; is_many(table) && i < c->items[t]; i++) {
+        for (uint32_t i = 0; es_table_is_of_many(table) && i < c->items[t]; i++) {
             if (made++ < before)
                 continue;
             es_room_settle_items(m); /* the record of one more item is all that a table has beyond its limits */
             if (m->failed)
                 return;
             es_window w = es_window_nth(&table->config->item, &c->arrival, i);
-            es_noted noted = note_item(table, &w, c->priorities[t], c->park);
+            bool takes = es_table_takes(table, &w);
+            es_noted noted = {.parked = false};
+            if (takes)
+                noted = note_item(table, &w, c->priorities[t], c->park);
             es_redo_set(redo, &making->made, made);
             if (made == all)
                 es_redo_set(redo, &making->step, 0);
             es_redo_commit(redo);
-            enter_item(table, &noted);
+            if (takes)
+                enter_item(table, &noted);
         }
     }
 }
@@ -171,7 +170,7 @@ static void note_making(es_tables *m, const es_newcomer *c, uint32_t step)
 static bool makes_items(const es_tables *m, const es_newcomer *c)
 {
     for (uint32_t t = 0; t < m->num_tables; t++)
-        if (is_many(&m->table[t]) && c->items[t] > 0)
+        if (es_table_is_of_many(&m->table[t]) && c->items[t] > 0)
             return true;
     return false;
 }
@@ -193,7 +192,7 @@ int es_insert_finish(es_tables *m)
         double priority = making.priorities[t];
         if (!isnan(priority) && !(priority < 0) && !es_table_accepts(table, priority))
             return ES_EDAMAGED;
-        if (is_many(table) && !isnan(priority))
+        if (es_table_is_of_many(table) && !isnan(priority))
             c.items[t] = es_window_count(&table->config->item, &c.arrival);
     }
     make_items(m, &c);
@@ -203,6 +202,16 @@ int es_insert_finish(es_tables *m)
 }
 
 /* --- steps ------------------------------------------------------------------------------ */
+
+/* A step came late: items of the steps around it may refer to it. */
+static void note_arrival(es_tables *m, uint32_t step)
+{
+    if (m->steps.links == NULL || m->steps.links[step].newer == 0)
+        return;
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        if (es_table_is_implicit(&m->table[t]))
+            es_implicit_arrived(&m->table[t].implicit, step);
+}
 
 int es_insert_step(es_tables *m, const es_step_head *head, const void *const *leaves, uint64_t i,
                    const double *priorities, const es_origin *origin, es_trouble *why)
@@ -233,14 +242,15 @@ int es_insert_step(es_tables *m, const es_step_head *head, const void *const *le
     if (origin != NULL)
         es_redo_set(&m->store.redo, origin->word, origin->value);
     for (uint32_t t = 0; t < m->num_tables; t++)
-        if (c.items[t] > 0 && !is_many(&m->table[t]))
+        if (c.items[t] > 0 && !es_table_is_of_many(&m->table[t]))
             noted[t] = note_item(&m->table[t], &alone, priorities[t], c.park);
     if (many)
         note_making(m, &c, step);
     es_redo_commit(&m->store.redo);
     es_steps_enter(&m->steps, step, head);
+    note_arrival(m, step);
     for (uint32_t t = 0; t < m->num_tables; t++)
-        if (c.items[t] > 0 && !is_many(&m->table[t]))
+        if (c.items[t] > 0 && !es_table_is_of_many(&m->table[t]))
             enter_item(&m->table[t], &noted[t]);
     if (many) {
         c.arrival = es_window_arrival(&m->steps, head, step);
@@ -295,7 +305,7 @@ int es_insert_can_end(es_tables *m, const es_step_head *head, const double *prio
     last.own.index++;
     last.own.run += last.own.run < m->store.keep;
     for (uint32_t t = 0; t < m->num_tables; t++)
-        if (is_many(&m->table[t]) && !isnan(priorities[t]))
+        if (es_table_is_of_many(&m->table[t]) && !isnan(priorities[t]))
             c.items[t] += es_window_count(&m->table[t].config->item, &last);
     if (m->steps.hold.some && es_hold_room(&m->steps.hold) < 2)
         return ES_UNSYNCED;

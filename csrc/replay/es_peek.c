@@ -20,16 +20,25 @@ static bool priority_of(const es_item_record *record, double *priority)
     return before == after && es_record_state(before) == ES_RECORD_LIVE && isfinite(*priority) && *priority >= 0;
 }
 
-/* Looks at up to room of the first `range` records: at all of them, or at runs that are as far apart from each other.
+/* The same of an implicit item, by its mark. */
+static bool is_marked(const uint64_t *marks, uint64_t i, double *priority)
+{
+    *priority = 1;
+    return __atomic_load_n(&marks[i / 64], __ATOMIC_RELAXED) >> i % 64 & 1;
+}
+
+/* Looks at up to room of the first `range` records, or marks if items is NULL: at all of them, or at runs that are as far apart from each other.
  * Returns how many records there are up to the run after the last one in which an item was found. */
-static uint64_t look(const es_item_record *items, uint64_t range, double *priorities, uint64_t room, es_peeked *seen)
+static uint64_t look(const es_item_record *items, const uint64_t *marks, uint64_t range, double *priorities,
+                     uint64_t room, es_peeked *seen)
 {
     uint64_t runs = range <= room ? 1 : room / RUN, length = range <= room ? range : RUN, used = 1;
     *seen = (es_peeked){.records = range, .looked = runs * length};
     for (uint64_t run = 0; run < runs; run++) {
-        const es_item_record *first = items + run * (range / runs);
-        for (uint64_t i = 0; i < length; i++)
-            if (priority_of(&first[i], &priorities[seen->found])) {
+        uint64_t first = run * (range / runs);
+        for (uint64_t i = first; i < first + length; i++)
+            if (items == NULL ? is_marked(marks, i, &priorities[seen->found])
+                              : priority_of(&items[i], &priorities[seen->found])) {
                 seen->found++;
                 used = run + 1;
             }
@@ -45,12 +54,14 @@ int es_peek(const void *base, uint64_t size, uint32_t table, double *priorities,
     if (code != ES_OK)
         return code;
     if (table < store.num_tables) {
-        const es_item_record *items = store.items + store.first_item[table];
+        bool implicit = es_store_layout_is_implicit(&store.tables[table]);
+        const es_item_record *items = implicit ? NULL : store.items + store.first_record[table];
+        const uint64_t *marks = store.marks + store.first_mark[table];
         uint64_t range = store.first_item[table + 1] - store.first_item[table];
-        uint64_t used = look(items, range, priorities, room, seen);
+        uint64_t used = look(items, marks, range, priorities, room, seen);
         while (range > room && used <= range / 2) { /* a new item takes the first record that is free */
             range = used > room ? used : room;
-            used = look(items, range, priorities, room, seen);
+            used = look(items, marks, range, priorities, room, seen);
         }
     } else {
         code = -EINVAL;

@@ -204,7 +204,8 @@ typedef struct es_vector {
 } es_vector;
 
 /* Where a batch goes: for n items, arrays of n. leaves: one array for each output of the table, of n times its size. The
- * others are its columns, of eight bytes an item each. */
+ * others are its columns, of eight bytes an item each. Of implicit items, which have no records, priority is 1,
+ * times_sampled -1, and age how many steps were stored after the item's last one. */
 enum es_batch_column { ES_BATCH_COLUMNS = 8 };
 typedef struct es_batch_arrays {
     void **leaves;

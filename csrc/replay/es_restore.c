@@ -82,8 +82,9 @@ static int move_steps(es_move *v)
 /* Whether all steps come that the item refers to. */
 static bool comes(const es_move *v, const es_table *t, uint32_t item)
 {
-    uint32_t step = t->step_of[item];
-    uint64_t span = t->spans == NULL ? 1 : (uint64_t)t->spans[item].length + t->spans[item].before;
+    es_window w = es_table_window(t, item);
+    uint32_t step = w.last;
+    uint64_t span = (uint64_t)w.length + w.before;
     if (v->to == NULL)
         return true;
     for (uint64_t i = 1; v->to[step] != ES_STEPS_NONE && i < span; i++)
@@ -117,9 +118,9 @@ static int find_passengers(const es_move *v, const es_table *t, const es_table_c
         return -ENOMEM;
     for (uint64_t i = 0; i < t->slots; i++) {
         uint32_t item = (uint32_t)i;
-        es_sort_pair one = {.key = t->items[i].inserted, .number = item};
         if (!es_rank_has(t->used, item) || !comes(v, t, item))
             continue;
+        es_sort_pair one = {.key = es_table_record(t, item).inserted, .number = item};
         if (es_rank_has(t->members, item))
             p->living[living++] = one;
         else
@@ -134,12 +135,17 @@ static int find_passengers(const es_move *v, const es_table *t, const es_table_c
     return code;
 }
 
+static uint32_t moved(const es_move *v, uint32_t step)
+{
+    return v->to == NULL ? step : v->to[step];
+}
+
 static void move_item(const es_move *v, const es_table *t, uint32_t table, uint32_t from, uint64_t to)
 {
     const es_store *new = &v->new;
-    es_item_record *record = &new->items[new->first_item[table] + to];
-    *record = t->items[from];
-    record->step = v->to == NULL ? t->step_of[from] : v->to[t->step_of[from]];
+    es_item_record *record = &new->items[new->first_record[table] + to];
+    *record = es_table_record(t, from);
+    record->step = moved(v, es_table_step_of(t, from));
     if (t->config->item.kind == ES_ITEM_EXPLICIT) {
         uint64_t n = t->form.num_outputs;
         memcpy(new->columns + new->first_column[table] + to *n, t->columns + from * n, n * sizeof *t->columns);
@@ -171,35 +177,86 @@ static void forget_ages(const es_move *v, uint32_t table)
 {
     const es_store *new = &v->new;
     es_table_words *words = &new->words[table];
-    for (uint64_t i = new->first_item[table]; i < new->first_item[table + 1]; i++)
+    for (uint64_t i = new->first_record[table]; i < new->first_record[table + 1]; i++)
         if (new->items[i].word != 0)
             new->items[i].round = new->tables[table].sampler.kind == ES_HOT_COLD;
     words->round = 1;
     words->cold = words->gone = words->moved = words->aged = words->marked = 0;
 }
 
+/* Gives them records, in their order. Returns how many there are. */
+static uint64_t move_to_records(const es_move *v, const es_table *t, uint32_t table, const es_passengers *p)
+{
+    const es_store *new = &v->new;
+    es_item_record *records = new->items + new->first_record[table];
+    uint64_t slots = new->first_record[table + 1] - new->first_record[table], next = 0;
+    bool stay = slots >= t->slots; /* each at its place: their keys stay, and what is drawn by place */
+    for (uint64_t i = 0; stay && i < t->slots; i++) {
+        uint64_t word = es_table_is_implicit(t) ? t->store->steps[i].word : t->items[i].word;
+        if (word != 0)
+            records[i].word = es_record_word(es_record_generation(word), 0, ES_RECORD_FREE);
+    }
+    for (uint64_t i = 0; i < p->num_living; i++, next++)
+        move_item(v, t, table, p->living[i].number, stay ? p->living[i].number : next);
+    for (uint64_t i = 0; i < p->num_parked; i++, next++)
+        move_item(v, t, table, p->parked[i].number, stay ? p->parked[i].number : next);
+    for (uint64_t i = 0; es_table_is_implicit(t) && i < p->num_living; i++) { /* they had an order, but no numbers */
+        es_item_record *record = &records[stay ? p->living[i].number : i];
+        record->inserted = record->updated = new->words[table].inserted - p->num_living + i;
+    }
+    return next;
+}
+
+/* Marks the last step of one, where items are implicit: whether it is as one of these, and there was none. */
+static bool mark(const es_move *v, const es_table *t, uint32_t table, uint32_t item)
+{
+    const es_store *new = &v->new;
+    es_window w = es_table_window(t, item);
+    uint32_t step = moved(v, w.last), index = new->steps[step].index, most = new->tables[table].item.length;
+    uint64_t *word = &new->marks[new->first_mark[table] + step / 64], bit = UINT64_C(1) << step % 64;
+    if (w.length != (index < most ? index + 1 : most) || *word & bit)
+        return false;
+    *word |= bit;
+    return true;
+}
+
+/* Those that are parked come in: no limiter forbids it. */
+static uint64_t move_to_marks(const es_move *v, const es_table *t, uint32_t table, const es_passengers *p)
+{
+    es_table_words *words = &v->new.words[table];
+    uint64_t living = 0, parked = 0;
+    for (uint64_t i = 0; i < p->num_living; i++)
+        living += mark(v, t, table, p->living[i].number);
+    for (uint64_t i = 0; i < p->num_parked; i++)
+        parked += mark(v, t, table, p->parked[i].number);
+    words->inserted += parked;
+    words->clock += parked;
+    return living + parked;
+}
+
+static uint64_t greatest(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 static int move_items(es_move *v, uint32_t from, uint32_t table)
 {
     const es_table *t = &v->old.table[from];
-    const es_store *new = &v->new;
+    es_table_words *words = &v->new.words[table];
     es_passengers p = {NULL, NULL, 0, 0};
-    uint64_t first = new->first_item[table], slots = new->first_item[table + 1] - first, next = 0;
-    bool stay = slots >= t->slots; /* each at its place: their keys stay, and what is drawn by place */
-    int code = find_passengers(v, t, &new->tables[table], &p);
-    for (uint64_t i = 0; code == ES_OK && stay && i < t->slots; i++)
-        if (t->items[i].word != 0)
-            new->items[first + i].word = es_record_word(es_record_generation(t->items[i].word), 0, ES_RECORD_FREE);
-    for (uint64_t i = 0; code == ES_OK && i < p.num_living; i++, next++)
-        move_item(v, t, table, p.living[i].number, stay ? p.living[i].number : next);
-    for (uint64_t i = 0; code == ES_OK && i < p.num_parked; i++, next++)
-        move_item(v, t, table, p.parked[i].number, stay ? p.parked[i].number : next);
-    new->words[table] = *t->words;
+    uint64_t came = 0;
+    int code = find_passengers(v, t, &v->new.tables[table], &p);
+    *words = *t->words;
+    words->inserted = greatest(words->inserted, p.num_living); /* or somebody has scribbled on it */
+    words->clock = greatest(words->clock, words->inserted);
+    if (code == ES_OK)
+        came = (es_store_layout_is_implicit(&v->new.tables[table]) ? move_to_marks : move_to_records)(v, t, table, &p);
     if (!keeps_ages(v, from, table))
         forget_ages(v, table);
     if (!keeps_temperatures(v, from, table))
         forget_temperatures(v, table);
-    v->restored->items[table] = next;
-    v->restored->items_dropped[table] = es_rank_count(t->used) - next;
+    v->restored->items[table] = came;
+    v->restored->items_dropped[table] = es_rank_count(t->used) - came;
     free(p.living);
     free(p.parked);
     return code;

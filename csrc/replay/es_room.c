@@ -61,7 +61,7 @@ static uint32_t kept_longer_than(const es_tables *m, uint32_t item)
     if (idle == ES_STEPS_NONE || item == ES_STEPS_NONE)
         return idle;
     const es_table *t = table_of(m, item);
-    uint64_t limit = m->store.steps[t->step_of[item - t->first_item]].arrival;
+    uint64_t limit = m->store.steps[es_table_step_of(t, (uint32_t)(item - t->first_item))].arrival;
     return m->store.steps[idle].arrival < limit ? idle : ES_STEPS_NONE;
 }
 

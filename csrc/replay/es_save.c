@@ -66,6 +66,8 @@ static uint64_t count_used(const void *records, uint64_t size, uint64_t n, const
 
 static int write_table(const es_store *store, const es_table *t, int fd)
 {
+    if (es_table_is_implicit(t))
+        return write_part(fd, store, t->implicit.marks, es_implicit_bits_size(&t->implicit));
     uint64_t used = count_used(t->items, sizeof *t->items, t->slots, t->used);
     int code = write_part(fd, store, t->items, used * sizeof *t->items);
     if (code == ES_OK && t->config->item.kind == ES_ITEM_EXPLICIT)

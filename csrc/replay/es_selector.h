@@ -7,6 +7,7 @@
 #define ES_SELECTOR_H
 
 #include "base/es_base.h"
+#include "replay/es_rank.h"
 #include "replay/es_replay_types.h"
 
 typedef struct es_selector es_selector;
@@ -77,6 +78,8 @@ void es_selector_ratios(es_selector *s, const uint32_t *items, uint64_t n, doubl
 
 /* The kinds, for es_selector_new(). */
 es_selector *es_uniform_new(uint64_t limit);
+/* The same over the members of a table, which adds and removes them itself. */
+es_selector *es_uniform_over(es_rank *members);
 es_selector *es_prioritized_new(uint64_t limit, double alpha, bool rounds);
 es_selector *es_softmax_new(uint64_t limit, const es_selector_config *config, bool rounds);
 es_selector *es_hot_cold_new(uint64_t limit, const es_selector_config *config);

@@ -256,6 +256,23 @@ void es_steps_trim(es_steps *s, uint32_t step)
     drop_if_unused(s, step);
 }
 
+static bool follows(const es_steps *s, uint32_t older, uint32_t step)
+{
+    return number_of(s, older) + 1 == number_of(s, step) && s->episode_of[older] == s->episode_of[step];
+}
+
+uint32_t es_steps_next_of_episode(const es_steps *s, uint32_t step)
+{
+    uint32_t newer = s->links[step].newer - 1;
+    return newer != ES_STEPS_NONE && follows(s, step, newer) ? newer : ES_STEPS_NONE;
+}
+
+uint32_t es_steps_previous_of_episode(const es_steps *s, uint32_t step)
+{
+    uint32_t older = es_steps_older(s, step);
+    return older != ES_STEPS_NONE && follows(s, older, step) ? older : ES_STEPS_NONE;
+}
+
 bool es_steps_are_there(const es_steps *s, uint32_t step, uint64_t n, bool of_one_episode)
 {
     for (uint64_t i = 1; i < n; i++) {
@@ -296,15 +313,14 @@ static bool is_open(const es_steps *s, uint32_t step)
     return false;
 }
 
-/* An item begins to use a step; or it did, and the step is bare then if no other does. */
-static void use(es_steps *s, uint32_t step)
+void es_steps_use(es_steps *s, uint32_t step)
 {
     if (is_bare(s, step))
         es_order_remove(&s->bare, step);
     s->links[step].uses++;
 }
 
-static void stop_using(es_steps *s, uint32_t step)
+void es_steps_stop_using(es_steps *s, uint32_t step)
 {
     s->links[step].uses--;
     if (is_bare(s, step))
@@ -316,7 +332,7 @@ void es_steps_link(es_steps *s, uint32_t step, uint64_t span, uint32_t item)
     bool was_open = is_open(s, step);
     uint32_t used = step;
     for (uint64_t i = 0; i < span; i++, used = es_steps_older(s, used))
-        use(s, used);
+        es_steps_use(s, used);
     if (is_bare(s, step))
         es_order_remove(&s->bare, step);
     uint32_t *link = &s->items[step];
@@ -343,7 +359,7 @@ void es_steps_unlink(es_steps *s, uint32_t step, uint64_t span, uint32_t item)
     if (span == 0 && is_bare(s, step))
         insert(s, &s->bare, step);
     for (uint64_t i = 0; i < span; i++, used = es_steps_older(s, used))
-        stop_using(s, used);
+        es_steps_stop_using(s, used);
 }
 
 void es_steps_drop_unused(es_steps *s, uint32_t step, uint64_t span)

@@ -42,7 +42,7 @@ static inline es_step_head es_steps_head_of(const es_step_record *from)
 typedef struct es_step_link {
     uint64_t number;
     uint32_t older, newer; /* the next living ones, plus 1 */
-    uint32_t uses : 31;    /* how many items of several steps refer to it */
+    uint32_t uses : 31;    /* how many items of several steps refer to it; of implicit ones, how many tables */
     uint32_t kept : 1;
     uint32_t
         run; /* how many steps of its episode, with numbers that follow each other, end with it; see es_steps_run() */
@@ -92,6 +92,10 @@ static inline uint32_t es_steps_run(const es_steps *s, uint32_t step)
     uint32_t run = s->links[step].run, keep = s->store->keep;
     return run < keep ? run : keep;
 }
+/* The step of the same episode whose number follows, or comes before; ES_STEPS_NONE: it does not live. Not where streams
+ * keep one step. */
+uint32_t es_steps_next_of_episode(const es_steps *s, uint32_t step);
+uint32_t es_steps_previous_of_episode(const es_steps *s, uint32_t step);
 /* Whether so many steps whose numbers follow each other end with that one and live. */
 bool es_steps_are_there(const es_steps *s, uint32_t step, uint64_t n, bool of_one_episode);
 /* The step with that number, if its stream keeps it; or ES_STEPS_NONE. */
@@ -103,6 +107,10 @@ void es_steps_link(es_steps *s, uint32_t step, uint64_t span, uint32_t item);
 /* It does not any more. Steps that are of no use then stay, for es_steps_drop_unused(). */
 void es_steps_unlink(es_steps *s, uint32_t step, uint64_t span, uint32_t item);
 void es_steps_drop_unused(es_steps *s, uint32_t step, uint64_t span);
+/* An item begins to use a step, or ends it: one of several steps, or all implicit items of a table that refer to it,
+ * together. */
+void es_steps_use(es_steps *s, uint32_t step);
+void es_steps_stop_using(es_steps *s, uint32_t step);
 /* All steps and items that the store has are there: brings what depends on it into that order. steps: in order of
  * arrival. */
 void es_steps_sort(es_steps *s, const es_sort_pair *steps, uint64_t n);

@@ -5,7 +5,7 @@
 
 #define MAGIC UINT64_C(0x79616c7065722d73)   /* "s-replay" */
 #define FILLING UINT64_C(0x676e696c6c69662d) /* "-filling" */
-#define VERSION 4u
+#define VERSION 5u
 
 uint64_t es_store_size(const es_store_geometry *geo, const es_store_parts *parts)
 {
@@ -187,6 +187,21 @@ void es_store_fetch_leaves(const es_store *store, uint32_t step)
             es_store_fetch_bytes(es_store_at(store, &store->leaves[i], step), store->leaves[i].size);
 }
 
+/* Where each table's part of what all have begins. */
+static void place_tables(es_store *s, const es_store_geometry *geo)
+{
+    for (uint32_t t = 0; t < geo->num_tables; t++) {
+        const es_table_config *table = &s->tables[t];
+        s->first_item[t + 1] = s->first_item[t] + es_store_layout_item_slots(geo, table);
+        s->first_record[t + 1] = s->first_record[t] + es_store_layout_record_slots(geo, table);
+        s->first_mark[t + 1] = s->first_mark[t] + es_store_layout_mark_words(geo, table);
+        s->first_output[t + 1] = s->first_output[t] + table->item.num_outputs;
+        s->first_column[t + 1] = s->first_column[t] + es_store_layout_count_columns(geo, table);
+        if (table->item.kind == ES_ITEM_EXPLICIT && table->item.num_outputs > s->max_columns)
+            s->max_columns = table->item.num_outputs;
+    }
+}
+
 static int map(es_store *s, void *base, uint64_t size, enum extent extent)
 {
     es_store_header hdr;
@@ -215,6 +230,7 @@ static int map(es_store *s, void *base, uint64_t size, enum extent extent)
     s->inbox_slots = geo->inbox_slots;
     s->update_slots = geo->update_slots;
     s->steps = (es_step_record *)(bytes + at->steps);
+    s->marks = (uint64_t *)(bytes + at->marks);
     s->items = (es_item_record *)(bytes + at->items);
     s->columns = (es_item_column *)(bytes + at->columns);
     s->notes = bytes + at->notes;
@@ -229,22 +245,18 @@ static int map(es_store *s, void *base, uint64_t size, enum extent extent)
     s->leaves = calloc(geo->num_leaves, sizeof *s->leaves);
     s->packed = calloc(geo->num_leaves, sizeof *s->packed);
     s->first_item = calloc(geo->num_tables + 1, sizeof *s->first_item);
+    s->first_record = calloc(geo->num_tables + 1, sizeof *s->first_record);
+    s->first_mark = calloc(geo->num_tables + 1, sizeof *s->first_mark);
     s->first_output = calloc(geo->num_tables + 1, sizeof *s->first_output);
     s->first_column = calloc(geo->num_tables + 1, sizeof *s->first_column);
-    if (s->leaves != NULL && s->packed != NULL && s->first_item != NULL && s->first_output != NULL &&
-        s->first_column != NULL) {
+    if (s->leaves != NULL && s->packed != NULL && s->first_item != NULL && s->first_record != NULL &&
+        s->first_mark != NULL && s->first_output != NULL && s->first_column != NULL) {
         uint64_t rows_size;
         es_store_geometry packed = *geo;
         packed.columns = 0;
         es_store_layout_place_leaves(&packed, parts.leaf_sizes, s->packed, &s->packed_size, &rows_size);
         es_store_layout_place_leaves(geo, parts.leaf_sizes, s->leaves, &s->row_size, &rows_size);
-        for (uint32_t t = 0; t < geo->num_tables; t++) {
-            s->first_item[t + 1] = s->first_item[t] + es_store_layout_item_slots(geo, &s->tables[t]);
-            s->first_output[t + 1] = s->first_output[t] + s->tables[t].item.num_outputs;
-            s->first_column[t + 1] = s->first_column[t] + es_store_layout_count_columns(geo, &s->tables[t]);
-            if (s->tables[t].item.kind == ES_ITEM_EXPLICIT && s->tables[t].item.num_outputs > s->max_columns)
-                s->max_columns = s->tables[t].item.num_outputs;
-        }
+        place_tables(s, geo);
     } else {
         code = -ENOMEM;
         es_store_unmap(s);
@@ -288,8 +300,11 @@ void es_store_unmap(es_store *s)
     free(s->tables);
     free(s->outputs);
     free(s->first_item);
+    free(s->first_record);
+    free(s->first_mark);
     free(s->first_output);
     free(s->first_column);
     s->leaves = NULL, s->packed = NULL, s->tables = NULL, s->outputs = NULL;
-    s->first_item = NULL, s->first_output = NULL, s->first_column = NULL;
+    s->first_item = NULL, s->first_record = NULL, s->first_mark = NULL;
+    s->first_output = NULL, s->first_column = NULL;
 }

@@ -26,12 +26,15 @@ typedef struct es_store {
     es_table_config *tables; /* private */
     es_output *outputs;      /* private: of all tables */
     uint32_t *first_output;  /* private: of each table; one more: how many there are */
-    uint64_t *first_item;    /* private: of each table; one more: of all */
+    uint64_t *first_item;    /* private: of each table, among the numbers of all items; one more: of all */
+    uint64_t *first_record;  /* the same among the records */
+    uint64_t *first_mark;    /* the same among the words of marks */
     es_table_words *words;
     uint64_t *inbox, *updates; /* for each batch of that ring, the last round that was stored, plus 1 */
     uint32_t inbox_slots, update_slots;
     bool dated; /* some step has a version; otherwise nobody need look at its record for it */
     es_step_record *steps;
+    uint64_t *marks; /* of implicit items */
     es_item_record *items;
     uint8_t *notes; /* es_notes.h */
     uint64_t notes_size;

@@ -121,10 +121,29 @@ bool es_store_layout_geometry_in_range(const es_store_geometry *geo)
            geo->spare <= (geo->columns ? ES_STORE_MAX_STEPS - geo->capacity : 0) && geo->notes <= ES_STORE_MAX_NOTES;
 }
 
+bool es_store_layout_is_implicit(const es_table_config *t)
+{
+    return t->item.kind == ES_ITEM_SEQUENCE && t->item.period == 1 && t->sampler.kind == ES_UNIFORM &&
+           t->remover.kind == ES_FIFO && t->max_times_sampled == 0 && t->replacement && !t->is_protected &&
+           isinf(t->max_diff) && t->max_diff > 0;
+}
+
 uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table_config *table)
 {
+    if (es_store_layout_is_implicit(table))
+        return es_store_layout_step_slots(geo);
     uint64_t most = table->max_size < geo->max_items ? table->max_size : geo->max_items;
     return most + 1 + table->max_parked;
+}
+
+uint64_t es_store_layout_record_slots(const es_store_geometry *geo, const es_table_config *table)
+{
+    return es_store_layout_is_implicit(table) ? 0 : es_store_layout_item_slots(geo, table);
+}
+
+uint64_t es_store_layout_mark_words(const es_store_geometry *geo, const es_table_config *table)
+{
+    return es_store_layout_is_implicit(table) ? (es_store_layout_step_slots(geo) + 63) / 64 : 0;
 }
 
 uint64_t es_store_layout_step_slots(const es_store_geometry *geo)
@@ -231,9 +250,11 @@ bool es_store_layout_tables_in_range(const es_store_geometry *geo, const es_tabl
 static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes, const es_table_config *tables,
                        es_store_offsets *o)
 {
-    uint64_t end = sizeof(es_store_header), items = 0, columns = 0, rows = 0;
+    uint64_t end = sizeof(es_store_header), items = 0, records = 0, marks = 0, columns = 0, rows = 0;
     for (uint32_t t = 0; t < geo->num_tables; t++) {
         items += es_store_layout_item_slots(geo, &tables[t]);
+        records += es_store_layout_record_slots(geo, &tables[t]);
+        marks += es_store_layout_mark_words(geo, &tables[t]);
         columns += es_store_layout_count_columns(geo, &tables[t]);
     }
     o->redo_room = REDO_ROOM(geo->num_tables);
@@ -248,7 +269,8 @@ static bool offsets_of(const es_store_geometry *geo, const uint64_t *leaf_sizes,
            place(&end, ES_CACHE_LINE, 1, sizeof(es_redo_log) + o->redo_room * sizeof(es_redo_entry), &o->redo) &&
            place(&end, ES_CACHE_LINE, 2, es_store_layout_notes_size(geo), &o->notes) &&
            place(&end, ES_PAGE, es_store_layout_step_slots(geo), sizeof(es_step_record), &o->steps) &&
-           place(&end, ES_PAGE, items, sizeof(es_item_record), &o->items) &&
+           place(&end, ES_PAGE, marks, sizeof(uint64_t), &o->marks) &&
+           place(&end, ES_PAGE, records, sizeof(es_item_record), &o->items) &&
            place(&end, ES_PAGE, columns, sizeof(es_item_column), &o->columns) &&
            place(&end, geo->columns ? ES_STORE_FILE : ES_PAGE, rows, 1, &o->rows) &&
            place(&end, ES_PAGE, 0, 1, &o->size);

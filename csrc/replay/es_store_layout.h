@@ -56,7 +56,8 @@ typedef struct es_making_words {
 
 /* Where the parts are, from the start of the store. Derived from geometry, leaves and tables alone. */
 typedef struct es_store_offsets {
-    uint64_t leaves, schema, tables, outputs, words, inbox, updates, redo, notes, steps, items, columns, rows, size;
+    uint64_t leaves, schema, tables, outputs, words, inbox, updates, redo, notes, steps, marks, items, columns, rows,
+        size;
     uint64_t row_size, redo_room;
 } es_store_offsets;
 
@@ -93,8 +94,17 @@ bool es_store_layout_tables_in_range(const es_store_geometry *geo, const es_tabl
 /* Checks all of it, and says where everything is. */
 bool es_store_layout(const es_store_geometry *geo, const es_store_parts *parts, es_store_offsets *at);
 
-/* How many records a table has: what it may hold, one more while the remover has not picked yet, and what is parked. */
+/* Whether a table's items are implicit: they have no records. A step completes at most one, which follows from the step:
+ * all that the store says of it is one bit. So it is where all windows of a length are drawn uniformly, and go the oldest
+ * first. */
+bool es_store_layout_is_implicit(const es_table_config *table);
+/* How many numbers a table's items have: what it may hold, one more while the remover has not picked yet, and what is
+ * parked. Of implicit items as many as steps: the number of one is that of its last step. */
 uint64_t es_store_layout_item_slots(const es_store_geometry *geo, const es_table_config *table);
+/* The same of its records. */
+uint64_t es_store_layout_record_slots(const es_store_geometry *geo, const es_table_config *table);
+/* How many words of marks it has: a bit for each step, 1 where an implicit item ends with it. */
+uint64_t es_store_layout_mark_words(const es_store_geometry *geo, const es_table_config *table);
 /* How many records of steps there are, and rows: a new step comes before an old one goes, and with it what its episode
  * ends with. */
 uint64_t es_store_layout_step_slots(const es_store_geometry *geo);

@@ -32,38 +32,57 @@ static uint64_t in_a_row_words(const es_table *t)
     return t->slots / 64 + 1;
 }
 
+/* What items with records have. */
+static bool init_records(es_table *t, uint32_t number, const es_custom_selector *custom)
+{
+    const es_table_config *config = t->config;
+    t->items = &t->store->items[t->store->first_record[number]];
+    t->columns = config->item.kind == ES_ITEM_EXPLICIT ? t->store->columns + t->store->first_column[number] : NULL;
+    t->step_of = es_memory_new(t->slots, sizeof *t->step_of);
+    t->used = es_rank_new(t->slots);
+    t->aside = config->replacement ? NULL : es_rank_new(t->slots);
+    t->sampler = es_selector_new(&config->sampler, t->slots, !config->replacement, &custom[0], t->failed);
+    t->remover = es_selector_new(&config->remover, t->slots, false, &custom[1], t->failed);
+    if (es_table_is_of_many(t))
+        t->spans = es_memory_new(t->slots, sizeof *t->spans);
+    return t->step_of != NULL && t->used != NULL && (config->replacement || t->aside != NULL) &&
+           (!es_table_is_of_many(t) || t->spans != NULL);
+}
+
+/* What items without them have. */
+static bool init_implicit(es_table *t, uint32_t number)
+{
+    t->used = t->members;
+    if (t->members == NULL || t->in_a_row == NULL ||
+        es_implicit_init(&t->implicit, t->store, t->steps, number, t->members, t->in_a_row) != ES_OK)
+        return false;
+    t->sampler = es_uniform_over(t->members);
+    t->remover = es_implicit_remover(&t->implicit);
+    return true;
+}
+
 int es_table_init(es_table *t, es_store *store, es_steps *steps, uint32_t number, const es_custom_selector *custom,
                   bool *failed)
 {
     const es_table_config *config = &store->tables[number];
     uint64_t first = store->first_item[number], slots = store->first_item[number + 1] - first;
+    bool implicit = es_store_layout_is_implicit(config);
     *t = (es_table){
         .store = store,
         .steps = steps,
         .config = config,
         .words = &store->words[number],
-        .items = &store->items[first],
-        .columns = config->item.kind == ES_ITEM_EXPLICIT ? store->columns + store->first_column[number] : NULL,
         .first_item = first,
         .slots = slots,
-        .step_of = es_memory_new(slots, sizeof *t->step_of),
-        .used = es_rank_new(slots),
         .members = es_rank_new(slots),
-        .aside = config->replacement ? NULL : es_rank_new(slots),
-        .sampler = es_selector_new(&config->sampler, slots, !config->replacement, &custom[0], failed),
-        .remover = es_selector_new(&config->remover, slots, false, &custom[1], failed),
         .failed = failed,
     };
-    bool many = config->item.kind != ES_ITEM_STEP;
-    if (many) {
-        t->spans = es_memory_new(slots, sizeof *t->spans);
+    if (es_table_is_of_many(t))
         t->in_a_row = es_memory_new(in_a_row_words(t), sizeof *t->in_a_row);
-    }
-    bool parks = es_order_init(&t->parked, config->max_parked > 0 ? slots : 1) == ES_OK;
-    bool whole = es_outputs_init(&t->form, store, number) == ES_OK && parks &&
-                 (!many || (t->spans != NULL && t->in_a_row != NULL)) && t->step_of != NULL && t->used != NULL &&
-                 t->members != NULL && t->sampler != NULL && t->remover != NULL &&
-                 (config->replacement || t->aside != NULL);
+    bool whole = implicit ? init_implicit(t, number) : init_records(t, number, custom);
+    bool parks = es_order_init(&t->parked, !implicit && config->max_parked > 0 ? slots : 1) == ES_OK;
+    whole = es_outputs_init(&t->form, store, number) == ES_OK && whole && parks && t->members != NULL &&
+            (!es_table_is_of_many(t) || t->in_a_row != NULL) && t->sampler != NULL && t->remover != NULL;
     return whole ? ES_OK : -ENOMEM;
 }
 
@@ -72,8 +91,10 @@ void es_table_free(es_table *t)
     free(t->step_of);
     free(t->spans);
     free(t->in_a_row);
+    es_implicit_free(&t->implicit);
     es_outputs_free(&t->form);
-    es_rank_free(t->used);
+    if (t->used != t->members)
+        es_rank_free(t->used);
     es_rank_free(t->members);
     es_order_free(&t->parked);
     es_rank_free(t->aside);
@@ -85,9 +106,11 @@ void es_table_free(es_table *t)
 uint64_t es_table_bytes(const es_table *t)
 {
     uint64_t each = sizeof(es_item_record) + sizeof *t->step_of + (t->spans == NULL ? 0 : sizeof *t->spans);
-    uint64_t records = t->slots * each + sizeof(es_table_words);
+    uint64_t records = t->slots * each + (t->used == NULL ? 0 : es_rank_bytes(t->used));
+    if (es_table_is_implicit(t))
+        records = es_implicit_bits_size(&t->implicit) + es_implicit_bytes(&t->implicit); /* with the marks */
     records += t->in_a_row == NULL ? 0 : in_a_row_words(t) * sizeof *t->in_a_row;
-    return records + es_rank_bytes(t->used) + es_rank_bytes(t->members) +
+    return records + sizeof(es_table_words) + es_rank_bytes(t->members) +
            (t->aside == NULL ? 0 : es_rank_bytes(t->aside)) + t->sampler->class->bytes(t->sampler) +
            t->remover->class->bytes(t->remover) + t->episode_room * sizeof *t->episode_items;
 }
@@ -103,16 +126,33 @@ bool es_table_accepts(const es_table *t, double priority)
     return (priority >= 0 && priority <= t->highest) || es_table_selectors_accept(t, priority);
 }
 
+es_item_record es_table_record(const es_table *t, uint32_t item)
+{
+    if (!es_table_is_implicit(t))
+        return *(volatile es_item_record *)&t->items[item];
+    es_step_record step = *(volatile es_step_record *)&t->store->steps[item];
+    return (es_item_record){.word = es_record_word(es_record_generation(step.word), 0, ES_RECORD_LIVE),
+                            .step = item,
+                            .length = es_implicit_length(&t->implicit, item),
+                            .priority = 1,
+                            .inserted = step.arrival};
+}
+
 /* From the record, on which somebody may have scribbled. */
 es_candidate es_table_candidate(const es_table *t, uint32_t item)
 {
-    es_item_record record = *(volatile es_item_record *)&t->items[item];
+    es_item_record record = es_table_record(t, item);
     return (es_candidate){item, es_table_accepts(t, record.priority) ? record.priority : 0, record.inserted,
                           record.updated, es_record_generation(record.word)};
 }
 
-void es_table_note_free(es_table *t, const uint64_t *word)
+void es_table_note_free(es_table *t, uint32_t item)
 {
+    if (es_table_is_implicit(t)) {
+        es_implicit_note(&t->implicit, item, false);
+        return;
+    }
+    const uint64_t *word = &t->items[item].word;
     es_redo_set(&t->store->redo, word, es_record_word(es_record_generation(*word), 0, ES_RECORD_FREE));
 }
 
@@ -184,6 +224,11 @@ static void note_counts(es_table *t, double priority)
 
 uint32_t es_table_note_insert(es_table *t, const es_window *w, double priority)
 {
+    if (es_table_is_implicit(t)) {
+        es_implicit_note(&t->implicit, w->last, true);
+        note_counts(t, 1);
+        return w->last;
+    }
     uint32_t item = note_new(t, w, priority, t->words->inserted, ES_RECORD_LIVE);
     note_counts(t, priority);
     return item;
@@ -195,7 +240,7 @@ static void enter(es_table *t, const es_candidate *c)
     es_rank_add(t->members, c->item);
     t->sampler->class->insert(t->sampler, c);
     t->remover->class->insert(t->remover, c);
-    if (t->episode_items[t->steps->episode_of[t->step_of[c->item]]]++ == 0)
+    if (t->episode_items[t->steps->episode_of[es_table_step_of(t, c->item)]]++ == 0)
         t->episodes++;
 }
 
@@ -226,6 +271,10 @@ static void note_in_a_row(es_table *t, uint32_t item)
 /* What both have. */
 static void use(es_table *t, uint32_t item, const es_window *w)
 {
+    if (es_table_is_implicit(t)) {
+        es_implicit_use(&t->implicit, item);
+        return;
+    }
     t->step_of[item] = w->last;
     if (t->spans != NULL) {
         t->spans[item] = (es_span){w->length, w->before};
@@ -238,7 +287,7 @@ static void use(es_table *t, uint32_t item, const es_window *w)
 void es_table_enter(es_table *t, uint32_t item, const es_window *w, double priority)
 {
     es_candidate c = {item, priority, t->words->inserted - 1, t->words->clock - 1,
-                      es_record_generation(t->items[item].word)};
+                      (uint32_t)(es_table_key(t, item) >> 32)};
     use(t, item, w);
     enter_new(t, &c);
 }
@@ -289,41 +338,34 @@ bool es_table_unpark(es_table *t)
 
 /* --- removing and changing --------------------------------------------------------- */
 
-/* It does not refer to its steps any more. Those that nothing refers to go. Their records are not in the redo list:
- * opening the store drops them. */
-static void let_go_of_steps(es_table *t, uint32_t item)
+void es_table_let_go_of_steps(es_table *t, uint32_t item)
 {
+    if (es_table_is_implicit(t)) {
+        es_implicit_let_go(&t->implicit, item);
+        return;
+    }
     uint32_t step = t->step_of[item];
     es_steps_unlink(t->steps, step, span_of(t, item), (uint32_t)(t->first_item + item));
     es_steps_drop_unused(t->steps, step, span_of(t, item));
 }
 
-/* An item that is parked is dropped. */
-static void drop_parked(es_table *t, uint32_t item)
-{
-    es_table_note_free(t, &t->items[item].word);
-    es_redo_commit(&t->store->redo);
-    es_rank_remove(t->used, item);
-    es_order_remove(&t->parked, item);
-    let_go_of_steps(t, item);
-}
-
 void es_table_leave(es_table *t, uint32_t item)
 {
-    es_rank_remove(t->used, item);
+    if (t->used != t->members)
+        es_rank_remove(t->used, item);
     es_rank_remove(t->members, item);
     if (t->aside != NULL && es_rank_has(t->aside, item))
         es_rank_remove(t->aside, item);
     t->sampler->class->remove(t->sampler, item);
     t->remover->class->remove(t->remover, item);
-    if (--t->episode_items[t->steps->episode_of[t->step_of[item]]] == 0)
+    if (--t->episode_items[t->steps->episode_of[es_table_step_of(t, item)]] == 0)
         t->episodes--;
-    let_go_of_steps(t, item);
+    es_table_let_go_of_steps(t, item);
 }
 
 void es_table_remove(es_table *t, uint32_t item, bool evicted)
 {
-    es_table_note_free(t, &t->items[item].word);
+    es_table_note_free(t, item);
     if (evicted)
         es_redo_set(&t->store->redo, &t->words->evicted, t->words->evicted + 1);
     es_redo_commit(&t->store->redo);
@@ -332,7 +374,7 @@ void es_table_remove(es_table *t, uint32_t item, bool evicted)
 
 void es_table_remove_aged(es_table *t, uint32_t item)
 {
-    es_table_note_free(t, &t->items[item].word);
+    es_table_note_free(t, item);
     es_redo_set(&t->store->redo, &t->words->aged, t->words->aged + 1);
     es_redo_commit(&t->store->redo);
     es_table_leave(t, item);
@@ -352,33 +394,4 @@ bool es_table_evict(es_table *t)
         es_redo_set(&t->store->redo, &t->words->random, random);
     es_table_remove(t, item, true);
     return true;
-}
-
-void es_table_reset(es_table *t)
-{
-    es_redo *redo = &t->store->redo;
-    es_table_words *words = t->words;
-    *(volatile uint64_t *)&words->resetting = 1;
-    while (t->parked.count > 0)
-        drop_parked(t, t->parked.last);
-    while (es_table_size(t) > 0)
-        es_table_remove(t, es_rank_member(t->members, es_table_size(t) - 1), false);
-    es_redo_set(redo, &words->inserted, 0);
-    es_redo_set(redo, &words->sampled, 0);
-    es_redo_set(redo, &words->evicted, 0);
-    es_redo_set_double(redo, &words->highest, t->highest = 1);
-    es_redo_set(redo, &words->tune_at, 0);
-    if (es_table_ages(t)) {
-        es_redo_set(redo, &words->cold, 0);
-        es_redo_set(redo, &words->gone, 0);
-        es_redo_set(redo, &words->marked, 0);
-        es_redo_set(redo, &words->moved, 0);
-        es_redo_set(redo, &words->aged, 0);
-    } else {
-        es_redo_set(redo, &words->round, 1);
-    }
-    es_redo_set(redo, &words->resetting, 0);
-    es_redo_commit(redo);
-    if (es_table_ages(t))
-        es_hot_cold_begin(t->sampler, 0);
 }

@@ -1,11 +1,15 @@
 /* One table: items that refer to steps, chosen by two selectors, as often as its rate limiter allows.
  *
+ * An item has a record, or is implicit (es_implicit.h): then all is known from its last step. Whoever asks about an item
+ * asks es_table_step_of(), es_table_key(), es_table_record(); es_draw.c, where each line counts, looks itself.
+ *
  * The records and counters in the store are the truth. They change through the redo list; what is
  * private follows once they have changed. The functions that begin with note_ only add to the list. */
 #ifndef ES_TABLE_H
 #define ES_TABLE_H
 
 #include "base/es_base.h"
+#include "replay/es_implicit.h"
 #include "replay/es_order.h"
 #include "replay/es_outputs.h"
 #include "replay/es_rank.h"
@@ -20,16 +24,17 @@ typedef struct es_table {
     es_steps *steps;
     const es_table_config *config;
     es_table_words *words;
-    es_item_record *items;
+    es_item_record *items; /* NULL: they are implicit */
+    es_implicit implicit;
     es_item_column *columns; /* of explicit items: as many for each as there are outputs; NULL: they have none */
     uint64_t first_item;     /* its place among the items of all tables */
     uint64_t slots;
     double highest;     /* as in words, on which somebody may scribble */
-    uint32_t *step_of;  /* of an item: its last one */
-    es_span *spans;     /* of an item; NULL: each is one step */
+    uint32_t *step_of;  /* of an item: its last one. NULL: it is the item's number */
+    es_span *spans;     /* of an item. NULL: each is one step, or they are implicit */
     uint64_t *in_a_row; /* a bit for each item of several steps: their records are one after the other, and stay so */
     es_form form;       /* what an item gives to a batch */
-    es_rank *used;      /* records that are not free: members and parked ones */
+    es_rank *used;      /* records that are not free: members and parked ones. Where nothing parks: the members */
     es_rank *members;
     es_order parked; /* items that wait for the limiter, the oldest first */
     es_rank *aside;  /* drawn in this round; NULL with replacement */
@@ -59,6 +64,40 @@ static inline bool es_table_is_in_a_row(const es_table *t, uint32_t item)
     return t->in_a_row[item / 64] >> item % 64 & 1;
 }
 
+static inline bool es_table_is_implicit(const es_table *t)
+{
+    return t->items == NULL;
+}
+
+/* Whether its items have several steps. */
+static inline bool es_table_is_of_many(const es_table *t)
+{
+    return t->config->item.kind != ES_ITEM_STEP;
+}
+
+/* An item's last step. */
+static inline uint32_t es_table_step_of(const es_table *t, uint32_t item)
+{
+    return t->step_of == NULL ? item : t->step_of[item];
+}
+
+static inline uint64_t es_table_key(const es_table *t, uint32_t item)
+{
+    uint64_t word = es_table_is_implicit(t) ? t->store->steps[item].word : t->items[item].word;
+    return (uint64_t)es_record_generation(word) << 32 | item;
+}
+
+/* Its steps, as they were checked: somebody may have scribbled on its record since. */
+static inline es_window es_table_window(const es_table *t, uint32_t item)
+{
+    if (es_table_is_implicit(t))
+        return es_implicit_window(&t->implicit, item);
+    es_span one = {1, 0}, span = t->spans == NULL ? one : t->spans[item];
+    return (es_window){.last = t->step_of[item], .length = span.length, .before = span.before};
+}
+/* Its record. Of an implicit item what it would be: with priority 1, never drawn, and inserted when its step arrived. */
+es_item_record es_table_record(const es_table *t, uint32_t item);
+
 uint64_t es_table_size(const es_table *t);
 bool es_table_can_insert(const es_table *t, uint64_t n);
 bool es_table_can_sample(const es_table *t, uint64_t n);
@@ -68,6 +107,11 @@ bool es_table_accepts(const es_table *t, double priority);
 
 /* Makes room so that the other functions cannot fail: ES_OK or -ENOMEM. */
 int es_table_reserve(es_table *t);
+/* Whether the table takes an item of these steps that were found. Of an implicit one: see es_implicit_can_have(). */
+static inline bool es_table_takes(const es_table *t, const es_window *w)
+{
+    return !es_table_is_implicit(t) || es_implicit_can_have(&t->implicit, w->last);
+}
 /* Fills the record of a new item, which is free still, and notes that it lives. Returns the item. */
 uint32_t es_table_note_insert(es_table *t, const es_window *w, double priority);
 /* The item, which was noted last, lives now. */
@@ -93,13 +137,8 @@ void es_table_remove(es_table *t, uint32_t item, bool evicted);
 static inline uint32_t es_table_find(const es_table *t, uint64_t key)
 {
     uint32_t item = (uint32_t)key;
-    bool there = item < t->slots && es_rank_has(t->members, item) &&
-                 es_record_generation(t->items[item].word) == (uint32_t)(key >> 32);
-    return there ? item : ES_STEPS_NONE;
+    return item < t->slots && es_rank_has(t->members, item) && es_table_key(t, item) == key ? item : ES_STEPS_NONE;
 }
-/* Removes all items, and counts from 0. */
-void es_table_reset(es_table *t);
-
 /* --- for es_table_age.c --------------------------------------------------------------- */
 
 /* Whether its items grow old: its sampler has a hot part and a cold one. */
@@ -117,10 +156,13 @@ void es_table_remove_aged(es_table *t, uint32_t item);
 es_rate_counts es_table_counts(const es_table *t);
 /* The item as selectors see it. */
 es_candidate es_table_candidate(const es_table *t, uint32_t item);
-/* Notes that a record is free. */
-void es_table_note_free(es_table *t, const uint64_t *word);
+/* Notes that an item is no more. */
+void es_table_note_free(es_table *t, uint32_t item);
 /* Takes the item out of all that is private. */
 void es_table_leave(es_table *t, uint32_t item);
+/* It does not refer to its steps any more. Those that nothing refers to go. Their records are not in the redo list:
+ * opening the store drops them. For es_table_reset.c, too. */
+void es_table_let_go_of_steps(es_table *t, uint32_t item);
 
 /* --- for es_table_recover.c ------------------------------------------------------------ */
 
@@ -128,6 +170,11 @@ void es_table_leave(es_table *t, uint32_t item);
 bool es_table_selectors_accept(const es_table *t, double priority);
 /* es_table_enter() of an item as selectors see it. */
 void es_table_enter_candidate(es_table *t, const es_candidate *c, const es_window *w);
+
+/* --- resetting: es_table_reset.c ------------------------------------------------------- */
+
+/* Removes all items, and counts from 0. */
+void es_table_reset(es_table *t);
 
 /* --- temperatures: es_table_tune.c ----------------------------------------------------- */
 

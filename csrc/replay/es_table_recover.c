@@ -59,11 +59,21 @@ static int64_t records_in(es_table *t, uint32_t state, es_sort_pair **order, uin
     return code == ES_OK ? (int64_t)n : code;
 }
 
-/* As it was checked: somebody may have scribbled on the record since. */
-static es_window checked_window(const es_table *t, uint32_t item)
+/* Checks implicit items, and enters them. */
+static int recover_implicit(es_table *t, uint64_t *where)
 {
-    es_span one = {1, 0}, span = t->spans == NULL ? one : t->spans[item];
-    return (es_window){.last = t->step_of[item], .length = span.length, .before = span.before};
+    const es_implicit *x = &t->implicit;
+    uint32_t step = es_implicit_marked(x, 0);
+    for (; step != ES_STEPS_NONE; step = es_implicit_marked(x, step + UINT64_C(1))) {
+        *where = t->first_item + step;
+        es_window w = es_implicit_window(x, step);
+        if (step >= t->slots || !es_rank_has(t->steps->living, step) ||
+            !es_window_is_possible(&t->config->item, t->steps, &w))
+            return ES_EDAMAGED;
+        es_candidate c = es_table_candidate(t, step);
+        es_table_enter_candidate(t, &c, &w);
+    }
+    return ES_OK;
 }
 
 int es_table_recover(es_table *t, uint64_t *where)
@@ -76,6 +86,8 @@ int es_table_recover(es_table *t, uint64_t *where)
     if (es_table_ages(t))
         es_hot_cold_begin(t->sampler, t->words->cold);
     es_table_tune_begin(t);
+    if (es_table_is_implicit(t))
+        return recover_implicit(t, where);
     for (uint64_t i = 0; i < t->slots; i++)
         if (es_record_state(t->items[i].word) > ES_RECORD_PARKED) {
             *where = t->first_item + i;
@@ -87,7 +99,7 @@ int es_table_recover(es_table *t, uint64_t *where)
         waiting = ES_EDAMAGED;
     for (int64_t i = 0; waiting >= 0 && i < n; i++) {
         es_candidate c = es_table_candidate(t, living[i].number);
-        es_window w = checked_window(t, c.item);
+        es_window w = es_table_window(t, c.item);
         t->highest = c.priority > t->highest ? c.priority : t->highest; /* an update may not be whole */
         es_table_enter_candidate(t, &c, &w);
     }
@@ -99,7 +111,7 @@ int es_table_recover(es_table *t, uint64_t *where)
         es_selector_set_aside(t->sampler, item);
     }
     for (int64_t i = 0; i < waiting; i++) {
-        es_window w = checked_window(t, parked[i].number);
+        es_window w = es_table_window(t, parked[i].number);
         es_table_enter_parked(t, parked[i].number, &w);
     }
     free(living);

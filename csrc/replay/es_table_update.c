@@ -40,8 +40,21 @@ static void raise_highest(es_table *t, const uint64_t *keys, const double *prior
         es_table_update_highest(t, highest);
 }
 
+/* Implicit items have no priorities: nothing changes. */
+static uint64_t count_different(es_table *t, const uint64_t *keys, uint64_t n)
+{
+    uint64_t different = 0;
+    for (uint64_t i = 0; i < n; i++)
+        different += es_implicit_see(&t->implicit, es_table_find(t, keys[i]));
+    for (uint64_t i = 0; i < n; i++)
+        es_implicit_forget(&t->implicit, (uint32_t)keys[i]);
+    return different;
+}
+
 uint64_t es_table_update(es_table *t, const uint64_t *keys, const double *priorities, uint64_t n)
 {
+    if (es_table_is_implicit(t))
+        return count_different(t, keys, n);
     uint64_t before = t->words->clock, time = before, different = 0, changed = 0, noted = 0, seen = 0;
     es_candidate candidates[ES_SELECTOR_MANY];
     for (uint64_t i = 0; i < n; i++)

@@ -10,17 +10,21 @@
 typedef struct uniform {
     es_selector base;
     es_rank *members;
+    bool shared; /* the table's own: it adds and removes */
 } uniform;
 
 static void insert(es_selector *s, const es_candidate *c)
 {
-    es_rank_add(((uniform *)s)->members, c->item);
+    uniform *u = (uniform *)s;
+    if (!u->shared)
+        es_rank_add(u->members, c->item);
 }
 
 static void remove_item(es_selector *s, uint32_t item)
 {
-    if (es_rank_has(((uniform *)s)->members, item))
-        es_rank_remove(((uniform *)s)->members, item);
+    uniform *u = (uniform *)s;
+    if (!u->shared && es_rank_has(u->members, item))
+        es_rank_remove(u->members, item);
 }
 
 static void draw(es_selector *s, uint64_t *random, uint64_t n, uint32_t *items, double *probabilities)
@@ -50,12 +54,15 @@ static double effective(es_selector *s)
 
 static uint64_t bytes(const es_selector *s)
 {
-    return es_rank_bytes(((const uniform *)s)->members);
+    const uniform *u = (const uniform *)s;
+    return u->shared ? 0 : es_rank_bytes(u->members);
 }
 
 static void free_uniform(es_selector *s)
 {
-    es_rank_free(((uniform *)s)->members);
+    uniform *u = (uniform *)s;
+    if (!u->shared)
+        es_rank_free(u->members);
     free(s);
 }
 
@@ -70,14 +77,23 @@ static const es_selector_class uniform_class = {
     .random = true,
 };
 
-es_selector *es_uniform_new(uint64_t limit)
+es_selector *es_uniform_over(es_rank *members)
 {
     uniform *made = malloc(sizeof *made);
     if (made == NULL)
         return NULL;
-    *made = (uniform){.base.class = &uniform_class, .members = es_rank_new(limit)};
-    if (made->members != NULL)
-        return &made->base;
-    free(made);
-    return NULL;
+    *made = (uniform){.base.class = &uniform_class, .members = members, .shared = true};
+    return &made->base;
+}
+
+es_selector *es_uniform_new(uint64_t limit)
+{
+    es_rank *members = es_rank_new(limit);
+    uniform *made = members == NULL ? NULL : (uniform *)es_uniform_over(members);
+    if (made == NULL) {
+        es_rank_free(members);
+        return NULL;
+    }
+    made->shared = false;
+    return &made->base;
 }

@@ -30,10 +30,11 @@ class Batch(NamedTuple):
         probability: With which the item was drawn; float64.
         weight: The importance weight, which corrects a mean over the batch for the probabilities; 1 where the sampler
             does not go by priorities; at most 1, but with :class:`HotCold`; float64.
-        priority: The item's; float64.
-        times_sampled: How often it was, this draw included; int64.
+        priority: The item's; float64. Of a table without records (see :class:`Table`) 1.
+        times_sampled: How often it was, this draw included; int64. Of a table without records -1: nobody counts.
         table_size: How many items the table held when it was drawn; int64.
-        age: How many items were inserted into the table after it; int64.
+        age: How many items were inserted into the table after it; int64. Of a table without records, how many steps
+            were stored after its last one.
         versions: The version of the weights that the item's last step was made with; 0: without weights; int64. See
             :attr:`Writer.version` and :attr:`Replay.version`. Those beyond 2**32 - 1 come as that.
 

@@ -130,7 +130,8 @@ class Sequence(Item):
 
     Args:
         length: Steps of an item, 1 or more.
-        period: How many steps later the next item begins, 1 to ``length``. None: ``length``, so that none overlap.
+        period: How many steps later the next item begins, 1 to ``length``. None: ``length``, so that none overlap. 1:
+            every window of the length is an item, and costs less than a byte: see :class:`Table`.
         pad: What becomes of the steps that are left when an episode ends. ``"zero"``: they are an item, too, with zeros
             after them. None: they are in no item of this table.
         state: The names of leaves of which an item has the first step's alone, of shape ``(n, *leaf.shape)``: the

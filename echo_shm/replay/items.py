@@ -60,7 +60,7 @@ class Items:
     # -- items by their keys
 
     def update(self, keys: Any, priorities: Any, table: str | None = None) -> int:
-        """Gives items new priorities. Items that are gone are ignored.
+        """Gives items new priorities. Items that are gone are ignored. In a table without records nothing changes.
 
         Args:
             keys: ``batch.key``, or part of it: uint64 of shape (n,). Of a key that comes several times, the last

@@ -24,6 +24,19 @@ _MAX_TABLES = 64
 class Table:
     """A table of a replay.
 
+    An item has a record of 64 bytes, and what is derived from it. A table without records has one bit for each step
+    instead: where ``item=Sequence(length, period=1)``, so that any step may end an item, is sampled uniformly with
+    replacement and without a limit, the oldest goes first, the limiter never forbids to insert, and the table is not
+    protected. So by default every window costs less than a byte. Then
+
+    - ``priority`` is 1 for every item: :meth:`Replay.update` counts those that are there, and changes nothing;
+    - ``times_sampled`` is -1, and ``age`` is in steps: see :class:`Batch`;
+    - the oldest is the one whose last step was stored first;
+    - a key says where the last step lies. So a table without records gives new keys to items of a checkpoint that had
+      them; and with ``store="dir/"`` keys and draws depend on when the files were synced.
+
+    Any setting that needs more brings the records back, for example ``max_times_sampled=10**9``.
+
     Args:
         name: Names the table in calls and messages: 1 to 63 bytes of UTF-8, without NUL.
         sampler: How items are chosen to be sampled: ``Uniform()`` by default; ``Fifo()`` with a ``Queue``, ``Lifo()``

@@ -367,6 +367,19 @@ bool world_contents_are(world *w, uint32_t t, const es_batch_arrays *a, uint64_t
 
 /* --- the model: what there is -------------------------------------------------------------- */
 
+/* What the last step completed that ends with that step, among the expected ones. */
+static uint32_t expected_with(world *w, uint32_t t, uint32_t last)
+{
+    uint32_t i = 0;
+    while (i < w->num_expected[t]) {
+        const item *it = &w->expected[t][i];
+        if (it->steps[it->before + it->length - 1] == last)
+            break;
+        i++;
+    }
+    return i;
+}
+
 /* Takes note of what has changed. Items that came must be those that were expected, in their order. What parks comes
  * after what does not. */
 static void note_items(world *w, uint32_t t)
@@ -378,8 +391,9 @@ static void note_items(world *w, uint32_t t)
     REQUIRE(to_park <= w->num_expected[t]);
     CHECK_EQ(table->words->inserted, w->inserted[t] + entered + came_in);
     for (uint32_t i = 0; i < table->slots; i++) {
-        const es_item_record *r = &table->items[i];
-        uint64_t key = (uint64_t)es_record_generation(r->word) << 32 | i;
+        bool implicit = es_table_is_implicit(table);
+        const es_item_record one = es_table_record(table, i), *r = &one;
+        uint64_t key = es_table_key(table, i);
         bool parked = es_rank_has(table->used, i) && !es_rank_has(table->members, i);
         if (!es_rank_has(table->used, i)) {
             w->keys[t][i] = 0;
@@ -387,12 +401,16 @@ static void note_items(world *w, uint32_t t)
         }
         if (w->keys[t][i] != key) {
             uint64_t place = parked ? entered + r->inserted - w->parkings[t] : r->inserted - w->inserted[t];
+            if (implicit)
+                place = expected_with(w, t, step_in(w, i));
             REQUIRE(place < w->num_expected[t]);
             w->keys[t][i] = key;
             w->items[t][i] = w->expected[t][place];
             w->came[t][w->num_came[t]++] = (struct came){key, w->items[t][i]};
             double given = w->describes ? w->described : w->steps[w->made - 1].priorities[t];
-            CHECK(given < 0 ? r->priority >= 1 && r->priority <= table->highest : r->priority == given);
+            CHECK(implicit    ? r->priority == 1
+                  : given < 0 ? r->priority >= 1 && r->priority <= table->highest
+                              : r->priority == given);
         }
         if (parked)
             continue;
@@ -407,9 +425,10 @@ static void note_items(world *w, uint32_t t)
     w->num_expected[t] = 0;
 }
 
-/* How many items refer to a step, which an item does once: those of tables of several steps, and the others. */
+/* How many items refer to a step, which an item does once: those of tables of several steps, of which those that are
+ * implicit count once for each table; and the others. */
 typedef struct use_counts {
-    uint32_t many, single;
+    uint32_t many, single, by[TABLES];
 } use_counts;
 
 static void count_uses(world *w, use_counts *of)
@@ -420,6 +439,8 @@ static void count_uses(world *w, use_counts *of)
             const item *it = &w->items[t][i];
             for (uint32_t k = 0; w->keys[t][i] != 0 && k < it->before + it->length; k++) {
                 use_counts *u = &of[it->steps[k]];
+                if (es_table_is_implicit(world_table(w, t)) && u->by[t]++ > 0)
+                    continue;
                 *(w->tables[t].item.kind == ES_ITEM_STEP ? &u->single : &u->many) += 1;
             }
         }
@@ -449,7 +470,7 @@ static bool can_lose_items(world *w, uint32_t record)
 {
     for (uint32_t t = 0; t < w->geo.num_tables; t++)
         for (uint32_t i = 0; i < world_table(w, t)->slots && !w->tables[t].is_protected; i++)
-            if (es_rank_has(world_table(w, t)->used, i) && world_table(w, t)->items[i].step == record)
+            if (es_rank_has(world_table(w, t)->used, i) && es_table_step_of(world_table(w, t), i) == record)
                 return true;
     return false;
 }

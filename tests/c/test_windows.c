@@ -48,13 +48,15 @@ static void play_two(world *w, uint32_t length, enum ending ending)
         heads[k].index = 0, heads[k].episode++;
 }
 
+static uint32_t sampler = ES_FIFO;
+
 /* Episodes of 1 to 2 L + 1 steps with each ending, one after the other. */
 static void every_episode(const es_item_config *items, uint32_t n, uint32_t longest,
                           void (*episode)(world *w, uint32_t length, enum ending ending))
 {
     es_table_config tables[TABLES];
     for (uint32_t t = 0; t < n; t++)
-        tables[t] = table(items[t]);
+        tables[t] = table(items[t]), tables[t].sampler.kind = sampler;
     for (uint32_t ending = GOES_ON; ending < ENDINGS; ending++) {
         world *w = world_new(400, ANY, tables, n);
         for (uint32_t length = 1; length <= longest && es_test_failures() == 0; length++)
@@ -84,6 +86,18 @@ TEST(every_sequence)
             every_episode(items, 2, 2 * length + 2, play);
             every_episode(items, 3, length + 2, play_two);
         }
+}
+
+/* The same without records of them. */
+TEST(every_implicit_sequence)
+{
+    sampler = ES_UNIFORM;
+    for (uint32_t length = 1; length <= 4 && es_test_failures() == 0; length++) {
+        const es_item_config items[] = {sequence(length, 1, 1), sequence(length, 1, 0), single()};
+        every_episode(items, 2, 2 * length + 2, play);
+        every_episode(items, 3, length + 2, play_two);
+    }
+    sampler = ES_FIFO;
 }
 
 /* Items of up to L steps with every length and every column, across episodes, whether its steps are there or not. */
@@ -244,7 +258,8 @@ static es_item_config draw_item(es_random *random)
     case 0:
         return single();
     case 1:
-        return sequence(length, 1 + es_random_below(random, length), es_random_below(random, 2));
+        return sequence(length, es_random_below(random, 2) ? 1 : 1 + es_random_below(random, length),
+                        es_random_below(random, 2));
     default:
         return n_step(length, 1 + es_random_below(random, 3));
     }
@@ -351,8 +366,9 @@ static world *draw_world(es_random *random, bool parks)
     uint32_t n = 1 + es_random_below(random, TABLES);
     for (uint32_t t = 0; t < n; t++) {
         tables[t] = table(draw_item(random));
+        tables[t].sampler.kind = es_random_below(random, 3) ? ES_UNIFORM : ES_FIFO;
         tables[t].max_size = es_random_below(random, 2) ? ANY : 1 + es_random_below(random, 9);
-        tables[t].remover.kind = es_random_below(random, 2) ? ES_FIFO : ES_LIFO;
+        tables[t].remover.kind = es_random_below(random, 3) ? ES_FIFO : ES_LIFO;
         tables[t].max_times_sampled = es_random_below(random, 3) == 0;
         tables[t].is_protected = es_random_below(random, 6) == 0;
         tables[t].max_parked = es_random_below(random, 3) || !parks ? 0 : 8;

@@ -94,6 +94,19 @@ static es_table_config draw_table(fuzz_in *in, uint32_t number)
     return t;
 }
 
+/* Half of the tables of all windows have the other settings with which these are implicit. */
+static void make_implicit(es_table_config *t)
+{
+    if (t->item.kind != ES_ITEM_SEQUENCE || t->item.period != 1 || t->ratio > 1)
+        return;
+    t->sampler = (es_selector_config){.kind = ES_UNIFORM};
+    t->remover = (es_selector_config){.kind = ES_FIFO};
+    t->max_times_sampled = t->is_protected = 0;
+    t->replacement = 1;
+    t->max_diff = INFINITY;
+    FUZZ_CHECK(es_store_layout_is_implicit(t));
+}
+
 uint8_t *fuzz_draw_store(fuzz_in *in, uint64_t *size)
 {
     uint64_t sizes[3];
@@ -118,6 +131,7 @@ uint8_t *fuzz_draw_store(fuzz_in *in, uint64_t *size)
         tables[t] = draw_table(in, t);
         tables[t].item = draw_item(in, geo.capacity, sizes, geo.num_leaves, next);
         next += tables[t].item.num_outputs;
+        make_implicit(&tables[t]);
     }
     memset(schema, '0', sizeof schema);
     es_store_parts parts = {sizes, tables, outputs, schema};
@@ -192,6 +206,7 @@ static const struct field {
     PART(steps, es_step_record, episode),
     PART(steps, es_step_record, arrival),
     PART(steps, es_step_record, index),
+    {offsetof(es_store_header, at.marks), sizeof(uint64_t), 0, sizeof(uint64_t)},
     PART(items, es_item_record, word),
     PART(items, es_item_record, step),
     PART(items, es_item_record, length),
@@ -209,7 +224,7 @@ static const struct field {
     HEADER(making.park),
     HEADER(making.priorities[0]),
     HEADER(making.priorities[1]),
-#define NUM_WORDS 47 /* so many */
+#define NUM_WORDS 48 /* so many */
     HEADER(magic),
     HEADER(version),
     HEADER(geo.capacity),

@@ -1,6 +1,7 @@
 """A replay whose items have several steps, in a slow and obvious way: steps, the streams that they are of, and items.
 
-It knows nothing of limiters or draws: those are in ``replay_model.py``. Removers are Fifo and Lifo.
+It knows nothing of limiters or draws: those are in ``replay_model.py``. Removers are Fifo and Lifo. A table that draws
+all windows of a length uniformly, and loses the oldest, stores no priorities, and orders its items by their last steps.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from echo_shm import Table
-from echo_shm.replay import Lifo, NStep, Step
+from echo_shm.replay import Fifo, Lifo, NStep, Sequence, Step, Uniform
 from harness import item_model
 from harness.item_model import LEFT, OPEN
 
@@ -62,6 +63,34 @@ class TableModel:
     max_size: int
     items: list[Item] = field(default_factory=list)
     highest: float = 1.0
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether it stores nothing of an item but that it is there."""
+        item, config = self.config.item, self.config
+        return (
+            isinstance(item, Sequence)
+            and item.period == 1
+            and isinstance(config.sampler, Uniform)
+            and isinstance(config.remover, Fifo)
+            and config.replacement
+        )
+
+    def enter(self, item: Item) -> None:
+        """An item comes."""
+        self.items.append(item)
+        self.order()
+
+    def order(self) -> None:
+        """Puts the items in order."""
+        if self.has_windows:
+            self.items.sort(key=lambda item: item.last.arrival)
+
+    def change_priority(self, item: Item, priority: float) -> None:
+        """The item gets another priority."""
+        if not self.has_windows:
+            item.priority = priority
+            self.highest = max(self.highest, priority)
 
 
 class StreamModel:
@@ -155,12 +184,11 @@ class StreamModel:
             name = table.config.name
             if name not in priorities:
                 continue
-            priority = table.highest if priorities[name] is None else priorities[name]
-            table.highest = max(table.highest, priority)
-            item = Item(table, refs, priority, data)
+            item = Item(table, refs, 1.0, data)
+            table.change_priority(item, table.highest if priorities[name] is None else priorities[name])
             for one in refs:
                 one.uses += 1
-            table.items.append(item)
+            table.enter(item)
             self.order.append(item)
             if len(table.items) > table.max_size:
                 self.remove(table.items[-1 if isinstance(table.config.remover, Lifo) else 0])
@@ -211,6 +239,18 @@ class StreamModel:
         # The numbers of new ones are not known. All that are gone went: first those that made the least room.
         gone = [item for item in mine if self.is_gone(item)]
         return min(gone, key=_steps_alone, default=mine[-1])
+
+    def restore(self, tables: list[Table]) -> None:
+        """A checkpoint became another replay, with other samplers for the same items."""
+        for config in tables:
+            table = self.tables[config.name]
+            table.config = config
+            for item in table.items:
+                item.key = None
+                item.priority = 1.0 if table.has_windows else item.priority
+            table.order()
+        self.order.sort(key=lambda item: item.last.arrival)
+        self.reopen()
 
     def reopen(self) -> None:
         """What a stream keeps is found anew."""

@@ -19,6 +19,10 @@ def _steps(name: str, function: str, where: str, bug: str, *edits: tuple[str, st
     return _mutant("es_steps.c", name, function, where, bug, *edits)
 
 
+def _implicit(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return _mutant("es_implicit.c", name, function, where, bug, *edits)
+
+
 COMPLETING = (
     _window(
         "window-left-none",
@@ -143,7 +147,7 @@ COMPLETING = (
         "es_steps_unlink",
         "what follows",
         "an item that goes still refers to its steps",
-        ("        stop_using(s, used);\n", "        (void)stop_using;\n"),
+        ("        es_steps_stop_using(s, used);\n", "        (void)used;\n"),
     ),
     _steps(
         "unused-stay",
@@ -165,6 +169,41 @@ COMPLETING = (
         "recovery",
         "which item of a step goes first depends on which was made first",
         ("while (*link > item + 1)", "while (*link > item + 1 && false)"),
+    ),
+    _implicit(
+        "mark-at-once",
+        "es_implicit_note",
+        "one change",
+        "a window is marked before its table counts it",
+        ("es_redo_set(&x->store->redo, &x->marks[step / WORD], ", "*(volatile uint64_t *)&x->marks[step / WORD] = ("),
+    ),
+    _implicit(
+        "window-twice",
+        "es_implicit_can_have",
+        "windows",
+        "a window that is there is made again",
+        ("!es_rank_has(x->members, step) && ", ""),
+    ),
+    _implicit(
+        "windows-let-go",
+        "change_uses",
+        "what follows",
+        "a window that goes takes steps that the next one refers to",
+        ("if (n >= shared && !use)", "if (!use)"),
+    ),
+    _implicit(
+        "windows-late",
+        "es_implicit_arrived",
+        "what follows",
+        "a step that comes between others is not kept for the windows behind it",
+        ("next < x->length && step", "next < 0 && step"),
+    ),
+    _implicit(
+        "oldest-newest",
+        "insert",
+        "recovery",
+        "which window is the oldest depends on which came first",
+        ("arrival_of(x, c->item) < arrival_of(x, x->oldest)", "arrival_of(x, c->item) == arrival_of(x, x->oldest)"),
     ),
     _mutant(
         "es_outputs.c",

@@ -100,9 +100,6 @@ HOLDING = (
         "es_table_find",
         "contents",
         "the key of an item that has gone finds the one that came to its place",
-        (
-            "es_record_generation(t->items[item].word) == (uint32_t)(key >> 32)",
-            "es_record_generation(t->items[item].word) <= UINT32_MAX",
-        ),
+        ("es_table_key(t, item) == key", "(uint32_t)es_table_key(t, item) == (uint32_t)key"),
     ),
 )

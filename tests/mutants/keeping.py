@@ -124,7 +124,7 @@ KEEPING = (
     ),
     _draw(
         "twice-in-a-list",
-        "note_some",
+        "note_times",
         "one change",
         "an item that comes twice in a list counts once",
         ("times += items[j] == items[i];", "times += 0;"),

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define MAX_PLACES 65536
-#define MAX_NAMES 1024
+#define MAX_NAMES 2048
 
 /* core_table.awk writes program.core: address, "exchange" or "-", function, file, line */
 static es_place *places;      /* shared by the processes that run scenarios */

@@ -107,7 +107,9 @@ void es_dump_store(es_dump *d, const void *base, uint64_t size)
         dump_table(d, &s.words[t], t);
     for (uint64_t i = 0; i < s.step_slots; i++)
         dump_step(d, &s, i);
-    for (uint64_t i = 0; i < s.first_item[s.num_tables]; i++)
+    for (uint64_t i = 0; i < s.first_mark[s.num_tables]; i++)
+        es_dump_note(d, "marks", i, s.marks[i]);
+    for (uint64_t i = 0; i < s.first_record[s.num_tables]; i++)
         dump_item(d, &s.items[i], i);
     es_store_unmap(&s);
 }

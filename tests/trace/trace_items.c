@@ -37,7 +37,7 @@ REVIVE_EVERYWHERE(
     .num_tables = 3, .capacity = 12, .max_items = ANY, .before = add_eight, .act = terminate, .parts = 1, .twice = true,
     .through = "es_insert_step note_making make_items es_window_arrival es_window_nth transition "
                "sequences es_room_settle_items es_table_evict es_steps_link es_steps_unlink es_steps_trim "
-               "es_steps_drop_unused count_runs use stop_using");
+               "es_steps_drop_unused count_runs es_steps_use es_steps_stop_using");
 
 /* The items of the table that comes last have the table's highest priority, which those before have raised. */
 static int64_t truncate_higher(es_vault *v, uint64_t parts)

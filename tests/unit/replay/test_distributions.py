@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from harness.item_model import parts
 from harness.replay_model import chances
 
 from echo_shm import Replay, Table
-from echo_shm.replay import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Softmax, Uniform
+from echo_shm.replay import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Sequence, Softmax, Uniform
 
 EXAMPLE = np.zeros((), np.int64)
 RANDOM = [Uniform(), Prioritized(0.6), Prioritized(1.0), Prioritized(0.0), Softmax(1.0), Softmax(0.3)]
@@ -124,6 +125,40 @@ def test_removals(remover):
             counts[gone] += 1
     left = {0: 0.0, 1: 3.0, 2: 2.0, 3: 1.5, 5: 0.25, 6: 1.0}
     assert fits(counts, chances(remover, items_of(left.items())))
+
+
+@pytest.mark.parametrize("pad", ["zero", None])
+def test_all_windows(pad):
+    """Each window of the steps that are stored is as likely as any other, whatever came and went; so are pairs."""
+    item, rng, windows, step = Sequence(5, 1, pad), np.random.default_rng(4), [], 0
+    with Replay(EXAMPLE, 60, [Table("a", item=item)], seed=4) as replay:
+        while step < 500:
+            steps = int(rng.integers(1, 13))
+            found = parts(item, steps, "truncated")
+            windows += [range(step + part.first, step + part.first + part.steps) for part in found]
+            replay.extend(np.arange(step, step + steps), truncated=np.arange(steps) == steps - 1)
+            step += steps
+        there = {tuple(window): 0 for window in windows if window[0] >= step - replay.num_steps}
+        assert replay.info().size == len(there) > 20
+        keys = {}
+        while len(keys) < len(there):
+            batch = replay.sample(1000)
+            keys.update(zip(_windows_of(batch), batch.key.tolist(), strict=True))
+        gone = sorted(keys)[:: 3 if pad else 2]
+        assert replay.delete([keys[window] for window in gone]) == len(gone)
+        left = sorted(set(there) - set(gone))
+        singles, pairs = Counter(), Counter()
+        for _ in range(40):
+            drawn = _windows_of(replay.sample(1000))
+            singles.update(drawn)
+            pairs.update(zip(drawn[::2], drawn[1::2], strict=True))
+        assert fits(singles, dict.fromkeys(left, 1 / len(left)))
+        assert fits(pairs, dict.fromkeys(itertools.product(left, repeat=2), 1 / len(left) ** 2))
+
+
+def _windows_of(batch):
+    """The numbers of the steps of each item."""
+    return [tuple(row[mask].tolist()) for row, mask in zip(batch.data["step"], batch.data["mask"], strict=True)]
 
 
 @pytest.mark.parametrize("replacement", [True, False])

@@ -1,5 +1,7 @@
 """Random episodes of several writers in tables of all kinds, beside a model that says exactly which items live."""
 
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import optree
 from harness.item_model import LEFT, OPEN
@@ -24,6 +26,7 @@ ITEMS = [
     NStep(3, 0.5, "obs", stack={"obs": 2}),
     Sequence(1),
     Sequence(3, 1, state="core"),
+    Sequence(4, 1, pad=None),
     Sequence(3, 2, pad=None),
     Sequence(4, 3),
     Episode(2),
@@ -48,7 +51,7 @@ class ItemsMachine(RuleBasedStateMachine):
         limits = st.none() if self.may_reopen else st.one_of(st.none(), st.integers(1, 6))
         removers = st.sampled_from([Fifo(), Fifo(), Lifo()])
         tables = [
-            Table(str(i), Fifo(), data.draw(removers), data.draw(limits), replacement=False, item=item)
+            self.table(str(i), item, data.draw(limits), data.draw(st.integers(0, 2)) > 0, data.draw(removers))
             for i, item in enumerate(items)
         ]
         self.replay = Replay(EXAMPLE, capacity, tables, store="shm", seed=seed)
@@ -59,6 +62,12 @@ class ItemsMachine(RuleBasedStateMachine):
         self.skips = set()  # those of the writer's whose next row is none
         self.begin_own()
         self.number = 1
+
+    def table(self, name, item, max_size, windows, remover=None):
+        """One whose items can be told from each other. windows: those of one length, without records of each."""
+        if windows and isinstance(item, Sequence) and item.period == 1:
+            return Table(name, max_size=max_size, item=item)
+        return Table(name, Fifo(), remover or Fifo(), max_size, replacement=False, item=item)
 
     def begin_own(self):
         """The replay's own environments have no steps yet. Its ``add`` is that of the first one."""
@@ -256,9 +265,12 @@ class ItemsMachine(RuleBasedStateMachine):
         size = self.replay.info(name).size
         if not size:
             return [], [], None
-        batch = self.replay.sample(2 * size, name)
-        ages, first = np.unique(batch.age, return_index=True)
-        assert len(ages) == size
+        ages, drawn = (), 2 * size
+        while len(ages) < size:
+            batch = self.replay.sample(drawn, name)
+            ages, first = np.unique(batch.age, return_index=True)
+            drawn *= 2
+            assert drawn < 2000 * size
         first = first[::-1]
         return batch.key[first], batch.priority[first].tolist(), optree.tree_map(lambda leaf: leaf[first], batch.data)
 
@@ -272,11 +284,44 @@ class ItemsMachine(RuleBasedStateMachine):
         i, table = data.draw(st.integers(0, len(keys) - 1)), self.model.tables[name]
         if data.draw(st.booleans()):
             assert self.replay.update(keys[i : i + 1], [3.0], name) == 1
-            table.items[i].priority = 3.0
-            table.highest = max(table.highest, 3.0)
+            table.change_priority(table.items[i], 3.0)
         else:
             assert self.replay.delete(keys[i : i + 1], name) == 1
             self.model.remove(table.items[i])
+
+    @rule(data=st.data())
+    def reset(self, data):
+        """A table begins anew."""
+        table = data.draw(st.sampled_from(list(self.model.tables.values())))
+        if data.draw(st.integers(0, 3)) == 0:
+            self.settle()
+            self.replay.reset(table.config.name)
+            for item in list(table.items):
+                self.model.remove(item)
+            table.highest = 1.0
+
+    @precondition(lambda self: self.may_reopen)
+    @rule(data=st.data())
+    def restore(self, data):
+        """A checkpoint becomes another replay. Windows get records there, or lose them."""
+        self.settle()
+        tables = [
+            self.table(name, table.config.item, None, data.draw(st.booleans()), table.config.remover)
+            for name, table in self.model.tables.items()
+        ]
+        for writer in self.writers:
+            writer.close()
+        with TemporaryDirectory() as folder:
+            self.settle()
+            self.replay.checkpoint(folder)
+            self.replay.close()
+            self.replay = Replay.restore(folder, tables, store="shm", same_episode=True)
+        assert sum(self.replay.restored.items_dropped.values()) == 0
+        self.model.restore(tables)
+        self.writers = [Writer(self.replay.handle) for _ in range(2)]
+        self.streams[1] = self.model.stream()
+        self.environments = [self.model.stream() for _ in range(NUM_ENVIRONMENTS)]
+        self.skips = set()
 
     @precondition(lambda self: self.may_reopen)
     @rule()
