@@ -142,9 +142,11 @@ static void note_times(es_table *t, const uint32_t *items, uint64_t n, int64_t *
     es_redo *redo = &t->store->redo;
     const es_item_record *records = t->items;
     uint64_t seen = 0;
-    for (uint64_t i = 0; i < n && es_table_is_implicit(t); i++)
-        times_sampled[i] = UNKNOWN;
-    for (uint64_t i = 0; i < n && !es_table_is_implicit(t); i++) {
+    for (uint64_t i = 0; i < n; i++) {
+        if (es_table_is_implicit(t)) {
+            times_sampled[i] = UNKNOWN;
+            continue;
+        }
         uint64_t times = records[items[i]].times_sampled + 1, bit = UINT64_C(1) << items[i] % 64;
         if (seen & bit) /* it may be one of those before it */
             for (uint64_t j = 0; j < i; j++)
@@ -168,9 +170,11 @@ static void note_some(es_table *t, const uint32_t *items, uint64_t n, uint64_t r
 static void fetch_records(const es_table *t, const uint32_t *items, uint64_t n)
 {
     const es_step_record *steps = t->store->steps;
-    for (uint64_t i = 0; i < n && !es_table_is_implicit(t); i++)
-        es_prefetch(&t->items[items[i]]);
-    for (uint64_t i = 0; i < n && es_table_is_implicit(t); i++) {
+    for (uint64_t i = 0; i < n; i++) {
+        if (!es_table_is_implicit(t)) {
+            es_prefetch(&t->items[items[i]]);
+            continue;
+        }
         es_prefetch(&steps[items[i]].word);
         es_prefetch(&steps[items[i]].index); /* it may be in the next line */
     }
@@ -192,32 +196,40 @@ static void fetch_links(const es_table *t, const uint32_t *items, uint64_t n)
     }
 }
 
+static es_found found_implicit(const es_table *t, uint32_t item)
+{
+    return (es_found){
+        .last = item,
+        .span = {es_implicit_length(&t->implicit, item), 0},
+        .in_a_row = es_table_is_in_a_row(t, item),
+    };
+}
+
+/* The table has all of it, too, but the record is needed anyway. But somebody may have scribbled on it. */
+static es_found found_by_record(const es_table *t, uint32_t item)
+{
+    const volatile es_item_record *record = &t->items[item];
+    es_found found = {
+        .last = record->step,
+        .flags = record->flags,
+        .span = {record->length, record->before},
+        .columns = es_table_columns(t, item),
+        .in_a_row = es_table_is_in_a_row(t, item),
+    };
+    if (found.last >= t->store->step_slots || found.span.length == 0 || found.span.length > t->form.span ||
+        found.span.before > t->form.span - found.span.length)
+        found.last = t->step_of[item], found.span = t->spans[item];
+    return found;
+}
+
 /* Their links have come, so their steps are found, and the rows are on their way. first: how many of this call's items
  * were before. */
 static void find_steps(const es_table *t, const uint32_t *items, uint64_t n, uint64_t first)
 {
     uint32_t place = (uint32_t)(first % ES_OUTPUTS_AHEAD);
-    for (uint64_t i = 0; i < n && es_table_is_implicit(t); i++) {
-        es_found *found = &t->form.found[place + i];
-        *found = (es_found){.last = items[i], .in_a_row = es_table_is_in_a_row(t, items[i])};
-        found->span.length = es_implicit_length(&t->implicit, items[i]);
-        es_outputs_find(&t->form, t->steps, place + (uint32_t)i);
-    }
-    for (uint64_t i = 0; i < n && !es_table_is_implicit(t); i++) {
-        /* The table has it, too, but the record is needed anyway. But somebody may have scribbled on it. */
-        const volatile es_item_record *record = &t->items[items[i]];
-        es_found *found = &t->form.found[place + i];
-        *found = (es_found){
-            .last = record->step,
-            .flags = record->flags,
-            .span = {record->length, record->before},
-            .columns = es_table_columns(t, items[i]),
-            .in_a_row = es_table_is_in_a_row(t, items[i]),
-        };
-        if (found->last >= t->store->step_slots || found->span.length == 0 || found->span.length > t->form.span ||
-            found->span.before > t->form.span - found->span.length)
-            found->last = t->step_of[items[i]], found->span = t->spans[items[i]];
-        es_outputs_find(&t->form, t->steps, place + (uint32_t)i);
+    for (uint32_t i = 0; i < n; i++) {
+        t->form.found[place + i] = (es_table_is_implicit(t) ? found_implicit : found_by_record)(t, items[i]);
+        es_outputs_find(&t->form, t->steps, place + i);
     }
 }
 

@@ -147,6 +147,12 @@ void vault_add_some(es_vault *v, uint64_t n)
         CHECK_EQ(vault_add(v, 0, (const double[VAULT_TABLES]){-1, -1, -1}), ES_OK);
 }
 
+void vault_add_episode(es_vault *v, uint64_t n)
+{
+    vault_add_some(v, n - 1);
+    CHECK_EQ(vault_add(v, ES_STEP_TRUNCATED, (const double[VAULT_TABLES]){-1, -1, -1}), ES_OK);
+}
+
 int64_t vault_extend(es_vault *v, uint64_t n, const uint8_t *flags, const double *priorities)
 {
     const void *leaves[VAULT_LEAVES];

@@ -55,6 +55,8 @@ int vault_describe(es_vault *v, uint32_t table, uint64_t stream, uint64_t last, 
 void vault_turn(es_vault *v);
 /* Steps that all tables give their highest priority. */
 void vault_add_some(es_vault *v, uint64_t n);
+/* An episode of n steps, the last of which is truncated. */
+void vault_add_episode(es_vault *v, uint64_t n);
 int64_t vault_extend(es_vault *v, uint64_t n, const uint8_t *flags, const double *priorities);
 /* A row of each of n environments, 0 to n - 1; terminated: n of 0 or 1. Where they are known, those that end their
  * episodes have final observations. */
