@@ -13,7 +13,7 @@ from echo_shm.errors import error_from
 from echo_shm.replay.batch_rings import BatchRings
 from echo_shm.replay.sources import Sources
 from echo_shm.ring.batch_names import BatchRing
-from echo_shm.ring.board import ReplayBoard
+from echo_shm.ring.replay_board import ReplayBoard
 from echo_shm.spec import Spec
 
 if TYPE_CHECKING:

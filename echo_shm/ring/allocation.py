@@ -68,7 +68,7 @@ def _create_lockfile(name: str, files: Files, taken: Callable[[str], str]) -> Lo
     except SegmentError:
         raise
     except OSError as error:
-        raise _cannot_be_made(name, files, error) from None
+        raise cannot_be_made(name, files, error) from None
 
 
 def _create_mapping(name: str, size: int, undo: contextlib.ExitStack, files: Files, smaller: str) -> mmap.mmap:
@@ -77,20 +77,20 @@ def _create_mapping(name: str, size: int, undo: contextlib.ExitStack, files: Fil
     except posix_ipc.ExistentialError:
         if sys.platform == "linux" and not os.path.isdir("/dev/shm"):
             missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            raise _cannot_be_made(name, files, missing) from None
+            raise cannot_be_made(name, files, missing) from None
         raise SegmentError(
             f"a {files.what} named {name!r} exists already, without a lock file; remove it by hand"
         ) from None
     except (OSError, posix_ipc.Error) as error:
-        raise _cannot_be_made(name, files, error) from None
+        raise cannot_be_made(name, files, error) from None
     undo.callback(posix_ipc.unlink_shared_memory, ipc_name(name, files))
     try:
-        return _allocate(shm.fd, size, f"{files.what} {name!r}", smaller)
+        return allocate(shm.fd, size, f"{files.what} {name!r}", smaller)
     finally:
         shm.close_fd()
 
 
-def _cannot_be_made(name: str, files: Files, error: Exception) -> SegmentError:
+def cannot_be_made(name: str, files: Files, error: Exception) -> SegmentError:
     """The error if not even an empty file can be created."""
     number = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(number) if number is not None else str(error)
@@ -106,11 +106,21 @@ def _cannot_be_made(name: str, files: Files, error: Exception) -> SegmentError:
     )
 
 
-def _allocate(fd: int, size: int, what: str, smaller: str) -> mmap.mmap:
-    """Allocates all pages now, and maps them.
+def allocate(fd: int, size: int, what: str, smaller: str) -> mmap.mmap:
+    """Allocates all pages of new shared memory now, and maps them.
 
     The kernel kills a process that touches a missing page of a sparse segment. Pages that are allocated through a
     mapping may be huge; posix_fallocate() allocates the rest, or says that there is no space for it.
+
+    Args:
+        fd: Of the memory.
+        size: Bytes.
+        what: It has this memory, in words.
+        smaller: What the user makes smaller so that less memory is needed.
+
+    Raises:
+        SegmentError: Shared memory is too small.
+
     """
     free = _free_bytes(fd)
     try:

@@ -1,6 +1,6 @@
 """A board: a small file in shared memory, on which a process says how something of its own is. Its user may read it.
 
-A replay has one. So has a RolloutEngine: see :mod:`echo_shm.ring.rollouts`.
+A replay has one, and so has a RolloutEngine: see :mod:`echo_shm.ring.replay_board` and :mod:`echo_shm.ring.rollouts`.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ from echo_shm.ring.lockfile import Files, ipc_name
 #: The file of a replay's board. It has no lock file of its own: the store's, or the inbox's, says who is alive.
 FILES = Files("echo_shm_board.", "echo_shm_board_locks.", "board")
 
-_SIZE = 64 << 10
+#: Most bytes of a board.
+SIZE = 64 << 10
 
 #: How often the text was changed (odd: just now), and its length.
 _HEADER = struct.Struct("<QQ")
@@ -31,7 +32,7 @@ class Board:
     """The writer's side. One process writes.
 
     Args:
-        memory: The board's file, at most 64 KiB.
+        memory: The board's file, at most ``SIZE`` bytes, all of them allocated.
 
     """
 
@@ -50,25 +51,6 @@ class Board:
         _HEADER.pack_into(self._memory, 0, self._changes, len(text))
 
 
-class ReplayBoard(Board):
-    """The board of a replay of that name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        with contextlib.suppress(posix_ipc.ExistentialError):
-            posix_ipc.unlink_shared_memory(ipc_name(name, FILES))  # a dead replay's
-        shm = posix_ipc.SharedMemory(ipc_name(name, FILES), posix_ipc.O_CREX, mode=0o600, size=_SIZE)
-        try:
-            super().__init__(mmap.mmap(shm.fd, _SIZE))
-        finally:
-            shm.close_fd()
-
-    def remove(self) -> None:
-        """Removes the file."""
-        with contextlib.suppress(posix_ipc.ExistentialError):
-            posix_ipc.unlink_shared_memory(ipc_name(self._name, FILES))
-
-
 def read_board(name: str, files: Files = FILES) -> dict[str, Any]:
     """What a board says, a replay's unless ``files`` are others; empty if it says nothing that can be read.
 
@@ -84,7 +66,7 @@ def read_board(name: str, files: Files = FILES) -> dict[str, Any]:
         raise SegmentError(f"{what} named {name!r} has a board: {error}") from None
     try:
         for _ in range(_TRIES):
-            text = os.pread(shm.fd, _SIZE, 0)
+            text = os.pread(shm.fd, SIZE, 0)
             if len(text) < _HEADER.size:
                 break
             changes, length = _HEADER.unpack_from(text)

@@ -10,7 +10,7 @@ import pytest
 from harness import stamped
 from harness.containers import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, Box, Mount, contain, probe, shm
 
-from echo_shm import SegmentError, Server, ShmClient
+from echo_shm import Replay, SegmentError, Server, ShmClient
 from echo_shm.ring import allocation, segment
 
 MB = 1 << 20
@@ -119,6 +119,28 @@ def test_a_ring_that_nearly_fills_it_works_to_the_last_page(boxed):
     needed, free, _ = _figures(refused)
     assert free < 4 * MB < needed
     assert _figures(refused_again)[1] == 0
+    assert left == []
+
+
+def _replays(conn):
+    example = {"x": np.zeros(1)}
+    with Replay(example, 100, store="shm", name="first"):
+        files = {file.name: file.stat() for file in os.scandir("/dev/shm")}
+        sparse = [name for name, status in files.items() if status.st_blocks * 512 < status.st_size]
+        rest = sum(status.st_size for name, status in files.items() if name != "echo_shm_board.first")
+        _fill("/dev/shm/filler")
+        os.truncate("/dev/shm/filler", os.path.getsize("/dev/shm/filler") - rest - 10 * 4096)
+        with pytest.raises(SegmentError) as caught:
+            Replay(example, 100, store="shm", name="second")
+        left = [name for name in os.listdir("/dev/shm") if "second" in name]
+    conn.send((sparse, str(caught.value), left))
+
+
+def test_all_of_a_replay_is_allocated(boxed):
+    """Also its board: a process that wrote to a page which is not there, and cannot be had, would be killed."""
+    sparse, message, left = boxed(_replays)
+    assert sparse == []
+    assert "board 'second' needs 65,536 bytes of shared memory, and 40,960 bytes are free" in message
     assert left == []
 
 

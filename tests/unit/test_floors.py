@@ -30,7 +30,7 @@ FLOORS = {
         ["lockfile", "processes", "fast_path", "pages", "inbox"],
         ["segment", "board", "batch_names"],
         ["reaper", "metrics", "handle", "allocation", "updates", "ranks"],
-        ["attachment", "creation", "sample", "protocols", "rollouts"],
+        ["attachment", "creation", "sample", "protocols", "rollouts", "replay_board"],
         ["stuck", "producers", "transports", "staleness"],
         ["batch_reader"],
     ],
