@@ -365,6 +365,12 @@ class CTableInfo(CData):
     drawn_before: int
     highest: float
     effective_sample_size: float
+    mass: float
+    least_weight: float
+    log_mass: float
+    least_log_weight: float
+    min_diff: float
+    max_diff: float
     can_sample: int
     can_insert: int
     temperature: Sequence[float]
@@ -437,6 +443,9 @@ class CRestored(CData):
     steps_dropped: int
     items: Numbers
     items_dropped: Numbers
+    min_diff: Sequence[float]
+    max_diff: Sequence[float]
+    has_limits: Sequence[int]
 
 class Save(CData):
     """``es_save *``."""
@@ -809,6 +818,8 @@ class lib:
     @staticmethod
     def es_weights_publish(r: Ring, leaves: CData, /) -> int: ...
     @staticmethod
+    def es_weights_publish_as(r: Ring, number: int, leaves: CData, /) -> int: ...
+    @staticmethod
     def es_weights_latest(r: Ring, /) -> int: ...
     @staticmethod
     def es_weights_copy(r: Ring, leaves: CData, /) -> int: ...
@@ -940,6 +951,8 @@ class lib:
     def es_replay_delete(r: ReplayHold, table: int, keys: CData, n: int, /) -> int: ...
     @staticmethod
     def es_replay_reset(r: ReplayHold, table: int, /) -> int: ...
+    @staticmethod
+    def es_replay_set_limits(r: ReplayHold, table: int, min_diff: float, max_diff: float, /) -> int: ...
     @staticmethod
     def es_replay_learned(r: ReplayHold, table: int, /) -> int: ...
     @staticmethod

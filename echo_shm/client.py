@@ -1,5 +1,6 @@
 """Producers: they attach to a segment, and write samples into its ring."""
 
+import functools
 from typing import NoReturn
 
 from echo_shm._core import lib
@@ -11,6 +12,7 @@ from echo_shm.sending import SampleWriter
 from echo_shm.spec import Tree
 from echo_shm.timeouts import check_timeout
 from echo_shm.weights import Subscriber
+from echo_shm.weights.subscription import await_publisher
 
 
 class ShmClient(SampleWriter):
@@ -60,17 +62,20 @@ class ShmClient(SampleWriter):
         """Whether the segment's creator has closed the ring. After that, no sample can be sent."""
         return self._attachment.ring_closed()
 
-    def subscriber(self, example: Tree = None) -> Subscriber:
+    def subscriber(self, example: Tree = None, timeout: float | None = 0.0) -> Subscriber:
         """Subscribes to the weights that the learner publishes: see :meth:`Server.publisher`.
 
         Args:
             example: As for :class:`Subscriber`.
+            timeout: How many seconds to wait for a learner that has no publisher yet. None: no limit.
 
         Raises:
             SegmentError, SpecMismatchError: As for :class:`Subscriber`. The learner has no publisher.
+            ValueError: ``timeout`` is not a number of seconds.
 
         """
-        return Subscriber._beside(self.name, self._attachment.segment.uuid, example)
+        subscribe = functools.partial(Subscriber._beside, self.name, self._attachment.segment.uuid, example)
+        return await_publisher(subscribe, timeout)
 
     def wait(self, timeout: float | None = None) -> None:
         """Returns at once: a sample is committed when :meth:`send` returns. For code that has either client."""

@@ -184,6 +184,8 @@ int es_bridge_count_refused(es_ring *r);
 /* Publishes a version: leaves[l] points at leaf l. Its number, from 1 on; ES_ECLOSED. Waits for no reader. One thread of
  * one process at a time. */
 int64_t es_weights_publish(es_ring *r, void **leaves);
+/* The same with a number of the caller's, which is more than the latest one's: -EINVAL if it is not. 0: the next one. */
+int64_t es_weights_publish_as(es_ring *r, uint64_t number, void **leaves);
 /* The number of the latest version, or 0. */
 int64_t es_weights_latest(const es_ring *r);
 /* Copies the latest version to leaves: its number; ES_NOTHING; ES_LAPPED: newer ones came meanwhile, and leaves has parts

@@ -15,14 +15,19 @@ static bool closed(const es_ring *r)
     return atomic_load_explicit(&r->map.hdr->closed, memory_order_acquire) != 0;
 }
 
-int64_t es_weights_publish(es_ring *r, void **leaves)
+int64_t es_weights_publish_as(es_ring *r, uint64_t number, void **leaves)
 {
     int64_t rc = enter(r);
     if (rc != ES_OK)
         return rc;
-    rc = closed(r) ? ES_ECLOSED : es_version_publish(&r->map, leaves);
+    rc = closed(r) ? ES_ECLOSED : es_version_publish(&r->map, number, leaves);
     es_call_leave(r);
     return rc;
+}
+
+int64_t es_weights_publish(es_ring *r, void **leaves)
+{
+    return es_weights_publish_as(r, 0, leaves);
 }
 
 int64_t es_weights_latest(const es_ring *r)

@@ -61,12 +61,17 @@ static bool seize(es_map *map, uint64_t slot, uint64_t number)
     return !is_leased(map, slot);
 }
 
-int64_t es_version_publish(es_map *map, void *const *leaves)
+int64_t es_version_publish(es_map *map, uint64_t number, void *const *leaves)
 {
+    const uint64_t limit = UINT64_C(1) << (64 - ES_VERSION_SLOT_BITS);
     uint64_t latest = es_version_latest(map), slots = map->num_batches, slot = es_version_slot(latest);
-    uint64_t number = es_version_number(latest) + 1;
-    if (slot >= slots || number >= UINT64_C(1) << (64 - ES_VERSION_SLOT_BITS))
+    uint64_t next = es_version_number(latest) + 1;
+    if (slot >= slots || next >= limit)
         return ES_ESCRIBBLED;
+    if (number == 0)
+        number = next;
+    if (number < next || number >= limit)
+        return -EINVAL;
     /* The oldest version first, so that a reader that copies has the most time. Some slot is free at each moment. A lease
      * may name a slot just as it is tried, but a reader does that once for each latest, which stays as it is. So this
      * ends: after a round, unless readers that loaded an older latest name their slots just now. */

@@ -13,8 +13,8 @@
  *   3. latest never falls.
  *   4. The publisher waits for nobody. Of num_leases + 2 slots one is the latest, and each lease names at most one.
  *
- * If the publisher dies while it fills a slot, latest still names the version before, and the next publisher uses the same
- * number again: nobody can have seen it, because readers come through latest alone. */
+ * If the publisher dies while it fills a slot, latest still names the version before, and the next publisher may use the
+ * same number again: nobody can have seen it, because readers come through latest alone. */
 #ifndef ES_VERSION_H
 #define ES_VERSION_H
 
@@ -36,9 +36,10 @@ static inline uint64_t es_version_slot(uint64_t latest)
 /* The word, for the calls below: 0 when nothing was published. */
 uint64_t es_version_latest(const es_map *map);
 
-/* Publishes one version, leaf l of which is leaf_size[l] bytes at leaves[l]. Returns its number, or ES_ESCRIBBLED.
- * One thread of one process at a time; the caller sees to that. */
-int64_t es_version_publish(es_map *map, void *const *leaves);
+/* Publishes one version, leaf l of which is leaf_size[l] bytes at leaves[l]. number: more than that of the latest; 0: the
+ * next one. Returns the number; -EINVAL if it cannot be this one; ES_ESCRIBBLED. One thread of one process at a time; the
+ * caller sees to that. */
+int64_t es_version_publish(es_map *map, uint64_t number, void *const *leaves);
 
 /* Copies the version that latest names to leaves: ES_OK; ES_LAPPED when it was overwritten meanwhile, so what was copied
  * is to be thrown away; ES_ESCRIBBLED. */

@@ -61,6 +61,15 @@ def spec_of(params: Tree) -> Spec:
     return Spec.from_example(structure.unflatten(map(as_array, leaves, paths)))
 
 
+def flat(spec: Spec) -> Spec:
+    """The Spec of the same weights as a tuple of their leaves, for code that passes them on.
+
+    What says what they look like, the schema, is the same: whoever attaches sees their own structure.
+    """
+    structure = optree.tree_structure(tuple(range(len(spec.leaves))))  # type: ignore[arg-type]
+    return Spec(structure, spec.leaves, spec.schema, spec.about)
+
+
 def arrays_of(spec: Spec, params: Tree, what: str) -> list[Array]:
     """The leaves of parameters as arrays of the dtypes and shapes of ``spec``. ``what`` names what has that Spec.
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from echo_shm._core import lib
+from echo_shm._core import ffi, lib
 from echo_shm.closing import Closing
 from echo_shm.errors import SegmentError
 from echo_shm.ring.attachment import Attachment
@@ -20,8 +20,9 @@ from echo_shm.ring.handle import Handle
 from echo_shm.ring.lockfile import CREATOR_BYTE, check_name, holder_of
 from echo_shm.ring.segment import Segment
 from echo_shm.spec import Array, Spec, Tree
-from echo_shm.weights.leaves import arrays_of, spec_of
+from echo_shm.weights.leaves import arrays_of, flat, spec_of
 from echo_shm.weights.segment import SPARE_SLOTS, check_holds_weights, geometry, segment_name
+from echo_shm.weights.subscription import TOO_HIGH
 
 #: The most leases of a segment, and the most subscribers.
 _MAX_LEASES, _MAX_SUBSCRIBERS = 2**15 - SPARE_SLOTS, 60_000
@@ -56,7 +57,7 @@ class Publisher(Closing):
         self, params: Tree, *, name: str | None = None, max_leases: int = 8, max_subscribers: int = 1024
     ) -> None:
         name = secrets.token_hex(4) if name is None else check_name(name)
-        self._open(params, segment_name(name), None, max_leases, max_subscribers, None)
+        self._open(spec_of(params), segment_name(name), None, max_leases, max_subscribers, None)
 
     @classmethod
     def _beside(
@@ -70,12 +71,19 @@ class Publisher(Closing):
     ) -> "Publisher":
         """The publisher of a ring or a replay of that name. ``told`` hears of each version."""
         self = cls.__new__(cls)
-        self._open(params, segment_name(name), uuid, max_leases, max_subscribers, told)
+        self._open(spec_of(params), segment_name(name), uuid, max_leases, max_subscribers, told)
+        return self
+
+    @classmethod
+    def _of_leaves(cls, spec: Spec, name: str, max_leases: int, max_subscribers: int) -> "Publisher":
+        """One that passes on what another one publishes, as a tuple of leaves. ``spec`` is what both look like."""
+        self = cls.__new__(cls)
+        self._open(flat(spec), segment_name(name), None, max_leases, max_subscribers, None)
         return self
 
     def _open(
         self,
-        params: Tree,
+        spec: Spec,
         name: str,
         uuid: bytes | None,
         max_leases: int,
@@ -88,7 +96,6 @@ class Publisher(Closing):
         ):
             if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= most:
                 raise ValueError(f"{label}={count!r}: use an integer from 1 to {most}")
-        spec = spec_of(params)
         segment = _go_on(name, uuid, spec) or create_segment(name, spec, geometry(max_leases, max_subscribers), uuid)
         try:
             self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER, f"weights {name!r}", prefault=True)
@@ -116,16 +123,18 @@ class Publisher(Closing):
         """The latest version, also an earlier publisher's; 0 when nothing was published."""
         return int(lib.es_weights_latest(self._ring))
 
-    def publish(self, params: Tree) -> int:
+    def publish(self, params: Tree, version: int | None = None) -> int:
         """Publishes a version. It waits for no subscriber, whatever they do.
 
         Args:
             params: As the example: the same structure, dtypes and shapes. It is copied.
+            version: Its number, more than :attr:`version`. None: the next one.
 
         Returns:
-            The version's number: 1, 2, and so on.
+            The version's number: 1, 2, and so on, unless numbers were given.
 
         Raises:
+            ValueError: There is such a version, or a later one, or the number is no version's. Nothing was published.
             SpecMismatchError: The structure, a dtype or a shape differs. The message names the first leaf that does.
                 Nothing was published.
             ConnectionClosedError: This publisher is closed.
@@ -133,14 +142,21 @@ class Publisher(Closing):
 
         """
         with self._lock:
-            version = self._publish_tree(params)
-            if version is None:
-                version = self._publish_arrays(*self._converted(params))
-                assert version is not None
-            self._attachment.check(version)
+            number = self._publish_tree(params) if version is None else self._publish_as(version, params)
+            if number is None:
+                number = self._publish_arrays(*self._converted(params))
+                assert number is not None
+            self._attachment.check(number)
             if self._told is not None:
-                self._told(version)
-        return version
+                self._told(number)
+        return number
+
+    def _publish_as(self, version: int, params: Tree) -> int:
+        if isinstance(version, bool) or not isinstance(version, int) or not self.version < version < TOO_HIGH:
+            raise ValueError(f"version={version!r}: use an integer above the latest version, {self.version}")
+        arrays = self._converted(params)
+        pointers = ffi.new("void *[]", [ffi.cast("uint8_t *", array.ctypes.data) for array in arrays])
+        return int(lib.es_weights_publish_as(self._ring, version, pointers))
 
     def _converted(self, params: Tree) -> list[Array]:
         """The leaves as plain arrays that can be copied as they are."""

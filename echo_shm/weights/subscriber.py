@@ -17,7 +17,7 @@ from echo_shm.ring.handle import Handle
 from echo_shm.ring.segment import Segment
 from echo_shm.spec import Array, Tree
 from echo_shm.timeouts import check_timeout
-from echo_shm.weights.leaves import spec_of
+from echo_shm.weights.leaves import flat, spec_of
 from echo_shm.weights.segment import check_holds_weights, empty_arrays, segment_name
 from echo_shm.weights.subscription import Subscription, check_min_version, contiguous, writable_arrays
 
@@ -72,6 +72,15 @@ class Subscriber(Subscription):
                 "workers start",
             ) from None
         self._join(segment, example)
+        return self
+
+    @classmethod
+    def _of_leaves(cls, handle: Handle) -> "Subscriber":
+        """One that gets the leaves alone, as a tuple, whatever the structure of the weights is."""
+        self = cls.__new__(cls)
+        segment = Segment.attach(handle.name, handle.uuid)
+        segment.spec = flat(segment.spec)
+        self._join(segment, None)
         return self
 
     def _join(self, segment: Segment, example: Tree) -> None:

@@ -1,18 +1,26 @@
 """What all subscribers to weights have in common, wherever the weights come from."""
 
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import numpy as np
 
+from echo_shm.errors import SegmentError
 from echo_shm.spec import Array, Spec, Tree
+from echo_shm.timeouts import check_timeout
 from echo_shm.weights.leaves import arrays_of
 
 _Self = TypeVar("_Self", bound="Subscription")
+_S = TypeVar("_S", bound="Subscription")
+
+#: Times between two looks whether there are weights (seconds): at first, and at most.
+_SOONEST, _LATEST = 1e-3, 0.1
 
 #: The least version that is none.
-_TOO_HIGH = 2**48
+TOO_HIGH = 2**48
 
 
 class Subscription(ABC):
@@ -65,9 +73,33 @@ class Subscription(ABC):
         self.close()
 
 
+def await_publisher(subscribe: Callable[[], _S], timeout: float | None) -> _S:
+    """What ``subscribe`` returns, once the learner has made its publisher.
+
+    Args:
+        subscribe: Raises SegmentError as long as there are no weights.
+        timeout: Seconds to wait; None: no limit.
+
+    Raises:
+        SegmentError: There were none in time.
+        ValueError: ``timeout`` is not a number of seconds.
+
+    """
+    check_timeout(timeout)
+    started, nap = time.monotonic(), _SOONEST
+    while True:
+        try:
+            return subscribe()
+        except SegmentError:
+            if timeout is not None and time.monotonic() - started >= timeout:
+                raise
+        time.sleep(nap)
+        nap = min(2 * nap, _LATEST)
+
+
 def check_min_version(min_version: int) -> None:
     """Raises ValueError unless it can be a version, or 0."""
-    if isinstance(min_version, bool) or not isinstance(min_version, int) or not 0 <= min_version < _TOO_HIGH:
+    if isinstance(min_version, bool) or not isinstance(min_version, int) or not 0 <= min_version < TOO_HIGH:
         raise ValueError(f"min_version={min_version!r}: use an integer from 0 to 2**48 - 1")
 
 

@@ -67,6 +67,36 @@ TEST(readers_get_the_latest_version)
     fix_free(f);
 }
 
+/* The publisher may number its versions itself, upwards. What is refused is not published. */
+TEST(numbers_are_the_publishers)
+{
+    es_fix *f = weights(1);
+    es_ring *w = fix_learner(f), *r = fix_producer(f);
+    const struct {
+        uint64_t asked;
+        int64_t got;
+    } table[] = {{7, 7},  {7, -EINVAL}, {6, -EINVAL},          {0, 8},
+                 {9, 9},  {20, 20},     {LIMIT, -EINVAL},      {UINT64_MAX, -EINVAL},
+                 {0, 21}, {22, 22},     {LIMIT - 1, LIMIT - 1}};
+    int64_t number, latest = 0;
+    uint64_t leased, id = 0, newest = 0;
+    for (uint64_t i = 0; i < sizeof table / sizeof *table; i++) {
+        fix_sample_t s;
+        fix_sample(100 + i, &s);
+        CHECK_EQ(es_weights_publish_as(w, table[i].asked, (void *[]){&s.id, s.pattern}), table[i].got);
+        if (table[i].got > 0)
+            latest = table[i].got, newest = 100 + i;
+        CHECK_EQ(es_weights_latest(r), latest);
+        CHECK_EQ(copy(r, &number), (int64_t)newest);
+        CHECK_EQ(number, latest);
+        REQUIRE_EQ(lease(r, &leased, &id), 0);
+        CHECK_EQ(leased, (uint64_t)latest);
+        CHECK_EQ(id, newest);
+        CHECK_EQ(es_weights_release(r, 0), ES_OK);
+    }
+    fix_free(f);
+}
+
 /* A leased version stays as it is, however many come after it, and the publisher always finds a slot. */
 TEST(leased_versions_stay)
 {

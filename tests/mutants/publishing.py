@@ -95,7 +95,7 @@ PUBLISHING = (
         "es_version_publish",
         "a scribbled latest",
         "the number grows into nothing",
-        (" || number >= UINT64_C(1) << (64 - ES_VERSION_SLOT_BITS)", ""),
+        (" || next >= limit", ""),
     ),
     _version(
         "version-zero",
@@ -250,7 +250,7 @@ PUBLISHING = (
     ),
     _weights(
         "publish-closed",
-        "es_weights_publish",
+        "es_weights_publish_as",
         "SYNC closed",
         "a closed segment takes another version",
         ("closed(r) ? ES_ECLOSED : ", ""),

@@ -26,7 +26,7 @@ from echo_shm import (
     TcpTransport,
     WireError,
 )
-from echo_shm.replay import RemoteWriter
+from echo_shm.replay import RemoteWriter, Writer
 from echo_shm.ring.segment import Segment
 
 #: Elements of the large leaf: a version is sent in many pieces, and takes long enough to be disturbed.
@@ -137,6 +137,31 @@ def test_before_there_is_anything(serve, client):
     publisher.publish(params(1))
     assert subscriber.wait(1, LONG) == 1
     assert which(subscriber.latest()) == 1
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("kind", ["ring", "replay"])
+def test_a_publisher_that_is_waited_for(kind, far, background):
+    """A worker that starts before its learner's publisher can wait for that, on either host."""
+    transport = TcpTransport(0)
+    with contextlib.ExitStack() as stack:
+        if kind == "ring":
+            learner = stack.enter_context(Server(EXAMPLE, 10, transport))
+            learner.start()
+            worker = TcpClient("127.0.0.1", learner.port, EXAMPLE) if far else ShmClient(learner.handle)
+        else:
+            learner = stack.enter_context(Replay(EXAMPLE, 10, transport=transport))
+            worker = RemoteWriter("127.0.0.1", learner.port, EXAMPLE) if far else Writer(learner.handle)
+        stack.enter_context(worker)
+        with pytest.raises(SegmentError, match="no weights to subscribe to"):
+            worker.subscriber(timeout=0.01)
+        with pytest.raises(ValueError, match="timeout=-1"):
+            worker.subscriber(timeout=-1)
+        coming = background(worker.subscriber, None, None)
+        learner.publisher(params()).publish(params(1))
+        with coming.result() as subscriber:
+            assert subscriber.wait(1, LONG) == 1
+            assert which(subscriber.latest()) == 1
 
 
 def test_samples_carry_the_version(serve, client):

@@ -1,5 +1,6 @@
 """Producers on other hosts: :class:`TcpClient`; and :func:`connect`, which makes either kind of client."""
 
+import functools
 import math
 import secrets
 import ssl
@@ -21,6 +22,7 @@ from echo_shm.ring.inbox import tables_of
 from echo_shm.sending import SampleWriter
 from echo_shm.spec import Spec, Tree
 from echo_shm.timeouts import PLAIN, check_timeout
+from echo_shm.weights.subscription import await_publisher
 
 #: How long a client tries to connect again by default (seconds).
 _GRACE = 30.0
@@ -220,22 +222,29 @@ class TcpClient(Closing):
         """
         self._sender.flush(self._time(timeout))
 
-    def subscriber(self, example: Tree = None) -> TcpSubscriber:
+    def subscriber(self, example: Tree = None, timeout: float | None = 0.0) -> TcpSubscriber:
         """Subscribes to the weights that the learner publishes: see :meth:`Server.publisher`.
 
         Args:
             example: A pytree with the structure, dtypes and shapes of the weights. It is only needed if the weights
                 have node types beyond dict, list, tuple and None.
+            timeout: How many seconds to wait for a learner that has no publisher yet. None: no limit.
 
         Raises:
             SegmentError: The learner has no publisher.
+            ValueError: ``timeout`` is not a number of seconds.
             SpecMismatchError: The example does not fit, or one is needed.
             WireError: The server speaks wire version 1, which has no weights.
             ConnectionClosedError: The client or the server was closed, or the connection is lost for good.
             ForkedError: Called in a child of the process that connected.
 
         """
-        return TcpSubscriber(self, self._sender, example, self._timeout)
+        subscribe = functools.partial(TcpSubscriber, self, self._sender, example, self._timeout)
+        return await_publisher(subscribe, timeout)
+
+    def _subscriber_of_leaves(self) -> TcpSubscriber:
+        """One that gets the leaves alone, as a tuple, whatever the structure of the weights is."""
+        return TcpSubscriber(self, self._sender, None, self._timeout, leaves=True)
 
     def close(self, timeout: float | None = None) -> None:
         """Delivers what was sent, then disconnects. Idempotent.

@@ -13,7 +13,7 @@ from echo_shm.net.client.feed import Version
 from echo_shm.net.client.sender import Sender
 from echo_shm.spec import Tree
 from echo_shm.timeouts import check_timeout
-from echo_shm.weights.leaves import spec_of
+from echo_shm.weights.leaves import flat, spec_of
 from echo_shm.weights.subscription import Subscription, check_min_version, writable_arrays
 
 #: What a subscriber has got that is to take the long way at its next look.
@@ -35,11 +35,15 @@ class TcpSubscriber(Subscription):
     its parent's.
     """
 
-    def __init__(self, client: object, sender: Sender, example: Tree, timeout: float | None) -> None:
+    def __init__(
+        self, client: object, sender: Sender, example: Tree, timeout: float | None, *, leaves: bool = False
+    ) -> None:
         self._sender, self._feed, self._timeout = sender, sender.feed, timeout
         self._client = client  # it is not collected, and so not closed, while this lives
         self._what = f"the weights of {sender.peer}"
         self._described = self._spec = sender.subscribe()
+        if leaves:  # as a tuple, whatever the structure is
+            self._spec = flat(self._described)
         if example is not None:
             self._spec = spec_of(example)
             self._spec.check_same(self._described, self._what)

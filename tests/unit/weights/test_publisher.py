@@ -32,6 +32,22 @@ def test_versions_count_from_one(publisher, subscriber):
     assert same(subscriber.latest(), mine)
 
 
+def test_numbers_of_the_callers(publisher, subscriber):
+    """A version may have any number above the latest one; others are refused, and nothing is published."""
+    assert [publisher.publish(params(n), version) for n, version in [(1, 7), (2, None), (3, 2**48 - 1)]] == [
+        *(7, 8),
+        2**48 - 1,
+    ]
+    assert same(subscriber.latest(), params(3))
+    assert subscriber.version == subscriber.latest_version == 2**48 - 1
+    with Publisher(params()) as other:
+        other.publish(params(), 5)
+        for version in (5, 4, 0, -1, 2**48, 6.0, True):
+            with pytest.raises(ValueError, match=re.escape(f"version={version!r}: use an integer above the latest")):
+                other.publish(params(), version)
+        assert other.version == 5
+
+
 def test_arrays_that_are_not_contiguous(publisher, subscriber):
     """They are published as their elements are."""
     mine = params()
